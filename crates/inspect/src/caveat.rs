@@ -1,0 +1,24 @@
+//! What was not read, and why. A caveat is data: it travels with the ledger to every report.
+
+use serde::{Deserialize, Serialize};
+
+/// One thing the ledger does not know, or knows only in part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Caveat {
+    /// A short, stable name for scripts, such as `heap_damaged`.
+    pub code: String,
+    /// Where: an address, a mapping, a thread, a file.
+    #[serde(rename = "where")]
+    pub place: String,
+    /// How many resident bytes it touches; `None` where that is not known.
+    pub bytes: Option<u64>,
+    /// One sentence for a person. Never contains bytes of the target's memory.
+    pub text: String,
+}
+
+impl Caveat {
+    /// A caveat about `place`.
+    pub fn new(code: &str, place: impl Into<String>, bytes: Option<u64>, text: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), place: place.into(), bytes, text: text.into() }
+    }
+}

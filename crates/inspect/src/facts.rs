@@ -1,0 +1,345 @@
+//! What is known about a process, as data: the shapes of `explain --json` and `reclaim --json`.
+//!
+//! Field names are an interface that others rely on (`docs/schema.md`): fields may be added, never
+//! renamed. Sizes are bytes, times are seconds, unknown is `None`, never 0.
+
+use serde::{Deserialize, Serialize};
+
+use crate::caveat::Caveat;
+
+/// Everything `explain` says about one process.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Who was looked at.
+    pub target: Target,
+    /// The kernel's own figures.
+    pub kernel: Kernel,
+    /// The ledger: every resident byte on exactly one row, largest first.
+    pub rows: Vec<Row>,
+    /// The rows, added up by state.
+    pub totals: Totals,
+    /// The allocators found in the process.
+    pub allocators: Vec<Allocator>,
+    /// The language runtimes found in the process.
+    pub runtimes: Vec<Runtime>,
+    /// What gives memory back, best first.
+    pub remedies: Vec<Remedy>,
+    /// What it comes to.
+    pub verdict: Verdict,
+    /// What was not read, and why.
+    pub caveats: Vec<Caveat>,
+    /// What the look itself cost.
+    pub cost: Cost,
+    /// The memory-related settings in force in the target's environment, by name.
+    pub settings: std::collections::BTreeMap<String, String>,
+}
+
+/// How the target was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TargetKind {
+    /// A process, stopped while it was read.
+    #[default]
+    Live,
+    /// A copy-on-write copy of a process.
+    Photograph,
+    /// A core file.
+    Core,
+}
+
+/// Who was looked at.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Target {
+    /// How it was looked at.
+    pub kind: TargetKind,
+    /// Its process id.
+    pub pid: i32,
+    /// The path of its executable, as /proc/PID/exe says.
+    pub executable: Option<String>,
+    /// Its command line.
+    pub command: Vec<String>,
+    /// How many threads it had.
+    pub threads: u64,
+}
+
+/// The kernel's own figures, taken over the same frozen state as the rows.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Kernel {
+    /// What the page tables hold: the Rss of smaps_rollup. The rows add up to it.
+    pub rss_bytes: u64,
+    /// Proportional set size: shared pages divided by their sharers.
+    pub pss_bytes: Option<u64>,
+    /// Resident anonymous bytes.
+    pub anonymous_bytes: u64,
+    /// Resident bytes of files, shared memory left out.
+    pub file_bytes: u64,
+    /// Resident bytes of shared memory.
+    pub shmem_bytes: u64,
+    /// Bytes swapped out.
+    pub swap_bytes: u64,
+    /// Resident anonymous bytes given up with MADV_FREE.
+    pub lazyfree_bytes: u64,
+    /// Resident bytes in transparent huge pages mapped whole.
+    pub huge_bytes: u64,
+    /// Bytes of hugetlb pages, which RSS does not count.
+    pub hugetlb_bytes: u64,
+    /// Bytes of the process's page tables.
+    pub page_tables_bytes: Option<u64>,
+    /// The most RSS the process ever had (VmHWM).
+    pub high_water_bytes: Option<u64>,
+    /// VmRSS of /proc/PID/status, which newer kernels approximate.
+    pub status_rss_bytes: Option<u64>,
+}
+
+/// Who holds a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stratum {
+    /// The program's own live data.
+    Values,
+    /// The language runtime.
+    Runtime,
+    /// The garbage collector.
+    Collector,
+    /// malloc.
+    Allocator,
+    /// The kernel.
+    Kernel,
+    /// Code, static data and stacks.
+    Program,
+}
+
+/// What can become of a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// In use.
+    Live,
+    /// Resident, needed by nobody, and something can give it back.
+    Stranded,
+    /// Free, on a page that a live neighbour keeps.
+    Pinned,
+    /// The kernel drops it by itself under pressure.
+    Evictable,
+    /// Not known.
+    Unattributed,
+}
+
+/// One row of the ledger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// Its name, unique in the ledger: `glibc.free.trim`. `docs/accounting.md` defines each.
+    pub id: String,
+    /// Who holds the bytes, in general.
+    pub stratum: Stratum,
+    /// What can become of them.
+    pub state: State,
+    /// Who holds them, for a person: `malloc, free chunks that malloc_trim gives back`.
+    pub holder: String,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// The rows, added up by state. Together they are the kernel's RSS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Bytes in use.
+    pub live: u64,
+    /// Bytes that something can give back.
+    pub stranded: u64,
+    /// Free bytes on pages that a live neighbour keeps.
+    pub pinned: u64,
+    /// Bytes the kernel drops under pressure.
+    pub evictable: u64,
+    /// Bytes nobody can say more about.
+    pub unattributed: u64,
+}
+
+/// An allocator found in the process.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Allocator {
+    /// `glibc`, `jemalloc`, `tcmalloc`, `mimalloc`, `musl`, …
+    pub name: String,
+    /// Its version, where it can be told.
+    pub version: Option<String>,
+    /// What gave it away: a mapped file, a symbol, a structure.
+    pub found_by: String,
+    /// Whether its structures were read; false means named only.
+    pub read: bool,
+    /// Its arenas.
+    pub arenas: Vec<Arena>,
+    /// What the target's own `mallinfo2()` would say (glibc).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mallinfo: Option<Mallinfo>,
+    /// Settings in force inside it, by name (glibc: `trim_threshold`, `top_pad`, …).
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub settings: std::collections::BTreeMap<String, u64>,
+}
+
+/// Main or secondary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArenaKind {
+    /// The arena on brk.
+    #[default]
+    Main,
+    /// An arena on mmapped heaps.
+    Secondary,
+}
+
+/// One arena of an allocator. Bytes are of address space unless their name says otherwise.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Arena {
+    /// Its address, as text.
+    pub id: String,
+    /// Main or secondary.
+    pub kind: ArenaKind,
+    /// What it took from the kernel (glibc: system_mem).
+    pub mapped_bytes: u64,
+    /// In chunks that are in use (tcached chunks not included).
+    pub used_bytes: u64,
+    /// In free chunks: bins, fastbins and top (tcached chunks not included).
+    pub free_bytes: u64,
+    /// In chunks in threads' caches.
+    pub tcache_bytes: u64,
+    /// In fastbin chunks.
+    pub fastbin_bytes: u64,
+    /// In the top chunk.
+    pub top_bytes: u64,
+    /// Resident bytes that malloc_trim(0) gives back from this arena.
+    pub trim_bytes: u64,
+}
+
+/// The figures of `mallinfo2()`, summed over arenas as glibc does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mallinfo {
+    /// Bytes taken by arenas.
+    pub arena: u64,
+    /// Free chunks, top included.
+    pub ordblks: u64,
+    /// Fastbin chunks.
+    pub smblks: u64,
+    /// Mmapped chunks.
+    pub hblks: u64,
+    /// Bytes in mmapped chunks.
+    pub hblkhd: u64,
+    /// Bytes in fastbin chunks.
+    pub fsmblks: u64,
+    /// Bytes in use.
+    pub uordblks: u64,
+    /// Bytes free.
+    pub fordblks: u64,
+    /// Bytes in the main arena's top chunk.
+    pub keepcost: u64,
+}
+
+/// A language runtime found in the process.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Runtime {
+    /// `cpython`, `perl`, `go`, `jvm`, `v8`, …
+    pub name: String,
+    /// Its version, where it can be told.
+    pub version: Option<String>,
+    /// What gave it away.
+    pub found_by: String,
+}
+
+/// What kind of thing a remedy is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RemedyKind {
+    /// A call in the running process.
+    #[default]
+    Call,
+    /// A setting for the next start.
+    Setting,
+    /// Another allocator.
+    Allocator,
+    /// A change of the program.
+    Program,
+}
+
+/// Something that gives memory back.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Remedy {
+    /// `malloc_trim`, `zero_pages`, …
+    pub id: String,
+    /// What kind of thing it is.
+    pub kind: RemedyKind,
+    /// What it is predicted to give back; `None` where that cannot be told from outside.
+    pub predicted_bytes: Option<u64>,
+    /// How to apply it: a command or a setting, ready to paste.
+    pub how: String,
+    /// What it costs.
+    pub cost: String,
+}
+
+/// What the ledger comes to.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Verdict {
+    /// One sentence a person can act on.
+    pub headline: String,
+    /// `live`, `free_heap`, `pinned_heap`, `zero_pages`, `evictable`, `unattributed`, `mixed`.
+    pub class: String,
+}
+
+/// What a look cost.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Cost {
+    /// From start to end.
+    pub wall_seconds: f64,
+    /// How long the target's threads were stopped.
+    pub stopped_seconds: f64,
+    /// strandline's own high-water mark.
+    pub peak_rss_bytes: Option<u64>,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+/// How an applied remedy ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It was applied.
+    #[default]
+    Done,
+    /// There was nothing to apply it to.
+    NothingToGiveBack,
+    /// It was not applied, and nothing was touched.
+    Refused,
+}
+
+/// Everything `reclaim` says.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Reclamation {
+    /// Which remedy.
+    pub remedy: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why it was refused, or what else there is to know.
+    pub reason: Option<String>,
+    /// Predicted just before.
+    pub predicted_bytes: Option<u64>,
+    /// Given back: the predicted pages' kind, counted in the page tables before and after.
+    pub actual_bytes: Option<u64>,
+    /// RSS just before.
+    pub rss_before_bytes: Option<u64>,
+    /// RSS just after.
+    pub rss_after_bytes: Option<u64>,
+    /// How long the call took inside the target.
+    pub call_seconds: Option<f64>,
+    /// How long any thread was stopped, the longest of them.
+    pub stopped_seconds: Option<f64>,
+    /// Minor faults of the target in the seconds after the call.
+    pub minor_faults_after: Option<u64>,
+    /// Over how many seconds they were counted.
+    pub minor_faults_seconds: Option<f64>,
+    /// Whether this was a prediction only.
+    pub dry_run: bool,
+    /// The ledger before.
+    pub before: Option<Explanation>,
+    /// The ledger after.
+    pub after: Option<Explanation>,
+    /// What was not read, and why.
+    pub caveats: Vec<Caveat>,
+}

@@ -1,0 +1,45 @@
+//! How a reader gets at bytes: one trait for a live process, a core file and a fabricated heap.
+
+/// A source of target memory. Reading never changes it, and never takes an address on trust.
+pub trait Memory: Sync {
+    /// Reads into `buffer` from `address` on and returns how many bytes could be read: fewer than
+    /// asked for where the range leaves readable memory, 0 where `address` is not readable.
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize;
+
+    /// Reads the whole of `buffer`, or fails.
+    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
+        let got = self.read_some(address, buffer);
+        if got == buffer.len() { Ok(()) } else { Err(Unreadable { address, wanted: buffer.len(), got }) }
+    }
+
+    /// Reads a little-endian 64-bit word.
+    fn read_word(&self, address: u64) -> Result<u64, Unreadable> {
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+}
+
+/// Some bytes could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("read {got} of {wanted} bytes at {address:#x}")]
+pub struct Unreadable {
+    /// The first byte asked for.
+    pub address: u64,
+    /// How many were asked for.
+    pub wanted: usize,
+    /// How many could be read.
+    pub got: usize,
+}
+
+/// The little-endian word at `offset` of `bytes`; `None` past the end.
+pub fn word_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    let end = offset.checked_add(8)?;
+    Some(u64::from_le_bytes(bytes.get(offset..end)?.try_into().ok()?))
+}
+
+/// The little-endian 32-bit word at `offset` of `bytes`; `None` past the end.
+pub fn half_word_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    let end = offset.checked_add(4)?;
+    Some(u32::from_le_bytes(bytes.get(offset..end)?.try_into().ok()?))
+}

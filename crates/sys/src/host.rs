@@ -1,0 +1,27 @@
+//! Facts about the machine and about strandline itself.
+
+use std::io;
+
+/// The kernel's page size in bytes.
+pub fn page_bytes() -> u64 {
+    // SAFETY: sysconf only reads its integer argument.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(size).unwrap_or(4096)
+}
+
+/// The effective user id of this process.
+pub fn effective_user() -> u32 {
+    // SAFETY: geteuid has no arguments and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// The high-water mark of this process's resident memory, in bytes.
+pub fn own_peak_rss_bytes() -> io::Result<u64> {
+    // SAFETY: an all-zero rusage is a valid value of that plain C struct.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is a live, writable rusage for the duration of the call.
+    let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    crate::check(result.into())?;
+    // Linux reports ru_maxrss in KiB.
+    Ok(u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024)
+}

@@ -1,0 +1,50 @@
+//! Reading and writing another process's memory.
+
+use std::io;
+
+/// Reads target memory at `address` into `buffer` with one `process_vm_readv`.
+///
+/// Returns how many bytes were read, which is less than asked for where the range runs into
+/// memory that is not mapped or not readable.
+pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: buffer.len() };
+    // SAFETY: `local` describes `buffer`, which is live and writable for the call; `remote` is an
+    // address in the other process that the kernel checks.
+    let got = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    Ok(crate::check(got as libc::c_long)? as usize)
+}
+
+/// The most ranges one [`read_many`] call takes (the kernel's `UIO_MAXIOV`).
+pub const MOST_RANGES: usize = 1024;
+
+/// Reads `width` bytes at each of `addresses` (at most [`MOST_RANGES`]) into `buffer`, one after
+/// the other, with one system call. Stops at the first address that cannot be read and returns the
+/// number of whole items read.
+pub fn read_many(pid: i32, addresses: &[u64], width: usize, buffer: &mut [u8]) -> io::Result<usize> {
+    let count = addresses.len().min(MOST_RANGES).min(buffer.len() / width.max(1));
+    let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: count * width };
+    let remote: Vec<libc::iovec> = addresses[..count]
+        .iter()
+        .map(|&address| libc::iovec { iov_base: address as *mut libc::c_void, iov_len: width })
+        .collect();
+    // SAFETY: `local` covers at most buffer.len() writable bytes, `remote` is a live array of
+    // `count` descriptors whose addresses the kernel checks.
+    let got = unsafe {
+        libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), count as libc::c_ulong, 0)
+    };
+    Ok(crate::check(got as libc::c_long)? as usize / width.max(1))
+}
+
+/// Writes `bytes` into the target's memory at `address`; all of them, or an error.
+pub fn write(pid: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
+    let local = libc::iovec { iov_base: bytes.as_ptr() as *mut libc::c_void, iov_len: bytes.len() };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
+    // SAFETY: the kernel only reads from `local`, which is live for the call; the remote address is
+    // checked by the kernel.
+    let put = unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    match crate::check(put as libc::c_long)? as usize {
+        n if n == bytes.len() => Ok(()),
+        n => Err(io::Error::new(io::ErrorKind::WriteZero, format!("wrote {n} of {} bytes", bytes.len()))),
+    }
+}
