@@ -15,6 +15,7 @@
 pub mod caveat;
 pub mod error;
 pub mod facts;
+pub mod map;
 pub mod memory;
 
 pub use caveat::Caveat;

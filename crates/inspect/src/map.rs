@@ -1,0 +1,158 @@
+//! The address space: the mappings of a process as /proc/PID/maps lists them.
+//!
+//! The text is the kernel's, but names in it are chosen by the target: they are kept as text and
+//! never followed as paths without going through /proc/PID/root or map_files.
+
+/// What a mapping may be used for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Permissions {
+    /// `r`
+    pub read: bool,
+    /// `w`
+    pub write: bool,
+    /// `x`
+    pub execute: bool,
+    /// `s` rather than `p`
+    pub shared: bool,
+}
+
+/// One line of /proc/PID/maps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mapping {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// What it may be used for.
+    pub permissions: Permissions,
+    /// Offset into the file.
+    pub offset: u64,
+    /// Device of the file, major and minor.
+    pub device: (u32, u32),
+    /// Inode of the file; 0 where there is none.
+    pub inode: u64,
+    /// Path or kernel's name (`[heap]`, `[stack]`), as the kernel printed it; empty where anonymous.
+    pub name: String,
+}
+
+impl Mapping {
+    /// Its length.
+    pub fn bytes(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Whether `address` lies in it.
+    pub fn contains(&self, address: u64) -> bool {
+        (self.start..self.end).contains(&address)
+    }
+
+    /// Whether a file (shared memory included) stands behind it.
+    pub fn has_file(&self) -> bool {
+        self.inode != 0
+    }
+
+    /// Whether it is private memory without a file: `[heap]`, `[stack]`, `[anon:…]` and nameless ones.
+    pub fn is_private_anonymous(&self) -> bool {
+        !self.has_file()
+            && !self.permissions.shared
+            && (self.name.is_empty()
+                || self.name == "[heap]"
+                || self.name.starts_with("[stack")
+                || self.name.starts_with("[anon:"))
+    }
+}
+
+/// The mappings of a process, in address order and without overlap.
+#[derive(Clone, Debug, Default)]
+pub struct AddressSpace {
+    mappings: Vec<Mapping>,
+}
+
+impl AddressSpace {
+    /// Parses the text of /proc/PID/maps. Lines that are not of its form, and lines that overlap or
+    /// go back in address order, are left out and counted.
+    pub fn parse(text: &[u8]) -> (Self, usize) {
+        let mut mappings: Vec<Mapping> = Vec::new();
+        let mut bad = 0;
+        for line in text.split(|&b| b == b'\n').filter(|line| !line.is_empty()) {
+            match parse_line(line) {
+                Some(mapping) if mappings.last().is_none_or(|last| last.end <= mapping.start) => {
+                    mappings.push(mapping);
+                }
+                _ => bad += 1,
+            }
+        }
+        (Self { mappings }, bad)
+    }
+
+    /// All mappings, in address order.
+    pub fn mappings(&self) -> &[Mapping] {
+        &self.mappings
+    }
+
+    /// The mapping that holds `address`.
+    pub fn find(&self, address: u64) -> Option<&Mapping> {
+        let index = self.mappings.partition_point(|m| m.end <= address);
+        self.mappings.get(index).filter(|m| m.contains(address))
+    }
+}
+
+/// Parses `START-END PERMS OFFSET MAJOR:MINOR INODE NAME`.
+pub(crate) fn parse_line(line: &[u8]) -> Option<Mapping> {
+    let line = String::from_utf8_lossy(line);
+    let mut fields = line.splitn(6, ' ');
+    let (start, end) = fields.next()?.split_once('-')?;
+    let (start, end) = (hex(start)?, hex(end)?);
+    let permissions = fields.next()?.as_bytes();
+    let offset = hex(fields.next()?)?;
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let inode = fields.next()?.parse().ok()?;
+    let name = fields.next().unwrap_or("").trim_start_matches(' ').to_owned();
+    if start >= end || permissions.len() != 4 {
+        return None;
+    }
+    Some(Mapping {
+        start,
+        end,
+        permissions: Permissions {
+            read: permissions[0] == b'r',
+            write: permissions[1] == b'w',
+            execute: permissions[2] == b'x',
+            shared: permissions[3] == b's',
+        },
+        offset,
+        device: (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
+        inode,
+        name,
+    })
+}
+
+fn hex(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &[u8] = b"55d0c0de0000-55d0c0e00000 rw-p 00000000 00:00 0                          [heap]\n\
+        7f0000000000-7f0000021000 r-xp 00001000 fe:0a 123                        /usr/lib/a b.so (deleted)\n\
+        rubbish\n\
+        7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n\
+        7f0000030000-7f0000031000 rw-s 00000000 00:01 7                          /dev/zero (deleted)\n";
+
+    #[test]
+    fn lines_become_mappings_and_bad_ones_are_counted() {
+        let (space, bad) = AddressSpace::parse(TEXT);
+        assert_eq!(bad, 2, "the rubbish and the overlapping line");
+        assert_eq!(space.mappings().len(), 3);
+        let heap = space.find(0x55d0_c0de_0010).unwrap();
+        assert!(heap.is_private_anonymous());
+        let file = space.find(0x7f00_0000_0000).unwrap();
+        assert_eq!(file.name, "/usr/lib/a b.so (deleted)");
+        assert_eq!(file.device, (0xfe, 0x0a));
+        assert!(file.permissions.execute && !file.permissions.write);
+        assert!(space.find(0x7f00_0003_0000).unwrap().permissions.shared);
+        assert!(space.find(0x7f00_0002_1000).is_none());
+    }
+}
