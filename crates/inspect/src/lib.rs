@@ -12,9 +12,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod alloc;
 pub mod caveat;
 pub mod error;
 pub mod facts;
+pub mod layout;
+pub mod ledger;
 pub mod map;
 pub mod memory;
 

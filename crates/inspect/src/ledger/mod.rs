@@ -1,0 +1,6 @@
+//! The ledger: claims on address ranges become rows that add up to the kernel's RSS.
+
+pub mod fold;
+pub mod marks;
+pub mod range;
+pub mod window;
