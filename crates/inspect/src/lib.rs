@@ -17,6 +17,9 @@ pub mod error;
 pub mod facts;
 pub mod map;
 pub mod memory;
+pub mod pages;
+pub mod procfs;
+pub mod smaps;
 
 pub use caveat::Caveat;
 pub use error::Error;
