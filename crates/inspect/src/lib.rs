@@ -20,6 +20,9 @@ pub mod layout;
 pub mod ledger;
 pub mod map;
 pub mod memory;
+pub mod pages;
+pub mod procfs;
+pub mod smaps;
 
 pub use caveat::Caveat;
 pub use error::Error;
