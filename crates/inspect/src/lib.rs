@@ -15,6 +15,7 @@
 pub mod alloc;
 pub mod caveat;
 pub mod error;
+pub mod explain;
 pub mod facts;
 pub mod layout;
 pub mod ledger;
@@ -23,6 +24,9 @@ pub mod memory;
 pub mod pages;
 pub mod procfs;
 pub mod smaps;
+pub mod stacks;
+pub mod target;
+pub mod verdict;
 
 pub use caveat::Caveat;
 pub use error::Error;
