@@ -95,5 +95,5 @@ pub fn still_resident(pagemap: &File, runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> 
     if now(&ranges) == bytes {
         return runs;
     }
-    runs.into_iter().filter(|&(from, to)| now(&[from..to]) == to - from).collect()
+    runs.into_iter().filter(|&(from, to)| now(std::slice::from_ref(&(from..to))) == to - from).collect()
 }
