@@ -13,13 +13,16 @@
 #![forbid(unsafe_code)]
 
 pub mod caveat;
+pub mod environment;
 pub mod error;
 pub mod facts;
 pub mod map;
 pub mod memory;
+pub mod namespaces;
 pub mod pages;
 pub mod procfs;
 pub mod smaps;
+pub mod stacks;
 
 pub use caveat::Caveat;
 pub use error::Error;
