@@ -92,7 +92,7 @@ fn version_line(bytes: &[u8]) -> Option<String> {
     const BANNER: &[u8] = b"GNU C Library (";
     let start = memchr::memmem::find(bytes, BANNER)?;
     let banner: Vec<u8> =
-        bytes[start..].iter().copied().take(200).take_while(|&b| b >= b' ' && b < 0x7f).collect();
+        bytes[start..].iter().copied().take(200).take_while(|&b| b.is_ascii_graphic() || b == b' ').collect();
     Some(String::from_utf8_lossy(&banner).trim_end_matches('.').to_owned())
 }
 

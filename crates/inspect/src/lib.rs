@@ -21,6 +21,7 @@ pub mod memory;
 pub mod namespaces;
 pub mod pages;
 pub mod procfs;
+pub mod recognise;
 pub mod smaps;
 pub mod stacks;
 

@@ -173,6 +173,61 @@ mod tests {
         }
     }
 
+    struct Live(i32);
+
+    impl Memory for Live {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            strandline_sys::memory::read(self.0, address, buffer).unwrap_or(0)
+        }
+    }
+
+    /// Stops a thread and returns its facts; it runs on when this process lets go of it.
+    fn facts(tid: i32) -> ThreadFacts {
+        use strandline_sys::ptrace;
+
+        ptrace::seize(tid, 0).unwrap();
+        ptrace::interrupt(tid).unwrap();
+        ptrace::wait(tid, true).unwrap();
+        let registers = ptrace::registers(tid).unwrap();
+        ptrace::detach(tid, 0).unwrap();
+        ThreadFacts { tid, stack_pointer: registers.rsp, fs_base: registers.fs_base }
+    }
+
+    #[test]
+    fn bounds_are_those_that_the_threads_themselves_know() {
+        use std::io::{BufRead, BufReader};
+        use std::process::{Command, Stdio};
+
+        let binary = std::env::temp_dir().join(format!("strandline-stacks-{}", std::process::id()));
+        let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/stacks.c");
+        let built = Command::new("cc").args(["-pthread", "-o"]).arg(&binary).arg(source).status().unwrap();
+        assert!(built.success());
+        let mut child = Command::new(&binary).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+        let mut expected: Vec<(u64, u64)> = lines
+            .take_while(|line| line != "ready")
+            .map(|line| {
+                let (low, high) = line.split_once(' ').unwrap();
+                (u64::from_str_radix(low, 16).unwrap(), u64::from_str_radix(high, 16).unwrap())
+            })
+            .collect();
+        let pid = i32::try_from(child.id()).unwrap();
+        let process = crate::procfs::Process::open(pid).unwrap();
+        let threads: Vec<ThreadFacts> = process.tasks().unwrap().into_iter().map(facts).collect();
+        let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
+        let found = stacks(&threads, &Live(pid), &space);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        std::fs::remove_file(binary).unwrap();
+        let main = found.iter().find(|stack| stack.tid == pid).unwrap();
+        assert_eq!(space.find(main.low).unwrap().name, "[stack]");
+        let mut others: Vec<(u64, u64)> =
+            found.iter().filter(|stack| stack.tid != pid).map(|stack| (stack.low, stack.high)).collect();
+        expected.sort_unstable();
+        others.sort_unstable();
+        assert_eq!(others, expected);
+    }
+
     proptest! {
         #[test]
         fn random_structs_never_panic_and_stay_in_their_mapping(
