@@ -14,6 +14,7 @@
 
 pub mod alloc;
 pub mod caveat;
+pub mod environment;
 pub mod error;
 pub mod explain;
 pub mod facts;
@@ -21,8 +22,10 @@ pub mod layout;
 pub mod ledger;
 pub mod map;
 pub mod memory;
+pub mod namespaces;
 pub mod pages;
 pub mod procfs;
+pub mod recognise;
 pub mod smaps;
 pub mod stacks;
 pub mod target;
