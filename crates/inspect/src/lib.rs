@@ -13,10 +13,13 @@
 #![forbid(unsafe_code)]
 
 pub mod caveat;
+pub mod environment;
 pub mod error;
+pub mod explain;
 pub mod facts;
 pub mod map;
 pub mod memory;
+pub mod remedy;
 
 pub use caveat::Caveat;
 pub use error::Error;
