@@ -3,6 +3,9 @@
 //!
 //! This file only starts the command line and hands its exit status on.
 
+mod cli;
 mod report;
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    cli::run()
+}

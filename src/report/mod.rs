@@ -4,6 +4,7 @@
 //! out, `json` writes documents. Nothing in here looks at a process, and nothing decides an exit status.
 
 pub mod bars;
+pub mod checks;
 pub mod json;
 pub mod model;
 pub mod paint;
@@ -15,6 +16,6 @@ pub mod tree;
 pub mod units;
 
 #[cfg(test)]
-mod fabricated;
+pub mod fabricated;
 #[cfg(test)]
 mod golden;
