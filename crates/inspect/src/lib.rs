@@ -26,6 +26,7 @@ pub mod namespaces;
 pub mod pages;
 pub mod procfs;
 pub mod recognise;
+pub mod remedy;
 pub mod smaps;
 pub mod stacks;
 pub mod target;
