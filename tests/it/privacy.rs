@@ -37,6 +37,9 @@ fn outputs(pid: &str) -> crate::support::Result<Vec<(String, String)>> {
     let mut outputs = Vec::new();
     for command in commands {
         let run = strandline::run(command)?;
+        if run.stdout.is_empty() && run.stderr.is_empty() {
+            return Err(format!("`strandline {}` says nothing at all", command.join(" ")).into());
+        }
         outputs.push((command.join(" "), format!("{}{}", run.stdout, run.stderr)));
     }
     Ok(outputs)
