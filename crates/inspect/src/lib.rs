@@ -13,10 +13,14 @@
 #![forbid(unsafe_code)]
 
 pub mod caveat;
+pub mod elf;
 pub mod error;
 pub mod facts;
 pub mod map;
 pub mod memory;
+pub mod remedy;
+pub mod target;
+pub mod unwind;
 
 pub use caveat::Caveat;
 pub use error::Error;

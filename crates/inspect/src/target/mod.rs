@@ -1,0 +1,3 @@
+//! Getting at a target: stopping it without its noticing, and letting it go.
+
+pub mod quiet;
