@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_hostile_name_does_not_shift_the_fields() {
-        let text = "7 (a) R 1 (b) S 1 2 3 4 5 6 1234 8 9 10 11 12 13 14 15 16 17 18 19 9876 21\n";
+        let text = "7 (a) R 1 (b) S 1 2 3 4 5 6 1234 8 9 10 11 12 13 14 15 16 17 18 9876 21\n";
         let stat = parse_stat(text).unwrap();
         assert_eq!((stat.state, stat.minor_faults, stat.started), ('S', 1234, 9876));
         assert_eq!(parse_stat("7 (a"), None);
