@@ -328,7 +328,8 @@ fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: Insta
     let arenas: Vec<_> =
         frozen.readings.iter().flat_map(|reading| reading.allocator.arenas.clone()).collect();
     let (space, _) = AddressSpace::from_mappings(frozen.spaces.iter().map(|entry| entry.mapping.clone()));
-    let (mut allocators, runtimes) = recognise(process, &space, &mut frozen.caveats, ledger.tally.of(Id::Anonymous));
+    let (mut allocators, runtimes) =
+        recognise(process, &space, &mut frozen.caveats, ledger.tally.of(Id::Anonymous));
     let unread: Vec<String> = allocators.iter().filter(|a| !a.read).map(|a| a.name.clone()).collect();
     let mut all = Vec::new();
     all.extend(frozen.readings.iter().map(|reading| reading.allocator.clone()));
@@ -376,11 +377,24 @@ fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: Insta
 }
 
 /// Names the allocators and runtimes that are mapped but have no reader yet.
-fn recognise(process: &Process, space: &AddressSpace, caveats: &mut Vec<Caveat>, anonymous_bytes: u64) -> (Vec<Allocator>, Vec<Runtime>) {
+fn recognise(
+    process: &Process,
+    space: &AddressSpace,
+    caveats: &mut Vec<Caveat>,
+    anonymous_bytes: u64,
+) -> (Vec<Allocator>, Vec<Runtime>) {
     let found = recognise::recognise(process, space);
     for allocator in &found.allocators {
-        let text = format!("{} manages memory of its own, which is not read yet and stands on the row anonymous", allocator.name);
-        caveats.push(Caveat::new("allocator_not_read", allocator.found_by.clone(), Some(anonymous_bytes), text));
+        let text = format!(
+            "{} manages memory of its own, which is not read yet and stands on the row anonymous",
+            allocator.name
+        );
+        caveats.push(Caveat::new(
+            "allocator_not_read",
+            allocator.found_by.clone(),
+            Some(anonymous_bytes),
+            text,
+        ));
     }
     let allocators = found.allocators.into_iter().map(|found| Allocator {
         name: found.name,
@@ -388,6 +402,10 @@ fn recognise(process: &Process, space: &AddressSpace, caveats: &mut Vec<Caveat>,
         found_by: found.found_by,
         ..Allocator::default()
     });
-    let runtimes = found.runtimes.into_iter().map(|found| Runtime { name: found.name, version: found.version, found_by: found.found_by });
+    let runtimes = found.runtimes.into_iter().map(|found| Runtime {
+        name: found.name,
+        version: found.version,
+        found_by: found.found_by,
+    });
     (allocators.collect(), runtimes.collect())
 }

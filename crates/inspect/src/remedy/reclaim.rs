@@ -45,7 +45,12 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
     let mut answer = Reclamation {
         remedy: remedy.to_owned(),
         dry_run: options.dry_run,
-        predicted_bytes: before.explanation.remedies.iter().find(|r| r.id == remedy).and_then(|r| r.predicted_bytes),
+        predicted_bytes: before
+            .explanation
+            .remedies
+            .iter()
+            .find(|r| r.id == remedy)
+            .and_then(|r| r.predicted_bytes),
         rss_before_bytes: Some(before.explanation.kernel.rss_bytes),
         ..Reclamation::default()
     };
@@ -53,7 +58,10 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
         "malloc_trim" => trim(pid, &before, options, &mut answer),
         "zero_pages" => super::zero_pages::reclaim(pid, &before, options, &mut answer),
         other => {
-            refuse(&mut answer, format!("there is no remedy {other:?}; there are {}", REMEDIES.join(" and ")));
+            refuse(
+                &mut answer,
+                format!("there is no remedy {other:?}; there are {}", REMEDIES.join(" and ")),
+            );
             false
         }
     };
@@ -61,7 +69,12 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
     if applied {
         match look(pid, &look_options) {
             Ok(after) => answer.after = Some(after.explanation),
-            Err(error) => answer.caveats.push(Caveat::new("no_second_look", format!("process {pid}"), None, error.to_string())),
+            Err(error) => answer.caveats.push(Caveat::new(
+                "no_second_look",
+                format!("process {pid}"),
+                None,
+                error.to_string(),
+            )),
         }
     }
     Ok(answer)
@@ -165,7 +178,8 @@ impl Totals {
 
 /// Opens the file of the object mapped at `address`.
 fn open_object(pid: i32, address: u64) -> std::result::Result<Object, String> {
-    let text = Process::open(pid).and_then(|process| process.maps_text()).map_err(|error| error.to_string())?;
+    let text =
+        Process::open(pid).and_then(|process| process.maps_text()).map_err(|error| error.to_string())?;
     let (space, _) = AddressSpace::parse(&text);
     let mapping = space.find(address).ok_or("its C library was unmapped meanwhile")?;
     Object::open(pid, &space, mapping).map_err(|error| error.to_string())

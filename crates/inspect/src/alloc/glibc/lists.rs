@@ -1,4 +1,5 @@
-//! Free chunks that look in use to their neighbours: those in fastbins and in threads' caches.
+//! Free chunks that look in use to their neighbours: those in threads' caches, and those in fastbins
+//! where a walk has to know them beforehand.
 //!
 //! Both are singly linked lists whose links glibc 2.32 and later disguise ("safe-linking", malloc.c,
 //! PROTECT_PTR: the link xor the link's own address shifted right by 12). Which of the two is in

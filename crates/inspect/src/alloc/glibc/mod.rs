@@ -3,6 +3,7 @@
 //! `locate` finds the arenas, `regions` their address ranges, `tcache` and `lists` the free chunks
 //! that look in use, `walk` and `segments` go over every chunk, `mmapped` finds the large ones.
 
+pub mod fastbins;
 pub mod lists;
 pub mod locate;
 pub mod mmapped;
@@ -14,11 +15,13 @@ pub mod walk;
 
 use std::collections::BTreeMap;
 
-use self::lists::{Held, Links, Lists, PageCache, Ranges};
+use self::fastbins::{Candidate, Verdict};
+use self::lists::{Held, Links, List, Lists, PageCache, Ranges};
 use self::locate::{Arena, Parameters};
 use self::objects::Object;
 use self::regions::Owned;
-use self::segments::{Job, Walked};
+use self::segments::{Parts, Walked};
+use self::walk::{Fast, Ground};
 use super::{Context, RangeClaim, Reading, TrimPlan};
 use crate::caveat::Caveat;
 use crate::facts::{Allocator, ArenaKind, Mallinfo};
@@ -65,16 +68,8 @@ fn read_one(
         })
         .collect();
     let mut reading = Reading::default();
-    let lists = special_chunks(context, &arenas, &owned, &pages, parameters.as_ref(), &mut reading);
-    let jobs: Vec<Job<'_>> = owned
-        .iter()
-        .zip(pages.iter().zip(&lists))
-        .map(|(owned, (pages, lists))| Job { region: &owned.region, pages, lists })
-        .collect();
-    let mut walked = Vec::new();
-    for result in segments::walk(&jobs, context.memory, context.threads, context.progress) {
-        walked.push(result?);
-    }
+    let heap = Heap { context, arenas: &arenas, owned: &owned, pages: &pages };
+    let walked = heap.walk(parameters.as_ref(), &mut reading)?;
     take_walked(&mut reading, &owned, &walked, &pages);
     find_mapped_chunks(context, &owned, &walked, parameters.as_ref(), &mut reading);
     check_sums(&arenas, &owned, &walked, &mut reading);
@@ -93,49 +88,143 @@ fn trim_bytes(walked: &Walked) -> u64 {
     walked.sums.trimmable.saturating_sub(walked.counts.touched_pages * PAGE_BYTES)
 }
 
-/// Follows the thread caches and the fastbins; one [`Lists`] for each region.
-fn special_chunks(
-    context: &Context<'_>,
-    arenas: &[Arena],
-    owned: &[Owned],
-    pages: &[RangePages],
-    parameters: Option<&Parameters>,
-    reading: &mut Reading,
-) -> Vec<Lists> {
-    let mut ranges = Ranges {
-        parts: owned
-            .iter()
-            .zip(pages)
-            .map(|(owned, pages)| (pages, Lists::new(owned.region.start, owned.region.end.min(pages.end()))))
-            .collect(),
-    };
-    let large = parameters.is_some_and(|p| p.layout.large_tcache);
-    let caches = tcache::find(context.memory, &ranges, context.fs_bases, large);
-    let fastbins = arenas.iter().flat_map(|arena| &arena.fastbins).filter(|&&head| head != 0);
-    let fastbins: Vec<_> = fastbins.map(|&head| lists::List::fastbin(head)).collect();
-    let mut cache = PageCache::new(context.memory);
-    let all: Vec<_> = caches.lists.iter().chain(&fastbins).copied().collect();
-    let links = lists::vote(&mut cache, &ranges, &all, Links::Disguised);
+/// The ranges of all arenas, about to be walked.
+struct Heap<'a> {
+    context: &'a Context<'a>,
+    arenas: &'a [Arena],
+    owned: &'a [Owned],
+    pages: &'a [RangePages],
+}
 
-    for &chunk in &caches.structures {
-        ranges.insert(chunk, Held::Metadata);
-    }
-    let most = owned.iter().map(|o| o.region.end - o.region.start).sum::<u64>() / 32;
-    let mut broken = 0u64;
-    for (lists, held) in [(&caches.lists, Held::ThreadCache), (&fastbins, Held::Fastbin)] {
-        for &list in lists {
-            let (_, whole) = lists::follow(&mut cache, &mut ranges, list, links, held, most);
-            broken += u64::from(!whole);
+impl Heap<'_> {
+    /// Walks every range and returns what each came to.
+    fn walk(
+        &self,
+        parameters: Option<&Parameters>,
+        reading: &mut Reading,
+    ) -> Result<Vec<Walked>, OutOfOrder> {
+        let (mut lists, links) = self.thread_caches(parameters, reading);
+        let fast: Vec<fastbins::Arena> = (0..self.arenas.len()).map(|index| self.fastbins(index)).collect();
+        let grounds: Vec<Ground<'_>> = self.grounds(&lists, |owned| Fast::Guess(&fast[owned.arena], links));
+        let mut all = segments::walk(&grounds, self.context.threads, self.context.progress);
+        drop(grounds);
+        let again = self.unmask(&fast, &mut lists, &all, reading);
+        let grounds: Vec<Ground<'_>> = self.grounds(&lists, |_| Fast::Known);
+        let redone = segments::in_parallel(again.len(), self.context.threads, &|item| {
+            let (region, part) = again[item];
+            let block = &all[region].parts[part].block;
+            Some(segments::walk_again(grounds[region], block.start, block.end))
+        });
+        for (&(region, part), redone) in again.iter().zip(redone) {
+            if let Some(redone) = redone {
+                all[region].parts[part] = redone;
+            }
         }
+        for (parts, owned) in all.iter().zip(self.owned) {
+            reading.bytes_read += parts.bytes_read;
+            if parts.unreadable_bytes > 0 {
+                let place = format!("{:#x}-{:#x}", owned.region.start, owned.region.end);
+                let text = "resident pages of the heap could not be read";
+                reading.caveats.push(Caveat::new(
+                    "heap_unreadable",
+                    place,
+                    Some(parts.unreadable_bytes),
+                    text,
+                ));
+            }
+        }
+        all.into_iter().zip(&grounds).map(|(parts, ground)| parts.sum(ground)).collect()
     }
+
+    fn grounds<'a>(&'a self, lists: &'a [Lists], fast: impl Fn(&Owned) -> Fast<'a>) -> Vec<Ground<'a>> {
+        let parts = self.owned.iter().zip(self.pages.iter().zip(lists));
+        let ground = |(owned, (pages, lists)): (&'a Owned, (&'a RangePages, &'a Lists))| Ground {
+            region: &owned.region,
+            lists,
+            fast: fast(owned),
+            memory: self.context.memory,
+            pages,
+        };
+        parts.map(ground).collect()
+    }
+
+    /// What links of an arena's fastbins must lead to.
+    fn fastbins(&self, arena: usize) -> fastbins::Arena {
+        let regions = self.owned.iter().filter(|owned| owned.arena == arena).map(|owned| &owned.region);
+        fastbins::Arena::new(
+            regions.map(|region| (region.start, region.end)).collect(),
+            &self.arenas[arena].fastbins,
+        )
+    }
+
+    /// Follows the thread caches; one [`Lists`] for each region, and how links are written.
+    fn thread_caches(&self, parameters: Option<&Parameters>, reading: &mut Reading) -> (Vec<Lists>, Links) {
+        let memory = self.context.memory;
+        let list = |(owned, pages): (&Owned, _)| (pages, Lists::new(owned.region.start, owned.region.end));
+        let mut ranges = Ranges { parts: self.owned.iter().zip(self.pages).map(list).collect() };
+        let large = parameters.is_some_and(|p| p.layout.large_tcache);
+        let caches = tcache::find(memory, &ranges, self.context.fs_bases, large);
+        let fastbins = self.arenas.iter().flat_map(|arena| &arena.fastbins).filter(|&&head| head != 0);
+        let all: Vec<_> =
+            caches.lists.iter().copied().chain(fastbins.map(|&head| List::fastbin(head))).collect();
+        let mut cache = PageCache::new(memory);
+        let links = lists::vote(&mut cache, &ranges, &all, Links::Disguised);
+        for &chunk in &caches.structures {
+            ranges.insert(chunk, Held::Metadata);
+        }
+        let most = crate::layout::glibc::MOST_THREAD_CACHE_ENTRIES as u64;
+        let follow =
+            |&list: &List| lists::follow(&mut cache, &mut ranges, list, links, Held::ThreadCache, most);
+        let broken = caches.lists.iter().map(follow).filter(|(_, whole)| !whole).count() as u64;
+        say_broken(broken, "thread caches", reading);
+        reading.bytes_read += cache.bytes_read;
+        (ranges.parts.into_iter().map(|(_, lists)| lists).collect(), links)
+    }
+
+    /// Tells members of fastbins from chunks that only looked like it. Puts the members of parts that
+    /// have to be walked again into `lists`, and returns those parts: region and part.
+    fn unmask(
+        &self,
+        fast: &[fastbins::Arena],
+        lists: &mut [Lists],
+        all: &[Parts],
+        reading: &mut Reading,
+    ) -> Vec<(usize, usize)> {
+        let mut again = Vec::new();
+        for (arena, shape) in fast.iter().enumerate() {
+            let of_arena = (0..all.len()).filter(|&region| self.owned[region].arena == arena);
+            let parts: Vec<(usize, usize)> = of_arena
+                .flat_map(|region| (0..all[region].parts.len()).map(move |part| (region, part)))
+                .collect();
+            let slices: Vec<&[Candidate]> =
+                parts.iter().map(|&(region, part)| all[region].parts[part].candidates.as_slice()).collect();
+            let Verdict::Members { bits, broken } = fastbins::judge(shape, &slices) else { continue };
+            say_broken(broken, "fastbins", reading);
+            let mut position = 0;
+            for (&(region, part), slice) in parts.iter().zip(&slices) {
+                let is_member =
+                    |index: usize| bits[(position + index) / 64] & (1 << ((position + index) % 64)) != 0;
+                let members: Vec<u64> =
+                    (0..slice.len()).filter(|&i| is_member(i)).map(|i| shape.address(slice[i])).collect();
+                if members.len() < slice.len() {
+                    again.push((region, part));
+                    for address in members {
+                        lists[region].insert(address, Held::Fastbin);
+                    }
+                }
+                position += slice.len();
+            }
+        }
+        again
+    }
+}
+
+fn say_broken(broken: u64, of: &str, reading: &mut Reading) {
     if broken > 0 {
-        let text = format!(
-            "{broken} lists of free chunks are damaged or in motion; what stands behind counts as in use"
-        );
-        reading.caveats.push(Caveat::new("free_list_broken", "glibc", None, text));
+        let text =
+            format!("{broken} lists of {of} are damaged or in motion; what stands behind counts as in use");
+        reading.caveats.push(Caveat::new("free_list_broken", format!("glibc, {of}"), None, text));
     }
-    reading.bytes_read += cache.bytes_read;
-    ranges.parts.into_iter().map(|(_, lists)| lists).collect()
 }
 
 fn take_walked(reading: &mut Reading, owned: &[Owned], walked: &[Walked], pages: &[RangePages]) {
@@ -143,7 +232,6 @@ fn take_walked(reading: &mut Reading, owned: &[Owned], walked: &[Walked], pages:
         let region = &owned.region;
         reading.claims.push(RangeClaim { start: region.start, end: region.end, sums: walked.sums.clone() });
         reading.zero_runs.extend(pages.zero_runs());
-        reading.bytes_read += walked.bytes_read;
         if walked.counts.damages > 0 {
             let at = walked.counts.first_damage.unwrap_or(region.start);
             let text = format!(
@@ -156,11 +244,6 @@ fn take_walked(reading: &mut Reading, owned: &[Owned], walked: &[Walked], pages:
                 Some(walked.counts.unread_bytes),
                 text,
             ));
-        }
-        if walked.unreadable_bytes > 0 {
-            let place = format!("{:#x}-{:#x}", region.start, region.end);
-            let text = "resident pages of the heap could not be read";
-            reading.caveats.push(Caveat::new("heap_unreadable", place, Some(walked.unreadable_bytes), text));
         }
     }
 }

@@ -9,24 +9,11 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::lists::Lists;
-use super::walk::{Counts, Part, Region, Walker};
+use super::walk::{Counts, Ground, Part, Walker};
 use crate::ledger::fold::{Block, OutOfOrder, Sums};
-use crate::ledger::range::RangePages;
-use crate::memory::Memory;
 
 const SEGMENT_BYTES: u64 = 32 << 20;
 const PART_BYTES: u64 = 1 << 20;
-
-/// A region with its pages and its special chunks.
-pub struct Job<'a> {
-    /// The region.
-    pub region: &'a Region,
-    /// Its pages.
-    pub pages: &'a RangePages,
-    /// Its special chunks.
-    pub lists: &'a Lists,
-}
 
 /// What a region came to.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +22,13 @@ pub struct Walked {
     pub sums: Sums,
     /// Address space.
     pub counts: Counts,
+}
+
+/// The parts of one region, in address order and without gap, from its start to its end.
+#[derive(Clone, Debug, Default)]
+pub struct Parts {
+    /// The parts.
+    pub parts: Vec<Part>,
     /// Target memory read.
     pub bytes_read: u64,
     /// Resident bytes that could not be read.
@@ -50,66 +44,76 @@ struct Segment {
     unreadable_bytes: u64,
 }
 
-/// Walks all `jobs` with `threads` threads; `progress` hears of bytes of regions done.
-pub fn walk(
-    jobs: &[Job<'_>],
-    memory: &dyn Memory,
+/// Does `work` for each of `count` items with `threads` threads, and returns the results in order.
+pub fn in_parallel<T: Default + Send>(
+    count: usize,
     threads: usize,
-    progress: &(dyn Fn(u64) + Sync),
-) -> Vec<Result<Walked, OutOfOrder>> {
-    let tasks: Vec<(usize, u64, u64)> =
-        jobs.iter().enumerate().flat_map(|(job, j)| cut(job, j.region)).collect();
-    let results: Vec<Mutex<Segment>> = tasks.iter().map(|_| Mutex::default()).collect();
+    work: &(dyn Fn(usize) -> T + Sync),
+) -> Vec<T> {
+    let results: Vec<Mutex<T>> = (0..count).map(|_| Mutex::default()).collect();
     let next = AtomicUsize::new(0);
-    let work = || {
-        while let Some((&(job, from, to), result)) = {
-            let task = next.fetch_add(1, Ordering::Relaxed);
-            tasks.get(task).zip(results.get(task))
+    let run = || {
+        while let Some((item, slot)) = {
+            let item = next.fetch_add(1, Ordering::Relaxed);
+            results.get(item).map(|slot| (item, slot))
         } {
-            let segment = walk_segment(&jobs[job], memory, from, to);
-            if let Ok(mut slot) = result.lock() {
-                *slot = segment;
+            let result = work(item);
+            if let Ok(mut slot) = slot.lock() {
+                *slot = result;
             }
-            progress(to - from);
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads.min(tasks.len()) {
-            scope.spawn(work);
+        for _ in 1..threads.min(count) {
+            scope.spawn(run);
         }
-        work();
+        run();
     });
-    let mut segments = results.into_iter().map(|slot| slot.into_inner().unwrap_or_default());
-    jobs.iter()
-        .enumerate()
-        .map(|(index, job)| {
-            let count = tasks.iter().filter(|task| task.0 == index).count();
-            join(job, memory, segments.by_ref().take(count).collect())
-        })
-        .collect()
+    results.into_iter().map(|slot| slot.into_inner().unwrap_or_default()).collect()
 }
 
-/// The segments of a region, none where nothing of it is resident.
-fn cut(job: usize, region: &Region) -> Vec<(usize, u64, u64)> {
+/// Walks all `grounds` with `threads` threads; `progress` hears of bytes of regions done.
+pub fn walk(grounds: &[Ground<'_>], threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Vec<Parts> {
+    let tasks: Vec<(usize, u64, u64)> =
+        grounds.iter().enumerate().flat_map(|(index, ground)| cut(index, ground)).collect();
+    let segments = in_parallel(tasks.len(), threads, &|task| {
+        let (index, from, to) = tasks[task];
+        let segment = walk_segment(grounds[index], from, to);
+        progress(to - from);
+        segment
+    });
+    let mut segments = segments.into_iter();
+    let mut walked = Vec::with_capacity(grounds.len());
+    for (index, ground) in grounds.iter().enumerate() {
+        let count = tasks.iter().filter(|task| task.0 == index).count();
+        walked.push(join(*ground, segments.by_ref().take(count).collect()));
+    }
+    walked
+}
+
+/// The segments of a region.
+fn cut(index: usize, ground: &Ground<'_>) -> Vec<(usize, u64, u64)> {
+    let region = ground.region;
     let mut segments = Vec::new();
     let mut from = region.start;
     while from < region.end {
         let to = from.saturating_add(SEGMENT_BYTES).min(region.end);
-        // A short rest is not worth a segment of its own.
-        let to = if region.end - to < SEGMENT_BYTES / 4 { region.end } else { to };
-        segments.push((job, from, to));
+        // A short rest is not worth a segment of its own, nor is one without pages.
+        let short = region.end - to < SEGMENT_BYTES / 4;
+        let to = if short || ground.pages.runs_in(to, region.end).next().is_none() { region.end } else { to };
+        segments.push((index, from, to));
         from = to;
     }
     segments
 }
 
-fn walk_segment(job: &Job<'_>, memory: &dyn Memory, from: u64, to: u64) -> Segment {
-    let walker = if from == job.region.start {
-        Some(Walker::from_start(job.region, job.lists, memory, job.pages))
-    } else if job.pages.runs_in(from, to).next().is_none() {
+fn walk_segment(ground: Ground<'_>, from: u64, to: u64) -> Segment {
+    let walker = if from == ground.region.start {
+        Some(Walker::from_start(ground))
+    } else if ground.pages.runs_in(from, to).next().is_none() {
         None
     } else {
-        Walker::somewhere_behind(job.region, job.lists, memory, job.pages, from)
+        Walker::somewhere_behind(ground, from)
     };
     let mut segment = Segment { end: from, ..Segment::default() };
     let Some(mut walker) = walker else { return segment };
@@ -124,52 +128,63 @@ fn walk_segment(job: &Job<'_>, memory: &dyn Memory, from: u64, to: u64) -> Segme
 }
 
 /// Puts the segments of one region together.
-fn join(job: &Job<'_>, memory: &dyn Memory, segments: Vec<Segment>) -> Result<Walked, OutOfOrder> {
-    let mut walked = Walked::default();
-    let mut block = Block::empty(job.region.start);
+fn join(ground: Ground<'_>, segments: Vec<Segment>) -> Parts {
+    let mut joined = Parts::default();
+    let mut end = ground.region.start;
     for segment in segments {
-        walked.bytes_read += segment.bytes_read;
-        walked.unreadable_bytes += segment.unreadable_bytes;
-        let mut parts = segment.parts.into_iter().peekable();
-        while let Some(part) = parts.next() {
-            if part.block.end <= block.end {
+        joined.bytes_read += segment.bytes_read;
+        joined.unreadable_bytes += segment.unreadable_bytes;
+        for part in segment.parts {
+            if part.block.end <= end {
                 continue;
             }
-            if part.block.start > block.end {
-                // Walk on to this part's start, or past it.
-                bridge(job, memory, &mut block, &mut walked, part.block.start)?;
-            }
-            if part.block.start == block.end {
-                walked.counts.add(&part.counts);
-                block.join(part.block, job.pages)?;
-            } else if parts.peek().is_none() && block.end < segment.end {
-                // None of its parts was met: it was on a wrong track all along.
-                bridge(job, memory, &mut block, &mut walked, segment.end)?;
+            // Walk on to this part's start, or past it.
+            joined.walk_on(ground, &mut end, part.block.start);
+            if part.block.start == end {
+                end = part.block.end;
+                joined.parts.push(part);
             }
         }
+        // Where none of its parts was met, it was on a wrong track all along.
+        joined.walk_on(ground, &mut end, segment.end);
     }
-    if block.end < job.region.end {
-        bridge(job, memory, &mut block, &mut walked, job.region.end)?;
-    }
-    walked.sums = block.finish(job.pages);
-    Ok(walked)
+    joined.walk_on(ground, &mut end, ground.region.end);
+    joined
 }
 
-fn bridge(
-    job: &Job<'_>,
-    memory: &dyn Memory,
-    block: &mut Block,
-    walked: &mut Walked,
-    until: u64,
-) -> Result<(), OutOfOrder> {
-    let mut walker = if block.end == job.region.start {
-        Walker::from_start(job.region, job.lists, memory, job.pages)
-    } else {
-        Walker::new(job.region, job.lists, memory, job.pages, block.end)
-    };
-    let part = walker.walk(0, until);
-    walked.counts.add(&part.counts);
-    walked.bytes_read += walker.bytes_read();
-    walked.unreadable_bytes += walker.unreadable_bytes();
-    block.join(part.block, job.pages)
+impl Parts {
+    /// Walks from `end` to the first boundary at or behind `until`.
+    fn walk_on(&mut self, ground: Ground<'_>, end: &mut u64, until: u64) {
+        if *end >= until {
+            return;
+        }
+        let fresh = *end == ground.region.start;
+        let mut walker = if fresh { Walker::from_start(ground) } else { Walker::new(ground, *end) };
+        let part = walker.walk(0, until);
+        self.bytes_read += walker.bytes_read();
+        self.unreadable_bytes += walker.unreadable_bytes();
+        *end = part.block.end;
+        self.parts.push(part);
+    }
+
+    /// Adds the parts up.
+    pub fn sum(self, ground: &Ground<'_>) -> Result<Walked, OutOfOrder> {
+        let mut counts = Counts::default();
+        let mut block = Block::empty(ground.region.start);
+        for part in self.parts {
+            counts.add(&part.counts);
+            block.join(part.block, ground.pages)?;
+        }
+        if block.end != ground.region.end {
+            return Err(OutOfOrder { at: block.end, expected: ground.region.end });
+        }
+        Ok(Walked { sums: block.finish(ground.pages), counts })
+    }
+}
+
+/// Walks the part again that stands at `start..end`, with what is known by now.
+pub fn walk_again(ground: Ground<'_>, start: u64, end: u64) -> Part {
+    let fresh = start == ground.region.start;
+    let mut walker = if fresh { Walker::from_start(ground) } else { Walker::new(ground, start) };
+    walker.walk(0, end)
 }

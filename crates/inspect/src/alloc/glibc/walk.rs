@@ -1,12 +1,13 @@
 //! Walks one range of an arena from chunk to chunk, in address order, and claims every byte of it.
 //!
 //! The size word at the front of a chunk leads to the next one, whose lowest bit says whether the
-//! chunk before it is in use. Chunks in fastbins and thread caches look in use; they are known by
-//! address beforehand ([`Lists`]). A size that cannot be true ends the chain: the walk then looks
+//! chunk before it is in use. Chunks in thread caches look in use and are known by address beforehand
+//! ([`Lists`]); chunks in fastbins look in use too and are told by their links ([`Fast`]). A size that cannot be true ends the chain: the walk then looks
 //! for the next place from where a long run of chunks makes sense, and says how many bytes it
 //! skipped. It never goes back, so it always ends.
 
-use super::lists::{Held, Lists};
+use super::fastbins::{self, Candidate};
+use super::lists::{Held, Links, Lists};
 use crate::layout::glibc as layout;
 use crate::ledger::fold::{Block, Class, Fold};
 use crate::ledger::range::{PAGE_BYTES, RangePages, page_of, page_up};
@@ -120,6 +121,32 @@ pub struct Part {
     pub block: Block,
     /// What was counted in it.
     pub counts: Counts,
+    /// Chunks that were taken for members of fastbins.
+    pub candidates: Vec<Candidate>,
+}
+
+/// How chunks in fastbins are told.
+#[derive(Clone, Copy)]
+pub enum Fast<'a> {
+    /// By their links alone: every chunk that may be a member is taken for one.
+    Guess(&'a fastbins::Arena, Links),
+    /// Members are those in the [`Lists`].
+    Known,
+}
+
+/// Where a walk goes: the region, what is known of its chunks, and its memory.
+#[derive(Clone, Copy)]
+pub struct Ground<'a> {
+    /// The region.
+    pub region: &'a Region,
+    /// Its special chunks.
+    pub lists: &'a Lists,
+    /// How chunks in fastbins are told.
+    pub fast: Fast<'a>,
+    /// The target's memory.
+    pub memory: &'a dyn Memory,
+    /// The region's pages.
+    pub pages: &'a RangePages,
 }
 
 /// Chunks that must make sense one after the other before a place is believed to start one.
@@ -138,6 +165,8 @@ struct Run {
 pub struct Walker<'a> {
     region: &'a Region,
     lists: &'a Lists,
+    fast: Fast<'a>,
+    candidates: Vec<Candidate>,
     window: Window<'a>,
     fold: Fold<'a>,
     at: u64,
@@ -149,16 +178,13 @@ pub struct Walker<'a> {
 
 impl<'a> Walker<'a> {
     /// A walk that starts at the chunk boundary `at`.
-    pub fn new(
-        region: &'a Region,
-        lists: &'a Lists,
-        memory: &'a dyn Memory,
-        pages: &'a RangePages,
-        at: u64,
-    ) -> Self {
+    pub fn new(ground: Ground<'a>, at: u64) -> Self {
+        let Ground { region, lists, fast, memory, pages } = ground;
         Self {
             region,
             lists,
+            fast,
+            candidates: Vec::new(),
             window: Window::new(memory, pages, at),
             fold: Fold::new(at, pages),
             at,
@@ -170,13 +196,9 @@ impl<'a> Walker<'a> {
     }
 
     /// A walk from the region's start, metadata included.
-    pub fn from_start(
-        region: &'a Region,
-        lists: &'a Lists,
-        memory: &'a dyn Memory,
-        pages: &'a RangePages,
-    ) -> Self {
-        let mut walker = Self::new(region, lists, memory, pages, region.start);
+    pub fn from_start(ground: Ground<'a>) -> Self {
+        let region = ground.region;
+        let mut walker = Self::new(ground, region.start);
         match region.first {
             Some(first) => {
                 walker.window.advance(first.saturating_sub(1).max(region.start));
@@ -190,21 +212,16 @@ impl<'a> Walker<'a> {
 
     /// A walk from the first believable chunk boundary at or behind `from` that follows a chunk in
     /// use; `None` where there is none.
-    pub fn somewhere_behind(
-        region: &'a Region,
-        lists: &'a Lists,
-        memory: &'a dyn Memory,
-        pages: &'a RangePages,
-        from: u64,
-    ) -> Option<Self> {
-        let mut scout = Self::new(region, lists, memory, pages, from);
+    pub fn somewhere_behind(ground: Ground<'a>, from: u64) -> Option<Self> {
+        let mut scout = Self::new(ground, from);
         scout.at = scout.seek(from, layout::ALIGNMENT)?;
-        scout.fold = Fold::new(scout.at, pages);
+        scout.fold = Fold::new(scout.at, ground.pages);
         while !scout.done {
             if scout.step() {
                 let at = scout.at;
-                scout.fold = Fold::new(at, pages);
+                scout.fold = Fold::new(at, ground.pages);
                 scout.counts = Counts::default();
+                scout.candidates.clear();
                 return Some(scout);
             }
         }
@@ -240,7 +257,11 @@ impl<'a> Walker<'a> {
                 break;
             }
         }
-        Part { block: self.fold.cut(), counts: std::mem::take(&mut self.counts) }
+        Part {
+            block: self.fold.cut(),
+            counts: std::mem::take(&mut self.counts),
+            candidates: std::mem::take(&mut self.candidates),
+        }
     }
 
     /// Takes one step; true where it ended behind a chunk in use, with no run open.
@@ -268,20 +289,42 @@ impl<'a> Walker<'a> {
             self.take_damage(at);
             return false;
         }
+        let candidate = self.fast_candidate(at, bytes);
         let next = at + bytes;
-        let (_, next_head) = self.window.pair(next);
+        let (previous, next_head) = self.window.pair(next);
         if next_head & layout::PREV_INUSE == 0 {
+            if previous != bytes {
+                // The chain still holds, but trimming would not trust it: damage, or motion.
+                self.counts.damages += 1;
+                self.counts.first_damage = self.counts.first_damage.or(Some(at));
+            }
             self.extend_run(at, next, bytes, false);
             return false;
         }
-        match self.lists.holder(at) {
-            Some(Held::Fastbin) => self.extend_run(at, next, bytes, true),
-            held => {
-                self.close_run(at);
-                return self.take_used(next, bytes, held);
+        let held = match (self.lists.holder(at), candidate) {
+            (None, Some(candidate)) => {
+                self.candidates.push(candidate);
+                Some(Held::Fastbin)
             }
+            (held, _) => held,
+        };
+        if held == Some(Held::Fastbin) {
+            self.extend_run(at, next, bytes, true);
+            return false;
         }
-        false
+        self.close_run(at);
+        self.take_used(next, bytes, held)
+    }
+
+    /// The chunk as a member of a fastbin, if its size and its link allow it.
+    #[inline]
+    fn fast_candidate(&mut self, at: u64, bytes: u64) -> Option<Candidate> {
+        let Fast::Guess(arena, links) = self.fast else { return None };
+        if !arena.may_hold(bytes) {
+            return None;
+        }
+        let link = self.window.pair(at + 16).0;
+        arena.candidate(at, link, links)
     }
 
     fn take_used(&mut self, next: u64, bytes: u64, held: Option<Held>) -> bool {
