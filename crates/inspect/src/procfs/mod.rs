@@ -133,7 +133,8 @@ impl Process {
         Ok(tids)
     }
 
-    /// Its command line, cut to 64 KiB; empty for a zombie or a kernel thread.
+    /// Its command line, cut to 64 KiB; empty for a zombie or a kernel thread. The words are the
+    /// target's own and may hold control characters: see [`printable`].
     pub fn command_line(&self) -> Result<Vec<String>> {
         Ok(split_command(&self.read_file("cmdline", MOST_COMMAND_BYTES)?))
     }
@@ -167,6 +168,12 @@ pub fn split_command(text: &[u8]) -> Vec<String> {
         words.pop();
     }
     words
+}
+
+/// A name that the target chose, fit for a report: at most `most` characters, control characters
+/// (a terminal's escape sequences among them) replaced by `?`.
+pub fn printable(name: &str, most: usize) -> String {
+    name.chars().take(most).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// The decimal number that `text` opens with, blanks before it skipped; `None` where it does not fit.
@@ -218,6 +225,12 @@ mod tests {
         assert_eq!(split_command(b"a\0b c\0\0\0"), ["a", "b c"]);
         assert_eq!(split_command(b"nginx: worker      "), ["nginx: worker"]);
         assert!(split_command(b"").is_empty());
+    }
+
+    #[test]
+    fn names_cannot_move_the_cursor() {
+        assert_eq!(printable("a\x1b[2J\u{9b}b\n", 99), "a?[2J?b?");
+        assert_eq!(printable("abc", 2), "ab");
     }
 
     #[test]
