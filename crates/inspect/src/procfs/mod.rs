@@ -77,7 +77,9 @@ impl Process {
     /// What reading or opening one of its files came to, as an error that says what to do next.
     pub fn error(&self, name: &str, source: io::Error) -> Error {
         let pid = self.pid;
-        if gone(&source) {
+        // A file that this kernel does not have is missing although the process lives.
+        let lives = source.kind() == io::ErrorKind::NotFound && self.path("stat").exists();
+        if gone(&source) && !lives {
             return Error::Ended { pid };
         }
         if source.kind() == io::ErrorKind::PermissionDenied {
@@ -242,6 +244,7 @@ mod tests {
         assert!(!process.command_line().unwrap().is_empty());
         assert_eq!(process.executable().unwrap(), std::env::current_exe().unwrap().to_string_lossy());
         assert!(!process.maps_text().unwrap().is_empty());
+        assert!(matches!(process.open_file("no_such_file"), Err(Error::Io { .. })), "it lives");
     }
 
     #[test]
