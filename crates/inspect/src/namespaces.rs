@@ -111,4 +111,50 @@ mod tests {
             Mapping { start: 4096, end: 8192, inode: 1, name: "/etc/passwd".into(), ..Mapping::default() };
         assert!(open_mapped_file(&process, &gone).is_err(), "the inode is another");
     }
+
+    /// Starts a program from a file system that only its own mount namespace has, in a pid namespace
+    /// of its own. `None` where this machine or user may not.
+    fn elsewhere() -> Option<(std::process::Child, Process)> {
+        use std::process::{Command, Stdio};
+
+        let script = "mount -t tmpfs none /mnt && cp /bin/sleep /mnt/nap && exec /mnt/nap 60";
+        let mut child = Command::new("unshare")
+            .args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script])
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let unshare = child.id();
+        for _ in 0..200 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            let path = format!("/proc/{unshare}/task/{unshare}/children");
+            let children = std::fs::read_to_string(path).unwrap_or_default();
+            let process =
+                children.split_whitespace().next().and_then(|pid| Process::open(pid.parse().ok()?).ok());
+            let process = process.filter(|process| process.executable().is_some_and(|e| e.ends_with("/nap")));
+            if let Some(process) = process {
+                return Some((child, process));
+            }
+        }
+        child.kill().ok()?;
+        child.wait().ok()?;
+        None
+    }
+
+    #[test]
+    fn files_of_another_mount_namespace_open_by_its_own_doors() {
+        let Some((mut child, process)) = elsewhere() else {
+            eprintln!("skipped: no namespaces for this user");
+            return;
+        };
+        assert!(process.status().unwrap().is_in_inner_pid_namespace());
+        assert_eq!(process.status().unwrap().namespace_pids.last(), Some(&1));
+        let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
+        let mapping = space.mappings().iter().find(|m| m.name.ends_with("/nap")).unwrap();
+        assert!(same_file(&open_mapped_file(&process, mapping).unwrap(), mapping));
+        assert!(same_file(&open_executable(&process).unwrap(), mapping));
+        assert!(same_file(&open_in_root(&process, "/mnt/nap").unwrap(), mapping));
+        assert!(File::open("/mnt/nap").is_err(), "it is not there from here");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }

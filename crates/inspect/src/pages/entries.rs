@@ -150,9 +150,17 @@ impl Builder<'_> {
 }
 
 /// Resident anonymous bytes in `ranges` by entries. See [`super::read_ranges`].
+///
+/// Fails with `InvalidInput` where the ranges are more than 1 TiB together.
 pub fn anonymous_bytes_in_ranges_by_entries(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
     if ranges.is_empty() {
         return Ok(0);
+    }
+    let sum =
+        ranges.iter().fold(0u64, |sum, range| sum.saturating_add(range.end.saturating_sub(range.start)));
+    if sum > MOST_BYTES {
+        let text = format!("{sum} bytes of address space are too many to read page by page");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     let zero = zero_frames()?;
     let mut total = 0u64;
@@ -174,6 +182,8 @@ pub fn anonymous_bytes_in_ranges_by_entries(pagemap: &File, ranges: &[Range<u64>
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const ZERO: ZeroFrames = ZeroFrames { page: Some(77), huge: Some(1024) };
@@ -203,5 +213,19 @@ mod tests {
         assert_eq!(classify(swapped | entry::FILE, ZERO), Page::Resident(kind::MOVING));
         assert_eq!(classify(swapped, ZERO), Page::Doubtful(moving), "frame hidden");
         assert_eq!(classify(0, ZERO), Page::None);
+    }
+
+    proptest! {
+        #[test]
+        fn only_entries_of_pages_are_resident(value: u64) {
+            let special = value & (entry::PRESENT | entry::SWAPPED);
+            if special == 0 {
+                prop_assert_eq!(classify(value, ZERO), Page::None);
+            }
+            if let Page::Resident(flags) = classify(value, ZERO) {
+                prop_assert_eq!(flags & kind::MOVING != 0, value & entry::PRESENT == 0);
+                prop_assert_eq!(flags & kind::ANONYMOUS == 0, value & entry::FILE != 0);
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! they are kept as text, cut to a length, and never followed as paths. This module must not keep
 //! any variable of the target's environment that [`settings`] does not name.
 
+pub mod mounts;
 pub mod settings;
 pub mod stat;
 pub mod status;
@@ -25,7 +26,7 @@ const MOST_TEXT_BYTES: u64 = 256 << 10;
 const MOST_MAPS_BYTES: u64 = 512 << 20;
 /// The most bytes of the command line that are kept.
 const MOST_COMMAND_BYTES: u64 = 64 << 10;
-/// The most bytes read of /proc/PID/environ, which the target may have moved with `prctl`.
+/// The most bytes read of /proc/PID/mountinfo and of /proc/PID/environ, which the target may have moved with `prctl`.
 const MOST_ENVIRONMENT_BYTES: u64 = 8 << 20;
 /// The most threads listed: the kernel's own ceiling for process ids (`PID_MAX_LIMIT`).
 const MOST_TASKS: usize = 4 << 20;
@@ -76,7 +77,9 @@ impl Process {
     /// What reading or opening one of its files came to, as an error that says what to do next.
     pub fn error(&self, name: &str, source: io::Error) -> Error {
         let pid = self.pid;
-        if gone(&source) {
+        // A file that this kernel does not have is missing although the process lives.
+        let lives = source.kind() == io::ErrorKind::NotFound && self.path("stat").exists();
+        if gone(&source) && !lives {
             return Error::Ended { pid };
         }
         if source.kind() == io::ErrorKind::PermissionDenied {
@@ -133,7 +136,8 @@ impl Process {
         Ok(tids)
     }
 
-    /// Its command line, cut to 64 KiB; empty for a zombie or a kernel thread.
+    /// Its command line, cut to 64 KiB; empty for a zombie or a kernel thread. The words are the
+    /// target's own and may hold control characters: see [`printable`].
     pub fn command_line(&self) -> Result<Vec<String>> {
         Ok(split_command(&self.read_file("cmdline", MOST_COMMAND_BYTES)?))
     }
@@ -142,6 +146,41 @@ impl Process {
     pub fn executable(&self) -> Option<String> {
         let link = std::fs::read_link(self.path("exe")).ok()?;
         Some(link.to_string_lossy().into_owned())
+    }
+
+    /// The devices whose files are shared memory, for [`mounts::is_shared_memory`].
+    pub fn shared_memory_devices(&self) -> Result<mounts::Devices> {
+        Ok(mounts::shared_memory_devices(&self.read_file("mountinfo", MOST_ENVIRONMENT_BYTES)?))
+    }
+
+    /// Checks that this is a process that has memory to look at, and returns its status.
+    ///
+    /// Fails with [`Error::Zombie`], [`Error::KernelThread`], [`Error::Thread`], [`Error::Myself`] or
+    /// [`Error::Traced`]. Whether this user may look is not checked here.
+    pub fn check(&self) -> Result<Status> {
+        let pid = self.pid;
+        let status = self.status()?;
+        let name = || status.name.clone().unwrap_or_default();
+        if u32::try_from(pid) == Ok(std::process::id()) {
+            return Err(Error::Myself { pid });
+        }
+        if let Some(tgid) = status.tgid.filter(|tgid| *tgid != pid) {
+            return Err(Error::Thread { tid: pid, pid: tgid });
+        }
+        let kernel_thread = status.kernel_thread.unwrap_or(false) || self.stat()?.is_kernel_thread();
+        if kernel_thread {
+            return Err(Error::KernelThread { pid, name: name() });
+        }
+        if status.is_zombie() {
+            return Err(Error::Zombie { pid, parent: status.parent.unwrap_or(0) });
+        }
+        if let Some(tracer) = status.tracer.filter(|tracer| *tracer != 0) {
+            // TracerPid is the tracing thread's id: name its process.
+            let by = Self::open(tracer).and_then(|tracer| tracer.status()).unwrap_or_default();
+            let (tracer, tracer_name) = (by.tgid.unwrap_or(tracer), by.name.unwrap_or_default());
+            return Err(Error::Traced { pid, tracer, tracer_name });
+        }
+        Ok(status)
     }
 
     /// The memory-related settings in force in its environment, by name. See [`settings`].
@@ -167,6 +206,12 @@ pub fn split_command(text: &[u8]) -> Vec<String> {
         words.pop();
     }
     words
+}
+
+/// A name that the target chose, fit for a report: at most `most` characters, control characters
+/// (a terminal's escape sequences among them) replaced by `?`.
+pub fn printable(name: &str, most: usize) -> String {
+    name.chars().take(most).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// The decimal number that `text` opens with, blanks before it skipped; `None` where it does not fit.
@@ -199,6 +244,7 @@ mod tests {
         assert!(!process.command_line().unwrap().is_empty());
         assert_eq!(process.executable().unwrap(), std::env::current_exe().unwrap().to_string_lossy());
         assert!(!process.maps_text().unwrap().is_empty());
+        assert!(matches!(process.open_file("no_such_file"), Err(Error::Io { .. })), "it lives");
     }
 
     #[test]
@@ -214,10 +260,46 @@ mod tests {
     }
 
     #[test]
+    fn what_has_no_memory_to_look_at_is_refused() {
+        let own = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert!(matches!(own.check(), Err(Error::Myself { .. })));
+        let thread = own.tasks().unwrap().into_iter().find(|tid| *tid != own.pid()).unwrap();
+        assert!(
+            matches!(Process::open(thread).unwrap().check(), Err(Error::Thread { pid, .. }) if pid == own.pid())
+        );
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::open(i32::try_from(child.id()).unwrap()).unwrap();
+        assert!(process.check().is_ok());
+        strandline_sys::ptrace::seize(process.pid(), 0).unwrap();
+        assert!(matches!(process.check(), Err(Error::Traced { tracer, .. }) if tracer == own.pid()));
+        child.kill().unwrap();
+        while !process.status().unwrap().is_zombie() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(matches!(process.check(), Err(Error::Zombie { .. })));
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn kernel_threads_are_told_where_they_are_seen() {
+        // kthreadd; in a container's pid namespace the id is somebody else's.
+        let Ok(process) = Process::open(2) else { return };
+        if process.stat().is_ok_and(|stat| stat.name == "kthreadd") {
+            assert!(matches!(process.check(), Err(Error::KernelThread { .. })));
+        }
+    }
+
+    #[test]
     fn command_lines_lose_their_trailing_padding() {
         assert_eq!(split_command(b"a\0b c\0\0\0"), ["a", "b c"]);
         assert_eq!(split_command(b"nginx: worker      "), ["nginx: worker"]);
         assert!(split_command(b"").is_empty());
+    }
+
+    #[test]
+    fn names_cannot_move_the_cursor() {
+        assert_eq!(printable("a\x1b[2J\u{9b}b\n", 99), "a?[2J?b?");
+        assert_eq!(printable("abc", 2), "ab");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! The name is everything between the first `(` and the **last** `)`: a program may call itself
 //! `a) R 1 (b`. Field numbers are those of proc(5).
 
+use super::printable;
+
 /// `PF_KTHREAD` of the kernel's `include/linux/sched.h`: the task is a kernel thread.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
@@ -41,7 +43,7 @@ impl Stat {
         let open = text.iter().position(|&byte| byte == b'(')?;
         let close = text.iter().rposition(|&byte| byte == b')')?;
         let pid = std::str::from_utf8(text.get(..open)?).ok()?.trim().parse().ok()?;
-        let name = String::from_utf8_lossy(text.get(open + 1..close)?).chars().take(64).collect();
+        let name = printable(&String::from_utf8_lossy(text.get(open + 1..close)?), 64);
         let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
         // `rest` opens with field 3. Fields are at most 52; more come with newer kernels.
         let fields: Vec<&str> = rest.split_ascii_whitespace().take(64).collect();

@@ -3,7 +3,7 @@
 //! The only text the target chooses is `Name`, which the kernel escapes. A line that is missing or
 //! not of its form is `None`; nothing is guessed.
 
-use super::{kib, number};
+use super::{kib, number, printable};
 
 /// What /proc/PID/status says. `None`: the kernel did not print it (a kernel thread, an old kernel).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Status {
 
     fn set(&mut self, key: &str, value: &str) {
         match key {
-            "Name" => self.name = Some(value.chars().take(64).collect()),
+            "Name" => self.name = Some(printable(value, 64)),
             "State" => self.state = value.chars().next(),
             "Tgid" => self.tgid = value.parse().ok(),
             "PPid" => self.parent = value.parse().ok(),
@@ -96,11 +96,8 @@ impl Status {
                     value.split_whitespace().take(MOST_NAMESPACES).map_while(|n| n.parse().ok()).collect();
             }
             "x86_Thread_features" => {
-                self.thread_features = value
-                    .split_whitespace()
-                    .take(MOST_FEATURES)
-                    .map(|w| w.chars().take(32).collect())
-                    .collect();
+                self.thread_features =
+                    value.split_whitespace().take(MOST_FEATURES).map(|word| printable(word, 32)).collect();
             }
             _ => {}
         }

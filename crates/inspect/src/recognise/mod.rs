@@ -14,7 +14,7 @@ use image::{Image, Symbol};
 
 use crate::map::{AddressSpace, Mapping};
 use crate::namespaces::{open_executable, open_in_root, open_mapped_file};
-use crate::procfs::Process;
+use crate::procfs::{Process, printable};
 
 /// An allocator or a runtime that a process has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ fn by_file_name(process: &Process, mapping: &Mapping, found: &mut Recognised) {
             "mimalloc" => names::version_in_file_name(file),
             _ => None,
         };
-        found.add_allocator(rule.name, version, format!("mapped file {file}"));
+        found.add_allocator(rule.name, version, format!("mapped file {}", printable(file, 128)));
     }
     if let Some(rule) = names::RUNTIME_FILES.iter().find(|rule| names::matches(rule, file)) {
         let version = match rule.name {
@@ -114,7 +114,7 @@ fn by_file_name(process: &Process, mapping: &Mapping, found: &mut Recognised) {
             _ => None,
         };
         let version = version.or_else(|| names::version_in_file_name(file));
-        found.add_runtime(rule.name, version, format!("mapped file {file}"));
+        found.add_runtime(rule.name, version, format!("mapped file {}", printable(file, 128)));
     }
 }
 
@@ -131,7 +131,11 @@ fn by_executable(image: &Image, file: &str, found: &mut Recognised) {
     by_strings(image, found);
     // A name alone, for executables whose symbols say nothing.
     if let Some(rule) = names::EXECUTABLES.iter().find(|rule| names::matches(rule, file)) {
-        found.add_runtime(rule.name, names::version_in_file_name(file), format!("executable {file}"));
+        found.add_runtime(
+            rule.name,
+            names::version_in_file_name(file),
+            format!("executable {}", printable(file, 128)),
+        );
     }
 }
 

@@ -18,6 +18,8 @@ static volatile char sink;
 static char *map(size_t size, int protection, int flags, int file) {
     char *at = mmap(NULL, size, protection, flags, file, 0);
     if (at == MAP_FAILED) { perror("mmap"); exit(1); }
+    /* Wherever huge pages come unasked, they would fill what was not touched. */
+    madvise(at, size, MADV_NOHUGEPAGE);
     return at;
 }
 
@@ -59,11 +61,9 @@ static void files(void) {
 static void anonymous(void) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
     char *zeros = map(PAGES * PAGE, PROT_READ | PROT_WRITE, flags, -1);
-    madvise(zeros, PAGES * PAGE, MADV_NOHUGEPAGE);
     touch(zeros, 0, PAGES, 0);
     say("zeros_only", zeros, PAGES * PAGE, 0, 0);
     char *mixed = map(PAGES * PAGE, PROT_READ | PROT_WRITE, flags, -1);
-    madvise(mixed, PAGES * PAGE, MADV_NOHUGEPAGE);
     touch(mixed, 0, PAGES, 0);
     for (int page = 0; page < PAGES; page += 2) mixed[page * PAGE] = 1;
     say("zeros_mixed", mixed, PAGES * PAGE, PAGES / 2 * PAGE, PAGES / 2 * PAGE);
@@ -78,7 +78,6 @@ static void anonymous(void) {
     char *vast = map((size_t)8 << 40, PROT_NONE, flags | MAP_NORESERVE, -1);
     say("reservation", vast, (size_t)8 << 40, 0, 0);
     char *sparse = map((size_t)64 << 30, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, -1);
-    madvise(sparse, (size_t)64 << 30, MADV_NOHUGEPAGE);
     sparse[0] = sparse[(size_t)1 << 30] = sparse[((size_t)3 << 30) + PAGE] = 1;
     say("sparse", sparse, (size_t)64 << 30, 3 * PAGE, 3 * PAGE);
     char *guarded = map(PAGES * PAGE, PROT_READ | PROT_WRITE, flags, -1);
@@ -100,13 +99,16 @@ static void huge(void) {
     memset(at, 1, 3 * HUGE);
     madvise(at + HUGE + 16 * PAGE, 100 * PAGE, MADV_DONTNEED);
     munmap(at + 2 * HUGE + HUGE / 2, HUGE / 2);
+    madvise(at, 2 * HUGE + HUGE / 2, MADV_NOHUGEPAGE); /* khugepaged would fill the holes again */
     say("huge_partial", at, 3 * HUGE, 3 * HUGE - HUGE / 2 - 100 * PAGE, 3 * HUGE - HUGE / 2 - 100 * PAGE);
     char *zero = huge_area(2);
     for (size_t page = 0; page < 2 * HUGE / PAGE; page++) sink = zero[page * PAGE];
+    madvise(zero, 2 * HUGE, MADV_NOHUGEPAGE);
     say("huge_zero", zero, 2 * HUGE, 0, 0);
     char *both = huge_area(2);
     sink = both[0];
     both[HUGE] = 1;
+    madvise(both, 2 * HUGE, MADV_NOHUGEPAGE);
     say("huge_zero_mixed", both, 2 * HUGE, -1, -1);
     char *table = mmap(NULL, HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
     if (table == MAP_FAILED) { printf("# no hugetlb pages on this machine\n"); return; }

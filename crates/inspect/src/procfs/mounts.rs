@@ -1,0 +1,98 @@
+//! Which file systems of a process are shared memory: its resident pages are neither a file's, which
+//! the kernel can drop, nor anonymous.
+//!
+//! smaps does not say which mapping is shared memory. The device number does: that of a tmpfs mount
+//! of the process, or that of the kernel's own hidden tmpfs, which memfd, SysV segments and shared
+//! anonymous memory live on and whose files have telling names.
+
+use std::collections::BTreeSet;
+
+use crate::map::Mapping;
+
+/// Device numbers, major and minor, of tmpfs mounts.
+pub type Devices = BTreeSet<(u32, u32)>;
+
+/// The most tmpfs devices kept: a container host has some hundreds.
+const MOST_DEVICES: usize = 65_536;
+
+/// The devices of the tmpfs mounts in the text of /proc/PID/mountinfo.
+pub fn shared_memory_devices(text: &[u8]) -> Devices {
+    let mut devices = Devices::new();
+    for line in text.split(|&byte| byte == b'\n') {
+        if devices.len() >= MOST_DEVICES {
+            break;
+        }
+        devices.extend(tmpfs_device(&String::from_utf8_lossy(line)));
+    }
+    devices
+}
+
+/// The device of a line `36 35 0:42 / /tmp rw,nosuid shared:1 - tmpfs tmpfs rw`, if it is a tmpfs.
+fn tmpfs_device(line: &str) -> Option<(u32, u32)> {
+    // Blanks in paths are escaped by the kernel: ` - ` stands once, before the type.
+    let (mount, kind) = line.split_once(" - ")?;
+    // devtmpfs is a tmpfs too, where the kernel has any.
+    if !matches!(kind.split(' ').next()?, "tmpfs" | "devtmpfs") {
+        return None;
+    }
+    let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Whether `mapping` is shared memory: its pages that are not anonymous can be swapped, not dropped.
+pub fn is_shared_memory(mapping: &Mapping, devices: &Devices) -> bool {
+    const NAMES: &[&str] = &["/memfd:", "/SYSV", "/dev/zero (deleted)", "[anon_shmem:"];
+    devices.contains(&mapping.device) && mapping.has_file()
+        || NAMES.iter().any(|name| mapping.name.starts_with(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TEXT: &[u8] = b"22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw\n\
+        23 22 0:21 / /dev/shm rw,nosuid - tmpfs tmpfs rw\n\
+        24 22 0:5 / /dev rw shared:2 master:3 - devtmpfs udev rw\n24 22 x:y / /a rw - tmpfs tmpfs rw\n";
+
+    #[test]
+    fn tmpfs_files_and_the_kernels_own_are_shared_memory() {
+        let devices = shared_memory_devices(TEXT);
+        assert_eq!(devices, Devices::from([(0, 21), (0, 5)]));
+        let mapping =
+            |device, inode, name: &str| Mapping { device, inode, name: name.into(), ..Mapping::default() };
+        assert!(is_shared_memory(&mapping((0, 21), 3, "/dev/shm/x (deleted)"), &devices));
+        assert!(is_shared_memory(&mapping((0, 1), 1033, "/memfd:pages (deleted)"), &devices));
+        assert!(is_shared_memory(&mapping((0, 1), 17, "/dev/zero (deleted)"), &devices));
+        assert!(!is_shared_memory(&mapping((254, 0), 3, "/usr/lib/libc.so.6"), &devices));
+        assert!(!is_shared_memory(&mapping((0, 0), 0, "[heap]"), &devices));
+    }
+
+    #[test]
+    fn own_mounts_are_read() {
+        let text = std::fs::read("/proc/self/mountinfo").unwrap();
+        let lines = String::from_utf8_lossy(&text).lines().filter(|line| line.contains(" - tmpfs ")).count();
+        assert!(lines == 0 || !shared_memory_devices(&text).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(text in proptest::collection::vec(any::<u8>(), 0..600)) {
+            shared_memory_devices(&text);
+        }
+
+        #[test]
+        fn generated_mounts_read_back(mounts in proptest::collection::btree_map((0u32..9, 0u32..999), any::<bool>(), 0..20)) {
+            let text: String = mounts
+                .iter()
+                .map(|((major, minor), tmpfs)| {
+                    let kind = if *tmpfs { "tmpfs" } else { "ext4" };
+                    format!("1 2 {major}:{minor} / /a\\040b rw shared:1 - {kind} none rw\n")
+                })
+                .collect();
+            let expected: Devices = mounts.into_iter().filter(|(_, tmpfs)| *tmpfs).map(|(device, _)| device).collect();
+            prop_assert_eq!(shared_memory_devices(text.as_bytes()), expected);
+        }
+    }
+}

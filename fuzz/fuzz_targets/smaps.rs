@@ -1,0 +1,22 @@
+//! /proc/PID/smaps and smaps_rollup: ordered mappings, and no page is made up from text alone.
+#![no_main]
+
+use std::fs::File;
+
+use libfuzzer_sys::fuzz_target;
+use strandline_inspect::pages::{Residency, Way};
+use strandline_inspect::smaps::{Smaps, read_rollup};
+
+fuzz_target!(|text: &[u8]| {
+    let _ = read_rollup(text);
+    let Ok(smaps) = Smaps::read(text) else { return };
+    for pair in smaps.entries.windows(2) {
+        assert!(pair[0].mapping.end <= pair[1].mapping.start);
+    }
+    let _ = smaps.total();
+    // A pagemap without entries: the process ended. Whatever smaps claims, there are no runs.
+    let Ok(empty) = File::open("/dev/null") else { return };
+    if let Ok(residency) = Residency::read_by(&empty, &smaps.entries, Way::Entries) {
+        assert_eq!(residency.run_count(), 0);
+    }
+});
