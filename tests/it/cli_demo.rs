@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::support::{STRANDLINE, Subject, skip, strandline};
+use crate::cli_support::{STRANDLINE, Subject, skip, strandline};
 
 #[test]
 fn the_story_is_true() {

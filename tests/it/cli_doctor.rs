@@ -1,6 +1,6 @@
 //! `doctor`: every check has an answer.
 
-use crate::support::strandline;
+use crate::cli_support::strandline;
 
 #[test]
 fn every_check_has_an_answer() {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::support::{Folder, Subject, assert_harmless, strandline, strandline_with};
+use crate::cli_support::{Folder, Subject, assert_harmless, strandline, strandline_with};
 
 /// The sum of the numbers in `values`.
 fn sum<'a>(values: impl Iterator<Item = &'a serde_json::Value>) -> u64 {

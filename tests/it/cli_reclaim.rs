@@ -1,6 +1,6 @@
 //! `reclaim PID`: predicted beside actual, and refusals that say why.
 
-use crate::support::{Subject, skip, strandline};
+use crate::cli_support::{Subject, skip, strandline};
 
 #[test]
 fn a_fragmented_heap_gives_back_what_was_predicted() {

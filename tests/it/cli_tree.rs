@@ -1,6 +1,6 @@
 //! `explain --tree PID`: all descendants, shared pages once.
 
-use crate::support::{Subject, strandline};
+use crate::cli_support::{Subject, strandline};
 
 /// A shell with two children, one of which has a child of its own. They end with it.
 fn family() -> Subject {

@@ -1,6 +1,6 @@
 //! Help, mistakes, manual pages and completions.
 
-use crate::support::{Folder, strandline};
+use crate::cli_support::{Folder, strandline};
 
 const VERBS: [&str; 6] = ["explain", "reclaim", "demo", "doctor", "completions", "man"];
 

@@ -1,7 +1,7 @@
 //! The one integration binary: strandline as people and scripts run it, against real processes.
 //!
 //! A module a topic. Processes that a test starts are killed when its `Subject` is dropped, so a failing
-//! test leaves nothing behind. A test that cannot run here says so through `support::skip`.
+//! test leaves nothing behind. A test that cannot run here says so through `cli_support::skip`.
 
 #[cfg(test)]
 mod cli_demo;
@@ -12,8 +12,8 @@ mod cli_explain;
 #[cfg(test)]
 mod cli_reclaim;
 #[cfg(test)]
+mod cli_support;
+#[cfg(test)]
 mod cli_tree;
 #[cfg(test)]
 mod cli_usage;
-#[cfg(test)]
-mod support;
