@@ -1,19 +1,20 @@
-//! The one integration binary: strandline as people and scripts run it, against real processes.
+//! The one integration binary: strandline as people and scripts run it, against real processes of
+//! known answer.
 //!
 //! A module a topic. Processes that a test starts are killed when its `Subject` is dropped, so a failing
-//! test leaves nothing behind. A test that cannot run here says so through `cli_support::skip`.
+//! test leaves nothing behind. A test that cannot run here says so by name and reason.
 
-#[cfg(test)]
+mod address_space;
+mod bad_input;
 mod cli_demo;
-#[cfg(test)]
 mod cli_doctor;
-#[cfg(test)]
 mod cli_explain;
-#[cfg(test)]
 mod cli_reclaim;
-#[cfg(test)]
 mod cli_support;
-#[cfg(test)]
 mod cli_tree;
-#[cfg(test)]
 mod cli_usage;
+mod heap_mallinfo;
+mod heap_trim;
+mod privacy;
+mod quiet_stop;
+mod support;

@@ -1,1 +1,176 @@
-//! x
+//! Fabricated glibc heaps for tests: byte-exact memory whose every figure is known by construction.
+//!
+//! [`fabricate`] follows a [`Recipe`] and returns a [`Heap`]: an [`Image`] that is read as a target's
+//! memory is read, the text of its /proc/PID/maps, its threads, and [`Expected`]: what `mallinfo2()`
+//! would say and which pages `malloc_trim(0)` would give back. [`Heap::damage`] overwrites words of it
+//! in the ways that hurt readers.
+//!
+//! The crate knows glibc's layouts by itself (`version`): it must not depend on the readers it
+//! tests, or a mistake of theirs would be fabricated too. All pages of an image are resident.
+//!
+//! ```
+//! use strandline_synth::{Recipe, Version, fabricate};
+//!
+//! let heap = fabricate(&Recipe::from_seed(Version::V2_36, 7));
+//! assert_eq!(heap.expected.mallinfo.arena, heap.expected.arenas.iter().map(|a| a.mapped_bytes).sum());
+//! let mut word = [0; 8];
+//! assert_eq!(heap.image.read_some(heap.main_arena, &mut word), 8);
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod damage;
+mod dice;
+mod expected;
+mod image;
+mod plan;
+mod version;
+mod write;
+
+pub use damage::{Damage, DamageKind};
+pub use dice::Dice;
+pub use expected::{Expected, ExpectedArena, Mallinfo};
+pub use image::Image;
+pub use version::{VERSIONS, Version};
+
+/// What a heap is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// Whose layout.
+    pub version: Version,
+    /// Chooses sizes, states and contents.
+    pub seed: u64,
+    /// About how many chunks each stretch of heap has.
+    pub chunks: usize,
+    /// How many threads have a tcache; at least 1.
+    pub threads: usize,
+    /// How many 64 MiB heaps the secondary arena has; 0 for no such arena.
+    pub secondary_heaps: usize,
+    /// Whether the program moved the break itself, so that the main arena is in two parts.
+    pub foreign_sbrk: bool,
+    /// Whether the program moved the break behind the top chunk, so that top cannot be given back.
+    pub break_moved: bool,
+    /// How many chunks have a mapping of their own.
+    pub mmapped: usize,
+}
+
+impl Recipe {
+    /// A recipe in which everything is drawn from `seed`.
+    pub fn from_seed(version: Version, seed: u64) -> Self {
+        let mut dice = Dice::new(seed ^ 0x5eed);
+        Self {
+            version,
+            seed,
+            chunks: 20 + dice.below(600) as usize,
+            threads: 1 + dice.below(4) as usize,
+            secondary_heaps: dice.below(4) as usize,
+            foreign_sbrk: dice.chance(40),
+            break_moved: dice.chance(20),
+            mmapped: dice.below(4) as usize,
+        }
+    }
+}
+
+/// A thread of the fabricated process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Its thread pointer, which a debugger reads as `fs_base`.
+    pub fs_base: u64,
+    /// Its tcache structure (the user part of that chunk).
+    pub tcache: u64,
+}
+
+/// A mapping of the fabricated process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// As in /proc/PID/maps: `rw-p`, `---p`.
+    pub permissions: &'static str,
+    /// As in /proc/PID/maps; empty for anonymous memory.
+    pub name: &'static str,
+}
+
+/// A fabricated process's heap.
+#[derive(Clone, Debug)]
+pub struct Heap {
+    /// What it was made from.
+    pub recipe: Recipe,
+    /// Its memory.
+    pub image: Image,
+    /// Its mappings, in address order.
+    pub mappings: Vec<Mapping>,
+    /// The address of main_arena, in libc's data.
+    pub main_arena: u64,
+    /// The address of mp_, in libc's data.
+    pub parameters: u64,
+    /// Where the break is.
+    pub system_break: u64,
+    /// Its threads, the main thread first.
+    pub threads: Vec<Thread>,
+    /// What is true of it.
+    pub expected: Expected,
+    /// The words that hold the heap together (sizes, links, arenas), for [`Heap::damage`].
+    structure: Vec<u64>,
+}
+
+impl Heap {
+    /// Its mappings as /proc/PID/maps prints them.
+    pub fn maps(&self) -> String {
+        let lines = self.mappings.iter().map(|mapping| {
+            let (device, inode) = if mapping.name.starts_with('/') { ("fe:01", 4711) } else { ("00:00", 0) };
+            let (start, end, permissions) = (mapping.start, mapping.end, mapping.permissions);
+            format!("{start:x}-{end:x} {permissions} 00000000 {device} {inode} {}\n", mapping.name)
+        });
+        lines.collect()
+    }
+}
+
+/// Makes the heap of `recipe`. The same recipe gives the same heap.
+pub fn fabricate(recipe: &Recipe) -> Heap {
+    let plan = plan::plan(recipe);
+    let expected = expected::expected(&plan);
+    write::write(recipe, plan, expected)
+}
+
+fn round_up(value: u64, unit: u64) -> u64 {
+    value.div_ceil(unit) * unit
+}
+
+fn round_down(value: u64, unit: u64) -> u64 {
+    value / unit * unit
+}
+
+const PAGE: u64 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_recipe_gives_the_same_heap() {
+        for version in VERSIONS {
+            let recipe = Recipe::from_seed(version, 3);
+            let (one, two) = (fabricate(&recipe), fabricate(&recipe));
+            assert!(one.image.ranges().eq(two.image.ranges()));
+            assert_eq!(one.expected, two.expected);
+        }
+    }
+
+    #[test]
+    fn mappings_are_in_order_and_cover_the_image() {
+        for version in VERSIONS {
+            for seed in 0..10 {
+                let heap = fabricate(&Recipe::from_seed(version, seed));
+                assert!(heap.mappings.is_sorted_by(|a, b| a.end <= b.start), "{}", heap.maps());
+                for (start, bytes) in heap.image.ranges() {
+                    let end = start + bytes.len() as u64;
+                    let holds = |m: &Mapping| m.start <= start && end <= m.end && m.permissions == "rw-p";
+                    assert!(heap.mappings.iter().any(holds), "{start:#x} in {}", heap.maps());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+"""Measures strandline against gdb's gcore on one process, and on an idle shell; writes RESULTS.md.
+
+Called by run.sh: measure.py WORK OUT. Both tools look at the same process in turns, so that what
+else the machine does falls on both. Every table gives medians and the range they come from.
+"""
+import datetime
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+MIB = 1 << 20
+WORK, OUT = sys.argv[1], sys.argv[2]
+STRANDLINE = os.environ["STRANDLINE"]
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
+IDLE_ROUNDS = int(os.environ.get("BENCH_IDLE_ROUNDS", "30"))
+SIZES = [float(gib) for gib in os.environ.get("BENCH_GIB", "1 4").split()]
+CHUNKS_THOUSAND_A_GIB = 3000  # 12 million chunks in 4 GiB
+
+
+def timed(command):
+    """Runs `command`; returns (wall seconds, peak RSS in bytes, standard output).
+
+    The peak is wait4's ru_maxrss, as time(1) prints it: the largest of the command and of the
+    children it waited for.
+    """
+    with open(os.path.join(WORK, "out"), "w+") as out, open(os.path.join(WORK, "err"), "w+") as err:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        if process.returncode != 0:
+            sys.exit(f"bench: {' '.join(command)}: status {process.returncode}: {err.read().strip()[-400:]}")
+        return wall, usage.ru_maxrss * 1024, out.read()
+
+
+def figure(samples, unit=1.0, digits=2, suffix=""):
+    """`median (low–high)` of samples divided by unit."""
+    values = sorted(value / unit for value in samples)
+    middle, low, high = (f"{value:.{digits}f}" for value in (statistics.median(values), values[0], values[-1]))
+    return f"{middle}{suffix} ({low}–{high})"
+
+
+def fits_on_disk(bytes_needed):
+    return shutil.disk_usage(WORK).free > bytes_needed * 1.2
+
+
+class BigHeap:
+    """The subject: GIB GiB of heap, most of it freed in random order."""
+
+    def __init__(self, gib):
+        chunks = str(int(gib * CHUNKS_THOUSAND_A_GIB))
+        self.process = subprocess.Popen([os.path.join(WORK, "big_heap"), str(gib), chunks, "random", "4"],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"bench: big_heap of {gib} GiB did not start (memory?)")
+        self.ready = json.loads(line)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+    def ask(self, command):
+        self.process.stdin.write(command)
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+def gcore(pid):
+    prefix = os.path.join(WORK, "core")
+    wall, peak, _ = timed(["gcore", "-o", prefix, str(pid)])
+    path = f"{prefix}.{pid}"
+    size = os.stat(path).st_size
+    os.unlink(path)
+    return wall, peak, size
+
+
+def big_heap(gib):
+    """One heap size: explain and gcore in turns, then mallinfo and the trim against the subject's own."""
+    result = {"gib": gib, "explain": [], "peak": [], "stopped": [], "gcore": [], "gcore_peak": [], "core": None}
+    with BigHeap(gib) as subject:
+        pid = subject.process.pid
+        with_gcore = fits_on_disk(gib * 1024 * MIB)
+        for turn in range(ROUNDS):
+            # Which goes first changes from turn to turn.
+            for which in (("explain", "gcore") if turn % 2 == 0 else ("gcore", "explain")):
+                if which == "explain":
+                    wall, peak, out = timed([STRANDLINE, "explain", "--json", str(pid)])
+                    document = json.loads(out)
+                    result["explain"].append(wall)
+                    result["peak"].append(max(peak, document["cost"]["peak_rss_bytes"] or 0))
+                    result["stopped"].append(document["cost"]["stopped_seconds"])
+                elif with_gcore:
+                    wall, peak, result["core"] = gcore(pid)
+                    result["gcore"].append(wall)
+                    result["gcore_peak"].append(peak)
+        glibc = [a for a in document["allocators"] if a["name"] == "glibc"]
+        theirs = subject.ready["mallinfo"]
+        result["differs"] = [k for k, v in theirs.items() if not glibc or glibc[0]["mallinfo"].get(k) != v]
+        result["rss"] = document["kernel"]["rss_bytes"]
+        result["free_chunks"] = theirs["ordblks"] + theirs["smblks"]
+        result["chunks"] = subject.ready["chunks"]
+        result["predicted"] = next((r["predicted_bytes"] for r in document["remedies"] if r["id"] == "malloc_trim"), 0)
+        result["actual"] = subject.ask("t")["given_back_bytes"]
+    result["allowed_peak"] = 16 * MIB + 0.02 * result["rss"] + 8 * result["free_chunks"]
+    return result
+
+
+def idle_shell():
+    walls, stopped = [], []
+    with subprocess.Popen(["bash", "--norc", "-c", "read -r line"], stdin=subprocess.PIPE) as shell:
+        time.sleep(0.3)
+        for _ in range(IDLE_ROUNDS):
+            started = time.perf_counter()
+            done = subprocess.run([STRANDLINE, "explain", "--json", str(shell.pid)], capture_output=True, text=True)
+            walls.append(time.perf_counter() - started)
+            if done.returncode != 0:
+                sys.exit(f"bench: explain of an idle shell: {done.stderr.strip()}")
+            stopped.append(json.loads(done.stdout)["cost"]["stopped_seconds"])
+        shell.stdin.close()
+    return walls, stopped
+
+
+def machine():
+    def first(path, pattern):
+        with open(path) as text:
+            found = re.search(pattern, text.read(), re.M)
+        return found.group(1) if found else "unknown"
+
+    memory = int(first("/proc/meminfo", r"MemTotal:\s+(\d+)")) / MIB
+    return [
+        f"- machine: {first('/proc/cpuinfo', r'model name.*: (.*)')}, {os.cpu_count()} cpus, {memory:.1f} GiB",
+        f"- kernel: {platform.release()}; C library: {' '.join(platform.libc_ver())}",
+        f"- load before: {os.getloadavg()[0]:.2f}",
+        f"- strandline: {subprocess.run([STRANDLINE, '--version'], capture_output=True, text=True).stdout.strip()}",
+        f"- gdb: {subprocess.run(['gdb', '--version'], capture_output=True, text=True).stdout.splitlines()[0]}",
+        f"- date: {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
+    ]
+
+
+def verdict(holds):
+    return "holds" if holds else "**does not hold**"
+
+
+def claims(results, walls, stopped):
+    """What is promised, what was measured, and whether it holds: rows of a table."""
+    median = statistics.median
+    big = results[-1]
+    rows = []
+    if big["gcore"]:
+        ratio = median(big["explain"]) / median(big["gcore"])
+        rows.append((f"{big['gib']:g} GiB: explain takes at most 1/10 of gcore", f"{ratio:.3f}", ratio <= 0.1))
+    else:
+        rows.append((f"{big['gib']:g} GiB: explain takes at most 1/10 of gcore", "no room on disk for the core", False))
+    rows.append((f"{big['gib']:g} GiB: stopped at most 0.8 s", figure(big["stopped"], suffix=" s"), median(big["stopped"]) <= 0.8))
+    rows.append((f"{big['gib']:g} GiB: peak memory at most 16 MiB + 2 % of the heap + 8 bytes a free chunk "
+                 f"= {big['allowed_peak'] / MIB:.0f} MiB", figure(big["peak"], MIB, 0, " MiB"), max(big["peak"]) <= big["allowed_peak"]))
+    if len(results) > 1:
+        small = results[0]
+        growth, size = median(big["explain"]) / median(small["explain"]), big["gib"] / small["gib"]
+        rows.append((f"{small['gib']:g} → {big['gib']:g} GiB: grows no more than linearly (×{size:g})", f"×{growth:.2f}", growth <= size))
+    rows.append(("idle shell: explain under 30 ms", figure(walls, 1e-3, 1, " ms"), median(walls) < 0.030))
+    rows.append(("idle shell: stopped under 5 ms", figure(stopped, 1e-3, 2, " ms"), median(stopped) < 0.005))
+    for result in results:
+        differing = ", ".join(result["differs"]) or "none"
+        rows.append((f"{result['gib']:g} GiB: mallinfo fields that differ from mallinfo2()", differing, not result["differs"]))
+        error = abs((result["predicted"] or 0) - result["actual"])
+        rows.append((f"{result['gib']:g} GiB: malloc_trim predicted − actual", f"{error} of {result['actual']} bytes", error == 0))
+    return rows
+
+
+def main():
+    about = machine()
+    walls, stopped = idle_shell()
+    results = [big_heap(gib) for gib in SIZES]
+    lines = ["# Results of `make bench`", "", "Medians, with the lowest and the highest in brackets; the two tools took turns on",
+             "one process. Ratios and bounds are the claim; seconds depend on the machine.", "", *about, "",
+             "| claim | measured | |", "|---|---|---|"]
+    table = claims(results, walls, stopped)
+    lines += [f"| {text} | {measured} | {verdict(holds)} |" for text, measured, holds in table]
+    lines += ["", "| heap | chunks | free chunks | explain | stopped | peak memory | gcore | its peak memory | its core |",
+              "|---|---|---|---|---|---|---|---|---|"]
+    for r in results:
+        beside = ([figure(r["gcore"], suffix=" s"), figure(r["gcore_peak"], MIB, 0, " MiB"), f"{r['core'] / MIB:.0f} MiB"]
+                  if r["gcore"] else ["not run: no room on disk", "", ""])
+        cells = [f"{r['rss'] / MIB:.0f} MiB", f"{r['chunks']:,}", f"{r['free_chunks']:,}", figure(r["explain"], suffix=" s"),
+                 figure(r["stopped"], suffix=" s"), figure(r["peak"], MIB, 0, " MiB"), *beside]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", f"{ROUNDS} turns a heap, {IDLE_ROUNDS} runs on the idle shell. `benches/run.sh` repeats them.", ""]
+    with open(OUT, "w") as out:
+        out.write("\n".join(lines))
+    print("\n".join(lines))
+    failed = [text for text, _, holds in table if not holds]
+    if failed:
+        print(f"bench: {len(failed)} of {len(table)} do not hold", file=sys.stderr)
+    # A missed number is a result, not an error of the bench.
+    sys.exit(0)
+
+
+main()

@@ -1,0 +1,26 @@
+#!/bin/sh
+# `make bench`: strandline beside what people use today, in one run on one machine.
+#
+#   benches/run.sh [OUT]            OUT: benches/RESULTS.md
+#
+# STRANDLINE=PATH   the program to measure (default: target/release/strandline, built here)
+# BENCH_GIB="1 4"   heap sizes; BENCH_ROUNDS=3; BENCH_IDLE_ROUNDS=30
+#
+# Numbers are ratios against something run beside it, in turns, not limits on time.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(dirname "$here")
+missing=
+for tool in cc python3 gcore; do
+    command -v "$tool" >/dev/null || missing="$missing $tool"
+done
+[ -z "$missing" ] || { echo "bench: missing:$missing; apt-get install gcc python3 gdb" >&2; exit 3; }
+if [ -z "${STRANDLINE:-}" ]; then
+    (cd "$root" && cargo build --release --quiet)
+    STRANDLINE=$root/target/release/strandline
+    export STRANDLINE
+fi
+work=$(mktemp -d "${TMPDIR:-/tmp}/strandline-bench-XXXXXX")
+trap 'rm -rf "$work"' EXIT INT TERM
+cc -std=gnu11 -O2 -pthread "$root/tests/subjects/big_heap.c" -o "$work/big_heap" -ldl
+python3 "$here/measure.py" "$work" "${1:-$here/RESULTS.md}"

@@ -1,0 +1,147 @@
+//! Damage: words of a heap overwritten in the ways that make readers loop, overflow or run away.
+
+use crate::{Dice, Heap};
+
+/// What a word became.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DamageKind {
+    /// Any word.
+    Random,
+    /// 0.
+    Zero,
+    /// 2^63, with or without flag bits.
+    Huge,
+    /// Almost 2^64, so that adding to it wraps.
+    Wraps,
+    /// What it was, 1 to 15 more.
+    Misaligned,
+    /// Its own address, or that of the chunk it belongs to: a circle of one.
+    SelfPointer,
+    /// The address of another word that holds the heap together: circles and crossings.
+    Cross,
+    /// As `Cross`, as a protected link.
+    ProtectedCross,
+    /// An address of the kernel's half.
+    Kernel,
+    /// One bit of what it was, flipped.
+    Bit,
+    /// A size of 16: smaller than any chunk.
+    Tiny,
+}
+
+const KINDS: [DamageKind; 11] = [
+    DamageKind::Random,
+    DamageKind::Zero,
+    DamageKind::Huge,
+    DamageKind::Wraps,
+    DamageKind::Misaligned,
+    DamageKind::SelfPointer,
+    DamageKind::Cross,
+    DamageKind::ProtectedCross,
+    DamageKind::Kernel,
+    DamageKind::Bit,
+    DamageKind::Tiny,
+];
+
+/// One overwritten word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Where it stands.
+    pub address: u64,
+    /// What was done to it.
+    pub kind: DamageKind,
+    /// What it was.
+    pub before: u64,
+    /// What it is now.
+    pub after: u64,
+}
+
+impl Heap {
+    /// Overwrites `words` words chosen by `seed` among those that hold the heap together (chunk
+    /// sizes, links, arenas, heap_info, tcaches, mp_) and returns what was done, in order.
+    /// `expected` then no longer holds.
+    pub fn damage(&mut self, seed: u64, words: usize) -> Vec<Damage> {
+        let mut dice = Dice::new(seed ^ 0xdaa6e);
+        let mut done = Vec::new();
+        if self.structure.is_empty() {
+            return done;
+        }
+        for _ in 0..words {
+            let address = dice.one_of(&self.structure);
+            let other = dice.one_of(&self.structure);
+            let kind = dice.one_of(&KINDS);
+            let before = self.image.word(address).unwrap_or(0);
+            let after = match kind {
+                DamageKind::Random => dice.word(),
+                DamageKind::Zero => 0,
+                DamageKind::Huge => 1 << 63 | dice.below(8),
+                DamageKind::Wraps => u64::MAX - dice.below(64),
+                DamageKind::Misaligned => before.wrapping_add(1 + dice.below(15)),
+                DamageKind::SelfPointer => address - dice.one_of(&[0, 8, 16, 24]),
+                DamageKind::Cross => other - dice.one_of(&[0, 8, 16, 24]),
+                DamageKind::ProtectedCross => (address >> 12) ^ (other & !15),
+                DamageKind::Kernel => 0xffff_8880_0000_0000 | dice.word() >> 20,
+                DamageKind::Bit => before ^ 1 << dice.below(64),
+                DamageKind::Tiny => 0x10 | dice.below(8),
+            };
+            self.image.put_word(address, after);
+            done.push(Damage { address, kind, before, after });
+        }
+        done
+    }
+
+    /// Overwrites `share` of 100 of all words of the heap's mappings, payload too, with random ones;
+    /// libc's own data stays.
+    pub fn overwrite(&mut self, seed: u64, share: u64) {
+        let mut dice = Dice::new(seed ^ 0x0fe2);
+        let heaps: Vec<(u64, u64)> = self
+            .image
+            .ranges()
+            .map(|(start, bytes)| (start, start + bytes.len() as u64))
+            .filter(|&(start, end)| !(start..end).contains(&self.main_arena))
+            .collect();
+        for (start, end) in heaps {
+            for address in (start..end).step_by(8) {
+                if dice.chance(share) {
+                    self.image.put_word(address, dice.word());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Recipe, VERSIONS, fabricate};
+
+    #[test]
+    fn damage_is_repeatable_and_stays_in_the_image() {
+        for version in VERSIONS {
+            let (mut one, mut two) =
+                (fabricate(&Recipe::from_seed(version, 1)), fabricate(&Recipe::from_seed(version, 1)));
+            let sound = one.image.clone();
+            let done = one.damage(5, 200);
+            assert_eq!(done, two.damage(5, 200));
+            assert_ne!(done, two.damage(6, 200));
+            assert_eq!(done.len(), 200);
+            assert!(done.iter().all(|damage| sound.word(damage.address).is_some()));
+            assert!(done.iter().any(|damage| damage.before != damage.after));
+        }
+    }
+
+    #[test]
+    fn overwriting_spares_libcs_data() {
+        for version in VERSIONS {
+            let mut heap = fabricate(&Recipe::from_seed(version, 2));
+            let (arena, top) = (heap.main_arena, heap.image.word(heap.main_arena + version.top_offset()));
+            let first = heap.mappings[0].start;
+            let words = |heap: &crate::Heap| -> Vec<Option<u64>> {
+                (0..64).map(|index| heap.image.word(first + index * 8)).collect()
+            };
+            let before = words(&heap);
+            heap.overwrite(1, 100);
+            assert_eq!(heap.image.word(arena + version.top_offset()), top);
+            assert_ne!(words(&heap), before);
+        }
+    }
+}

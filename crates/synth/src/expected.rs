@@ -1,0 +1,192 @@
+//! What is true of a planned heap: the figures of `mallinfo2()` and the pages that `malloc_trim(0)`
+//! gives back, told from the plan and not from the bytes.
+
+use crate::plan::{Arena, Ending, Plan, Stretch, Use};
+use crate::{PAGE, round_down, round_up};
+
+/// The figures of `mallinfo2()`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mallinfo {
+    /// Bytes taken by arenas.
+    pub arena: u64,
+    /// Free chunks, tops included.
+    pub ordblks: u64,
+    /// Fastbin chunks.
+    pub smblks: u64,
+    /// Mmapped chunks.
+    pub hblks: u64,
+    /// Bytes in mmapped chunks.
+    pub hblkhd: u64,
+    /// Bytes in fastbin chunks.
+    pub fsmblks: u64,
+    /// Bytes in use.
+    pub uordblks: u64,
+    /// Bytes free.
+    pub fordblks: u64,
+    /// Bytes in the main arena's top chunk.
+    pub keepcost: u64,
+}
+
+/// What is true of one arena.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExpectedArena {
+    /// The address of its malloc_state.
+    pub address: u64,
+    /// Whether it is main_arena.
+    pub is_main: bool,
+    /// Bytes taken from the system.
+    pub mapped_bytes: u64,
+    /// Bytes in live chunks, headers included.
+    pub live_bytes: u64,
+    /// How many live chunks.
+    pub live_chunks: u64,
+    /// Bytes in bins, fastbins and top.
+    pub free_bytes: u64,
+    /// Bytes in chunks that stand in a thread's tcache.
+    pub tcache_bytes: u64,
+    /// Bytes in fastbin chunks.
+    pub fastbin_bytes: u64,
+    /// Bytes in the top chunk.
+    pub top_bytes: u64,
+    /// Bytes that malloc_trim(0) gives back.
+    pub trim_bytes: u64,
+}
+
+/// What is true of a heap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expected {
+    /// What mallinfo2() would return.
+    pub mallinfo: Mallinfo,
+    /// Its arenas, main_arena first.
+    pub arenas: Vec<ExpectedArena>,
+    /// The whole pages malloc_trim(0) gives back, as [start, end), in address order.
+    pub trim: Vec<(u64, u64)>,
+    /// The mappings that hold one chunk each, as [start, end), in address order.
+    pub mmapped: Vec<(u64, u64)>,
+}
+
+pub fn expected(plan: &Plan) -> Expected {
+    let mut expected = Expected::default();
+    for arena in &plan.arenas {
+        let trim = trimmed(arena, plan.system_break);
+        let mut figures = figures(arena, &mut expected.mallinfo);
+        figures.trim_bytes = trim.iter().map(|(start, end)| end - start).sum();
+        expected.arenas.push(figures);
+        expected.trim.extend(trim);
+    }
+    expected.mmapped = plan.mmapped.iter().map(|chunk| (chunk.base, chunk.base + chunk.bytes)).collect();
+    let mallinfo = &mut expected.mallinfo;
+    mallinfo.hblks = plan.mmapped.len() as u64;
+    mallinfo.hblkhd = plan.mmapped.iter().map(|chunk| chunk.bytes).sum();
+    mallinfo.uordblks = mallinfo.arena - mallinfo.fordblks;
+    mallinfo.keepcost = expected.arenas.first().map_or(0, |arena| arena.top_bytes);
+    expected
+}
+
+fn figures(arena: &Arena, mallinfo: &mut Mallinfo) -> ExpectedArena {
+    let mut figures = ExpectedArena {
+        address: arena.address,
+        is_main: arena.is_main,
+        mapped_bytes: arena.system_bytes(),
+        top_bytes: arena.top().1,
+        ..ExpectedArena::default()
+    };
+    figures.free_bytes = figures.top_bytes;
+    mallinfo.ordblks += 1;
+    for chunk in arena.stretches.iter().flat_map(|stretch| &stretch.chunks) {
+        match chunk.state {
+            Use::Live => {
+                figures.live_bytes += chunk.size;
+                figures.live_chunks += 1;
+            }
+            Use::Cached(_) => figures.tcache_bytes += chunk.size,
+            Use::Fast => {
+                figures.fastbin_bytes += chunk.size;
+                figures.free_bytes += chunk.size;
+                mallinfo.smblks += 1;
+            }
+            Use::Free => {
+                figures.free_bytes += chunk.size;
+                mallinfo.ordblks += 1;
+            }
+        }
+    }
+    mallinfo.arena += figures.mapped_bytes;
+    mallinfo.fordblks += figures.free_bytes;
+    mallinfo.fsmblks += figures.fastbin_bytes;
+    figures
+}
+
+/// Consolidation first merges fastbin and free chunks that touch, also into top. Then each free
+/// chunk gives the whole pages behind its 48 bytes of header and links. The main top is cut at the
+/// break, keeping at least 33 bytes, where the break is its end.
+fn trimmed(arena: &Arena, system_break: u64) -> Vec<(u64, u64)> {
+    let mut trimmed = Vec::new();
+    for stretch in &arena.stretches {
+        let mut top = stretch.last;
+        for (start, end) in runs(stretch) {
+            if stretch.ending == Ending::Top && end == stretch.last {
+                top = start;
+                continue;
+            }
+            let (first, behind) = (round_up(start + 48, PAGE), round_down(end, PAGE));
+            if first < behind {
+                trimmed.push((first, behind));
+            }
+        }
+        if arena.is_main && stretch.ending == Ending::Top && stretch.end == system_break {
+            let given = round_down((stretch.end - top).saturating_sub(33), PAGE);
+            if given > 0 {
+                trimmed.push((stretch.end - given, stretch.end));
+            }
+        }
+    }
+    trimmed
+}
+
+/// The longest runs of fastbin and free chunks, as [start, end).
+fn runs(stretch: &Stretch) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for chunk in stretch.chunks.iter().filter(|chunk| matches!(chunk.state, Use::Fast | Use::Free)) {
+        match runs.last_mut() {
+            Some((_, end)) if *end == chunk.at => *end += chunk.size,
+            _ => runs.push((chunk.at, chunk.at + chunk.size)),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Chunk;
+
+    fn stretch(states: &[(u64, Use)], top: u64, ending: Ending) -> Stretch {
+        let mut at = 0x10000;
+        let chunks = states
+            .iter()
+            .map(|&(size, state)| {
+                at += size;
+                Chunk { at: at - size, size, state }
+            })
+            .collect();
+        Stretch { base: 0x10000, chunks, last: at, end: at + top, ending }
+    }
+
+    #[test]
+    fn a_fast_chunk_joins_two_free_ones_and_a_cached_one_does_not() {
+        let joined = [(0x1000, Use::Free), (0x80, Use::Fast), (0x1f80, Use::Free), (0x1000, Use::Live)];
+        let arena = |stretch| Arena { address: 0, is_main: false, stretches: vec![stretch] };
+        assert_eq!(trimmed(&arena(stretch(&joined, 0x1000, Ending::Top)), 0), [(0x11000, 0x13000)]);
+        let parted = [(0x1000, Use::Free), (0x80, Use::Cached(0)), (0x1f80, Use::Free), (0x1000, Use::Live)];
+        assert_eq!(trimmed(&arena(stretch(&parted, 0x1000, Ending::Top)), 0), [(0x12000, 0x13000)]);
+    }
+
+    #[test]
+    fn top_goes_back_only_at_the_break() {
+        let stretch = stretch(&[(0x1000, Use::Live), (0x40, Use::Fast)], 0x2fc0, Ending::Top);
+        let arena = Arena { address: 0, is_main: true, stretches: vec![stretch] };
+        assert_eq!(trimmed(&arena, 0x14000), [(0x12000, 0x14000)], "the last page keeps 33 bytes");
+        assert!(trimmed(&arena, 0x15000).is_empty());
+    }
+}

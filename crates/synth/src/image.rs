@@ -1,0 +1,87 @@
+//! Fabricated memory: ranges of bytes at addresses, read as a target's memory is read.
+
+use std::collections::BTreeMap;
+
+/// Memory made of separate ranges. Ranges never overlap.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    ranges: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Image {
+    /// Adds `bytes` zero bytes from `start` on. A range that would overlap another one, or run past
+    /// the end of the address space, is not added: returns whether it was.
+    pub fn map(&mut self, start: u64, bytes: usize) -> bool {
+        let Some(end) = start.checked_add(bytes as u64) else { return false };
+        let before = self.ranges.range(..end).next_back();
+        if before.is_some_and(|(at, held)| at + held.len() as u64 > start) {
+            return false;
+        }
+        self.ranges.insert(start, vec![0; bytes]);
+        true
+    }
+
+    /// Every range: its first address and its bytes, in address order.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.ranges.iter().map(|(start, bytes)| (*start, bytes.as_slice()))
+    }
+
+    /// Reads into `buffer` from `address` on, as far as one range (and those right behind it) goes,
+    /// and returns how many bytes that were; 0 where nothing is mapped.
+    pub fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < buffer.len() {
+            let Some(at) = address.checked_add(done as u64) else { return done };
+            let Some((start, bytes)) = self.ranges.range(..=at).next_back() else { return done };
+            let offset = (at - start) as usize;
+            let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) else { return done };
+            let count = rest.len().min(buffer.len() - done);
+            buffer[done..done + count].copy_from_slice(&rest[..count]);
+            done += count;
+        }
+        done
+    }
+
+    /// The little-endian word at `address`; `None` where one of its bytes is not mapped.
+    pub fn word(&self, address: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        (self.read_some(address, &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
+    }
+
+    /// Writes a little-endian word; what falls outside its range is dropped.
+    pub fn put_word(&mut self, address: u64, word: u64) {
+        self.put(address, &word.to_le_bytes());
+    }
+
+    /// Writes `bytes` at `address`; what falls outside the range that holds `address` is dropped.
+    pub fn put(&mut self, address: u64, bytes: &[u8]) {
+        let Some((start, held)) = self.ranges.range_mut(..=address).next_back() else { return };
+        let offset = (address - start) as usize;
+        let Some(room) = held.get_mut(offset..) else { return };
+        let count = room.len().min(bytes.len());
+        room[..count].copy_from_slice(&bytes[..count]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_stop_where_nothing_is_mapped() {
+        let mut image = Image::default();
+        assert!(image.map(0x1000, 0x1000) && image.map(0x2000, 0x10) && image.map(0x4000, 0x10));
+        assert!(!image.map(0x1ff8, 0x10) && !image.map(0x0, 0x1001) && !image.map(u64::MAX, 2));
+        image.put_word(0x1ff8, 7);
+        image.put(0x2000, &[1, 2]);
+        image.put_word(0x400c, u64::MAX);
+        assert_eq!(image.word(0x1ff8), Some(7));
+        assert_eq!(image.word(0x1ffc), Some(0x0201_0000_0000));
+        assert_eq!(image.word(0x200c), None);
+        assert_eq!(image.word(0x3000), None);
+        let mut buffer = [0; 0x40];
+        assert_eq!(image.read_some(0x1ff0, &mut buffer), 0x20);
+        assert_eq!(image.read_some(0xfff, &mut buffer), 0);
+        assert_eq!(image.read_some(u64::MAX, &mut buffer), 0);
+    }
+}

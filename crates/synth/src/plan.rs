@@ -1,0 +1,273 @@
+//! Which chunks there are, where, and in which state: the heap before a byte of it is written.
+
+use crate::{Dice, PAGE, Recipe, Thread, round_up};
+
+/// The break starts here.
+const HEAP: u64 = 0x5555_5577_6000;
+/// The first of the secondary arena's heaps; heaps are aligned to their 64 MiB.
+const SECONDARY: u64 = 0x7f5a_2400_0000;
+const HEAP_MOST: u64 = 64 << 20;
+/// Chunks with mappings of their own.
+const MMAPPED: u64 = 0x7f5a_6000_0000;
+/// The threads' control blocks, each in two pages of its own.
+const THREADS: u64 = 0x7f5a_7000_0000;
+/// libc's writable data.
+pub const LIBC_DATA: u64 = 0x7f5a_7800_0000;
+pub const LIBC_DATA_BYTES: u64 = 0x4000;
+pub const MAIN_ARENA: u64 = LIBC_DATA + 0xc60;
+pub const PARAMETERS: u64 = LIBC_DATA + 0x2b40;
+
+/// The largest chunk a fastbin takes (global_max_fast).
+const MOST_FAST: u64 = 0x80;
+/// The largest chunk a tcache takes without tunables.
+const MOST_CACHED: u64 = 1040;
+
+/// What a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    Live,
+    /// In the tcache of thread n.
+    Cached(usize),
+    Fast,
+    Free,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk {
+    pub at: u64,
+    pub size: u64,
+    pub state: Use,
+}
+
+/// How a stretch of chunks ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// In the arena's top chunk.
+    Top,
+    /// In two headers of 0x10, where the break was moved by others.
+    MovedBreak,
+    /// In a header of 0x10 and one of 0, where a secondary heap was full.
+    FullHeap,
+}
+
+/// Chunks one behind the other.
+#[derive(Clone, Debug)]
+pub struct Stretch {
+    /// The first byte that belongs to malloc here: of the break, or of heap_info.
+    pub base: u64,
+    pub chunks: Vec<Chunk>,
+    /// Where the fenceposts or the top chunk start.
+    pub last: u64,
+    pub end: u64,
+    pub ending: Ending,
+}
+
+#[derive(Clone, Debug)]
+pub struct Arena {
+    pub address: u64,
+    pub is_main: bool,
+    pub stretches: Vec<Stretch>,
+}
+
+impl Arena {
+    /// Bytes taken from the system. A moved break's foreign bytes count: glibc takes the whole range.
+    pub fn system_bytes(&self) -> u64 {
+        if self.is_main {
+            let start = self.stretches.first().map_or(0, |stretch| stretch.base);
+            self.end() - start
+        } else {
+            self.stretches.iter().map(|stretch| stretch.end - stretch.base).sum()
+        }
+    }
+
+    /// The end of the stretch that holds the top chunk.
+    pub fn end(&self) -> u64 {
+        self.stretches.last().map_or(0, |stretch| stretch.end)
+    }
+
+    /// The top chunk and its size.
+    pub fn top(&self) -> (u64, u64) {
+        self.stretches.last().map_or((0, 0), |stretch| (stretch.last, stretch.end - stretch.last))
+    }
+}
+
+/// A chunk with a mapping of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Mmapped {
+    pub base: u64,
+    pub bytes: u64,
+    /// How far into the mapping the chunk starts (memalign).
+    pub offset: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub arenas: Vec<Arena>,
+    pub threads: Vec<Thread>,
+    pub mmapped: Vec<Mmapped>,
+    pub system_break: u64,
+}
+
+/// Room left in the threads' caches, so that no bin gets more than it takes.
+struct Caches {
+    fill: u64,
+    held: Vec<[u64; 64]>,
+}
+
+impl Caches {
+    /// A thread that can still cache a chunk of `size`.
+    fn place(&mut self, dice: &mut Dice, size: u64) -> Option<usize> {
+        let thread = dice.below(self.held.len() as u64) as usize;
+        let bin = usize::try_from((size.checked_sub(32)?) / 16).ok()?;
+        let held = self.held.get_mut(thread)?.get_mut(bin)?;
+        (*held < self.fill).then(|| {
+            *held += 1;
+            thread
+        })
+    }
+}
+
+pub fn plan(recipe: &Recipe) -> Plan {
+    let mut dice = Dice::new(recipe.seed);
+    let threads = recipe.threads.max(1);
+    let mut caches = Caches { fill: recipe.version.tcache_fill(), held: vec![[0; 64]; threads] };
+    let mut tcaches = Vec::new();
+    // The main thread's tcache is the heap's first chunk; the others' are where their arena is.
+    let elsewhere = if recipe.secondary_heaps > 0 { threads - 1 } else { 0 };
+    let main = main_arena(recipe, &mut dice, &mut caches, &mut tcaches, threads - elsewhere);
+    let mut arenas = vec![main];
+    if recipe.secondary_heaps > 0 {
+        arenas.push(secondary_arena(recipe, &mut dice, &mut caches, &mut tcaches, elsewhere));
+    }
+    let threads = (0u64..)
+        .zip(tcaches)
+        .map(|(index, tcache)| Thread { fs_base: THREADS + index * 0x10000 + 0x1740, tcache })
+        .collect();
+    let end = arenas[0].end();
+    let system_break = if recipe.break_moved { end + 0x1230 } else { end };
+    Plan { arenas, threads, mmapped: mmapped(recipe, &mut dice), system_break }
+}
+
+fn main_arena(
+    recipe: &Recipe,
+    dice: &mut Dice,
+    caches: &mut Caches,
+    tcaches: &mut Vec<u64>,
+    tcache_count: usize,
+) -> Arena {
+    let mut build = Build { recipe, dice, caches };
+    let mut stretches = Vec::new();
+    let mut base = HEAP;
+    if recipe.foreign_sbrk {
+        let stretch = build.stretch(base, base, tcaches, tcache_count, Ending::MovedBreak);
+        // The foreign bytes are of any number; malloc aligns behind them.
+        base = round_up(stretch.end + 1 + build.dice.below(20_000), 16);
+        stretches.push(stretch);
+    }
+    let left = if recipe.foreign_sbrk { 0 } else { tcache_count };
+    stretches.push(build.stretch(base, base, tcaches, left, Ending::Top));
+    Arena { address: MAIN_ARENA, is_main: true, stretches }
+}
+
+fn secondary_arena(
+    recipe: &Recipe,
+    dice: &mut Dice,
+    caches: &mut Caches,
+    tcaches: &mut Vec<u64>,
+    tcache_count: usize,
+) -> Arena {
+    let version = recipe.version;
+    let mut build = Build { recipe, dice, caches };
+    let address = SECONDARY + version.heap_info_bytes();
+    let mut stretches = Vec::new();
+    for index in 0..recipe.secondary_heaps as u64 {
+        let base = SECONDARY + index * HEAP_MOST;
+        let is_newest = index + 1 == recipe.secondary_heaps as u64;
+        let ending = if is_newest { Ending::Top } else { Ending::FullHeap };
+        let mut first = base + version.heap_info_bytes();
+        if index == 0 {
+            first = round_up(first + version.arena_bytes(), 16);
+        }
+        let count = if index == 0 { tcache_count } else { 0 };
+        stretches.push(build.stretch(base, first, tcaches, count, ending));
+    }
+    Arena { address, is_main: false, stretches }
+}
+
+struct Build<'a> {
+    recipe: &'a Recipe,
+    dice: &'a mut Dice,
+    caches: &'a mut Caches,
+}
+
+impl Build<'_> {
+    fn stretch(
+        &mut self,
+        base: u64,
+        first: u64,
+        tcaches: &mut Vec<u64>,
+        tcache_count: usize,
+        ending: Ending,
+    ) -> Stretch {
+        let mut chunks = Vec::new();
+        let mut at = first;
+        let mut push = |at: &mut u64, size, state| {
+            chunks.push(Chunk { at: *at, size, state });
+            *at += size;
+        };
+        for _ in 0..tcache_count {
+            tcaches.push(at + 16);
+            push(&mut at, self.recipe.version.tcache_chunk_bytes(), Use::Live);
+        }
+        let mut previous = Use::Live;
+        for _ in 0..self.recipe.chunks {
+            let size = self.size();
+            previous = self.state(size, previous);
+            push(&mut at, size, previous);
+        }
+        // No free chunk touches top or another free chunk: malloc would have merged them.
+        if previous == Use::Free {
+            push(&mut at, 48, Use::Live);
+        }
+        let most = if self.dice.chance(20) { 400_000 } else { 9_000 };
+        let room = 96 + self.dice.below(most);
+        let end = round_up(at + room, PAGE);
+        if ending != Ending::Top {
+            // What was top became a chunk up to the fenceposts.
+            let state = if self.dice.chance(70) { Use::Free } else { Use::Live };
+            let size = end - 32 - at;
+            push(&mut at, size, state);
+        }
+        Stretch { base, chunks, last: at, end, ending }
+    }
+
+    fn size(&mut self) -> u64 {
+        let most = match self.dice.below(100) {
+            0..60 => 0x80,
+            60..85 => 1040,
+            85..98 => 9_000,
+            _ => 120_000,
+        };
+        round_up(32 + self.dice.below(most - 31), 16)
+    }
+
+    fn state(&mut self, size: u64, previous: Use) -> Use {
+        match self.dice.below(100) {
+            0..15 if size <= MOST_CACHED => self.caches.place(self.dice, size).map_or(Use::Live, Use::Cached),
+            15..35 if size <= MOST_FAST && self.recipe.version.has_fastbins() => Use::Fast,
+            35..65 if previous != Use::Free => Use::Free,
+            _ => Use::Live,
+        }
+    }
+}
+
+fn mmapped(recipe: &Recipe, dice: &mut Dice) -> Vec<Mmapped> {
+    (0..recipe.mmapped as u64)
+        .map(|index| {
+            let bytes = PAGE * (1 + dice.below(80));
+            let offset = if dice.chance(25) { 16 * dice.below(64) } else { 0 };
+            // A page between any two, or the kernel would print them as one mapping.
+            Mmapped { base: MMAPPED + index * 0x100_0000, bytes, offset }
+        })
+        .collect()
+}

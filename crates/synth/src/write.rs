@@ -1,0 +1,400 @@
+//! A planned heap as bytes: chunk headers, lists, arenas, heap_info, tcaches, mp_, thread blocks.
+//!
+//! Everything that malloc does not define (payload, what a freed chunk held before) is filled with
+//! words that look like headers and pointers now and then, as in real heaps.
+
+use crate::plan::{self, Arena, Chunk, Ending, Plan, Stretch, Use};
+use crate::version::{Version, bin_of};
+use crate::{Dice, Expected, Heap, Image, Mapping, PAGE, Recipe, round_down, round_up};
+
+/// The previous chunk is in use.
+const PREV_INUSE: u64 = 1;
+/// The chunk has a mapping of its own.
+const IS_MMAPPED: u64 = 2;
+/// The chunk is of a secondary arena.
+const NON_MAIN_ARENA: u64 = 4;
+
+/// A word that stands where tcache entries have their double-free key.
+const KEY: u64 = 0x9d3c_51e7_0b6a_f284;
+
+struct Writer {
+    version: Version,
+    image: Image,
+    dice: Dice,
+    structure: Vec<u64>,
+    mappings: Vec<Mapping>,
+}
+
+pub fn write(recipe: &Recipe, plan: Plan, expected: Expected) -> Heap {
+    let mut writer = Writer {
+        version: recipe.version,
+        image: Image::default(),
+        dice: Dice::new(recipe.seed ^ 0xb17e5),
+        structure: Vec::new(),
+        mappings: Vec::new(),
+    };
+    writer.map_all(&plan);
+    for (index, arena) in plan.arenas.iter().enumerate() {
+        for stretch in &arena.stretches {
+            writer.chunks(arena, stretch);
+        }
+        let next = plan.arenas.get(index + 1).unwrap_or(&plan.arenas[0]).address;
+        writer.arena(arena, next);
+    }
+    writer.heap_infos(&plan);
+    writer.tcaches(&plan);
+    writer.mmapped(&plan);
+    writer.parameters(&plan);
+    writer.mappings.sort_by_key(|mapping| mapping.start);
+    Heap {
+        recipe: recipe.clone(),
+        image: writer.image,
+        mappings: writer.mappings,
+        main_arena: plan::MAIN_ARENA,
+        parameters: plan::PARAMETERS,
+        system_break: plan.system_break,
+        threads: plan.threads,
+        expected,
+        structure: writer.structure,
+    }
+}
+
+impl Writer {
+    /// Writes a word that holds the heap together.
+    fn set(&mut self, address: u64, word: u64) {
+        self.image.put_word(address, word);
+        self.structure.push(address);
+    }
+
+    fn map(&mut self, start: u64, end: u64, name: &'static str) {
+        self.image.map(start, (end - start) as usize);
+        self.mappings.push(Mapping { start, end, permissions: "rw-p", name });
+    }
+
+    fn map_all(&mut self, plan: &Plan) {
+        for arena in &plan.arenas {
+            if arena.is_main {
+                let start = arena.stretches[0].base;
+                self.map(start, round_up(plan.system_break, PAGE), "[heap]");
+                continue;
+            }
+            for stretch in &arena.stretches {
+                self.map(stretch.base, stretch.end, "");
+                let rest = round_down(stretch.base, 64 << 20) + (64 << 20);
+                self.mappings.push(Mapping { start: stretch.end, end: rest, permissions: "---p", name: "" });
+            }
+        }
+        for chunk in &plan.mmapped {
+            self.map(chunk.base, chunk.base + chunk.bytes, "");
+        }
+        for thread in &plan.threads {
+            let start = round_down(thread.fs_base, PAGE) - PAGE;
+            self.map(start, start + 2 * PAGE, "");
+        }
+        let libc = "/usr/lib/x86_64-linux-gnu/libc.so.6";
+        self.map(plan::LIBC_DATA, plan::LIBC_DATA + plan::LIBC_DATA_BYTES, libc);
+    }
+
+    /// What was left behind in `start..end`, which is malloc's to say nothing about.
+    fn rubbish(&mut self, start: u64, end: u64) {
+        let mut bytes = Vec::with_capacity((end - start) as usize);
+        for _ in (start..end).step_by(8) {
+            let word: u64 = match self.dice.below(8) {
+                0 => 0,
+                1 => round_up(self.dice.below(2000), 16) | self.dice.below(8),
+                2 => start + round_down(self.dice.below(end - start), 16),
+                3 => self.dice.below(256),
+                _ => self.dice.word(),
+            };
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        self.image.put(start, &bytes);
+    }
+
+    fn chunks(&mut self, arena: &Arena, stretch: &Stretch) {
+        let flag = if arena.is_main { 0 } else { NON_MAIN_ARENA };
+        let first = stretch.chunks.first().map_or(stretch.last, |chunk| chunk.at);
+        self.rubbish(first, stretch.last);
+        let mut in_use = PREV_INUSE;
+        for chunk in &stretch.chunks {
+            self.set(chunk.at + 8, chunk.size | flag | in_use);
+            in_use = if chunk.state == Use::Free { 0 } else { PREV_INUSE };
+            if chunk.state == Use::Free {
+                self.set(chunk.at + chunk.size, chunk.size);
+            }
+        }
+        match stretch.ending {
+            Ending::Top => self.set(stretch.last + 8, (stretch.end - stretch.last) | PREV_INUSE),
+            Ending::MovedBreak => {
+                self.set(stretch.last + 8, 0x10 | in_use);
+                self.set(stretch.last + 24, 0x10 | PREV_INUSE);
+            }
+            Ending::FullHeap => {
+                self.set(stretch.last + 8, 0x10 | in_use);
+                self.set(stretch.last + 24, PREV_INUSE);
+            }
+        }
+        if stretch.ending == Ending::MovedBreak {
+            let behind = arena.stretches.iter().map(|other| other.base).find(|base| *base > stretch.base);
+            self.rubbish(stretch.end, behind.unwrap_or(stretch.end));
+        }
+    }
+
+    fn arena(&mut self, arena: &Arena, next: u64) {
+        let bins = arena.address + self.version.bins_offset();
+        self.set(arena.address + self.version.top_offset(), arena.top().0);
+        let chunks = || arena.stretches.iter().flat_map(|stretch| &stretch.chunks);
+        let mut lists: Vec<Vec<Chunk>> = vec![Vec::new(); 128];
+        for chunk in chunks().filter(|chunk| chunk.state == Use::Free) {
+            // The unsorted bin holds what was freed last, of any size.
+            let bin = if self.dice.chance(20) { 1 } else { bin_of(chunk.size) };
+            lists[bin as usize].push(*chunk);
+        }
+        let mut binmap = [0u32; 4];
+        for (bin, list) in lists.iter_mut().enumerate().skip(1) {
+            // Large bins are in order of size, the largest first.
+            if bin >= 64 {
+                list.sort_by_key(|chunk| std::cmp::Reverse(chunk.size));
+                self.next_sizes(list);
+            }
+            if !list.is_empty() && bin > 1 {
+                binmap[bin / 32] |= 1 << (bin % 32);
+            }
+            // A bin is a chunk of which only fd and bk exist.
+            let head = bins + (bin as u64 - 1) * 16 - 16;
+            let ring: Vec<u64> = std::iter::once(head).chain(list.iter().map(|chunk| chunk.at)).collect();
+            for (index, &at) in ring.iter().enumerate() {
+                let following = ring[(index + 1) % ring.len()];
+                self.set(at + 16, following);
+                self.set(following + 24, at);
+            }
+        }
+        let map: Vec<u8> = binmap.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.image.put(bins + 254 * 8, &map);
+        let behind = bins + 254 * 8 + 16;
+        self.set(behind, next);
+        self.set(behind + 8, 0);
+        self.image.put_word(behind + 16, 1);
+        self.set(behind + 24, arena.system_bytes());
+        self.set(behind + 32, arena.system_bytes());
+        if self.version.has_fastbins() {
+            self.fastbins(arena);
+        }
+    }
+
+    /// The first chunk of each size in a large bin is in a second ring, by size.
+    fn next_sizes(&mut self, list: &[Chunk]) {
+        let mut firsts: Vec<u64> = Vec::new();
+        for (index, chunk) in list.iter().enumerate() {
+            if index == 0 || list[index - 1].size != chunk.size {
+                firsts.push(chunk.at);
+            } else {
+                self.image.put_word(chunk.at + 32, 0);
+                self.image.put_word(chunk.at + 40, 0);
+            }
+        }
+        for (index, &at) in firsts.iter().enumerate() {
+            let following = firsts[(index + 1) % firsts.len()];
+            self.set(at + 32, following);
+            self.set(following + 40, at);
+        }
+    }
+
+    fn fastbins(&mut self, arena: &Arena) {
+        let mut heads = [0u64; 10];
+        for stretch in &arena.stretches {
+            for chunk in stretch.chunks.iter().filter(|chunk| chunk.state == Use::Fast) {
+                let bin = (chunk.size / 16 - 2) as usize;
+                let link = self.protected(chunk.at + 16, heads[bin]);
+                self.set(chunk.at + 16, link);
+                heads[bin] = chunk.at;
+            }
+        }
+        for (bin, head) in heads.into_iter().enumerate() {
+            self.set(arena.address + self.version.fastbins_offset() + bin as u64 * 8, head);
+        }
+        // have_fastchunks
+        self.image.put(arena.address + 8, &1u32.to_le_bytes());
+    }
+
+    /// A list link as it stands at `place`.
+    fn protected(&self, place: u64, link: u64) -> u64 {
+        if self.version.has_safe_linking() { (place >> 12) ^ link } else { link }
+    }
+
+    fn heap_infos(&mut self, plan: &Plan) {
+        for arena in plan.arenas.iter().filter(|arena| !arena.is_main) {
+            let mut previous = 0;
+            for stretch in &arena.stretches {
+                let bytes = stretch.end - stretch.base;
+                self.set(stretch.base, arena.address);
+                self.set(stretch.base + 8, previous);
+                self.set(stretch.base + 16, bytes);
+                self.set(stretch.base + 24, bytes);
+                if self.version.heap_info_bytes() > 0x20 {
+                    self.set(stretch.base + 32, PAGE);
+                }
+                previous = stretch.base;
+            }
+        }
+    }
+
+    fn tcaches(&mut self, plan: &Plan) {
+        let (bins, fill) = (self.version.tcache_bins(), self.version.tcache_fill());
+        for (index, thread) in plan.threads.iter().enumerate() {
+            self.set(thread.fs_base - self.version.tcache_below_thread(), thread.tcache);
+            // The thread's control block starts with its own address, and has it again.
+            self.image.put_word(thread.fs_base, thread.fs_base);
+            self.image.put_word(thread.fs_base + 16, thread.fs_base);
+            let mut counts = vec![0u64; bins as usize];
+            let mut heads = vec![0u64; bins as usize];
+            let chunks = plan.arenas.iter().flat_map(|arena| &arena.stretches).flat_map(|s| &s.chunks);
+            for chunk in chunks.filter(|chunk| chunk.state == Use::Cached(index)) {
+                let (bin, memory) = (((chunk.size - 32) / 16) as usize, chunk.at + 16);
+                let link = self.protected(memory, heads[bin]);
+                self.set(memory, link);
+                let key = if self.version == Version::V2_31 { thread.tcache } else { KEY };
+                self.image.put_word(memory + 8, key);
+                heads[bin] = memory;
+                counts[bin] += 1;
+            }
+            for (bin, (count, head)) in (0u64..).zip(counts.into_iter().zip(heads)) {
+                // 2.43 counts the free slots, before it the chunks.
+                let shown = if self.version == Version::V2_43 { fill - count } else { count };
+                self.image.put(thread.tcache + bin * 2, &(shown as u16).to_le_bytes());
+                self.set(thread.tcache + bins * 2 + bin * 8, head);
+            }
+        }
+    }
+
+    fn mmapped(&mut self, plan: &Plan) {
+        for chunk in &plan.mmapped {
+            let at = chunk.base + chunk.offset;
+            self.rubbish(at + 16, chunk.base + chunk.bytes);
+            // From 2.43 on the size leaves out 16 bytes at the end.
+            let tail = if self.version == Version::V2_43 { 16 } else { 0 };
+            self.set(at, chunk.offset);
+            self.set(at + 8, (chunk.bytes - chunk.offset - tail) | IS_MMAPPED);
+        }
+    }
+
+    fn parameters(&mut self, plan: &Plan) {
+        let offsets = self.version.parameters();
+        let at = plan::PARAMETERS;
+        for (index, word) in [131_072, 131_072, 131_072, 8, 0].into_iter().enumerate() {
+            self.image.put_word(at + index as u64 * 8, word);
+        }
+        if let Some(offset) = offsets.thp_pagesize {
+            self.image.put_word(at + offset, 0);
+        }
+        let count = plan.mmapped.len() as u32;
+        for (index, number) in [count, 65_536, count, 0].into_iter().enumerate() {
+            self.image.put(at + offsets.n_mmaps + index as u64 * 4, &number.to_le_bytes());
+        }
+        let bytes: u64 = plan.mmapped.iter().map(|chunk| chunk.bytes).sum();
+        self.set(at + offsets.mmapped_mem, bytes);
+        self.set(at + offsets.mmapped_mem + 8, bytes);
+        self.set(at + offsets.mmapped_mem + 16, plan.arenas[0].stretches[0].base);
+        let most_cached = if self.version == Version::V2_43 { 1041 } else { 1032 };
+        let tail = [64, most_cached, self.version.tcache_fill(), 0];
+        for (index, word) in tail.into_iter().enumerate() {
+            self.image.put_word(at + offsets.bytes - 32 + index as u64 * 8, word);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{VERSIONS, fabricate};
+
+    /// Walks a stretch of bytes by its sizes alone and returns (chunks in use by their neighbour's
+    /// flag, free chunks, bytes free) before the last 16 bytes.
+    fn walk(heap: &Heap, mut at: u64, top: u64) -> (u64, u64, u64) {
+        let (mut used, mut free, mut free_bytes) = (0, 0, 0);
+        while at < top {
+            let size = heap.image.word(at + 8).unwrap() & !7;
+            assert!(size >= 32 && size.is_multiple_of(16), "{at:#x}: {size:#x}");
+            if heap.image.word(at + size + 8).unwrap() & PREV_INUSE == 0 {
+                assert_eq!(heap.image.word(at + size), Some(size), "the footer of {at:#x}");
+                free += 1;
+                free_bytes += size;
+            } else {
+                used += 1;
+            }
+            at += size;
+        }
+        assert_eq!(at, top);
+        (used, free, free_bytes)
+    }
+
+    #[test]
+    fn sizes_lead_from_the_first_chunk_to_top() {
+        for version in VERSIONS {
+            for seed in 0..10 {
+                let recipe =
+                    Recipe { foreign_sbrk: false, secondary_heaps: 0, ..Recipe::from_seed(version, seed) };
+                let heap = fabricate(&recipe);
+                let top = heap.image.word(heap.main_arena + version.top_offset()).unwrap();
+                let (_, free, free_bytes) = walk(&heap, heap.mappings[0].start, top);
+                let mallinfo = &heap.expected.mallinfo;
+                assert_eq!(free, mallinfo.ordblks - 1);
+                assert_eq!(free_bytes, mallinfo.fordblks - mallinfo.fsmblks - mallinfo.keepcost);
+                assert_eq!(
+                    heap.image.word(top + 8).map(|size| size & !7),
+                    Some(heap.expected.mallinfo.keepcost)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn bins_are_rings_both_ways_and_hold_every_free_chunk() {
+        for version in VERSIONS {
+            for seed in 0..10 {
+                let heap = fabricate(&Recipe::from_seed(version, seed));
+                let mut found = heap.expected.arenas.len() as u64;
+                for arena in &heap.expected.arenas {
+                    for bin in 0..127 {
+                        let head = arena.address + version.bins_offset() + bin * 16 - 16;
+                        let mut at = heap.image.word(head + 16).unwrap();
+                        let mut before = head;
+                        while at != head {
+                            assert_eq!(heap.image.word(at + 24), Some(before));
+                            found += 1;
+                            before = at;
+                            at = heap.image.word(at + 16).unwrap();
+                        }
+                        assert_eq!(heap.image.word(head + 24), Some(before));
+                    }
+                }
+                assert_eq!(found, heap.expected.mallinfo.ordblks);
+            }
+        }
+    }
+
+    #[test]
+    fn cached_chunks_are_in_the_tcaches() {
+        for version in VERSIONS {
+            for seed in 0..10 {
+                let heap = fabricate(&Recipe::from_seed(version, seed));
+                let mut bytes = 0;
+                for thread in &heap.threads {
+                    let tcache = heap.image.word(thread.fs_base - version.tcache_below_thread()).unwrap();
+                    assert_eq!(tcache, thread.tcache);
+                    for bin in 0..version.tcache_bins() {
+                        let mut at = heap.image.word(tcache + version.tcache_bins() * 2 + bin * 8).unwrap();
+                        while at != 0 {
+                            let size = heap.image.word(at - 8).unwrap() & !7;
+                            assert_eq!((size - 32) / 16, bin);
+                            bytes += size;
+                            let link = heap.image.word(at).unwrap();
+                            at = if version == Version::V2_31 { link } else { link ^ (at >> 12) };
+                        }
+                    }
+                }
+                assert_eq!(bytes, heap.expected.arenas.iter().map(|arena| arena.tcache_bytes).sum::<u64>());
+            }
+        }
+    }
+}

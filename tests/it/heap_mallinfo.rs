@@ -1,0 +1,139 @@
+//! `mallinfo`, computed from outside, against the subject's own `mallinfo2()`, field by field, over
+//! random programs: threads, aligned blocks, foreign sbrk, a blocked break, settings, libcs.
+
+use serde_json::Value;
+
+use crate::support::{Libc, Outcome, Subject, for_each, invariants::MALLINFO, repetitions, strandline};
+
+/// A random program: its seed, its options, its environment, its libc.
+#[derive(Debug)]
+pub struct Case {
+    pub libc: Libc,
+    pub arguments: Vec<String>,
+    pub variables: Vec<(&'static str, &'static str)>,
+}
+
+impl Case {
+    pub fn new(libc: &Libc, seed: u64, options: &[&str]) -> Self {
+        let mut arguments = vec![seed.to_string()];
+        arguments.extend(options.iter().map(|option| (*option).to_owned()));
+        Self { libc: libc.clone(), arguments, variables: Vec::new() }
+    }
+
+    pub fn set(mut self, name: &'static str, value: &'static str) -> Self {
+        self.variables.push((name, value));
+        self
+    }
+
+    pub fn start(&self) -> crate::support::Result<Subject> {
+        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        Subject::start_with(&self.libc, "random_heap", &arguments, &self.variables)
+    }
+}
+
+/// The seeds of one kind of program: each kind its own.
+pub fn seeds(first: u64, short: u64, long: u64) -> std::ops::Range<u64> {
+    first..first + repetitions(short, long)
+}
+
+/// Settings that change how the heap is laid out.
+pub const SETTINGS: [(&str, &str); 8] = [
+    ("MALLOC_ARENA_MAX", "1"),
+    ("MALLOC_ARENA_MAX", "2"),
+    ("MALLOC_TOP_PAD_", "1048576"),
+    ("MALLOC_MMAP_THRESHOLD_", "16384"),
+    ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0"),
+    ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=60:glibc.malloc.tcache_max=700"),
+    ("GLIBC_TUNABLES", "glibc.malloc.mxfast=0"),
+    ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
+];
+
+/// Names each field in which the two differ.
+pub fn same(ours: &Value, theirs: &Value) -> Outcome {
+    let differing: Vec<String> = MALLINFO
+        .iter()
+        .filter(|field| ours[**field].as_u64().is_none() || ours[**field] != theirs[**field])
+        .map(|field| format!("{field}: strandline {}, mallinfo2 {}", ours[*field], theirs[*field]))
+        .collect();
+    if differing.is_empty() { Ok(()) } else { Err(differing.join("; ").into()) }
+}
+
+fn check(case: &Case) -> Outcome {
+    let subject = case.start()?;
+    let document = strandline::explain(subject.pid())?;
+    match strandline::glibcs(&document)[..] {
+        [glibc] => same(&glibc["mallinfo"], &subject.ready["mallinfo"])
+            .map_err(|error| format!("{error} (caveats {:?})", strandline::caveats(&document)).into()),
+        ref found => Err(format!("{} glibcs found, one is there", found.len()).into()),
+    }
+}
+
+#[test]
+fn random_programs() -> Outcome {
+    for_each(seeds(1, 12, 120).map(|seed| Case::new(&Libc::system(), seed, &[])), check)
+}
+
+#[test]
+fn foreign_sbrk() -> Outcome {
+    let cases = seeds(1000, 4, 30).map(|seed| Case::new(&Libc::system(), seed, &["sbrk=1", "block=0"]));
+    for_each(cases, check)
+}
+
+#[test]
+fn blocked_break() -> Outcome {
+    let cases = seeds(2000, 4, 30).map(|seed| Case::new(&Libc::system(), seed, &["block=1"]));
+    for_each(cases, check)
+}
+
+#[test]
+fn settings() -> Outcome {
+    let cases = seeds(3000, 1, 5).flat_map(|seed| {
+        SETTINGS.map(|(name, value)| Case::new(&Libc::system(), seed, &[]).set(name, value))
+    });
+    for_each(cases, check)
+}
+
+#[test]
+fn linked_in_and_stripped() -> Outcome {
+    for_each(seeds(4000, 3, 30).map(|seed| Case::new(&Libc::system_static(), seed, &[])), check)
+}
+
+#[test]
+fn other_glibcs() -> Outcome {
+    let cases = Libc::foreign()
+        .into_iter()
+        .flat_map(|libc| seeds(5000, 1, 30).map(move |seed| Case::new(&libc, seed, &[])).collect::<Vec<_>>());
+    for_each(cases, check)
+}
+
+#[test]
+fn two_libcs_in_one_process() -> Outcome {
+    let subject = Subject::start("dlmopen2", &[])?;
+    let document = strandline::explain(subject.pid())?;
+    let found = strandline::glibcs(&document);
+    assert_eq!(found.len(), 2, "{:?}", strandline::caveats(&document));
+    for theirs in ["mallinfo", "second_mallinfo"] {
+        let theirs = &subject.ready[theirs];
+        let equal = found.iter().filter(|glibc| same(&glibc["mallinfo"], theirs).is_ok()).count();
+        assert_eq!(equal, 1, "{theirs} in {found:?}");
+    }
+    Ok(())
+}
+
+/// What the arenas say adds up to what mallinfo says.
+#[test]
+fn arenas_add_up() -> Outcome {
+    for_each(seeds(6000, 3, 10).map(|seed| Case::new(&Libc::system(), seed, &["threads=6"])), |case| {
+        let subject = case.start()?;
+        let document = strandline::explain(subject.pid())?;
+        let glibc = strandline::glibcs(&document)[0];
+        let arenas = glibc["arenas"].as_array().ok_or("no arenas")?;
+        let sum = |field: &str| arenas.iter().filter_map(|arena| arena[field].as_u64()).sum::<u64>();
+        assert_eq!(Some(sum("mapped_bytes")), glibc["mallinfo"]["arena"].as_u64());
+        assert_eq!(Some(sum("free_bytes")), glibc["mallinfo"]["fordblks"].as_u64());
+        assert_eq!(Some(sum("fastbin_bytes")), glibc["mallinfo"]["fsmblks"].as_u64());
+        // mallinfo counts a thread's cached chunks as in use.
+        assert_eq!(Some(sum("used_bytes") + sum("tcache_bytes")), glibc["mallinfo"]["uordblks"].as_u64());
+        Ok(())
+    })
+}

@@ -1,0 +1,76 @@
+//! Contents of the target's memory reach no output: a marker stands everywhere in a subject, and in
+//! the damaged words of another one's heap, and no byte of it may come back.
+
+use crate::support::{Libc, Outcome, Subject, for_each, strandline};
+
+const MARKER: &str = "STRANDSECRETLINE";
+
+/// The marker, its halves (a word each), and those words as a reader would print numbers.
+fn traces() -> Vec<String> {
+    let mut traces = vec![MARKER.to_owned()];
+    for half in [&MARKER[..8], &MARKER[8..]] {
+        traces.push(half.to_owned());
+        let bytes: Vec<u8> = half.bytes().collect();
+        let mut word = 0u64;
+        for byte in bytes.iter().rev() {
+            word = word << 8 | u64::from(*byte);
+        }
+        traces.push(format!("{word:x}"));
+        // chunk sizes are read without their low bits
+        traces.push(format!("{:x}", word & !7));
+        traces.push(word.to_string());
+        traces.push((word & !7).to_string());
+    }
+    traces
+}
+
+/// Everything strandline can say about a process that has no part in it.
+fn outputs(pid: &str) -> crate::support::Result<Vec<(String, String)>> {
+    let commands: [&[&str]; 6] = [
+        &["explain", pid],
+        &["explain", "--rows", "all", pid],
+        &["explain", "--json", pid],
+        &["reclaim", "--dry-run", pid],
+        &["reclaim", "--json", pid],
+        &["reclaim", "--remedy", "zero_pages", pid],
+    ];
+    let mut outputs = Vec::new();
+    for command in commands {
+        let run = strandline::run(command)?;
+        if run.stdout.is_empty() && run.stderr.is_empty() {
+            return Err(format!("`strandline {}` says nothing at all", command.join(" ")).into());
+        }
+        outputs.push((command.join(" "), format!("{}{}", run.stdout, run.stderr)));
+    }
+    Ok(outputs)
+}
+
+fn says_nothing(subject: &Subject) -> Outcome {
+    let traces = traces();
+    for (command, text) in outputs(&subject.pid_text())? {
+        let lower = text.to_lowercase();
+        if let Some(trace) = traces.iter().find(|trace| lower.contains(&trace.to_lowercase())) {
+            return Err(format!("`strandline {command}` printed {trace:?}, which is target memory").into());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn payload_stays_private() -> Outcome {
+    says_nothing(&Subject::start("secret_heap", &[])?)
+}
+
+#[test]
+fn a_damaged_heap_tells_no_words_of_it() -> Outcome {
+    for_each(["random", "words", "cycle", "arena", "secondary"], |mode| {
+        let subject =
+            Subject::start_with(&Libc::system(), "trap_heap", &[mode, "7"], &[("MARKER", &MARKER[..8])])?;
+        says_nothing(&subject)
+    })
+}
+
+#[test]
+fn the_traces_are_what_a_reader_would_print() {
+    assert!(traces().contains(&"4553444e41525453".to_owned()), "STRANDSE, little-endian");
+}

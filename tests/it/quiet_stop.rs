@@ -1,0 +1,139 @@
+//! The stop is not seen by the process that is stopped: no EINTR, no changed result, no process
+//! left stopped or traced, whatever it does meanwhile.
+
+use std::time::Duration;
+
+use crate::support::{Outcome, Result, Subject, repetitions, strandline, subject};
+
+/// State letter and tracer of a process.
+fn state(pid: i32) -> Result<(char, i32)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let field = |name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).unwrap_or_default().to_owned()
+    };
+    Ok((field("State:").chars().next().ok_or("no state")?, field("TracerPid:").parse()?))
+}
+
+#[test]
+fn blocking_calls_see_no_interruption() -> Outcome {
+    let mut subject = Subject::start("eintr_watch", &[])?;
+    for _ in 0..repetitions(15, 100) {
+        strandline::explain(subject.pid())?;
+    }
+    let report = subject.ask(b'c')?;
+    assert_eq!(report["total"], 0, "{report}");
+    assert!(subject::number(&report, "returns")? > 0, "the timed calls went on");
+    assert_eq!(state(subject.pid())?.1, 0, "not traced any more");
+    assert!(subject.finish()?.success());
+    Ok(())
+}
+
+#[test]
+fn a_stopped_process_stays_stopped() -> Outcome {
+    const SIGSTOP: i32 = 19;
+    const SIGCONT: i32 = 18;
+    let mut subject = Subject::start("fragmented", &["20000"])?;
+    strandline_sys::signal::send(subject.pid(), SIGSTOP)?;
+    let mut turns = 0;
+    while state(subject.pid())?.0 != 'T' && turns < 1000 {
+        std::thread::sleep(Duration::from_millis(2));
+        turns += 1;
+    }
+    for _ in 0..5 {
+        strandline::explain(subject.pid())?;
+        assert_eq!(state(subject.pid())?, ('T', 0));
+    }
+    strandline_sys::signal::send(subject.pid(), SIGCONT)?;
+    assert!(subject.ask(b'i')?["mallinfo"].is_object());
+    Ok(())
+}
+
+/// Looks at a moving process again and again. Its process may be gone or replaced, which is said.
+fn look_often(subject: &Subject, times: u64) -> Result<u64> {
+    let mut documents = 0;
+    for _ in 0..times {
+        let run = strandline::run(&["explain", "--json", &subject.pid_text()])?;
+        match run.status {
+            Some(0) => {
+                crate::support::invariants::hold(&serde_json::from_str(&run.stdout)?)?;
+                documents += 1;
+            }
+            Some(3) if run.stderr.lines().count() == 1 && !run.stderr.contains("panicked") => {}
+            _ => return Err(run.summary().into()),
+        }
+    }
+    Ok(documents)
+}
+
+#[test]
+fn a_forking_process() -> Outcome {
+    let mut subject = Subject::start("forker", &[])?;
+    let times = repetitions(8, 60);
+    assert_eq!(look_often(&subject, times)?, times);
+    let report = subject.ask(b'c')?;
+    assert_eq!(report["wrong"], 0, "{report}");
+    assert!(subject.finish()?.success());
+    Ok(())
+}
+
+#[test]
+fn a_process_that_executes_itself() -> Outcome {
+    let subject = Subject::start("execer", &[])?;
+    let times = repetitions(8, 60);
+    let documents = look_often(&subject, times)?;
+    assert!(documents > 0, "some of the looks fall between two execs");
+    assert_eq!(state(subject.pid())?.1, 0);
+    assert!(subject.finish()?.success());
+    Ok(())
+}
+
+#[test]
+fn a_process_that_spawns_threads() -> Outcome {
+    let mut subject = Subject::start("thread_spawner", &[])?;
+    let times = repetitions(8, 60);
+    assert_eq!(look_often(&subject, times)?, times);
+    let before = subject.ask(b'c')?;
+    std::thread::sleep(Duration::from_millis(200));
+    let after = subject.ask(b'c')?;
+    assert_eq!(after["wrong"], 0, "{after}");
+    assert!(subject::number(&after, "ended")? > subject::number(&before, "ended")?, "it goes on");
+    assert!(subject.finish()?.success());
+    Ok(())
+}
+
+#[test]
+fn a_tight_malloc_loop_is_explained_and_reclaimed() -> Outcome {
+    let mut subject = Subject::start("malloc_loop", &["8"])?;
+    let times = repetitions(4, 30);
+    assert_eq!(look_often(&subject, times)?, times);
+    let document = strandline::json(&["reclaim", "--json", "--wait", "20", &subject.pid_text()])?;
+    assert_ne!(document["outcome"], "refused", "{}", document["reason"]);
+    let before = subject.ask(b'c')?;
+    std::thread::sleep(Duration::from_millis(200));
+    let after = subject.ask(b'c')?;
+    assert_eq!(after["wrong"], 0, "{after}");
+    assert!(subject::number(&after, "rounds")? > subject::number(&before, "rounds")?, "it goes on");
+    assert_eq!(state(subject.pid())?.1, 0);
+    assert!(subject.finish()?.success());
+    Ok(())
+}
+
+#[test]
+fn a_process_that_ends_meanwhile() -> Outcome {
+    for round in 0..repetitions(10, 60) {
+        let subject = Subject::start("fragmented", &["60000"])?;
+        let pid = subject.pid_text();
+        let looker = std::thread::spawn(move || {
+            strandline::run(&["explain", "--json", &pid]).map_err(|error| error.to_string())
+        });
+        std::thread::sleep(Duration::from_micros(400 * round));
+        subject.finish()?;
+        let run = looker.join().map_err(|_| "the thread failed")??;
+        match run.status {
+            Some(0) => crate::support::invariants::hold(&serde_json::from_str(&run.stdout)?)?,
+            Some(3) if run.stderr.lines().count() == 1 && !run.stderr.contains("panicked") => {}
+            _ => return Err(run.summary().into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! What every `explain --json` document must keep, whatever was looked at (docs/schema.md).
+
+use serde_json::Value;
+
+const STATES: [&str; 5] = ["live", "stranded", "pinned", "evictable", "unattributed"];
+const STRATA: [&str; 6] = ["values", "runtime", "collector", "allocator", "kernel", "program"];
+const TOP: [&str; 13] = [
+    "schema",
+    "version",
+    "environment",
+    "target",
+    "kernel",
+    "rows",
+    "totals",
+    "allocators",
+    "runtimes",
+    "remedies",
+    "verdict",
+    "caveats",
+    "cost",
+];
+const ENVIRONMENT: [&str; 8] =
+    ["kernel", "machine", "cpus", "memory_bytes", "page_bytes", "thp", "libc", "time_utc"];
+const KERNEL: [&str; 11] = [
+    "rss_bytes",
+    "pss_bytes",
+    "anonymous_bytes",
+    "file_bytes",
+    "shmem_bytes",
+    "swap_bytes",
+    "lazyfree_bytes",
+    "huge_bytes",
+    "page_tables_bytes",
+    "high_water_bytes",
+    "status_rss_bytes",
+];
+const COST: [&str; 4] = ["wall_seconds", "stopped_seconds", "peak_rss_bytes", "bytes_read"];
+
+/// The fields of `mallinfo`, in glibc's order.
+pub const MALLINFO: [&str; 9] =
+    ["arena", "ordblks", "smblks", "hblks", "hblkhd", "fsmblks", "uordblks", "fordblks", "keepcost"];
+
+/// Fails with every broken invariant of `document`, one a line.
+pub fn hold(document: &Value) -> super::Outcome {
+    let broken = broken(document);
+    if broken.is_empty() { Ok(()) } else { Err(broken.join("\n").into()) }
+}
+
+/// Every broken invariant of `document`.
+pub fn broken(document: &Value) -> Vec<String> {
+    let mut broken = missing(document, "", &TOP);
+    if !broken.is_empty() {
+        return broken;
+    }
+    if !document["schema"].as_str().is_some_and(|schema| schema.starts_with("strandline/explain/")) {
+        broken.push(format!("schema {}", document["schema"]));
+    }
+    broken.extend(missing(&document["environment"], "environment.", &ENVIRONMENT));
+    broken.extend(missing(&document["kernel"], "kernel.", &KERNEL));
+    broken.extend(missing(&document["cost"], "cost.", &COST));
+    broken.extend(rows(document));
+    broken.extend(allocators(document));
+    broken.extend(remedies(document));
+    broken
+}
+
+fn missing(value: &Value, prefix: &str, keys: &[&str]) -> Vec<String> {
+    keys.iter().filter(|key| value.get(**key).is_none()).map(|key| format!("missing {prefix}{key}")).collect()
+}
+
+fn list<'a>(document: &'a Value, key: &str) -> &'a [Value] {
+    document[key].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn rows(document: &Value) -> Vec<String> {
+    let mut broken = Vec::new();
+    let mut ids = std::collections::BTreeSet::new();
+    for row in list(document, "rows") {
+        let known = |key: &str, names: &[&str]| row[key].as_str().is_some_and(|name| names.contains(&name));
+        if !known("state", &STATES) || !known("stratum", &STRATA) || row["bytes"].as_u64().is_none() {
+            broken.push(format!("row out of bounds: {row}"));
+        }
+        if row["holder"].as_str().is_none() || !row["id"].as_str().is_some_and(|id| ids.insert(id)) {
+            broken.push(format!("row without holder, or whose id stands twice: {row}"));
+        }
+    }
+    let sum = |state: Option<&str>| -> u64 {
+        let rows = list(document, "rows").iter();
+        rows.filter(|row| state.is_none_or(|state| row["state"] == state))
+            .filter_map(|row| row["bytes"].as_u64())
+            .sum()
+    };
+    if document["kernel"]["rss_bytes"].as_u64() != Some(sum(None)) {
+        broken.push(format!("rows sum to {}, RSS is {}", sum(None), document["kernel"]["rss_bytes"]));
+    }
+    for state in STATES {
+        if document["totals"][state].as_u64() != Some(sum(Some(state))) {
+            let total = &document["totals"][state];
+            broken.push(format!("totals.{state} is {total}, its rows sum to {}", sum(Some(state))));
+        }
+    }
+    broken
+}
+
+fn allocators(document: &Value) -> Vec<String> {
+    let glibcs = list(document, "allocators").iter().filter(|allocator| allocator["name"] == "glibc");
+    glibcs.flat_map(|allocator| missing(&allocator["mallinfo"], "mallinfo.", &MALLINFO)).collect()
+}
+
+fn remedies(document: &Value) -> Vec<String> {
+    let mut broken = Vec::new();
+    for remedy in list(document, "remedies") {
+        broken.extend(missing(remedy, "remedy.", &["id", "kind", "predicted_bytes", "how", "cost"]));
+    }
+    let predicted: Vec<u64> = list(document, "remedies")
+        .iter()
+        .map(|remedy| remedy["predicted_bytes"].as_u64().unwrap_or(0))
+        .collect();
+    if !predicted.is_sorted_by(|a, b| a >= b) {
+        broken.push(format!("remedies are not ordered best first: {predicted:?}"));
+    }
+    broken
+}
+
+#[test]
+fn broken_documents_are_told() {
+    assert_eq!(broken(&Value::Null).len(), TOP.len());
+    let mut document = serde_json::json!({
+        "schema": "strandline/explain/1", "version": "0", "target": {}, "runtimes": [], "verdict": {}, "caveats": [],
+        "environment": {}, "kernel": { "rss_bytes": 8192 }, "cost": {}, "allocators": [], "remedies": [],
+        "rows": [{ "id": "a", "stratum": "kernel", "state": "live", "holder": "h", "bytes": 4096 }],
+        "totals": { "live": 4096, "stranded": 0, "pinned": 0, "evictable": 0, "unattributed": 0 },
+    });
+    for (part, keys) in [("environment", &ENVIRONMENT[..]), ("kernel", &KERNEL), ("cost", &COST)] {
+        for key in keys {
+            if document[part].get(*key).is_none() {
+                document[part][*key] = Value::Null;
+            }
+        }
+    }
+    assert_eq!(broken(&document), ["rows sum to 4096, RSS is 8192"]);
+    document["kernel"]["rss_bytes"] = 4096.into();
+    assert!(broken(&document).is_empty());
+    document["totals"]["pinned"] = 1.into();
+    document["remedies"] = serde_json::json!([
+        { "id": "a", "kind": "call", "predicted_bytes": null, "how": "", "cost": "" },
+        { "id": "b", "kind": "call", "predicted_bytes": 1, "how": "", "cost": "" },
+    ]);
+    assert_eq!(broken(&document).len(), 2);
+}

@@ -1,0 +1,51 @@
+//! What the tests share: subjects to look at, strandline to look with, and the invariants that
+//! every document must keep. Nothing here asserts: it returns errors that say what went wrong.
+
+pub mod invariants;
+pub mod libc;
+pub mod strandline;
+pub mod subject;
+
+use std::error::Error;
+
+pub use libc::Libc;
+pub use subject::Subject;
+
+/// What a test returns.
+pub type Outcome = std::result::Result<(), Box<dyn Error>>;
+
+/// The same with a value.
+pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Whether the long tests were asked for (`make test-full` sets STRANDLINE_FULL=1).
+pub fn full() -> bool {
+    std::env::var_os("STRANDLINE_FULL").is_some_and(|value| value == "1")
+}
+
+/// `short` repetitions in `make test`, `long` ones in `make test-full`.
+pub fn repetitions(short: u64, long: u64) -> u64 {
+    if full() { long } else { short }
+}
+
+/// Says that a test, or a part of one, was not run.
+pub fn skipped(name: &str, reason: &str) {
+    eprintln!("skipped: {name}: {reason}");
+}
+
+/// Runs `check` for each item and gathers the failures, so that one run shows all of them.
+pub fn for_each<T: std::fmt::Debug>(
+    items: impl IntoIterator<Item = T>,
+    check: impl Fn(&T) -> Outcome,
+) -> Outcome {
+    let (mut done, mut failures) = (0, Vec::new());
+    for item in items {
+        done += 1;
+        if let Err(error) = check(&item) {
+            failures.push(format!("{item:?}: {error}"));
+        }
+    }
+    if failures.is_empty() {
+        return Ok(());
+    }
+    Err(format!("{} of {done} failed:\n{}", failures.len(), failures.join("\n")).into())
+}

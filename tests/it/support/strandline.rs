@@ -1,0 +1,113 @@
+//! Running the program under test.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{Result, invariants};
+
+/// A run that takes so long hangs. A guard, not a measurement.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How a run ended and what it said.
+#[derive(Debug)]
+pub struct Run {
+    /// Its exit status; `None` where a signal ended it.
+    pub status: Option<i32>,
+    /// All of its standard output.
+    pub stdout: String,
+    /// All of its standard error.
+    pub stderr: String,
+}
+
+impl Run {
+    /// The run in one line, for messages.
+    pub fn summary(&self) -> String {
+        format!("status {:?}, stderr {:?}", self.status, self.stderr.trim_end())
+    }
+}
+
+/// A command that runs strandline.
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strandline"));
+    command.args(arguments);
+    command
+}
+
+/// Runs strandline to its end.
+pub fn run(arguments: &[&str]) -> Result<Run> {
+    run_command(command(arguments))
+}
+
+/// Runs any command to its end, reading both of its outputs as they come.
+pub fn run_command(mut command: Command) -> Result<Run> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (stdout, stderr) = (child.stdout.take().ok_or("no pipe")?, child.stderr.take().ok_or("no pipe")?);
+    let readers = [drain(stdout), drain(stderr)];
+    let started = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if started.elapsed() > PATIENCE {
+            child.kill()?;
+            child.wait()?;
+            return Err(format!("{command:?} did not end within {PATIENCE:?}").into());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let [stdout, stderr] = readers.map(|reader| reader.join().unwrap_or_default());
+    Ok(Run { status: status.code(), stdout, stderr })
+}
+
+fn drain(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error is still worth showing.
+        let _ = from.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Runs `explain --json` and returns a document that keeps every invariant.
+pub fn explain(pid: i32) -> Result<Value> {
+    let document = json(&["explain", "--json", &pid.to_string()])?;
+    invariants::hold(&document)?;
+    Ok(document)
+}
+
+/// Runs strandline, which must exit with 0, and returns the JSON document that it printed.
+pub fn json(arguments: &[&str]) -> Result<Value> {
+    let run = run(arguments)?;
+    if run.status != Some(0) {
+        return Err(format!("strandline {arguments:?}: {}", run.summary()).into());
+    }
+    serde_json::from_str(&run.stdout)
+        .map_err(|error| format!("strandline {arguments:?} printed no JSON: {error}").into())
+}
+
+/// Bytes on row `id`; 0 where there is no such row.
+pub fn row(document: &Value, id: &str) -> u64 {
+    let rows = document["rows"].as_array().map(Vec::as_slice).unwrap_or_default();
+    rows.iter().filter(|row| row["id"] == id).filter_map(|row| row["bytes"].as_u64()).sum()
+}
+
+/// The glibc allocators of a document.
+pub fn glibcs(document: &Value) -> Vec<&Value> {
+    let allocators = document["allocators"].as_array().map(Vec::as_slice).unwrap_or_default();
+    allocators.iter().filter(|allocator| allocator["name"] == "glibc").collect()
+}
+
+/// What remedy `id` is predicted to give back.
+pub fn predicted(document: &Value, id: &str) -> Option<u64> {
+    let remedies = document["remedies"].as_array()?;
+    remedies.iter().find(|remedy| remedy["id"] == id)?["predicted_bytes"].as_u64()
+}
+
+/// The codes of a document's caveats.
+pub fn caveats(document: &Value) -> Vec<String> {
+    let caveats = document["caveats"].as_array().map(Vec::as_slice).unwrap_or_default();
+    caveats.iter().filter_map(|caveat| Some(caveat["code"].as_str()?.to_owned())).collect()
+}

@@ -1,0 +1,153 @@
+//! Subjects: small C programs of known answer (`tests/subjects/`), compiled when first needed,
+//! started, talked to by single bytes, and killed when a test is done with them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+
+use super::{Libc, Result};
+
+/// A subject that says nothing for so long hangs. A guard, not a measurement.
+const SILENCE: Duration = Duration::from_secs(120);
+
+/// A running subject.
+#[derive(Debug)]
+pub struct Subject {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    /// What it said when it had reached its known state.
+    pub ready: Value,
+}
+
+impl Subject {
+    /// Starts `name` with the system's libc and waits until it is ready.
+    pub fn start(name: &str, arguments: &[&str]) -> Result<Self> {
+        Self::start_with(&Libc::system(), name, arguments, &[])
+    }
+
+    /// Starts `name`, built with `libc`, with `variables` added to its environment.
+    pub fn start_with(
+        libc: &Libc,
+        name: &str,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
+        let path = compile(name, libc)?;
+        let mut child = Command::new(&path)
+            .args(arguments)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().ok_or("no pipe")?;
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines() {
+                let Ok(line) = line else { return };
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut subject = Self { child, stdin, lines, ready: Value::Null };
+        subject.ready = subject.line().map_err(|error| format!("{name} {arguments:?}: {error}"))?;
+        Ok(subject)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap_or(0)
+    }
+
+    /// Its process id, as an argument.
+    pub fn pid_text(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// Sends a command byte and returns the line that answers it.
+    pub fn ask(&mut self, command: u8) -> Result<Value> {
+        self.stdin.as_mut().ok_or("its input is closed")?.write_all(&[command])?;
+        self.line()
+    }
+
+    /// A number of the ready line.
+    pub fn number(&self, key: &str) -> Result<u64> {
+        number(&self.ready, key)
+    }
+
+    /// Ends it and returns how it ended.
+    pub fn finish(mut self) -> Result<ExitStatus> {
+        if let Some(mut stdin) = self.stdin.take() {
+            // A subject that is gone already has closed its end.
+            let _ = stdin.write_all(b"q");
+        }
+        for _ in 0..2000 {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Err(format!("subject {} does not end", self.pid()).into())
+    }
+
+    fn line(&mut self) -> Result<Value> {
+        match self.lines.recv_timeout(SILENCE) {
+            Ok(line) => Ok(serde_json::from_str(&line)?),
+            Err(_) => Err(format!("no line from it; it has {:?}", self.child.try_wait()?).into()),
+        }
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        // It may have ended, and been waited for, by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A number in a subject's report.
+pub fn number(report: &Value, key: &str) -> Result<u64> {
+    report[key].as_u64().ok_or_else(|| format!("no number {key} in {report}").into())
+}
+
+/// The path of subject `name` built with `libc`, compiled where it is older than its source.
+pub fn compile(name: &str, libc: &Libc) -> Result<PathBuf> {
+    static TURN: AtomicU64 = AtomicU64::new(0);
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects");
+    let source = sources.join(format!("{name}.c"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("subjects").join(libc.label());
+    let path = folder.join(name);
+    let newest = changed(&source)?.max(changed(&sources.join("subject.h"))?);
+    if changed(&path).is_ok_and(|built| built >= newest) {
+        return Ok(path);
+    }
+    std::fs::create_dir_all(&folder)?;
+    // Tests compile side by side: each to a name of its own, then in one step to the real one.
+    let turn = TURN.fetch_add(1, Ordering::Relaxed);
+    let partial = folder.join(format!("{name}.{}.{turn}", std::process::id()));
+    let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-Wl,-z,now"]);
+    cc.arg(&source).arg("-o").arg(&partial);
+    libc.link(&mut cc);
+    cc.arg("-ldl");
+    let output = cc.output().map_err(|error| format!("cc: {error}; install a C compiler (make deps)"))?;
+    if !output.status.success() {
+        return Err(format!("{cc:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    std::fs::rename(&partial, &path)?;
+    Ok(path)
+}
+
+fn changed(path: &Path) -> Result<SystemTime> {
+    let metadata = std::fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(metadata.modified()?)
+}

@@ -1,0 +1,167 @@
+/* A thread for each blocking system call; each counts the EINTRs it gets. None
+ * is ever due: the process has no signal handler. 'c' prints the counts by
+ * call. Half of the calls wait without limit, half with one, again and again.
+ */
+#include "subject.h"
+
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ipc.h>
+#include <sys/msg.h>
+#include <sys/select.h>
+#include <sys/sem.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+
+#define CALLS(X)                                                                        \
+  X(epoll_wait) X(epoll_wait_timed) X(sigtimedwait) X(sigwaitinfo) X(semop) X(semtimedop) \
+  X(poll) X(poll_timed) X(select) X(select_timed) X(nanosleep) X(clock_nanosleep)       \
+  X(read_pipe) X(recv_timed) X(futex) X(futex_timed) X(condition_timed) X(msgrcv) X(read_timer)
+
+enum call {
+#define NAME(n) call_##n,
+  CALLS(NAME)
+#undef NAME
+  call_count
+};
+static const char *const names[] = {
+#define NAME(n) #n,
+    CALLS(NAME)
+#undef NAME
+};
+
+static _Atomic uint64_t interrupted[call_count], returned[call_count];
+static atomic_uint running;
+static int never_readable[2], sockets[2], epoll, semaphores, messages;
+static sigset_t waited_for;
+
+static long once(enum call call, int *word) {
+  struct timespec brief = {0, 30 * 1000 * 1000};
+  struct pollfd polled = {never_readable[0], POLLIN, 0};
+  struct epoll_event event;
+  struct sembuf take = {0, -1, 0};
+  struct timeval brief_too = {0, 30000};
+  struct {
+    long type;
+    char text[8];
+  } message;
+  char bytes[8];
+  fd_set set;
+  FD_ZERO(&set);
+  FD_SET(never_readable[0], &set);
+  switch (call) {
+    case call_epoll_wait: return epoll_wait(epoll, &event, 1, -1);
+    case call_epoll_wait_timed: return epoll_wait(epoll, &event, 1, 30);
+    case call_sigtimedwait: return sigtimedwait(&waited_for, 0, &brief);
+    case call_sigwaitinfo: return sigwaitinfo(&waited_for, 0);
+    case call_semop: return semop(semaphores, &take, 1);
+    case call_semtimedop: return semtimedop(semaphores, &take, 1, &brief);
+    case call_poll: return poll(&polled, 1, -1);
+    case call_poll_timed: return poll(&polled, 1, 30);
+    case call_select: return select(never_readable[0] + 1, &set, 0, 0, 0);
+    case call_select_timed: return select(never_readable[0] + 1, &set, 0, 0, &brief_too);
+    case call_nanosleep: return nanosleep(&brief, 0);
+    case call_clock_nanosleep:
+      /* returns the error number */
+      errno = clock_nanosleep(CLOCK_MONOTONIC, 0, &brief, 0);
+      return errno ? -1 : 0;
+    case call_read_pipe: return read(never_readable[0], bytes, 1);
+    case call_recv_timed: return recv(sockets[0], bytes, 1, 0);
+    case call_futex: return syscall(SYS_futex, word, FUTEX_WAIT, 0, 0, 0, 0);
+    case call_futex_timed: return syscall(SYS_futex, word, FUTEX_WAIT, 0, &brief, 0, 0);
+    case call_msgrcv: return msgrcv(messages, &message, sizeof message.text, 0, 0);
+    default: return 0;
+  }
+}
+
+static void wait_condition(void) {
+  static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  static pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += 30 * 1000 * 1000;
+  if (until.tv_nsec >= 1000000000) {
+    until.tv_nsec -= 1000000000;
+    until.tv_sec++;
+  }
+  pthread_mutex_lock(&mutex);
+  if (pthread_cond_timedwait(&condition, &mutex, &until) == EINTR) atomic_fetch_add(&interrupted[call_condition_timed], 1);
+  pthread_mutex_unlock(&mutex);
+}
+
+static void *watch(void *argument_) {
+  enum call call = (enum call)(uintptr_t)argument_;
+  int word = 0, timer = -1;
+  uint64_t expirations;
+  if (call == call_read_timer) {
+    struct itimerspec every = {{0, 30000000}, {0, 30000000}};
+    timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+    timerfd_settime(timer, 0, &every, 0);
+  }
+  atomic_fetch_add(&running, 1);
+  for (;;) {
+    if (call == call_condition_timed) {
+      wait_condition();
+    } else if (call == call_read_timer) {
+      if (read(timer, &expirations, sizeof expirations) < 0 && errno == EINTR) atomic_fetch_add(&interrupted[call], 1);
+    } else if (once(call, &word) < 0 && errno == EINTR) {
+      atomic_fetch_add(&interrupted[call], 1);
+    }
+    atomic_fetch_add(&returned[call], 1);
+  }
+  return 0;
+}
+
+static void report(void) {
+  uint64_t total = 0, returns = 0;
+  line_open();
+  line_object("interrupted");
+  for (int i = 0; i < call_count; i++) {
+    line_number(names[i], atomic_load(&interrupted[i]));
+    total += atomic_load(&interrupted[i]);
+    returns += atomic_load(&returned[i]);
+  }
+  line_end_object();
+  line_number("total", total);
+  line_number("returns", returns);
+  line_print();
+}
+
+int main(void) {
+  struct timeval brief = {0, 30000};
+  struct epoll_event event = {EPOLLIN, {0}};
+  sigemptyset(&waited_for);
+  sigaddset(&waited_for, SIGUSR2);
+  pthread_sigmask(SIG_BLOCK, &waited_for, 0);
+  epoll = epoll_create1(EPOLL_CLOEXEC);
+  semaphores = semget(IPC_PRIVATE, 1, 0600 | IPC_CREAT);
+  messages = msgget(IPC_PRIVATE, 0600 | IPC_CREAT);
+  if (pipe(never_readable) || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) || epoll < 0) return 3;
+  setsockopt(sockets[0], SOL_SOCKET, SO_RCVTIMEO, &brief, sizeof brief);
+  epoll_ctl(epoll, EPOLL_CTL_ADD, never_readable[0], &event);
+  unsigned started = 0;
+  for (int i = 0; i < call_count; i++) {
+    pthread_t id;
+    if ((i == call_semop || i == call_semtimedop) && semaphores < 0) continue;
+    if (i == call_msgrcv && messages < 0) continue;
+    if (pthread_create(&id, 0, watch, (void *)(uintptr_t)i)) return 3;
+    started++;
+  }
+  while (atomic_load(&running) < started) usleep(1000);
+  usleep(50000);
+  line_open();
+  line_number("threads", started + 1);
+  line_print();
+  for (;;) {
+    char command = next_command();
+    if (command == 'c' || command == 'q') report();
+    if (command == 'q') {
+      if (semaphores >= 0) semctl(semaphores, 0, IPC_RMID);
+      if (messages >= 0) msgctl(messages, IPC_RMID, 0);
+      _exit(0);
+    }
+  }
+}

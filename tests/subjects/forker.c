@@ -1,0 +1,43 @@
+/* Forks without end; each child allocates, checks itself and exits with 7. 'c'
+ * prints how many ended and how many ended otherwise.
+ */
+#include "subject.h"
+
+#include <sys/wait.h>
+
+static _Atomic uint64_t ended, wrong;
+
+static void *fork_on(void *unused) {
+  (void)unused;
+  for (;;) {
+    pid_t child = fork();
+    if (child == 0) {
+      char *block = malloc(5000);
+      if (!block) _exit(8);
+      memset(block, 1, 5000);
+      _exit(opaque(block) ? 7 : 8);
+    }
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 7)
+      atomic_fetch_add(&wrong, 1);
+    atomic_fetch_add(&ended, 1);
+  }
+  return 0;
+}
+
+int main(void) {
+  pthread_t id;
+  if (pthread_create(&id, 0, fork_on, 0)) return 3;
+  while (atomic_load(&ended) < 3) usleep(1000);
+  line_open();
+  line_number("threads", 2);
+  line_print();
+  for (;;) {
+    char command = next_command();
+    if (command == 'q') _exit(0);
+    line_open();
+    line_number("ended", atomic_load(&ended));
+    line_number("wrong", atomic_load(&wrong));
+    line_print();
+  }
+}

@@ -1,0 +1,13 @@
+/* A child that has ended and that nobody waits for; prints its id. */
+#include "subject.h"
+
+int main(void) {
+  pid_t child = fork();
+  if (child < 0) return 3;
+  if (child == 0) _exit(0);
+  usleep(50000);
+  line_open();
+  line_number("child", (uint64_t)child);
+  line_print();
+  hold_until_quit();
+}
