@@ -130,7 +130,7 @@ fn show(output: &mut Output, number: u32, heading: &str, explanation: &Explanati
         return Ok(());
     }
     tell_title(output, number, heading)?;
-    let view = View::new(explanation, Rows::Most(6));
+    let view = View::new(explanation, Rows::Large);
     let lines = terminal::summary(&view, 6, output.surface);
     output.print(&(terminal::joined(&lines) + "\n"))
 }

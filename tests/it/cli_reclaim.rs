@@ -1,5 +1,7 @@
 //! `reclaim PID`: predicted beside actual, and refusals that say why.
 
+#![cfg(test)]
+
 use crate::cli_support::{Subject, skip, strandline};
 
 #[test]

@@ -1,5 +1,7 @@
 //! What the tests of the command line share: running strandline, and processes to run it on.
 
+#![cfg(test)]
+
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
