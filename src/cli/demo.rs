@@ -62,7 +62,9 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<Ending> {
     tell(output, &[how_to_read().to_owned()])?;
 
     let options = ReclaimOptions {
-        remedy: Some("malloc_trim".to_owned()),
+        remedy: Some("malloc_trim"),
+        watch: std::time::Duration::from_millis(500),
+        progress: None,
         dry_run: false,
         wait: WAIT,
         allow_lost_write_risk: false,

@@ -1,5 +1,7 @@
 //! `reclaim PID`: a remedy, applied.
 
+use std::time::Duration;
+
 use strandline_inspect::facts::{Outcome, Reclamation};
 use strandline_inspect::remedy::{ReclaimOptions, reclaim};
 
@@ -11,13 +13,18 @@ use crate::report::{self, reclamation};
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/reclaim/1";
 
+/// How long the target's minor faults are counted after the call: what giving memory back costs.
+const WATCH: Duration = Duration::from_secs(2);
+
 /// Applies the remedy and says what came of it. A refusal is "could not".
 pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<Ending> {
     let options = ReclaimOptions {
-        remedy: arguments.remedy.clone(),
+        remedy: arguments.remedy.as_deref(),
         dry_run: arguments.dry_run,
         wait: arguments.wait,
         allow_lost_write_risk: arguments.allow_lost_write_risk,
+        watch: WATCH,
+        progress: None,
     };
     let reclamation = reclaim(arguments.pid, &options)?;
     let refused = reclamation.outcome == Outcome::Refused;

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use crate::alloc::{Context, Reading, glibc};
 use crate::caveat::Caveat;
 use crate::error::{Error, Result};
-use crate::facts::{Cost, Explanation, Kernel, Target, TargetKind};
+use crate::facts::{Allocator, Cost, Explanation, Kernel, Runtime, Target, TargetKind};
 use crate::ledger::assemble::{self, Inputs, Ledger};
 use crate::ledger::rows::{self, Id};
 use crate::ledger::zeros;
 use crate::map::AddressSpace;
 use crate::pages::{self, Residency};
 use crate::procfs::Process;
+use crate::recognise;
 use crate::smaps::{self, Counts, Smaps};
 use crate::stacks::{self, Stack, ThreadFacts};
 use crate::target::admission;
@@ -326,8 +327,8 @@ fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: Insta
         frozen.readings.iter().filter_map(|r| r.trim.as_ref()).map(|trim| trim.predicted_bytes).collect();
     let arenas: Vec<_> =
         frozen.readings.iter().flat_map(|reading| reading.allocator.arenas.clone()).collect();
-    let (mut allocators, runtimes) =
-        recognise(process, &frozen.spaces, &mut frozen.caveats, &kernel, ledger.tally.of(Id::Anonymous));
+    let (space, _) = AddressSpace::from_mappings(frozen.spaces.iter().map(|entry| entry.mapping.clone()));
+    let (mut allocators, runtimes) = recognise(process, &space, &mut frozen.caveats, ledger.tally.of(Id::Anonymous));
     let unread: Vec<String> = allocators.iter().filter(|a| !a.read).map(|a| a.name.clone()).collect();
     let mut all = Vec::new();
     all.extend(frozen.readings.iter().map(|reading| reading.allocator.clone()));
@@ -375,12 +376,18 @@ fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: Insta
 }
 
 /// Names the allocators and runtimes that are mapped but have no reader yet.
-fn recognise(
-    _process: &Process,
-    _spaces: &[crate::smaps::SmapsEntry],
-    _caveats: &mut Vec<Caveat>,
-    _kernel: &Kernel,
-    _anonymous: u64,
-) -> (Vec<crate::facts::Allocator>, Vec<crate::facts::Runtime>) {
-    (Vec::new(), Vec::new())
+fn recognise(process: &Process, space: &AddressSpace, caveats: &mut Vec<Caveat>, anonymous_bytes: u64) -> (Vec<Allocator>, Vec<Runtime>) {
+    let found = recognise::recognise(process, space);
+    for allocator in &found.allocators {
+        let text = format!("{} manages memory of its own, which is not read yet and stands on the row anonymous", allocator.name);
+        caveats.push(Caveat::new("allocator_not_read", allocator.found_by.clone(), Some(anonymous_bytes), text));
+    }
+    let allocators = found.allocators.into_iter().map(|found| Allocator {
+        name: found.name,
+        version: found.version,
+        found_by: found.found_by,
+        ..Allocator::default()
+    });
+    let runtimes = found.runtimes.into_iter().map(|found| Runtime { name: found.name, version: found.version, found_by: found.found_by });
+    (allocators.collect(), runtimes.collect())
 }

@@ -14,6 +14,7 @@
 
 pub mod alloc;
 pub mod caveat;
+pub mod elf;
 pub mod environment;
 pub mod error;
 pub mod explain;
@@ -30,6 +31,7 @@ pub mod remedy;
 pub mod smaps;
 pub mod stacks;
 pub mod target;
+pub mod unwind;
 pub mod verdict;
 
 pub use caveat::Caveat;

@@ -1,34 +1,23 @@
-//! STUB, to be replaced: just enough of `reclaim` for the command line to be built against.
+//! What gives memory back in a running process, done so that the process cannot be hurt.
+//!
+//! [`malloc_trim`] makes one thread call that function; [`zero_pages`] gives back pages that hold
+//! only zeros. Both rest on [`inject`], a call that looks to the kernel like a signal handler's, so
+//! that a strandline that dies at any instant leaves a process that goes on by itself.
+//! `docs/safety.md` tells each step and what was tried. Nothing here predicts; the ledger does.
 
-use std::time::Duration;
+pub mod choose;
+pub mod frame;
+pub mod inject;
+mod malloc_code;
+pub mod malloc_trim;
+pub mod pages;
+mod precheck;
+pub mod process;
+pub mod reclaim;
+pub mod refusal;
+mod stack;
+pub mod tracee;
+pub mod zero_pages;
 
-use crate::error::Result;
-use crate::explain::{Options, explain};
-use crate::facts::{Outcome, Reclamation};
-
-/// How to give memory back.
-#[derive(Clone, Debug, Default)]
-pub struct ReclaimOptions {
-    /// Which remedy; `None` for the best one.
-    pub remedy: Option<String>,
-    /// Predict only.
-    pub dry_run: bool,
-    /// How long to wait for a safe moment.
-    pub wait: Duration,
-    /// Whether a way may be taken that can lose a write of the target.
-    pub allow_lost_write_risk: bool,
-}
-
-/// Applies a remedy and says what it was predicted to give back and what it did.
-pub fn reclaim(pid: i32, options: &ReclaimOptions) -> Result<Reclamation> {
-    let before = explain(pid, &Options::default())?;
-    Ok(Reclamation {
-        remedy: options.remedy.clone().unwrap_or_else(|| "malloc_trim".to_owned()),
-        outcome: Outcome::Refused,
-        reason: Some("this build applies no remedy yet".to_owned()),
-        dry_run: options.dry_run,
-        rss_before_bytes: Some(before.kernel.rss_bytes),
-        before: Some(before),
-        ..Reclamation::default()
-    })
-}
+pub use reclaim::{REMEDIES, ReclaimOptions, reclaim};
+pub use refusal::Refusal;
