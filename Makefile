@@ -9,27 +9,27 @@ help: ## list these
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 need-cargo:
-	@build/need-cargo
+	@scripts/need-cargo
 
 demo: need-cargo ## build strandline and watch it work on a process of its own
 	@cargo build --release
 	@cargo run --release --quiet -- demo
 
 test: need-cargo deps ## install what the tests need and run them
-	@build/test
+	@scripts/test
 
 test-full: need-cargo deps ## the same with the long tests, and other glibcs in a private folder
-	@if [ -x build/fetch-glibcs ]; then build/fetch-glibcs; fi
-	@STRANDLINE_TEST_FULL=1 build/test
+	@scripts/fetch-glibcs .cache/glibcs || true
+	@STRANDLINE_FULL=1 STRANDLINE_GLIBCS=$(CURDIR)/.cache/glibcs scripts/test
 
-bench: need-cargo ## measure, as ratios within one run
-	@if [ -x benches/run ]; then benches/run; else cargo bench --workspace; fi
+bench: need-cargo ## measure, as ratios within one run; writes benches/RESULTS.md
+	@benches/run.sh
 
 lint: need-cargo ## formatting, clippy, the unsafe fence, licences
-	@build/lint
+	@scripts/lint
 
 deps: ## install what the tests need (apt, as root)
-	@build/deps
+	@scripts/deps
 
 docs: need-cargo ## manual pages and completions into target/docs
 	@mkdir -p target/docs/completions

@@ -136,7 +136,7 @@ pub struct Reclaim {
     /// The process to give back memory of
     #[arg(value_name = "PID", value_parser = pid)]
     pub pid: i32,
-    /// Which remedy; the one that is predicted to give back most if not given
+    /// Which remedy; malloc_trim if not given
     #[arg(long, value_name = "ID", value_parser = ["malloc_trim", "zero_pages"])]
     pub remedy: Option<String>,
     /// Predict only; change nothing

@@ -26,7 +26,10 @@ use crate::report::{reclamation, terminal};
 pub const SCHEMA: &str = "strandline/demo/1";
 
 const ZERO_MEBIBYTES: u32 = 64;
+/// How long to wait for a safe moment to reclaim.
 const WAIT: Duration = Duration::from_secs(5);
+/// How long the process may take to check its memory and end, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What `demo` says.
 #[derive(Serialize)]
@@ -129,7 +132,7 @@ fn show(output: &mut Output, number: u32, heading: &str, explanation: &Explanati
         return Ok(());
     }
     tell_title(output, number, heading)?;
-    let view = View::new(explanation, Rows::Most(6));
+    let view = View::new(explanation, Rows::Large);
     let lines = terminal::summary(&view, 6, output.surface);
     output.print(&(terminal::joined(&lines) + "\n"))
 }
@@ -229,7 +232,7 @@ impl Subject {
     /// Closes its input and waits for it to end; whether it found its memory unchanged.
     fn end(&mut self) -> Result<bool> {
         drop(self.child.stdin.take());
-        let deadline = Instant::now() + WAIT;
+        let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status.success());

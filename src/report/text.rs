@@ -115,17 +115,7 @@ pub fn counted(count: u64, thing: &str) -> String {
 }
 
 /// An integer with a comma before every three digits.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
+pub use strandline_inspect::verdict::units::thousands as grouped;
 
 #[cfg(test)]
 mod tests {

@@ -4,31 +4,8 @@
 /// What is shown for a figure that is not known.
 pub const UNKNOWN: &str = "?";
 
-const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-
-/// Bytes in binary units: `0 B`, `824 KiB`, `12.3 MiB`, `1.6 GiB`.
-pub fn bytes(bytes: u64) -> String {
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64;
-    let mut name = "B";
-    for unit in UNITS {
-        value /= 1024.0;
-        name = unit;
-        // Compared after rounding: 1023.96 KiB is 1.0 MiB, not 1024 KiB.
-        if digits(value) < 1024.0 {
-            break;
-        }
-    }
-    if digits(value) < 100.0 { format!("{value:.1} {name}") } else { format!("{value:.0} {name}") }
-}
-
-/// `value` as it will be shown: one decimal below 100, none from there.
-fn digits(value: f64) -> f64 {
-    let tenths = (value * 10.0).round() / 10.0;
-    if tenths < 100.0 { tenths } else { value.round() }
-}
+/// Bytes in binary units: `824 KiB`, `12.3 MiB`, `1.61 GiB`; the same as in the library's headlines.
+pub use strandline_inspect::verdict::units::bytes;
 
 /// Bytes, or `?` where they are not known.
 pub fn maybe_bytes(known: Option<u64>) -> String {
@@ -71,22 +48,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_three_digits_and_binary_units() {
-        let cases = [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            (843_776, "824 KiB"),
-            (102_348, "99.9 KiB"),
-            (102_400, "100 KiB"),
-            (1_048_524, "1.0 MiB"),
-            (1_717_986_918, "1.6 GiB"),
-            (u64::MAX, "16.0 EiB"),
-        ];
-        for (size, text) in cases {
-            assert_eq!(bytes(size), text, "{size}");
-        }
+    fn an_unknown_size_is_not_zero() {
         assert_eq!(maybe_bytes(None), "?");
+        assert_eq!(maybe_bytes(Some(0)), "0 B");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `demo`: the whole story, and nothing left behind.
 
+#![cfg(test)]
+
 use std::process::Command;
 
 use crate::cli_support::{STRANDLINE, Subject, skip, strandline};

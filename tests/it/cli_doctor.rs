@@ -1,5 +1,7 @@
 //! `doctor`: every check has an answer.
 
+#![cfg(test)]
+
 use crate::cli_support::strandline;
 
 #[test]

@@ -1,5 +1,7 @@
 //! `explain PID`: the ledger adds up, documents are documents, conditions decide the exit status.
 
+#![cfg(test)]
+
 use std::process::Command;
 
 use crate::cli_support::{Folder, Subject, assert_harmless, strandline, strandline_with};

@@ -1,5 +1,7 @@
 //! `reclaim PID`: predicted beside actual, and refusals that say why.
 
+#![cfg(test)]
+
 use crate::cli_support::{Subject, skip, strandline};
 
 #[test]
@@ -24,16 +26,17 @@ fn a_fragmented_heap_gives_back_what_was_predicted() {
 }
 
 #[test]
-fn a_dry_run_changes_nothing() {
+fn a_dry_run_gives_nothing_back() {
     let subject = Subject::fragmented(8);
-    let rss = || {
+    let anonymous = || {
         let document = strandline(&["explain", "--json", &subject.pid()]).document();
-        document["kernel"]["rss_bytes"].as_u64().unwrap()
+        document["kernel"]["anonymous_bytes"].as_u64().unwrap()
     };
-    let before = rss();
+    let before = anonymous();
     let run = strandline(&["reclaim", "--dry-run", "--json", &subject.pid()]);
     assert_eq!(run.document()["dry_run"], true);
-    assert_eq!(rss(), before);
+    // It may have grown by itself: it is still on its way into read() when it says that it is ready.
+    assert!(anonymous() >= before);
 }
 
 #[test]

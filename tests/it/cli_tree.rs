@@ -1,5 +1,7 @@
 //! `explain --tree PID`: all descendants, shared pages once.
 
+#![cfg(test)]
+
 use crate::cli_support::{Subject, strandline};
 
 /// A shell with two children, one of which has a child of its own. They end with it.

@@ -1,5 +1,7 @@
 //! Help, mistakes, manual pages and completions.
 
+#![cfg(test)]
+
 use crate::cli_support::{Folder, strandline};
 
 const VERBS: [&str; 6] = ["explain", "reclaim", "demo", "doctor", "completions", "man"];

@@ -123,6 +123,11 @@ const ROWS: [(Id, &str, Stratum, State, &str); 19] = [
     (Id::Anonymous, "anonymous", Stratum::Kernel, State::Unattributed, "anonymous memory nobody explains"),
 ];
 
+/// The name of every row that a ledger may have.
+pub fn ids() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().map(|row| row.1)
+}
+
 /// Bytes by row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally([u64; ROWS.len()]);
