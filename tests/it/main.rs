@@ -10,3 +10,4 @@ mod heap_other;
 mod heap_trim;
 mod privacy;
 mod quiet_stop;
+mod synth_adopted;

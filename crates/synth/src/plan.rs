@@ -2,8 +2,6 @@
 
 use crate::{Dice, PAGE, Recipe, Thread, round_up};
 
-/// The break starts here.
-const HEAP: u64 = 0x5555_5577_6000;
 /// The first of the secondary arena's heaps; heaps are aligned to their 64 MiB.
 const SECONDARY: u64 = 0x7f5a_2400_0000;
 const HEAP_MOST: u64 = 64 << 20;
@@ -11,12 +9,6 @@ const HEAP_MOST: u64 = 64 << 20;
 const MMAPPED: u64 = 0x7f5a_6000_0000;
 /// The threads' control blocks, each in two pages of its own.
 const THREADS: u64 = 0x7f5a_7000_0000;
-/// libc's writable data.
-pub const LIBC_DATA: u64 = 0x7f5a_7800_0000;
-pub const LIBC_DATA_BYTES: u64 = 0x4000;
-pub const MAIN_ARENA: u64 = LIBC_DATA + 0xc60;
-pub const PARAMETERS: u64 = LIBC_DATA + 0x2b40;
-
 /// The largest chunk a fastbin takes (global_max_fast).
 const MOST_FAST: u64 = 0x80;
 /// The largest chunk a tcache takes without tunables.
@@ -157,7 +149,7 @@ fn main_arena(
 ) -> Arena {
     let mut build = Build { recipe, dice, caches };
     let mut stretches = Vec::new();
-    let mut base = HEAP;
+    let mut base = recipe.places.heap;
     if recipe.foreign_sbrk {
         let stretch = build.stretch(base, base, tcaches, tcache_count, Ending::MovedBreak);
         // The foreign bytes are of any number; malloc aligns behind them.
@@ -166,7 +158,7 @@ fn main_arena(
     }
     let left = if recipe.foreign_sbrk { 0 } else { tcache_count };
     stretches.push(build.stretch(base, base, tcaches, left, Ending::Top));
-    Arena { address: MAIN_ARENA, is_main: true, stretches }
+    Arena { address: recipe.places.main_arena, is_main: true, stretches }
 }
 
 fn secondary_arena(

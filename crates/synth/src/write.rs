@@ -3,7 +3,7 @@
 //! Everything that malloc does not define (payload, what a freed chunk held before) is filled with
 //! words that look like headers and pointers now and then, as in real heaps.
 
-use crate::plan::{self, Arena, Chunk, Ending, Plan, Stretch, Use};
+use crate::plan::{Arena, Chunk, Ending, Plan, Stretch, Use};
 use crate::version::{Version, bin_of};
 use crate::{Dice, Expected, Heap, Image, Mapping, PAGE, Recipe, round_down, round_up};
 
@@ -33,7 +33,7 @@ pub fn write(recipe: &Recipe, plan: Plan, expected: Expected) -> Heap {
         structure: Vec::new(),
         mappings: Vec::new(),
     };
-    writer.map_all(&plan);
+    writer.map_all(recipe, &plan);
     for (index, arena) in plan.arenas.iter().enumerate() {
         for stretch in &arena.stretches {
             writer.chunks(arena, stretch);
@@ -44,14 +44,14 @@ pub fn write(recipe: &Recipe, plan: Plan, expected: Expected) -> Heap {
     writer.heap_infos(&plan);
     writer.tcaches(&plan);
     writer.mmapped(&plan);
-    writer.parameters(&plan);
+    writer.parameters(recipe.places.parameters, &plan);
     writer.mappings.sort_by_key(|mapping| mapping.start);
     Heap {
         recipe: recipe.clone(),
         image: writer.image,
         mappings: writer.mappings,
-        main_arena: plan::MAIN_ARENA,
-        parameters: plan::PARAMETERS,
+        main_arena: recipe.places.main_arena,
+        parameters: recipe.places.parameters,
         system_break: plan.system_break,
         threads: plan.threads,
         expected,
@@ -71,7 +71,7 @@ impl Writer {
         self.mappings.push(Mapping { start, end, permissions: "rw-p", name });
     }
 
-    fn map_all(&mut self, plan: &Plan) {
+    fn map_all(&mut self, recipe: &Recipe, plan: &Plan) {
         for arena in &plan.arenas {
             if arena.is_main {
                 let start = arena.stretches[0].base;
@@ -92,7 +92,9 @@ impl Writer {
             self.map(start, start + 2 * PAGE, "");
         }
         let libc = "/usr/lib/x86_64-linux-gnu/libc.so.6";
-        self.map(plan::LIBC_DATA, plan::LIBC_DATA + plan::LIBC_DATA_BYTES, libc);
+        let (arena, parameters) = (recipe.places.main_arena, recipe.places.parameters);
+        let end = (arena + self.version.arena_bytes()).max(parameters + self.version.parameters().bytes);
+        self.map(round_down(arena.min(parameters), PAGE), round_up(end, PAGE), libc);
     }
 
     /// What was left behind in `start..end`, which is malloc's to say nothing about.
@@ -156,6 +158,12 @@ impl Writer {
             if bin >= 64 {
                 list.sort_by_key(|chunk| std::cmp::Reverse(chunk.size));
                 self.next_sizes(list);
+            } else if bin == 1 {
+                // Not sorted by size yet: of no size list.
+                for chunk in list.iter().filter(|chunk| chunk.size >= 1024) {
+                    self.image.put_word(chunk.at + 32, 0);
+                    self.image.put_word(chunk.at + 40, 0);
+                }
             }
             if !list.is_empty() && bin > 1 {
                 binmap[bin / 32] |= 1 << (bin % 32);
@@ -278,9 +286,8 @@ impl Writer {
         }
     }
 
-    fn parameters(&mut self, plan: &Plan) {
+    fn parameters(&mut self, at: u64, plan: &Plan) {
         let offsets = self.version.parameters();
-        let at = plan::PARAMETERS;
         for (index, word) in [131_072, 131_072, 131_072, 8, 0].into_iter().enumerate() {
             self.image.put_word(at + index as u64 * 8, word);
         }
