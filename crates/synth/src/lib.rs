@@ -76,6 +76,8 @@ pub struct Recipe {
     pub foreign_sbrk: bool,
     /// Whether the program moved the break behind the top chunk, so that top cannot be given back.
     pub break_moved: bool,
+    /// How many mmapped pieces the main arena goes on in, because its break was blocked.
+    pub mmapped_pieces: usize,
     /// How many chunks have a mapping of their own.
     pub mmapped: usize,
 }
@@ -93,6 +95,7 @@ impl Recipe {
             secondary_heaps: dice.below(4) as usize,
             foreign_sbrk: dice.chance(40),
             break_moved: dice.chance(20),
+            mmapped_pieces: if dice.chance(30) { 1 + dice.below(6) as usize } else { 0 },
             mmapped: dice.below(4) as usize,
         }
     }

@@ -76,6 +76,14 @@ impl Writer {
             if arena.is_main {
                 let start = arena.stretches[0].base;
                 self.map(start, round_up(plan.system_break, PAGE), "[heap]");
+                let pieces = || arena.stretches.iter().filter(|stretch| !stretch.of_break);
+                let ends = (pieces().map(|piece| piece.base).min(), pieces().map(|piece| piece.end).max());
+                if let (Some(start), Some(end)) = ends {
+                    // Side by side, the kernel merges them; a foreign page may follow.
+                    let foreign = PAGE * self.dice.below(3);
+                    self.map(start, end + foreign, "");
+                    self.rubbish(end, end + foreign);
+                }
                 continue;
             }
             for stretch in &arena.stretches {
@@ -136,15 +144,16 @@ impl Writer {
                 self.set(stretch.last + 24, PREV_INUSE);
             }
         }
-        if stretch.ending == Ending::MovedBreak {
-            let behind = arena.stretches.iter().map(|other| other.base).find(|base| *base > stretch.base);
-            self.rubbish(stretch.end, behind.unwrap_or(stretch.end));
-        }
+        self.rubbish(stretch.end, stretch.foreign_end);
     }
 
     fn arena(&mut self, arena: &Arena, next: u64) {
         let bins = arena.address + self.version.bins_offset();
         self.set(arena.address + self.version.top_offset(), arena.top().0);
+        if arena.stretches.iter().any(|stretch| arena.is_main && !stretch.of_break) {
+            // flags: the arena is not contiguous any more
+            self.image.put(arena.address + 4, &2u32.to_le_bytes());
+        }
         let chunks = || arena.stretches.iter().flat_map(|stretch| &stretch.chunks);
         let mut lists: Vec<Vec<Chunk>> = vec![Vec::new(); 128];
         for chunk in chunks().filter(|chunk| chunk.state == Use::Free) {
@@ -339,8 +348,12 @@ mod tests {
     fn sizes_lead_from_the_first_chunk_to_top() {
         for version in VERSIONS {
             for seed in 0..10 {
-                let recipe =
-                    Recipe { foreign_sbrk: false, secondary_heaps: 0, ..Recipe::from_seed(version, seed) };
+                let recipe = Recipe {
+                    foreign_sbrk: false,
+                    secondary_heaps: 0,
+                    mmapped_pieces: 0,
+                    ..Recipe::from_seed(version, seed)
+                };
                 let heap = fabricate(&recipe);
                 let top = heap.image.word(heap.main_arena + version.top_offset()).unwrap();
                 let (_, free, free_bytes) = walk(&heap, heap.mappings[0].start, top);
