@@ -1,1 +1,11 @@
-fn main() {}
+//! strandline: accounts for every resident byte of a process on exactly one row, predicts what each
+//! remedy gives back, applies it, and prints predicted beside actual.
+//!
+//! This file only starts the command line and hands its exit status on.
+
+mod cli;
+mod report;
+
+fn main() -> std::process::ExitCode {
+    cli::run()
+}

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::harness::{Outcome, Result, Subject, skipped, strandline};
+use crate::support::{Outcome, Result, Subject, skipped, strandline};
 
 /// RSS of smaps_rollup, in bytes: the kernel's own sum over the page tables.
 fn rss_bytes(pid: i32) -> Result<u64> {

@@ -4,7 +4,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::harness::{
+use crate::support::{
     Outcome, Subject, for_each, invariants, repetitions, skipped,
     strandline::{self, Run},
 };
@@ -113,7 +113,7 @@ fn a_kernel_thread() -> Outcome {
 }
 
 /// `sh -c 'COMMAND'` with strandline as $0; `$$` is the shell's id, and after exec strandline's own.
-fn in_shell(script: &str) -> crate::harness::Result<Run> {
+fn in_shell(script: &str) -> crate::support::Result<Run> {
     let mut shell = Command::new("sh");
     shell.args(["-c", script, env!("CARGO_BIN_EXE_strandline")]);
     strandline::run_command(shell)

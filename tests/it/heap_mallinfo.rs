@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{Libc, Outcome, Subject, for_each, invariants::MALLINFO, repetitions, strandline};
+use crate::support::{Libc, Outcome, Subject, for_each, invariants::MALLINFO, repetitions, strandline};
 
 /// A random program: its seed, its options, its environment, its libc.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Case {
         self
     }
 
-    pub fn start(&self) -> crate::harness::Result<Subject> {
+    pub fn start(&self) -> crate::support::Result<Subject> {
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         Subject::start_with(&self.libc, "random_heap", &arguments, &self.variables)
     }

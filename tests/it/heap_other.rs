@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::{Libc, Outcome, Subject, skipped, strandline, subject};
+use crate::support::{Libc, Outcome, Subject, skipped, strandline, subject};
 use crate::heap_mallinfo::same;
 
 /// Where Debian puts libraries.

@@ -1,8 +1,8 @@
 //! What `malloc_trim(0)` is predicted to give back, against what the subject's own call gives back
 //! as the kernel counts it, and against what `reclaim` does: no byte of difference.
 
-use crate::harness::{Libc, Outcome, Subject, for_each, strandline, subject};
 use crate::heap_mallinfo::{Case, SETTINGS, same, seeds};
+use crate::support::{Libc, Outcome, Subject, for_each, strandline, subject};
 
 /// strandline predicts, the subject trims itself.
 fn predicted_is_given_back(case: &Case) -> Outcome {

@@ -1,7 +1,7 @@
 //! Contents of the target's memory reach no output: a marker stands everywhere in a subject, and in
 //! the damaged words of another one's heap, and no byte of it may come back.
 
-use crate::harness::{Libc, Outcome, Subject, for_each, strandline};
+use crate::support::{Libc, Outcome, Subject, for_each, strandline};
 
 const MARKER: &str = "STRANDSECRETLINE";
 
@@ -25,7 +25,7 @@ fn traces() -> Vec<String> {
 }
 
 /// Everything strandline can say about a process that has no part in it.
-fn outputs(pid: &str) -> crate::harness::Result<Vec<(String, String)>> {
+fn outputs(pid: &str) -> crate::support::Result<Vec<(String, String)>> {
     let commands: [&[&str]; 6] = [
         &["explain", pid],
         &["explain", "--rows", "all", pid],

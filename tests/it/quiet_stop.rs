@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::harness::{Outcome, Result, Subject, repetitions, strandline, subject};
+use crate::support::{Outcome, Result, Subject, repetitions, strandline, subject};
 
 /// State letter and tracer of a process.
 fn state(pid: i32) -> Result<(char, i32)> {
@@ -55,7 +55,7 @@ fn look_often(subject: &Subject, times: u64) -> Result<u64> {
         let run = strandline::run(&["explain", "--json", &subject.pid_text()])?;
         match run.status {
             Some(0) => {
-                crate::harness::invariants::hold(&serde_json::from_str(&run.stdout)?)?;
+                crate::support::invariants::hold(&serde_json::from_str(&run.stdout)?)?;
                 documents += 1;
             }
             Some(3) if run.stderr.lines().count() == 1 && !run.stderr.contains("panicked") => {}
@@ -130,7 +130,7 @@ fn a_process_that_ends_meanwhile() -> Outcome {
         subject.finish()?;
         let run = looker.join().map_err(|_| "the thread failed")??;
         match run.status {
-            Some(0) => crate::harness::invariants::hold(&serde_json::from_str(&run.stdout)?)?,
+            Some(0) => crate::support::invariants::hold(&serde_json::from_str(&run.stdout)?)?,
             Some(3) if run.stderr.lines().count() == 1 && !run.stderr.contains("panicked") => {}
             _ => return Err(run.summary().into()),
         }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use strandline_synth::{Heap, Places, Recipe, Version, fabricate};
 
-use crate::harness::{Libc, Outcome, Result, Subject, for_each, repetitions, skipped, subject};
+use crate::support::{Libc, Outcome, Result, Subject, for_each, repetitions, skipped, subject};
 
 /// The program, linked statically, without address randomisation.
 fn adopt(program: &Path, file: Option<&Path>) -> Result<Subject> {

@@ -12,11 +12,27 @@
 
 #![forbid(unsafe_code)]
 
+pub mod alloc;
 pub mod caveat;
+pub mod elf;
+pub mod environment;
 pub mod error;
+pub mod explain;
 pub mod facts;
+pub mod layout;
+pub mod ledger;
 pub mod map;
 pub mod memory;
+pub mod namespaces;
+pub mod pages;
+pub mod procfs;
+pub mod recognise;
+pub mod remedy;
+pub mod smaps;
+pub mod stacks;
+pub mod target;
+pub mod unwind;
+pub mod verdict;
 
 pub use caveat::Caveat;
 pub use error::Error;

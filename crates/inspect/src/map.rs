@@ -72,14 +72,26 @@ impl AddressSpace {
     /// Parses the text of /proc/PID/maps. Lines that are not of its form, and lines that overlap or
     /// go back in address order, are left out and counted.
     pub fn parse(text: &[u8]) -> (Self, usize) {
+        let lines = text.split(|&b| b == b'\n').filter(|line| !line.is_empty());
+        let mut unparsed = 0;
+        let parsed = lines.filter_map(|line| {
+            let mapping = parse_line(line);
+            unparsed += usize::from(mapping.is_none());
+            mapping
+        });
+        let (space, bad) = Self::from_mappings(parsed);
+        (space, bad + unparsed)
+    }
+
+    /// Takes mappings in address order; those that overlap or go back are left out and counted.
+    pub fn from_mappings(all: impl IntoIterator<Item = Mapping>) -> (Self, usize) {
         let mut mappings: Vec<Mapping> = Vec::new();
         let mut bad = 0;
-        for line in text.split(|&b| b == b'\n').filter(|line| !line.is_empty()) {
-            match parse_line(line) {
-                Some(mapping) if mappings.last().is_none_or(|last| last.end <= mapping.start) => {
-                    mappings.push(mapping);
-                }
-                _ => bad += 1,
+        for mapping in all {
+            if mappings.last().is_none_or(|last| last.end <= mapping.start) {
+                mappings.push(mapping);
+            } else {
+                bad += 1;
             }
         }
         (Self { mappings }, bad)

@@ -12,6 +12,16 @@ pub trait Memory: Sync {
         if got == buffer.len() { Ok(()) } else { Err(Unreadable { address, wanted: buffer.len(), got }) }
     }
 
+    /// Reads two words at each of `addresses`; `None` where they cannot be read.
+    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+        let pair = |&address: &u64| {
+            let mut bytes = [0; 16];
+            self.read(address, &mut bytes).ok()?;
+            Some((word_at(&bytes, 0)?, word_at(&bytes, 8)?))
+        };
+        addresses.iter().map(pair).collect()
+    }
+
     /// Reads a little-endian 64-bit word.
     fn read_word(&self, address: u64) -> Result<u64, Unreadable> {
         let mut bytes = [0; 8];

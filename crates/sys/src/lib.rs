@@ -12,8 +12,12 @@ compile_error!("strandline reads x86-64 Linux processes; other targets are not s
 pub mod host;
 pub mod memory;
 pub mod pagemap;
+pub mod process;
 pub mod ptrace;
+pub mod registers;
+pub mod rseq;
 pub mod signal;
+pub mod xstate;
 
 use std::io;
 

@@ -86,3 +86,73 @@ pub fn scan(
     let filled = crate::check(filled.into())? as usize;
     Ok((filled.min(regions.len()), argument.walk_end))
 }
+
+/// The bits of an 8-byte entry of /proc/PID/pagemap (the kernel's
+/// `Documentation/admin-guide/mm/pagemap.rst`).
+pub mod entry {
+    /// The page is in memory.
+    pub const PRESENT: u64 = 1 << 63;
+    /// The page was swapped out, or its entry is another special one (migration, guard, marker).
+    pub const SWAPPED: u64 = 1 << 62;
+    /// The page is of a file or of shared memory.
+    pub const FILE: u64 = 1 << 61;
+    /// A guard region (Linux 6.15): no page, and none may come.
+    pub const GUARD: u64 = 1 << 58;
+    /// The page is mapped once only (Linux 4.2). Never set for the kernel's shared pages of zeros.
+    pub const EXCLUSIVE: u64 = 1 << 56;
+    /// The page frame number of a present page; swap type (bits 0–4) and offset otherwise. Zero for
+    /// readers without CAP_SYS_ADMIN.
+    pub const FRAME: u64 = (1 << 55) - 1;
+}
+
+/// Page frames of the kernel's shared pages of zeros, which smaps does not count as resident.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZeroFrames {
+    /// The small page's frame; `None` where frames are hidden from this user.
+    pub page: Option<u64>,
+    /// The huge page's first frame; `None` where hidden or where the kernel uses none.
+    pub huge: Option<u64>,
+}
+
+/// Frames in a huge page of 2 MiB.
+const HUGE_FRAMES: u64 = 512;
+const HUGE_BYTES: usize = 2 << 20;
+
+/// Finds the frames of the kernel's zero pages: reads from fresh memory of this process, which maps
+/// them, and looks them up in its own pagemap.
+pub fn zero_frames() -> io::Result<ZeroFrames> {
+    let own = File::open("/proc/self/pagemap")?;
+    let page = first_touch_frame(&own, libc::MADV_NOHUGEPAGE)?;
+    let huge = first_touch_frame(&own, libc::MADV_HUGEPAGE)?;
+    // Where the small page was mapped in both cases, huge zero pages are off or none was free.
+    let huge = huge.filter(|frame| Some(*frame) != page && frame % HUGE_FRAMES == 0);
+    Ok(ZeroFrames { page, huge })
+}
+
+/// The frame that a first read maps at the start of an aligned huge page's worth of fresh memory.
+fn first_touch_frame(own: &File, advice: libc::c_int) -> io::Result<Option<u64>> {
+    use std::os::unix::fs::FileExt;
+
+    let length = 2 * HUGE_BYTES;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new private mapping anywhere; it touches no memory that exists.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let aligned = (base as usize).next_multiple_of(HUGE_BYTES);
+    // SAFETY: base..base+length is the mapping made above; advice only changes how it is backed.
+    // Its failure (no huge pages in this kernel) leaves small pages, which the caller sees.
+    let _ = unsafe { libc::madvise(base, length, advice) };
+    // SAFETY: `aligned` lies within the readable mapping, at least HUGE_BYTES before its end.
+    let _ = unsafe { std::ptr::read_volatile(aligned as *const u8) };
+    let mut bytes = [0; 8];
+    let read = own.read_exact_at(&mut bytes, aligned as u64 / crate::host::page_bytes() * 8);
+    // SAFETY: unmaps exactly the mapping made above, to which no reference exists.
+    unsafe { libc::munmap(base, length) };
+    read?;
+    let value = u64::from_le_bytes(bytes);
+    // A page mapped once is this process's own: the kernel gave a real page, not the zero page.
+    let shared = value & (entry::PRESENT | entry::EXCLUSIVE) == entry::PRESENT;
+    Ok(Some(value & entry::FRAME).filter(|&frame| shared && frame != 0))
+}

@@ -1,0 +1,53 @@
+//! Has one process call malloc_trim once: `reclaim_once PID WAIT_SECONDS [LOCK_ADDRESS]…`, the
+//! addresses in hexadecimal. With `--thread TID` first, through that thread only.
+
+use std::time::Duration;
+
+use strandline_inspect::elf::Object;
+use strandline_inspect::map::AddressSpace;
+use strandline_inspect::remedy::malloc_trim::{self, Applied, TrimRequest};
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> std::process::ExitCode {
+    match run() {
+        Ok(applied) => {
+            println!("{applied:?}");
+            std::process::ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::ExitCode::from(3)
+        }
+    }
+}
+
+fn run() -> Result<Applied, Failure> {
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut thread = None;
+    if arguments.first().is_some_and(|first| first == "--thread") {
+        thread = Some(arguments.get(1).ok_or("--thread needs a TID")?.parse()?);
+        arguments.drain(..2);
+    }
+    let pid: i32 = arguments.first().ok_or("usage: reclaim_once PID WAIT [LOCK]…")?.parse()?;
+    let wait: f64 = arguments.get(1).ok_or("WAIT is missing")?.parse()?;
+    let locks: Result<Vec<u64>, _> = arguments.iter().skip(2).map(|a| u64::from_str_radix(a, 16)).collect();
+    let (space, _) = AddressSpace::parse(&std::fs::read(format!("/proc/{pid}/maps"))?);
+    let libc = space
+        .mappings()
+        .iter()
+        .find(|m| m.permissions.execute && m.name.contains("/libc.so"))
+        .ok_or("no libc is mapped")?;
+    let libc = Object::open(pid, &space, libc)?;
+    let heaps = space.mappings().iter().filter(|m| m.is_private_anonymous()).map(|m| m.start..m.end);
+    let request = TrimRequest {
+        function: libc.symbol_address("malloc_trim").ok_or("no malloc_trim")?,
+        libc: &libc,
+        locks: locks?,
+        heaps: heaps.collect(),
+        wait: Duration::try_from_secs_f64(wait)?,
+        watch: Duration::ZERO,
+        thread,
+    };
+    Ok(malloc_trim::apply(pid, &request)?)
+}

@@ -1,0 +1,97 @@
+//! Chunks that are mappings of their own: large blocks, given to the kernel as soon as freed.
+//!
+//! Nothing lists them. Each starts a page with the words (0, size | IS_MMAPPED), also where memalign
+//! moved the block itself (the header at the mapping's start stays). malloc's own counters say how
+//! many there are and how many bytes they span: the search ends when both are met, and a difference
+//! is a caveat.
+
+use crate::layout::glibc as layout;
+use crate::ledger::range::PAGE_BYTES;
+use crate::memory::Memory;
+
+/// The length of the mapping that starts at `page` with the words `pair`, if it is a chunk's;
+/// `limit` is where it must have ended.
+pub fn chunk_bytes(pair: (u64, u64), page: u64, limit: u64) -> Option<u64> {
+    let (offset, head) = pair;
+    // Up to 2.42 the word before the size is 0 at a mapping's start; in 2.43 its lowest bit tells
+    // huge pages (malloc.c, MMAP_HP).
+    if offset > 1 || head & layout::SIZE_BITS != layout::IS_MMAPPED {
+        return None;
+    }
+    // The size is that of the whole mapping; in 2.43 it leaves out the last 16 bytes
+    // (malloc.c, mmap_set_chunk).
+    let bytes = (head & !layout::SIZE_BITS).checked_next_multiple_of(PAGE_BYTES)?;
+    let missing = bytes - (head & !layout::SIZE_BITS);
+    (bytes > 0 && (missing == 0 || missing == layout::FENCEPOST_BYTES) && bytes <= limit.checked_sub(page)?)
+        .then_some(bytes)
+}
+
+/// Pages whose first words are asked for at once.
+const BATCH: usize = 512;
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Start and end of each, in the order found.
+    pub chunks: Vec<(u64, u64)>,
+    /// Their bytes, resident or not.
+    pub bytes: u64,
+    /// Pages whose first words were read.
+    pub pages_read: u64,
+}
+
+/// Looks through `places` (a mapping piece's end, and its resident runs) for the `count` chunks of
+/// `bytes` bytes that malloc says there are.
+pub fn find(memory: &dyn Memory, places: &[(u64, Vec<(u64, u64)>)], count: u64, bytes: u64) -> Found {
+    let mut found = Found::default();
+    for (limit, runs) in places {
+        let mut next = 0;
+        for &(from, to) in runs {
+            let mut page = from.max(next);
+            let mut batch = 1;
+            while page < to {
+                if found.chunks.len() as u64 == count && found.bytes == bytes {
+                    return found;
+                }
+                let pages: Vec<u64> = (page..to).step_by(PAGE_BYTES as usize).take(batch).collect();
+                found.pages_read += pages.len() as u64;
+                let pairs = memory.read_pairs(&pages);
+                let hit = pages
+                    .iter()
+                    .zip(&pairs)
+                    .find_map(|(&at, pair)| Some((at, chunk_bytes((*pair)?, at, *limit)?)));
+                match hit {
+                    Some((at, length)) => {
+                        found.chunks.push((at, at + length));
+                        found.bytes += length;
+                        next = at + length;
+                        page = next;
+                        // Such mappings lie side by side: most likely the next one starts right here.
+                        batch = 1;
+                    }
+                    None => {
+                        page += pages.len() as u64 * PAGE_BYTES;
+                        batch = BATCH;
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_told_from_data() {
+        assert_eq!(chunk_bytes((0, 0x21002), 0x1000, 0x100_0000), Some(0x21000));
+        assert_eq!(chunk_bytes((0, 0x20ff2), 0x1000, 0x100_0000), Some(0x21000), "2.43");
+        assert_eq!(chunk_bytes((0, 0x21001), 0x1000, 0x100_0000), None, "another flag");
+        assert_eq!(chunk_bytes((7, 0x21002), 0x1000, 0x100_0000), None);
+        assert_eq!(chunk_bytes((0, 0x21002), 0x1000, 0x1_0000), None, "longer than its mapping");
+        assert_eq!(chunk_bytes((0, u64::MAX & !5), 0x1000, u64::MAX), None);
+        assert_eq!(chunk_bytes((0, 2), 0x1000, u64::MAX), None);
+    }
+}

@@ -1,0 +1,165 @@
+//! The address ranges of each arena, ready to be walked.
+
+use super::locate::{Arena, Parameters};
+use super::walk::{Region, Shape, Top};
+use crate::alloc::Context;
+use crate::layout::glibc as layout;
+use crate::ledger::range::PAGE_BYTES;
+use crate::map::Mapping;
+
+/// A region and the arena (its index) that it belongs to.
+pub struct Owned {
+    /// The region.
+    pub region: Region,
+    /// Index of the arena.
+    pub arena: usize,
+}
+
+/// The size of the chunk at `address`, from its header; 0 where it cannot be read.
+fn chunk_bytes(context: &Context<'_>, address: u64) -> u64 {
+    let head = address.checked_add(8).and_then(|at| context.memory.read_word(at).ok());
+    head.unwrap_or(0) & !layout::SIZE_BITS
+}
+
+/// The regions of all arenas, in address order.
+pub fn of_arenas(context: &Context<'_>, arenas: &[Arena], parameters: Option<&Parameters>) -> Vec<Owned> {
+    let mut all = Vec::new();
+    for (index, arena) in arenas.iter().enumerate() {
+        let top = Top { address: arena.top, bytes: chunk_bytes(context, arena.top) };
+        let regions =
+            if arena.main { main(context, arena, top, parameters) } else { secondary(context, arena, top) };
+        all.extend(regions.into_iter().map(|region| Owned { region, arena: index }));
+    }
+    all.sort_by_key(|owned| owned.region.start);
+    // Two arenas cannot own one byte: a damaged list that says so loses its later range.
+    let mut end = 0;
+    all.retain(|owned| {
+        let apart = owned.region.start >= end;
+        end = end.max(owned.region.end);
+        apart
+    });
+    all
+}
+
+fn secondary(context: &Context<'_>, arena: &Arena, top: Top) -> Vec<Region> {
+    let regions = arena.heaps.iter().map(|&(start, end, first)| Region {
+        start,
+        end,
+        first: Some(first),
+        shape: Shape::Heap,
+        main: false,
+        top: (start..end).contains(&top.address).then_some(top),
+        break_at_top: false,
+        trim_unit_bytes: PAGE_BYTES,
+        locked: is_locked(context, start),
+    });
+    regions.collect()
+}
+
+fn is_locked(context: &Context<'_>, address: u64) -> bool {
+    context.space.find(address).is_some_and(|mapping| (context.is_locked)(mapping.start))
+}
+
+fn main(context: &Context<'_>, arena: &Arena, top: Top, parameters: Option<&Parameters>) -> Vec<Region> {
+    let mut regions = Vec::new();
+    let base = parameters.map_or_else(|| context.start_brk.unwrap_or(0), |p| p.sbrk_base);
+    let break_end = break_end(context, base);
+    let trim_unit_bytes = parameters.map_or(0, |p| p.thp_pagesize).max(PAGE_BYTES);
+    let locked = is_locked(context, base);
+    if let Some(break_end) = break_end {
+        let top_end = top.address.saturating_add(top.bytes);
+        let top_here = (base..break_end).contains(&top.address)
+            && top_end <= break_end
+            && top.bytes >= layout::MIN_CHUNK_BYTES;
+        regions.push(Region {
+            start: base,
+            end: if top_here { top_end } else { break_end },
+            first: Some(base.next_multiple_of(layout::ALIGNMENT)),
+            shape: Shape::Brk,
+            main: true,
+            top: top_here.then_some(top),
+            break_at_top: top_end == break_end,
+            trim_unit_bytes,
+            locked,
+        });
+    }
+    if !arena.noncontiguous && break_end.is_some() {
+        return regions;
+    }
+    let known_bytes: u64 = regions.iter().map(|r| r.end - r.start).sum();
+    if arena.system_mem > known_bytes {
+        for mapping in piece_mappings(context, arena, &regions) {
+            let top_here = mapping.contains(top.address);
+            regions.push(Region {
+                start: mapping.start,
+                end: mapping.end,
+                first: None,
+                shape: Shape::Pieces,
+                main: true,
+                top: top_here.then_some(top),
+                break_at_top: false,
+                trim_unit_bytes,
+                locked: (context.is_locked)(mapping.start),
+            });
+        }
+    }
+    regions
+}
+
+/// Where the memory grown by brk from `base` on ends: the mappings named `[heap]`, which other
+/// protections may have cut into pieces. `None` where `base` is not in it.
+fn break_end(context: &Context<'_>, base: u64) -> Option<u64> {
+    let mut end = None;
+    if base == 0 {
+        return end;
+    }
+    for mapping in context.space.mappings() {
+        let is_heap = mapping.name == "[heap]" && mapping.end > base;
+        if is_heap && (mapping.contains(base) || end == Some(mapping.start)) {
+            end = Some(mapping.end);
+        }
+    }
+    end
+}
+
+/// The most free chunks that are asked where they stand.
+const MOST_CHUNKS_ASKED: usize = 4096;
+
+/// The mappings in which the main arena goes on: those of its top and of its free chunks.
+///
+/// A piece that holds no free chunk lies in most cases beside one that does, in the same mapping; the
+/// sum of all pieces against `system_mem` shows whether one was missed.
+fn piece_mappings<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region]) -> Vec<&'a Mapping> {
+    let mut found: Vec<&Mapping> = Vec::new();
+    let mut take = |address: u64| {
+        let is_known = known.iter().any(|r| (r.start..r.end).contains(&address));
+        let mapping = context
+            .space
+            .find(address)
+            .filter(|m| m.is_private_anonymous() && m.permissions.write && m.name != "[heap]");
+        if let Some(mapping) = mapping.filter(|_| !is_known)
+            && !found.iter().any(|m| m.start == mapping.start)
+        {
+            found.push(mapping);
+        }
+    };
+    take(arena.top);
+    let mut asked = 0;
+    for &(first, last) in &arena.bins {
+        take(first);
+        take(last);
+        let mut chunk = first;
+        while asked < MOST_CHUNKS_ASKED {
+            asked += 1;
+            // fd of a free chunk: the next one of its bin, or the bin itself in the arena.
+            let Ok(next) = context.memory.read_word(chunk.saturating_add(16)) else { break };
+            if next == first || (arena.address..arena.address + 4096).contains(&next) {
+                break;
+            }
+            take(next);
+            chunk = next;
+        }
+    }
+    found.sort_by_key(|mapping| mapping.start);
+    found
+}

@@ -1,0 +1,516 @@
+//! Walks one range of an arena from chunk to chunk, in address order, and claims every byte of it.
+//!
+//! The size word at the front of a chunk leads to the next one, whose lowest bit says whether the
+//! chunk before it is in use. Chunks in fastbins and thread caches look in use; they are known by
+//! address beforehand ([`Lists`]). A size that cannot be true ends the chain: the walk then looks
+//! for the next place from where a long run of chunks makes sense, and says how many bytes it
+//! skipped. It never goes back, so it always ends.
+
+use super::lists::{Held, Lists};
+use crate::layout::glibc as layout;
+use crate::ledger::fold::{Block, Class, Fold};
+use crate::ledger::range::{PAGE_BYTES, RangePages, page_of, page_up};
+use crate::ledger::window::Window;
+use crate::memory::Memory;
+
+/// How a range came to the arena, which decides how it ends and where it may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// The main arena on brk; other users of sbrk may have left gaps in it.
+    Brk,
+    /// A heap of a secondary arena.
+    Heap,
+    /// Mappings the main arena goes on in where brk was blocked; other mappings may lie between.
+    Pieces,
+}
+
+/// The top chunk of an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Top {
+    /// Its address.
+    pub address: u64,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// One contiguous range of an arena.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// The first chunk; what stands before it (`heap_info`, `malloc_state`) is metadata. `None`
+    /// where it has to be looked for.
+    pub first: Option<u64>,
+    /// How it came to the arena.
+    pub shape: Shape,
+    /// Whether it is of the main arena.
+    pub main: bool,
+    /// The arena's top chunk, where it lies in this range.
+    pub top: Option<Top>,
+    /// Whether the break stands at the end of the top chunk, so that trimming can lower it.
+    pub break_at_top: bool,
+    /// Trimming lowers the break in steps of this (a huge page under `glibc.malloc.hugetlb`).
+    pub trim_unit_bytes: u64,
+    /// Whether the mapping is locked: the kernel refuses to drop its pages.
+    pub locked: bool,
+}
+
+/// What a walk counted. Bytes are of address space, resident or not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Bytes in chunks in use.
+    pub live_bytes: u64,
+    /// Chunks in use.
+    pub live_chunks: u64,
+    /// Chunks in bins.
+    pub bin_chunks: u64,
+    /// Bytes in chunks in bins.
+    pub bin_bytes: u64,
+    /// Chunks in fastbins.
+    pub fast_chunks: u64,
+    /// Bytes in chunks in fastbins.
+    pub fast_bytes: u64,
+    /// Bytes in chunks in thread caches.
+    pub cached_bytes: u64,
+    /// Bytes of the top chunk.
+    pub top_bytes: u64,
+    /// Bytes of other users of the range.
+    pub foreign_bytes: u64,
+    /// Bytes skipped because the chain made no sense.
+    pub unread_bytes: u64,
+    /// How often the chain made no sense, and where it did so first.
+    pub damages: u64,
+    /// The first such place.
+    pub first_damage: Option<u64>,
+    /// Pages that trimming itself brings in (see [`Walker::close_run`]).
+    pub touched_pages: u64,
+    /// Mmapped chunks met between pieces: number.
+    pub mmapped_chunks: u64,
+    /// Mmapped chunks met between pieces: bytes.
+    pub mmapped_bytes: u64,
+}
+
+impl Counts {
+    /// Adds another part's counts.
+    pub fn add(&mut self, other: &Self) {
+        self.live_bytes += other.live_bytes;
+        self.live_chunks += other.live_chunks;
+        self.bin_chunks += other.bin_chunks;
+        self.bin_bytes += other.bin_bytes;
+        self.fast_chunks += other.fast_chunks;
+        self.fast_bytes += other.fast_bytes;
+        self.cached_bytes += other.cached_bytes;
+        self.top_bytes += other.top_bytes;
+        self.foreign_bytes += other.foreign_bytes;
+        self.unread_bytes += other.unread_bytes;
+        self.damages += other.damages;
+        self.first_damage = self.first_damage.or(other.first_damage);
+        self.touched_pages += other.touched_pages;
+        self.mmapped_chunks += other.mmapped_chunks;
+        self.mmapped_bytes += other.mmapped_bytes;
+    }
+}
+
+/// A folded part of a region: it starts and ends at chunk boundaries with no free run open.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The folded claims.
+    pub block: Block,
+    /// What was counted in it.
+    pub counts: Counts,
+}
+
+/// Chunks that must make sense one after the other before a place is believed to start one.
+const CHAIN: usize = 12;
+/// Reads outside the window that all searches of one walk may cost together, some 0.1 s.
+const MOST_FAR_READS: u32 = 200_000;
+
+/// The free run under way: free chunks side by side that consolidation would merge.
+struct Run {
+    start: u64,
+    has_fast: bool,
+    first_is_bin: bool,
+}
+
+/// A walk through one region.
+pub struct Walker<'a> {
+    region: &'a Region,
+    lists: &'a Lists,
+    window: Window<'a>,
+    fold: Fold<'a>,
+    at: u64,
+    run: Option<Run>,
+    counts: Counts,
+    far_reads: u32,
+    done: bool,
+}
+
+impl<'a> Walker<'a> {
+    /// A walk that starts at the chunk boundary `at`.
+    pub fn new(
+        region: &'a Region,
+        lists: &'a Lists,
+        memory: &'a dyn Memory,
+        pages: &'a RangePages,
+        at: u64,
+    ) -> Self {
+        Self {
+            region,
+            lists,
+            window: Window::new(memory, pages, at),
+            fold: Fold::new(at, pages),
+            at,
+            run: None,
+            counts: Counts::default(),
+            far_reads: 0,
+            done: at >= region.end,
+        }
+    }
+
+    /// A walk from the region's start, metadata included.
+    pub fn from_start(
+        region: &'a Region,
+        lists: &'a Lists,
+        memory: &'a dyn Memory,
+        pages: &'a RangePages,
+    ) -> Self {
+        let mut walker = Self::new(region, lists, memory, pages, region.start);
+        match region.first {
+            Some(first) => {
+                walker.window.advance(first.saturating_sub(1).max(region.start));
+                walker.fold.claim_to(first, Class::Metadata);
+                walker.at = first;
+            }
+            None => walker.section(region.start),
+        }
+        walker
+    }
+
+    /// A walk from the first believable chunk boundary at or behind `from` that follows a chunk in
+    /// use; `None` where there is none.
+    pub fn somewhere_behind(
+        region: &'a Region,
+        lists: &'a Lists,
+        memory: &'a dyn Memory,
+        pages: &'a RangePages,
+        from: u64,
+    ) -> Option<Self> {
+        let mut scout = Self::new(region, lists, memory, pages, from);
+        scout.at = scout.seek(from, layout::ALIGNMENT)?;
+        scout.fold = Fold::new(scout.at, pages);
+        while !scout.done {
+            if scout.step() {
+                let at = scout.at;
+                scout.fold = Fold::new(at, pages);
+                scout.counts = Counts::default();
+                return Some(scout);
+            }
+        }
+        None
+    }
+
+    /// Where the walk is.
+    pub fn position(&self) -> u64 {
+        self.at
+    }
+
+    /// Whether the end of the region was reached.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Target memory read.
+    pub fn bytes_read(&self) -> u64 {
+        self.window.bytes_read()
+    }
+
+    /// Resident bytes that could not be read.
+    pub fn unreadable_bytes(&self) -> u64 {
+        self.window.unreadable_bytes()
+    }
+
+    /// Walks to the first boundary behind a chunk in use that is at least `at_least_bytes` on and at
+    /// or behind `until`, or to the end of the region, and returns what was walked.
+    pub fn walk(&mut self, at_least_bytes: u64, until: u64) -> Part {
+        while !self.done {
+            let boundary = self.step();
+            if boundary && self.at >= until && self.fold.claimed() >= at_least_bytes {
+                break;
+            }
+        }
+        Part { block: self.fold.cut(), counts: std::mem::take(&mut self.counts) }
+    }
+
+    /// Takes one step; true where it ended behind a chunk in use, with no run open.
+    #[inline]
+    fn step(&mut self) -> bool {
+        let at = self.at;
+        if at >= self.region.end {
+            self.close_run(at);
+            self.done = true;
+            return true;
+        }
+        if let Some(top) = self.region.top
+            && top.address == at
+        {
+            self.take_top(top);
+            return false;
+        }
+        let (_, head) = self.window.pair(at);
+        let bytes = head & !layout::SIZE_BITS;
+        if bytes < layout::MIN_CHUNK_BYTES {
+            self.take_fencepost(at, head);
+            return false;
+        }
+        if !self.is_plausible(at, head) {
+            self.take_damage(at);
+            return false;
+        }
+        let next = at + bytes;
+        let (_, next_head) = self.window.pair(next);
+        if next_head & layout::PREV_INUSE == 0 {
+            self.extend_run(at, next, bytes, false);
+            return false;
+        }
+        match self.lists.holder(at) {
+            Some(Held::Fastbin) => self.extend_run(at, next, bytes, true),
+            held => {
+                self.close_run(at);
+                return self.take_used(next, bytes, held);
+            }
+        }
+        false
+    }
+
+    fn take_used(&mut self, next: u64, bytes: u64, held: Option<Held>) -> bool {
+        self.at = next;
+        match held {
+            Some(Held::ThreadCache) => {
+                self.counts.cached_bytes += bytes;
+                self.fold.claim_to(next, Class::Cached);
+                return false;
+            }
+            Some(Held::Metadata) => self.fold.claim_to(next, Class::Metadata),
+            _ => self.fold.claim_live(next, 8),
+        }
+        self.counts.live_bytes += bytes;
+        self.counts.live_chunks += 1;
+        true
+    }
+
+    fn extend_run(&mut self, at: u64, next: u64, bytes: u64, fast: bool) {
+        let run = self.run.get_or_insert(Run { start: at, has_fast: false, first_is_bin: !fast });
+        run.has_fast |= fast;
+        let (chunks, sum) = if fast {
+            (&mut self.counts.fast_chunks, &mut self.counts.fast_bytes)
+        } else {
+            (&mut self.counts.bin_chunks, &mut self.counts.bin_bytes)
+        };
+        *chunks += 1;
+        *sum += bytes;
+        self.at = next;
+    }
+
+    /// Ends the free run at `end` and claims it, with what `malloc_trim(0)` gives back of it: after
+    /// consolidation, the whole pages behind the merged chunk's own header (malloc.c, mtrim).
+    ///
+    /// Consolidation clears fd_nextsize of the merged chunk. Where that word stands on a page that
+    /// was never touched, trimming brings one page in: it is counted, so that the prediction holds.
+    fn close_run(&mut self, end: u64) {
+        let Some(run) = self.run.take() else { return };
+        let trim_start = page_up(run.start + layout::CHUNK_STRUCT_BYTES);
+        let trim_end = page_of(end);
+        if self.region.locked || trim_start >= trim_end {
+            self.fold.claim_free(end, 0, 0);
+            return;
+        }
+        let next_size_word = run.start + 32;
+        if run.has_fast
+            && run.first_is_bin
+            && next_size_word % PAGE_BYTES == 0
+            && !self.window.pages().is_resident(next_size_word)
+        {
+            self.counts.touched_pages += 1;
+        }
+        self.fold.claim_free(end, trim_start, trim_end);
+    }
+
+    /// Claims the top chunk and the free run before it, which consolidation merges into it. The main
+    /// arena's top goes back by lowering the break, as far as malloc.c's systrim does.
+    fn take_top(&mut self, top: Top) {
+        let end = top.address.saturating_add(top.bytes).min(self.region.end);
+        self.window.advance(end - 1);
+        let start = self.run.take().map_or(top.address, |run| run.start);
+        let area = (end - start).saturating_sub(layout::MIN_CHUNK_BYTES + 1);
+        let extra = area - area % self.region.trim_unit_bytes.max(PAGE_BYTES);
+        if self.region.main && self.region.break_at_top && extra > 0 {
+            self.fold.claim_free(end, end - extra, end);
+        } else {
+            self.fold.claim_free(end, 0, 0);
+        }
+        self.counts.top_bytes += end - top.address;
+        self.section(end);
+    }
+
+    /// A chunk too small to be one: the end of a section, or damage.
+    fn take_fencepost(&mut self, at: u64, head: u64) {
+        let (next, rest) = (at + layout::FENCEPOST_BYTES, self.region.end - at);
+        let is_heap_end = self.region.shape == Shape::Heap
+            && (rest == 32 && head & !layout::SIZE_BITS == layout::FENCEPOST_BYTES
+                || rest == 16 && head & !layout::SIZE_BITS == 0);
+        let post = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
+        let is_double = self.region.shape != Shape::Heap
+            && head & !layout::NON_MAIN_ARENA & !layout::PREV_INUSE == layout::FENCEPOST_BYTES
+            && rest >= 32
+            && self.window.pair(next).1 == post;
+        if !is_heap_end && !is_double {
+            self.take_damage(at);
+            return;
+        }
+        self.close_run(at);
+        let end = if is_heap_end { self.region.end } else { at + 2 * layout::FENCEPOST_BYTES };
+        self.fold.claim_to(end, Class::Metadata);
+        self.counts.live_bytes += end - at;
+        self.section(end);
+    }
+
+    /// A section ended at `from`: the next one starts there or behind somebody else's bytes.
+    fn section(&mut self, from: u64) {
+        self.at = from;
+        if from >= self.region.end {
+            self.done = true;
+            return;
+        }
+        let step = if self.region.shape == Shape::Pieces { PAGE_BYTES } else { layout::ALIGNMENT };
+        let mut from = from;
+        loop {
+            let found = self.seek(from, step);
+            let upto = found.unwrap_or(self.region.end);
+            if let Some(chunk) = self.mmapped_before(from, upto) {
+                self.skip(chunk.0, Class::Foreign);
+                self.window.advance(chunk.1 - 1);
+                self.fold.claim_to(chunk.1, Class::Mmapped);
+                self.counts.mmapped_chunks += 1;
+                self.counts.mmapped_bytes += chunk.1 - chunk.0;
+                from = chunk.1;
+                self.at = from;
+                if from < self.region.end {
+                    continue;
+                }
+                self.done = true;
+                return;
+            }
+            self.skip(upto, Class::Foreign);
+            self.at = upto;
+            self.done = found.is_none();
+            return;
+        }
+    }
+
+    /// Between pieces, mappings of single chunks may lie: the first one in `from..upto`.
+    fn mmapped_before(&mut self, from: u64, upto: u64) -> Option<(u64, u64)> {
+        if self.region.shape != Shape::Pieces {
+            return None;
+        }
+        let runs: Vec<_> = self.window.pages().runs_in(page_up(from), upto).collect();
+        for page in runs.into_iter().flat_map(|(a, b)| (a..b).step_by(PAGE_BYTES as usize)) {
+            if self.far_reads >= MOST_FAR_READS {
+                return None;
+            }
+            let Some((pair, far)) = self.window.peek(page) else { continue };
+            self.far_reads += u32::from(far);
+            if let Some(bytes) = super::mmapped::chunk_bytes(pair, page, self.region.end) {
+                return Some((page, page + bytes));
+            }
+        }
+        None
+    }
+
+    fn skip(&mut self, upto: u64, class: Class) {
+        self.window.advance(upto.saturating_sub(1));
+        let bytes = upto.saturating_sub(self.fold.cursor());
+        match class {
+            Class::Foreign => self.counts.foreign_bytes += bytes,
+            _ => self.counts.unread_bytes += bytes,
+        }
+        self.fold.claim_to(upto, class);
+    }
+
+    /// The chain makes no sense at `at`: goes on where it does again.
+    fn take_damage(&mut self, at: u64) {
+        self.close_run(at);
+        self.counts.damages += 1;
+        self.counts.first_damage = self.counts.first_damage.or(Some(at));
+        let found = self.seek(at + layout::ALIGNMENT, layout::ALIGNMENT);
+        let upto = found.unwrap_or(self.region.end);
+        self.skip(upto, Class::Unread);
+        self.at = upto;
+        self.done = found.is_none();
+    }
+
+    /// The first place at or behind `from`, a multiple of `step`, where chunks make sense.
+    fn seek(&mut self, from: u64, step: u64) -> Option<u64> {
+        let mut at = from.checked_next_multiple_of(step)?;
+        while at + layout::MIN_CHUNK_BYTES <= self.region.end {
+            if self.region.top.is_some_and(|top| top.address == at) {
+                return Some(at);
+            }
+            if !self.window.pages().is_resident(at) {
+                // A chunk's header makes its page resident: go on at the next page that is.
+                let next = self.window.pages().runs_in(at, self.region.end).next()?.0;
+                at = self.top_before(at, next).unwrap_or_else(|| next.next_multiple_of(step));
+                continue;
+            }
+            let (_, head) = self.window.pair(at);
+            if head & layout::PREV_INUSE != 0 && self.is_plausible(at, head) && self.is_chain(at, head) {
+                return Some(at);
+            }
+            if self.far_reads >= MOST_FAR_READS {
+                return self.region.top.map(|top| top.address).filter(|&top| top > at);
+            }
+            at += step;
+        }
+        None
+    }
+
+    fn top_before(&self, from: u64, upto: u64) -> Option<u64> {
+        self.region.top.map(|top| top.address).filter(|top| (from..upto).contains(top))
+    }
+
+    fn is_chain(&mut self, at: u64, head: u64) -> bool {
+        let (mut at, mut head) = (at, head);
+        for _ in 0..CHAIN {
+            let bytes = head & !layout::SIZE_BITS;
+            let next = at + bytes;
+            if self.region.top.is_some_and(|top| top.address == next) {
+                return true;
+            }
+            let Some(((previous, next_head), far)) = self.window.peek(next) else { return false };
+            self.far_reads = self.far_reads.saturating_add(u32::from(far));
+            if next_head & layout::PREV_INUSE == 0 && previous != bytes {
+                return false;
+            }
+            if next_head & !layout::SIZE_BITS == layout::FENCEPOST_BYTES {
+                return self.region.end - next >= 2 * layout::FENCEPOST_BYTES;
+            }
+            if !self.is_plausible(next, next_head) {
+                return false;
+            }
+            (at, head) = (next, next_head);
+        }
+        true
+    }
+
+    /// Whether `head` can be the size word of a chunk at `at`.
+    #[inline]
+    fn is_plausible(&self, at: u64, head: u64) -> bool {
+        let bytes = head & !layout::SIZE_BITS;
+        bytes >= layout::MIN_CHUNK_BYTES
+            && bytes.is_multiple_of(layout::ALIGNMENT)
+            && bytes < self.region.end - at
+            && head & layout::IS_MMAPPED == 0
+            && (head & layout::NON_MAIN_ARENA == 0 || !self.region.main)
+    }
+}

@@ -1,0 +1,75 @@
+//! Allocator readers: what each byte of their ranges is.
+//!
+//! Every reader has the same shape: a [`Context`] in, a [`Reading`] out. It reads memory through the
+//! context only, claims address ranges and adds nothing up across them; the ledger does that.
+
+pub mod glibc;
+
+use crate::caveat::Caveat;
+use crate::facts;
+use crate::ledger::fold::Sums;
+use crate::map::AddressSpace;
+use crate::memory::Memory;
+
+/// What a reader may look at. All of it is of one frozen state.
+pub struct Context<'a> {
+    /// The target's memory.
+    pub memory: &'a dyn Memory,
+    /// Its mappings.
+    pub space: &'a AddressSpace,
+    /// The runs of resident anonymous pages in a range, cut to it.
+    pub resident: &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync),
+    /// The FS base of each thread that could be asked.
+    pub fs_bases: &'a [u64],
+    /// Where the data segment grown by brk starts.
+    pub start_brk: Option<u64>,
+    /// Whether the mapping that starts at an address is locked in memory.
+    pub is_locked: &'a dyn Fn(u64) -> bool,
+    /// Threads to walk with.
+    pub threads: usize,
+    /// Hears of bytes of address space walked.
+    pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+/// A contiguous address range that an allocator owns, folded.
+#[derive(Clone, Debug)]
+pub struct RangeClaim {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// Its resident bytes, by what stands on them.
+    pub sums: Sums,
+}
+
+/// What a reader found.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// The allocator, its arenas and its own figures.
+    pub allocator: facts::Allocator,
+    /// Ranges whose every byte is claimed.
+    pub claims: Vec<RangeClaim>,
+    /// Chunks that are mappings of their own: start and end.
+    pub mapped_chunks: Vec<(u64, u64)>,
+    /// What trimming would do.
+    pub trim: Option<TrimPlan>,
+    /// All-zero resident pages of the claimed ranges, as runs.
+    pub zero_runs: Vec<(u64, u64)>,
+    /// Target memory read.
+    pub bytes_read: u64,
+    /// What could not be read.
+    pub caveats: Vec<Caveat>,
+}
+
+/// What is needed to trim an allocator's heaps from outside, and what it will give back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrimPlan {
+    /// The object that holds the allocator's code: an address within one of its mappings.
+    pub object: u64,
+    /// The locks that the call takes.
+    pub locks: Vec<u64>,
+    /// The ranges the call works on.
+    pub heaps: Vec<(u64, u64)>,
+    /// What it gives back.
+    pub predicted_bytes: u64,
+}

@@ -1,0 +1,459 @@
+//! A mapped ELF object: where its functions are in the target, and its call frame information.
+//!
+//! Files are the target's own and may be made to attack a reader: they are opened without following
+//! the target into another file, read in pieces with a bound on each piece and on the whole, and
+//! nothing in them is trusted to be in range. Nothing here reads the target's memory, except the
+//! kernel's vDSO, which has no file.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use object::elf;
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, Sym};
+use object::read::{ReadCache, ReadRef};
+
+use crate::map::{AddressSpace, Mapping};
+use crate::memory::Memory;
+
+/// The largest file that is looked into, in bytes.
+pub const MOST_FILE_BYTES: u64 = 512 << 20;
+/// The largest table (symbols, strings, call frame information) that is read, in bytes.
+pub const MOST_TABLE_BYTES: u64 = 64 << 20;
+/// The largest vDSO that is read, in bytes.
+const MOST_VDSO_BYTES: u64 = 1 << 20;
+/// `O_NONBLOCK`: a target may have put a FIFO where a library was.
+const O_NONBLOCK: i32 = 0o4000;
+
+/// Why an object could not be looked into.
+#[derive(Debug, thiserror::Error)]
+pub enum ElfError {
+    /// No way to its file.
+    #[error("{path} mapped at {start:#x}: {source}; run as root, or with CAP_CHECKPOINT_RESTORE")]
+    Open {
+        /// The file, as the kernel named it.
+        path: String,
+        /// Where it is mapped.
+        start: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The path leads to another file by now.
+    #[error("{path} mapped at {start:#x} was replaced by another file; run as root to read the mapped one")]
+    Replaced {
+        /// The file, as the kernel named it.
+        path: String,
+        /// Where it is mapped.
+        start: u64,
+    },
+    /// It is not an ELF file of x86-64 that can be read.
+    #[error("{path} mapped at {start:#x} is no readable ELF file of x86-64: {detail}")]
+    Malformed {
+        /// The file, as the kernel named it.
+        path: String,
+        /// Where it is mapped.
+        start: u64,
+        /// What is wrong with it.
+        detail: &'static str,
+    },
+}
+
+/// Whether a program is of 32 or of 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// `ELFCLASS32`
+    Bits32,
+    /// `ELFCLASS64`
+    Bits64,
+}
+
+/// A symbol of an object, where it is in the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// Its runtime address.
+    pub address: u64,
+    /// Its length in bytes; 0 where the object does not say.
+    pub bytes: u64,
+    /// Whether other objects may use it, rather than only the file it was compiled from.
+    pub is_global: bool,
+}
+
+/// A section's bytes, and where they are in the target.
+#[derive(Clone, Debug, Default)]
+pub struct Section {
+    /// Runtime address of its first byte.
+    pub address: u64,
+    /// Its contents in the file.
+    pub bytes: Vec<u8>,
+}
+
+/// One mapped ELF object of a process.
+#[derive(Debug)]
+pub struct Object {
+    source: Source,
+    name: String,
+    class: Class,
+    interpreter: bool,
+    /// Added to an address in the file to get the one in the target, modulo 2^64.
+    bias: u64,
+    /// Executable ranges at runtime.
+    text: Vec<std::ops::Range<u64>>,
+}
+
+type Header = elf::FileHeader64<object::LittleEndian>;
+type Parsed<'a> = (&'a Header, SectionTable<'a, Header, Limited<'a>>);
+const LE: object::LittleEndian = object::LittleEndian;
+
+impl Object {
+    /// Opens the object behind `mapping` of process `pid`.
+    ///
+    /// The file is reached through /proc/PID/map_files, which is the mapped file itself, or else
+    /// through /proc/PID/root and its path, which counts only where it is still the same inode.
+    /// The vDSO is read from the target's memory by [`Object::from_memory`] instead.
+    pub fn open(pid: i32, space: &AddressSpace, mapping: &Mapping) -> Result<Self, ElfError> {
+        let file = open_mapped(pid, mapping)?;
+        let length = file.metadata().map_or(0, |metadata| metadata.len());
+        Self::new(Source::File(file, length), space, mapping)
+    }
+
+    /// Reads the object that lies whole in `mapping`, as the vDSO does.
+    pub fn from_memory(
+        memory: &dyn Memory,
+        space: &AddressSpace,
+        mapping: &Mapping,
+    ) -> Result<Self, ElfError> {
+        let mut bytes = vec![0; mapping.bytes().min(MOST_VDSO_BYTES) as usize];
+        let got = memory.read_some(mapping.start, &mut bytes);
+        bytes.truncate(got);
+        Self::new(Source::Bytes(bytes), space, mapping)
+    }
+
+    fn new(source: Source, space: &AddressSpace, mapping: &Mapping) -> Result<Self, ElfError> {
+        let malformed =
+            |detail| ElfError::Malformed { path: mapping.name.clone(), start: mapping.start, detail };
+        if source.length() > MOST_FILE_BYTES {
+            return Err(malformed("larger than 512 MiB"));
+        }
+        let mut object = Self {
+            source,
+            name: mapping.name.clone(),
+            class: Class::Bits64,
+            interpreter: false,
+            bias: 0,
+            text: Vec::new(),
+        };
+        if object.is_32_bit().map_err(malformed)? {
+            object.class = Class::Bits32;
+            return Ok(object);
+        }
+        let (bias, interpreter) = object
+            .with_parsed(|data, (header, _)| facts(data, header, mapping))
+            .and_then(|facts| facts)
+            .map_err(malformed)?;
+        object.bias = bias;
+        object.interpreter = interpreter;
+        object.text = space
+            .mappings()
+            .iter()
+            .filter(|m| m.permissions.execute && same_file(m, mapping))
+            .map(|m| m.start..m.end)
+            .collect();
+        Ok(object)
+    }
+
+    /// Its path, as the kernel named it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it is of 32 or of 64 bits. Of a 32-bit object only that is known.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    /// Whether it asks for a dynamic linker (`PT_INTERP`): a program that does not is static.
+    pub fn has_interpreter(&self) -> bool {
+        self.interpreter
+    }
+
+    /// Whether `address` lies in executable memory of this object.
+    pub fn text_contains(&self, address: u64) -> bool {
+        self.text.iter().any(|range| range.contains(&address))
+    }
+
+    /// Its executable ranges in the target.
+    pub fn text(&self) -> &[std::ops::Range<u64>] {
+        &self.text
+    }
+
+    /// The runtime address of the symbol `name`.
+    pub fn symbol_address(&self, name: &str) -> Option<u64> {
+        self.symbol(name).map(|symbol| symbol.address)
+    }
+
+    /// The symbol `name`: of the dynamic table, or else of the static one.
+    pub fn symbol(&self, name: &str) -> Option<Symbol> {
+        let mut found = None;
+        self.each_symbol(&mut |symbol_name, symbol| {
+            if found.is_none() && symbol_name == name.as_bytes() {
+                found = Some(symbol);
+            }
+        });
+        found
+    }
+
+    /// Shows every defined symbol to `visit`, those of the dynamic table first. Unreadable tables
+    /// have no symbols.
+    pub fn each_symbol(&self, visit: &mut dyn FnMut(&[u8], Symbol)) {
+        let bias = self.bias;
+        let _: Result<(), &'static str> = self.with_parsed(|data, (_, sections)| {
+            for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
+                let Ok(table) = sections.symbols(LE, data, kind) else { continue };
+                for symbol in table.iter() {
+                    let Ok(name) = symbol.name(LE, table.strings()) else { continue };
+                    if symbol.is_undefined(LE) || name.is_empty() {
+                        continue;
+                    }
+                    let address = symbol.st_value(LE).wrapping_add(bias);
+                    let is_global = symbol.st_bind() != elf::STB_LOCAL;
+                    visit(name, Symbol { address, bytes: symbol.st_size(LE), is_global });
+                }
+            }
+        });
+    }
+
+    /// The call frame information: `.eh_frame_hdr` (empty where there is none) and `.eh_frame`.
+    pub fn frames(&self) -> Option<(Section, Section)> {
+        let header = self.section(b".eh_frame_hdr").unwrap_or_default();
+        Some((header, self.section(b".eh_frame")?))
+    }
+
+    fn section(&self, name: &[u8]) -> Option<Section> {
+        let bias = self.bias;
+        self.with_parsed(|data, (_, sections)| {
+            let (_, section) = sections.section_by_name(LE, name)?;
+            let bytes = section.data(LE, data).ok()?.to_vec();
+            Some(Section { address: section.sh_addr(LE).wrapping_add(bias), bytes })
+        })
+        .ok()
+        .flatten()
+    }
+
+    fn is_32_bit(&self) -> Result<bool, &'static str> {
+        let mut ident = [0; 6];
+        let got = self.source.read_at(&mut ident, 0).map_err(|_| "its header cannot be read")?;
+        match (got, ident) {
+            (6, [0x7f, b'E', b'L', b'F', 2, 1]) => Ok(false),
+            (6, [0x7f, b'E', b'L', b'F', 1, 1]) => Ok(true),
+            _ => Err("no ELF header"),
+        }
+    }
+
+    /// Parses the headers and hands them to `look`; everything read for it is dropped afterwards.
+    fn with_parsed<T>(
+        &self,
+        look: impl for<'a> FnOnce(Limited<'a>, Parsed<'a>) -> T,
+    ) -> Result<T, &'static str> {
+        if self.class == Class::Bits32 {
+            return Err("32 bits");
+        }
+        let cache = ReadCache::new(Cursor { source: &self.source, position: 0 });
+        let data = Limited(&cache);
+        let header = Header::parse(data).map_err(|_| "bad header")?;
+        if header.e_machine.get(LE) != elf::EM_X86_64 {
+            return Err("another machine's");
+        }
+        let sections = header.sections(LE, data).unwrap_or_default();
+        Ok(look(data, (header, sections)))
+    }
+}
+
+/// The load bias by way of the segment that `mapping` maps, and whether there is an interpreter.
+fn facts(data: Limited<'_>, header: &Header, mapping: &Mapping) -> Result<(u64, bool), &'static str> {
+    let segments = header.program_headers(LE, data).map_err(|_| "bad program headers")?;
+    let interpreter = segments.iter().any(|s| s.p_type(LE) == elf::PT_INTERP);
+    let page = strandline_sys::host::page_bytes();
+    let mut best: Option<(bool, u64)> = None;
+    for segment in segments.iter().filter(|s| s.p_type(LE) == elf::PT_LOAD) {
+        let offset = segment.p_offset(LE);
+        let end = offset.saturating_add(segment.p_filesz(LE));
+        if !(offset & !(page - 1)..end).contains(&mapping.offset) {
+            continue;
+        }
+        // Two segments may share a page of the file: the one of the same kind is meant.
+        let executable = segment.p_flags(LE).0 & elf::PF_X.0 != 0;
+        let fits = executable == mapping.permissions.execute;
+        let address = segment.p_vaddr(LE).wrapping_sub(offset).wrapping_add(mapping.offset);
+        if best.is_none_or(|(fitted, _)| fits && !fitted) {
+            best = Some((fits, mapping.start.wrapping_sub(address)));
+        }
+    }
+    best.map(|(_, bias)| (bias, interpreter)).ok_or("no segment of it is mapped there")
+}
+
+/// Whether two mappings are of one object. Without a file (vDSO) a mapping is alone.
+fn same_file(a: &Mapping, b: &Mapping) -> bool {
+    if b.has_file() { (a.device, a.inode) == (b.device, b.inode) } else { a.start == b.start }
+}
+
+fn open_mapped(pid: i32, mapping: &Mapping) -> Result<File, ElfError> {
+    let failed = |source| ElfError::Open { path: mapping.name.clone(), start: mapping.start, source };
+    let direct = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    if let Ok(file) = open_regular(Path::new(&direct)) {
+        return Ok(file);
+    }
+    let path = PathBuf::from(format!("/proc/{pid}/root{}", mapping.name));
+    let file = open_regular(&path).map_err(failed)?;
+    let found = file.metadata().map_err(failed)?;
+    // The device in maps can differ from stat's on layered and on some copy-on-write file systems
+    // (their maps lines show the layer's); the inode number must agree in any case.
+    if found.ino() != mapping.inode {
+        return Err(ElfError::Replaced { path: mapping.name.clone(), start: mapping.start });
+    }
+    Ok(file)
+}
+
+fn open_regular(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+    }
+}
+
+#[derive(Debug)]
+enum Source {
+    File(File, u64),
+    Bytes(Vec<u8>),
+}
+
+impl Source {
+    fn length(&self) -> u64 {
+        match self {
+            Self::File(_, length) => *length,
+            Self::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
+
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        match self {
+            Self::File(file, _) => file.read_at(buffer, position),
+            Self::Bytes(bytes) => {
+                let rest = usize::try_from(position).ok().and_then(|p| bytes.get(p..)).unwrap_or(&[]);
+                let count = rest.len().min(buffer.len());
+                buffer[..count].copy_from_slice(&rest[..count]);
+                Ok(count)
+            }
+        }
+    }
+}
+
+/// A reading position of its own in a source, so that one file serves several readers.
+struct Cursor<'a> {
+    source: &'a Source,
+    position: u64,
+}
+
+impl Read for Cursor<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let got = self.source.read_at(buffer, self.position)?;
+        self.position += got as u64;
+        Ok(got)
+    }
+}
+
+impl Seek for Cursor<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let target = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::End(delta) => self.source.length().checked_add_signed(delta),
+            SeekFrom::Current(delta) => self.position.checked_add_signed(delta),
+        };
+        self.position = target.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Ok(self.position)
+    }
+}
+
+/// A reader that refuses pieces larger than a table may be, whatever the file's headers say.
+#[derive(Clone, Copy)]
+struct Limited<'a>(&'a ReadCache<Cursor<'a>>);
+
+impl<'a> ReadRef<'a> for Limited<'a> {
+    fn len(self) -> Result<u64, ()> {
+        self.0.len()
+    }
+
+    fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
+        if size > MOST_TABLE_BYTES { Err(()) } else { self.0.read_bytes_at(offset, size) }
+    }
+
+    fn read_bytes_at_until(self, range: std::ops::Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+        self.0.read_bytes_at_until(range, delimiter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own_space() -> AddressSpace {
+        AddressSpace::parse(&std::fs::read("/proc/self/maps").unwrap()).0
+    }
+
+    fn libc_of(space: &AddressSpace) -> &Mapping {
+        space
+            .mappings()
+            .iter()
+            .find(|m| m.name.ends_with("/libc.so.6") && m.permissions.execute)
+            .expect("tests run on a dynamic glibc")
+    }
+
+    #[test]
+    fn symbols_of_the_mapped_libc_stand_where_the_linker_put_them() {
+        let space = own_space();
+        let libc = Object::open(std::process::id() as i32, &space, libc_of(&space)).unwrap();
+        let getpid = libc.symbol_address("getpid").expect("libc exports getpid");
+        assert!(libc.text_contains(getpid));
+        // glibc's getpid is `mov $39, %eax; syscall; ret` (39 is the call's number).
+        let mut code = [0; 8];
+        let read = strandline_sys::memory::read(std::process::id() as i32, getpid, &mut code);
+        assert_eq!(read.unwrap(), 8);
+        assert_eq!(code, [0xb8, 39, 0, 0, 0, 0x0f, 0x05, 0xc3]);
+        assert_eq!(libc.symbol_address("no_such_function"), None);
+        let (header, frames) = libc.frames().expect("libc has call frame information");
+        assert!(!header.bytes.is_empty() && !frames.bytes.is_empty());
+    }
+
+    #[test]
+    fn rubbish_and_truncated_files_are_refused() {
+        let space = own_space();
+        let mapping = libc_of(&space);
+        let whole = std::fs::read(&mapping.name).unwrap();
+        for bytes in [vec![], b"#!/bin/sh\n".to_vec(), whole[..60].to_vec(), whole[..4096].to_vec()] {
+            match Object::new(Source::Bytes(bytes), &space, mapping) {
+                Ok(object) => {
+                    assert_eq!(object.symbol("malloc"), None);
+                    assert!(object.frames().is_none());
+                }
+                Err(error) => assert!(matches!(error, ElfError::Malformed { .. }), "{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn headers_with_flipped_bytes_never_panic() {
+        let space = own_space();
+        let mapping = libc_of(&space);
+        let whole = std::fs::read(&mapping.name).unwrap();
+        for position in 4..512 {
+            let mut bytes = whole[..(256 << 10).min(whole.len())].to_vec();
+            bytes[position] ^= 0xff;
+            if let Ok(object) = Object::new(Source::Bytes(bytes), &space, mapping) {
+                object.symbol("malloc");
+                object.frames();
+            }
+        }
+    }
+}

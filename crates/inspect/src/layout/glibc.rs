@@ -1,0 +1,168 @@
+//! glibc's malloc: `malloc/malloc.c` and `malloc/arena.c`, x86-64, glibc 2.26 to 2.43.
+//!
+//! The layout in force is told by the structures themselves, never by a version string: a static,
+//! stripped program has none.
+
+/// Chunks are multiples of this and start on it (`MALLOC_ALIGNMENT`).
+pub const ALIGNMENT: u64 = 16;
+/// The smallest real chunk (`MINSIZE`).
+pub const MIN_CHUNK_BYTES: u64 = 32;
+/// `sizeof (struct malloc_chunk)`: prev_size, size, fd, bk, fd_nextsize, bk_nextsize.
+pub const CHUNK_STRUCT_BYTES: u64 = 48;
+/// A fencepost's size (`CHUNK_HDR_SZ`), too small for a real chunk.
+pub const FENCEPOST_BYTES: u64 = 16;
+
+/// The size word's lowest bits: the chunk before is in use.
+pub const PREV_INUSE: u64 = 1;
+/// The size word's lowest bits: the chunk has a mapping of its own.
+pub const IS_MMAPPED: u64 = 2;
+/// The size word's lowest bits: the chunk is of a secondary arena.
+pub const NON_MAIN_ARENA: u64 = 4;
+/// All of them (`SIZE_BITS`).
+pub const SIZE_BITS: u64 = 7;
+
+/// `NBINS - 1`: pairs of words in `malloc_state.bins`.
+pub const BIN_PAIRS: u64 = 127;
+
+/// A secondary arena's heaps start on multiples of this (`HEAP_MAX_SIZE`, twice
+/// `DEFAULT_MMAP_THRESHOLD_MAX`) unless `glibc.malloc.hugetlb` sets another page size.
+pub const HEAP_MAX_BYTES: u64 = 64 << 20;
+
+/// `sizeof (heap_info)`: four words up to 2.34, five words and padding from 2.35 on (arena.c).
+pub const HEAP_INFO_BYTES: [u64; 2] = [0x20, 0x30];
+/// `heap_info.ar_ptr`.
+pub const HEAP_ARENA: u64 = 0;
+/// `heap_info.prev`.
+pub const HEAP_PREVIOUS: u64 = 8;
+/// `heap_info.size`.
+pub const HEAP_SIZE: u64 = 16;
+
+/// `struct malloc_state`, in the two shapes it has had since 2.26.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arena {
+    /// Offset of `bins`, which tells the shapes apart.
+    pub bins: u64,
+    /// Offset and number of `fastbinsY`; `None` where there are none (2.43).
+    pub fastbins: Option<(u64, usize)>,
+    /// Offset of `top`.
+    pub top: u64,
+}
+
+impl Arena {
+    /// Offset of `next`: behind the bins and the 16 bytes of `binmap`.
+    pub const fn next(&self) -> u64 {
+        self.bins + BIN_PAIRS * 16 + 16
+    }
+    /// Offset of `system_mem`: behind `next`, `next_free` and `attached_threads`.
+    pub const fn system_mem(&self) -> u64 {
+        self.next() + 24
+    }
+    /// Offset of `flags`; bit 1 is `NONCONTIGUOUS_BIT`.
+    pub const fn flags(&self) -> u64 {
+        4
+    }
+    /// `sizeof (struct malloc_state)`.
+    pub const fn bytes(&self) -> u64 {
+        self.system_mem() + 16
+    }
+}
+
+/// glibc 2.26 to 2.42: mutex, flags, have_fastchunks, ten fastbins, top, last_remainder, bins.
+pub const ARENA_WITH_FASTBINS: Arena = Arena { bins: 0x70, fastbins: Some((0x10, 10)), top: 0x60 };
+/// glibc 2.43: mutex, flags, top, last_remainder, bins.
+pub const ARENA_WITHOUT_FASTBINS: Arena = Arena { bins: 0x18, fastbins: None, top: 0x08 };
+/// All shapes.
+pub const ARENAS: [Arena; 2] = [ARENA_WITH_FASTBINS, ARENA_WITHOUT_FASTBINS];
+
+/// `struct malloc_par` (`mp_`), offsets of its fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// The first and last release of this shape, for people.
+    pub releases: &'static str,
+    /// `thp_pagesize`, from 2.35 on.
+    pub thp_pagesize: Option<u64>,
+    /// `hp_pagesize`, from 2.35 on.
+    pub hp_pagesize: Option<u64>,
+    /// `n_mmaps`, a 32-bit int; `n_mmaps_max`, `max_n_mmaps` and `no_dyn_threshold` follow it.
+    pub n_mmaps: u64,
+    /// `mmapped_mem`; `max_mmapped_mem` and `sbrk_base` follow it.
+    pub mmapped_mem: u64,
+    /// `tcache_bins` (`tcache_small_bins` from 2.42 on); `tcache_max_bytes` and `tcache_count` follow.
+    pub tcache_bins: u64,
+    /// Whether large bins follow the 64 small ones in a thread's cache (2.42 on).
+    pub large_tcache: bool,
+}
+
+/// Offsets that all shapes of `malloc_par` share.
+pub mod parameters {
+    /// `trim_threshold`.
+    pub const TRIM_THRESHOLD: u64 = 0;
+    /// `top_pad`.
+    pub const TOP_PAD: u64 = 8;
+    /// `mmap_threshold`.
+    pub const MMAP_THRESHOLD: u64 = 16;
+    /// `arena_test`.
+    pub const ARENA_TEST: u64 = 24;
+    /// `arena_max`.
+    pub const ARENA_MAX: u64 = 32;
+}
+
+/// All shapes of `malloc_par` since the thread cache (2.26).
+pub const PARAMETERS: [Parameters; 4] = [
+    Parameters {
+        releases: "2.26 to 2.34",
+        thp_pagesize: None,
+        hp_pagesize: None,
+        n_mmaps: 40,
+        mmapped_mem: 56,
+        tcache_bins: 80,
+        large_tcache: false,
+    },
+    Parameters {
+        releases: "2.35 to 2.41",
+        thp_pagesize: Some(40),
+        hp_pagesize: Some(48),
+        n_mmaps: 60,
+        mmapped_mem: 80,
+        tcache_bins: 104,
+        large_tcache: false,
+    },
+    Parameters {
+        releases: "2.42",
+        thp_pagesize: Some(40),
+        hp_pagesize: Some(48),
+        n_mmaps: 60,
+        mmapped_mem: 80,
+        tcache_bins: 104,
+        large_tcache: true,
+    },
+    Parameters {
+        releases: "2.43",
+        thp_pagesize: Some(48),
+        hp_pagesize: Some(56),
+        n_mmaps: 68,
+        mmapped_mem: 88,
+        tcache_bins: 112,
+        large_tcache: true,
+    },
+];
+
+/// `tcache_perthread_struct`: an array of 16-bit counts, then as many list heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadCache {
+    /// `TCACHE_MAX_BINS`.
+    pub bins: usize,
+    /// Offset of `entries`.
+    pub entries: u64,
+    /// Size of the whole structure.
+    pub bytes: u64,
+}
+
+/// 2.30 to 2.41: 64 bins.
+pub const THREAD_CACHE: ThreadCache = ThreadCache { bins: 64, entries: 128, bytes: 640 };
+/// 2.42 on: 64 small bins and 12 large ones; the counts are free slots, counting down.
+pub const LARGE_THREAD_CACHE: ThreadCache = ThreadCache { bins: 76, entries: 152, bytes: 760 };
+/// The bins whose chunks all have one size, `MIN_CHUNK_BYTES + 16 * bin`.
+pub const SMALL_THREAD_CACHE_BINS: usize = 64;
+/// The most entries one bin may hold (`MAX_TCACHE_COUNT`).
+pub const MOST_THREAD_CACHE_ENTRIES: usize = 65535;

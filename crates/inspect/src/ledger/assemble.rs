@@ -1,0 +1,285 @@
+//! Puts every resident byte on one row.
+//!
+//! Claims of allocators are finer than what the kernel's view alone tells, and come first; two of
+//! them on one byte are refused. What nobody claims falls to the row of its mapping, and in private
+//! anonymous memory to `anonymous`: unknown stays visible.
+
+use std::ops::Range;
+
+use super::fold::{Class, Sums};
+use super::range::PAGE_BYTES;
+use super::rows::{Id, Tally};
+use crate::alloc::Reading;
+use crate::caveat::Caveat;
+use crate::error::{Error, Result};
+use crate::map::Mapping;
+use crate::pages::Residency;
+use crate::smaps::SmapsEntry;
+use crate::stacks::Stack;
+
+/// The bytes below the stack pointer that a function may use without moving it (System V ABI).
+const RED_ZONE_BYTES: u64 = 128;
+
+/// Everything that is known when the ledger is made.
+pub struct Inputs<'a> {
+    /// The process, for errors.
+    pub pid: i32,
+    /// The kernel's view of each mapping.
+    pub spaces: &'a [SmapsEntry],
+    /// The resident pages.
+    pub residency: &'a Residency,
+    /// What allocators claim.
+    pub readings: &'a [Reading],
+    /// Thread stacks, in address order.
+    pub stacks: &'a [Stack],
+    /// All-zero resident pages of unclaimed private anonymous memory: runs, in address order.
+    pub zero_runs: &'a [(u64, u64)],
+    /// Whether a device number is that of a tmpfs.
+    pub is_tmpfs: &'a dyn Fn((u32, u32)) -> bool,
+}
+
+/// Who stands on a range, before zeros are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    /// Folded by an allocator's reader; counted already.
+    Claimed,
+    /// One row.
+    Row(Id),
+}
+
+struct Span {
+    range: Range<u64>,
+    holder: Holder,
+}
+
+/// A list of spans, sorted and without overlap, asked front to back or anywhere.
+struct Spans(Vec<Span>);
+
+impl Spans {
+    /// Who stands on `at`, and up to where that answer holds.
+    fn at(&self, at: u64) -> (Option<Holder>, u64) {
+        let index = self.0.partition_point(|span| span.range.end <= at);
+        match self.0.get(index) {
+            Some(span) if span.range.start <= at => (Some(span.holder), span.range.end),
+            Some(span) => (None, span.range.start),
+            None => (None, u64::MAX),
+        }
+    }
+}
+
+/// The ledger.
+pub struct Ledger {
+    /// Bytes by row.
+    pub tally: Tally,
+    /// All zero pages' bytes in claimed ranges and outside: what the zero_pages remedy would free.
+    pub zero_bytes: u64,
+    /// What did not fit.
+    pub caveats: Vec<Caveat>,
+}
+
+/// Makes the ledger. Fails with [`Error::Overlap`] where two allocators claim one byte.
+pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
+    let allocators = allocator_spans(inputs.readings)?;
+    let program = program_spans(inputs);
+    let zeros = Spans(
+        inputs
+            .zero_runs
+            .iter()
+            .map(|&(start, end)| Span { range: start..end, holder: Holder::Row(Id::Zero) })
+            .collect(),
+    );
+    let mut ledger = Ledger { tally: Tally::default(), zero_bytes: 0, caveats: Vec::new() };
+    for claim in inputs.readings.iter().flat_map(|reading| &reading.claims) {
+        add_claim(&mut ledger.tally, &claim.sums);
+    }
+    let programs = program_files(inputs.spaces);
+    for space in inputs.spaces {
+        let mut tally = Tally::default();
+        for run in inputs.residency.runs_in(space.mapping.start..space.mapping.end) {
+            if run.anonymous && space.mapping.is_private_anonymous() {
+                split(&mut tally, run.start..run.end, &allocators, &program, &zeros);
+            } else {
+                tally.add(mapping_row(inputs, space, run.anonymous, &programs), run.end - run.start);
+            }
+        }
+        take_lazy_free(&mut tally, space, &mut ledger.caveats);
+        ledger.tally.add_all(&tally);
+    }
+    ledger.zero_bytes = ledger.tally.of(Id::Zero);
+    Ok(ledger)
+}
+
+fn allocator_spans(readings: &[Reading]) -> Result<Spans> {
+    let mut spans: Vec<Span> = Vec::new();
+    for reading in readings {
+        let claimed = reading.claims.iter().map(|c| Span { range: c.start..c.end, holder: Holder::Claimed });
+        let mapped = reading
+            .mapped_chunks
+            .iter()
+            .map(|&(start, end)| Span { range: start..end, holder: Holder::Row(Id::GlibcMmapped) });
+        spans.extend(claimed.chain(mapped));
+    }
+    spans.sort_by_key(|span| span.range.start);
+    for pair in spans.windows(2) {
+        if pair[1].range.start < pair[0].range.end {
+            return Err(Error::Overlap {
+                address: pair[1].range.start,
+                first: format!("malloc's {:#x}-{:#x}", pair[0].range.start, pair[0].range.end),
+                second: format!("malloc's {:#x}-{:#x}", pair[1].range.start, pair[1].range.end),
+            });
+        }
+    }
+    Ok(Spans(spans))
+}
+
+/// Stacks above and below their pointers, and bss.
+fn program_spans(inputs: &Inputs<'_>) -> Spans {
+    let mut spans = Vec::new();
+    for stack in inputs.stacks {
+        let used = stack.stack_pointer.saturating_sub(RED_ZONE_BYTES).clamp(stack.low, stack.high);
+        spans.push(Span { range: stack.low..used, holder: Holder::Row(Id::StackBelowSp) });
+        spans.push(Span { range: used..stack.high, holder: Holder::Row(Id::ProgramStack) });
+    }
+    for pair in inputs.spaces.windows(2) {
+        let [file, bss] = [&pair[0].mapping, &pair[1].mapping];
+        let follows =
+            file.end == bss.start && file.has_file() && file.permissions.write && !file.permissions.shared;
+        if follows && bss.is_private_anonymous() && bss.name.is_empty() {
+            spans.push(Span { range: bss.start..bss.end, holder: Holder::Row(Id::ProgramData) });
+        }
+    }
+    spans.retain(|span| !span.range.is_empty());
+    spans.sort_by_key(|span| span.range.start);
+    // A stack may have been carved out of a library's bss: the first to start keeps the bytes.
+    let mut end = 0;
+    for span in &mut spans {
+        span.range.start = span.range.start.max(end);
+        end = end.max(span.range.end);
+    }
+    spans.retain(|span| !span.range.is_empty());
+    Spans(spans)
+}
+
+/// Divides a resident run of private anonymous memory among allocators, zeros, program and nobody.
+fn split(tally: &mut Tally, run: Range<u64>, allocators: &Spans, program: &Spans, zeros: &Spans) {
+    let mut at = run.start;
+    while at < run.end {
+        let (allocator, allocator_until) = allocators.at(at);
+        let (zero, zero_until) = zeros.at(at);
+        let (program, program_until) = program.at(at);
+        let until = run.end.min(allocator_until).min(zero_until).min(program_until);
+        if allocator != Some(Holder::Claimed) {
+            let id = [zero, allocator, program].into_iter().flatten().find_map(|holder| match holder {
+                Holder::Row(id) => Some(id),
+                Holder::Claimed => None,
+            });
+            tally.add(id.unwrap_or(Id::Anonymous), until - at);
+        }
+        at = until;
+    }
+}
+
+fn add_claim(tally: &mut Tally, sums: &Sums) {
+    for (class, id) in [
+        (Class::Live, Id::GlibcLive),
+        (Class::Header, Id::GlibcHeader),
+        (Class::Metadata, Id::GlibcMetadata),
+        (Class::Cached, Id::GlibcTcache),
+        (Class::Mmapped, Id::GlibcMmapped),
+        (Class::Foreign, Id::Anonymous),
+        (Class::Unread, Id::GlibcUnread),
+    ] {
+        tally.add(id, sums.of(class));
+    }
+    tally.add(Id::GlibcFreeTrim, sums.trim);
+    tally.add(Id::GlibcFreeKept, sums.kept);
+    tally.add(Id::GlibcFreePinned, sums.pinned);
+    tally.add(Id::Zero, sums.zero);
+}
+
+/// Device and inode of every file of which some mapping is executable: programs and libraries.
+fn program_files(spaces: &[SmapsEntry]) -> Vec<((u32, u32), u64)> {
+    let executable = spaces.iter().map(|s| &s.mapping).filter(|m| m.permissions.execute && m.has_file());
+    let mut files: Vec<_> = executable.map(|m| (m.device, m.inode)).collect();
+    files.sort_unstable();
+    files.dedup();
+    files
+}
+
+/// The row of a page that no finer claim can stand on.
+fn mapping_row(
+    inputs: &Inputs<'_>,
+    space: &SmapsEntry,
+    anonymous: bool,
+    programs: &[((u32, u32), u64)],
+) -> Id {
+    let mapping = &space.mapping;
+    if anonymous {
+        // A page of a file that was copied on write; other anonymous pages are split before.
+        return if mapping.has_file() { Id::ProgramData } else { Id::Anonymous };
+    }
+    if is_shared_memory(mapping, inputs.is_tmpfs) {
+        return Id::Shmem;
+    }
+    if !mapping.has_file() || mapping.name.starts_with("/dev/") {
+        return Id::Device;
+    }
+    let is_program = programs.binary_search(&(mapping.device, mapping.inode)).is_ok();
+    if is_program { Id::ProgramText } else { Id::File }
+}
+
+fn is_shared_memory(mapping: &Mapping, is_tmpfs: &dyn Fn((u32, u32)) -> bool) -> bool {
+    let name = &mapping.name;
+    ["/dev/zero", "/SYSV", "/memfd:", "/dev/shm/", "[anon_shmem:"].iter().any(|start| name.starts_with(start))
+        || (mapping.has_file() && is_tmpfs(mapping.device))
+        || (mapping.permissions.shared && !mapping.has_file() && name.is_empty())
+}
+
+/// The kernel counts pages given up with MADV_FREE by mapping, not by page: they are taken from what
+/// nobody claims, then from zeros.
+fn take_lazy_free(tally: &mut Tally, space: &SmapsEntry, caveats: &mut Vec<Caveat>) {
+    let wanted = space.counts.lazy_free_bytes;
+    let mut rest = wanted;
+    for id in [Id::Anonymous, Id::Zero, Id::ProgramData, Id::StackBelowSp, Id::GlibcMmapped] {
+        let taken = tally.take(id, rest);
+        tally.add(Id::LazyFree, taken);
+        rest -= taken;
+    }
+    if rest > 0 {
+        let place = format!("{:#x}-{:#x}", space.mapping.start, space.mapping.end);
+        let text = "pages given up with MADV_FREE lie within an allocator's heap and stand on its rows";
+        caveats.push(Caveat::new("lazyfree_in_heap", place, Some(rest), text));
+    }
+}
+
+/// The parts of private anonymous memory that no reader claimed: resident runs, in address order.
+pub fn unclaimed_runs(
+    spaces: &[SmapsEntry],
+    residency: &Residency,
+    readings: &[Reading],
+) -> Result<Vec<(u64, u64)>> {
+    let spans = allocator_spans(readings)?;
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for space in
+        spaces.iter().filter(|space| space.mapping.is_private_anonymous() && space.mapping.permissions.read)
+    {
+        for run in residency.runs_in(space.mapping.start..space.mapping.end).filter(|run| run.anonymous) {
+            let mut at = run.start;
+            while at < run.end {
+                let (holder, until) = spans.at(at);
+                let until = until.min(run.end);
+                if holder != Some(Holder::Claimed) {
+                    // Claims may start within a page: their zero pages are theirs to find.
+                    let (from, to) = (at.next_multiple_of(PAGE_BYTES), until - until % PAGE_BYTES);
+                    match runs.last_mut() {
+                        Some(last) if last.1 == from => last.1 = to.max(last.1),
+                        _ if from < to => runs.push((from, to)),
+                        _ => {}
+                    }
+                }
+                at = until;
+            }
+        }
+    }
+    Ok(runs)
+}

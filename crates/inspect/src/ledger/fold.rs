@@ -1,0 +1,422 @@
+//! Folds claims that arrive in address order into sums, a page at a time.
+//!
+//! A heap of a hundred million chunks needs no list of them: a claim only touches the counters of
+//! the page under way, and a finished page adds to the sums. What becomes of free bytes is decided
+//! when the page is finished: a page that something live shares keeps them pinned.
+//!
+//! A range is folded in blocks, by several threads; [`Block`]s that follow each other are joined,
+//! and the page that two of them share is finished by the join.
+
+use super::range::{PAGE_BYTES, RangePages, page_of};
+
+/// What stands on a byte of an allocator's range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Class {
+    /// Payload of a chunk in use.
+    Live,
+    /// The allocator's word in front of a chunk in use.
+    Header,
+    /// The allocator's own structures.
+    Metadata,
+    /// A chunk in a thread's cache.
+    Cached,
+    /// A free chunk.
+    Free,
+    /// A chunk that is a mapping of its own.
+    Mmapped,
+    /// Not the allocator's: somebody else's bytes in between.
+    Foreign,
+    /// The allocator's, but not understood.
+    Unread,
+}
+
+/// How many classes there are.
+const CLASSES: usize = 8;
+
+/// Resident bytes of a folded range, by what stands on them. All-zero pages stand under `zero` only.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// By [`Class`]; `Free` is divided into the three fields below and stays 0 here.
+    pub bytes: [u64; CLASSES],
+    /// Free, on whole pages that the allocator's trim gives back.
+    pub trim: u64,
+    /// Free, on pages without anything live, that the allocator's trim leaves.
+    pub kept: u64,
+    /// Free, on pages with something live.
+    pub pinned: u64,
+    /// On pages of zeros.
+    pub zero: u64,
+    /// Resident bytes within trim ranges, zeros included: what the trim gives back.
+    pub trimmable: u64,
+    /// Live chunks on pages that hold pinned bytes.
+    pub pinning_chunks: u64,
+    last_counted: u64,
+}
+
+impl Sums {
+    /// The bytes of one class.
+    pub fn of(&self, class: Class) -> u64 {
+        self.bytes[class as usize]
+    }
+
+    /// Adds another range's sums.
+    pub fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.bytes.iter_mut().zip(other.bytes) {
+            *mine += theirs;
+        }
+        self.trim += other.trim;
+        self.kept += other.kept;
+        self.pinned += other.pinned;
+        self.zero += other.zero;
+        self.trimmable += other.trimmable;
+        self.pinning_chunks += other.pinning_chunks;
+        self.last_counted = other.last_counted;
+    }
+
+    fn finish_page(&mut self, page: &Page, pages: &RangePages) {
+        if !pages.is_resident(page.address) {
+            return;
+        }
+        if pages.is_zero(page.address) {
+            self.zero += page.bytes.iter().map(|&b| u64::from(b)).sum::<u64>();
+            return;
+        }
+        let free = u64::from(page.bytes[Class::Free as usize]);
+        for (sum, (class, &bytes)) in self.bytes.iter_mut().zip(page.bytes.iter().enumerate()) {
+            if class != Class::Free as usize {
+                *sum += u64::from(bytes);
+            }
+        }
+        if free == 0 {
+            return;
+        }
+        if !page.holds_live() {
+            self.kept += free;
+            return;
+        }
+        self.pinned += free;
+        let carried = u64::from(page.carried != 0 && page.carried != self.last_counted);
+        self.pinning_chunks += u64::from(page.chunks) + carried;
+        self.last_counted = if page.chunks > 0 { page.last_chunk } else { page.carried };
+    }
+
+    fn finish_whole(&mut self, start: u64, end: u64, class: Class, pages: &RangePages) {
+        for (from, to) in pages.runs_in(start, end) {
+            let zero = (from..to).step_by(PAGE_BYTES as usize).filter(|&p| pages.is_zero(p)).count() as u64
+                * PAGE_BYTES;
+            self.zero += zero;
+            match class {
+                Class::Free => self.kept += to - from - zero,
+                other => self.bytes[other as usize] += to - from - zero,
+            }
+        }
+    }
+
+    fn finish_trimmed(&mut self, start: u64, end: u64, pages: &RangePages) {
+        let kept_before = self.kept;
+        self.finish_whole(start, end, Class::Free, pages);
+        let nonzero = self.kept - kept_before;
+        self.kept = kept_before;
+        self.trim += nonzero;
+        self.trimmable += pages.runs_in(start, end).map(|(from, to)| to - from).sum::<u64>();
+    }
+}
+
+/// The counters of one page.
+#[derive(Clone, Debug, Default)]
+struct Page {
+    address: u64,
+    bytes: [u16; CLASSES],
+    /// Live chunks that start here.
+    chunks: u16,
+    last_chunk: u64,
+    /// The live chunk that started on an earlier page and reaches into this one; 0 for none.
+    carried: u64,
+}
+
+impl Page {
+    fn at(address: u64) -> Self {
+        Self { address, ..Self::default() }
+    }
+
+    fn holds_live(&self) -> bool {
+        self.bytes.iter().enumerate().any(|(class, &bytes)| {
+            bytes > 0 && class != Class::Free as usize && class != Class::Cached as usize
+        })
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.bytes.iter_mut().zip(other.bytes) {
+            *mine = mine.saturating_add(theirs);
+        }
+        self.chunks = self.chunks.saturating_add(other.chunks);
+        if other.chunks > 0 {
+            self.last_chunk = other.last_chunk;
+        }
+        if self.carried == 0 {
+            self.carried = other.carried;
+        }
+    }
+}
+
+/// A part of a range, folded.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// The page it shares with what stands before it.
+    head: Option<Page>,
+    sums: Sums,
+    /// The page it shares with what stands behind it.
+    tail: Option<Page>,
+}
+
+impl Block {
+    /// An empty block at `start`, to join others to.
+    pub fn empty(start: u64) -> Self {
+        Self { start, end: start, head: None, sums: Sums::default(), tail: None }
+    }
+
+    /// Joins the block that follows. Fails where it does not start at this one's end: that would
+    /// count a byte twice, or not at all.
+    pub fn join(&mut self, next: Self, pages: &RangePages) -> Result<(), OutOfOrder> {
+        if next.start != self.end {
+            return Err(OutOfOrder { at: next.start, expected: self.end });
+        }
+        if next.end == next.start {
+            return Ok(());
+        }
+        let within_one_page =
+            next.head.is_some() && next.tail.is_none() && !next.end.is_multiple_of(PAGE_BYTES);
+        let mut shared = self.tail.take();
+        match (&mut shared, next.head) {
+            (Some(mine), Some(theirs)) if mine.address == theirs.address => mine.add(&theirs),
+            (Some(mine), theirs) => {
+                self.sums.finish_page(mine, pages);
+                shared = theirs;
+            }
+            (None, theirs) => shared = theirs,
+        }
+        if within_one_page {
+            self.tail = shared;
+        } else {
+            if let Some(page) = shared {
+                self.sums.finish_page(&page, pages);
+            }
+            self.tail = next.tail;
+        }
+        self.sums.add(&next.sums);
+        self.end = next.end;
+        Ok(())
+    }
+
+    /// The sums, once nothing more follows.
+    pub fn finish(mut self, pages: &RangePages) -> Sums {
+        for page in [self.head.take(), self.tail.take()].into_iter().flatten() {
+            self.sums.finish_page(&page, pages);
+        }
+        self.sums
+    }
+}
+
+/// A claim stood before the end of the one before it, or left a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("claim at {at:#x} where {expected:#x} was next")]
+pub struct OutOfOrder {
+    /// Where the claim starts.
+    pub at: u64,
+    /// Where it should start.
+    pub expected: u64,
+}
+
+/// Takes claims in address order and makes a [`Block`] of them.
+pub struct Fold<'a> {
+    pages: &'a RangePages,
+    start: u64,
+    cursor: u64,
+    head: Option<Page>,
+    current: Option<Page>,
+    sums: Sums,
+}
+
+impl<'a> Fold<'a> {
+    /// A fold whose first claim starts at `start`.
+    pub fn new(start: u64, pages: &'a RangePages) -> Self {
+        Self { pages, start, cursor: start, head: None, current: None, sums: Sums::default() }
+    }
+
+    /// Where the next claim must start.
+    pub fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// Bytes claimed so far.
+    pub fn claimed(&self) -> u64 {
+        self.cursor - self.start
+    }
+
+    /// Claims everything from the cursor to `end` for `class`.
+    #[inline]
+    pub fn claim_to(&mut self, end: u64, class: Class) {
+        let mut at = self.cursor;
+        while at < end {
+            let page = page_of(at);
+            if at == page && end - at >= PAGE_BYTES {
+                let whole_end = page_of(end);
+                self.leave_page();
+                self.sums.finish_whole(at, whole_end, class, self.pages);
+                at = whole_end;
+                continue;
+            }
+            let upto = end.min(page + PAGE_BYTES);
+            self.page(page).bytes[class as usize] += (upto - at) as u16;
+            at = upto;
+        }
+        self.cursor = self.cursor.max(end);
+    }
+
+    /// Claims a chunk in use up to `end`, its first `header_bytes` as the allocator's own.
+    #[inline]
+    pub fn claim_live(&mut self, end: u64, header_bytes: u64) {
+        let start = self.cursor;
+        let first = page_of(start);
+        {
+            let page = self.page(first);
+            page.chunks = page.chunks.saturating_add(1);
+            page.last_chunk = start;
+        }
+        self.claim_to(start + header_bytes, Class::Header);
+        self.claim_to(end, Class::Live);
+        let last = page_of(end);
+        if last != first && end != last {
+            self.page(last).carried = start;
+        }
+    }
+
+    /// Claims a run of free bytes up to `end`, of which the allocator's trim gives back the whole
+    /// pages `trim_start..trim_end` (nothing where that is empty).
+    pub fn claim_free(&mut self, end: u64, trim_start: u64, trim_end: u64) {
+        if trim_start >= trim_end || trim_start < self.cursor || trim_end > end {
+            self.claim_to(end, Class::Free);
+            return;
+        }
+        self.claim_to(trim_start, Class::Free);
+        self.leave_page();
+        self.sums.finish_trimmed(trim_start, trim_end, self.pages);
+        self.cursor = trim_end;
+        self.claim_to(end, Class::Free);
+    }
+
+    fn page(&mut self, address: u64) -> &mut Page {
+        if self.current.as_ref().is_some_and(|page| page.address != address) {
+            self.leave_page();
+        }
+        self.current.get_or_insert_with(|| Page::at(address))
+    }
+
+    fn leave_page(&mut self) {
+        let Some(page) = self.current.take() else { return };
+        if page.address < self.start {
+            self.head = Some(page);
+        } else {
+            self.sums.finish_page(&page, self.pages);
+        }
+    }
+
+    /// Ends the block at the cursor and starts the next one there.
+    pub fn cut(&mut self) -> Block {
+        let end = self.cursor;
+        let mut tail = None;
+        let shares_last_page = !end.is_multiple_of(PAGE_BYTES);
+        if shares_last_page
+            && self.current.as_ref().is_some_and(|p| p.address >= self.start && p.address == page_of(end))
+        {
+            tail = self.current.take();
+        }
+        self.leave_page();
+        let block = Block {
+            start: self.start,
+            end,
+            head: self.head.take(),
+            sums: std::mem::take(&mut self.sums),
+            tail,
+        };
+        self.start = end;
+        block
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(pages: &RangePages, blocks: Vec<Block>) -> Sums {
+        let mut all = Block::empty(blocks[0].start);
+        for block in blocks {
+            all.join(block, pages).unwrap();
+        }
+        all.finish(pages)
+    }
+
+    /// Claims the same chunks, cut into blocks every `every` chunks.
+    fn fold(pages: &RangePages, every: usize) -> Sums {
+        let mut fold = Fold::new(0x1_0010, pages);
+        let mut blocks = Vec::new();
+        let mut end = 0x1_0010;
+        for n in 0..200u64 {
+            end += 0x20 + (n * 0x110) % 0x3000;
+            match n % 5 {
+                0 => fold.claim_free(end, page_up_48(fold.cursor()), page_of(end)),
+                1 => fold.claim_to(end, Class::Cached),
+                _ => fold.claim_live(end, 8),
+            }
+            if n as usize % every == every - 1 {
+                blocks.push(fold.cut());
+            }
+        }
+        blocks.push(fold.cut());
+        whole(pages, blocks)
+    }
+
+    fn page_up_48(address: u64) -> u64 {
+        super::super::range::page_up(address + 48)
+    }
+
+    #[test]
+    fn blocks_joined_equal_one_fold() {
+        let pages = RangePages::new(0x1_0000, 0x40_0000, [(0x1_0000, 0x8_0000), (0x9_0000, 0x40_0000)]);
+        pages.set_zero(0x2_0000);
+        pages.set_zero(0xa_3000);
+        let one = fold(&pages, 1000);
+        for every in [1, 2, 3, 7, 50] {
+            let many = fold(&pages, every);
+            assert_eq!(many.bytes, one.bytes, "cut every {every}");
+            let three = |s: &Sums| (s.trim, s.kept, s.pinned, s.zero, s.trimmable);
+            assert_eq!(three(&many), three(&one), "cut every {every}");
+        }
+        assert!(one.trim > 0 && one.pinned > 0 && one.zero > 0 && one.pinning_chunks > 0);
+    }
+
+    #[test]
+    fn every_resident_byte_is_counted_once() {
+        let pages = RangePages::new(0, 0x10_0000, [(0, 0x3000), (0x5000, 0x9000)]);
+        let mut fold = Fold::new(0, &pages);
+        fold.claim_live(0x1800, 8);
+        fold.claim_free(0x7800, 0x2000, 0x7000);
+        fold.claim_to(0x9000, Class::Foreign);
+        let sums = whole(&pages, vec![fold.cut()]);
+        assert_eq!(sums.trimmable, 0x3000);
+        assert_eq!(sums.pinned, 0x800 + 0x800);
+        assert_eq!(sums.bytes.iter().sum::<u64>() + sums.trim + sums.kept + sums.pinned + sums.zero, 0x7000);
+    }
+
+    #[test]
+    fn a_gap_between_blocks_is_refused() {
+        let pages = RangePages::new(0, 0x1000, []);
+        let mut block = Block::empty(0);
+        assert!(block.join(Block::empty(16), &pages).is_err());
+    }
+}

@@ -1,0 +1,9 @@
+//! The ledger: claims on address ranges become rows that add up to the kernel's RSS.
+
+pub mod assemble;
+pub mod fold;
+pub mod marks;
+pub mod range;
+pub mod rows;
+pub mod window;
+pub mod zeros;

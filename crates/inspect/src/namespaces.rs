@@ -1,0 +1,114 @@
+//! Files that a target maps, opened from where strandline stands.
+//!
+//! A target may live in another mount namespace: the path that maps shows is its own, and the same
+//! path here is another file. The kernel's doors are /proc/PID/map_files/START-END (the very file,
+//! deleted or not; needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE) and /proc/PID/root/PATH, where the
+//! inode must match. The path is the target's choice: only regular files are opened, for reading,
+//! without waiting. This module must not open any path of the target outside /proc/PID.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::error::Result;
+use crate::map::Mapping;
+use crate::procfs::Process;
+
+/// `O_NONBLOCK` and `O_NOCTTY` of x86-64: opening never waits for a pipe's other end and never takes
+/// a terminal.
+const QUIETLY: i32 = 0o4000 | 0o400;
+
+/// What the kernel appends to the name of a mapped file without a path.
+const DELETED: &str = " (deleted)";
+
+/// Opens the file behind `mapping` of a process.
+///
+/// Fails with [`crate::Error::Permission`] where the kernel refuses both doors, and with
+/// [`crate::Error::Io`] where the path now leads to another file, or to none.
+pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
+    let name = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
+    match open_regular(&process.path(&name)) {
+        Ok(file) => Ok(file),
+        Err(first) => {
+            let path = mapping.name.strip_suffix(DELETED).unwrap_or(&mapping.name);
+            let inside = format!("root{path}");
+            match open_in_root(process, path) {
+                Ok(file) if same_file(&file, mapping) => Ok(file),
+                Ok(_) => {
+                    let source = io::Error::new(
+                        io::ErrorKind::NotFound,
+                        "the path now leads to another file than the one that is mapped; run as root to reach that",
+                    );
+                    Err(crate::Error::Io { pid: process.pid(), what: format!("opening {inside}"), source })
+                }
+                // Refused at both doors: the first says what is missing.
+                Err(_) if first.kind() == io::ErrorKind::PermissionDenied => Err(process.error(&name, first)),
+                Err(source) => {
+                    Err(crate::Error::Io { pid: process.pid(), what: format!("opening {inside}"), source })
+                }
+            }
+        }
+    }
+}
+
+/// Opens a file by its path in the target's own mount namespace: `path` is absolute there.
+pub fn open_in_root(process: &Process, path: &str) -> io::Result<File> {
+    // A path that is not absolute, or climbs, is none that the kernel printed.
+    if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an absolute path"));
+    }
+    open_regular(&process.path("root").join(path.trim_start_matches('/')))
+}
+
+/// Opens the target's executable, deleted or replaced though it may be.
+pub fn open_executable(process: &Process) -> Result<File> {
+    open_regular(&process.path("exe")).map_err(|source| process.error("exe", source))
+}
+
+fn open_regular(path: &Path) -> io::Result<File> {
+    let refuse = || io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+    // Asked before opening too: opening a device can do things.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(refuse());
+    }
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(QUIETLY).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(refuse()) }
+}
+
+/// Whether an open file is the mapped one. Overlay and btrfs file systems show another device in maps
+/// than in stat: the inode decides.
+fn same_file(file: &File, mapping: &Mapping) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.ino() == mapping.inode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::AddressSpace;
+
+    fn own() -> Process {
+        Process::open(i32::try_from(std::process::id()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn own_mapped_files_open_by_either_door() {
+        let process = own();
+        let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
+        let mapping = space.mappings().iter().find(|m| m.name.starts_with('/')).unwrap();
+        assert!(same_file(&open_mapped_file(&process, mapping).unwrap(), mapping));
+        assert!(same_file(&open_in_root(&process, &mapping.name).unwrap(), mapping));
+        assert!(open_executable(&process).unwrap().metadata().unwrap().len() > 0);
+    }
+
+    #[test]
+    fn devices_pipes_and_climbing_paths_are_refused() {
+        let process = own();
+        assert!(open_in_root(&process, "/dev/null").is_err());
+        assert!(open_in_root(&process, "/tmp/../etc/passwd").is_err());
+        assert!(open_in_root(&process, "etc/passwd").is_err());
+        let gone =
+            Mapping { start: 4096, end: 8192, inode: 1, name: "/etc/passwd".into(), ..Mapping::default() };
+        assert!(open_mapped_file(&process, &gone).is_err(), "the inode is another");
+    }
+}

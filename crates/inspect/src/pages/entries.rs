@@ -1,0 +1,207 @@
+//! Residency by the 8-byte entries of /proc/PID/pagemap, for kernels without PAGEMAP_SCAN and for
+//! the entries that the ioctl leaves open.
+//!
+//! Reads are in bounded blocks. A reservation of many TiB with little in it would take minutes to
+//! read: smaps says how much to find, reading ends when it is found, and all mappings together have
+//! a budget of address space.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use strandline_sys::pagemap::{ZeroFrames, entry, zero_frames};
+
+use super::{Builder, Expected, PAGE_BYTES, kind};
+use crate::smaps::SmapsEntry;
+
+/// The most address space read entry by entry for one [`super::Residency`]: 2 GiB of entries, about
+/// two seconds.
+pub(super) const MOST_BYTES: u64 = 1 << 40;
+
+/// Entries read at a time: 32 MiB of address space, 64 KiB of entries.
+const BLOCK_ENTRIES: usize = 8192;
+
+/// Bits 0–4 of the frame of an entry that shows as swapped: the swap area, or one of the kernel's
+/// own types, which stand above all areas (`MAX_SWAPFILES` in `include/linux/swap.h` is 23 with every
+/// option on; a machine with so many swap areas is not known).
+const TYPE_MASK: u64 = 31;
+const FIRST_SPECIAL_TYPE: u64 = 23;
+const TYPE_BITS: u32 = 5;
+
+/// Offsets below this, of a special type, are marker bits (`PTE_MARKER_*`: 1, 2, 4), not frames.
+const FIRST_FRAME: u64 = 8;
+
+/// Frames in the kernel's huge page of zeros.
+const HUGE_FRAMES: u64 = 512;
+
+/// What an entry says, with the flags of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Page {
+    /// Nothing that counts as resident.
+    None,
+    /// A resident page.
+    Resident(u64),
+    /// Resident, or a page of zeros, or swapped out: its frame is hidden from this user.
+    Doubtful(u64),
+}
+
+/// Reads an entry. `zero`: the frames of the pages of zeros.
+fn classify(value: u64, zero: ZeroFrames) -> Page {
+    let file = value & entry::FILE != 0;
+    let anonymous = if file { 0 } else { kind::ANONYMOUS };
+    let frame = value & entry::FRAME;
+    if value & entry::PRESENT != 0 {
+        let is_zero_page = zero.page == Some(frame)
+            || zero.huge.is_some_and(|first| (first..first.saturating_add(HUGE_FRAMES)).contains(&frame));
+        return match frame {
+            // Some kernels show the huge page of zeros as a file's: ask for it first.
+            _ if is_zero_page => Page::None,
+            _ if file => Page::Resident(0),
+            0 if value & entry::EXCLUSIVE == 0 => Page::Doubtful(kind::ANONYMOUS),
+            0 => Page::Resident(kind::ANONYMOUS),
+            _ => Page::Resident(kind::ANONYMOUS),
+        };
+    }
+    if value & entry::SWAPPED == 0 || value & entry::GUARD != 0 {
+        return Page::None;
+    }
+    let flags = anonymous | kind::MOVING;
+    match frame {
+        // Only an entry that stands for a page knows of a file.
+        _ if file => Page::Resident(flags),
+        0 => Page::Doubtful(flags),
+        _ if frame & TYPE_MASK < FIRST_SPECIAL_TYPE || frame >> TYPE_BITS < FIRST_FRAME => Page::None,
+        _ => Page::Resident(flags),
+    }
+}
+
+/// Calls `each` with the address and value of every entry of `start..end` that is not 0, until it
+/// returns false. Returns the address where reading ended: `end`, or before it where `each` said so
+/// or the process has no page tables any more.
+fn walk(pagemap: &File, start: u64, end: u64, mut each: impl FnMut(u64, u64) -> bool) -> io::Result<u64> {
+    let mut block = vec![0u8; BLOCK_ENTRIES * 8];
+    let mut at = start & !(PAGE_BYTES - 1);
+    while at < end {
+        let entries = ((end - at).div_ceil(PAGE_BYTES)).min(BLOCK_ENTRIES as u64);
+        let wanted = &mut block[..entries as usize * 8];
+        let got = match pagemap.read_at(wanted, at / PAGE_BYTES * 8) {
+            Ok(got) => got / 8,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if got == 0 {
+            return Ok(at);
+        }
+        for bytes in wanted[..got * 8].chunks_exact(8) {
+            let value = bytes.try_into().map_or(0, u64::from_le_bytes);
+            if value != 0 && !each(at, value) {
+                return Ok(at);
+            }
+            at += PAGE_BYTES;
+        }
+    }
+    Ok(end)
+}
+
+impl Builder<'_> {
+    /// Adds the resident pages of a mapping by its entries.
+    pub(super) fn read_entries(&mut self, space: &SmapsEntry) -> io::Result<()> {
+        self.open();
+        self.read_entries_of_open(space)
+    }
+
+    /// Adds the resident pages of the mapping that is open, which has none yet, and closes it.
+    pub(super) fn read_entries_of_open(&mut self, space: &SmapsEntry) -> io::Result<()> {
+        let zero = self.zero_frames()?;
+        let rss_bytes = space.counts.rss_bytes;
+        let expected = Expected::of(space);
+        let start = space.mapping.start;
+        let end = space.mapping.end.min(start.saturating_add(self.budget_bytes));
+        let pagemap = self.pagemap;
+        let reached = walk(pagemap, start, end, |at, value| {
+            match classify(value, zero) {
+                Page::Resident(flags) | Page::Doubtful(flags) if !expected.allows(flags) => {}
+                Page::Resident(flags) => self.push(at, at + PAGE_BYTES, flags),
+                Page::Doubtful(flags) => self.push(at, at + PAGE_BYTES, flags | kind::DOUBTFUL),
+                Page::None => {}
+            }
+            self.sure_bytes < rss_bytes
+        })?;
+        self.budget_bytes = self.budget_bytes.saturating_sub(reached.saturating_sub(start));
+        if self.sure_bytes < rss_bytes {
+            self.unread_bytes += space.mapping.end.saturating_sub(reached);
+        }
+        self.close(rss_bytes);
+        Ok(())
+    }
+
+    /// The frames of the kernel's pages of zeros, looked up once.
+    fn zero_frames(&mut self) -> io::Result<ZeroFrames> {
+        match self.zero_frames {
+            Some(frames) => Ok(frames),
+            None => {
+                let frames = zero_frames()?;
+                self.zero_frames = Some(frames);
+                Ok(frames)
+            }
+        }
+    }
+}
+
+/// Resident anonymous bytes in `ranges` by entries. See [`super::read_ranges`].
+pub fn anonymous_bytes_in_ranges_by_entries(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
+    if ranges.is_empty() {
+        return Ok(0);
+    }
+    let zero = zero_frames()?;
+    let mut total = 0u64;
+    for range in ranges {
+        walk(pagemap, range.start, range.end, |_, value| {
+            let counted = match classify(value, zero) {
+                Page::Resident(flags) => flags & kind::ANONYMOUS != 0,
+                Page::Doubtful(flags) => flags & kind::MOVING == 0,
+                Page::None => false,
+            };
+            if counted {
+                total += PAGE_BYTES;
+            }
+            true
+        })?;
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZERO: ZeroFrames = ZeroFrames { page: Some(77), huge: Some(1024) };
+
+    #[test]
+    fn entries_mean_what_smaps_means() {
+        let present = entry::PRESENT;
+        assert_eq!(classify(present | 100, ZERO), Page::Resident(kind::ANONYMOUS));
+        assert_eq!(classify(present | entry::FILE | 100, ZERO), Page::Resident(0));
+        assert_eq!(classify(present | 77, ZERO), Page::None, "the page of zeros");
+        assert_eq!(classify(present | (1024 + 511), ZERO), Page::None, "the huge page of zeros");
+        assert_eq!(classify(present | entry::FILE | 1024, ZERO), Page::None, "shown as a file's by 6.18");
+        assert_eq!(classify(present | (1024 + 512), ZERO), Page::Resident(kind::ANONYMOUS));
+        assert_eq!(classify(present, ZERO), Page::Doubtful(kind::ANONYMOUS), "frame hidden, shared");
+        assert_eq!(classify(present | entry::EXCLUSIVE, ZERO), Page::Resident(kind::ANONYMOUS));
+    }
+
+    #[test]
+    fn swapped_entries_are_told_from_moving_ones() {
+        let swapped = entry::SWAPPED;
+        let moving = kind::ANONYMOUS | kind::MOVING;
+        assert_eq!(classify(swapped | (500 << 5), ZERO), Page::None, "area 0, slot 500");
+        assert_eq!(classify(swapped | 28 | (99_999 << 5), ZERO), Page::Resident(moving));
+        assert_eq!(classify(swapped | 24 | (99_999 << 5), ZERO), Page::Resident(moving));
+        assert_eq!(classify(swapped | 31 | (4 << 5), ZERO), Page::None, "a guard marker of Linux 6.13");
+        assert_eq!(classify(swapped | entry::GUARD, ZERO), Page::None);
+        assert_eq!(classify(swapped | entry::FILE, ZERO), Page::Resident(kind::MOVING));
+        assert_eq!(classify(swapped, ZERO), Page::Doubtful(moving), "frame hidden");
+        assert_eq!(classify(0, ZERO), Page::None);
+    }
+}

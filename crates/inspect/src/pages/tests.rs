@@ -1,0 +1,298 @@
+//! Residency against real processes: whatever a process maps, the runs add up to smaps to the byte,
+//! by both ways of asking the kernel.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use super::*;
+use crate::procfs::Process;
+use crate::smaps::{Counts, Smaps, read_rollup};
+
+/// A child that is killed when the test is over, whatever becomes of it.
+struct Subject(Child);
+
+impl Subject {
+    fn start(command: &mut Command) -> Self {
+        Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    fn process(&self) -> Process {
+        Process::open(i32::try_from(self.0.id()).unwrap()).unwrap()
+    }
+
+    /// The lines it prints up to `ready`.
+    fn lines(&mut self) -> Vec<String> {
+        let output = BufReader::new(self.0.stdout.as_mut().unwrap());
+        output.lines().map(|line| line.unwrap()).take_while(|line| line != "ready").collect()
+    }
+
+    /// Stops it and waits until all its threads are stopped.
+    fn stop(&self) {
+        let process = self.process();
+        strandline_sys::signal::send(process.pid(), 19).unwrap();
+        for _ in 0..2000 {
+            let states = process.tasks().unwrap();
+            if states.iter().all(|tid| process.task_status(*tid).unwrap().state == Some('T')) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("process {} did not stop", process.pid());
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn look(process: &Process, way: Way) -> (Smaps, Counts, Residency) {
+    let smaps = Smaps::read(process.open_file("smaps").unwrap()).unwrap();
+    let rollup = read_rollup(process.open_file("smaps_rollup").unwrap()).unwrap();
+    let pagemap = process.open_file("pagemap").unwrap();
+    let residency = Residency::read_by(&pagemap, &smaps.entries, way).unwrap();
+    (smaps, rollup, residency)
+}
+
+/// Looks until nothing moved in between (the kernel may drop file pages of a stopped process).
+fn look_until_equal(process: &Process, way: Way) -> (Smaps, Residency) {
+    let mut last = String::new();
+    for _ in 0..5 {
+        let (smaps, rollup, residency) = look(process, way);
+        let result = reconcile(&residency, &smaps.entries);
+        let anonymous = (residency.anonymous_bytes(), smaps.total().anonymous_bytes);
+        if result.is_ok() && residency.resident_bytes() == rollup.rss_bytes && anonymous.0 == anonymous.1 {
+            assert_eq!(smaps.bad_lines, 0);
+            assert_eq!(residency.guessed_bytes(), 0);
+            return (smaps, residency);
+        }
+        last =
+            format!("{result:?}, rss {} of {}, {anonymous:?}", residency.resident_bytes(), rollup.rss_bytes);
+    }
+    panic!("{way:?}: {last}");
+}
+
+/// Whether this kernel has the ioctl; a machine without it tests the entries only.
+fn ways() -> Vec<Way> {
+    let pagemap = File::open("/proc/self/pagemap").unwrap();
+    let smaps = Smaps::read(File::open("/proc/self/smaps").unwrap()).unwrap();
+    let missing =
+        Residency::read_by(&pagemap, &smaps.entries, Way::Scan).is_err_and(|e| scan::is_missing(&e));
+    if missing { vec![Way::Entries] } else { vec![Way::Scan, Way::Entries] }
+}
+
+/// The runs without what only one of the ways tells, neighbours joined.
+fn plain(residency: &Residency) -> Vec<(u64, u64, bool)> {
+    let mut runs: Vec<(u64, u64, bool)> = Vec::new();
+    for run in residency.runs() {
+        match runs.last_mut() {
+            Some(last) if last.1 == run.start && last.2 == run.anonymous => last.1 = run.end,
+            _ => runs.push((run.start, run.end, run.anonymous)),
+        }
+    }
+    runs
+}
+
+fn check(process: &Process) {
+    let looks: Vec<Residency> = ways().into_iter().map(|way| look_until_equal(process, way).1).collect();
+    for pair in looks.windows(2) {
+        assert_eq!(plain(&pair[0]), plain(&pair[1]), "both ways say the same");
+    }
+}
+
+fn compile(directory: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/pages.c");
+    let binary = directory.join("pages");
+    let status = Command::new("cc").args(["-O1", "-o"]).arg(&binary).arg(source).status().unwrap();
+    assert!(status.success());
+    binary
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("strandline-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+#[test]
+fn every_kind_of_mapping_counts_as_smaps_counts_it() {
+    let directory = scratch("pages");
+    let binary = compile(&directory);
+    let mut subject = Subject::start(&mut Command::new(&binary));
+    let lines = subject.lines();
+    subject.stop();
+    let process = subject.process();
+    check(&process);
+    for way in ways() {
+        let (_, residency) = look_until_equal(&process, way);
+        let mut checked = 0;
+        for line in lines.iter().filter(|line| !line.starts_with('#')) {
+            let words: Vec<&str> = line.split(' ').collect();
+            let range =
+                u64::from_str_radix(words[1], 16).unwrap()..u64::from_str_radix(words[2], 16).unwrap();
+            let (resident, anonymous): (i64, i64) = (words[3].parse().unwrap(), words[4].parse().unwrap());
+            if let Ok(resident) = u64::try_from(resident) {
+                assert_eq!(residency.resident_bytes_in(range.clone()), resident, "{way:?} {line}");
+                checked += 1;
+            }
+            if let Ok(anonymous) = u64::try_from(anonymous) {
+                assert_eq!(residency.anonymous_bytes_in(range.clone()), anonymous, "{way:?} {line}");
+                let pagemap = process.open_file("pagemap").unwrap();
+                let read = match way {
+                    Way::Scan => anonymous_bytes_in_ranges_by_scan(&pagemap, &[range]),
+                    Way::Entries if words[0] == "reservation" => continue,
+                    Way::Entries => anonymous_bytes_in_ranges_by_entries(&pagemap, &[range]),
+                };
+                // A hugetlb page is anonymous to the page tables; callers give ranges of heaps.
+                assert!(words[0] == "hugetlb" || read.unwrap() == anonymous, "{way:?} {line}");
+            }
+        }
+        assert!(checked >= 10, "{way:?} checked {checked} ranges of {lines:?}");
+    }
+    drop(subject);
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+/// Runs a program that is on PATH and feeds it a line of input; `None` where it is not there.
+fn program(name: &str, arguments: &[&str], input: &str) -> Option<Subject> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())?;
+    let mut subject = Subject::start(Command::new(name).args(arguments));
+    let stdin = subject.0.stdin.as_mut()?;
+    stdin.write_all(input.as_bytes()).unwrap();
+    stdin.flush().unwrap();
+    let said = subject.lines();
+    assert!(said.is_empty(), "{name} said {said:?} before `ready`");
+    Some(subject)
+}
+
+#[test]
+fn shells_and_runtimes_add_up_to_smaps() {
+    let programs: [(&str, &[&str], &str); 4] = [
+        ("bash", &[], "echo ready; read line; read line\n"),
+        (
+            "python3",
+            &[
+                "-c",
+                "import json,sys; x=[str(i) for i in range(200000)]; print('ready',flush=True); sys.stdin.read()",
+            ],
+            "",
+        ),
+        (
+            "perl",
+            &["-e", "$|=1; my @x = map { \"x$_\" } 1..100000; undef @x; print \"ready\\n\"; sleep 600"],
+            "",
+        ),
+        (
+            "node",
+            &[
+                "-e",
+                "const x=[]; for(let i=0;i<1e5;i++) x.push({i}); console.log('ready'); process.stdin.resume()",
+            ],
+            "",
+        ),
+    ];
+    for (name, arguments, input) in programs {
+        match program(name, arguments, input) {
+            Some(subject) => {
+                subject.stop();
+                check(&subject.process());
+            }
+            None => eprintln!("skipped: {name} is not on PATH"),
+        }
+    }
+}
+
+#[test]
+fn a_java_process_adds_up_to_smaps() {
+    let directory = scratch("java");
+    let source = directory.join("Wait.java");
+    std::fs::write(
+        &source,
+        "public class Wait { public static void main(String[] a) throws Exception {\n\
+         byte[][] x = new byte[64][]; for (int i = 0; i < 64; i++) x[i] = new byte[1 << 18];\n\
+         System.out.println(\"ready\"); Thread.sleep(600000); } }\n",
+    )
+    .unwrap();
+    match program("java", &["-Xmx128m", source.to_str().unwrap()], "") {
+        Some(subject) => {
+            subject.stop();
+            check(&subject.process());
+        }
+        None => eprintln!("skipped: java is not on PATH"),
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_go_process_adds_up_to_smaps() {
+    let directory = scratch("go");
+    let source = directory.join("wait.go");
+    std::fs::write(
+        &source,
+        "package main\nimport (\"fmt\"; \"time\")\nvar keep [][]byte\nfunc main() {\n\
+         for i := 0; i < 64; i++ { keep = append(keep, make([]byte, 1<<18)) }\n\
+         fmt.Println(\"ready\"); time.Sleep(10 * time.Minute) }\n",
+    )
+    .unwrap();
+    let binary = directory.join("wait");
+    let build = Command::new("go").arg("build").arg("-o").arg(&binary).arg(&source).status();
+    if build.is_ok_and(|status| status.success()) {
+        let mut subject = Subject::start(&mut Command::new(&binary));
+        assert!(subject.lines().is_empty());
+        subject.stop();
+        check(&subject.process());
+    } else {
+        eprintln!("skipped: go is not on PATH or cannot build");
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+fn packed(start: u64, end: u64, flags: u64) -> Packed {
+    Packed { start_and_kind: start | flags, end }
+}
+
+#[test]
+fn runs_are_found_and_clipped() {
+    let runs =
+        vec![packed(0x1000, 0x3000, kind::ANONYMOUS), packed(0x3000, 0x4000, 0), packed(0x9000, 0xa000, 0)];
+    let residency = Residency { runs, way: Way::Scan, guessed_bytes: 0, unread_bytes: 0 };
+    assert_eq!(residency.resident_bytes(), 0x4000);
+    assert_eq!(residency.resident_bytes_in(0x2800..0x3800), 0x1000);
+    assert_eq!(residency.anonymous_bytes_in(0x2800..0x3800), 0x800);
+    assert_eq!(residency.resident_bytes_in(0x4000..0x9000), 0);
+    assert!(residency.is_resident(0x9fff) && !residency.is_resident(0xa000));
+    let clipped: Vec<Run> = residency.runs_in(0..0x1800).collect();
+    assert_eq!(clipped, [Run { start: 0x1000, end: 0x1800, anonymous: true, huge: false, moving: false }]);
+}
+
+#[test]
+fn doubtful_pages_make_up_what_smaps_counts_and_no_more() {
+    let file = File::open("/dev/null").unwrap();
+    let mut builder = Builder::new(&file);
+    let doubt = kind::ANONYMOUS | kind::DOUBTFUL;
+    builder.open();
+    builder.push(0x1000, 0x2000, kind::ANONYMOUS);
+    builder.push(0x2000, 0x5000, doubt);
+    builder.push(0x6000, 0x8000, doubt);
+    builder.close(0x5000);
+    assert_eq!(builder.guessed_bytes, 0x4000);
+    let expected = [
+        packed(0x1000, 0x2000, kind::ANONYMOUS),
+        packed(0x2000, 0x5000, kind::ANONYMOUS),
+        packed(0x6000, 0x7000, kind::ANONYMOUS),
+    ];
+    assert_eq!(builder.runs, expected);
+    builder.open();
+    builder.push(0x9000, 0xa000, doubt);
+    builder.close(0);
+    builder.open();
+    builder.push(0xa000, 0xb000, doubt);
+    builder.close(0x1000);
+    assert_eq!(builder.runs[3..], [packed(0xa000, 0xb000, kind::ANONYMOUS)]);
+    assert_eq!(builder.guessed_bytes, 0x4000, "all or none is no guess");
+}

@@ -1,0 +1,125 @@
+//! /proc/PID/stat: one line whose second field, the command's name, may hold blanks and brackets.
+//!
+//! The name is everything between the first `(` and the **last** `)`: a program may call itself
+//! `a) R 1 (b`. Field numbers are those of proc(5).
+
+/// `PF_KTHREAD` of the kernel's `include/linux/sched.h`: the task is a kernel thread.
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// What strandline needs of /proc/PID/stat.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// Field 1: the process or thread id.
+    pub pid: i32,
+    /// Field 2: the command's name.
+    pub name: String,
+    /// Field 3: the state, as in [`super::Status::state`].
+    pub state: Option<char>,
+    /// Field 4: the parent.
+    pub parent: Option<i32>,
+    /// Field 9: the kernel's `PF_*` flags.
+    pub flags: u64,
+    /// Field 10: minor faults since the start.
+    pub minor_faults: u64,
+    /// Field 12: major faults since the start.
+    pub major_faults: u64,
+    /// Field 14: user time in clock ticks.
+    pub user_ticks: u64,
+    /// Field 15: system time in clock ticks.
+    pub system_ticks: u64,
+    /// Field 22: start, in clock ticks since boot. With the id it names a process for good.
+    pub start_ticks: u64,
+    /// Field 28: the address the main thread's stack starts at; 0 or 1 where it is not shown.
+    pub start_stack: u64,
+    /// Field 47: the address brk's heap starts at; `None` on kernels before 3.3 or where not shown.
+    pub start_brk: Option<u64>,
+}
+
+impl Stat {
+    /// Parses the line; `None` where it is not of the form of proc(5).
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let open = text.iter().position(|&byte| byte == b'(')?;
+        let close = text.iter().rposition(|&byte| byte == b')')?;
+        let pid = std::str::from_utf8(text.get(..open)?).ok()?.trim().parse().ok()?;
+        let name = String::from_utf8_lossy(text.get(open + 1..close)?).chars().take(64).collect();
+        let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
+        // `rest` opens with field 3. Fields are at most 52; more come with newer kernels.
+        let fields: Vec<&str> = rest.split_ascii_whitespace().take(64).collect();
+        let field = |number: usize| fields.get(number - 3).copied();
+        let unsigned = |number: usize| field(number)?.parse::<u64>().ok();
+        Some(Self {
+            pid,
+            name,
+            state: field(3)?.chars().next(),
+            parent: field(4)?.parse().ok(),
+            flags: unsigned(9)?,
+            minor_faults: unsigned(10)?,
+            major_faults: unsigned(12)?,
+            user_ticks: unsigned(14)?,
+            system_ticks: unsigned(15)?,
+            start_ticks: unsigned(22)?,
+            start_stack: unsigned(28)?,
+            start_brk: unsigned(47).filter(|&address| address != 0),
+        })
+    }
+
+    /// Whether it is a kernel thread (`PF_KTHREAD`).
+    pub fn is_kernel_thread(&self) -> bool {
+        self.flags & PF_KTHREAD != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn line(name: &str, flags: u64, faults: u64, start: u64, brk: u64) -> String {
+        let tail: Vec<String> = (16..=52)
+            .map(|field| match field {
+                22 => start.to_string(),
+                28 => "140722".to_owned(),
+                47 => brk.to_string(),
+                20 => "-1".to_owned(),
+                _ => field.to_string(),
+            })
+            .collect();
+        format!("17 ({name}) S 1 17 17 0 -1 {flags} {faults} 3 4 5 6 7 {}\n", tail.join(" "))
+    }
+
+    #[test]
+    fn a_name_with_brackets_does_not_move_the_fields() {
+        let stat = Stat::parse(line("a) R 9 (b", 0x0020_0040, 12, 22, 94_000).as_bytes()).unwrap();
+        assert_eq!((stat.pid, stat.name.as_str()), (17, "a) R 9 (b"));
+        assert_eq!((stat.state, stat.parent), (Some('S'), Some(1)));
+        assert_eq!((stat.minor_faults, stat.major_faults), (12, 4));
+        assert_eq!((stat.user_ticks, stat.system_ticks), (6, 7));
+        assert_eq!((stat.start_ticks, stat.start_stack, stat.start_brk), (22, 140_722, Some(94_000)));
+        assert!(stat.is_kernel_thread());
+    }
+
+    #[test]
+    fn own_line_is_read() {
+        let stat = Stat::parse(&std::fs::read("/proc/self/stat").unwrap()).unwrap();
+        assert_eq!(u32::try_from(stat.pid), Ok(std::process::id()));
+        assert!(!stat.is_kernel_thread());
+        assert!(stat.start_brk.is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(text in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let _ = Stat::parse(&text);
+        }
+
+        #[test]
+        fn generated_lines_read_back(name in "[ -~]{0,15}", flags: u64, faults: u64, start: u64, brk: u64) {
+            let stat = Stat::parse(line(&name, flags, faults, start, brk).as_bytes());
+            let stat = stat.ok_or_else(|| TestCaseError::fail("not parsed"))?;
+            prop_assert_eq!(stat.name, name);
+            prop_assert_eq!((stat.flags, stat.minor_faults, stat.start_ticks), (flags, faults, start));
+            prop_assert_eq!(stat.start_brk, (brk != 0).then_some(brk));
+        }
+    }
+}

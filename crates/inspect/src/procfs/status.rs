@@ -1,0 +1,197 @@
+//! /proc/PID/status (and that of a thread): the lines that strandline needs, each present or not.
+//!
+//! The only text the target chooses is `Name`, which the kernel escapes. A line that is missing or
+//! not of its form is `None`; nothing is guessed.
+
+use super::{kib, number};
+
+/// What /proc/PID/status says. `None`: the kernel did not print it (a kernel thread, an old kernel).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The command's name, at most 15 bytes.
+    pub name: Option<String>,
+    /// `R`, `S`, `D`, `T` (stopped), `t` (traced), `Z`, `X`, `I`.
+    pub state: Option<char>,
+    /// The process a thread belongs to.
+    pub tgid: Option<i32>,
+    /// The parent process.
+    pub parent: Option<i32>,
+    /// The process that traces it; `Some(0)` for nobody.
+    pub tracer: Option<i32>,
+    /// Real, effective, saved and file system user id.
+    pub users: Option<[u32; 4]>,
+    /// How many threads the process has.
+    pub threads: Option<u64>,
+    /// Whether it is a kernel thread (Linux 6.4; before it, [`super::Stat::is_kernel_thread`]).
+    pub kernel_thread: Option<bool>,
+    /// VmRSS, which kernels from 6.2 on approximate.
+    pub rss_bytes: Option<u64>,
+    /// VmHWM: the most RSS it ever had.
+    pub high_water_bytes: Option<u64>,
+    /// VmPTE: its page tables.
+    pub page_tables_bytes: Option<u64>,
+    /// VmSwap: anonymous memory swapped out.
+    pub swap_bytes: Option<u64>,
+    /// VmPin: pages pinned for devices.
+    pub pinned_bytes: Option<u64>,
+    /// VmLck: mlocked memory.
+    pub locked_bytes: Option<u64>,
+    /// HugetlbPages: hugetlb memory, which RSS leaves out.
+    pub hugetlb_bytes: Option<u64>,
+    /// SigPnd: signals pending for the thread, bit n-1 for signal n.
+    pub pending: Option<u64>,
+    /// ShdPnd: signals pending for the process.
+    pub shared_pending: Option<u64>,
+    /// SigBlk: signals the thread blocks.
+    pub blocked: Option<u64>,
+    /// NSpid: its id in each pid namespace, the reader's first and its own last.
+    pub namespace_pids: Vec<i32>,
+    /// Seccomp: 0 off, 1 strict, 2 filter.
+    pub seccomp: Option<u64>,
+    /// x86_Thread_features: `shstk`, `wrss`; empty where the kernel prints none.
+    pub thread_features: Vec<String>,
+}
+
+/// Pid namespaces nest at most 32 deep (`MAX_PID_NS_LEVEL`), and their pids are listed from the reader's on.
+const MOST_NAMESPACES: usize = 33;
+/// The kernel knows two thread features; room for more to come.
+const MOST_FEATURES: usize = 16;
+
+impl Status {
+    /// Parses the text. Lines that are unknown or not of their form are left out.
+    pub fn parse(text: &[u8]) -> Self {
+        let mut status = Self::default();
+        for line in text.split(|&byte| byte == b'\n') {
+            let line = String::from_utf8_lossy(line);
+            if let Some((key, value)) = line.split_once(':') {
+                status.set(key, value.trim());
+            }
+        }
+        status
+    }
+
+    fn set(&mut self, key: &str, value: &str) {
+        match key {
+            "Name" => self.name = Some(value.chars().take(64).collect()),
+            "State" => self.state = value.chars().next(),
+            "Tgid" => self.tgid = value.parse().ok(),
+            "PPid" => self.parent = value.parse().ok(),
+            "TracerPid" => self.tracer = value.parse().ok(),
+            "Uid" => self.users = four(value),
+            "Threads" => self.threads = number(value),
+            "Kthread" => self.kernel_thread = number(value).map(|n| n != 0),
+            "VmRSS" => self.rss_bytes = kib(value),
+            "VmHWM" => self.high_water_bytes = kib(value),
+            "VmPTE" => self.page_tables_bytes = kib(value),
+            "VmSwap" => self.swap_bytes = kib(value),
+            "VmPin" => self.pinned_bytes = kib(value),
+            "VmLck" => self.locked_bytes = kib(value),
+            "HugetlbPages" => self.hugetlb_bytes = kib(value),
+            "SigPnd" => self.pending = u64::from_str_radix(value, 16).ok(),
+            "ShdPnd" => self.shared_pending = u64::from_str_radix(value, 16).ok(),
+            "SigBlk" => self.blocked = u64::from_str_radix(value, 16).ok(),
+            "Seccomp" => self.seccomp = number(value),
+            "NSpid" => {
+                self.namespace_pids =
+                    value.split_whitespace().take(MOST_NAMESPACES).map_while(|n| n.parse().ok()).collect();
+            }
+            "x86_Thread_features" => {
+                self.thread_features = value
+                    .split_whitespace()
+                    .take(MOST_FEATURES)
+                    .map(|w| w.chars().take(32).collect())
+                    .collect();
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether it has ended and waits for its parent.
+    pub fn is_zombie(&self) -> bool {
+        matches!(self.state, Some('Z' | 'X'))
+    }
+
+    /// Whether the process runs in another pid namespace than the reader.
+    pub fn is_in_inner_pid_namespace(&self) -> bool {
+        self.namespace_pids.len() > 1
+    }
+
+    /// Signals that are pending and that the thread does not block, bit n-1 for signal n; `None`
+    /// where the kernel did not print the masks.
+    pub fn deliverable(&self) -> Option<u64> {
+        Some((self.pending? | self.shared_pending?) & !self.blocked?)
+    }
+}
+
+fn four(text: &str) -> Option<[u32; 4]> {
+    let mut words = text.split_whitespace().map(|word| word.parse::<u32>());
+    let mut four = [0; 4];
+    for slot in &mut four {
+        *slot = words.next()?.ok()?;
+    }
+    Some(four)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TEXT: &[u8] = b"Name:\ta: b\nState:\tt (tracing stop)\nTgid:\t17\nPid:\t18\nPPid:\t1\nTracerPid:\t99\n\
+        Uid:\t0\t1\t2\t3\nKthread:\t0\nVmLck:\t       4 kB\nVmPin:\t       0 kB\nVmHWM:\t    1616 kB\n\
+        VmRSS:\t    1612 kB\nVmPTE:\t      48 kB\nVmSwap:\t       8 kB\nHugetlbPages:\t    2048 kB\nThreads:\t2\n\
+        SigPnd:\t0000000000000001\nShdPnd:\t0000000000000200\nSigBlk:\t0000000000000001\nNSpid:\t17\t3\n\
+        Seccomp:\t2\nx86_Thread_features:\tshstk wrss \n";
+
+    #[test]
+    fn every_line_is_read() {
+        let status = Status::parse(TEXT);
+        assert_eq!(status.name.as_deref(), Some("a: b"));
+        assert_eq!(status.state, Some('t'));
+        assert_eq!((status.tgid, status.parent, status.tracer), (Some(17), Some(1), Some(99)));
+        assert_eq!(status.users, Some([0, 1, 2, 3]));
+        assert_eq!(status.rss_bytes, Some(1612 * 1024));
+        assert_eq!(status.high_water_bytes, Some(1616 * 1024));
+        assert_eq!(status.page_tables_bytes, Some(48 * 1024));
+        assert_eq!(status.hugetlb_bytes, Some(2048 * 1024));
+        assert_eq!((status.swap_bytes, status.locked_bytes), (Some(8192), Some(4096)));
+        assert_eq!(status.pinned_bytes, Some(0));
+        assert_eq!((status.threads, status.kernel_thread), (Some(2), Some(false)));
+        assert_eq!(status.deliverable(), Some(0x200), "signal 1 is blocked, signal 10 is not");
+        assert!(status.is_in_inner_pid_namespace());
+        assert_eq!(status.seccomp, Some(2));
+        assert_eq!(status.thread_features, ["shstk", "wrss"]);
+    }
+
+    #[test]
+    fn what_is_missing_is_unknown_and_not_zero() {
+        let status = Status::parse(b"Name:\tkthreadd\nVmRSS:\t99999999999999999999 kB\nUid:\t0\t0\n");
+        assert_eq!((status.rss_bytes, status.users, status.deliverable()), (None, None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(text in proptest::collection::vec(any::<u8>(), 0..2000)) {
+            Status::parse(&text);
+        }
+
+        #[test]
+        fn random_values_behind_known_keys_never_panic(
+            key in "(Name|State|Uid|VmRSS|SigPnd|NSpid|Threads|Tgid)", value in "\\PC*",
+        ) {
+            Status::parse(format!("{key}:{value}\n").as_bytes());
+        }
+
+        #[test]
+        fn generated_text_reads_back(tgid: i32, rss in 0u64..1 << 50, pending: u64, blocked: u64) {
+            let text = format!(
+                "Tgid:\t{tgid}\nVmRSS:\t{rss:>8} kB\nSigPnd:\t{pending:016x}\nShdPnd:\t0\nSigBlk:\t{blocked:016x}\n"
+            );
+            let status = Status::parse(text.as_bytes());
+            prop_assert_eq!(status.tgid, Some(tgid));
+            prop_assert_eq!(status.rss_bytes, Some(rss * 1024));
+            prop_assert_eq!(status.deliverable(), Some(pending & !blocked));
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Which thread may run an injected call: one that certainly holds no lock of malloc and is in the
+//! middle of no malloc.
+//!
+//! Two fences, both always: every lock word the caller names is seen free at some moment after the
+//! thread stopped (so this thread does not hold it), while all others run on; and the thread's stack
+//! is followed to its very start without meeting malloc (a process with one thread takes no lock).
+//! A thread that fails is let go at once and another is tried, until the time is over. Getting this
+//! wrong hangs the target for ever, so every doubt counts against a thread.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use strandline_sys::memory;
+
+use super::process::{self, Doing, ProcessMemory};
+use super::stack;
+use super::tracee::{self, NotStopped, Tracee};
+use super::{Refusal, precheck};
+use crate::map::AddressSpace;
+use crate::target::quiet;
+use crate::unwind::{End, Frame, Objects, Unwinder};
+
+/// How long a thread may take to stop. One in an uninterruptible sleep takes longer.
+const STOP_LIMIT: Duration = Duration::from_millis(50);
+/// How long a lock is watched with the thread stopped.
+const LOCK_LIMIT: Duration = Duration::from_millis(10);
+/// Threads that are looked at in one round.
+const MOST_CANDIDATES: usize = 256;
+/// Objects that are loaded for one thread before the next is tried.
+const MOST_LOADS: usize = 256;
+const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+const FUTEX: i64 = 202;
+/// Calls that a stop disturbs and that are not repaired: close, connect.
+const AVOIDED: [i64; 2] = [3, 42];
+/// Calls that see one EINTR if we die during the call: poll, nanosleep, restart_syscall,
+/// clock_nanosleep.
+const SENSITIVE: [i64; 4] = [7, 35, 219, 230];
+
+/// What a thread must not be in the middle of.
+#[derive(Clone, Debug, Default)]
+pub struct Fences<'a> {
+    /// Addresses of lock words (glibc: 32 bits, 0 when free) that the thread must not hold.
+    pub locks: &'a [u64],
+    /// Code that must not be on its stack.
+    pub code: &'a [Range<u64>],
+    /// Stack in bytes that the call needs below the signal frame.
+    pub stack_bytes: u64,
+    /// The only thread that may be taken, if any.
+    pub thread: Option<i32>,
+}
+
+/// Why a thread would not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reason {
+    Seccomp,
+    ShadowStack,
+    Uninterruptible,
+    InMalloc,
+    LockHeld,
+    StackUnclear,
+    ForeignStack,
+    SmallStack,
+    OtherMode,
+    Sequence,
+    Ended,
+}
+
+impl Reason {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Seccomp => "under a seccomp filter",
+            Self::ShadowStack => "with a shadow stack",
+            Self::Uninterruptible => "in an uninterruptible sleep",
+            Self::InMalloc => "inside malloc",
+            Self::LockHeld => "maybe holding an arena's lock",
+            Self::StackUnclear => "whose stack cannot be followed to its start",
+            Self::ForeignStack => "not on their own stack",
+            Self::SmallStack => "with too little stack left",
+            Self::OtherMode => "running 32-bit code",
+            Self::Sequence => "in a restartable sequence",
+            Self::Ended => "ended meanwhile",
+        }
+    }
+
+    /// Whether waiting cannot change it.
+    fn is_lasting(self) -> bool {
+        matches!(self, Self::Seccomp | Self::ShadowStack)
+    }
+}
+
+/// One try at one thread.
+enum Attempt<T> {
+    Done(T),
+    Unfit(Reason),
+    Missing(u64),
+    GroupStop,
+    Io(std::io::Error),
+}
+
+/// Finds a thread of process `pid` that is safe behind `fences`, within `wait`, and gives it, stopped,
+/// to `act`, which lets it go. `act` runs at most once, on a thread that is its tracer.
+///
+/// Returns [`Refusal::NoSafeThread`] with the reasons where none was found; then nothing was touched.
+pub fn with_safe_thread<T: Send>(
+    pid: i32,
+    fences: &Fences<'_>,
+    wait: Duration,
+    act: &mut (dyn FnMut(Tracee) -> T + Send),
+) -> Result<T, Refusal> {
+    let deadline = Instant::now() + wait;
+    let mut chooser = Chooser { pid, fences, objects: Objects::default(), seen: BTreeMap::new() };
+    let mut pause = SHORTEST_PAUSE;
+    for round in 0_usize.. {
+        precheck::check(pid)?;
+        let space = process::address_space(pid).map_err(|e| Refusal::from_io(pid, "maps", e))?;
+        for tid in chooser.candidates(round)? {
+            match chooser.attempt(&space, tid, act)? {
+                Some(done) => return Ok(done),
+                None if Instant::now() >= deadline => break,
+                None => {}
+            }
+        }
+        if Instant::now() >= deadline {
+            break;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+    Err(Refusal::NoSafeThread { pid, seconds: wait.as_secs_f64(), detail: chooser.detail() })
+}
+
+struct Chooser<'a> {
+    pid: i32,
+    fences: &'a Fences<'a>,
+    objects: Objects,
+    /// The latest reason against each thread that was looked at.
+    seen: BTreeMap<i32, Reason>,
+}
+
+impl Chooser<'_> {
+    /// Threads worth a try, the best first.
+    fn candidates(&mut self, round: usize) -> Result<Vec<i32>, Refusal> {
+        let pid = self.pid;
+        let mut threads = process::threads(pid).map_err(|e| Refusal::from_io(pid, "task", e))?;
+        threads.retain(|&tid| self.fences.thread.is_none_or(|only| only == tid));
+        let count = threads.len().max(1);
+        // Each round begins elsewhere, so that all get their turn however many there are.
+        threads.rotate_left(round.wrapping_mul(MOST_CANDIDATES) % count);
+        threads.truncate(MOST_CANDIDATES);
+        self.seen.retain(|tid, _| threads.contains(tid));
+        let mut ranked: Vec<(u8, i32)> = Vec::new();
+        for &tid in &threads {
+            match self.rank(tid) {
+                Ok(rank) => ranked.push((rank, tid)),
+                Err(reason) => {
+                    self.seen.insert(tid, reason);
+                }
+            }
+        }
+        if ranked.is_empty() && count <= MOST_CANDIDATES {
+            self.refuse_lasting()?;
+        }
+        ranked.sort_by_key(|&(rank, _)| rank);
+        Ok(ranked.into_iter().map(|(_, tid)| tid).collect())
+    }
+
+    /// Ends the search where no thread will ever do.
+    fn refuse_lasting(&self) -> Result<(), Refusal> {
+        if self.seen.is_empty() || !self.seen.values().all(|reason| reason.is_lasting()) {
+            return Ok(());
+        }
+        let shadow = self.seen.values().any(|&reason| reason == Reason::ShadowStack);
+        Err(Refusal::Unsafe {
+            pid: self.pid,
+            what: if shadow {
+                "runs with shadow stacks, which an injected call's return would not pass".into()
+            } else {
+                "runs under a seccomp filter, which may kill it for the call's madvise".into()
+            },
+            advice: "nothing was touched; restart it to give its memory back",
+        })
+    }
+
+    /// How good a candidate a thread is before it is stopped; 0 is best.
+    fn rank(&self, tid: i32) -> Result<u8, Reason> {
+        let status = process::status(self.pid, tid).map_err(|_| Reason::Ended)?;
+        match status.state {
+            'D' => return Err(Reason::Uninterruptible),
+            'Z' | 'X' => return Err(Reason::Ended),
+            _ => {}
+        }
+        if status.seccomp != 0 {
+            return Err(Reason::Seccomp);
+        }
+        if status.has_shadow_stack {
+            return Err(Reason::ShadowStack);
+        }
+        Ok(match process::doing(self.pid, tid) {
+            Some(Doing::Call(FUTEX, word)) if self.fences.locks.contains(&word) => {
+                return Err(Reason::LockHeld);
+            }
+            Some(Doing::Call(number, _)) if AVOIDED.contains(&number) => 4,
+            Some(Doing::Call(number, _)) if quiet::is_repeatable(number) => 2,
+            Some(Doing::Call(number, _)) if SENSITIVE.contains(&number) => 1,
+            Some(Doing::Call(..)) => 0,
+            Some(Doing::Running | Doing::Blocked) | None => 3,
+        })
+    }
+
+    /// Tries one thread, loading the objects on its stack while it runs.
+    fn attempt<T: Send>(
+        &mut self,
+        space: &AddressSpace,
+        tid: i32,
+        act: &mut (dyn FnMut(Tracee) -> T + Send),
+    ) -> Result<Option<T>, Refusal> {
+        let pid = self.pid;
+        for _ in 0..MOST_LOADS {
+            let examiner = Examiner { pid, fences: self.fences, space, objects: &self.objects };
+            let attempt = tracee::on_own_thread(|| examiner.attempt(tid, act));
+            match attempt {
+                Some(Attempt::Done(done)) => return Ok(Some(done)),
+                Some(Attempt::Unfit(reason)) => {
+                    self.seen.insert(tid, reason);
+                    return Ok(None);
+                }
+                Some(Attempt::Missing(address)) => {
+                    self.objects.load(pid, &ProcessMemory(pid), space, address);
+                }
+                Some(Attempt::GroupStop) => return Err(Refusal::Stopped { pid }),
+                Some(Attempt::Io(error)) => return Err(Refusal::from_io(pid, "a thread", error)),
+                None => {
+                    let source = std::io::Error::other("no thread to trace from");
+                    return Err(Refusal::Io { pid, what: "tracing".into(), source });
+                }
+            }
+        }
+        self.seen.insert(tid, Reason::StackUnclear);
+        Ok(None)
+    }
+
+    /// The reasons against the threads, for a person.
+    fn detail(&self) -> String {
+        let mut counts: BTreeMap<Reason, usize> = BTreeMap::new();
+        for &reason in self.seen.values() {
+            *counts.entry(reason).or_default() += 1;
+        }
+        let parts: Vec<String> =
+            counts.iter().map(|(reason, count)| format!("{count} {}", reason.text())).collect();
+        if parts.is_empty() { "no thread was seen".into() } else { format!("threads: {}", parts.join(", ")) }
+    }
+}
+
+/// Stops a thread and judges it. Reads no files meanwhile.
+struct Examiner<'a> {
+    pid: i32,
+    fences: &'a Fences<'a>,
+    space: &'a AddressSpace,
+    objects: &'a Objects,
+}
+
+impl Examiner<'_> {
+    fn attempt<T>(&self, tid: i32, act: &mut (dyn FnMut(Tracee) -> T + Send)) -> Attempt<T> {
+        let tracee = match Tracee::stop(self.pid, tid, STOP_LIMIT) {
+            Ok(tracee) => tracee,
+            Err(NotStopped::Gone) => return Attempt::Unfit(Reason::Ended),
+            Err(NotStopped::GroupStop) => return Attempt::GroupStop,
+            Err(NotStopped::Late) => return Attempt::Unfit(Reason::Uninterruptible),
+            Err(NotStopped::Io(error)) => return Attempt::Io(error),
+        };
+        match self.judge(&tracee) {
+            Ok(()) => Attempt::Done(act(tracee)),
+            Err(Doubt::Unfit(reason)) => Attempt::Unfit(reason),
+            Err(Doubt::Missing(address)) => Attempt::Missing(address),
+        }
+    }
+
+    /// Whether the stopped thread may run the call. The cheap questions come first.
+    fn judge(&self, tracee: &Tracee) -> Result<(), Doubt> {
+        let registers = &tracee.registers;
+        if registers.cs != quiet::CS_64_BIT {
+            return Err(Doubt::Unfit(Reason::OtherMode));
+        }
+        let is_fenced = |address| self.fences.code.iter().any(|range| range.contains(&address));
+        if is_fenced(registers.rip) {
+            return Err(Doubt::Unfit(Reason::InMalloc));
+        }
+        let memory = ProcessMemory(self.pid);
+        let room = stack::room_bytes(&memory, self.space, registers);
+        let room = room.ok_or(Doubt::Unfit(Reason::ForeignStack))?;
+        if room < self.fences.stack_bytes {
+            return Err(Doubt::Unfit(Reason::SmallStack));
+        }
+        if stack::is_in_sequence(&memory, tracee.tid) {
+            return Err(Doubt::Unfit(Reason::Sequence));
+        }
+        let unwinder = Unwinder { memory: &memory, space: self.space, objects: self.objects };
+        match unwinder.walk(Frame::of(registers), &mut |address| !is_fenced(address)) {
+            End::Start => {}
+            End::Enough => return Err(Doubt::Unfit(Reason::InMalloc)),
+            End::Missing(address) => return Err(Doubt::Missing(address)),
+            End::Lost { .. } => return Err(Doubt::Unfit(Reason::StackUnclear)),
+        }
+        if self.sees_all_locks_free() { Ok(()) } else { Err(Doubt::Unfit(Reason::LockHeld)) }
+    }
+
+    /// Watches the locks until each was seen free once. A lock that cannot be read is not free.
+    fn sees_all_locks_free(&self) -> bool {
+        let mut waiting = self.fences.locks.to_vec();
+        let deadline = Instant::now() + LOCK_LIMIT;
+        loop {
+            waiting.retain(|&lock| {
+                let mut word = [0; 4];
+                !matches!(memory::read(self.pid, lock, &mut word), Ok(4)) || word != [0; 4]
+            });
+            if waiting.is_empty() {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            // The holder needs the processor that we are on.
+            std::thread::yield_now();
+        }
+    }
+}
+
+enum Doubt {
+    Unfit(Reason),
+    Missing(u64),
+}

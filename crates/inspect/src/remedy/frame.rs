@@ -1,0 +1,214 @@
+//! A signal frame, as the kernel writes one before it runs a handler and reads it in rt_sigreturn.
+//!
+//! Layout of x86-64: `struct rt_sigframe` of arch/x86/include/asm/sigframe.h (return address, then
+//! `struct ucontext`, then siginfo), and the extended state of
+//! arch/x86/include/uapi/asm/sigcontext.h. A frame of this kind is an interface that the kernel
+//! never changes. This module only makes bytes; it touches no process.
+
+use strandline_sys::ptrace::Registers;
+
+/// Below the stack pointer lies memory that leaf functions use without saying so.
+pub const RED_ZONE_BYTES: u64 = 128;
+/// Return address, ucontext and siginfo.
+const FRAME_BYTES: usize = 440;
+const OFFSET_UC_FLAGS: usize = 8;
+const OFFSET_GENERAL: usize = 48;
+const OFFSET_FLAGS: usize = OFFSET_GENERAL + 17 * 8;
+const OFFSET_SEGMENTS: usize = OFFSET_FLAGS + 8;
+const OFFSET_FPSTATE: usize = OFFSET_GENERAL + 184;
+const OFFSET_MASK: usize = OFFSET_GENERAL + 256;
+/// UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
+const UC_FLAGS: u64 = 7;
+/// In the extended state: the software bytes, and the word that says which components are in use.
+const OFFSET_SOFTWARE: usize = 464;
+const OFFSET_IN_USE: usize = 512;
+/// The legacy area and the header, without which there is no extended state.
+const LEAST_XSTATE_BYTES: usize = 576;
+const MAGIC_1: u32 = 0x4650_5853;
+const MAGIC_2: u32 = 0x4650_5845;
+/// XTILE_DATA: AMX's tiles, which a thread must ask for before it may use them.
+const TILE_DATA: u32 = 18;
+
+/// `-ERESTARTSYS`, `-ERESTARTNOINTR`, `-ERESTARTNOHAND`: the call is to be made again.
+const RESTARTS: [i64; 3] = [-512, -513, -514];
+/// `-ERESTART_RESTARTBLOCK`: the call goes on through restart_syscall.
+const RESTART_BLOCK: i64 = -516;
+const RESTART_SYSCALL: u64 = 219;
+/// The length of the instruction `syscall`.
+const SYSCALL_BYTES: u64 = 2;
+
+/// The extended state of a thread, and what of it a signal frame may hold.
+#[derive(Clone, Debug)]
+pub struct ExtendedState {
+    /// The whole image, as PTRACE_GETREGSET gave it and PTRACE_SETREGSET takes it.
+    pub image: Vec<u8>,
+    frame_bytes: usize,
+    features: u64,
+}
+
+impl ExtendedState {
+    /// Takes an `NT_X86_XSTATE` image. `None` where it is too short to be one.
+    ///
+    /// The kernel loads SSE only from a frame larger than the thread may have, so the image is cut
+    /// before AMX's tiles unless the thread has some in use.
+    pub fn new(image: Vec<u8>) -> Option<Self> {
+        // `component` asks this processor; the image came from its kernel.
+        Self::cut(image, strandline_sys::xstate::component(TILE_DATA))
+    }
+
+    fn cut(image: Vec<u8>, tiles: Option<(usize, usize)>) -> Option<Self> {
+        let mut features = word(&image, OFFSET_SOFTWARE)?;
+        let in_use = word(&image, OFFSET_IN_USE)?;
+        let mut frame_bytes = image.len();
+        if features & !in_use & (1 << TILE_DATA) != 0
+            && let Some((offset, _)) = tiles
+        {
+            features &= !(1 << TILE_DATA);
+            frame_bytes = frame_bytes.min(offset);
+        }
+        (frame_bytes >= LEAST_XSTATE_BYTES).then_some(Self { image, frame_bytes, features })
+    }
+}
+
+fn word(bytes: &[u8], offset: usize) -> Option<u64> {
+    crate::memory::word_at(bytes, offset)
+}
+
+/// A frame, ready to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Where it goes; the stack pointer at the entry of the function (modulo 16: 8).
+    pub address: u64,
+    /// Its bytes, the return address first.
+    pub bytes: Vec<u8>,
+}
+
+/// The registers with which a stopped thread goes on if the kernel does not look at it again: an
+/// interrupted system call is made again, as the kernel itself would without a signal.
+pub fn restarting(registers: &Registers) -> Registers {
+    let mut again = *registers;
+    if (registers.orig_rax as i64) >= 0 {
+        let result = registers.rax as i64;
+        if RESTARTS.contains(&result) {
+            again.rax = registers.orig_rax;
+            again.rip = registers.rip.wrapping_sub(SYSCALL_BYTES);
+        } else if result == RESTART_BLOCK {
+            again.rax = RESTART_SYSCALL;
+            again.rip = registers.rip.wrapping_sub(SYSCALL_BYTES);
+        }
+    }
+    again.orig_rax = u64::MAX;
+    again
+}
+
+/// Makes the frame whose rt_sigreturn puts `registers`, `mask` and `state` back, for the stack
+/// below `registers.rsp`; `trampoline` is where the function returns to. `None` where the stack
+/// pointer is too near the bottom of the address space.
+pub fn build(registers: &Registers, mask: u64, state: &ExtendedState, trampoline: u64) -> Option<Frame> {
+    let state_bytes = state.frame_bytes + 4;
+    let top = registers.rsp.checked_sub(RED_ZONE_BYTES)?;
+    // XRSTOR needs 64-byte alignment.
+    let state_address = top.checked_sub(state_bytes as u64)? & !63;
+    // At a function's entry the stack pointer is 8 modulo 16.
+    let address = (state_address.checked_sub(FRAME_BYTES as u64)? & !15).checked_sub(8)?;
+    let state_offset = (state_address - address) as usize;
+    let mut bytes = vec![0; state_offset + state_bytes];
+    put(&mut bytes, 0, &trampoline.to_le_bytes());
+    put(&mut bytes, OFFSET_UC_FLAGS, &UC_FLAGS.to_le_bytes());
+    // uc_link, and uc_stack all zero: the kernel finds that no valid alternate stack and leaves the
+    // one in force.
+    let r = restarting(registers);
+    let general = [
+        r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax,
+        r.rcx, r.rsp, r.rip,
+    ];
+    for (index, value) in general.iter().enumerate() {
+        put(&mut bytes, OFFSET_GENERAL + index * 8, &value.to_le_bytes());
+    }
+    put(&mut bytes, OFFSET_FLAGS, &r.eflags.to_le_bytes());
+    // cs, gs, fs, ss of 16 bits each; the kernel reads cs and ss.
+    put(&mut bytes, OFFSET_SEGMENTS, &(r.cs as u16).to_le_bytes());
+    put(&mut bytes, OFFSET_SEGMENTS + 6, &(r.ss as u16).to_le_bytes());
+    put(&mut bytes, OFFSET_FPSTATE, &state_address.to_le_bytes());
+    put(&mut bytes, OFFSET_MASK, &mask.to_le_bytes());
+    put_state(&mut bytes[state_offset..], state);
+    Some(Frame { address, bytes })
+}
+
+/// The extended state with the software bytes that tell rt_sigreturn how much of it there is.
+fn put_state(bytes: &mut [u8], state: &ExtendedState) {
+    let size = state.frame_bytes;
+    put(bytes, 0, &state.image[..size]);
+    let in_use = word(&state.image, OFFSET_IN_USE).unwrap_or(0) & state.features;
+    put(bytes, OFFSET_IN_USE, &in_use.to_le_bytes());
+    put(bytes, OFFSET_SOFTWARE, &[0; 48]);
+    put(bytes, OFFSET_SOFTWARE, &MAGIC_1.to_le_bytes());
+    put(bytes, OFFSET_SOFTWARE + 4, &(size as u32 + 4).to_le_bytes());
+    put(bytes, OFFSET_SOFTWARE + 8, &state.features.to_le_bytes());
+    put(bytes, OFFSET_SOFTWARE + 16, &(size as u32).to_le_bytes());
+    put(bytes, size, &MAGIC_2.to_le_bytes());
+}
+
+/// Copies `value` to `offset`, which the caller has made room for; elsewhere does nothing.
+fn put(bytes: &mut [u8], offset: usize, value: &[u8]) {
+    if let Some(place) = bytes.get_mut(offset..offset + value.len()) {
+        place.copy_from_slice(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(length: usize, features: u64, in_use: u64) -> Vec<u8> {
+        let mut image = vec![0xee; length];
+        put(&mut image, OFFSET_SOFTWARE, &features.to_le_bytes());
+        put(&mut image, OFFSET_IN_USE, &in_use.to_le_bytes());
+        image
+    }
+
+    #[test]
+    fn a_frame_is_aligned_and_says_how_long_its_state_is() {
+        let state = ExtendedState::cut(image(832, 7, 7), None).unwrap();
+        for low in 0..64 {
+            let mut registers = strandline_sys::registers::zeroed();
+            registers.rsp = 0x7000_0000 + low;
+            let frame = build(&registers, 0x1234, &state, 0xabcd).unwrap();
+            assert_eq!(frame.address % 16, 8);
+            assert!(frame.address + frame.bytes.len() as u64 <= registers.rsp - RED_ZONE_BYTES);
+            let fpstate = word(&frame.bytes, OFFSET_FPSTATE).unwrap();
+            assert_eq!(fpstate % 64, 0);
+            let at = (fpstate - frame.address) as usize;
+            assert_eq!(word(&frame.bytes, 0), Some(0xabcd));
+            assert_eq!(word(&frame.bytes, OFFSET_MASK), Some(0x1234));
+            assert_eq!(word(&frame.bytes, at + OFFSET_SOFTWARE).unwrap() as u32, MAGIC_1);
+            assert_eq!(&frame.bytes[at + 832..], &MAGIC_2.to_le_bytes());
+        }
+    }
+
+    #[test]
+    fn tiles_are_cut_off_unless_they_are_in_use() {
+        let features = 7 | 1 << 17 | 1 << 18;
+        let tiles = Some((2816, 8192));
+        let idle = ExtendedState::cut(image(11008, features, 7), tiles).unwrap();
+        assert_eq!((idle.frame_bytes, idle.features), (2816, 7 | 1 << 17));
+        let busy = ExtendedState::cut(image(11008, features, 7 | 1 << 18), tiles).unwrap();
+        assert_eq!((busy.frame_bytes, busy.features), (11008, features));
+        assert!(ExtendedState::cut(vec![0; 512], None).is_none(), "no room for the header");
+    }
+
+    #[test]
+    fn interrupted_calls_are_made_again_and_others_are_left() {
+        let mut r = strandline_sys::registers::zeroed();
+        (r.rip, r.orig_rax, r.rax) = (0x1002, 7, (-516_i64) as u64);
+        let again = restarting(&r);
+        assert_eq!((again.rip, again.rax, again.orig_rax), (0x1000, 219, u64::MAX));
+        r.rax = (-512_i64) as u64;
+        assert_eq!((restarting(&r).rip, restarting(&r).rax), (0x1000, 7));
+        r.rax = 5;
+        assert_eq!((restarting(&r).rip, restarting(&r).rax), (0x1002, 5));
+        // Not in a system call: rax may hold any number.
+        (r.orig_rax, r.rax) = (u64::MAX, (-512_i64) as u64);
+        assert_eq!((restarting(&r).rip, restarting(&r).rax), (0x1002, (-512_i64) as u64));
+    }
+}

@@ -1,0 +1,234 @@
+//! A call inside a stopped thread of an unprepared process, safe at every instant.
+//!
+//! The call looks to the kernel like a signal handler's: below the thread's stack lies a whole
+//! signal frame, the function returns into libc's own rt_sigreturn, and the kernel puts everything
+//! back. Whoever injected it may die at any point; the thread finishes the call and goes on. Alive,
+//! we stop the thread at the entry of that rt_sigreturn, cancel it, and put the thread back into the
+//! very stop it was found in, so that not even a restarted system call shows.
+//!
+//! It decides nothing about which thread, or when: see `choose`.
+
+use std::time::{Duration, Instant};
+
+use strandline_sys::ptrace::{self, Event, Registers};
+use strandline_sys::{memory, registers};
+
+use super::frame::{self, ExtendedState};
+use super::tracee::{self, Tracee};
+
+/// Stack that a called function may use.
+pub const CALL_STACK_BYTES: u64 = 16 << 10;
+/// `NT_X86_XSTATE`
+const NT_X86_XSTATE: i32 = 0x202;
+/// More than any processor's image.
+const MOST_XSTATE_BYTES: usize = 64 << 10;
+/// `mov $15, %rax; syscall`: libc's return from a signal handler (`__restore_rt`), by which
+/// debuggers know a signal frame.
+pub const TRAMPOLINE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+const RT_SIGRETURN: u64 = 15;
+/// Direction, trap and alignment-check flags: clear at a function's entry.
+const NO_ENTRY_FLAGS: u64 = 1 << 10 | 1 << 8 | 1 << 18;
+/// Signals that a fault in the call raises (ILL, TRAP, BUS, FPE, SEGV, SYS) stay unblocked: the
+/// kernel would reset the handler of a blocked one.
+const FAULTS: u64 = 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 30;
+
+/// A call to make.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// The function's address, or that of a `syscall` instruction followed by `ret`.
+    pub function: u64,
+    /// RAX at its entry.
+    pub rax: u64,
+    /// Its first three arguments.
+    pub arguments: [u64; 3],
+    /// Where the bytes of [`TRAMPOLINE`] are in executable memory of the target.
+    pub trampoline: u64,
+}
+
+/// Why a call was not made, or not seen to its end.
+#[derive(Debug)]
+pub enum CallError {
+    /// Before anything was touched.
+    NotBegun(std::io::Error),
+    /// The thread ended in the call; so did its process, most likely.
+    Died(Event),
+    /// Not done in time. The thread was let go and finishes alone.
+    Late,
+    /// The kernel refused something midway. The thread is let go and finishes alone.
+    Lost(std::io::Error),
+}
+
+/// A thread with a call under way: its frame is written and its registers are set.
+pub struct Injected {
+    tracee: Tracee,
+    mask: u64,
+    state: ExtendedState,
+    frame_address: u64,
+    trampoline: u64,
+    /// When the call began.
+    pub began: Instant,
+}
+
+/// Writes the frame and sets the registers; the thread is still stopped. Where it fails nothing was
+/// touched but memory below the red zone, and the thread is let go.
+pub fn begin(mut tracee: Tracee, call: &Call) -> Result<Injected, CallError> {
+    let (mask, state, frame_address, entry) = prepare(&tracee, call).map_err(CallError::NotBegun)?;
+    let (tid, original) = (tracee.tid, tracee.registers);
+    // From the next line on the call runs, whatever becomes of us; until here it does not.
+    ptrace::set_registers(tid, &entry).map_err(CallError::NotBegun)?;
+    tracee.hold(false);
+    if let Err(error) = ptrace::set_signal_mask(tid, mask | !FAULTS) {
+        // Still in its first stop, without having run an instruction: undo.
+        ptrace::set_registers(tid, &original).map_err(CallError::Lost)?;
+        tracee.hold(true);
+        return Err(CallError::NotBegun(error));
+    }
+    let trampoline = call.trampoline;
+    Ok(Injected { tracee, mask, state, frame_address, trampoline, began: Instant::now() })
+}
+
+/// Reads what is to be put back and writes the frame.
+fn prepare(tracee: &Tracee, call: &Call) -> std::io::Result<(u64, ExtendedState, u64, Registers)> {
+    let invalid = |what: &'static str| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
+    let tid = tracee.tid;
+    let mask = ptrace::signal_mask(tid)?;
+    let image = ptrace::register_set(tid, NT_X86_XSTATE, MOST_XSTATE_BYTES)?;
+    let state = ExtendedState::new(image).ok_or_else(|| invalid("no extended processor state"))?;
+    let frame = frame::build(&tracee.registers, mask, &state, call.trampoline)
+        .ok_or_else(|| invalid("no room below the stack pointer"))?;
+    memory::write(tracee.pid, frame.address, &frame.bytes)?;
+    let old = &tracee.registers;
+    let mut entry = registers::zeroed();
+    (entry.cs, entry.ss, entry.ds, entry.es) = (old.cs, old.ss, old.ds, old.es);
+    (entry.fs, entry.gs, entry.fs_base, entry.gs_base) = (old.fs, old.gs, old.fs_base, old.gs_base);
+    entry.eflags = old.eflags & !NO_ENTRY_FLAGS;
+    entry.rip = call.function;
+    entry.rsp = frame.address;
+    entry.rax = call.rax;
+    [entry.rdi, entry.rsi, entry.rdx] = call.arguments;
+    entry.orig_rax = u64::MAX;
+    Ok((mask, state, frame.address, entry))
+}
+
+impl Injected {
+    /// The thread's registers where it is stopped now.
+    pub fn registers(&self) -> std::io::Result<Registers> {
+        ptrace::registers(self.tracee.tid)
+    }
+
+    /// Sets the thread's registers where it is stopped now.
+    pub fn set_registers(&self, registers: &Registers) -> std::io::Result<()> {
+        ptrace::set_registers(self.tracee.tid, registers)
+    }
+
+    /// When the thread was first stopped.
+    pub fn stopped_since(&self) -> Instant {
+        self.tracee.since
+    }
+
+    /// Runs on to the next entry or exit of a system call and returns the registers there.
+    pub fn next_system_call(&mut self, deadline: Instant) -> Result<Registers, CallError> {
+        let tid = self.tracee.tid;
+        let mut signal = 0;
+        loop {
+            ptrace::resume_to_syscall(tid, signal).map_err(CallError::Lost)?;
+            match tracee::next_event(tid, deadline).map_err(CallError::Lost)? {
+                Some(Event::Syscall) => return ptrace::registers(tid).map_err(CallError::Lost),
+                Some(event @ Event::Exited { .. }) => return Err(CallError::Died(event)),
+                // A fault in the call: the program's own handler, or its end, as without us.
+                Some(Event::Signal(number)) => signal = number,
+                // A stop of the whole process reaches us too; the call goes on and ends first.
+                Some(Event::Stopped | Event::GroupStop(_) | Event::Other(_)) => signal = 0,
+                None => return Err(CallError::Late),
+            }
+            if Instant::now() >= deadline {
+                return Err(CallError::Late);
+            }
+        }
+    }
+
+    /// Whether a stop with `registers` is at the entry of the rt_sigreturn that ends the call.
+    pub fn is_returning(&self, registers: &Registers) -> bool {
+        registers.orig_rax == RT_SIGRETURN
+            && registers.rip == self.trampoline.wrapping_add(TRAMPOLINE.len() as u64)
+            && registers.rsp == self.frame_address.wrapping_add(8)
+    }
+
+    /// Runs the call to the entry of its rt_sigreturn. The thread stays stopped there.
+    pub fn run(&mut self, deadline: Instant) -> Result<(), CallError> {
+        loop {
+            let registers = self.next_system_call(deadline)?;
+            if self.is_returning(&registers) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// At the entry of the rt_sigreturn: puts everything back and lets the thread go, and returns
+    /// how long it was held in all. Where the kernel refuses a step the thread returns by itself.
+    pub fn finish(mut self, limit: Duration) -> Result<Duration, CallError> {
+        let tid = self.tracee.tid;
+        self.put_back().map_err(CallError::Lost)?;
+        // The thread is whole again from here on. But an interrupted system call now restarts even
+        // if a handler runs first that should end it with EINTR. So it is brought back into the kind
+        // of stop it was found in, where its first registers mean to the kernel what they meant.
+        let deadline = Instant::now() + limit;
+        let brought = ptrace::interrupt(tid).and_then(|()| ptrace::resume(tid, 0));
+        brought.map_err(CallError::Lost)?;
+        match tracee::next_event(tid, deadline).map_err(CallError::Lost)? {
+            Some(Event::Stopped) => {
+                ptrace::set_registers(tid, &self.tracee.registers).map_err(CallError::Lost)?;
+                let held = self.tracee.since.elapsed();
+                self.tracee.hold(true);
+                self.tracee.let_go();
+                Ok(held)
+            }
+            // A group stop, or a signal about to be delivered: everything is in place already.
+            Some(Event::Signal(signal)) => self.leave(signal),
+            Some(Event::GroupStop(_) | Event::Syscall | Event::Other(_)) => self.leave(0),
+            Some(event @ Event::Exited { .. }) => Err(CallError::Died(event)),
+            None => Err(CallError::Late),
+        }
+    }
+
+    fn leave(self, signal: i32) -> Result<Duration, CallError> {
+        let held = self.tracee.since.elapsed();
+        ptrace::detach(self.tracee.tid, signal).map_err(CallError::Lost)?;
+        Ok(held)
+    }
+
+    /// Mask, extended state, then all general registers in one step; with `orig_rax` of -1, which
+    /// cancels the system call at whose entry the thread stands. Before the last step the
+    /// rt_sigreturn still does all of it.
+    fn put_back(&mut self) -> std::io::Result<()> {
+        let tid = self.tracee.tid;
+        ptrace::set_signal_mask(tid, self.mask)?;
+        ptrace::set_register_set(tid, NT_X86_XSTATE, &self.state.image)?;
+        ptrace::set_registers(tid, &frame::restarting(&self.tracee.registers))
+    }
+
+    /// Leaves the thread to finish the call by itself: its frame puts everything back.
+    pub fn abandon(self) {
+        let tid = self.tracee.tid;
+        // Only a stopped thread can be let go. If it does not stop, the end of this tracer does it.
+        let _ = ptrace::interrupt(tid);
+        let deadline = Instant::now() + Duration::from_millis(100);
+        match tracee::next_event(tid, deadline) {
+            Ok(Some(Event::Signal(signal))) => {
+                let _ = ptrace::detach(tid, signal);
+            }
+            Ok(Some(_)) => {
+                let _ = ptrace::detach(tid, 0);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The length in bytes of this machine's extended state image, an upper bound where it differs
+/// between threads.
+pub fn xstate_bytes() -> u64 {
+    // x87, SSE, the header, and the end of every further component.
+    let parts = (2..63).filter_map(strandline_sys::xstate::component);
+    parts.map(|(offset, bytes)| (offset + bytes) as u64).max().unwrap_or(576).max(576)
+}

@@ -1,0 +1,109 @@
+//! Where malloc's code is in a C library: what must not be on the stack of a thread that is to call
+//! into it.
+//!
+//! Functions that are not exported (`_int_malloc`, `sysmalloc`) have no name in a stripped library,
+//! and a compiler may jump to them from an exported one that then leaves no frame. But all of
+//! malloc is one object file of the library, so its functions lie together: the range reaches from
+//! the last other exported function before it to the first one behind.
+
+use std::ops::Range;
+
+use crate::elf::{Object, Symbol};
+use crate::memory::Memory;
+
+/// Farther than this from `malloc` nothing belongs to it (malloc's object file has 25 KiB).
+const MOST_DISTANCE_BYTES: u64 = 64 << 10;
+/// Most bytes of a library's text that are searched.
+const MOST_TEXT_BYTES: u64 = 64 << 20;
+const CHUNK_BYTES: usize = 64 << 10;
+/// Parts of the names of malloc's functions, and whole names without such a part.
+const PARTS: [&[u8]; 6] = [b"malloc", b"calloc", b"memalign", b"valloc", b"mallinfo", b"mallopt"];
+const NAMES: [&[u8]; 8] = [
+    b"free",
+    b"cfree",
+    b"realloc",
+    b"aligned_alloc",
+    b"__libc_free",
+    b"__libc_realloc",
+    b"__default_morecore",
+    b"__free",
+];
+
+fn is_malloc(name: &[u8]) -> bool {
+    NAMES.contains(&name) || PARTS.iter().any(|part| name.windows(part.len()).any(|w| w == *part))
+}
+
+/// The ranges of malloc's code in `libc`; `None` where it exports no malloc.
+pub(crate) fn ranges(libc: &Object) -> Option<Vec<Range<u64>>> {
+    let mut symbols: Vec<(bool, Symbol)> = Vec::new();
+    libc.each_symbol(&mut |name, symbol| {
+        if symbol.is_global && libc.text_contains(symbol.address) {
+            symbols.push((is_malloc(name), symbol));
+        }
+    });
+    let centre = libc.symbol("malloc")?;
+    extent(&symbols, centre).map(|range| vec![range])
+}
+
+fn extent(symbols: &[(bool, Symbol)], centre: Symbol) -> Option<Range<u64>> {
+    let near = |s: &Symbol| s.address.abs_diff(centre.address) < MOST_DISTANCE_BYTES;
+    let end = |s: &Symbol| s.address.saturating_add(s.bytes);
+    let own = || symbols.iter().filter(|(own, s)| *own && near(s)).map(|(_, s)| s);
+    let others = || symbols.iter().filter(|(own, s)| !*own || !near(s)).map(|(_, s)| s);
+    let (first, last) = (own().map(|s| s.address).min()?, own().map(end).max()?);
+    let low = others().map(end).filter(|&e| e <= first).max().unwrap_or(first);
+    let high = others().map(|s| s.address).filter(|&a| a >= last).min().unwrap_or(last);
+    // An object file without neighbours that are exported must not swallow the library.
+    Some(low.max(first.saturating_sub(MOST_DISTANCE_BYTES))..high.min(last + MOST_DISTANCE_BYTES))
+}
+
+/// The first address in `ranges` of the target at which `pattern` stands.
+pub(crate) fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Option<u64> {
+    let mut buffer = vec![0; CHUNK_BYTES + pattern.len()];
+    for range in ranges {
+        let mut at = range.start;
+        let end = range.end.min(range.start.saturating_add(MOST_TEXT_BYTES));
+        while at < end {
+            let wanted = buffer.len().min((end - at) as usize);
+            let got = memory.read_some(at, &mut buffer[..wanted]);
+            let found = buffer[..got].windows(pattern.len()).position(|window| window == pattern);
+            if let Some(offset) = found {
+                return Some(at + offset as u64);
+            }
+            // Pieces overlap, so that a pattern across their border is seen.
+            at += CHUNK_BYTES as u64;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symbol(address: u64, bytes: u64) -> Symbol {
+        Symbol { address, bytes, is_global: true }
+    }
+
+    #[test]
+    fn the_range_reaches_to_the_neighbours() {
+        let symbols = [
+            (false, symbol(0x1000, 0x100)),
+            (true, symbol(0x4000, 0x300)),
+            (true, symbol(0x5000, 0x40)),
+            (false, symbol(0x6000, 0x10)),
+            (true, symbol(0x90_0000, 0x10)),
+        ];
+        assert_eq!(extent(&symbols, symbols[1].1), Some(0x1100..0x6000));
+    }
+
+    #[test]
+    fn names_are_told_apart() {
+        for name in [&b"malloc"[..], b"__libc_calloc", b"posix_memalign", b"free", b"malloc_trim"] {
+            assert!(is_malloc(name));
+        }
+        for name in [&b"freeaddrinfo"[..], b"getpid", b"reallocarray"] {
+            assert!(!is_malloc(name));
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The remedy `malloc_trim`: has a thread of the process call `malloc_trim(0)`, and counts what that
+//! gave back.
+//!
+//! The caller has found the function, the arenas' locks and the heaps' ranges; nothing of the heap
+//! is read here but lock words. It refuses rather than risks: see `choose` and `inject`.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use strandline_sys::ptrace::Event;
+
+use super::choose::{self, Fences};
+use super::inject::{self, Call, CallError, Injected};
+use super::pages::Counter;
+use super::process::{self, ProcessMemory};
+use super::tracee::Tracee;
+use super::{Refusal, malloc_code, precheck};
+use crate::elf::Object;
+
+/// How long the call itself may take before it is left to end by itself.
+pub const CALL_LIMIT: Duration = Duration::from_secs(120);
+/// How long the target's minor faults are counted after the call, where nothing else is asked.
+pub const WATCH: Duration = Duration::from_secs(2);
+/// Room for the signal frame beside the extended state.
+const FRAME_BYTES: u64 = 1024;
+
+/// What to call, and where to be careful.
+#[derive(Debug)]
+pub struct TrimRequest<'a> {
+    /// The address of `malloc_trim` in the target; it must lie in `libc`'s text.
+    pub function: u64,
+    /// The object that the function is in.
+    pub libc: &'a Object,
+    /// Addresses of the 32-bit lock word of each arena and of the list of arenas.
+    pub locks: Vec<u64>,
+    /// The address ranges in which pages are counted.
+    pub heaps: Vec<Range<u64>>,
+    /// How long to look for a safe thread.
+    pub wait: Duration,
+    /// How long to count minor faults afterwards; zero for not at all.
+    pub watch: Duration,
+    /// Through this thread only, if any; `None` chooses the one that notices least.
+    pub thread: Option<i32>,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Applied {
+    /// Resident anonymous bytes of the heaps that were gone right after the call, counted with the
+    /// calling thread still stopped. Other threads may have touched pages meanwhile.
+    pub actual_bytes: u64,
+    /// The same pages before.
+    pub resident_before_bytes: u64,
+    /// The process's RSS some time before the stop.
+    pub rss_before_bytes: Option<u64>,
+    /// And after it.
+    pub rss_after_bytes: Option<u64>,
+    /// From the function's first instruction to its return, our stops included.
+    pub call_seconds: f64,
+    /// How long the one thread was kept from its own work.
+    pub stopped_seconds: f64,
+    /// Minor faults of the process in `minor_faults_seconds` after the call.
+    pub minor_faults_after: Option<u64>,
+    /// Over how long they were counted.
+    pub minor_faults_seconds: f64,
+}
+
+/// Has process `pid` call `malloc_trim(0)` once.
+///
+/// Blocks for at most `wait`, the call, and `watch`. A [`Refusal`] that does not say otherwise
+/// ([`Refusal::touched`]) means that nothing in the target was changed.
+pub fn apply(pid: i32, request: &TrimRequest<'_>) -> Result<Applied, Refusal> {
+    precheck::check(pid)?;
+    if !request.libc.text_contains(request.function) {
+        let detail = format!("{:#x} is not in the text of {}", request.function, request.libc.name());
+        return Err(Refusal::NoFunction { pid, function: "malloc_trim", detail });
+    }
+    let memory = ProcessMemory(pid);
+    let trampoline = malloc_code::find(&memory, request.libc.text(), &inject::TRAMPOLINE)
+        .ok_or_else(|| no_trampoline(pid))?;
+    let code = malloc_code::ranges(request.libc).ok_or_else(|| Refusal::NoFunction {
+        pid,
+        function: "malloc",
+        detail: format!("not in the symbols of {}", request.libc.name()),
+    })?;
+    let counter = Counter::open(pid).map_err(|e| Refusal::from_io(pid, "pagemap", e))?;
+    let started = process::stat(pid).map_err(|e| Refusal::from_io(pid, "stat", e))?.started;
+    let rss_before_bytes = process::rss_bytes(pid);
+    let stack_bytes = inject::CALL_STACK_BYTES + FRAME_BYTES + inject::xstate_bytes();
+    let fences = Fences { locks: &request.locks, code: &code, stack_bytes, thread: request.thread };
+    let call = Call { function: request.function, rax: 0, arguments: [0; 3], trampoline };
+    let mut act = |tracee: Tracee| {
+        // The id may have passed to another process since its memory was looked at.
+        if process::stat(pid).map(|stat| stat.started).ok() != Some(started) {
+            return Err(Refusal::Gone { pid });
+        }
+        run(tracee, &call, &counter, &request.heaps)
+    };
+    let applied = choose::with_safe_thread(pid, &fences, request.wait, &mut act)??;
+    let mut applied = Applied { rss_before_bytes, rss_after_bytes: process::rss_bytes(pid), ..applied };
+    watch_faults(pid, request.watch, &mut applied);
+    Ok(applied)
+}
+
+/// The refusal of a libc without the return from a signal handler that the call needs.
+pub(crate) fn no_trampoline(pid: i32) -> Refusal {
+    Refusal::Unsafe {
+        pid,
+        what: "has a C library without the known return from signal handlers".into(),
+        advice: "nothing was touched; restart it to give its memory back",
+    }
+}
+
+/// The call, with the pages counted right before and right after.
+fn run(tracee: Tracee, call: &Call, counter: &Counter, heaps: &[Range<u64>]) -> Result<Applied, Refusal> {
+    let (pid, tid) = (tracee.pid, tracee.tid);
+    let count = || counter.resident_bytes(heaps).map_err(|e| Refusal::from_io(pid, "pagemap", e));
+    let before = count()?;
+    let mut injected = inject::begin(tracee, call).map_err(|e| refusal(pid, tid, e))?;
+    let began = injected.began;
+    if let Err(error) = injected.run(began + CALL_LIMIT) {
+        return Err(leave(pid, tid, injected, error));
+    }
+    let call_seconds = began.elapsed().as_secs_f64();
+    let after = count();
+    let held = injected.finish(CALL_LIMIT).map_err(|e| refusal(pid, tid, e))?;
+    Ok(Applied {
+        actual_bytes: before.saturating_sub(after?),
+        resident_before_bytes: before,
+        call_seconds,
+        stopped_seconds: held.as_secs_f64(),
+        ..Applied::default()
+    })
+}
+
+/// Leaves a call that did not come to its end, and says so.
+pub(crate) fn leave(pid: i32, tid: i32, injected: Injected, error: CallError) -> Refusal {
+    if matches!(error, CallError::Late) {
+        injected.abandon();
+    }
+    refusal(pid, tid, error)
+}
+
+/// What a failed call means for the caller.
+pub(crate) fn refusal(pid: i32, tid: i32, error: CallError) -> Refusal {
+    match error {
+        CallError::NotBegun(source) => Refusal::from_io(pid, format!("thread {tid}"), source),
+        CallError::Late => Refusal::Abandoned { pid, tid, seconds: CALL_LIMIT.as_secs_f64() },
+        CallError::Died(Event::Exited { status: Some(status), .. }) => {
+            Refusal::Died { pid, how: format!("exit status {status}") }
+        }
+        CallError::Died(Event::Exited { signal: Some(signal), .. }) => {
+            Refusal::Died { pid, how: format!("signal {signal}") }
+        }
+        CallError::Died(_) => Refusal::Died { pid, how: "in an unknown way".into() },
+        CallError::Lost(source) if matches!(source.raw_os_error(), Some(3 | 10)) => {
+            Refusal::Died { pid, how: "the thread is gone".into() }
+        }
+        CallError::Lost(source) => Refusal::Interrupted { pid, tid, source },
+    }
+}
+
+fn watch_faults(pid: i32, watch: Duration, applied: &mut Applied) {
+    if watch.is_zero() {
+        return;
+    }
+    let began = Instant::now();
+    let Ok(first) = process::stat(pid) else { return };
+    std::thread::sleep(watch);
+    let Ok(last) = process::stat(pid) else { return };
+    if first.started == last.started {
+        applied.minor_faults_after = Some(last.minor_faults.saturating_sub(first.minor_faults));
+        applied.minor_faults_seconds = began.elapsed().as_secs_f64();
+    }
+}

@@ -1,0 +1,186 @@
+//! `reclaim`: predicts, applies, and says what came of it.
+//!
+//! A refusal is an answer, not an error: it carries the ledger that was made before it.
+
+use std::time::Duration;
+
+use super::malloc_trim::{self, Applied, TrimRequest};
+use crate::caveat::Caveat;
+use crate::elf::Object;
+use crate::error::Result;
+use crate::explain::{Look, Options, Progress, look};
+use crate::facts::{Outcome, Reclamation};
+use crate::map::AddressSpace;
+use crate::procfs::Process;
+
+/// How to give memory back.
+#[derive(Clone, Copy, Default)]
+pub struct ReclaimOptions<'a> {
+    /// Which remedy: `malloc_trim` or `zero_pages`; `None` for `malloc_trim`.
+    pub remedy: Option<&'a str>,
+    /// Predict only.
+    pub dry_run: bool,
+    /// How long to wait for a safe moment.
+    pub wait: Duration,
+    /// How long to count the target's minor faults afterwards.
+    pub watch: Duration,
+    /// Whether a way may be taken that can lose a write of the target if strandline is killed.
+    pub allow_lost_write_risk: bool,
+    /// Hears of work done.
+    pub progress: Option<Progress<'a>>,
+}
+
+/// The remedies that [`reclaim`] can apply.
+pub const REMEDIES: [&str; 2] = ["malloc_trim", "zero_pages"];
+
+/// Applies a remedy to process `pid` and says what it was predicted to give back and what it did.
+///
+/// # Errors
+/// Those of [`crate::explain::explain`]. A remedy that cannot be applied is no error but an
+/// [`Outcome::Refused`] with its reason.
+pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
+    let remedy = options.remedy.unwrap_or(REMEDIES[0]);
+    let look_options = Options { progress: options.progress, ..Options::default() };
+    let before = look(pid, &look_options)?;
+    let mut answer = Reclamation {
+        remedy: remedy.to_owned(),
+        dry_run: options.dry_run,
+        predicted_bytes: before
+            .explanation
+            .remedies
+            .iter()
+            .find(|r| r.id == remedy)
+            .and_then(|r| r.predicted_bytes),
+        rss_before_bytes: Some(before.explanation.kernel.rss_bytes),
+        ..Reclamation::default()
+    };
+    let applied = match remedy {
+        "malloc_trim" => trim(pid, &before, options, &mut answer),
+        "zero_pages" => super::zero_pages::reclaim(pid, &before, options, &mut answer),
+        other => {
+            refuse(
+                &mut answer,
+                format!("there is no remedy {other:?}; there are {}", REMEDIES.join(" and ")),
+            );
+            false
+        }
+    };
+    answer.before = Some(before.explanation);
+    if applied {
+        match look(pid, &look_options) {
+            Ok(after) => answer.after = Some(after.explanation),
+            Err(error) => answer.caveats.push(Caveat::new(
+                "no_second_look",
+                format!("process {pid}"),
+                None,
+                error.to_string(),
+            )),
+        }
+    }
+    Ok(answer)
+}
+
+/// Marks `answer` as refused for `reason`.
+pub(super) fn refuse(answer: &mut Reclamation, reason: impl Into<String>) {
+    answer.outcome = Outcome::Refused;
+    answer.reason = Some(reason.into());
+}
+
+/// Marks `answer` as having nothing to do for `reason`.
+pub(super) fn nothing(answer: &mut Reclamation, reason: &str) {
+    answer.outcome = Outcome::NothingToGiveBack;
+    answer.reason = Some(reason.to_owned());
+    answer.actual_bytes = (!answer.dry_run).then_some(0);
+}
+
+/// Calls malloc_trim(0) in every glibc of the process that has something to give; true where at least
+/// one call was made.
+fn trim(pid: i32, before: &Look, options: &ReclaimOptions<'_>, answer: &mut Reclamation) -> bool {
+    let plans: Vec<_> = before.readings.iter().filter_map(|reading| reading.trim.as_ref()).collect();
+    if plans.is_empty() {
+        refuse(answer, "there is no glibc heap in it; malloc_trim is glibc's");
+        return false;
+    }
+    if answer.predicted_bytes == Some(0) {
+        nothing(answer, "malloc_trim(0) would give back no page");
+        return false;
+    }
+    if options.dry_run {
+        return false;
+    }
+    let mut done = Totals::default();
+    for plan in plans.into_iter().filter(|plan| plan.predicted_bytes > 0) {
+        let result = open_object(pid, plan.object).and_then(|libc| {
+            let function = libc.symbol_address("malloc_trim");
+            let Some(function) = function else {
+                return Err(format!(
+                    "{} has no function malloc_trim to call (a static binary); restart it to give its memory back",
+                    libc.name()
+                ));
+            };
+            let request = TrimRequest {
+                function,
+                libc: &libc,
+                locks: plan.locks.clone(),
+                heaps: plan.heaps.iter().map(|&(start, end)| start..end).collect(),
+                wait: options.wait,
+                watch: options.watch,
+                thread: None,
+            };
+            malloc_trim::apply(pid, &request).map_err(|refusal| refusal.to_string())
+        });
+        match result {
+            Ok(applied) => done.add(&applied),
+            Err(reason) => {
+                refuse(answer, reason);
+                break;
+            }
+        }
+    }
+    done.report(answer)
+}
+
+/// Several calls, added up.
+#[derive(Default)]
+struct Totals {
+    calls: u32,
+    applied: Applied,
+}
+
+impl Totals {
+    fn add(&mut self, applied: &Applied) {
+        let sum = &mut self.applied;
+        sum.rss_before_bytes = if self.calls == 0 { applied.rss_before_bytes } else { sum.rss_before_bytes };
+        sum.rss_after_bytes = applied.rss_after_bytes;
+        sum.actual_bytes += applied.actual_bytes;
+        sum.call_seconds += applied.call_seconds;
+        sum.stopped_seconds = sum.stopped_seconds.max(applied.stopped_seconds);
+        sum.minor_faults_after = applied.minor_faults_after;
+        sum.minor_faults_seconds = applied.minor_faults_seconds;
+        self.calls += 1;
+    }
+
+    fn report(self, answer: &mut Reclamation) -> bool {
+        if self.calls == 0 {
+            return false;
+        }
+        let sum = self.applied;
+        answer.rss_before_bytes = sum.rss_before_bytes.or(answer.rss_before_bytes);
+        answer.rss_after_bytes = sum.rss_after_bytes;
+        answer.actual_bytes = Some(sum.actual_bytes);
+        answer.call_seconds = Some(sum.call_seconds);
+        answer.stopped_seconds = Some(sum.stopped_seconds);
+        answer.minor_faults_after = sum.minor_faults_after;
+        answer.minor_faults_seconds = Some(sum.minor_faults_seconds);
+        true
+    }
+}
+
+/// Opens the file of the object mapped at `address`.
+fn open_object(pid: i32, address: u64) -> std::result::Result<Object, String> {
+    let text =
+        Process::open(pid).and_then(|process| process.maps_text()).map_err(|error| error.to_string())?;
+    let (space, _) = AddressSpace::parse(&text);
+    let mapping = space.find(address).ok_or("its C library was unmapped meanwhile")?;
+    Object::open(pid, &space, mapping).map_err(|error| error.to_string())
+}

@@ -1,0 +1,158 @@
+//! Why a remedy was not applied, or did not end well: one line each, with what to do next.
+
+use std::io;
+
+/// Why a remedy gives nothing back. [`Refusal::touched`] tells the few that come after the call had
+/// begun from those where nothing was touched.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// There is no such process any more.
+    #[error("process {pid} has ended; there is nothing to reclaim")]
+    Gone {
+        /// The process asked for.
+        pid: i32,
+    },
+    /// A process without memory of its own to give back.
+    #[error("process {pid} is {what}: it has no memory to reclaim; choose a running user process")]
+    NoMemory {
+        /// The process asked for.
+        pid: i32,
+        /// `a zombie`, `a kernel thread`.
+        what: &'static str,
+    },
+    /// strandline cannot stop itself.
+    #[error("process {pid} is this strandline itself; start a second one to reclaim from it")]
+    Myself {
+        /// The process asked for.
+        pid: i32,
+    },
+    /// Somebody stopped it.
+    #[error("process {pid} is stopped by a signal; continue it first (`kill -CONT {pid}`) and try again")]
+    Stopped {
+        /// The process asked for.
+        pid: i32,
+    },
+    /// A debugger has it.
+    #[error("process {pid} is traced already by {tracer} ({name}); end that first")]
+    Traced {
+        /// The process asked for.
+        pid: i32,
+        /// Its tracer.
+        tracer: i32,
+        /// The tracer's name.
+        name: String,
+    },
+    /// The kernel does not let us.
+    #[error(
+        "may not trace process {pid}: {source}; run as root, or as its user with \
+         `sysctl kernel.yama.ptrace_scope=0` or CAP_SYS_PTRACE"
+    )]
+    Permission {
+        /// The process asked for.
+        pid: i32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Its state is one in which the call is not known to be safe.
+    #[error("process {pid} {what}; {advice}")]
+    Unsafe {
+        /// The process asked for.
+        pid: i32,
+        /// What is in the way.
+        what: String,
+        /// What to do instead.
+        advice: &'static str,
+    },
+    /// There is no such function to call.
+    #[error(
+        "process {pid} has no function {function} to call ({detail}); restart it to give its memory back"
+    )]
+    NoFunction {
+        /// The process asked for.
+        pid: i32,
+        /// The function's name.
+        function: &'static str,
+        /// Where it was looked for.
+        detail: String,
+    },
+    /// No thread was found in a state in which the call is safe.
+    #[error(
+        "no safe thread within {seconds} s in process {pid} ({detail}); nothing was touched; try a longer --wait"
+    )]
+    NoSafeThread {
+        /// The process asked for.
+        pid: i32,
+        /// How long was waited.
+        seconds: f64,
+        /// Why which threads would not do.
+        detail: String,
+    },
+    /// The way that is left is only taken on request.
+    #[error("process {pid}: {reason}; --allow-lost-write-risk accepts that")]
+    NeedsRisk {
+        /// The process asked for.
+        pid: i32,
+        /// What the risk is, and why no safe way is open here.
+        reason: String,
+    },
+    /// Reading what the remedy needs failed.
+    #[error("{what} of process {pid}: {source}; nothing was touched")]
+    Io {
+        /// The process asked for.
+        pid: i32,
+        /// What was being done, with its path or address.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The process ended during the call.
+    #[error("process {pid} ended during the call ({how}); its heap may have been damaged before")]
+    Died {
+        /// The process asked for.
+        pid: i32,
+        /// How it ended.
+        how: String,
+    },
+    /// The call takes too long; the thread finishes it alone.
+    #[error(
+        "the call in thread {tid} of process {pid} was not done after {seconds} s and was left to end by \
+         itself, after which the thread goes on where it was; look again later with `strandline explain {pid}`"
+    )]
+    Abandoned {
+        /// The process asked for.
+        pid: i32,
+        /// The thread that runs the call.
+        tid: i32,
+        /// How long was waited.
+        seconds: f64,
+    },
+    /// The tracer lost the thread during the call.
+    #[error(
+        "thread {tid} of process {pid} during the call: {source}; it ends the call by itself and goes on"
+    )]
+    Interrupted {
+        /// The process asked for.
+        pid: i32,
+        /// The thread that runs the call.
+        tid: i32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Refusal {
+    /// Whether the target had begun to run the remedy. Otherwise nothing in it was changed.
+    pub fn touched(&self) -> bool {
+        matches!(self, Self::Died { .. } | Self::Abandoned { .. } | Self::Interrupted { .. })
+    }
+
+    /// A failed access to `pid`, by what the kernel said: gone, forbidden, or what it is.
+    pub(crate) fn from_io(pid: i32, what: impl Into<String>, source: io::Error) -> Self {
+        // ESRCH: no such process. ENOENT: its /proc directory is gone.
+        match source.raw_os_error() {
+            Some(2 | 3) => Self::Gone { pid },
+            _ if source.kind() == io::ErrorKind::PermissionDenied => Self::Permission { pid, source },
+            _ => Self::Io { pid, what: what.into(), source },
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! /proc/PID/smaps and smaps_rollup: the kernel's own page counts, mapping by mapping.
+//!
+//! `Rss` of smaps is the truth the ledger must add up to. The text is read as a stream from a file
+//! that the caller opened, line by line with a bound on each, so that a process of a million
+//! mappings needs no copy of its text. Nothing is guessed: a size that is missing is 0 as the kernel
+//! leaves out what it does not know, a size that overflows makes the mapping malformed.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use crate::map::{self, Mapping};
+use crate::procfs::kib;
+
+/// The longest line read whole. Names are paths of at most 4 KiB, four times that when escaped.
+const MOST_LINE_BYTES: usize = 32 << 10;
+/// The most mappings kept. The kernel's `vm.max_map_count` is 65,530 unless an administrator raised it.
+const MOST_MAPPINGS: usize = 8 << 20;
+
+/// The two-letter flags of the kernel's `show_smap_vma_flags`, in the order of their bits here.
+const FLAGS: [&[u8; 2]; 41] = [
+    b"rd", b"wr", b"ex", b"sh", b"mr", b"mw", b"me", b"ms", b"gd", b"pf", b"lo", b"io", b"sr", b"rr", b"dc",
+    b"de", b"lf", b"ac", b"nr", b"ht", b"sf", b"nl", b"ar", b"wf", b"dd", b"sd", b"mm", b"hg", b"nh", b"mg",
+    b"bt", b"mt", b"um", b"uw", b"ui", b"ss", b"sl", b"dp", b"gu", b"dw", b"dv",
+];
+
+/// The set of a mapping's `VmFlags`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VmFlags(u64);
+
+impl VmFlags {
+    /// Reads `rd wr mr …`. Flags that this crate does not know are left out.
+    pub fn parse(text: &str) -> Self {
+        let mut set = 0;
+        for word in text.split_ascii_whitespace() {
+            if let Some(bit) = FLAGS.iter().position(|flag| flag.as_slice() == word.as_bytes()) {
+                set |= 1 << bit;
+            }
+        }
+        Self(set)
+    }
+
+    /// Whether the two-letter flag is in the set: `has(b"ht")`.
+    pub fn has(self, flag: &[u8; 2]) -> bool {
+        FLAGS.iter().position(|known| *known == flag).is_some_and(|bit| self.0 & (1 << bit) != 0)
+    }
+
+    /// hugetlb memory (`ht`), which RSS does not count.
+    pub fn is_hugetlb(self) -> bool {
+        self.has(b"ht")
+    }
+
+    /// Pages without a `struct page` (`pf`): device memory, the clock pages of the vdso.
+    pub fn is_pfn_map(self) -> bool {
+        self.has(b"pf")
+    }
+
+    /// Device memory (`io`).
+    pub fn is_io(self) -> bool {
+        self.has(b"io")
+    }
+
+    /// Locked in memory (`lo`).
+    pub fn is_locked(self) -> bool {
+        self.has(b"lo")
+    }
+}
+
+/// The kernel's counts over one mapping, or over all (`smaps_rollup`). All in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Rss: resident bytes.
+    pub rss_bytes: u64,
+    /// Pss: resident bytes, shared pages divided by their sharers.
+    pub pss_bytes: u64,
+    /// Anonymous: resident anonymous bytes, private copies of file pages among them.
+    pub anonymous_bytes: u64,
+    /// Swap: swapped out.
+    pub swap_bytes: u64,
+    /// LazyFree: resident, given up with MADV_FREE.
+    pub lazy_free_bytes: u64,
+    /// AnonHugePages: in anonymous huge pages mapped whole.
+    pub anon_huge_bytes: u64,
+    /// ShmemPmdMapped: in shared-memory huge pages mapped whole.
+    pub shmem_pmd_bytes: u64,
+    /// FilePmdMapped: in file huge pages mapped whole.
+    pub file_pmd_bytes: u64,
+    /// Private_Hugetlb: hugetlb, not in Rss.
+    pub private_hugetlb_bytes: u64,
+    /// Shared_Hugetlb: hugetlb, not in Rss.
+    pub shared_hugetlb_bytes: u64,
+    /// Locked: mlocked.
+    pub locked_bytes: u64,
+}
+
+impl Counts {
+    /// The counter that a line of smaps sets.
+    fn counter(&mut self, key: &str) -> Option<&mut u64> {
+        Some(match key {
+            "Rss" => &mut self.rss_bytes,
+            "Pss" => &mut self.pss_bytes,
+            "Anonymous" => &mut self.anonymous_bytes,
+            "Swap" => &mut self.swap_bytes,
+            "LazyFree" => &mut self.lazy_free_bytes,
+            "AnonHugePages" => &mut self.anon_huge_bytes,
+            "ShmemPmdMapped" => &mut self.shmem_pmd_bytes,
+            "FilePmdMapped" => &mut self.file_pmd_bytes,
+            "Private_Hugetlb" => &mut self.private_hugetlb_bytes,
+            "Shared_Hugetlb" => &mut self.shared_hugetlb_bytes,
+            "Locked" => &mut self.locked_bytes,
+            _ => return None,
+        })
+    }
+
+    /// Both kinds of hugetlb bytes.
+    pub fn hugetlb_bytes(&self) -> u64 {
+        self.private_hugetlb_bytes.saturating_add(self.shared_hugetlb_bytes)
+    }
+
+    /// Bytes in huge pages mapped whole, of all three kinds.
+    pub fn huge_bytes(&self) -> u64 {
+        self.anon_huge_bytes.saturating_add(self.shmem_pmd_bytes).saturating_add(self.file_pmd_bytes)
+    }
+
+    /// Adds another mapping's counts; saturates.
+    pub fn add(&mut self, other: &Self) {
+        let pairs: [(&mut u64, u64); 11] = [
+            (&mut self.rss_bytes, other.rss_bytes),
+            (&mut self.pss_bytes, other.pss_bytes),
+            (&mut self.anonymous_bytes, other.anonymous_bytes),
+            (&mut self.swap_bytes, other.swap_bytes),
+            (&mut self.lazy_free_bytes, other.lazy_free_bytes),
+            (&mut self.anon_huge_bytes, other.anon_huge_bytes),
+            (&mut self.shmem_pmd_bytes, other.shmem_pmd_bytes),
+            (&mut self.file_pmd_bytes, other.file_pmd_bytes),
+            (&mut self.private_hugetlb_bytes, other.private_hugetlb_bytes),
+            (&mut self.shared_hugetlb_bytes, other.shared_hugetlb_bytes),
+            (&mut self.locked_bytes, other.locked_bytes),
+        ];
+        for (sum, more) in pairs {
+            *sum = sum.saturating_add(more);
+        }
+    }
+
+    /// Reads one `Key:  N kB` line. `Some(false)`: not a counter of ours; `None`: malformed.
+    fn read_line(&mut self, key: &str, value: &str) -> Option<bool> {
+        let Some(counter) = self.counter(key) else { return Some(false) };
+        *counter = kib(value)?;
+        Some(true)
+    }
+}
+
+/// One mapping of /proc/PID/smaps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SmapsEntry {
+    /// The mapping.
+    pub mapping: Mapping,
+    /// The kernel's counts over it.
+    pub counts: Counts,
+    /// KernelPageSize: 4096, or a hugetlb page's size.
+    pub page_bytes: u64,
+    /// VmFlags.
+    pub flags: VmFlags,
+}
+
+/// The parsed smaps of a process.
+#[derive(Clone, Debug, Default)]
+pub struct Smaps {
+    /// The mappings, in address order and without overlap.
+    pub entries: Vec<SmapsEntry>,
+    /// Lines that were not of their form: left out, with their mapping where it was a mapping's own.
+    pub bad_lines: usize,
+}
+
+impl Smaps {
+    /// Reads /proc/PID/smaps from an open file to its end.
+    ///
+    /// Fails where reading fails, and with `InvalidData` where there are more than 8 million mappings.
+    pub fn read(file: impl Read) -> io::Result<Self> {
+        let mut reader = BufReader::with_capacity(64 << 10, file);
+        let mut smaps = Self::default();
+        let mut line = Vec::new();
+        // Whether the last header was refused: its fields must not count for the mapping before it.
+        let mut refused = false;
+        while next_line(&mut reader, &mut line)? {
+            if starts_mapping(&line) {
+                if smaps.entries.len() >= MOST_MAPPINGS {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "more than 8 million mappings"));
+                }
+                refused = !smaps.open(&line);
+            } else if !refused {
+                smaps.field(&line);
+            }
+        }
+        Ok(smaps)
+    }
+
+    /// The sum over all mappings.
+    pub fn total(&self) -> Counts {
+        let mut total = Counts::default();
+        self.entries.iter().for_each(|entry| total.add(&entry.counts));
+        total
+    }
+
+    /// Starts the mapping of a header line; false where the line is malformed or out of order.
+    fn open(&mut self, line: &[u8]) -> bool {
+        let ordered =
+            |mapping: &Mapping| self.entries.last().is_none_or(|last| last.mapping.end <= mapping.start);
+        match map::parse_line(line).filter(ordered) {
+            Some(mapping) => self.entries.push(SmapsEntry { mapping, ..SmapsEntry::default() }),
+            None => {
+                self.bad_lines += 1;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Reads a line below a header.
+    fn field(&mut self, line: &[u8]) {
+        let text = String::from_utf8_lossy(line);
+        let parsed = match (text.split_once(':'), self.entries.last_mut()) {
+            (Some(("VmFlags", value)), Some(entry)) => {
+                entry.flags = VmFlags::parse(value);
+                Some(())
+            }
+            (Some(("KernelPageSize", value)), Some(entry)) => {
+                kib(value).map(|bytes| entry.page_bytes = bytes)
+            }
+            (Some((key, value)), Some(entry)) => entry.counts.read_line(key, value).map(drop),
+            _ => None,
+        };
+        if parsed.is_none() {
+            self.bad_lines += 1;
+        }
+    }
+}
+
+/// Reads /proc/PID/smaps_rollup from an open file: the kernel's sums over all mappings.
+///
+/// Fails where reading fails, and with `InvalidData` where the text holds no `Rss`.
+pub fn read_rollup(file: impl Read) -> io::Result<Counts> {
+    let mut reader = BufReader::with_capacity(4 << 10, file);
+    let mut counts = Counts::default();
+    let mut line = Vec::new();
+    let mut seen = false;
+    while next_line(&mut reader, &mut line)? {
+        let text = String::from_utf8_lossy(&line);
+        if let Some((key, value)) = text.split_once(':') {
+            seen |= counts.read_line(key, value) == Some(true) && key == "Rss";
+        }
+    }
+    if seen {
+        Ok(counts)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidData, "smaps_rollup holds no Rss"))
+    }
+}
+
+/// Whether a line is a mapping's header. Fields open with a capital letter, addresses are printed
+/// in small hexadecimal digits, and newlines in names are escaped by the kernel.
+fn starts_mapping(line: &[u8]) -> bool {
+    line.first().is_some_and(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
+}
+
+/// Reads the next line without its end into `line`, cut to [`MOST_LINE_BYTES`]; false at the end.
+fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    let mut any = false;
+    loop {
+        let available = match reader.fill_buf() {
+            Ok(available) => available,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if available.is_empty() {
+            return Ok(any);
+        }
+        any = true;
+        let end = available.iter().position(|&byte| byte == b'\n');
+        let piece = &available[..end.unwrap_or(available.len())];
+        line.extend_from_slice(&piece[..piece.len().min(MOST_LINE_BYTES - line.len())]);
+        let used = end.map_or(available.len(), |end| end + 1);
+        reader.consume(used);
+        if end.is_some() {
+            return Ok(true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TEXT: &[u8] = b"7f0000000000-7f0000021000 r-xp 00001000 fe:0a 123                  /usr/lib/Rss: 4 kB\n\
+        Size:                132 kB\nKernelPageSize:        4 kB\nRss:                  64 kB\n\
+        Pss:                  10 kB\nPss_Dirty:            9 kB\nAnonymous:            12 kB\n\
+        LazyFree:              4 kB\nAnonHugePages:         0 kB\nSwap:                  8 kB\nSwapPss:  1 kB\n\
+        Locked:                0 kB\nTHPeligible:           0\nVmFlags: rd ex mr mw me zz \n\
+        7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \nRss:                   4 kB\n\
+        7f0000200000-7f0000400000 rw-p 00000000 00:0f 7                          /anon_hugepage (deleted)\n\
+        KernelPageSize:     2048 kB\nRss:                   0 kB\nPrivate_Hugetlb:    2048 kB\nVmFlags: rd wr mr ht \n";
+
+    #[test]
+    fn fields_go_to_their_mapping() {
+        let smaps = Smaps::read(TEXT).unwrap();
+        assert_eq!(smaps.entries.len(), 2);
+        assert_eq!(smaps.bad_lines, 1, "the overlapping mapping, whose fields count for nobody");
+        let first = &smaps.entries[0];
+        assert_eq!(first.mapping.name, "/usr/lib/Rss: 4 kB");
+        assert_eq!(first.counts.rss_bytes, 65536);
+        assert_eq!((first.counts.pss_bytes, first.counts.anonymous_bytes), (10240, 12288));
+        assert_eq!((first.counts.swap_bytes, first.counts.lazy_free_bytes), (8192, 4096));
+        assert!(first.flags.has(b"ex") && first.flags.has(b"me") && !first.flags.is_hugetlb());
+        let huge = &smaps.entries[1];
+        assert!(huge.flags.is_hugetlb());
+        assert_eq!((huge.page_bytes, huge.counts.hugetlb_bytes()), (2 << 20, 2 << 20));
+        assert_eq!(smaps.total().rss_bytes, 65536);
+    }
+
+    #[test]
+    fn a_size_that_overflows_is_a_bad_line() {
+        let text = b"1000-2000 rw-p 00000000 00:00 0 \nRss: 99999999999999999 kB\nPss: x kB\n";
+        let smaps = Smaps::read(text.as_slice()).unwrap();
+        assert_eq!((smaps.bad_lines, smaps.entries[0].counts.rss_bytes), (2, 0));
+    }
+
+    #[test]
+    fn a_line_without_end_takes_bounded_memory() {
+        let text = std::io::repeat(b'a').take(10 << 20);
+        let smaps = Smaps::read(text).unwrap();
+        assert_eq!((smaps.entries.len(), smaps.bad_lines), (0, 1));
+    }
+
+    #[test]
+    fn known_flags_are_distinct() {
+        for flag in FLAGS {
+            assert_eq!(FLAGS.iter().filter(|other| *other == &flag).count(), 1, "{flag:?}");
+            assert!(VmFlags::parse(std::str::from_utf8(flag).unwrap()).has(flag));
+        }
+    }
+
+    #[test]
+    fn a_rollup_is_one_set_of_counts() {
+        let own = std::fs::File::open("/proc/self/smaps_rollup").unwrap();
+        assert!(read_rollup(own).unwrap().rss_bytes > 0);
+        assert!(read_rollup(b"nothing".as_slice()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(text in proptest::collection::vec(any::<u8>(), 0..4000)) {
+            Smaps::read(text.as_slice()).unwrap();
+            let _ = read_rollup(text.as_slice());
+        }
+
+        #[test]
+        fn random_lines_never_panic(
+            lines in proptest::collection::vec("(Rss|Pss|VmFlags|[0-9a-f]{1,17}-[0-9a-f]{1,17})[: ]\\PC{0,40}", 0..40),
+        ) {
+            Smaps::read(lines.join("\n").as_bytes()).unwrap();
+        }
+
+        #[test]
+        fn generated_text_reads_back(
+            spaces in proptest::collection::vec((1u64..1000, 1u64..1000, 0u64..1 << 40, 0u64..1 << 40), 0..20),
+        ) {
+            let mut text = String::new();
+            let mut at = 0x1000u64;
+            let mut sum = 0;
+            for (gap, pages, rss, anonymous) in &spaces {
+                let start = at + gap * 4096;
+                at = start + pages * 4096;
+                text += &format!("{start:x}-{at:x} rw-p 00000000 00:00 0 \nRss: {rss:>17} kB\n");
+                text += &format!("Anonymous: {anonymous:>12} kB\nVmFlags: rd wr ac \n");
+                sum += rss * 1024;
+            }
+            let smaps = Smaps::read(text.as_bytes()).unwrap();
+            prop_assert_eq!(smaps.bad_lines, 0);
+            prop_assert_eq!(smaps.entries.len(), spaces.len());
+            prop_assert_eq!(smaps.total().rss_bytes, sum);
+            prop_assert!(smaps.entries.iter().all(|entry| entry.flags.has(b"ac")));
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The memory of a running or stopped process, through `process_vm_readv`.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use strandline_sys::memory;
+
+use crate::memory::{Memory, word_at};
+
+/// A process's memory by its id. Fast; only for a process that is stopped, since an id may come to
+/// mean another program (exec) or another process.
+#[derive(Clone, Copy, Debug)]
+pub struct Live {
+    pid: i32,
+}
+
+impl Live {
+    /// The memory of the stopped process `pid`.
+    pub fn new(pid: i32) -> Self {
+        Self { pid }
+    }
+}
+
+impl Memory for Live {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        memory::read(self.pid, address, buffer).unwrap_or(0)
+    }
+
+    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+        let mut pairs = Vec::with_capacity(addresses.len());
+        let mut bytes = vec![0; 16 * addresses.len().min(memory::MOST_RANGES)];
+        while pairs.len() < addresses.len() {
+            let rest = &addresses[pairs.len()..];
+            let got = memory::read_many(self.pid, rest, 16, &mut bytes).unwrap_or(0);
+            pairs.extend((0..got).map(|n| Some((word_at(&bytes, 16 * n)?, word_at(&bytes, 16 * n + 8)?))));
+            if got < rest.len().min(memory::MOST_RANGES) {
+                // The one that follows the last good one cannot be read.
+                pairs.push(None);
+            }
+        }
+        pairs
+    }
+}
+
+/// A process's memory by an open /proc/PID/mem, which stays that of one program: after an exec, reads
+/// end. For a process that runs.
+#[derive(Debug)]
+pub struct Opened {
+    file: File,
+}
+
+impl Opened {
+    /// Takes an open /proc/PID/mem.
+    pub fn new(file: File) -> Self {
+        Self { file }
+    }
+}
+
+impl Memory for Opened {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let mut got = 0;
+        while got < buffer.len() {
+            match self.file.read_at(&mut buffer[got..], address.saturating_add(got as u64)) {
+                Ok(0) | Err(_) => break,
+                Ok(more) => got += more,
+            }
+        }
+        got
+    }
+}

@@ -1,0 +1,6 @@
+//! Getting at a target: stopping it without its noticing, reading it, and letting it go.
+
+pub mod admission;
+pub mod live;
+pub mod quiet;
+pub mod stop;

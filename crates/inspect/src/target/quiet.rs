@@ -1,0 +1,120 @@
+//! Making a stop unseen by system calls that do not restart by themselves.
+//!
+//! epoll_wait, semop, sigtimedwait and their kin return EINTR whenever their thread was stopped
+//! (signal(7) lists them). A program that uses no signals has never seen that and may give up. So a
+//! thread that is let go is made to call again, unless a signal waits for it: then EINTR is the
+//! truth. This module decides and repairs; it neither stops nor resumes anything.
+
+use std::io;
+
+use strandline_sys::ptrace::{self, Registers};
+
+use crate::memory::Memory;
+use crate::remedy::process::{self, Signals};
+
+/// Calls that return EINTR after a stop and have done nothing when they do. recv, send and accept
+/// are here for sockets with a timeout. Never close (the descriptor is gone) or connect (the
+/// connection is under way).
+const REPEATABLE: [i64; 19] = [
+    232, // epoll_wait
+    281, // epoll_pwait
+    441, // epoll_pwait2
+    65,  // semop
+    220, // semtimedop
+    128, // rt_sigtimedwait
+    208, // io_getevents
+    333, // io_pgetevents
+    426, // io_uring_enter
+    69,  // msgsnd
+    70,  // msgrcv
+    44,  // sendto
+    46,  // sendmsg
+    307, // sendmmsg
+    45,  // recvfrom
+    47,  // recvmsg
+    299, // recvmmsg
+    43,  // accept
+    288, // accept4
+];
+
+/// `EINTR` as a system call returns it.
+const MINUS_EINTR: u64 = (-4_i64) as u64;
+/// The instruction `syscall`.
+const SYSCALL_INSTRUCTION: [u8; 2] = [0x0f, 0x05];
+/// The code segment of 64-bit programs.
+pub(crate) const CS_64_BIT: u64 = 0x33;
+
+/// Whether a thread that is in the system call `number` sees EINTR when it is stopped, and can be
+/// made not to.
+pub fn is_repeatable(number: i64) -> bool {
+    REPEATABLE.contains(&number)
+}
+
+/// The registers with which a stopped thread that is about to return EINTR calls again instead;
+/// `None` where it is not about to, or where its call must not be repeated. No system call.
+pub fn repeating(registers: &Registers) -> Option<Registers> {
+    let number = registers.orig_rax as i64;
+    if registers.rax != MINUS_EINTR || !is_repeatable(number) || registers.cs != CS_64_BIT {
+        return None;
+    }
+    let mut again = *registers;
+    again.rip = registers.rip.wrapping_sub(SYSCALL_INSTRUCTION.len() as u64);
+    again.rax = registers.orig_rax;
+    again.orig_rax = u64::MAX;
+    Some(again)
+}
+
+/// Makes the stopped thread `tid` of process `pid` call again where it would report an EINTR that
+/// only the stop caused; call it last before letting the thread go.
+///
+/// `registers` are those it stopped with. Reads its pending signals itself, so that a signal that
+/// came during the stop keeps its EINTR. Returns whether it changed anything; a thread that is gone
+/// is an error of kind `ESRCH`, which a caller that lets go may ignore.
+pub fn repair(pid: i32, tid: i32, registers: &Registers, memory: &dyn Memory) -> io::Result<bool> {
+    let Some(again) = repeating(registers) else { return Ok(false) };
+    let mut code = [0; 2];
+    if memory.read(again.rip, &mut code).is_err() || code != SYSCALL_INSTRUCTION {
+        return Ok(false);
+    }
+    if has_unblocked(&process::signals(pid, tid)?) {
+        return Ok(false);
+    }
+    ptrace::set_registers(tid, &again)?;
+    Ok(true)
+}
+
+/// Whether a signal waits that the thread does not block.
+pub fn has_unblocked(signals: &Signals) -> bool {
+    (signals.thread_pending | signals.process_pending) & !signals.blocked != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stopped_in(number: i64, result: i64) -> Registers {
+        let mut registers = strandline_sys::registers::zeroed();
+        registers.rip = 0x1002;
+        registers.cs = CS_64_BIT;
+        registers.orig_rax = number as u64;
+        registers.rax = result as u64;
+        registers
+    }
+
+    #[test]
+    fn an_epoll_wait_calls_again_from_its_syscall_instruction() {
+        let again = repeating(&stopped_in(232, -4)).unwrap();
+        assert_eq!((again.rip, again.rax, again.orig_rax), (0x1000, 232, u64::MAX));
+    }
+
+    #[test]
+    fn other_results_other_calls_and_other_modes_are_left_alone() {
+        assert!(repeating(&stopped_in(232, 1)).is_none(), "it returned events");
+        assert!(repeating(&stopped_in(3, -4)).is_none(), "close must not be repeated");
+        assert!(repeating(&stopped_in(42, -4)).is_none(), "nor connect");
+        assert!(repeating(&stopped_in(-1, -4)).is_none(), "not in a call");
+        let mut compat = stopped_in(232, -4);
+        compat.cs = 0x23;
+        assert!(repeating(&compat).is_none(), "a 32-bit thread counts its calls differently");
+    }
+}

@@ -1,0 +1,285 @@
+//! Walks a stopped thread's stack by the call frame information of the mapped objects.
+//!
+//! It answers one question: which functions are on this stack, and is that the whole stack? It is
+//! strict, because a call injected into a thread that is inside malloc hangs the target: a stack
+//! that cannot be followed to the thread's very start counts as unknown. All 16 general registers
+//! are tracked, since hand-written assembly keeps the frame in any of them.
+//!
+//! It must not read files (a thread is stopped meanwhile): an object that is not loaded yet ends the
+//! walk with [`End::Missing`], and the caller loads it with the thread let go.
+
+use std::collections::HashMap;
+
+use gimli::{
+    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, EvaluationResult, FrameDescriptionEntry,
+    LittleEndian, Location, ParsedEhFrameHdr, Register, RegisterRule, UnwindContext, UnwindExpression,
+    UnwindSection, Value,
+};
+
+use crate::elf::{Object, Section};
+use crate::map::{AddressSpace, Mapping};
+use crate::memory::Memory;
+
+/// The most frames that are followed.
+pub const MOST_FRAMES: usize = 4096;
+/// The most operations of one location expression.
+const MOST_OPERATIONS: u32 = 1000;
+/// DWARF's numbers on x86-64: RSP, and the return address column.
+const RSP: usize = 7;
+const RETURN_ADDRESS: usize = 16;
+
+type Slice<'a> = EndianSlice<'a, LittleEndian>;
+type Entry<'a> = FrameDescriptionEntry<Slice<'a>>;
+
+/// The registers of a frame by DWARF's numbers (RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP, R8…R15) and
+/// the instruction pointer; `None` where no longer known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The general registers.
+    pub general: [Option<u64>; 16],
+    /// The instruction pointer.
+    pub instruction: u64,
+}
+
+impl Frame {
+    /// The innermost frame of a stopped thread.
+    pub fn of(r: &strandline_sys::ptrace::Registers) -> Self {
+        let general = [
+            r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13,
+            r.r14, r.r15,
+        ];
+        Self { general: general.map(Some), instruction: r.rip }
+    }
+}
+
+/// How a walk ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// At the start of the thread or of the program: the walk saw every frame.
+    Start,
+    /// The visitor had seen enough.
+    Enough,
+    /// An object is not loaded: load the one mapped at this address and walk again.
+    Missing(u64),
+    /// The stack cannot be followed: at this instruction, for this reason.
+    Lost {
+        /// The instruction of the last frame that was reached.
+        instruction: u64,
+        /// Why not further.
+        reason: &'static str,
+    },
+}
+
+/// The call frame information of one object.
+#[derive(Debug)]
+struct Frames {
+    header: Section,
+    frames: Section,
+}
+
+/// The call frame information of the objects of one process, as far as loaded.
+#[derive(Debug, Default)]
+pub struct Objects {
+    /// By the mapping of their text; `None` where an object has no usable information.
+    loaded: HashMap<(u64, u64, u64), Option<Frames>>,
+}
+
+fn key(mapping: &Mapping) -> (u64, u64, u64) {
+    (mapping.start, mapping.end, mapping.inode)
+}
+
+impl Objects {
+    /// Loads what stands behind the text mapping at `address`. An object that cannot be read is
+    /// remembered as one without information.
+    pub fn load(&mut self, pid: i32, memory: &dyn Memory, space: &AddressSpace, address: u64) {
+        let Some(mapping) = space.find(address) else { return };
+        let object = if mapping.has_file() {
+            Object::open(pid, space, mapping)
+        } else {
+            Object::from_memory(memory, space, mapping)
+        };
+        let frames = object.ok().and_then(|object| object.frames());
+        self.loaded.insert(key(mapping), frames.map(|(header, frames)| Frames { header, frames }));
+    }
+}
+
+/// A walk's surroundings: where its bytes come from.
+pub struct Unwinder<'a> {
+    /// The target's memory.
+    pub memory: &'a dyn Memory,
+    /// Its mappings.
+    pub space: &'a AddressSpace,
+    /// What is loaded of its objects.
+    pub objects: &'a Objects,
+}
+
+impl Unwinder<'_> {
+    /// Walks from `frame` outwards and shows each frame's instruction to `visit` until that says
+    /// `false`.
+    pub fn walk(&self, mut frame: Frame, visit: &mut dyn FnMut(u64) -> bool) -> End {
+        let mut context = UnwindContext::new();
+        // The innermost instruction is about to run; an outer frame's is the one after its call,
+        // which may belong to the next function.
+        let mut is_exact = true;
+        for _ in 0..MOST_FRAMES {
+            if !visit(frame.instruction) {
+                return End::Enough;
+            }
+            match self.step(&mut context, &frame, is_exact) {
+                Ok(Some((outer, signal))) => {
+                    frame = outer;
+                    is_exact = signal;
+                }
+                Ok(None) => return End::Start,
+                Err(Stuck::Missing(address)) => return End::Missing(address),
+                Err(Stuck::Lost(reason)) => return End::Lost { instruction: frame.instruction, reason },
+            }
+        }
+        End::Lost { instruction: frame.instruction, reason: "too many frames" }
+    }
+
+    /// The frame outside of `frame`, and whether a signal interrupted that one; `None` at the start.
+    fn step(
+        &self,
+        context: &mut UnwindContext<usize>,
+        frame: &Frame,
+        is_exact: bool,
+    ) -> Result<Option<(Frame, bool)>, Stuck> {
+        let lookup = if is_exact { frame.instruction } else { frame.instruction.wrapping_sub(1) };
+        let mapping = self
+            .space
+            .find(lookup)
+            .filter(|mapping| mapping.permissions.execute)
+            .ok_or(Stuck::Lost("no executable memory there"))?;
+        let object = self.objects.loaded.get(&key(mapping)).ok_or(Stuck::Missing(mapping.start))?;
+        let object = object.as_ref().ok_or(Stuck::Lost("its object has no call frame information"))?;
+        let mut section = EhFrame::new(&object.frames.bytes, LittleEndian);
+        section.set_address_size(8);
+        let bases = BaseAddresses::default()
+            .set_eh_frame_hdr(object.header.address)
+            .set_eh_frame(object.frames.address);
+        let entry = entry_for(object, &section, &bases, lookup)?;
+        let row = entry
+            .unwind_info_for_address(&section, &bases, context, lookup)
+            .map_err(|_| Stuck::Lost("bad call frame information"))?;
+        let evaluator = Evaluator { memory: self.memory, section: &section, entry: &entry, frame };
+        let cfa = match row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => {
+                evaluator.register(*register)?.wrapping_add_signed(*offset)
+            }
+            CfaRule::Expression(expression) => evaluator.evaluate(expression, None)?,
+        };
+        let signal = entry.is_signal_trampoline();
+        let rule = row.register(Register(RETURN_ADDRESS as u16));
+        if matches!(rule, Some(RegisterRule::Undefined)) {
+            return Ok(None);
+        }
+        let instruction =
+            evaluator.restore(RETURN_ADDRESS, rule, cfa)?.ok_or(Stuck::Lost("no return address"))?;
+        let mut general = [None; 16];
+        for (number, value) in general.iter_mut().enumerate() {
+            let rule = row.register(Register(number as u16));
+            let unsaid = matches!(rule, None | Some(RegisterRule::Undefined | RegisterRule::SameValue));
+            // The stack pointer of the outer frame is the CFA, by the ABI.
+            *value =
+                if number == RSP && unsaid { Some(cfa) } else { evaluator.restore(number, rule, cfa)? };
+        }
+        if !signal && general[RSP] <= frame.general[RSP] {
+            return Err(Stuck::Lost("the stack does not grow outwards"));
+        }
+        Ok(Some((Frame { general, instruction }, signal)))
+    }
+}
+
+enum Stuck {
+    Missing(u64),
+    Lost(&'static str),
+}
+
+fn entry_for<'a>(
+    object: &'a Frames,
+    section: &EhFrame<Slice<'a>>,
+    bases: &BaseAddresses,
+    address: u64,
+) -> Result<Entry<'a>, Stuck> {
+    let lost = |_| Stuck::Lost("no call frame information for it");
+    let parsed: Option<ParsedEhFrameHdr<Slice<'a>>> =
+        EhFrameHdr::new(&object.header.bytes, LittleEndian).parse(bases, 8).ok();
+    match parsed.as_ref().and_then(|header| header.table()) {
+        Some(table) => table.fde_for_address(section, bases, address, EhFrame::cie_from_offset).map_err(lost),
+        // Without the search table: one entry after the other.
+        None => section.fde_for_address(bases, address, EhFrame::cie_from_offset).map_err(lost),
+    }
+}
+
+/// Evaluates the rules of one frame.
+struct Evaluator<'a, 'b> {
+    memory: &'b dyn Memory,
+    section: &'b EhFrame<Slice<'a>>,
+    entry: &'b Entry<'a>,
+    frame: &'b Frame,
+}
+
+impl Evaluator<'_, '_> {
+    fn register(&self, register: Register) -> Result<u64, Stuck> {
+        let value = match usize::from(register.0) {
+            RETURN_ADDRESS => Some(self.frame.instruction),
+            number => self.frame.general.get(number).copied().flatten(),
+        };
+        value.ok_or(Stuck::Lost("a register that is not known any more"))
+    }
+
+    fn word(&self, address: u64) -> Result<u64, Stuck> {
+        self.memory.read_word(address).map_err(|_| Stuck::Lost("its stack cannot be read"))
+    }
+
+    /// The outer frame's value of register `number`.
+    fn restore(
+        &self,
+        number: usize,
+        rule: Option<RegisterRule<usize>>,
+        cfa: u64,
+    ) -> Result<Option<u64>, Stuck> {
+        Ok(match rule {
+            None | Some(RegisterRule::SameValue) => self.frame.general.get(number).copied().flatten(),
+            Some(RegisterRule::Undefined) => None,
+            Some(RegisterRule::Offset(offset)) => Some(self.word(cfa.wrapping_add_signed(offset))?),
+            Some(RegisterRule::ValOffset(offset)) => Some(cfa.wrapping_add_signed(offset)),
+            Some(RegisterRule::Register(other)) => Some(self.register(other)?),
+            Some(RegisterRule::Expression(expression)) => {
+                Some(self.word(self.evaluate(&expression, Some(cfa))?)?)
+            }
+            Some(RegisterRule::ValExpression(expression)) => Some(self.evaluate(&expression, Some(cfa))?),
+            Some(_) => return Err(Stuck::Lost("a rule of an unknown kind")),
+        })
+    }
+
+    fn evaluate(&self, expression: &UnwindExpression<usize>, initial: Option<u64>) -> Result<u64, Stuck> {
+        let bad = |_| Stuck::Lost("a bad location expression");
+        let expression = expression.get(self.section).map_err(bad)?;
+        let mut evaluation = expression.evaluation(self.entry.cie().encoding());
+        evaluation.set_max_iterations(MOST_OPERATIONS);
+        if let Some(value) = initial {
+            evaluation.set_initial_value(value);
+        }
+        let mut result = evaluation.evaluate().map_err(bad)?;
+        for _ in 0..MOST_OPERATIONS {
+            result = match result {
+                EvaluationResult::Complete => break,
+                EvaluationResult::RequiresRegister { register, .. } => {
+                    let value = Value::Generic(self.register(register)?);
+                    evaluation.resume_with_register(value).map_err(bad)?
+                }
+                EvaluationResult::RequiresMemory { address, size: 8, .. } => {
+                    let value = Value::Generic(self.word(address)?);
+                    evaluation.resume_with_memory(value).map_err(bad)?
+                }
+                _ => return Err(Stuck::Lost("a location expression of an unknown kind")),
+            };
+        }
+        match evaluation.as_result().first().map(|piece| piece.location) {
+            Some(Location::Address { address }) => Ok(address),
+            _ => Err(Stuck::Lost("a location expression without an address")),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What the ledger comes to: one sentence, a class, and the remedies, best first.
+//!
+//! Everything here is a prediction and says so; only `reclaim` proves.
+
+pub mod remedies;
+pub mod units;
+
+use self::units::bytes;
+use crate::facts::{Row, State, Stratum, Verdict};
+
+/// What the verdict is made of.
+pub struct Findings<'a> {
+    /// The ledger's rows.
+    pub rows: &'a [Row],
+    /// The kernel's RSS.
+    pub rss_bytes: u64,
+    /// What `malloc_trim(0)` gives back; `None` where no glibc heap was read.
+    pub trim_bytes: Option<u64>,
+    /// Live chunks that pin free bytes.
+    pub pinning_chunks: u64,
+    /// Allocators that were recognised but not read.
+    pub unread_allocators: &'a [String],
+}
+
+impl Findings<'_> {
+    fn row(&self, id: &str) -> u64 {
+        self.rows.iter().filter(|row| row.id == id).map(|row| row.bytes).sum()
+    }
+
+    fn state(&self, state: State) -> u64 {
+        self.rows.iter().filter(|row| row.state == state).map(|row| row.bytes).sum()
+    }
+
+    /// Whether `part` is worth a sentence: a tenth of RSS, and a megabyte.
+    fn matters(&self, part: u64) -> bool {
+        part >= self.rss_bytes / 10 && part >= 1 << 20
+    }
+}
+
+/// The sentence and the class.
+pub fn verdict(findings: &Findings<'_>) -> Verdict {
+    let pinned = findings.row("glibc.free.pinned");
+    let free = findings.row("glibc.free.trim")
+        + findings.row("glibc.free.kept")
+        + pinned
+        + findings.row("glibc.tcache");
+    let zero = findings.row("kernel.zero");
+    let unattributed = findings.state(State::Unattributed);
+    let (class, headline) = if findings.matters(free) && free >= zero && free >= unattributed {
+        let class = if pinned > free / 2 { "pinned_heap" } else { "free_heap" };
+        (class, free_heap(findings, free, pinned))
+    } else if findings.matters(unattributed) && unattributed >= zero {
+        ("unattributed", unattributed_memory(findings, unattributed))
+    } else if findings.matters(zero) {
+        let text = format!(
+            "{} of {} RSS is pages that hold only zeros; giving them back changes nothing the program reads",
+            bytes(zero),
+            bytes(findings.rss_bytes)
+        );
+        ("zero_pages", text)
+    } else {
+        mostly_used(findings)
+    };
+    Verdict { headline, class: class.to_owned() }
+}
+
+fn free_heap(findings: &Findings<'_>, free: u64, pinned: u64) -> String {
+    let mut text = format!("{} of {} RSS is free heap", bytes(free), bytes(findings.rss_bytes));
+    match findings.trim_bytes {
+        Some(trim) if trim > 0 => text += &format!("; malloc_trim gives back {}", bytes(trim)),
+        _ => text += "; malloc_trim gives back nothing",
+    }
+    if pinned > 0 {
+        let (count, noun, verb) = (findings.pinning_chunks, "live chunk", "is");
+        let plural = if count == 1 { "" } else { "s" };
+        text += &format!("; {} {verb} pinned by {} {noun}{plural}", bytes(pinned), units::thousands(count));
+    }
+    text
+}
+
+fn unattributed_memory(findings: &Findings<'_>, unattributed: u64) -> String {
+    let mut text = format!(
+        "{} of {} RSS is anonymous memory that strandline cannot look into",
+        bytes(unattributed),
+        bytes(findings.rss_bytes)
+    );
+    if !findings.unread_allocators.is_empty() {
+        text += &format!(" ({} manages its own memory)", findings.unread_allocators.join(", "));
+    }
+    text
+}
+
+fn mostly_used(findings: &Findings<'_>) -> (&'static str, String) {
+    let rss = bytes(findings.rss_bytes);
+    let (live, evictable) = (findings.state(State::Live), findings.state(State::Evictable));
+    let stranded = findings.state(State::Stranded);
+    if evictable > live {
+        let text = format!(
+            "{} of {rss} RSS is file pages that the kernel drops under pressure; {} is stranded",
+            bytes(evictable),
+            bytes(stranded)
+        );
+        return ("evictable", text);
+    }
+    let holder = findings
+        .rows
+        .iter()
+        .filter(|row| row.state == State::Live && row.stratum != Stratum::Kernel)
+        .max_by_key(|row| row.bytes);
+    let holder = holder.map_or(String::new(), |row| format!(", most of it {}", row.holder));
+    let class = if findings.matters(live) { "live" } else { "mixed" };
+    (class, format!("{} of {rss} RSS is in use{holder}; {} is stranded", bytes(live), bytes(stranded)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(id: &str, state: State, bytes: u64) -> Row {
+        Row { id: id.to_owned(), stratum: Stratum::Allocator, state, holder: "x".to_owned(), bytes }
+    }
+
+    #[test]
+    fn a_fragmented_service_reads_like_the_promise() {
+        let rows = [
+            row("glibc.free.trim", State::Stranded, 1100 << 20),
+            row("glibc.free.pinned", State::Pinned, 96 << 20),
+            row("glibc.live", State::Live, 404 << 20),
+        ];
+        let findings = Findings {
+            rows: &rows,
+            rss_bytes: 1600 << 20,
+            trim_bytes: Some(1100 << 20),
+            pinning_chunks: 12_411,
+            unread_allocators: &[],
+        };
+        let verdict = verdict(&findings);
+        assert_eq!(verdict.class, "free_heap");
+        assert_eq!(
+            verdict.headline,
+            "1.17 GiB of 1.56 GiB RSS is free heap; malloc_trim gives back 1.07 GiB; \
+             96.0 MiB is pinned by 12,411 live chunks"
+        );
+    }
+
+    #[test]
+    fn memory_of_others_is_not_called_live() {
+        let rows = [
+            row("anonymous", State::Unattributed, 900 << 20),
+            row("program.text", State::Evictable, 10 << 20),
+        ];
+        let names = ["jvm".to_owned()];
+        let findings = Findings {
+            rows: &rows,
+            rss_bytes: 910 << 20,
+            trim_bytes: None,
+            pinning_chunks: 0,
+            unread_allocators: &names,
+        };
+        let verdict = verdict(&findings);
+        assert_eq!(verdict.class, "unattributed");
+        assert!(verdict.headline.contains("jvm"), "{}", verdict.headline);
+    }
+}

@@ -1,0 +1,62 @@
+//! The remedies that apply to a process, with what each is predicted to give back.
+
+use super::Findings;
+use crate::facts::{Arena, ArenaKind, Remedy, RemedyKind};
+
+/// What is known beyond the findings.
+pub struct Means<'a> {
+    /// The process, for the commands to paste.
+    pub pid: i32,
+    /// What the zero_pages remedy would free.
+    pub zero_bytes: u64,
+    /// glibc's arenas.
+    pub arenas: &'a [Arena],
+}
+
+/// The remedies, best first; those whose effect cannot be told from outside come last.
+pub fn remedies(findings: &Findings<'_>, means: &Means<'_>) -> Vec<Remedy> {
+    let pid = means.pid;
+    let mut remedies = Vec::new();
+    if let Some(trim) = findings.trim_bytes {
+        remedies.push(Remedy {
+            id: "malloc_trim".to_owned(),
+            kind: RemedyKind::Call,
+            predicted_bytes: Some(trim),
+            how: format!("strandline reclaim {pid}"),
+            cost: "one call in one thread, which holds each arena's lock in turn; later growth faults pages in again".to_owned(),
+        });
+    }
+    if means.zero_bytes > 0 {
+        remedies.push(Remedy {
+            id: "zero_pages".to_owned(),
+            kind: RemedyKind::Call,
+            predicted_bytes: Some(means.zero_bytes),
+            how: format!("strandline reclaim {pid} --remedy zero_pages"),
+            cost: "a fault for each page when it is written again".to_owned(),
+        });
+    }
+    let secondary = means.arenas.iter().filter(|arena| arena.kind == ArenaKind::Secondary);
+    let secondary_free: u64 = secondary.map(|arena| arena.free_bytes.saturating_sub(arena.trim_bytes)).sum();
+    if means.arenas.len() > 2 && findings.matters(secondary_free) {
+        remedies.push(Remedy {
+            id: "arena_max".to_owned(),
+            kind: RemedyKind::Setting,
+            predicted_bytes: None,
+            how: "MALLOC_ARENA_MAX=2".to_owned(),
+            cost: "threads share arenas and wait for each other's locks".to_owned(),
+        });
+    }
+    if findings.matters(findings.row("glibc.free.pinned")) {
+        remedies.push(Remedy {
+            id: "jemalloc".to_owned(),
+            kind: RemedyKind::Allocator,
+            predicted_bytes: None,
+            how: "LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:0,muzzy_decay_ms:0".to_owned(),
+            cost: "another allocator: measure time and faults, not only memory".to_owned(),
+        });
+    }
+    remedies.sort_by_key(|remedy| {
+        std::cmp::Reverse(remedy.predicted_bytes.map_or((0, false), |bytes| (bytes, true)))
+    });
+    remedies
+}

@@ -1,0 +1,52 @@
+//! Numbers as people read them.
+
+/// Bytes in binary units with three digits: `512 B`, `4.00 KiB`, `96.0 MiB`, `1.17 GiB`.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// A count with separators: `12,411`.
+pub fn thousands(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_three_digits() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(4096), "4.00 KiB");
+        assert_eq!(bytes(1_023_999), "0.98 MiB");
+        assert_eq!(bytes(96 << 20), "96.0 MiB");
+        assert_eq!(bytes(u64::MAX), "16.0 EiB");
+    }
+
+    #[test]
+    fn counts_have_separators() {
+        assert_eq!(thousands(7), "7");
+        assert_eq!(thousands(12_411), "12,411");
+        assert_eq!(thousands(1_000_000), "1,000,000");
+    }
+}

@@ -1,0 +1,44 @@
+//! Where the parts of the extended processor state (x87, SSE, AVX, AMX …) lie in its image.
+
+/// Offset and size in bytes of extended state component `index` (2..63) in the standard form of an
+/// XSAVE image; `None` where this processor has no such component or it is not a user's.
+pub fn component(index: u32) -> Option<(usize, usize)> {
+    let (size, offset, flags) = leaf_0d(index);
+    // ECX bit 0: managed by supervisor code, and not in a user's image.
+    (index >= 2 && size != 0 && flags & 1 == 0).then_some((offset as usize, size as usize))
+}
+
+/// CPUID leaf 0x0d, sub-leaf `index`: EAX, EBX, ECX.
+fn leaf_0d(index: u32) -> (u32, u32, u32) {
+    let (mut eax, mut ecx) = (0x0d_u32, index);
+    let ebx: u64;
+    // SAFETY: CPUID is allowed in user mode and writes EAX, EBX, ECX and EDX only; RBX, which the
+    // compiler keeps for itself, is exchanged around it.
+    unsafe {
+        std::arch::asm!(
+            "xchg {kept:r}, rbx",
+            "cpuid",
+            "xchg {kept:r}, rbx",
+            kept = inout(reg) 0_u64 => ebx,
+            inout("eax") eax,
+            inout("ecx") ecx,
+            out("edx") _,
+            options(nomem, nostack),
+        );
+    }
+    (eax, ebx as u32, ecx)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn avx_stands_behind_the_header_where_there_is_avx() {
+        assert_eq!(component(0), None, "x87 is no component of the extended area");
+        if std::arch::is_x86_feature_detected!("avx") {
+            // The upper halves of 16 YMM registers, behind the 512-byte legacy area and the header.
+            assert_eq!(component(2), Some((576, 256)));
+        }
+    }
+}

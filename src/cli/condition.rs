@@ -1,0 +1,330 @@
+//! `--fail-if`: a name, a comparison and a size. Parsed strictly, because a condition that silently never
+//! holds is worse than none; a figure that is not known makes the question unanswerable, not false.
+
+use strandline_inspect::facts::{Explanation, State};
+
+/// The rows that a ledger may have (`docs/accounting.md`). A condition on another name is refused: it would
+/// never hold.
+pub const ROW_IDS: [&str; 17] = [
+    "anonymous",
+    "glibc.free.kept",
+    "glibc.free.pinned",
+    "glibc.free.trim",
+    "glibc.header",
+    "glibc.live",
+    "glibc.metadata",
+    "glibc.mmapped",
+    "glibc.tcache",
+    "kernel.file",
+    "kernel.lazyfree",
+    "kernel.shmem",
+    "kernel.stack_below_sp",
+    "kernel.zero",
+    "program.data",
+    "program.stack",
+    "program.text",
+];
+
+/// One condition on what `explain` found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Condition {
+    text: String,
+    subject: Subject,
+    comparison: Comparison,
+    limit: Limit,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Subject {
+    Total(State),
+    Rss,
+    Pss,
+    Predicted,
+    Row(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparison {
+    More,
+    MoreOrEqual,
+    Less,
+    LessOrEqual,
+    Equal,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Limit {
+    Bytes(u64),
+    /// Of RSS.
+    Percent(f64),
+}
+
+/// What came of a condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It does not hold.
+    No,
+    /// It holds; the sentence says by what figure.
+    Yes(String),
+    /// The figure is not known; the sentence says which.
+    Unknown(String),
+}
+
+impl Condition {
+    /// Parses `NAME OP SIZE`; spaces are optional.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let at = text.find(['<', '>', '=']).ok_or_else(|| {
+            "no comparison in it: write NAME OP SIZE, such as 'stranded > 200MiB'".to_owned()
+        })?;
+        let (name, rest) = text.split_at(at);
+        let comparisons = [
+            (">=", Comparison::MoreOrEqual),
+            ("<=", Comparison::LessOrEqual),
+            ("==", Comparison::Equal),
+            (">", Comparison::More),
+            ("<", Comparison::Less),
+        ];
+        let (comparison, size) = comparisons
+            .into_iter()
+            .find_map(|(sign, comparison)| Some((comparison, rest.strip_prefix(sign)?)))
+            .ok_or_else(|| "a single = compares nothing: use ==, >=, <=, > or <".to_owned())?;
+        let subject = subject(name.trim())?;
+        let limit = limit(size.trim())?;
+        Ok(Self { text: text.trim().to_owned(), subject, comparison, limit })
+    }
+
+    /// Whether the condition holds for `processes` together: sizes are added up, and a per cent is of
+    /// their RSS added up.
+    pub fn test(&self, processes: &[&Explanation]) -> Answer {
+        let rss = sum(processes, |process| Some(process.kernel.rss_bytes)).unwrap_or(0);
+        let Some(value) = sum(processes, |process| self.subject.value(process)) else {
+            return Answer::Unknown(format!("cannot tell whether '{}': that figure is not known", self.text));
+        };
+        let ordering = match self.limit {
+            Limit::Bytes(limit) => Some(value.cmp(&limit)),
+            Limit::Percent(limit) => (value as f64 * 100.0).partial_cmp(&(limit * rss as f64)),
+        };
+        let holds = ordering.is_some_and(|ordering| match self.comparison {
+            Comparison::More => ordering.is_gt(),
+            Comparison::MoreOrEqual => ordering.is_ge(),
+            Comparison::Less => ordering.is_lt(),
+            Comparison::LessOrEqual => ordering.is_le(),
+            Comparison::Equal => ordering.is_eq(),
+        });
+        if holds {
+            Answer::Yes(format!("'{}' holds: it is {value} bytes of {rss} bytes RSS", self.text))
+        } else {
+            Answer::No
+        }
+    }
+}
+
+/// The sum of a figure; `None` where one process's is not known.
+fn sum(processes: &[&Explanation], figure: impl Fn(&Explanation) -> Option<u64>) -> Option<u64> {
+    processes.iter().try_fold(0u64, |sum, process| Some(sum.saturating_add(figure(process)?)))
+}
+
+impl Subject {
+    /// The figure in `explanation`; `None` where it is not known.
+    fn value(&self, explanation: &Explanation) -> Option<u64> {
+        let totals = &explanation.totals;
+        match self {
+            Self::Total(State::Live) => Some(totals.live),
+            Self::Total(State::Stranded) => Some(totals.stranded),
+            Self::Total(State::Pinned) => Some(totals.pinned),
+            Self::Total(State::Evictable) => Some(totals.evictable),
+            Self::Total(State::Unattributed) => Some(totals.unattributed),
+            Self::Rss => Some(explanation.kernel.rss_bytes),
+            Self::Pss => explanation.kernel.pss_bytes,
+            Self::Predicted => {
+                let known = explanation.remedies.iter().filter_map(|remedy| remedy.predicted_bytes).max();
+                if explanation.remedies.is_empty() { Some(0) } else { known }
+            }
+            Self::Row(id) => row(explanation, id),
+        }
+    }
+}
+
+/// The bytes of the row `id`. A row that is not there is empty, unless it belongs to an allocator that was
+/// found and not read: then nobody knows.
+fn row(explanation: &Explanation, id: &str) -> Option<u64> {
+    let mut rows = explanation.rows.iter().filter(|row| row.id == id).peekable();
+    if rows.peek().is_none() {
+        let owner = id.split('.').next().unwrap_or_default();
+        let unread = explanation.allocators.iter().any(|found| found.name == owner && !found.read);
+        return if unread { None } else { Some(0) };
+    }
+    Some(rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes)))
+}
+
+fn subject(name: &str) -> Result<Subject, String> {
+    Ok(match name {
+        "live" => Subject::Total(State::Live),
+        "stranded" => Subject::Total(State::Stranded),
+        "pinned" => Subject::Total(State::Pinned),
+        "evictable" => Subject::Total(State::Evictable),
+        "unattributed" => Subject::Total(State::Unattributed),
+        "rss" => Subject::Rss,
+        "pss" => Subject::Pss,
+        "predicted" => Subject::Predicted,
+        _ => match name.strip_prefix("row.") {
+            Some(id) if ROW_IDS.contains(&id) => Subject::Row(id.to_owned()),
+            Some(id) => {
+                return Err(format!("no row is called '{id}'; there are {}", ROW_IDS.join(", ")));
+            }
+            None => {
+                return Err(format!(
+                    "'{name}' is not a figure; use live, stranded, pinned, evictable, unattributed, rss, \
+                     pss, predicted or row.ID"
+                ));
+            }
+        },
+    })
+}
+
+fn limit(size: &str) -> Result<Limit, String> {
+    let end = size.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(size.len());
+    let (number, unit) = size.split_at(end);
+    let value: f64 = number
+        .parse()
+        .map_err(|_| format!("'{size}' is not a size; write a number and a unit, such as 200MiB or 10%"))?;
+    let factor: u64 = match unit.trim() {
+        "%" => return Ok(Limit::Percent(value)),
+        "" | "B" => 1,
+        "KB" | "kB" => 1_000,
+        "KiB" => 1 << 10,
+        "MB" => 1_000_000,
+        "MiB" => 1 << 20,
+        "GB" => 1_000_000_000,
+        "GiB" => 1 << 30,
+        other => {
+            return Err(format!("'{other}' is not a unit; use B, KB, KiB, MB, MiB, GB, GiB or %"));
+        }
+    };
+    // Whole numbers stay exact, also beyond 2^53.
+    let whole = number.parse::<u64>().ok();
+    if let Some(whole) = whole {
+        let bytes = whole.checked_mul(factor).ok_or_else(|| format!("'{size}' is larger than any memory"))?;
+        return Ok(Limit::Bytes(bytes));
+    }
+    let bytes = value * factor as f64;
+    if bytes >= u64::MAX as f64 {
+        return Err(format!("'{size}' is larger than any memory"));
+    }
+    Ok(Limit::Bytes(bytes.round() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::fabricated;
+
+    fn parsed(text: &str) -> Condition {
+        Condition::parse(text).unwrap()
+    }
+
+    fn holds(text: &str, explanation: &Explanation) -> bool {
+        matches!(parsed(text).test(&[explanation]), Answer::Yes(_))
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        let cases = [
+            ("0", 0),
+            ("17B", 17),
+            ("2KB", 2_000),
+            ("2kB", 2_000),
+            ("2 KiB", 2_048),
+            ("1.5MiB", 1_572_864),
+            ("1MB", 1_000_000),
+            ("3GB", 3_000_000_000),
+            ("2GiB", 2_147_483_648),
+            ("18446744073709551615", u64::MAX),
+        ];
+        for (text, bytes) in cases {
+            assert_eq!(limit(text), Ok(Limit::Bytes(bytes)), "{text}");
+        }
+        assert_eq!(limit("12.5%"), Ok(Limit::Percent(12.5)));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let cases = [
+            ("stranded", "no comparison"),
+            ("", "no comparison"),
+            ("stranded = 5", "single ="),
+            ("stranded > ", "not a size"),
+            ("stranded > -5MiB", "not a size"),
+            ("stranded > 5 parsecs", "not a unit"),
+            ("stranded > 5MiB extra", "not a unit"),
+            ("stranded > 1.2.3", "not a size"),
+            ("stranded >> 5", "not a size"),
+            ("strandedd > 5", "not a figure"),
+            ("row.glibc > 5", "no row"),
+            ("row. > 5", "no row"),
+            ("> 5", "not a figure"),
+            ("rss > 99999999999999GiB", "larger than any memory"),
+            ("rss > 99999999999999.5GiB", "larger than any memory"),
+        ];
+        for (text, expected) in cases {
+            let error = Condition::parse(text).unwrap_err();
+            assert!(error.contains(expected), "{text:?}: {error}");
+            assert!(!error.contains('\n'));
+        }
+    }
+
+    #[test]
+    fn every_comparison_compares() {
+        let shell = fabricated::shell();
+        let rss = shell.kernel.rss_bytes;
+        for (sign, at, above) in [
+            (">", false, true),
+            (">=", true, true),
+            ("<", false, false),
+            ("<=", true, false),
+            ("==", true, false),
+        ] {
+            assert_eq!(holds(&format!("rss{sign}{rss}"), &shell), at, "{sign}");
+            assert_eq!(holds(&format!("rss {sign} {}", rss - 1), &shell), above, "{sign}");
+        }
+    }
+
+    #[test]
+    fn figures_are_found_by_name() {
+        let service = fabricated::service();
+        for text in [
+            "stranded > 1GiB",
+            "pinned == 96MiB",
+            "evictable < 23MiB",
+            "unattributed == 0",
+            "live >= 313MiB",
+            "predicted == 1126MiB",
+            "row.glibc.free.trim >= 10%",
+            "row.glibc.free.trim < 70 %",
+            "row.glibc.mmapped == 0",
+            "pss == 100%",
+        ] {
+            assert!(holds(text, &service), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_zero() {
+        let mut java = fabricated::java();
+        java.kernel.pss_bytes = None;
+        assert!(matches!(parsed("pss > 1").test(&[&java]), Answer::Unknown(_)));
+        java.allocators[0].name = "glibc".to_owned();
+        assert!(matches!(parsed("row.glibc.tcache > 1").test(&[&java]), Answer::Unknown(_)));
+        assert_eq!(parsed("predicted > 0").test(&[&java]), Answer::No, "no remedy, nothing predicted");
+        java.remedies = fabricated::service().remedies.split_off(2);
+        assert!(matches!(parsed("predicted > 0").test(&[&java]), Answer::Unknown(_)));
+    }
+
+    #[test]
+    fn a_tree_is_tested_together() {
+        let (service, shell) = (fabricated::service(), fabricated::shell());
+        let rss = service.kernel.rss_bytes + shell.kernel.rss_bytes;
+        let answer = parsed(&format!("rss == {rss}")).test(&[&service, &shell]);
+        assert!(matches!(answer, Answer::Yes(_)));
+    }
+}

@@ -1,0 +1,249 @@
+//! `demo`: the whole story on a process of strandline's own: explain, reclaim, explain again.
+//!
+//! The process is a child that runs this same executable. Tracing one's own child needs no privilege
+//! under any common setting. It ends when its input closes, which happens even if strandline is killed;
+//! where it does not, it is killed.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use strandline_inspect::facts::{Explanation, Outcome, Reclamation};
+use strandline_inspect::remedy::{ReclaimOptions, reclaim};
+
+use super::arguments::Demo;
+use super::explain::look;
+use super::output::Output;
+use super::{Ending, Failure, Result};
+use crate::report::model::{Rows, View};
+use crate::report::paint::Paint;
+use crate::report::text::{counted, grouped, hanging, wrap};
+use crate::report::units::{bytes, seconds};
+use crate::report::{reclamation, terminal};
+
+/// The schema of the document.
+pub const SCHEMA: &str = "strandline/demo/1";
+
+const ZERO_MEBIBYTES: u32 = 64;
+const WAIT: Duration = Duration::from_secs(5);
+
+/// What `demo` says.
+#[derive(Serialize)]
+struct Told {
+    /// How many pieces the process allocated.
+    pieces: u64,
+    /// How many of them it kept.
+    survivors: u64,
+    /// The ledger before.
+    before: Explanation,
+    /// The remedy, applied.
+    reclaim: Reclamation,
+    /// The ledger after.
+    after: Explanation,
+    /// Whether the process found its memory unchanged at its end.
+    memory_unchanged: bool,
+    /// From start to end.
+    elapsed_seconds: f64,
+}
+
+/// Runs the demo.
+pub fn run(arguments: &Demo, output: &mut Output) -> Result<Ending> {
+    let started = Instant::now();
+    let mut subject = Subject::start(arguments.mebibytes)?;
+    let pid = subject.pid();
+    tell(output, &[title(1, "A process"), introduction(&subject, arguments.mebibytes)])?;
+
+    let before = look(pid, !output.json)?;
+    show(output, 2, "Where its memory is: strandline explain PID", &before)?;
+    tell(output, &[how_to_read().to_owned()])?;
+
+    let options = ReclaimOptions {
+        remedy: Some("malloc_trim"),
+        watch: std::time::Duration::from_millis(500),
+        progress: None,
+        dry_run: false,
+        wait: WAIT,
+        allow_lost_write_risk: false,
+    };
+    let given = reclaim(pid, &options)?;
+    show_reclamation(output, &given)?;
+
+    let after = look(pid, !output.json)?;
+    show(output, 4, "What is left: strandline explain PID", &after)?;
+    tell(output, &what_is_left(&after))?;
+
+    let memory_unchanged = subject.end()?;
+    let elapsed_seconds = started.elapsed().as_secs_f64();
+    tell(output, &[title(5, "No harm done"), farewell(memory_unchanged, elapsed_seconds)])?;
+    let refused = given.outcome == Outcome::Refused;
+    if output.json {
+        let (pieces, survivors) = (subject.pieces, subject.survivors);
+        let told =
+            Told { pieces, survivors, before, reclaim: given, after, memory_unchanged, elapsed_seconds };
+        output.document(SCHEMA, Some(&told.before), &told)?;
+    }
+    Ok(if refused || !memory_unchanged { Ending::CouldNot } else { Ending::Done })
+}
+
+fn title(number: u32, text: &str) -> String {
+    format!("{number}. {text}")
+}
+
+/// Prints paragraphs; the first is bold if it is a step's title. Nothing at all where JSON was asked for.
+fn tell(output: &mut Output, paragraphs: &[String]) -> Result<()> {
+    if output.json || paragraphs.is_empty() {
+        return Ok(());
+    }
+    let surface = output.surface;
+    let mut text = String::new();
+    for paragraph in paragraphs {
+        let is_title = paragraph.starts_with(|c: char| c.is_ascii_digit()) && paragraph.contains(". ");
+        for line in wrap(paragraph, surface.columns) {
+            text += &if is_title { surface.paint(Paint::Strong, &line) } else { line };
+            text.push('\n');
+        }
+    }
+    output.print(&(text + "\n"))
+}
+
+fn introduction(subject: &Subject, mebibytes: u32) -> String {
+    format!(
+        "strandline started process {}. Through malloc it filled {mebibytes} MiB in {}, freed all \
+         but {} of them, and keeps a buffer of {ZERO_MEBIBYTES} MiB that holds only zeros. It knows nothing \
+         of strandline.",
+        subject.pid(),
+        counted(subject.pieces, "piece"),
+        grouped(subject.survivors),
+    )
+}
+
+fn how_to_read() -> &'static str {
+    "Each resident byte stands on one row, and the rows add up to the kernel's RSS exactly. Stranded \
+     bytes are needed by nobody and can be given back; pinned bytes are free, but a live neighbour keeps \
+     their page."
+}
+
+fn show(output: &mut Output, number: u32, heading: &str, explanation: &Explanation) -> Result<()> {
+    if output.json {
+        return Ok(());
+    }
+    tell_title(output, number, heading)?;
+    let view = View::new(explanation, Rows::Most(6));
+    let lines = terminal::summary(&view, 6, output.surface);
+    output.print(&(terminal::joined(&lines) + "\n"))
+}
+
+fn tell_title(output: &mut Output, number: u32, heading: &str) -> Result<()> {
+    let line = output.surface.paint(Paint::Strong, &title(number, heading));
+    output.print(&(line + "\n"))
+}
+
+fn show_reclamation(output: &mut Output, given: &Reclamation) -> Result<()> {
+    if output.json {
+        return Ok(());
+    }
+    tell_title(output, 3, "Giving it back: strandline reclaim PID --remedy malloc_trim")?;
+    let mut text = reclamation::reclamation(given, output.surface);
+    if given.outcome == Outcome::Done {
+        let meaning = "Predicted was computed from outside, before the call; actual was counted in the page \
+                       tables after it. The call ran on one of the process's own threads, which then went on \
+                       as if nothing had been.";
+        text.push('\n');
+        text += &terminal::joined(&hanging("", meaning, output.surface.columns));
+    }
+    output.print(&(text + "\n"))
+}
+
+/// What the second look leaves to say.
+fn what_is_left(after: &Explanation) -> Vec<String> {
+    let held = |id: &str| after.rows.iter().find(|row| row.id == id).map(|row| row.bytes);
+    let mut sentences = Vec::new();
+    if let Some(zero) = held("kernel.zero").filter(|&zero| zero > 0) {
+        sentences.push(format!(
+            "{} are pages of zeros, which no malloc_trim reaches: the program wrote them and holds them. \
+             They are for the remedy zero_pages, or for a program that allocates zeroed memory untouched.",
+            bytes(zero)
+        ));
+    }
+    if let Some(pinned) = held("glibc.free.pinned").filter(|&pinned| pinned > 0) {
+        sentences.push(format!(
+            "{} stay pinned around the survivors: only moving or freeing those would give them back.",
+            bytes(pinned)
+        ));
+    }
+    if sentences.is_empty() { Vec::new() } else { vec![sentences.join(" ")] }
+}
+
+fn farewell(memory_unchanged: bool, elapsed: f64) -> String {
+    let checked = if memory_unchanged {
+        "The process then checked every byte it keeps, found all as it had left it, and ended by itself."
+    } else {
+        "The process did NOT find its memory as it had left it, or did not end. Please report this."
+    };
+    format!("{checked} All in {}. Now your own: strandline explain PID", seconds(elapsed))
+}
+
+/// The child; killed when it is dropped.
+struct Subject {
+    child: Child,
+    pieces: u64,
+    survivors: u64,
+}
+
+impl Subject {
+    fn start(mebibytes: u32) -> Result<Self> {
+        let child = Command::new("/proc/self/exe")
+            .args(["demo-child", "--heap-mebibytes", &mebibytes.to_string()])
+            .args(["--zero-mebibytes", &ZERO_MEBIBYTES.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| Failure(format!("/proc/self/exe: cannot start the demo's process: {error}")))?;
+        // Owned from here on, so that it is killed on every way out.
+        let mut subject = Self { child, pieces: 0, survivors: 0 };
+        let mut line = String::new();
+        if let Some(stdout) = subject.child.stdout.take() {
+            BufReader::new(stdout.take(100)).read_line(&mut line)?;
+        }
+        let mut words = line.split_whitespace();
+        let ready = words.next() == Some("ready");
+        let mut number = || words.next()?.parse().ok();
+        match (ready, number(), number()) {
+            (true, Some(pieces), Some(survivors)) => {
+                (subject.pieces, subject.survivors) = (pieces, survivors);
+                Ok(subject)
+            }
+            _ => Err(Failure(format!(
+                "process {}: the demo's process ended before it was ready; is there memory for {mebibytes} \
+                 MiB? try --mebibytes 50",
+                subject.pid()
+            ))),
+        }
+    }
+
+    fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    /// Closes its input and waits for it to end; whether it found its memory unchanged.
+    fn end(&mut self) -> Result<bool> {
+        drop(self.child.stdin.take());
+        let deadline = Instant::now() + WAIT;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status.success());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(false)
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        // Both fail where it has ended and was waited for, which is what is wanted.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}

@@ -1,0 +1,98 @@
+//! The process that `demo` looks at. An ordinary program with the ordinary malloc of its libc: it fills
+//! the heap, frees most of it around a few survivors, keeps a buffer of zeros, says `ready`, and waits.
+//!
+//! It ends when its standard input does, so it cannot outlive the demo, and checks before that that its
+//! memory is as it left it.
+
+use std::hint::black_box;
+use std::io::{Read, Write};
+
+use super::arguments::DemoChild;
+use super::{Ending, Failure, Result};
+
+/// One piece in this many is kept: more than one page's worth of pieces, so that most pages have none.
+const KEPT_ONE_IN: usize = 199;
+
+/// Fills, frees, waits, checks.
+pub fn run(arguments: &DemoChild) -> Result<Ending> {
+    let heap_bytes = arguments.heap_mebibytes as usize * (1 << 20);
+    let (pieces, survivors) = fill_and_free(heap_bytes);
+    let zeros = zeroed(arguments.zero_mebibytes as usize * (1 << 20));
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "ready {pieces} {}", survivors.len())?;
+    stdout.flush()?;
+    std::io::copy(&mut std::io::stdin().take(1 << 20), &mut std::io::sink())?;
+    check(&survivors, &zeros)
+}
+
+/// A piece of the heap and the byte it was filled with, which is never 0.
+type Piece = (Vec<u8>, u8);
+
+/// Allocates `heap_bytes` in pieces, frees all but a few; returns how many there were and the survivors.
+fn fill_and_free(heap_bytes: usize) -> (usize, Vec<Piece>) {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut filled = 0;
+    while filled < heap_bytes {
+        // xorshift64: the same heap at every run.
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let size = match random % 64 {
+            0 => 16 * 1024 + (random >> 8) as usize % (32 * 1024),
+            _ => 64 + (random >> 8) as usize % (2048 - 64),
+        };
+        let byte = (random >> 32) as u8 | 1;
+        pieces.push((vec![byte; size], byte));
+        filled += size;
+    }
+    let count = pieces.len();
+    // The last piece stays as well: it keeps free() from handing the top of the heap back by itself.
+    // A loop, not collect(), which would keep the large vector's memory for the survivors.
+    let mut survivors = Vec::new();
+    for (index, piece) in pieces.into_iter().enumerate() {
+        if index.is_multiple_of(KEPT_ONE_IN) || index + 1 == count {
+            survivors.push(piece);
+        }
+    }
+    (count, survivors)
+}
+
+/// A buffer that holds nothing but zeros and was written with them, page by page, so that it is resident.
+fn zeroed(bytes: usize) -> Vec<u8> {
+    let mut buffer = vec![0u8; bytes];
+    for byte in buffer.iter_mut().step_by(4096) {
+        // The compiler must not see that this writes what is there already.
+        *byte = black_box(0);
+    }
+    black_box(buffer)
+}
+
+fn check(survivors: &[Piece], zeros: &[u8]) -> Result<Ending> {
+    let right = survivors.iter().all(|(bytes, byte)| bytes.iter().all(|one| one == byte));
+    if right && zeros.iter().all(|&byte| byte == 0) {
+        Ok(Ending::Done)
+    } else {
+        Err(Failure("the demo's process found its memory changed; please report this".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_survive_and_all_are_right() {
+        let (pieces, survivors) = fill_and_free(4 << 20);
+        assert!(pieces > 2_000, "{pieces}");
+        assert_eq!(
+            survivors.len(),
+            (pieces - 1) / KEPT_ONE_IN + 2 - usize::from((pieces - 1).is_multiple_of(KEPT_ONE_IN))
+        );
+        let zeros = zeroed(1 << 20);
+        assert_eq!(check(&survivors, &zeros).unwrap(), Ending::Done);
+        let damaged = vec![(vec![1, 2], 1)];
+        assert!(check(&damaged, &zeros).is_err());
+        assert!(check(&survivors, &[0, 1]).is_err());
+    }
+}

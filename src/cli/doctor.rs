@@ -1,0 +1,341 @@
+//! `doctor`: tries what explain and reclaim need, one check after another, and says what each result
+//! means and how to get what is missing. Tries things on strandline itself and on a child of its own,
+//! never on another process, and changes nothing.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde::Serialize;
+use strandline_sys::{host, memory, pagemap, ptrace};
+
+use super::output::Output;
+use super::{Ending, Result};
+use crate::report::checks::{Check, Status, checks};
+
+/// The schema of the document.
+pub const SCHEMA: &str = "strandline/doctor/1";
+
+#[derive(Serialize)]
+struct Findings {
+    checks: Vec<Check>,
+}
+
+/// Runs all checks.
+pub fn run(output: &mut Output) -> Result<Ending> {
+    let mut all = vec![
+        kernel(),
+        page_scan(),
+        page_frames(),
+        tracing(),
+        reading(),
+        ptrace_scope(),
+        capabilities(),
+        map_files(),
+        rollup(),
+        seccomp(),
+        cgroup(),
+        huge_pages(),
+        swap(),
+        same_page_merging(),
+    ];
+    let tools = [
+        ("gdb", "nothing here needs it; it looks into what strandline only counts"),
+        ("gcore", "nothing here needs it; it writes a core of a running process"),
+        ("perf", "nothing here needs it; it finds who allocates and who faults"),
+        ("valgrind", "nothing here needs it; massif shows who allocated what is live"),
+        ("heaptrack", "nothing here needs it; it records every allocation from the start on"),
+    ];
+    all.extend(tools.map(|(name, means)| tool(name, means)));
+    if output.json {
+        output.document(SCHEMA, None, &Findings { checks: all })?;
+    } else {
+        output.print(&checks(&all, output.surface))?;
+    }
+    Ok(Ending::Done)
+}
+
+fn check(
+    id: &'static str,
+    status: Status,
+    found: impl Into<String>,
+    means: &str,
+    fix: Option<&str>,
+) -> Check {
+    let fix = fix.filter(|_| status != Status::Ok).map(str::to_owned);
+    Check { id, status, optional: false, found: found.into(), means: means.to_owned(), fix }
+}
+
+/// The first `most` bytes of a small file of /proc or /sys, trimmed.
+fn read(path: impl AsRef<Path>) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// The value of `name` in /proc/self/status.
+fn own_status(name: &str) -> Option<String> {
+    let text = read("/proc/self/status")?;
+    text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
+}
+
+/// Major and minor number of a kernel release such as `6.18.0-rc3`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+fn kernel() -> Check {
+    let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let status = match version(&release) {
+        Some(version) if version >= (6, 7) => Status::Ok,
+        Some(version) if version >= (4, 14) => Status::Limited,
+        _ => Status::Missing,
+    };
+    let means = "before 6.7 pages are read one by one from pagemap, which is slower; before 4.14 there is \
+                 no smaps_rollup to add up to";
+    check("kernel", status, format!("Linux {release}"), means, Some("run a kernel of 6.7 or later"))
+}
+
+/// Tries PAGEMAP_SCAN on strandline's own pages.
+fn page_scan() -> Check {
+    let mut regions = [pagemap::Region::default(); 8];
+    // All of a process's addresses: the last page below 2^47 is never its own, and not asked for.
+    let (start, end) = (0, (1 << 47) - host::page_bytes());
+    let tried = fs::File::open("/proc/self/pagemap")
+        .and_then(|file| pagemap::scan(&file, start, end, pagemap::PRESENT, &mut regions));
+    let (status, found) = match tried {
+        Ok((runs, _)) if runs > 0 => (Status::Ok, "PAGEMAP_SCAN works".to_owned()),
+        Ok(_) => (Status::Limited, "PAGEMAP_SCAN lists no page".to_owned()),
+        Err(error) => (Status::Limited, format!("PAGEMAP_SCAN: {error}")),
+    };
+    let means = "pages are read one by one from pagemap: looks at large processes take longer";
+    check("pagemap_scan", status, found, means, Some("run a kernel of 6.7 or later"))
+}
+
+/// Whether page frame numbers and their flags can be seen.
+fn page_frames() -> Check {
+    use std::os::unix::fs::FileExt;
+    let here = 0u8;
+    let index = std::ptr::from_ref(&here).addr() as u64 / host::page_bytes();
+    let mut entry = [0; 8];
+    let read =
+        fs::File::open("/proc/self/pagemap").and_then(|file| file.read_exact_at(&mut entry, index * 8));
+    // Bits 0 to 54 of an entry are the frame's number, 0 for those who may not see it.
+    let frame = u64::from_le_bytes(entry) & ((1 << 55) - 1);
+    let flags = fs::File::open("/proc/kpageflags")
+        .and_then(|file| file.read_exact_at(&mut entry, frame.saturating_mul(8)));
+    let (status, found) = match (read, frame, flags) {
+        (Err(error), ..) => (Status::Missing, format!("/proc/self/pagemap: {error}")),
+        (Ok(()), 0, _) => (Status::Limited, "page frame numbers are hidden from this user".to_owned()),
+        (Ok(()), _, Err(error)) => (Status::Limited, format!("/proc/kpageflags: {error}")),
+        (Ok(()), _, Ok(())) => (Status::Ok, "page frame numbers and flags are readable".to_owned()),
+    };
+    let means = "LazyFree and merged pages are counted from smaps rather than page by page";
+    check("page_flags", status, found, means, Some("run as root, or `setcap cap_sys_admin+ep` on strandline"))
+}
+
+/// Seizes, stops and releases a child of strandline's own.
+fn tracing() -> Check {
+    let (status, found) = match try_tracing() {
+        Ok(()) => (Status::Ok, "a child was seized, stopped and released".to_owned()),
+        Err(error) => (Status::Missing, format!("a child could not be traced: {error}")),
+    };
+    let means = "neither explain nor reclaim can stop a process";
+    let fix = "in a container, allow ptrace (`--cap-add SYS_PTRACE`, or a seccomp profile that permits it)";
+    check("ptrace", status, found, means, Some(fix))
+}
+
+fn try_tracing() -> std::io::Result<()> {
+    let mut child = Command::new("/proc/self/exe")
+        .args(["demo-child", "--heap-mebibytes", "0", "--zero-mebibytes", "0"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()?;
+    let tid = child.id().cast_signed();
+    let result = ptrace::seize(tid, 0)
+        .and_then(|()| ptrace::interrupt(tid))
+        .and_then(|()| ptrace::wait(tid, true))
+        .and_then(|_| ptrace::detach(tid, 0));
+    child.kill()?;
+    child.wait()?;
+    result
+}
+
+fn reading() -> Check {
+    let word = 0x5f3c_u64;
+    let mut copy = [0; 8];
+    let address = std::ptr::from_ref(&word).addr() as u64;
+    let (status, found) = match memory::read(std::process::id().cast_signed(), address, &mut copy) {
+        Ok(8) => (Status::Ok, "process_vm_readv works".to_owned()),
+        Ok(short) => (Status::Missing, format!("process_vm_readv read {short} of 8 bytes")),
+        Err(error) => (Status::Missing, format!("process_vm_readv: {error}")),
+    };
+    let fix = "in a container, allow process_vm_readv (`--cap-add SYS_PTRACE`, or a seccomp profile)";
+    check("process_vm_readv", status, found, "heaps cannot be read", Some(fix))
+}
+
+fn has_capability(bit: u32) -> bool {
+    let mask = own_status("CapEff").and_then(|text| u64::from_str_radix(&text, 16).ok());
+    mask.is_some_and(|mask| mask & (1 << bit) != 0)
+}
+
+const CAP_SYS_PTRACE: u32 = 19;
+
+fn ptrace_scope() -> Check {
+    let scope = read("/proc/sys/kernel/yama/ptrace_scope");
+    let (status, found) = scope_status(scope.as_deref(), has_capability(CAP_SYS_PTRACE));
+    let means = "only descendants of strandline, or nothing at all, can be looked at";
+    let fix = match scope.as_deref() {
+        Some("3") => "scope 3 cannot be lowered again: set kernel.yama.ptrace_scope and reboot",
+        _ => {
+            "run as root, or `sysctl kernel.yama.ptrace_scope=0`, or `setcap cap_sys_ptrace+ep` on strandline"
+        }
+    };
+    check("ptrace_scope", status, found, means, Some(fix))
+}
+
+fn scope_status(scope: Option<&str>, capable: bool) -> (Status, String) {
+    match (scope, capable) {
+        (None, _) => (Status::Ok, "no Yama: the usual rules hold".to_owned()),
+        (Some("0"), _) => (Status::Ok, "0: this user's processes".to_owned()),
+        (Some("3"), _) => (Status::Missing, "3: nobody may trace".to_owned()),
+        (Some(scope), true) => (Status::Ok, format!("{scope}, but this user has CAP_SYS_PTRACE")),
+        (Some("1"), false) => (Status::Limited, "1: only descendants of the tracer".to_owned()),
+        (Some(scope), false) => (Status::Missing, format!("{scope}: only with CAP_SYS_PTRACE")),
+    }
+}
+
+fn capabilities() -> Check {
+    let user = host::effective_user();
+    let (status, found) = if has_capability(CAP_SYS_PTRACE) {
+        (Status::Ok, format!("user {user} has CAP_SYS_PTRACE"))
+    } else {
+        (Status::Limited, format!("user {user} lacks CAP_SYS_PTRACE"))
+    };
+    let means = "processes of other users, and those that changed their user, cannot be looked at";
+    let fix = "run as root, or `setcap cap_sys_ptrace+ep` on strandline";
+    check("capabilities", status, found, means, Some(fix))
+}
+
+fn map_files() -> Check {
+    let opened = fs::read_dir("/proc/self/map_files").and_then(|mut folder| {
+        let entry = folder.next().unwrap_or(Err(std::io::ErrorKind::NotFound.into()))?;
+        fs::File::open(entry.path())
+    });
+    let (status, found) = match opened {
+        Ok(_) => (Status::Ok, "mapped files can be opened".to_owned()),
+        Err(error) => (Status::Limited, format!("/proc/PID/map_files: {error}")),
+    };
+    let means = "files that were deleted, or lie in another mount namespace, are told by name only";
+    check("map_files", status, found, means, Some("run as root, or `setcap cap_checkpoint_restore+ep`"))
+}
+
+fn rollup() -> Check {
+    let text = read("/proc/self/smaps_rollup").unwrap_or_default();
+    let (status, found) = if text.contains("Rss:") {
+        let pss = if text.contains("Pss:") { "Rss and Pss" } else { "Rss only" };
+        (Status::Ok, format!("smaps_rollup has {pss}"))
+    } else {
+        (Status::Missing, "no smaps_rollup".to_owned())
+    };
+    let means = "there is no kernel figure for the rows to add up to";
+    check("smaps_rollup", status, found, means, Some("run a kernel of 4.14 or later with /proc mounted"))
+}
+
+fn seccomp() -> Check {
+    let (status, found) = match own_status("Seccomp").as_deref() {
+        Some("0") | None => (Status::Ok, "no filter on strandline itself".to_owned()),
+        Some(mode) => (Status::Limited, format!("strandline runs under a seccomp filter (mode {mode})")),
+    };
+    let means = "system calls may be refused; the checks above show which";
+    check("seccomp", status, found, means, Some("start strandline outside the container or sandbox"))
+}
+
+fn cgroup() -> Check {
+    let controllers = read("/sys/fs/cgroup/cgroup.controllers");
+    let (status, found) = match controllers {
+        Some(names) if names.split(' ').any(|name| name == "memory") => {
+            (Status::Ok, "version 2, with the memory controller".to_owned())
+        }
+        Some(_) => (Status::Limited, "version 2, without the memory controller".to_owned()),
+        None if Path::new("/sys/fs/cgroup/memory").is_dir() => (Status::Ok, "version 1, memory".to_owned()),
+        None => (Status::Limited, "no memory cgroup is mounted".to_owned()),
+    };
+    let means = "limits of a process's group cannot be told";
+    check("cgroup", status, found, means, Some("mount cgroup2 on /sys/fs/cgroup with the memory controller"))
+}
+
+fn huge_pages() -> Check {
+    let mode = read("/sys/kernel/mm/transparent_hugepage/enabled");
+    let found = mode.map_or_else(|| "no transparent huge pages".to_owned(), |mode| format!("modes {mode}"));
+    check("huge_pages", Status::Ok, found, "for information: huge pages make sparse use more resident", None)
+}
+
+fn swap() -> Check {
+    let areas = read("/proc/swaps").map_or(0, |text| text.lines().count().saturating_sub(1));
+    let means = "zero_pages cannot take the way through swap, which is safe at every instant";
+    match areas {
+        0 => check("swap", Status::Limited, "no swap", means, Some("add a swap area, zram for example")),
+        n => check("swap", Status::Ok, format!("swap areas: {n}"), means, None),
+    }
+}
+
+fn same_page_merging() -> Check {
+    let on = |name: &str| read(format!("/sys/kernel/mm/ksm/{name}")).as_deref() == Some("1");
+    let (status, found) = match (on("run"), on("use_zero_pages")) {
+        (true, true) => (Status::Ok, "runs, and merges zero pages"),
+        (true, false) => (Status::Limited, "runs, but does not merge zero pages"),
+        (false, _) => (Status::Limited, "does not run"),
+    };
+    let means = "zero_pages cannot take the way through kernel same-page merging";
+    let fix = "as root: echo 1 > /sys/kernel/mm/ksm/use_zero_pages; echo 1 > /sys/kernel/mm/ksm/run";
+    check("ksm", status, found, means, Some(fix))
+}
+
+/// A tool that some people use beside strandline.
+fn tool(name: &'static str, means: &str) -> Check {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let place = std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file());
+    let (status, found) = match place {
+        Some(path) => (Status::Ok, path.display().to_string()),
+        None => (Status::Missing, "not on PATH (optional)".to_owned()),
+    };
+    Check {
+        id: name,
+        status,
+        optional: true,
+        found,
+        means: means.to_owned(),
+        fix: (status == Status::Missing).then(|| format!("install it with your packages' manager: {name}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_have_versions() {
+        assert_eq!(version("6.18.0-rc3"), Some((6, 18)));
+        assert_eq!(version("5.10-generic"), Some((5, 10)));
+        assert_eq!(version("rubbish"), None);
+        assert_eq!(version(""), None);
+        assert!(version("6.6.1") < Some((6, 7)));
+    }
+
+    #[test]
+    fn scopes_mean_what_yama_says() {
+        assert_eq!(scope_status(None, false).0, Status::Ok);
+        assert_eq!(scope_status(Some("0"), false).0, Status::Ok);
+        assert_eq!(scope_status(Some("1"), false).0, Status::Limited);
+        assert_eq!(scope_status(Some("1"), true).0, Status::Ok);
+        assert_eq!(scope_status(Some("2"), false).0, Status::Missing);
+        assert_eq!(scope_status(Some("3"), true).0, Status::Missing);
+    }
+
+    #[test]
+    fn this_machine_can_be_checked() {
+        assert_eq!(reading().status, Status::Ok);
+        assert_eq!(rollup().status, Status::Ok);
+        assert_ne!(page_frames().status, Status::Missing);
+    }
+}

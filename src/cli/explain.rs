@@ -1,0 +1,75 @@
+//! `explain PID`: one process.
+
+use strandline_inspect::explain::{Options, explain};
+use strandline_inspect::facts::Explanation;
+
+use super::arguments::Explain;
+use super::condition::{Answer, Condition};
+use super::output::{Output, complain};
+use super::progress::Progress;
+use super::{Ending, Result};
+use crate::report::model::View;
+use crate::report::terminal;
+
+/// The schema of the document.
+pub const SCHEMA: &str = "strandline/explain/1";
+
+/// Explains one process and answers the conditions.
+pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
+    let explanation = look(arguments.pid, !output.json)?;
+    if output.json {
+        output.document(SCHEMA, Some(&explanation), &explanation)?;
+    } else {
+        let view = View::new(&explanation, arguments.rows.unwrap_or_default());
+        output.print(&terminal::explanation(&view, output.surface))?;
+    }
+    Ok(answer(&arguments.fail_if, &[&explanation]))
+}
+
+/// Looks at process `pid`; shows progress if it may.
+pub fn look(pid: i32, progress: bool) -> Result<Explanation> {
+    let line = Progress::new(progress);
+    let tell = |what: &str, done, total| line.tell(what, done, total);
+    let options = Options { fold_zero_pages: true, threads: None, progress: Some(&tell) };
+    Ok(explain(pid, &options)?)
+}
+
+/// Answers the conditions, in words on standard error. One that cannot be answered outweighs one that
+/// holds: a script must not take "unknown" for either.
+pub fn answer(conditions: &[Condition], processes: &[&Explanation]) -> Ending {
+    let mut ending = Ending::Done;
+    for condition in conditions {
+        match condition.test(processes) {
+            Answer::No => {}
+            Answer::Yes(sentence) => {
+                complain(&sentence);
+                if ending == Ending::Done {
+                    ending = Ending::Found;
+                }
+            }
+            Answer::Unknown(sentence) => {
+                complain(&sentence);
+                ending = Ending::CouldNot;
+            }
+        }
+    }
+    ending
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::fabricated;
+
+    #[test]
+    fn unknown_outweighs_found_and_found_outweighs_done() {
+        let mut java = fabricated::java();
+        java.kernel.pss_bytes = None;
+        let conditions =
+            |texts: &[&str]| texts.iter().map(|text| Condition::parse(text).unwrap()).collect::<Vec<_>>();
+        assert_eq!(answer(&conditions(&[]), &[&java]), Ending::Done);
+        assert_eq!(answer(&conditions(&["rss < 1"]), &[&java]), Ending::Done);
+        assert_eq!(answer(&conditions(&["rss < 1", "rss > 1"]), &[&java]), Ending::Found);
+        assert_eq!(answer(&conditions(&["pss > 1", "rss > 1"]), &[&java]), Ending::CouldNot);
+    }
+}

@@ -1,0 +1,26 @@
+//! Manual pages and completion scripts, made from the flag table itself so that they cannot disagree.
+
+use clap::CommandFactory;
+
+use super::arguments::{Arguments, Completions, Man};
+use super::output::Output;
+use super::{Ending, Failure, Result};
+
+/// Prints a shell's completion script.
+pub fn completions(arguments: &Completions, output: &mut Output) -> Result<Ending> {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut Arguments::command(), "strandline", &mut script);
+    output.print(&String::from_utf8_lossy(&script))?;
+    Ok(Ending::Done)
+}
+
+/// Writes `strandline.1` and a page for each verb.
+pub fn man(arguments: &Man) -> Result<Ending> {
+    let folder = &arguments.folder;
+    let failed = |error: std::io::Error| {
+        Failure(format!("{}: {error}; give a folder that can be written", folder.display()))
+    };
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    clap_mangen::generate_to(Arguments::command(), folder).map_err(failed)?;
+    Ok(Ending::Done)
+}

@@ -1,0 +1,129 @@
+//! The command line: arguments in, exit status out.
+//!
+//! One file a verb. A verb looks at processes through `strandline-inspect`, hands what it found to
+//! `report`, and says how it ended; everything that is printed goes through `Output`.
+
+pub mod arguments;
+pub mod condition;
+mod demo;
+mod demo_child;
+mod doctor;
+mod explain;
+mod generate;
+mod output;
+mod progress;
+mod reclaim;
+mod tree;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Verb};
+use output::Output;
+
+/// How a verb ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Done: 0.
+    Done,
+    /// Done, and a `--fail-if` condition holds: 1.
+    Found,
+    /// Could not, and that was said already: 3.
+    CouldNot,
+}
+
+/// Why a verb could not: one line for standard error, and exit status 3.
+#[derive(Debug)]
+pub struct Failure(pub String);
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// The result of a verb.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+const USAGE: u8 = 2;
+const COULD_NOT: u8 = 3;
+
+/// Parses the arguments, does what they say, and returns the exit status.
+pub fn run() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return answer_without_a_verb(&error),
+    };
+    let mut output = Output::new(arguments.common);
+    let ending = match &arguments.verb {
+        Verb::Explain(explain) if explain.tree => tree::run(explain, &mut output),
+        Verb::Explain(explain) => explain::run(explain, &mut output),
+        Verb::Reclaim(reclaim) => reclaim::run(reclaim, &mut output),
+        Verb::Demo(demo) => demo::run(demo, &mut output),
+        Verb::DemoChild(child) => demo_child::run(child),
+        Verb::Doctor(_) => doctor::run(&mut output),
+        Verb::Completions(completions) => generate::completions(completions, &mut output),
+        Verb::Man(man) => generate::man(man),
+    };
+    match ending {
+        Ok(Ending::Done) => ExitCode::SUCCESS,
+        Ok(Ending::Found) => ExitCode::from(1),
+        Ok(Ending::CouldNot) => ExitCode::from(COULD_NOT),
+        Err(Failure(line)) => {
+            output::complain(&line);
+            ExitCode::from(COULD_NOT)
+        }
+    }
+}
+
+/// `--help` and `--version` are answers; anything else that clap has to say is a usage error, and usage
+/// errors are one line.
+fn answer_without_a_verb(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    let full = !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if full {
+        // Nowhere is left to say that standard output is closed.
+        drop(error.print());
+    } else {
+        output::complain(&usage_line(&error.render().to_string()));
+    }
+    ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
+}
+
+/// clap's several lines as one: what, its tip if it has one, and where to read more.
+fn usage_line(rendered: &str) -> String {
+    let mut lines = rendered.lines().map(str::trim).filter(|line| !line.is_empty());
+    let what = lines.next().unwrap_or_default();
+    let mut line = what.strip_prefix("error: ").unwrap_or(what).to_owned();
+    for more in lines {
+        if more.starts_with("Usage:") || more.starts_with("For more information") {
+            break;
+        }
+        let more = more.strip_prefix("tip: ").unwrap_or(more);
+        line += if line.ends_with(':') { " " } else { "; " };
+        line += more;
+    }
+    line + " (see `strandline --help`)"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaint(arguments: &[&str]) -> String {
+        usage_line(&Arguments::try_parse_from(arguments).unwrap_err().render().to_string())
+    }
+
+    #[test]
+    fn usage_errors_are_one_line_that_says_what() {
+        let line = complaint(&["strandline", "explain", "--fail-if", "stranded = 5", "1"]);
+        assert!(line.contains("a single = compares nothing"), "{line}");
+        let line = complaint(&["strandline", "explain"]);
+        assert!(line.contains("<PID>") && !line.contains('\n'), "{line}");
+        let line = complaint(&["strandline", "reclaim", "--remedy", "magic", "1"]);
+        assert!(line.contains("magic") && line.contains("malloc_trim"), "{line}");
+        let line = complaint(&["strandline", "explian", "1"]);
+        assert!(line.contains("explain"), "a typo is answered with the verb: {line}");
+    }
+}

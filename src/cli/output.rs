@@ -1,0 +1,72 @@
+//! Where a verb's words go: reports and documents to standard output, everything else, in single lines,
+//! to standard error.
+
+use std::io::{IsTerminal, Write};
+
+use strandline_inspect::environment::Environment;
+use strandline_inspect::facts::Explanation;
+
+use super::Failure;
+use super::arguments::{Common, When};
+use crate::report::json;
+use crate::report::paint::Surface;
+use crate::report::text::clean;
+
+/// Standard output as this run uses it.
+#[derive(Debug)]
+pub struct Output {
+    /// Whether one JSON document was asked for.
+    pub json: bool,
+    /// How wide a report may be, and whether it may use colour.
+    pub surface: Surface,
+}
+
+impl Output {
+    /// Settled from the flags, the environment and the terminal.
+    pub fn new(common: Common) -> Self {
+        let terminal = std::io::stdout().is_terminal();
+        // An empty NO_COLOR does not count (no-color.org).
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+            || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let colour = match common.color {
+            When::Always => true,
+            When::Never => false,
+            When::Auto => terminal && !refused,
+        };
+        let columns = terminal
+            .then(terminal_size::terminal_size)
+            .flatten()
+            .map_or(Surface::NARROWEST, |(width, _)| usize::from(width.0));
+        let columns = columns.clamp(Surface::NARROWEST, Surface::WIDEST);
+        Self { json: common.json, surface: Surface { columns, colour } }
+    }
+
+    /// Prints `text` on standard output. A reader that has seen enough (`| head`) is no error.
+    pub fn print(&mut self, text: &str) -> super::Result<()> {
+        let mut stdout = std::io::stdout().lock();
+        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                Err(Failure(format!("standard output: {error}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Prints `body` as the one document of this run.
+    pub fn document<T: serde::Serialize>(
+        &mut self,
+        schema: &str,
+        target: Option<&Explanation>,
+        body: &T,
+    ) -> super::Result<()> {
+        let text = json::document(schema, &Environment::read(), target, body)?;
+        self.print(&text)
+    }
+}
+
+/// Says `line` on standard error: one line, whatever a target's name put into it.
+pub fn complain(line: &str) {
+    let line = format!("strandline: {}\n", clean(line));
+    // There is nobody left to tell where standard error is closed.
+    drop(std::io::stderr().write_all(line.as_bytes()));
+}

@@ -1,0 +1,58 @@
+//! `reclaim PID`: a remedy, applied.
+
+use std::time::Duration;
+
+use strandline_inspect::facts::{Outcome, Reclamation};
+use strandline_inspect::remedy::{ReclaimOptions, reclaim};
+
+use super::arguments::Reclaim;
+use super::output::{Output, complain};
+use super::{Ending, Result};
+use crate::report::{self, reclamation};
+
+/// The schema of the document.
+pub const SCHEMA: &str = "strandline/reclaim/1";
+
+/// How long the target's minor faults are counted after the call: what giving memory back costs.
+const WATCH: Duration = Duration::from_secs(2);
+
+/// Applies the remedy and says what came of it. A refusal is "could not".
+pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<Ending> {
+    let options = ReclaimOptions {
+        remedy: arguments.remedy.as_deref(),
+        dry_run: arguments.dry_run,
+        wait: arguments.wait,
+        allow_lost_write_risk: arguments.allow_lost_write_risk,
+        watch: WATCH,
+        progress: None,
+    };
+    let reclamation = reclaim(arguments.pid, &options)?;
+    let refused = reclamation.outcome == Outcome::Refused;
+    if output.json {
+        output.document(SCHEMA, reclamation.before.as_ref(), &reclamation)?;
+    } else if !refused {
+        output.print(&text(arguments.pid, &reclamation, output))?;
+    }
+    if refused {
+        complain(&format!("process {}: {}", arguments.pid, reclamation::headline(&reclamation)));
+        return Ok(Ending::CouldNot);
+    }
+    Ok(Ending::Done)
+}
+
+fn text(pid: i32, given: &Reclamation, output: &Output) -> String {
+    let title = given.before.as_ref().map_or_else(
+        || format!("process {pid}"),
+        |before| format!("process {pid} · {}", report::model::program(&before.target)),
+    );
+    let title = report::text::shorten(&title, output.surface.columns);
+    let title = output.surface.paint(report::paint::Paint::Faint, &title);
+    let mut text = format!("{title}\n\n{}", reclamation::reclamation(given, output.surface));
+    if given.dry_run && given.outcome == Outcome::Done {
+        text += &format!(
+            "\napply it: strandline reclaim {pid} --remedy {}\n",
+            report::text::clean(&given.remedy)
+        );
+    }
+    text
+}

@@ -1,0 +1,136 @@
+//! `explain --tree PID`: a process and all its descendants, one after another.
+//!
+//! Who is whose child is read from /proc once; processes that end before their turn, and those that may
+//! not be looked at, are named as left out. Only the root must be readable.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use strandline_inspect::Error;
+use strandline_inspect::caveat::Caveat;
+use strandline_inspect::explain::{Options, explain};
+
+use super::arguments::Explain;
+use super::output::Output;
+use super::{Ending, Result, explain::answer};
+use crate::report::tree::{Member, Tree, tree};
+
+/// The schema of the document.
+pub const SCHEMA: &str = "strandline/explain-tree/1";
+
+/// The most processes one tree is looked at for.
+const MOST_PROCESSES: usize = 10_000;
+
+/// Explains the tree and answers the conditions over its sums.
+pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
+    let found = look(arguments.pid)?;
+    if output.json {
+        output.document(SCHEMA, None, &found)?;
+    } else {
+        output.print(&tree(&found, output.surface))?;
+    }
+    let processes: Vec<_> = found.processes.iter().map(|member| &member.explanation).collect();
+    Ok(answer(&arguments.fail_if, &processes))
+}
+
+fn look(root: i32) -> Result<Tree> {
+    let own = std::process::id().cast_signed();
+    let mut members = Vec::new();
+    let mut caveats = Vec::new();
+    let mut processes = descendants(root, &parents());
+    if processes.len() > MOST_PROCESSES {
+        let more = processes.len() - MOST_PROCESSES;
+        processes.truncate(MOST_PROCESSES);
+        caveats.push(Caveat::new(
+            "too_many_processes",
+            format!("tree of {root}"),
+            None,
+            format!("{more} more processes were not looked at"),
+        ));
+    }
+    for (pid, parent, depth) in processes {
+        // strandline started from a shell of the tree is part of it for a moment, and not worth a word.
+        if pid == own && pid != root {
+            continue;
+        }
+        let options = Options { fold_zero_pages: true, threads: None, progress: None };
+        match explain(pid, &options) {
+            Ok(explanation) => members.push(Member { parent, depth, explanation }),
+            Err(error) if pid == root => return Err(error.into()),
+            Err(Error::NoSuchProcess { .. } | Error::Ended { .. }) => {
+                let text = "it ended before it was looked at";
+                caveats.push(Caveat::new("process_ended", format!("process {pid}"), None, text));
+            }
+            Err(error) => caveats.push(Caveat::new(
+                "process_left_out",
+                format!("process {pid}"),
+                None,
+                error.to_string(),
+            )),
+        }
+    }
+    Ok(Tree::new(root, members, caveats))
+}
+
+/// Every process's parent.
+fn parents() -> BTreeMap<i32, i32> {
+    let Ok(folder) = std::fs::read_dir("/proc") else { return BTreeMap::new() };
+    folder
+        .filter_map(|entry| {
+            let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+            Some((pid, parent_in(&stat)?))
+        })
+        .collect()
+}
+
+/// The parent in the text of /proc/PID/stat: `PID (NAME) STATE PPID …`. The name is the process's own
+/// choice and may hold parentheses and newlines; the last `)` ends it.
+fn parent_in(stat: &[u8]) -> Option<i32> {
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+    rest.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// `root` and its descendants with their parents and depths, parents before their children.
+fn descendants(root: i32, parents: &BTreeMap<i32, i32>) -> Vec<(i32, i32, usize)> {
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for (&pid, &parent) in parents {
+        children.entry(parent).or_default().push(pid);
+    }
+    let mut seen = BTreeSet::new();
+    let mut order = Vec::new();
+    let mut waiting = vec![(root, parents.get(&root).copied().unwrap_or(0), 0)];
+    while let Some((pid, parent, depth)) = waiting.pop() {
+        // Pids may be used again while /proc is read, so even a ring is possible.
+        if !seen.insert(pid) {
+            continue;
+        }
+        order.push((pid, parent, depth));
+        let own = children.get(&pid).map_or(&[][..], Vec::as_slice);
+        waiting.extend(own.iter().rev().map(|&child| (child, pid, depth + 1)));
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_parentheses_hide_no_parent() {
+        assert_eq!(parent_in(b"42 (sh) S 7 42 42"), Some(7));
+        assert_eq!(parent_in(b"42 (a) S 1 (b) R 7 1"), Some(7));
+        assert_eq!(parent_in(b"42 (a\nb) R 7 1"), Some(7));
+        assert_eq!(parent_in(b"42 sh S 7"), None);
+        assert_eq!(parent_in(b"42 (sh"), None);
+        assert_eq!(parent_in(b"42 (sh)"), None);
+    }
+
+    #[test]
+    fn parents_come_before_children_and_rings_end() {
+        let parents = BTreeMap::from([(2, 1), (3, 1), (4, 2), (9, 8), (5, 4)]);
+        assert_eq!(descendants(1, &parents), [(1, 0, 0), (2, 1, 1), (4, 2, 2), (5, 4, 3), (3, 1, 1)]);
+        let ring = BTreeMap::from([(1, 2), (2, 1)]);
+        assert_eq!(descendants(1, &ring), [(1, 2, 0), (2, 1, 1)]);
+    }
+}

@@ -1,0 +1,314 @@
+//! What a report shows of one process: facts turned into safe text and into parts of bars.
+//!
+//! Everything here is already clean (`text::clean`), so what lays it out need not think of hostile
+//! names. Reads no process and knows no terminal.
+
+use strandline_inspect::caveat::Caveat;
+use strandline_inspect::facts::{
+    Allocator, Arena, ArenaKind, Explanation, Kernel, Remedy, Row, State, Stratum, Target,
+};
+
+use super::bars::Segment;
+use super::paint;
+use super::text::{clean, clean_sentence, counted};
+use super::units::{bytes, maybe_bytes, percent, seconds};
+
+/// Which rows are shown one by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rows {
+    /// Those of at least 0.5 % of RSS.
+    #[default]
+    Large,
+    /// This many, the largest.
+    Most(usize),
+    /// All.
+    All,
+}
+
+/// One process, ready to be laid out.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// Who: `process 4711 · /usr/bin/service · 8 threads`.
+    pub title: String,
+    /// The verdict's sentence.
+    pub headline: String,
+    /// The kernel's figures: `RSS 1.6 GiB = …`.
+    pub resident: String,
+    /// The bar of states.
+    pub states: Vec<Segment>,
+    /// The bar of strata.
+    pub strata: Vec<Segment>,
+    /// The ledger's rows that are shown, largest first.
+    pub rows: Vec<RowView>,
+    /// The rows that are not shown: how many and how large, `9 smaller rows`.
+    pub folded: Option<RowView>,
+    /// The allocators with their arenas.
+    pub allocators: Vec<AllocatorView>,
+    /// The runtimes: `cpython 3.11.2`.
+    pub runtimes: Vec<String>,
+    /// What gives memory back, best first.
+    pub remedies: Vec<RemedyView>,
+    /// What is not known.
+    pub caveats: Vec<String>,
+    /// What the look cost.
+    pub cost: String,
+}
+
+/// One row.
+#[derive(Clone, Debug)]
+pub struct RowView {
+    /// Its size: `1.1 GiB`.
+    pub bytes: String,
+    /// Its part of RSS: `68.8 %`.
+    pub share: String,
+    /// Its state, if it has one.
+    pub state: Option<State>,
+    /// Its id: `glibc.free.trim`.
+    pub id: String,
+    /// Who holds it.
+    pub holder: String,
+}
+
+/// One allocator.
+#[derive(Clone, Debug)]
+pub struct AllocatorView {
+    /// `glibc 2.36 (found by …): 4 arenas`.
+    pub title: String,
+    /// Its arenas as rows of `ARENA_HEAD`'s columns, the largest first.
+    pub arenas: Vec<Vec<String>>,
+}
+
+/// One remedy.
+#[derive(Clone, Debug)]
+pub struct RemedyView {
+    /// Its name.
+    pub id: String,
+    /// `gives back 1.1 GiB (predicted)`.
+    pub gives: String,
+    /// The command or setting to paste.
+    pub how: String,
+    /// What it costs.
+    pub cost: String,
+}
+
+/// Arenas shown one by one; a server of many threads has hundreds.
+const MOST_ARENAS: usize = 8;
+/// Caveats shown one by one.
+const MOST_CAVEATS: usize = 12;
+
+impl View {
+    /// The view of `explanation` with `rows` of its ledger.
+    pub fn new(explanation: &Explanation, rows: Rows) -> Self {
+        let (shown, folded) = ledger(explanation, rows);
+        Self {
+            title: title(&explanation.target),
+            headline: clean_sentence(&explanation.verdict.headline),
+            resident: resident(&explanation.kernel),
+            states: states(explanation),
+            strata: strata(explanation),
+            rows: shown,
+            folded,
+            allocators: explanation.allocators.iter().map(allocator).collect(),
+            runtimes: explanation.runtimes.iter().map(|r| name_and_version(&r.name, &r.version)).collect(),
+            remedies: explanation.remedies.iter().map(remedy).collect(),
+            caveats: caveats(&explanation.caveats),
+            cost: cost(explanation),
+        }
+    }
+}
+
+/// The name that a person knows a process by: its executable's path, or else its command's first word.
+pub fn program(target: &Target) -> String {
+    let path = target.executable.as_deref().or(target.command.first().map(String::as_str));
+    path.map_or_else(|| "(unknown program)".to_owned(), clean_sentence)
+}
+
+fn title(target: &Target) -> String {
+    format!("process {} · {} · {}", target.pid, program(target), counted(target.threads, "thread"))
+}
+
+fn resident(kernel: &Kernel) -> String {
+    let mut text = format!(
+        "RSS {} = anonymous {} + file {} + shared {}; PSS {}; most ever {}; swap {}",
+        bytes(kernel.rss_bytes),
+        bytes(kernel.anonymous_bytes),
+        bytes(kernel.file_bytes),
+        bytes(kernel.shmem_bytes),
+        maybe_bytes(kernel.pss_bytes),
+        maybe_bytes(kernel.high_water_bytes),
+        bytes(kernel.swap_bytes),
+    );
+    for (name, size) in [("huge pages", kernel.huge_bytes), ("hugetlb, outside RSS,", kernel.hugetlb_bytes)] {
+        if size > 0 {
+            text += &format!("; {name} {}", bytes(size));
+        }
+    }
+    text
+}
+
+/// The word for a state.
+pub fn state_name(state: State) -> &'static str {
+    match state {
+        State::Live => "live",
+        State::Stranded => "stranded",
+        State::Pinned => "pinned",
+        State::Evictable => "evictable",
+        State::Unattributed => "unattributed",
+    }
+}
+
+fn states(explanation: &Explanation) -> Vec<Segment> {
+    let totals = &explanation.totals;
+    [
+        (State::Live, '█', totals.live),
+        (State::Stranded, '▒', totals.stranded),
+        (State::Pinned, '▓', totals.pinned),
+        (State::Evictable, '░', totals.evictable),
+        (State::Unattributed, '?', totals.unattributed),
+    ]
+    .map(|(state, glyph, bytes)| Segment {
+        name: state_name(state),
+        glyph,
+        paint: paint::state(state),
+        bytes,
+    })
+    .to_vec()
+}
+
+fn strata(explanation: &Explanation) -> Vec<Segment> {
+    [
+        (Stratum::Values, 'V', "values"),
+        (Stratum::Runtime, 'R', "runtime"),
+        (Stratum::Collector, 'C', "collector"),
+        (Stratum::Allocator, 'A', "allocator"),
+        (Stratum::Kernel, 'K', "kernel"),
+        (Stratum::Program, 'P', "program"),
+    ]
+    .map(|(stratum, glyph, name)| {
+        let held = explanation.rows.iter().filter(|row| row.stratum == stratum);
+        let bytes = held.fold(0, |sum: u64, row| sum.saturating_add(row.bytes));
+        Segment { name, glyph, paint: paint::stratum(stratum), bytes }
+    })
+    .to_vec()
+}
+
+fn ledger(explanation: &Explanation, which: Rows) -> (Vec<RowView>, Option<RowView>) {
+    let whole = explanation.kernel.rss_bytes;
+    let mut rows: Vec<&Row> = explanation.rows.iter().collect();
+    rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)));
+    let shown = match which {
+        Rows::All => rows.len(),
+        Rows::Most(count) => count.min(rows.len()),
+        Rows::Large => {
+            let large = rows.partition_point(|row| u128::from(row.bytes) * 200 >= u128::from(whole));
+            // One row folded into a line of its own would save nothing and say less.
+            if rows.len() - large == 1 { rows.len() } else { large }
+        }
+    };
+    let (large, small) = rows.split_at(shown);
+    let view = |bytes_held: u64, state, id, holder| RowView {
+        bytes: bytes(bytes_held),
+        share: percent(bytes_held, whole),
+        state,
+        id,
+        holder,
+    };
+    let folded = (!small.is_empty()).then(|| {
+        let sum = small.iter().fold(0, |sum: u64, row| sum.saturating_add(row.bytes));
+        let id = counted(small.len() as u64, "smaller row");
+        view(sum, None, id, "--rows all shows them".to_owned())
+    });
+    let large = large
+        .iter()
+        .map(|row| view(row.bytes, Some(row.state), clean(&row.id), clean_sentence(&row.holder)))
+        .collect();
+    (large, folded)
+}
+
+fn name_and_version(name: &str, version: &Option<String>) -> String {
+    version.as_ref().map_or_else(|| clean(name), |version| format!("{} {}", clean(name), clean(version)))
+}
+
+fn allocator(allocator: &Allocator) -> AllocatorView {
+    let name = name_and_version(&allocator.name, &allocator.version);
+    let found = clean_sentence(&allocator.found_by);
+    let mut title = format!("{name} (found by {found})");
+    if allocator.read {
+        title += &format!(": {}", counted(allocator.arenas.len() as u64, "arena"));
+    } else {
+        title += ": recognised, not read; its memory is unattributed";
+    }
+    let mut arenas: Vec<&Arena> = allocator.arenas.iter().collect();
+    arenas.sort_by_key(|arena| std::cmp::Reverse(arena.mapped_bytes));
+    let (shown, rest) = arenas.split_at(arenas.len().min(MOST_ARENAS));
+    let mut lines: Vec<Vec<String>> = shown.iter().map(|one| arena_row(clean(&one.id), &[*one])).collect();
+    if !rest.is_empty() {
+        lines.push(arena_row(format!("{} more", rest.len()), rest));
+    }
+    AllocatorView { title, arenas: lines }
+}
+
+/// The figures of `arenas`, added up.
+fn arena_row(id: String, arenas: &[&Arena]) -> Vec<String> {
+    let kind = match arenas {
+        [one] if one.kind == ArenaKind::Main => "main",
+        _ => "other",
+    };
+    let figures: [fn(&Arena) -> u64; 6] = [
+        |arena| arena.mapped_bytes,
+        |arena| arena.used_bytes,
+        |arena| arena.free_bytes,
+        |arena| arena.tcache_bytes,
+        |arena| arena.top_bytes,
+        |arena| arena.trim_bytes,
+    ];
+    let sums =
+        figures.map(|figure| bytes(arenas.iter().fold(0, |sum, arena| figure(arena).saturating_add(sum))));
+    [id, kind.to_owned()].into_iter().chain(sums).collect()
+}
+
+fn remedy(remedy: &Remedy) -> RemedyView {
+    RemedyView {
+        id: clean(&remedy.id),
+        gives: match remedy.predicted_bytes {
+            Some(predicted) => format!("gives back {} (predicted)", bytes(predicted)),
+            None => "cannot be predicted from outside".to_owned(),
+        },
+        how: clean_sentence(&remedy.how),
+        cost: clean_sentence(&remedy.cost),
+    }
+}
+
+/// Caveats as lines; the ones that do not fit are counted, never silently dropped.
+pub fn caveats(caveats: &[Caveat]) -> Vec<String> {
+    let mut lines: Vec<String> = caveats
+        .iter()
+        .take(MOST_CAVEATS)
+        .map(|caveat| {
+            let size = caveat.bytes.map_or_else(String::new, |size| format!(", {}", bytes(size)));
+            format!(
+                "{} ({}{size}): {}",
+                clean(&caveat.code),
+                clean_sentence(&caveat.place),
+                clean_sentence(&caveat.text)
+            )
+        })
+        .collect();
+    if let Some(more) = caveats.len().checked_sub(MOST_CAVEATS).filter(|&more| more > 0) {
+        lines.push(format!("{more} more; --json has them all"));
+    }
+    lines
+}
+
+fn cost(explanation: &Explanation) -> String {
+    let cost = &explanation.cost;
+    let own = cost
+        .peak_rss_bytes
+        .map_or_else(String::new, |peak| format!(", strandline's own peak {}", bytes(peak)));
+    format!(
+        "stopped {}, {} in all, read {}{own}",
+        seconds(cost.stopped_seconds),
+        seconds(cost.wall_seconds),
+        bytes(cost.bytes_read)
+    )
+}

@@ -1,0 +1,105 @@
+//! The terminal's view of an applied remedy: predicted beside actual, and what it cost.
+
+use strandline_inspect::facts::{Outcome, Reclamation};
+
+use super::model;
+use super::paint::{Paint, Surface};
+use super::terminal::{joined, listed};
+use super::text::{clean, grouped, hanging, left, right, wrap};
+use super::units::{UNKNOWN, bytes, maybe_bytes, maybe_seconds, percent, seconds};
+
+/// The whole view, ending with a newline.
+pub fn reclamation(reclamation: &Reclamation, surface: Surface) -> String {
+    let mut lines: Vec<String> = wrap(&headline(reclamation), surface.columns)
+        .iter()
+        .map(|line| surface.paint(Paint::Strong, line))
+        .collect();
+    if reclamation.outcome != Outcome::Refused {
+        lines.push(String::new());
+        lines.extend(figures(reclamation, surface));
+    }
+    if let Some(reason) = reclamation.reason.as_deref().filter(|_| reclamation.outcome == Outcome::Done) {
+        lines.extend(hanging("note: ", &clean(reason), surface.columns));
+    }
+    lines.extend(listed("caveats", &model::caveats(&reclamation.caveats), surface));
+    joined(&lines)
+}
+
+/// One sentence: what happened.
+pub fn headline(reclamation: &Reclamation) -> String {
+    let remedy = clean(&reclamation.remedy);
+    let reason = reclamation.reason.as_deref().map(clean);
+    match reclamation.outcome {
+        Outcome::Refused => {
+            let reason = reason.unwrap_or_else(|| "no reason is known".to_owned());
+            format!("{remedy} was refused, and nothing was touched: {reason}")
+        }
+        Outcome::NothingToGiveBack => reason.map_or_else(
+            || format!("{remedy} has nothing to give back"),
+            |reason| format!("{remedy} has nothing to give back: {reason}"),
+        ),
+        Outcome::Done if reclamation.dry_run => {
+            format!(
+                "{remedy} would give back {} (predicted; nothing was touched)",
+                maybe_bytes(reclamation.predicted_bytes)
+            )
+        }
+        Outcome::Done => match reclamation.actual_bytes {
+            Some(actual) => format!("{remedy} gave back {}", bytes(actual)),
+            None => format!("{remedy} was applied; how much it gave back is not known"),
+        },
+    }
+}
+
+/// The difference of prediction and fact, in bytes and in per cent of the fact; `None` where one of them
+/// is not known.
+pub fn error(reclamation: &Reclamation) -> Option<String> {
+    let (predicted, actual) = (reclamation.predicted_bytes?, reclamation.actual_bytes?);
+    let sign = match predicted.cmp(&actual) {
+        std::cmp::Ordering::Less => "-",
+        std::cmp::Ordering::Equal => return Some("0 bytes (exact)".to_owned()),
+        std::cmp::Ordering::Greater => "+",
+    };
+    let off = predicted.abs_diff(actual);
+    Some(format!("{sign}{} bytes ({} of the larger)", grouped(off), percent(off, actual.max(predicted))))
+}
+
+/// The figures, one a line: name, exact figure, and the same for people.
+pub fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut size = |name: &str, known: Option<u64>| {
+        let exact = known.map_or_else(|| UNKNOWN.to_owned(), grouped);
+        lines.push(format!(
+            "  {}{}  {}",
+            left(name, 14),
+            right(&format!("{exact} bytes"), 22),
+            maybe_bytes(known)
+        ));
+    };
+    size("predicted", reclamation.predicted_bytes);
+    if !reclamation.dry_run {
+        size("actual", reclamation.actual_bytes);
+    }
+    size("RSS before", reclamation.rss_before_bytes);
+    if reclamation.dry_run {
+        return lines;
+    }
+    size("RSS after", reclamation.rss_after_bytes);
+    if let Some(error) = error(reclamation) {
+        lines.push(format!("  {}{error}", left("error", 14)));
+    }
+    let faults = match (reclamation.minor_faults_after, reclamation.minor_faults_seconds) {
+        (Some(faults), Some(time)) => {
+            format!("{} minor faults in the {} after it", grouped(faults), seconds(time))
+        }
+        (Some(faults), None) => format!("{} minor faults after it", grouped(faults)),
+        (None, _) => "faults after it not counted".to_owned(),
+    };
+    let cost = format!(
+        "call {}, longest pause {}, {faults}",
+        maybe_seconds(reclamation.call_seconds),
+        maybe_seconds(reclamation.stopped_seconds)
+    );
+    lines.extend(hanging(&format!("  {}", left("cost", 14)), &cost, surface.columns));
+    lines
+}

@@ -1,0 +1,69 @@
+//! Tables of text: columns as wide as they need, one column that takes what is left.
+
+use super::text::{left, right, width};
+
+/// Two spaces stand between columns.
+const GAP: usize = 2;
+
+/// One column.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// Its heading.
+    pub title: &'static str,
+    /// Whether its cells are figures, which end at the column's right edge.
+    pub figures: bool,
+}
+
+/// A column of figures.
+pub const fn figures(title: &'static str) -> Column {
+    Column { title, figures: true }
+}
+
+/// A column of words.
+pub const fn words(title: &'static str) -> Column {
+    Column { title, figures: false }
+}
+
+/// Heading and rows as lines of at most `columns` terminal columns. The column `flexible` is cut where
+/// the whole would be wider. Cells that a row lacks are empty. No line ends in spaces.
+pub fn lay_out(head: &[Column], rows: &[Vec<String>], flexible: usize, columns: usize) -> Vec<String> {
+    let mut widths: Vec<usize> = head.iter().map(|column| width(column.title)).collect();
+    for row in rows {
+        for (cell, room) in row.iter().zip(&mut widths) {
+            *room = (*room).max(width(cell));
+        }
+    }
+    let all = widths.iter().sum::<usize>() + GAP * head.len().saturating_sub(1);
+    if let Some(room) = widths.get_mut(flexible) {
+        *room = room.saturating_sub(all.saturating_sub(columns));
+    }
+    let titles: Vec<String> = head.iter().map(|column| column.title.to_owned()).collect();
+    std::iter::once(&titles)
+        .chain(rows)
+        .map(|row| {
+            let cells = head.iter().zip(&widths).enumerate().map(|(index, (column, &room))| {
+                let cell = row.get(index).map_or("", String::as_str);
+                if column.figures { right(cell, room) } else { left(cell, room) }
+            });
+            let line = cells.collect::<Vec<_>>().join(&" ".repeat(GAP));
+            // A table wider than the surface even so is cut, not wrapped.
+            super::text::shorten(line.trim_end(), columns)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flexible_column_gives_way() {
+        let head = [figures("bytes"), words("name")];
+        let rows = [vec!["1".to_owned(), "short".to_owned()], vec!["22".to_owned(), "x".repeat(40)]];
+        let lines = lay_out(&head, &rows, 1, 20);
+        assert_eq!(lines[0], "bytes  name");
+        assert_eq!(lines[1], "    1  short");
+        assert_eq!(width(&lines[2]), 20);
+        assert!(lines[2].contains('…'));
+    }
+}

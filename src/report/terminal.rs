@@ -1,0 +1,191 @@
+//! The terminal's view of one process: the verdict first, then the picture, then the figures.
+//! Lays out a `model::View`; decides nothing about its content.
+
+use super::bars::{Segment, bar};
+use super::model::{AllocatorView, RemedyView, RowView, View, state_name};
+use super::paint::{self, Paint, Surface};
+use super::table::{Column, figures, lay_out, words};
+use super::text::{hanging, left, right, shorten, width, wrap};
+use super::units::{bytes, percent};
+
+/// The whole view, ending with a newline.
+pub fn explanation(view: &View, surface: Surface) -> String {
+    let mut lines = heading(view, surface);
+    lines.push(String::new());
+    lines.extend(picture(view, surface));
+    lines.push(String::new());
+    lines.extend(ledger(view, surface));
+    lines.extend(allocators(&view.allocators, surface));
+    lines.extend(listed("runtimes", &view.runtimes, surface));
+    lines.extend(remedies(&view.remedies, surface));
+    lines.extend(listed("caveats", &view.caveats, surface));
+    lines.push(String::new());
+    lines.extend(faint(&hanging("cost: ", &view.cost, surface.columns), surface));
+    joined(&lines)
+}
+
+/// Title, verdict and the kernel's figures.
+fn heading(view: &View, surface: Surface) -> Vec<String> {
+    let mut lines = vec![surface.paint(Paint::Faint, &shorten(&view.title, surface.columns))];
+    if !view.headline.is_empty() {
+        lines.push(String::new());
+        let headline = wrap(&view.headline, surface.columns);
+        lines.extend(headline.iter().map(|line| surface.paint(Paint::Strong, line)));
+    }
+    lines.push(String::new());
+    lines.extend(wrap(&view.resident, surface.columns));
+    lines
+}
+
+/// The two bars with their legends.
+pub fn picture(view: &View, surface: Surface) -> Vec<String> {
+    let mut lines = stacked("state", &view.states, surface);
+    lines.extend(stacked("stratum", &view.strata, surface));
+    lines
+}
+
+/// One bar with its legend, both behind the bar's name.
+fn stacked(name: &str, segments: &[Segment], surface: Surface) -> Vec<String> {
+    const NAME: usize = 9;
+    let room = surface.columns - NAME;
+    let whole = segments.iter().fold(0u64, |sum, segment| sum.saturating_add(segment.bytes));
+    let drawn = left(name, NAME) + &bar(segments, room, surface);
+    let mut lines = vec![drawn.trim_end().to_owned()];
+    let mut line = String::new();
+    let mut used = 0;
+    for segment in segments.iter().filter(|segment| segment.bytes > 0) {
+        let text = format!(" {} {} {}", segment.name, bytes(segment.bytes), percent(segment.bytes, whole));
+        let wide = 1 + width(&text);
+        if used > 0 && used + 3 + wide > room {
+            lines.push(" ".repeat(NAME) + &line);
+            line.clear();
+            used = 0;
+        }
+        if used > 0 {
+            line += "   ";
+            used += 3;
+        }
+        line += &surface.paint(segment.paint, &segment.glyph.to_string());
+        line += &text;
+        used += wide;
+    }
+    if used == 0 {
+        line += "nothing is resident";
+    }
+    lines.push(" ".repeat(NAME) + &line);
+    lines
+}
+
+/// The ledger's rows. A holder that is too long for its column goes on below, for one line.
+pub fn ledger(view: &View, surface: Surface) -> Vec<String> {
+    const STATE: usize = 12;
+    let all = || view.rows.iter().chain(&view.folded);
+    let id_room = all().map(|row| width(&row.id)).max().unwrap_or(0).clamp(3, 24);
+    // Size, share, state and id with two spaces between them; the holder takes the rest.
+    let before_holder = 9 + 2 + 7 + 2 + STATE + 2 + id_room + 2;
+    let holder_room = surface.columns.saturating_sub(before_holder);
+    let fixed = |size: &str, share: &str| format!("{}  {}  ", right(size, 9), right(share, 7));
+    let head = fixed("bytes", "RSS") + &left("state", STATE) + "  " + &left("row", id_room) + "  held by";
+    let mut lines = faint(&[head], surface);
+    for row in all() {
+        let state = left(row.state.map_or("", state_name), STATE);
+        let state = row.state.map_or(state.clone(), |s| surface.paint(paint::state(s), &state));
+        let mut holder = wrap(&row.holder, holder_room);
+        if holder.len() > 2 {
+            let rest = holder.split_off(1).join(" ");
+            holder.push(shorten(&rest, holder_room));
+        }
+        let first = holder.first().map_or("", String::as_str);
+        let rest = format!("  {}  {first}", left(&row.id, id_room));
+        lines.push(fixed(&row.bytes, &row.share) + &state + rest.trim_end());
+        lines.extend(holder.iter().skip(1).map(|more| " ".repeat(before_holder) + more));
+    }
+    lines
+}
+
+const ARENA_HEAD: [Column; 8] = [
+    words("arena"),
+    words("kind"),
+    figures("mapped"),
+    figures("used"),
+    figures("free"),
+    figures("tcache"),
+    figures("top"),
+    figures("trim"),
+];
+
+fn allocators(allocators: &[AllocatorView], surface: Surface) -> Vec<String> {
+    let mut lines = Vec::new();
+    for allocator in allocators {
+        lines.push(String::new());
+        lines.extend(hanging("", &format!("allocator {}", allocator.title), surface.columns));
+        if allocator.arenas.is_empty() {
+            continue;
+        }
+        let rows: Vec<Vec<String>> = allocator
+            .arenas
+            .iter()
+            .map(|arena| {
+                let mut cells = arena.clone();
+                if let Some(id) = cells.first_mut() {
+                    *id = shorten(id, 18);
+                }
+                cells
+            })
+            .collect();
+        let table = lay_out(&ARENA_HEAD, &rows, 0, surface.columns);
+        lines.extend(faint(&table[..1], surface));
+        lines.extend_from_slice(&table[1..]);
+    }
+    lines
+}
+
+/// Remedies, ranked, each with what to paste.
+pub fn remedies(remedies: &[RemedyView], surface: Surface) -> Vec<String> {
+    if remedies.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![String::new(), "what gives memory back, best first".to_owned()];
+    for (index, remedy) in remedies.iter().enumerate() {
+        let first = format!("  {}. ", index + 1);
+        lines.extend(hanging(&first, &format!("{}: {}", remedy.id, remedy.gives), surface.columns));
+        if !remedy.how.is_empty() {
+            let how = hanging("       ", &remedy.how, surface.columns);
+            lines.extend(how.iter().map(|line| surface.paint(Paint::Strong, line)));
+        }
+        if !remedy.cost.is_empty() {
+            lines.extend(faint(&hanging("     cost: ", &remedy.cost, surface.columns), surface));
+        }
+    }
+    lines
+}
+
+/// A list under its name; nothing at all where it is empty.
+pub fn listed(name: &str, items: &[String], surface: Surface) -> Vec<String> {
+    if items.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![String::new(), name.to_owned()];
+    lines.extend(items.iter().flat_map(|item| hanging("  - ", item, surface.columns)));
+    lines
+}
+
+/// `lines`, dim where there is colour.
+pub fn faint(lines: &[String], surface: Surface) -> Vec<String> {
+    lines.iter().map(|line| surface.paint(Paint::Faint, line)).collect()
+}
+
+/// Lines as text that ends with a newline.
+pub fn joined(lines: &[String]) -> String {
+    lines.join("\n") + "\n"
+}
+
+/// Only what changes from look to look: verdict, bars and the first `most` rows.
+pub fn summary(view: &View, most: usize, surface: Surface) -> Vec<String> {
+    let mut lines: Vec<String> =
+        wrap(&view.headline, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)).collect();
+    lines.extend(stacked("state", &view.states, surface));
+    let rows: Vec<RowView> = view.rows.iter().take(most).cloned().collect();
+    lines.extend(ledger(&View { rows, folded: None, ..view.clone() }, surface));
+    lines
+}

@@ -1,0 +1,178 @@
+//! Text that is safe to show, and how wide it is.
+//!
+//! Names of files, commands and threads are chosen by the target. Whatever a terminal could take for
+//! a command, and whatever reorders or hides its neighbours, is written out as `\u{…}` here, once, before
+//! any layout. Widths are terminal columns, never bytes or characters.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// `text` with every control, reordering and invisible character written as `\u{…}`.
+pub fn clean(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_unsafe(c) { safe.extend(c.escape_unicode()) } else { safe.push(c) }
+    }
+    safe
+}
+
+/// [`clean`] for sentences: no longer than a sentence needs, whatever a target's names do to it.
+pub fn clean_sentence(text: &str) -> String {
+    const MOST_COLUMNS: usize = 400;
+    shorten(&clean(text), MOST_COLUMNS)
+}
+
+/// Whether a terminal may act on `c`, or a reader not see it.
+///
+/// The C0 and C1 controls and DEL start escape sequences (U+009B is CSI by itself); the others are
+/// Unicode's format characters: joiners, direction marks, overrides, isolates, tags.
+pub fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(u32::from(c),
+            0xAD | 0x61C | 0x180E | 0x200B..=0x200F | 0x2028..=0x202E | 0x2060..=0x206F | 0xFEFF
+            | 0xFFF9..=0xFFFB | 0xE0000..=0xE0FFF)
+}
+
+/// How many terminal columns `text` takes.
+pub fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// `text` cut to at most `most` columns, with `…` for its middle: both ends of a path say something.
+pub fn shorten(text: &str, most: usize) -> String {
+    if width(text) <= most {
+        return text.to_owned();
+    }
+    let Some(room) = most.checked_sub(1) else { return String::new() };
+    let tail = take_columns(text.chars().rev(), room / 2);
+    let tail_columns: usize = tail.iter().map(|c| c.width().unwrap_or(0)).sum();
+    let head = take_columns(text.chars(), room - tail_columns);
+    head.into_iter().chain(['…']).chain(tail.into_iter().rev()).collect()
+}
+
+/// The first characters of `chars` that fit into `room` columns.
+fn take_columns(chars: impl Iterator<Item = char>, room: usize) -> Vec<char> {
+    let mut used = 0;
+    chars
+        .take_while(|c| {
+            used += c.width().unwrap_or(0);
+            used <= room
+        })
+        .collect()
+}
+
+/// `text` filled up with spaces on the right to `columns`.
+pub fn left(text: &str, columns: usize) -> String {
+    let text = shorten(text, columns);
+    let gap = columns.saturating_sub(width(&text));
+    text + &" ".repeat(gap)
+}
+
+/// `text` filled up with spaces on the left to `columns`.
+pub fn right(text: &str, columns: usize) -> String {
+    let text = shorten(text, columns);
+    " ".repeat(columns.saturating_sub(width(&text))) + &text
+}
+
+/// `text` in lines of at most `columns`, broken at spaces; a word that is wider is broken anywhere.
+pub fn wrap(text: &str, columns: usize) -> Vec<String> {
+    let columns = columns.max(2);
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        let needed = width(word) + usize::from(!line.is_empty());
+        if !line.is_empty() && width(&line) + needed > columns {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        for c in word.chars() {
+            if width(&line) + c.width().unwrap_or(0) > columns {
+                lines.push(std::mem::take(&mut line));
+            }
+            line.push(c);
+        }
+    }
+    if !line.is_empty() || lines.is_empty() {
+        lines.push(line);
+    }
+    lines
+}
+
+/// `text` wrapped to `columns`, its first line behind `first` and the others indented as deep.
+pub fn hanging(first: &str, text: &str, columns: usize) -> Vec<String> {
+    let indent = width(first);
+    wrap(text, columns.saturating_sub(indent))
+        .into_iter()
+        .enumerate()
+        .map(|(index, line)| if index == 0 { format!("{first}{line}") } else { " ".repeat(indent) + &line })
+        .collect()
+}
+
+/// `count` with its thing: `1 row`, `12,411 rows`.
+pub fn counted(count: u64, thing: &str) -> String {
+    format!("{} {thing}{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+/// An integer with a comma before every three digits.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_a_terminal_obeys_survives() {
+        let hostile = "a\x1b[31mb\u{9b}2Jc\r\nd\u{202e}e\u{7f}f\u{200b}\u{2028}\0";
+        let safe = clean(hostile);
+        assert!(safe.chars().all(|c| !is_unsafe(c)), "{safe:?}");
+        assert!(safe.starts_with("a\\u{1b}[31mb\\u{9b}2Jc\\u{d}\\u{a}d\\u{202e}e"));
+        assert_eq!(clean("/usr/bin/grün 漢字"), "/usr/bin/grün 漢字");
+    }
+
+    #[test]
+    fn text_is_cut_in_its_middle_to_columns() {
+        assert_eq!(shorten("/usr/lib/libc.so", 16), "/usr/lib/libc.so");
+        assert_eq!(shorten("/usr/lib/libc.so", 9), "/usr…c.so");
+        assert_eq!(width(&shorten("漢字漢字漢字", 7)), 7);
+        assert!(width(&shorten("漢字漢字漢字", 6)) <= 6);
+        assert_eq!(shorten("abc", 1), "…");
+        assert_eq!(shorten("abc", 0), "");
+    }
+
+    #[test]
+    fn padding_reaches_the_column_exactly() {
+        assert_eq!(left("漢", 4), "漢  ");
+        assert_eq!(right("漢", 4), "  漢");
+        assert_eq!(width(&left(&"x".repeat(99), 10)), 10);
+    }
+
+    #[test]
+    fn lines_break_at_spaces_and_long_words_anywhere() {
+        assert_eq!(wrap("one two three", 8), ["one two", "three"]);
+        assert_eq!(wrap("abcdefghij", 4), ["abcd", "efgh", "ij"]);
+        assert_eq!(wrap("", 10), [""]);
+        assert!(wrap("a 漢字漢字漢字 b", 5).iter().all(|line| width(line) <= 5));
+        assert_eq!(hanging("- ", "one two", 5), ["- one", "  two"]);
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(12_411), "12,411");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(counted(1, "thread"), "1 thread");
+        assert_eq!(counted(2_000, "thread"), "2,000 threads");
+    }
+}

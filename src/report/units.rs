@@ -1,0 +1,118 @@
+//! Sizes and times as people read them: three digits at most, binary units, and what is not known
+//! said as `?` and never as 0. Exact figures stand beside these wherever something is proved.
+
+/// What is shown for a figure that is not known.
+pub const UNKNOWN: &str = "?";
+
+const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+
+/// Bytes in binary units: `0 B`, `824 KiB`, `12.3 MiB`, `1.6 GiB`.
+pub fn bytes(bytes: u64) -> String {
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64;
+    let mut name = "B";
+    for unit in UNITS {
+        value /= 1024.0;
+        name = unit;
+        // Compared after rounding: 1023.96 KiB is 1.0 MiB, not 1024 KiB.
+        if digits(value) < 1024.0 {
+            break;
+        }
+    }
+    if digits(value) < 100.0 { format!("{value:.1} {name}") } else { format!("{value:.0} {name}") }
+}
+
+/// `value` as it will be shown: one decimal below 100, none from there.
+fn digits(value: f64) -> f64 {
+    let tenths = (value * 10.0).round() / 10.0;
+    if tenths < 100.0 { tenths } else { value.round() }
+}
+
+/// Bytes, or `?` where they are not known.
+pub fn maybe_bytes(known: Option<u64>) -> String {
+    known.map_or_else(|| UNKNOWN.to_owned(), bytes)
+}
+
+/// A part of a whole in per cent with one decimal; `<0.1 %` where it would round to nothing.
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "0.0 %".to_owned();
+    }
+    let share = part as f64 * 100.0 / whole as f64;
+    if part > 0 && share < 0.05 { "<0.1 %".to_owned() } else { format!("{share:.1} %") }
+}
+
+/// A time: `850 µs`, `3.1 ms`, `24 ms`, `1.2 s`, `3 min 20 s`.
+pub fn seconds(seconds: f64) -> String {
+    if !seconds.is_finite() || seconds < 0.0 {
+        return UNKNOWN.to_owned();
+    }
+    if seconds >= 120.0 {
+        let whole = seconds.round() as u64;
+        return format!("{} min {} s", whole / 60, whole % 60);
+    }
+    let (value, unit) = match seconds {
+        s if s < 0.000_999_5 => (s * 1e6, "µs"),
+        s if s < 0.999_5 => (s * 1e3, "ms"),
+        s => (s, "s"),
+    };
+    if value < 9.95 && unit != "µs" { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
+}
+
+/// A time, or `?` where it is not known.
+pub fn maybe_seconds(known: Option<f64>) -> String {
+    known.map_or_else(|| UNKNOWN.to_owned(), seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_three_digits_and_binary_units() {
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (843_776, "824 KiB"),
+            (102_348, "99.9 KiB"),
+            (102_400, "100 KiB"),
+            (1_048_524, "1.0 MiB"),
+            (1_717_986_918, "1.6 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ];
+        for (size, text) in cases {
+            assert_eq!(bytes(size), text, "{size}");
+        }
+        assert_eq!(maybe_bytes(None), "?");
+    }
+
+    #[test]
+    fn shares_are_never_rounded_to_nothing() {
+        assert_eq!(percent(0, 100), "0.0 %");
+        assert_eq!(percent(1, 1_000_000), "<0.1 %");
+        assert_eq!(percent(1, 3), "33.3 %");
+        assert_eq!(percent(5, 0), "0.0 %");
+        assert_eq!(percent(7, 7), "100.0 %");
+    }
+
+    #[test]
+    fn times_have_the_unit_they_need() {
+        let cases = [
+            (0.000_85, "850 µs"),
+            (0.000_999_6, "1.0 ms"),
+            (0.003_1, "3.1 ms"),
+            (0.024, "24 ms"),
+            (1.24, "1.2 s"),
+            (12.4, "12 s"),
+            (200.0, "3 min 20 s"),
+        ];
+        for (time, text) in cases {
+            assert_eq!(seconds(time), text, "{time}");
+        }
+        assert_eq!(seconds(f64::NAN), "?");
+        assert_eq!(maybe_seconds(None), "?");
+    }
+}

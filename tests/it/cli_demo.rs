@@ -1,0 +1,45 @@
+//! `demo`: the whole story, and nothing left behind.
+
+use std::process::Command;
+
+use crate::cli_support::{STRANDLINE, Subject, skip, strandline};
+
+#[test]
+fn the_story_is_true() {
+    let run = strandline(&["demo", "--mebibytes", "48", "--json"]);
+    let document = run.document();
+    assert_eq!(document["schema"], "strandline/demo/1");
+    assert_eq!(document["memory_unchanged"], true, "first do no harm");
+    let pid = document["before"]["target"]["pid"].as_i64().unwrap();
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "the process is gone");
+    let rss = |moment: &str| document[moment]["kernel"]["rss_bytes"].as_u64().unwrap();
+    assert!(rss("before") > (48 + 64) << 20);
+    let given = &document["reclaim"];
+    if given["outcome"] == "refused" {
+        assert_eq!(run.status, 3);
+        skip("the_story_is_true", given["reason"].as_str().unwrap());
+        return;
+    }
+    assert_eq!((run.status, given["outcome"].as_str()), (0, Some("done")));
+    assert_eq!(given["predicted_bytes"], given["actual_bytes"]);
+    assert!(rss("after") < rss("before") - (30 << 20));
+}
+
+#[test]
+fn it_is_told_in_steps() {
+    let run = strandline(&["demo", "--mebibytes", "16"]);
+    for step in
+        ["1. A process", "2. Where its memory is", "3. Giving it back", "4. What is left", "5. No harm done"]
+    {
+        assert!(run.stdout.contains(step), "{step}: {run:?}");
+    }
+    assert!(run.stdout.lines().all(|line| line.chars().count() <= 80), "{}", run.stdout);
+}
+
+#[test]
+fn its_process_ends_with_its_input() {
+    let arguments = ["demo-child", "--heap-mebibytes", "4", "--zero-mebibytes", "1"];
+    let mut subject = Subject::start(Command::new(STRANDLINE).args(arguments));
+    drop(subject.child.stdin.take());
+    assert!(subject.child.wait().unwrap().success(), "it found its memory as it had left it");
+}

@@ -1,0 +1,40 @@
+//! `explain --tree PID`: all descendants, shared pages once.
+
+use crate::cli_support::{Subject, strandline};
+
+/// A shell with two children, one of which has a child of its own. They end with it.
+fn family() -> Subject {
+    Subject::shell(
+        "sleep 60 & one=$!; sh -c 'sleep 60 & inner=$!; echo ready; trap \"kill $inner\" EXIT; read end' ; kill $one",
+    )
+}
+
+#[test]
+fn descendants_are_found_and_added_up() {
+    let subject = family();
+    let run = strandline(&["explain", "--tree", "--json", &subject.pid()]);
+    assert_eq!(run.status, 0, "{run:?}");
+    let document = run.document();
+    assert_eq!(document["schema"], "strandline/explain-tree/1");
+    let processes = document["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 4, "{document:#}");
+    assert_eq!(processes[0]["target"]["pid"].to_string(), subject.pid());
+    assert_eq!(processes[0]["depth"], 0);
+    assert_eq!(processes.iter().filter(|process| process["depth"] == 2).count(), 1);
+    let sum = |field: &str| -> u64 {
+        processes.iter().map(|process| process["kernel"][field].as_u64().unwrap()).sum()
+    };
+    assert_eq!(document["total_pss_bytes"], sum("pss_bytes"));
+    assert_eq!(document["total_rss_bytes"], sum("rss_bytes"));
+    assert!(sum("pss_bytes") < sum("rss_bytes"), "they share libc");
+}
+
+#[test]
+fn a_line_a_process_and_the_sum() {
+    let subject = family();
+    let run = strandline(&["explain", "--tree", "--fail-if", "pss > 1KiB", &subject.pid()]);
+    assert_eq!(run.status, 1, "{run:?}");
+    assert!(run.stdout.starts_with("4 processes hold "), "{}", run.stdout);
+    assert!(run.stdout.lines().all(|line| line.chars().count() <= 80), "{}", run.stdout);
+    strandline(&["explain", "--tree", "2147483647"]).complains(3, "2147483647");
+}
