@@ -73,9 +73,6 @@ static char *heap_start(void) {
 
 /* The address of bins[0] in main_arena: an unsorted chunk's fd or bk leads there. */
 static uint64_t *find_bins(void) {
-  for (int i = 0; i < BLOCKS; i++) {
-    if (kept[i]) continue;
-  }
   uint64_t *chunk = malloc(5000);
   void *guard = malloc(40);
   opaque(guard);

@@ -77,7 +77,7 @@ pub fn expected(plan: &Plan) -> Expected {
     expected.mmapped = plan.mmapped.iter().map(|chunk| (chunk.base, chunk.base + chunk.bytes)).collect();
     let mallinfo = &mut expected.mallinfo;
     mallinfo.hblks = plan.mmapped.len() as u64;
-    mallinfo.hblkhd = plan.mmapped.iter().map(|chunk| chunk.bytes).sum();
+    mallinfo.hblkhd = plan.mmapped_bytes();
     mallinfo.uordblks = mallinfo.arena - mallinfo.fordblks;
     mallinfo.keepcost = expected.arenas.first().map_or(0, |arena| arena.top_bytes);
     expected

@@ -1,6 +1,6 @@
 //! Which chunks there are, where, and in which state: the heap before a byte of it is written.
 
-use crate::{Dice, PAGE, Recipe, Thread, round_up};
+use crate::{Dice, PAGE, Recipe, Thread, Version, round_up};
 
 /// The first of the secondary arena's heaps; heaps are aligned to their 64 MiB.
 const SECONDARY: u64 = 0x7f5a_2400_0000;
@@ -67,6 +67,13 @@ pub struct Arena {
     pub stretches: Vec<Stretch>,
 }
 
+impl Plan {
+    /// What mp_ says mmapped chunks hold.
+    pub fn mmapped_bytes(&self) -> u64 {
+        self.mmapped.iter().map(|chunk| chunk.bytes).sum::<u64>() + self.mmapped_leftover
+    }
+}
+
 impl Arena {
     /// Bytes taken from the system. Bytes by which others moved the break count: glibc takes the
     /// whole range for its own.
@@ -103,6 +110,8 @@ pub struct Plan {
     pub arenas: Vec<Arena>,
     pub threads: Vec<Thread>,
     pub mmapped: Vec<Mmapped>,
+    /// What 2.43 forgets to take off mmapped_mem: 16 bytes for each chunk that was resized.
+    pub mmapped_leftover: u64,
     pub system_break: u64,
 }
 
@@ -143,7 +152,9 @@ pub fn plan(recipe: &Recipe) -> Plan {
         .collect();
     let end = arenas[0].break_end();
     let system_break = if recipe.break_moved { end + 0x1230 } else { end };
-    Plan { arenas, threads, mmapped: mmapped(recipe, &mut dice), system_break }
+    let mmapped = mmapped(recipe, &mut dice);
+    let mmapped_leftover = if recipe.version == Version::V2_43 { 16 * dice.below(4) } else { 0 };
+    Plan { arenas, threads, mmapped, mmapped_leftover, system_break }
 }
 
 fn main_arena(

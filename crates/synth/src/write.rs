@@ -307,7 +307,7 @@ impl Writer {
         for (index, number) in [count, 65_536, count, 0].into_iter().enumerate() {
             self.image.put(at + offsets.n_mmaps + index as u64 * 4, &number.to_le_bytes());
         }
-        let bytes: u64 = plan.mmapped.iter().map(|chunk| chunk.bytes).sum();
+        let bytes = plan.mmapped_bytes();
         self.set(at + offsets.mmapped_mem, bytes);
         self.set(at + offsets.mmapped_mem + 8, bytes);
         self.set(at + offsets.mmapped_mem + 16, plan.arenas[0].stretches[0].base);
