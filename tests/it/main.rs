@@ -6,15 +6,23 @@
 
 mod address_space;
 mod bad_input;
+#[cfg(test)]
 mod cli_demo;
+#[cfg(test)]
 mod cli_doctor;
+#[cfg(test)]
 mod cli_explain;
+#[cfg(test)]
 mod cli_reclaim;
+#[cfg(test)]
 mod cli_support;
+#[cfg(test)]
 mod cli_tree;
+#[cfg(test)]
 mod cli_usage;
 mod heap_mallinfo;
 mod heap_trim;
 mod privacy;
 mod quiet_stop;
 mod support;
+mod synth_adopted;

@@ -16,6 +16,8 @@
  *   top        top lies far outside the heap, the system's share is 2^64-1
  *   secondary  a secondary heap's header is random
  *
+ * 'm' calls malloc_trim, which ends the process in most modes.
+ *
  * With a marker (MARKER=text in the environment) every damaged word that needs
  * no particular value, and all payload, is the marker's bytes.
  */
@@ -71,9 +73,6 @@ static char *heap_start(void) {
 
 /* The address of bins[0] in main_arena: an unsorted chunk's fd or bk leads there. */
 static uint64_t *find_bins(void) {
-  for (int i = 0; i < BLOCKS; i++) {
-    if (kept[i]) continue;
-  }
   uint64_t *chunk = malloc(5000);
   void *guard = malloc(40);
   opaque(guard);
@@ -164,5 +163,17 @@ int main(int count, char **values) {
   line_number("damaged", 1);
   line_number("freed", (uint64_t)freed_count);
   line_print();
-  hold_until_quit();
+  for (;;) switch (next_command()) {
+      case 'm':
+        /* glibc's own view of the damage: most modes do not survive it. */
+        malloc_trim(0);
+        line_open();
+        line_number("survived", 1);
+        line_print();
+        break;
+      case 'q':
+        _exit(0);
+      default:
+        break;
+    }
 }

@@ -77,7 +77,7 @@ pub fn expected(plan: &Plan) -> Expected {
     expected.mmapped = plan.mmapped.iter().map(|chunk| (chunk.base, chunk.base + chunk.bytes)).collect();
     let mallinfo = &mut expected.mallinfo;
     mallinfo.hblks = plan.mmapped.len() as u64;
-    mallinfo.hblkhd = plan.mmapped.iter().map(|chunk| chunk.bytes).sum();
+    mallinfo.hblkhd = plan.mmapped_bytes();
     mallinfo.uordblks = mallinfo.arena - mallinfo.fordblks;
     mallinfo.keepcost = expected.arenas.first().map_or(0, |arena| arena.top_bytes);
     expected
@@ -134,7 +134,7 @@ fn trimmed(arena: &Arena, system_break: u64) -> Vec<(u64, u64)> {
                 trimmed.push((first, behind));
             }
         }
-        if arena.is_main && stretch.ending == Ending::Top && stretch.end == system_break {
+        if stretch.of_break && stretch.ending == Ending::Top && stretch.end == system_break {
             let given = round_down((stretch.end - top).saturating_sub(33), PAGE);
             if given > 0 {
                 trimmed.push((stretch.end - given, stretch.end));
@@ -170,7 +170,15 @@ mod tests {
                 Chunk { at: at - size, size, state }
             })
             .collect();
-        Stretch { base: 0x10000, chunks, last: at, end: at + top, ending }
+        Stretch {
+            base: 0x10000,
+            chunks,
+            last: at,
+            end: at + top,
+            ending,
+            of_break: true,
+            foreign_end: at + top,
+        }
     }
 
     #[test]

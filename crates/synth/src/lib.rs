@@ -33,11 +33,37 @@ pub use expected::{Expected, ExpectedArena, Mallinfo};
 pub use image::Image;
 pub use version::{VERSIONS, Version};
 
+/// Where the parts of a process stand that address randomisation moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Where the break starts; a multiple of the page size.
+    pub heap: u64,
+    /// main_arena, in libc's data; a multiple of 16.
+    pub main_arena: u64,
+    /// mp_, in libc's data, not far from main_arena; a multiple of 8.
+    pub parameters: u64,
+}
+
+impl Places {
+    /// Places as the kernel would choose them, drawn from `seed`.
+    pub fn from_seed(seed: u64) -> Self {
+        let mut dice = Dice::new(seed ^ 0xa51);
+        let libc_data = 0x7f5a_7800_0000 + PAGE * dice.below(1 << 20);
+        Self {
+            heap: 0x5555_0000_0000 + PAGE * dice.below(1 << 32),
+            main_arena: libc_data + 32 * dice.below(100),
+            parameters: libc_data + 0x2000 + 8 * dice.below(100),
+        }
+    }
+}
+
 /// What a heap is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
     /// Whose layout.
     pub version: Version,
+    /// Where it stands.
+    pub places: Places,
     /// Chooses sizes, states and contents.
     pub seed: u64,
     /// About how many chunks each stretch of heap has.
@@ -50,6 +76,8 @@ pub struct Recipe {
     pub foreign_sbrk: bool,
     /// Whether the program moved the break behind the top chunk, so that top cannot be given back.
     pub break_moved: bool,
+    /// How many mmapped pieces the main arena goes on in, because its break was blocked.
+    pub mmapped_pieces: usize,
     /// How many chunks have a mapping of their own.
     pub mmapped: usize,
 }
@@ -60,12 +88,14 @@ impl Recipe {
         let mut dice = Dice::new(seed ^ 0x5eed);
         Self {
             version,
+            places: Places::from_seed(seed),
             seed,
             chunks: 20 + dice.below(600) as usize,
             threads: 1 + dice.below(4) as usize,
             secondary_heaps: dice.below(4) as usize,
             foreign_sbrk: dice.chance(40),
             break_moved: dice.chance(20),
+            mmapped_pieces: if dice.chance(30) { 1 + dice.below(6) as usize } else { 0 },
             mmapped: dice.below(4) as usize,
         }
     }

@@ -1,22 +1,16 @@
 //! Which chunks there are, where, and in which state: the heap before a byte of it is written.
 
-use crate::{Dice, PAGE, Recipe, Thread, round_up};
+use crate::{Dice, PAGE, Recipe, Thread, Version, round_up};
 
-/// The break starts here.
-const HEAP: u64 = 0x5555_5577_6000;
 /// The first of the secondary arena's heaps; heaps are aligned to their 64 MiB.
 const SECONDARY: u64 = 0x7f5a_2400_0000;
 const HEAP_MOST: u64 = 64 << 20;
 /// Chunks with mappings of their own.
 const MMAPPED: u64 = 0x7f5a_6000_0000;
+/// Where the mmapped pieces of the main arena end; each newer one lies right below.
+const PIECES_END: u64 = 0x7f5a_5f00_0000;
 /// The threads' control blocks, each in two pages of its own.
 const THREADS: u64 = 0x7f5a_7000_0000;
-/// libc's writable data.
-pub const LIBC_DATA: u64 = 0x7f5a_7800_0000;
-pub const LIBC_DATA_BYTES: u64 = 0x4000;
-pub const MAIN_ARENA: u64 = LIBC_DATA + 0xc60;
-pub const PARAMETERS: u64 = LIBC_DATA + 0x2b40;
-
 /// The largest chunk a fastbin takes (global_max_fast).
 const MOST_FAST: u64 = 0x80;
 /// The largest chunk a tcache takes without tunables.
@@ -44,7 +38,7 @@ pub struct Chunk {
 pub enum Ending {
     /// In the arena's top chunk.
     Top,
-    /// In two headers of 0x10, where the break was moved by others.
+    /// In two headers of 0x10, where the break was moved or blocked by others.
     MovedBreak,
     /// In a header of 0x10 and one of 0, where a secondary heap was full.
     FullHeap,
@@ -60,6 +54,10 @@ pub struct Stretch {
     pub last: u64,
     pub end: u64,
     pub ending: Ending,
+    /// Whether it is of the break.
+    pub of_break: bool,
+    /// Where foreign bytes between this stretch and the next end; `end` where there are none.
+    pub foreign_end: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -69,20 +67,27 @@ pub struct Arena {
     pub stretches: Vec<Stretch>,
 }
 
+impl Plan {
+    /// What mp_ says mmapped chunks hold.
+    pub fn mmapped_bytes(&self) -> u64 {
+        self.mmapped.iter().map(|chunk| chunk.bytes).sum::<u64>() + self.mmapped_leftover
+    }
+}
+
 impl Arena {
-    /// Bytes taken from the system. A moved break's foreign bytes count: glibc takes the whole range.
+    /// Bytes taken from the system. Bytes by which others moved the break count: glibc takes the
+    /// whole range for its own.
     pub fn system_bytes(&self) -> u64 {
-        if self.is_main {
-            let start = self.stretches.first().map_or(0, |stretch| stretch.base);
-            self.end() - start
-        } else {
-            self.stretches.iter().map(|stretch| stretch.end - stretch.base).sum()
-        }
+        let of_break = self.stretches.iter().filter(|stretch| stretch.of_break);
+        let start = of_break.map(|stretch| stretch.base).min().unwrap_or(0);
+        let elsewhere = self.stretches.iter().filter(|stretch| !stretch.of_break);
+        self.break_end() - start + elsewhere.map(|stretch| stretch.end - stretch.base).sum::<u64>()
     }
 
-    /// The end of the stretch that holds the top chunk.
-    pub fn end(&self) -> u64 {
-        self.stretches.last().map_or(0, |stretch| stretch.end)
+    /// The end of what the arena took by the break; 0 where it took nothing there.
+    pub fn break_end(&self) -> u64 {
+        let of_break = self.stretches.iter().filter(|stretch| stretch.of_break);
+        of_break.map(|stretch| stretch.end).max().unwrap_or(0)
     }
 
     /// The top chunk and its size.
@@ -105,6 +110,8 @@ pub struct Plan {
     pub arenas: Vec<Arena>,
     pub threads: Vec<Thread>,
     pub mmapped: Vec<Mmapped>,
+    /// What 2.43 forgets to take off mmapped_mem: 16 bytes for each chunk that was resized.
+    pub mmapped_leftover: u64,
     pub system_break: u64,
 }
 
@@ -143,9 +150,11 @@ pub fn plan(recipe: &Recipe) -> Plan {
         .zip(tcaches)
         .map(|(index, tcache)| Thread { fs_base: THREADS + index * 0x10000 + 0x1740, tcache })
         .collect();
-    let end = arenas[0].end();
+    let end = arenas[0].break_end();
     let system_break = if recipe.break_moved { end + 0x1230 } else { end };
-    Plan { arenas, threads, mmapped: mmapped(recipe, &mut dice), system_break }
+    let mmapped = mmapped(recipe, &mut dice);
+    let mmapped_leftover = if recipe.version == Version::V2_43 { 16 * dice.below(4) } else { 0 };
+    Plan { arenas, threads, mmapped, mmapped_leftover, system_break }
 }
 
 fn main_arena(
@@ -157,16 +166,33 @@ fn main_arena(
 ) -> Arena {
     let mut build = Build { recipe, dice, caches };
     let mut stretches = Vec::new();
-    let mut base = HEAP;
+    let mut base = recipe.places.heap;
     if recipe.foreign_sbrk {
-        let stretch = build.stretch(base, base, tcaches, tcache_count, Ending::MovedBreak);
+        let mut stretch = build.stretch(base, base, tcaches, tcache_count, Ending::MovedBreak);
         // The foreign bytes are of any number; malloc aligns behind them.
         base = round_up(stretch.end + 1 + build.dice.below(20_000), 16);
+        stretch.foreign_end = base;
         stretches.push(stretch);
     }
     let left = if recipe.foreign_sbrk { 0 } else { tcache_count };
-    stretches.push(build.stretch(base, base, tcaches, left, Ending::Top));
-    Arena { address: MAIN_ARENA, is_main: true, stretches }
+    let ending = if recipe.mmapped_pieces > 0 { Ending::MovedBreak } else { Ending::Top };
+    stretches.push(build.stretch(base, base, tcaches, left, ending));
+    stretches.iter_mut().for_each(|stretch| stretch.of_break = true);
+    let mut end = PIECES_END;
+    for index in 1..=recipe.mmapped_pieces {
+        let ending = if index == recipe.mmapped_pieces { Ending::Top } else { Ending::MovedBreak };
+        let piece = build.stretch(0, 0, tcaches, 0, ending);
+        end -= piece.end;
+        stretches.push(moved(piece, end));
+    }
+    Arena { address: recipe.places.main_arena, is_main: true, stretches }
+}
+
+/// A stretch that was planned from address 0 on, from `base` on.
+fn moved(stretch: Stretch, base: u64) -> Stretch {
+    let chunks = stretch.chunks.into_iter().map(|chunk| Chunk { at: chunk.at + base, ..chunk }).collect();
+    let (last, end) = (stretch.last + base, stretch.end + base);
+    Stretch { base, chunks, last, end, foreign_end: end, ..stretch }
 }
 
 fn secondary_arena(
@@ -238,7 +264,7 @@ impl Build<'_> {
             let size = end - 32 - at;
             push(&mut at, size, state);
         }
-        Stretch { base, chunks, last: at, end, ending }
+        Stretch { base, chunks, last: at, end, ending, of_break: false, foreign_end: end }
     }
 
     fn size(&mut self) -> u64 {

@@ -61,9 +61,9 @@ impl Version {
         self.top_offset() + 0x10
     }
 
-    /// 254 words of bins, 16 bytes of binmap, next, next_free, attached_threads, system_mem,
-    /// max_system_mem.
-    pub(crate) fn arena_bytes(self) -> u64 {
+    /// The size of malloc_state: 254 words of bins, 16 bytes of binmap, next, next_free,
+    /// attached_threads, system_mem, max_system_mem.
+    pub fn arena_bytes(self) -> u64 {
         self.bins_offset() + 254 * 8 + 16 + 5 * 8
     }
 

@@ -3,7 +3,7 @@
 //! Everything that malloc does not define (payload, what a freed chunk held before) is filled with
 //! words that look like headers and pointers now and then, as in real heaps.
 
-use crate::plan::{self, Arena, Chunk, Ending, Plan, Stretch, Use};
+use crate::plan::{Arena, Chunk, Ending, Plan, Stretch, Use};
 use crate::version::{Version, bin_of};
 use crate::{Dice, Expected, Heap, Image, Mapping, PAGE, Recipe, round_down, round_up};
 
@@ -33,7 +33,7 @@ pub fn write(recipe: &Recipe, plan: Plan, expected: Expected) -> Heap {
         structure: Vec::new(),
         mappings: Vec::new(),
     };
-    writer.map_all(&plan);
+    writer.map_all(recipe, &plan);
     for (index, arena) in plan.arenas.iter().enumerate() {
         for stretch in &arena.stretches {
             writer.chunks(arena, stretch);
@@ -44,14 +44,14 @@ pub fn write(recipe: &Recipe, plan: Plan, expected: Expected) -> Heap {
     writer.heap_infos(&plan);
     writer.tcaches(&plan);
     writer.mmapped(&plan);
-    writer.parameters(&plan);
+    writer.parameters(recipe.places.parameters, &plan);
     writer.mappings.sort_by_key(|mapping| mapping.start);
     Heap {
         recipe: recipe.clone(),
         image: writer.image,
         mappings: writer.mappings,
-        main_arena: plan::MAIN_ARENA,
-        parameters: plan::PARAMETERS,
+        main_arena: recipe.places.main_arena,
+        parameters: recipe.places.parameters,
         system_break: plan.system_break,
         threads: plan.threads,
         expected,
@@ -71,11 +71,19 @@ impl Writer {
         self.mappings.push(Mapping { start, end, permissions: "rw-p", name });
     }
 
-    fn map_all(&mut self, plan: &Plan) {
+    fn map_all(&mut self, recipe: &Recipe, plan: &Plan) {
         for arena in &plan.arenas {
             if arena.is_main {
                 let start = arena.stretches[0].base;
                 self.map(start, round_up(plan.system_break, PAGE), "[heap]");
+                let pieces = || arena.stretches.iter().filter(|stretch| !stretch.of_break);
+                let ends = (pieces().map(|piece| piece.base).min(), pieces().map(|piece| piece.end).max());
+                if let (Some(start), Some(end)) = ends {
+                    // Side by side, the kernel merges them; a foreign page may follow.
+                    let foreign = PAGE * self.dice.below(3);
+                    self.map(start, end + foreign, "");
+                    self.rubbish(end, end + foreign);
+                }
                 continue;
             }
             for stretch in &arena.stretches {
@@ -92,7 +100,9 @@ impl Writer {
             self.map(start, start + 2 * PAGE, "");
         }
         let libc = "/usr/lib/x86_64-linux-gnu/libc.so.6";
-        self.map(plan::LIBC_DATA, plan::LIBC_DATA + plan::LIBC_DATA_BYTES, libc);
+        let (arena, parameters) = (recipe.places.main_arena, recipe.places.parameters);
+        let end = (arena + self.version.arena_bytes()).max(parameters + self.version.parameters().bytes);
+        self.map(round_down(arena.min(parameters), PAGE), round_up(end, PAGE), libc);
     }
 
     /// What was left behind in `start..end`, which is malloc's to say nothing about.
@@ -134,15 +144,16 @@ impl Writer {
                 self.set(stretch.last + 24, PREV_INUSE);
             }
         }
-        if stretch.ending == Ending::MovedBreak {
-            let behind = arena.stretches.iter().map(|other| other.base).find(|base| *base > stretch.base);
-            self.rubbish(stretch.end, behind.unwrap_or(stretch.end));
-        }
+        self.rubbish(stretch.end, stretch.foreign_end);
     }
 
     fn arena(&mut self, arena: &Arena, next: u64) {
         let bins = arena.address + self.version.bins_offset();
         self.set(arena.address + self.version.top_offset(), arena.top().0);
+        if arena.stretches.iter().any(|stretch| arena.is_main && !stretch.of_break) {
+            // flags: the arena is not contiguous any more
+            self.image.put(arena.address + 4, &2u32.to_le_bytes());
+        }
         let chunks = || arena.stretches.iter().flat_map(|stretch| &stretch.chunks);
         let mut lists: Vec<Vec<Chunk>> = vec![Vec::new(); 128];
         for chunk in chunks().filter(|chunk| chunk.state == Use::Free) {
@@ -156,6 +167,12 @@ impl Writer {
             if bin >= 64 {
                 list.sort_by_key(|chunk| std::cmp::Reverse(chunk.size));
                 self.next_sizes(list);
+            } else if bin == 1 {
+                // Not sorted by size yet: of no size list.
+                for chunk in list.iter().filter(|chunk| chunk.size >= 1024) {
+                    self.image.put_word(chunk.at + 32, 0);
+                    self.image.put_word(chunk.at + 40, 0);
+                }
             }
             if !list.is_empty() && bin > 1 {
                 binmap[bin / 32] |= 1 << (bin % 32);
@@ -278,9 +295,8 @@ impl Writer {
         }
     }
 
-    fn parameters(&mut self, plan: &Plan) {
+    fn parameters(&mut self, at: u64, plan: &Plan) {
         let offsets = self.version.parameters();
-        let at = plan::PARAMETERS;
         for (index, word) in [131_072, 131_072, 131_072, 8, 0].into_iter().enumerate() {
             self.image.put_word(at + index as u64 * 8, word);
         }
@@ -291,7 +307,7 @@ impl Writer {
         for (index, number) in [count, 65_536, count, 0].into_iter().enumerate() {
             self.image.put(at + offsets.n_mmaps + index as u64 * 4, &number.to_le_bytes());
         }
-        let bytes: u64 = plan.mmapped.iter().map(|chunk| chunk.bytes).sum();
+        let bytes = plan.mmapped_bytes();
         self.set(at + offsets.mmapped_mem, bytes);
         self.set(at + offsets.mmapped_mem + 8, bytes);
         self.set(at + offsets.mmapped_mem + 16, plan.arenas[0].stretches[0].base);
@@ -332,8 +348,12 @@ mod tests {
     fn sizes_lead_from_the_first_chunk_to_top() {
         for version in VERSIONS {
             for seed in 0..10 {
-                let recipe =
-                    Recipe { foreign_sbrk: false, secondary_heaps: 0, ..Recipe::from_seed(version, seed) };
+                let recipe = Recipe {
+                    foreign_sbrk: false,
+                    secondary_heaps: 0,
+                    mmapped_pieces: 0,
+                    ..Recipe::from_seed(version, seed)
+                };
                 let heap = fabricate(&recipe);
                 let top = heap.image.word(heap.main_arena + version.top_offset()).unwrap();
                 let (_, free, free_bytes) = walk(&heap, heap.mappings[0].start, top);

@@ -16,12 +16,14 @@ pub struct Libc {
     pub root: Option<PathBuf>,
     /// Linked into the program and stripped, rather than mapped as a library.
     pub is_static: bool,
+    /// Linked in, but not stripped.
+    pub keeps_symbols: bool,
 }
 
 impl Libc {
     /// The system's, as programs usually have it.
     pub fn system() -> Self {
-        Self { name: "system".into(), root: None, is_static: false }
+        Self { name: "system".into(), root: None, is_static: false, keeps_symbols: false }
     }
 
     /// The system's, linked in and stripped.
@@ -41,7 +43,8 @@ impl Libc {
                     let root = folder.join(suite).join("root");
                     if root.join("usr/lib/x86_64-linux-gnu/libc.a").exists() {
                         for is_static in [false, true] {
-                            found.push(Self { name: suite.into(), root: Some(root.clone()), is_static });
+                            let root = Some(root.clone());
+                            found.push(Self { name: suite.into(), root, is_static, keeps_symbols: false });
                         }
                         continue;
                     }
@@ -55,13 +58,21 @@ impl Libc {
 
     /// A name for files and messages.
     pub fn label(&self) -> String {
-        format!("{}{}", self.name, if self.is_static { "-static" } else { "" })
+        let kind = match (self.is_static, self.keeps_symbols) {
+            (false, _) => "",
+            (true, false) => "-static",
+            (true, true) => "-static-symbols",
+        };
+        format!("{}{kind}", self.name)
     }
 
     /// Adds what the compiler must be told to use this library.
     pub fn link(&self, cc: &mut Command) {
         if self.is_static {
-            cc.args(["-static", "-s"]);
+            cc.arg("-static");
+            if !self.keeps_symbols {
+                cc.arg("-s");
+            }
         }
         let Some(root) = &self.root else { return };
         // The compiler's own search path comes before --sysroot's libraries, so name them first.

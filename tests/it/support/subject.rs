@@ -38,14 +38,15 @@ impl Subject {
         arguments: &[&str],
         variables: &[(&str, &str)],
     ) -> Result<Self> {
-        let path = compile(name, libc)?;
-        let mut child = Command::new(&path)
-            .args(arguments)
-            .envs(variables.iter().copied())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut command = Command::new(compile(name, libc)?);
+        command.args(arguments).envs(variables.iter().copied());
+        Self::start_command(command)
+    }
+
+    /// Starts a subject by a command that ends in running it, and waits until it is ready.
+    pub fn start_command(mut command: Command) -> Result<Self> {
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = spawned.map_err(|error| format!("{command:?}: {error}"))?;
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().ok_or("no pipe")?;
         let (sender, lines) = channel();
@@ -58,7 +59,7 @@ impl Subject {
             }
         });
         let mut subject = Self { child, stdin, lines, ready: Value::Null };
-        subject.ready = subject.line().map_err(|error| format!("{name} {arguments:?}: {error}"))?;
+        subject.ready = subject.line().map_err(|error| format!("{command:?}: {error}"))?;
         Ok(subject)
     }
 
@@ -137,8 +138,13 @@ pub fn compile(name: &str, libc: &Libc) -> Result<PathBuf> {
     let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-Wl,-z,now"]);
     cc.arg(&source).arg("-o").arg(&partial);
-    libc.link(&mut cc);
-    cc.arg("-ldl");
+    if name == "bits32" {
+        // No libc at all: a 32-bit one is rarely installed.
+        cc.args(["-m32", "-nostdlib", "-static", "-ffreestanding", "-fno-pic", "-no-pie"]);
+    } else {
+        libc.link(&mut cc);
+        cc.arg("-ldl");
+    }
     let output = cc.output().map_err(|error| format!("cc: {error}; install a C compiler (make deps)"))?;
     if !output.status.success() {
         return Err(format!("{cc:?}: {}", String::from_utf8_lossy(&output.stderr)).into());

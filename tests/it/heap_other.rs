@@ -1,0 +1,101 @@
+//! Heaps that are not the plain case: other allocators (named, not read), 32-bit processes (kernel
+//! rows only), processes whose files cannot be seen from here.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Libc, Outcome, Subject, skipped, strandline, subject};
+use crate::heap_mallinfo::same;
+
+/// Where Debian puts libraries.
+const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+
+/// The allocators whose names are known, and a library of each.
+const ALLOCATORS: [(&str, &str); 3] = [
+    ("jemalloc", "libjemalloc.so.2"),
+    ("tcmalloc", "libtcmalloc_minimal.so.4"),
+    ("mimalloc", "libmimalloc.so.2"),
+];
+
+/// A library whose name starts as `name` does: Debian's carry a version behind.
+fn library(name: &str) -> Option<PathBuf> {
+    let files = std::fs::read_dir(LIBRARIES).ok()?;
+    let mut paths = files.filter_map(|file| Some(file.ok()?.path()));
+    paths.find(|path| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name)))
+}
+
+#[test]
+fn other_allocators_are_named_and_their_memory_is_unattributed() -> Outcome {
+    for (allocator, file) in ALLOCATORS {
+        let Some(path) = library(file) else {
+            skipped(allocator, &format!("no {file} in {LIBRARIES} (apt-get install it)"));
+            continue;
+        };
+        let preload = path.to_string_lossy();
+        let subject =
+            Subject::start_with(&Libc::system(), "secret_heap", &[], &[("LD_PRELOAD", preload.as_ref())])?;
+        let document = strandline::explain(subject.pid())?;
+        let names = document["allocators"].as_array().ok_or("no allocators")?;
+        assert!(names.iter().any(|found| found["name"] == allocator), "{allocator}: {names:?}");
+        assert!(!strandline::caveats(&document).is_empty(), "{allocator}: named, not read: a caveat says so");
+        // The subject holds about 7 MiB in that allocator.
+        assert!(document["totals"]["unattributed"].as_u64() > Some(4 << 20), "{}", document["totals"]);
+    }
+    Ok(())
+}
+
+#[test]
+fn thirty_two_bits_have_kernel_rows_and_a_caveat() -> Outcome {
+    let subject = match Subject::start("bits32", &[]) {
+        Ok(subject) => subject,
+        Err(error) => {
+            let first = error.to_string().lines().next().unwrap_or_default().to_owned();
+            skipped("thirty_two_bits", &format!("no 32-bit compiler, or no such kernel: {first}"));
+            return Ok(());
+        }
+    };
+    let document = strandline::explain(subject.pid())?;
+    assert!(document["kernel"]["anonymous_bytes"].as_u64() >= Some(subject.number("written_bytes")?));
+    assert!(strandline::glibcs(&document).is_empty());
+    assert!(!strandline::caveats(&document).is_empty(), "32-bit heaps are not read: a caveat says so");
+    let before = strandline::run(&["reclaim", "--wait", "1", &subject.pid_text()])?;
+    assert!(!before.stderr.contains("panicked"), "{}", before.summary());
+    assert!(subject.finish()?.success());
+    Ok(())
+}
+
+/// A program, and so its libc when linked in, on a file system that only it sees.
+#[test]
+fn a_program_in_another_mount_namespace() -> Outcome {
+    if strandline_sys::host::effective_user() != 0 {
+        skipped("a_program_in_another_mount_namespace", "not root: cannot make one");
+        return Ok(());
+    }
+    let folder = std::env::temp_dir().join(format!("strandline-mount-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    for libc in [Libc::system(), Libc::system_static()] {
+        let program = subject::compile("random_heap", &libc)?;
+        let outcome = in_own_mounts(&folder, &program);
+        if let Err(error) = outcome {
+            std::fs::remove_dir(&folder)?;
+            return Err(format!("{}: {error}", libc.label()).into());
+        }
+    }
+    std::fs::remove_dir(&folder)?;
+    Ok(())
+}
+
+fn in_own_mounts(folder: &Path, program: &Path) -> Outcome {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c"]);
+    command.arg("mount -t tmpfs none \"$0\" && cp \"$1\" \"$0/program\" && exec \"$0/program\" 77 threads=3");
+    command.arg(folder).arg(program);
+    let mut subject = Subject::start_command(command)?;
+    assert!(!folder.join("program").exists(), "it is not to be seen from here");
+    let document = strandline::explain(subject.pid())?;
+    let glibcs = strandline::glibcs(&document);
+    same(&glibcs.first().ok_or("no glibc found")?["mallinfo"], &subject.ready["mallinfo"])?;
+    let predicted = strandline::predicted(&document, "malloc_trim").unwrap_or(0);
+    assert_eq!(predicted, subject::number(&subject.ask(b't')?, "given_back_bytes")?);
+    Ok(())
+}
