@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use strandline_inspect::elf::Object;
 use strandline_inspect::map::AddressSpace;
-use strandline_inspect::remedy::malloc_trim::{self, Applied, TrimRequest};
+use strandline_inspect::remedy::Applied;
+use strandline_inspect::remedy::malloc_trim::{self, TrimRequest};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -31,8 +32,7 @@ fn run() -> Result<Applied, Failure> {
     }
     let pid: i32 = arguments.first().ok_or("usage: reclaim_once PID WAIT [LOCK]…")?.parse()?;
     let wait: f64 = arguments.get(1).ok_or("WAIT is missing")?.parse()?;
-    let locks: Result<Vec<u64>, _> =
-        arguments.iter().skip(2).map(|a| u64::from_str_radix(a, 16)).collect();
+    let locks: Result<Vec<u64>, _> = arguments.iter().skip(2).map(|a| u64::from_str_radix(a, 16)).collect();
     let (space, _) = AddressSpace::parse(&std::fs::read(format!("/proc/{pid}/maps"))?);
     let libc = space
         .mappings()

@@ -13,7 +13,7 @@ use super::process::ProcessMemory;
 use crate::target::quiet;
 
 /// `PTRACE_O_TRACESYSGOOD`: tells stops at system calls from a SIGTRAP.
-const TRACE_SYSTEM_CALLS: i32 = 1;
+pub(crate) const TRACE_SYSTEM_CALLS: i32 = 1;
 /// Looks without sleeping between them: the next stop is often microseconds away.
 const EAGER_LOOKS: u32 = 100;
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
