@@ -55,19 +55,12 @@ pub struct ZeroRequest {
 /// changed, except as [`Refusal::touched`] says: then earlier stretches may have given pages back.
 pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     let status = precheck::check(pid)?;
-    let keep = |what: String| Refusal::Unsafe {
-        pid,
-        what,
-        advice: "its zero pages cannot be given back from outside",
-    };
+    let keep = |what: String| keep(pid, what);
     let space = process::address_space(pid).map_err(|e| Refusal::from_io(pid, "maps", e))?;
     if status.pinned_kib > 0 {
         return Err(keep(format!("has {} KiB pinned in memory (VmPin)", status.pinned_kib)));
     }
-    let held = holders::of_process(pid, &space).map_err(|e| Refusal::from_io(pid, "descriptors", e))?;
-    if let Some(holder) = held {
-        return Err(keep(format!("has {holder}, which may write to its pages")));
-    }
+    refuse_holders(pid, &space)?;
     let kept = holders::of_ranges(pid, &request.ranges).map_err(|e| Refusal::from_io(pid, "smaps", e))?;
     if let Some(kept) = kept {
         return Err(keep(format!("has pages that must stay: {kept}")));
@@ -87,6 +80,18 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
         Applied { resident_before_bytes, rss_before_bytes, rss_after_bytes: process::rss_bytes(pid), ..done };
     applied.watch_faults(pid, request.watch);
     Ok(applied)
+}
+
+fn keep(pid: i32, what: String) -> Refusal {
+    Refusal::Unsafe { pid, what, advice: "its zero pages cannot be given back from outside" }
+}
+
+/// Refuses where somebody else may hold the process's pages.
+fn refuse_holders(pid: i32, space: &AddressSpace) -> Result<(), Refusal> {
+    match holders::of_process(pid, space).map_err(|e| Refusal::from_io(pid, "descriptors", e))? {
+        Some(holder) => Err(keep(pid, format!("has {holder}, which may write to its pages"))),
+        None => Ok(()),
+    }
 }
 
 /// Whether there is swap to page out to.
@@ -199,26 +204,12 @@ fn directly(
     let mut work =
         Work { pid, code, counter, applied: Applied::default(), todo: pieces(&request.ranges).peekable() };
     while work.todo.peek().is_some() {
-        let deadline = Instant::now() + request.wait;
-        loop {
-            precheck::check(pid)?;
-            let space = process::address_space(pid).map_err(|e| Refusal::from_io(pid, "maps", e))?;
-            let source = || std::io::Error::other("no thread to trace from");
-            let stretch = tracee::on_own_thread(|| work.stretch(&space)).ok_or_else(|| Refusal::Io {
-                pid,
-                what: "tracing".into(),
-                source: source(),
-            })?;
-            match stretch? {
-                None => break,
-                Some(detail) if Instant::now() >= deadline => {
-                    let seconds = request.wait.as_secs_f64();
-                    return Err(Refusal::NoSafeThread { pid, seconds, detail: detail.into() });
-                }
-                Some(_) => std::thread::sleep(REST),
-            }
+        match work.one_stretch(request.wait) {
+            Ok(()) => std::thread::sleep(REST),
+            // What was given back stays given back: that is the result.
+            Err(refusal) if work.applied.stops > 0 && !refusal.touched() => break,
+            Err(refusal) => return Err(refusal),
         }
-        std::thread::sleep(REST);
     }
     Ok(work.applied)
 }
@@ -231,7 +222,30 @@ struct Work<'a, I: Iterator<Item = Range<u64>>> {
     todo: std::iter::Peekable<I>,
 }
 
-impl<I: Iterator<Item = Range<u64>>> Work<'_, I> {
+impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
+    /// Tries for `wait` to begin a stretch, and works through it.
+    fn one_stretch(&mut self, wait: Duration) -> Result<(), Refusal> {
+        let (pid, deadline) = (self.pid, Instant::now() + wait);
+        loop {
+            precheck::check(pid)?;
+            let space = process::address_space(pid).map_err(|e| Refusal::from_io(pid, "maps", e))?;
+            // A ring or a device may have been opened since the last stretch.
+            refuse_holders(pid, &space)?;
+            let stretch = tracee::on_own_thread(|| self.stretch(&space)).unwrap_or_else(|| {
+                let source = std::io::Error::other("no thread to trace from");
+                Err(Refusal::Io { pid, what: "tracing".into(), source })
+            });
+            match stretch? {
+                None => return Ok(()),
+                Some(detail) if Instant::now() >= deadline => {
+                    let (seconds, detail) = (wait.as_secs_f64(), detail.into());
+                    return Err(Refusal::NoSafeThread { pid, seconds, detail });
+                }
+                Some(_) => std::thread::sleep(REST),
+            }
+        }
+    }
+
     /// Stops all threads and works until the time is over or nothing is left. Returns why it could
     /// not begin, where it could not; then trying again may help.
     fn stretch(&mut self, space: &AddressSpace) -> Result<Option<&'static str>, Refusal> {
