@@ -109,6 +109,17 @@ impl Tracee {
         Err(NotStopped::Late)
     }
 
+    /// Lets it run for `pause` and stops it again, within `limit`.
+    pub fn run_for(mut self, pause: Duration, limit: Duration) -> Result<Self, NotStopped> {
+        let (pid, tid) = (self.pid, self.tid);
+        quiet::repair(pid, tid, &self.registers, &ProcessMemory(pid))?;
+        ptrace::resume(tid, 0)?;
+        self.hold(false);
+        std::thread::sleep(pause);
+        ptrace::interrupt(tid)?;
+        Self::stopped(pid, tid, Instant::now() + limit)
+    }
+
     /// Lets it go, and keeps it from reporting an EINTR that only this stop caused.
     pub fn let_go(mut self) {
         self.release();
