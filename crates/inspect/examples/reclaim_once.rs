@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use strandline_inspect::elf::Object;
 use strandline_inspect::map::AddressSpace;
-use strandline_inspect::remedy::malloc_trim::{self, Applied, TrimRequest};
+use strandline_inspect::remedy::Applied;
+use strandline_inspect::remedy::malloc_trim::{self, TrimRequest};
 
 type Failure = Box<dyn std::error::Error>;
 

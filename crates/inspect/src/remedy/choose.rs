@@ -23,8 +23,16 @@ use crate::unwind::{End, Frame, Objects, Unwinder};
 
 /// How long a thread may take to stop. One in an uninterruptible sleep takes longer.
 const STOP_LIMIT: Duration = Duration::from_millis(50);
-/// How long a lock is watched with the thread stopped.
-const LOCK_LIMIT: Duration = Duration::from_millis(10);
+/// How long the locks are watched with the thread stopped: at first, and at most. A holder that waits
+/// for a processor keeps its lock for as many time slices as there are threads before it.
+const SHORTEST_LOCK_WATCH: Duration = Duration::from_millis(5);
+const LONGEST_LOCK_WATCH: Duration = Duration::from_millis(400);
+/// Between two looks at the locks: leaves the processor to their holders.
+const LOCK_LOOKS: Duration = Duration::from_micros(20);
+/// How long a thread that is found inside malloc is looked at again and again, and how long it runs
+/// in between. A busy thread is quicker to stop again than the next one is to get a processor.
+const AGAIN_LIMIT: Duration = Duration::from_millis(20);
+const AGAIN_PAUSE: Duration = Duration::from_micros(5);
 /// Threads that are looked at in one round.
 const MOST_CANDIDATES: usize = 256;
 /// Objects that are loaded for one thread before the next is tried.
@@ -99,6 +107,17 @@ enum Attempt<T> {
     Io(std::io::Error),
 }
 
+impl<T> From<NotStopped> for Attempt<T> {
+    fn from(not_stopped: NotStopped) -> Self {
+        match not_stopped {
+            NotStopped::Gone => Self::Unfit(Reason::Ended),
+            NotStopped::GroupStop => Self::GroupStop,
+            NotStopped::Late => Self::Unfit(Reason::Uninterruptible),
+            NotStopped::Io(error) => Self::Io(error),
+        }
+    }
+}
+
 /// Finds a thread of process `pid` that is safe behind `fences`, within `wait`, and gives it, stopped,
 /// to `act`, which lets it go. `act` runs at most once, on a thread that is its tracer.
 ///
@@ -110,7 +129,8 @@ pub fn with_safe_thread<T: Send>(
     act: &mut (dyn FnMut(Tracee) -> T + Send),
 ) -> Result<T, Refusal> {
     let deadline = Instant::now() + wait;
-    let mut chooser = Chooser { pid, fences, objects: Objects::default(), seen: BTreeMap::new() };
+    let (objects, seen) = (Objects::default(), BTreeMap::new());
+    let mut chooser = Chooser { pid, fences, objects, seen, lock_watch: SHORTEST_LOCK_WATCH };
     let mut pause = SHORTEST_PAUSE;
     for round in 0_usize.. {
         precheck::check(pid)?;
@@ -137,6 +157,8 @@ struct Chooser<'a> {
     objects: Objects,
     /// The latest reason against each thread that was looked at.
     seen: BTreeMap<i32, Reason>,
+    /// How long the locks are watched next time.
+    lock_watch: Duration,
 }
 
 impl Chooser<'_> {
@@ -218,11 +240,15 @@ impl Chooser<'_> {
     ) -> Result<Option<T>, Refusal> {
         let pid = self.pid;
         for _ in 0..MOST_LOADS {
-            let examiner = Examiner { pid, fences: self.fences, space, objects: &self.objects };
+            let (fences, objects, lock_watch) = (self.fences, &self.objects, self.lock_watch);
+            let examiner = Examiner { pid, fences, space, objects, lock_watch };
             let attempt = tracee::on_own_thread(|| examiner.attempt(tid, act));
             match attempt {
                 Some(Attempt::Done(done)) => return Ok(Some(done)),
                 Some(Attempt::Unfit(reason)) => {
+                    if reason == Reason::LockHeld {
+                        self.lock_watch = (self.lock_watch * 2).min(LONGEST_LOCK_WATCH);
+                    }
                     self.seen.insert(tid, reason);
                     return Ok(None);
                 }
@@ -259,21 +285,27 @@ struct Examiner<'a> {
     fences: &'a Fences<'a>,
     space: &'a AddressSpace,
     objects: &'a Objects,
+    lock_watch: Duration,
 }
 
 impl Examiner<'_> {
     fn attempt<T>(&self, tid: i32, act: &mut (dyn FnMut(Tracee) -> T + Send)) -> Attempt<T> {
-        let tracee = match Tracee::stop(self.pid, tid, STOP_LIMIT) {
+        let mut tracee = match Tracee::stop(self.pid, tid, STOP_LIMIT) {
             Ok(tracee) => tracee,
-            Err(NotStopped::Gone) => return Attempt::Unfit(Reason::Ended),
-            Err(NotStopped::GroupStop) => return Attempt::GroupStop,
-            Err(NotStopped::Late) => return Attempt::Unfit(Reason::Uninterruptible),
-            Err(NotStopped::Io(error)) => return Attempt::Io(error),
+            Err(not_stopped) => return not_stopped.into(),
         };
-        match self.judge(&tracee) {
-            Ok(()) => Attempt::Done(act(tracee)),
-            Err(Doubt::Unfit(reason)) => Attempt::Unfit(reason),
-            Err(Doubt::Missing(address)) => Attempt::Missing(address),
+        let deadline = Instant::now() + AGAIN_LIMIT;
+        loop {
+            match self.judge(&tracee) {
+                Ok(()) => return Attempt::Done(act(tracee)),
+                Err(Doubt::Missing(address)) => return Attempt::Missing(address),
+                Err(Doubt::Unfit(Reason::InMalloc)) if Instant::now() < deadline => {}
+                Err(Doubt::Unfit(reason)) => return Attempt::Unfit(reason),
+            }
+            tracee = match tracee.run_for(AGAIN_PAUSE, STOP_LIMIT) {
+                Ok(tracee) => tracee,
+                Err(not_stopped) => return not_stopped.into(),
+            };
         }
     }
 
@@ -309,7 +341,7 @@ impl Examiner<'_> {
     /// Watches the locks until each was seen free once. A lock that cannot be read is not free.
     fn sees_all_locks_free(&self) -> bool {
         let mut waiting = self.fences.locks.to_vec();
-        let deadline = Instant::now() + LOCK_LIMIT;
+        let deadline = Instant::now() + self.lock_watch;
         loop {
             waiting.retain(|&lock| {
                 let mut word = [0; 4];
@@ -321,8 +353,7 @@ impl Examiner<'_> {
             if Instant::now() >= deadline {
                 return false;
             }
-            // The holder needs the processor that we are on.
-            std::thread::yield_now();
+            std::thread::sleep(LOCK_LOOKS);
         }
     }
 }

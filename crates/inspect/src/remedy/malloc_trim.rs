@@ -5,7 +5,7 @@
 //! is read here but lock words. It refuses rather than risks: see `choose` and `inject`.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use strandline_sys::ptrace::Event;
 
@@ -14,15 +14,13 @@ use super::inject::{self, Call, CallError, Injected};
 use super::pages::Counter;
 use super::process::{self, ProcessMemory};
 use super::tracee::Tracee;
-use super::{Refusal, malloc_code, precheck};
+use super::{Applied, Refusal, malloc_code, precheck};
 use crate::elf::Object;
 
 /// How long the call itself may take before it is left to end by itself.
 pub const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// How long the target's minor faults are counted after the call, where nothing else is asked.
-pub const WATCH: Duration = Duration::from_secs(2);
 /// Room for the signal frame beside the extended state.
-const FRAME_BYTES: u64 = 1024;
+pub(crate) const FRAME_BYTES: u64 = 1024;
 
 /// What to call, and where to be careful.
 #[derive(Debug)]
@@ -41,28 +39,6 @@ pub struct TrimRequest<'a> {
     pub watch: Duration,
     /// Through this thread only, if any; `None` chooses the one that notices least.
     pub thread: Option<i32>,
-}
-
-/// What was done.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Applied {
-    /// Resident anonymous bytes of the heaps that were gone right after the call, counted with the
-    /// calling thread still stopped. Other threads may have touched pages meanwhile.
-    pub actual_bytes: u64,
-    /// The same pages before.
-    pub resident_before_bytes: u64,
-    /// The process's RSS some time before the stop.
-    pub rss_before_bytes: Option<u64>,
-    /// And after it.
-    pub rss_after_bytes: Option<u64>,
-    /// From the function's first instruction to its return, our stops included.
-    pub call_seconds: f64,
-    /// How long the one thread was kept from its own work.
-    pub stopped_seconds: f64,
-    /// Minor faults of the process in `minor_faults_seconds` after the call.
-    pub minor_faults_after: Option<u64>,
-    /// Over how long they were counted.
-    pub minor_faults_seconds: f64,
 }
 
 /// Has process `pid` call `malloc_trim(0)` once.
@@ -98,7 +74,7 @@ pub fn apply(pid: i32, request: &TrimRequest<'_>) -> Result<Applied, Refusal> {
     };
     let applied = choose::with_safe_thread(pid, &fences, request.wait, &mut act)??;
     let mut applied = Applied { rss_before_bytes, rss_after_bytes: process::rss_bytes(pid), ..applied };
-    watch_faults(pid, request.watch, &mut applied);
+    applied.watch_faults(pid, request.watch);
     Ok(applied)
 }
 
@@ -129,6 +105,7 @@ fn run(tracee: Tracee, call: &Call, counter: &Counter, heaps: &[Range<u64>]) -> 
         resident_before_bytes: before,
         call_seconds,
         stopped_seconds: held.as_secs_f64(),
+        stops: 1,
         ..Applied::default()
     })
 }
@@ -157,19 +134,5 @@ pub(crate) fn refusal(pid: i32, tid: i32, error: CallError) -> Refusal {
             Refusal::Died { pid, how: "the thread is gone".into() }
         }
         CallError::Lost(source) => Refusal::Interrupted { pid, tid, source },
-    }
-}
-
-fn watch_faults(pid: i32, watch: Duration, applied: &mut Applied) {
-    if watch.is_zero() {
-        return;
-    }
-    let began = Instant::now();
-    let Ok(first) = process::stat(pid) else { return };
-    std::thread::sleep(watch);
-    let Ok(last) = process::stat(pid) else { return };
-    if first.started == last.started {
-        applied.minor_faults_after = Some(last.minor_faults.saturating_sub(first.minor_faults));
-        applied.minor_faults_seconds = began.elapsed().as_secs_f64();
     }
 }

@@ -5,8 +5,10 @@
 //! that a strandline that dies at any instant leaves a process that goes on by itself.
 //! `docs/safety.md` tells each step and what was tried. Nothing here predicts; the ledger does.
 
+pub mod applied;
 pub mod choose;
 pub mod frame;
+mod holders;
 pub mod inject;
 mod malloc_code;
 pub mod malloc_trim;
@@ -16,8 +18,10 @@ pub mod process;
 pub mod reclaim;
 pub mod refusal;
 mod stack;
+mod stop_all;
 pub mod tracee;
 pub mod zero_pages;
 
+pub use applied::Applied;
 pub use reclaim::{REMEDIES, ReclaimOptions, reclaim};
 pub use refusal::Refusal;

@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use super::malloc_trim::{self, Applied, TrimRequest};
+use super::Applied;
+use super::malloc_trim::{self, TrimRequest};
+use super::zero_pages::{self, ZeroRequest};
 use crate::caveat::Caveat;
 use crate::elf::Object;
 use crate::error::Result;
@@ -56,7 +58,7 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
     };
     let applied = match remedy {
         "malloc_trim" => trim(pid, &before, options, &mut answer),
-        "zero_pages" => super::zero_pages::reclaim(pid, &before, options, &mut answer),
+        "zero_pages" => zero(pid, &before, options, &mut answer),
         other => {
             refuse(
                 &mut answer,
@@ -136,6 +138,29 @@ fn trim(pid: i32, before: &Look, options: &ReclaimOptions<'_>, answer: &mut Recl
                 break;
             }
         }
+    }
+    done.report(answer)
+}
+
+/// Gives back the all-zero pages that were seen; true where it was done.
+fn zero(pid: i32, before: &Look, options: &ReclaimOptions<'_>, answer: &mut Reclamation) -> bool {
+    if before.zero_runs.is_empty() {
+        nothing(answer, "no page of its private anonymous memory holds only zeros");
+        return false;
+    }
+    if options.dry_run {
+        return false;
+    }
+    let request = ZeroRequest {
+        ranges: before.zero_runs.iter().map(|&(start, end)| start..end).collect(),
+        allow_risk: options.allow_lost_write_risk,
+        wait: options.wait,
+        watch: options.watch,
+    };
+    let mut done = Totals::default();
+    match zero_pages::apply(pid, &request) {
+        Ok(applied) => done.add(&applied),
+        Err(refusal) => refuse(answer, refusal.to_string()),
     }
     done.report(answer)
 }

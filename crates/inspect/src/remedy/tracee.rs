@@ -13,7 +13,7 @@ use super::process::ProcessMemory;
 use crate::target::quiet;
 
 /// `PTRACE_O_TRACESYSGOOD`: tells stops at system calls from a SIGTRAP.
-const TRACE_SYSTEM_CALLS: i32 = 1;
+pub(crate) const TRACE_SYSTEM_CALLS: i32 = 1;
 /// Looks without sleeping between them: the next stop is often microseconds away.
 const EAGER_LOOKS: u32 = 100;
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
@@ -107,6 +107,17 @@ impl Tracee {
             }
         }
         Err(NotStopped::Late)
+    }
+
+    /// Lets it run for `pause` and stops it again, within `limit`.
+    pub fn run_for(mut self, pause: Duration, limit: Duration) -> Result<Self, NotStopped> {
+        let (pid, tid) = (self.pid, self.tid);
+        quiet::repair(pid, tid, &self.registers, &ProcessMemory(pid))?;
+        ptrace::resume(tid, 0)?;
+        self.hold(false);
+        std::thread::sleep(pause);
+        ptrace::interrupt(tid)?;
+        Self::stopped(pid, tid, Instant::now() + limit)
     }
 
     /// Lets it go, and keeps it from reporting an EINTR that only this stop caused.

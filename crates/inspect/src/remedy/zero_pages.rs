@@ -1,8 +1,370 @@
-//! stub until the branch lands
-use super::reclaim::{ReclaimOptions, refuse};
-use crate::explain::Look;
-use crate::facts::Reclamation;
-pub(super) fn reclaim(_: i32, _: &Look, _: &ReclaimOptions<'_>, answer: &mut Reclamation) -> bool {
-    refuse(answer, "not yet");
-    false
+//! The remedy `zero_pages`: gives back private anonymous pages that hold only zeros. They read the
+//! same afterwards, so the program does not notice.
+//!
+//! Between "this page is all zero" and giving it back nobody may write to it. The safe way leaves
+//! that to the kernel (paging out, where there is swap). The direct way stops all threads and makes
+//! one call madvise; were strandline killed in the microseconds between arming that call and its
+//! end, the other threads would run on and a write could be lost. So it is taken on request only,
+//! in small ranges, and never where somebody else may hold the pages (see `holders`).
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use strandline_sys::host;
+use strandline_sys::process::{self as sys, MADV_PAGEOUT};
+
+use super::inject::{self, Call, CallError, Injected};
+use super::pages::Counter;
+use super::process::{self, ProcessMemory};
+use super::tracee::{self, NotStopped, Tracee};
+use super::{Applied, Refusal, holders, malloc_code, malloc_trim, precheck, stack, stop_all};
+use crate::map::AddressSpace;
+use crate::memory::Memory;
+use crate::target::quiet;
+
+/// The most bytes given back in one system call.
+const MOST_CALL_BYTES: u64 = 2 << 20;
+/// How long all threads are stopped at a stretch, about.
+const STOP_LIMIT: Duration = Duration::from_millis(50);
+/// How long they run between two stretches.
+const REST: Duration = Duration::from_millis(50);
+/// `syscall; ret`
+const SYSCALL_RETURN: [u8; 3] = [0x0f, 0x05, 0xc3];
+/// A call that does nothing (getpid): what the thread would run if we died before the arming.
+const HARMLESS: u64 = 39;
+const MADVISE: u64 = 28;
+const MADV_DONTNEED: u64 = 4;
+
+/// Which pages, and what may be risked for them.
+#[derive(Clone, Debug)]
+pub struct ZeroRequest {
+    /// Ranges of private anonymous memory, whole pages, in address order. Only pages in them that are
+    /// resident and all zero are given back.
+    pub ranges: Vec<Range<u64>>,
+    /// Accept that a write may be lost if strandline is killed in the middle of a call.
+    pub allow_risk: bool,
+    /// How long to try for a moment in which all threads can be stopped.
+    pub wait: Duration,
+    /// How long to count minor faults afterwards; zero for not at all.
+    pub watch: Duration,
+}
+
+/// Gives back the all-zero pages of `request.ranges` of process `pid`.
+///
+/// Blocks for `wait` at most per stretch of work, and for `watch`. Where it is refused nothing was
+/// changed, except as [`Refusal::touched`] says: then earlier stretches may have given pages back.
+pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
+    let status = precheck::check(pid)?;
+    let keep = |what: String| keep(pid, what);
+    let space = process::address_space(pid).map_err(|e| Refusal::from_io(pid, "maps", e))?;
+    if status.pinned_kib > 0 {
+        return Err(keep(format!("has {} KiB pinned in memory (VmPin)", status.pinned_kib)));
+    }
+    refuse_holders(pid, &space)?;
+    let kept = holders::of_ranges(pid, &request.ranges).map_err(|e| Refusal::from_io(pid, "smaps", e))?;
+    if let Some(kept) = kept {
+        return Err(keep(format!("has pages that must stay: {kept}")));
+    }
+    let counter = Counter::open(pid).map_err(|e| Refusal::from_io(pid, "pagemap", e))?;
+    let io = |e| Refusal::from_io(pid, "pagemap", e);
+    let resident_before_bytes = counter.resident_bytes(&request.ranges).map_err(io)?;
+    let rss_before_bytes = process::rss_bytes(pid);
+    let done = if has_swap() {
+        page_out(pid, request, &counter)?
+    } else if request.allow_risk {
+        directly(pid, request, &space, &counter)?
+    } else {
+        return Err(Refusal::NeedsRisk { pid, reason: why_direct() });
+    };
+    let mut applied =
+        Applied { resident_before_bytes, rss_before_bytes, rss_after_bytes: process::rss_bytes(pid), ..done };
+    applied.watch_faults(pid, request.watch);
+    Ok(applied)
+}
+
+fn keep(pid: i32, what: String) -> Refusal {
+    Refusal::Unsafe { pid, what, advice: "its zero pages cannot be given back from outside" }
+}
+
+/// Refuses where somebody else may hold the process's pages.
+fn refuse_holders(pid: i32, space: &AddressSpace) -> Result<(), Refusal> {
+    match holders::of_process(pid, space).map_err(|e| Refusal::from_io(pid, "descriptors", e))? {
+        Some(holder) => Err(keep(pid, format!("has {holder}, which may write to its pages"))),
+        None => Ok(()),
+    }
+}
+
+/// Whether there is swap to page out to.
+fn has_swap() -> bool {
+    std::fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
+}
+
+/// Why no safe way is open on this machine.
+fn why_direct() -> String {
+    let is_one = |path| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "1");
+    let merging = is_one("/sys/kernel/mm/ksm/run") && is_one("/sys/kernel/mm/ksm/use_zero_pages");
+    let ksm = if merging {
+        "; the kernel's same-page merging gives zero pages back by itself to programs that ask for it with \
+         prctl(PR_SET_MEMORY_MERGE)"
+    } else {
+        ""
+    };
+    format!(
+        "without swap its zero pages are given back by madvise inside it, and a write could be lost if \
+         strandline were killed during one of those calls{ksm}"
+    )
+}
+
+/// The runs of resident all-zero pages in `range`, as far as they can be read.
+fn zero_runs(counter: &Counter, memory: &dyn Memory, range: Range<u64>) -> std::io::Result<Vec<Range<u64>>> {
+    let page = host::page_bytes();
+    let mut buffer = vec![0; 64 * page as usize];
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    counter.each_run(&[range], &mut |run| {
+        let mut at = run.start;
+        while at < run.end {
+            let wanted = buffer.len().min((run.end - at) as usize);
+            let got = memory.read_some(at, &mut buffer[..wanted]);
+            for bytes in buffer[..got].chunks_exact(page as usize) {
+                if bytes.iter().all(|&byte| byte == 0) {
+                    match runs.last_mut().filter(|last| last.end == at) {
+                        Some(last) => last.end = at + page,
+                        None => runs.push(at..at + page),
+                    }
+                }
+                at += page;
+            }
+            if got < wanted {
+                // The rest cannot be read: it stays.
+                break;
+            }
+        }
+    })?;
+    Ok(runs)
+}
+
+/// The pieces of `ranges` in which work is done, at most [`MOST_CALL_BYTES`] long.
+fn pieces(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
+    let page = host::page_bytes();
+    ranges.iter().flat_map(move |range| {
+        let (start, end) = (range.start.next_multiple_of(page), range.end & !(page - 1));
+        (start..end)
+            .step_by(MOST_CALL_BYTES as usize)
+            .map(move |at| at..at.saturating_add(MOST_CALL_BYTES).min(end))
+    })
+}
+
+/// Asks the kernel to page the zero pages out. Nothing can be lost: what is written meanwhile is kept.
+fn page_out(pid: i32, request: &ZeroRequest, counter: &Counter) -> Result<Applied, Refusal> {
+    let failed = |e| Refusal::from_io(pid, "paging out", e);
+    let process = sys::open(pid).map_err(failed)?;
+    let memory = ProcessMemory(pid);
+    let mut applied = Applied::default();
+    for piece in pieces(&request.ranges) {
+        let runs = zero_runs(counter, &memory, piece).map_err(failed)?;
+        let before = counter.resident_bytes(&runs).map_err(failed)?;
+        let began = Instant::now();
+        for some in runs.chunks(strandline_sys::memory::MOST_RANGES) {
+            sys::advise(&process, some, MADV_PAGEOUT).map_err(failed)?;
+        }
+        applied.call_seconds += began.elapsed().as_secs_f64();
+        let after = counter.resident_bytes(&runs).map_err(failed)?;
+        applied.actual_bytes += before.saturating_sub(after);
+    }
+    Ok(applied)
+}
+
+/// Where the injected calls find their instructions.
+struct Code {
+    trampoline: u64,
+    gadget: u64,
+}
+
+fn code(pid: i32, space: &AddressSpace) -> Result<Code, Refusal> {
+    let memory = ProcessMemory(pid);
+    // Code of files only, which nobody is rewriting; the C library first.
+    let mut mappings: Vec<_> =
+        space.mappings().iter().filter(|m| m.permissions.execute && m.has_file()).collect();
+    mappings.sort_by_key(|m| !m.name.contains("/libc"));
+    let ranges: Vec<_> = mappings.iter().map(|m| m.start..m.end).collect();
+    let find = |pattern: &[u8]| {
+        malloc_code::find(&memory, &ranges, pattern).ok_or_else(|| malloc_trim::no_trampoline(pid))
+    };
+    Ok(Code { trampoline: find(&inject::TRAMPOLINE)?, gadget: find(&SYSCALL_RETURN)? })
+}
+
+/// The direct way: stretch after stretch, all threads stopped in each.
+fn directly(
+    pid: i32,
+    request: &ZeroRequest,
+    space: &AddressSpace,
+    counter: &Counter,
+) -> Result<Applied, Refusal> {
+    let code = code(pid, space)?;
+    let mut work =
+        Work { pid, code, counter, applied: Applied::default(), todo: pieces(&request.ranges).peekable() };
+    while work.todo.peek().is_some() {
+        match work.one_stretch(request.wait) {
+            Ok(()) => std::thread::sleep(REST),
+            // What was given back stays given back: that is the result.
+            Err(refusal) if work.applied.stops > 0 && !refusal.touched() => break,
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Ok(work.applied)
+}
+
+struct Work<'a, I: Iterator<Item = Range<u64>>> {
+    pid: i32,
+    code: Code,
+    counter: &'a Counter,
+    applied: Applied,
+    todo: std::iter::Peekable<I>,
+}
+
+impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
+    /// Tries for `wait` to begin a stretch, and works through it.
+    fn one_stretch(&mut self, wait: Duration) -> Result<(), Refusal> {
+        let (pid, deadline) = (self.pid, Instant::now() + wait);
+        loop {
+            precheck::check(pid)?;
+            let space = process::address_space(pid).map_err(|e| Refusal::from_io(pid, "maps", e))?;
+            // A ring or a device may have been opened since the last stretch.
+            refuse_holders(pid, &space)?;
+            let stretch = tracee::on_own_thread(|| self.stretch(&space)).unwrap_or_else(|| {
+                let source = std::io::Error::other("no thread to trace from");
+                Err(Refusal::Io { pid, what: "tracing".into(), source })
+            });
+            match stretch? {
+                None => return Ok(()),
+                Some(detail) if Instant::now() >= deadline => {
+                    let (seconds, detail) = (wait.as_secs_f64(), detail.into());
+                    return Err(Refusal::NoSafeThread { pid, seconds, detail });
+                }
+                Some(_) => std::thread::sleep(REST),
+            }
+        }
+    }
+
+    /// Stops all threads and works until the time is over or nothing is left. Returns why it could
+    /// not begin, where it could not; then trying again may help.
+    fn stretch(&mut self, space: &AddressSpace) -> Result<Option<&'static str>, Refusal> {
+        let pid = self.pid;
+        let mut threads = match stop_all::stop_all(pid, STOP_LIMIT) {
+            Ok(threads) => threads,
+            Err(NotStopped::Gone) => return Err(Refusal::Gone { pid }),
+            Err(NotStopped::GroupStop) => return Err(Refusal::Stopped { pid }),
+            Err(NotStopped::Late) => return Ok(Some("a thread is in an uninterruptible sleep")),
+            Err(NotStopped::Io(error)) => return Err(Refusal::from_io(pid, "a thread", error)),
+        };
+        let Some(index) = threads.iter().position(|tracee| is_fit(tracee, space)) else {
+            return Ok(Some("no thread has room for a call on its own stack"));
+        };
+        let runner = threads.swap_remove(index);
+        let (tid, since) = (runner.tid, runner.since);
+        let first = Call {
+            function: self.code.gadget,
+            rax: HARMLESS,
+            arguments: [0; 3],
+            trampoline: self.code.trampoline,
+        };
+        let refused = |e| malloc_trim::refusal(pid, tid, e);
+        let mut injected = inject::begin(runner, &first).map_err(refused)?;
+        if let Err(error) = self.calls(&mut injected, since + STOP_LIMIT) {
+            return Err(malloc_trim::leave(pid, tid, injected, error));
+        }
+        self.applied.call_seconds += injected.began.elapsed().as_secs_f64();
+        injected.finish(malloc_trim::CALL_LIMIT).map_err(refused)?;
+        drop(threads);
+        let held = since.elapsed().as_secs_f64();
+        self.applied.stopped_seconds = self.applied.stopped_seconds.max(held);
+        self.applied.stops += 1;
+        Ok(None)
+    }
+
+    /// Gives pieces back one after the other until `until`, and leaves the thread at the entry of its
+    /// rt_sigreturn.
+    fn calls(&mut self, injected: &mut Injected, until: Instant) -> Result<(), CallError> {
+        let limit = Instant::now() + malloc_trim::CALL_LIMIT;
+        let memory = ProcessMemory(self.pid);
+        // At the entry of the first, harmless call.
+        let entry = injected.next_system_call(limit)?;
+        if entry.orig_rax != HARMLESS {
+            return Err(CallError::Lost(std::io::Error::other("another system call than the injected one")));
+        }
+        let mut is_at_entry = true;
+        while Instant::now() < until {
+            let Some(piece) = self.todo.next() else { break };
+            for run in zero_runs(self.counter, &memory, piece).map_err(CallError::Lost)? {
+                if !is_at_entry {
+                    // Back to the instruction, again with the harmless number.
+                    let mut again = entry;
+                    again.rip = self.code.gadget;
+                    again.rax = HARMLESS;
+                    again.orig_rax = u64::MAX;
+                    injected.set_registers(&again).map_err(CallError::Lost)?;
+                    injected.next_system_call(limit)?;
+                }
+                let mut armed = entry;
+                armed.orig_rax = MADVISE;
+                (armed.rdi, armed.rsi, armed.rdx) = (run.start, run.end - run.start, MADV_DONTNEED);
+                injected.set_registers(&armed).map_err(CallError::Lost)?;
+                // The one moment in which our death could cost a write: until this returns.
+                let exit = injected.next_system_call(limit)?;
+                is_at_entry = false;
+                if exit.rax == 0 {
+                    let left = self.counter.resident_bytes(std::slice::from_ref(&run));
+                    let gone = (run.end - run.start).saturating_sub(left.map_err(CallError::Lost)?);
+                    self.applied.actual_bytes += gone;
+                }
+            }
+        }
+        injected.run(limit)
+    }
+}
+
+/// Whether the stopped thread can run a system call for us. All others are stopped, and a system call
+/// takes no lock of the program, so what it was doing does not matter.
+fn is_fit(tracee: &Tracee, space: &AddressSpace) -> bool {
+    let memory = ProcessMemory(tracee.pid);
+    let Ok(status) = process::status(tracee.pid, tracee.tid) else { return false };
+    let needed = malloc_trim::FRAME_BYTES + inject::xstate_bytes();
+    tracee.registers.cs == quiet::CS_64_BIT
+        && status.seccomp == 0
+        && !status.has_shadow_stack
+        && stack::room_bytes(&memory, space, &tracee.registers).is_some_and(|room| room >= needed)
+        && !stack::is_in_sequence(&memory, tracee.tid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_whole_pages_and_small() {
+        let ranges = [0x1001..0x3fff, 0x10_0000..0x10_0000 + 5 * MOST_CALL_BYTES / 2];
+        let pieces: Vec<_> = pieces(&ranges).collect();
+        assert_eq!(pieces[0], 0x2000..0x3000);
+        assert_eq!(pieces[1], 0x10_0000..0x10_0000 + MOST_CALL_BYTES);
+        assert_eq!(pieces.len(), 4);
+        assert_eq!(pieces[3].end, ranges[1].end);
+    }
+
+    #[test]
+    fn zero_runs_leave_out_written_pages() {
+        let page = host::page_bytes() as usize;
+        // Written, then zeroed: resident pages, of which the third holds a byte.
+        let mut bytes = vec![1_u8; 9 * page];
+        bytes.fill(0);
+        let start = (bytes.as_ptr() as u64).next_multiple_of(page as u64);
+        let third = start as usize - bytes.as_ptr() as usize + 2 * page;
+        bytes[third + 17] = 1;
+        let pid = std::process::id() as i32;
+        let counter = Counter::open(pid).unwrap();
+        let range = start..start + 8 * page as u64;
+        let runs = zero_runs(&counter, &ProcessMemory(pid), range).unwrap();
+        let page = page as u64;
+        assert_eq!(runs, [start..start + 2 * page, start + 3 * page..start + 8 * page]);
+        assert_eq!(bytes[third + 17], 1);
+    }
 }

@@ -1,0 +1,49 @@
+//! What a remedy that was applied did and cost.
+
+use std::time::{Duration, Instant};
+
+use super::process;
+
+/// How long the target's minor faults are counted afterwards, where nothing else is asked.
+pub const WATCH: Duration = Duration::from_secs(2);
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Applied {
+    /// Resident anonymous bytes of the ranges asked for that are gone, counted in the page tables
+    /// right before and right after. Threads that were not stopped may have touched pages meanwhile.
+    pub actual_bytes: u64,
+    /// The ranges' resident anonymous bytes before.
+    pub resident_before_bytes: u64,
+    /// The process's RSS some time before the stop.
+    pub rss_before_bytes: Option<u64>,
+    /// And after it.
+    pub rss_after_bytes: Option<u64>,
+    /// How long the call took inside the process (several: together), our stops included.
+    pub call_seconds: f64,
+    /// How long a thread was kept from its own work: the longest time at one stretch.
+    pub stopped_seconds: f64,
+    /// How many stretches there were.
+    pub stops: u64,
+    /// Minor faults of the process in `minor_faults_seconds` afterwards.
+    pub minor_faults_after: Option<u64>,
+    /// Over how long they were counted.
+    pub minor_faults_seconds: f64,
+}
+
+impl Applied {
+    /// Counts the minor faults of `pid` over `watch`, blocking as long; not at all where it is zero.
+    pub(crate) fn watch_faults(&mut self, pid: i32, watch: Duration) {
+        if watch.is_zero() {
+            return;
+        }
+        let began = Instant::now();
+        let Ok(first) = process::stat(pid) else { return };
+        std::thread::sleep(watch);
+        let Ok(last) = process::stat(pid) else { return };
+        if first.started == last.started {
+            self.minor_faults_after = Some(last.minor_faults.saturating_sub(first.minor_faults));
+            self.minor_faults_seconds = began.elapsed().as_secs_f64();
+        }
+    }
+}

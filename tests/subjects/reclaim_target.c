@@ -1,0 +1,243 @@
+/* Processes in awkward states, for the tests of `reclaim`. The first argument says which:
+ *
+ *   loop N          N threads (the main one among them; 1: it is alone) allocate and free all the
+ *                   time; prints "lock ADDRESS" for each arena where N > 1; ends at SIGTERM with
+ *                   status 0 if all its blocks kept their contents
+ *   seccomp         under a filter that allows everything
+ *   tiny            its first thread sleeps uninterruptibly (vfork), the second has a tiny stack
+ *   coroutine       its only thread runs on memory from malloc
+ *   alternate       its only thread is in a signal handler on an alternate stack
+ *   wait CALL       waits in CALL; prints "EINTR" when a SIGUSR1 handler ended it, "done" when CALL
+ *                   came to its own end (read-restart: the handler asks for a restart)
+ *   zero MIB        has MIB of written zeros, into which threads count; ends at the end of standard
+ *                   input with status 0 if no count was lost
+ *   abort           has a damaged heap, which malloc_trim notices
+ *
+ * All print "ready" first.  cc -O1 -pthread reclaim_target.c -o reclaim_target */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+static atomic_int stopping, running;
+static atomic_long bad;
+static void *arena;
+
+static void on_term(int signal) { (void)signal; stopping = 1; }
+static void on_usr1(int signal) { (void)signal; }
+
+/* Without malloc: one of the heaps is damaged by now. */
+static void ready(void) {
+    fflush(stdout);
+    if (write(1, "ready\n", 6) != 6) _exit(3);
+}
+
+static void *churn(void *argument) {
+    enum { SLOTS = 32 };
+    unsigned char *slot[SLOTS] = {0};
+    size_t length[SLOTS];
+    uint64_t state = (uintptr_t)argument + 1;
+    void *block = malloc(2000);
+    if (argument) arena = *(void **)((uintptr_t)block & ~(uintptr_t)0x3ffffff);
+    free(block);
+    running++;
+    while (!stopping) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        unsigned i = (unsigned)(state >> 33) % SLOTS;
+        if (slot[i]) {
+            if (slot[i][0] != i || slot[i][length[i] - 1] != i) bad++;
+            free(slot[i]);
+            slot[i] = NULL;
+        } else {
+            length[i] = 1 + (state >> 40) % 5000;
+            slot[i] = malloc(length[i]);
+            slot[i][0] = slot[i][length[i] - 1] = (unsigned char)i;
+        }
+    }
+    return NULL;
+}
+
+static int loop(int threads) {
+    struct sigaction action = {.sa_handler = on_term};
+    sigaction(SIGTERM, &action, NULL);
+    pthread_t others[64];
+    for (int i = 1; i < threads; i++) pthread_create(&others[i], NULL, churn, (void *)(uintptr_t)i);
+    while (running < threads - 1) usleep(1000);
+    /* glibc 2.26 to 2.41: the mutex is an arena's first word, the next arena stands at 0x870. */
+    for (void *a = arena, *next = NULL; a && next != arena; a = next) {
+        printf("lock %lx\n", (unsigned long)a);
+        next = *(void **)((char *)a + 0x870);
+    }
+    ready();
+    churn(NULL);
+    for (int i = 1; i < threads; i++) pthread_join(others[i], NULL);
+    return bad != 0;
+}
+
+static int filtered(void) {
+    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {1, &allow};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 3;
+    ready();
+    pause();
+    return 0;
+}
+
+static void *sleeper(void *argument) {
+    (void)argument;
+    running++;
+    pause();
+    return NULL;
+}
+
+static int tiny(void) {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 16384);
+    pthread_t thread;
+    if (pthread_create(&thread, &attributes, sleeper, NULL)) return 3;
+    while (running < 1) usleep(1000);
+    ready();
+    pid_t child = vfork();
+    if (child == 0) {
+        /* The parent waits until we are gone; we go with it. */
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;) sleep(1000);
+    }
+    return 0;
+}
+
+static ucontext_t home, away;
+static void on_coroutine(void) { ready(); for (;;) pause(); }
+static int coroutine(void) {
+    getcontext(&away);
+    away.uc_stack.ss_sp = malloc(1 << 20);
+    away.uc_stack.ss_size = 1 << 20;
+    away.uc_link = &home;
+    makecontext(&away, on_coroutine, 0);
+    swapcontext(&home, &away);
+    return 0;
+}
+
+static void on_alternate(int signal) { (void)signal; ready(); for (;;) pause(); }
+static int alternate(void) {
+    stack_t stack = {.ss_sp = malloc(1 << 20), .ss_size = 1 << 20};
+    sigaltstack(&stack, NULL);
+    struct sigaction action = {.sa_handler = on_alternate, .sa_flags = SA_ONSTACK};
+    sigaction(SIGUSR2, &action, NULL);
+    raise(SIGUSR2);
+    return 0;
+}
+
+static int wait_in(const char *call) {
+    struct sigaction action = {.sa_handler = on_usr1};
+    if (strcmp(call, "read-restart") == 0) action.sa_flags = SA_RESTART;
+    sigaction(SIGUSR1, &action, NULL);
+    sigset_t none, usr1;
+    sigemptyset(&none);
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    char byte;
+    long got = -1;
+    ready();
+    if (strncmp(call, "read", 4) == 0) got = read(0, &byte, 1);
+    else if (strcmp(call, "pause") == 0) got = pause();
+    else if (strcmp(call, "nanosleep") == 0) got = nanosleep(&(struct timespec){30, 0}, NULL);
+    else if (strcmp(call, "poll") == 0) got = poll(&(struct pollfd){0, POLLIN, 0}, 1, 30000);
+    else if (strcmp(call, "epoll") == 0) {
+        int e = epoll_create1(0);
+        struct epoll_event event = {.events = EPOLLIN};
+        epoll_ctl(e, EPOLL_CTL_ADD, 0, &event);
+        got = epoll_wait(e, &event, 1, -1);
+    } else if (strcmp(call, "epoll_pwait") == 0) {
+        sigprocmask(SIG_BLOCK, &usr1, NULL);
+        int e = epoll_create1(0);
+        struct epoll_event event = {.events = EPOLLIN};
+        epoll_ctl(e, EPOLL_CTL_ADD, 0, &event);
+        got = epoll_pwait(e, &event, 1, -1, &none);
+    } else if (strcmp(call, "sigsuspend") == 0) {
+        sigprocmask(SIG_BLOCK, &usr1, NULL);
+        got = sigsuspend(&none);
+    }
+    printf("%s\n", got == -1 && errno == EINTR ? "EINTR" : "done");
+    return 0;
+}
+
+static unsigned char *zeros;
+static size_t zero_bytes;
+static long counted[4];
+static void *count(void *argument) {
+    long me = (long)(intptr_t)argument;
+    uint64_t state = (uint64_t)me;
+    running++;
+    while (!stopping) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        /* Each thread has its own word of a page: no count is lost by the program itself. */
+        uint64_t *word = (uint64_t *)(zeros + ((state >> 20) % (zero_bytes / 4096)) * 4096) + me;
+        ++*(volatile uint64_t *)word;
+        counted[me]++;
+        if (counted[me] % 64 == 0) usleep(100);
+    }
+    return NULL;
+}
+
+static int zero(size_t mib) {
+    zero_bytes = mib << 20;
+    zeros = mmap(NULL, zero_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(zeros, 1, zero_bytes);
+    memset(zeros, 0, zero_bytes);
+    pthread_t threads[4];
+    for (long i = 0; i < 4; i++) pthread_create(&threads[i], NULL, count, (void *)i);
+    while (running < 4) usleep(1000);
+    printf("range %lx %lx\n", (unsigned long)zeros, (unsigned long)(zeros + zero_bytes));
+    ready();
+    char byte;
+    while (read(0, &byte, 1) > 0) {}
+    stopping = 1;
+    long want = 0, have = 0;
+    for (int i = 0; i < 4; i++) { pthread_join(threads[i], NULL); want += counted[i]; }
+    for (size_t at = 0; at < zero_bytes; at += 4096)
+        for (int i = 0; i < 4; i++) have += (long)((uint64_t *)(zeros + at))[i];
+    if (want != have) fprintf(stderr, "counted %ld, found %ld\n", want, have);
+    return want != have;
+}
+
+static int damaged(void) {
+    char *volatile a = malloc(2000), *volatile b = malloc(2000), *volatile c = malloc(2000);
+    free(b);
+    for (int i = 0; i < 2000 + 40; i++) ((volatile char *)a)[i] = 0x41;
+    (void)c;
+    ready();
+    pause();
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) return 2;
+    const char *what = argv[1], *more = argc > 2 ? argv[2] : "1";
+    if (strcmp(what, "loop") == 0) return loop(atoi(more));
+    if (strcmp(what, "seccomp") == 0) return filtered();
+    if (strcmp(what, "tiny") == 0) return tiny();
+    if (strcmp(what, "coroutine") == 0) return coroutine();
+    if (strcmp(what, "alternate") == 0) return alternate();
+    if (strcmp(what, "wait") == 0) return wait_in(more);
+    if (strcmp(what, "zero") == 0) return zero((size_t)atoi(more));
+    if (strcmp(what, "abort") == 0) return damaged();
+    return 2;
+}
