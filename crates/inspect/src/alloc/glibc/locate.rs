@@ -304,8 +304,7 @@ fn parameters_at(
         && n_mmaps_max <= i32::MAX as u32
         && no_dyn <= 1
         && mmapped_mem <= max_mmapped
-        && mmapped_mem.is_multiple_of(4096)
-        && (n_mmaps == 0) == (mmapped_mem == 0);
+        && mmapped_mem_fits(n_mmaps, mmapped_mem, shape);
     if !counters_agree || !cache_settings_agree(&word, shape) {
         return None;
     }
@@ -330,6 +329,15 @@ fn parameters_at(
         sbrk_base,
         tcache_count: word(shape.tcache_bins + 16)?,
     })
+}
+
+/// Whether the bytes in mmapped chunks fit their number: whole pages, except that 2.43 forgets the 16
+/// bytes of a tail each time it resizes one.
+fn mmapped_mem_fits(n_mmaps: u32, mmapped_mem: u64, shape: &layout::Parameters) -> bool {
+    if shape.forgets_tails {
+        return mmapped_mem.is_multiple_of(layout::FENCEPOST_BYTES) && (n_mmaps == 0 || mmapped_mem >= 4096);
+    }
+    mmapped_mem.is_multiple_of(4096) && (n_mmaps == 0) == (mmapped_mem == 0)
 }
 
 /// Whether bins, largest cached size and count of the thread cache fit each other.
