@@ -313,7 +313,8 @@ fn spanned(owned: &Owned, walked: &Walked) -> u64 {
         }
         // malloc.c, sysmalloc: "Count foreign sbrk as system_mem"; what lies behind the last section
         // of a brk that was blocked is not the arena's.
-        walk::Shape::Brk | walk::Shape::Heap => bytes,
+        walk::Shape::Brk => bytes.saturating_sub(walked.counts.tail_foreign_bytes),
+        walk::Shape::Heap => bytes,
     }
 }
 
