@@ -4,4 +4,5 @@
 //! Nothing here looks at a process. Effort is measured in target memory read, never in time.
 
 mod adapter;
+mod damaged;
 mod sound;
