@@ -1,6 +1,7 @@
 //! Heaps in ruins: reading always ends, reads no more than it may, and what it claims still adds up.
 
 use proptest::prelude::*;
+use strandline_inspect::alloc::Reading;
 use strandline_synth::{Heap, Recipe, VERSIONS, fabricate};
 
 use crate::adapter::{Subject, mallinfo, total};
@@ -12,13 +13,23 @@ fn most_bytes(subject: &Subject) -> u64 {
     32 * subject.image_bytes() + (16 << 20)
 }
 
-fn check(heap: &Heap, threads: usize) {
-    let subject = Subject::of(heap);
+fn check(heap: &Heap, threads: usize) -> Vec<Reading> {
+    check_subject(&Subject::of(heap), threads)
+}
+
+/// Reads, and checks what holds for every heap.
+pub fn check_subject(subject: &Subject, threads: usize) -> Vec<Reading> {
     let readings = subject.read(threads);
-    let bound = most_bytes(&subject);
+    let bound = most_bytes(subject);
     assert!(subject.bytes_read() <= bound, "{} bytes read, {bound} allowed", subject.bytes_read());
     assert!(subject.calls() <= bound / 64, "{} reads of {bound} bytes", subject.calls());
-    let Some(reading) = readings.first() else { return };
+    for reading in &readings {
+        check_sums(subject, reading);
+    }
+    readings
+}
+
+fn check_sums(subject: &Subject, reading: &Reading) {
     let claimed: u64 = reading.claims.iter().map(|claim| total(&claim.sums)).sum();
     let ranges: Vec<_> = reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
     assert_eq!(claimed, subject.resident_bytes(&ranges));
@@ -40,8 +51,13 @@ proptest! {
         version in prop::sample::select(&VERSIONS[..]), seed: u64, words in 1..200usize, threads in 1..=4usize,
     ) {
         let mut heap = fabricate(&Recipe::from_seed(version, seed));
+        let was_right = is_read_right(&heap);
         heap.damage(seed, words);
-        check(&heap, threads);
+        let readings = check(&heap, threads);
+        if let Some(reading) = readings.first().filter(|_| was_right) {
+            let same = reading.allocator.mallinfo == Some(mallinfo(&heap));
+            prop_assert!(same || !reading.caveats.is_empty(), "{:?}", reading.allocator.mallinfo);
+        }
     }
 
     #[test]

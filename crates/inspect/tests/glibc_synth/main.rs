@@ -6,3 +6,4 @@
 mod adapter;
 mod damaged;
 mod sound;
+mod traps;
