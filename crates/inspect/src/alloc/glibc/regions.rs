@@ -25,7 +25,9 @@ fn chunk_bytes(context: &Context<'_>, address: u64) -> u64 {
 pub fn of_arenas(context: &Context<'_>, arenas: &[Arena], parameters: Option<&Parameters>) -> Vec<Owned> {
     let mut all = Vec::new();
     for (index, arena) in arenas.iter().enumerate() {
-        let top = Top { address: arena.top, bytes: chunk_bytes(context, arena.top) };
+        // A top of less than a chunk is damage; it still is a place that the walk can go on behind.
+        let bytes = chunk_bytes(context, arena.top).max(layout::FENCEPOST_BYTES);
+        let top = Top { address: arena.top, bytes };
         let regions =
             if arena.main { main(context, arena, top, parameters) } else { secondary(context, arena, top) };
         all.extend(regions.into_iter().map(|region| Owned { region, arena: index }));
