@@ -4,7 +4,7 @@ use super::locate::{Arena, Parameters};
 use super::walk::{Region, Shape, Top};
 use crate::alloc::Context;
 use crate::layout::glibc as layout;
-use crate::ledger::range::PAGE_BYTES;
+use crate::ledger::range::{MOST_BYTES, PAGE_BYTES};
 use crate::map::Mapping;
 
 /// A region and the arena (its index) that it belongs to.
@@ -44,18 +44,34 @@ pub fn of_arenas(context: &Context<'_>, arenas: &[Arena], parameters: Option<&Pa
 }
 
 fn secondary(context: &Context<'_>, arena: &Arena, top: Top) -> Vec<Region> {
-    let regions = arena.heaps.iter().map(|&(start, end, first)| Region {
-        start,
-        end,
-        first: Some(first),
-        shape: Shape::Heap,
-        main: false,
-        top: (start..end).contains(&top.address).then_some(top),
-        break_at_top: false,
-        trim_unit_bytes: PAGE_BYTES,
-        locked: is_locked(context, start),
-    });
-    regions.collect()
+    let region = |&(start, end, first): &(u64, u64, u64)| {
+        let end = anonymous_end(context, start, end)?;
+        Some(Region {
+            start,
+            end,
+            first: Some(first.min(end)),
+            shape: Shape::Heap,
+            main: false,
+            top: (start..end).contains(&top.address).then_some(top),
+            break_at_top: false,
+            trim_unit_bytes: PAGE_BYTES,
+            locked: is_locked(context, start),
+        })
+    };
+    arena.heaps.iter().filter_map(region).collect()
+}
+
+/// How far from `start` on, `end` at most, memory is private and anonymous without a gap: what a
+/// damaged heap_info says beyond is not malloc's. `None` where nothing is.
+fn anonymous_end(context: &Context<'_>, start: u64, end: u64) -> Option<u64> {
+    let mut upto = start;
+    while upto < end {
+        match context.space.find(upto).filter(|mapping| mapping.is_private_anonymous()) {
+            Some(mapping) => upto = mapping.end,
+            None => break,
+        }
+    }
+    (upto > start).then_some(upto.min(end))
 }
 
 fn is_locked(context: &Context<'_>, address: u64) -> bool {
