@@ -34,11 +34,18 @@ pub fn of_arenas(context: &Context<'_>, arenas: &[Arena], parameters: Option<&Pa
     }
     all.sort_by_key(|owned| owned.region.start);
     // Two arenas cannot own one byte: a damaged list that says so loses its later range.
-    let mut end = 0;
-    all.retain(|owned| {
-        let apart = owned.region.start >= end;
-        end = end.max(owned.region.end);
-        apart
+    // All together they get bits for so many pages: mappings can be of any size, and cost nothing.
+    let (mut end, mut rest) = (0, MOST_BYTES);
+    all.retain_mut(|Owned { region, .. }| {
+        if region.start < end {
+            return false;
+        }
+        region.end = region.end.min(region.start.saturating_add(rest));
+        region.top = region.top.filter(|top| top.address < region.end);
+        region.first = region.first.map(|first| first.min(region.end));
+        rest -= region.end - region.start;
+        end = region.end;
+        region.start < region.end
     });
     all
 }
