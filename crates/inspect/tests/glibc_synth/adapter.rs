@@ -139,6 +139,10 @@ impl Subject {
             assert_eq!(total(&claim.sums), resident, "{:#x}-{:#x}", claim.start, claim.end);
         }
         for &(from, to) in &reading.zero_runs {
+            assert!(
+                from.is_multiple_of(PAGE) && to.is_multiple_of(PAGE),
+                "{from:#x}-{to:#x}: no whole pages"
+            );
             let mut bytes = vec![1; (to - from) as usize];
             assert_eq!(self.image.read_some(from, &mut bytes), bytes.len(), "zeros that are not mapped");
             assert!(bytes.iter().all(|&byte| byte == 0), "{from:#x}-{to:#x} is not all zero");
