@@ -5,5 +5,6 @@
 
 mod adapter;
 mod damaged;
+mod large;
 mod sound;
 mod traps;
