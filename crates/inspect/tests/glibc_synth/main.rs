@@ -3,8 +3,13 @@
 //!
 //! Nothing here looks at a process. Effort is measured in target memory read, never in time.
 
+#[cfg(test)]
 mod adapter;
+#[cfg(test)]
 mod damaged;
+#[cfg(test)]
 mod large;
+#[cfg(test)]
 mod sound;
+#[cfg(test)]
 mod traps;

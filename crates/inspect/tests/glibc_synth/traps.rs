@@ -68,9 +68,7 @@ fn top_pointers_to_anywhere() {
     for arena in [sound.main_arena, SECONDARY + HEAP_INFO] {
         let top = word(&sound, arena + TOP);
         let heap = sound.recipe.places.heap;
-        for to in
-            [0, 8, 1 << 63, u64::MAX, u64::MAX & !15, heap, heap + 8, top - 8, top + 16, SECONDARY, arena]
-        {
+        for to in [0, 8, 1 << 63, u64::MAX, !15, heap, heap + 8, top - 8, top + 16, SECONDARY, arena] {
             let mut heap = sound.clone();
             heap.image.put_word(arena + TOP, to);
             assert!(!spring(&heap).is_empty(), "top of {arena:#x} at {to:#x}");
@@ -80,7 +78,7 @@ fn top_pointers_to_anywhere() {
 
 #[test]
 fn a_size_of_2_to_the_63_on_every_chunk() {
-    for size in [1 << 63, 1 << 63 | 1, u64::MAX, u64::MAX & !7, 0x21, 0x31, 0x40001, 0x10, 1, 0] {
+    for size in [1 << 63, 1 << 63 | 1, u64::MAX, !7, 0x21, 0x31, 0x40001, 0x10, 1, 0] {
         for pieces in [0, 3] {
             let mut heap = fabricate(&Recipe { mmapped_pieces: pieces, ..recipe() });
             for (start, end) in heaps(&heap) {
@@ -164,7 +162,7 @@ fn circles_of_arenas_and_heaps() {
 #[test]
 fn heaps_that_claim_what_is_not_theirs() {
     let sound = fabricate(&recipe());
-    for size in [0x1000, 1 << 20, 64 << 20, 1 << 63, u64::MAX & !4095] {
+    for size in [0x1000, 1 << 20, 64 << 20, 1 << 63, !4095] {
         let mut heap = sound.clone();
         heap.image.put_word(SECONDARY + 16, size);
         assert!(!spring(&heap).is_empty(), "heap of {size:#x}");
@@ -273,6 +271,33 @@ fn an_arena_in_a_giant_mapping() {
         subject.runs = mapped_runs(&subject.image);
         spring_subject(&subject);
     }
+}
+
+#[test]
+fn mmapped_chunks_side_by_side_between_pieces() {
+    // A thousand chunks of one page each stand where the mapping of the pieces goes on below them.
+    let recipe = Recipe { secondary_heaps: 0, mmapped: 0, mmapped_pieces: 2, ..recipe() };
+    let mut heap = fabricate(&recipe);
+    let count = 1000;
+    for (offset, word) in [(0, count | 65_536 << 32), (8, count)] {
+        heap.image.put_word(heap.parameters + N_MMAPS + offset, word);
+    }
+    for offset in [0, 8] {
+        heap.image.put_word(heap.parameters + MMAPPED_MEM + offset, count * PAGE);
+    }
+    let mut subject = Subject::of(&heap);
+    let pieces = heap.mappings.iter().find(|m| m.start > 0x7f5a_5000_0000 && m.name.is_empty()).unwrap();
+    let low = pieces.start - count * PAGE;
+    subject.maps = subject.maps.replace(&format!("{:x}-", pieces.start), &format!("{low:x}-"));
+    assert!(subject.image.map(low, (count * PAGE) as usize));
+    for page in (low..pieces.start).step_by(PAGE as usize) {
+        subject.image.put_word(page + 8, PAGE | 2);
+    }
+    subject.runs = mapped_runs(&subject.image);
+    assert_eq!(spring_subject(&subject), Vec::<String>::new());
+    let mallinfo = subject.read(1)[0].allocator.mallinfo.unwrap();
+    assert_eq!((mallinfo.hblks, mallinfo.hblkhd), (count, count * PAGE));
+    assert_eq!(mallinfo.fordblks, heap.expected.mallinfo.fordblks);
 }
 
 /// Writes 127 empty bins, the heart of a main_arena, at `arena`, with `next` as its ring.
