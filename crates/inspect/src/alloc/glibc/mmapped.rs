@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(chunk_bytes((0, 0x21001), 0x1000, 0x100_0000), None, "another flag");
         assert_eq!(chunk_bytes((7, 0x21002), 0x1000, 0x100_0000), None);
         assert_eq!(chunk_bytes((0, 0x21002), 0x1000, 0x1_0000), None, "longer than its mapping");
-        assert_eq!(chunk_bytes((0, u64::MAX & !5), 0x1000, u64::MAX), None);
+        assert_eq!(chunk_bytes((0, !5), 0x1000, u64::MAX), None);
         assert_eq!(chunk_bytes((0, 2), 0x1000, u64::MAX), None);
     }
 }
