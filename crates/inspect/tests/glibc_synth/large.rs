@@ -106,7 +106,7 @@ fn pages(every: u64) -> RangePages {
     for page in (BASE..BASE + BYTES).step_by(PAGE as usize) {
         let offset = (page - BASE) % ROUND;
         let in_free = (0x2000..0x1000 + FREE).contains(&offset) && page < BASE + BYTES / ROUND * ROUND;
-        if in_free && (offset / PAGE) % every != 0 {
+        if in_free && !(offset / PAGE).is_multiple_of(every) {
             continue;
         }
         match runs.last_mut() {
