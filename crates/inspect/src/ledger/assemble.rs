@@ -92,12 +92,16 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     for claim in inputs.readings.iter().flat_map(|reading| &reading.claims) {
         add_claim(&mut ledger.tally, &claim.sums);
     }
+    let none = Spans(Vec::new());
     let programs = program_files(inputs.spaces);
     for space in inputs.spaces {
         let mut tally = Tally::default();
         for run in inputs.residency.runs_in(space.mapping.start..space.mapping.end) {
             if run.anonymous && space.mapping.is_private_anonymous() {
-                split(&mut tally, run.start..run.end, &allocators, &program, &zeros);
+                split(&mut tally, run.start..run.end, [&allocators, &zeros, &program], Id::Anonymous);
+            } else if run.anonymous && space.mapping.has_file() {
+                // brk can start on the last page of a program's data; nothing else claims such pages.
+                split(&mut tally, run.start..run.end, [&allocators, &none, &none], Id::ProgramData);
             } else {
                 tally.add(mapping_row(inputs, space, run.anonymous, &programs), run.end - run.start);
             }
@@ -160,8 +164,9 @@ fn program_spans(inputs: &Inputs<'_>) -> Spans {
     Spans(spans)
 }
 
-/// Divides a resident run of private anonymous memory among allocators, zeros, program and nobody.
-fn split(tally: &mut Tally, run: Range<u64>, allocators: &Spans, program: &Spans, zeros: &Spans) {
+/// Divides a resident run among allocators, zeros and program, in this order of who explains a byte
+/// better; what nobody claims goes to `rest`.
+fn split(tally: &mut Tally, run: Range<u64>, [allocators, zeros, program]: [&Spans; 3], rest: Id) {
     let mut at = run.start;
     while at < run.end {
         let (allocator, allocator_until) = allocators.at(at);
@@ -173,7 +178,7 @@ fn split(tally: &mut Tally, run: Range<u64>, allocators: &Spans, program: &Spans
                 Holder::Row(id) => Some(id),
                 Holder::Claimed => None,
             });
-            tally.add(id.unwrap_or(Id::Anonymous), until - at);
+            tally.add(id.unwrap_or(rest), until - at);
         }
         at = until;
     }
@@ -215,8 +220,8 @@ fn mapping_row(
 ) -> Id {
     let mapping = &space.mapping;
     if anonymous {
-        // A page of a file that was copied on write; other anonymous pages are split before.
-        return if mapping.has_file() { Id::ProgramData } else { Id::Anonymous };
+        // Anonymous pages of shared mappings: none on any known kernel.
+        return Id::Anonymous;
     }
     if is_shared_memory(mapping, inputs.is_tmpfs) {
         return Id::Shmem;

@@ -13,8 +13,8 @@
 use super::lists::Links;
 use crate::layout::glibc as layout;
 
-/// A chunk and where its link leads, in 16-byte units from the arena's lowest byte, plus one; 0 as a
-/// link ends the list.
+/// A chunk and where its link leads, as numbers: the arena's ranges laid end to end, in 16-byte units,
+/// from one on; 0 as a link ends the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     at: u32,
@@ -24,24 +24,27 @@ pub struct Candidate {
 /// What a link must lead to in one arena.
 #[derive(Clone, Debug, Default)]
 pub struct Arena {
-    base: u64,
-    ranges: Vec<(u64, u64)>,
+    /// Start and end of each range, and the number of its first 16 bytes.
+    ranges: Vec<(u64, u64, u32)>,
     heads: Vec<u64>,
 }
 
-/// The largest span of an arena in which chunks have 32-bit numbers: 64 GiB.
-const MOST_SPAN_BYTES: u64 = (u32::MAX as u64 - 1) * 16;
-
 impl Arena {
-    /// An arena with these ranges (sorted) and these first chunks of its fastbins (0: empty).
-    /// Without members, or wider than 64 GiB, it has no candidates.
-    pub fn new(ranges: Vec<(u64, u64)>, heads: &[u64]) -> Self {
-        let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else { return Self::default() };
-        let base = first.0 & !15;
-        if last.1 - base > MOST_SPAN_BYTES {
-            return Self::default();
+    /// An arena with these ranges (sorted) and these first chunks of its fastbins (0: empty). Beyond
+    /// 64 GiB of ranges there are no candidates.
+    pub fn new(ranges: &[(u64, u64)], heads: &[u64]) -> Self {
+        let mut arena = Self { ranges: Vec::with_capacity(ranges.len()), heads: heads.to_vec() };
+        let mut number = 1u32;
+        for &(start, end) in ranges {
+            let start = start & !15;
+            arena.ranges.push((start, end, number));
+            let count = u32::try_from((end - start).div_ceil(16)).ok();
+            let Some(next) = count.and_then(|count| number.checked_add(count)) else {
+                return Self::default();
+            };
+            number = next;
         }
-        Self { base, heads: heads.to_vec(), ranges }
+        arena
     }
 
     /// Whether chunks of `bytes` may be in a fastbin now.
@@ -61,8 +64,8 @@ impl Arena {
             return Some(0);
         }
         let index = self.ranges.partition_point(|range| range.1 <= address);
-        let inside = self.ranges.get(index).is_some_and(|range| range.0 <= address);
-        (inside && address.is_multiple_of(16)).then(|| ((address - self.base) / 16) as u32 + 1)
+        let &(start, _, first) = self.ranges.get(index).filter(|range| range.0 <= address)?;
+        address.is_multiple_of(16).then(|| first + ((address - start) / 16) as u32)
     }
 
     /// The chunk at `address` with the link word `link` (its `fd`), if it may be a member.
@@ -74,7 +77,9 @@ impl Arena {
 
     /// The candidate's address.
     pub fn address(&self, candidate: Candidate) -> u64 {
-        self.base + (u64::from(candidate.at) - 1) * 16
+        let index = self.ranges.partition_point(|range| range.2 <= candidate.at);
+        let (start, _, first) = self.ranges.get(index.saturating_sub(1)).copied().unwrap_or_default();
+        start + u64::from(candidate.at.saturating_sub(first)) * 16
     }
 }
 
@@ -159,7 +164,7 @@ mod tests {
     const BASE: u64 = 0x5555_0000_0000;
 
     fn arena(heads: &[u64]) -> Arena {
-        Arena::new(vec![(BASE, BASE + 0x100_0000)], heads)
+        Arena::new(&[(0x1000, 0x1028), (BASE, BASE + 0x100_0000)], heads)
     }
 
     fn linked(arena: &Arena, chain: &[u64]) -> Vec<Candidate> {
@@ -193,6 +198,7 @@ mod tests {
         all.insert(51, impostor);
         let Verdict::Members { bits, broken } = judge(&arena, &[&all]) else { panic!("balanced") };
         assert_eq!(broken, 0);
+        assert_eq!(arena.address(all[0]), *chain.iter().min().unwrap());
         let members: Vec<usize> = (0..all.len()).filter(|&i| bits[i / 64] & (1 << (i % 64)) != 0).collect();
         assert_eq!(members.len(), 99);
         assert!(!members.contains(&51));
@@ -211,6 +217,6 @@ mod tests {
 
     #[test]
     fn an_arena_too_wide_for_numbers_has_no_candidates() {
-        assert!(!Arena::new(vec![(0x1000, 0x2000), (1 << 40, 2 << 40)], &[0x1000]).may_hold(32));
+        assert!(!Arena::new(&[(0x1000, 0x2000), (1 << 40, 2 << 40)], &[0x1000]).may_hold(32));
     }
 }

@@ -304,8 +304,8 @@ fn parameters_at(
         && n_mmaps_max <= i32::MAX as u32
         && no_dyn <= 1
         && mmapped_mem <= max_mmapped
-        && mmapped_mem.is_multiple_of(4096)
-        && (n_mmaps == 0) == (mmapped_mem == 0);
+        // Whole pages up to 2.42; in 2.43 each mremap of a chunk leaves 16 bytes behind.
+        && mmapped_mem.is_multiple_of(layout::ALIGNMENT);
     if !counters_agree || !cache_settings_agree(&word, shape) {
         return None;
     }

@@ -4,7 +4,7 @@ use super::locate::{Arena, Parameters};
 use super::walk::{Region, Shape, Top};
 use crate::alloc::Context;
 use crate::layout::glibc as layout;
-use crate::ledger::range::PAGE_BYTES;
+use crate::ledger::range::{PAGE_BYTES, page_up};
 use crate::map::Mapping;
 
 /// A region and the arena (its index) that it belongs to.
@@ -115,7 +115,9 @@ fn break_end(context: &Context<'_>, base: u64) -> Option<u64> {
     }
     for mapping in context.space.mappings() {
         let is_heap = mapping.name == "[heap]" && mapping.end > base;
-        if is_heap && (mapping.contains(base) || end == Some(mapping.start)) {
+        // The break may start on the last page of the program's data, which is another mapping.
+        let starts = mapping.contains(base) || mapping.start == page_up(base);
+        if is_heap && (starts || end == Some(mapping.start)) {
             end = Some(mapping.end);
         }
     }
