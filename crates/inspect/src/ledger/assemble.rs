@@ -22,8 +22,6 @@ const RED_ZONE_BYTES: u64 = 128;
 
 /// Everything that is known when the ledger is made.
 pub struct Inputs<'a> {
-    /// The process, for errors.
-    pub pid: i32,
     /// The kernel's view of each mapping.
     pub spaces: &'a [SmapsEntry],
     /// The resident pages.
@@ -34,8 +32,8 @@ pub struct Inputs<'a> {
     pub stacks: &'a [Stack],
     /// All-zero resident pages of unclaimed private anonymous memory: runs, in address order.
     pub zero_runs: &'a [(u64, u64)],
-    /// Whether a device number is that of a tmpfs.
-    pub is_tmpfs: &'a dyn Fn((u32, u32)) -> bool,
+    /// Whether a mapping's file pages are shared memory.
+    pub is_shared_memory: &'a dyn Fn(&Mapping) -> bool,
 }
 
 /// Who stands on a range, before zeros are looked at.
@@ -223,7 +221,7 @@ fn mapping_row(
         // Anonymous pages of shared mappings: none on any known kernel.
         return Id::Anonymous;
     }
-    if is_shared_memory(mapping, inputs.is_tmpfs) {
+    if (inputs.is_shared_memory)(mapping) {
         return Id::Shmem;
     }
     if !mapping.has_file() || mapping.name.starts_with("/dev/") {
@@ -231,13 +229,6 @@ fn mapping_row(
     }
     let is_program = programs.binary_search(&(mapping.device, mapping.inode)).is_ok();
     if is_program { Id::ProgramText } else { Id::File }
-}
-
-fn is_shared_memory(mapping: &Mapping, is_tmpfs: &dyn Fn((u32, u32)) -> bool) -> bool {
-    let name = &mapping.name;
-    ["/dev/zero", "/SYSV", "/memfd:", "/dev/shm/", "[anon_shmem:"].iter().any(|start| name.starts_with(start))
-        || (mapping.has_file() && is_tmpfs(mapping.device))
-        || (mapping.permissions.shared && !mapping.has_file() && name.is_empty())
 }
 
 /// The kernel counts pages given up with MADV_FREE by mapping, not by page: they are taken from what

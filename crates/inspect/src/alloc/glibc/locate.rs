@@ -10,6 +10,8 @@ use crate::memory::{Memory, half_word_at, word_at};
 
 /// The most arenas of a process that are followed; the default limit is eight a core.
 const MOST_ARENAS: usize = 65_536;
+/// No arena takes more than there is user address space: more is damage, and must not be added up.
+const MOST_SYSTEM_BYTES: u64 = 1 << 47;
 /// The most heaps of one arena that are followed: 64 GiB.
 const MOST_HEAPS: usize = 1024;
 /// Data read at once in the search.
@@ -70,10 +72,23 @@ pub struct Arena {
     pub noncontiguous: bool,
     /// The first chunk of each fastbin.
     pub fastbins: Vec<u64>,
-    /// First and last chunk of each bin that is not empty.
-    pub bins: Vec<(u64, u64)>,
+    /// The bins that are not empty.
+    pub bins: Vec<Bin>,
     /// Its heaps, newest first: start, end, first chunk. Empty for the main arena.
     pub heaps: Vec<(u64, u64, u64)>,
+}
+
+/// A bin that is not empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bin {
+    /// Its number: 1 is the unsorted bin, from 64 on are the large ones.
+    pub index: usize,
+    /// The address that stands for it in its list (`bin_at`).
+    pub address: u64,
+    /// Its first chunk (`fd`).
+    pub first: u64,
+    /// Its last chunk (`bk`).
+    pub last: u64,
 }
 
 /// Reads `ranges` in overlapping blocks and calls `visit` with each block's address and bytes, until
@@ -198,15 +213,16 @@ fn read_arena(
     let bins = (0..layout::BIN_PAIRS)
         .filter_map(|n| {
             let at = shape.bins + 16 * n;
-            let (fd, bk) = (word(at)?, word(at + 8)?);
-            (fd != address + at - 16).then_some((fd, bk))
+            let (first, last) = (word(at)?, word(at + 8)?);
+            let bin = Bin { index: n as usize + 1, address: address + at - 16, first, last };
+            (first != bin.address).then_some(bin)
         })
         .collect();
     let mut arena = Arena {
         address,
         main: is_main,
         top: word(shape.top)?,
-        system_mem: word(shape.system_mem())?,
+        system_mem: word(shape.system_mem())?.min(MOST_SYSTEM_BYTES),
         noncontiguous: half_word_at(&bytes, shape.flags() as usize)? & 2 != 0,
         fastbins,
         bins,

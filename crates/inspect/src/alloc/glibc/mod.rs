@@ -3,6 +3,7 @@
 //! `locate` finds the arenas, `regions` their address ranges, `tcache` and `lists` the free chunks
 //! that look in use, `walk` and `segments` go over every chunk, `mmapped` finds the large ones.
 
+pub mod bins;
 pub mod fastbins;
 pub mod lists;
 pub mod locate;
@@ -30,14 +31,25 @@ use crate::ledger::range::{PAGE_BYTES, RangePages};
 use crate::map::Mapping;
 
 /// Reads every glibc of the process: most have one, `dlmopen` makes more.
-pub fn read(context: &Context<'_>) -> Result<Vec<Reading>, OutOfOrder> {
+pub fn read(context: &Context<'_>) -> Result<(Vec<Reading>, Vec<Caveat>), OutOfOrder> {
     let mut readings: Vec<Reading> = Vec::new();
-    for object in objects::find(context) {
-        if let Some(reading) = read_one(context, &object, &readings)? {
+    let objects = objects::find(context);
+    for object in &objects {
+        if let Some(reading) = read_one(context, object, &readings)? {
             readings.push(reading);
         }
     }
-    Ok(readings)
+    let mapped = objects.iter().find(|object| object.is_libc);
+    let unread = mapped.filter(|_| readings.is_empty()).and_then(|object| unread_heap(context, object));
+    Ok((readings, unread.into_iter().collect()))
+}
+
+/// Says that a heap on brk holds memory though no arena was found that owns it.
+fn unread_heap(context: &Context<'_>, object: &Object) -> Option<Caveat> {
+    let heap = context.space.mappings().iter().find(|mapping| mapping.name == "[heap]")?;
+    let bytes: u64 = (context.resident)(heap.start, heap.end).iter().map(|run| run.1 - run.0).sum();
+    let text = format!("{}'s arenas were not found: damaged, or another allocator is in use", object.name);
+    (bytes > 0).then(|| Caveat::new("heap_not_found", format!("{:#x}", heap.start), Some(bytes), text))
 }
 
 fn read_one(
@@ -82,9 +94,13 @@ fn read_one(
         locks: arenas.iter().map(|arena| arena.address).collect(),
         heaps: owned.iter().map(|o| (o.region.start, o.region.end)).collect(),
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
+        damage: heap.damage(&walked, &reading),
     });
     Ok(Some(reading))
 }
+
+/// Caveats that make a call into the allocator unsafe.
+const DAMAGE: [&str; 4] = ["heap_damaged", "free_list_broken", "arena_sum_differs", "heap_unreadable"];
 
 /// What `malloc_trim(0)` gives back of a range, less the pages it brings in itself.
 fn trim_bytes(walked: &Walked) -> u64 {
@@ -137,6 +153,22 @@ impl Heap<'_> {
             }
         }
         all.into_iter().zip(&grounds).map(|(parts, ground)| parts.sum(ground)).collect()
+    }
+
+    /// The first place at which the heap is not as malloc leaves it.
+    fn damage(&self, walked: &[Walked], reading: &Reading) -> Option<u64> {
+        if let Some(address) = walked.iter().find_map(|walked| walked.counts.first_damage) {
+            return Some(address);
+        }
+        if reading.caveats.iter().any(|caveat| DAMAGE.contains(&caveat.code.as_str())) {
+            return Some(self.arenas.first().map_or(0, |arena| arena.address));
+        }
+        if !self.context.before_call {
+            return None;
+        }
+        let most = walked.iter().map(|walked| walked.counts.bin_chunks).sum::<u64>() + 1;
+        let mut cache = PageCache::new(self.context.memory);
+        self.arenas.iter().find_map(|arena| bins::first_damage(&mut cache, arena, self.pages, most))
     }
 
     fn grounds<'a>(&'a self, lists: &'a [Lists], fast: impl Fn(&Owned) -> Fast<'a>) -> Vec<Ground<'a>> {

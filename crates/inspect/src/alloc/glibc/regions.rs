@@ -147,15 +147,15 @@ fn piece_mappings<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region])
     };
     take(arena.top);
     let mut asked = 0;
-    for &(first, last) in &arena.bins {
-        take(first);
-        take(last);
-        let mut chunk = first;
+    for bin in &arena.bins {
+        take(bin.first);
+        take(bin.last);
+        let mut chunk = bin.first;
         while asked < MOST_CHUNKS_ASKED {
             asked += 1;
             // fd of a free chunk: the next one of its bin, or the bin itself in the arena.
             let Ok(next) = context.memory.read_word(chunk.saturating_add(16)) else { break };
-            if next == first || (arena.address..arena.address + 4096).contains(&next) {
+            if next == bin.first || (arena.address..arena.address + 4096).contains(&next) {
                 break;
             }
             take(next);
