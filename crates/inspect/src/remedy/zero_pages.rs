@@ -319,7 +319,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
                 }
             }
         }
-        injected.run(limit)
+        injected.run_to_return(limit)
     }
 }
 

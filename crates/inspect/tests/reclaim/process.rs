@@ -161,9 +161,8 @@ fn call_getpid(subject: &Subject, meanwhile: impl FnOnce() + Send) {
     tracee::on_own_thread(|| {
         let stopped = Tracee::stop(pid, pid, Duration::from_secs(5)).unwrap();
         let mut injected = inject::begin(stopped, &call).unwrap();
-        injected.run(Instant::now() + Duration::from_secs(5)).unwrap();
-        assert_eq!(injected.registers().unwrap().orig_rax, 15);
         meanwhile();
+        injected.run(Instant::now() + Duration::from_secs(5)).unwrap();
         injected.finish(Duration::from_secs(5)).unwrap();
     })
     .unwrap();
@@ -209,9 +208,8 @@ fn without_a_signal_the_interrupted_system_call_goes_on() {
 #[test]
 fn zero_pages_are_given_back_without_losing_a_write() {
     let subject = Subject::start("reclaim_target", &["zero", "64"]);
-    let (start, end) = subject.range.unwrap();
     let mut request = ZeroRequest {
-        ranges: vec![start..end],
+        ranges: subject.range.iter().map(|&(start, end)| start..end).collect(),
         allow_risk: false,
         wait: Duration::from_secs(30),
         watch: Duration::ZERO,
