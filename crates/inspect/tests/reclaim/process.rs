@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use strandline_inspect::remedy::Refusal;
-use strandline_inspect::remedy::inject::{self, Call};
+use strandline_inspect::remedy::inject::{self, Call, CallError};
 use strandline_inspect::remedy::tracee::{self, Tracee};
 use strandline_inspect::remedy::zero_pages::{self, ZeroRequest};
 use strandline_sys::signal;
@@ -13,6 +13,7 @@ use strandline_sys::signal;
 use crate::subject::Subject;
 
 const SIGUSR1: i32 = 10;
+const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 const SIGSTOP: i32 = 19;
 const SIGCONT: i32 = 18;
@@ -140,8 +141,8 @@ fn what_is_no_process_of_the_right_kind_is_refused() {
     child.wait().unwrap();
 }
 
-/// Has the only thread of a subject call getpid, with `meanwhile` done during the call.
-fn call_getpid(subject: &Subject, meanwhile: impl FnOnce() + Send) {
+/// A call of libc's getpid in a subject that has come to rest.
+fn getpid_call(subject: &Subject) -> Call {
     let libc = subject.libc();
     let pid = subject.pid();
     subject.settle(pid);
@@ -152,12 +153,17 @@ fn call_getpid(subject: &Subject, meanwhile: impl FnOnce() + Send) {
         let at = code[..got].windows(9).position(|window| window == inject::TRAMPOLINE);
         trampoline = trampoline.or(at.map(|at| range.start + at as u64));
     }
-    let call = Call {
+    Call {
         function: libc.symbol_address("getpid").unwrap(),
         rax: 0,
         arguments: [0; 3],
         trampoline: trampoline.unwrap(),
-    };
+    }
+}
+
+/// Has the only thread of a subject call getpid, with `meanwhile` done during the call.
+fn call_getpid(subject: &Subject, meanwhile: impl FnOnce() + Send) {
+    let (pid, call) = (subject.pid(), getpid_call(subject));
     tracee::on_own_thread(|| {
         let stopped = Tracee::stop(pid, pid, Duration::from_secs(5)).unwrap();
         let mut injected = inject::begin(stopped, &call).unwrap();
@@ -184,6 +190,36 @@ fn a_signal_during_the_call_ends_the_interrupted_system_call_as_ever() {
         let (output, status) = subject.finish();
         assert_eq!((output.trim(), status.code()), ("EINTR", Some(0)), "{call}");
     }
+}
+
+#[test]
+fn a_stop_signal_during_the_call_stops_the_process_after_it() {
+    for call in ["read", "nanosleep", "poll"] {
+        let subject = Subject::start("reclaim_target", &["wait", call]);
+        let pid = subject.pid();
+        call_getpid(&subject, || signal::send(pid, SIGSTOP).unwrap());
+        subject.assert_state(pid, 'T');
+        assert_eq!(subject.status_field(pid, "TracerPid:"), "0");
+        signal::send(pid, SIGCONT).unwrap();
+        let mut subject = subject;
+        subject.assert_untouched();
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(subject.child.try_wait().unwrap().is_none(), "{call} saw an end");
+    }
+}
+
+#[test]
+fn a_call_in_a_process_that_is_killed_meanwhile_ends_with_a_reason() {
+    let subject = Subject::start("reclaim_target", &["wait", "read"]);
+    let pid = subject.pid();
+    let call = getpid_call(&subject);
+    let error = tracee::on_own_thread(|| {
+        let stopped = Tracee::stop(pid, pid, Duration::from_secs(5)).unwrap();
+        let mut injected = inject::begin(stopped, &call).unwrap();
+        signal::send(pid, SIGKILL).unwrap();
+        injected.run(Instant::now() + Duration::from_secs(5)).unwrap_err()
+    });
+    assert!(matches!(error, Some(CallError::Died(_) | CallError::Lost(_))), "{error:?}");
 }
 
 #[test]
@@ -224,14 +260,14 @@ fn zero_pages_are_given_back_without_losing_a_write() {
         let applied = zero_pages::apply(subject.pid(), &request).unwrap();
         assert!(applied.actual_bytes <= applied.resident_before_bytes);
         if round == 0 && !has_swap {
-            // Threads count into some pages meanwhile; most are still zero.
+            // Threads write into some pages meanwhile; most are zero.
             assert!(applied.actual_bytes > 0, "{applied:?}");
             assert!(applied.stops > 0);
         }
         subject.assert_untouched();
     }
     let (_, status) = subject.finish();
-    assert_eq!(status.code(), Some(0), "a count was lost");
+    assert_eq!(status.code(), Some(0), "a word was lost");
 }
 
 #[test]
