@@ -242,6 +242,22 @@ fn without_a_signal_the_interrupted_system_call_goes_on() {
 }
 
 #[test]
+fn the_kernel_says_where_a_thread_keeps_its_restartable_sequence() {
+    // glibc 2.35 and later register one for every thread. Were this unknown, a thread in the middle
+    // of a sequence would be taken for one outside.
+    let subject = Subject::start("reclaim_target", &["wait", "pause"]);
+    let pid = subject.pid();
+    let area = tracee::on_own_thread(|| {
+        let _stopped = Tracee::stop(pid, pid, Duration::from_secs(5)).unwrap();
+        strandline_sys::rseq::area(pid)
+    });
+    let area = area.unwrap().unwrap().expect("registered");
+    let mut words = [0; 16];
+    assert_eq!(strandline_sys::memory::read(pid, area, &mut words).unwrap(), 16);
+    assert_eq!(words[8..], [0; 8], "no sequence is under way in a sleeping thread");
+}
+
+#[test]
 fn zero_pages_are_given_back_without_losing_a_write() {
     let subject = Subject::start("reclaim_target", &["zero", "64"]);
     let mut request = ZeroRequest {
