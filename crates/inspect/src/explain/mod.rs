@@ -4,6 +4,7 @@
 //! else is done before or after. The rows are checked against the kernel's own sum at every run.
 
 mod describe;
+mod files;
 mod freeze;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,6 +76,7 @@ pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
         residency: &frozen.residency,
         readings: &frozen.readings,
         stacks: &frozen.stacks,
+        bss: &files::bss(&process, &frozen.spaces),
         zero_runs: &zero_runs,
         is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared),
     })?;
