@@ -17,6 +17,7 @@ use crate::facts::Explanation;
 use crate::ledger::assemble::{self, Inputs};
 use crate::ledger::zeros;
 use crate::procfs::{Process, mounts};
+use crate::remedy::tracee::on_own_thread;
 use crate::target::admission;
 use crate::target::live::Opened;
 
@@ -67,7 +68,12 @@ pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
     let process = admission::admit(pid)?;
     let processors = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.unwrap_or_else(processors);
-    let mut frozen = freeze::freeze(&process, threads, options)?;
+    // A thread of its own is the tracer: with its end the kernel lets go of everything, of threads too
+    // that were in an uninterruptible sleep and could not be stopped and let go in order.
+    let frozen = on_own_thread(|| freeze::freeze(&process, threads, options));
+    let no_thread = || std::io::Error::other("no thread could be started for it");
+    let mut frozen =
+        frozen.ok_or_else(|| Error::Io { pid, what: "stopping".to_owned(), source: no_thread() })??;
     let mut zero_runs =
         if options.fold_zero_pages { find_zeros(&mut frozen, threads, options)? } else { Vec::new() };
     let shared = mounts_of(&process);

@@ -9,7 +9,7 @@ use crate::layout::glibc as layout;
 use crate::memory::{Memory, half_word_at, word_at};
 
 /// The most arenas of a process that are followed; the default limit is eight a core.
-const MOST_ARENAS: usize = 65_536;
+const MOST_ARENAS: usize = 16_384;
 /// No arena takes more than there is user address space: more is damage, and must not be added up.
 const MOST_SYSTEM_BYTES: u64 = 1 << 47;
 /// The most heaps of one arena that are followed: 64 GiB.
