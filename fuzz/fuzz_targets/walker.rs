@@ -107,13 +107,14 @@ fuzz_target!(|data: &[u8]| {
     let (space, _) = AddressSpace::parse(heap.maps().as_bytes());
     let fs_bases: Vec<u64> = heap.threads.iter().map(|thread| thread.fs_base).collect();
     let target = Target { image, bytes_read: AtomicU64::new(0) };
-    let readings = glibc::read(&Context {
+    let (readings, _) = glibc::read(&Context {
         memory: &target,
         space: &space,
         resident: &|from, to| cut(&runs, from, to),
         fs_bases: &fs_bases,
         start_brk: Some(heap.recipe.places.heap),
         is_locked: &|_| false,
+        before_call: false,
         threads: usize::from(threads % 2) + 1,
         progress: &|_| {},
     })

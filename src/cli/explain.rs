@@ -30,7 +30,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
 pub fn look(pid: i32, progress: bool) -> Result<Explanation> {
     let line = Progress::new(progress);
     let tell = |what: &str, done, total| line.tell(what, done, total);
-    let options = Options { fold_zero_pages: true, threads: None, progress: Some(&tell) };
+    let options = Options { progress: Some(&tell), ..Options::default() };
     Ok(explain(pid, &options)?)
 }
 

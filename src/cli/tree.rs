@@ -52,7 +52,7 @@ fn look(root: i32) -> Result<Tree> {
         if pid == own && pid != root {
             continue;
         }
-        let options = Options { fold_zero_pages: true, threads: None, progress: None };
+        let options = Options::default();
         match explain(pid, &options) {
             Ok(explanation) => members.push(Member { parent, depth, explanation }),
             Err(error) if pid == root => return Err(error.into()),

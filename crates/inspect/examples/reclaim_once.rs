@@ -1,5 +1,6 @@
 //! Has one process call malloc_trim once: `reclaim_once PID WAIT_SECONDS [LOCK_ADDRESS]…`, the
-//! addresses in hexadecimal. With `--thread TID` first, through that thread only.
+//! addresses in hexadecimal. With `--thread TID` first, through that thread only. `reclaim_once
+//! --zero PID WAIT_SECONDS START END` gives back all-zero pages instead, at the risk that has.
 
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use strandline_inspect::elf::Object;
 use strandline_inspect::map::AddressSpace;
 use strandline_inspect::remedy::Applied;
 use strandline_inspect::remedy::malloc_trim::{self, TrimRequest};
+use strandline_inspect::remedy::zero_pages::{self, ZeroRequest};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -30,6 +32,9 @@ fn run() -> Result<Applied, Failure> {
         thread = Some(arguments.get(1).ok_or("--thread needs a TID")?.parse()?);
         arguments.drain(..2);
     }
+    if arguments.first().is_some_and(|first| first == "--zero") {
+        return zero(&arguments[1..]);
+    }
     let pid: i32 = arguments.first().ok_or("usage: reclaim_once PID WAIT [LOCK]…")?.parse()?;
     let wait: f64 = arguments.get(1).ok_or("WAIT is missing")?.parse()?;
     let locks: Result<Vec<u64>, _> = arguments.iter().skip(2).map(|a| u64::from_str_radix(a, 16)).collect();
@@ -51,4 +56,15 @@ fn run() -> Result<Applied, Failure> {
         thread,
     };
     Ok(malloc_trim::apply(pid, &request)?)
+}
+
+fn zero(arguments: &[String]) -> Result<Applied, Failure> {
+    let [pid, wait, start, end] = arguments else { return Err("usage: --zero PID WAIT START END".into()) };
+    let request = ZeroRequest {
+        ranges: std::iter::once(u64::from_str_radix(start, 16)?..u64::from_str_radix(end, 16)?).collect(),
+        allow_risk: true,
+        wait: Duration::try_from_secs_f64(wait.parse()?)?,
+        watch: Duration::ZERO,
+    };
+    Ok(zero_pages::apply(pid.parse()?, &request)?)
 }

@@ -53,6 +53,12 @@ pub fn advise(process: &OwnedFd, ranges: &[Range<u64>], advice: i32) -> io::Resu
     Ok(crate::check(taken)? as u64)
 }
 
+/// Sends `signal` to the one thread `tid` of process `pid`.
+pub fn signal_thread(pid: i32, tid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: tgkill reads its integer arguments only.
+    crate::check(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) }).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,6 +25,8 @@ pub struct Context<'a> {
     pub start_brk: Option<u64>,
     /// Whether the mapping that starts at an address is locked in memory.
     pub is_locked: &'a dyn Fn(u64) -> bool,
+    /// Whether to check what trimming would follow beyond what the ledger needs, before a call.
+    pub before_call: bool,
     /// Threads to walk with.
     pub threads: usize,
     /// Hears of bytes of address space walked.
@@ -72,4 +74,7 @@ pub struct TrimPlan {
     pub heaps: Vec<(u64, u64)>,
     /// What it gives back.
     pub predicted_bytes: u64,
+    /// The first place at which the heap is damaged, or was caught in motion: then no call is safe.
+    /// Complete only where [`Context::before_call`] was set.
+    pub damage: Option<u64>,
 }

@@ -91,8 +91,8 @@ pub struct Parameters {
     pub tcache_bins: u64,
     /// Whether large bins follow the 64 small ones in a thread's cache (2.42 on).
     pub large_tcache: bool,
-    /// Whether `mmapped_mem` keeps 16 bytes of each chunk that was resized (2.43).
-    pub forgets_tails: bool,
+    /// Whether `mmapped_mem` drifts with each mremap (2.43).
+    pub mmapped_bytes_drift: bool,
 }
 
 /// Offsets that all shapes of `malloc_par` share.
@@ -119,7 +119,7 @@ pub const PARAMETERS: [Parameters; 4] = [
         mmapped_mem: 56,
         tcache_bins: 80,
         large_tcache: false,
-        forgets_tails: false,
+        mmapped_bytes_drift: false,
     },
     Parameters {
         releases: "2.35 to 2.41",
@@ -129,7 +129,7 @@ pub const PARAMETERS: [Parameters; 4] = [
         mmapped_mem: 80,
         tcache_bins: 104,
         large_tcache: false,
-        forgets_tails: false,
+        mmapped_bytes_drift: false,
     },
     Parameters {
         releases: "2.42",
@@ -139,7 +139,7 @@ pub const PARAMETERS: [Parameters; 4] = [
         mmapped_mem: 80,
         tcache_bins: 104,
         large_tcache: true,
-        forgets_tails: false,
+        mmapped_bytes_drift: false,
     },
     Parameters {
         releases: "2.43",
@@ -149,7 +149,7 @@ pub const PARAMETERS: [Parameters; 4] = [
         mmapped_mem: 88,
         tcache_bins: 112,
         large_tcache: true,
-        forgets_tails: true,
+        mmapped_bytes_drift: true,
     },
 ];
 

@@ -22,8 +22,6 @@ const RED_ZONE_BYTES: u64 = 128;
 
 /// Everything that is known when the ledger is made.
 pub struct Inputs<'a> {
-    /// The process, for errors.
-    pub pid: i32,
     /// The kernel's view of each mapping.
     pub spaces: &'a [SmapsEntry],
     /// The resident pages.
@@ -32,10 +30,12 @@ pub struct Inputs<'a> {
     pub readings: &'a [Reading],
     /// Thread stacks, in address order.
     pub stacks: &'a [Stack],
+    /// Where programs' bss lies, in address order.
+    pub bss: &'a [Range<u64>],
     /// All-zero resident pages of unclaimed private anonymous memory: runs, in address order.
     pub zero_runs: &'a [(u64, u64)],
-    /// Whether a device number is that of a tmpfs.
-    pub is_tmpfs: &'a dyn Fn((u32, u32)) -> bool,
+    /// Whether a mapping's file pages are shared memory.
+    pub is_shared_memory: &'a dyn Fn(&Mapping) -> bool,
 }
 
 /// Who stands on a range, before zeros are looked at.
@@ -92,12 +92,16 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     for claim in inputs.readings.iter().flat_map(|reading| &reading.claims) {
         add_claim(&mut ledger.tally, &claim.sums);
     }
+    let none = Spans(Vec::new());
     let programs = program_files(inputs.spaces);
     for space in inputs.spaces {
         let mut tally = Tally::default();
         for run in inputs.residency.runs_in(space.mapping.start..space.mapping.end) {
             if run.anonymous && space.mapping.is_private_anonymous() {
-                split(&mut tally, run.start..run.end, &allocators, &program, &zeros);
+                split(&mut tally, run.start..run.end, [&allocators, &zeros, &program], Id::Anonymous);
+            } else if run.anonymous && space.mapping.has_file() {
+                // brk can start on the last page of a program's data; nothing else claims such pages.
+                split(&mut tally, run.start..run.end, [&allocators, &none, &none], Id::ProgramData);
             } else {
                 tally.add(mapping_row(inputs, space, run.anonymous, &programs), run.end - run.start);
             }
@@ -140,14 +144,9 @@ fn program_spans(inputs: &Inputs<'_>) -> Spans {
         spans.push(Span { range: stack.low..used, holder: Holder::Row(Id::StackBelowSp) });
         spans.push(Span { range: used..stack.high, holder: Holder::Row(Id::ProgramStack) });
     }
-    for pair in inputs.spaces.windows(2) {
-        let [file, bss] = [&pair[0].mapping, &pair[1].mapping];
-        let follows =
-            file.end == bss.start && file.has_file() && file.permissions.write && !file.permissions.shared;
-        if follows && bss.is_private_anonymous() && bss.name.is_empty() {
-            spans.push(Span { range: bss.start..bss.end, holder: Holder::Row(Id::ProgramData) });
-        }
-    }
+    spans.extend(
+        inputs.bss.iter().map(|bss| Span { range: bss.clone(), holder: Holder::Row(Id::ProgramData) }),
+    );
     spans.retain(|span| !span.range.is_empty());
     spans.sort_by_key(|span| span.range.start);
     // A stack may have been carved out of a library's bss: the first to start keeps the bytes.
@@ -160,8 +159,9 @@ fn program_spans(inputs: &Inputs<'_>) -> Spans {
     Spans(spans)
 }
 
-/// Divides a resident run of private anonymous memory among allocators, zeros, program and nobody.
-fn split(tally: &mut Tally, run: Range<u64>, allocators: &Spans, program: &Spans, zeros: &Spans) {
+/// Divides a resident run among allocators, zeros and program, in this order of who explains a byte
+/// better; what nobody claims goes to `rest`.
+fn split(tally: &mut Tally, run: Range<u64>, [allocators, zeros, program]: [&Spans; 3], rest: Id) {
     let mut at = run.start;
     while at < run.end {
         let (allocator, allocator_until) = allocators.at(at);
@@ -173,7 +173,7 @@ fn split(tally: &mut Tally, run: Range<u64>, allocators: &Spans, program: &Spans
                 Holder::Row(id) => Some(id),
                 Holder::Claimed => None,
             });
-            tally.add(id.unwrap_or(Id::Anonymous), until - at);
+            tally.add(id.unwrap_or(rest), until - at);
         }
         at = until;
     }
@@ -215,10 +215,10 @@ fn mapping_row(
 ) -> Id {
     let mapping = &space.mapping;
     if anonymous {
-        // A page of a file that was copied on write; other anonymous pages are split before.
-        return if mapping.has_file() { Id::ProgramData } else { Id::Anonymous };
+        // Anonymous pages of shared mappings: none on any known kernel.
+        return Id::Anonymous;
     }
-    if is_shared_memory(mapping, inputs.is_tmpfs) {
+    if (inputs.is_shared_memory)(mapping) {
         return Id::Shmem;
     }
     if !mapping.has_file() || mapping.name.starts_with("/dev/") {
@@ -226,13 +226,6 @@ fn mapping_row(
     }
     let is_program = programs.binary_search(&(mapping.device, mapping.inode)).is_ok();
     if is_program { Id::ProgramText } else { Id::File }
-}
-
-fn is_shared_memory(mapping: &Mapping, is_tmpfs: &dyn Fn((u32, u32)) -> bool) -> bool {
-    let name = &mapping.name;
-    ["/dev/zero", "/SYSV", "/memfd:", "/dev/shm/", "[anon_shmem:"].iter().any(|start| name.starts_with(start))
-        || (mapping.has_file() && is_tmpfs(mapping.device))
-        || (mapping.permissions.shared && !mapping.has_file() && name.is_empty())
 }
 
 /// The kernel counts pages given up with MADV_FREE by mapping, not by page: they are taken from what

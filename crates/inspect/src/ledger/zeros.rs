@@ -23,13 +23,12 @@ pub struct Zeros {
     pub bytes_read: u64,
 }
 
-/// Looks through the page-aligned `runs` with `threads` threads. `between` is called often by the
-/// calling thread; `progress` hears of bytes done.
+/// Looks through the page-aligned `runs` with `threads` threads. `progress` hears of
+/// bytes done.
 pub fn find(
     memory: &dyn Memory,
     runs: &[(u64, u64)],
     threads: usize,
-    between: &dyn Fn(),
     progress: &(dyn Fn(u64) + Sync),
 ) -> Zeros {
     let pieces: Vec<(u64, u64)> = runs
@@ -66,9 +65,7 @@ pub fn find(
             });
         }
         let mut buffer = Vec::new();
-        while one(&mut buffer) {
-            between();
-        }
+        while one(&mut buffer) {}
     });
     let mut runs = found.into_inner().unwrap_or_default();
     runs.sort_unstable();

@@ -13,7 +13,8 @@ pub struct Applied {
     /// Resident anonymous bytes of the ranges asked for that are gone, counted in the page tables
     /// right before and right after. Threads that were not stopped may have touched pages meanwhile.
     pub actual_bytes: u64,
-    /// The ranges' resident anonymous bytes before.
+    /// The ranges' resident anonymous bytes before. Where work is done in several stretches, each part's
+    /// right before its turn.
     pub resident_before_bytes: u64,
     /// The process's RSS some time before the stop.
     pub rss_before_bytes: Option<u64>,

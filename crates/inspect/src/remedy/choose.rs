@@ -22,10 +22,10 @@ use crate::target::quiet;
 use crate::unwind::{End, Frame, Objects, Unwinder};
 
 /// How long a thread may take to stop. One in an uninterruptible sleep takes longer.
-const STOP_LIMIT: Duration = Duration::from_millis(50);
+const STOP_LIMIT: Duration = Duration::from_millis(100);
 /// How long the locks are watched with the thread stopped: at first, and at most. A holder that waits
 /// for a processor keeps its lock for as many time slices as there are threads before it.
-const SHORTEST_LOCK_WATCH: Duration = Duration::from_millis(5);
+const SHORTEST_LOCK_WATCH: Duration = Duration::from_millis(50);
 const LONGEST_LOCK_WATCH: Duration = Duration::from_millis(400);
 /// Between two looks at the locks: leaves the processor to their holders.
 const LOCK_LOOKS: Duration = Duration::from_micros(20);

@@ -2,9 +2,14 @@
 //!
 //! The call looks to the kernel like a signal handler's: below the thread's stack lies a whole
 //! signal frame, the function returns into libc's own rt_sigreturn, and the kernel puts everything
-//! back. Whoever injected it may die at any point; the thread finishes the call and goes on. Alive,
-//! we stop the thread at the entry of that rt_sigreturn, cancel it, and put the thread back into the
-//! very stop it was found in, so that not even a restarted system call shows.
+//! back. Whoever injected it may die at any point; the thread finishes the call and goes on.
+//!
+//! Alive, we are told of the end in one of two ways. Mostly a signal that the program ignores waits
+//! for the thread, blocked as all are during the call: the rt_sigreturn unblocks it, and the kernel
+//! stops the thread for us. An rt_sigreturn forgets how to go on with nanosleep, poll or a timed
+//! futex, though; a thread that is in one is stopped at every system call instead, and the
+//! rt_sigreturn is cancelled at its entry. Either way the thread ends in the very kind of stop it was
+//! found in, with its first registers, so that the kernel itself restarts what it would have.
 //!
 //! It decides nothing about which thread, or when: see `choose`.
 
@@ -14,6 +19,7 @@ use strandline_sys::ptrace::{self, Event, Registers};
 use strandline_sys::{memory, registers};
 
 use super::frame::{self, ExtendedState};
+use super::process;
 use super::tracee::{self, Tracee};
 
 /// Stack that a called function may use.
@@ -58,6 +64,11 @@ pub enum CallError {
     Lost(std::io::Error),
 }
 
+/// Signals that do nothing where they are not caught: URG, WINCH, CHLD.
+const HARMLESS_SIGNALS: [i32; 3] = [23, 28, 17];
+/// `-ERESTART_RESTARTBLOCK`: the thread's system call goes on from notes that rt_sigreturn drops.
+const RESTART_BLOCK: u64 = (-516_i64) as u64;
+
 /// A thread with a call under way: its frame is written and its registers are set.
 pub struct Injected {
     tracee: Tracee,
@@ -65,6 +76,10 @@ pub struct Injected {
     state: ExtendedState,
     frame_address: u64,
     trampoline: u64,
+    /// The signal that waits for the thread to announce the end of the call, if that way is taken.
+    announcement: Option<i32>,
+    /// Whether a signal of the program's own was delivered after the call already.
+    is_signalled: bool,
     /// When the call began.
     pub began: Instant,
 }
@@ -84,7 +99,8 @@ pub fn begin(mut tracee: Tracee, call: &Call) -> Result<Injected, CallError> {
         return Err(CallError::NotBegun(error));
     }
     let trampoline = call.trampoline;
-    Ok(Injected { tracee, mask, state, frame_address, trampoline, began: Instant::now() })
+    let (announcement, is_signalled, began) = (None, false, Instant::now());
+    Ok(Injected { tracee, mask, state, frame_address, trampoline, announcement, is_signalled, began })
 }
 
 /// Reads what is to be put back and writes the frame.
@@ -154,8 +170,18 @@ impl Injected {
             && registers.rsp == self.frame_address.wrapping_add(8)
     }
 
-    /// Runs the call to the entry of its rt_sigreturn. The thread stays stopped there.
+    /// Runs the call to its end. The thread stays stopped there.
     pub fn run(&mut self, deadline: Instant) -> Result<(), CallError> {
+        self.announcement = self.announce();
+        match self.announcement {
+            Some(signal) => self.run_to_announcement(signal, deadline),
+            None => self.run_to_return(deadline),
+        }
+    }
+
+    /// Runs to the entry of the rt_sigreturn, stopping at each system call. The only way for a thread
+    /// that stands at a system call of the injected code already.
+    pub fn run_to_return(&mut self, deadline: Instant) -> Result<(), CallError> {
         loop {
             let registers = self.next_system_call(deadline)?;
             if self.is_returning(&registers) {
@@ -164,10 +190,55 @@ impl Injected {
         }
     }
 
-    /// At the entry of the rt_sigreturn: puts everything back and lets the thread go, and returns
-    /// how long it was held in all. Where the kernel refuses a step the thread returns by itself.
+    /// Leaves a signal waiting that will announce the end of the call, where one is harmless here.
+    fn announce(&self) -> Option<i32> {
+        let (pid, tid, first) = (self.tracee.pid, self.tracee.tid, &self.tracee.registers);
+        if (first.orig_rax as i64) >= 0 && first.rax == RESTART_BLOCK {
+            return None;
+        }
+        let signals = process::signals(pid, tid).ok()?;
+        let waiting = signals.thread_pending | signals.process_pending;
+        // Not caught, else we might die and the handler run; and let through by the first mask.
+        let unfit = signals.caught | waiting | self.mask;
+        let signal = HARMLESS_SIGNALS.into_iter().find(|signal| unfit >> (signal - 1) & 1 == 0)?;
+        strandline_sys::process::signal_thread(pid, tid, signal).ok()?;
+        Some(signal)
+    }
+
+    /// Runs to the stop that `announcement` brings about once the rt_sigreturn has put all back.
+    fn run_to_announcement(&mut self, announcement: i32, deadline: Instant) -> Result<(), CallError> {
+        let tid = self.tracee.tid;
+        let returned = frame::restarting(&self.tracee.registers);
+        let mut signal = 0;
+        loop {
+            ptrace::resume(tid, signal).map_err(CallError::Lost)?;
+            signal = 0;
+            match tracee::next_event(tid, deadline).map_err(CallError::Lost)? {
+                Some(Event::Signal(number)) if number == announcement => return Ok(()),
+                Some(Event::Signal(number)) => {
+                    signal = number;
+                    let now = ptrace::registers(tid).map_err(CallError::Lost)?;
+                    if (now.rip, now.rsp) == (returned.rip, returned.rsp) {
+                        // It came during the call and is delivered after it: to the program's own
+                        // state, so that the kernel ends or restarts its system call as ever.
+                        ptrace::set_registers(tid, &self.tracee.registers).map_err(CallError::Lost)?;
+                        self.is_signalled = true;
+                    }
+                }
+                Some(event @ Event::Exited { .. }) => return Err(CallError::Died(event)),
+                Some(Event::Stopped | Event::GroupStop(_) | Event::Syscall | Event::Other(_)) => {}
+                None => return Err(CallError::Late),
+            }
+        }
+    }
+
+    /// At the end of the call: puts everything back and lets the thread go, and returns how long it
+    /// was held in all. Where the kernel refuses a step the thread goes on by itself.
     pub fn finish(mut self, limit: Duration) -> Result<Duration, CallError> {
         let tid = self.tracee.tid;
+        if self.announcement.is_some() {
+            return self.resume_program();
+        }
         self.put_back().map_err(CallError::Lost)?;
         // The thread is whole again from here on. But an interrupted system call now restarts even
         // if a handler runs first that should end it with EINTR. So it is brought back into the kind
@@ -176,19 +247,26 @@ impl Injected {
         let brought = ptrace::interrupt(tid).and_then(|()| ptrace::resume(tid, 0));
         brought.map_err(CallError::Lost)?;
         match tracee::next_event(tid, deadline).map_err(CallError::Lost)? {
-            Some(Event::Stopped) => {
-                ptrace::set_registers(tid, &self.tracee.registers).map_err(CallError::Lost)?;
-                let held = self.tracee.since.elapsed();
-                self.tracee.hold(true);
-                self.tracee.let_go();
-                Ok(held)
-            }
+            Some(Event::Stopped) => self.resume_program(),
             // A group stop, or a signal about to be delivered: everything is in place already.
             Some(Event::Signal(signal)) => self.leave(signal),
             Some(Event::GroupStop(_) | Event::Syscall | Event::Other(_)) => self.leave(0),
             Some(event @ Event::Exited { .. }) => Err(CallError::Died(event)),
             None => Err(CallError::Late),
         }
+    }
+
+    /// In the kind of stop the thread was found in: sets its first registers, unless a handler runs
+    /// by now, and lets it go.
+    fn resume_program(mut self) -> Result<Duration, CallError> {
+        let held = self.tracee.since.elapsed();
+        if self.is_signalled {
+            return self.leave(0);
+        }
+        ptrace::set_registers(self.tracee.tid, &self.tracee.registers).map_err(CallError::Lost)?;
+        self.tracee.hold(true);
+        self.tracee.let_go();
+        Ok(held)
     }
 
     fn leave(self, signal: i32) -> Result<Duration, CallError> {

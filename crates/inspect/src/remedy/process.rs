@@ -22,6 +22,8 @@ pub struct Signals {
     pub process_pending: u64,
     /// Blocked by this thread.
     pub blocked: u64,
+    /// Caught by a handler of the process.
+    pub caught: u64,
 }
 
 /// What a remedy asks of /proc/PID/status.
@@ -76,6 +78,7 @@ fn parse_status(text: &str) -> Status {
             "VmPin" => status.pinned_kib = number(),
             "SigPnd" => status.signals.thread_pending = mask(),
             "ShdPnd" => status.signals.process_pending = mask(),
+            "SigCgt" => status.signals.caught = mask(),
             "SigBlk" => status.signals.blocked = mask(),
             _ => {}
         }

@@ -43,7 +43,7 @@ pub const REMEDIES: [&str; 2] = ["malloc_trim", "zero_pages"];
 pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
     let remedy = options.remedy.unwrap_or(REMEDIES[0]);
     let look_options = Options { progress: options.progress, ..Options::default() };
-    let before = look(pid, &look_options)?;
+    let before = look_before(pid, remedy, options)?;
     let mut answer = Reclamation {
         remedy: remedy.to_owned(),
         dry_run: options.dry_run,
@@ -82,6 +82,30 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
     Ok(answer)
 }
 
+/// How often a heap that makes no sense is looked at again: a moment later, malloc caught in motion
+/// does.
+const MOST_LOOKS: u32 = 5;
+
+/// The look before a remedy.
+fn look_before(pid: i32, remedy: &str, options: &ReclaimOptions<'_>) -> Result<Look> {
+    let is_call = remedy == "malloc_trim" && !options.dry_run;
+    let look_options = Options { progress: options.progress, before_call: is_call, ..Options::default() };
+    let mut seen = look(pid, &look_options)?;
+    for _ in 1..MOST_LOOKS {
+        if !is_call || damage(&seen).is_none() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        seen = look(pid, &look_options)?;
+    }
+    Ok(seen)
+}
+
+/// Where a heap is damaged.
+fn damage(look: &Look) -> Option<u64> {
+    look.readings.iter().filter_map(|reading| reading.trim.as_ref()).find_map(|trim| trim.damage)
+}
+
 /// Marks `answer` as refused for `reason`.
 pub(super) fn refuse(answer: &mut Reclamation, reason: impl Into<String>) {
     answer.outcome = Outcome::Refused;
@@ -108,6 +132,16 @@ fn trim(pid: i32, before: &Look, options: &ReclaimOptions<'_>, answer: &mut Recl
         return false;
     }
     if options.dry_run {
+        return false;
+    }
+    if let Some(address) = damage(before) {
+        refuse(
+            answer,
+            format!(
+                "its heap makes no sense at {address:#x}, in {MOST_LOOKS} looks: malloc_trim could abort it or never \
+                 end; nothing was touched. Look for the overflow (valgrind, -fsanitize=address)"
+            ),
+        );
         return false;
     }
     let mut done = Totals::default();

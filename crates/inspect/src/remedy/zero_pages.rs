@@ -66,8 +66,6 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
         return Err(keep(format!("has pages that must stay: {kept}")));
     }
     let counter = Counter::open(pid).map_err(|e| Refusal::from_io(pid, "pagemap", e))?;
-    let io = |e| Refusal::from_io(pid, "pagemap", e);
-    let resident_before_bytes = counter.resident_bytes(&request.ranges).map_err(io)?;
     let rss_before_bytes = process::rss_bytes(pid);
     let done = if has_swap() {
         page_out(pid, request, &counter)?
@@ -76,8 +74,7 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     } else {
         return Err(Refusal::NeedsRisk { pid, reason: why_direct() });
     };
-    let mut applied =
-        Applied { resident_before_bytes, rss_before_bytes, rss_after_bytes: process::rss_bytes(pid), ..done };
+    let mut applied = Applied { rss_before_bytes, rss_after_bytes: process::rss_bytes(pid), ..done };
     applied.watch_faults(pid, request.watch);
     Ok(applied)
 }
@@ -161,6 +158,8 @@ fn page_out(pid: i32, request: &ZeroRequest, counter: &Counter) -> Result<Applie
     let memory = ProcessMemory(pid);
     let mut applied = Applied::default();
     for piece in pieces(&request.ranges) {
+        let resident = counter.resident_bytes(std::slice::from_ref(&piece)).map_err(failed)?;
+        applied.resident_before_bytes += resident;
         let runs = zero_runs(counter, &memory, piece).map_err(failed)?;
         let before = counter.resident_bytes(&runs).map_err(failed)?;
         let began = Instant::now();
@@ -295,6 +294,9 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         let mut is_at_entry = true;
         while Instant::now() < until {
             let Some(piece) = self.todo.next() else { break };
+            // Counted piece by piece: between two stretches the program may touch pages again.
+            let resident = self.counter.resident_bytes(std::slice::from_ref(&piece));
+            self.applied.resident_before_bytes += resident.map_err(CallError::Lost)?;
             for run in zero_runs(self.counter, &memory, piece).map_err(CallError::Lost)? {
                 if !is_at_entry {
                     // Back to the instruction, again with the harmless number.
@@ -319,7 +321,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
                 }
             }
         }
-        injected.run(limit)
+        injected.run_to_return(limit)
     }
 }
 

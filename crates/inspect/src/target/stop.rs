@@ -4,7 +4,8 @@
 //! of them run on by itself. A signal that was on its way to a thread is delivered when it is let go;
 //! a process that was stopped by SIGSTOP stays stopped. A thread in an uninterruptible sleep cannot
 //! be stopped; it cannot run its program either before it meets the stop that waits for it, so it is
-//! left out, and said.
+//! left out, and said. The kernel lets it pass as soon as the tracing thread ends: so stop a process on
+//! a thread of its own, and end that thread with the look.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -143,13 +144,8 @@ impl Stopped {
             }
             let _ = ptrace::detach(thread.tid, thread.signal);
         }
-        for tid in std::mem::take(&mut self.asleep) {
-            // Where it woke meanwhile it stands in its stop; else the kernel lets it pass when
-            // strandline ends, or `settle` meets it.
-            if matches!(ptrace::wait(tid, false), Ok(Some(_))) {
-                let _ = ptrace::detach(tid, 0);
-            }
-        }
+        // A thread that was asleep meets its stop when it wakes; the end of the tracing thread frees it.
+        self.asleep.clear();
     }
 }
 

@@ -112,10 +112,11 @@ impl Subject {
             fs_bases: &self.fs_bases,
             start_brk: self.start_brk,
             is_locked: &|_| false,
+            before_call: true,
             threads,
             progress: &|_| {},
         };
-        let readings = glibc::read(&context).expect("claims follow each other");
+        let (readings, _) = glibc::read(&context).expect("claims follow each other");
         for reading in &readings {
             self.check_claims(reading, &space);
         }

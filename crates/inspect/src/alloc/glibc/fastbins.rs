@@ -13,8 +13,8 @@
 use super::lists::Links;
 use crate::layout::glibc as layout;
 
-/// A chunk and where its link leads, in 16-byte units of the arena's ranges laid end to end, plus
-/// one; 0 as a link ends the list.
+/// A chunk and where its link leads, as numbers: the arena's ranges laid end to end, in 16-byte units,
+/// from one on; 0 as a link ends the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     at: u32,
@@ -24,37 +24,27 @@ pub struct Candidate {
 /// What a link must lead to in one arena.
 #[derive(Clone, Debug, Default)]
 pub struct Arena {
-    ranges: Vec<Numbered>,
+    /// Start and end of each range, and the number of its first 16 bytes.
+    ranges: Vec<(u64, u64, u32)>,
     heads: Vec<u64>,
 }
 
-/// A range and the bytes of those before it. Ranges are numbered without what lies between them:
-/// from brk to the mmapped pieces of a main arena are tens of TiB.
-#[derive(Clone, Copy, Debug)]
-struct Numbered {
-    start: u64,
-    end: u64,
-    before_bytes: u64,
-}
-
-/// The most bytes of an arena in which chunks have 32-bit numbers: 64 GiB.
-const MOST_BYTES: u64 = (u32::MAX as u64 - 1) * 16;
-
 impl Arena {
-    /// An arena with these ranges (sorted) and these first chunks of its fastbins (0: empty).
-    /// Without members, or with more than 64 GiB, it has no candidates.
-    pub fn new(ranges: Vec<(u64, u64)>, heads: &[u64]) -> Self {
-        let mut before_bytes = 0u64;
-        let mut numbered = Vec::with_capacity(ranges.len());
-        for (start, end) in ranges {
+    /// An arena with these ranges (sorted) and these first chunks of its fastbins (0: empty). Beyond
+    /// 64 GiB of ranges there are no candidates.
+    pub fn new(ranges: &[(u64, u64)], heads: &[u64]) -> Self {
+        let mut arena = Self { ranges: Vec::with_capacity(ranges.len()), heads: heads.to_vec() };
+        let mut number = 1u32;
+        for &(start, end) in ranges {
             let start = start & !15;
-            numbered.push(Numbered { start, end, before_bytes });
-            before_bytes = before_bytes.saturating_add(end.saturating_sub(start).next_multiple_of(16));
+            arena.ranges.push((start, end, number));
+            let count = u32::try_from((end - start).div_ceil(16)).ok();
+            let Some(next) = count.and_then(|count| number.checked_add(count)) else {
+                return Self::default();
+            };
+            number = next;
         }
-        if numbered.is_empty() || before_bytes > MOST_BYTES {
-            return Self::default();
-        }
-        Self { heads: heads.to_vec(), ranges: numbered }
+        arena
     }
 
     /// Whether chunks of `bytes` may be in a fastbin now.
@@ -73,10 +63,9 @@ impl Arena {
         if address == 0 {
             return Some(0);
         }
-        let index = self.ranges.partition_point(|range| range.end <= address);
-        let range = self.ranges.get(index).filter(|range| range.start <= address)?;
-        let offset = range.before_bytes + (address - range.start);
-        address.is_multiple_of(16).then_some((offset / 16) as u32 + 1)
+        let index = self.ranges.partition_point(|range| range.1 <= address);
+        let &(start, _, first) = self.ranges.get(index).filter(|range| range.0 <= address)?;
+        address.is_multiple_of(16).then(|| first + ((address - start) / 16) as u32)
     }
 
     /// The chunk at `address` with the link word `link` (its `fd`), if it may be a member.
@@ -88,10 +77,9 @@ impl Arena {
 
     /// The candidate's address.
     pub fn address(&self, candidate: Candidate) -> u64 {
-        let offset = u64::from(candidate.at).saturating_sub(1) * 16;
-        let index = self.ranges.partition_point(|range| range.before_bytes <= offset);
-        let range = index.checked_sub(1).and_then(|before| self.ranges.get(before));
-        range.map_or(0, |range| range.start + (offset - range.before_bytes))
+        let index = self.ranges.partition_point(|range| range.2 <= candidate.at);
+        let (start, _, first) = self.ranges.get(index.saturating_sub(1)).copied().unwrap_or_default();
+        start + u64::from(candidate.at.saturating_sub(first)) * 16
     }
 }
 
@@ -176,7 +164,7 @@ mod tests {
     const BASE: u64 = 0x5555_0000_0000;
 
     fn arena(heads: &[u64]) -> Arena {
-        Arena::new(vec![(BASE, BASE + 0x100_0000)], heads)
+        Arena::new(&[(0x1000, 0x1028), (BASE, BASE + 0x100_0000)], heads)
     }
 
     fn linked(arena: &Arena, chain: &[u64]) -> Vec<Candidate> {
@@ -210,6 +198,7 @@ mod tests {
         all.insert(51, impostor);
         let Verdict::Members { bits, broken } = judge(&arena, &[&all]) else { panic!("balanced") };
         assert_eq!(broken, 0);
+        assert_eq!(arena.address(all[0]), *chain.iter().min().unwrap());
         let members: Vec<usize> = (0..all.len()).filter(|&i| bits[i / 64] & (1 << (i % 64)) != 0).collect();
         assert_eq!(members.len(), 99);
         assert!(!members.contains(&51));
@@ -227,14 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_far_apart_are_numbered_and_too_many_bytes_are_not() {
-        let (low, high) = (0x5555_0000_0000, 0x7f00_0000_0000);
-        let far = Arena::new(vec![(low, low + 0x1008), (high, high + 0x1000)], &[low]);
-        for address in [low, low + 0x1000, high, high + 0xff0] {
-            let candidate = far.candidate(address, 0, Links::Plain).unwrap();
-            assert_eq!(far.address(candidate), address);
-        }
-        assert!(far.candidate(low + 0x1010, 0, Links::Plain).is_none());
-        assert!(!Arena::new(vec![(1 << 40, 2 << 40)], &[1 << 40]).may_hold(32));
+    fn an_arena_too_wide_for_numbers_has_no_candidates() {
+        assert!(!Arena::new(&[(0x1000, 0x2000), (1 << 40, 2 << 40)], &[0x1000]).may_hold(32));
     }
 }

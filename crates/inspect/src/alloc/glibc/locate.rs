@@ -9,7 +9,9 @@ use crate::layout::glibc as layout;
 use crate::memory::{Memory, half_word_at, word_at};
 
 /// The most arenas of a process that are followed; the default limit is eight a core.
-const MOST_ARENAS: usize = 65_536;
+const MOST_ARENAS: usize = 16_384;
+/// No arena takes more than there is user address space: more is damage, and must not be added up.
+const MOST_SYSTEM_BYTES: u64 = 1 << 47;
 /// Steps along rings that the search for `main_arena` may take: data full of false ones costs no more.
 const MOST_RING_STEPS: usize = 4 * MOST_ARENAS;
 /// The most heaps of one arena that are followed: 64 GiB.
@@ -41,6 +43,8 @@ pub struct Parameters {
     pub top_pad: u64,
     /// Requests from this size on get a mapping of their own.
     pub mmap_threshold: u64,
+    /// Up to this many arenas are made without asking for the number of processors.
+    pub arena_test: u64,
     /// The most arenas; 0 for the default.
     pub arena_max: u64,
     /// Huge page size under `glibc.malloc.hugetlb=1`, else 0.
@@ -72,10 +76,23 @@ pub struct Arena {
     pub noncontiguous: bool,
     /// The first chunk of each fastbin.
     pub fastbins: Vec<u64>,
-    /// First and last chunk of each bin that is not empty.
-    pub bins: Vec<(u64, u64)>,
+    /// The bins that are not empty.
+    pub bins: Vec<Bin>,
     /// Its heaps, newest first: start, end, first chunk. Empty for the main arena.
     pub heaps: Vec<(u64, u64, u64)>,
+}
+
+/// A bin that is not empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bin {
+    /// Its number: 1 is the unsorted bin, from 64 on are the large ones.
+    pub index: usize,
+    /// The address that stands for it in its list (`bin_at`).
+    pub address: u64,
+    /// Its first chunk (`fd`).
+    pub first: u64,
+    /// Its last chunk (`bk`).
+    pub last: u64,
 }
 
 /// Reads `ranges` in overlapping blocks and calls `visit` with each block's address and bytes, until
@@ -210,15 +227,16 @@ fn read_arena(
     let bins = (0..layout::BIN_PAIRS)
         .filter_map(|n| {
             let at = shape.bins + 16 * n;
-            let (fd, bk) = (word(at)?, word(at + 8)?);
-            (fd != address + at - 16).then_some((fd, bk))
+            let (first, last) = (word(at)?, word(at + 8)?);
+            let bin = Bin { index: n as usize + 1, address: address + at - 16, first, last };
+            (first != bin.address).then_some(bin)
         })
         .collect();
     let mut arena = Arena {
         address,
         main: is_main,
         top: word(shape.top)?,
-        system_mem: word(shape.system_mem())?,
+        system_mem: word(shape.system_mem())?.min(MOST_SYSTEM_BYTES),
         noncontiguous: half_word_at(&bytes, shape.flags() as usize)? & 2 != 0,
         fastbins,
         bins,
@@ -282,6 +300,8 @@ pub fn parameters(
                     0
                 };
                 score += if [7, 16].contains(&found.tcache_count) { 1 << 41 } else { 0 };
+                // Tells 2.43 from 2.42 eight bytes on, where arena_max would stand for arena_test.
+                score += if found.arena_test == 8 { 1 << 41 } else { 0 };
                 if best.as_ref().is_none_or(|(high, _)| score > *high) {
                     best = Some((score, found));
                 }
@@ -316,7 +336,8 @@ fn parameters_at(
         && n_mmaps_max <= i32::MAX as u32
         && no_dyn <= 1
         && mmapped_mem <= max_mmapped
-        && mmapped_mem_fits(n_mmaps, mmapped_mem, shape);
+        // Whole pages up to 2.42; in 2.43 each mremap of a chunk leaves 16 bytes behind.
+        && mmapped_mem.is_multiple_of(layout::ALIGNMENT);
     if !counters_agree || !cache_settings_agree(&word, shape) {
         return None;
     }
@@ -333,6 +354,7 @@ fn parameters_at(
         trim_threshold: word(layout::parameters::TRIM_THRESHOLD)?,
         top_pad: word(layout::parameters::TOP_PAD)?,
         mmap_threshold: word(layout::parameters::MMAP_THRESHOLD)?,
+        arena_test,
         arena_max,
         thp_pagesize,
         hp_pagesize,
@@ -341,15 +363,6 @@ fn parameters_at(
         sbrk_base,
         tcache_count: word(shape.tcache_bins + 16)?,
     })
-}
-
-/// Whether the bytes in mmapped chunks fit their number: whole pages, except that 2.43 forgets the 16
-/// bytes of a tail each time it resizes one.
-fn mmapped_mem_fits(n_mmaps: u32, mmapped_mem: u64, shape: &layout::Parameters) -> bool {
-    if shape.forgets_tails {
-        return mmapped_mem.is_multiple_of(layout::FENCEPOST_BYTES) && (n_mmaps == 0 || mmapped_mem >= 4096);
-    }
-    mmapped_mem.is_multiple_of(4096) && (n_mmaps == 0) == (mmapped_mem == 0)
 }
 
 /// Whether bins, largest cached size and count of the thread cache fit each other.

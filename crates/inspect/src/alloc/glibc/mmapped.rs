@@ -1,13 +1,14 @@
 //! Chunks that are mappings of their own: large blocks, given to the kernel as soon as freed.
 //!
-//! Nothing lists them. Each starts a page with the words (0, size | IS_MMAPPED), also where memalign
-//! moved the block itself (the header at the mapping's start stays). malloc's own counters say how
+//! Nothing lists them. Each mapping starts with the words (0, size | IS_MMAPPED). Where memalign moved
+//! the block, that first header stays, and a second one with the distance to the mapping's start is
+//! the one that malloc goes by: after a realloc only it is true. malloc's own counters say how
 //! many there are and how many bytes they span: the search ends when both are met, and a difference
 //! is a caveat.
 
 use crate::layout::glibc as layout;
 use crate::ledger::range::PAGE_BYTES;
-use crate::memory::Memory;
+use crate::memory::{Memory, word_at};
 
 /// The length of the mapping that starts at `page` with the words `pair`, if it is a chunk's;
 /// `limit` is where it must have ended.
@@ -26,6 +27,47 @@ pub fn chunk_bytes(pair: (u64, u64), page: u64, limit: u64) -> Option<u64> {
         .then_some(bytes)
 }
 
+/// Pages behind a mapping's start on whose end a block aligned to more than a page is looked for.
+const MOST_ALIGNED_PAGES: u64 = 16;
+
+/// The length of the mapping that starts at `page`, by the header that memalign wrote behind its
+/// start, if there is one.
+fn aligned_chunk_bytes(memory: &dyn Memory, page: u64, limit: u64) -> Option<u64> {
+    let mut bytes = [0; PAGE_BYTES as usize];
+    memory.read(page, &mut bytes).ok()?;
+    let at = |offset: u64| Some((word_at(&bytes, offset as usize)?, word_at(&bytes, offset as usize + 8)?));
+    let within =
+        (16..PAGE_BYTES).step_by(16).find_map(|offset| aligned_end(offset, at(offset)?, page, limit));
+    let beyond = || {
+        let last_words = (2..=MOST_ALIGNED_PAGES)
+            .map(|pages| pages * PAGE_BYTES - 16)
+            .take_while(|offset| page + offset < limit);
+        let offsets: Vec<u64> = last_words.collect();
+        let places: Vec<u64> = offsets.iter().map(|offset| page + offset).collect();
+        let pairs = memory.read_pairs(&places);
+        offsets.iter().zip(pairs).find_map(|(&offset, pair)| aligned_end(offset, pair?, page, limit))
+    };
+    within.or_else(beyond)
+}
+
+/// The mapping's length, if `pair` is the header of a block moved by `offset`.
+fn aligned_end(offset: u64, pair: (u64, u64), page: u64, limit: u64) -> Option<u64> {
+    let (distance, head) = pair;
+    if distance & !1 != offset || head & layout::SIZE_BITS != layout::IS_MMAPPED {
+        return None;
+    }
+    let bytes = offset.checked_add(head & !layout::SIZE_BITS)?;
+    let whole = bytes.checked_next_multiple_of(PAGE_BYTES)?;
+    let missing = whole - bytes;
+    ((missing == 0 || missing == layout::FENCEPOST_BYTES) && whole <= limit.checked_sub(page)?)
+        .then_some(whole)
+}
+
+/// Whether a mapping of a chunk may start with `pair`, whatever its length is by now.
+fn may_start(pair: (u64, u64)) -> bool {
+    pair.0 <= 1 && pair.1 & layout::SIZE_BITS == layout::IS_MMAPPED && pair.1 >= PAGE_BYTES - 16
+}
+
 /// Pages whose first words are asked for at once.
 const BATCH: usize = 512;
 
@@ -40,9 +82,9 @@ pub struct Found {
     pub pages_read: u64,
 }
 
-/// Looks through `places` (a mapping piece's end, and its resident runs) for the `count` chunks of
-/// `bytes` bytes that malloc says there are.
-pub fn find(memory: &dyn Memory, places: &[(u64, Vec<(u64, u64)>)], count: u64, bytes: u64) -> Found {
+/// Looks through `places` (a mapping piece's end, and its resident runs) for the `count` chunks that
+/// malloc says there are, and their `bytes` where those can be trusted.
+pub fn find(memory: &dyn Memory, places: &[(u64, Vec<(u64, u64)>)], count: u64, bytes: Option<u64>) -> Found {
     let mut found = Found::default();
     for (limit, runs) in places {
         let mut next = 0;
@@ -50,16 +92,17 @@ pub fn find(memory: &dyn Memory, places: &[(u64, Vec<(u64, u64)>)], count: u64, 
             let mut page = from.max(next);
             let mut batch = 1;
             while page < to {
-                if found.chunks.len() as u64 == count && found.bytes == bytes {
+                if found.chunks.len() as u64 == count && bytes.is_none_or(|bytes| found.bytes == bytes) {
                     return found;
                 }
                 let pages: Vec<u64> = (page..to).step_by(PAGE_BYTES as usize).take(batch).collect();
                 found.pages_read += pages.len() as u64;
                 let pairs = memory.read_pairs(&pages);
-                let hit = pages
-                    .iter()
-                    .zip(&pairs)
-                    .find_map(|(&at, pair)| Some((at, chunk_bytes((*pair)?, at, *limit)?)));
+                let length = |at: u64, pair: (u64, u64)| {
+                    let moved = may_start(pair).then(|| aligned_chunk_bytes(memory, at, *limit)).flatten();
+                    moved.or_else(|| chunk_bytes(pair, at, *limit))
+                };
+                let hit = pages.iter().zip(&pairs).find_map(|(&at, pair)| Some((at, length(at, (*pair)?)?)));
                 match hit {
                     Some((at, length)) => {
                         found.chunks.push((at, at + length));

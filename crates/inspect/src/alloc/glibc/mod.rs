@@ -3,6 +3,7 @@
 //! `locate` finds the arenas, `regions` their address ranges, `tcache` and `lists` the free chunks
 //! that look in use, `walk` and `segments` go over every chunk, `mmapped` finds the large ones.
 
+pub mod bins;
 pub mod fastbins;
 pub mod lists;
 pub mod locate;
@@ -27,16 +28,28 @@ use crate::caveat::Caveat;
 use crate::facts::{Allocator, ArenaKind, Mallinfo};
 use crate::ledger::fold::OutOfOrder;
 use crate::ledger::range::{PAGE_BYTES, RangePages, page_of, page_up};
+use crate::map::Mapping;
 
 /// Reads every glibc of the process: most have one, `dlmopen` makes more.
-pub fn read(context: &Context<'_>) -> Result<Vec<Reading>, OutOfOrder> {
+pub fn read(context: &Context<'_>) -> Result<(Vec<Reading>, Vec<Caveat>), OutOfOrder> {
     let mut readings: Vec<Reading> = Vec::new();
-    for object in objects::find(context) {
-        if let Some(reading) = read_one(context, &object, &readings)? {
+    let objects = objects::find(context);
+    for object in &objects {
+        if let Some(reading) = read_one(context, object, &readings)? {
             readings.push(reading);
         }
     }
-    Ok(readings)
+    let mapped = objects.iter().find(|object| object.is_libc);
+    let unread = mapped.filter(|_| readings.is_empty()).and_then(|object| unread_heap(context, object));
+    Ok((readings, unread.into_iter().collect()))
+}
+
+/// Says that a heap on brk holds memory though no arena was found that owns it.
+fn unread_heap(context: &Context<'_>, object: &Object) -> Option<Caveat> {
+    let heap = context.space.mappings().iter().find(|mapping| mapping.name == "[heap]")?;
+    let bytes: u64 = (context.resident)(heap.start, heap.end).iter().map(|run| run.1 - run.0).sum();
+    let text = format!("{}'s arenas were not found: damaged, or another allocator is in use", object.name);
+    (bytes > 0).then(|| Caveat::new("heap_not_found", format!("{:#x}", heap.start), Some(bytes), text))
 }
 
 fn read_one(
@@ -45,7 +58,9 @@ fn read_one(
     before: &[Reading],
 ) -> Result<Option<Reading>, OutOfOrder> {
     let Some(main) = locate::main_arena(context.memory, &object.data) else { return Ok(None) };
-    let is_brk = |address: u64| context.space.find(address).is_none_or(|m| m.is_private_anonymous());
+    // Without randomisation, brk starts on the last page of the program's own data.
+    let is_private = |m: &Mapping| !m.permissions.shared && m.permissions.write;
+    let is_brk = |address: u64| context.space.find(address).is_none_or(is_private);
     let parameters = locate::parameters(context.memory, &object.data, main.address, is_brk);
     let heap_max_bytes = match parameters.map_or(0, |p| p.hp_pagesize) {
         0 => crate::layout::glibc::HEAP_MAX_BYTES,
@@ -81,9 +96,13 @@ fn read_one(
         locks: arenas.iter().map(|arena| arena.address).collect(),
         heaps: owned.iter().map(|o| (o.region.start, o.region.end)).collect(),
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
+        damage: heap.damage(&walked, &reading),
     });
     Ok(Some(reading))
 }
+
+/// Caveats that make a call into the allocator unsafe.
+const DAMAGE: [&str; 4] = ["heap_damaged", "free_list_broken", "arena_sum_differs", "heap_unreadable"];
 
 /// What `malloc_trim(0)` gives back of a range, less the pages it brings in itself.
 fn trim_bytes(walked: &Walked) -> u64 {
@@ -138,6 +157,22 @@ impl Heap<'_> {
         all.into_iter().zip(&grounds).map(|(parts, ground)| parts.sum(ground)).collect()
     }
 
+    /// The first place at which the heap is not as malloc leaves it.
+    fn damage(&self, walked: &[Walked], reading: &Reading) -> Option<u64> {
+        if let Some(address) = walked.iter().find_map(|walked| walked.counts.first_damage) {
+            return Some(address);
+        }
+        if reading.caveats.iter().any(|caveat| DAMAGE.contains(&caveat.code.as_str())) {
+            return Some(self.arenas.first().map_or(0, |arena| arena.address));
+        }
+        if !self.context.before_call {
+            return None;
+        }
+        let most = walked.iter().map(|walked| walked.counts.bin_chunks).sum::<u64>() + 1;
+        let mut cache = PageCache::new(self.context.memory);
+        self.arenas.iter().find_map(|arena| bins::first_damage(&mut cache, arena, self.pages, most))
+    }
+
     fn grounds<'a>(&'a self, lists: &'a [Lists], fast: impl Fn(&Owned) -> Fast<'a>) -> Vec<Ground<'a>> {
         let parts = self.owned.iter().zip(self.pages.iter().zip(lists));
         let ground = |(owned, (pages, lists)): (&'a Owned, (&'a RangePages, &'a Lists))| Ground {
@@ -153,10 +188,10 @@ impl Heap<'_> {
     /// What links of an arena's fastbins must lead to.
     fn fastbins(&self, arena: usize) -> fastbins::Arena {
         let regions = self.owned.iter().filter(|owned| owned.arena == arena).map(|owned| &owned.region);
-        fastbins::Arena::new(
-            regions.map(|region| (region.start, region.end)).collect(),
-            &self.arenas[arena].fastbins,
-        )
+        {
+            let ranges: Vec<(u64, u64)> = regions.map(|region| (region.start, region.end)).collect();
+            fastbins::Arena::new(&ranges, &self.arenas[arena].fastbins)
+        }
     }
 
     /// Follows the thread caches; one [`Lists`] for each region, and how links are written.
@@ -288,9 +323,12 @@ fn find_mapped_chunks(
     }
     // Small places first: a giant one (another heap) is then mostly not needed.
     places.sort_by_key(|(_, runs)| runs.iter().map(|(a, b)| b - a).sum::<u64>());
+    // 2.43 counts 16 bytes too few for each chunk that was moved by mremap (malloc.c, mremap_chunk).
+    let bytes = (!parameters.layout.mmapped_bytes_drift).then_some(bytes);
     let found = mmapped::find(context.memory, &places, count, bytes);
     reading.bytes_read += found.pages_read * 16;
-    if found.chunks.len() as u64 != count || found.bytes != bytes {
+    if found.chunks.len() as u64 != count || bytes.is_some_and(|bytes| found.bytes != bytes) {
+        let bytes = bytes.unwrap_or(found.bytes);
         let text = format!(
             "malloc counts {count} chunks of their own mapping with {bytes} bytes, {} with {} bytes were found",
             found.chunks.len(),
@@ -306,36 +344,39 @@ fn find_mapped_chunks(
     reading.mapped_chunks = found.chunks;
 }
 
-/// The bytes that a region's chunks span, by its shape's own rule of what system_mem counts.
-fn spanned(owned: &Owned, walked: &Walked) -> u64 {
+/// The fewest and the most bytes that a region can stand for in its arena's `system_mem`.
+///
+/// What other users of sbrk took between two sections counts while the arena is contiguous (malloc.c,
+/// sysmalloc: "Count foreign sbrk as system_mem"), and no more once brk was blocked; what lies behind
+/// the last section never does.
+fn spanned(owned: &Owned, walked: &Walked, contiguous: bool) -> (u64, u64) {
+    let counts = &walked.counts;
     let bytes = owned.region.end - owned.region.start;
+    let chunks = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
     match owned.region.shape {
-        walk::Shape::Pieces => {
-            bytes.saturating_sub(walked.counts.foreign_bytes + walked.counts.mmapped_bytes)
+        walk::Shape::Pieces => (chunks, chunks),
+        walk::Shape::Heap => (bytes, bytes),
+        walk::Shape::Brk => {
+            let most = bytes.saturating_sub(counts.trailing_bytes);
+            (if contiguous { most } else { chunks }, most)
         }
-        // malloc.c, sysmalloc: "Count foreign sbrk as system_mem"; what lies behind the last section
-        // of a brk that was blocked is not the arena's.
-        walk::Shape::Brk => bytes.saturating_sub(walked.counts.tail_foreign_bytes),
-        walk::Shape::Heap => bytes,
     }
 }
 
 fn check_sums(arenas: &[Arena], owned: &[Owned], walked: &[Walked], reading: &mut Reading) {
     for (index, arena) in arenas.iter().enumerate() {
-        let sum: u64 =
-            owned.iter().zip(walked).filter(|(o, _)| o.arena == index).map(|(o, w)| spanned(o, w)).sum();
-        if sum != arena.system_mem {
+        let of_arena = owned.iter().zip(walked).filter(|(o, _)| o.arena == index);
+        let (least, most) = of_arena
+            .map(|(o, w)| spanned(o, w, !arena.noncontiguous))
+            .fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+        if !(least..=most).contains(&arena.system_mem) {
             let text = format!(
-                "the arena says it took {} bytes from the kernel, {sum} were found",
+                "the arena says it took {} bytes from the kernel, {most} were found",
                 arena.system_mem
             );
             let place = format!("{:#x}", arena.address);
-            reading.caveats.push(Caveat::new(
-                "arena_sum_differs",
-                place,
-                Some(sum.abs_diff(arena.system_mem)),
-                text,
-            ));
+            let bytes = most.abs_diff(arena.system_mem);
+            reading.caveats.push(Caveat::new("arena_sum_differs", place, Some(bytes), text));
         }
     }
 }
@@ -349,7 +390,6 @@ fn facts(
 ) -> Allocator {
     let mut allocator = Allocator {
         name: "glibc".to_owned(),
-        version: object.version.clone(),
         found_by: format!("main_arena in {}", object.name),
         read: true,
         ..Allocator::default()

@@ -11,8 +11,8 @@ pub struct Object {
     pub address: u64,
     /// Its path, as the kernel names it.
     pub name: String,
-    /// Its release, if it says so: `2.36`.
-    pub version: Option<String>,
+    /// Whether it is a libc by name; otherwise a program that may carry one.
+    pub is_libc: bool,
     /// Resident runs of its writable data and bss.
     pub data: Vec<(u64, u64)>,
 }
@@ -67,7 +67,12 @@ fn groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
 }
 
 fn object(context: &Context<'_>, group: &[&Mapping]) -> Object {
-    let mut object = Object { address: group[0].start, name: group[0].name.clone(), ..Object::default() };
+    let mut object = Object {
+        address: group[0].start,
+        name: group[0].name.clone(),
+        is_libc: is_libc(&group[0].name),
+        ..Object::default()
+    };
     let mut rest = MOST_DATA_BYTES;
     for mapping in group.iter().filter(|m| m.permissions.write) {
         for (from, to) in (context.resident)(mapping.start, mapping.end) {

@@ -4,7 +4,7 @@ use super::locate::{Arena, Parameters};
 use super::walk::{Region, Shape, Top};
 use crate::alloc::Context;
 use crate::layout::glibc as layout;
-use crate::ledger::range::{MOST_BYTES, PAGE_BYTES};
+use crate::ledger::range::{MOST_BYTES, PAGE_BYTES, page_up};
 use crate::map::Mapping;
 
 /// A region and the arena (its index) that it belongs to.
@@ -23,31 +23,65 @@ fn chunk_bytes(context: &Context<'_>, address: u64) -> u64 {
 
 /// The regions of all arenas, in address order.
 pub fn of_arenas(context: &Context<'_>, arenas: &[Arena], parameters: Option<&Parameters>) -> Vec<Owned> {
-    let mut all = Vec::new();
+    let mut all: Vec<Owned> = Vec::new();
+    let mut pieces = Vec::new();
     for (index, arena) in arenas.iter().enumerate() {
         // A top of less than a chunk is damage; it still is a place that the walk can go on behind.
         let bytes = chunk_bytes(context, arena.top).max(layout::FENCEPOST_BYTES);
         let top = Top { address: arena.top, bytes };
         let regions =
             if arena.main { main(context, arena, top, parameters) } else { secondary(context, arena, top) };
-        all.extend(regions.into_iter().map(|region| Owned { region, arena: index }));
+        for region in regions {
+            let place = if region.shape == Shape::Pieces { &mut pieces } else { &mut all };
+            place.push(Owned { region, arena: index });
+        }
     }
     all.sort_by_key(|owned| owned.region.start);
     // Two arenas cannot own one byte: a damaged list that says so loses its later range.
+    let mut end = 0;
+    all.retain(|owned| {
+        let apart = owned.region.start >= end;
+        end = if apart { owned.region.end } else { end };
+        apart
+    });
+    // Pieces are looked for in whole mappings, with which the kernel may have merged heaps.
+    let taken: Vec<(u64, u64)> = all.iter().map(|owned| (owned.region.start, owned.region.end)).collect();
+    for piece in pieces {
+        all.extend(
+            without(piece.region, &taken).into_iter().map(|region| Owned { region, arena: piece.arena }),
+        );
+    }
+    all.sort_by_key(|owned| owned.region.start);
     // All together they get bits for so many pages: mappings can be of any size, and cost nothing.
-    let (mut end, mut rest) = (0, MOST_BYTES);
+    let mut rest = MOST_BYTES;
     all.retain_mut(|Owned { region, .. }| {
-        if region.start < end {
-            return false;
-        }
         region.end = region.end.min(region.start.saturating_add(rest));
         region.top = region.top.filter(|top| top.address < region.end);
         region.first = region.first.map(|first| first.min(region.end));
         rest -= region.end - region.start;
-        end = region.end;
         region.start < region.end
     });
     all
+}
+
+/// What is left of `region` beside the ranges `taken`, which are in address order.
+fn without(region: Region, taken: &[(u64, u64)]) -> Vec<Region> {
+    let mut rest = Vec::new();
+    let mut from = region.start;
+    let cut = |start: u64, end: u64| {
+        let top = region.top.filter(|top| (start..end).contains(&top.address));
+        Region { start, end, top, ..region.clone() }
+    };
+    for &(start, end) in taken.iter().filter(|range| range.0 < region.end && range.1 > region.start) {
+        if start > from {
+            rest.push(cut(from, start));
+        }
+        from = from.max(end);
+    }
+    if from < region.end {
+        rest.push(cut(from, region.end));
+    }
+    rest
 }
 
 fn secondary(context: &Context<'_>, arena: &Arena, top: Top) -> Vec<Region> {
@@ -140,7 +174,9 @@ fn break_end(context: &Context<'_>, base: u64) -> Option<u64> {
     }
     for mapping in context.space.mappings() {
         let is_heap = mapping.name == "[heap]" && mapping.end > base;
-        if is_heap && (mapping.contains(base) || end == Some(mapping.start)) {
+        // The break may start on the last page of the program's data, which is another mapping.
+        let starts = mapping.contains(base) || mapping.start == page_up(base);
+        if is_heap && (starts || end == Some(mapping.start)) {
             end = Some(mapping.end);
         }
     }
@@ -170,15 +206,15 @@ fn piece_mappings<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region])
     };
     take(arena.top);
     let mut asked = 0;
-    for &(first, last) in &arena.bins {
-        take(first);
-        take(last);
-        let mut chunk = first;
+    for bin in &arena.bins {
+        take(bin.first);
+        take(bin.last);
+        let mut chunk = bin.first;
         while asked < MOST_CHUNKS_ASKED {
             asked += 1;
             // fd of a free chunk: the next one of its bin, or the bin itself in the arena.
             let Ok(next) = context.memory.read_word(chunk.saturating_add(16)) else { break };
-            if next == first || (arena.address..arena.address + 4096).contains(&next) {
+            if next == bin.first || (arena.address..arena.address + 4096).contains(&next) {
                 break;
             }
             take(next);

@@ -79,8 +79,8 @@ pub struct Counts {
     pub top_bytes: u64,
     /// Bytes of other users of the range.
     pub foreign_bytes: u64,
-    /// Those of them that stand behind the last section, up to the region's end.
-    pub tail_foreign_bytes: u64,
+    /// Those of them behind the last section.
+    pub trailing_bytes: u64,
     /// Bytes skipped because the chain made no sense.
     pub unread_bytes: u64,
     /// How often the chain made no sense, and where it did so first.
@@ -107,7 +107,7 @@ impl Counts {
         self.cached_bytes += other.cached_bytes;
         self.top_bytes += other.top_bytes;
         self.foreign_bytes += other.foreign_bytes;
-        self.tail_foreign_bytes += other.tail_foreign_bytes;
+        self.trailing_bytes += other.trailing_bytes;
         self.unread_bytes += other.unread_bytes;
         self.damages += other.damages;
         self.first_damage = self.first_damage.or(other.first_damage);
@@ -452,10 +452,12 @@ impl<'a> Walker<'a> {
                 self.done = true;
                 return;
             }
+            if found.is_none() {
+                self.counts.trailing_bytes += upto.saturating_sub(self.fold.cursor());
+            }
             self.skip(upto, Class::Foreign);
             self.at = upto;
             self.done = found.is_none();
-            self.counts.tail_foreign_bytes += if self.done { upto - from } else { 0 };
             return;
         }
     }

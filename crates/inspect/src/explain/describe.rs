@@ -1,0 +1,125 @@
+//! Puts what was found into words and figures: the explanation.
+
+use std::time::Instant;
+
+use super::files::glibc_release;
+use super::freeze::Frozen;
+use crate::caveat::Caveat;
+use crate::facts::{Allocator, Cost, Explanation, Kernel, Runtime, Target, TargetKind};
+use crate::ledger::assemble::Ledger;
+use crate::ledger::rows::{self, Id};
+use crate::procfs::{Process, Status};
+use crate::recognise;
+use crate::smaps::Counts;
+use crate::verdict::remedies::Means;
+use crate::verdict::{self, Findings};
+
+/// Describes what was found since `start`.
+pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: Instant) -> Explanation {
+    let rows = ledger.tally.rows();
+    let status = process.status().unwrap_or_default();
+    let kernel = kernel(frozen, &status, ledger.tally.of(Id::Shmem));
+    let mut caveats = std::mem::take(&mut frozen.caveats);
+    let (others, runtimes) = recognise(process, frozen, &mut caveats, ledger.tally.of(Id::Anonymous));
+    caveats.extend(ledger.caveats);
+    let unread: Vec<String> = others.iter().map(|allocator| allocator.name.clone()).collect();
+    let arenas: Vec<_> =
+        frozen.readings.iter().flat_map(|reading| reading.allocator.arenas.clone()).collect();
+    let trims = frozen.readings.iter().filter_map(|reading| reading.trim.as_ref());
+    let findings = Findings {
+        rows: &rows,
+        rss_bytes: kernel.rss_bytes,
+        trim_bytes: trims.map(|trim| trim.predicted_bytes).reduce(|a, b| a + b),
+        pinning_chunks: frozen
+            .readings
+            .iter()
+            .flat_map(|r| &r.claims)
+            .map(|claim| claim.sums.pinning_chunks)
+            .sum(),
+        unread_allocators: &unread,
+    };
+    let means = Means { pid: process.pid(), zero_bytes: ledger.zero_bytes, arenas: &arenas };
+    let (verdict, remedies) = (verdict::verdict(&findings), verdict::remedies::remedies(&findings, &means));
+    let read = frozen.readings.iter().map(|reading| Allocator {
+        version: reading.trim.as_ref().and_then(|trim| glibc_release(process, &frozen.space, trim.object)),
+        ..reading.allocator.clone()
+    });
+    Explanation {
+        target: Target {
+            kind: TargetKind::Live,
+            pid: process.pid(),
+            executable: process.executable(),
+            command: process.command_line().unwrap_or_default(),
+            threads: frozen.threads,
+        },
+        totals: rows::totals(&rows),
+        rows,
+        kernel,
+        allocators: read.chain(others).collect(),
+        runtimes,
+        remedies,
+        verdict,
+        caveats,
+        cost: Cost {
+            wall_seconds: start.elapsed().as_secs_f64(),
+            stopped_seconds: frozen.stopped.as_secs_f64(),
+            peak_rss_bytes: strandline_sys::host::own_peak_rss_bytes().ok(),
+            bytes_read: frozen.bytes_read,
+        },
+        settings: process.settings().unwrap_or_default(),
+    }
+}
+
+fn kernel(frozen: &Frozen, status: &Status, shmem_bytes: u64) -> Kernel {
+    let mut total = Counts::default();
+    frozen.spaces.iter().for_each(|space| total.add(&space.counts));
+    let rollup = &frozen.rollup;
+    Kernel {
+        rss_bytes: rollup.rss_bytes,
+        pss_bytes: Some(rollup.pss_bytes),
+        anonymous_bytes: rollup.anonymous_bytes,
+        file_bytes: rollup.rss_bytes.saturating_sub(rollup.anonymous_bytes.saturating_add(shmem_bytes)),
+        shmem_bytes,
+        swap_bytes: rollup.swap_bytes,
+        lazyfree_bytes: rollup.lazy_free_bytes,
+        huge_bytes: total.huge_bytes(),
+        hugetlb_bytes: total.hugetlb_bytes(),
+        page_tables_bytes: status.page_tables_bytes,
+        high_water_bytes: status.high_water_bytes,
+        status_rss_bytes: status.rss_bytes,
+    }
+}
+
+/// Names the allocators and runtimes that are mapped but have no reader yet.
+fn recognise(
+    process: &Process,
+    frozen: &Frozen,
+    caveats: &mut Vec<Caveat>,
+    anonymous_bytes: u64,
+) -> (Vec<Allocator>, Vec<Runtime>) {
+    let found = recognise::recognise(process, &frozen.space);
+    for allocator in &found.allocators {
+        let text = format!(
+            "{} manages memory of its own, which is not read yet and stands on the row anonymous",
+            allocator.name
+        );
+        caveats.push(Caveat::new(
+            "allocator_not_read",
+            allocator.found_by.clone(),
+            Some(anonymous_bytes),
+            text,
+        ));
+    }
+    let allocators = found.allocators.into_iter().map(|found| Allocator {
+        name: found.name,
+        version: found.version,
+        found_by: found.found_by,
+        ..Allocator::default()
+    });
+    let runtime = |found: recognise::Found| Runtime {
+        name: found.name,
+        version: found.version,
+        found_by: found.found_by,
+    };
+    (allocators.collect(), found.runtimes.into_iter().map(runtime).collect())
+}

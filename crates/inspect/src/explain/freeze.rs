@@ -1,0 +1,188 @@
+//! Everything that has to be of one state of the process: read while it is stopped, then let go.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::Options;
+use crate::alloc::{Context, Reading, glibc};
+use crate::caveat::Caveat;
+use crate::error::{Error, Result};
+use crate::map::AddressSpace;
+use crate::pages::{self, Residency};
+use crate::procfs::Process;
+use crate::smaps::{self, Counts, Smaps, SmapsEntry};
+use crate::stacks::{self, Stack, ThreadFacts};
+use crate::target::live::Live;
+use crate::target::stop::Stopped;
+
+/// How often page tables are read again where the kernel moved pages in between.
+const MOST_LOOKS: usize = 5;
+/// The code segment of 64-bit programs.
+const CS_64_BIT: u64 = 0x33;
+
+/// What was read while the process was stopped.
+pub struct Frozen {
+    /// The kernel's view of each mapping.
+    pub spaces: Vec<SmapsEntry>,
+    /// Its mappings.
+    pub space: AddressSpace,
+    /// Its resident pages.
+    pub residency: Residency,
+    /// The kernel's sums.
+    pub rollup: Counts,
+    /// What allocators' readers found.
+    pub readings: Vec<Reading>,
+    /// Its threads' stacks.
+    pub stacks: Vec<Stack>,
+    /// How many threads it had.
+    pub threads: u64,
+    /// Its open /proc/PID/mem and /proc/PID/pagemap, which stay those of this program.
+    pub memory_file: File,
+    /// See `memory_file`.
+    pub pagemap: File,
+    /// How long its threads were stopped.
+    pub stopped: Duration,
+    /// What was not read.
+    pub caveats: Vec<Caveat>,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+/// Stops `process`, reads it with `workers` threads, and lets it go.
+pub fn freeze(process: &Process, workers: usize, options: &Options<'_>) -> Result<Frozen> {
+    let pagemap = process.open_file("pagemap")?;
+    let memory_file = process.open_file("mem")?;
+    let stopped = Stopped::stop(process)?;
+    let (smaps, residency, rollup) = page_tables(process, &pagemap)?;
+    let (space, _) = AddressSpace::from_mappings(smaps.entries.iter().map(|entry| entry.mapping.clone()));
+    let mut caveats = Vec::new();
+    let threads = threads(process, &stopped, &mut caveats);
+    if smaps.bad_lines > 0 {
+        let text = format!("{} lines of smaps were not understood", smaps.bad_lines);
+        caveats.push(Caveat::new("smaps_lines", format!("/proc/{}/smaps", process.pid()), None, text));
+    }
+    let mut frozen = Frozen {
+        spaces: smaps.entries,
+        space,
+        residency,
+        rollup,
+        readings: Vec::new(),
+        stacks: Vec::new(),
+        threads: stopped.threads().count() as u64 + stopped.asleep().len() as u64,
+        memory_file,
+        pagemap,
+        stopped: Duration::ZERO,
+        caveats,
+        bytes_read: 0,
+    };
+    if let Some(threads) = threads {
+        frozen.stacks = stacks::stacks(&threads, &Live::new(process.pid()), &frozen.space);
+        frozen.read_heaps(process, &threads, workers, options)?;
+    }
+    frozen.stopped = stopped.resume();
+    Ok(frozen)
+}
+
+/// The threads' registers as far as the readers need them; `None` for a 32-bit program.
+fn threads(process: &Process, stopped: &Stopped, caveats: &mut Vec<Caveat>) -> Option<Vec<ThreadFacts>> {
+    for tid in stopped.asleep() {
+        let text =
+            "the thread is in an uninterruptible sleep: its stack and its malloc cache were not looked at";
+        caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
+    }
+    let known = stopped.threads().filter_map(|thread| Some((thread.tid, thread.registers?)));
+    let mut facts = Vec::new();
+    for (tid, registers) in known {
+        if registers.cs != CS_64_BIT {
+            let text = "a 32-bit program: only the kernel's rows are given, its heap and stacks are not read";
+            caveats.push(Caveat::new("not_64_bit", format!("process {}", process.pid()), None, text));
+            return None;
+        }
+        facts.push(ThreadFacts { tid, stack_pointer: registers.rsp, fs_base: registers.fs_base });
+    }
+    Some(facts)
+}
+
+/// Reads smaps, the page tables and the kernel's sum until they agree: the kernel may drop or move
+/// file pages of a stopped process in between.
+fn page_tables(process: &Process, pagemap: &File) -> Result<(Smaps, Residency, Counts)> {
+    let pid = process.pid();
+    let io = |what: &'static str| move |source| Error::Io { pid, what: what.to_owned(), source };
+    let mut detail = String::new();
+    for _ in 0..MOST_LOOKS {
+        let smaps = Smaps::read(process.open_file("smaps")?).map_err(io("reading smaps"))?;
+        let residency = Residency::read(pagemap, &smaps.entries).map_err(io("reading pagemap"))?;
+        let rollup =
+            smaps::read_rollup(process.open_file("smaps_rollup")?).map_err(io("reading smaps_rollup"))?;
+        if smaps.entries.is_empty() {
+            return Err(Error::Ended { pid });
+        }
+        let sum = smaps.total().rss_bytes;
+        match pages::reconcile(&residency, &smaps.entries) {
+            Ok(()) if sum == rollup.rss_bytes => return Ok((smaps, residency, rollup)),
+            Ok(()) => detail = format!("smaps has {sum} bytes, smaps_rollup {}", rollup.rss_bytes),
+            Err(differences) => {
+                let first = differences.first().map(|first| {
+                    format!(
+                        "{:#x}-{:#x} has {} bytes in its page tables, {} in smaps",
+                        first.start, first.end, first.pages_bytes, first.smaps_bytes
+                    )
+                });
+                detail = format!("{} ({} mappings differ)", first.unwrap_or_default(), differences.len());
+            }
+        }
+    }
+    Err(Error::DoesNotAddUp { pid, detail })
+}
+
+impl Frozen {
+    fn read_heaps(
+        &mut self,
+        process: &Process,
+        threads: &[ThreadFacts],
+        workers: usize,
+        options: &Options<'_>,
+    ) -> Result<()> {
+        let total = self.rollup.anonymous_bytes;
+        let done = AtomicU64::new(0);
+        let progress = |bytes: u64| {
+            let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            if let Some(progress) = options.progress {
+                progress("reading the heap", done.min(total), total);
+            }
+        };
+        let fs_bases: Vec<u64> =
+            threads.iter().map(|thread| thread.fs_base).filter(|&base| base != 0).collect();
+        let runs = |from, to| {
+            self.residency
+                .runs_in(from..to)
+                .filter(|run| run.anonymous)
+                .map(|run| (run.start, run.end))
+                .collect()
+        };
+        let is_locked =
+            |start| self.spaces.iter().any(|space| space.mapping.start == start && space.flags.is_locked());
+        let context = Context {
+            memory: &Live::new(process.pid()),
+            space: &self.space,
+            resident: &runs,
+            fs_bases: &fs_bases,
+            start_brk: process.stat()?.start_brk,
+            is_locked: &is_locked,
+            before_call: options.before_call,
+            threads: workers,
+            progress: &progress,
+        };
+        let (mut readings, caveats) = glibc::read(&context).map_err(|error| Error::Overlap {
+            address: error.at,
+            first: format!("a claim that ends at {:#x}", error.expected),
+            second: format!("process {}'s glibc", process.pid()),
+        })?;
+        self.caveats.extend(caveats);
+        self.caveats.extend(readings.iter_mut().flat_map(|reading| std::mem::take(&mut reading.caveats)));
+        self.bytes_read += readings.iter().map(|reading| reading.bytes_read).sum::<u64>();
+        self.readings = readings;
+        Ok(())
+    }
+}

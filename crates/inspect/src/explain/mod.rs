@@ -1,0 +1,119 @@
+//! Looks at one process: stops it, reads it, lets it go, and returns the ledger.
+//!
+//! Everything that has to be of one state is read while the process is stopped ([`freeze`]); everything
+//! else is done before or after. The rows are checked against the kernel's own sum at every run.
+
+mod describe;
+mod files;
+mod freeze;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use self::freeze::Frozen;
+use crate::alloc::Reading;
+use crate::error::{Error, Result};
+use crate::facts::Explanation;
+use crate::ledger::assemble::{self, Inputs};
+use crate::ledger::zeros;
+use crate::procfs::{Process, mounts};
+use crate::remedy::tracee::on_own_thread;
+use crate::target::admission;
+use crate::target::live::Opened;
+
+/// Hears of work done: what is being done, bytes done so far, bytes in all.
+pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
+
+/// How to look.
+#[derive(Clone, Copy)]
+pub struct Options<'a> {
+    /// Whether to look for all-zero pages in memory outside malloc's heaps, which reads all of it.
+    pub fold_zero_pages: bool,
+    /// Whether the heap is checked for a call into the allocator, which takes longer.
+    pub before_call: bool,
+    /// Threads to read with; `None` for as many as there are processors.
+    pub threads: Option<usize>,
+    /// Hears of work done.
+    pub progress: Option<Progress<'a>>,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self { fold_zero_pages: true, before_call: false, threads: None, progress: None }
+    }
+}
+
+/// A process's ledger, and what the remedies need to be applied.
+pub struct Look {
+    /// What is said of it.
+    pub explanation: Explanation,
+    /// What the allocators' readers found.
+    pub readings: Vec<Reading>,
+    /// All-zero resident pages of private anonymous memory, claimed or not, in address order.
+    pub zero_runs: Vec<(u64, u64)>,
+}
+
+/// Explains process `pid`.
+///
+/// # Errors
+/// Those of [`Error`]: no such process, not allowed, traced by somebody else, ended meanwhile, or
+/// rows that do not add up to the kernel's RSS.
+pub fn explain(pid: i32, options: &Options<'_>) -> Result<Explanation> {
+    look(pid, options).map(|look| look.explanation)
+}
+
+/// As [`explain`], with what remedies need.
+pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
+    let start = Instant::now();
+    let process = admission::admit(pid)?;
+    let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = options.threads.unwrap_or_else(processors);
+    // A thread of its own is the tracer: with its end the kernel lets go of everything, of threads too
+    // that were in an uninterruptible sleep and could not be stopped and let go in order.
+    let frozen = on_own_thread(|| freeze::freeze(&process, threads, options));
+    let no_thread = || std::io::Error::other("no thread could be started for it");
+    let mut frozen =
+        frozen.ok_or_else(|| Error::Io { pid, what: "stopping".to_owned(), source: no_thread() })??;
+    let mut zero_runs =
+        if options.fold_zero_pages { find_zeros(&mut frozen, threads, options)? } else { Vec::new() };
+    let shared = mounts_of(&process);
+    let ledger = assemble::assemble(&Inputs {
+        spaces: &frozen.spaces,
+        residency: &frozen.residency,
+        readings: &frozen.readings,
+        stacks: &frozen.stacks,
+        bss: &files::bss(&process, &frozen.spaces),
+        zero_runs: &zero_runs,
+        is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared),
+    })?;
+    if ledger.tally.sum() != frozen.rollup.rss_bytes {
+        let detail =
+            format!("the rows sum to {} bytes, RSS is {}", ledger.tally.sum(), frozen.rollup.rss_bytes);
+        return Err(Error::DoesNotAddUp { pid, detail });
+    }
+    zero_runs.extend(frozen.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
+    zero_runs.sort_unstable();
+    let explanation = describe::describe(&process, &mut frozen, ledger, start);
+    Ok(Look { explanation, readings: frozen.readings, zero_runs })
+}
+
+fn mounts_of(process: &Process) -> mounts::Devices {
+    process.shared_memory_devices().unwrap_or_default()
+}
+
+fn find_zeros(frozen: &mut Frozen, threads: usize, options: &Options<'_>) -> Result<Vec<(u64, u64)>> {
+    let runs = assemble::unclaimed_runs(&frozen.spaces, &frozen.residency, &frozen.readings)?;
+    let total: u64 = runs.iter().map(|run| run.1 - run.0).sum();
+    let done = AtomicU64::new(0);
+    let progress = |bytes: u64| {
+        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if let Some(progress) = options.progress {
+            progress("looking for pages of zeros", done, total);
+        }
+    };
+    let file = frozen.memory_file.try_clone();
+    let memory = Opened::new(file.map_err(|source| Error::File { path: "/proc/PID/mem".into(), source })?);
+    let found = zeros::find(&memory, &runs, threads, &progress);
+    frozen.bytes_read += found.bytes_read;
+    Ok(zeros::still_resident(&frozen.pagemap, found.runs))
+}

@@ -1,0 +1,77 @@
+//! The chaos test: a target that notices everything, undisturbed calls through each of its threads,
+//! and a reclaim that is killed at random instants.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::subject::{Subject, scaled};
+
+/// What the target says at its end, without what may vary: the kinds of EINTR it saw.
+fn interrupted(output: &str) -> Vec<&str> {
+    output.lines().filter(|line| line.starts_with("eintr ") && !line.ends_with(" 0")).collect()
+}
+
+#[test]
+fn two_hundred_undisturbed_calls_go_unnoticed() {
+    let subject = Subject::start("chaos_target", &[]);
+    for turn in 0..scaled(200, 1000) {
+        let (name, tid) = &subject.threads[turn % subject.threads.len()];
+        let applied = subject.trim(60, Some(*tid)).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        assert_eq!(applied.stops, 1);
+    }
+    subject.assert_untouched();
+    let (output, status) = subject.finish();
+    assert_eq!(status.code(), Some(0), "{output}");
+    assert_eq!(interrupted(&output), [""; 0], "a system call saw an EINTR");
+}
+
+/// A number from a small generator (xorshift64*), below `below`.
+fn random(state: &mut u64, below: u64) -> u64 {
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    state.wrapping_mul(0x2545_f491_4f6c_dd1d) % below
+}
+
+#[test]
+fn a_reclaim_killed_at_any_instant_leaves_a_target_that_goes_on() {
+    let helper = example("reclaim_once");
+    let subject = Subject::start("chaos_target", &[]);
+    let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
+    let (mut state, mut killed_inside) = (seed, 0);
+    for turn in 0..scaled(100, 800) {
+        let (_, tid) = &subject.threads[turn % subject.threads.len()];
+        let mut command = Command::new(&helper);
+        command.arg("--thread").arg(tid.to_string()).arg(subject.pid().to_string()).arg("60");
+        command.args(subject.locks.iter().map(|lock| format!("{lock:x}")));
+        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+        // Half of the kills are counted from the start, half from the moment the thread is seized.
+        let from_seizure = turn % 2 == 0;
+        let mut delay_microseconds = random(&mut state, 30_000);
+        if from_seizure {
+            delay_microseconds = random(&mut state, 3_000);
+            while subject.status_field(*tid, "TracerPid:") == "0" && child.try_wait().unwrap().is_none() {}
+        }
+        let until = Instant::now() + Duration::from_micros(delay_microseconds);
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        let was_inside = subject.status_field(*tid, "TracerPid:") != "0";
+        child.kill().unwrap();
+        killed_inside += usize::from(was_inside);
+        child.wait().unwrap();
+        subject.assert_untouched();
+    }
+    assert!(killed_inside > 0, "seed {seed}: no kill came in the middle");
+    let (output, status) = subject.finish();
+    assert_eq!(status.code(), Some(0), "seed {seed}: {output}");
+}
+
+/// The program `name` of examples/, which cargo builds with the tests.
+fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let program = test.parent().unwrap().parent().unwrap().join("examples").join(name);
+    assert!(program.exists(), "{} is missing: run `cargo build --examples`", program.display());
+    program
+}

@@ -1,0 +1,8 @@
+//! reclaim against real processes. They stop and call into processes of their own only.
+
+#[cfg(test)]
+mod chaos;
+#[cfg(test)]
+mod process;
+#[cfg(test)]
+mod subject;

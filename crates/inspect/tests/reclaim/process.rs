@@ -1,0 +1,301 @@
+//! reclaim against real processes: those it can be applied to, those it must refuse, and what a
+//! signal that comes in the middle does.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use strandline_inspect::remedy::Refusal;
+use strandline_inspect::remedy::inject::{self, Call, CallError};
+use strandline_inspect::remedy::tracee::{self, Tracee};
+use strandline_inspect::remedy::zero_pages::{self, ZeroRequest};
+use strandline_sys::signal;
+
+use crate::subject::Subject;
+
+const SIGUSR1: i32 = 10;
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+const SIGSTOP: i32 = 19;
+const SIGCONT: i32 = 18;
+
+#[test]
+fn a_single_thread_in_a_tight_malloc_loop_is_reclaimed() {
+    let subject = Subject::start("reclaim_target", &["loop", "1"]);
+    for _ in 0..20 {
+        let applied = subject.trim(30, None).unwrap();
+        assert!(applied.resident_before_bytes > 0);
+    }
+    signal::send(subject.pid(), SIGTERM).unwrap();
+    let (_, status) = subject.finish();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn eight_threads_in_a_tight_malloc_loop_are_reclaimed_within_the_wait() {
+    let subject = Subject::start("reclaim_target", &["loop", "8"]);
+    assert!(subject.locks.len() > 1);
+    for _ in 0..3 {
+        subject.trim(120, None).unwrap();
+        subject.assert_untouched();
+    }
+    signal::send(subject.pid(), SIGTERM).unwrap();
+    let (_, status) = subject.finish();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn a_stopped_process_is_refused_and_stays_stopped() {
+    let subject = Subject::start("reclaim_target", &["wait", "pause"]);
+    let pid = subject.pid();
+    signal::send(pid, SIGSTOP).unwrap();
+    subject.assert_state(pid, 'T');
+    assert!(matches!(subject.trim(1, None), Err(Refusal::Stopped { .. })));
+    subject.assert_state(pid, 'T');
+    assert_eq!(subject.status_field(pid, "TracerPid:"), "0");
+    signal::send(pid, SIGCONT).unwrap();
+    subject.settle(pid);
+}
+
+#[test]
+fn a_stop_that_arrives_between_looking_and_seizing_is_kept() {
+    let subject = Subject::start("reclaim_target", &["wait", "pause"]);
+    let pid = subject.pid();
+    signal::send(pid, SIGSTOP).unwrap();
+    subject.assert_state(pid, 'T');
+    let stopped = tracee::on_own_thread(|| Tracee::stop(pid, pid, Duration::from_secs(5)).is_err());
+    assert_eq!(stopped, Some(true), "a group stop is no stop of ours");
+    // Let go, it goes back into the group stop by itself, which takes the kernel a moment.
+    subject.assert_state(pid, 'T');
+    std::thread::sleep(Duration::from_millis(20));
+    subject.assert_state(pid, 'T');
+    signal::send(pid, SIGCONT).unwrap();
+    subject.settle(pid);
+}
+
+#[test]
+fn processes_in_which_the_call_is_not_known_to_be_safe_are_refused() {
+    let refusal = |what: &str| {
+        let subject = Subject::start("reclaim_target", &[what]);
+        let refusal = subject.trim(1, None).unwrap_err();
+        assert!(!refusal.touched(), "{refusal}");
+        subject.assert_untouched();
+        refusal.to_string()
+    };
+    assert!(refusal("seccomp").contains("seccomp filter"));
+    let tiny = refusal("tiny");
+    assert!(tiny.contains("1 in an uninterruptible sleep"), "{tiny}");
+    assert!(tiny.contains("1 with too little stack left"), "{tiny}");
+    assert!(refusal("coroutine").contains("not on their own stack"));
+    assert!(refusal("alternate").contains("not on their own stack"));
+}
+
+#[test]
+fn a_child_of_vfork_is_refused_because_its_memory_is_its_parents() {
+    let subject = Subject::start("reclaim_target", &["tiny"]);
+    let parent = subject.pid();
+    let children = format!("/proc/{parent}/task/{parent}/children");
+    let limit = Instant::now() + Duration::from_secs(10);
+    let child: i32 = loop {
+        let text = std::fs::read_to_string(&children).unwrap();
+        if let Some(child) = text.split_whitespace().next() {
+            break child.parse().unwrap();
+        }
+        assert!(Instant::now() < limit);
+    };
+    let request = ZeroRequest {
+        ranges: Vec::new(),
+        allow_risk: true,
+        wait: Duration::from_secs(1),
+        watch: Duration::ZERO,
+    };
+    let refusal = zero_pages::apply(child, &request).unwrap_err().to_string();
+    assert!(refusal.contains("shares its memory"), "{refusal}");
+}
+
+#[test]
+fn a_damaged_heap_ends_the_process_as_it_would_have_and_that_is_said() {
+    let subject = Subject::start("reclaim_target", &["abort"]);
+    subject.settle(subject.pid());
+    let refusal = subject.trim(5, None).unwrap_err();
+    assert!(matches!(refusal, Refusal::Died { .. }), "{refusal}");
+    assert!(refusal.touched());
+}
+
+#[test]
+fn what_is_no_process_of_the_right_kind_is_refused() {
+    let request = ZeroRequest {
+        ranges: Vec::new(),
+        allow_risk: true,
+        wait: Duration::from_secs(1),
+        watch: Duration::ZERO,
+    };
+    let apply = |pid| zero_pages::apply(pid, &request).unwrap_err();
+    assert!(matches!(apply(std::process::id() as i32), Refusal::Myself { .. }));
+    assert!(matches!(apply(i32::MAX), Refusal::Gone { .. }));
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let stat = format!("/proc/{}/stat", child.id());
+    while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(matches!(apply(child.id() as i32), Refusal::NoMemory { what: "a zombie", .. }));
+    child.wait().unwrap();
+}
+
+/// A call of libc's getpid in a subject that has come to rest.
+fn getpid_call(subject: &Subject) -> Call {
+    let libc = subject.libc();
+    let pid = subject.pid();
+    subject.settle(pid);
+    let mut trampoline = None;
+    for range in libc.text() {
+        let mut code = vec![0; (range.end - range.start) as usize];
+        let got = strandline_sys::memory::read(pid, range.start, &mut code).unwrap();
+        let at = code[..got].windows(9).position(|window| window == inject::TRAMPOLINE);
+        trampoline = trampoline.or(at.map(|at| range.start + at as u64));
+    }
+    Call {
+        function: libc.symbol_address("getpid").unwrap(),
+        rax: 0,
+        arguments: [0; 3],
+        trampoline: trampoline.unwrap(),
+    }
+}
+
+/// Has the only thread of a subject call getpid, with `meanwhile` done during the call.
+fn call_getpid(subject: &Subject, meanwhile: impl FnOnce() + Send) {
+    let (pid, call) = (subject.pid(), getpid_call(subject));
+    tracee::on_own_thread(|| {
+        let stopped = Tracee::stop(pid, pid, Duration::from_secs(5)).unwrap();
+        let mut injected = inject::begin(stopped, &call).unwrap();
+        meanwhile();
+        injected.run(Instant::now() + Duration::from_secs(5)).unwrap();
+        injected.finish(Duration::from_secs(5)).unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_signal_during_the_call_ends_the_interrupted_system_call_as_ever() {
+    for call in ["read", "pause", "nanosleep", "poll", "epoll", "epoll_pwait", "sigsuspend"] {
+        let subject = Subject::start("reclaim_target", &["wait", call]);
+        let pid = subject.pid();
+        call_getpid(&subject, || signal::send(pid, SIGUSR1).unwrap());
+        // Its input still open, only the handler can end the call.
+        let limit = Instant::now() + Duration::from_secs(10);
+        let mut subject = subject;
+        while subject.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < limit, "{call} was restarted over a handler");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (output, status) = subject.finish();
+        assert_eq!((output.trim(), status.code()), ("EINTR", Some(0)), "{call}");
+    }
+}
+
+#[test]
+fn a_stop_signal_during_the_call_stops_the_process_after_it() {
+    for call in ["read", "nanosleep", "poll"] {
+        let subject = Subject::start("reclaim_target", &["wait", call]);
+        let pid = subject.pid();
+        call_getpid(&subject, || signal::send(pid, SIGSTOP).unwrap());
+        subject.assert_state(pid, 'T');
+        assert_eq!(subject.status_field(pid, "TracerPid:"), "0");
+        signal::send(pid, SIGCONT).unwrap();
+        let mut subject = subject;
+        subject.assert_untouched();
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(subject.child.try_wait().unwrap().is_none(), "{call} saw an end");
+    }
+}
+
+#[test]
+fn a_call_in_a_process_that_is_killed_meanwhile_ends_with_a_reason() {
+    let subject = Subject::start("reclaim_target", &["wait", "read"]);
+    let pid = subject.pid();
+    let call = getpid_call(&subject);
+    let error = tracee::on_own_thread(|| {
+        let stopped = Tracee::stop(pid, pid, Duration::from_secs(5)).unwrap();
+        let mut injected = inject::begin(stopped, &call).unwrap();
+        signal::send(pid, SIGKILL).unwrap();
+        injected.run(Instant::now() + Duration::from_secs(5)).unwrap_err()
+    });
+    assert!(matches!(error, Some(CallError::Died(_) | CallError::Lost(_))), "{error:?}");
+}
+
+#[test]
+fn without_a_signal_the_interrupted_system_call_goes_on() {
+    for call in ["read", "read-restart", "poll", "epoll", "epoll_pwait"] {
+        let mut subject = Subject::start("reclaim_target", &["wait", call]);
+        let pid = subject.pid();
+        for _ in 0..5 {
+            call_getpid(&subject, || {});
+        }
+        if call == "read-restart" {
+            call_getpid(&subject, || signal::send(pid, SIGUSR1).unwrap());
+        }
+        subject.settle(pid);
+        assert!(subject.child.try_wait().unwrap().is_none(), "{call} saw an end");
+        subject.child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        let (output, status) = subject.finish();
+        assert_eq!((output.trim(), status.code()), ("done", Some(0)), "{call}");
+    }
+}
+
+#[test]
+fn the_kernel_says_where_a_thread_keeps_its_restartable_sequence() {
+    // glibc 2.35 and later register one for every thread. Were this unknown, a thread in the middle
+    // of a sequence would be taken for one outside.
+    let subject = Subject::start("reclaim_target", &["wait", "pause"]);
+    let pid = subject.pid();
+    let area = tracee::on_own_thread(|| {
+        let _stopped = Tracee::stop(pid, pid, Duration::from_secs(5)).unwrap();
+        strandline_sys::rseq::area(pid)
+    });
+    let area = area.unwrap().unwrap().expect("registered");
+    let mut words = [0; 16];
+    assert_eq!(strandline_sys::memory::read(pid, area, &mut words).unwrap(), 16);
+    assert_eq!(words[8..], [0; 8], "no sequence is under way in a sleeping thread");
+}
+
+#[test]
+fn zero_pages_are_given_back_without_losing_a_write() {
+    let subject = Subject::start("reclaim_target", &["zero", "64"]);
+    let mut request = ZeroRequest {
+        ranges: subject.range.iter().map(|&(start, end)| start..end).collect(),
+        allow_risk: false,
+        wait: Duration::from_secs(30),
+        watch: Duration::ZERO,
+    };
+    let has_swap = std::fs::read_to_string("/proc/swaps").unwrap().lines().count() > 1;
+    if !has_swap {
+        let refusal = zero_pages::apply(subject.pid(), &request).unwrap_err().to_string();
+        assert!(refusal.contains("--allow-lost-write-risk"), "{refusal}");
+    }
+    request.allow_risk = true;
+    for round in 0..3 {
+        let applied = zero_pages::apply(subject.pid(), &request).unwrap();
+        assert!(applied.actual_bytes <= applied.resident_before_bytes);
+        if round == 0 && !has_swap {
+            // Threads write into some pages meanwhile; most are zero.
+            assert!(applied.actual_bytes > 0, "{applied:?}");
+            assert!(applied.stops > 0);
+        }
+        subject.assert_untouched();
+    }
+    let (_, status) = subject.finish();
+    assert_eq!(status.code(), Some(0), "a word was lost");
+}
+
+#[test]
+fn ranges_that_are_not_plain_private_memory_are_refused() {
+    let subject = Subject::start("reclaim_target", &["wait", "pause"]);
+    let libc = subject.libc().text()[0].clone();
+    let request = ZeroRequest {
+        ranges: vec![libc],
+        allow_risk: true,
+        wait: Duration::from_secs(1),
+        watch: Duration::ZERO,
+    };
+    let refusal = zero_pages::apply(subject.pid(), &request).unwrap_err().to_string();
+    assert!(refusal.contains("not private anonymous memory"), "{refusal}");
+}

@@ -1,0 +1,166 @@
+//! Subjects of these tests: C programs, compiled once, started, talked to, and always killed.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use strandline_inspect::elf::Object;
+use strandline_inspect::map::AddressSpace;
+use strandline_inspect::remedy::malloc_trim::{self, TrimRequest};
+use strandline_inspect::remedy::{Applied, Refusal};
+
+/// A running subject. Dropped, it is killed.
+pub struct Subject {
+    pub child: Child,
+    pub locks: Vec<u64>,
+    pub threads: Vec<(String, i32)>,
+    pub range: Option<(u64, u64)>,
+    pub output: BufReader<ChildStdout>,
+}
+
+fn compiled(name: &str) -> PathBuf {
+    static BUILT: OnceLock<Vec<(&str, PathBuf)>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/subjects");
+        let directory = std::env::temp_dir().join(format!("strandline-reclaim-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        ["chaos_target", "reclaim_target"]
+            .map(|name| {
+                let program = directory.join(name);
+                let mut compiler = Command::new("cc");
+                compiler.args(["-O1", "-pthread", "-o"]).arg(&program);
+                compiler.arg(sources.join(format!("{name}.c"))).arg("-lm");
+                assert!(compiler.status().expect("cc is installed").success(), "{name}.c compiles");
+                (name, program)
+            })
+            .to_vec()
+    });
+    built.iter().find(|(built, _)| *built == name).unwrap().1.clone()
+}
+
+impl Subject {
+    /// Starts a subject and waits until it says that it is ready.
+    pub fn start(program: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new(compiled(program));
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let (mut locks, mut threads, mut range) = (Vec::new(), Vec::new(), None);
+        loop {
+            let mut line = String::new();
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "{program} {arguments:?} ended early");
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let hex = |word: &str| u64::from_str_radix(word, 16).unwrap();
+            match words[..] {
+                ["lock", address] => locks.push(hex(address)),
+                ["thread", name, tid] => threads.push((name.to_owned(), tid.parse().unwrap())),
+                ["range", start, end] => range = Some((hex(start), hex(end))),
+                ["ready"] => return Self { child, locks, threads, range, output },
+                _ => panic!("{line}"),
+            }
+        }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Waits until thread `tid` sleeps in the kernel.
+    pub fn settle(&self, tid: i32) {
+        self.assert_state(tid, 'S');
+    }
+
+    /// Waits until thread `tid` is in `state`, and fails if it does not come to that.
+    pub fn assert_state(&self, tid: i32, state: char) {
+        let limit = Instant::now() + Duration::from_secs(10);
+        while !self.status_field(tid, "State:").starts_with(state) {
+            assert!(Instant::now() < limit, "{tid} does not come to be in state {state}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn status_field(&self, tid: i32, field: &str) -> String {
+        let text = std::fs::read_to_string(format!("/proc/{}/task/{tid}/status", self.pid()));
+        let text = text.unwrap_or_default();
+        text.lines().find_map(|l| l.strip_prefix(field)).unwrap_or("").trim().to_owned()
+    }
+
+    pub fn tids(&self) -> Vec<i32> {
+        std::fs::read_dir(format!("/proc/{}/task", self.pid()))
+            .unwrap()
+            .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok())
+            .collect()
+    }
+
+    /// Waits until no thread is traced or stopped, as the kernel leaves them when a tracer dies.
+    pub fn assert_untouched(&self) {
+        let limit = Instant::now() + Duration::from_secs(10);
+        let touched = |tid: &i32| {
+            let state = self.status_field(*tid, "State:");
+            state.starts_with(['t', 'T'])
+                || !["", "0"].contains(&self.status_field(*tid, "TracerPid:").as_str())
+        };
+        while let Some(tid) = self.tids().iter().find(|tid| touched(tid)) {
+            assert!(Instant::now() < limit, "thread {tid} was left stopped or traced");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Ends its standard input and returns the rest of its output and its status.
+    pub fn finish(mut self) -> (String, ExitStatus) {
+        drop(self.child.stdin.take());
+        let limit = Instant::now() + Duration::from_secs(60);
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < limit, "the subject hangs");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).unwrap();
+        (rest, status)
+    }
+
+    pub fn space(&self) -> AddressSpace {
+        AddressSpace::parse(&std::fs::read(format!("/proc/{}/maps", self.pid())).unwrap()).0
+    }
+
+    pub fn libc(&self) -> Object {
+        let space = self.space();
+        let libc = space.mappings().iter().find(|m| m.permissions.execute && m.name.contains("/libc.so"));
+        Object::open(self.pid(), &space, libc.expect("a dynamic glibc")).unwrap()
+    }
+
+    /// Applies malloc_trim, through one thread if asked.
+    pub fn trim(&self, wait_seconds: u64, thread: Option<i32>) -> Result<Applied, Refusal> {
+        let libc = self.libc();
+        let space = self.space();
+        let heaps = space.mappings().iter().filter(|m| m.is_private_anonymous());
+        let request = TrimRequest {
+            function: libc.symbol_address("malloc_trim").unwrap(),
+            libc: &libc,
+            locks: self.locks.clone(),
+            heaps: heaps.map(|m| m.start..m.end).collect(),
+            wait: Duration::from_secs(wait_seconds),
+            watch: Duration::ZERO,
+            thread,
+        };
+        malloc_trim::apply(self.pid(), &request)
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        // Already collected or not: there is nothing to do about a failure.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How many calls and kills: few in a plain run, many with STRANDLINE_FULL=1.
+pub fn scaled(plain: usize, full: usize) -> usize {
+    if std::env::var_os("STRANDLINE_FULL").is_some_and(|value| value == "1") { full } else { plain }
+}
