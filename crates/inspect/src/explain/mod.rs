@@ -16,8 +16,8 @@ use crate::facts::Explanation;
 use crate::ledger::assemble::{self, Inputs};
 use crate::ledger::zeros;
 use crate::procfs::{Process, mounts};
-use crate::target::admission;
 use crate::target::live::Opened;
+use crate::target::{admission, tracee};
 
 /// Hears of work done: what is being done, bytes done so far, bytes in all.
 pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
@@ -66,7 +66,13 @@ pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
     let process = admission::admit(pid)?;
     let processors = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.unwrap_or_else(processors);
-    let mut frozen = freeze::freeze(&process, threads, options)?;
+    // A thread of the target that does not stop in time is let go only by the end of its tracer, which
+    // must not be the end of strandline.
+    let frozen = tracee::on_own_thread(|| freeze::freeze(&process, threads, options));
+    let mut frozen = frozen.unwrap_or_else(|| {
+        let source = std::io::Error::other("no thread to trace from");
+        Err(Error::Io { pid, what: "tracing".to_owned(), source })
+    })?;
     let mut zero_runs =
         if options.fold_zero_pages { find_zeros(&mut frozen, threads, options)? } else { Vec::new() };
     let shared = mounts_of(&process);

@@ -15,12 +15,15 @@ use strandline_sys::process::{self as sys, MADV_PAGEOUT};
 
 use super::inject::{self, Call, CallError, Injected};
 use super::pages::Counter;
-use super::process::{self, ProcessMemory};
-use super::tracee::{self, NotStopped, Tracee};
-use super::{Applied, Refusal, holders, malloc_code, malloc_trim, precheck, stack, stop_all};
+use super::{Applied, Refusal, choose, holders, malloc_code, malloc_trim, precheck, stack};
+use crate::error::Error;
 use crate::map::AddressSpace;
 use crate::memory::Memory;
+use crate::procfs::Process;
+use crate::target::live::Live;
 use crate::target::quiet;
+use crate::target::stop::Stopped;
+use crate::target::tracee::{self, Tracee};
 
 /// The most bytes given back in one system call.
 const MOST_CALL_BYTES: u64 = 2 << 20;
@@ -54,28 +57,30 @@ pub struct ZeroRequest {
 /// Blocks for `wait` at most per stretch of work, and for `watch`. Where it is refused nothing was
 /// changed, except as [`Refusal::touched`] says: then earlier stretches may have given pages back.
 pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
-    let status = precheck::check(pid)?;
+    let process = &Process::open(pid)?;
+    let status = precheck::check(process)?;
     let keep = |what: String| keep(pid, what);
-    let space = process::address_space(pid).map_err(|e| Refusal::from_io(pid, "maps", e))?;
-    if status.pinned_kib > 0 {
-        return Err(keep(format!("has {} KiB pinned in memory (VmPin)", status.pinned_kib)));
+    let space = process.address_space()?;
+    if let Some(bytes) = status.pinned_bytes.filter(|&bytes| bytes > 0) {
+        return Err(keep(format!("has {} KiB pinned in memory (VmPin)", bytes / 1024)));
     }
-    refuse_holders(pid, &space)?;
-    let kept = holders::of_ranges(pid, &request.ranges).map_err(|e| Refusal::from_io(pid, "smaps", e))?;
+    refuse_holders(process, &space)?;
+    let kept = holders::of_ranges(process, &request.ranges)?;
     if let Some(kept) = kept {
         return Err(keep(format!("has pages that must stay: {kept}")));
     }
-    let counter = Counter::open(pid).map_err(|e| Refusal::from_io(pid, "pagemap", e))?;
-    let rss_before_bytes = process::rss_bytes(pid);
+    let counter = Counter::open(pid).map_err(|e| Refusal::from_io(process, "opening pagemap", e))?;
+    let rss_before_bytes = malloc_trim::rss_bytes(process);
     let done = if has_swap() {
-        page_out(pid, request, &counter)?
+        page_out(process, request, &counter)?
     } else if request.allow_risk {
-        directly(pid, request, &space, &counter)?
+        directly(process, request, &space, &counter)?
     } else {
         return Err(Refusal::NeedsRisk { pid, reason: why_direct() });
     };
-    let mut applied = Applied { rss_before_bytes, rss_after_bytes: process::rss_bytes(pid), ..done };
-    applied.watch_faults(pid, request.watch);
+    let rss_after_bytes = malloc_trim::rss_bytes(process);
+    let mut applied = Applied { rss_before_bytes, rss_after_bytes, ..done };
+    applied.watch_faults(process, request.watch);
     Ok(applied)
 }
 
@@ -84,9 +89,9 @@ fn keep(pid: i32, what: String) -> Refusal {
 }
 
 /// Refuses where somebody else may hold the process's pages.
-fn refuse_holders(pid: i32, space: &AddressSpace) -> Result<(), Refusal> {
-    match holders::of_process(pid, space).map_err(|e| Refusal::from_io(pid, "descriptors", e))? {
-        Some(holder) => Err(keep(pid, format!("has {holder}, which may write to its pages"))),
+fn refuse_holders(process: &Process, space: &AddressSpace) -> Result<(), Refusal> {
+    match holders::of_process(process, space)? {
+        Some(holder) => Err(keep(process.pid(), format!("has {holder}, which may write to its pages"))),
         None => Ok(()),
     }
 }
@@ -152,10 +157,10 @@ fn pieces(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
 }
 
 /// Asks the kernel to page the zero pages out. Nothing can be lost: what is written meanwhile is kept.
-fn page_out(pid: i32, request: &ZeroRequest, counter: &Counter) -> Result<Applied, Refusal> {
-    let failed = |e| Refusal::from_io(pid, "paging out", e);
-    let process = sys::open(pid).map_err(failed)?;
-    let memory = ProcessMemory(pid);
+fn page_out(process: &Process, request: &ZeroRequest, counter: &Counter) -> Result<Applied, Refusal> {
+    let failed = |e| Refusal::from_io(process, "paging out", e);
+    let handle = sys::open(process.pid()).map_err(failed)?;
+    let memory = Live::new(process.pid());
     let mut applied = Applied::default();
     for piece in pieces(&request.ranges) {
         let resident = counter.resident_bytes(std::slice::from_ref(&piece)).map_err(failed)?;
@@ -164,7 +169,7 @@ fn page_out(pid: i32, request: &ZeroRequest, counter: &Counter) -> Result<Applie
         let before = counter.resident_bytes(&runs).map_err(failed)?;
         let began = Instant::now();
         for some in runs.chunks(strandline_sys::memory::MOST_RANGES) {
-            sys::advise(&process, some, MADV_PAGEOUT).map_err(failed)?;
+            sys::advise(&handle, some, MADV_PAGEOUT).map_err(failed)?;
         }
         applied.call_seconds += began.elapsed().as_secs_f64();
         let after = counter.resident_bytes(&runs).map_err(failed)?;
@@ -180,7 +185,7 @@ struct Code {
 }
 
 fn code(pid: i32, space: &AddressSpace) -> Result<Code, Refusal> {
-    let memory = ProcessMemory(pid);
+    let memory = Live::new(pid);
     // Code of files only, which nobody is rewriting; the C library first.
     let mut mappings: Vec<_> =
         space.mappings().iter().filter(|m| m.permissions.execute && m.has_file()).collect();
@@ -194,14 +199,14 @@ fn code(pid: i32, space: &AddressSpace) -> Result<Code, Refusal> {
 
 /// The direct way: stretch after stretch, all threads stopped in each.
 fn directly(
-    pid: i32,
+    process: &Process,
     request: &ZeroRequest,
     space: &AddressSpace,
     counter: &Counter,
 ) -> Result<Applied, Refusal> {
-    let code = code(pid, space)?;
-    let mut work =
-        Work { pid, code, counter, applied: Applied::default(), todo: pieces(&request.ranges).peekable() };
+    let code = code(process.pid(), space)?;
+    let todo = pieces(&request.ranges).peekable();
+    let mut work = Work { process, code, counter, applied: Applied::default(), todo };
     while work.todo.peek().is_some() {
         match work.one_stretch(request.wait) {
             Ok(()) => std::thread::sleep(REST),
@@ -214,7 +219,7 @@ fn directly(
 }
 
 struct Work<'a, I: Iterator<Item = Range<u64>>> {
-    pid: i32,
+    process: &'a Process,
     code: Code,
     counter: &'a Counter,
     applied: Applied,
@@ -224,21 +229,18 @@ struct Work<'a, I: Iterator<Item = Range<u64>>> {
 impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
     /// Tries for `wait` to begin a stretch, and works through it.
     fn one_stretch(&mut self, wait: Duration) -> Result<(), Refusal> {
-        let (pid, deadline) = (self.pid, Instant::now() + wait);
+        let (process, deadline) = (self.process, Instant::now() + wait);
         loop {
-            precheck::check(pid)?;
-            let space = process::address_space(pid).map_err(|e| Refusal::from_io(pid, "maps", e))?;
+            precheck::check(process)?;
+            let space = process.address_space()?;
             // A ring or a device may have been opened since the last stretch.
-            refuse_holders(pid, &space)?;
-            let stretch = tracee::on_own_thread(|| self.stretch(&space)).unwrap_or_else(|| {
-                let source = std::io::Error::other("no thread to trace from");
-                Err(Refusal::Io { pid, what: "tracing".into(), source })
-            });
-            match stretch? {
+            refuse_holders(process, &space)?;
+            let stretch = tracee::on_own_thread(|| self.stretch(&space));
+            match stretch.unwrap_or_else(|| Err(choose::no_tracer(process)))? {
                 None => return Ok(()),
                 Some(detail) if Instant::now() >= deadline => {
                     let (seconds, detail) = (wait.as_secs_f64(), detail.into());
-                    return Err(Refusal::NoSafeThread { pid, seconds, detail });
+                    return Err(Refusal::NoSafeThread { pid: process.pid(), seconds, detail });
                 }
                 Some(_) => std::thread::sleep(REST),
             }
@@ -248,18 +250,21 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
     /// Stops all threads and works until the time is over or nothing is left. Returns why it could
     /// not begin, where it could not; then trying again may help.
     fn stretch(&mut self, space: &AddressSpace) -> Result<Option<&'static str>, Refusal> {
-        let pid = self.pid;
-        let mut threads = match stop_all::stop_all(pid, STOP_LIMIT) {
-            Ok(threads) => threads,
-            Err(NotStopped::Gone) => return Err(Refusal::Gone { pid }),
-            Err(NotStopped::GroupStop) => return Err(Refusal::Stopped { pid }),
-            Err(NotStopped::Late) => return Ok(Some("a thread is in an uninterruptible sleep")),
-            Err(NotStopped::Io(error)) => return Err(Refusal::from_io(pid, "a thread", error)),
+        let mut stopped = match Stopped::stop_within(self.process, STOP_LIMIT) {
+            Ok(stopped) => stopped,
+            Err(Error::DidNotStop { .. }) => return Ok(Some("a thread did not stop in time")),
+            Err(error) => return Err(error.into()),
         };
-        let Some(index) = threads.iter().position(|tracee| is_fit(tracee, space)) else {
+        if stopped.threads().any(|tracee| tracee.is_group_stopped) {
+            return Err(Refusal::Stopped { pid: self.process.pid() });
+        }
+        // It may be about to write into a page for the kernel.
+        if !stopped.asleep().is_empty() {
+            return Ok(Some("a thread is in an uninterruptible sleep"));
+        }
+        let Some(runner) = stopped.take_out(|tracee| is_fit(tracee, space)) else {
             return Ok(Some("no thread has room for a call on its own stack"));
         };
-        let runner = threads.swap_remove(index);
         let (tid, since) = (runner.tid, runner.since);
         let first = Call {
             function: self.code.gadget,
@@ -267,14 +272,14 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
             arguments: [0; 3],
             trampoline: self.code.trampoline,
         };
-        let refused = |e| malloc_trim::refusal(pid, tid, e);
+        let refused = |e| malloc_trim::refusal(self.process, tid, e);
         let mut injected = inject::begin(runner, &first).map_err(refused)?;
         if let Err(error) = self.calls(&mut injected, since + STOP_LIMIT) {
-            return Err(malloc_trim::leave(pid, tid, injected, error));
+            return Err(malloc_trim::leave(self.process, tid, injected, error));
         }
         self.applied.call_seconds += injected.began.elapsed().as_secs_f64();
         injected.finish(malloc_trim::CALL_LIMIT).map_err(refused)?;
-        drop(threads);
+        drop(stopped);
         let held = since.elapsed().as_secs_f64();
         self.applied.stopped_seconds = self.applied.stopped_seconds.max(held);
         self.applied.stops += 1;
@@ -283,9 +288,9 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
 
     /// Gives pieces back one after the other until `until`, and leaves the thread at the entry of its
     /// rt_sigreturn.
-    fn calls(&mut self, injected: &mut Injected, until: Instant) -> Result<(), CallError> {
+    fn calls(&mut self, injected: &mut Injected<'_>, until: Instant) -> Result<(), CallError> {
         let limit = Instant::now() + malloc_trim::CALL_LIMIT;
-        let memory = ProcessMemory(self.pid);
+        let memory = Live::new(self.process.pid());
         // At the entry of the first, harmless call.
         let entry = injected.next_system_call(limit)?;
         if entry.orig_rax != HARMLESS {
@@ -327,13 +332,13 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
 
 /// Whether the stopped thread can run a system call for us. All others are stopped, and a system call
 /// takes no lock of the program, so what it was doing does not matter.
-fn is_fit(tracee: &Tracee, space: &AddressSpace) -> bool {
-    let memory = ProcessMemory(tracee.pid);
-    let Ok(status) = process::status(tracee.pid, tracee.tid) else { return false };
+fn is_fit(tracee: &Tracee<'_>, space: &AddressSpace) -> bool {
+    let memory = Live::new(tracee.process.pid());
+    let Ok(status) = tracee.process.task_status(tracee.tid) else { return false };
     let needed = malloc_trim::FRAME_BYTES + inject::xstate_bytes();
     tracee.registers.cs == quiet::CS_64_BIT
-        && status.seccomp == 0
-        && !status.has_shadow_stack
+        && !status.is_under_seccomp()
+        && !status.has_shadow_stack()
         && stack::room_bytes(&memory, space, &tracee.registers).is_some_and(|room| room >= needed)
         && !stack::is_in_sequence(&memory, tracee.tid)
 }
@@ -364,7 +369,7 @@ mod tests {
         let pid = std::process::id() as i32;
         let counter = Counter::open(pid).unwrap();
         let range = start..start + 8 * page as u64;
-        let runs = zero_runs(&counter, &ProcessMemory(pid), range).unwrap();
+        let runs = zero_runs(&counter, &Live::new(pid), range).unwrap();
         let page = page as u64;
         assert_eq!(runs, [start..start + 2 * page, start + 3 * page..start + 8 * page]);
         assert_eq!(bytes[third + 17], 1);
