@@ -4,6 +4,7 @@
 //! The caller has found the function, the arenas' locks and the heaps' ranges; nothing of the heap
 //! is read here but lock words. It refuses rather than risks: see `choose` and `inject`.
 
+use std::fs::File;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -11,9 +12,9 @@ use strandline_sys::ptrace::Event;
 
 use super::choose::{self, Fences};
 use super::inject::{self, Call, CallError, Injected};
-use super::pages::Counter;
 use super::{Applied, Refusal, malloc_code, precheck};
 use crate::elf::Object;
+use crate::pages;
 use crate::procfs::Process;
 use crate::smaps;
 use crate::target::live::Live;
@@ -62,7 +63,8 @@ pub fn apply(pid: i32, request: &TrimRequest<'_>) -> Result<Applied, Refusal> {
         function: "malloc",
         detail: format!("not in the symbols of {}", request.libc.name()),
     })?;
-    let counter = Counter::open(pid).map_err(|e| Refusal::from_io(process, "opening pagemap", e))?;
+    let pagemap = process.open_file("pagemap")?;
+    let heaps = pages::whole_pages(&request.heaps);
     let rss_before_bytes = rss_bytes(process);
     let stack_bytes = inject::CALL_STACK_BYTES + FRAME_BYTES + inject::xstate_bytes();
     let fences = Fences { locks: &request.locks, code: &code, stack_bytes, thread: request.thread };
@@ -70,7 +72,7 @@ pub fn apply(pid: i32, request: &TrimRequest<'_>) -> Result<Applied, Refusal> {
     let mut act = |tracee: Tracee<'_>| {
         // The thread's id may have passed to another process since it was looked at.
         process.task_stat(tracee.tid)?;
-        run(tracee, &call, &counter, &request.heaps)
+        run(tracee, &call, &pagemap, &heaps)
     };
     let applied = choose::with_safe_thread(process, &fences, request.wait, &mut act)??;
     let mut applied = Applied { rss_before_bytes, rss_after_bytes: rss_bytes(process), ..applied };
@@ -93,9 +95,10 @@ pub(crate) fn no_trampoline(pid: i32) -> Refusal {
 }
 
 /// The call, with the pages counted right before and right after.
-fn run(tracee: Tracee<'_>, call: &Call, counter: &Counter, heaps: &[Range<u64>]) -> Result<Applied, Refusal> {
+fn run(tracee: Tracee<'_>, call: &Call, pagemap: &File, heaps: &[Range<u64>]) -> Result<Applied, Refusal> {
     let (process, tid) = (tracee.process, tracee.tid);
-    let count = || counter.resident_bytes(heaps).map_err(|e| Refusal::from_io(process, "reading pagemap", e));
+    let count =
+        || pages::read_ranges(pagemap, heaps).map_err(|e| Refusal::from_io(process, "reading pagemap", e));
     let before = count()?;
     let mut injected = inject::begin(tracee, call).map_err(|e| refusal(process, tid, e))?;
     let began = injected.began;

@@ -12,7 +12,6 @@ mod holders;
 pub mod inject;
 mod malloc_code;
 pub mod malloc_trim;
-pub mod pages;
 mod precheck;
 pub mod reclaim;
 pub mod refusal;

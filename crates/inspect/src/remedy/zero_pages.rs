@@ -7,18 +7,19 @@
 //! end, the other threads would run on and a write could be lost. So it is taken on request only,
 //! in small ranges, and never where somebody else may hold the pages (see `holders`).
 
+use std::fs::File;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use strandline_sys::host;
 use strandline_sys::process::{self as sys, MADV_PAGEOUT};
 
 use super::inject::{self, Call, CallError, Injected};
-use super::pages::Counter;
 use super::{Applied, Refusal, choose, holders, malloc_code, malloc_trim, precheck, stack};
 use crate::error::Error;
+use crate::ledger::zeros;
 use crate::map::AddressSpace;
 use crate::memory::Memory;
+use crate::pages::{self, page_of, page_up};
 use crate::procfs::Process;
 use crate::target::live::Live;
 use crate::target::quiet;
@@ -69,12 +70,12 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     if let Some(kept) = kept {
         return Err(keep(format!("has pages that must stay: {kept}")));
     }
-    let counter = Counter::open(pid).map_err(|e| Refusal::from_io(process, "opening pagemap", e))?;
+    let pagemap = process.open_file("pagemap")?;
     let rss_before_bytes = malloc_trim::rss_bytes(process);
     let done = if has_swap() {
-        page_out(process, request, &counter)?
+        page_out(process, request, &pagemap)?
     } else if request.allow_risk {
-        directly(process, request, &space, &counter)?
+        directly(process, request, &space, &pagemap)?
     } else {
         return Err(Refusal::NeedsRisk { pid, reason: why_direct() });
     };
@@ -117,39 +118,18 @@ fn why_direct() -> String {
     )
 }
 
-/// The runs of resident all-zero pages in `range`, as far as they can be read.
-fn zero_runs(counter: &Counter, memory: &dyn Memory, range: Range<u64>) -> std::io::Result<Vec<Range<u64>>> {
-    let page = host::page_bytes();
-    let mut buffer = vec![0; 64 * page as usize];
-    let mut runs: Vec<Range<u64>> = Vec::new();
-    counter.each_run(&[range], &mut |run| {
-        let mut at = run.start;
-        while at < run.end {
-            let wanted = buffer.len().min((run.end - at) as usize);
-            let got = memory.read_some(at, &mut buffer[..wanted]);
-            for bytes in buffer[..got].chunks_exact(page as usize) {
-                if bytes.iter().all(|&byte| byte == 0) {
-                    match runs.last_mut().filter(|last| last.end == at) {
-                        Some(last) => last.end = at + page,
-                        None => runs.push(at..at + page),
-                    }
-                }
-                at += page;
-            }
-            if got < wanted {
-                // The rest cannot be read: it stays.
-                break;
-            }
-        }
-    })?;
-    Ok(runs)
+/// The runs of resident all-zero pages in `range`, whole pages, as far as they can be read.
+fn zero_runs(pagemap: &File, memory: &dyn Memory, range: Range<u64>) -> std::io::Result<Vec<Range<u64>>> {
+    let mut resident = Vec::new();
+    pages::each_anonymous_run(pagemap, &[range], &mut |run| resident.push((run.start, run.end)))?;
+    let found = zeros::find(memory, &resident, 1, &|_| {});
+    Ok(found.runs.into_iter().map(|(start, end)| start..end).collect())
 }
 
 /// The pieces of `ranges` in which work is done, at most [`MOST_CALL_BYTES`] long.
 fn pieces(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
-    let page = host::page_bytes();
-    ranges.iter().flat_map(move |range| {
-        let (start, end) = (range.start.next_multiple_of(page), range.end & !(page - 1));
+    ranges.iter().flat_map(|range| {
+        let (start, end) = (page_up(range.start), page_of(range.end));
         (start..end)
             .step_by(MOST_CALL_BYTES as usize)
             .map(move |at| at..at.saturating_add(MOST_CALL_BYTES).min(end))
@@ -157,22 +137,22 @@ fn pieces(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
 }
 
 /// Asks the kernel to page the zero pages out. Nothing can be lost: what is written meanwhile is kept.
-fn page_out(process: &Process, request: &ZeroRequest, counter: &Counter) -> Result<Applied, Refusal> {
+fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<Applied, Refusal> {
     let failed = |e| Refusal::from_io(process, "paging out", e);
     let handle = sys::open(process.pid()).map_err(failed)?;
     let memory = Live::new(process.pid());
     let mut applied = Applied::default();
     for piece in pieces(&request.ranges) {
-        let resident = counter.resident_bytes(std::slice::from_ref(&piece)).map_err(failed)?;
+        let resident = pages::read_ranges(pagemap, std::slice::from_ref(&piece)).map_err(failed)?;
         applied.resident_before_bytes += resident;
-        let runs = zero_runs(counter, &memory, piece).map_err(failed)?;
-        let before = counter.resident_bytes(&runs).map_err(failed)?;
+        let runs = zero_runs(pagemap, &memory, piece).map_err(failed)?;
+        let before = pages::read_ranges(pagemap, &runs).map_err(failed)?;
         let began = Instant::now();
         for some in runs.chunks(strandline_sys::memory::MOST_RANGES) {
             sys::advise(&handle, some, MADV_PAGEOUT).map_err(failed)?;
         }
         applied.call_seconds += began.elapsed().as_secs_f64();
-        let after = counter.resident_bytes(&runs).map_err(failed)?;
+        let after = pages::read_ranges(pagemap, &runs).map_err(failed)?;
         applied.actual_bytes += before.saturating_sub(after);
     }
     Ok(applied)
@@ -202,11 +182,11 @@ fn directly(
     process: &Process,
     request: &ZeroRequest,
     space: &AddressSpace,
-    counter: &Counter,
+    pagemap: &File,
 ) -> Result<Applied, Refusal> {
     let code = code(process.pid(), space)?;
     let todo = pieces(&request.ranges).peekable();
-    let mut work = Work { process, code, counter, applied: Applied::default(), todo };
+    let mut work = Work { process, code, pagemap, applied: Applied::default(), todo };
     while work.todo.peek().is_some() {
         match work.one_stretch(request.wait) {
             Ok(()) => std::thread::sleep(REST),
@@ -221,7 +201,7 @@ fn directly(
 struct Work<'a, I: Iterator<Item = Range<u64>>> {
     process: &'a Process,
     code: Code,
-    counter: &'a Counter,
+    pagemap: &'a File,
     applied: Applied,
     todo: std::iter::Peekable<I>,
 }
@@ -300,9 +280,9 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         while Instant::now() < until {
             let Some(piece) = self.todo.next() else { break };
             // Counted piece by piece: between two stretches the program may touch pages again.
-            let resident = self.counter.resident_bytes(std::slice::from_ref(&piece));
+            let resident = pages::read_ranges(self.pagemap, std::slice::from_ref(&piece));
             self.applied.resident_before_bytes += resident.map_err(CallError::Lost)?;
-            for run in zero_runs(self.counter, &memory, piece).map_err(CallError::Lost)? {
+            for run in zero_runs(self.pagemap, &memory, piece).map_err(CallError::Lost)? {
                 if !is_at_entry {
                     // Back to the instruction, again with the harmless number.
                     let mut again = entry;
@@ -320,7 +300,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
                 let exit = injected.next_system_call(limit)?;
                 is_at_entry = false;
                 if exit.rax == 0 {
-                    let left = self.counter.resident_bytes(std::slice::from_ref(&run));
+                    let left = pages::read_ranges(self.pagemap, std::slice::from_ref(&run));
                     let gone = (run.end - run.start).saturating_sub(left.map_err(CallError::Lost)?);
                     self.applied.actual_bytes += gone;
                 }
@@ -346,6 +326,7 @@ fn is_fit(tracee: &Tracee<'_>, space: &AddressSpace) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pages::PAGE_BYTES;
 
     #[test]
     fn pieces_are_whole_pages_and_small() {
@@ -359,7 +340,7 @@ mod tests {
 
     #[test]
     fn zero_runs_leave_out_written_pages() {
-        let page = host::page_bytes() as usize;
+        let page = PAGE_BYTES as usize;
         // Written, then zeroed: resident pages, of which the third holds a byte.
         let mut bytes = vec![1_u8; 9 * page];
         bytes.fill(0);
@@ -367,9 +348,9 @@ mod tests {
         let third = start as usize - bytes.as_ptr() as usize + 2 * page;
         bytes[third + 17] = 1;
         let pid = std::process::id() as i32;
-        let counter = Counter::open(pid).unwrap();
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
         let range = start..start + 8 * page as u64;
-        let runs = zero_runs(&counter, &Live::new(pid), range).unwrap();
+        let runs = zero_runs(&pagemap, &Live::new(pid), range).unwrap();
         let page = page as u64;
         assert_eq!(runs, [start..start + 2 * page, start + 3 * page..start + 8 * page]);
         assert_eq!(bytes[third + 17], 1);
