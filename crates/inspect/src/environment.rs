@@ -88,7 +88,7 @@ fn own_libc() -> Option<String> {
 }
 
 /// glibc's banner: `GNU C Library (…) stable release version 2.36.`
-fn version_line(bytes: &[u8]) -> Option<String> {
+pub(crate) fn version_line(bytes: &[u8]) -> Option<String> {
     const BANNER: &[u8] = b"GNU C Library (";
     let start = memchr::memmem::find(bytes, BANNER)?;
     let banner: Vec<u8> =

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::files::glibc_release;
 use super::freeze::Frozen;
 use crate::caveat::Caveat;
 use crate::facts::{Allocator, Cost, Explanation, Kernel, Runtime, Target, TargetKind};
@@ -39,7 +40,10 @@ pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: I
     };
     let means = Means { pid: process.pid(), zero_bytes: ledger.zero_bytes, arenas: &arenas };
     let (verdict, remedies) = (verdict::verdict(&findings), verdict::remedies::remedies(&findings, &means));
-    let read = frozen.readings.iter().map(|reading| reading.allocator.clone());
+    let read = frozen.readings.iter().map(|reading| Allocator {
+        version: reading.trim.as_ref().and_then(|trim| glibc_release(process, &frozen.space, trim.object)),
+        ..reading.allocator.clone()
+    });
     Explanation {
         target: Target {
             kind: TargetKind::Live,

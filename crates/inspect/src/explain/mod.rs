@@ -4,6 +4,7 @@
 //! else is done before or after. The rows are checked against the kernel's own sum at every run.
 
 mod describe;
+mod files;
 mod freeze;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +17,9 @@ use crate::facts::Explanation;
 use crate::ledger::assemble::{self, Inputs};
 use crate::ledger::zeros;
 use crate::procfs::{Process, mounts};
+use crate::target::admission;
 use crate::target::live::Opened;
-use crate::target::{admission, tracee};
+use crate::target::tracee::on_own_thread;
 
 /// Hears of work done: what is being done, bytes done so far, bytes in all.
 pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
@@ -66,13 +68,12 @@ pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
     let process = admission::admit(pid)?;
     let processors = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.unwrap_or_else(processors);
-    // A thread of the target that does not stop in time is let go only by the end of its tracer, which
-    // must not be the end of strandline.
-    let frozen = tracee::on_own_thread(|| freeze::freeze(&process, threads, options));
-    let mut frozen = frozen.unwrap_or_else(|| {
-        let source = std::io::Error::other("no thread to trace from");
-        Err(Error::Io { pid, what: "tracing".to_owned(), source })
-    })?;
+    // A thread of its own is the tracer: with its end the kernel lets go of everything, of threads too
+    // that were in an uninterruptible sleep and could not be stopped and let go in order.
+    let frozen = on_own_thread(|| freeze::freeze(&process, threads, options));
+    let no_thread = || std::io::Error::other("no thread could be started for it");
+    let mut frozen =
+        frozen.ok_or_else(|| Error::Io { pid, what: "stopping".to_owned(), source: no_thread() })??;
     let mut zero_runs =
         if options.fold_zero_pages { find_zeros(&mut frozen, threads, options)? } else { Vec::new() };
     let shared = mounts_of(&process);
@@ -81,6 +82,7 @@ pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
         residency: &frozen.residency,
         readings: &frozen.readings,
         stacks: &frozen.stacks,
+        bss: &files::bss(&process, &frozen.spaces),
         zero_runs: &zero_runs,
         is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared),
     })?;

@@ -30,6 +30,8 @@ pub struct Inputs<'a> {
     pub readings: &'a [Reading],
     /// Thread stacks, in address order.
     pub stacks: &'a [Stack],
+    /// Where programs' bss lies, in address order.
+    pub bss: &'a [Range<u64>],
     /// All-zero resident pages of unclaimed private anonymous memory: runs, in address order.
     pub zero_runs: &'a [(u64, u64)],
     /// Whether a mapping's file pages are shared memory.
@@ -142,14 +144,9 @@ fn program_spans(inputs: &Inputs<'_>) -> Spans {
         spans.push(Span { range: stack.low..used, holder: Holder::Row(Id::StackBelowSp) });
         spans.push(Span { range: used..stack.high, holder: Holder::Row(Id::ProgramStack) });
     }
-    for pair in inputs.spaces.windows(2) {
-        let [file, bss] = [&pair[0].mapping, &pair[1].mapping];
-        let follows =
-            file.end == bss.start && file.has_file() && file.permissions.write && !file.permissions.shared;
-        if follows && bss.is_private_anonymous() && bss.name.is_empty() {
-            spans.push(Span { range: bss.start..bss.end, holder: Holder::Row(Id::ProgramData) });
-        }
-    }
+    spans.extend(
+        inputs.bss.iter().map(|bss| Span { range: bss.clone(), holder: Holder::Row(Id::ProgramData) }),
+    );
     spans.retain(|span| !span.range.is_empty());
     spans.sort_by_key(|span| span.range.start);
     // A stack may have been carved out of a library's bss: the first to start keeps the bytes.

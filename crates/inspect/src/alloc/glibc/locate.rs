@@ -9,7 +9,7 @@ use crate::layout::glibc as layout;
 use crate::memory::{Memory, half_word_at, word_at};
 
 /// The most arenas of a process that are followed; the default limit is eight a core.
-const MOST_ARENAS: usize = 65_536;
+const MOST_ARENAS: usize = 16_384;
 /// No arena takes more than there is user address space: more is damage, and must not be added up.
 const MOST_SYSTEM_BYTES: u64 = 1 << 47;
 /// The most heaps of one arena that are followed: 64 GiB.
@@ -41,6 +41,8 @@ pub struct Parameters {
     pub top_pad: u64,
     /// Requests from this size on get a mapping of their own.
     pub mmap_threshold: u64,
+    /// Up to this many arenas are made without asking for the number of processors.
+    pub arena_test: u64,
     /// The most arenas; 0 for the default.
     pub arena_max: u64,
     /// Huge page size under `glibc.malloc.hugetlb=1`, else 0.
@@ -286,6 +288,8 @@ pub fn parameters(
                     0
                 };
                 score += if [7, 16].contains(&found.tcache_count) { 1 << 41 } else { 0 };
+                // Tells 2.43 from 2.42 eight bytes on, where arena_max would stand for arena_test.
+                score += if found.arena_test == 8 { 1 << 41 } else { 0 };
                 if best.as_ref().is_none_or(|(high, _)| score > *high) {
                     best = Some((score, found));
                 }
@@ -338,6 +342,7 @@ fn parameters_at(
         trim_threshold: word(layout::parameters::TRIM_THRESHOLD)?,
         top_pad: word(layout::parameters::TOP_PAD)?,
         mmap_threshold: word(layout::parameters::MMAP_THRESHOLD)?,
+        arena_test,
         arena_max,
         thp_pagesize,
         hp_pagesize,

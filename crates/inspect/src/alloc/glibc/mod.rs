@@ -388,7 +388,6 @@ fn facts(
 ) -> Allocator {
     let mut allocator = Allocator {
         name: "glibc".to_owned(),
-        version: object.version.clone(),
         found_by: format!("main_arena in {}", object.name),
         read: true,
         ..Allocator::default()

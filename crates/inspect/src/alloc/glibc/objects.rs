@@ -13,8 +13,6 @@ pub struct Object {
     pub name: String,
     /// Whether it is a libc by name; otherwise a program that may carry one.
     pub is_libc: bool,
-    /// Its release, if it says so: `2.36`.
-    pub version: Option<String>,
     /// Resident runs of its writable data and bss.
     pub data: Vec<(u64, u64)>,
 }

@@ -23,12 +23,16 @@ fn chunk_bytes(context: &Context<'_>, address: u64) -> u64 {
 
 /// The regions of all arenas, in address order.
 pub fn of_arenas(context: &Context<'_>, arenas: &[Arena], parameters: Option<&Parameters>) -> Vec<Owned> {
-    let mut all = Vec::new();
+    let mut all: Vec<Owned> = Vec::new();
+    let mut pieces = Vec::new();
     for (index, arena) in arenas.iter().enumerate() {
         let top = Top { address: arena.top, bytes: chunk_bytes(context, arena.top) };
         let regions =
             if arena.main { main(context, arena, top, parameters) } else { secondary(context, arena, top) };
-        all.extend(regions.into_iter().map(|region| Owned { region, arena: index }));
+        for region in regions {
+            let place = if region.shape == Shape::Pieces { &mut pieces } else { &mut all };
+            place.push(Owned { region, arena: index });
+        }
     }
     all.sort_by_key(|owned| owned.region.start);
     // Two arenas cannot own one byte: a damaged list that says so loses its later range.
@@ -38,7 +42,35 @@ pub fn of_arenas(context: &Context<'_>, arenas: &[Arena], parameters: Option<&Pa
         end = end.max(owned.region.end);
         apart
     });
+    // Pieces are looked for in whole mappings, with which the kernel may have merged heaps.
+    let taken: Vec<(u64, u64)> = all.iter().map(|owned| (owned.region.start, owned.region.end)).collect();
+    for piece in pieces {
+        all.extend(
+            without(piece.region, &taken).into_iter().map(|region| Owned { region, arena: piece.arena }),
+        );
+    }
+    all.sort_by_key(|owned| owned.region.start);
     all
+}
+
+/// What is left of `region` beside the ranges `taken`, which are in address order.
+fn without(region: Region, taken: &[(u64, u64)]) -> Vec<Region> {
+    let mut rest = Vec::new();
+    let mut from = region.start;
+    let cut = |start: u64, end: u64| {
+        let top = region.top.filter(|top| (start..end).contains(&top.address));
+        Region { start, end, top, ..region.clone() }
+    };
+    for &(start, end) in taken.iter().filter(|range| range.0 < region.end && range.1 > region.start) {
+        if start > from {
+            rest.push(cut(from, start));
+        }
+        from = from.max(end);
+    }
+    if from < region.end {
+        rest.push(cut(from, region.end));
+    }
+    rest
 }
 
 fn secondary(context: &Context<'_>, arena: &Arena, top: Top) -> Vec<Region> {

@@ -1,0 +1,105 @@
+//! What only the mapped files themselves tell: a glibc's release, and where a program's bss ends.
+//!
+//! Files are read, not the target's mapping of them: that would bring their pages into the target.
+//! Where a file cannot be opened, the answer is coarser, never wrong.
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use object::LittleEndian;
+use object::elf::{FileHeader64, PF_W, PT_LOAD};
+use object::read::elf::{FileHeader, ProgramHeader};
+
+use crate::environment::version_line;
+use crate::map::{AddressSpace, Mapping};
+use crate::namespaces::open_mapped_file;
+use crate::procfs::Process;
+use crate::smaps::SmapsEntry;
+
+/// The most bytes of a C library's file that are searched for its release.
+const MOST_LIBRARY_BYTES: u64 = 16 << 20;
+/// ELF and program headers stand at a file's start, in a page in every known program.
+const HEADER_BYTES: usize = 16 << 10;
+
+/// The release of the glibc mapped at `address`, as it says itself: `2.36`.
+pub fn glibc_release(process: &Process, space: &AddressSpace, address: u64) -> Option<String> {
+    let mut bytes = Vec::new();
+    let file = open_mapped_file(process, space.find(address)?).ok()?;
+    file.take(MOST_LIBRARY_BYTES).read_to_end(&mut bytes).ok()?;
+    let banner = version_line(&bytes)?;
+    let (_, release) = banner.split_once("release version ")?;
+    let release: String = release.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+    Some(release.trim_end_matches('.').to_owned())
+}
+
+/// The bss of each mapped program: the anonymous memory behind its data, up to where its own headers
+/// say that it ends. The kernel may have merged other memory with it.
+pub fn bss(process: &Process, spaces: &[SmapsEntry]) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    let mut first: Option<&Mapping> = None;
+    for pair in spaces.windows(2) {
+        let (file, next) = (&pair[0].mapping, &pair[1].mapping);
+        if file.has_file() && (file.offset == 0 || first.is_none_or(|first| !same_file(first, file))) {
+            first = Some(file);
+        }
+        let is_data = file.has_file() && file.permissions.write && !file.permissions.shared;
+        if !is_data || file.end != next.start || !next.is_private_anonymous() || !next.name.is_empty() {
+            continue;
+        }
+        let end = first.filter(|first| same_file(first, file)).and_then(|first| data_end(process, first));
+        let end = end.map_or(next.end, |end| end.clamp(next.start, next.end));
+        if end > next.start {
+            found.push(next.start..end);
+        }
+    }
+    found
+}
+
+fn same_file(one: &Mapping, other: &Mapping) -> bool {
+    one.inode == other.inode && one.device == other.device
+}
+
+/// Where the data of the program whose first mapping is `first` ends, rounded up to a page.
+fn data_end(process: &Process, first: &Mapping) -> Option<u64> {
+    if first.offset != 0 {
+        return None;
+    }
+    let file: File = open_mapped_file(process, first).ok()?;
+    let mut bytes = vec![0; HEADER_BYTES];
+    let got = file.read_at(&mut bytes, 0).ok()?;
+    bytes.truncate(got);
+    let header = FileHeader64::<LittleEndian>::parse(bytes.as_slice()).ok()?;
+    let headers = header.program_headers(LittleEndian, bytes.as_slice()).ok()?;
+    let loads = || headers.iter().filter(|header| header.p_type(LittleEndian) == PT_LOAD);
+    let lowest = loads().map(|header| header.p_vaddr(LittleEndian)).min()?;
+    let bias = first.start.wrapping_sub(lowest - lowest % 4096);
+    let writable = loads().filter(|header| header.p_flags(LittleEndian).contains(PF_W));
+    let end = writable
+        .map(|header| header.p_vaddr(LittleEndian).saturating_add(header.p_memsz(LittleEndian)))
+        .max()?;
+    bias.wrapping_add(end).checked_next_multiple_of(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::smaps::Smaps;
+
+    #[test]
+    fn this_test_program_has_a_libc_of_a_release_and_bss() {
+        let pid = std::process::id().cast_signed();
+        let process = Process::open(pid).unwrap();
+        let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
+        let libc = space.mappings().iter().find(|m| m.name.contains("/libc.so")).unwrap();
+        let release = glibc_release(&process, &space, libc.start).unwrap();
+        assert!(release.starts_with("2.") && release[2..].parse::<u32>().is_ok(), "{release}");
+        let smaps = Smaps::read(process.open_file("smaps").unwrap()).unwrap();
+        let bss = bss(&process, &smaps.entries);
+        assert!(bss.iter().any(|range| range.start > libc.start), "libc has bss: {bss:x?}");
+        for range in &bss {
+            assert!(range.end - range.start < 1 << 20, "no bss here is that long: {range:x?}");
+        }
+    }
+}
