@@ -16,6 +16,7 @@ use object::read::{ReadCache, ReadRef};
 
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::Memory;
+use crate::pages::page_of;
 
 /// The largest file that is looked into, in bytes.
 pub const MOST_FILE_BYTES: u64 = 512 << 20;
@@ -273,12 +274,11 @@ impl Object {
 fn facts(data: Limited<'_>, header: &Header, mapping: &Mapping) -> Result<(u64, bool), &'static str> {
     let segments = header.program_headers(LE, data).map_err(|_| "bad program headers")?;
     let interpreter = segments.iter().any(|s| s.p_type(LE) == elf::PT_INTERP);
-    let page = strandline_sys::host::page_bytes();
     let mut best: Option<(bool, u64)> = None;
     for segment in segments.iter().filter(|s| s.p_type(LE) == elf::PT_LOAD) {
         let offset = segment.p_offset(LE);
         let end = offset.saturating_add(segment.p_filesz(LE));
-        if !(offset & !(page - 1)..end).contains(&mapping.offset) {
+        if !(page_of(offset)..end).contains(&mapping.offset) {
             continue;
         }
         // Two segments may share a page of the file: the one of the same kind is meant.

@@ -91,7 +91,7 @@ fn threads(process: &Process, stopped: &Stopped, caveats: &mut Vec<Caveat>) -> O
             "the thread is in an uninterruptible sleep: its stack and its malloc cache were not looked at";
         caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
     }
-    let known = stopped.threads().filter_map(|thread| Some((thread.tid, thread.registers?)));
+    let known = stopped.threads().map(|thread| (thread.tid, thread.registers));
     let mut facts = Vec::new();
     for (tid, registers) in known {
         if registers.cs != CS_64_BIT {

@@ -17,9 +17,9 @@ use crate::facts::Explanation;
 use crate::ledger::assemble::{self, Inputs};
 use crate::ledger::zeros;
 use crate::procfs::{Process, mounts};
-use crate::remedy::tracee::on_own_thread;
 use crate::target::admission;
 use crate::target::live::Opened;
+use crate::target::tracee::on_own_thread;
 
 /// Hears of work done: what is being done, bytes done so far, bytes in all.
 pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);

@@ -5,22 +5,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a page, on every machine strandline runs on (x86-64).
-pub const PAGE_BYTES: u64 = 4096;
+pub use crate::pages::{PAGE_BYTES, page_of, page_up};
 
 /// The longest range for which bits are kept: 1 TiB, 64 MiB of bits. No heap comes near it, and a
 /// hostile mapping must not make us allocate more.
 pub const MOST_BYTES: u64 = 1 << 40;
-
-/// The first byte of the page that holds `address`.
-pub fn page_of(address: u64) -> u64 {
-    address & !(PAGE_BYTES - 1)
-}
-
-/// The first page boundary at or behind `address`.
-pub fn page_up(address: u64) -> u64 {
-    page_of(address.saturating_add(PAGE_BYTES - 1))
-}
 
 /// Residency and zero bits of the pages that `start..end` touches.
 pub struct RangePages {

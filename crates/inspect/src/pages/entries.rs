@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 
 use strandline_sys::pagemap::{ZeroFrames, entry, zero_frames};
 
-use super::{Builder, Expected, PAGE_BYTES, kind};
+use super::{Builder, Expected, PAGE_BYTES, kind, page_of};
 use crate::smaps::SmapsEntry;
 
 /// The most address space read entry by entry for one [`super::Residency`]: 2 GiB of entries, about
@@ -81,7 +81,7 @@ fn classify(value: u64, zero: ZeroFrames) -> Page {
 /// or the process has no page tables any more.
 fn walk(pagemap: &File, start: u64, end: u64, mut each: impl FnMut(u64, u64) -> bool) -> io::Result<u64> {
     let mut block = vec![0u8; BLOCK_ENTRIES * 8];
-    let mut at = start & !(PAGE_BYTES - 1);
+    let mut at = page_of(start);
     while at < end {
         let entries = ((end - at).div_ceil(PAGE_BYTES)).min(BLOCK_ENTRIES as u64);
         let wanted = &mut block[..entries as usize * 8];
@@ -149,12 +149,16 @@ impl Builder<'_> {
     }
 }
 
-/// Resident anonymous bytes in `ranges` by entries. See [`super::read_ranges`].
+/// [`super::each_anonymous_run`] by entries.
 ///
 /// Fails with `InvalidInput` where the ranges are more than 1 TiB together.
-pub fn anonymous_bytes_in_ranges_by_entries(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
+pub(super) fn each_anonymous_run(
+    pagemap: &File,
+    ranges: &[Range<u64>],
+    each: &mut dyn FnMut(Range<u64>),
+) -> io::Result<()> {
     if ranges.is_empty() {
-        return Ok(0);
+        return Ok(());
     }
     let sum =
         ranges.iter().fold(0u64, |sum, range| sum.saturating_add(range.end.saturating_sub(range.start)));
@@ -163,21 +167,30 @@ pub fn anonymous_bytes_in_ranges_by_entries(pagemap: &File, ranges: &[Range<u64>
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     let zero = zero_frames()?;
-    let mut total = 0u64;
     for range in ranges {
-        walk(pagemap, range.start, range.end, |_, value| {
+        let mut run = range.start..range.start;
+        walk(pagemap, range.start, range.end, |at, value| {
             let counted = match classify(value, zero) {
                 Page::Resident(flags) => flags & kind::ANONYMOUS != 0,
                 Page::Doubtful(flags) => flags & kind::MOVING == 0,
                 Page::None => false,
             };
             if counted {
-                total += PAGE_BYTES;
+                if run.end != at {
+                    if !run.is_empty() {
+                        each(run.clone());
+                    }
+                    run.start = at;
+                }
+                run.end = at + PAGE_BYTES;
             }
             true
         })?;
+        if !run.is_empty() {
+            each(run);
+        }
     }
-    Ok(total)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -27,11 +27,18 @@ use strandline_sys::pagemap::ZeroFrames;
 
 use crate::smaps::SmapsEntry;
 
-pub use entries::anonymous_bytes_in_ranges_by_entries;
-pub use scan::anonymous_bytes_in_ranges_by_scan;
+/// Bytes of a page, on every machine strandline runs on (x86-64).
+pub const PAGE_BYTES: u64 = 4096;
 
-/// x86-64's page size. All of this module's arithmetic is in these pages.
-const PAGE_BYTES: u64 = 4096;
+/// The first byte of the page that holds `address`.
+pub fn page_of(address: u64) -> u64 {
+    address & !(PAGE_BYTES - 1)
+}
+
+/// The first page boundary at or behind `address`.
+pub fn page_up(address: u64) -> u64 {
+    page_of(address.saturating_add(PAGE_BYTES - 1))
+}
 
 /// Flags of a run, kept in the low bits of its page-aligned start.
 mod kind {
@@ -369,15 +376,53 @@ pub fn reconcile(residency: &Residency, spaces: &[SmapsEntry]) -> Result<(), Vec
     if differences.is_empty() { Ok(()) } else { Err(differences) }
 }
 
-/// Resident anonymous bytes in `ranges` (page-aligned, ascending, without overlap) of the process of
-/// an open /proc/PID/pagemap, pages of zeros left out.
+/// `ranges` widened to whole pages, in address order and without overlap, as
+/// [`each_anonymous_run`] wants them.
+pub fn whole_pages(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut sorted: Vec<Range<u64>> = ranges
+        .iter()
+        .map(|range| page_of(range.start)..page_up(range.end))
+        .filter(|range| !range.is_empty())
+        .collect();
+    sorted.sort_unstable_by_key(|range| range.start);
+    let mut whole: Vec<Range<u64>> = Vec::with_capacity(sorted.len());
+    for range in sorted {
+        match whole.last_mut().filter(|last| range.start <= last.end) {
+            Some(last) => last.end = last.end.max(range.end),
+            None => whole.push(range),
+        }
+    }
+    whole
+}
+
+/// Shows `each` the runs of resident anonymous pages in `ranges` (whole pages, ascending, without
+/// overlap: see [`whole_pages`]) of the process of an open /proc/PID/pagemap, pages of zeros left out.
+/// Runs come in address order, but pages that the kernel is moving just now come last.
 ///
-/// Cheaper than a [`Residency`] before and after a remedy: no smaps is needed. Where page frames are
-/// hidden from this user, pages that show as swapped count as absent, and without PAGEMAP_SCAN pages
-/// of zeros count as resident where they cannot be told.
-pub fn read_ranges(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
-    match anonymous_bytes_in_ranges_by_scan(pagemap, ranges) {
-        Err(error) if scan::is_missing(&error) => anonymous_bytes_in_ranges_by_entries(pagemap, ranges),
+/// Cheaper than a [`Residency`]: no smaps is needed. Where page frames are hidden from this user,
+/// pages that show as swapped count as absent, and without PAGEMAP_SCAN pages of zeros count as
+/// resident where they cannot be told.
+pub fn each_anonymous_run(
+    pagemap: &File,
+    ranges: &[Range<u64>],
+    each: &mut dyn FnMut(Range<u64>),
+) -> io::Result<()> {
+    let mut has_shown = false;
+    let by_scan = scan::each_anonymous_run(pagemap, ranges, &mut |run| {
+        has_shown = true;
+        each(run);
+    });
+    match by_scan {
+        Err(error) if !has_shown && scan::is_missing(&error) => {
+            entries::each_anonymous_run(pagemap, ranges, each)
+        }
         other => other,
     }
+}
+
+/// The bytes of all runs of [`each_anonymous_run`]: the "actual" of a remedy, read before and after.
+pub fn read_ranges(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
+    let mut bytes = 0;
+    each_anonymous_run(pagemap, ranges, &mut |run| bytes += run.end - run.start)?;
+    Ok(bytes)
 }

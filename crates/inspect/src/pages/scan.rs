@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use strandline_sys::pagemap::{self, Region};
 
-use super::{Builder, Expected, PAGE_BYTES, entries, kind, may_hold_pages};
+use super::{Builder, Expected, entries, kind, may_hold_pages, page_of};
 use crate::smaps::SmapsEntry;
 
 /// What is asked of the kernel about each page.
@@ -117,9 +117,12 @@ fn finish(builder: &mut Builder<'_>, space: &SmapsEntry) -> io::Result<()> {
     builder.read_entries_of_open(space)
 }
 
-/// Resident anonymous bytes in `ranges` by PAGEMAP_SCAN. See [`super::read_ranges`].
-pub fn anonymous_bytes_in_ranges_by_scan(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
-    let mut total = 0;
+/// [`super::each_anonymous_run`] by PAGEMAP_SCAN.
+pub(super) fn each_anonymous_run(
+    pagemap: &File,
+    ranges: &[Range<u64>],
+    each: &mut dyn FnMut(Range<u64>),
+) -> io::Result<()> {
     let mut rest = ranges;
     let mut swapped: Vec<Range<u64>> = Vec::new();
     while let Some(first) = rest.first() {
@@ -129,7 +132,7 @@ pub fn anonymous_bytes_in_ranges_by_scan(pagemap: &File, ranges: &[Range<u64>]) 
         rest = after;
         let end = window.last().map_or(first.end, |last| last.end);
         let mut index = 0;
-        walk(pagemap, first.start & !(PAGE_BYTES - 1), end, |region| {
+        walk(pagemap, page_of(first.start), end, |region| {
             while window.get(index).is_some_and(|range| range.end <= region.start) {
                 index += 1;
             }
@@ -139,7 +142,7 @@ pub fn anonymous_bytes_in_ranges_by_scan(pagemap: &File, ranges: &[Range<u64>]) 
                     continue;
                 }
                 if region.categories & pagemap::PRESENT != 0 {
-                    total += end - start;
+                    each(start..end);
                 } else if region.categories & pagemap::SWAPPED != 0 {
                     swapped.push(start..end);
                 }
@@ -147,5 +150,5 @@ pub fn anonymous_bytes_in_ranges_by_scan(pagemap: &File, ranges: &[Range<u64>]) 
             Ok(())
         })?;
     }
-    Ok(total + entries::anonymous_bytes_in_ranges_by_entries(pagemap, &swapped)?)
+    entries::each_anonymous_run(pagemap, &swapped, each)
 }

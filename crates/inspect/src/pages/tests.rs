@@ -118,6 +118,43 @@ fn scratch(name: &str) -> PathBuf {
     path
 }
 
+type EachRun = fn(&File, &[Range<u64>], &mut dyn FnMut(Range<u64>)) -> io::Result<()>;
+
+fn bytes_by(each_run: EachRun, pagemap: &File, range: Range<u64>) -> io::Result<u64> {
+    let mut bytes = 0;
+    each_run(pagemap, &[range], &mut |run| bytes += run.end - run.start)?;
+    Ok(bytes)
+}
+
+#[test]
+fn whole_pages_are_sorted_and_joined() {
+    let ranges = [0x5000..0x6001, 0x1800..0x2000, 0x2000..0x2001, 0x9000..0x9000];
+    assert_eq!(whole_pages(&ranges), [0x1000..0x3000, 0x5000..0x7000]);
+}
+
+#[test]
+fn both_ways_show_the_same_runs() {
+    let page = PAGE_BYTES as usize;
+    let mut memory = vec![0_u8; 64 * page];
+    for index in (0..64).filter(|index| index % 3 != 2) {
+        memory[index * page] = 1;
+    }
+    let start = memory.as_ptr() as u64;
+    let whole = page_up(start)..page_of(start + memory.len() as u64);
+    let pagemap = File::open("/proc/self/pagemap").unwrap();
+    let runs = |each_run: EachRun| {
+        let mut runs = Vec::new();
+        each_run(&pagemap, std::slice::from_ref(&whole), &mut |run| runs.push(run)).unwrap();
+        runs
+    };
+    let by_entries = runs(entries::each_anonymous_run);
+    assert!(by_entries.iter().map(|run| run.end - run.start).sum::<u64>() >= 40 * PAGE_BYTES);
+    if ways().contains(&Way::Scan) {
+        assert_eq!(runs(scan::each_anonymous_run), by_entries);
+    }
+    assert_eq!(memory[page], 1);
+}
+
 #[test]
 fn every_kind_of_mapping_counts_as_smaps_counts_it() {
     let directory = scratch("pages");
@@ -146,13 +183,13 @@ fn every_kind_of_mapping_counts_as_smaps_counts_it() {
                 assert_eq!(residency.anonymous_bytes_in(range.clone()), anonymous, "{way:?} {line}");
                 let pagemap = process.open_file("pagemap").unwrap();
                 let read = match way {
-                    Way::Scan => anonymous_bytes_in_ranges_by_scan(&pagemap, &[range]),
+                    Way::Scan => bytes_by(scan::each_anonymous_run, &pagemap, range),
                     Way::Entries if words[0] == "reservation" => {
-                        let refused = anonymous_bytes_in_ranges_by_entries(&pagemap, &[range]);
+                        let refused = bytes_by(entries::each_anonymous_run, &pagemap, range);
                         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
                         continue;
                     }
-                    Way::Entries => anonymous_bytes_in_ranges_by_entries(&pagemap, &[range]),
+                    Way::Entries => bytes_by(entries::each_anonymous_run, &pagemap, range),
                 };
                 // A hugetlb page is anonymous to the page tables; callers give ranges of heaps.
                 assert!(words[0] == "hugetlb" || read.unwrap() == anonymous, "{way:?} {line}");

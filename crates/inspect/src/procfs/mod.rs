@@ -5,6 +5,7 @@
 //! they are kept as text, cut to a length, and never followed as paths. This module must not keep
 //! any variable of the target's environment that [`settings`] does not name.
 
+mod doing;
 pub mod mounts;
 pub mod settings;
 pub mod stat;
@@ -15,10 +16,12 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+pub use doing::Doing;
 pub use stat::Stat;
 pub use status::Status;
 
 use crate::error::{Error, Result};
+use crate::map::AddressSpace;
 
 /// The most bytes read of a small text file of /proc (status, stat).
 const MOST_TEXT_BYTES: u64 = 256 << 10;
@@ -120,9 +123,19 @@ impl Process {
         })
     }
 
+    /// What thread `tid` does in the kernel; `None` where the kernel does not say, or not this user.
+    pub fn task_doing(&self, tid: i32) -> Option<Doing> {
+        Doing::parse(&self.read_file(&format!("task/{tid}/syscall"), MOST_TEXT_BYTES).ok()?)
+    }
+
     /// The text of /proc/PID/maps, for [`crate::map::AddressSpace::parse`].
     pub fn maps_text(&self) -> Result<Vec<u8>> {
         self.read_file("maps", MOST_MAPS_BYTES)
+    }
+
+    /// Its mappings as they are now.
+    pub fn address_space(&self) -> Result<AddressSpace> {
+        Ok(AddressSpace::parse(&self.maps_text()?).0)
     }
 
     /// The ids of its threads, ascending.
@@ -151,36 +164,6 @@ impl Process {
     /// The devices whose files are shared memory, for [`mounts::is_shared_memory`].
     pub fn shared_memory_devices(&self) -> Result<mounts::Devices> {
         Ok(mounts::shared_memory_devices(&self.read_file("mountinfo", MOST_ENVIRONMENT_BYTES)?))
-    }
-
-    /// Checks that this is a process that has memory to look at, and returns its status.
-    ///
-    /// Fails with [`Error::Zombie`], [`Error::KernelThread`], [`Error::Thread`], [`Error::Myself`] or
-    /// [`Error::Traced`]. Whether this user may look is not checked here.
-    pub fn check(&self) -> Result<Status> {
-        let pid = self.pid;
-        let status = self.status()?;
-        let name = || status.name.clone().unwrap_or_default();
-        if u32::try_from(pid) == Ok(std::process::id()) {
-            return Err(Error::Myself { pid });
-        }
-        if let Some(tgid) = status.tgid.filter(|tgid| *tgid != pid) {
-            return Err(Error::Thread { tid: pid, pid: tgid });
-        }
-        let kernel_thread = status.kernel_thread.unwrap_or(false) || self.stat()?.is_kernel_thread();
-        if kernel_thread {
-            return Err(Error::KernelThread { pid, name: name() });
-        }
-        if status.is_zombie() {
-            return Err(Error::Zombie { pid, parent: status.parent.unwrap_or(0) });
-        }
-        if let Some(tracer) = status.tracer.filter(|tracer| *tracer != 0) {
-            // TracerPid is the tracing thread's id: name its process.
-            let by = Self::open(tracer).and_then(|tracer| tracer.status()).unwrap_or_default();
-            let (tracer, tracer_name) = (by.tgid.unwrap_or(tracer), by.name.unwrap_or_default());
-            return Err(Error::Traced { pid, tracer, tracer_name });
-        }
-        Ok(status)
     }
 
     /// The memory-related settings in force in its environment, by name. See [`settings`].
@@ -257,36 +240,6 @@ mod tests {
         assert!(matches!(process.status(), Err(Error::Ended { .. })));
         assert!(matches!(Process::open(pid), Err(Error::NoSuchProcess { .. })));
         assert!(matches!(Process::open(-1), Err(Error::NoSuchProcess { .. })));
-    }
-
-    #[test]
-    fn what_has_no_memory_to_look_at_is_refused() {
-        let own = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
-        assert!(matches!(own.check(), Err(Error::Myself { .. })));
-        let thread = own.tasks().unwrap().into_iter().find(|tid| *tid != own.pid()).unwrap();
-        assert!(
-            matches!(Process::open(thread).unwrap().check(), Err(Error::Thread { pid, .. }) if pid == own.pid())
-        );
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process::open(i32::try_from(child.id()).unwrap()).unwrap();
-        assert!(process.check().is_ok());
-        strandline_sys::ptrace::seize(process.pid(), 0).unwrap();
-        assert!(matches!(process.check(), Err(Error::Traced { tracer, .. }) if tracer == own.pid()));
-        child.kill().unwrap();
-        while !process.status().unwrap().is_zombie() {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        assert!(matches!(process.check(), Err(Error::Zombie { .. })));
-        child.wait().unwrap();
-    }
-
-    #[test]
-    fn kernel_threads_are_told_where_they_are_seen() {
-        // kthreadd; in a container's pid namespace the id is somebody else's.
-        let Ok(process) = Process::open(2) else { return };
-        if process.stat().is_ok_and(|stat| stat.name == "kthreadd") {
-            assert!(matches!(process.check(), Err(Error::KernelThread { .. })));
-        }
     }
 
     #[test]

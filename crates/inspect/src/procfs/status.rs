@@ -44,6 +44,8 @@ pub struct Status {
     pub shared_pending: Option<u64>,
     /// SigBlk: signals the thread blocks.
     pub blocked: Option<u64>,
+    /// SigCgt: signals the process has handlers for.
+    pub caught: Option<u64>,
     /// NSpid: its id in each pid namespace, the reader's first and its own last.
     pub namespace_pids: Vec<i32>,
     /// Seccomp: 0 off, 1 strict, 2 filter.
@@ -90,6 +92,7 @@ impl Status {
             "SigPnd" => self.pending = u64::from_str_radix(value, 16).ok(),
             "ShdPnd" => self.shared_pending = u64::from_str_radix(value, 16).ok(),
             "SigBlk" => self.blocked = u64::from_str_radix(value, 16).ok(),
+            "SigCgt" => self.caught = u64::from_str_radix(value, 16).ok(),
             "Seccomp" => self.seccomp = number(value),
             "NSpid" => {
                 self.namespace_pids =
@@ -106,6 +109,16 @@ impl Status {
     /// Whether it has ended and waits for its parent.
     pub fn is_zombie(&self) -> bool {
         matches!(self.state, Some('Z' | 'X'))
+    }
+
+    /// Whether its system calls are filtered. A kernel that was built without seccomp prints nothing.
+    pub fn is_under_seccomp(&self) -> bool {
+        self.seccomp.unwrap_or(0) != 0
+    }
+
+    /// Whether it has a shadow stack, on which every return must stand too.
+    pub fn has_shadow_stack(&self) -> bool {
+        self.thread_features.iter().any(|feature| feature == "shstk")
     }
 
     /// Whether the process runs in another pid namespace than the reader.
@@ -138,7 +151,7 @@ mod tests {
     const TEXT: &[u8] = b"Name:\ta: b\nState:\tt (tracing stop)\nTgid:\t17\nPid:\t18\nPPid:\t1\nTracerPid:\t99\n\
         Uid:\t0\t1\t2\t3\nKthread:\t0\nVmLck:\t       4 kB\nVmPin:\t       0 kB\nVmHWM:\t    1616 kB\n\
         VmRSS:\t    1612 kB\nVmPTE:\t      48 kB\nVmSwap:\t       8 kB\nHugetlbPages:\t    2048 kB\nThreads:\t2\n\
-        SigPnd:\t0000000000000001\nShdPnd:\t0000000000000200\nSigBlk:\t0000000000000001\nNSpid:\t17\t3\n\
+        SigPnd:\t0000000000000001\nShdPnd:\t0000000000000200\nSigBlk:\t0000000000000001\nSigCgt:\t0000000000000004\nNSpid:\t17\t3\n\
         Seccomp:\t2\nx86_Thread_features:\tshstk wrss \n";
 
     #[test]
@@ -157,7 +170,8 @@ mod tests {
         assert_eq!((status.threads, status.kernel_thread), (Some(2), Some(false)));
         assert_eq!(status.deliverable(), Some(0x200), "signal 1 is blocked, signal 10 is not");
         assert!(status.is_in_inner_pid_namespace());
-        assert_eq!(status.seccomp, Some(2));
+        assert_eq!((status.seccomp, status.caught), (Some(2), Some(4)));
+        assert!(status.is_under_seccomp() && status.has_shadow_stack());
         assert_eq!(status.thread_features, ["shstk", "wrss"]);
     }
 

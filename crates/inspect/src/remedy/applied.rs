@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::process;
+use crate::procfs::Process;
 
 /// How long the target's minor faults are counted afterwards, where nothing else is asked.
 pub const WATCH: Duration = Duration::from_secs(2);
@@ -33,18 +33,16 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// Counts the minor faults of `pid` over `watch`, blocking as long; not at all where it is zero.
-    pub(crate) fn watch_faults(&mut self, pid: i32, watch: Duration) {
+    /// Counts the minor faults of `process` over `watch`, blocking as long; not at all where it is zero.
+    pub(crate) fn watch_faults(&mut self, process: &Process, watch: Duration) {
         if watch.is_zero() {
             return;
         }
         let began = Instant::now();
-        let Ok(first) = process::stat(pid) else { return };
+        let Ok(first) = process.stat() else { return };
         std::thread::sleep(watch);
-        let Ok(last) = process::stat(pid) else { return };
-        if first.started == last.started {
-            self.minor_faults_after = Some(last.minor_faults.saturating_sub(first.minor_faults));
-            self.minor_faults_seconds = began.elapsed().as_secs_f64();
-        }
+        let Ok(last) = process.stat() else { return };
+        self.minor_faults_after = Some(last.minor_faults.saturating_sub(first.minor_faults));
+        self.minor_faults_seconds = began.elapsed().as_secs_f64();
     }
 }

@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 
 use strandline_sys::memory;
 
-use super::process::{self, Doing, ProcessMemory};
-use super::stack;
-use super::tracee::{self, NotStopped, Tracee};
-use super::{Refusal, precheck};
+use super::{Refusal, precheck, stack};
+use crate::error::Error;
 use crate::map::AddressSpace;
+use crate::procfs::{Doing, Process};
+use crate::target::live::Live;
 use crate::target::quiet;
+use crate::target::tracee::{self, NotStopped, Tracee};
 use crate::unwind::{End, Frame, Objects, Unwinder};
 
 /// How long a thread may take to stop. One in an uninterruptible sleep takes longer.
@@ -104,6 +105,7 @@ enum Attempt<T> {
     Unfit(Reason),
     Missing(u64),
     GroupStop,
+    Refused(Error),
     Io(std::io::Error),
 }
 
@@ -113,28 +115,29 @@ impl<T> From<NotStopped> for Attempt<T> {
             NotStopped::Gone => Self::Unfit(Reason::Ended),
             NotStopped::GroupStop => Self::GroupStop,
             NotStopped::Late => Self::Unfit(Reason::Uninterruptible),
+            NotStopped::Refused(error) => Self::Refused(error),
             NotStopped::Io(error) => Self::Io(error),
         }
     }
 }
 
-/// Finds a thread of process `pid` that is safe behind `fences`, within `wait`, and gives it, stopped,
+/// Finds a thread of `process` that is safe behind `fences`, within `wait`, and gives it, stopped,
 /// to `act`, which lets it go. `act` runs at most once, on a thread that is its tracer.
 ///
 /// Returns [`Refusal::NoSafeThread`] with the reasons where none was found; then nothing was touched.
 pub fn with_safe_thread<T: Send>(
-    pid: i32,
+    process: &Process,
     fences: &Fences<'_>,
     wait: Duration,
-    act: &mut (dyn FnMut(Tracee) -> T + Send),
+    act: &mut (dyn FnMut(Tracee<'_>) -> T + Send),
 ) -> Result<T, Refusal> {
     let deadline = Instant::now() + wait;
     let (objects, seen) = (Objects::default(), BTreeMap::new());
-    let mut chooser = Chooser { pid, fences, objects, seen, lock_watch: SHORTEST_LOCK_WATCH };
+    let mut chooser = Chooser { process, fences, objects, seen, lock_watch: SHORTEST_LOCK_WATCH };
     let mut pause = SHORTEST_PAUSE;
     for round in 0_usize.. {
-        precheck::check(pid)?;
-        let space = process::address_space(pid).map_err(|e| Refusal::from_io(pid, "maps", e))?;
+        precheck::check(process)?;
+        let space = process.address_space()?;
         for tid in chooser.candidates(round)? {
             match chooser.attempt(&space, tid, act)? {
                 Some(done) => return Ok(done),
@@ -148,11 +151,11 @@ pub fn with_safe_thread<T: Send>(
         std::thread::sleep(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
-    Err(Refusal::NoSafeThread { pid, seconds: wait.as_secs_f64(), detail: chooser.detail() })
+    Err(Refusal::NoSafeThread { pid: process.pid(), seconds: wait.as_secs_f64(), detail: chooser.detail() })
 }
 
 struct Chooser<'a> {
-    pid: i32,
+    process: &'a Process,
     fences: &'a Fences<'a>,
     objects: Objects,
     /// The latest reason against each thread that was looked at.
@@ -164,8 +167,7 @@ struct Chooser<'a> {
 impl Chooser<'_> {
     /// Threads worth a try, the best first.
     fn candidates(&mut self, round: usize) -> Result<Vec<i32>, Refusal> {
-        let pid = self.pid;
-        let mut threads = process::threads(pid).map_err(|e| Refusal::from_io(pid, "task", e))?;
+        let mut threads = self.process.tasks()?;
         threads.retain(|&tid| self.fences.thread.is_none_or(|only| only == tid));
         let count = threads.len().max(1);
         // Each round begins elsewhere, so that all get their turn however many there are.
@@ -195,7 +197,7 @@ impl Chooser<'_> {
         }
         let shadow = self.seen.values().any(|&reason| reason == Reason::ShadowStack);
         Err(Refusal::Unsafe {
-            pid: self.pid,
+            pid: self.process.pid(),
             what: if shadow {
                 "runs with shadow stacks, which an injected call's return would not pass".into()
             } else {
@@ -207,19 +209,19 @@ impl Chooser<'_> {
 
     /// How good a candidate a thread is before it is stopped; 0 is best.
     fn rank(&self, tid: i32) -> Result<u8, Reason> {
-        let status = process::status(self.pid, tid).map_err(|_| Reason::Ended)?;
+        let status = self.process.task_status(tid).map_err(|_| Reason::Ended)?;
         match status.state {
-            'D' => return Err(Reason::Uninterruptible),
-            'Z' | 'X' => return Err(Reason::Ended),
+            Some('D') => return Err(Reason::Uninterruptible),
+            Some('Z' | 'X') => return Err(Reason::Ended),
             _ => {}
         }
-        if status.seccomp != 0 {
+        if status.is_under_seccomp() {
             return Err(Reason::Seccomp);
         }
-        if status.has_shadow_stack {
+        if status.has_shadow_stack() {
             return Err(Reason::ShadowStack);
         }
-        Ok(match process::doing(self.pid, tid) {
+        Ok(match self.process.task_doing(tid) {
             Some(Doing::Call(FUTEX, word)) if self.fences.locks.contains(&word) => {
                 return Err(Reason::LockHeld);
             }
@@ -236,12 +238,12 @@ impl Chooser<'_> {
         &mut self,
         space: &AddressSpace,
         tid: i32,
-        act: &mut (dyn FnMut(Tracee) -> T + Send),
+        act: &mut (dyn FnMut(Tracee<'_>) -> T + Send),
     ) -> Result<Option<T>, Refusal> {
-        let pid = self.pid;
+        let (process, pid) = (self.process, self.process.pid());
         for _ in 0..MOST_LOADS {
             let (fences, objects, lock_watch) = (self.fences, &self.objects, self.lock_watch);
-            let examiner = Examiner { pid, fences, space, objects, lock_watch };
+            let examiner = Examiner { process, fences, space, objects, lock_watch };
             let attempt = tracee::on_own_thread(|| examiner.attempt(tid, act));
             match attempt {
                 Some(Attempt::Done(done)) => return Ok(Some(done)),
@@ -253,14 +255,14 @@ impl Chooser<'_> {
                     return Ok(None);
                 }
                 Some(Attempt::Missing(address)) => {
-                    self.objects.load(pid, &ProcessMemory(pid), space, address);
+                    self.objects.load(pid, &Live::new(pid), space, address);
                 }
                 Some(Attempt::GroupStop) => return Err(Refusal::Stopped { pid }),
-                Some(Attempt::Io(error)) => return Err(Refusal::from_io(pid, "a thread", error)),
-                None => {
-                    let source = std::io::Error::other("no thread to trace from");
-                    return Err(Refusal::Io { pid, what: "tracing".into(), source });
+                Some(Attempt::Refused(error)) => return Err(error.into()),
+                Some(Attempt::Io(error)) => {
+                    return Err(Refusal::from_io(process, format!("stopping thread {tid}"), error));
                 }
+                None => return Err(no_tracer(process)),
             }
         }
         self.seen.insert(tid, Reason::StackUnclear);
@@ -279,9 +281,14 @@ impl Chooser<'_> {
     }
 }
 
+/// The refusal where no thread of our own could be started.
+pub(super) fn no_tracer(process: &Process) -> Refusal {
+    Refusal::from_io(process, "tracing", std::io::Error::other("no thread to trace from"))
+}
+
 /// Stops a thread and judges it. Reads no files meanwhile.
 struct Examiner<'a> {
-    pid: i32,
+    process: &'a Process,
     fences: &'a Fences<'a>,
     space: &'a AddressSpace,
     objects: &'a Objects,
@@ -289,8 +296,8 @@ struct Examiner<'a> {
 }
 
 impl Examiner<'_> {
-    fn attempt<T>(&self, tid: i32, act: &mut (dyn FnMut(Tracee) -> T + Send)) -> Attempt<T> {
-        let mut tracee = match Tracee::stop(self.pid, tid, STOP_LIMIT) {
+    fn attempt<T>(&self, tid: i32, act: &mut (dyn FnMut(Tracee<'_>) -> T + Send)) -> Attempt<T> {
+        let mut tracee = match Tracee::stop(self.process, tid, STOP_LIMIT) {
             Ok(tracee) => tracee,
             Err(not_stopped) => return not_stopped.into(),
         };
@@ -310,7 +317,7 @@ impl Examiner<'_> {
     }
 
     /// Whether the stopped thread may run the call. The cheap questions come first.
-    fn judge(&self, tracee: &Tracee) -> Result<(), Doubt> {
+    fn judge(&self, tracee: &Tracee<'_>) -> Result<(), Doubt> {
         let registers = &tracee.registers;
         if registers.cs != quiet::CS_64_BIT {
             return Err(Doubt::Unfit(Reason::OtherMode));
@@ -319,7 +326,7 @@ impl Examiner<'_> {
         if is_fenced(registers.rip) {
             return Err(Doubt::Unfit(Reason::InMalloc));
         }
-        let memory = ProcessMemory(self.pid);
+        let memory = Live::new(self.process.pid());
         let room = stack::room_bytes(&memory, self.space, registers);
         let room = room.ok_or(Doubt::Unfit(Reason::ForeignStack))?;
         if room < self.fences.stack_bytes {
@@ -345,7 +352,7 @@ impl Examiner<'_> {
         loop {
             waiting.retain(|&lock| {
                 let mut word = [0; 4];
-                !matches!(memory::read(self.pid, lock, &mut word), Ok(4)) || word != [0; 4]
+                !matches!(memory::read(self.process.pid(), lock, &mut word), Ok(4)) || word != [0; 4]
             });
             if waiting.is_empty() {
                 return true;

@@ -3,11 +3,12 @@
 //! A page that such a holder writes to must not be given back: it would go on writing to the old
 //! one. There is no list of them, so this is one of what is known, and it errs on the side of "held".
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::ops::Range;
 
+use crate::error::Result;
 use crate::map::{self, AddressSpace, Mapping};
+use crate::procfs::Process;
 
 /// The most descriptors that are looked at.
 const MOST_DESCRIPTORS: usize = 1 << 20;
@@ -43,11 +44,12 @@ const KEPT_FLAGS: [(&str, &str); 8] = [
     ("ui", "watched by userfaultfd"),
 ];
 
-/// What holds pages of process `pid` for its own use, if anything; for a message.
-pub(crate) fn of_process(pid: i32, space: &AddressSpace) -> io::Result<Option<String>> {
-    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))?.take(MOST_DESCRIPTORS) {
+/// What holds pages of `process` for its own use, if anything; for a message.
+pub(crate) fn of_process(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
+    let failed = |source| process.error("fd", source);
+    for entry in std::fs::read_dir(process.path("fd")).map_err(failed)?.take(MOST_DESCRIPTORS) {
         // A descriptor that is closed meanwhile holds nothing through this process's table.
-        let Ok(link) = std::fs::read_link(entry?.path()) else { continue };
+        let Ok(link) = std::fs::read_link(entry.map_err(failed)?.path()) else { continue };
         if let Some(holder) = named(&link.to_string_lossy()) {
             return Ok(Some(format!("a descriptor of {holder}")));
         }
@@ -64,9 +66,9 @@ fn named(name: &str) -> Option<&'static str> {
 
 /// Why pages of `ranges` must stay, by the mappings that they are in; `None` where nothing is known
 /// against it. A range outside of private anonymous memory must stay.
-pub(crate) fn of_ranges(pid: i32, ranges: &[Range<u64>]) -> io::Result<Option<String>> {
-    let file = BufReader::new(File::open(format!("/proc/{pid}/smaps"))?.take(MOST_SMAPS_BYTES));
-    keeper(file, ranges)
+pub(crate) fn of_ranges(process: &Process, ranges: &[Range<u64>]) -> Result<Option<String>> {
+    let file = BufReader::new(process.open_file("smaps")?.take(MOST_SMAPS_BYTES));
+    keeper(file, ranges).map_err(|source| process.error("smaps", source))
 }
 
 fn keeper(smaps: impl BufRead, ranges: &[Range<u64>]) -> io::Result<Option<String>> {

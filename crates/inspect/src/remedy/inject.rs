@@ -19,8 +19,7 @@ use strandline_sys::ptrace::{self, Event, Registers};
 use strandline_sys::{memory, registers};
 
 use super::frame::{self, ExtendedState};
-use super::process;
-use super::tracee::{self, Tracee};
+use crate::target::tracee::{self, Tracee};
 
 /// Stack that a called function may use.
 pub const CALL_STACK_BYTES: u64 = 16 << 10;
@@ -70,8 +69,8 @@ const HARMLESS_SIGNALS: [i32; 3] = [23, 28, 17];
 const RESTART_BLOCK: u64 = (-516_i64) as u64;
 
 /// A thread with a call under way: its frame is written and its registers are set.
-pub struct Injected {
-    tracee: Tracee,
+pub struct Injected<'a> {
+    tracee: Tracee<'a>,
     mask: u64,
     state: ExtendedState,
     frame_address: u64,
@@ -86,7 +85,7 @@ pub struct Injected {
 
 /// Writes the frame and sets the registers; the thread is still stopped. Where it fails nothing was
 /// touched but memory below the red zone, and the thread is let go.
-pub fn begin(mut tracee: Tracee, call: &Call) -> Result<Injected, CallError> {
+pub fn begin<'a>(mut tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, CallError> {
     let (mask, state, frame_address, entry) = prepare(&tracee, call).map_err(CallError::NotBegun)?;
     let (tid, original) = (tracee.tid, tracee.registers);
     // From the next line on the call runs, whatever becomes of us; until here it does not.
@@ -104,7 +103,7 @@ pub fn begin(mut tracee: Tracee, call: &Call) -> Result<Injected, CallError> {
 }
 
 /// Reads what is to be put back and writes the frame.
-fn prepare(tracee: &Tracee, call: &Call) -> std::io::Result<(u64, ExtendedState, u64, Registers)> {
+fn prepare(tracee: &Tracee<'_>, call: &Call) -> std::io::Result<(u64, ExtendedState, u64, Registers)> {
     let invalid = |what: &'static str| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
     let tid = tracee.tid;
     let mask = ptrace::signal_mask(tid)?;
@@ -112,7 +111,7 @@ fn prepare(tracee: &Tracee, call: &Call) -> std::io::Result<(u64, ExtendedState,
     let state = ExtendedState::new(image).ok_or_else(|| invalid("no extended processor state"))?;
     let frame = frame::build(&tracee.registers, mask, &state, call.trampoline)
         .ok_or_else(|| invalid("no room below the stack pointer"))?;
-    memory::write(tracee.pid, frame.address, &frame.bytes)?;
+    memory::write(tracee.process.pid(), frame.address, &frame.bytes)?;
     let old = &tracee.registers;
     let mut entry = registers::zeroed();
     (entry.cs, entry.ss, entry.ds, entry.es) = (old.cs, old.ss, old.ds, old.es);
@@ -126,7 +125,7 @@ fn prepare(tracee: &Tracee, call: &Call) -> std::io::Result<(u64, ExtendedState,
     Ok((mask, state, frame.address, entry))
 }
 
-impl Injected {
+impl Injected<'_> {
     /// The thread's registers where it is stopped now.
     pub fn registers(&self) -> std::io::Result<Registers> {
         ptrace::registers(self.tracee.tid)
@@ -192,16 +191,16 @@ impl Injected {
 
     /// Leaves a signal waiting that will announce the end of the call, where one is harmless here.
     fn announce(&self) -> Option<i32> {
-        let (pid, tid, first) = (self.tracee.pid, self.tracee.tid, &self.tracee.registers);
+        let (process, tid, first) = (self.tracee.process, self.tracee.tid, &self.tracee.registers);
         if (first.orig_rax as i64) >= 0 && first.rax == RESTART_BLOCK {
             return None;
         }
-        let signals = process::signals(pid, tid).ok()?;
-        let waiting = signals.thread_pending | signals.process_pending;
+        let status = process.task_status(tid).ok()?;
+        let waiting = status.pending? | status.shared_pending?;
         // Not caught, else we might die and the handler run; and let through by the first mask.
-        let unfit = signals.caught | waiting | self.mask;
+        let unfit = status.caught? | waiting | self.mask;
         let signal = HARMLESS_SIGNALS.into_iter().find(|signal| unfit >> (signal - 1) & 1 == 0)?;
-        strandline_sys::process::signal_thread(pid, tid, signal).ok()?;
+        strandline_sys::process::signal_thread(process.pid(), tid, signal).ok()?;
         Some(signal)
     }
 

@@ -4,6 +4,7 @@
 //! The caller has found the function, the arenas' locks and the heaps' ranges; nothing of the heap
 //! is read here but lock words. It refuses rather than risks: see `choose` and `inject`.
 
+use std::fs::File;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -11,11 +12,13 @@ use strandline_sys::ptrace::Event;
 
 use super::choose::{self, Fences};
 use super::inject::{self, Call, CallError, Injected};
-use super::pages::Counter;
-use super::process::{self, ProcessMemory};
-use super::tracee::Tracee;
 use super::{Applied, Refusal, malloc_code, precheck};
 use crate::elf::Object;
+use crate::pages;
+use crate::procfs::Process;
+use crate::smaps;
+use crate::target::live::Live;
+use crate::target::tracee::Tracee;
 
 /// How long the call itself may take before it is left to end by itself.
 pub const CALL_LIMIT: Duration = Duration::from_secs(120);
@@ -46,12 +49,13 @@ pub struct TrimRequest<'a> {
 /// Blocks for at most `wait`, the call, and `watch`. A [`Refusal`] that does not say otherwise
 /// ([`Refusal::touched`]) means that nothing in the target was changed.
 pub fn apply(pid: i32, request: &TrimRequest<'_>) -> Result<Applied, Refusal> {
-    precheck::check(pid)?;
+    let process = &Process::open(pid)?;
+    precheck::check(process)?;
     if !request.libc.text_contains(request.function) {
         let detail = format!("{:#x} is not in the text of {}", request.function, request.libc.name());
         return Err(Refusal::NoFunction { pid, function: "malloc_trim", detail });
     }
-    let memory = ProcessMemory(pid);
+    let memory = Live::new(pid);
     let trampoline = malloc_code::find(&memory, request.libc.text(), &inject::TRAMPOLINE)
         .ok_or_else(|| no_trampoline(pid))?;
     let code = malloc_code::ranges(request.libc).ok_or_else(|| Refusal::NoFunction {
@@ -59,23 +63,26 @@ pub fn apply(pid: i32, request: &TrimRequest<'_>) -> Result<Applied, Refusal> {
         function: "malloc",
         detail: format!("not in the symbols of {}", request.libc.name()),
     })?;
-    let counter = Counter::open(pid).map_err(|e| Refusal::from_io(pid, "pagemap", e))?;
-    let started = process::stat(pid).map_err(|e| Refusal::from_io(pid, "stat", e))?.started;
-    let rss_before_bytes = process::rss_bytes(pid);
+    let pagemap = process.open_file("pagemap")?;
+    let heaps = pages::whole_pages(&request.heaps);
+    let rss_before_bytes = rss_bytes(process);
     let stack_bytes = inject::CALL_STACK_BYTES + FRAME_BYTES + inject::xstate_bytes();
     let fences = Fences { locks: &request.locks, code: &code, stack_bytes, thread: request.thread };
     let call = Call { function: request.function, rax: 0, arguments: [0; 3], trampoline };
-    let mut act = |tracee: Tracee| {
-        // The id may have passed to another process since its memory was looked at.
-        if process::stat(pid).map(|stat| stat.started).ok() != Some(started) {
-            return Err(Refusal::Gone { pid });
-        }
-        run(tracee, &call, &counter, &request.heaps)
+    let mut act = |tracee: Tracee<'_>| {
+        // The thread's id may have passed to another process since it was looked at.
+        process.task_stat(tracee.tid)?;
+        run(tracee, &call, &pagemap, &heaps)
     };
-    let applied = choose::with_safe_thread(pid, &fences, request.wait, &mut act)??;
-    let mut applied = Applied { rss_before_bytes, rss_after_bytes: process::rss_bytes(pid), ..applied };
-    applied.watch_faults(pid, request.watch);
+    let applied = choose::with_safe_thread(process, &fences, request.wait, &mut act)??;
+    let mut applied = Applied { rss_before_bytes, rss_after_bytes: rss_bytes(process), ..applied };
+    applied.watch_faults(process, request.watch);
     Ok(applied)
+}
+
+/// The RSS of a process in bytes as its page tables have it.
+pub(crate) fn rss_bytes(process: &Process) -> Option<u64> {
+    smaps::read_rollup(process.open_file("smaps_rollup").ok()?).ok().map(|counts| counts.rss_bytes)
 }
 
 /// The refusal of a libc without the return from a signal handler that the call needs.
@@ -88,18 +95,19 @@ pub(crate) fn no_trampoline(pid: i32) -> Refusal {
 }
 
 /// The call, with the pages counted right before and right after.
-fn run(tracee: Tracee, call: &Call, counter: &Counter, heaps: &[Range<u64>]) -> Result<Applied, Refusal> {
-    let (pid, tid) = (tracee.pid, tracee.tid);
-    let count = || counter.resident_bytes(heaps).map_err(|e| Refusal::from_io(pid, "pagemap", e));
+fn run(tracee: Tracee<'_>, call: &Call, pagemap: &File, heaps: &[Range<u64>]) -> Result<Applied, Refusal> {
+    let (process, tid) = (tracee.process, tracee.tid);
+    let count =
+        || pages::read_ranges(pagemap, heaps).map_err(|e| Refusal::from_io(process, "reading pagemap", e));
     let before = count()?;
-    let mut injected = inject::begin(tracee, call).map_err(|e| refusal(pid, tid, e))?;
+    let mut injected = inject::begin(tracee, call).map_err(|e| refusal(process, tid, e))?;
     let began = injected.began;
     if let Err(error) = injected.run(began + CALL_LIMIT) {
-        return Err(leave(pid, tid, injected, error));
+        return Err(leave(process, tid, injected, error));
     }
     let call_seconds = began.elapsed().as_secs_f64();
     let after = count();
-    let held = injected.finish(CALL_LIMIT).map_err(|e| refusal(pid, tid, e))?;
+    let held = injected.finish(CALL_LIMIT).map_err(|e| refusal(process, tid, e))?;
     Ok(Applied {
         actual_bytes: before.saturating_sub(after?),
         resident_before_bytes: before,
@@ -111,17 +119,18 @@ fn run(tracee: Tracee, call: &Call, counter: &Counter, heaps: &[Range<u64>]) -> 
 }
 
 /// Leaves a call that did not come to its end, and says so.
-pub(crate) fn leave(pid: i32, tid: i32, injected: Injected, error: CallError) -> Refusal {
+pub(crate) fn leave(process: &Process, tid: i32, injected: Injected<'_>, error: CallError) -> Refusal {
     if matches!(error, CallError::Late) {
         injected.abandon();
     }
-    refusal(pid, tid, error)
+    refusal(process, tid, error)
 }
 
 /// What a failed call means for the caller.
-pub(crate) fn refusal(pid: i32, tid: i32, error: CallError) -> Refusal {
+pub(crate) fn refusal(process: &Process, tid: i32, error: CallError) -> Refusal {
+    let pid = process.pid();
     match error {
-        CallError::NotBegun(source) => Refusal::from_io(pid, format!("thread {tid}"), source),
+        CallError::NotBegun(source) => Refusal::from_io(process, format!("calling in thread {tid}"), source),
         CallError::Late => Refusal::Abandoned { pid, tid, seconds: CALL_LIMIT.as_secs_f64() },
         CallError::Died(Event::Exited { status: Some(status), .. }) => {
             Refusal::Died { pid, how: format!("exit status {status}") }

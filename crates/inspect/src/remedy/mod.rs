@@ -12,14 +12,10 @@ mod holders;
 pub mod inject;
 mod malloc_code;
 pub mod malloc_trim;
-pub mod pages;
 mod precheck;
-pub mod process;
 pub mod reclaim;
 pub mod refusal;
 mod stack;
-mod stop_all;
-pub mod tracee;
 pub mod zero_pages;
 
 pub use applied::Applied;

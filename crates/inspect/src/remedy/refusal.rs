@@ -2,56 +2,22 @@
 
 use std::io;
 
+use crate::error::Error;
+use crate::procfs::Process;
+use crate::target::admission;
+
 /// Why a remedy gives nothing back. [`Refusal::touched`] tells the few that come after the call had
 /// begun from those where nothing was touched.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// There is no such process any more.
-    #[error("process {pid} has ended; there is nothing to reclaim")]
-    Gone {
-        /// The process asked for.
-        pid: i32,
-    },
-    /// A process without memory of its own to give back.
-    #[error("process {pid} is {what}: it has no memory to reclaim; choose a running user process")]
-    NoMemory {
-        /// The process asked for.
-        pid: i32,
-        /// `a zombie`, `a kernel thread`.
-        what: &'static str,
-    },
-    /// strandline cannot stop itself.
-    #[error("process {pid} is this strandline itself; start a second one to reclaim from it")]
-    Myself {
-        /// The process asked for.
-        pid: i32,
-    },
+    /// It cannot be looked at or traced, or something about it could not be read.
+    #[error(transparent)]
+    Process(#[from] Error),
     /// Somebody stopped it.
     #[error("process {pid} is stopped by a signal; continue it first (`kill -CONT {pid}`) and try again")]
     Stopped {
         /// The process asked for.
         pid: i32,
-    },
-    /// A debugger has it.
-    #[error("process {pid} is traced already by {tracer} ({name}); end that first")]
-    Traced {
-        /// The process asked for.
-        pid: i32,
-        /// Its tracer.
-        tracer: i32,
-        /// The tracer's name.
-        name: String,
-    },
-    /// The kernel does not let us.
-    #[error(
-        "may not trace process {pid}: {source}; run as root, or as its user with \
-         `sysctl kernel.yama.ptrace_scope=0` or CAP_SYS_PTRACE"
-    )]
-    Permission {
-        /// The process asked for.
-        pid: i32,
-        /// What the kernel said.
-        source: io::Error,
     },
     /// Its state is one in which the call is not known to be safe.
     #[error("process {pid} {what}; {advice}")]
@@ -95,16 +61,6 @@ pub enum Refusal {
         /// What the risk is, and why no safe way is open here.
         reason: String,
     },
-    /// Reading what the remedy needs failed.
-    #[error("{what} of process {pid}: {source}; nothing was touched")]
-    Io {
-        /// The process asked for.
-        pid: i32,
-        /// What was being done, with its path or address.
-        what: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
     /// The process ended during the call.
     #[error("process {pid} ended during the call ({how}); its heap may have been damaged before")]
     Died {
@@ -146,13 +102,15 @@ impl Refusal {
         matches!(self, Self::Died { .. } | Self::Abandoned { .. } | Self::Interrupted { .. })
     }
 
-    /// A failed access to `pid`, by what the kernel said: gone, forbidden, or what it is.
-    pub(crate) fn from_io(pid: i32, what: impl Into<String>, source: io::Error) -> Self {
+    /// What a failed step with `process` came to, by what the kernel said: gone, forbidden, or what it
+    /// is. `what` says what was done: `reading smaps`, `stopping thread 17`.
+    pub(crate) fn from_io(process: &Process, what: impl Into<String>, source: io::Error) -> Self {
+        let pid = process.pid();
         // ESRCH: no such process. ENOENT: its /proc directory is gone.
-        match source.raw_os_error() {
-            Some(2 | 3) => Self::Gone { pid },
-            _ if source.kind() == io::ErrorKind::PermissionDenied => Self::Permission { pid, source },
-            _ => Self::Io { pid, what: what.into(), source },
-        }
+        Self::Process(match source.raw_os_error() {
+            Some(2 | 3) => Error::Ended { pid },
+            _ if source.kind() == io::ErrorKind::PermissionDenied => admission::refused(process),
+            _ => Error::Io { pid, what: what.into(), source },
+        })
     }
 }

@@ -7,20 +7,24 @@
 //! end, the other threads would run on and a write could be lost. So it is taken on request only,
 //! in small ranges, and never where somebody else may hold the pages (see `holders`).
 
+use std::fs::File;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use strandline_sys::host;
 use strandline_sys::process::{self as sys, MADV_PAGEOUT};
 
 use super::inject::{self, Call, CallError, Injected};
-use super::pages::Counter;
-use super::process::{self, ProcessMemory};
-use super::tracee::{self, NotStopped, Tracee};
-use super::{Applied, Refusal, holders, malloc_code, malloc_trim, precheck, stack, stop_all};
+use super::{Applied, Refusal, choose, holders, malloc_code, malloc_trim, precheck, stack};
+use crate::error::Error;
+use crate::ledger::zeros;
 use crate::map::AddressSpace;
 use crate::memory::Memory;
+use crate::pages::{self, page_of, page_up};
+use crate::procfs::Process;
+use crate::target::live::Live;
 use crate::target::quiet;
+use crate::target::stop::Stopped;
+use crate::target::tracee::{self, Tracee};
 
 /// The most bytes given back in one system call.
 const MOST_CALL_BYTES: u64 = 2 << 20;
@@ -54,28 +58,30 @@ pub struct ZeroRequest {
 /// Blocks for `wait` at most per stretch of work, and for `watch`. Where it is refused nothing was
 /// changed, except as [`Refusal::touched`] says: then earlier stretches may have given pages back.
 pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
-    let status = precheck::check(pid)?;
+    let process = &Process::open(pid)?;
+    let status = precheck::check(process)?;
     let keep = |what: String| keep(pid, what);
-    let space = process::address_space(pid).map_err(|e| Refusal::from_io(pid, "maps", e))?;
-    if status.pinned_kib > 0 {
-        return Err(keep(format!("has {} KiB pinned in memory (VmPin)", status.pinned_kib)));
+    let space = process.address_space()?;
+    if let Some(bytes) = status.pinned_bytes.filter(|&bytes| bytes > 0) {
+        return Err(keep(format!("has {} KiB pinned in memory (VmPin)", bytes / 1024)));
     }
-    refuse_holders(pid, &space)?;
-    let kept = holders::of_ranges(pid, &request.ranges).map_err(|e| Refusal::from_io(pid, "smaps", e))?;
+    refuse_holders(process, &space)?;
+    let kept = holders::of_ranges(process, &request.ranges)?;
     if let Some(kept) = kept {
         return Err(keep(format!("has pages that must stay: {kept}")));
     }
-    let counter = Counter::open(pid).map_err(|e| Refusal::from_io(pid, "pagemap", e))?;
-    let rss_before_bytes = process::rss_bytes(pid);
+    let pagemap = process.open_file("pagemap")?;
+    let rss_before_bytes = malloc_trim::rss_bytes(process);
     let done = if has_swap() {
-        page_out(pid, request, &counter)?
+        page_out(process, request, &pagemap)?
     } else if request.allow_risk {
-        directly(pid, request, &space, &counter)?
+        directly(process, request, &space, &pagemap)?
     } else {
         return Err(Refusal::NeedsRisk { pid, reason: why_direct() });
     };
-    let mut applied = Applied { rss_before_bytes, rss_after_bytes: process::rss_bytes(pid), ..done };
-    applied.watch_faults(pid, request.watch);
+    let rss_after_bytes = malloc_trim::rss_bytes(process);
+    let mut applied = Applied { rss_before_bytes, rss_after_bytes, ..done };
+    applied.watch_faults(process, request.watch);
     Ok(applied)
 }
 
@@ -84,9 +90,9 @@ fn keep(pid: i32, what: String) -> Refusal {
 }
 
 /// Refuses where somebody else may hold the process's pages.
-fn refuse_holders(pid: i32, space: &AddressSpace) -> Result<(), Refusal> {
-    match holders::of_process(pid, space).map_err(|e| Refusal::from_io(pid, "descriptors", e))? {
-        Some(holder) => Err(keep(pid, format!("has {holder}, which may write to its pages"))),
+fn refuse_holders(process: &Process, space: &AddressSpace) -> Result<(), Refusal> {
+    match holders::of_process(process, space)? {
+        Some(holder) => Err(keep(process.pid(), format!("has {holder}, which may write to its pages"))),
         None => Ok(()),
     }
 }
@@ -112,39 +118,18 @@ fn why_direct() -> String {
     )
 }
 
-/// The runs of resident all-zero pages in `range`, as far as they can be read.
-fn zero_runs(counter: &Counter, memory: &dyn Memory, range: Range<u64>) -> std::io::Result<Vec<Range<u64>>> {
-    let page = host::page_bytes();
-    let mut buffer = vec![0; 64 * page as usize];
-    let mut runs: Vec<Range<u64>> = Vec::new();
-    counter.each_run(&[range], &mut |run| {
-        let mut at = run.start;
-        while at < run.end {
-            let wanted = buffer.len().min((run.end - at) as usize);
-            let got = memory.read_some(at, &mut buffer[..wanted]);
-            for bytes in buffer[..got].chunks_exact(page as usize) {
-                if bytes.iter().all(|&byte| byte == 0) {
-                    match runs.last_mut().filter(|last| last.end == at) {
-                        Some(last) => last.end = at + page,
-                        None => runs.push(at..at + page),
-                    }
-                }
-                at += page;
-            }
-            if got < wanted {
-                // The rest cannot be read: it stays.
-                break;
-            }
-        }
-    })?;
-    Ok(runs)
+/// The runs of resident all-zero pages in `range`, whole pages, as far as they can be read.
+fn zero_runs(pagemap: &File, memory: &dyn Memory, range: Range<u64>) -> std::io::Result<Vec<Range<u64>>> {
+    let mut resident = Vec::new();
+    pages::each_anonymous_run(pagemap, &[range], &mut |run| resident.push((run.start, run.end)))?;
+    let found = zeros::find(memory, &resident, 1, &|_| {});
+    Ok(found.runs.into_iter().map(|(start, end)| start..end).collect())
 }
 
 /// The pieces of `ranges` in which work is done, at most [`MOST_CALL_BYTES`] long.
 fn pieces(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
-    let page = host::page_bytes();
-    ranges.iter().flat_map(move |range| {
-        let (start, end) = (range.start.next_multiple_of(page), range.end & !(page - 1));
+    ranges.iter().flat_map(|range| {
+        let (start, end) = (page_up(range.start), page_of(range.end));
         (start..end)
             .step_by(MOST_CALL_BYTES as usize)
             .map(move |at| at..at.saturating_add(MOST_CALL_BYTES).min(end))
@@ -152,22 +137,22 @@ fn pieces(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
 }
 
 /// Asks the kernel to page the zero pages out. Nothing can be lost: what is written meanwhile is kept.
-fn page_out(pid: i32, request: &ZeroRequest, counter: &Counter) -> Result<Applied, Refusal> {
-    let failed = |e| Refusal::from_io(pid, "paging out", e);
-    let process = sys::open(pid).map_err(failed)?;
-    let memory = ProcessMemory(pid);
+fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<Applied, Refusal> {
+    let failed = |e| Refusal::from_io(process, "paging out", e);
+    let handle = sys::open(process.pid()).map_err(failed)?;
+    let memory = Live::new(process.pid());
     let mut applied = Applied::default();
     for piece in pieces(&request.ranges) {
-        let resident = counter.resident_bytes(std::slice::from_ref(&piece)).map_err(failed)?;
+        let resident = pages::read_ranges(pagemap, std::slice::from_ref(&piece)).map_err(failed)?;
         applied.resident_before_bytes += resident;
-        let runs = zero_runs(counter, &memory, piece).map_err(failed)?;
-        let before = counter.resident_bytes(&runs).map_err(failed)?;
+        let runs = zero_runs(pagemap, &memory, piece).map_err(failed)?;
+        let before = pages::read_ranges(pagemap, &runs).map_err(failed)?;
         let began = Instant::now();
         for some in runs.chunks(strandline_sys::memory::MOST_RANGES) {
-            sys::advise(&process, some, MADV_PAGEOUT).map_err(failed)?;
+            sys::advise(&handle, some, MADV_PAGEOUT).map_err(failed)?;
         }
         applied.call_seconds += began.elapsed().as_secs_f64();
-        let after = counter.resident_bytes(&runs).map_err(failed)?;
+        let after = pages::read_ranges(pagemap, &runs).map_err(failed)?;
         applied.actual_bytes += before.saturating_sub(after);
     }
     Ok(applied)
@@ -180,7 +165,7 @@ struct Code {
 }
 
 fn code(pid: i32, space: &AddressSpace) -> Result<Code, Refusal> {
-    let memory = ProcessMemory(pid);
+    let memory = Live::new(pid);
     // Code of files only, which nobody is rewriting; the C library first.
     let mut mappings: Vec<_> =
         space.mappings().iter().filter(|m| m.permissions.execute && m.has_file()).collect();
@@ -194,14 +179,14 @@ fn code(pid: i32, space: &AddressSpace) -> Result<Code, Refusal> {
 
 /// The direct way: stretch after stretch, all threads stopped in each.
 fn directly(
-    pid: i32,
+    process: &Process,
     request: &ZeroRequest,
     space: &AddressSpace,
-    counter: &Counter,
+    pagemap: &File,
 ) -> Result<Applied, Refusal> {
-    let code = code(pid, space)?;
-    let mut work =
-        Work { pid, code, counter, applied: Applied::default(), todo: pieces(&request.ranges).peekable() };
+    let code = code(process.pid(), space)?;
+    let todo = pieces(&request.ranges).peekable();
+    let mut work = Work { process, code, pagemap, applied: Applied::default(), todo };
     while work.todo.peek().is_some() {
         match work.one_stretch(request.wait) {
             Ok(()) => std::thread::sleep(REST),
@@ -214,9 +199,9 @@ fn directly(
 }
 
 struct Work<'a, I: Iterator<Item = Range<u64>>> {
-    pid: i32,
+    process: &'a Process,
     code: Code,
-    counter: &'a Counter,
+    pagemap: &'a File,
     applied: Applied,
     todo: std::iter::Peekable<I>,
 }
@@ -224,21 +209,18 @@ struct Work<'a, I: Iterator<Item = Range<u64>>> {
 impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
     /// Tries for `wait` to begin a stretch, and works through it.
     fn one_stretch(&mut self, wait: Duration) -> Result<(), Refusal> {
-        let (pid, deadline) = (self.pid, Instant::now() + wait);
+        let (process, deadline) = (self.process, Instant::now() + wait);
         loop {
-            precheck::check(pid)?;
-            let space = process::address_space(pid).map_err(|e| Refusal::from_io(pid, "maps", e))?;
+            precheck::check(process)?;
+            let space = process.address_space()?;
             // A ring or a device may have been opened since the last stretch.
-            refuse_holders(pid, &space)?;
-            let stretch = tracee::on_own_thread(|| self.stretch(&space)).unwrap_or_else(|| {
-                let source = std::io::Error::other("no thread to trace from");
-                Err(Refusal::Io { pid, what: "tracing".into(), source })
-            });
-            match stretch? {
+            refuse_holders(process, &space)?;
+            let stretch = tracee::on_own_thread(|| self.stretch(&space));
+            match stretch.unwrap_or_else(|| Err(choose::no_tracer(process)))? {
                 None => return Ok(()),
                 Some(detail) if Instant::now() >= deadline => {
                     let (seconds, detail) = (wait.as_secs_f64(), detail.into());
-                    return Err(Refusal::NoSafeThread { pid, seconds, detail });
+                    return Err(Refusal::NoSafeThread { pid: process.pid(), seconds, detail });
                 }
                 Some(_) => std::thread::sleep(REST),
             }
@@ -248,18 +230,21 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
     /// Stops all threads and works until the time is over or nothing is left. Returns why it could
     /// not begin, where it could not; then trying again may help.
     fn stretch(&mut self, space: &AddressSpace) -> Result<Option<&'static str>, Refusal> {
-        let pid = self.pid;
-        let mut threads = match stop_all::stop_all(pid, STOP_LIMIT) {
-            Ok(threads) => threads,
-            Err(NotStopped::Gone) => return Err(Refusal::Gone { pid }),
-            Err(NotStopped::GroupStop) => return Err(Refusal::Stopped { pid }),
-            Err(NotStopped::Late) => return Ok(Some("a thread is in an uninterruptible sleep")),
-            Err(NotStopped::Io(error)) => return Err(Refusal::from_io(pid, "a thread", error)),
+        let mut stopped = match Stopped::stop_within(self.process, STOP_LIMIT) {
+            Ok(stopped) => stopped,
+            Err(Error::DidNotStop { .. }) => return Ok(Some("a thread did not stop in time")),
+            Err(error) => return Err(error.into()),
         };
-        let Some(index) = threads.iter().position(|tracee| is_fit(tracee, space)) else {
+        if stopped.threads().any(|tracee| tracee.is_group_stopped) {
+            return Err(Refusal::Stopped { pid: self.process.pid() });
+        }
+        // It may be about to write into a page for the kernel.
+        if !stopped.asleep().is_empty() {
+            return Ok(Some("a thread is in an uninterruptible sleep"));
+        }
+        let Some(runner) = stopped.take_out(|tracee| is_fit(tracee, space)) else {
             return Ok(Some("no thread has room for a call on its own stack"));
         };
-        let runner = threads.swap_remove(index);
         let (tid, since) = (runner.tid, runner.since);
         let first = Call {
             function: self.code.gadget,
@@ -267,14 +252,14 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
             arguments: [0; 3],
             trampoline: self.code.trampoline,
         };
-        let refused = |e| malloc_trim::refusal(pid, tid, e);
+        let refused = |e| malloc_trim::refusal(self.process, tid, e);
         let mut injected = inject::begin(runner, &first).map_err(refused)?;
         if let Err(error) = self.calls(&mut injected, since + STOP_LIMIT) {
-            return Err(malloc_trim::leave(pid, tid, injected, error));
+            return Err(malloc_trim::leave(self.process, tid, injected, error));
         }
         self.applied.call_seconds += injected.began.elapsed().as_secs_f64();
         injected.finish(malloc_trim::CALL_LIMIT).map_err(refused)?;
-        drop(threads);
+        drop(stopped);
         let held = since.elapsed().as_secs_f64();
         self.applied.stopped_seconds = self.applied.stopped_seconds.max(held);
         self.applied.stops += 1;
@@ -283,9 +268,9 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
 
     /// Gives pieces back one after the other until `until`, and leaves the thread at the entry of its
     /// rt_sigreturn.
-    fn calls(&mut self, injected: &mut Injected, until: Instant) -> Result<(), CallError> {
+    fn calls(&mut self, injected: &mut Injected<'_>, until: Instant) -> Result<(), CallError> {
         let limit = Instant::now() + malloc_trim::CALL_LIMIT;
-        let memory = ProcessMemory(self.pid);
+        let memory = Live::new(self.process.pid());
         // At the entry of the first, harmless call.
         let entry = injected.next_system_call(limit)?;
         if entry.orig_rax != HARMLESS {
@@ -295,9 +280,9 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         while Instant::now() < until {
             let Some(piece) = self.todo.next() else { break };
             // Counted piece by piece: between two stretches the program may touch pages again.
-            let resident = self.counter.resident_bytes(std::slice::from_ref(&piece));
+            let resident = pages::read_ranges(self.pagemap, std::slice::from_ref(&piece));
             self.applied.resident_before_bytes += resident.map_err(CallError::Lost)?;
-            for run in zero_runs(self.counter, &memory, piece).map_err(CallError::Lost)? {
+            for run in zero_runs(self.pagemap, &memory, piece).map_err(CallError::Lost)? {
                 if !is_at_entry {
                     // Back to the instruction, again with the harmless number.
                     let mut again = entry;
@@ -315,7 +300,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
                 let exit = injected.next_system_call(limit)?;
                 is_at_entry = false;
                 if exit.rax == 0 {
-                    let left = self.counter.resident_bytes(std::slice::from_ref(&run));
+                    let left = pages::read_ranges(self.pagemap, std::slice::from_ref(&run));
                     let gone = (run.end - run.start).saturating_sub(left.map_err(CallError::Lost)?);
                     self.applied.actual_bytes += gone;
                 }
@@ -327,13 +312,13 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
 
 /// Whether the stopped thread can run a system call for us. All others are stopped, and a system call
 /// takes no lock of the program, so what it was doing does not matter.
-fn is_fit(tracee: &Tracee, space: &AddressSpace) -> bool {
-    let memory = ProcessMemory(tracee.pid);
-    let Ok(status) = process::status(tracee.pid, tracee.tid) else { return false };
+fn is_fit(tracee: &Tracee<'_>, space: &AddressSpace) -> bool {
+    let memory = Live::new(tracee.process.pid());
+    let Ok(status) = tracee.process.task_status(tracee.tid) else { return false };
     let needed = malloc_trim::FRAME_BYTES + inject::xstate_bytes();
     tracee.registers.cs == quiet::CS_64_BIT
-        && status.seccomp == 0
-        && !status.has_shadow_stack
+        && !status.is_under_seccomp()
+        && !status.has_shadow_stack()
         && stack::room_bytes(&memory, space, &tracee.registers).is_some_and(|room| room >= needed)
         && !stack::is_in_sequence(&memory, tracee.tid)
 }
@@ -341,6 +326,7 @@ fn is_fit(tracee: &Tracee, space: &AddressSpace) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pages::PAGE_BYTES;
 
     #[test]
     fn pieces_are_whole_pages_and_small() {
@@ -354,7 +340,7 @@ mod tests {
 
     #[test]
     fn zero_runs_leave_out_written_pages() {
-        let page = host::page_bytes() as usize;
+        let page = PAGE_BYTES as usize;
         // Written, then zeroed: resident pages, of which the third holds a byte.
         let mut bytes = vec![1_u8; 9 * page];
         bytes.fill(0);
@@ -362,9 +348,9 @@ mod tests {
         let third = start as usize - bytes.as_ptr() as usize + 2 * page;
         bytes[third + 17] = 1;
         let pid = std::process::id() as i32;
-        let counter = Counter::open(pid).unwrap();
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
         let range = start..start + 8 * page as u64;
-        let runs = zero_runs(&counter, &ProcessMemory(pid), range).unwrap();
+        let runs = zero_runs(&pagemap, &Live::new(pid), range).unwrap();
         let page = page as u64;
         assert_eq!(runs, [start..start + 2 * page, start + 3 * page..start + 8 * page]);
         assert_eq!(bytes[third + 17], 1);

@@ -1,28 +1,53 @@
 //! Whether a process can be looked at, and why not.
 
 use crate::error::{Error, Result};
-use crate::procfs::Process;
+use crate::procfs::{Process, Status};
 
-/// Opens process `pid` if it is one whose memory can be looked at: not gone, not a zombie, not a
-/// kernel thread, not a mere thread, not strandline itself.
+/// Opens process `pid` if it passes [`check`].
 pub fn admit(pid: i32) -> Result<Process> {
     let process = Process::open(pid)?;
+    check(&process)?;
+    Ok(process)
+}
+
+/// Checks that this is a process whose memory can be looked at, and returns its status.
+///
+/// Fails with [`Error::Myself`], [`Error::Thread`], [`Error::KernelThread`], [`Error::Zombie`] or
+/// [`Error::Traced`]. Whether this user may look is for the kernel to say: see [`refused`].
+pub fn check(process: &Process) -> Result<Status> {
+    let pid = process.pid();
     let status = process.status()?;
-    if let Some(tgid) = status.tgid.filter(|&tgid| tgid != pid) {
-        return Err(Error::Thread { tid: pid, pid: tgid });
-    }
     if std::process::id() == pid.unsigned_abs() {
         return Err(Error::Myself { pid });
     }
-    let stat = process.stat()?;
-    if status.kernel_thread.unwrap_or_else(|| stat.is_kernel_thread()) {
+    if let Some(tgid) = status.tgid.filter(|&tgid| tgid != pid) {
+        return Err(Error::Thread { tid: pid, pid: tgid });
+    }
+    let is_kernel_thread = match status.kernel_thread {
+        Some(known) => known,
+        None => process.stat()?.is_kernel_thread(),
+    };
+    if is_kernel_thread {
         return Err(Error::KernelThread { pid, name: status.name.unwrap_or_default() });
     }
     // A leader that called pthread_exit is a zombie too, while its threads live on.
     if status.is_zombie() && status.threads.unwrap_or(1) <= 1 {
         return Err(Error::Zombie { pid, parent: status.parent.unwrap_or(0) });
     }
-    Ok(process)
+    match traced(process, &status) {
+        Some(error) => Err(error),
+        None => Ok(status),
+    }
+}
+
+/// The error that says who traces the process, or a thread of it with this status; `None` where
+/// nobody does.
+pub fn traced(process: &Process, status: &Status) -> Option<Error> {
+    let tracer = status.tracer.filter(|&tracer| tracer != 0)?;
+    // TracerPid is the tracing thread's id: name its process.
+    let by = Process::open(tracer).and_then(|tracer| tracer.status()).unwrap_or_default();
+    let tracer_name = by.name.unwrap_or_else(|| "unknown".to_owned());
+    Some(Error::Traced { pid: process.pid(), tracer: by.tgid.unwrap_or(tracer), tracer_name })
 }
 
 /// Why the kernel refuses: whose process it is, what the machine allows, what would help.
@@ -48,4 +73,37 @@ pub fn refused(process: &Process) -> Error {
         ),
     };
     Error::Permission { pid, detail, advice: advice.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_memory_to_look_at_is_refused() {
+        let own = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert!(matches!(check(&own), Err(Error::Myself { .. })));
+        let thread = own.tasks().unwrap().into_iter().find(|tid| *tid != own.pid()).unwrap();
+        assert!(matches!(admit(thread), Err(Error::Thread { pid, .. }) if pid == own.pid()));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::open(i32::try_from(child.id()).unwrap()).unwrap();
+        assert!(check(&process).is_ok());
+        strandline_sys::ptrace::seize(process.pid(), 0).unwrap();
+        assert!(matches!(check(&process), Err(Error::Traced { tracer, .. }) if tracer == own.pid()));
+        child.kill().unwrap();
+        while !process.status().unwrap().is_zombie() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(matches!(check(&process), Err(Error::Zombie { .. })));
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn kernel_threads_are_told_where_they_are_seen() {
+        // kthreadd; in a container's pid namespace the id is somebody else's.
+        let Ok(process) = Process::open(2) else { return };
+        if process.stat().is_ok_and(|stat| stat.name == "kthreadd") {
+            assert!(matches!(check(&process), Err(Error::KernelThread { .. })));
+        }
+    }
 }

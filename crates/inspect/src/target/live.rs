@@ -7,15 +7,15 @@ use strandline_sys::memory;
 
 use crate::memory::{Memory, word_at};
 
-/// A process's memory by its id. Fast; only for a process that is stopped, since an id may come to
-/// mean another program (exec) or another process.
+/// A process's memory by its id. Fast; for a process that is stopped: while it runs, an id may
+/// come to mean another program (exec) or another process, so what is read then must be checked later.
 #[derive(Clone, Copy, Debug)]
 pub struct Live {
     pid: i32,
 }
 
 impl Live {
-    /// The memory of the stopped process `pid`.
+    /// The memory of process `pid`.
     pub fn new(pid: i32) -> Self {
         Self { pid }
     }

@@ -4,3 +4,4 @@ pub mod admission;
 pub mod live;
 pub mod quiet;
 pub mod stop;
+pub mod tracee;

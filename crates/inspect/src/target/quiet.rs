@@ -10,7 +10,8 @@ use std::io;
 use strandline_sys::ptrace::{self, Registers};
 
 use crate::memory::Memory;
-use crate::remedy::process::{self, Signals};
+use crate::procfs::Process;
+use crate::target::live::Live;
 
 /// Calls that return EINTR after a stop and have done nothing when they do. recv, send and accept
 /// are here for sockets with a timeout. Never close (the descriptor is gone) or connect (the
@@ -64,28 +65,24 @@ pub fn repeating(registers: &Registers) -> Option<Registers> {
     Some(again)
 }
 
-/// Makes the stopped thread `tid` of process `pid` call again where it would report an EINTR that
+/// Makes the stopped thread `tid` of `process` call again where it would report an EINTR that
 /// only the stop caused; call it last before letting the thread go.
 ///
 /// `registers` are those it stopped with. Reads its pending signals itself, so that a signal that
-/// came during the stop keeps its EINTR. Returns whether it changed anything; a thread that is gone
-/// is an error of kind `ESRCH`, which a caller that lets go may ignore.
-pub fn repair(pid: i32, tid: i32, registers: &Registers, memory: &dyn Memory) -> io::Result<bool> {
+/// came during the stop keeps its EINTR; where they cannot be read nothing is changed. Returns whether
+/// it changed anything; a thread that is gone is an error of kind `ESRCH`, which a caller that lets go
+/// may ignore.
+pub fn repair(process: &Process, tid: i32, registers: &Registers) -> io::Result<bool> {
     let Some(again) = repeating(registers) else { return Ok(false) };
     let mut code = [0; 2];
-    if memory.read(again.rip, &mut code).is_err() || code != SYSCALL_INSTRUCTION {
+    if Live::new(process.pid()).read(again.rip, &mut code).is_err() || code != SYSCALL_INSTRUCTION {
         return Ok(false);
     }
-    if has_unblocked(&process::signals(pid, tid)?) {
+    if process.task_status(tid).ok().and_then(|status| status.deliverable()) != Some(0) {
         return Ok(false);
     }
     ptrace::set_registers(tid, &again)?;
     Ok(true)
-}
-
-/// Whether a signal waits that the thread does not block.
-pub fn has_unblocked(signals: &Signals) -> bool {
-    (signals.thread_pending | signals.process_pending) & !signals.blocked != 0
 }
 
 #[cfg(test)]

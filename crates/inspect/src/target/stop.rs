@@ -1,74 +1,68 @@
 //! Stopping all threads of a process for a moment, and letting them go as if nothing had been.
 //!
 //! Threads are seized, never attached, and without EXITKILL: if strandline dies, the kernel lets all
-//! of them run on by itself. A signal that was on its way to a thread is delivered when it is let go;
-//! a process that was stopped by SIGSTOP stays stopped. A thread in an uninterruptible sleep cannot
-//! be stopped; it cannot run its program either before it meets the stop that waits for it, so it is
-//! left out, and said. The kernel lets it pass as soon as the tracing thread ends: so stop a process on
-//! a thread of its own, and end that thread with the look.
+//! of them run on by itself. A signal that was on its way to a thread is delivered, and its handler
+//! runs when the thread is let go; a process that was stopped by SIGSTOP stays stopped. A thread in an
+//! uninterruptible sleep cannot be stopped; it cannot run its program either before it meets the stop
+//! that waits for it, so it is left out, and said.
+//!
+//! Call it on a thread of its own ([`super::tracee::on_own_thread`]): a thread that does not stop in
+//! time is let go only by the tracer's end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use strandline_sys::ptrace::{self, Event, Registers};
+use strandline_sys::ptrace::{self, Event};
 
+use super::tracee::{self, NotStopped, Tracee};
 use crate::error::{Error, Result};
 use crate::procfs::Process;
 
-/// How long all threads together may take to stop.
+/// How long all threads together may take to stop, where nothing else is asked.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// After this, a thread that still did not stop is asked what it is doing.
+/// After this, a thread that still did not stop is asked what it is doing, and then every so often.
 const SUSPICION: Duration = Duration::from_millis(50);
-
-/// One stopped thread.
-#[derive(Clone, Copy, Debug)]
-pub struct Thread {
-    /// Its id.
-    pub tid: i32,
-    /// Its registers; `None` for a thread in an uninterruptible sleep.
-    pub registers: Option<Registers>,
-    /// The signal it was about to receive; 0 for none.
-    signal: i32,
-    /// Whether it stands in a stop that `PTRACE_INTERRUPT` made, where a system call may be repeated.
-    interrupted: bool,
-}
+const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A process whose threads are all stopped. Dropping it lets them go.
 #[derive(Debug)]
-pub struct Stopped {
-    pid: i32,
-    threads: BTreeMap<i32, Thread>,
-    asleep: Vec<i32>,
+pub struct Stopped<'a> {
+    process: &'a Process,
+    threads: BTreeMap<i32, Tracee<'a>>,
+    asleep: BTreeSet<i32>,
     since: Instant,
 }
 
-impl Stopped {
-    /// Stops all threads of `process`.
+impl<'a> Stopped<'a> {
+    /// Stops all threads of `process`, within three seconds.
     ///
     /// Fails with [`Error::Permission`], [`Error::Traced`], [`Error::Ended`] or [`Error::DidNotStop`];
     /// then everything that was stopped runs again.
-    pub fn stop(process: &Process) -> Result<Self> {
+    pub fn stop(process: &'a Process) -> Result<Self> {
+        Self::stop_within(process, PATIENCE)
+    }
+
+    /// As [`Stopped::stop`], within `limit`.
+    pub fn stop_within(process: &'a Process, limit: Duration) -> Result<Self> {
         let since = Instant::now();
-        let mut stopped = Self { pid: process.pid(), threads: BTreeMap::new(), asleep: Vec::new(), since };
-        let mut waiting: Vec<i32> = Vec::new();
+        let mut stopped = Self { process, threads: BTreeMap::new(), asleep: BTreeSet::new(), since };
         loop {
-            let mut found_new = false;
+            // All are asked before the first is waited for, so that they stop together.
+            let mut waiting: Vec<i32> = Vec::new();
             for tid in process.tasks()? {
-                if stopped.threads.contains_key(&tid)
-                    || stopped.asleep.contains(&tid)
-                    || waiting.contains(&tid)
-                {
+                if stopped.threads.contains_key(&tid) || stopped.asleep.contains(&tid) {
                     continue;
                 }
-                if seize(process, tid)? {
-                    waiting.push(tid);
-                    found_new = true;
+                match tracee::seize(process, tid) {
+                    Ok(()) => waiting.push(tid),
+                    Err(NotStopped::Gone) => {}
+                    Err(other) => return Err(stopped.error(tid, other, limit)),
                 }
             }
-            if !found_new && waiting.is_empty() {
+            if waiting.is_empty() {
                 break;
             }
-            stopped.collect(process, &mut waiting)?;
+            stopped.collect(&waiting, limit)?;
         }
         if stopped.threads.is_empty() && stopped.asleep.is_empty() {
             return Err(Error::Ended { pid: process.pid() });
@@ -77,56 +71,73 @@ impl Stopped {
     }
 
     /// Waits until each of `waiting` has stopped, ended, or is asleep in the kernel.
-    fn collect(&mut self, process: &Process, waiting: &mut Vec<i32>) -> Result<()> {
-        let start = Instant::now();
-        let mut pause = Duration::from_micros(10);
-        while !waiting.is_empty() {
-            waiting.retain(|&tid| self.take_event(tid));
-            if waiting.is_empty() {
-                break;
+    fn collect(&mut self, waiting: &[i32], limit: Duration) -> Result<()> {
+        let suspicious = Instant::now() + SUSPICION;
+        for (index, &tid) in waiting.iter().enumerate() {
+            if let Err(error) = self.take(tid, suspicious, limit) {
+                // They may have stopped meanwhile: letting go looks at them.
+                self.asleep.extend(&waiting[index..]);
+                return Err(error);
             }
-            if start.elapsed() > SUSPICION {
-                waiting.retain(|&tid| {
-                    let asleep = process.task_stat(tid).is_ok_and(|stat| stat.state == Some('D'));
-                    if asleep {
-                        self.asleep.push(tid);
-                    }
-                    !asleep
-                });
-            }
-            if self.since.elapsed() > PATIENCE {
-                let detail = format!("thread {} runs on", waiting.first().copied().unwrap_or(0));
-                return Err(Error::DidNotStop { pid: self.pid, seconds: PATIENCE.as_secs_f64(), detail });
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(1));
+        }
+        // A process that starts threads faster than they are stopped must not keep us for ever.
+        if self.since.elapsed() > limit {
+            return Err(self.error(self.process.pid(), NotStopped::Late, limit));
         }
         Ok(())
     }
 
-    /// Takes news of `tid`; true where there is none yet.
-    fn take_event(&mut self, tid: i32) -> bool {
-        let (signal, interrupted) = match ptrace::wait(tid, false) {
-            Ok(None) => return true,
-            Ok(Some(Event::Exited { .. })) | Err(_) => return false,
-            Ok(Some(Event::Signal(signal))) => (signal, false),
-            Ok(Some(Event::Stopped)) => (0, true),
-            Ok(Some(Event::GroupStop(_) | Event::Syscall | Event::Other(_))) => (0, false),
-        };
-        if let Ok(registers) = ptrace::registers(tid) {
-            self.threads.insert(tid, Thread { tid, registers: Some(registers), signal, interrupted });
+    fn take(&mut self, tid: i32, suspicious: Instant, limit: Duration) -> Result<()> {
+        let deadline = self.since + limit;
+        let mut until = suspicious.min(deadline);
+        loop {
+            match Tracee::halted(self.process, tid, until) {
+                Ok(tracee) => {
+                    self.threads.insert(tid, tracee);
+                    return Ok(());
+                }
+                Err(NotStopped::Gone) => return Ok(()),
+                Err(NotStopped::Late)
+                    if self.process.task_stat(tid).is_ok_and(|stat| stat.state == Some('D')) =>
+                {
+                    self.asleep.insert(tid);
+                    return Ok(());
+                }
+                Err(NotStopped::Late) if Instant::now() < deadline => {
+                    until = (Instant::now() + ASK_AGAIN).min(deadline);
+                }
+                Err(other) => return Err(self.error(tid, other, limit)),
+            }
         }
-        false
+    }
+
+    fn error(&self, tid: i32, not_stopped: NotStopped, limit: Duration) -> Error {
+        let pid = self.process.pid();
+        match not_stopped {
+            NotStopped::Gone => Error::Ended { pid },
+            NotStopped::Refused(error) => error,
+            NotStopped::Io(source) => Error::Io { pid, what: format!("stopping thread {tid}"), source },
+            NotStopped::Late | NotStopped::GroupStop => {
+                let detail = format!("thread {tid} runs on");
+                Error::DidNotStop { pid, seconds: limit.as_secs_f64(), detail }
+            }
+        }
     }
 
     /// The stopped threads, by id.
-    pub fn threads(&self) -> impl Iterator<Item = &Thread> {
+    pub fn threads(&self) -> impl Iterator<Item = &Tracee<'a>> {
         self.threads.values()
     }
 
     /// Threads in an uninterruptible sleep, which could not be asked.
-    pub fn asleep(&self) -> &[i32] {
+    pub fn asleep(&self) -> &BTreeSet<i32> {
         &self.asleep
+    }
+
+    /// Takes the first thread for which `fits` holds out of the others: it is let go apart from them.
+    pub fn take_out(&mut self, fits: impl Fn(&Tracee<'a>) -> bool) -> Option<Tracee<'a>> {
+        let tid = self.threads().find(|tracee| fits(tracee))?.tid;
+        self.threads.remove(&tid)
     }
 
     /// Lets all threads go; returns how long they were stopped.
@@ -136,44 +147,21 @@ impl Stopped {
     }
 
     fn release(&mut self) {
-        for thread in std::mem::take(&mut self.threads).into_values() {
-            if let Some(registers) = thread.registers.filter(|_| thread.interrupted) {
-                let memory = super::live::Live::new(self.pid);
-                // A thread that is gone meanwhile has nothing to repair.
-                let _ = super::quiet::repair(self.pid, thread.tid, &registers, &memory);
+        self.threads.clear();
+        for tid in std::mem::take(&mut self.asleep) {
+            // Where it woke meanwhile it stands in its stop; else the kernel lets it pass when the
+            // tracing thread ends. Nothing can be done about a failure.
+            match ptrace::wait(tid, false) {
+                Ok(Some(Event::Signal(signal))) => drop(ptrace::detach(tid, signal)),
+                Ok(Some(_)) => drop(ptrace::detach(tid, 0)),
+                Ok(None) | Err(_) => {}
             }
-            let _ = ptrace::detach(thread.tid, thread.signal);
         }
-        // A thread that was asleep meets its stop when it wakes; the end of the tracing thread frees it.
-        self.asleep.clear();
     }
 }
 
-impl Drop for Stopped {
+impl Drop for Stopped<'_> {
     fn drop(&mut self) {
         self.release();
     }
-}
-
-/// Seizes and interrupts `tid`; false where it is gone or going.
-fn seize(process: &Process, tid: i32) -> Result<bool> {
-    if ptrace::seize(tid, 0).is_ok() {
-        // It can end between the two; the wait then says so.
-        let _ = ptrace::interrupt(tid);
-        return Ok(true);
-    }
-    // Why not? It ended, or somebody traces it, or we may not.
-    let Ok(status) = process.task_status(tid) else { return Ok(false) };
-    if status.is_zombie() {
-        return Ok(false);
-    }
-    if let Some(tracer) = status.tracer.filter(|&tracer| tracer != 0) {
-        let tracer_name = Process::open(tracer).and_then(|p| p.status()).ok().and_then(|s| s.name);
-        return Err(Error::Traced {
-            pid: process.pid(),
-            tracer,
-            tracer_name: tracer_name.unwrap_or_else(|| "unknown".to_owned()),
-        });
-    }
-    Err(crate::target::admission::refused(process))
 }

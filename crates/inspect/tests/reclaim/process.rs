@@ -4,10 +4,11 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use strandline_inspect::Error;
 use strandline_inspect::remedy::Refusal;
 use strandline_inspect::remedy::inject::{self, Call, CallError};
-use strandline_inspect::remedy::tracee::{self, Tracee};
 use strandline_inspect::remedy::zero_pages::{self, ZeroRequest};
+use strandline_inspect::target::tracee::{self, Tracee};
 use strandline_sys::signal;
 
 use crate::subject::Subject;
@@ -62,7 +63,8 @@ fn a_stop_that_arrives_between_looking_and_seizing_is_kept() {
     let pid = subject.pid();
     signal::send(pid, SIGSTOP).unwrap();
     subject.assert_state(pid, 'T');
-    let stopped = tracee::on_own_thread(|| Tracee::stop(pid, pid, Duration::from_secs(5)).is_err());
+    let process = subject.process();
+    let stopped = tracee::on_own_thread(|| Tracee::stop(&process, pid, Duration::from_secs(5)).is_err());
     assert_eq!(stopped, Some(true), "a group stop is no stop of ours");
     // Let go, it goes back into the group stop by itself, which takes the kernel a moment.
     subject.assert_state(pid, 'T');
@@ -130,14 +132,14 @@ fn what_is_no_process_of_the_right_kind_is_refused() {
         watch: Duration::ZERO,
     };
     let apply = |pid| zero_pages::apply(pid, &request).unwrap_err();
-    assert!(matches!(apply(std::process::id() as i32), Refusal::Myself { .. }));
-    assert!(matches!(apply(i32::MAX), Refusal::Gone { .. }));
+    assert!(matches!(apply(std::process::id() as i32), Refusal::Process(Error::Myself { .. })));
+    assert!(matches!(apply(i32::MAX), Refusal::Process(Error::NoSuchProcess { .. })));
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let stat = format!("/proc/{}/stat", child.id());
     while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(matches!(apply(child.id() as i32), Refusal::NoMemory { what: "a zombie", .. }));
+    assert!(matches!(apply(child.id() as i32), Refusal::Process(Error::Zombie { .. })));
     child.wait().unwrap();
 }
 
@@ -163,9 +165,9 @@ fn getpid_call(subject: &Subject) -> Call {
 
 /// Has the only thread of a subject call getpid, with `meanwhile` done during the call.
 fn call_getpid(subject: &Subject, meanwhile: impl FnOnce() + Send) {
-    let (pid, call) = (subject.pid(), getpid_call(subject));
+    let (pid, process, call) = (subject.pid(), subject.process(), getpid_call(subject));
     tracee::on_own_thread(|| {
-        let stopped = Tracee::stop(pid, pid, Duration::from_secs(5)).unwrap();
+        let stopped = Tracee::stop(&process, pid, Duration::from_secs(5)).unwrap();
         let mut injected = inject::begin(stopped, &call).unwrap();
         meanwhile();
         injected.run(Instant::now() + Duration::from_secs(5)).unwrap();
@@ -213,8 +215,9 @@ fn a_call_in_a_process_that_is_killed_meanwhile_ends_with_a_reason() {
     let subject = Subject::start("reclaim_target", &["wait", "read"]);
     let pid = subject.pid();
     let call = getpid_call(&subject);
+    let process = subject.process();
     let error = tracee::on_own_thread(|| {
-        let stopped = Tracee::stop(pid, pid, Duration::from_secs(5)).unwrap();
+        let stopped = Tracee::stop(&process, pid, Duration::from_secs(5)).unwrap();
         let mut injected = inject::begin(stopped, &call).unwrap();
         signal::send(pid, SIGKILL).unwrap();
         injected.run(Instant::now() + Duration::from_secs(5)).unwrap_err()
@@ -247,8 +250,9 @@ fn the_kernel_says_where_a_thread_keeps_its_restartable_sequence() {
     // of a sequence would be taken for one outside.
     let subject = Subject::start("reclaim_target", &["wait", "pause"]);
     let pid = subject.pid();
+    let process = subject.process();
     let area = tracee::on_own_thread(|| {
-        let _stopped = Tracee::stop(pid, pid, Duration::from_secs(5)).unwrap();
+        let _stopped = Tracee::stop(&process, pid, Duration::from_secs(5)).unwrap();
         strandline_sys::rseq::area(pid)
     });
     let area = area.unwrap().unwrap().expect("registered");

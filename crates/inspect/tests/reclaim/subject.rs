@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use strandline_inspect::elf::Object;
 use strandline_inspect::map::AddressSpace;
+use strandline_inspect::procfs::Process;
 use strandline_inspect::remedy::malloc_trim::{self, TrimRequest};
 use strandline_inspect::remedy::{Applied, Refusal};
 
@@ -65,6 +66,10 @@ impl Subject {
 
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
+    }
+
+    pub fn process(&self) -> Process {
+        Process::open(self.pid()).unwrap()
     }
 
     /// Waits until thread `tid` sleeps in the kernel.
@@ -125,7 +130,7 @@ impl Subject {
     }
 
     pub fn space(&self) -> AddressSpace {
-        AddressSpace::parse(&std::fs::read(format!("/proc/{}/maps", self.pid())).unwrap()).0
+        self.process().address_space().unwrap()
     }
 
     pub fn libc(&self) -> Object {

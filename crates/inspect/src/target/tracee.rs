@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use strandline_sys::ptrace::{self, Event, Registers};
 
-use super::process::ProcessMemory;
-use crate::target::quiet;
+use super::{admission, quiet};
+use crate::error::Error;
+use crate::procfs::Process;
 
 /// `PTRACE_O_TRACESYSGOOD`: tells stops at system calls from a SIGTRAP.
-pub(crate) const TRACE_SYSTEM_CALLS: i32 = 1;
+const TRACE_SYSTEM_CALLS: i32 = 1;
 /// Looks without sleeping between them: the next stop is often microseconds away.
 const EAGER_LOOKS: u32 = 100;
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
@@ -28,7 +29,9 @@ pub enum NotStopped {
     GroupStop,
     /// It did not stop in time (uninterruptible sleep).
     Late,
-    /// The kernel refused.
+    /// The kernel does not let us, or somebody else traces it.
+    Refused(Error),
+    /// The kernel refused a step.
     Io(io::Error),
 }
 
@@ -41,15 +44,17 @@ impl From<io::Error> for NotStopped {
 
 /// A stopped thread. Dropped, it is let go.
 #[derive(Debug)]
-pub struct Tracee {
+pub struct Tracee<'a> {
     /// The process.
-    pub pid: i32,
+    pub process: &'a Process,
     /// The thread.
     pub tid: i32,
     /// The registers with which it stopped.
     pub registers: Registers,
     /// When it had stopped.
     pub since: Instant,
+    /// Whether a signal had stopped its process before. Let go, it stays stopped.
+    pub is_group_stopped: bool,
     held: bool,
 }
 
@@ -79,45 +84,67 @@ pub fn next_event(tid: i32, deadline: Instant) -> io::Result<Option<Event>> {
     Ok(None)
 }
 
-impl Tracee {
-    /// Seizes and stops thread `tid` of process `pid`, within `limit`. Signals that arrive meanwhile
-    /// are passed on. Call it on a thread of its own.
-    pub fn stop(pid: i32, tid: i32, limit: Duration) -> Result<Self, NotStopped> {
-        ptrace::seize(tid, TRACE_SYSTEM_CALLS)?;
-        ptrace::interrupt(tid)?;
-        Self::stopped(pid, tid, Instant::now() + limit)
+/// Becomes the tracer of `tid` and asks it to stop: wait for that with [`Tracee::halted`].
+pub(super) fn seize(process: &Process, tid: i32) -> Result<(), NotStopped> {
+    if ptrace::seize(tid, TRACE_SYSTEM_CALLS).is_ok() {
+        // It can end between the two; the wait then says so.
+        let _ = ptrace::interrupt(tid);
+        return Ok(());
+    }
+    // Why not? It ended, or somebody traces it, or we may not.
+    match process.task_status(tid) {
+        Ok(status) if !status.is_zombie() => Err(NotStopped::Refused(
+            admission::traced(process, &status).unwrap_or_else(|| admission::refused(process)),
+        )),
+        _ => Err(NotStopped::Gone),
+    }
+}
+
+impl<'a> Tracee<'a> {
+    /// Seizes and stops thread `tid` of `process`, within `limit`. Signals that arrive meanwhile are
+    /// passed on. A thread in a group stop is let go at once. Call it on a thread of its own.
+    pub fn stop(process: &'a Process, tid: i32, limit: Duration) -> Result<Self, NotStopped> {
+        seize(process, tid)?;
+        Self::running(process, tid, Instant::now() + limit)
     }
 
-    /// Waits for the stop of a thread that was seized and interrupted.
-    pub fn stopped(pid: i32, tid: i32, deadline: Instant) -> Result<Self, NotStopped> {
+    /// Waits for the stop of a thread that was seized and asked to stop, in a group stop or not.
+    pub(super) fn halted(process: &'a Process, tid: i32, deadline: Instant) -> Result<Self, NotStopped> {
         while let Some(event) = next_event(tid, deadline)? {
-            match event {
-                Event::Stopped => {
-                    let registers = ptrace::registers(tid)?;
-                    return Ok(Self { pid, tid, registers, since: Instant::now(), held: true });
-                }
-                Event::GroupStop(_) => {
-                    // Let go, it goes back into the stop its user wants.
-                    ptrace::detach(tid, 0)?;
-                    return Err(NotStopped::GroupStop);
-                }
+            let is_group_stopped = match event {
+                Event::Stopped => false,
+                Event::GroupStop(_) => true,
                 Event::Exited { .. } => return Err(NotStopped::Gone),
-                Event::Signal(signal) => ptrace::resume(tid, signal)?,
-                Event::Syscall | Event::Other(_) => ptrace::resume(tid, 0)?,
-            }
+                Event::Signal(signal) => {
+                    ptrace::resume(tid, signal)?;
+                    continue;
+                }
+                Event::Syscall | Event::Other(_) => {
+                    ptrace::resume(tid, 0)?;
+                    continue;
+                }
+            };
+            let registers = ptrace::registers(tid)?;
+            return Ok(Self { process, tid, registers, since: Instant::now(), is_group_stopped, held: true });
         }
         Err(NotStopped::Late)
     }
 
+    /// As [`Tracee::halted`]; a thread in a group stop is let go, and so goes back into the stop that
+    /// its user wants.
+    fn running(process: &'a Process, tid: i32, deadline: Instant) -> Result<Self, NotStopped> {
+        let tracee = Self::halted(process, tid, deadline)?;
+        if tracee.is_group_stopped { Err(NotStopped::GroupStop) } else { Ok(tracee) }
+    }
+
     /// Lets it run for `pause` and stops it again, within `limit`.
     pub fn run_for(mut self, pause: Duration, limit: Duration) -> Result<Self, NotStopped> {
-        let (pid, tid) = (self.pid, self.tid);
-        quiet::repair(pid, tid, &self.registers, &ProcessMemory(pid))?;
-        ptrace::resume(tid, 0)?;
+        quiet::repair(self.process, self.tid, &self.registers)?;
+        ptrace::resume(self.tid, 0)?;
         self.hold(false);
         std::thread::sleep(pause);
-        ptrace::interrupt(tid)?;
-        Self::stopped(pid, tid, Instant::now() + limit)
+        ptrace::interrupt(self.tid)?;
+        Self::running(self.process, self.tid, Instant::now() + limit)
     }
 
     /// Lets it go, and keeps it from reporting an EINTR that only this stop caused.
@@ -135,13 +162,15 @@ impl Tracee {
         if std::mem::take(&mut self.held) {
             // Nothing can be done about a failure here: a thread that is gone needs no letting go,
             // and any other is let go by the end of this tracer.
-            let _ = quiet::repair(self.pid, self.tid, &self.registers, &ProcessMemory(self.pid));
+            if !self.is_group_stopped {
+                let _ = quiet::repair(self.process, self.tid, &self.registers);
+            }
             let _ = ptrace::detach(self.tid, 0);
         }
     }
 }
 
-impl Drop for Tracee {
+impl Drop for Tracee<'_> {
     fn drop(&mut self) {
         self.release();
     }
