@@ -6,6 +6,7 @@ use crate::procfs::Process;
 /// Opens process `pid` if it is one whose memory can be looked at: not gone, not a zombie, not a
 /// kernel thread, not a mere thread, not strandline itself.
 pub fn admit(pid: i32) -> Result<Process> {
+    own_proc()?;
     let process = Process::open(pid)?;
     let status = process.status()?;
     if let Some(tgid) = status.tgid.filter(|&tgid| tgid != pid) {
@@ -18,11 +19,26 @@ pub fn admit(pid: i32) -> Result<Process> {
     if status.kernel_thread.unwrap_or_else(|| stat.is_kernel_thread()) {
         return Err(Error::KernelThread { pid, name: status.name.unwrap_or_default() });
     }
-    // A leader that called pthread_exit is a zombie too, while its threads live on.
-    if status.is_zombie() && status.threads.unwrap_or(1) <= 1 {
-        return Err(Error::Zombie { pid, parent: status.parent.unwrap_or(0) });
+    if status.is_zombie() {
+        // A leader that called pthread_exit is a zombie too, while its threads live on; the kernel shows
+        // the memory that they use under their own ids only.
+        let lives_on = status.threads.unwrap_or(1) > 1;
+        let parent = status.parent.unwrap_or(0);
+        return Err(if lives_on { Error::LeaderEnded { pid } } else { Error::Zombie { pid, parent } });
     }
     Ok(process)
+}
+
+/// Fails where /proc is missing, or counts processes as another pid namespace does: then one process would
+/// be read and another of the same number stopped.
+fn own_proc() -> Result<()> {
+    let own = std::process::id().to_string();
+    let kind = match std::fs::read_link("/proc/self") {
+        Ok(link) if link.as_os_str() == own.as_str() => return Ok(()),
+        Ok(_) => "belongs to another pid namespace; mount this one's: mount -t proc proc /proc",
+        Err(_) => "is not mounted; mount it: mount -t proc proc /proc",
+    };
+    Err(Error::File { path: "/proc".into(), source: std::io::Error::other(kind) })
 }
 
 /// Why the kernel refuses: whose process it is, what the machine allows, what would help.
