@@ -6,8 +6,13 @@
 //! many there are and how many bytes they span: the search ends when both are met, and a difference
 //! is a caveat.
 
+use super::locate::Parameters;
+use super::segments::Walked;
+use crate::alloc::{Context, Reading, overlapping};
+use crate::caveat::Caveat;
 use crate::layout::glibc as layout;
-use crate::ledger::range::PAGE_BYTES;
+use crate::ledger::range::{PAGE_BYTES, page_up};
+use crate::map::Mapping;
 use crate::memory::{Memory, word_at};
 
 /// The length of the mapping that starts at `page` with the words `pair`, if it is a chunk's;
@@ -70,6 +75,8 @@ fn may_start(pair: (u64, u64)) -> bool {
 
 /// Pages whose first words are asked for at once.
 const BATCH: usize = 512;
+/// Pages that are looked at in all: 8 GiB of them, some 0.3 s of a target's time.
+const MOST_PAGES: u64 = 2 << 20;
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,7 +98,7 @@ pub fn find(memory: &dyn Memory, places: &[(u64, Vec<(u64, u64)>)], count: u64, 
         for &(from, to) in runs {
             let mut page = from.max(next);
             let mut batch = 1;
-            while page < to {
+            while page < to && found.pages_read < MOST_PAGES {
                 if found.chunks.len() as u64 == count && bytes.is_none_or(|bytes| found.bytes == bytes) {
                     return found;
                 }
@@ -121,6 +128,84 @@ pub fn find(memory: &dyn Memory, places: &[(u64, Vec<(u64, u64)>)], count: u64, 
         }
     }
     found
+}
+
+/// The parts of writable private anonymous memory beside `taken`: where each ends, and its resident runs.
+fn free_places(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<(u64, Vec<(u64, u64)>)> {
+    let mut places = Vec::new();
+    let writable =
+        |m: &&Mapping| m.is_private_anonymous() && m.permissions.write && !m.name.starts_with("[stack");
+    for mapping in context.space.mappings().iter().filter(writable) {
+        let mut from = mapping.start;
+        for &(start, end) in overlapping(taken, mapping.start, mapping.end) {
+            if start > from {
+                places.push((start, (context.resident)(from, start)));
+            }
+            from = from.max(page_up(end));
+        }
+        if from < mapping.end {
+            places.push((mapping.end, (context.resident)(from, mapping.end)));
+        }
+    }
+    places
+}
+
+/// The chunks that all glibcs of a process together count as mappings of their own. Which of them made
+/// one cannot be told from outside.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MappedChunks {
+    count: u64,
+    bytes: u64,
+    met: u64,
+    met_bytes: u64,
+    /// Whether `bytes` can be trusted: 2.43 counts 16 bytes too few for each chunk that was moved by
+    /// mremap (malloc.c, mremap_chunk).
+    drifts: bool,
+}
+
+impl MappedChunks {
+    /// Adds what one glibc counts, and what its walk has met already.
+    pub fn expect(&mut self, parameters: Option<&Parameters>, walked: &[Walked]) {
+        let Some(parameters) = parameters else { return };
+        self.count = self.count.saturating_add(parameters.n_mmaps);
+        self.bytes = self.bytes.saturating_add(parameters.mmapped_mem);
+        // One libc's walk meets the others' too, where they lie between its pieces.
+        self.met += walked.iter().map(|walked| walked.counts.mmapped_chunks).sum::<u64>();
+        self.met_bytes += walked.iter().map(|walked| walked.counts.mmapped_bytes).sum::<u64>();
+        self.drifts |= parameters.layout.mmapped_bytes_drift;
+    }
+
+    /// Looks for them in private anonymous memory outside the arenas, and adds them to the first of
+    /// `readings`.
+    pub fn find(mut self, context: &Context<'_>, readings: &mut [Reading]) {
+        self.count = self.count.saturating_sub(self.met);
+        self.bytes = self.bytes.saturating_sub(self.met_bytes);
+        if self.count == 0 {
+            return;
+        }
+        let claims = readings.iter().flat_map(|reading| &reading.claims);
+        let mut taken: Vec<_> = claims.map(|claim| (claim.start, claim.end)).collect();
+        taken.sort_unstable();
+        let Some(reading) = readings.first_mut() else { return };
+        let mut places = free_places(context, &taken);
+        // Small places first: a giant one (another heap) is then mostly not needed.
+        places.sort_by_key(|(_, runs)| runs.iter().map(|(a, b)| b - a).sum::<u64>());
+        let bytes = (!self.drifts).then_some(self.bytes);
+        let found = find(context.memory, &places, self.count, bytes);
+        reading.bytes_read += found.pages_read * 16;
+        if found.chunks.len() as u64 != self.count || bytes.is_some_and(|bytes| found.bytes != bytes) {
+            let text = format!(
+                "malloc counts {} chunks of their own mapping with {} bytes, {} with {} bytes were found",
+                self.count,
+                self.bytes,
+                found.chunks.len(),
+                found.bytes
+            );
+            let bytes = Some(self.bytes.abs_diff(found.bytes));
+            reading.caveats.push(Caveat::new("mmapped_chunks_differ", "glibc", bytes, text));
+        }
+        reading.mapped_chunks = found.chunks;
+    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use std::time::Instant;
 use self::fastbins::{Candidate, Verdict};
 use self::lists::{Held, Links, List, Lists, PageCache, Ranges};
 use self::locate::{Arena, Parameters};
+use self::mmapped::MappedChunks;
 use self::objects::Object;
 use self::regions::Owned;
 use self::segments::{Parts, Walked};
@@ -36,11 +37,11 @@ use crate::map::Mapping;
 pub fn read(context: &Context<'_>) -> Result<(Vec<Reading>, Vec<Caveat>), OutOfOrder> {
     let mut readings: Vec<Reading> = Vec::new();
     let objects = objects::find(context);
+    let mut mapped_chunks = MappedChunks::default();
     for object in &objects {
-        if let Some(reading) = read_one(context, object, &readings)? {
-            readings.push(reading);
-        }
+        readings.extend(read_one(context, object, &readings, &mut mapped_chunks)?);
     }
+    mapped_chunks.find(context, &mut readings);
     let mapped = objects.iter().find(|object| object.is_libc);
     let unread = mapped.filter(|_| readings.is_empty()).and_then(|object| unread_heap(context, object));
     Ok((readings, unread.into_iter().collect()))
@@ -58,6 +59,7 @@ fn read_one(
     context: &Context<'_>,
     object: &Object,
     before: &[Reading],
+    mapped_chunks: &mut MappedChunks,
 ) -> Result<Option<Reading>, OutOfOrder> {
     let Some(main) = locate::main_arena(context.memory, &object.data) else { return Ok(None) };
     // Without randomisation, brk starts on the last page of the program's own data.
@@ -82,7 +84,7 @@ fn read_one(
     let heap = Heap { context, arenas: &arenas, owned: &owned, pages: &pages };
     let walked = heap.walk(parameters.as_ref(), &mut reading)?;
     take_walked(context, &mut reading, &owned, &walked, &pages);
-    find_mapped_chunks(context, &owned, &walked, parameters.as_ref(), &taken, &mut reading);
+    mapped_chunks.expect(parameters.as_ref(), &walked);
     let by_arena = by_arena(&arenas, &owned, &walked);
     check_sums(&arenas, &by_arena, &mut reading);
     reading.allocator = facts(object, &arenas, &by_arena, parameters.as_ref());
@@ -99,9 +101,8 @@ fn read_one(
 
 /// What earlier readings claim, in address order.
 fn taken_by(before: &[Reading]) -> Vec<(u64, u64)> {
-    let claims = before.iter().flat_map(|reading| &reading.claims).map(|claim| (claim.start, claim.end));
-    let mut taken: Vec<_> =
-        claims.chain(before.iter().flat_map(|r| r.mapped_chunks.iter().copied())).collect();
+    let claims = before.iter().flat_map(|reading| &reading.claims);
+    let mut taken: Vec<_> = claims.map(|claim| (claim.start, claim.end)).collect();
     taken.sort_unstable();
     taken
 }
@@ -302,69 +303,4 @@ fn take_walked(
             ));
         }
     }
-}
-
-/// The parts of writable private anonymous memory beside `taken`: where each ends, and its resident runs.
-fn free_places(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<(u64, Vec<(u64, u64)>)> {
-    let mut places = Vec::new();
-    let writable =
-        |m: &&Mapping| m.is_private_anonymous() && m.permissions.write && !m.name.starts_with("[stack");
-    for mapping in context.space.mappings().iter().filter(writable) {
-        let mut from = mapping.start;
-        for &(start, end) in overlapping(taken, mapping.start, mapping.end) {
-            if start > from {
-                places.push((start, (context.resident)(from, start)));
-            }
-            from = from.max(page_up(end));
-        }
-        if from < mapping.end {
-            places.push((mapping.end, (context.resident)(from, mapping.end)));
-        }
-    }
-    places
-}
-
-/// Looks for mmapped chunks in private anonymous memory outside the arenas.
-fn find_mapped_chunks(
-    context: &Context<'_>,
-    owned: &[Owned],
-    walked: &[Walked],
-    parameters: Option<&Parameters>,
-    taken: &[(u64, u64)],
-    reading: &mut Reading,
-) {
-    let Some(parameters) = parameters else { return };
-    let (met, met_bytes) = walked
-        .iter()
-        .fold((0, 0), |sum, w| (sum.0 + w.counts.mmapped_chunks, sum.1 + w.counts.mmapped_bytes));
-    let (count, bytes) =
-        (parameters.n_mmaps.saturating_sub(met), parameters.mmapped_mem.saturating_sub(met_bytes));
-    if count == 0 {
-        return;
-    }
-    let mut taken = taken.to_vec();
-    taken.extend(owned.iter().map(|owned| (owned.region.start, owned.region.end)));
-    taken.sort_unstable();
-    let mut places = free_places(context, &taken);
-    // Small places first: a giant one (another heap) is then mostly not needed.
-    places.sort_by_key(|(_, runs)| runs.iter().map(|(a, b)| b - a).sum::<u64>());
-    // 2.43 counts 16 bytes too few for each chunk that was moved by mremap (malloc.c, mremap_chunk).
-    let bytes = (!parameters.layout.mmapped_bytes_drift).then_some(bytes);
-    let found = mmapped::find(context.memory, &places, count, bytes);
-    reading.bytes_read += found.pages_read * 16;
-    if found.chunks.len() as u64 != count || bytes.is_some_and(|bytes| found.bytes != bytes) {
-        let bytes = bytes.unwrap_or(found.bytes);
-        let text = format!(
-            "malloc counts {count} chunks of their own mapping with {bytes} bytes, {} with {} bytes were found",
-            found.chunks.len(),
-            found.bytes
-        );
-        reading.caveats.push(Caveat::new(
-            "mmapped_chunks_differ",
-            "glibc",
-            Some(bytes.abs_diff(found.bytes)),
-            text,
-        ));
-    }
-    reading.mapped_chunks = found.chunks;
 }

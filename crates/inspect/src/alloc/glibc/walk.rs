@@ -439,6 +439,12 @@ impl<'a> Walker<'a> {
             self.fold.claim_free(end, 0, 0);
         }
         self.counts.top_bytes += end - top.address;
+        // The top reaches to the end of its heap, always.
+        if top.bytes < layout::MIN_CHUNK_BYTES || (self.region.shape == Shape::Heap && end != self.region.end)
+        {
+            self.counts.damages += 1;
+            self.counts.first_damage = self.counts.first_damage.or(Some(top.address));
+        }
         self.section(end);
     }
 
