@@ -255,7 +255,7 @@ impl Chooser<'_> {
                     return Ok(None);
                 }
                 Some(Attempt::Missing(address)) => {
-                    self.objects.load(pid, &Live::new(pid), space, address);
+                    self.objects.load(process, space, address);
                 }
                 Some(Attempt::GroupStop) => return Err(Refusal::Stopped { pid }),
                 Some(Attempt::Refused(error)) => return Err(error.into()),
