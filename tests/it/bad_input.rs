@@ -11,16 +11,10 @@ use crate::support::{
 
 /// strandline could not, and said why in one line that names `words`.
 fn refused(run: &Run, words: &[&str]) -> Outcome {
-    let lines: Vec<&str> = run.stderr.lines().collect();
-    if run.status != Some(3) || lines.len() != 1 || !run.stdout.is_empty() {
-        return Err(
-            format!("expected status 3 and one line: {} stdout {:?}", run.summary(), run.stdout).into()
-        );
+    if !run.stdout.is_empty() {
+        return Err(format!("stdout {:?}: {}", run.stdout, run.summary()).into());
     }
-    match words.iter().find(|word| !lines[0].contains(**word)) {
-        None => Ok(()),
-        Some(word) => Err(format!("{:?} does not say {word:?}", lines[0]).into()),
-    }
+    run.complains(3, words)
 }
 
 const MODES: [&str; 12] = [
