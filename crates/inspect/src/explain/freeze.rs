@@ -14,12 +14,11 @@ use crate::procfs::Process;
 use crate::smaps::{self, Counts, Smaps, SmapsEntry};
 use crate::stacks::{self, Stack, ThreadFacts};
 use crate::target::live::Live;
+use crate::target::quiet::CS_64_BIT;
 use crate::target::stop::Stopped;
 
 /// How often page tables are read again where the kernel moved pages in between.
 const MOST_LOOKS: usize = 5;
-/// The code segment of 64-bit programs.
-const CS_64_BIT: u64 = 0x33;
 
 /// What was read while the process was stopped.
 pub struct Frozen {

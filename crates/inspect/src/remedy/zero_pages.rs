@@ -319,7 +319,7 @@ fn is_fit(tracee: &Tracee<'_>, space: &AddressSpace) -> bool {
     tracee.registers.cs == quiet::CS_64_BIT
         && !status.is_under_seccomp()
         && !status.has_shadow_stack()
-        && stack::room_bytes(&memory, space, &tracee.registers).is_some_and(|room| room >= needed)
+        && stack::room_bytes(&memory, space, tracee.tid, &tracee.registers).is_some_and(|room| room >= needed)
         && !stack::is_in_sequence(&memory, tracee.tid)
 }
 
