@@ -146,7 +146,7 @@ pub struct Reclaim {
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = duration)]
     pub wait: std::time::Duration,
     /// Allow the direct way of zero_pages: if strandline is killed at the wrong instant, a write of the
-    /// process to one of those pages may be lost
+    /// process to one of those pages may be lost. Only with `--remedy zero_pages`
     #[arg(long)]
     pub allow_lost_write_risk: bool,
 }
@@ -213,7 +213,10 @@ fn pid(text: &str) -> Result<i32, String> {
         _ if std::path::Path::new(text).is_file() => {
             Err("core files cannot be read yet; give the id of a running process".to_owned())
         }
-        _ => Err("a process id is a number above 0 (see `pidof NAME` or `ps -e`)".to_owned()),
+        _ => {
+            Err("a process id is a whole number from 1 to 2147483647 (see `pidof NAME` or `ps -e`)"
+                .to_owned())
+        }
     }
 }
 

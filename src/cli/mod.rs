@@ -15,6 +15,7 @@ mod progress;
 mod reclaim;
 mod tree;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -55,6 +56,10 @@ pub fn run() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return answer_without_a_verb(&error),
     };
+    if let Some(line) = contradiction(&arguments) {
+        output::complain(line);
+        return ExitCode::from(USAGE);
+    }
     let mut output = Output::new(arguments.common);
     let ending = match &arguments.verb {
         Verb::Explain(explain) if explain.tree => tree::run(explain, &mut output),
@@ -77,14 +82,35 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// Flags that were given to a verb or a remedy that they mean nothing to. Ignored, they would let somebody
+/// believe that they had been heard.
+fn contradiction(arguments: &Arguments) -> Option<&'static str> {
+    match &arguments.verb {
+        Verb::Completions(_) | Verb::Man(_) if arguments.common.json => {
+            Some("--json is not for this verb: what it writes is no report; leave it out")
+        }
+        Verb::Reclaim(reclaim)
+            if reclaim.allow_lost_write_risk && reclaim.remedy.as_deref() != Some("zero_pages") =>
+        {
+            Some("--allow-lost-write-risk is for zero_pages only: add --remedy zero_pages, or leave it out")
+        }
+        _ => None,
+    }
+}
+
 /// `--help` and `--version` are answers; anything else that clap has to say is a usage error, and usage
 /// errors are one line.
 fn answer_without_a_verb(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     let full = !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if full {
-        // Nowhere is left to say that standard output is closed.
-        drop(error.print());
+        // A reader that has seen enough (`| head`) is no error.
+        if let Err(error) = error.print().and_then(|()| std::io::stdout().flush())
+            && error.kind() != std::io::ErrorKind::BrokenPipe
+        {
+            output::complain(&format!("standard output: {error}"));
+            return ExitCode::from(COULD_NOT);
+        }
     } else {
         output::complain(&usage_line(&error.render().to_string()));
     }
@@ -113,6 +139,20 @@ mod tests {
 
     fn complaint(arguments: &[&str]) -> String {
         usage_line(&Arguments::try_parse_from(arguments).unwrap_err().render().to_string())
+    }
+
+    #[test]
+    fn flags_that_mean_nothing_are_refused() {
+        let contradicts =
+            |arguments: &[&str]| contradiction(&Arguments::try_parse_from(arguments).unwrap()).is_some();
+        assert!(contradicts(&["strandline", "--json", "completions", "bash"]));
+        assert!(contradicts(&["strandline", "man", "--json", "DIR"]));
+        assert!(!contradicts(&["strandline", "man", "DIR"]));
+        assert!(contradicts(&["strandline", "reclaim", "--allow-lost-write-risk", "1"]));
+        let of = |remedy| {
+            contradicts(&["strandline", "reclaim", "--remedy", remedy, "--allow-lost-write-risk", "1"])
+        };
+        assert!(of("malloc_trim") && !of("zero_pages"));
     }
 
     #[test]

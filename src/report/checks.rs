@@ -54,8 +54,8 @@ pub fn checks(checks: &[Check], surface: Surface) -> String {
 fn one(check: &Check, surface: Surface) -> Vec<String> {
     let (word, colour) = match check.status {
         Status::Ok => ("ok", 36),
+        _ if check.optional => ("-", 245),
         Status::Limited => ("limited", 214),
-        Status::Missing if check.optional => ("-", 245),
         Status::Missing => ("missing", 166),
     };
     let word = left(word, 9);

@@ -110,7 +110,7 @@ pub fn service() -> Explanation {
                 kind: RemedyKind::Call,
                 predicted_bytes: Some(64 * MIB),
                 how: "strandline reclaim 4711 --remedy zero_pages".to_owned(),
-                cost: "needs swap or kernel same-page merging to be safe at every instant".to_owned(),
+                cost: "needs swap to be safe at every instant".to_owned(),
             },
             Remedy {
                 id: "arena_max".to_owned(),

@@ -75,11 +75,11 @@ const HEAD: [Column; 7] = [
 /// The whole view, ending with a newline.
 pub fn tree(tree: &Tree, surface: Surface) -> String {
     let headline = format!(
-        "{} hold {} together (PSS: pages they share are counted once)",
+        "{} {} together (PSS: pages they share are counted once)",
         if tree.processes.len() == 1 {
-            "1 process".to_owned()
+            "1 process holds".to_owned()
         } else {
-            format!("{} processes", tree.processes.len())
+            format!("{} processes hold", tree.processes.len())
         },
         maybe_bytes(tree.total_pss_bytes),
     );

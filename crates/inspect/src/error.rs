@@ -17,6 +17,15 @@ pub enum Error {
         /// The process asked for.
         pid: i32,
     },
+    /// The main thread has ended, other threads run on.
+    #[error(
+        "process {pid}'s main thread has ended while others run on; such a process cannot be looked at yet, use \
+         /proc/{pid}/task/*/smaps_rollup"
+    )]
+    LeaderEnded {
+        /// The process asked for.
+        pid: i32,
+    },
     /// The process replaced its program while it was looked at.
     #[error("process {pid} started another program (exec) while it was looked at; run strandline again")]
     Replaced {

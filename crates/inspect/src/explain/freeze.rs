@@ -50,9 +50,11 @@ pub struct Frozen {
 
 /// Stops `process`, reads it with `workers` threads, and lets it go.
 pub fn freeze(process: &Process, workers: usize, options: &Options<'_>) -> Result<Frozen> {
+    let stopped = Stopped::stop(process)?;
+    // An open pagemap or mem stays with the program it was opened on: opened before the stop, it would
+    // show the old one of a process that exec'd in between. A refusal to stop also says more.
     let pagemap = process.open_file("pagemap")?;
     let memory_file = process.open_file("mem")?;
-    let stopped = Stopped::stop(process)?;
     let (smaps, residency, rollup) = page_tables(process, &pagemap)?;
     let (space, _) = AddressSpace::from_mappings(smaps.entries.iter().map(|entry| entry.mapping.clone()));
     let mut caveats = Vec::new();

@@ -5,6 +5,7 @@ use crate::procfs::{Process, Status};
 
 /// Opens process `pid` if it passes [`check`].
 pub fn admit(pid: i32) -> Result<Process> {
+    own_proc()?;
     let process = Process::open(pid)?;
     check(&process)?;
     Ok(process)
@@ -30,9 +31,12 @@ pub fn check(process: &Process) -> Result<Status> {
     if is_kernel_thread {
         return Err(Error::KernelThread { pid, name: status.name.unwrap_or_default() });
     }
-    // A leader that called pthread_exit is a zombie too, while its threads live on.
-    if status.is_zombie() && status.threads.unwrap_or(1) <= 1 {
-        return Err(Error::Zombie { pid, parent: status.parent.unwrap_or(0) });
+    if status.is_zombie() {
+        // A leader that called pthread_exit is a zombie too, while its threads live on; the kernel shows
+        // the memory that they use under their own ids only.
+        let lives_on = status.threads.unwrap_or(1) > 1;
+        let parent = status.parent.unwrap_or(0);
+        return Err(if lives_on { Error::LeaderEnded { pid } } else { Error::Zombie { pid, parent } });
     }
     match traced(process, &status) {
         Some(error) => Err(error),
@@ -48,6 +52,18 @@ pub fn traced(process: &Process, status: &Status) -> Option<Error> {
     let by = Process::open(tracer).and_then(|tracer| tracer.status()).unwrap_or_default();
     let tracer_name = by.name.unwrap_or_else(|| "unknown".to_owned());
     Some(Error::Traced { pid: process.pid(), tracer: by.tgid.unwrap_or(tracer), tracer_name })
+}
+
+/// Fails where /proc is missing, or counts processes as another pid namespace does: then one process would
+/// be read and another of the same number stopped.
+fn own_proc() -> Result<()> {
+    let own = std::process::id().to_string();
+    let kind = match std::fs::read_link("/proc/self") {
+        Ok(link) if link.as_os_str() == own.as_str() => return Ok(()),
+        Ok(_) => "belongs to another pid namespace; mount this one's: mount -t proc proc /proc",
+        Err(_) => "is not mounted; mount it: mount -t proc proc /proc",
+    };
+    Err(Error::File { path: "/proc".into(), source: std::io::Error::other(kind) })
 }
 
 /// Why the kernel refuses: whose process it is, what the machine allows, what would help.

@@ -12,6 +12,8 @@ use crate::memory::{Memory, half_word_at, word_at};
 const MOST_ARENAS: usize = 16_384;
 /// No arena takes more than there is user address space: more is damage, and must not be added up.
 const MOST_SYSTEM_BYTES: u64 = 1 << 47;
+/// Steps along rings that the search for `main_arena` may take: data full of false ones costs no more.
+const MOST_RING_STEPS: usize = 4 * MOST_ARENAS;
 /// The most heaps of one arena that are followed: 64 GiB.
 const MOST_HEAPS: usize = 1024;
 /// Data read at once in the search.
@@ -118,6 +120,7 @@ fn scan<T>(
 
 /// Finds `main_arena` in the data of one libc (resident, writable ranges).
 pub fn main_arena(memory: &dyn Memory, data: &[(u64, u64)]) -> Option<MainArena> {
+    let mut steps = MOST_RING_STEPS;
     scan(memory, data, |base, bytes| {
         let mut offset = 0;
         while offset + layout::BIN_PAIRS as usize * 16 <= bytes.len() {
@@ -131,8 +134,9 @@ pub fn main_arena(memory: &dyn Memory, data: &[(u64, u64)]) -> Option<MainArena>
                 let bins = base + (first + skip * 16) as u64;
                 let found = layout::ARENAS.iter().find_map(|shape| {
                     let address = bins.checked_sub(shape.bins)?;
-                    (pairs >= layout::BIN_PAIRS as usize && ring(memory, address, shape).is_some())
-                        .then_some(MainArena { address, layout: *shape })
+                    (pairs >= layout::BIN_PAIRS as usize
+                        && ring(memory, address, shape, &mut steps).is_some())
+                    .then_some(MainArena { address, layout: *shape })
                 });
                 if found.is_some() {
                     return found;
@@ -171,27 +175,35 @@ fn run_of_pairs(base: u64, bytes: &[u8], offset: usize) -> (usize, usize) {
     (first, (end - first) / 16)
 }
 
-/// The arenas of the ring that starts and must end at `main`, main first.
-fn ring(memory: &dyn Memory, main: u64, shape: &layout::Arena) -> Option<Vec<u64>> {
+/// The arenas of the ring that starts and must end at `main`, main first. Takes its steps off `steps`.
+fn ring(memory: &dyn Memory, main: u64, shape: &layout::Arena, steps: &mut usize) -> Option<Vec<u64>> {
     let mut arenas = vec![main];
     let mut at = main;
+    // A ring that runs into a circle without `main` is told by a mark that follows it at longer and
+    // longer distances (Brent).
+    let mut mark = (0, 1);
     loop {
+        *steps = steps.checked_sub(1)?;
         at = memory.read_word(at.checked_add(shape.next())?).ok()?;
         if at == main {
             return Some(arenas);
         }
         // A secondary arena stands behind the heap_info of its first heap.
         let offset = at % (1 << 20);
-        if arenas.len() >= MOST_ARENAS || at == 0 || !layout::HEAP_INFO_BYTES.contains(&offset) {
+        if arenas.len() >= MOST_ARENAS || at == mark.0 || !layout::HEAP_INFO_BYTES.contains(&offset) {
             return None;
         }
         arenas.push(at);
+        if arenas.len() == 2 * mark.1 {
+            mark = (at, arenas.len());
+        }
     }
 }
 
 /// Reads the state of all arenas. `heap_max_bytes` is the alignment of secondary heaps.
 pub fn arenas(memory: &dyn Memory, main: &MainArena, heap_max_bytes: u64) -> Vec<Arena> {
-    let addresses = ring(memory, main.address, &main.layout).unwrap_or_default();
+    let mut steps = MOST_ARENAS;
+    let addresses = ring(memory, main.address, &main.layout, &mut steps).unwrap_or_default();
     addresses
         .into_iter()
         .filter_map(|address| {

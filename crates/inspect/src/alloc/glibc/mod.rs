@@ -27,7 +27,7 @@ use super::{Context, RangeClaim, Reading, TrimPlan};
 use crate::caveat::Caveat;
 use crate::facts::{Allocator, ArenaKind, Mallinfo};
 use crate::ledger::fold::OutOfOrder;
-use crate::ledger::range::{PAGE_BYTES, RangePages};
+use crate::ledger::range::{PAGE_BYTES, RangePages, page_of, page_up};
 use crate::map::Mapping;
 
 /// Reads every glibc of the process: most have one, `dlmopen` makes more.
@@ -79,7 +79,9 @@ fn read_one(
     let pages: Vec<RangePages> = owned
         .iter()
         .map(|o| {
-            RangePages::new(o.region.start, o.region.end, (context.resident)(o.region.start, o.region.end))
+            // Whole pages, also where a region starts within one: they are looked at for zeros.
+            let (start, end) = (page_of(o.region.start), page_up(o.region.end));
+            RangePages::new(start, end, (context.resident)(start, end))
         })
         .collect();
     let mut reading = Reading::default();

@@ -4,7 +4,7 @@ use super::locate::{Arena, Parameters};
 use super::walk::{Region, Shape, Top};
 use crate::alloc::Context;
 use crate::layout::glibc as layout;
-use crate::ledger::range::{PAGE_BYTES, page_up};
+use crate::ledger::range::{MOST_BYTES, PAGE_BYTES, page_up};
 use crate::map::Mapping;
 
 /// A region and the arena (its index) that it belongs to.
@@ -26,7 +26,9 @@ pub fn of_arenas(context: &Context<'_>, arenas: &[Arena], parameters: Option<&Pa
     let mut all: Vec<Owned> = Vec::new();
     let mut pieces = Vec::new();
     for (index, arena) in arenas.iter().enumerate() {
-        let top = Top { address: arena.top, bytes: chunk_bytes(context, arena.top) };
+        // A top of less than a chunk is damage; it still is a place that the walk can go on behind.
+        let bytes = chunk_bytes(context, arena.top).max(layout::FENCEPOST_BYTES);
+        let top = Top { address: arena.top, bytes };
         let regions =
             if arena.main { main(context, arena, top, parameters) } else { secondary(context, arena, top) };
         for region in regions {
@@ -39,7 +41,7 @@ pub fn of_arenas(context: &Context<'_>, arenas: &[Arena], parameters: Option<&Pa
     let mut end = 0;
     all.retain(|owned| {
         let apart = owned.region.start >= end;
-        end = end.max(owned.region.end);
+        end = if apart { owned.region.end } else { end };
         apart
     });
     // Pieces are looked for in whole mappings, with which the kernel may have merged heaps.
@@ -50,6 +52,15 @@ pub fn of_arenas(context: &Context<'_>, arenas: &[Arena], parameters: Option<&Pa
         );
     }
     all.sort_by_key(|owned| owned.region.start);
+    // All together they get bits for so many pages: mappings can be of any size, and cost nothing.
+    let mut rest = MOST_BYTES;
+    all.retain_mut(|Owned { region, .. }| {
+        region.end = region.end.min(region.start.saturating_add(rest));
+        region.top = region.top.filter(|top| top.address < region.end);
+        region.first = region.first.map(|first| first.min(region.end));
+        rest -= region.end - region.start;
+        region.start < region.end
+    });
     all
 }
 
@@ -74,18 +85,34 @@ fn without(region: Region, taken: &[(u64, u64)]) -> Vec<Region> {
 }
 
 fn secondary(context: &Context<'_>, arena: &Arena, top: Top) -> Vec<Region> {
-    let regions = arena.heaps.iter().map(|&(start, end, first)| Region {
-        start,
-        end,
-        first: Some(first),
-        shape: Shape::Heap,
-        main: false,
-        top: (start..end).contains(&top.address).then_some(top),
-        break_at_top: false,
-        trim_unit_bytes: PAGE_BYTES,
-        locked: is_locked(context, start),
-    });
-    regions.collect()
+    let region = |&(start, end, first): &(u64, u64, u64)| {
+        let end = anonymous_end(context, start, end)?;
+        Some(Region {
+            start,
+            end,
+            first: Some(first.min(end)),
+            shape: Shape::Heap,
+            main: false,
+            top: (start..end).contains(&top.address).then_some(top),
+            break_at_top: false,
+            trim_unit_bytes: PAGE_BYTES,
+            locked: is_locked(context, start),
+        })
+    };
+    arena.heaps.iter().filter_map(region).collect()
+}
+
+/// How far from `start` on, `end` at most, memory is private and anonymous without a gap: what a
+/// damaged heap_info says beyond is not malloc's. `None` where nothing is.
+fn anonymous_end(context: &Context<'_>, start: u64, end: u64) -> Option<u64> {
+    let mut upto = start;
+    while upto < end {
+        match context.space.find(upto).filter(|mapping| mapping.is_private_anonymous()) {
+            Some(mapping) => upto = mapping.end,
+            None => break,
+        }
+    }
+    (upto > start).then_some(upto.min(end))
 }
 
 fn is_locked(context: &Context<'_>, address: u64) -> bool {

@@ -431,8 +431,8 @@ impl<'a> Walker<'a> {
         }
         let step = if self.region.shape == Shape::Pieces { PAGE_BYTES } else { layout::ALIGNMENT };
         let mut from = from;
+        let mut found = self.seek(from, step);
         loop {
-            let found = self.seek(from, step);
             let upto = found.unwrap_or(self.region.end);
             if let Some(chunk) = self.mmapped_before(from, upto) {
                 self.skip(chunk.0, Class::Foreign);
@@ -443,6 +443,10 @@ impl<'a> Walker<'a> {
                 from = chunk.1;
                 self.at = from;
                 if from < self.region.end {
+                    // What was found stays the next one, unless the chunk went over it.
+                    if found.is_some_and(|found| found < from) {
+                        found = self.seek(from, step);
+                    }
                     continue;
                 }
                 self.done = true;
@@ -463,8 +467,8 @@ impl<'a> Walker<'a> {
         if self.region.shape != Shape::Pieces {
             return None;
         }
-        let runs: Vec<_> = self.window.pages().runs_in(page_up(from), upto).collect();
-        for page in runs.into_iter().flat_map(|(a, b)| (a..b).step_by(PAGE_BYTES as usize)) {
+        let runs = self.window.pages().runs_in(page_up(from), upto);
+        for page in runs.flat_map(|(a, b)| (a..b).step_by(PAGE_BYTES as usize)) {
             if self.far_reads >= MOST_FAR_READS {
                 return None;
             }

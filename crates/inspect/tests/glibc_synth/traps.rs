@@ -1,0 +1,332 @@
+//! Heaps built to hurt: circles, sizes of 2^63, arenas on top of each other, patterns everywhere.
+//!
+//! Offsets are those of glibc 2.36, which all traps are made in.
+
+use strandline_synth::{Heap, Image, Recipe, Version, fabricate};
+
+use crate::adapter::{PAGE, Subject, mapped_runs};
+use crate::damaged;
+
+const FASTBINS: u64 = 0x10;
+const TOP: u64 = 0x60;
+const BINS: u64 = 0x70;
+const NEXT: u64 = 0x870;
+const SYSTEM_MEM: u64 = 0x888;
+const N_MMAPS: u64 = 60;
+const MMAPPED_MEM: u64 = 80;
+const SBRK_BASE: u64 = 96;
+/// The first heap of fabricated secondary arenas.
+const SECONDARY: u64 = 0x7f5a_2400_0000;
+const HEAP_INFO: u64 = 0x30;
+
+fn recipe() -> Recipe {
+    Recipe {
+        chunks: 300,
+        threads: 2,
+        secondary_heaps: 2,
+        foreign_sbrk: false,
+        break_moved: false,
+        mmapped_pieces: 0,
+        mmapped: 2,
+        ..Recipe::from_seed(Version::V2_36, 11)
+    }
+}
+
+fn word(heap: &Heap, address: u64) -> u64 {
+    heap.image.word(address).unwrap()
+}
+
+/// Reads `heap` with one thread and with three; returns the caveats' codes.
+fn spring(heap: &Heap) -> Vec<String> {
+    spring_subject(&Subject::of(heap))
+}
+
+fn spring_subject(subject: &Subject) -> Vec<String> {
+    damaged::check_subject(subject, 3);
+    let readings = damaged::check_subject(subject, 1);
+    readings.iter().flat_map(|reading| &reading.caveats).map(|caveat| caveat.code.clone()).collect()
+}
+
+#[test]
+fn top_chunks_of_impossible_sizes() {
+    for pieces in [0, 3] {
+        let sound = fabricate(&Recipe { mmapped_pieces: pieces, ..recipe() });
+        for arena in [sound.main_arena, SECONDARY + HEAP_INFO] {
+            let top = word(&sound, arena + TOP);
+            for size in [0, 1, 7, 8, 16, 24, 32, 40, 1 << 20, 1 << 63, u64::MAX, u64::MAX - top] {
+                let mut heap = sound.clone();
+                heap.image.put_word(top + 8, size);
+                spring(&heap);
+            }
+        }
+    }
+}
+
+#[test]
+fn top_pointers_to_anywhere() {
+    let sound = fabricate(&recipe());
+    for arena in [sound.main_arena, SECONDARY + HEAP_INFO] {
+        let top = word(&sound, arena + TOP);
+        let heap = sound.recipe.places.heap;
+        for to in [0, 8, 1 << 63, u64::MAX, !15, heap, heap + 8, top - 8, top + 16, SECONDARY, arena] {
+            let mut heap = sound.clone();
+            heap.image.put_word(arena + TOP, to);
+            assert!(!spring(&heap).is_empty(), "top of {arena:#x} at {to:#x}");
+        }
+    }
+}
+
+#[test]
+fn a_size_of_2_to_the_63_on_every_chunk() {
+    for size in [1 << 63, 1 << 63 | 1, u64::MAX, !7, 0x21, 0x31, 0x40001, 0x10, 1, 0] {
+        for pieces in [0, 3] {
+            let mut heap = fabricate(&Recipe { mmapped_pieces: pieces, ..recipe() });
+            for (start, end) in heaps(&heap) {
+                for at in (start..end).step_by(16) {
+                    heap.image.put_word(at + 8, size);
+                }
+            }
+            spring(&heap);
+            for (start, end) in heaps(&heap) {
+                for at in (start..end).step_by(8) {
+                    heap.image.put_word(at, size);
+                }
+            }
+            spring(&heap);
+        }
+    }
+}
+
+/// The ranges of chunks, without what tells where they are.
+fn heaps(heap: &Heap) -> Vec<(u64, u64)> {
+    let writable = heap.mappings.iter().filter(|m| m.permissions == "rw-p");
+    writable
+        .filter(|m| m.name == "[heap]" || (m.name.is_empty() && m.end - m.start > 2 * PAGE))
+        .map(|m| (m.start + if m.name.is_empty() { 0x1000 } else { 0 }, m.end))
+        .collect()
+}
+
+#[test]
+fn sizes_that_lead_far_and_nowhere() {
+    // Each place is a believable chunk whose chain leaves the window at every step and ends in nothing.
+    let mut heap = fabricate(&Recipe { chunks: 3000, ..recipe() });
+    for (start, end) in heaps(&heap) {
+        for at in (start..end).step_by(16) {
+            let far = 0x4_1000 + (at >> 4) % 97 * 16;
+            heap.image.put_word(at + 8, if (end - at) < 4 * far { 0 } else { far | 1 });
+        }
+    }
+    spring(&heap);
+}
+
+#[test]
+fn circles_in_lists() {
+    let sound = fabricate(&recipe());
+    let disguise = |place: u64, to: u64| to ^ (place >> 12);
+    // A fastbin of one chunk that follows itself, and one that follows another list's.
+    let mut heap = sound.clone();
+    let head = (0..10).map(|bin| word(&heap, heap.main_arena + FASTBINS + 8 * bin)).find(|&head| head != 0);
+    let head = head.expect("the heap has fastbins");
+    heap.image.put_word(head + 16, disguise(head + 16, head));
+    assert!(!spring(&heap).is_empty(), "fastbin");
+    for bin in 0..10 {
+        heap.image.put_word(heap.main_arena + FASTBINS + 8 * bin, head);
+    }
+    assert!(!spring(&heap).is_empty(), "ten fastbins with one chunk");
+
+    let mut heap = sound.clone();
+    let cache = heap.threads[0].tcache;
+    let entry = (0..64).map(|bin| word(&heap, cache + 128 + 8 * bin)).find(|&head| head != 0);
+    let entry = entry.expect("the cache is not empty");
+    heap.image.put_word(entry, disguise(entry, entry));
+    assert!(!spring(&heap).is_empty(), "thread cache");
+}
+
+#[test]
+fn circles_of_arenas_and_heaps() {
+    let sound = fabricate(&recipe());
+    let second = SECONDARY + HEAP_INFO;
+    let mut heap = sound.clone();
+    heap.image.put_word(second + NEXT, second);
+    spring(&heap);
+    heap.image.put_word(second + NEXT, 0x7f5a_2800_0000 + HEAP_INFO);
+    spring(&heap);
+
+    let mut heap = sound.clone();
+    heap.image.put_word(SECONDARY + 8, 0x7f5a_2800_0000);
+    spring(&heap);
+    heap.image.put_word(SECONDARY + 8, SECONDARY);
+    spring(&heap);
+}
+
+#[test]
+fn heaps_that_claim_what_is_not_theirs() {
+    let sound = fabricate(&recipe());
+    for size in [0x1000, 1 << 20, 64 << 20, 1 << 63, !4095] {
+        let mut heap = sound.clone();
+        heap.image.put_word(SECONDARY + 16, size);
+        assert!(!spring(&heap).is_empty(), "heap of {size:#x}");
+    }
+    // A whole 64 MiB, half of it a file's pages that were copied on write.
+    let mut heap = sound.clone();
+    heap.image.put_word(SECONDARY + 16, 64 << 20);
+    let mut subject = Subject::of(&heap);
+    let end = heap.mappings.iter().find(|m| m.start == SECONDARY).unwrap().end;
+    let file = end + 0x10000;
+    let rest = format!("{end:x}-{:x} ---p", SECONDARY + (64 << 20));
+    let three = format!(
+        "{end:x}-{file:x} ---p 00000000 00:00 0 \n{file:x}-{:x} rw-p 00000000 fe:01 9 /tmp/file\n{:x}-{:x} ---p",
+        file + 0x4000,
+        file + 0x4000,
+        SECONDARY + (64 << 20)
+    );
+    assert!(subject.maps.contains(&rest));
+    subject.maps = subject.maps.replace(&rest, &three);
+    assert!(subject.image.map(file, 0x4000));
+    for at in (file..file + 0x4000).step_by(8) {
+        subject.image.put_word(at, 0x31);
+    }
+    subject.runs = mapped_runs(&subject.image);
+    spring_subject(&subject);
+}
+
+#[test]
+fn arenas_within_the_brk_heap() {
+    // A secondary arena, ring and heap_info and all, on a 64 MiB boundary inside [heap].
+    let base = 0x5555_5400_0000 - 0x8000;
+    let mut recipe = Recipe { secondary_heaps: 0, mmapped: 0, ..recipe() };
+    recipe.places.heap = base;
+    let mut heap = fabricate(&recipe);
+    let inner = 0x5555_5400_0000;
+    assert!(word(&heap, heap.main_arena + TOP) > inner + 0x2000);
+    let arena = inner + HEAP_INFO;
+    for (at, to) in [(inner, arena), (inner + 8, 0), (inner + 16, 0x10000), (arena + TOP, inner + 0x1000)] {
+        heap.image.put_word(at, to);
+    }
+    heap.image.put_word(arena + NEXT, heap.main_arena);
+    heap.image.put_word(heap.main_arena + NEXT, arena);
+    assert!(!spring(&heap).is_empty());
+}
+
+#[test]
+fn a_heap_that_starts_within_a_page() {
+    // Somebody moved the break before the first malloc: sbrk_base is no page boundary. The bytes
+    // before it are not malloc's, and a page of which only malloc's part is zero is no page of zeros.
+    let base = 0x5555_5400_0000;
+    let mut recipe = Recipe { secondary_heaps: 0, mmapped: 0, threads: 1, ..recipe() };
+    recipe.places.heap = base;
+    let heaps = (0..100).map(|seed| fabricate(&Recipe { seed, ..recipe.clone() }));
+    let mut heap = heaps.into_iter().find(|heap| heap.expected.mallinfo.keepcost > 16 * PAGE).unwrap();
+    let start = base + 0x290;
+    heap.image.put_word(heap.parameters + SBRK_BASE, start);
+    let system = word(&heap, heap.main_arena + SYSTEM_MEM);
+    heap.image.put_word(heap.main_arena + SYSTEM_MEM, system - 0x290);
+    // Every other page is zero but for a word before 0x290: read from there on, it looks like zeros.
+    let top = word(&heap, heap.main_arena + TOP);
+    let end = heap.mappings[0].end;
+    for page in ((top + PAGE) / PAGE * PAGE..end).step_by(2 * PAGE as usize) {
+        heap.image.put_word(page + 0x100, 0x5ca1_ab1e);
+    }
+    spring(&heap);
+}
+
+#[test]
+fn absurd_parameters() {
+    let sound = fabricate(&recipe());
+    for value in [1, 0x1000, 1 << 31, 1 << 47, 1 << 63, u64::MAX] {
+        for offset in (0..136).step_by(8) {
+            let mut heap = sound.clone();
+            heap.image.put_word(heap.parameters + offset, value);
+            spring(&heap);
+        }
+    }
+    let mut heap = sound.clone();
+    // As many mmapped chunks as can be, on as many bytes.
+    heap.image.put_word(heap.parameters + N_MMAPS, u64::from(i32::MAX as u32) << 32 | i32::MAX as u64);
+    heap.image.put_word(heap.parameters + N_MMAPS + 8, i32::MAX as u64);
+    heap.image.put_word(heap.parameters + MMAPPED_MEM, 1 << 46);
+    heap.image.put_word(heap.parameters + MMAPPED_MEM + 8, 1 << 46);
+    assert!(spring(&heap).contains(&"mmapped_chunks_differ".to_owned()));
+}
+
+#[test]
+fn an_arena_in_a_giant_mapping() {
+    {
+        let tebibytes = 3u64;
+        let recipe = Recipe { secondary_heaps: 0, mmapped: 0, mmapped_pieces: 2, ..recipe() };
+        let heap = fabricate(&recipe);
+        let mut subject = Subject::of(&heap);
+        let pieces = heap.mappings.iter().find(|m| m.start > 0x7f5a_5000_0000 && m.name.is_empty()).unwrap();
+        let line = format!("{:x}-{:x} rw-p", pieces.start, pieces.end);
+        let giant = pieces.start - (tebibytes << 40);
+        subject.maps = subject.maps.replace(&line, &format!("{giant:x}-{:x} rw-p", pieces.end));
+        // A few pages in its middle, which look like chunks.
+        for page in 0..64u64 {
+            let at = giant + (page << 33);
+            assert!(subject.image.map(at, PAGE as usize));
+            for word in (at..at + PAGE).step_by(8) {
+                subject.image.put_word(word, 0x1001);
+            }
+        }
+        subject.runs = mapped_runs(&subject.image);
+        spring_subject(&subject);
+    }
+}
+
+#[test]
+fn mmapped_chunks_side_by_side_between_pieces() {
+    // A thousand chunks of one page each stand where the mapping of the pieces goes on below them.
+    let recipe = Recipe { secondary_heaps: 0, mmapped: 0, mmapped_pieces: 2, ..recipe() };
+    let mut heap = fabricate(&recipe);
+    let count = 1000;
+    for (offset, word) in [(0, count | 65_536 << 32), (8, count)] {
+        heap.image.put_word(heap.parameters + N_MMAPS + offset, word);
+    }
+    for offset in [0, 8] {
+        heap.image.put_word(heap.parameters + MMAPPED_MEM + offset, count * PAGE);
+    }
+    let mut subject = Subject::of(&heap);
+    let pieces = heap.mappings.iter().find(|m| m.start > 0x7f5a_5000_0000 && m.name.is_empty()).unwrap();
+    let low = pieces.start - count * PAGE;
+    subject.maps = subject.maps.replace(&format!("{:x}-", pieces.start), &format!("{low:x}-"));
+    assert!(subject.image.map(low, (count * PAGE) as usize));
+    for page in (low..pieces.start).step_by(PAGE as usize) {
+        subject.image.put_word(page + 8, PAGE | 2);
+    }
+    subject.runs = mapped_runs(&subject.image);
+    assert_eq!(spring_subject(&subject), Vec::<String>::new());
+    let mallinfo = subject.read(1)[0].allocator.mallinfo.unwrap();
+    assert_eq!((mallinfo.hblks, mallinfo.hblkhd), (count, count * PAGE));
+    assert_eq!(mallinfo.fordblks, heap.expected.mallinfo.fordblks);
+}
+
+/// Writes 127 empty bins, the heart of a main_arena, at `arena`, with `next` as its ring.
+fn put_arena(image: &mut Image, arena: u64, next: u64) {
+    for bin in 0..127 {
+        let pair = arena + BINS + 16 * bin;
+        image.put_word(pair, pair - 16);
+        image.put_word(pair + 8, pair - 16);
+    }
+    image.put_word(arena + NEXT, next);
+}
+
+#[test]
+fn main_arenas_wherever_one_looks() {
+    // A thousand of them, each with a ring that leads into a circle without end.
+    let data = 0x7f5a_9000_0000u64;
+    let bytes = 4 << 20;
+    let (trap, other) = (0x7f5a_2000_0020, 0x7f5a_2010_0020);
+    let mut image = Image::default();
+    assert!(image.map(data, bytes) && image.map(0x7f5a_2000_0000, 8192) && image.map(0x7f5a_2010_0000, 8192));
+    image.put_word(trap + NEXT, other);
+    image.put_word(other + NEXT, trap);
+    for index in 0..1000 {
+        put_arena(&mut image, data + index * 4096, trap);
+    }
+    let maps = format!(
+        "7f5a20000000-7f5a20002000 rw-p 00000000 00:00 0 \n7f5a20100000-7f5a20102000 rw-p 00000000 00:00 0 \n\
+         {data:x}-{:x} rw-p 00000000 fe:01 4711 /usr/lib/libc.so.6\n",
+        data + bytes as u64
+    );
+    spring_subject(&Subject::new(image, maps));
+}

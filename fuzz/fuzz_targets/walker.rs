@@ -1,0 +1,132 @@
+//! The glibc reader over fabricated heaps with words overwritten and pages absent: claims lie apart
+//! and add up to what is resident, and reading ends after a bounded number of bytes.
+#![no_main]
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libfuzzer_sys::fuzz_target;
+use strandline_inspect::alloc::{Context, glibc};
+use strandline_inspect::map::AddressSpace;
+use strandline_inspect::memory::Memory;
+use strandline_synth::{Heap, Image, Recipe, VERSIONS, fabricate};
+
+const PAGE: u64 = 4096;
+/// Small heaps of every layout, in four shapes each.
+const SHAPES: usize = 4;
+
+struct Target {
+    image: Image,
+    bytes_read: AtomicU64,
+}
+
+impl Memory for Target {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let got = self.image.read_some(address, buffer);
+        self.bytes_read.fetch_add(got as u64, Ordering::Relaxed);
+        got
+    }
+}
+
+fn heaps() -> &'static [Heap] {
+    static HEAPS: OnceLock<Vec<Heap>> = OnceLock::new();
+    HEAPS.get_or_init(|| {
+        let shapes = (0..SHAPES).flat_map(|shape| VERSIONS.map(|version| (shape, version)));
+        let heap = |(shape, version)| {
+            fabricate(&Recipe {
+                chunks: 24,
+                threads: 1 + shape % 2,
+                secondary_heaps: if shape == 1 { 2 } else { 0 },
+                foreign_sbrk: shape == 2,
+                mmapped_pieces: if shape == 3 { 2 } else { 0 },
+                mmapped: shape % 3,
+                ..Recipe::from_seed(version, 7)
+            })
+        };
+        shapes.map(heap).collect()
+    })
+}
+
+/// Overwrites words: each ten bytes of `patches` are a place and a word, or a pointer to a place.
+fn patch(image: &mut Image, patches: &[u8]) {
+    let ranges: Vec<(u64, u64)> = image.ranges().map(|(start, bytes)| (start, bytes.len() as u64)).collect();
+    let words: u64 = ranges.iter().map(|range| range.1 / 8).sum();
+    let place = |number: u64| {
+        let mut rest = number % words;
+        ranges.iter().find_map(|&(start, bytes)| {
+            let here = rest;
+            rest = rest.saturating_sub(bytes / 8);
+            (here < bytes / 8).then_some(start + here * 8)
+        })
+    };
+    let (patches, _) = patches.as_chunks::<12>();
+    for patch in patches {
+        let (at, word) = patch.split_at(4);
+        let Some(at) = place(u64::from(u32::from_le_bytes(at.try_into().unwrap_or_default()) >> 2)) else {
+            return;
+        };
+        let kind = patch[0] & 3;
+        let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+        let word = match kind {
+            0 => word,
+            1 => place(word).unwrap_or(0),
+            2 => place(word).unwrap_or(0) & !15,
+            _ => (place(word).unwrap_or(0) & !15) ^ (at >> 12),
+        };
+        image.put_word(at, word);
+    }
+}
+
+/// Resident runs: every page of the image but those whose bit in `absent` is set, in turn.
+fn resident(image: &Image, absent: u64) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    let pages =
+        image.ranges().flat_map(|(start, bytes)| (start..start + bytes.len() as u64).step_by(PAGE as usize));
+    for (_, page) in pages.enumerate().filter(|(index, _)| absent & (1 << (index % 64)) == 0) {
+        match runs.last_mut() {
+            Some(last) if last.1 == page => last.1 += PAGE,
+            _ => runs.push((page, page + PAGE)),
+        }
+    }
+    runs
+}
+
+fn cut(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
+    let cut = runs.iter().map(|run| (run.0.max(from), run.1.min(to)));
+    cut.filter(|run| run.0 < run.1).collect()
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&[choice, threads], data)) = data.split_first_chunk() else { return };
+    let Some((absent, patches)) = data.split_first_chunk() else { return };
+    let heap = &heaps()[usize::from(choice) % heaps().len()];
+    let mut image = heap.image.clone();
+    patch(&mut image, patches);
+    let runs = resident(&image, u64::from_le_bytes(*absent));
+    let image_bytes: u64 = image.ranges().map(|(_, bytes)| bytes.len() as u64).sum();
+    let (space, _) = AddressSpace::parse(heap.maps().as_bytes());
+    let fs_bases: Vec<u64> = heap.threads.iter().map(|thread| thread.fs_base).collect();
+    let target = Target { image, bytes_read: AtomicU64::new(0) };
+    let (readings, _) = glibc::read(&Context {
+        memory: &target,
+        space: &space,
+        resident: &|from, to| cut(&runs, from, to),
+        fs_bases: &fs_bases,
+        start_brk: Some(heap.recipe.places.heap),
+        is_locked: &|_| false,
+        before_call: false,
+        threads: usize::from(threads % 2) + 1,
+        progress: &|_| {},
+    })
+    .expect("claims follow each other");
+    let mut end = 0;
+    for claim in readings.iter().flat_map(|reading| &reading.claims) {
+        assert!(claim.start >= end);
+        end = claim.end;
+        let sums = &claim.sums;
+        let sum = sums.bytes.iter().sum::<u64>() + sums.trim + sums.kept + sums.pinned + sums.zero;
+        let resident: u64 = cut(&runs, claim.start, claim.end).iter().map(|run| run.1 - run.0).sum();
+        assert_eq!(sum, resident);
+    }
+    assert!(target.bytes_read.into_inner() <= 64 * image_bytes + (16 << 20));
+});
