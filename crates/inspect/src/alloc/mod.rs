@@ -5,6 +5,8 @@
 
 pub mod glibc;
 
+use std::time::Instant;
+
 use crate::caveat::Caveat;
 use crate::facts;
 use crate::ledger::fold::Sums;
@@ -23,8 +25,12 @@ pub struct Context<'a> {
     pub fs_bases: &'a [u64],
     /// Where the data segment grown by brk starts.
     pub start_brk: Option<u64>,
-    /// Whether the mapping that starts at an address is locked in memory.
-    pub is_locked: &'a dyn Fn(u64) -> bool,
+    /// The mappings that are locked in memory, in address order.
+    pub locked: &'a [(u64, u64)],
+    /// The mappings of which something is swapped out, in address order.
+    pub swapped: &'a [(u64, u64)],
+    /// When the target has been stopped for long enough: what is not read by then is left unread.
+    pub deadline: Instant,
     /// Whether to check what trimming would follow beyond what the ledger needs, before a call.
     pub before_call: bool,
     /// Threads to walk with.
@@ -63,6 +69,13 @@ pub struct Reading {
     pub caveats: Vec<Caveat>,
 }
 
+/// The ranges of `all` (sorted) that overlap `start..end`.
+pub(crate) fn overlapping(all: &[(u64, u64)], start: u64, end: u64) -> &[(u64, u64)] {
+    let from = all.partition_point(|range| range.1 <= start);
+    let to = all.partition_point(|range| range.0 < end).max(from);
+    &all[from..to]
+}
+
 /// What is needed to trim an allocator's heaps from outside, and what it will give back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrimPlan {
@@ -77,4 +90,6 @@ pub struct TrimPlan {
     /// The first place at which the heap is damaged, or was caught in motion: then no call is safe.
     /// Complete only where [`Context::before_call`] was set.
     pub damage: Option<u64>,
+    /// Whether parts of the heap are swapped out, which were not read.
+    pub swapped: bool,
 }

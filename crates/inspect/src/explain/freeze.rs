@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Options;
 use crate::alloc::{Context, Reading, glibc};
@@ -19,6 +19,9 @@ use crate::target::stop::Stopped;
 
 /// How often page tables are read again where the kernel moved pages in between.
 const MOST_LOOKS: usize = 5;
+/// A heap is read in a second for every 3 GiB on a small machine; one that takes ten seconds, and one
+/// for each GiB, is made to take long, and is left with a caveat.
+const MOST_STOPPED: Duration = Duration::from_secs(10);
 
 /// What was read while the process was stopped.
 pub struct Frozen {
@@ -162,15 +165,19 @@ impl Frozen {
                 .map(|run| (run.start, run.end))
                 .collect()
         };
-        let is_locked =
-            |start| self.spaces.iter().any(|space| space.mapping.start == start && space.flags.is_locked());
+        let ranges_of = |wanted: &dyn Fn(&SmapsEntry) -> bool| -> Vec<(u64, u64)> {
+            let spaces = self.spaces.iter().filter(|space| wanted(space));
+            spaces.map(|space| (space.mapping.start, space.mapping.end)).collect()
+        };
         let context = Context {
             memory: &Live::new(process.pid()),
             space: &self.space,
             resident: &runs,
             fs_bases: &fs_bases,
             start_brk: process.stat()?.start_brk,
-            is_locked: &is_locked,
+            locked: &ranges_of(&|space| space.flags.is_locked()),
+            swapped: &ranges_of(&|space| space.counts.swap_bytes > 0),
+            deadline: Instant::now() + MOST_STOPPED + Duration::from_secs(total >> 30),
             before_call: options.before_call,
             threads: workers,
             progress: &progress,

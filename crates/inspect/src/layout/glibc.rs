@@ -91,6 +91,8 @@ pub struct Parameters {
     pub tcache_bins: u64,
     /// Whether large bins follow the 64 small ones in a thread's cache (2.42 on).
     pub large_tcache: bool,
+    /// Whether heaps of secondary arenas grow with `hp_pagesize` (2.35 to 2.41, arena.c, heap_max_size).
+    pub scaled_heaps: bool,
     /// Whether `mmapped_mem` drifts with each mremap (2.43).
     pub mmapped_bytes_drift: bool,
 }
@@ -119,6 +121,7 @@ pub const PARAMETERS: [Parameters; 4] = [
         mmapped_mem: 56,
         tcache_bins: 80,
         large_tcache: false,
+        scaled_heaps: false,
         mmapped_bytes_drift: false,
     },
     Parameters {
@@ -129,6 +132,7 @@ pub const PARAMETERS: [Parameters; 4] = [
         mmapped_mem: 80,
         tcache_bins: 104,
         large_tcache: false,
+        scaled_heaps: true,
         mmapped_bytes_drift: false,
     },
     Parameters {
@@ -139,6 +143,7 @@ pub const PARAMETERS: [Parameters; 4] = [
         mmapped_mem: 80,
         tcache_bins: 104,
         large_tcache: true,
+        scaled_heaps: false,
         mmapped_bytes_drift: false,
     },
     Parameters {
@@ -149,6 +154,7 @@ pub const PARAMETERS: [Parameters; 4] = [
         mmapped_mem: 88,
         tcache_bins: 112,
         large_tcache: true,
+        scaled_heaps: false,
         mmapped_bytes_drift: true,
     },
 ];

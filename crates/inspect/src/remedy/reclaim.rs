@@ -133,6 +133,14 @@ fn trim(pid: i32, before: &Look, options: &ReclaimOptions<'_>, answer: &mut Recl
     if options.dry_run {
         return false;
     }
+    let mut plans_of = before.readings.iter().filter_map(|reading| reading.trim.as_ref());
+    if plans_of.any(|trim| trim.swapped && trim.damage.is_some()) {
+        refuse(
+            answer,
+            "parts of its heap are swapped out, so that it cannot be checked before the call; nothing was touched",
+        );
+        return false;
+    }
     if let Some(address) = damage(before) {
         refuse(
             answer,

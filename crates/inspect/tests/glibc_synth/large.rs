@@ -96,7 +96,7 @@ fn region() -> Region {
         top: Some(Top { address: top, bytes: BASE + BYTES - top }),
         break_at_top: true,
         trim_unit_bytes: PAGE,
-        locked: false,
+        locked: Vec::new(),
     }
 }
 
@@ -129,8 +129,14 @@ fn straight(ground: &Ground<'_>) -> Walked {
 fn check(stale: Stale, every: u64) {
     let (memory, region, lists) = (Lazy(stale), region(), Lists::new(BASE, BASE + BYTES));
     let expected_pages = pages(every);
-    let ground =
-        Ground { region: &region, lists: &lists, fast: Fast::Known, memory: &memory, pages: &expected_pages };
+    let ground = Ground {
+        region: &region,
+        lists: &lists,
+        fast: Fast::Known,
+        memory: &memory,
+        pages: &expected_pages,
+        deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
+    };
     let expected = straight(&ground);
     let rounds = BYTES / ROUND;
     assert_eq!(expected.counts.damages, 0);

@@ -11,10 +11,11 @@ pub mod mmapped;
 pub mod objects;
 pub mod regions;
 pub mod segments;
+mod summary;
 pub mod tcache;
 pub mod walk;
 
-use std::collections::BTreeMap;
+use std::time::Instant;
 
 use self::fastbins::{Candidate, Verdict};
 use self::lists::{Held, Links, List, Lists, PageCache, Ranges};
@@ -22,12 +23,13 @@ use self::locate::{Arena, Parameters};
 use self::objects::Object;
 use self::regions::Owned;
 use self::segments::{Parts, Walked};
+use self::summary::{by_arena, check_sums, facts, trim_bytes};
 use self::walk::{Fast, Ground};
-use super::{Context, RangeClaim, Reading, TrimPlan};
+use super::{Context, RangeClaim, Reading, TrimPlan, overlapping};
 use crate::caveat::Caveat;
-use crate::facts::{Allocator, ArenaKind, Mallinfo};
+use crate::layout::glibc as layout;
 use crate::ledger::fold::OutOfOrder;
-use crate::ledger::range::{PAGE_BYTES, RangePages, page_of, page_up};
+use crate::ledger::range::{RangePages, page_of, page_up};
 use crate::map::Mapping;
 
 /// Reads every glibc of the process: most have one, `dlmopen` makes more.
@@ -62,19 +64,11 @@ fn read_one(
     let is_private = |m: &Mapping| !m.permissions.shared && m.permissions.write;
     let is_brk = |address: u64| context.space.find(address).is_none_or(is_private);
     let parameters = locate::parameters(context.memory, &object.data, main.address, is_brk);
-    let heap_max_bytes = match parameters.map_or(0, |p| p.hp_pagesize) {
-        0 => crate::layout::glibc::HEAP_MAX_BYTES,
-        huge => huge.saturating_mul(4),
-    };
+    let scaled = parameters.filter(|p| p.layout.scaled_heaps && p.hp_pagesize != 0);
+    let heap_max_bytes = scaled.map_or(layout::HEAP_MAX_BYTES, |p| p.hp_pagesize.saturating_mul(4));
     let arenas = locate::arenas(context.memory, &main, heap_max_bytes);
-    let mut owned = regions::of_arenas(context, &arenas, parameters.as_ref());
-    let taken = |owned: &Owned| {
-        before
-            .iter()
-            .flat_map(|r| &r.claims)
-            .any(|c| c.start < owned.region.end && owned.region.start < c.end)
-    };
-    owned.retain(|owned| !taken(owned));
+    let taken = taken_by(before);
+    let owned = regions::of_arenas(context, &arenas, parameters.as_ref(), &taken);
 
     let pages: Vec<RangePages> = owned
         .iter()
@@ -87,27 +81,38 @@ fn read_one(
     let mut reading = Reading::default();
     let heap = Heap { context, arenas: &arenas, owned: &owned, pages: &pages };
     let walked = heap.walk(parameters.as_ref(), &mut reading)?;
-    take_walked(&mut reading, &owned, &walked, &pages);
-    find_mapped_chunks(context, &owned, &walked, parameters.as_ref(), &mut reading);
-    check_sums(&arenas, &owned, &walked, &mut reading);
-    reading.allocator = facts(object, &arenas, &owned, &walked, parameters.as_ref());
+    take_walked(context, &mut reading, &owned, &walked, &pages);
+    find_mapped_chunks(context, &owned, &walked, parameters.as_ref(), &taken, &mut reading);
+    let by_arena = by_arena(&arenas, &owned, &walked);
+    check_sums(&arenas, &by_arena, &mut reading);
+    reading.allocator = facts(object, &arenas, &by_arena, parameters.as_ref());
     reading.trim = Some(TrimPlan {
         object: object.address,
         locks: arenas.iter().map(|arena| arena.address).collect(),
         heaps: owned.iter().map(|o| (o.region.start, o.region.end)).collect(),
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
         damage: heap.damage(&walked, &reading),
+        swapped: owned.iter().any(|o| is_swapped(context, o)),
     });
     Ok(Some(reading))
 }
 
-/// Caveats that make a call into the allocator unsafe.
-const DAMAGE: [&str; 4] = ["heap_damaged", "free_list_broken", "arena_sum_differs", "heap_unreadable"];
-
-/// What `malloc_trim(0)` gives back of a range, less the pages it brings in itself.
-fn trim_bytes(walked: &Walked) -> u64 {
-    walked.sums.trimmable.saturating_sub(walked.counts.touched_pages * PAGE_BYTES)
+/// What earlier readings claim, in address order.
+fn taken_by(before: &[Reading]) -> Vec<(u64, u64)> {
+    let claims = before.iter().flat_map(|reading| &reading.claims).map(|claim| (claim.start, claim.end));
+    let mut taken: Vec<_> =
+        claims.chain(before.iter().flat_map(|r| r.mapped_chunks.iter().copied())).collect();
+    taken.sort_unstable();
+    taken
 }
+
+/// Whether something of a region is swapped out.
+fn is_swapped(context: &Context<'_>, owned: &Owned) -> bool {
+    !overlapping(context.swapped, owned.region.start, owned.region.end).is_empty()
+}
+
+/// Caveats that make a call into the allocator unsafe.
+const DAMAGE: [&str; 3] = ["heap_damaged", "free_list_broken", "arena_sum_differs"];
 
 /// The ranges of all arenas, about to be walked.
 struct Heap<'a> {
@@ -181,6 +186,7 @@ impl Heap<'_> {
             fast: fast(owned),
             memory: self.context.memory,
             pages,
+            deadline: self.context.deadline,
         };
         parts.map(ground).collect()
     }
@@ -209,7 +215,7 @@ impl Heap<'_> {
         for &chunk in &caches.structures {
             ranges.insert(chunk, Held::Metadata);
         }
-        let most = crate::layout::glibc::MOST_THREAD_CACHE_ENTRIES as u64;
+        let most = layout::MOST_THREAD_CACHE_ENTRIES as u64;
         let follow =
             |&list: &List| lists::follow(&mut cache, &mut ranges, list, links, Held::ThreadCache, most);
         let broken = caches.lists.iter().map(follow).filter(|(_, whole)| !whole).count() as u64;
@@ -264,19 +270,32 @@ fn say_broken(broken: u64, of: &str, reading: &mut Reading) {
     }
 }
 
-fn take_walked(reading: &mut Reading, owned: &[Owned], walked: &[Walked], pages: &[RangePages]) {
+fn take_walked(
+    context: &Context<'_>,
+    reading: &mut Reading,
+    owned: &[Owned],
+    walked: &[Walked],
+    pages: &[RangePages],
+) {
     for ((owned, walked), pages) in owned.iter().zip(walked).zip(pages) {
         let region = &owned.region;
         reading.claims.push(RangeClaim { start: region.start, end: region.end, sums: walked.sums.clone() });
         reading.zero_runs.extend(pages.zero_runs());
         if walked.counts.damages > 0 {
             let at = walked.counts.first_damage.unwrap_or(region.start);
+            let (code, cause) = if is_swapped(context, owned) {
+                ("heap_swapped", "parts of it are swapped out, and reading would bring them in")
+            } else if Instant::now() >= context.deadline {
+                ("heap_too_slow", "the time for which a target may be stopped was over")
+            } else {
+                ("heap_damaged", "damaged, or caught in motion")
+            };
             let text = format!(
-                "{} places in the heap {:#x}-{:#x} make no sense (damaged, or caught in motion); {} bytes were skipped",
-                walked.counts.damages, region.start, region.end, walked.counts.unread_bytes
+                "the heap {:#x}-{:#x} was not followed at {} places: {cause}; {} bytes were skipped",
+                region.start, region.end, walked.counts.damages, walked.counts.unread_bytes
             );
             reading.caveats.push(Caveat::new(
-                "heap_damaged",
+                code,
                 format!("{at:#x}"),
                 Some(walked.counts.unread_bytes),
                 text,
@@ -285,12 +304,33 @@ fn take_walked(reading: &mut Reading, owned: &[Owned], walked: &[Walked], pages:
     }
 }
 
+/// The parts of writable private anonymous memory beside `taken`: where each ends, and its resident runs.
+fn free_places(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<(u64, Vec<(u64, u64)>)> {
+    let mut places = Vec::new();
+    let writable =
+        |m: &&Mapping| m.is_private_anonymous() && m.permissions.write && !m.name.starts_with("[stack");
+    for mapping in context.space.mappings().iter().filter(writable) {
+        let mut from = mapping.start;
+        for &(start, end) in overlapping(taken, mapping.start, mapping.end) {
+            if start > from {
+                places.push((start, (context.resident)(from, start)));
+            }
+            from = from.max(page_up(end));
+        }
+        if from < mapping.end {
+            places.push((mapping.end, (context.resident)(from, mapping.end)));
+        }
+    }
+    places
+}
+
 /// Looks for mmapped chunks in private anonymous memory outside the arenas.
 fn find_mapped_chunks(
     context: &Context<'_>,
     owned: &[Owned],
     walked: &[Walked],
     parameters: Option<&Parameters>,
+    taken: &[(u64, u64)],
     reading: &mut Reading,
 ) {
     let Some(parameters) = parameters else { return };
@@ -302,25 +342,10 @@ fn find_mapped_chunks(
     if count == 0 {
         return;
     }
-    let mut places: Vec<(u64, Vec<(u64, u64)>)> = Vec::new();
-    for mapping in context.space.mappings() {
-        if !mapping.is_private_anonymous() || !mapping.permissions.write || mapping.name.starts_with("[stack")
-        {
-            continue;
-        }
-        let mut from = mapping.start;
-        for region in
-            owned.iter().map(|o| &o.region).filter(|r| r.start < mapping.end && r.end > mapping.start)
-        {
-            if region.start > from {
-                places.push((region.start, (context.resident)(from, region.start)));
-            }
-            from = from.max(region.end);
-        }
-        if from < mapping.end {
-            places.push((mapping.end, (context.resident)(from.next_multiple_of(PAGE_BYTES), mapping.end)));
-        }
-    }
+    let mut taken = taken.to_vec();
+    taken.extend(owned.iter().map(|owned| (owned.region.start, owned.region.end)));
+    taken.sort_unstable();
+    let mut places = free_places(context, &taken);
     // Small places first: a giant one (another heap) is then mostly not needed.
     places.sort_by_key(|(_, runs)| runs.iter().map(|(a, b)| b - a).sum::<u64>());
     // 2.43 counts 16 bytes too few for each chunk that was moved by mremap (malloc.c, mremap_chunk).
@@ -342,107 +367,4 @@ fn find_mapped_chunks(
         ));
     }
     reading.mapped_chunks = found.chunks;
-}
-
-/// The fewest and the most bytes that a region can stand for in its arena's `system_mem`.
-///
-/// What other users of sbrk took between two sections counts while the arena is contiguous (malloc.c,
-/// sysmalloc: "Count foreign sbrk as system_mem"), and no more once brk was blocked; what lies behind
-/// the last section never does.
-fn spanned(owned: &Owned, walked: &Walked, contiguous: bool) -> (u64, u64) {
-    let counts = &walked.counts;
-    let bytes = owned.region.end - owned.region.start;
-    let chunks = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
-    match owned.region.shape {
-        walk::Shape::Pieces => (chunks, chunks),
-        walk::Shape::Heap => (bytes, bytes),
-        walk::Shape::Brk => {
-            let most = bytes.saturating_sub(counts.trailing_bytes);
-            (if contiguous { most } else { chunks }, most)
-        }
-    }
-}
-
-fn check_sums(arenas: &[Arena], owned: &[Owned], walked: &[Walked], reading: &mut Reading) {
-    for (index, arena) in arenas.iter().enumerate() {
-        let of_arena = owned.iter().zip(walked).filter(|(o, _)| o.arena == index);
-        let (least, most) = of_arena
-            .map(|(o, w)| spanned(o, w, !arena.noncontiguous))
-            .fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
-        if !(least..=most).contains(&arena.system_mem) {
-            let text = format!(
-                "the arena says it took {} bytes from the kernel, {most} were found",
-                arena.system_mem
-            );
-            let place = format!("{:#x}", arena.address);
-            let bytes = most.abs_diff(arena.system_mem);
-            reading.caveats.push(Caveat::new("arena_sum_differs", place, Some(bytes), text));
-        }
-    }
-}
-
-fn facts(
-    object: &Object,
-    arenas: &[Arena],
-    owned: &[Owned],
-    walked: &[Walked],
-    parameters: Option<&Parameters>,
-) -> Allocator {
-    let mut allocator = Allocator {
-        name: "glibc".to_owned(),
-        found_by: format!("main_arena in {}", object.name),
-        read: true,
-        ..Allocator::default()
-    };
-    let mut mallinfo = Mallinfo::default();
-    for (index, arena) in arenas.iter().enumerate() {
-        let parts: Vec<&Walked> =
-            owned.iter().zip(walked).filter(|(o, _)| o.arena == index).map(|(_, w)| w).collect();
-        let sum = |field: fn(&Walked) -> u64| parts.iter().map(|w| field(w)).sum::<u64>();
-        let (fast_bytes, top_bytes) = (sum(|w| w.counts.fast_bytes), sum(|w| w.counts.top_bytes));
-        let free_bytes = sum(|w| w.counts.bin_bytes) + fast_bytes + top_bytes;
-        let cached_bytes = sum(|w| w.counts.cached_bytes);
-        allocator.arenas.push(crate::facts::Arena {
-            id: format!("{:#x}", arena.address),
-            kind: if arena.main { ArenaKind::Main } else { ArenaKind::Secondary },
-            mapped_bytes: arena.system_mem,
-            used_bytes: arena.system_mem.saturating_sub(free_bytes + cached_bytes),
-            free_bytes,
-            tcache_bytes: cached_bytes,
-            fastbin_bytes: fast_bytes,
-            top_bytes,
-            trim_bytes: sum(trim_bytes),
-        });
-        // malloc.c, int_mallinfo: "top always exists", also before the first allocation.
-        mallinfo.ordblks += sum(|w| w.counts.bin_chunks) + 1;
-        mallinfo.smblks += sum(|w| w.counts.fast_chunks);
-        mallinfo.fsmblks += fast_bytes;
-        mallinfo.fordblks += free_bytes;
-        mallinfo.uordblks = mallinfo.uordblks.saturating_add(arena.system_mem.saturating_sub(free_bytes));
-        mallinfo.arena = mallinfo.arena.saturating_add(arena.system_mem);
-        if arena.main {
-            mallinfo.keepcost = top_bytes;
-        }
-    }
-    if let Some(parameters) = parameters {
-        mallinfo.hblks = parameters.n_mmaps;
-        mallinfo.hblkhd = parameters.mmapped_mem;
-        allocator.settings = settings(parameters);
-    }
-    allocator.mallinfo = Some(mallinfo);
-    allocator
-}
-
-fn settings(parameters: &Parameters) -> BTreeMap<String, u64> {
-    [
-        ("trim_threshold_bytes", parameters.trim_threshold),
-        ("top_pad_bytes", parameters.top_pad),
-        ("mmap_threshold_bytes", parameters.mmap_threshold),
-        ("arena_max", parameters.arena_max),
-        ("thp_page_bytes", parameters.thp_pagesize),
-        ("huge_page_bytes", parameters.hp_pagesize),
-        ("tcache_count", parameters.tcache_count),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into()
 }

@@ -2,7 +2,7 @@
 
 use super::locate::{Arena, Parameters};
 use super::walk::{Region, Shape, Top};
-use crate::alloc::Context;
+use crate::alloc::{Context, overlapping};
 use crate::layout::glibc as layout;
 use crate::ledger::range::{MOST_BYTES, PAGE_BYTES, page_up};
 use crate::map::Mapping;
@@ -21,8 +21,13 @@ fn chunk_bytes(context: &Context<'_>, address: u64) -> u64 {
     head.unwrap_or(0) & !layout::SIZE_BITS
 }
 
-/// The regions of all arenas, in address order.
-pub fn of_arenas(context: &Context<'_>, arenas: &[Arena], parameters: Option<&Parameters>) -> Vec<Owned> {
+/// The regions of all arenas, in address order, beside what other readings have `taken` (sorted).
+pub fn of_arenas(
+    context: &Context<'_>,
+    arenas: &[Arena],
+    parameters: Option<&Parameters>,
+    taken: &[(u64, u64)],
+) -> Vec<Owned> {
     let mut all: Vec<Owned> = Vec::new();
     let mut pieces = Vec::new();
     for (index, arena) in arenas.iter().enumerate() {
@@ -36,6 +41,7 @@ pub fn of_arenas(context: &Context<'_>, arenas: &[Arena], parameters: Option<&Pa
             place.push(Owned { region, arena: index });
         }
     }
+    all.retain(|owned| overlapping(taken, owned.region.start, owned.region.end).is_empty());
     all.sort_by_key(|owned| owned.region.start);
     // Two arenas cannot own one byte: a damaged list that says so loses its later range.
     let mut end = 0;
@@ -45,7 +51,9 @@ pub fn of_arenas(context: &Context<'_>, arenas: &[Arena], parameters: Option<&Pa
         apart
     });
     // Pieces are looked for in whole mappings, with which the kernel may have merged heaps.
-    let taken: Vec<(u64, u64)> = all.iter().map(|owned| (owned.region.start, owned.region.end)).collect();
+    let mut taken = taken.to_vec();
+    taken.extend(all.iter().map(|owned| (owned.region.start, owned.region.end)));
+    taken.sort_unstable();
     for piece in pieces {
         all.extend(
             without(piece.region, &taken).into_iter().map(|region| Owned { region, arena: piece.arena }),
@@ -72,7 +80,7 @@ fn without(region: Region, taken: &[(u64, u64)]) -> Vec<Region> {
         let top = region.top.filter(|top| (start..end).contains(&top.address));
         Region { start, end, top, ..region.clone() }
     };
-    for &(start, end) in taken.iter().filter(|range| range.0 < region.end && range.1 > region.start) {
+    for &(start, end) in overlapping(taken, region.start, region.end) {
         if start > from {
             rest.push(cut(from, start));
         }
@@ -96,7 +104,7 @@ fn secondary(context: &Context<'_>, arena: &Arena, top: Top) -> Vec<Region> {
             top: (start..end).contains(&top.address).then_some(top),
             break_at_top: false,
             trim_unit_bytes: PAGE_BYTES,
-            locked: is_locked(context, start),
+            locked: overlapping(context.locked, start, end).to_vec(),
         })
     };
     arena.heaps.iter().filter_map(region).collect()
@@ -115,16 +123,11 @@ fn anonymous_end(context: &Context<'_>, start: u64, end: u64) -> Option<u64> {
     (upto > start).then_some(upto.min(end))
 }
 
-fn is_locked(context: &Context<'_>, address: u64) -> bool {
-    context.space.find(address).is_some_and(|mapping| (context.is_locked)(mapping.start))
-}
-
 fn main(context: &Context<'_>, arena: &Arena, top: Top, parameters: Option<&Parameters>) -> Vec<Region> {
     let mut regions = Vec::new();
     let base = parameters.map_or_else(|| context.start_brk.unwrap_or(0), |p| p.sbrk_base);
     let break_end = break_end(context, base);
     let trim_unit_bytes = parameters.map_or(0, |p| p.thp_pagesize).max(PAGE_BYTES);
-    let locked = is_locked(context, base);
     if let Some(break_end) = break_end {
         let top_end = top.address.saturating_add(top.bytes);
         let top_here = (base..break_end).contains(&top.address)
@@ -139,7 +142,7 @@ fn main(context: &Context<'_>, arena: &Arena, top: Top, parameters: Option<&Para
             top: top_here.then_some(top),
             break_at_top: top_end == break_end,
             trim_unit_bytes,
-            locked,
+            locked: overlapping(context.locked, base, break_end).to_vec(),
         });
     }
     if !arena.noncontiguous && break_end.is_some() {
@@ -158,7 +161,7 @@ fn main(context: &Context<'_>, arena: &Arena, top: Top, parameters: Option<&Para
                 top: top_here.then_some(top),
                 break_at_top: false,
                 trim_unit_bytes,
-                locked: (context.is_locked)(mapping.start),
+                locked: overlapping(context.locked, mapping.start, mapping.end).to_vec(),
             });
         }
     }

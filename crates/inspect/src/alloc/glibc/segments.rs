@@ -8,6 +8,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use super::walk::{Counts, Ground, Part, Walker};
 use crate::ledger::fold::{Block, OutOfOrder, Sums};
@@ -82,13 +83,11 @@ pub fn walk(grounds: &[Ground<'_>], threads: usize, progress: &(dyn Fn(u64) + Sy
         progress(to - from);
         segment
     });
-    let mut segments = segments.into_iter();
-    let mut walked = Vec::with_capacity(grounds.len());
-    for (index, ground) in grounds.iter().enumerate() {
-        let count = tasks.iter().filter(|task| task.0 == index).count();
-        walked.push(join(*ground, segments.by_ref().take(count).collect()));
+    let mut by_ground: Vec<Vec<Segment>> = grounds.iter().map(|_| Vec::new()).collect();
+    for (&(index, ..), segment) in tasks.iter().zip(segments) {
+        by_ground[index].push(segment);
     }
-    walked
+    grounds.iter().zip(by_ground).map(|(ground, segments)| join(*ground, segments)).collect()
 }
 
 /// The segments of a region.
@@ -113,15 +112,20 @@ fn walk_segment(ground: Ground<'_>, from: u64, to: u64) -> Segment {
     } else if ground.pages.runs_in(from, to).next().is_none() {
         None
     } else {
-        Walker::somewhere_behind(ground, from)
+        Walker::somewhere_in(ground, from, to)
     };
     let mut segment = Segment { end: from, ..Segment::default() };
     let Some(mut walker) = walker else { return segment };
-    while !walker.is_done() && walker.position() < to {
-        let rest = to - walker.position();
-        segment.parts.push(walker.walk(PART_BYTES.min(rest), 0));
-    }
     segment.end = walker.position();
+    while !walker.is_done() && walker.position() < to && Instant::now() < ground.deadline {
+        let rest = to - walker.position();
+        let part = walker.walk(PART_BYTES.min(rest), 0);
+        if walker.gave_up() {
+            break;
+        }
+        segment.end = part.block.end;
+        segment.parts.push(part);
+    }
     segment.bytes_read = walker.bytes_read();
     segment.unreadable_bytes = walker.unreadable_bytes();
     segment
@@ -159,12 +163,16 @@ impl Parts {
             return;
         }
         let fresh = *end == ground.region.start;
+        let late = || Instant::now() >= ground.deadline;
+        // The region's metadata is claimed by the walk from its start: without it nothing adds up.
         let mut walker = if fresh { Walker::from_start(ground) } else { Walker::new(ground, *end) };
-        let part = walker.walk(0, until);
+        while *end < until {
+            let part = if late() { walker.abandon() } else { walker.walk(PART_BYTES.min(until - *end), 0) };
+            *end = part.block.end;
+            self.parts.push(part);
+        }
         self.bytes_read += walker.bytes_read();
         self.unreadable_bytes += walker.unreadable_bytes();
-        *end = part.block.end;
-        self.parts.push(part);
     }
 
     /// Adds the parts up.

@@ -6,6 +6,8 @@
 //! for the next place from where a long run of chunks makes sense, and says how many bytes it
 //! skipped. It never goes back, so it always ends.
 
+use std::time::Instant;
+
 use super::fastbins::{self, Candidate};
 use super::lists::{Held, Links, Lists};
 use crate::layout::glibc as layout;
@@ -54,8 +56,8 @@ pub struct Region {
     pub break_at_top: bool,
     /// Trimming lowers the break in steps of this (a huge page under `glibc.malloc.hugetlb`).
     pub trim_unit_bytes: u64,
-    /// Whether the mapping is locked: the kernel refuses to drop its pages.
-    pub locked: bool,
+    /// The parts that are locked in memory, in address order: the kernel refuses to drop their pages.
+    pub locked: Vec<(u64, u64)>,
 }
 
 /// What a walk counted. Bytes are of address space, resident or not.
@@ -150,10 +152,15 @@ pub struct Ground<'a> {
     pub memory: &'a dyn Memory,
     /// The region's pages.
     pub pages: &'a RangePages,
+    /// When the target has been stopped for long enough: what is not walked by then is left unread.
+    pub deadline: Instant,
 }
 
 /// Chunks that must make sense one after the other before a place is believed to start one.
 const CHAIN: usize = 12;
+/// How far over its end a walk of a segment may look: a chunk that reaches further is left to the walk
+/// that comes from before.
+const MOST_OVERSHOOT_BYTES: u64 = 32 << 20;
 /// Reads outside the window that all searches of one walk may cost together, some 0.1 s.
 const MOST_FAR_READS: u32 = 200_000;
 
@@ -177,12 +184,15 @@ pub struct Walker<'a> {
     counts: Counts,
     far_reads: u32,
     done: bool,
+    /// How far it may look: a walk from a place that was only believed must not go over it.
+    limit: u64,
+    gave_up: bool,
 }
 
 impl<'a> Walker<'a> {
     /// A walk that starts at the chunk boundary `at`.
     pub fn new(ground: Ground<'a>, at: u64) -> Self {
-        let Ground { region, lists, fast, memory, pages } = ground;
+        let Ground { region, lists, fast, memory, pages, .. } = ground;
         Self {
             region,
             lists,
@@ -195,6 +205,8 @@ impl<'a> Walker<'a> {
             counts: Counts::default(),
             far_reads: 0,
             done: at >= region.end,
+            limit: region.end,
+            gave_up: false,
         }
     }
 
@@ -213,13 +225,15 @@ impl<'a> Walker<'a> {
         walker
     }
 
-    /// A walk from the first believable chunk boundary at or behind `from` that follows a chunk in
-    /// use; `None` where there is none.
-    pub fn somewhere_behind(ground: Ground<'a>, from: u64) -> Option<Self> {
+    /// A walk from the first believable chunk boundary in `from..to` that follows a chunk in use; `None`
+    /// where there is none. It gives up rather than go far over `to`.
+    pub fn somewhere_in(ground: Ground<'a>, from: u64, to: u64) -> Option<Self> {
         let mut scout = Self::new(ground, from);
+        scout.limit = to;
         scout.at = scout.seek(from, layout::ALIGNMENT)?;
         scout.fold = Fold::new(scout.at, ground.pages);
-        while !scout.done {
+        scout.limit = to.saturating_add(MOST_OVERSHOOT_BYTES).min(ground.region.end);
+        while !scout.done && scout.at < to {
             if scout.step() {
                 let at = scout.at;
                 scout.fold = Fold::new(at, ground.pages);
@@ -229,6 +243,22 @@ impl<'a> Walker<'a> {
             }
         }
         None
+    }
+
+    /// Whether the walk came to its limit: what it returned last is not to be used.
+    pub fn gave_up(&self) -> bool {
+        self.gave_up
+    }
+
+    /// Leaves the rest of the region unread.
+    pub fn abandon(&mut self) -> Part {
+        let rest = self.region.end.saturating_sub(self.fold.cursor());
+        self.counts.damages += 1;
+        self.counts.first_damage = self.counts.first_damage.or(Some(self.fold.cursor()));
+        self.counts.unread_bytes += rest;
+        self.fold.claim_to(self.region.end, Class::Unread);
+        self.done = true;
+        self.walk(0, self.region.end)
     }
 
     /// Where the walk is.
@@ -294,6 +324,11 @@ impl<'a> Walker<'a> {
         }
         let candidate = self.fast_candidate(at, bytes);
         let next = at + bytes;
+        if next > self.limit {
+            self.gave_up = true;
+            self.done = true;
+            return false;
+        }
         let (previous, next_head) = self.window.pair(next);
         if next_head & layout::PREV_INUSE == 0 {
             if previous != bytes {
@@ -367,8 +402,9 @@ impl<'a> Walker<'a> {
     fn close_run(&mut self, end: u64) {
         let Some(run) = self.run.take() else { return };
         let trim_start = page_up(run.start + layout::CHUNK_STRUCT_BYTES);
-        let trim_end = page_of(end);
-        if self.region.locked || trim_start >= trim_end {
+        // One madvise for the run: the kernel stops at the first locked mapping in it.
+        let trim_end = self.first_locked(trim_start).min(page_of(end));
+        if trim_start >= trim_end {
             self.fold.claim_free(end, 0, 0);
             return;
         }
@@ -381,6 +417,12 @@ impl<'a> Walker<'a> {
             self.counts.touched_pages += 1;
         }
         self.fold.claim_free(end, trim_start, trim_end);
+    }
+
+    /// The first locked byte at or behind `address`.
+    fn first_locked(&self, address: u64) -> u64 {
+        let index = self.region.locked.partition_point(|range| range.1 <= address);
+        self.region.locked.get(index).map_or(u64::MAX, |range| range.0.max(address))
     }
 
     /// Claims the top chunk and the free run before it, which consolidation merges into it. The main
@@ -433,6 +475,10 @@ impl<'a> Walker<'a> {
         let mut from = from;
         let mut found = self.seek(from, step);
         loop {
+            if self.gave_up {
+                self.done = true;
+                return;
+            }
             let upto = found.unwrap_or(self.region.end);
             if let Some(chunk) = self.mmapped_before(from, upto) {
                 self.skip(chunk.0, Class::Foreign);
@@ -497,6 +543,10 @@ impl<'a> Walker<'a> {
         self.counts.damages += 1;
         self.counts.first_damage = self.counts.first_damage.or(Some(at));
         let found = self.seek(at + layout::ALIGNMENT, layout::ALIGNMENT);
+        if self.gave_up {
+            self.done = true;
+            return;
+        }
         let upto = found.unwrap_or(self.region.end);
         self.skip(upto, Class::Unread);
         self.at = upto;
@@ -507,6 +557,10 @@ impl<'a> Walker<'a> {
     fn seek(&mut self, from: u64, step: u64) -> Option<u64> {
         let mut at = from.checked_next_multiple_of(step)?;
         while at + layout::MIN_CHUNK_BYTES <= self.region.end {
+            if at >= self.limit {
+                self.gave_up = true;
+                return None;
+            }
             if self.region.top.is_some_and(|top| top.address == at) {
                 return Some(at);
             }
