@@ -133,6 +133,11 @@ fn another_users_process() -> Outcome {
         skipped("another_users_process", "not root: cannot become another user");
         return Ok(());
     }
+    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+    if mounts.lines().any(|line| line.starts_with("proc /proc ") && line.contains("hidepid=")) {
+        skipped("another_users_process", "/proc is mounted with hidepid: others' processes are not there");
+        return Ok(());
+    }
     let subject = Subject::start("fragmented", &["1000"])?;
     // The build folder may be closed to others; /tmp is not.
     let copy = std::env::temp_dir().join(format!("strandline-it-{}", std::process::id()));
