@@ -2,14 +2,12 @@
 
 #![cfg(test)]
 
-use std::process::Command;
-
-use crate::cli_support::{STRANDLINE, Subject, skip, strandline};
+use crate::support::{Subject, skipped, strandline};
 
 #[test]
 fn the_story_is_true() {
-    let run = strandline(&["demo", "--mebibytes", "48", "--json"]);
-    let document = run.document();
+    let run = strandline::run(&["demo", "--mebibytes", "48", "--json"]).unwrap();
+    let document = run.document().unwrap();
     assert_eq!(document["schema"], "strandline/demo/1");
     assert_eq!(document["memory_unchanged"], true, "first do no harm");
     let pid = document["before"]["target"]["pid"].as_i64().unwrap();
@@ -18,18 +16,18 @@ fn the_story_is_true() {
     assert!(rss("before") > (48 + 64) << 20);
     let given = &document["reclaim"];
     if given["outcome"] == "refused" {
-        assert_eq!(run.status, 3);
-        skip("the_story_is_true", given["reason"].as_str().unwrap());
+        assert_eq!(run.status, Some(3));
+        skipped("the_story_is_true", given["reason"].as_str().unwrap());
         return;
     }
-    assert_eq!((run.status, given["outcome"].as_str()), (0, Some("done")));
+    assert_eq!((run.status, given["outcome"].as_str()), (Some(0), Some("done")));
     assert_eq!(given["predicted_bytes"], given["actual_bytes"]);
     assert!(rss("after") < rss("before") - (30 << 20));
 }
 
 #[test]
 fn it_is_told_in_steps() {
-    let run = strandline(&["demo", "--mebibytes", "16"]);
+    let run = strandline::run(&["demo", "--mebibytes", "16"]).unwrap();
     for step in
         ["1. A process", "2. Where its memory is", "3. Giving it back", "4. What is left", "5. No harm done"]
     {
@@ -41,7 +39,6 @@ fn it_is_told_in_steps() {
 #[test]
 fn its_process_ends_with_its_input() {
     let arguments = ["demo-child", "--heap-mebibytes", "4", "--zero-mebibytes", "1"];
-    let mut subject = Subject::start(Command::new(STRANDLINE).args(arguments));
-    drop(subject.child.stdin.take());
-    assert!(subject.child.wait().unwrap().success(), "it found its memory as it had left it");
+    let subject = Subject::start_command(strandline::command(&arguments)).unwrap();
+    assert!(subject.finish().unwrap().success(), "it found its memory as it had left it");
 }

@@ -2,13 +2,13 @@
 
 #![cfg(test)]
 
-use crate::cli_support::strandline;
+use crate::support::strandline;
 
 #[test]
 fn every_check_has_an_answer() {
-    let run = strandline(&["doctor", "--json"]);
-    assert_eq!((run.status, run.stderr.as_str()), (0, ""));
-    let document = run.document();
+    let run = strandline::run(&["doctor", "--json"]).unwrap();
+    assert_eq!((run.status, run.stderr.as_str()), (Some(0), ""));
+    let document = run.document().unwrap();
     assert_eq!(document["schema"], "strandline/doctor/1");
     let checks = document["checks"].as_array().unwrap();
     for id in
@@ -19,7 +19,7 @@ fn every_check_has_an_answer() {
         assert!(!check["found"].as_str().unwrap().is_empty());
         assert_eq!(check["fix"].is_null(), check["status"] == "ok", "{check}");
     }
-    let view = strandline(&["doctor"]);
-    assert_eq!(view.status, 0);
+    let view = strandline::run(&["doctor"]).unwrap();
+    assert_eq!(view.status, Some(0));
     assert!(view.stdout.lines().all(|line| line.chars().count() <= 80), "{}", view.stdout);
 }

@@ -2,20 +2,21 @@
 
 #![cfg(test)]
 
-use crate::cli_support::{Subject, skip, strandline};
+use crate::support::{Subject, skipped, strandline};
 
 #[test]
 fn a_fragmented_heap_gives_back_what_was_predicted() {
-    let subject = Subject::fragmented(48);
-    let run = strandline(&["reclaim", "--remedy", "malloc_trim", "--json", &subject.pid()]);
-    let document = run.document();
+    let subject = Subject::demo(48).unwrap();
+    let run =
+        strandline::run(&["reclaim", "--remedy", "malloc_trim", "--json", &subject.pid_text()]).unwrap();
+    let document = run.document().unwrap();
     assert_eq!(document["schema"], "strandline/reclaim/1");
     if document["outcome"] == "refused" {
-        run.complains(3, document["reason"].as_str().unwrap());
-        skip("a_fragmented_heap_gives_back_what_was_predicted", document["reason"].as_str().unwrap());
+        run.complains(3, &[document["reason"].as_str().unwrap()]).unwrap();
+        skipped("a_fragmented_heap_gives_back_what_was_predicted", document["reason"].as_str().unwrap());
         return;
     }
-    assert_eq!((run.status, document["outcome"].as_str()), (0, Some("done")), "{document:#}");
+    assert_eq!((run.status, document["outcome"].as_str()), (Some(0), Some("done")), "{document:#}");
     let bytes = |field: &str| document[field].as_u64().unwrap();
     assert!(bytes("predicted_bytes") > 30 << 20, "most of 48 MiB was freed");
     assert_eq!(bytes("predicted_bytes"), bytes("actual_bytes"));
@@ -27,19 +28,20 @@ fn a_fragmented_heap_gives_back_what_was_predicted() {
 
 #[test]
 fn a_dry_run_gives_nothing_back() {
-    let subject = Subject::fragmented(8);
+    let subject = Subject::demo(8).unwrap();
     let anonymous = || {
-        let document = strandline(&["explain", "--json", &subject.pid()]).document();
+        let document =
+            strandline::run(&["explain", "--json", &subject.pid_text()]).unwrap().document().unwrap();
         document["kernel"]["anonymous_bytes"].as_u64().unwrap()
     };
     let before = anonymous();
-    let run = strandline(&["reclaim", "--dry-run", "--json", &subject.pid()]);
-    assert_eq!(run.document()["dry_run"], true);
+    let run = strandline::run(&["reclaim", "--dry-run", "--json", &subject.pid_text()]).unwrap();
+    assert_eq!(run.document().unwrap()["dry_run"], true);
     // It may have grown by itself: it is still on its way into read() when it says that it is ready.
     assert!(anonymous() >= before);
 }
 
 #[test]
 fn a_process_that_is_not_there_is_status_3() {
-    strandline(&["reclaim", "2147483647"]).complains(3, "2147483647");
+    strandline::run(&["reclaim", "2147483647"]).unwrap().complains(3, &["2147483647"]).unwrap();
 }

@@ -2,25 +2,26 @@
 
 #![cfg(test)]
 
-use crate::cli_support::{Subject, strandline};
+use crate::support::{Subject, strandline};
 
 /// A shell with two children, one of which has a child of its own. They end with it.
 fn family() -> Subject {
     Subject::shell(
         "sleep 60 & one=$!; sh -c 'sleep 60 & inner=$!; echo ready; trap \"kill $inner\" EXIT; read end' ; kill $one",
     )
+    .unwrap()
 }
 
 #[test]
 fn descendants_are_found_and_added_up() {
     let subject = family();
-    let run = strandline(&["explain", "--tree", "--json", &subject.pid()]);
-    assert_eq!(run.status, 0, "{run:?}");
-    let document = run.document();
+    let run = strandline::run(&["explain", "--tree", "--json", &subject.pid_text()]).unwrap();
+    assert_eq!(run.status, Some(0), "{run:?}");
+    let document = run.document().unwrap();
     assert_eq!(document["schema"], "strandline/explain-tree/1");
     let processes = document["processes"].as_array().unwrap();
     assert_eq!(processes.len(), 4, "{document:#}");
-    assert_eq!(processes[0]["target"]["pid"].to_string(), subject.pid());
+    assert_eq!(processes[0]["target"]["pid"].to_string(), subject.pid_text());
     assert_eq!(processes[0]["depth"], 0);
     assert_eq!(processes.iter().filter(|process| process["depth"] == 2).count(), 1);
     let sum = |field: &str| -> u64 {
@@ -34,9 +35,10 @@ fn descendants_are_found_and_added_up() {
 #[test]
 fn a_line_a_process_and_the_sum() {
     let subject = family();
-    let run = strandline(&["explain", "--tree", "--fail-if", "pss > 1KiB", &subject.pid()]);
-    assert_eq!(run.status, 1, "{run:?}");
+    let run =
+        strandline::run(&["explain", "--tree", "--fail-if", "pss > 1KiB", &subject.pid_text()]).unwrap();
+    assert_eq!(run.status, Some(1), "{run:?}");
     assert!(run.stdout.starts_with("4 processes hold "), "{}", run.stdout);
     assert!(run.stdout.lines().all(|line| line.chars().count() <= 80), "{}", run.stdout);
-    strandline(&["explain", "--tree", "2147483647"]).complains(3, "2147483647");
+    strandline::run(&["explain", "--tree", "2147483647"]).unwrap().complains(3, &["2147483647"]).unwrap();
 }

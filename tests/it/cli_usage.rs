@@ -2,28 +2,28 @@
 
 #![cfg(test)]
 
-use crate::cli_support::{Folder, strandline};
+use crate::support::{Folder, strandline};
 
 const VERBS: [&str; 6] = ["explain", "reclaim", "demo", "doctor", "completions", "man"];
 
 #[test]
 fn every_verb_has_help_with_examples() {
-    let all = strandline(&["--help"]);
-    assert_eq!((all.status, all.stderr.as_str()), (0, ""));
+    let all = strandline::run(&["--help"]).unwrap();
+    assert_eq!((all.status, all.stderr.as_str()), (Some(0), ""));
     for verb in VERBS {
         assert!(all.stdout.contains(verb), "{verb} is not in --help");
-        let help = strandline(&[verb, "--help"]);
-        assert_eq!(help.status, 0, "{verb}");
+        let help = strandline::run(&[verb, "--help"]).unwrap();
+        assert_eq!(help.status, Some(0), "{verb}");
         assert!(help.stdout.contains("Examples:\n  strandline") || verb == "doctor", "{verb}");
     }
     assert!(!all.stdout.contains("demo-child"), "hidden");
-    assert!(strandline(&["--version"]).stdout.starts_with("strandline "));
+    assert!(strandline::run(&["--version"]).unwrap().stdout.starts_with("strandline "));
 }
 
 #[test]
 fn without_a_verb_help_is_a_usage_error() {
-    let run = strandline(&[]);
-    assert_eq!((run.status, run.stdout.as_str()), (2, ""));
+    let run = strandline::run(&[]).unwrap();
+    assert_eq!((run.status, run.stdout.as_str()), (Some(2), ""));
     assert!(run.stderr.contains("strandline explain PID"));
 }
 
@@ -31,9 +31,9 @@ fn without_a_verb_help_is_a_usage_error() {
 fn mistakes_are_one_line_and_status_2() {
     for (arguments, what) in [
         (&["explain"][..], "<PID>"),
-        (&["explain", "abc"], "a process id is a number"),
+        (&["explain", "abc"], "a process id is a whole number"),
         (&["explain", "-5"], "-5"),
-        (&["explain", "0"], "a process id is a number"),
+        (&["explain", "0"], "a process id is a whole number"),
         (&["explain", "/proc/self/exe"], "core files cannot be read yet"),
         (&["explain", "--rows", "some", "1"], "use `all` or a number"),
         (&["explain", "--fail-if", "stranded = 5", "1"], "a single = compares nothing"),
@@ -47,32 +47,32 @@ fn mistakes_are_one_line_and_status_2() {
         (&["--color", "sometimes", "doctor"], "always"),
         (&["completions", "cmd.exe"], "bash"),
     ] {
-        let run = strandline(arguments);
-        run.complains(2, what);
+        let run = strandline::run(arguments).unwrap();
+        run.complains(2, &[what]).unwrap();
         assert_eq!(run.stdout, "", "{arguments:?}");
     }
 }
 
 #[test]
 fn manual_pages_are_written_for_every_verb() {
-    let folder = Folder::new("man");
+    let folder = Folder::new("man").unwrap();
     let inner = folder.0.join("man1");
-    let run = strandline(&["man", inner.to_str().unwrap()]);
-    assert_eq!((run.status, run.stderr.as_str()), (0, ""));
+    let run = strandline::run(&["man", inner.to_str().unwrap()]).unwrap();
+    assert_eq!((run.status, run.stderr.as_str()), (Some(0), ""));
     for verb in VERBS {
         let page = std::fs::read_to_string(inner.join(format!("strandline-{verb}.1"))).unwrap();
         assert!(page.contains(".TH"), "{verb}");
     }
     let main = std::fs::read_to_string(inner.join("strandline.1")).unwrap();
     assert!(main.contains("Exit status"));
-    strandline(&["man", "/proc/self/nowhere"]).complains(3, "/proc/self/nowhere");
+    strandline::run(&["man", "/proc/self/nowhere"]).unwrap().complains(3, &["/proc/self/nowhere"]).unwrap();
 }
 
 #[test]
 fn completions_know_the_verbs() {
     for shell in ["bash", "zsh", "fish"] {
-        let run = strandline(&["completions", shell]);
-        assert_eq!(run.status, 0);
+        let run = strandline::run(&["completions", shell]).unwrap();
+        assert_eq!(run.status, Some(0));
         assert!(run.stdout.contains("reclaim") && run.stdout.contains("fail-if"), "{shell}");
     }
 }

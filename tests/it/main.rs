@@ -15,8 +15,6 @@ mod cli_explain;
 #[cfg(test)]
 mod cli_reclaim;
 #[cfg(test)]
-mod cli_support;
-#[cfg(test)]
 mod cli_tree;
 #[cfg(test)]
 mod cli_usage;

@@ -38,16 +38,5 @@ int main(int count, char **values) {
   line_open();
   line_number("threads", threads + 1);
   line_print();
-  for (;;) switch (next_command()) {
-      case 'c':
-        line_open();
-        line_number("rounds", atomic_load(&rounds));
-        line_number("wrong", atomic_load(&wrong));
-        line_print();
-        break;
-      case 'q':
-        _exit(0);
-      default:
-        break;
-    }
+  answer_counts("rounds", &rounds, &wrong);
 }

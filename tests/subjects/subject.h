@@ -119,6 +119,17 @@ static UNUSED void hold_until_quit(void) {
   _exit(0);
 }
 
+/* Answers every command but 'q' with two counts. */
+static UNUSED void answer_counts(const char *name, _Atomic uint64_t *count, _Atomic uint64_t *wrong) {
+  while (next_command() != 'q') {
+    line_open();
+    line_number(name, atomic_load(count));
+    line_number("wrong", atomic_load(wrong));
+    line_print();
+  }
+  _exit(0);
+}
+
 /* --- mallinfo ------------------------------------------------------------- */
 struct figures {
   uint64_t arena, ordblks, smblks, hblks, hblkhd, fsmblks, uordblks, fordblks, keepcost;

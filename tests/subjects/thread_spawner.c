@@ -42,12 +42,5 @@ int main(void) {
   line_open();
   line_number("threads", 2);
   line_print();
-  for (;;) {
-    char command = next_command();
-    if (command == 'q') _exit(0);
-    line_open();
-    line_number("ended", atomic_load(&ended));
-    line_number("wrong", atomic_load(&wrong));
-    line_print();
-  }
+  answer_counts("ended", &ended, &wrong);
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use strandline_inspect::elf::Object;
-use strandline_inspect::map::AddressSpace;
+use strandline_inspect::procfs::Process;
 use strandline_inspect::remedy::Applied;
 use strandline_inspect::remedy::malloc_trim::{self, TrimRequest};
 use strandline_inspect::remedy::zero_pages::{self, ZeroRequest};
@@ -38,13 +38,14 @@ fn run() -> Result<Applied, Failure> {
     let pid: i32 = arguments.first().ok_or("usage: reclaim_once PID WAIT [LOCK]…")?.parse()?;
     let wait: f64 = arguments.get(1).ok_or("WAIT is missing")?.parse()?;
     let locks: Result<Vec<u64>, _> = arguments.iter().skip(2).map(|a| u64::from_str_radix(a, 16)).collect();
-    let (space, _) = AddressSpace::parse(&std::fs::read(format!("/proc/{pid}/maps"))?);
+    let process = Process::open(pid)?;
+    let space = process.address_space()?;
     let libc = space
         .mappings()
         .iter()
         .find(|m| m.permissions.execute && m.name.contains("/libc.so"))
         .ok_or("no libc is mapped")?;
-    let libc = Object::open(pid, &space, libc)?;
+    let libc = Object::open(&process, &space, libc)?;
     let heaps = space.mappings().iter().filter(|m| m.is_private_anonymous()).map(|m| m.start..m.end);
     let request = TrimRequest {
         function: libc.symbol_address("malloc_trim").ok_or("no malloc_trim")?,

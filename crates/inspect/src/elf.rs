@@ -1,22 +1,23 @@
 //! A mapped ELF object: where its functions are in the target, and its call frame information.
 //!
-//! Files are the target's own and may be made to attack a reader: they are opened without following
-//! the target into another file, read in pieces with a bound on each piece and on the whole, and
+//! Files are the target's own and may be made to attack a reader: they are read in pieces with a bound on each piece and on the whole, and
 //! nothing in them is trusted to be in range. Nothing here reads the target's memory, except the
 //! kernel's vDSO, which has no file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
 
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, Sym};
 use object::read::{ReadCache, ReadRef};
 
+use crate::error::Error;
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::Memory;
+use crate::namespaces;
 use crate::pages::page_of;
+use crate::procfs::Process;
 
 /// The largest file that is looked into, in bytes.
 pub const MOST_FILE_BYTES: u64 = 512 << 20;
@@ -24,30 +25,13 @@ pub const MOST_FILE_BYTES: u64 = 512 << 20;
 pub const MOST_TABLE_BYTES: u64 = 64 << 20;
 /// The largest vDSO that is read, in bytes.
 const MOST_VDSO_BYTES: u64 = 1 << 20;
-/// `O_NONBLOCK`: a target may have put a FIFO where a library was.
-const O_NONBLOCK: i32 = 0o4000;
 
 /// Why an object could not be looked into.
 #[derive(Debug, thiserror::Error)]
 pub enum ElfError {
-    /// No way to its file.
-    #[error("{path} mapped at {start:#x}: {source}; run as root, or with CAP_CHECKPOINT_RESTORE")]
-    Open {
-        /// The file, as the kernel named it.
-        path: String,
-        /// Where it is mapped.
-        start: u64,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The path leads to another file by now.
-    #[error("{path} mapped at {start:#x} was replaced by another file; run as root to read the mapped one")]
-    Replaced {
-        /// The file, as the kernel named it.
-        path: String,
-        /// Where it is mapped.
-        start: u64,
-    },
+    /// No way to its file, or it was replaced by another.
+    #[error(transparent)]
+    File(#[from] Error),
     /// It is not an ELF file of x86-64 that can be read.
     #[error("{path} mapped at {start:#x} is no readable ELF file of x86-64: {detail}")]
     Malformed {
@@ -107,13 +91,10 @@ type Parsed<'a> = (&'a Header, SectionTable<'a, Header, Limited<'a>>);
 const LE: object::LittleEndian = object::LittleEndian;
 
 impl Object {
-    /// Opens the object behind `mapping` of process `pid`.
-    ///
-    /// The file is reached through /proc/PID/map_files, which is the mapped file itself, or else
-    /// through /proc/PID/root and its path, which counts only where it is still the same inode.
+    /// Opens the object behind `mapping` of `process`, as [`namespaces::open_mapped_file`] does.
     /// The vDSO is read from the target's memory by [`Object::from_memory`] instead.
-    pub fn open(pid: i32, space: &AddressSpace, mapping: &Mapping) -> Result<Self, ElfError> {
-        let file = open_mapped(pid, mapping)?;
+    pub fn open(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Result<Self, ElfError> {
+        let file = namespaces::open_mapped_file(process, mapping)?;
         let length = file.metadata().map_or(0, |metadata| metadata.len());
         Self::new(Source::File(file, length), space, mapping)
     }
@@ -297,32 +278,6 @@ fn same_file(a: &Mapping, b: &Mapping) -> bool {
     if b.has_file() { (a.device, a.inode) == (b.device, b.inode) } else { a.start == b.start }
 }
 
-fn open_mapped(pid: i32, mapping: &Mapping) -> Result<File, ElfError> {
-    let failed = |source| ElfError::Open { path: mapping.name.clone(), start: mapping.start, source };
-    let direct = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-    if let Ok(file) = open_regular(Path::new(&direct)) {
-        return Ok(file);
-    }
-    let path = PathBuf::from(format!("/proc/{pid}/root{}", mapping.name));
-    let file = open_regular(&path).map_err(failed)?;
-    let found = file.metadata().map_err(failed)?;
-    // The device in maps can differ from stat's on layered and on some copy-on-write file systems
-    // (their maps lines show the layer's); the inode number must agree in any case.
-    if found.ino() != mapping.inode {
-        return Err(ElfError::Replaced { path: mapping.name.clone(), start: mapping.start });
-    }
-    Ok(file)
-}
-
-fn open_regular(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
-    }
-}
-
 #[derive(Debug)]
 enum Source {
     File(File, u64),
@@ -413,7 +368,8 @@ mod tests {
     #[test]
     fn symbols_of_the_mapped_libc_stand_where_the_linker_put_them() {
         let space = own_space();
-        let libc = Object::open(std::process::id() as i32, &space, libc_of(&space)).unwrap();
+        let process = Process::open(std::process::id() as i32).unwrap();
+        let libc = Object::open(&process, &space, libc_of(&space)).unwrap();
         let getpid = libc.symbol_address("getpid").expect("libc exports getpid");
         assert!(libc.text_contains(getpid));
         // glibc's getpid is `mov $39, %eax; syscall; ret` (39 is the call's number).

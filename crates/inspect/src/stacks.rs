@@ -11,6 +11,7 @@
 
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::{Memory, word_at};
+use crate::pages::PAGE_BYTES;
 
 /// How far behind fs_base the fields are looked for: `struct pthread` is 0x900 bytes in 2.36.
 const SEARCH_BYTES: usize = 0x900;
@@ -18,7 +19,6 @@ const SEARCH_BYTES: usize = 0x900;
 const MOST_ABOVE_THREAD_POINTER: u64 = 0x4000;
 /// The largest stack believed: 64 GiB.
 const MOST_STACK_BYTES: u64 = 64 << 30;
-const PAGE_BYTES: u64 = 4096;
 
 /// What must be known of a stopped thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,8 @@ pub fn stacks(threads: &[ThreadFacts], memory: &dyn Memory, space: &AddressSpace
     stacks
 }
 
-fn stack_of(thread: &ThreadFacts, memory: &dyn Memory, space: &AddressSpace) -> Option<Stack> {
+/// The stack of one thread; `None` where its stack pointer is not on the stack it was started on.
+pub fn stack_of(thread: &ThreadFacts, memory: &dyn Memory, space: &AddressSpace) -> Option<Stack> {
     let mapping = space.find(thread.stack_pointer)?;
     let (tid, stack_pointer) = (thread.tid, thread.stack_pointer);
     // Newer kernels name only the main thread's; `[stack:TID]` is of kernels before 4.5.

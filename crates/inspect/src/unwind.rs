@@ -19,6 +19,8 @@ use gimli::{
 use crate::elf::{Object, Section};
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::Memory;
+use crate::procfs::Process;
+use crate::target::live::Live;
 
 /// The most frames that are followed.
 pub const MOST_FRAMES: usize = 4096;
@@ -91,12 +93,12 @@ fn key(mapping: &Mapping) -> (u64, u64, u64) {
 impl Objects {
     /// Loads what stands behind the text mapping at `address`. An object that cannot be read is
     /// remembered as one without information.
-    pub fn load(&mut self, pid: i32, memory: &dyn Memory, space: &AddressSpace, address: u64) {
+    pub fn load(&mut self, process: &Process, space: &AddressSpace, address: u64) {
         let Some(mapping) = space.find(address) else { return };
         let object = if mapping.has_file() {
-            Object::open(pid, space, mapping)
+            Object::open(process, space, mapping)
         } else {
-            Object::from_memory(memory, space, mapping)
+            Object::from_memory(&Live::new(process.pid()), space, mapping)
         };
         let frames = object.ok().and_then(|object| object.frames());
         self.loaded.insert(key(mapping), frames.map(|(header, frames)| Frames { header, frames }));

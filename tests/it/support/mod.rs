@@ -7,6 +7,7 @@ pub mod strandline;
 pub mod subject;
 
 use std::error::Error;
+use std::path::PathBuf;
 
 pub use libc::Libc;
 pub use subject::Subject;
@@ -30,6 +31,32 @@ pub fn repetitions(short: u64, long: u64) -> u64 {
 /// Says that a test, or a part of one, was not run.
 pub fn skipped(name: &str, reason: &str) {
     eprintln!("skipped: {name}: {reason}");
+}
+
+/// Fails where a terminal would obey anything in `text`, line ends left out.
+pub fn harmless(text: &str) -> Outcome {
+    let bad: Vec<char> = text.chars().filter(|&c| c.is_control() && c != '\n').collect();
+    if bad.is_empty() { Ok(()) } else { Err(format!("{bad:?} in {text:?}").into()) }
+}
+
+/// A folder of a test's own, removed when it is dropped.
+#[derive(Debug)]
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    /// An empty folder for the test `name`.
+    pub fn new(name: &str) -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("strandline-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left of it is in the temporary folder.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Runs `check` for each item and gathers the failures, so that one run shows all of them.

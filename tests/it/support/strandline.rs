@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Result, invariants};
+use super::{Outcome, Result, invariants};
 
 /// A run that takes so long hangs. A guard, not a measurement.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -23,6 +23,24 @@ pub struct Run {
 }
 
 impl Run {
+    /// Its one JSON document.
+    pub fn document(&self) -> Result<Value> {
+        let document = serde_json::from_str(&self.stdout);
+        document.map_err(|error| format!("no JSON document: {error}: {}", self.summary()).into())
+    }
+
+    /// Fails unless it ended with `status` and one line of complaint that says each of `words`.
+    pub fn complains(&self, status: i32, words: &[&str]) -> Outcome {
+        let is_one_line = self.stderr.lines().count() == 1 && self.stderr.starts_with("strandline: ");
+        if self.status != Some(status) || !is_one_line {
+            return Err(format!("expected status {status} and one line: {}", self.summary()).into());
+        }
+        match words.iter().find(|word| !self.stderr.contains(**word)) {
+            None => Ok(()),
+            Some(word) => Err(format!("{:?} does not say {word:?}", self.stderr).into()),
+        }
+    }
+
     /// The run in one line, for messages.
     pub fn summary(&self) -> String {
         format!("status {:?}, stderr {:?}", self.status, self.stderr.trim_end())
@@ -32,13 +50,21 @@ impl Run {
 /// A command that runs strandline.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_strandline"));
-    command.args(arguments);
+    // Tests say themselves what colour they want.
+    command.args(arguments).env_remove("NO_COLOR");
     command
 }
 
 /// Runs strandline to its end.
 pub fn run(arguments: &[&str]) -> Result<Run> {
     run_command(command(arguments))
+}
+
+/// Runs strandline to its end with environment variables.
+pub fn run_with(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Run> {
+    let mut command = command(arguments);
+    command.envs(variables.iter().copied());
+    run_command(command)
 }
 
 /// Runs any command to its end, reading both of its outputs as they come.
@@ -59,15 +85,15 @@ pub fn run_command(mut command: Command) -> Result<Run> {
         std::thread::sleep(Duration::from_millis(2));
     };
     let [stdout, stderr] = readers.map(|reader| reader.join().unwrap_or_default());
-    Ok(Run { status: status.code(), stdout, stderr })
+    Ok(Run { status: status.code(), stdout: String::from_utf8(stdout)?, stderr: String::from_utf8(stderr)? })
 }
 
-fn drain(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+fn drain(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         // What was read before an error is still worth showing.
         let _ = from.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
+        bytes
     })
 }
 
@@ -84,8 +110,7 @@ pub fn json(arguments: &[&str]) -> Result<Value> {
     if run.status != Some(0) {
         return Err(format!("strandline {arguments:?}: {}", run.summary()).into());
     }
-    serde_json::from_str(&run.stdout)
-        .map_err(|error| format!("strandline {arguments:?} printed no JSON: {error}").into())
+    run.document()
 }
 
 /// Bytes on row `id`; 0 where there is no such row.

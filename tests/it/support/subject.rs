@@ -1,5 +1,5 @@
-//! Subjects: small C programs of known answer (`tests/subjects/`), compiled when first needed,
-//! started, talked to by single bytes, and killed when a test is done with them.
+//! Subjects: small C programs of known answer (`tests/subjects/`), compiled when first needed, shells,
+//! and the demo's process; started, talked to by single bytes, and killed when a test is done with them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use super::{Libc, Result};
+use super::{Libc, Result, strandline};
 
 /// A subject that says nothing for so long hangs. A guard, not a measurement.
 const SILENCE: Duration = Duration::from_secs(120);
@@ -21,7 +21,7 @@ pub struct Subject {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
-    /// What it said when it had reached its known state.
+    /// What it said when it had reached its known state: a document, or else a line of text.
     pub ready: Value,
 }
 
@@ -59,8 +59,28 @@ impl Subject {
             }
         });
         let mut subject = Self { child, stdin, lines, ready: Value::Null };
-        subject.ready = subject.line().map_err(|error| format!("{command:?}: {error}"))?;
+        let line = subject.text().map_err(|error| format!("{command:?}: {error}"))?;
+        subject.ready = serde_json::from_str(&line).unwrap_or(Value::String(line));
         Ok(subject)
+    }
+
+    /// Starts a shell that runs `script`, which must print a line when it is ready.
+    pub fn shell(script: &str) -> Result<Self> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Self::start_command(command)
+    }
+
+    /// Starts an idle shell.
+    pub fn idle() -> Result<Self> {
+        Self::shell("echo ready; read end")
+    }
+
+    /// Starts the demo's process with a heap of `mebibytes`.
+    pub fn demo(mebibytes: u32) -> Result<Self> {
+        let size = mebibytes.to_string();
+        let arguments = ["demo-child", "--heap-mebibytes", &size, "--zero-mebibytes", "4"];
+        Self::start_command(strandline::command(&arguments))
     }
 
     /// Its process id.
@@ -100,8 +120,12 @@ impl Subject {
     }
 
     fn line(&mut self) -> Result<Value> {
+        Ok(serde_json::from_str(&self.text()?)?)
+    }
+
+    fn text(&mut self) -> Result<String> {
         match self.lines.recv_timeout(SILENCE) {
-            Ok(line) => Ok(serde_json::from_str(&line)?),
+            Ok(line) => Ok(line),
             Err(_) => Err(format!("no line from it; it has {:?}", self.child.try_wait()?).into()),
         }
     }
@@ -109,6 +133,14 @@ impl Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
+        // Shells wait in `read`: the end of their input lets them end their children first.
+        drop(self.stdin.take());
+        for _ in 0..20 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         // It may have ended, and been waited for, by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();

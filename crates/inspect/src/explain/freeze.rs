@@ -14,6 +14,7 @@ use crate::procfs::Process;
 use crate::smaps::{self, Counts, Smaps, SmapsEntry};
 use crate::stacks::{self, Stack, ThreadFacts};
 use crate::target::live::Live;
+use crate::target::quiet::CS_64_BIT;
 use crate::target::stop::Stopped;
 
 /// How often page tables are read again where the kernel moved pages in between.
@@ -21,8 +22,6 @@ const MOST_LOOKS: usize = 5;
 /// A heap is read in a second for every 3 GiB on a small machine; one that takes ten seconds, and one
 /// for each GiB, is made to take long, and is left with a caveat.
 const MOST_STOPPED: Duration = Duration::from_secs(10);
-/// The code segment of 64-bit programs.
-const CS_64_BIT: u64 = 0x33;
 
 /// What was read while the process was stopped.
 pub struct Frozen {

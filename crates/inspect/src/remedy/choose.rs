@@ -255,7 +255,7 @@ impl Chooser<'_> {
                     return Ok(None);
                 }
                 Some(Attempt::Missing(address)) => {
-                    self.objects.load(pid, &Live::new(pid), space, address);
+                    self.objects.load(process, space, address);
                 }
                 Some(Attempt::GroupStop) => return Err(Refusal::Stopped { pid }),
                 Some(Attempt::Refused(error)) => return Err(error.into()),
@@ -327,7 +327,7 @@ impl Examiner<'_> {
             return Err(Doubt::Unfit(Reason::InMalloc));
         }
         let memory = Live::new(self.process.pid());
-        let room = stack::room_bytes(&memory, self.space, registers);
+        let room = stack::room_bytes(&memory, self.space, tracee.tid, registers);
         let room = room.ok_or(Doubt::Unfit(Reason::ForeignStack))?;
         if room < self.fences.stack_bytes {
             return Err(Doubt::Unfit(Reason::SmallStack));

@@ -3,17 +3,15 @@
 //! A page that such a holder writes to must not be given back: it would go on writing to the old
 //! one. There is no list of them, so this is one of what is known, and it errs on the side of "held".
 
-use std::io::{self, BufRead, BufReader, Read};
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::map::{self, AddressSpace, Mapping};
+use crate::map::{AddressSpace, Mapping};
 use crate::procfs::Process;
+use crate::smaps::{Smaps, SmapsEntry};
 
 /// The most descriptors that are looked at.
 const MOST_DESCRIPTORS: usize = 1 << 20;
-/// The most of /proc/PID/smaps that is read.
-const MOST_SMAPS_BYTES: u64 = 256 << 20;
 /// Beginnings of what a descriptor's link or a mapping's name says.
 const HOLDERS: [(&str, &str); 14] = [
     ("anon_inode:[io_uring", "io_uring"),
@@ -33,15 +31,15 @@ const HOLDERS: [(&str, &str); 14] = [
 ];
 /// Flags of a mapping (VmFlags of smaps) of which no page is given back: locked; memory of a device;
 /// raw page frames; mixed; huge pages of their own; watched by userfaultfd.
-const KEPT_FLAGS: [(&str, &str); 8] = [
-    ("lo", "locked in memory"),
-    ("io", "a device's memory"),
-    ("pf", "raw page frames"),
-    ("mm", "mixed with raw page frames"),
-    ("ht", "huge pages of their own"),
-    ("um", "watched by userfaultfd"),
-    ("uw", "watched by userfaultfd"),
-    ("ui", "watched by userfaultfd"),
+const KEPT_FLAGS: [(&[u8; 2], &str); 8] = [
+    (b"lo", "locked in memory"),
+    (b"io", "a device's memory"),
+    (b"pf", "raw page frames"),
+    (b"mm", "mixed with raw page frames"),
+    (b"ht", "huge pages of their own"),
+    (b"um", "watched by userfaultfd"),
+    (b"uw", "watched by userfaultfd"),
+    (b"ui", "watched by userfaultfd"),
 ];
 
 /// What holds pages of `process` for its own use, if anything; for a message.
@@ -64,52 +62,37 @@ fn named(name: &str) -> Option<&'static str> {
     HOLDERS.iter().find(|(start, _)| name.starts_with(start)).map(|&(_, holder)| holder)
 }
 
-/// Why pages of `ranges` must stay, by the mappings that they are in; `None` where nothing is known
-/// against it. A range outside of private anonymous memory must stay.
+/// Why pages of `ranges` (in address order) must stay, by the mappings that they are in; `None` where
+/// nothing is known against it. A range outside of private anonymous memory must stay.
 pub(crate) fn of_ranges(process: &Process, ranges: &[Range<u64>]) -> Result<Option<String>> {
-    let file = BufReader::new(process.open_file("smaps")?.take(MOST_SMAPS_BYTES));
-    keeper(file, ranges).map_err(|source| process.error("smaps", source))
+    let smaps = Smaps::read(process.open_file("smaps")?).map_err(|source| process.error("smaps", source))?;
+    Ok(keeper(&smaps.entries, ranges))
 }
 
-fn keeper(smaps: impl BufRead, ranges: &[Range<u64>]) -> io::Result<Option<String>> {
+fn keeper(entries: &[SmapsEntry], ranges: &[Range<u64>]) -> Option<String> {
     let mut covered = 0;
-    let mut current: Option<Mapping> = None;
-    for line in smaps.split(b'\n') {
-        let line = line?;
-        // Fields are `Name: value`; a mapping's first word ends with no colon.
-        let first = line.split(|&b| b == b' ').next().unwrap_or(&[]);
-        if !first.ends_with(b":") {
-            current = map::parse_line(&line);
-            if let Some(mapping) = &current {
-                let overlap = overlap_bytes(mapping, ranges);
-                covered += overlap;
-                if overlap > 0 && (!mapping.is_private_anonymous() || !mapping.permissions.write) {
-                    return Ok(Some(format!(
-                        "the mapping at {:#x} is not private anonymous memory",
-                        mapping.start
-                    )));
-                }
-            }
-        } else if first == b"VmFlags:"
-            && let Some(mapping) = &current
-            && overlap_bytes(mapping, ranges) > 0
-            && let Some(kept) = kept(&line)
-        {
-            return Ok(Some(format!("the mapping at {:#x} is {kept}", mapping.start)));
+    for SmapsEntry { mapping, flags, .. } in entries {
+        let overlap = overlap_bytes(mapping, ranges);
+        if overlap == 0 {
+            continue;
+        }
+        covered += overlap;
+        let start = mapping.start;
+        if !mapping.is_private_anonymous() || !mapping.permissions.write {
+            return Some(format!("the mapping at {start:#x} is not private anonymous memory"));
+        }
+        if let Some((_, kept)) = KEPT_FLAGS.iter().find(|(flag, _)| flags.has(flag)) {
+            return Some(format!("the mapping at {start:#x} is {kept}"));
         }
     }
     let wanted: u64 = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
-    Ok((covered != wanted).then(|| "some of the ranges are not mapped, or overlap".into()))
-}
-
-fn kept(line: &[u8]) -> Option<&'static str> {
-    let mut flags = line.split(|&b| b == b' ').skip(1);
-    flags.find_map(|flag| KEPT_FLAGS.iter().find(|(name, _)| name.as_bytes() == flag).map(|&(_, what)| what))
+    (covered != wanted).then(|| "some of the ranges are not mapped, or not in address order".into())
 }
 
 fn overlap_bytes(mapping: &Mapping, ranges: &[Range<u64>]) -> u64 {
-    let part = |r: &Range<u64>| r.end.min(mapping.end).saturating_sub(r.start.max(mapping.start));
-    ranges.iter().map(part).sum()
+    let first = ranges.partition_point(|range| range.end <= mapping.start);
+    let within = ranges[first..].iter().take_while(|range| range.start < mapping.end);
+    within.map(|range| range.end.min(mapping.end).saturating_sub(range.start.max(mapping.start))).sum()
 }
 
 #[cfg(test)]
@@ -121,7 +104,7 @@ mod tests {
         c000-d000 rw-s 00000000 00:01 7                          /dev/zero (deleted)\nVmFlags: rd wr sh \n";
 
     fn verdict(range: Range<u64>) -> Option<String> {
-        keeper(SMAPS, &[range]).unwrap()
+        keeper(&Smaps::read(SMAPS).unwrap().entries, &[range])
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::elf::Object;
 use crate::pages;
 use crate::procfs::Process;
 use crate::smaps;
+use crate::target::admission;
 use crate::target::live::Live;
 use crate::target::tracee::Tracee;
 
@@ -49,7 +50,7 @@ pub struct TrimRequest<'a> {
 /// Blocks for at most `wait`, the call, and `watch`. A [`Refusal`] that does not say otherwise
 /// ([`Refusal::touched`]) means that nothing in the target was changed.
 pub fn apply(pid: i32, request: &TrimRequest<'_>) -> Result<Applied, Refusal> {
-    let process = &Process::open(pid)?;
+    let process = &admission::admit(pid)?;
     precheck::check(process)?;
     if !request.libc.text_contains(request.function) {
         let detail = format!("{:#x} is not in the text of {}", request.function, request.libc.name());

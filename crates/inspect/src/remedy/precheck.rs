@@ -9,13 +9,6 @@ use crate::target::admission;
 pub(crate) fn check(process: &Process) -> Result<Status, Refusal> {
     let pid = process.pid();
     let status = admission::check(process)?;
-    if status.is_zombie() {
-        return Err(Refusal::Unsafe {
-            pid,
-            what: "has ended its first thread, so that /proc no longer shows its memory".into(),
-            advice: "restart it to give its memory back",
-        });
-    }
     if status.state == Some('T') {
         return Err(Refusal::Stopped { pid });
     }

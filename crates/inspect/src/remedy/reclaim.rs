@@ -12,7 +12,6 @@ use crate::elf::Object;
 use crate::error::Result;
 use crate::explain::{Look, Options, Progress, look};
 use crate::facts::{Outcome, Reclamation};
-use crate::map::AddressSpace;
 use crate::procfs::Process;
 
 /// How to give memory back.
@@ -245,9 +244,8 @@ impl Totals {
 
 /// Opens the file of the object mapped at `address`.
 fn open_object(pid: i32, address: u64) -> std::result::Result<Object, String> {
-    let text =
-        Process::open(pid).and_then(|process| process.maps_text()).map_err(|error| error.to_string())?;
-    let (space, _) = AddressSpace::parse(&text);
+    let process = Process::open(pid).map_err(|error| error.to_string())?;
+    let space = process.address_space().map_err(|error| error.to_string())?;
     let mapping = space.find(address).ok_or("its C library was unmapped meanwhile")?;
-    Object::open(pid, &space, mapping).map_err(|error| error.to_string())
+    Object::open(&process, &space, mapping).map_err(|error| error.to_string())
 }

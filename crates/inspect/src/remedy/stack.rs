@@ -7,48 +7,24 @@ use strandline_sys::ptrace::Registers;
 use strandline_sys::rseq;
 
 use crate::map::AddressSpace;
-use crate::memory::{Memory, word_at};
+use crate::memory::Memory;
+use crate::stacks::{self, ThreadFacts};
 
-/// glibc's `struct pthread` stands at the thread pointer and is about this long (2304 in 2.36).
-const DESCRIPTOR_BYTES: usize = 2560;
-/// The largest stack that is believed.
-const MOST_STACK_BYTES: u64 = 1 << 36;
 /// `rseq_cs` in `struct rseq`: the restartable sequence that is under way, or 0.
 const OFFSET_RSEQ_CS: u64 = 8;
 
 /// Bytes between the stack pointer and the lowest address of the thread's own stack that is mapped;
 /// `None` where the stack pointer is not on the thread's own stack.
-pub(crate) fn room_bytes(memory: &dyn Memory, space: &AddressSpace, registers: &Registers) -> Option<u64> {
-    let pointer = registers.rsp;
-    let mapping = space.find(pointer).filter(|m| m.permissions.write && !m.permissions.shared)?;
-    let floor = if mapping.name == "[stack]" {
-        mapping.start
-    } else {
-        thread_floor(memory, registers.fs_base, pointer)?.max(mapping.start)
-    };
-    pointer.checked_sub(floor)
-}
-
-/// The lowest usable address of the stack on which a thread was started, as glibc's descriptor of
-/// it says: `stackblock`, `stackblock_size` and `guardsize` stand side by side in it, and the
-/// descriptor itself stands at the top of that block. Their place varies by version.
-fn thread_floor(memory: &dyn Memory, thread_pointer: u64, pointer: u64) -> Option<u64> {
-    let mut descriptor = [0; DESCRIPTOR_BYTES];
-    let got = memory.read_some(thread_pointer, &mut descriptor);
-    let descriptor = descriptor.get(..got)?;
-    (0..got.saturating_sub(24)).step_by(8).find_map(|offset| {
-        let block = word_at(descriptor, offset)?;
-        let bytes = word_at(descriptor, offset + 8)?;
-        let guard_bytes = word_at(descriptor, offset + 16)?;
-        let end = block.checked_add(bytes)?;
-        let floor = block.checked_add(guard_bytes)?;
-        let fits = bytes <= MOST_STACK_BYTES
-            && block != 0
-            && floor <= pointer
-            && pointer < thread_pointer
-            && thread_pointer < end;
-        fits.then_some(floor)
-    })
+pub(crate) fn room_bytes(
+    memory: &dyn Memory,
+    space: &AddressSpace,
+    tid: i32,
+    registers: &Registers,
+) -> Option<u64> {
+    let (stack_pointer, fs_base) = (registers.rsp, registers.fs_base);
+    space.find(stack_pointer).filter(|m| m.permissions.write && !m.permissions.shared)?;
+    let stack = stacks::stack_of(&ThreadFacts { tid, stack_pointer, fs_base }, memory, space)?;
+    stack_pointer.checked_sub(stack.low)
 }
 
 /// Whether the stopped thread may be in a restartable sequence: a call would end it, and it would go
@@ -82,16 +58,22 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_is_above_the_guard_and_foreign_stacks_have_none() {
+    fn the_room_ends_above_the_guard_and_foreign_stacks_have_none() {
         let mut bytes = vec![0; 2304];
-        for (offset, value) in [(0x690, 0x10_0000_u64), (0x698, 0x8000), (0x6a0, 0x1000)] {
+        for (offset, value) in [(0x690, 0x10_0000_u64), (0x698, 0x8000), (0x6a0, 0x1000), (0x6a8, 0x1000)] {
             bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
         }
-        let thread_pointer = 0x10_7700;
-        let memory = Descriptor(thread_pointer, bytes);
-        assert_eq!(thread_floor(&memory, thread_pointer, 0x10_5000), Some(0x10_1000));
-        assert_eq!(thread_floor(&memory, thread_pointer, 0x20_0000), None, "another stack");
-        assert_eq!(thread_floor(&memory, thread_pointer, 0x10_0800), None, "in the guard");
-        assert_eq!(thread_floor(&memory, 0x9000, 0x10_5000), None, "no descriptor");
+        let memory = Descriptor(0x10_7700, bytes);
+        // From glibc 2.42 on a guard is part of the mapping, and so are other threads' stacks.
+        let (space, _) = AddressSpace::parse(b"100000-300000 rw-p 00000000 00:00 0 \n");
+        let room = |fs_base, rsp| {
+            let mut registers = strandline_sys::registers::zeroed();
+            (registers.fs_base, registers.rsp) = (fs_base, rsp);
+            room_bytes(&memory, &space, 1, &registers)
+        };
+        assert_eq!(room(0x10_7700, 0x10_5000), Some(0x4000));
+        assert_eq!(room(0x10_7700, 0x20_0000), None, "another stack");
+        assert_eq!(room(0x10_7700, 0x10_0800), None, "in the guard");
+        assert_eq!(room(0x9000, 0x10_5000), None, "no descriptor");
     }
 }

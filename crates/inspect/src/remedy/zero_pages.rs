@@ -21,6 +21,7 @@ use crate::map::AddressSpace;
 use crate::memory::Memory;
 use crate::pages::{self, page_of, page_up};
 use crate::procfs::Process;
+use crate::target::admission;
 use crate::target::live::Live;
 use crate::target::quiet;
 use crate::target::stop::Stopped;
@@ -58,7 +59,7 @@ pub struct ZeroRequest {
 /// Blocks for `wait` at most per stretch of work, and for `watch`. Where it is refused nothing was
 /// changed, except as [`Refusal::touched`] says: then earlier stretches may have given pages back.
 pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
-    let process = &Process::open(pid)?;
+    let process = &admission::admit(pid)?;
     let status = precheck::check(process)?;
     let keep = |what: String| keep(pid, what);
     let space = process.address_space()?;
@@ -319,7 +320,7 @@ fn is_fit(tracee: &Tracee<'_>, space: &AddressSpace) -> bool {
     tracee.registers.cs == quiet::CS_64_BIT
         && !status.is_under_seccomp()
         && !status.has_shadow_stack()
-        && stack::room_bytes(&memory, space, &tracee.registers).is_some_and(|room| room >= needed)
+        && stack::room_bytes(&memory, space, tracee.tid, &tracee.registers).is_some_and(|room| room >= needed)
         && !stack::is_in_sequence(&memory, tracee.tid)
 }
 

@@ -136,7 +136,7 @@ impl Subject {
     pub fn libc(&self) -> Object {
         let space = self.space();
         let libc = space.mappings().iter().find(|m| m.permissions.execute && m.name.contains("/libc.so"));
-        Object::open(self.pid(), &space, libc.expect("a dynamic glibc")).unwrap()
+        Object::open(&self.process(), &space, libc.expect("a dynamic glibc")).unwrap()
     }
 
     /// Applies malloc_trim, through one thread if asked.
