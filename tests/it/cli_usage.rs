@@ -31,9 +31,9 @@ fn without_a_verb_help_is_a_usage_error() {
 fn mistakes_are_one_line_and_status_2() {
     for (arguments, what) in [
         (&["explain"][..], "<PID>"),
-        (&["explain", "abc"], "a process id is a number"),
+        (&["explain", "abc"], "a process id is a whole number"),
         (&["explain", "-5"], "-5"),
-        (&["explain", "0"], "a process id is a number"),
+        (&["explain", "0"], "a process id is a whole number"),
         (&["explain", "/proc/self/exe"], "core files cannot be read yet"),
         (&["explain", "--rows", "some", "1"], "use `all` or a number"),
         (&["explain", "--fail-if", "stranded = 5", "1"], "a single = compares nothing"),
@@ -46,6 +46,8 @@ fn mistakes_are_one_line_and_status_2() {
         (&["demo", "--mebibytes", "0"], "1..=4096"),
         (&["--color", "sometimes", "doctor"], "always"),
         (&["completions", "cmd.exe"], "bash"),
+        (&["completions", "--json", "bash"], "leave it out"),
+        (&["reclaim", "--allow-lost-write-risk", "1"], "--remedy zero_pages"),
     ] {
         let run = strandline(arguments);
         run.complains(2, what);
