@@ -110,7 +110,12 @@ impl View {
             folded,
             allocators: explanation.allocators.iter().map(allocator).collect(),
             runtimes: explanation.runtimes.iter().map(|r| name_and_version(&r.name, &r.version)).collect(),
-            remedies: explanation.remedies.iter().map(remedy).collect(),
+            remedies: explanation
+                .remedies
+                .iter()
+                .filter(|remedy| remedy.predicted_bytes != Some(0))
+                .map(remedy)
+                .collect(),
             caveats: caveats(&explanation.caveats),
             cost: cost(explanation),
         }

@@ -46,6 +46,8 @@ fn mistakes_are_one_line_and_status_2() {
         (&["demo", "--mebibytes", "0"], "1..=4096"),
         (&["--color", "sometimes", "doctor"], "always"),
         (&["completions", "cmd.exe"], "bash"),
+        (&["completions", "--json", "bash"], "leave it out"),
+        (&["reclaim", "--allow-lost-write-risk", "1"], "--remedy zero_pages"),
     ] {
         let run = strandline::run(arguments).unwrap();
         run.complains(2, &[what]).unwrap();

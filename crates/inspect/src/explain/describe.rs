@@ -10,6 +10,7 @@ use crate::ledger::assemble::Ledger;
 use crate::ledger::rows::{self, Id};
 use crate::procfs::{Process, Status};
 use crate::recognise;
+use crate::remedy::zero_pages;
 use crate::smaps::Counts;
 use crate::verdict::remedies::Means;
 use crate::verdict::{self, Findings};
@@ -38,7 +39,8 @@ pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: I
             .sum(),
         unread_allocators: &unread,
     };
-    let means = Means { pid: process.pid(), zero_bytes: ledger.zero_bytes, arenas: &arenas };
+    let swap = zero_pages::has_swap();
+    let means = Means { pid: process.pid(), zero_bytes: ledger.zero_bytes, swap, arenas: &arenas };
     let (verdict, remedies) = (verdict::verdict(&findings), verdict::remedies::remedies(&findings, &means));
     let read = frozen.readings.iter().map(|reading| Allocator {
         version: reading.trim.as_ref().and_then(|trim| glibc_release(process, &frozen.space, trim.object)),

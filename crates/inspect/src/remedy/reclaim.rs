@@ -115,6 +115,7 @@ pub(super) fn refuse(answer: &mut Reclamation, reason: impl Into<String>) {
 pub(super) fn nothing(answer: &mut Reclamation, reason: &str) {
     answer.outcome = Outcome::NothingToGiveBack;
     answer.reason = Some(reason.to_owned());
+    answer.predicted_bytes = answer.predicted_bytes.or(Some(0));
     answer.actual_bytes = (!answer.dry_run).then_some(0);
 }
 

@@ -99,7 +99,7 @@ fn refuse_holders(process: &Process, space: &AddressSpace) -> Result<(), Refusal
 }
 
 /// Whether there is swap to page out to.
-fn has_swap() -> bool {
+pub(crate) fn has_swap() -> bool {
     std::fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
 }
 

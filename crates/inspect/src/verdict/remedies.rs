@@ -9,6 +9,8 @@ pub struct Means<'a> {
     pub pid: i32,
     /// What the zero_pages remedy would free.
     pub zero_bytes: u64,
+    /// Whether there is swap, without which zero_pages is refused unless its risk is allowed.
+    pub swap: bool,
     /// glibc's arenas.
     pub arenas: &'a [Arena],
 }
@@ -32,7 +34,13 @@ pub fn remedies(findings: &Findings<'_>, means: &Means<'_>) -> Vec<Remedy> {
             kind: RemedyKind::Call,
             predicted_bytes: Some(means.zero_bytes),
             how: format!("strandline reclaim {pid} --remedy zero_pages"),
-            cost: "a fault for each page when it is written again".to_owned(),
+            cost: if means.swap {
+                "a fault for each page when it is written again".to_owned()
+            } else {
+                "a fault for each page when it is written again; refused without swap, unless its small risk is \
+                 allowed (--allow-lost-write-risk)"
+                    .to_owned()
+            },
         });
     }
     let secondary = means.arenas.iter().filter(|arena| arena.kind == ArenaKind::Secondary);
