@@ -1,9 +1,10 @@
 //! Regions of many segments, made word by word when read: whatever old headers stand inside free
 //! chunks where a segment starts, the result is that of one walk from the first chunk to the last.
 
+use strandline_inspect::alloc::glibc::ground::{Fast, Ground, Region, Shape, Top};
 use strandline_inspect::alloc::glibc::lists::Lists;
 use strandline_inspect::alloc::glibc::segments::{self, Walked};
-use strandline_inspect::alloc::glibc::walk::{Fast, Ground, Region, Shape, Top, Walker};
+use strandline_inspect::alloc::glibc::walk::Walker;
 use strandline_inspect::ledger::fold::Block;
 use strandline_inspect::ledger::range::RangePages;
 use strandline_inspect::memory::Memory;

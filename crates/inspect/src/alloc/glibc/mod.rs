@@ -5,6 +5,7 @@
 
 pub mod bins;
 pub mod fastbins;
+pub mod ground;
 pub mod lists;
 pub mod locate;
 pub mod mmapped;
@@ -18,6 +19,7 @@ pub mod walk;
 use std::time::Instant;
 
 use self::fastbins::{Candidate, Verdict};
+use self::ground::{Fast, Ground};
 use self::lists::{Held, Links, List, Lists, PageCache, Ranges};
 use self::locate::{Arena, Parameters};
 use self::mmapped::MappedChunks;
@@ -25,7 +27,6 @@ use self::objects::Object;
 use self::regions::Owned;
 use self::segments::{Parts, Walked};
 use self::summary::{by_arena, check_sums, facts, trim_bytes};
-use self::walk::{Fast, Ground};
 use super::{Context, RangeClaim, Reading, TrimPlan, overlapping};
 use crate::caveat::Caveat;
 use crate::layout::glibc as layout;

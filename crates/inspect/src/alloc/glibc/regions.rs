@@ -1,7 +1,7 @@
 //! The address ranges of each arena, ready to be walked.
 
+use super::ground::{Region, Shape, Top};
 use super::locate::{Arena, Parameters};
-use super::walk::{Region, Shape, Top};
 use crate::alloc::{Context, overlapping};
 use crate::layout::glibc as layout;
 use crate::ledger::range::{MOST_BYTES, PAGE_BYTES, page_up};

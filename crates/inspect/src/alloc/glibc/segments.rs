@@ -10,7 +10,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use super::walk::{Counts, Ground, Part, Walker};
+use super::ground::{Counts, Ground, Part};
+use super::walk::Walker;
 use crate::ledger::fold::{Block, OutOfOrder, Sums};
 
 const SEGMENT_BYTES: u64 = 32 << 20;

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use super::ground::Shape;
 use super::locate::{Arena, Parameters};
 use super::objects::Object;
 use super::regions::Owned;
 use super::segments::Walked;
-use super::walk;
 use crate::alloc::Reading;
 use crate::caveat::Caveat;
 use crate::facts::{Allocator, ArenaKind, Mallinfo};
@@ -41,9 +41,9 @@ fn spanned(owned: &Owned, walked: &Walked, contiguous: bool) -> (u64, u64) {
     let bytes = owned.region.end - owned.region.start;
     let chunks = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
     match owned.region.shape {
-        walk::Shape::Pieces => (chunks, chunks),
-        walk::Shape::Heap => (bytes, bytes),
-        walk::Shape::Brk => {
+        Shape::Pieces => (chunks, chunks),
+        Shape::Heap => (bytes, bytes),
+        Shape::Brk => {
             let most = bytes.saturating_sub(counts.trailing_bytes);
             (if contiguous { most } else { chunks }, most)
         }
