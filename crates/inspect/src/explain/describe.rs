@@ -92,6 +92,11 @@ fn kernel(frozen: &Frozen, status: &Status, shmem_bytes: u64) -> Kernel {
     }
 }
 
+/// Runtimes that map memory for their objects beside malloc's, and are not named as allocators.
+const OWN_HEAPS: [&str; 4] = ["cpython", "ruby", "php", "sbcl"];
+/// Less anonymous memory than this needs no explanation.
+const WORTH_NAMING_BYTES: u64 = 256 << 10;
+
 /// Names the allocators and runtimes that are mapped but have no reader yet.
 fn recognise(
     process: &Process,
@@ -111,6 +116,18 @@ fn recognise(
             Some(anonymous_bytes),
             text,
         ));
+    }
+    // Of two names for one thing, the better stays.
+    if !found.allocators.is_empty() {
+        caveats.retain(|caveat| caveat.code != "heap_not_found");
+    }
+    let own_heap = |runtime: &&recognise::Found| OWN_HEAPS.contains(&runtime.name.as_str());
+    for runtime in found.runtimes.iter().filter(own_heap).filter(|_| anonymous_bytes >= WORTH_NAMING_BYTES) {
+        let text = format!(
+            "{} keeps objects in memory of its own, which is not read yet and stands on the row anonymous",
+            runtime.name
+        );
+        caveats.push(Caveat::new("runtime_not_read", runtime.found_by.clone(), Some(anonymous_bytes), text));
     }
     let allocators = found.allocators.into_iter().map(|found| Allocator {
         name: found.name,

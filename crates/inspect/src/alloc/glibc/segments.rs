@@ -13,8 +13,13 @@ use std::time::Instant;
 use super::ground::{Counts, Ground, Part};
 use super::walk::Walker;
 use crate::ledger::fold::{Block, OutOfOrder, Sums};
+use crate::ledger::range::PAGE_BYTES;
 
-const SEGMENT_BYTES: u64 = 32 << 20;
+/// The longest and the shortest segment: long ones cost less at their borders, short ones let all threads
+/// take part in a small heap too.
+const SEGMENT_BYTES: (u64, u64) = (2 << 20, 32 << 20);
+/// Segments for each thread, so that a slow one does not make the others wait.
+const SEGMENTS_PER_THREAD: u64 = 4;
 const PART_BYTES: u64 = 1 << 20;
 
 /// What a region came to.
@@ -76,8 +81,11 @@ pub fn in_parallel<T: Default + Send>(
 
 /// Walks all `grounds` with `threads` threads; `progress` hears of bytes of regions done.
 pub fn walk(grounds: &[Ground<'_>], threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Vec<Parts> {
+    let all: u64 = grounds.iter().map(|ground| ground.region.end - ground.region.start).sum();
+    let share = all / (threads.max(1) as u64 * SEGMENTS_PER_THREAD);
+    let bytes = share.clamp(SEGMENT_BYTES.0, SEGMENT_BYTES.1).next_multiple_of(PAGE_BYTES);
     let tasks: Vec<(usize, u64, u64)> =
-        grounds.iter().enumerate().flat_map(|(index, ground)| cut(index, ground)).collect();
+        grounds.iter().enumerate().flat_map(|(index, ground)| cut(index, ground, bytes)).collect();
     let segments = in_parallel(tasks.len(), threads, &|task| {
         let (index, from, to) = tasks[task];
         let segment = walk_segment(grounds[index], from, to);
@@ -91,15 +99,15 @@ pub fn walk(grounds: &[Ground<'_>], threads: usize, progress: &(dyn Fn(u64) + Sy
     grounds.iter().zip(by_ground).map(|(ground, segments)| join(*ground, segments)).collect()
 }
 
-/// The segments of a region.
-fn cut(index: usize, ground: &Ground<'_>) -> Vec<(usize, u64, u64)> {
+/// The segments of a region, of about `bytes` each.
+fn cut(index: usize, ground: &Ground<'_>, bytes: u64) -> Vec<(usize, u64, u64)> {
     let region = ground.region;
     let mut segments = Vec::new();
     let mut from = region.start;
     while from < region.end {
-        let to = from.saturating_add(SEGMENT_BYTES).min(region.end);
+        let to = from.saturating_add(bytes).min(region.end);
         // A short rest is not worth a segment of its own, nor is one without pages.
-        let short = region.end - to < SEGMENT_BYTES / 4;
+        let short = region.end - to < bytes / 4;
         let to = if short || ground.pages.runs_in(to, region.end).next().is_none() { region.end } else { to };
         segments.push((index, from, to));
         from = to;
