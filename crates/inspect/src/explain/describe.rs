@@ -11,7 +11,6 @@ use crate::ledger::rows::{self, Id};
 use crate::procfs::{Process, Status};
 use crate::recognise;
 use crate::remedy::zero_pages;
-use crate::smaps::Counts;
 use crate::verdict::remedies::Means;
 use crate::verdict::{self, Findings};
 
@@ -73,19 +72,17 @@ pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: I
 }
 
 fn kernel(frozen: &Frozen, status: &Status, shmem_bytes: u64) -> Kernel {
-    let mut total = Counts::default();
-    frozen.spaces.iter().for_each(|space| total.add(&space.counts));
-    let rollup = &frozen.rollup;
+    let sums = &frozen.sums;
     Kernel {
-        rss_bytes: rollup.rss_bytes,
-        pss_bytes: Some(rollup.pss_bytes),
-        anonymous_bytes: rollup.anonymous_bytes,
-        file_bytes: rollup.rss_bytes.saturating_sub(rollup.anonymous_bytes.saturating_add(shmem_bytes)),
+        rss_bytes: sums.rss_bytes,
+        pss_bytes: frozen.pss_bytes,
+        anonymous_bytes: sums.anonymous_bytes,
+        file_bytes: sums.rss_bytes.saturating_sub(sums.anonymous_bytes.saturating_add(shmem_bytes)),
         shmem_bytes,
-        swap_bytes: rollup.swap_bytes,
-        lazyfree_bytes: rollup.lazy_free_bytes,
-        huge_bytes: total.huge_bytes(),
-        hugetlb_bytes: total.hugetlb_bytes(),
+        swap_bytes: sums.swap_bytes,
+        lazyfree_bytes: sums.lazy_free_bytes,
+        huge_bytes: sums.huge_bytes(),
+        hugetlb_bytes: sums.hugetlb_bytes(),
         page_tables_bytes: status.page_tables_bytes,
         high_water_bytes: status.high_water_bytes,
         status_rss_bytes: status.rss_bytes,

@@ -31,8 +31,10 @@ pub struct Frozen {
     pub space: AddressSpace,
     /// Its resident pages.
     pub residency: Residency,
-    /// The kernel's sums.
-    pub rollup: Counts,
+    /// The kernel's figures over all mappings, added up: what smaps_rollup says of the same state.
+    pub sums: Counts,
+    /// The proportional set size.
+    pub pss_bytes: Option<u64>,
     /// What allocators' readers found.
     pub readings: Vec<Reading>,
     /// Its threads' stacks.
@@ -58,7 +60,7 @@ pub fn freeze(process: &Process, workers: usize, options: &Options<'_>) -> Resul
     // show the old one of a process that exec'd in between. A refusal to stop also says more.
     let pagemap = process.open_file("pagemap")?;
     let memory_file = process.open_file("mem")?;
-    let (smaps, residency, rollup) = page_tables(process, &pagemap)?;
+    let (smaps, residency) = page_tables(process, &pagemap)?;
     let (space, _) = AddressSpace::from_mappings(smaps.entries.iter().map(|entry| entry.mapping.clone()));
     let mut caveats = Vec::new();
     let threads = threads(process, &stopped, &mut caveats);
@@ -67,10 +69,11 @@ pub fn freeze(process: &Process, workers: usize, options: &Options<'_>) -> Resul
         caveats.push(Caveat::new("smaps_lines", format!("/proc/{}/smaps", process.pid()), None, text));
     }
     let mut frozen = Frozen {
+        sums: smaps.total(),
         spaces: smaps.entries,
         space,
         residency,
-        rollup,
+        pss_bytes: None,
         readings: Vec::new(),
         stacks: Vec::new(),
         threads: stopped.threads().count() as u64 + stopped.asleep().len() as u64,
@@ -85,6 +88,7 @@ pub fn freeze(process: &Process, workers: usize, options: &Options<'_>) -> Resul
         frozen.read_heaps(process, &threads, workers, options)?;
     }
     frozen.stopped = stopped.resume();
+    frozen.pss_bytes = pss_bytes(process);
     Ok(frozen)
 }
 
@@ -108,36 +112,37 @@ fn threads(process: &Process, stopped: &Stopped, caveats: &mut Vec<Caveat>) -> O
     Some(facts)
 }
 
-/// Reads smaps, the page tables and the kernel's sum until they agree: the kernel may drop or move
-/// file pages of a stopped process in between.
-fn page_tables(process: &Process, pagemap: &File) -> Result<(Smaps, Residency, Counts)> {
+/// Reads smaps and the page tables until they agree: the kernel may drop or move file pages of a
+/// stopped process in between.
+fn page_tables(process: &Process, pagemap: &File) -> Result<(Smaps, Residency)> {
     let pid = process.pid();
     let io = |what: &'static str| move |source| Error::Io { pid, what: what.to_owned(), source };
     let mut detail = String::new();
     for _ in 0..MOST_LOOKS {
         let smaps = Smaps::read(process.open_file("smaps")?).map_err(io("reading smaps"))?;
         let residency = Residency::read(pagemap, &smaps.entries).map_err(io("reading pagemap"))?;
-        let rollup =
-            smaps::read_rollup(process.open_file("smaps_rollup")?).map_err(io("reading smaps_rollup"))?;
         if smaps.entries.is_empty() {
             return Err(Error::Ended { pid });
         }
-        let sum = smaps.total().rss_bytes;
-        match pages::reconcile(&residency, &smaps.entries) {
-            Ok(()) if sum == rollup.rss_bytes => return Ok((smaps, residency, rollup)),
-            Ok(()) => detail = format!("smaps has {sum} bytes, smaps_rollup {}", rollup.rss_bytes),
-            Err(differences) => {
-                let first = differences.first().map(|first| {
-                    format!(
-                        "{:#x}-{:#x} has {} bytes in its page tables, {} in smaps",
-                        first.start, first.end, first.pages_bytes, first.smaps_bytes
-                    )
-                });
-                detail = format!("{} ({} mappings differ)", first.unwrap_or_default(), differences.len());
-            }
-        }
+        let Err(differences) = pages::reconcile(&residency, &smaps.entries) else {
+            return Ok((smaps, residency));
+        };
+        let first = differences.first().map(|first| {
+            format!(
+                "{:#x}-{:#x} has {} bytes in its page tables, {} in smaps",
+                first.start, first.end, first.pages_bytes, first.smaps_bytes
+            )
+        });
+        detail = format!("{} ({} mappings differ)", first.unwrap_or_default(), differences.len());
     }
     Err(Error::DoesNotAddUp { pid, detail })
+}
+
+/// The proportional set size, by the kernel's own sum: that of smaps' lines is rounded in each of them.
+/// It costs a walk over all page tables and depends on other processes anyway: read after the stop.
+fn pss_bytes(process: &Process) -> Option<u64> {
+    let file = process.open_file("smaps_rollup").ok()?;
+    smaps::read_rollup(file).ok().map(|sums| sums.pss_bytes)
 }
 
 impl Frozen {
@@ -148,7 +153,7 @@ impl Frozen {
         workers: usize,
         options: &Options<'_>,
     ) -> Result<()> {
-        let total = self.rollup.anonymous_bytes;
+        let total = self.sums.anonymous_bytes;
         let done = AtomicU64::new(0);
         let progress = |bytes: u64| {
             let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;

@@ -86,9 +86,9 @@ pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
         zero_runs: &zero_runs,
         is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared),
     })?;
-    if ledger.tally.sum() != frozen.rollup.rss_bytes {
+    if ledger.tally.sum() != frozen.sums.rss_bytes {
         let detail =
-            format!("the rows sum to {} bytes, RSS is {}", ledger.tally.sum(), frozen.rollup.rss_bytes);
+            format!("the rows sum to {} bytes, RSS is {}", ledger.tally.sum(), frozen.sums.rss_bytes);
         return Err(Error::DoesNotAddUp { pid, detail });
     }
     zero_runs.extend(frozen.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()));

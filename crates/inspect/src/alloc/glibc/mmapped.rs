@@ -91,32 +91,74 @@ pub struct Found {
 
 /// Looks through `places` (a mapping piece's end, and its resident runs) for the `count` chunks that
 /// malloc says there are, and their `bytes` where those can be trusted.
+///
+/// Most stand at the start of their place or right behind each other: there is looked first, and
+/// everywhere only where that is not all of them.
 pub fn find(memory: &dyn Memory, places: &[(u64, Vec<(u64, u64)>)], count: u64, bytes: Option<u64>) -> Found {
-    let mut found = Found::default();
+    let mut search = Search { memory, count, bytes, found: Found::default() };
     for (limit, runs) in places {
+        if let Some(&(first, _)) = runs.first() {
+            search.side_by_side(first, *limit);
+        }
+    }
+    if !search.is_done() {
+        search.found = Found { pages_read: search.found.pages_read, ..Found::default() };
+        places.iter().for_each(|(limit, runs)| search.everywhere(runs, *limit));
+    }
+    search.found
+}
+
+struct Search<'a> {
+    memory: &'a dyn Memory,
+    count: u64,
+    bytes: Option<u64>,
+    found: Found,
+}
+
+impl Search<'_> {
+    fn is_done(&self) -> bool {
+        self.found.chunks.len() as u64 == self.count
+            && self.bytes.is_none_or(|bytes| self.found.bytes == bytes)
+    }
+
+    fn over_budget(&self) -> bool {
+        self.found.pages_read >= MOST_PAGES
+    }
+
+    /// Takes the chunk whose mapping starts at one of `pages`, the first there is; returns its end.
+    fn take_first(&mut self, pages: &[u64], limit: u64) -> Option<u64> {
+        self.found.pages_read += pages.len() as u64;
+        let pairs = self.memory.read_pairs(pages);
+        let length = |at: u64, pair: (u64, u64)| {
+            let moved = may_start(pair).then(|| aligned_chunk_bytes(self.memory, at, limit)).flatten();
+            moved.or_else(|| chunk_bytes(pair, at, limit))
+        };
+        let hit = pages.iter().zip(&pairs).find_map(|(&at, pair)| Some((at, length(at, (*pair)?)?)));
+        let (at, length) = hit?;
+        self.found.chunks.push((at, at + length));
+        self.found.bytes += length;
+        Some(at + length)
+    }
+
+    /// Takes the chunks that follow each other from `page` on.
+    fn side_by_side(&mut self, page: u64, limit: u64) {
+        let mut page = Some(page);
+        while let Some(at) = page.filter(|&at| at < limit && !self.is_done() && !self.over_budget()) {
+            page = self.take_first(&[at], limit);
+        }
+    }
+
+    /// Takes every chunk in the resident `runs`.
+    fn everywhere(&mut self, runs: &[(u64, u64)], limit: u64) {
         let mut next = 0;
         for &(from, to) in runs {
             let mut page = from.max(next);
             let mut batch = 1;
-            while page < to && found.pages_read < MOST_PAGES {
-                if found.chunks.len() as u64 == count && bytes.is_none_or(|bytes| found.bytes == bytes) {
-                    return found;
-                }
+            while page < to && !self.is_done() && !self.over_budget() {
                 let pages: Vec<u64> = (page..to).step_by(PAGE_BYTES as usize).take(batch).collect();
-                found.pages_read += pages.len() as u64;
-                let pairs = memory.read_pairs(&pages);
-                let length = |at: u64, pair: (u64, u64)| {
-                    let moved = may_start(pair).then(|| aligned_chunk_bytes(memory, at, *limit)).flatten();
-                    moved.or_else(|| chunk_bytes(pair, at, *limit))
-                };
-                let hit = pages.iter().zip(&pairs).find_map(|(&at, pair)| Some((at, length(at, (*pair)?)?)));
-                match hit {
-                    Some((at, length)) => {
-                        found.chunks.push((at, at + length));
-                        found.bytes += length;
-                        next = at + length;
-                        page = next;
-                        // Such mappings lie side by side: most likely the next one starts right here.
+                match self.take_first(&pages, limit) {
+                    Some(end) => {
+                        (next, page) = (end, end);
                         batch = 1;
                     }
                     None => {
@@ -127,7 +169,6 @@ pub fn find(memory: &dyn Memory, places: &[(u64, Vec<(u64, u64)>)], count: u64, 
             }
         }
     }
-    found
 }
 
 /// The parts of writable private anonymous memory beside `taken`: where each ends, and its resident runs.
