@@ -51,6 +51,10 @@ pub struct Sums {
     pub trimmable: u64,
     /// Live chunks on pages that hold pinned bytes.
     pub pinning_chunks: u64,
+    /// The chunk that reached into the first page with pinned bytes and was counted there; 0 for none,
+    /// `None` before there is such a page.
+    first_carried: Option<u64>,
+    /// The last chunk counted as pinning.
     last_counted: u64,
 }
 
@@ -71,7 +75,14 @@ impl Sums {
         self.zero += other.zero;
         self.trimmable += other.trimmable;
         self.pinning_chunks += other.pinning_chunks;
-        self.last_counted = other.last_counted;
+        // The chunk that reaches over the border was counted on both sides of it.
+        if other.first_carried.is_some_and(|chunk| chunk != 0 && chunk == self.last_counted) {
+            self.pinning_chunks -= 1;
+        }
+        self.first_carried = self.first_carried.or(other.first_carried);
+        if other.last_counted != 0 {
+            self.last_counted = other.last_counted;
+        }
     }
 
     fn finish_page(&mut self, page: &Page, pages: &RangePages) {
@@ -96,9 +107,13 @@ impl Sums {
             return;
         }
         self.pinned += free;
-        let carried = u64::from(page.carried != 0 && page.carried != self.last_counted);
-        self.pinning_chunks += u64::from(page.chunks) + carried;
-        self.last_counted = if page.chunks > 0 { page.last_chunk } else { page.carried };
+        let is_new = page.carried != 0 && page.carried != self.last_counted;
+        self.first_carried.get_or_insert(if is_new { page.carried } else { 0 });
+        self.pinning_chunks += u64::from(page.chunks) + u64::from(is_new);
+        let last = if page.chunks > 0 { page.last_chunk } else { page.carried };
+        if last != 0 {
+            self.last_counted = last;
+        }
     }
 
     fn finish_whole(&mut self, start: u64, end: u64, class: Class, pages: &RangePages) {
@@ -394,8 +409,8 @@ mod tests {
         for every in [1, 2, 3, 7, 50] {
             let many = fold(&pages, every);
             assert_eq!(many.bytes, one.bytes, "cut every {every}");
-            let three = |s: &Sums| (s.trim, s.kept, s.pinned, s.zero, s.trimmable);
-            assert_eq!(three(&many), three(&one), "cut every {every}");
+            let rest = |s: &Sums| (s.trim, s.kept, s.pinned, s.zero, s.trimmable, s.pinning_chunks);
+            assert_eq!(rest(&many), rest(&one), "cut every {every}");
         }
         assert!(one.trim > 0 && one.pinned > 0 && one.zero > 0 && one.pinning_chunks > 0);
     }
