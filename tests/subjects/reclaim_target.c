@@ -12,6 +12,7 @@
  *   zero MIB        has MIB of written zeros, into which threads write, look and write zeros again;
  *                   ends at the end of standard input with status 0 if no word was lost
  *   abort           has a damaged heap, which malloc_trim notices
+ *   count           counts the signals SIGRTMIN it gets and prints how many at the end of standard input
  *
  * All print "ready" first.  cc -O1 -pthread reclaim_target.c -o reclaim_target */
 #define _GNU_SOURCE
@@ -226,6 +227,18 @@ static int damaged(void) {
     return 0;
 }
 
+static volatile long counted;
+static void on_realtime(int signal) { (void)signal; counted++; }
+static int count(void) {
+    struct sigaction action = {.sa_handler = on_realtime, .sa_flags = SA_RESTART};
+    sigaction(SIGRTMIN, &action, NULL);
+    ready();
+    char byte;
+    while (read(0, &byte, 1) > 0) {}
+    printf("%ld\n", counted);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
     const char *what = argv[1], *more = argc > 2 ? argv[2] : "1";
@@ -236,6 +249,7 @@ int main(int argc, char **argv) {
     if (strcmp(what, "alternate") == 0) return alternate();
     if (strcmp(what, "wait") == 0) return wait_in(more);
     if (strcmp(what, "zero") == 0) return zero((size_t)atoi(more));
+    if (strcmp(what, "count") == 0) return count();
     if (strcmp(what, "abort") == 0) return damaged();
     return 2;
 }

@@ -108,12 +108,58 @@ pub fn set_register_set(tid: i32, kind: i32, image: &[u8]) -> io::Result<()> {
 }
 
 /// Looks for news of `tid`: `None` where there is none yet and `block` is false.
+///
+/// A stop with a signal on its way is looked at and not collected, so it is reported again until the
+/// tracee is resumed: the kernel drops a collected signal if the tracer dies before it hands it over,
+/// and delivers one that is not collected.
 pub fn wait(tid: i32, block: bool) -> io::Result<Option<Event>> {
+    loop {
+        match peek(tid, block)? {
+            None => return Ok(None),
+            Some(signal @ Event::Signal(_)) => return Ok(Some(signal)),
+            Some(_) => {}
+        }
+        // A tracee that is killed after the look has nothing to collect until it has ended.
+        let event = collect(tid)?;
+        if event.is_some() || !block {
+            return Ok(event);
+        }
+    }
+}
+
+/// What [`wait`] would find, without collecting it. Any event but a signal's is [`Event::Stopped`] here.
+fn peek(tid: i32, block: bool) -> io::Result<Option<Event>> {
+    let flags =
+        libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::__WALL | if block { 0 } else { libc::WNOHANG };
+    loop {
+        // SAFETY: an all-zero siginfo_t is a valid value of that plain C struct.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `info` is a live, writable siginfo_t.
+        let got = unsafe { libc::waitid(libc::P_PID, tid.unsigned_abs(), &raw mut info, flags) };
+        if got != 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+            continue;
+        }
+        // SAFETY: waitid fills the fields of a SIGCHLD; where it found nothing they are zero.
+        let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+        return Ok(match (pid, info.si_code) {
+            (0, _) => None,
+            // Events stand above the low byte, and a system call's stop has bit 7.
+            (_, libc::CLD_TRAPPED) if (1..0x80).contains(&status) => Some(Event::Signal(status)),
+            _ => Some(Event::Stopped),
+        });
+    }
+}
+
+/// Collects news of `tid` if there is any.
+fn collect(tid: i32) -> io::Result<Option<Event>> {
     let mut status = 0;
-    let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };
     loop {
         // SAFETY: `status` is a live, writable int.
-        let got = unsafe { libc::waitpid(tid, &raw mut status, flags) };
+        let got = unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL | libc::WNOHANG) };
         match got {
             0 => return Ok(None),
             -1 => {

@@ -44,6 +44,8 @@ pub struct Status {
     pub shared_pending: Option<u64>,
     /// SigBlk: signals the thread blocks.
     pub blocked: Option<u64>,
+    /// SigIgn: signals the process ignores.
+    pub ignored: Option<u64>,
     /// SigCgt: signals the process has handlers for.
     pub caught: Option<u64>,
     /// NSpid: its id in each pid namespace, the reader's first and its own last.
@@ -92,6 +94,7 @@ impl Status {
             "SigPnd" => self.pending = u64::from_str_radix(value, 16).ok(),
             "ShdPnd" => self.shared_pending = u64::from_str_radix(value, 16).ok(),
             "SigBlk" => self.blocked = u64::from_str_radix(value, 16).ok(),
+            "SigIgn" => self.ignored = u64::from_str_radix(value, 16).ok(),
             "SigCgt" => self.caught = u64::from_str_radix(value, 16).ok(),
             "Seccomp" => self.seccomp = number(value),
             "NSpid" => {

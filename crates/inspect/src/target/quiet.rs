@@ -10,13 +10,13 @@ use std::io;
 use strandline_sys::ptrace::{self, Registers};
 
 use crate::memory::Memory;
-use crate::procfs::Process;
+use crate::procfs::{Process, Status};
 use crate::target::live::Live;
 
-/// Calls that return EINTR after a stop and have done nothing when they do. recv, send and accept
+/// Calls that return EINTR after a stop and have done nothing when they do. recv, send, accept, read and write
 /// are here for sockets with a timeout. Never close (the descriptor is gone) or connect (the
 /// connection is under way).
-const REPEATABLE: [i64; 19] = [
+const REPEATABLE: [i64; 25] = [
     232, // epoll_wait
     281, // epoll_pwait
     441, // epoll_pwait2
@@ -36,7 +36,15 @@ const REPEATABLE: [i64; 19] = [
     299, // recvmmsg
     43,  // accept
     288, // accept4
+    0,   // read
+    1,   // write
+    19,  // readv
+    20,  // writev
+    40,  // sendfile
+    275, // splice
 ];
+/// Signals whose default is to do nothing more: CHLD, CONT, URG, WINCH.
+const NOTHING_BY_DEFAULT: u64 = 1 << 16 | 1 << 17 | 1 << 22 | 1 << 27;
 
 /// `EINTR` as a system call returns it.
 const MINUS_EINTR: u64 = (-4_i64) as u64;
@@ -78,11 +86,18 @@ pub fn repair(process: &Process, tid: i32, registers: &Registers) -> io::Result<
     if Live::new(process.pid()).read(again.rip, &mut code).is_err() || code != SYSCALL_INSTRUCTION {
         return Ok(false);
     }
-    if process.task_status(tid).ok().and_then(|status| status.deliverable()) != Some(0) {
+    if process.task_status(tid).ok().and_then(|status| disturbing(&status)) != Some(0) {
         return Ok(false);
     }
     ptrace::set_registers(tid, &again)?;
     Ok(true)
+}
+
+/// The pending signals that would have interrupted the thread without us, bit n-1 for signal n; `None` where
+/// they cannot be told. The kernel keeps ignored signals too for a thread that is traced.
+fn disturbing(status: &Status) -> Option<u64> {
+    let does_something = status.caught? | !(status.ignored? | NOTHING_BY_DEFAULT);
+    Some(status.deliverable()? & does_something)
 }
 
 #[cfg(test)]
@@ -113,5 +128,21 @@ mod tests {
         let mut compat = stopped_in(232, -4);
         compat.cs = 0x23;
         assert!(repeating(&compat).is_none(), "a 32-bit thread counts its calls differently");
+    }
+
+    #[test]
+    fn ignored_signals_are_no_reason_for_an_eintr() {
+        let status = |pending: u64, ignored: u64, caught: u64| {
+            let text = format!(
+                "SigPnd:\t{pending:x}\nShdPnd:\t0\nSigBlk:\t0\nSigIgn:\t{ignored:x}\nSigCgt:\t{caught:x}\n"
+            );
+            disturbing(&Status::parse(text.as_bytes()))
+        };
+        let (child, user) = (1 << 16, 1 << 9);
+        assert_eq!(status(child, 0, 0), Some(0), "ignored by default");
+        assert_eq!(status(child, 0, child), Some(child), "caught");
+        assert_eq!(status(user, user, 0), Some(0), "ignored by the program");
+        assert_eq!(status(user, 0, 0), Some(user), "kills by default");
+        assert_eq!(disturbing(&Status::default()), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Stopping all threads of a process for a moment, and letting them go as if nothing had been.
 //!
 //! Threads are seized, never attached, and without EXITKILL: if strandline dies, the kernel lets all
-//! of them run on by itself. A signal that was on its way to a thread is delivered, and its handler
+//! of them run on by itself. A signal that was on its way to a thread is handed over at once, and its handler
 //! runs when the thread is let go; a process that was stopped by SIGSTOP stays stopped. A thread in an
 //! uninterruptible sleep cannot be stopped; it cannot run its program either before it meets the stop
 //! that waits for it, so it is left out, and said.

@@ -100,6 +100,14 @@ pub(super) fn seize(process: &Process, tid: i32) -> Result<(), NotStopped> {
     }
 }
 
+/// Out of a stop that is not ours: gives `signal` to the thread at once, for a signal that we keep is lost
+/// if we die, and asks for our own stop again, for any stop makes the kernel forget the first asking.
+fn hand_over(tid: i32, signal: i32, deadline: Instant) -> Result<(), NotStopped> {
+    ptrace::interrupt(tid)?;
+    ptrace::resume(tid, signal)?;
+    if Instant::now() < deadline { Ok(()) } else { Err(NotStopped::Late) }
+}
+
 impl<'a> Tracee<'a> {
     /// Seizes and stops thread `tid` of `process`, within `limit`. Signals that arrive meanwhile are
     /// passed on. A thread in a group stop is let go at once. Call it on a thread of its own.
@@ -116,11 +124,11 @@ impl<'a> Tracee<'a> {
                 Event::GroupStop(_) => true,
                 Event::Exited { .. } => return Err(NotStopped::Gone),
                 Event::Signal(signal) => {
-                    ptrace::resume(tid, signal)?;
+                    hand_over(tid, signal, deadline)?;
                     continue;
                 }
                 Event::Syscall | Event::Other(_) => {
-                    ptrace::resume(tid, 0)?;
+                    hand_over(tid, 0, deadline)?;
                     continue;
                 }
             };

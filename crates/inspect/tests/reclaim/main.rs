@@ -5,4 +5,6 @@ mod chaos;
 #[cfg(test)]
 mod process;
 #[cfg(test)]
+mod signals;
+#[cfg(test)]
 mod subject;

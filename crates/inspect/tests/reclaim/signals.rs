@@ -1,0 +1,82 @@
+//! Signals of the target's own while it is stopped, and while its tracer dies: none may be lost.
+//! A tracer that dies is a thread that ends without letting go, which to the kernel is the same.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use strandline_inspect::target::stop::Stopped;
+use strandline_inspect::target::tracee;
+use strandline_sys::ptrace::{self, Event};
+use strandline_sys::signal;
+
+use crate::subject::{Subject, scaled};
+
+/// SIGRTMIN, as the C library counts it.
+const SIGRTMIN: i32 = 34;
+
+fn is_pending(subject: &Subject) -> bool {
+    let fields = ["SigPnd:", "ShdPnd:"];
+    fields.iter().any(|field| subject.status_field(subject.pid(), field) != "0000000000000000")
+}
+
+/// Waits until no signal waits for the subject, and returns how many it counted.
+fn counted(subject: Subject) -> u64 {
+    let pid = subject.pid();
+    let limit = Instant::now() + Duration::from_secs(10);
+    while ["SigPnd:", "ShdPnd:"]
+        .iter()
+        .any(|pending| subject.status_field(pid, pending) != "0000000000000000")
+    {
+        assert!(Instant::now() < limit, "a signal is not taken");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    subject.settle(pid);
+    let (output, _) = subject.finish();
+    output.trim().parse().unwrap()
+}
+
+#[test]
+fn a_signal_that_was_seen_and_not_handed_over_outlives_the_tracer() {
+    let subject = Subject::start("reclaim_target", &["count"]);
+    let pid = subject.pid();
+    for _ in 0..50 {
+        let event = tracee::on_own_thread(|| {
+            ptrace::seize(pid, 0).unwrap();
+            signal::send(pid, SIGRTMIN).unwrap();
+            ptrace::wait(pid, true).unwrap()
+        });
+        assert_eq!(event, Some(Some(Event::Signal(SIGRTMIN))));
+        subject.assert_untouched();
+    }
+    assert_eq!(counted(subject), 50);
+}
+
+#[test]
+fn no_signal_is_lost_to_a_tracer_that_dies_with_all_threads_stopped() {
+    let subject = Subject::start("reclaim_target", &["count"]);
+    let (pid, process) = (subject.pid(), subject.process());
+    let (done, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                // A full queue would swallow signals without a word: never many at once.
+                for _ in 0..100 {
+                    signal::send(pid, SIGRTMIN).unwrap();
+                }
+                sent.fetch_add(100, Ordering::Relaxed);
+                while !done.load(Ordering::Relaxed) && is_pending(&subject) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        for _ in 0..scaled(300, 3000) {
+            // Forgotten, it lets nothing go: the end of the thread does.
+            let stopped = tracee::on_own_thread(|| Stopped::stop(&process).map(std::mem::forget));
+            stopped.unwrap().unwrap();
+            subject.assert_untouched();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(sent.load(Ordering::Relaxed) > 300);
+    assert_eq!(counted(subject), sent.load(Ordering::Relaxed));
+}
