@@ -21,6 +21,7 @@ use crate::map::AddressSpace;
 use crate::memory::Memory;
 use crate::pages::{self, page_of, page_up};
 use crate::procfs::Process;
+use crate::smaps::{Smaps, SmapsEntry};
 use crate::target::admission;
 use crate::target::live::Live;
 use crate::target::quiet;
@@ -187,7 +188,7 @@ fn directly(
 ) -> Result<Applied, Refusal> {
     let code = code(process.pid(), space)?;
     let todo = pieces(&request.ranges).peekable();
-    let mut work = Work { process, code, pagemap, applied: Applied::default(), todo };
+    let mut work = Work { process, code, pagemap, applied: Applied::default(), plain: Vec::new(), todo };
     while work.todo.peek().is_some() {
         match work.one_stretch(request.wait) {
             Ok(()) => std::thread::sleep(REST),
@@ -204,6 +205,8 @@ struct Work<'a, I: Iterator<Item = Range<u64>>> {
     code: Code,
     pagemap: &'a File,
     applied: Applied,
+    /// The mappings in which pages may be given back in this stretch, in address order.
+    plain: Vec<(u64, u64)>,
     todo: std::iter::Peekable<I>,
 }
 
@@ -243,6 +246,8 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         if !stopped.asleep().is_empty() {
             return Ok(Some("a thread is in an uninterruptible sleep"));
         }
+        // Between two stretches the program may have mapped, locked or registered something else here.
+        self.plain = plain_memory(self.process)?;
         let Some(runner) = stopped.take_out(|tracee| is_fit(tracee, space)) else {
             return Ok(Some("no thread has room for a call on its own stack"));
         };
@@ -255,7 +260,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         };
         let refused = |e| malloc_trim::refusal(self.process, tid, e);
         let mut injected = inject::begin(runner, &first).map_err(refused)?;
-        if let Err(error) = self.calls(&mut injected, since + STOP_LIMIT) {
+        if let Err(error) = self.calls(&mut injected, Instant::now() + STOP_LIMIT) {
             return Err(malloc_trim::leave(self.process, tid, injected, error));
         }
         self.applied.call_seconds += injected.began.elapsed().as_secs_f64();
@@ -283,7 +288,8 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
             // Counted piece by piece: between two stretches the program may touch pages again.
             let resident = pages::read_ranges(self.pagemap, std::slice::from_ref(&piece));
             self.applied.resident_before_bytes += resident.map_err(CallError::Lost)?;
-            for run in zero_runs(self.pagemap, &memory, piece).map_err(CallError::Lost)? {
+            let runs = zero_runs(self.pagemap, &memory, piece).map_err(CallError::Lost)?;
+            for run in runs.iter().flat_map(|run| clipped(run, &self.plain)) {
                 if !is_at_entry {
                     // Back to the instruction, again with the harmless number.
                     let mut again = entry;
@@ -309,6 +315,40 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         }
         injected.run_to_return(limit)
     }
+}
+
+/// The mappings of the stopped process whose zero pages read as zeros after they were given back, and
+/// that nobody else may write to: private, anonymous, writable, neither locked nor watched by a
+/// userfaultfd. Refused where pages are pinned for a device or another process shares the memory.
+fn plain_memory(process: &Process) -> Result<Vec<(u64, u64)>, Refusal> {
+    let pid = process.pid();
+    if process.status()?.pinned_bytes.is_some_and(|pinned| pinned > 0) {
+        return Err(keep(pid, "has pages pinned in memory (VmPin)".to_owned()));
+    }
+    if let Some(other) = other_user_of_memory(pid) {
+        return Err(keep(pid, format!("shares its memory with process {other}, which runs on")));
+    }
+    let smaps =
+        Smaps::read(process.open_file("smaps")?).map_err(|e| Refusal::from_io(process, "smaps", e))?;
+    let is_plain = |space: &&SmapsEntry| {
+        let watched =
+            [b"lo", b"ht", b"io", b"pf", b"um", b"uw", b"ui"].iter().any(|flag| space.flags.has(flag));
+        space.mapping.is_private_anonymous() && space.mapping.permissions.write && !watched
+    };
+    Ok(smaps.entries.iter().filter(is_plain).map(|space| (space.mapping.start, space.mapping.end)).collect())
+}
+
+/// A process, not a thread of this one, that runs in the same memory (clone with CLONE_VM).
+fn other_user_of_memory(pid: i32) -> Option<i32> {
+    let entries = std::fs::read_dir("/proc").ok()?;
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|&other| other != pid).find(|&other| sys::same_memory(pid, other).unwrap_or(false))
+}
+
+/// The parts of `run` that lie in `plain` (sorted).
+fn clipped(run: &Range<u64>, plain: &[(u64, u64)]) -> Vec<Range<u64>> {
+    let overlapping = crate::alloc::overlapping(plain, run.start, run.end).iter();
+    overlapping.map(|&(start, end)| start.max(run.start)..end.min(run.end)).collect()
 }
 
 /// Whether the stopped thread can run a system call for us. All others are stopped, and a system call
