@@ -206,7 +206,7 @@ pub struct MappedChunks {
 
 impl MappedChunks {
     /// Adds what one glibc counts, and what its walk has met already.
-    pub fn expect(&mut self, parameters: Option<&Parameters>, walked: &[Walked]) {
+    pub fn add(&mut self, parameters: Option<&Parameters>, walked: &[Walked]) {
         let Some(parameters) = parameters else { return };
         self.count = self.count.saturating_add(parameters.n_mmaps);
         self.bytes = self.bytes.saturating_add(parameters.mmapped_mem);

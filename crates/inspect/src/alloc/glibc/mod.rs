@@ -85,7 +85,7 @@ fn read_one(
     let heap = Heap { context, arenas: &arenas, owned: &owned, pages: &pages };
     let walked = heap.walk(parameters.as_ref(), &mut reading)?;
     take_walked(context, &mut reading, &owned, &walked, &pages);
-    mapped_chunks.expect(parameters.as_ref(), &walked);
+    mapped_chunks.add(parameters.as_ref(), &walked);
     let by_arena = by_arena(&arenas, &owned, &walked);
     check_sums(&arenas, &by_arena, &mut reading);
     reading.allocator = facts(object, &arenas, &by_arena, parameters.as_ref());
