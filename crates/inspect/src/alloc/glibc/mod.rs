@@ -208,7 +208,7 @@ impl Heap<'_> {
         let list = |(owned, pages): (&Owned, _)| (pages, Lists::new(owned.region.start, owned.region.end));
         let mut ranges = Ranges { parts: self.owned.iter().zip(self.pages).map(list).collect() };
         let large = parameters.is_some_and(|p| p.layout.large_tcache);
-        let caches = tcache::find(memory, &ranges, self.context.fs_bases, large);
+        let caches = tcache::find(self.context, &ranges, large);
         let fastbins = self.arenas.iter().flat_map(|arena| &arena.fastbins).filter(|&&head| head != 0);
         let all: Vec<_> =
             caches.lists.iter().copied().chain(fastbins.map(|&head| List::fastbin(head))).collect();

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::lists::{List, Ranges};
+use crate::alloc::Context;
 use crate::layout::glibc as layout;
 use crate::memory::{Memory, half_word_at, word_at};
 
@@ -28,15 +29,22 @@ struct Candidate {
     lists: Vec<List>,
 }
 
-/// Finds the caches of the threads whose FS bases are given.
-pub fn find(memory: &dyn Memory, ranges: &Ranges<'_>, fs_bases: &[u64], large: bool) -> Caches {
+/// Finds the caches of the context's threads.
+pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, large: bool) -> Caches {
+    let memory = context.memory;
     let shape = if large { layout::LARGE_THREAD_CACHE } else { layout::THREAD_CACHE };
     let mut by_distance: BTreeMap<u64, Vec<Candidate>> = BTreeMap::new();
     let mut bytes = vec![0; TLS_BYTES as usize];
-    for (thread, &fs_base) in fs_bases.iter().enumerate() {
+    for (thread, &fs_base) in context.fs_bases.iter().enumerate() {
         let Some(start) = fs_base.checked_sub(TLS_BYTES) else { continue };
-        let skipped = readable_tail(memory, start, &mut bytes);
-        for offset in (skipped..bytes.len()).step_by(8) {
+        // What lies below the thread's own memory may be a file's: reading it would bring its pages in.
+        bytes.fill(0);
+        for (from, to) in (context.resident)(start, fs_base) {
+            if let Some(part) = bytes.get_mut((from - start) as usize..(to - start) as usize) {
+                memory.read_some(from, part);
+            }
+        }
+        for offset in (0..bytes.len()).step_by(8) {
             let Some(pointer) = word_at(&bytes, offset) else { continue };
             let Some(lists) = structure_at(memory, ranges, pointer, &shape) else { continue };
             let candidate = Candidate { thread, address: pointer, lists };
@@ -60,16 +68,6 @@ pub fn find(memory: &dyn Memory, ranges: &Ranges<'_>, fs_bases: &[u64], large: b
         caches.lists.extend(candidate.lists);
     }
     caches
-}
-
-/// Fills `bytes` from `start`, where the first page may not be readable; returns where it begins.
-fn readable_tail(memory: &dyn Memory, start: u64, bytes: &mut [u8]) -> usize {
-    if memory.read(start, bytes).is_ok() {
-        return 0;
-    }
-    let skipped = (start.next_multiple_of(4096) - start) as usize;
-    let Some(tail) = bytes.get_mut(skipped..) else { return bytes.len() };
-    if memory.read(start + skipped as u64, tail).is_ok() { skipped } else { bytes.len() }
 }
 
 /// The lists of the cache at `pointer`, if it is one.
