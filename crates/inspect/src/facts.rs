@@ -62,12 +62,12 @@ pub struct Target {
     pub threads: u64,
 }
 
-/// The kernel's own figures, taken over the same frozen state as the rows.
+/// The kernel's own figures, taken over the same frozen state as the rows where nothing else is said.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Kernel {
     /// What the page tables hold: the Rss of smaps_rollup. The rows add up to it.
     pub rss_bytes: u64,
-    /// Proportional set size: shared pages divided by their sharers.
+    /// Proportional set size: shared pages divided by their sharers. Read right after the stop.
     pub pss_bytes: Option<u64>,
     /// Resident anonymous bytes.
     pub anonymous_bytes: u64,
