@@ -1,7 +1,7 @@
 //! Starting a command so that nothing but what was asked for differs from how its user would start it.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,8 +49,8 @@ pub struct Setup {
     pub limits: Vec<(Resource, u64, u64)>,
     /// An open `cgroup.procs` of the control group to join.
     pub join: Option<OwnedFd>,
-    /// A descriptor to inherit, and the number under which.
-    pub inherit: Option<(OwnedFd, i32)>,
+    /// A descriptor to inherit under the number it has.
+    pub inherit: Option<OwnedFd>,
     /// The blocked signals to start with, bit n-1 for signal n.
     pub signal_mask: u64,
 }
@@ -69,8 +69,9 @@ pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
             // SAFETY: writes one byte from a static; "0" is the writer itself (cgroups(7)).
             crate::check(unsafe { libc::write(group.as_raw_fd(), c"0".as_ptr().cast(), 1) } as libc::c_long)?;
         }
-        if let Some((descriptor, number)) = &setup.inherit {
-            inherit(descriptor.as_raw_fd(), *number)?;
+        if let Some(descriptor) = &setup.inherit {
+            // SAFETY: fcntl reads its integer arguments only.
+            crate::check(unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, 0) }.into())?;
         }
         if pipe_was_ignored {
             // SAFETY: SIG_IGN is a valid disposition of SIGPIPE.
@@ -82,17 +83,6 @@ pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
     // async-signal-safe system calls only, and neither allocates nor takes a lock.
     unsafe { command.pre_exec(prepare) };
     command.spawn()
-}
-
-/// Makes `number` mean `descriptor`, to be kept over exec.
-fn inherit(descriptor: i32, number: i32) -> io::Result<()> {
-    if descriptor == number {
-        // SAFETY: fcntl reads its integer arguments only.
-        return crate::check(unsafe { libc::fcntl(descriptor, libc::F_SETFD, 0) }.into()).map(drop);
-    }
-    // SAFETY: dup2 reads its integer arguments only; `number` is free in this process (see `spawn`'s caller)
-    // or, at worst, another descriptor of the child alone.
-    crate::check(unsafe { libc::dup2(descriptor, number) }.into()).map(drop)
 }
 
 /// Blocks `signals` (bit n-1 for signal n) in this thread, in place of what it blocked; returns that.
@@ -166,4 +156,23 @@ pub fn ticks_per_second() -> u64 {
     // SAFETY: sysconf only reads its integer argument.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     u64::try_from(ticks).ok().filter(|&ticks| ticks > 0).unwrap_or(100)
+}
+
+/// `descriptor` at the first of `numbers` that is free, or at the next free one above; kept from programs
+/// until [`Setup::inherit`] hands it on.
+pub fn at_one_of(descriptor: OwnedFd, numbers: &[i32]) -> io::Result<OwnedFd> {
+    let at = |number: i32| {
+        // SAFETY: fcntl reads its integer arguments only.
+        let got = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number) };
+        let got = crate::check(got.into())? as i32;
+        // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
+        io::Result::Ok(unsafe { OwnedFd::from_raw_fd(got) })
+    };
+    for &number in numbers {
+        let moved = at(number)?;
+        if moved.as_raw_fd() == number {
+            return Ok(moved);
+        }
+    }
+    at(10)
 }
