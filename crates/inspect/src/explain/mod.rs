@@ -1,16 +1,19 @@
 //! Looks at one process: stops it, reads it, lets it go, and returns the ledger.
 //!
 //! Everything that has to be of one state is read while the process is stopped ([`freeze`]); everything
-//! else is done before or after. The rows are checked against the kernel's own sum at every run.
+//! else is done before or after. The rows are checked against the kernel's own sum at every run. A process
+//! that ends can be looked at too, while it still has its memory ([`at_exit`]).
 
 mod describe;
+mod ending;
 mod files;
 mod freeze;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use self::freeze::Frozen;
+pub use self::ending::{Ending, at_exit};
+use self::freeze::{Frozen, Hold};
 use crate::alloc::Reading;
 use crate::error::{Error, Result};
 use crate::facts::Explanation;
@@ -43,6 +46,12 @@ impl Default for Options<'_> {
     }
 }
 
+impl Options<'_> {
+    fn reading_threads(&self) -> usize {
+        self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+    }
+}
+
 /// A process's ledger, and what the remedies need to be applied.
 pub struct Look {
     /// What is said of it.
@@ -66,23 +75,28 @@ pub fn explain(pid: i32, options: &Options<'_>) -> Result<Explanation> {
 pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
     let start = Instant::now();
     let process = admission::admit(pid)?;
-    let processors = || std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = options.threads.unwrap_or_else(processors);
+    let threads = options.reading_threads();
     // A thread of its own is the tracer: with its end the kernel lets go of everything, of threads too
     // that were in an uninterruptible sleep and could not be stopped and let go in order.
-    let frozen = on_own_thread(|| freeze::freeze(&process, threads, options));
+    let frozen = on_own_thread(|| freeze::freeze(&process, &Hold::Stop, threads, options));
     let no_thread = || std::io::Error::other("no thread could be started for it");
-    let mut frozen =
+    let frozen =
         frozen.ok_or_else(|| Error::Io { pid, what: "stopping".to_owned(), source: no_thread() })??;
+    account(&process, frozen, start, options)
+}
+
+/// Makes the ledger of what was read, and puts it into words.
+fn account(process: &Process, mut frozen: Frozen, start: Instant, options: &Options<'_>) -> Result<Look> {
+    let (pid, threads) = (process.pid(), options.reading_threads());
     let mut zero_runs =
         if options.fold_zero_pages { find_zeros(&mut frozen, threads, options)? } else { Vec::new() };
-    let shared = mounts_of(&process);
+    let shared = mounts_of(process);
     let ledger = assemble::assemble(&Inputs {
         spaces: &frozen.spaces,
         residency: &frozen.residency,
         readings: &frozen.readings,
         stacks: &frozen.stacks,
-        bss: &files::bss(&process, &frozen.spaces),
+        bss: &files::bss(process, &frozen.spaces),
         zero_runs: &zero_runs,
         is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared),
     })?;
@@ -93,7 +107,7 @@ pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
     }
     zero_runs.extend(frozen.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
     zero_runs.sort_unstable();
-    let explanation = describe::describe(&process, &mut frozen, ledger, start);
+    let explanation = describe::describe(process, &mut frozen, ledger, start);
     Ok(Look { explanation, readings: frozen.readings, zero_runs })
 }
 

@@ -19,21 +19,15 @@ use crate::procfs::Process;
 /// `PTRACE_O_TRACEEXIT`, and the event it reports.
 const TRACE_EXIT: i32 = 0x40;
 const EVENT_EXIT: i32 = 6;
-/// How long threads of a process that ends may take to be gone.
-const OTHERS_LINGER: Duration = Duration::from_millis(50);
 /// How long a process may take to be let go: it has to pass through a stop.
 const LETTING_GO: Duration = Duration::from_millis(500);
 
 /// What a watch saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// The process stands at its end; its memory is still there.
-    Ending {
-        /// Its other threads that had not gone yet.
-        others: usize,
-    },
-    /// Its main thread ends and others run on: it cannot be watched any more.
-    LeaderOnly,
+    /// Its main thread stands at its end, and unless other threads run on so does the process; its memory is
+    /// still there.
+    Ending,
     /// It is gone.
     Gone,
     /// Nothing: a signal handler ran in the watching thread.
@@ -76,7 +70,10 @@ impl ExitWatch {
         let result = ptrace::sleep_until_news(tid).and_then(|()| ptrace::wait(tid, false));
         let step = match result {
             Ok(None) => return Ok(Seen::Woken),
-            Ok(Some(Event::Other(EVENT_EXIT))) => return Ok(self.at_end()),
+            Ok(Some(Event::Other(EVENT_EXIT))) => {
+                self.is_ending = true;
+                return Ok(Seen::Ending);
+            }
             Ok(Some(Event::Exited { .. })) => Ok(self.gone()),
             Ok(Some(Event::Signal(signal))) => ptrace::resume(tid, signal).map(|()| Seen::Woken),
             // It stays stopped as its user wants, and tells when it is continued.
@@ -102,38 +99,6 @@ impl ExitWatch {
     fn gone(&mut self) -> Seen {
         self.is_over = true;
         Seen::Gone
-    }
-
-    /// Whether the whole process ends, or only its main thread.
-    fn at_end(&mut self) -> Seen {
-        self.is_ending = true;
-        let pid = self.process.pid();
-        let deadline = Instant::now() + OTHERS_LINGER;
-        loop {
-            let others: Vec<i32> =
-                self.process.tasks().unwrap_or_default().into_iter().filter(|&tid| tid != pid).collect();
-            let lives = |tid: &i32| {
-                self.process.task_stat(*tid).is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')))
-            };
-            if others.is_empty() {
-                return Seen::Ending { others: 0 };
-            }
-            if Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(1));
-                continue;
-            }
-            // A thread that ends too, but slowly, has SIGKILL pending.
-            let kill = 1 << 8;
-            let is_killed = |tid: &i32| {
-                self.process
-                    .task_status(*tid)
-                    .is_ok_and(|s| s.pending.is_some_and(|pending| pending & kill != 0))
-            };
-            if others.iter().filter(|tid| lives(tid)).all(is_killed) {
-                return Seen::Ending { others: others.len() };
-            }
-            return Seen::LeaderOnly;
-        }
     }
 
     /// The process.
@@ -209,7 +174,7 @@ mod tests {
         for (script, status) in [("read x; exit 3", "exit status: 3"), ("read x; kill -9 $$", "signal: 9")] {
             let (mut child, mut watch) = watch(script);
             drop(child.stdin.take());
-            assert_eq!(until_news(&mut watch), Seen::Ending { others: 0 });
+            assert_eq!(until_news(&mut watch), Seen::Ending);
             assert!(watch.process().status().unwrap().rss_bytes.is_some_and(|rss| rss > 0));
             assert!(watch.registers().is_ok());
             assert!(watch.let_go());
@@ -227,7 +192,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         strandline_sys::signal::send(pid, 18).unwrap();
-        assert_eq!(until_news(&mut watch), Seen::Ending { others: 0 });
+        assert_eq!(until_news(&mut watch), Seen::Ending);
         drop(watch);
         assert_eq!(child.wait().unwrap().code(), Some(5));
     }
@@ -238,7 +203,7 @@ mod tests {
         assert!(first.let_go());
         let mut second = ExitWatch::begin(child.id() as i32).unwrap();
         drop(child.stdin.take());
-        assert_eq!(until_news(&mut second), Seen::Ending { others: 0 });
+        assert_eq!(until_news(&mut second), Seen::Ending);
         drop(second);
         assert_eq!(child.wait().unwrap().code(), Some(4));
     }
