@@ -172,10 +172,11 @@ impl Gauge {
 /// The numbers of a line, in order; a negative one (field 8 of `stat`, -1) counts as 0.
 fn numbers(text: &[u8]) -> impl Iterator<Item = u64> + '_ {
     text.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty()).map(|word| {
-        word.iter().try_fold(0u64, |value, &byte| {
-            byte.is_ascii_digit().then(|| value.wrapping_mul(10).wrapping_add(u64::from(byte - b'0')))
-        })
-        .unwrap_or(0)
+        word.iter()
+            .try_fold(0u64, |value, &byte| {
+                byte.is_ascii_digit().then(|| value.wrapping_mul(10).wrapping_add(u64::from(byte - b'0')))
+            })
+            .unwrap_or(0)
     })
 }
 

@@ -12,8 +12,8 @@ use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixCredentials, recvmsg, setsockopt, socketpair,
-    sockopt,
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixCredentials, recvmsg, setsockopt,
+    socketpair, sockopt,
 };
 use strandline_inspect::procfs::printable;
 

@@ -91,7 +91,9 @@ impl Plan {
 fn every(text: &str) -> Result<Duration, String> {
     let every = duration(text)?;
     if every < SHORTEST_EVERY {
-        return Err(format!("every={text} is too often: a ledger stops the process; use every=100ms or more"));
+        return Err(format!(
+            "every={text} is too often: a ledger stops the process; use every=100ms or more"
+        ));
     }
     Ok(every)
 }
@@ -127,8 +129,13 @@ mod tests {
     #[test]
     fn the_interfaces_example_is_read_and_written() {
         let plan = Plan::parse("marks,peak,exit,every=10s").unwrap();
-        let all =
-            Plan { marks: Marks::All, peak: true, exit: true, every: Some(Duration::from_secs(10)), ends: false };
+        let all = Plan {
+            marks: Marks::All,
+            peak: true,
+            exit: true,
+            every: Some(Duration::from_secs(10)),
+            ends: false,
+        };
         assert_eq!(plan, all);
         assert_eq!(plan.text(), "marks,peak,exit,every=10s");
         assert_eq!(Plan::parse("none"), Ok(Plan::default()));

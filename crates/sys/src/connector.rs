@@ -66,8 +66,8 @@ impl Connector {
     /// Starts to listen.
     ///
     /// Fails with EPERM without CAP_NET_ADMIN, with EPROTONOSUPPORT on a kernel without the connector.
-    /// In a pid or user namespace that is not the first the kernel may let it listen and tell it nothing: see
-    /// [`Connector::next`].
+    /// In a pid namespace that is not the first the kernel may let it listen and tell it nothing: that is an
+    /// error of kind `Unsupported`.
     pub fn open() -> io::Result<Self> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: socket reads its integer arguments only.
@@ -92,6 +92,12 @@ impl Connector {
         }
         let connector = Self { socket };
         connector.listen()?;
+        if !connector.hears()? {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the kernel tells this namespace nothing",
+            ));
+        }
         Ok(connector)
     }
 
@@ -114,10 +120,28 @@ impl Connector {
         crate::check(sent as libc::c_long).map(drop)
     }
 
+    /// Whether anything is heard of a thread that is started now.
+    fn hears(&self) -> io::Result<bool> {
+        let started = std::thread::Builder::new().spawn(|| {})?;
+        // The kernel tells before the new thread runs.
+        drop(started.join());
+        Ok(self.receive()?.is_some())
+    }
+
     /// The next event, without waiting; `None` where there is none.
     ///
     /// Fails with ENOBUFS where events were lost because nobody looked in time.
     pub fn next(&self) -> io::Result<Option<Event>> {
+        while let Some(event) = self.receive()? {
+            if event.is_some() {
+                return Ok(event);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next message: of an event that is followed, or of another.
+    fn receive(&self) -> io::Result<Option<Option<Event>>> {
         let mut message = [0u8; 256];
         loop {
             let mut from = address(0);
@@ -134,13 +158,11 @@ impl Connector {
                 )
             };
             match crate::check(got as libc::c_long) {
-                Ok(got) => {
-                    // Port 0 is the kernel; anybody else's word does not count.
-                    let heard = message.get(..got as usize).filter(|_| from.nl_pid == 0).and_then(decode);
-                    if heard.is_some() {
-                        return Ok(heard);
-                    }
+                // Port 0 is the kernel; anybody else's word does not count.
+                Ok(got) if from.nl_pid == 0 => {
+                    return Ok(Some(message.get(..got as usize).and_then(decode)));
                 }
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -209,9 +231,6 @@ mod tests {
         let mut heard = Vec::new();
         while let Ok(Some(event)) = connector.next() {
             heard.push(event);
-        }
-        if heard.is_empty() {
-            return; // A namespace that is told nothing.
         }
         // The fork's parent is the process, whichever thread of it forked.
         assert!(heard.contains(&Event::Fork { parent: own, child: pid }), "{heard:?}");

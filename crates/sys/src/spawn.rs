@@ -1,7 +1,8 @@
 //! Starting a command so that nothing but what was asked for differs from how its user would start it.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,6 +52,8 @@ pub struct Setup {
     pub join: Option<OwnedFd>,
     /// A descriptor to inherit under the number it has.
     pub inherit: Option<OwnedFd>,
+    /// Where to knock before the command starts: see [`Gate`].
+    pub gate: Option<UnixStream>,
     /// The blocked signals to start with, bit n-1 for signal n.
     pub signal_mask: u64,
 }
@@ -73,6 +76,9 @@ pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
             // SAFETY: fcntl reads its integer arguments only.
             crate::check(unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, 0) }.into())?;
         }
+        if let Some(gate) = &setup.gate {
+            Gate::knock(gate.as_raw_fd());
+        }
         if pipe_was_ignored {
             // SAFETY: SIG_IGN is a valid disposition of SIGPIPE.
             unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -83,6 +89,39 @@ pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
     // async-signal-safe system calls only, and neither allocates nor takes a lock.
     unsafe { command.pre_exec(prepare) };
     command.spawn()
+}
+
+/// A place where a new process waits before it starts its program, so that somebody can get hold of it first:
+/// two ends of a stream socket.
+#[derive(Debug)]
+pub struct Gate;
+
+impl Gate {
+    /// In the new process: tells its id and waits. Goes on too where the other end is gone.
+    fn knock(gate: i32) {
+        // SAFETY: getpid has no arguments and cannot fail.
+        let id = unsafe { libc::getpid() }.to_ne_bytes();
+        let mut answer = [0u8; 1];
+        // SAFETY: `id` and `answer` are live, of the sizes given; where a call fails the program just starts.
+        unsafe {
+            if libc::send(gate, id.as_ptr().cast(), id.len(), libc::MSG_NOSIGNAL) == id.len() as isize {
+                libc::recv(gate, answer.as_mut_ptr().cast(), 1, 0);
+            }
+        }
+    }
+
+    /// Waits for the process; `None` where it ended before.
+    pub fn knocked(mut gate: &UnixStream) -> Option<i32> {
+        let mut id = [0; 4];
+        gate.read_exact(&mut id).ok()?;
+        Some(i32::from_ne_bytes(id))
+    }
+
+    /// Lets it through.
+    pub fn open(mut gate: &UnixStream) {
+        // A process that is gone needs no letting through.
+        drop(gate.write_all(&[1]));
+    }
 }
 
 /// Blocks `signals` (bit n-1 for signal n) in this thread, in place of what it blocked; returns that.
@@ -175,4 +214,20 @@ pub fn at_one_of(descriptor: OwnedFd, numbers: &[i32]) -> io::Result<OwnedFd> {
         }
     }
     at(10)
+}
+
+/// The socket that this process inherited under `number`; `None` where that is no socket. A copy: the
+/// descriptor itself stays as it is.
+pub fn inherited_socket(number: i32) -> Option<UnixStream> {
+    // SAFETY: an all-zero stat is a valid value of that plain C struct.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is live and writable; a number that means nothing is an error.
+    let known = unsafe { libc::fstat(number, &raw mut stat) };
+    if known != 0 || stat.st_mode & libc::S_IFMT != libc::S_IFSOCK {
+        return None;
+    }
+    // SAFETY: fcntl reads its integer arguments only.
+    let copy = crate::check(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) }.into()).ok()?;
+    // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
+    Some(unsafe { UnixStream::from_raw_fd(copy as i32) })
 }

@@ -1,6 +1,7 @@
 //! A recording as reports need it: every process's series thinned to a few thousand points, marks, ledgers,
 //! how it ended. Read in one pass, in bounded memory, however long the recording is.
 
+pub mod export;
 mod series;
 
 use std::collections::BTreeMap;
@@ -164,6 +165,13 @@ impl Timeline {
         let marked = self.marks.last().map_or(0, |mark| mark.at_us);
         let ended = self.end.as_ref().map_or(0, |end| end.at_us);
         sampled.max(marked).max(ended).max(self.beat.at_us)
+    }
+
+    /// How large RSS was at this ledger beside the most that the process ever had: 1 at its true peak.
+    pub fn share_of_peak(&self, ledger: &Ledger) -> Option<f64> {
+        let process = self.processes.get(usize::try_from(ledger.process).ok()?)?;
+        let peak = process.high_water_kib().filter(|&kib| kib > 0)?.saturating_mul(1024);
+        Some(ledger.explain.kernel.rss_bytes as f64 / peak as f64)
     }
 
     /// Instants that were sampled, and that were missed.
