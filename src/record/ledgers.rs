@@ -105,7 +105,7 @@ impl Shared {
     fn tell(&self, made: Made) {
         // The recorder that does not listen any more has ended.
         drop(self.made.send(made));
-        drop(self.wake.write(1));
+        let _ = self.wake.write(1);
     }
 }
 
@@ -171,7 +171,7 @@ impl Ledgers {
 
     /// What was made since the last look.
     pub fn take(&mut self) -> Vec<Made> {
-        drop(self.wake.read());
+        let _ = self.wake.read();
         let made: Vec<Made> = self.made.try_iter().collect();
         let of_requests = |made: &&Made| match made {
             Made::Ledger(ledger) => ledger.moment != Moment::Exit,
@@ -270,7 +270,7 @@ impl Watch {
             let (shared, shall_end) = (shared.clone(), Arc::clone(&shall_end));
             move || match ExitWatch::begin(pid) {
                 Ok(watch) => {
-                    drop(begun.send(strandline_sys::signal::own_thread()));
+                    let _ = begun.send(strandline_sys::signal::own_thread());
                     watch_until_the_end(watch, request, &shall_end, &shared)
                 }
                 Err(Error::Ended { .. } | Error::NoSuchProcess { .. }) => None,

@@ -19,12 +19,15 @@ pub struct Limits {
     pub memory: Option<u64>,
 }
 
+/// Limits to set, each with its soft and hard value.
+pub type Settings = Vec<(Resource, u64, u64)>;
+
 impl Limits {
     /// What a new process has to set, and how the recording names it.
     ///
     /// # Errors
     /// One line where a limit is above the one this user has.
-    pub fn resources(&self) -> Result<(Vec<(Resource, u64, u64)>, Vec<Limit>), String> {
+    pub fn resources(&self) -> Result<(Settings, Vec<Limit>), String> {
         let (mut set, mut named) = (Vec::new(), Vec::new());
         for (asked, resource, kind, by) in [
             (self.address_space, Resource::AddressSpace, "address_space", "RLIMIT_AS"),

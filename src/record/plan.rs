@@ -81,11 +81,6 @@ impl Plan {
         words.extend(self.every.map(|every| format!("every={}s", every.as_secs_f64())));
         if words.is_empty() { "none".to_owned() } else { words.join(",") }
     }
-
-    /// Whether any ledger may be taken.
-    pub fn any(&self) -> bool {
-        *self != Self::default()
-    }
 }
 
 fn every(text: &str) -> Result<Duration, String> {

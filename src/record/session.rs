@@ -525,7 +525,7 @@ impl<'a> Session<'a> {
         let until = self.clock.now_us() + LAST_LEDGERS.as_micros() as u64;
         while self.ledgers.under_way() > 0 && self.clock.now_us() < until {
             let mut waiting = [PollFd::new(self.ledgers.descriptor().as_fd(), PollFlags::POLLIN)];
-            drop(ppoll(&mut waiting, Some(TimeSpec::from_duration(HEAR_EVERY)), None));
+            let _ = ppoll(&mut waiting, Some(TimeSpec::from_duration(HEAR_EVERY)), None);
             self.news();
         }
         self.news();
