@@ -78,7 +78,12 @@ fn read_one(
         .map(|o| {
             // Whole pages, also where a region starts within one: they are looked at for zeros.
             let (start, end) = (page_of(o.region.start), page_up(o.region.end));
-            RangePages::new(start, end, (context.resident)(start, end))
+            let pages = RangePages::new(start, end, (context.resident)(start, end));
+            let Some(cell_bytes) = context.cell_bytes else { return pages };
+            let mappings = context.space.mappings();
+            let first = mappings.partition_point(|mapping| mapping.start < start);
+            let starts = mappings[first..].iter().map(|mapping| mapping.start);
+            pages.with_cells(cell_bytes, starts.take_while(|&at| at < end).collect())
         })
         .collect();
     let mut reading = Reading::default();
