@@ -97,6 +97,9 @@ pub struct CellSums {
     pub held: Held,
 }
 
+/// Blocks of a large heap hold so many cells or fewer, and there are thousands of them.
+const FEW_CELLS: usize = 4;
+
 /// What becomes of whole pages.
 #[derive(Clone, Copy)]
 enum Whole {
@@ -156,6 +159,9 @@ impl Sums {
         let index = self.cells.partition_point(|cell| cell.end <= address);
         if self.cells.get(index).is_none_or(|cell| address < cell.start) {
             let (start, end) = bounds();
+            if self.cells.len() < FEW_CELLS {
+                self.cells.reserve_exact(1);
+            }
             self.cells.insert(index, CellSums { start, end, held: Held::default() });
         }
         index
@@ -426,7 +432,6 @@ impl<'a> Fold<'a> {
             tail = self.current.take();
         }
         self.leave_page();
-        self.sums.cells.shrink_to_fit();
         let block = Block {
             start: self.start,
             end,
@@ -493,7 +498,12 @@ mod tests {
     #[test]
     fn cells_hold_what_the_range_holds() {
         let runs = [(0x1_0000, 0x8_0000), (0x9_0000, 0x40_0000)];
-        let plain = |runs| RangePages::new(0x1_0000, 0x40_0000, runs);
+        let plain = |runs: [(u64, u64); 2]| {
+            let pages = RangePages::new(0x1_0000, 0x40_0000, runs);
+            pages.set_zero(0x2_0000);
+            pages.set_zero(0xa_3000);
+            pages
+        };
         let off = fold(&plain(runs), 7);
         assert!(off.cells.is_empty());
         for cell_bytes in [0x1000, 0x4000, 0x10_0000, 1 << 63] {

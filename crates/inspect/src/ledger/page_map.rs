@@ -19,13 +19,13 @@ use crate::smaps::SmapsEntry;
 const MOST_CELLS: u64 = 8192;
 /// The most mappings listed, and about how much text they may be.
 const MOST_MAPPINGS: usize = 1000;
-const MOST_MAPPING_TEXT_BYTES: usize = 80 << 10;
-/// About how much text the cells may be.
-const MOST_CELL_TEXT_BYTES: usize = 110 << 10;
+const MOST_MAPPING_TEXT_BYTES: usize = 80_000;
+/// About how much text mappings and cells may be together.
+const MOST_TEXT_BYTES: usize = 190_000;
 /// In the largest cells a process of x86-64 (47 bits of addresses, 56 with five levels) has few.
 const LARGEST_SHIFT: u32 = 56;
 /// A mapping's text in JSON, its name and cells left out.
-const MAPPING_TEXT_BYTES: usize = 110;
+const MAPPING_TEXT_BYTES: usize = 115;
 /// Names are paths of up to 4 KiB: this much of their end is kept.
 const MOST_NAME_CHARS: usize = 120;
 
@@ -34,6 +34,8 @@ const MOST_NAME_CHARS: usize = 120;
 pub struct Plan {
     cell_bytes: u64,
     listed: Vec<bool>,
+    /// About how much text the cells may be.
+    cell_text_bytes: usize,
 }
 
 impl Plan {
@@ -45,10 +47,11 @@ impl Plan {
         let mut listed = vec![false; spaces.len()];
         let mut text_bytes = 0;
         for index in by_size.into_iter().take(MOST_MAPPINGS) {
-            text_bytes += MAPPING_TEXT_BYTES + json_bytes(&shown_name(&spaces[index].mapping));
-            if text_bytes > MOST_MAPPING_TEXT_BYTES {
+            let more = MAPPING_TEXT_BYTES + json_bytes(&shown_name(&spaces[index].mapping));
+            if text_bytes + more > MOST_MAPPING_TEXT_BYTES {
                 break;
             }
+            text_bytes += more;
             listed[index] = true;
         }
         let shown = || spaces.iter().zip(&listed).filter(|(_, listed)| **listed).map(|(space, _)| space);
@@ -57,7 +60,7 @@ impl Plan {
         // The smallest power of two that keeps the number. Fuller than full no cell can be.
         let least = (rss_bytes / MOST_CELLS).max(PAGE_BYTES).next_power_of_two().trailing_zeros();
         let shift = (least..LARGEST_SHIFT).find(|&shift| count(shift) <= MOST_CELLS).unwrap_or(LARGEST_SHIFT);
-        Self { cell_bytes: 1 << shift, listed }
+        Self { cell_bytes: 1 << shift, listed, cell_text_bytes: MOST_TEXT_BYTES - text_bytes }
     }
 
     /// The size of the cells.
@@ -107,7 +110,8 @@ fn json_bytes(text: &str) -> usize {
 /// The mapping that is painted just now.
 struct Open {
     mapping: MappedCells,
-    cells: BTreeMap<u64, Tally>,
+    /// The rows of the others, as the result has them: there may be thousands.
+    cells: BTreeMap<u64, Vec<(u8, u64)>>,
     /// The cell under way, which most additions are for.
     hot: (u64, Tally),
 }
@@ -115,6 +119,7 @@ struct Open {
 /// Puts rows on cells, mapping by mapping.
 pub struct Painter {
     shift: u32,
+    most_text_bytes: usize,
     open: Option<Open>,
     mappings: Vec<MappedCells>,
     left_out: Tally,
@@ -126,6 +131,7 @@ impl Painter {
     pub fn new(plan: &Plan) -> Self {
         Self {
             shift: plan.cell_bytes.trailing_zeros(),
+            most_text_bytes: plan.cell_text_bytes,
             open: None,
             mappings: Vec::new(),
             left_out: Tally::default(),
@@ -187,7 +193,11 @@ impl Painter {
         match &mut self.open {
             Some(open) => {
                 open.settle();
-                open.cells.values_mut().for_each(take);
+                for rows in open.cells.values_mut().filter(|_| bytes > 0) {
+                    let mut tally = expanded(rows);
+                    take(&mut tally);
+                    *rows = compact(&tally);
+                }
             }
             None => take(&mut self.left_out),
         }
@@ -198,10 +208,7 @@ impl Painter {
         let Some(mut open) = self.open.take() else { return };
         open.settle();
         let first = open.mapping.start >> self.shift;
-        let cells = open.cells.iter().filter_map(|(cell, tally)| {
-            let rows: Vec<(u8, u64)> = tally.parts().collect();
-            (!rows.is_empty()).then_some(MapCell { index: cell - first, rows })
-        });
+        let cells = open.cells.into_iter().map(|(cell, rows)| MapCell { index: cell - first, rows });
         open.mapping.cells = cells.collect();
         self.mappings.push(open.mapping);
     }
@@ -215,7 +222,7 @@ impl Painter {
             mappings: self.mappings,
             left_out: LeftOut { mappings: self.left_out_mappings, rows: self.left_out.parts().collect() },
         };
-        while text_bytes(&map) > MOST_CELL_TEXT_BYTES && map.cell_bytes < 1 << 62 {
+        while text_bytes(&map) > self.most_text_bytes && map.cell_bytes < 1 << 62 {
             coarsen(&mut map);
         }
         map
@@ -232,12 +239,27 @@ impl Open {
     }
 
     fn settle(&mut self) {
-        let (cell, tally) = std::mem::take(&mut self.hot);
+        let (cell, mut tally) = std::mem::take(&mut self.hot);
         self.hot.0 = cell;
         if tally.sum() > 0 {
-            self.cells.entry(cell).or_default().add_all(&tally);
+            let rows = self.cells.entry(cell).or_default();
+            tally.add_all(&expanded(rows));
+            *rows = compact(&tally);
         }
     }
+}
+
+/// The rows of a cell, in no more memory than they need.
+fn compact(tally: &Tally) -> Vec<(u8, u64)> {
+    let mut rows = Vec::with_capacity(tally.parts().count());
+    rows.extend(tally.parts());
+    rows
+}
+
+fn expanded(rows: &[(u8, u64)]) -> Tally {
+    let mut tally = Tally::default();
+    rows.iter().for_each(|&(row, bytes)| tally.add_part(row, bytes));
+    tally
 }
 
 /// What all cells are as text.
@@ -261,11 +283,9 @@ fn coarsen(map: &mut PageMap) {
             let index = ((first + cell.index) >> 1) - new_first;
             match cells.last_mut() {
                 Some(last) if last.index == index => {
-                    let mut tally = Tally::default();
-                    for &(row, bytes) in last.rows.iter().chain(&cell.rows) {
-                        tally.add_part(row, bytes);
-                    }
-                    last.rows = tally.parts().collect();
+                    let mut tally = expanded(&last.rows);
+                    tally.add_all(&expanded(&cell.rows));
+                    last.rows = compact(&tally);
                 }
                 _ => cells.push(MapCell { index, rows: cell.rows }),
             }
@@ -328,7 +348,7 @@ mod tests {
             ranges in proptest::collection::vec((0u64..2000, 1u64..50, 0usize..3), 0..60),
             turned in 0u64..200_000,
         ) {
-            let plan = Plan { cell_bytes: 1 << shift, listed: vec![true] };
+            let plan = Plan { cell_bytes: 1 << shift, listed: vec![true], cell_text_bytes: 2000 };
             let space = SmapsEntry {
                 mapping: Mapping { start: 0x7f00_0000_3000, end: 0x7f10_0000_0000, ..Mapping::default() },
                 ..SmapsEntry::default()
