@@ -12,6 +12,7 @@ use super::ending::Ending;
 use crate::alloc::{Context, Reading, glibc};
 use crate::caveat::Caveat;
 use crate::error::{Error, Result};
+use crate::ledger::page_map::Plan;
 use crate::map::AddressSpace;
 use crate::pages::{self, Residency};
 use crate::procfs::Process;
@@ -35,6 +36,8 @@ pub struct Frozen {
     pub space: AddressSpace,
     /// Its resident pages.
     pub residency: Residency,
+    /// What a picture of them will show, where one was asked for.
+    pub page_map: Option<Plan>,
     /// The kernel's figures over all mappings, added up: what smaps_rollup says of the same state.
     pub sums: Counts,
     /// The proportional set size.
@@ -118,6 +121,7 @@ fn read(process: &Process, held: Held<'_>, workers: usize, options: &Options<'_>
         caveats.push(Caveat::new("smaps_lines", format!("/proc/{}/smaps", process.pid()), None, text));
     }
     let mut frozen = Frozen {
+        page_map: options.page_map.then(|| Plan::new(&smaps.entries, &residency)),
         sums: smaps.total(),
         spaces: smaps.entries,
         space,
@@ -226,6 +230,7 @@ impl Frozen {
             swapped: &ranges_of(&|space| space.counts.swap_bytes > 0),
             deadline: Instant::now() + MOST_STOPPED + Duration::from_secs(total >> 30),
             before_call: options.before_call,
+            cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
             threads: workers,
             progress: &progress,
         };

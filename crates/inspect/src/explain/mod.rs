@@ -34,6 +34,8 @@ pub struct Options<'a> {
     pub fold_zero_pages: bool,
     /// Whether the heap is checked for a call into the allocator, which takes longer.
     pub before_call: bool,
+    /// Whether to make a picture of the address space too ([`Explanation::page_map`]).
+    pub page_map: bool,
     /// Threads to read with; `None` for as many as there are processors.
     pub threads: Option<usize>,
     /// Hears of work done.
@@ -42,7 +44,7 @@ pub struct Options<'a> {
 
 impl Default for Options<'_> {
     fn default() -> Self {
-        Self { fold_zero_pages: true, before_call: false, threads: None, progress: None }
+        Self { fold_zero_pages: true, before_call: false, page_map: false, threads: None, progress: None }
     }
 }
 
@@ -98,11 +100,18 @@ fn account(process: &Process, mut frozen: Frozen, start: Instant, options: &Opti
         stacks: &frozen.stacks,
         bss: &files::bss(process, &frozen.spaces),
         zero_runs: &zero_runs,
+        page_map: frozen.page_map.as_ref(),
         is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared),
     })?;
     if ledger.tally.sum() != frozen.sums.rss_bytes {
         let detail =
             format!("the rows sum to {} bytes, RSS is {}", ledger.tally.sum(), frozen.sums.rss_bytes);
+        return Err(Error::DoesNotAddUp { pid, detail });
+    }
+    if let Some(map) = &ledger.page_map
+        && map.totals() != ledger.tally.parts().collect::<Vec<_>>()
+    {
+        let detail = "the page map holds other bytes than the rows".to_owned();
         return Err(Error::DoesNotAddUp { pid, detail });
     }
     zero_runs.extend(frozen.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()));

@@ -19,6 +19,12 @@ pub fn ending() -> &'static Path {
     BUILT.get_or_init(|| compiled("tests/subjects/ending.c"))
 }
 
+/// The compiled `layout.c`.
+pub fn layout() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| compiled("tests/subjects/layout.c"))
+}
+
 fn compiled(source: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let name = source.file_stem().unwrap().to_string_lossy();
