@@ -1,7 +1,15 @@
 //! A recording as reports need it: every process's series thinned to a few thousand points, marks, ledgers,
 //! how it ended. Read in one pass, in bounded memory, however long the recording is.
 
+mod chart;
+mod choice;
+mod html;
+mod html_data;
 mod series;
+mod svg;
+
+#[cfg(test)]
+mod fabricated;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +19,34 @@ use strandline_recording::{
     Beat, Ending, Error, Exec, Header, Ledger, Mark, Moment, ProcessEnd, ProcessStart, Reader, Record, Run,
 };
 
+pub use chart::{Glyphs, chart};
+pub use html::page;
 pub use series::{Point, Series};
+pub use svg::{png, svg};
+
+/// Why a picture could not be drawn, in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotDrawn(pub String);
+
+impl std::fmt::Display for NotDrawn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the report cannot be drawn: {}", self.0)
+    }
+}
+
+impl std::error::Error for NotDrawn {}
+
+impl From<minijinja::Error> for NotDrawn {
+    fn from(error: minijinja::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for NotDrawn {
+    fn from(error: serde_json::Error) -> Self {
+        Self(error.to_string())
+    }
+}
 
 /// Processes beyond these are counted and not drawn.
 const MOST_PROCESSES: usize = 20_000;
