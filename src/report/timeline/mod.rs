@@ -1,8 +1,16 @@
 //! A recording as reports need it: every process's series thinned to a few thousand points, marks, ledgers,
 //! how it ended. Read in one pass, in bounded memory, however long the recording is.
 
+pub mod chart;
+mod choice;
 pub mod export;
+pub mod html;
+mod html_data;
 mod series;
+pub mod svg;
+
+#[cfg(test)]
+mod fabricated;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,6 +21,30 @@ use strandline_recording::{
 };
 
 pub use series::{Point, Series};
+
+/// Why a picture could not be drawn, in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotDrawn(pub String);
+
+impl std::fmt::Display for NotDrawn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the report cannot be drawn: {}", self.0)
+    }
+}
+
+impl std::error::Error for NotDrawn {}
+
+impl From<minijinja::Error> for NotDrawn {
+    fn from(error: minijinja::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for NotDrawn {
+    fn from(error: serde_json::Error) -> Self {
+        Self(error.to_string())
+    }
+}
 
 /// Processes beyond these are counted and not drawn.
 const MOST_PROCESSES: usize = 20_000;
@@ -137,6 +169,19 @@ impl Timeline {
             peaks.insert(ledger.process, self.ledgers.len());
         }
         self.ledgers.push(ledger);
+        self.thin_page_maps();
+    }
+
+    /// Keeps memory bounded: of too many page maps every second one goes, the first and the last stay.
+    fn thin_page_maps(&mut self) {
+        let with_map = |ledger: &&mut Ledger| ledger.explain.page_map.is_some();
+        let count = self.ledgers.iter_mut().filter(with_map).count();
+        if count > MOST_PAGE_MAPS {
+            let others = self.ledgers.iter_mut().filter(with_map).enumerate();
+            for (_, ledger) in others.filter(|(index, _)| index % 2 == 1 && index + 1 < count) {
+                ledger.explain.page_map = None;
+            }
+        }
     }
 
     /// The process of this number, made where it is new and the recording is sane.
