@@ -420,7 +420,7 @@ mod tests {
         std::fs::write(folder.join("tree.svg"), svg(std::slice::from_ref(&tree)).unwrap()).unwrap();
         std::fs::write(folder.join("tree.png"), png(std::slice::from_ref(&tree)).unwrap()).unwrap();
         std::fs::write(folder.join("two.png"), png(&[tree.clone(), hostile.clone()]).unwrap()).unwrap();
-        let page = super::super::page;
+        let page = crate::report::timeline::html::page;
         std::fs::write(folder.join("tree.html"), page(std::slice::from_ref(&tree)).unwrap()).unwrap();
         std::fs::write(folder.join("hostile.html"), page(std::slice::from_ref(&hostile)).unwrap()).unwrap();
         std::fs::write(folder.join("two.html"), page(&[tree, hostile]).unwrap()).unwrap();
