@@ -7,10 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::time::TimeSpec;
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 use strandline_inspect::error::Error;
@@ -23,6 +21,7 @@ use super::clock::{Clock, Grid};
 use super::gauge::{Gauge, Units};
 use super::ledgers::Ledgers;
 use super::marks::Marks;
+use super::news::{Bell, Source};
 use super::plan::Plan;
 use super::sink::Sink;
 use super::tree::{Followed, Left, Member, SEARCH_EVERY, Tree};
@@ -30,8 +29,10 @@ use super::{Options, Progress, Recorded};
 
 /// What is sampled reaches the file this often.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
-/// The kernel's queue of events is emptied at least this often.
+/// The loop goes round at least this often, and empties the kernel's queue of events.
 const HEAR_EVERY: Duration = Duration::from_millis(50);
+/// While no processes come and go, new ones are listened for this often.
+const LISTEN_EVERY: Duration = Duration::from_millis(4);
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// So many processes are sampled at every instant; of more, each gets its share.
 const AT_FULL_RATE: usize = 16;
@@ -65,6 +66,7 @@ pub(super) struct Session<'a> {
     /// Whether signals to the recorder are for the command (`run`) or end the recording (`record`).
     pub forwards: bool,
     pub signals: SignalFd,
+    pub bell: Bell,
     pub followed: Followed,
     pub tree: Tree,
     pub units: Units,
@@ -80,6 +82,7 @@ struct State {
     next_number: u32,
     openings: f64,
     last_us: u64,
+    next_hear_us: u64,
     next_search_us: u64,
     next_flush_us: u64,
     next_progress_us: u64,
@@ -136,7 +139,10 @@ pub(super) struct Beginning<'a> {
 
 impl<'a> Session<'a> {
     /// A session whose header is written.
-    pub fn begin(beginning: Beginning<'a>) -> Self {
+    ///
+    /// # Errors
+    /// Where the kernel has no descriptors left.
+    pub fn begin(beginning: Beginning<'a>) -> std::io::Result<Self> {
         let Beginning {
             options,
             clock,
@@ -151,6 +157,13 @@ impl<'a> Session<'a> {
             threads,
             ..
         } = beginning;
+        let bell = Bell::new()?;
+        bell.add(Source::End, root_end.as_fd())?;
+        bell.add(Source::Signals, signals.as_fd())?;
+        bell.add(Source::Ledgers, ledgers.descriptor().as_fd())?;
+        if let Some(socket) = marks.as_ref().and_then(Marks::descriptor) {
+            bell.add(Source::Marks, socket)?;
+        }
         let mut session = Self {
             options,
             plan: options.plan,
@@ -162,6 +175,7 @@ impl<'a> Session<'a> {
             root_end,
             forwards,
             signals,
+            bell,
             followed,
             tree: Tree::default(),
             units: Units::read(),
@@ -187,7 +201,7 @@ impl<'a> Session<'a> {
         }
         session.tree.add(root, None, 0).threads = threads;
         session.open(root);
-        session
+        Ok(session)
     }
 
     pub(super) fn push(&mut self, record: &Record) {
@@ -215,35 +229,27 @@ impl<'a> Session<'a> {
                 self.sample_all(now);
             }
             self.look_around(now);
-            match self.wait() {
-                Some(why) => return why,
-                None => self.news(),
+            if let Some(why) = self.wait() {
+                return why;
             }
         }
     }
 
-    /// Sleeps until an instant is due or there is news. Says when it is over.
+    /// Sleeps until an instant is due or there is news, which is taken in. Says when it is over.
     fn wait(&mut self) -> Option<Why> {
         let pause = self.grid.wait(self.clock.now_us()).min(self.housekeeping());
-        let mut waiting = vec![
-            PollFd::new(self.root_end.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.ledgers.descriptor().as_fd(), PollFlags::POLLIN),
-        ];
-        waiting.extend(
-            self.marks
-                .as_ref()
-                .and_then(Marks::descriptor)
-                .map(|marks| PollFd::new(marks, PollFlags::POLLIN)),
-        );
-        // An error is an interruption: the next round looks again.
-        let news = ppoll(&mut waiting, Some(TimeSpec::from_duration(pause)), None).unwrap_or(0);
-        let is_ready = |index: usize| waiting.get(index).and_then(PollFd::any).unwrap_or(false);
-        if news > 0 && is_ready(0) {
+        let news = self.bell.wait(pause);
+        if news.of(Source::End) {
             return Some(Why::Ended);
         }
-        if news > 0 && is_ready(1) && self.take_signals() {
+        if news.of(Source::Signals) && self.take_signals() {
             return Some(Why::Interrupted);
+        }
+        if news.of(Source::Ledgers) {
+            self.take_ledgers();
+        }
+        if news.of(Source::Marks) {
+            self.take_marks();
         }
         None
     }
@@ -274,7 +280,11 @@ impl<'a> Session<'a> {
 
     /// Takes in forks, execs and ends.
     fn hear(&mut self, now: u64) {
+        if now < self.state.next_hear_us {
+            return;
+        }
         let mut left = std::mem::take(&mut self.state.left);
+        let known = self.tree.pids().len();
         let searches = match &self.followed {
             Followed::Connector(connector) => !self.tree.hear(connector, now, &mut left),
             Followed::Polling(_) => now >= self.state.next_search_us,
@@ -283,6 +293,10 @@ impl<'a> Session<'a> {
             self.tree.search(now);
             self.state.next_search_us = now + SEARCH_EVERY.as_micros() as u64;
         }
+        // Where processes come and go the next look is at the next instant.
+        let is_lively = !left.is_empty() || self.tree.pids().len() != known;
+        let pause = if is_lively { Duration::ZERO } else { LISTEN_EVERY };
+        self.state.next_hear_us = now + pause.as_micros() as u64;
         for one in left.drain(..) {
             self.leave(one, now);
         }
@@ -462,12 +476,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Takes in marks and what was made of ledgers.
-    fn news(&mut self) {
+    /// Takes in what was made of ledgers, and lets go on who waited for that.
+    fn take_ledgers(&mut self) {
         for made in self.ledgers.take() {
             self.take_made(made);
         }
-        self.take_marks();
+        self.answer_if_done();
     }
 
     /// Writes the end and returns what came of it. `wait_status` is the first process's.
@@ -483,6 +497,7 @@ impl<'a> Session<'a> {
         self.wait_for_ledgers();
         self.settle_marks();
         let now = self.clock.now_us();
+        self.state.next_hear_us = 0;
         self.hear(now);
         let high_water = self.end_root(why, wait_status, now);
         for &pid in &self.tree.pids().to_vec() {
@@ -524,11 +539,10 @@ impl<'a> Session<'a> {
     fn wait_for_ledgers(&mut self) {
         let until = self.clock.now_us() + LAST_LEDGERS.as_micros() as u64;
         while self.ledgers.under_way() > 0 && self.clock.now_us() < until {
-            let mut waiting = [PollFd::new(self.ledgers.descriptor().as_fd(), PollFlags::POLLIN)];
-            let _ = ppoll(&mut waiting, Some(TimeSpec::from_duration(HEAR_EVERY)), None);
-            self.news();
+            self.bell.wait(HEAR_EVERY);
+            self.take_ledgers();
         }
-        self.news();
+        self.take_ledgers();
     }
 
     /// The first process's end, where it has ended: its high-water mark in KiB.
@@ -592,7 +606,8 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
         followed: Followed::best(),
         limits: Vec::new(),
         command: process.command_line().unwrap_or_default(),
-    });
+    })
+    .map_err(|error| format!("cannot record: {error}"))?;
     session.tree.search(0);
     session.begin_ledgers();
     let why = session.work();
