@@ -1,7 +1,7 @@
 //! Waiting for the next instant, or for news before it. One descriptor stands for all that there can be news
 //! of: a look that finds none, a thousand times a second, is one short system call.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -41,15 +41,18 @@ impl News {
 #[derive(Debug)]
 pub struct Bell {
     sources: Epoll,
+    _end: OwnedFd,
 }
 
 impl Bell {
-    /// A bell that nothing rings yet.
+    /// A bell that the end of a process rings: `end` becomes readable then.
     ///
     /// # Errors
     /// Where the kernel has no descriptors left.
-    pub fn new() -> std::io::Result<Self> {
-        Ok(Self { sources: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)? })
+    pub fn new(end: OwnedFd) -> std::io::Result<Self> {
+        let sources = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        sources.add(&end, EpollEvent::new(EpollFlags::EPOLLIN, Source::End as u64))?;
+        Ok(Self { sources, _end: end })
     }
 
     /// Lets `source` ring it when `descriptor` is readable, until that is closed.
@@ -87,7 +90,8 @@ mod tests {
 
     #[test]
     fn the_source_is_told() {
-        let bell = Bell::new().unwrap();
+        let (_living, end) = std::os::unix::net::UnixStream::pair().unwrap();
+        let bell = Bell::new(end.into()).unwrap();
         let (mut writer, reader) = std::os::unix::net::UnixStream::pair().unwrap();
         bell.add(Source::Marks, reader.as_fd()).unwrap();
         assert_eq!(bell.wait(Duration::from_millis(1)), News::default());
