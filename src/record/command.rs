@@ -65,7 +65,7 @@ pub fn run(
     let root = child.id().cast_signed();
     let root_end = strandline_sys::process::open(root).map_err(io);
     let root_end = root_end.inspect_err(|_| drop(child.wait()))?;
-    let mut session = Session::begin(Beginning {
+    let session = Session::begin(Beginning {
         options,
         clock,
         sink,
@@ -79,7 +79,9 @@ pub fn run(
         followed,
         limits: named,
         command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-    });
+    })
+    .map_err(io);
+    let mut session = session.inspect_err(|_| drop(child.wait()))?;
     let why = session.work();
     let status = wait(&mut child).map_err(io)?;
     let kills = group.as_ref().and_then(Group::out_of_memory_kills);

@@ -52,6 +52,12 @@ impl Session<'_> {
         for told in marks.take() {
             self.take_mark(told);
         }
+        self.answer_if_done();
+    }
+
+    /// Lets every program go on that waits, unless a ledger at a mark is still to come: whoever waits may read
+    /// the answer that is meant for another.
+    pub(super) fn answer_if_done(&mut self) {
         if self.state.moments.mark_ledgers == 0 {
             self.answer_marks();
         }
@@ -123,6 +129,9 @@ impl Session<'_> {
     /// Lets every program go on that waits, then writes their marks.
     fn answer_marks(&mut self) {
         let waiting = std::mem::take(&mut self.state.moments.waiting);
+        if waiting.is_empty() {
+            return;
+        }
         if let Some(marks) = &self.marks {
             waiting.iter().for_each(|_| marks.answer());
         }
