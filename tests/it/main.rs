@@ -22,5 +22,11 @@ mod heap_mallinfo;
 mod heap_trim;
 mod privacy;
 mod quiet_stop;
+#[cfg(test)]
+mod record_growth;
+#[cfg(test)]
+mod record_own;
+#[cfg(test)]
+mod record_support;
 mod support;
 mod synth_adopted;
