@@ -41,6 +41,7 @@ pub fn run(
 ) -> Result<(Recorded, i32), NotStarted> {
     let failed = NotStarted::Failed;
     let (signals, signal_mask) = session::take_signals().map_err(failed)?;
+    check_proc().map_err(failed)?;
     let open_files = session::raise_open_files();
     let (mut resources, mut named) = limits.resources().map_err(failed)?;
     resources.extend(open_files.map(|(soft, hard)| (Resource::OpenFiles, soft, hard)));
@@ -61,10 +62,11 @@ pub fn run(
     let threads = Arc::new(AtomicU64::new(1));
     let watch = WatchRequest { process: 0, threads: Arc::clone(&threads) };
     let started = start(command, setup, end, options.plan.exit.then_some((&ledgers, watch)));
+    // Also where it was not started: the watch of what tried to start ends.
+    let prepared = Ledgers::prepare_to_end_watches();
     let mut child = started.inspect_err(|_| sink.discard())?;
     let root = child.id().cast_signed();
-    let root_end =
-        Ledgers::prepare_to_end_watches().and_then(|()| strandline_sys::process::open(root)).map_err(io);
+    let root_end = prepared.and_then(|()| strandline_sys::process::open(root)).map_err(io);
     let root_end = root_end.inspect_err(|_| drop(child.wait()))?;
     let session = Session::begin(Beginning {
         options,
@@ -91,6 +93,21 @@ pub fn run(
         (options.complain)(&text);
     }
     Ok((session.finish(why, Some(status), kills), status))
+}
+
+/// Whether what /proc shows are the processes that are started here.
+///
+/// # Errors
+/// One line where /proc is that of another pid namespace: the ids there are of other processes.
+fn check_proc() -> Result<(), String> {
+    let shown =
+        std::fs::read_link("/proc/self").map_err(|error| format!("/proc/self: {error}; mount /proc"))?;
+    if shown.as_os_str() == std::process::id().to_string().as_str() {
+        return Ok(());
+    }
+    Err("/proc shows the processes of another pid namespace; mount this one's (mount -t proc proc /proc, or unshare \
+         --mount-proc)"
+        .to_owned())
 }
 
 /// Starts the command, watched for its end from before its first instruction on.

@@ -25,8 +25,16 @@ mod quiet_stop;
 #[cfg(test)]
 mod record_growth;
 #[cfg(test)]
+mod record_ledgers;
+#[cfg(test)]
+mod record_limits;
+#[cfg(test)]
+mod record_marks;
+#[cfg(test)]
 mod record_own;
 #[cfg(test)]
 mod record_support;
+#[cfg(test)]
+mod record_tree;
 mod support;
 mod synth_adopted;
