@@ -10,8 +10,9 @@
  * for its sample; no allocation, no stdio, errno is kept. Figures: docs/probes.md.
  *
  * C99 or later, C++11 or later, GCC or Clang, Linux. Threads may mark at once: they take turns. So do
- * processes of one tree. It works in the child of a fork. It may be called in a signal handler.
- * Needs no library. A header alone: include it in as many files as you like.
+ * processes of one tree. It works in the child of a fork. A signal handler may call it (its mark is left
+ * out where it interrupts one), and must not longjmp out of it. A header alone: include it in as many
+ * files as you like.
  */
 #ifndef STRANDLINE_H
 #define STRANDLINE_H
@@ -51,12 +52,11 @@ struct strandline_state {
     int fd;           /* the inherited socket */
     dev_t device;     /* which file it was: a descriptor that is another file by now is not ours */
     ino_t inode;
-    int process;      /* whose `owed` it is: a fork's child owes nothing */
-    unsigned owed;    /* answers awaited; one that a mark left behind is read with the next */
     int lock;         /* 0 free, else the holder's process id times two, plus one where others wait */
 };
-__attribute__((weak)) struct strandline_state strandline_shared = {0, 0, 0, 0, 0, 0, 0};
-__attribute__((weak)) __thread int strandline_depth = 0;
+__attribute__((weak)) struct strandline_state strandline_shared = {0, 0, 0, 0, 0};
+/* A signal handler that interrupts a mark of its own thread cannot wait for it: its mark is left out. */
+__attribute__((weak)) __thread volatile int strandline_busy = 0;
 
 /* Raw system calls: unlike libc's, no thread is ever cancelled in one while it holds the lock. */
 static inline void strandline_wait(int fd, short events) {
@@ -143,7 +143,7 @@ static inline int strandline_look(struct strandline_state *s) {
     return 1;
 }
 
-/* Writes all of a line, then waits until nothing is owed; 0 where there is nobody at the other end. */
+/* Writes all of a line, then waits for the answer; 0 where there is nobody at the other end. */
 static inline int strandline_talk(struct strandline_state *s, const char *line, size_t bytes) {
     while (bytes > 0) {
         long sent = syscall(SYS_sendto, (long)s->fd, line, bytes, (long)STRANDLINE_MSG_NOSIGNAL,
@@ -157,40 +157,27 @@ static inline int strandline_talk(struct strandline_state *s, const char *line, 
             return 0;
         }
     }
-    s->owed++;
-    while (s->owed > 0) {
+    for (;;) {
         char answer;
         long got = syscall(SYS_recvfrom, (long)s->fd, &answer, 1L, 0L, STRANDLINE_NULL, STRANDLINE_NULL);
-        if (got == 1) {
-            /* A mark made by a signal handler meanwhile may have read what was owed here. */
-            s->owed -= s->owed > 0;
-        } else if (got == -1 && errno == EAGAIN) {
+        if (got == -1 && errno == EAGAIN) {
             strandline_wait(s->fd, POLLIN);
-        } else if (got == 0 || errno != EINTR) {
-            return 0;
+        } else if (got != -1 || errno != EINTR) {
+            return got == 1;
         }
     }
-    return 1;
 }
 
 static inline void strandline_mark_on(struct strandline_state *s, const char *name) {
     char line[STRANDLINE_NAME_BYTES + 1];
     size_t bytes = 0;
-    int self = (int)getpid();
-    int outermost = strandline_depth == 0;
     while (bytes < STRANDLINE_NAME_BYTES && name != STRANDLINE_NULL && name[bytes] != '\0') {
         unsigned char byte = (unsigned char)name[bytes];
         line[bytes++] = (char)(byte < 32 || byte == 127 ? ' ' : byte);
     }
     line[bytes++] = '\n';
-    strandline_depth++;
-    if (outermost) {
-        strandline_take(s, self);
-    }
-    if (s->process != self) {
-        s->process = self;
-        s->owed = 0;
-    }
+    strandline_busy = 1;
+    strandline_take(s, (int)getpid());
     if (s->mode == 0) {
         s->mode = strandline_look(s) ? 1 : 2;
     }
@@ -198,26 +185,20 @@ static inline void strandline_mark_on(struct strandline_state *s, const char *na
         s->mode = 2;
     }
     if (s->mode == 1) {
-        if (outermost) {
-            strandline_turn(s->fd, F_WRLCK);
-        }
+        strandline_turn(s->fd, F_WRLCK);
         if (!strandline_talk(s, line, bytes)) {
             s->mode = 2;
         }
-        if (outermost) {
-            strandline_turn(s->fd, F_UNLCK);
-        }
+        strandline_turn(s->fd, F_UNLCK);
     }
-    if (outermost) {
-        strandline_give(s);
-    }
-    strandline_depth--;
+    strandline_give(s);
+    strandline_busy = 0;
 }
 
 /* Names this instant; returns when strandline has taken its sample. Control characters of the name
  * become spaces; it is cut to 200 bytes. Does nothing where strandline is not there, or is no more. */
 static inline void strandline_mark(const char *name) {
-    if (strandline_shared.mode != 2) {
+    if (strandline_shared.mode != 2 && !strandline_busy) {
         int kept = errno;
         strandline_mark_on(&strandline_shared, name);
         errno = kept;

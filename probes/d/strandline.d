@@ -10,7 +10,8 @@
  * for its sample; `@nogc nothrow`, no allocation, errno is kept. Figures: docs/probes.md.
  *
  * 64-bit Linux. Threads may mark at once: they take turns. So do processes of one tree. It works in the
- * child of a fork and in a signal handler; the collector may stop a thread that waits in a mark.
+ * child of a fork; the collector may stop a thread that waits in a mark. A signal handler may call it (its
+ * mark is left out where it interrupts one).
  */
 module strandline;
 
@@ -36,21 +37,19 @@ struct State
     int mode; // 0 not looked yet, 1 on, 2 off for ever
     int fd;
     ulong device, inode; // a descriptor that is another file by now is not ours
-    int process; // whose `owed` it is: a fork's child owes nothing
-    uint owed; // answers awaited
 }
 
 __gshared State state;
 /// 0 free, else the holder's process id: a fork's child takes the lock that a thread of its parent held.
 shared int lock;
-/// Of this thread: a signal handler may mark while its thread is in a mark.
-int depth;
+/// Of this thread: a signal handler that interrupts a mark cannot wait for it; its mark is left out.
+bool busy;
 
 /// Names this instant; returns when strandline has taken its sample. Control characters of the name become
 /// spaces; it is cut to 200 bytes. Does nothing where strandline is not there, or is no more.
 public void mark(scope const(char)[] name) nothrow @nogc @trusted
 {
-    if (state.mode == 2)
+    if (state.mode == 2 || busy)
         return;
     immutable kept = errno;
     char[nameBytes + 1] line = void;
@@ -58,22 +57,14 @@ public void mark(scope const(char)[] name) nothrow @nogc @trusted
     foreach (i, c; name[0 .. bytes])
         line[i] = c < 32 || c == 127 ? ' ' : c;
     line[bytes] = '\n';
-    immutable self = getpid();
-    immutable outermost = depth++ == 0;
-    if (outermost)
-        take(self);
-    if (state.process != self)
-    {
-        state.process = self;
-        state.owed = 0;
-    }
+    busy = true;
+    take(getpid());
     if (state.mode == 0)
         state.mode = look() ? 1 : 2;
-    if (state.mode == 1 && !(isOurs() && talk(line[0 .. bytes + 1], outermost)))
+    if (state.mode == 1 && !(isOurs() && talk(line[0 .. bytes + 1])))
         state.mode = 2;
-    if (outermost)
-        atomicStore(lock, 0);
-    depth--;
+    atomicStore(lock, 0);
+    busy = false;
     errno = kept;
 }
 
@@ -103,14 +94,12 @@ void turn(short type) nothrow @nogc
     }
 }
 
-/// Writes the line and waits until nothing is owed; false where there is nobody at the other end.
-bool talk(const(char)[] line, bool outermost) nothrow @nogc
+/// Writes the line and waits for the answer; false where there is nobody at the other end.
+bool talk(const(char)[] line) nothrow @nogc
 {
-    if (outermost)
-        turn(F_WRLCK);
+    turn(F_WRLCK);
     scope (exit)
-        if (outermost)
-            turn(F_UNLCK);
+        turn(F_UNLCK);
     while (line.length > 0)
     {
         immutable sent = send(state.fd, line.ptr, line.length, noSignal);
@@ -121,23 +110,15 @@ bool talk(const(char)[] line, bool outermost) nothrow @nogc
         else if (sent == 0 || errno != EINTR)
             return false;
     }
-    state.owed++;
-    while (state.owed > 0)
+    for (;;)
     {
         char answer;
         immutable got = recv(state.fd, &answer, 1, 0);
-        if (got == 1)
-        {
-            // A mark made by a signal handler meanwhile may have read what was owed here.
-            if (state.owed > 0)
-                state.owed--;
-        }
-        else if (got == -1 && errno == EAGAIN)
+        if (got == -1 && errno == EAGAIN)
             wait(POLLIN);
-        else if (got == 0 || errno != EINTR)
-            return false;
+        else if (got != -1 || errno != EINTR)
+            return got == 1;
     }
-    return true;
 }
 
 void wait(short events) nothrow @nogc

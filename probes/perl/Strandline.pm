@@ -26,6 +26,7 @@ my %CALLS = ('x86_64' => [44, 45, 72, 55, 271], 'aarch64' => [206, 207, 25, 209,
 my ($SENDTO, $RECVFROM, $FCNTL, $GETSOCKOPT, $PPOLL);
 
 my $MSG_NOSIGNAL = 0x4000;
+my ($MSG_PEEK, $MSG_DONTWAIT) = (2, 0x40);
 my ($EINTR, $EAGAIN) = (4, 11);
 
 # undef: not looked yet; 0: off for ever; 1: on.
@@ -41,11 +42,15 @@ my ($line, $at, $got, $now) = ('', 0, 0, '');
 my $byte = "\0";
 my ($lock, $unlock, $readable, $writable);
 
+# A signal handler that interrupts a mark cannot wait for it: its mark is left out.
+our $busy;
+
 # Names this instant; returns when strandline has taken its sample. Control characters of the name become
 # spaces; it is cut to 200 bytes. Does nothing where strandline is not there, or is no more.
 sub mark {
-    return if defined $mode && !$mode;
-    local $!;
+    return if defined $mode && !$mode || $busy;
+    local ($!, $@);
+    local $busy = 1;
     $mode = _look() unless defined $mode;
     return unless $mode;
     # The descriptor may be another file of the program's by now.
@@ -60,10 +65,16 @@ sub mark {
     if ($process != $$) { ($process, $owed) = ($$, 0) }
 
     # Processes of one tree share the socket: else one might read the answer that was meant for another.
-    1 while syscall($FCNTL, $fd, 7, $lock) == -1 && $! == $EINTR;
-    $mode = 0 unless _talk();
+    my $done = eval {
+        1 while syscall($FCNTL, $fd, 7, $lock) == -1 && $! == $EINTR;
+        $mode = 0 unless _talk();
+        1;
+    };
     syscall($FCNTL, $fd, 7, $unlock);
-    return;
+    return if $done;
+    # A signal handler has died in there: that goes on, and was told to its handler before.
+    local $SIG{__DIE__};
+    die $@;
 }
 
 # Writes the line and waits until nothing is owed; false where there is nobody at the other end.
@@ -76,9 +87,13 @@ sub _talk {
     }
     $owed++;
     while ($owed > 0) {
-        $got = syscall($RECVFROM, $fd, $byte, 1, 0, 0, 0);
-        # A mark made by a signal handler meanwhile may have read what was owed here.
-        if ($got == 1) { $owed-- if $owed > 0 }
+        # Counted before it is taken: a handler that dies between the two must not leave a mark that waits
+        # for an answer which was read.
+        $got = syscall($RECVFROM, $fd, $byte, 1, $MSG_PEEK, 0, 0);
+        if ($got == 1) {
+            $owed--;
+            syscall($RECVFROM, $fd, $byte, 1, $MSG_DONTWAIT, 0, 0);
+        }
         elsif ($got == -1 && $! == $EAGAIN) { syscall($PPOLL, $readable, 1, 0, 0, 8) }
         elsif ($got == 0 || $! != $EINTR) { return 0 }
     }

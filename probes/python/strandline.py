@@ -9,7 +9,8 @@ it, the first mark imports `_socket` and `fcntl`; each is a handful of system ca
 strandline takes for its sample, and what it allocates is freed when it returns. Figures: docs/probes.md.
 
 CPython 3.6 or later, Linux, no dependencies. Threads take turns, and so do processes of one tree; the GIL
-is not held while a mark waits. It works in the child of os.fork. subprocess closes descriptors in the
+is not held while a mark waits. It works in the child of os.fork, and where an exception of a signal handler
+ends it early; the mark of a handler that interrupts a mark is left out. subprocess closes descriptors in the
 child: pass pass_fds=[int(os.environ["STRANDLINE_MARK_FD"])] where the child is to mark too.
 """
 
@@ -32,7 +33,7 @@ class _State:
         self.fd = -1
         self.file = None
         self.process = os.getpid()
-        # Re-entrant: a signal handler may mark while its thread is in a mark.
+        # Its owner is known: a signal handler that interrupts a mark of its thread cannot wait for it.
         self.lock = _thread.RLock()
         # Answers awaited: one that an exception (KeyboardInterrupt) left behind is read with the next.
         self.owed = 0
@@ -53,6 +54,8 @@ def mark(name):
     if state.process != os.getpid():
         # A fork's child finds the lock as it was, and owes nothing.
         state.process, state.lock, state.owed = os.getpid(), _thread.RLock(), 0
+    if state.lock._is_owned():
+        return
     with state.lock:
         try:
             if not state.looked:
@@ -127,8 +130,8 @@ class _Borrowed:
 def _send(state, line):
     """Writes the line and waits until nothing is owed; false where there is nobody at the other end."""
     # Processes of one tree share the socket: else one might read the answer that was meant for another.
-    fcntl.lockf(state.fd, fcntl.LOCK_EX)
     try:
+        fcntl.lockf(state.fd, fcntl.LOCK_EX)
         with _Borrowed(state.fd) as socket:
             while line:
                 try:
@@ -138,10 +141,12 @@ def _send(state, line):
             state.owed += 1
             while state.owed > 0:
                 try:
-                    if not socket.recv(1):
+                    # Counted before it is taken: an exception between the two must not leave a mark that
+                    # waits for an answer which was read.
+                    if not socket.recv(1, _socket.MSG_PEEK):
                         return False
-                    # A mark made by a signal handler meanwhile may have read what was owed here.
-                    state.owed -= state.owed > 0
+                    state.owed -= 1
+                    socket.recv(1, _socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     _wait(state.fd, 1)
         return True

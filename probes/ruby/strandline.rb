@@ -14,10 +14,12 @@
 module Strandline
   NAME_BYTES = 200
   MSG_NOSIGNAL = 0x4000
+  MSG_PEEK = 2
+  MSG_DONTWAIT = 0x40
   F_SETLKW = 7
   # struct flock of 64-bit Linux; F_WRLCK is 1, F_UNLCK 2.
   TAKE, GIVE = [1, 2].map { |type| [type, 0, 0, 0, 0].pack("s!s!x4q!q!i!x4") }
-  private_constant :NAME_BYTES, :MSG_NOSIGNAL, :F_SETLKW, :TAKE, :GIVE
+  private_constant :NAME_BYTES, :MSG_NOSIGNAL, :MSG_PEEK, :MSG_DONTWAIT, :F_SETLKW, :TAKE, :GIVE
 
   # nil: not looked yet; false: off for ever; else the socket.
   @socket = nil
@@ -38,11 +40,12 @@ module Strandline
     private
 
     def exclusively
-      return yield if @lock.owned?
+      # A trap handler that interrupts a mark cannot wait for it: its mark is left out.
+      return if @lock.owned?
       begin
         @lock.lock
       rescue ThreadError
-        # In a trap handler, which cannot wait: it marks inside the mark that it interrupted.
+        # Trap handlers may not wait for other threads.
         return yield
       end
       begin
@@ -100,10 +103,12 @@ module Strandline
       line = line.byteslice(again { @socket.send(line, MSG_NOSIGNAL) }..-1) until line.empty?
       @owed += 1
       while @owed > 0
-        answer = again { @socket.recv(1) }
+        # Counted before it is taken: an exception between the two must not leave a mark that waits for an
+        # answer which was read.
+        answer = again { @socket.recv(1, MSG_PEEK) }
         return false if answer.nil? || answer.empty?
-        # A mark made by a trap handler meanwhile may have read what was owed here.
-        @owed -= 1 if @owed > 0
+        @owed -= 1
+        again { @socket.recv(1, MSG_DONTWAIT) }
       end
       true
     ensure

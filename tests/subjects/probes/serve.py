@@ -58,6 +58,14 @@ def serve(ours, scenario, marks, counted):
             ours.sendall(b"\n")
 
 
+def answer(*arguments):
+    try:
+        serve(*arguments)
+    except ConnectionError:
+        # The command has ended with an answer unread.
+        pass
+
+
 def child(theirs, scenario, descriptor, report, command):
     kind, _, text = scenario.partition("=")
     value = text if kind == "value" else str(descriptor)
@@ -93,7 +101,7 @@ def main():
         theirs.close()
     else:
         theirs.close()
-        threading.Thread(target=serve, args=(ours, scenario, marks, counted), daemon=True).start()
+        threading.Thread(target=answer, args=(ours, scenario, marks, counted), daemon=True).start()
     status = os.WEXITSTATUS(code) if os.WIFEXITED(code := os.waitpid(pid, 0)[1]) else -os.WTERMSIG(code)
     with open(report, "w") as out:
         json.dump({"pid": pid, "status": status, "count": counted[0], "marks": marks}, out)
