@@ -11,6 +11,7 @@ Ends with the command's status. What the command's memory holds is never read, o
 
 import json
 import os
+import signal
 import socket
 import struct
 import sys
@@ -67,6 +68,9 @@ def answer(*arguments):
 
 
 def child(theirs, scenario, descriptor, report, command):
+    # Python ignores it, and the command would inherit that.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     kind, _, text = scenario.partition("=")
     value = text if kind == "value" else str(descriptor)
     os.environ["STRANDLINE_MARK_FD"] = value
