@@ -54,20 +54,23 @@ strandline_mark() {
 
 # A line, and the answer to it. mksh has no printf of its own.
 strandline_write() {
+    # shellcheck disable=SC2261 # a copy of one descriptor, and another
     case ${KSH_VERSION-} in
-        *MIRBSD*) eval 'print -r -- "${strandline_name:0:200}" >&'"$STRANDLINE_MARK_FD" ;;
-        *) eval 'printf "%.200s\n" "$strandline_name" >&'"$STRANDLINE_MARK_FD" ;;
-    esac 2>/dev/null
+        *MIRBSD*) eval 'print -r -- "${strandline_name:0:200}"' ;;
+        *) printf '%.200s\n' "$strandline_name" ;;
+    esac 2>/dev/null >&"$STRANDLINE_MARK_FD"
 }
 
 strandline_read() {
-    eval 'IFS= read -r strandline_answer <&'"$STRANDLINE_MARK_FD" 2>/dev/null
+    # shellcheck disable=SC2034 # the answer says nothing
+    IFS= read -r strandline_x 2>/dev/null <&"$STRANDLINE_MARK_FD"
 }
 
 # bash can look whether there is something to read: before a line is written only the end of the connection,
 # or the answer to another process. That one is read here, and the other process reads ours.
 strandline_bash_mark() {
-    if eval 'read -t 0 -u "$STRANDLINE_MARK_FD"' 2>/dev/null; then
+    # shellcheck disable=SC3045 # bash only
+    if read -r -t 0 -u "$STRANDLINE_MARK_FD" 2>/dev/null; then
         strandline_read && strandline_write
         return
     fi
@@ -76,42 +79,43 @@ strandline_bash_mark() {
 
 # zsh puts a function's traps back by itself.
 strandline_zsh_mark() {
-    setopt localoptions localtraps 2>/dev/null
+    setopt localoptions localtraps
     trap '' PIPE
     strandline_write && strandline_read
 }
 
-# Other shells cannot tell their traps without starting a process, but the kernel can: SIGPIPE is bit 12 of
-# the masks of ignored and caught signals.
+# ksh lists its traps without a process; mksh, dash and busybox sh cannot, but the kernel can: fields 33 and
+# 34 of stat, numbered from 1, are the masks of ignored and caught signals, and SIGPIPE is bit 12. A trap in place is not
+# touched: another process makes the mark.
 strandline_posix_mark() {
     strandline_ignored=0 strandline_caught=0
-    while read -r strandline_key strandline_value; do
-        case $strandline_key in
-            SigIgn:) strandline_ignored=$strandline_value ;;
-            SigCgt:)
-                strandline_caught=$strandline_value
-                break
-                ;;
-        esac
-    done </proc/self/status
-    # ksh catches it whether there is a trap or not, but lists its traps without a process.
     case ${KSH_VERSION-} in
-        '' | *MIRBSD*) ;;
-        *) case $(trap) in *PIPE*) strandline_caught=1000 ;; *) strandline_caught=0 ;; esac ;;
+        '' | *MIRBSD*)
+            # shellcheck disable=SC2034 # most fields are of no interest
+            IFS=' ' read -r strandline_x strandline_x strandline_run \
+                strandline_x strandline_x strandline_x strandline_x strandline_x strandline_x strandline_x \
+                strandline_x strandline_x strandline_x strandline_x strandline_x strandline_x strandline_x \
+                strandline_x strandline_x strandline_x strandline_x strandline_x strandline_x strandline_x \
+                strandline_x strandline_x strandline_x strandline_x strandline_x strandline_x strandline_x \
+                strandline_x strandline_ignored strandline_caught strandline_x </proc/self/stat || return
+            # A name with a space in it shifts the fields.
+            [ "$strandline_run" = R ] || strandline_caught=4096
+            strandline_ignored=$((strandline_ignored >> 12 & 1))
+            strandline_caught=$((strandline_caught >> 12 & 1))
+            ;;
+        *) case $(trap) in *PIPE*) strandline_caught=1 ;; esac ;;
     esac
     # Only ksh is known to redirect to numbers of two digits, and not its kin mksh.
     case ${#STRANDLINE_MARK_FD}${KSH_VERSION-}:$strandline_caught in
-        *:*[13579bdf]??? | [23]:* | [23]*MIRBSD*)
+        *:1 | [23]:* | [23]*MIRBSD*)
             strandline_process_mark
             return 0
             ;;
     esac
-    case $strandline_ignored in
-        *[13579bdf]???)
-            strandline_write && strandline_read
-            return
-            ;;
-    esac
+    if [ "$strandline_ignored" = 1 ]; then
+        strandline_write && strandline_read
+        return
+    fi
     trap '' PIPE
     strandline_write && strandline_read
     strandline_status=$?
