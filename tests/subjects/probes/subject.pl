@@ -16,8 +16,9 @@ Strandline::mark('start');
 if ($task eq 'reuse') {
     # The program closes what it does not know, and the number becomes a file of its own.
     require POSIX;
+    my ($path) = $argument =~ m{\A(.*)\z}s;
     POSIX::close($ENV{STRANDLINE_MARK_FD});
-    my $fd = POSIX::open($argument, POSIX::O_CREAT() | POSIX::O_RDWR());
+    my $fd = POSIX::open($path, POSIX::O_CREAT() | POSIX::O_RDWR());
     POSIX::dup2($fd, $ENV{STRANDLINE_MARK_FD}) if $fd != $ENV{STRANDLINE_MARK_FD};
 }
 my $memory = "\1" x ($mib << 20);
