@@ -12,6 +12,7 @@ pub mod reclamation;
 pub mod table;
 pub mod terminal;
 pub mod text;
+pub mod timeline;
 pub mod tree;
 pub mod units;
 

@@ -1,0 +1,213 @@
+//! Samples of one process as columns of differences: small, and still readable as text.
+//!
+//! Samples that follow each other and are equal are one [`Run`]: a quiet process costs a run a block. A
+//! column is its first value and then the differences; differences at the end that are 0 are left out.
+
+use serde::{Deserialize, Serialize};
+
+use crate::sample::{Column, Sample};
+
+/// The most samples one run stands for: a block is written about every second.
+pub const MOST_RUN_SAMPLES: u64 = 10_000;
+
+/// Equal samples that follow each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// When the first was taken, in microseconds since the recording began.
+    pub at_us: u64,
+    /// From the first to the last, in microseconds.
+    pub span_us: u64,
+    /// How many: at least 1, at most [`MOST_RUN_SAMPLES`].
+    pub count: u64,
+    /// What each of them says.
+    pub sample: Sample,
+}
+
+impl Run {
+    /// When each of its samples was taken, in microseconds: spread evenly over its span.
+    pub fn times_us(&self) -> impl Iterator<Item = u64> + use<> {
+        let Self { at_us, span_us, count, .. } = *self;
+        let gaps = count.saturating_sub(1).max(1);
+        (0..count).map(move |index| {
+            at_us.saturating_add((u128::from(span_us) * u128::from(index) / u128::from(gaps)) as u64)
+        })
+    }
+
+    /// When its last sample was taken, in microseconds.
+    pub fn end_us(&self) -> u64 {
+        self.at_us.saturating_add(self.span_us)
+    }
+}
+
+/// Samples of one process, in order of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Block {
+    /// Which process: see [`crate::ProcessStart::process`].
+    pub process: u32,
+    us: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    span_us: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    count: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    rss_kib: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    virtual_kib: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    data_kib: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    anonymous_kib: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    file_kib: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    shmem_kib: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    swap_kib: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    minor_faults: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    major_faults: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    user_ms: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    system_ms: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    threads: Vec<i64>,
+}
+
+impl Block {
+    /// The block of these runs of one process.
+    pub fn new(process: u32, runs: &[Run]) -> Self {
+        let figures = |column: Column| differences(runs.iter().map(|r| r.sample.figures()[column as usize]));
+        let mut us = differences_kept(runs.iter().map(|run| run.at_us));
+        us.truncate(runs.len());
+        Self {
+            process,
+            us,
+            span_us: differences(runs.iter().map(|run| run.span_us)),
+            count: differences(runs.iter().map(|run| run.count)),
+            rss_kib: figures(Column::Rss),
+            virtual_kib: figures(Column::Virtual),
+            data_kib: figures(Column::Data),
+            anonymous_kib: figures(Column::Anonymous),
+            file_kib: figures(Column::File),
+            shmem_kib: figures(Column::Shmem),
+            swap_kib: figures(Column::Swap),
+            minor_faults: figures(Column::MinorFaults),
+            major_faults: figures(Column::MajorFaults),
+            user_ms: figures(Column::User),
+            system_ms: figures(Column::System),
+            threads: figures(Column::Threads),
+        }
+    }
+
+    /// Its runs. Whatever the columns hold, there are as many runs as `us` has entries, each of at least
+    /// one sample and at most [`MOST_RUN_SAMPLES`].
+    pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
+        let columns = [
+            &self.rss_kib,
+            &self.virtual_kib,
+            &self.data_kib,
+            &self.anonymous_kib,
+            &self.file_kib,
+            &self.shmem_kib,
+            &self.swap_kib,
+            &self.minor_faults,
+            &self.major_faults,
+            &self.user_ms,
+            &self.system_ms,
+            &self.threads,
+        ];
+        let mut figures = [0i64; Column::COUNT];
+        let (mut at, mut span, mut count) = (0i64, 0i64, 0i64);
+        let step = |value: &mut i64, column: &[i64], index: usize| {
+            *value = value.wrapping_add(column.get(index).copied().unwrap_or(0));
+            *value
+        };
+        (0..self.us.len()).map(move |index| {
+            for (figure, column) in figures.iter_mut().zip(columns) {
+                step(figure, column, index);
+            }
+            Run {
+                at_us: positive(step(&mut at, &self.us, index)),
+                span_us: positive(step(&mut span, &self.span_us, index)),
+                count: positive(step(&mut count, &self.count, index)).clamp(1, MOST_RUN_SAMPLES),
+                sample: Sample::of(figures.map(positive)),
+            }
+        })
+    }
+}
+
+/// No figure of a process is negative: one that is comes from a damaged file.
+fn positive(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}
+
+fn differences_kept(values: impl Iterator<Item = u64>) -> Vec<i64> {
+    let mut before = 0u64;
+    values
+        .map(|value| {
+            let difference = value.wrapping_sub(before).cast_signed();
+            before = value;
+            difference
+        })
+        .collect()
+}
+
+fn differences(values: impl Iterator<Item = u64>) -> Vec<i64> {
+    let mut differences = differences_kept(values);
+    let kept = differences.iter().rposition(|&difference| difference != 0).map_or(0, |last| last + 1);
+    differences.truncate(kept);
+    differences
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn run() -> impl Strategy<Value = Run> {
+        let figures = proptest::array::uniform12(0..u64::MAX >> 2);
+        (0..u64::MAX >> 2, 0..1u64 << 40, 1..MOST_RUN_SAMPLES, figures).prop_map(
+            |(at_us, span_us, count, figures)| Run { at_us, span_us, count, sample: Sample::of(figures) },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn runs_read_back(runs in proptest::collection::vec(run(), 0..40)) {
+            let text = serde_json::to_string(&Block::new(7, &runs)).unwrap();
+            let block: Block = serde_json::from_str(&text).unwrap();
+            prop_assert_eq!(block.runs().collect::<Vec<_>>(), runs);
+        }
+    }
+
+    #[test]
+    fn a_quiet_second_is_one_short_line() {
+        let sample = Sample { rss_kib: 5_432, threads: 1, ..Sample::default() };
+        let run = Run { at_us: 86_400_000_000, span_us: 999_000, count: 1000, sample };
+        let text = serde_json::to_string(&Block::new(0, &[run])).unwrap();
+        assert!(text.len() < 120, "{text}");
+    }
+
+    #[test]
+    fn hostile_columns_stay_within_bounds() {
+        let text =
+            r#"{"process":0,"us":[-5,9223372036854775807,1],"count":[9223372036854775807],"rss_kib":[-1]}"#;
+        let block: Block = serde_json::from_str(text).unwrap();
+        let runs: Vec<Run> = block.runs().collect();
+        assert_eq!(runs.len(), 3);
+        assert!(runs.iter().all(|run| run.count <= MOST_RUN_SAMPLES && run.sample.rss_kib == 0));
+        assert!(runs.iter().all(|run| run.times_us().count() as u64 == run.count));
+    }
+
+    #[test]
+    fn samples_of_a_run_are_spread_over_its_span() {
+        let run = Run { at_us: 1000, span_us: 3000, count: 4, sample: Sample::default() };
+        assert_eq!(run.times_us().collect::<Vec<_>>(), [1000, 2000, 3000, 4000]);
+        assert_eq!(run.end_us(), 4000);
+        let one = Run { count: 1, span_us: 0, ..run };
+        assert_eq!(one.times_us().collect::<Vec<_>>(), [1000]);
+    }
+}

@@ -1,0 +1,446 @@
+//! Reading: frame by frame, line by line, with a bounded buffer. What is torn or damaged becomes a caveat
+//! with its place and size; everything around it is still read.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use strandline_inspect::Caveat;
+use zstd::bulk::Decompressor;
+use zstd::zstd_safe;
+
+use crate::record::{Header, Record, SCHEMA};
+use crate::write::MOST_FRAME_BYTES;
+
+/// How a zstd frame begins (RFC 8878, 3.1.1).
+const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// The most that one frame is unpacked to: a writer's bound, and one ledger on top.
+const MOST_UNPACKED_BYTES: usize = 8 * MOST_FRAME_BYTES;
+/// The most that one frame takes in the file: what cannot be packed grows a little.
+const MOST_PACKED_BYTES: usize = MOST_UNPACKED_BYTES + (64 << 10);
+/// How much is read from the file at once.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Caveats about the file itself that are kept; further ones are counted.
+const MOST_CAVEATS: usize = 50;
+
+/// Why a file cannot be read as a recording.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be opened or read.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("{path} is not a recording: {detail}; make one with `strandline run -o FILE -- COMMAND`")]
+    NotARecording {
+        /// The file.
+        path: PathBuf,
+        /// What gave it away.
+        detail: String,
+    },
+    /// It was written by another version.
+    #[error(
+        "{path} is of the schema {schema}, this strandline reads {SCHEMA}; use the version that wrote it"
+    )]
+    OtherSchema {
+        /// The file.
+        path: PathBuf,
+        /// What its header says.
+        schema: String,
+    },
+}
+
+/// Reads a recording.
+pub struct Reader<R: Read> {
+    input: R,
+    path: PathBuf,
+    decompressor: Decompressor<'static>,
+    /// What was read and not yet unpacked, from `start` on.
+    packed: Vec<u8>,
+    start: usize,
+    /// Where in the file `packed` begins.
+    offset: u64,
+    at_end: bool,
+    /// The frame under way, and how much of it was given out.
+    lines: Vec<u8>,
+    next_line: usize,
+    header: Header,
+    /// A record that was met where the header should have been.
+    met: Option<Record>,
+    caveats: Vec<Caveat>,
+    further_caveats: u64,
+    /// Records read, and lines that were none.
+    records: u64,
+    bad_lines: u64,
+}
+
+impl Reader<File> {
+    /// Opens a recording.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        Self::new(file, path)
+    }
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads a recording from `input`; `path` is for messages.
+    ///
+    /// # Errors
+    /// Where its beginning is not that of a recording of this schema.
+    pub fn new(input: R, path: &Path) -> Result<Self, Error> {
+        let io = |source| Error::Io { path: path.to_owned(), source };
+        let mut reader = Self {
+            input,
+            path: path.to_owned(),
+            decompressor: Decompressor::new().map_err(io)?,
+            packed: Vec::new(),
+            start: 0,
+            offset: 0,
+            at_end: false,
+            lines: Vec::new(),
+            next_line: 0,
+            header: Header::default(),
+            met: None,
+            caveats: Vec::new(),
+            further_caveats: 0,
+            records: 0,
+            bad_lines: 0,
+        };
+        reader.read_header()?;
+        Ok(reader)
+    }
+
+    fn read_header(&mut self) -> Result<(), Error> {
+        let not = |path: &Path, detail: &str| Error::NotARecording {
+            path: path.to_owned(),
+            detail: detail.to_owned(),
+        };
+        self.fill(MAGIC.len()).map_err(|source| Error::Io { path: self.path.clone(), source })?;
+        if self.packed.is_empty() {
+            return Err(not(&self.path, "it is empty"));
+        }
+        if !self.packed.starts_with(&MAGIC) && !MAGIC.starts_with(&self.packed) {
+            return Err(not(&self.path, "it does not begin as one"));
+        }
+        match self.next_record()? {
+            Some(Record::Header(header)) if header.schema == SCHEMA => {
+                self.header = *header;
+                Ok(())
+            }
+            Some(Record::Header(header)) => {
+                let schema = header.schema.chars().filter(|c| !c.is_control()).take(64).collect();
+                Err(Error::OtherSchema { path: self.path.clone(), schema })
+            }
+            Some(other) => {
+                self.met = Some(other);
+                let text = "the first line, which says what was recorded and how, is lost";
+                self.caution("recording_headless", "byte 0".to_owned(), None, text);
+                Ok(())
+            }
+            None if self.caveats.is_empty() => Err(not(&self.path, "it holds no records")),
+            None => Err(not(&self.path, "it is cut off or damaged before its first record ends")),
+        }
+    }
+
+    /// What was recorded, where, how. Empty where that part of the file is lost, with a caveat.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// What could not be read so far.
+    pub fn caveats(&self) -> Vec<Caveat> {
+        let mut caveats = self.caveats.clone();
+        let place = || self.path.display().to_string();
+        if self.further_caveats > 0 {
+            let text = format!("{} more parts of the file are damaged", self.further_caveats);
+            caveats.push(Caveat::new("recording_damaged", place(), None, text));
+        }
+        if self.bad_lines > 0 {
+            let text = format!("{} lines were not understood and are left out", self.bad_lines);
+            caveats.push(Caveat::new("recording_lines", place(), None, text));
+        }
+        caveats
+    }
+
+    /// The next record; `None` at the end, be it torn or not.
+    ///
+    /// # Errors
+    /// Where the file cannot be read.
+    pub fn next_record(&mut self) -> Result<Option<Record>, Error> {
+        if let Some(met) = self.met.take() {
+            return Ok(Some(met));
+        }
+        loop {
+            while let Some(line) = next_line(&self.lines, &mut self.next_line) {
+                match serde_json::from_slice(line) {
+                    Ok(record) => {
+                        self.records += 1;
+                        return Ok(Some(record));
+                    }
+                    Err(_) => self.bad_lines += 1,
+                }
+            }
+            let more = self.next_frame();
+            if !more.map_err(|source| Error::Io { path: self.path.clone(), source })? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Unpacks the next good frame into `lines`; false at the end.
+    fn next_frame(&mut self) -> io::Result<bool> {
+        self.lines.clear();
+        self.next_line = 0;
+        loop {
+            self.fill(MAGIC.len())?;
+            if self.start == self.packed.len() {
+                return Ok(false);
+            }
+            match self.frame_bytes()? {
+                Some(bytes) if self.unpack(bytes) => {
+                    self.start += bytes;
+                    return Ok(true);
+                }
+                _ => {
+                    if !self.skip_damage()? {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
+
+    /// How long the frame at `start` is, with all of it in `packed`; `None` where there is no whole one.
+    fn frame_bytes(&mut self) -> io::Result<Option<usize>> {
+        let mut wanted = CHUNK_BYTES;
+        loop {
+            self.fill(wanted)?;
+            let packed = &self.packed[self.start..];
+            if packed.starts_with(&MAGIC)
+                && let Ok(bytes) = zstd_safe::find_frame_compressed_size(packed)
+            {
+                return Ok((bytes > 0 && bytes <= packed.len()).then_some(bytes));
+            }
+            if !packed.starts_with(&MAGIC) || self.at_end || packed.len() >= MOST_PACKED_BYTES {
+                return Ok(None);
+            }
+            wanted = packed.len() + CHUNK_BYTES;
+        }
+    }
+
+    fn unpack(&mut self, bytes: usize) -> bool {
+        let packed = &self.packed[self.start..self.start + bytes];
+        let size = match zstd_safe::get_frame_content_size(packed) {
+            Ok(Some(size)) => usize::try_from(size).unwrap_or(usize::MAX),
+            _ => return false,
+        };
+        if size > MOST_UNPACKED_BYTES {
+            return false;
+        }
+        let mut lines = std::mem::take(&mut self.lines);
+        lines.clear();
+        lines.reserve_exact(size);
+        let unpacked = self.decompressor.decompress_to_buffer(packed, &mut lines);
+        let is_whole = unpacked.is_ok_and(|got| got == size);
+        if !is_whole {
+            lines.clear();
+        }
+        self.lines = lines;
+        is_whole
+    }
+
+    /// Goes to where the next frame may begin; false where there is none. What is passed over is a caveat.
+    fn skip_damage(&mut self) -> io::Result<bool> {
+        let from = self.offset + self.start as u64;
+        self.start += 1;
+        let found = loop {
+            let packed = &self.packed[self.start..];
+            if let Some(at) = memchr::memmem::find(packed, &MAGIC) {
+                self.start += at;
+                break true;
+            }
+            // The magic may begin in the last three bytes.
+            self.start += packed.len().saturating_sub(MAGIC.len() - 1);
+            if self.at_end {
+                self.start = self.packed.len();
+                break false;
+            }
+            self.fill(CHUNK_BYTES)?;
+        };
+        let bytes = self.offset + self.start as u64 - from;
+        let place = format!("byte {from} of {}", self.path.display());
+        if found {
+            let text = format!("{bytes} bytes of the recording are damaged and left out");
+            self.caution("recording_damaged", place, None, &text);
+        } else {
+            let text = format!(
+                "the recording is cut off: its last {bytes} bytes are of a part that was not written whole"
+            );
+            self.caution("recording_torn", place, None, &text);
+        }
+        Ok(found)
+    }
+
+    /// Sees to it that `packed` holds `wanted` bytes from `start` on, if the file has them.
+    fn fill(&mut self, wanted: usize) -> io::Result<()> {
+        if self.packed.len() - self.start >= wanted || self.at_end {
+            return Ok(());
+        }
+        self.packed.drain(..self.start);
+        self.offset += self.start as u64;
+        self.start = 0;
+        let missing = wanted.max(CHUNK_BYTES) - self.packed.len();
+        let got = (&mut self.input).take(missing as u64).read_to_end(&mut self.packed)?;
+        self.at_end = got < missing;
+        Ok(())
+    }
+
+    fn caution(&mut self, code: &str, place: String, bytes: Option<u64>, text: &str) {
+        if self.caveats.len() < MOST_CAVEATS {
+            self.caveats.push(Caveat::new(code, place, bytes, text));
+        } else {
+            self.further_caveats += 1;
+        }
+    }
+}
+
+fn next_line<'a>(lines: &'a [u8], next: &mut usize) -> Option<&'a [u8]> {
+    let rest = lines.get(*next..).filter(|rest| !rest.is_empty())?;
+    let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+    *next += end + 1;
+    Some(&rest[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::block::{Block, Run};
+    use crate::record::{Beat, ProcessStart};
+    use crate::sample::Sample;
+    use crate::write::Writer;
+
+    fn recording(frames: u64) -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        let header = Header { schema: SCHEMA.into(), interval_us: 1000, ..Header::default() };
+        writer.push(&Record::Header(Box::new(header))).unwrap();
+        writer.push(&Record::Process(ProcessStart { pid: 17, ..ProcessStart::default() })).unwrap();
+        for frame in 0..frames {
+            let sample = Sample { rss_kib: 100 * frame, ..Sample::default() };
+            // Each frame is longer than the one before.
+            for part in 0..=frame {
+                let at_us = frame * 1_000_000 + part;
+                let run = Run { at_us, span_us: 0, count: if part == 0 { 1000 - frame } else { 1 }, sample };
+                writer.push(&Record::Samples(Box::new(Block::new(0, &[run])))).unwrap();
+            }
+            let beat = Beat { at_us: frame * 1_000_000, samples: frame * 1000, missed: 0 };
+            writer.push(&Record::Beat(beat)).unwrap();
+            writer.flush().unwrap();
+        }
+        writer.file().clone()
+    }
+
+    /// Everything that can be read: samples, and caveats.
+    fn read(bytes: &[u8]) -> Result<(u64, Vec<Caveat>), Error> {
+        let mut reader = Reader::new(bytes, Path::new("test"))?;
+        let mut samples = 0;
+        while let Some(record) = reader.next_record()? {
+            if let Record::Samples(block) = record {
+                samples += block.runs().map(|run| run.count).sum::<u64>();
+            }
+        }
+        Ok((samples, reader.caveats()))
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let (samples, caveats) = read(&recording(20)).unwrap();
+        assert_eq!(samples, 20_000);
+        assert!(caveats.is_empty(), "{caveats:?}");
+    }
+
+    #[test]
+    fn cut_at_every_byte_it_is_read_up_to_the_cut() {
+        let whole = recording(6);
+        let mut last = 0;
+        for cut in 0..whole.len() {
+            match read(&whole[..cut]) {
+                Ok((samples, caveats)) => {
+                    assert!(samples >= last && samples % 1000 == 0, "cut at {cut}");
+                    last = samples;
+                    let is_whole_frame = caveats.is_empty();
+                    assert!(
+                        is_whole_frame || caveats[0].code == "recording_torn",
+                        "cut at {cut}: {caveats:?}"
+                    );
+                }
+                Err(error) => {
+                    assert_eq!(last, 0, "cut at {cut}: {error}");
+                    assert!(matches!(error, Error::NotARecording { .. }), "cut at {cut}: {error}");
+                }
+            }
+        }
+        assert_eq!(last, 5000, "all but the last frame");
+    }
+
+    #[test]
+    fn a_flipped_bit_costs_one_frame_at_most() {
+        let whole = recording(6);
+        for bit in 0..whole.len() * 8 {
+            let mut damaged = whole.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            match read(&damaged) {
+                Ok((samples, caveats)) => {
+                    assert!(samples >= 5000, "bit {bit}: {samples} samples, {caveats:?}");
+                    assert!(samples == 6000 || !caveats.is_empty(), "bit {bit}: a loss without a caveat");
+                }
+                Err(error) => assert!(bit < 32, "bit {bit}: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn other_files_are_refused_in_words() {
+        let text = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
+        assert!(text(b"").contains("empty"));
+        assert!(text(b"hello, world").contains("not a recording"));
+        assert!(
+            text(&zstd::bulk::compress(b"hello\n", 3).unwrap()).contains("no records"),
+            "zstd of something else"
+        );
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        let header = Header { schema: "strandline/recording/9".into(), ..Header::default() };
+        writer.push(&Record::Header(Box::new(header))).unwrap();
+        writer.flush().unwrap();
+        assert!(text(writer.file()).contains("strandline/recording/9"));
+    }
+
+    #[test]
+    fn a_frame_that_unpacks_to_gigabytes_is_left_out() {
+        let bomb = zstd::bulk::compress(&vec![b'\n'; MOST_UNPACKED_BYTES + 1], 3).unwrap();
+        let mut bytes = recording(2);
+        bytes.extend(bomb);
+        bytes.extend(recording(1));
+        let (samples, caveats) = read(&bytes).unwrap();
+        assert_eq!(samples, 3000);
+        assert_eq!(caveats[0].code, "recording_damaged");
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+            let mut with_magic = MAGIC.to_vec();
+            with_magic.extend(&bytes);
+            let _ = read(&bytes);
+            let _ = read(&with_magic);
+        }
+    }
+}

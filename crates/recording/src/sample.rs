@@ -1,0 +1,134 @@
+//! One sample: what is known of a process's memory at one instant.
+
+use serde::{Deserialize, Serialize};
+
+/// What a sample has a figure of, in the order of [`Sample`]'s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(usize)]
+pub enum Column {
+    /// VmRSS.
+    Rss,
+    /// VmSize.
+    Virtual,
+    /// VmData: private writable address space, stack left out.
+    Data,
+    /// RssAnon.
+    Anonymous,
+    /// RssFile.
+    File,
+    /// RssShmem.
+    Shmem,
+    /// VmSwap.
+    Swap,
+    /// Minor faults since the start.
+    MinorFaults,
+    /// Major faults since the start.
+    MajorFaults,
+    /// User time since the start.
+    User,
+    /// System time since the start.
+    System,
+    /// Threads.
+    Threads,
+}
+
+impl Column {
+    /// How many there are.
+    pub const COUNT: usize = 12;
+    /// All of them, in order.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Rss,
+        Self::Virtual,
+        Self::Data,
+        Self::Anonymous,
+        Self::File,
+        Self::Shmem,
+        Self::Swap,
+        Self::MinorFaults,
+        Self::MajorFaults,
+        Self::User,
+        Self::System,
+        Self::Threads,
+    ];
+}
+
+/// A process's figures at one instant, as the kernel's counters gave them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// VmRSS, in KiB.
+    pub rss_kib: u64,
+    /// VmSize, in KiB.
+    pub virtual_kib: u64,
+    /// VmData, in KiB.
+    pub data_kib: u64,
+    /// RssAnon, in KiB.
+    pub anonymous_kib: u64,
+    /// RssFile, in KiB.
+    pub file_kib: u64,
+    /// RssShmem, in KiB.
+    pub shmem_kib: u64,
+    /// VmSwap, in KiB.
+    pub swap_kib: u64,
+    /// Minor faults since the start.
+    pub minor_faults: u64,
+    /// Major faults since the start.
+    pub major_faults: u64,
+    /// User time since the start, in milliseconds.
+    pub user_ms: u64,
+    /// System time since the start, in milliseconds.
+    pub system_ms: u64,
+    /// Threads.
+    pub threads: u64,
+}
+
+impl Sample {
+    /// The figures, by [`Column`].
+    pub fn figures(&self) -> [u64; Column::COUNT] {
+        [
+            self.rss_kib,
+            self.virtual_kib,
+            self.data_kib,
+            self.anonymous_kib,
+            self.file_kib,
+            self.shmem_kib,
+            self.swap_kib,
+            self.minor_faults,
+            self.major_faults,
+            self.user_ms,
+            self.system_ms,
+            self.threads,
+        ]
+    }
+
+    /// A sample of these figures.
+    pub fn of(figures: [u64; Column::COUNT]) -> Self {
+        let [
+            rss_kib,
+            virtual_kib,
+            data_kib,
+            anonymous_kib,
+            file_kib,
+            shmem_kib,
+            swap_kib,
+            minor_faults,
+            major_faults,
+            user_ms,
+            system_ms,
+            threads,
+        ] = figures;
+        Self {
+            rss_kib,
+            virtual_kib,
+            data_kib,
+            anonymous_kib,
+            file_kib,
+            shmem_kib,
+            swap_kib,
+            minor_faults,
+            major_faults,
+            user_ms,
+            system_ms,
+            threads,
+        }
+    }
+}

@@ -1,0 +1,76 @@
+// Sizes and times as the terminal report writes them: three digits, binary units, `?` for what is not known.
+
+const KIB = 1024;
+
+function formatBytes(bytes) {
+  if (bytes === null || bytes === undefined || Number.isNaN(bytes)) return "?";
+  if (bytes < 0) return "−" + formatBytes(-bytes);
+  if (bytes < KIB) return `${Math.round(bytes)} B`;
+  const units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+  let value = bytes / KIB;
+  let unit = 0;
+  while (value >= 999.5 && unit + 1 < units.length) {
+    value /= KIB;
+    unit += 1;
+  }
+  return `${value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0)} ${units[unit]}`;
+}
+
+// On an axis the steps are powers of two: no digits that say nothing.
+function axisBytes(bytes) {
+  return formatBytes(bytes).replace(/\.0+ /, " ").replace(/(\.\d*?)0+ /, "$1 ");
+}
+
+function formatPercent(part, whole) {
+  if (!(whole > 0)) return "0.0 %";
+  const share = (part * 100) / whole;
+  return part > 0 && share < 0.05 ? "<0.1 %" : `${share.toFixed(1)} %`;
+}
+
+// An instant: exact to the millisecond, whatever the length of the recording.
+function formatInstant(seconds) {
+  return `${seconds.toFixed(3)} s`;
+}
+
+// A tick of the time axis whose ticks are `step` seconds apart.
+function axisTime(seconds, step, end) {
+  if (end < 180) {
+    const digits = step >= 1 ? 0 : Math.min(6, Math.ceil(-Math.log10(step)));
+    return `${seconds.toFixed(digits)} s`;
+  }
+  const two = (value) => String(value).padStart(2, "0");
+  const whole = Math.floor(seconds + 1e-9);
+  const clock = end >= 7200
+    ? `${Math.floor(whole / 3600)}:${two(Math.floor(whole / 60) % 60)}:${two(whole % 60)}`
+    : `${Math.floor(whole / 60)}:${two(whole % 60)}`;
+  return step >= 1 ? clock : clock + (seconds - whole).toFixed(3).slice(1);
+}
+
+function shorten(text, most) {
+  const letters = Array.from(text);
+  if (letters.length <= most) return text;
+  const head = Math.ceil((most - 1) / 2);
+  return letters.slice(0, head).join("") + "…" + letters.slice(letters.length - (most - 1 - head)).join("");
+}
+
+// An element. Text is always text: nothing in this page is ever parsed as markup.
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+function svgElement(tag, attributes = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+// A colour or a size of the style sheet, as the theme in force has it.
+function themed(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}

@@ -1,0 +1,89 @@
+// Puts the page together: what is chosen in one place is chosen in all.
+
+const data = readData();
+const ledgers = new Ledgers(data, (index) => timeline.chooseLedger(index));
+const timeline = new Timeline(data, (index) => ledgers.choose(index));
+
+// The last ledger is the one most people came for: what is left at the end.
+if (data.ledgers.length > 0) {
+  ledgers.choose(data.ledgers.length - 1);
+  timeline.chooseLedger(data.ledgers.length - 1);
+}
+
+function themes() {
+  const button = document.getElementById("theme");
+  const order = ["system", "light", "dark"];
+  let at = 0;
+  const redraw = () => {
+    forgetColours();
+    timeline.draw();
+    ledgers.redraw();
+  };
+  button.addEventListener("click", () => {
+    at = (at + 1) % order.length;
+    if (at === 0) delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = order[at];
+    button.textContent = `Theme: ${order[at]}`;
+    redraw();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+}
+
+function keys() {
+  const button = document.getElementById("keys-button");
+  const help = document.getElementById("keys");
+  button.addEventListener("click", () => {
+    help.hidden = !help.hidden;
+    button.setAttribute("aria-expanded", String(!help.hidden));
+  });
+  document.addEventListener("keydown", (event) => {
+    const typed = event.target.closest("input[type=text], select, textarea");
+    if (typed || event.ctrlKey || event.altKey || event.metaKey) return;
+    const actions = {
+      "+": () => timeline.zoom(0.5),
+      "=": () => timeline.zoom(0.5),
+      "-": () => timeline.zoom(2),
+      "0": () => timeline.all(),
+      n: () => timeline.next(1),
+      p: () => timeline.next(-1),
+    };
+    const action = actions[event.key];
+    if (!action) return;
+    event.preventDefault();
+    action();
+  });
+}
+
+// Columns of the tables of marks that can be switched off, and marks that can be gone to.
+function marks() {
+  const tables = document.querySelectorAll("table.marks");
+  if (tables.length === 0) return;
+  const box = document.getElementById("mark-columns");
+  box.hidden = false;
+  const names = [...tables[0].tHead.rows[0].cells].filter((cell) => /\bc-\d/.test(cell.className) && !cell.classList.contains("d"));
+  const hide = (column, hidden) => {
+    for (const cell of document.querySelectorAll(`table.marks .c-${column}`)) cell.classList.toggle("off", hidden);
+  };
+  const several = new Set(data.marks.map((mark) => `${mark.recording}:${mark.process}`)).size > tables.length;
+  const choices = [["p", "process", several], ...names.map((cell, index) => [String(index), cell.textContent, [0, 1, 3, 5].includes(index)])];
+  for (const [column, name, shown] of choices) {
+    const input = element("input", { type: "checkbox", value: column });
+    input.checked = shown;
+    input.addEventListener("change", () => hide(column, !input.checked));
+    box.append(element("label", {}, input, ` ${name}`));
+    hide(column, !shown);
+  }
+  for (const table of tables) {
+    const recording = Number(table.dataset.recording);
+    [...table.tBodies[0].rows].forEach((row, index) => {
+      const name = row.querySelector("th.name");
+      const button = element("button", { type: "button", class: "go" }, name.textContent);
+      button.addEventListener("click", () => timeline.goToMark(recording, index));
+      name.replaceChildren(button);
+    });
+  }
+}
+
+themes();
+keys();
+marks();

@@ -1,0 +1,254 @@
+// The page map: the address space in reading order, a cell for so many bytes, coloured by what holds them.
+//
+// Mappings that fill a line have a heading; small ones follow each other. Long stretches without a resident
+// page are shortened to three dots. A cell is filled from below by the states in it; the rest is not resident.
+
+const MAP_HIGHEST_PIXELS = 12000;
+
+class PageMap {
+  constructor() {
+    this.section = document.getElementById("map");
+    this.box = this.section.querySelector(".map-box");
+    this.canvas = this.section.querySelector("canvas");
+    this.at = document.getElementById("map-at");
+    this.cursor = element("div", { class: "map-cursor", hidden: "" });
+    this.box.append(this.cursor);
+    this.map = null;
+    this.current = -1;
+    this.box.addEventListener("pointermove", (event) => this.point(event));
+    this.box.addEventListener("keydown", (event) => this.key(event));
+    this.box.addEventListener("focus", () => { if (this.current < 0) this.goTo(0); });
+    new ResizeObserver(() => { if (this.map && this.box.clientWidth !== this.width) this.draw(); }).observe(this.box);
+  }
+
+  show(map) {
+    this.map = map;
+    this.current = -1;
+    this.section.hidden = !map;
+    this.cursor.hidden = true;
+    this.at.textContent = "\u00a0";
+    if (!map) return;
+    const left = map.left_out ? ` ${map.left_out}` : "";
+    document.getElementById("map-note").textContent =
+      `One cell is ${formatBytes(map.cell_bytes)} of address space, filled as far as it is resident.${left}`;
+    this.draw();
+  }
+
+  // Lines of cells and of headings, top to bottom.
+  place(columns) {
+    const lines = [];
+    this.cells = [];
+    let line = null;
+    let used = 0;
+    const open = () => {
+      line = { heading: null, cells: new Map(), dots: [] };
+      lines.push(line);
+      used = 0;
+    };
+    let small = false;
+    for (const mapping of this.map.mappings) {
+      if (mapping.cells.length === 0) continue;
+      const large = mapping.cells.length >= columns / 2;
+      if (large || !small || !line) {
+        lines.push({ heading: large ? this.heading(mapping) : "small mappings", cells: new Map(), dots: [] });
+        open();
+      } else {
+        used += 1;
+      }
+      small = !large;
+      let before = -1;
+      for (const cell of mapping.cells) {
+        let skip = before < 0 ? 0 : cell[0] - before - 1;
+        before = cell[0];
+        if (skip > Math.min(columns, 12)) {
+          if (used + 3 > columns) open();
+          line.dots.push(used);
+          used += 3;
+          skip = 0;
+        }
+        while (skip > 0 || used >= columns) {
+          if (used >= columns) open();
+          if (skip > 0) [used, skip] = [used + 1, skip - 1];
+        }
+        line.cells.set(used, this.cells.length);
+        this.cells.push({ mapping, cell, line: lines.length - 1, column: used });
+        used += 1;
+      }
+    }
+    return lines;
+  }
+
+  heading(mapping) {
+    return `${mapping.name || "anonymous"}  ${mapping.permissions}  ${formatBytes(mapping.rss_bytes)} resident`;
+  }
+
+  draw() {
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const ratio = Math.min(devicePixelRatio, 2);
+    this.width = this.box.clientWidth;
+    this.size = Math.max(6, Math.round(rem * 0.62));
+    const headingHeight = Math.round(rem * 1.5);
+    let columns = 1;
+    let height = 0;
+    // Smaller cells where the picture would be higher than a canvas may be.
+    for (;;) {
+      columns = Math.max(8, Math.floor((this.width - 4) / this.size));
+      this.lines = this.place(columns);
+      height = 0;
+      for (const line of this.lines) {
+        line.top = height;
+        line.height = line.heading === null ? this.size : headingHeight;
+        height += line.height;
+      }
+      if (height <= MAP_HIGHEST_PIXELS / ratio || this.size <= 3) break;
+      this.size -= 1;
+    }
+    this.canvas.width = Math.round(this.width * ratio);
+    this.canvas.height = Math.round(Math.min(height + 2, MAP_HIGHEST_PIXELS) * ratio);
+    this.canvas.style.width = `${this.width}px`;
+    this.canvas.style.height = `${Math.min(height + 2, MAP_HIGHEST_PIXELS)}px`;
+    const context = this.canvas.getContext("2d");
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, this.width, height);
+    const paints = new Map(STATES.map(({ id }) => [id, statePattern(context, id)]));
+    context.font = `${0.75 * rem}px system-ui, sans-serif`;
+    context.textBaseline = "bottom";
+    for (const line of this.lines) {
+      if (line.heading !== null) {
+        context.fillStyle = themed("--quiet");
+        context.fillText(shorten(line.heading, Math.floor(this.width / (rem * 0.42))), 0, line.top + line.height - 2);
+      }
+      context.fillStyle = themed("--quiet");
+      for (const column of line.dots) context.fillText("⋯", (column + 1) * this.size, line.top + line.height);
+      for (const [column, index] of line.cells) this.drawCell(context, line, column, this.cells[index].cell, paints);
+    }
+    if (this.current >= 0) this.goTo(this.current);
+  }
+
+  drawCell(context, line, column, cell, paints) {
+    const gap = this.size > 4 ? 1 : 0;
+    const side = this.size - gap;
+    const x = column * this.size;
+    context.fillStyle = themedEmpty();
+    context.fillRect(x, line.top, side, side);
+    const states = new Map();
+    for (let i = 1; i + 1 < cell.length; i += 2) {
+      const state = this.map.legend[cell[i]][1];
+      states.set(state, (states.get(state) ?? 0) + cell[i + 1]);
+    }
+    let bottom = line.top + side;
+    for (const { id } of STATES) {
+      const bytes = states.get(id);
+      if (!bytes) continue;
+      // A single resident page of a large cell is still seen.
+      const high = Math.min(Math.max((side * bytes) / this.map.cell_bytes, 1), bottom - line.top);
+      context.fillStyle = paints.get(id);
+      context.fillRect(x, bottom - high, side, high);
+      bottom -= high;
+    }
+  }
+
+  point(event) {
+    if (!this.map) return;
+    const box = this.canvas.getBoundingClientRect();
+    const y = event.clientY - box.top;
+    const line = this.lines.find((one) => y >= one.top && y < one.top + one.height);
+    const index = line?.cells.get(Math.floor((event.clientX - box.left) / this.size));
+    if (index !== undefined) this.goTo(index, false);
+  }
+
+  key(event) {
+    if (!this.map || this.cells.length === 0) return;
+    const last = this.cells.length - 1;
+    const moves = {
+      ArrowLeft: () => this.current - 1,
+      ArrowRight: () => this.current + 1,
+      ArrowUp: () => this.vertical(-1),
+      ArrowDown: () => this.vertical(1),
+      Home: () => 0,
+      End: () => last,
+    };
+    const move = moves[event.key];
+    if (!move) return;
+    event.preventDefault();
+    this.goTo(Math.min(Math.max(move(), 0), last));
+  }
+
+  // The cell above or below that is nearest.
+  vertical(step) {
+    const { line, column } = this.cells[Math.max(this.current, 0)];
+    for (let at = line + step; at >= 0 && at < this.lines.length; at += step) {
+      let best = null;
+      for (const [other, index] of this.lines[at].cells) {
+        if (best === null || Math.abs(other - column) < Math.abs(best[0] - column)) best = [other, index];
+      }
+      if (best) return best[1];
+    }
+    return this.current;
+  }
+
+  goTo(index, scroll = true) {
+    const placed = this.cells[index];
+    if (!placed) return;
+    this.current = index;
+    const { mapping, cell } = placed;
+    const top = this.lines[placed.line].top;
+    Object.assign(this.cursor.style, { left: `${placed.column * this.size}px`, top: `${top}px`, width: `${this.size}px`, height: `${this.size}px` });
+    this.cursor.hidden = false;
+    if (scroll) {
+      if (top < this.box.scrollTop) this.box.scrollTop = top - 30;
+      else if (top + this.size > this.box.scrollTop + this.box.clientHeight) this.box.scrollTop = top + 30 - this.box.clientHeight;
+    }
+    const parts = [];
+    for (let i = 1; i + 1 < cell.length; i += 2) {
+      const [id, state] = this.map.legend[cell[i]];
+      parts.push(`${id} (${state}) ${formatBytes(cell[i + 1])}`);
+    }
+    const address = BigInt(mapping.start) + BigInt(cell[0]) * BigInt(this.map.cell_bytes);
+    this.at.textContent = `0x${address.toString(16)} · ${mapping.name || "anonymous"} ${mapping.permissions}: ${parts.join(", ")}`;
+  }
+}
+
+let emptyColour = null;
+
+function themedEmpty() {
+  emptyColour ??= themed("--empty");
+  return emptyColour;
+}
+
+function forgetColours() {
+  emptyColour = null;
+}
+
+// The same patterns as the stacked bars', on a canvas: told apart without colour.
+function statePattern(context, state) {
+  const tile = document.createElement("canvas");
+  tile.width = 6;
+  tile.height = 6;
+  const paint = tile.getContext("2d");
+  paint.fillStyle = themed(`--state-${state}`);
+  paint.fillRect(0, 0, 6, 6);
+  paint.strokeStyle = themed("--pattern");
+  paint.fillStyle = themed("--pattern");
+  paint.lineWidth = 1.2;
+  paint.beginPath();
+  if (state === "stranded" || state === "pinned") {
+    for (const shift of [-6, 0, 6]) {
+      paint.moveTo(shift, 6);
+      paint.lineTo(shift + 6, 0);
+    }
+  }
+  if (state === "pinned") {
+    for (const shift of [-6, 0, 6]) {
+      paint.moveTo(shift, 0);
+      paint.lineTo(shift + 6, 6);
+    }
+  }
+  if (state === "unattributed") {
+    paint.moveTo(0, 3);
+    paint.lineTo(6, 3);
+  }
+  paint.stroke();
+  if (state === "evictable") paint.fillRect(2, 2, 2, 2);
+  return context.createPattern(tile, "repeat");
+}

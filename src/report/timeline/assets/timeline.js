@@ -1,0 +1,437 @@
+// The timeline: lines of memory over time, marks as labelled lines, ledgers as points to click.
+
+const LABEL_ROWS = 3;
+const CLICK_PIXELS = 14;
+const TIME_STEPS = [
+  ...[-6, -5, -4, -3, -2, -1].flatMap((power) => [1, 2, 5].map((digit) => Number(`${digit}e${power}`))),
+  1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800,
+];
+
+// Ticks at multiples of a power of two, so that sizes read as round binary figures.
+function byteTicks(_plot, _axis, _min, max, _step, space) {
+  const most = Math.max(2, Math.min(10, space));
+  let step = 1;
+  while (max / step > most) step *= 2;
+  const ticks = [];
+  for (let tick = 0; tick <= max; tick += step) ticks.push(tick);
+  return ticks;
+}
+
+class Timeline {
+  // `chosen` is told of a ledger that was clicked or gone to, by its index.
+  constructor(data, chosen) {
+    this.data = data;
+    this.tellChosen = chosen;
+    this.box = document.getElementById("chart");
+    this.at = document.getElementById("at");
+    this.window = [0, data.end];
+    this.columns = new Set(data.several ? ["rss"] : ["rss", "anonymous", "file"]);
+    this.shown = new Set();
+    const seen = new Set();
+    data.lines.forEach((line, index) => {
+      if (!seen.has(line.recording)) this.shown.add(index);
+      seen.add(line.recording);
+    });
+    this.ledger = -1;
+    this.mark = null;
+    this.stops = this.makeStops();
+    this.stop = -1;
+    this.makeChoices();
+    this.describe();
+    this.draw();
+    this.listen();
+  }
+
+  // Where `n` and `p` go: marks, and ledgers that no mark stands for.
+  makeStops() {
+    const stops = this.data.marks.map((mark) => ({ seconds: mark.seconds, mark, ledger: null }));
+    for (const ledger of this.data.ledgers) {
+      let own = null;
+      if (ledger.mark !== null) {
+        for (const stop of stops) {
+          const fits = stop.mark && stop.mark.recording === ledger.recording
+            && stop.mark.process === ledger.process && stop.mark.name === ledger.mark && !stop.ledger;
+          const gap = Math.abs(stop.seconds - ledger.seconds);
+          if (fits && (own === null || gap < Math.abs(own.seconds - ledger.seconds))) own = stop;
+        }
+      }
+      if (own) own.ledger = ledger;
+      else stops.push({ seconds: ledger.seconds, mark: null, ledger });
+    }
+    return stops.sort((a, b) => a.seconds - b.seconds);
+  }
+
+  makeChoices() {
+    const columns = document.getElementById("columns");
+    for (const column of COLUMNS) {
+      columns.append(this.checkbox(column.name, this.columns, column.id));
+    }
+    const processes = document.getElementById("processes-choice");
+    processes.hidden = this.data.lines.length < 2;
+    const box = processes.querySelector(".choices");
+    this.data.lines.forEach((line, index) => {
+      const letter = line.letter ? `${line.letter} ` : "";
+      box.append(this.checkbox(`${letter}${line.name}, highest ${formatBytes(line.peakBytes)}`, this.shown, index));
+    });
+    const widest = Math.max(0, ...this.data.lines.map((line) => line.widthSeconds));
+    if (widest > 0) {
+      const note = document.getElementById("thinned");
+      note.hidden = false;
+      note.textContent = `Thinned: a point stands for up to ${widest.toPrecision(2)} s; `
+        + "the band behind RSS spans the lowest and highest sample within it.";
+    }
+  }
+
+  checkbox(text, set, key) {
+    const input = element("input", { type: "checkbox", value: String(key) });
+    input.checked = set.has(key);
+    input.addEventListener("change", () => {
+      if (input.checked) set.add(key);
+      else set.delete(key);
+      this.draw();
+    });
+    return element("label", {}, input, ` ${text}`);
+  }
+
+  describe() {
+    const { lines, marks, ledgers, end } = this.data;
+    const largest = lines.reduce((best, line) => (best && best.peakBytes >= line.peakBytes ? best : line), null);
+    const peak = largest ? `; the highest RSS is ${formatBytes(largest.peakBytes)}, of ${largest.name}` : "";
+    this.box.setAttribute(
+      "aria-label",
+      `Memory over ${formatInstant(end)}${peak}; ${marks.length} marks, ${ledgers.length} ledgers`,
+    );
+  }
+
+  // What is drawn now: a line of the data, one of its columns, and how.
+  curves() {
+    const curves = [];
+    const alone = this.shown.size === 1;
+    this.data.lines.forEach((line, index) => {
+      if (!this.shown.has(index)) return;
+      for (const column of COLUMNS) {
+        if (!this.columns.has(column.id)) continue;
+        const colour = alone ? themed(`--column-${column.id}`) : themed(`--line-${curves.lines ?? 0}`);
+        curves.push({ line, column, colour, dash: column.dash });
+      }
+      curves.lines = ((curves.lines ?? 0) + 1) % 8;
+    });
+    return curves;
+  }
+
+  draw() {
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    this.rem = rem;
+    this.curvesNow = this.curves();
+    const { tables, series, bands } = this.tables();
+    const font = `${(0.8 * rem).toFixed(1)}px system-ui, sans-serif`;
+    const axis = { font, stroke: themed("--quiet"), grid: { stroke: themed("--grid"), width: 1 }, ticks: { stroke: themed("--grid"), width: 1, size: 4 } };
+    const end = this.data.end;
+    const options = {
+      ...this.size(),
+      series,
+      bands,
+      padding: [LABEL_ROWS * 1.25 * rem + 6, 12, 0, 0],
+      legend: { show: false },
+      cursor: { y: false, points: { show: false }, drag: { x: true, y: false, dist: 6 } },
+      scales: {
+        x: { time: false, range: (_plot, min, max) => (max > min ? [min, max] : [0, end]) },
+        y: { range: (_plot, _min, max) => [0, max > 0 ? max * 1.04 : 1024] },
+      },
+      axes: [
+        { ...axis, incrs: TIME_STEPS, space: 5 * rem, size: 2.2 * rem, values: (_plot, ticks, _axis, _space, step) => ticks.map((tick) => axisTime(tick, step, end)) },
+        { ...axis, size: 5.2 * rem, splits: (plot, ...rest) => byteTicks(plot, rest[0], rest[1], rest[2], rest[3], plot.bbox.height / devicePixelRatio / (2.4 * rem)), values: (_plot, ticks) => ticks.map(axisBytes) },
+      ],
+      hooks: {
+        draw: [(plot) => this.drawOver(plot)],
+        setCursor: [(plot) => this.read(plot)],
+        setScale: [(plot, scale) => { if (scale === "x" && plot.scales.x.min !== null) this.window = [plot.scales.x.min, plot.scales.x.max]; }],
+      },
+    };
+    const kept = this.window;
+    const focused = this.plot ? this.plot.cursor.left : -1;
+    if (this.plot) this.plot.destroy();
+    this.plot = new uPlot(options, tables, this.box);
+    this.plot.setScale("x", { min: kept[0], max: kept[1] });
+    this.plot.over.addEventListener("click", (event) => this.click(event));
+    this.plot.over.addEventListener("dblclick", () => this.all());
+    this.makeTable();
+    if (focused >= 0) this.read(this.plot);
+  }
+
+  size() {
+    return { width: Math.max(200, this.box.clientWidth), height: Math.max(160, this.box.clientHeight) };
+  }
+
+  // The curves as uPlot wants them: one axis of time for all, a band where there is one.
+  tables() {
+    const series = [{}];
+    const bands = [];
+    const byLine = new Map();
+    for (const curve of this.curvesNow) {
+      if (!byLine.has(curve.line)) byLine.set(curve.line, []);
+      byLine.get(curve.line).push(curve);
+    }
+    const tables = [];
+    for (const [line, curves] of byLine) {
+      const table = [line.seconds];
+      for (const curve of curves) {
+        if (curve.column.id === "rss" && line.high) {
+          const bound = { stroke: "transparent", width: 0, points: { show: false } };
+          bands.push({ series: [series.length, series.length + 1], fill: `${curve.colour}40` });
+          series.push(bound, bound);
+          table.push(line.high, line.low);
+        }
+        const few = line.seconds.length < 3;
+        series.push({
+          stroke: curve.colour,
+          width: (curve.column.id === "rss" ? 2.2 : 1.5) * (this.rem / 16),
+          dash: curve.dash,
+          points: { show: few, size: 6, fill: curve.colour },
+        });
+        table.push(line[curve.column.id]);
+      }
+      tables.push(table);
+    }
+    if (tables.length === 0) return { tables: [[0, this.data.end], [null, null]], series: [{}, {}], bands };
+    return { tables: tables.length === 1 ? tables[0] : uPlot.join(tables), series, bands };
+  }
+
+  makeTable() {
+    const body = document.querySelector("#lines tbody");
+    body.replaceChildren(...this.curvesNow.map((curve) => {
+      const swatch = svgElement("svg", { width: "34", height: "10", "aria-hidden": "true" });
+      swatch.append(svgElement("line", { x1: "1", x2: "33", y1: "5", y2: "5", stroke: curve.colour, "stroke-width": "2.5", "stroke-dasharray": curve.dash.join(" ") }));
+      const highest = curve.column.id === "rss" ? curve.line.peakBytes : curve.line[curve.column.id].reduce((a, b) => Math.max(a, b), 0);
+      curve.cell = element("td", { class: "n now" }, "–");
+      const letter = curve.line.letter ? `${curve.line.letter} ` : "";
+      return element("tr", { "data-column": curve.column.id, "data-process": curve.line.process },
+        element("th", { scope: "row" }, letter + curve.line.name),
+        element("td", { class: "swatch" }, swatch, ` ${curve.column.name}`),
+        curve.cell,
+        element("td", { class: "n", "data-exact": String(highest) }, formatBytes(highest)));
+    }));
+  }
+
+  drawOver(plot) {
+    const context = plot.ctx;
+    context.save();
+    this.drawMarks(plot, context);
+    this.drawLedgers(plot, context);
+    context.restore();
+  }
+
+  // Labels stand in rows above the plot. A label goes to the row below all that reach over its line, so no
+  // line crosses a label; where no row is left there is only the line, and the table has the name.
+  drawMarks(plot, context) {
+    const ratio = devicePixelRatio;
+    const { left, top, width, height } = plot.bbox;
+    const row = 1.25 * this.rem * ratio;
+    const first = top - LABEL_ROWS * row;
+    const taken = new Array(LABEL_ROWS).fill(-Infinity);
+    const [from, to] = this.window;
+    const visible = this.data.marks.filter((mark) => mark.seconds >= from && mark.seconds <= to);
+    context.textBaseline = "middle";
+    context.lineWidth = ratio;
+    visible.forEach((mark, index) => {
+      const x = Math.round(plot.valToPos(mark.seconds, "x", true)) + 0.5;
+      const chosen = mark === this.mark;
+      context.font = `${chosen ? "bold " : ""}${0.78 * this.rem * ratio}px system-ui, sans-serif`;
+      const next = visible[index + 1];
+      const place = this.placeLabel(context, mark, x, taken, left + width, next ? plot.valToPos(next.seconds, "x", true) : Infinity);
+      const y = place ? first + (place.row + 0.5) * row : top;
+      context.strokeStyle = themed(chosen ? "--text" : "--mark");
+      context.setLineDash(chosen ? [] : [4 * ratio, 3 * ratio]);
+      context.lineWidth = (chosen ? 2 : 1) * ratio;
+      context.beginPath();
+      context.moveTo(x, y);
+      context.lineTo(x, top + height);
+      context.stroke();
+      if (!place) return;
+      context.fillStyle = themed(chosen ? "--text" : "--quiet");
+      context.fillText(place.text, place.x, y);
+    });
+    context.setLineDash([]);
+  }
+
+  placeLabel(context, mark, x, taken, right, next) {
+    const gap = 4 * devicePixelRatio;
+    let row = 0;
+    for (let i = 0; i < LABEL_ROWS; i += 1) if (taken[i] > x - gap) row = i + 1;
+    if (row >= LABEL_ROWS) return null;
+    for (const text of [`${mark.label} ${shorten(mark.name, 28)}`, mark.label]) {
+      const wide = context.measureText(text).width;
+      // The last row's label may not reach over the next mark, or that one would have no place.
+      const room = row + 1 < LABEL_ROWS || text === mark.label ? right : Math.min(right, next);
+      if (x + gap + wide <= room) {
+        taken[row] = x + gap + wide + gap;
+        return { row, text, x: x + gap };
+      }
+      if (x - gap - wide >= taken[row] && x + gap + wide > right && x - gap - wide > 0) {
+        taken[row] = x + gap;
+        return { row, text, x: x - gap - wide };
+      }
+    }
+    return null;
+  }
+
+  drawLedgers(plot, context) {
+    const ratio = devicePixelRatio;
+    const { left, top, width, height } = plot.bbox;
+    for (const ledger of this.data.ledgers) {
+      const x = plot.valToPos(ledger.seconds, "x", true);
+      const y = Math.min(Math.max(plot.valToPos(ledger.rss_bytes, "y", true), top), top + height);
+      if (x < left - 1 || x > left + width + 1) continue;
+      const chosen = ledger.index === this.ledger;
+      const half = (chosen ? 0.5 : 0.36) * this.rem * ratio;
+      context.beginPath();
+      context.moveTo(x, y - half);
+      context.lineTo(x + half, y);
+      context.lineTo(x, y + half);
+      context.lineTo(x - half, y);
+      context.closePath();
+      context.fillStyle = themed(chosen ? "--text" : "--surface");
+      context.strokeStyle = themed("--text");
+      context.lineWidth = 1.6 * ratio;
+      context.fill();
+      context.stroke();
+    }
+  }
+
+  // The figures at the cursor.
+  read(plot) {
+    const { left } = plot.cursor;
+    if (left === null || left === undefined || left < 0) {
+      for (const curve of this.curvesNow) curve.cell.textContent = "–";
+      this.at.textContent = "\u00a0";
+      return;
+    }
+    const seconds = plot.posToVal(left, "x");
+    for (const curve of this.curvesNow) {
+      const figure = figureAt(curve.line, curve.column.id, seconds);
+      curve.cell.textContent = figure === null ? "–" : formatBytes(figure);
+      if (figure === null) delete curve.cell.dataset.exact;
+      else curve.cell.dataset.exact = String(figure);
+    }
+    const near = this.near(left, plot.cursor.top);
+    let text = formatInstant(seconds);
+    if (near && near.ledger) text += ` · ledger at ${ledgerName(near.ledger)}, ${formatBytes(near.ledger.rss_bytes)}: click shows it`;
+    else if (near && near.mark) text += ` · mark ${near.mark.label} ${near.mark.name}`;
+    this.at.textContent = text;
+    this.plot.over.style.cursor = near ? "pointer" : "crosshair";
+  }
+
+  // The ledger whose point, or else the mark whose line, is under the pointer.
+  near(left, top) {
+    let best = null;
+    let least = CLICK_PIXELS;
+    for (const ledger of this.data.ledgers) {
+      const x = this.plot.valToPos(ledger.seconds, "x") - left;
+      const y = this.plot.valToPos(ledger.rss_bytes, "y") - top;
+      const far = Math.hypot(x, y);
+      if (far < least) [best, least] = [{ ledger }, far];
+    }
+    if (best) return best;
+    least = 6;
+    for (const mark of this.data.marks) {
+      const far = Math.abs(this.plot.valToPos(mark.seconds, "x") - left);
+      if (far < least) [best, least] = [{ mark }, far];
+    }
+    return best;
+  }
+
+  click(event) {
+    const box = this.plot.over.getBoundingClientRect();
+    const near = this.near(event.clientX - box.left, event.clientY - box.top);
+    if (!near) return;
+    const at = this.stops.findIndex((stop) => (near.ledger ? stop.ledger === near.ledger : stop.mark === near.mark));
+    if (at >= 0) this.goTo(at, false);
+  }
+
+  goTo(index, move) {
+    if (index < 0 || index >= this.stops.length) return;
+    this.stop = index;
+    const { seconds, mark, ledger } = this.stops[index];
+    this.mark = mark;
+    if (ledger) this.ledger = ledger.index;
+    const [from, to] = this.window;
+    if (seconds < from || seconds > to) this.show(seconds - (to - from) / 2, seconds + (to - from) / 2);
+    if (ledger) this.tellChosen(ledger.index);
+    for (const row of document.querySelectorAll("table.marks tr.chosen")) row.classList.remove("chosen");
+    if (mark) {
+      const table = document.querySelectorAll("table.marks");
+      const row = [...table].find((one) => Number(one.dataset.recording) === mark.recording)?.tBodies[0].rows[mark.index];
+      row?.classList.add("chosen");
+    }
+    this.plot.redraw(false);
+    if (move) {
+      const rss = mark ? mark.rss : ledger.rss_bytes;
+      this.plot.setCursor({ left: this.plot.valToPos(seconds, "x"), top: this.plot.valToPos(rss, "y") });
+      const what = mark ? `mark ${mark.label} ${mark.name}` : `ledger at ${ledgerName(ledger)}`;
+      this.at.textContent = `${formatInstant(seconds)} · ${what} · RSS ${formatBytes(rss)}`;
+    }
+  }
+
+  next(by) {
+    if (this.stops.length === 0) return;
+    const to = this.stop < 0 ? (by > 0 ? 0 : this.stops.length - 1) : this.stop + by;
+    this.goTo(Math.min(Math.max(to, 0), this.stops.length - 1), true);
+  }
+
+  // A ledger was chosen elsewhere.
+  chooseLedger(index) {
+    if (this.ledger === index) return;
+    this.ledger = index;
+    this.stop = this.stops.findIndex((stop) => stop.ledger && stop.ledger.index === index);
+    this.plot.redraw(false);
+  }
+
+  goToMark(recording, index) {
+    this.goTo(this.stops.findIndex(({ mark }) => mark && mark.recording === recording && mark.index === index), true);
+  }
+
+  show(from, to) {
+    const wide = Math.min(Math.max(to - from, 1e-5), this.data.end);
+    const start = Math.min(Math.max(from, 0), this.data.end - wide);
+    this.plot.setScale("x", { min: start, max: start + wide });
+  }
+
+  all() {
+    this.show(0, this.data.end);
+  }
+
+  zoom(factor) {
+    const [from, to] = this.window;
+    const { left } = this.plot.cursor;
+    const pointed = left >= 0 ? this.plot.posToVal(left, "x") : (from + to) / 2;
+    const centre = Math.min(Math.max(pointed, from), to);
+    this.show(centre - (centre - from) * factor, centre + (to - centre) * factor);
+  }
+
+  pan(share) {
+    const [from, to] = this.window;
+    this.show(from + (to - from) * share, to + (to - from) * share);
+  }
+
+  listen() {
+    new ResizeObserver(() => {
+      const { width, height } = this.size();
+      if (width !== this.plot.width || height !== this.plot.height) this.plot.setSize({ width, height });
+    }).observe(this.box);
+    document.getElementById("zoom-in").addEventListener("click", () => this.zoom(0.5));
+    document.getElementById("zoom-out").addEventListener("click", () => this.zoom(2));
+    document.getElementById("zoom-all").addEventListener("click", () => this.all());
+    this.box.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowLeft") this.pan(-0.15);
+      else if (event.key === "ArrowRight") this.pan(0.15);
+      else return;
+      event.preventDefault();
+    });
+    this.box.addEventListener("wheel", (event) => {
+      // A plain wheel scrolls the page, as everywhere.
+      if (!event.ctrlKey) return;
+      event.preventDefault();
+      this.zoom(event.deltaY > 0 ? 1.25 : 0.8);
+    }, { passive: false });
+  }
+}

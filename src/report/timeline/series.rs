@@ -1,0 +1,124 @@
+//! A series thinned while it arrives: at most a few thousand points, of equal width in time, each with the
+//! lowest and highest RSS within it, so that no peak is lost.
+
+use strandline_recording::{Run, Sample};
+
+/// Between half of these and all of them are kept.
+const MOST_POINTS: usize = 4_096;
+
+/// What was sampled within one stretch of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Point {
+    /// When its last sample was taken, in microseconds.
+    pub at_us: u64,
+    /// Its last sample.
+    pub sample: Sample,
+    /// The lowest RSS within it, in KiB.
+    pub rss_low_kib: u64,
+    /// The highest RSS within it, in KiB.
+    pub rss_high_kib: u64,
+}
+
+/// A process's figures over time.
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    points: Vec<Point>,
+    /// Each point stands for the samples of so many microseconds; 0 while every sample has its own.
+    width_us: u64,
+}
+
+impl Series {
+    /// The points, in order of time.
+    pub fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    /// How many microseconds each point stands for; 0 where every change has its own.
+    pub fn width_us(&self) -> u64 {
+        self.width_us
+    }
+
+    /// Adds a run: its beginning, and its end where that is another instant.
+    pub fn add(&mut self, run: &Run) {
+        self.put(run.at_us, run.sample);
+        if run.span_us > 0 {
+            self.put(run.end_us(), run.sample);
+        }
+    }
+
+    fn put(&mut self, at_us: u64, sample: Sample) {
+        let rss = sample.rss_kib;
+        let point = Point { at_us, sample, rss_low_kib: rss, rss_high_kib: rss };
+        match self.points.last_mut() {
+            // Damaged recordings only: time does not go back.
+            Some(last) if at_us < last.at_us => {}
+            Some(last) if self.width_us > 0 && at_us / self.width_us == last.at_us / self.width_us => {
+                *last = joined(last, &point);
+            }
+            _ => self.points.push(point),
+        }
+        if self.points.len() > MOST_POINTS {
+            self.halve();
+        }
+    }
+
+    /// Makes the width large enough that half of the points are left.
+    fn halve(&mut self) {
+        let span = self.points.last().map_or(0, |last| last.at_us);
+        let mut width = if self.width_us == 0 { (span / MOST_POINTS as u64).max(1) } else { self.width_us };
+        while self.points.len() > MOST_POINTS / 2 {
+            width = width.saturating_mul(2);
+            let mut points: Vec<Point> = Vec::with_capacity(self.points.len());
+            for point in &self.points {
+                match points.last_mut() {
+                    Some(last) if point.at_us / width == last.at_us / width => *last = joined(last, point),
+                    _ => points.push(*point),
+                }
+            }
+            self.points = points;
+        }
+        self.width_us = width;
+    }
+}
+
+fn joined(first: &Point, second: &Point) -> Point {
+    Point {
+        at_us: second.at_us,
+        sample: second.sample,
+        rss_low_kib: first.rss_low_kib.min(second.rss_low_kib),
+        rss_high_kib: first.rss_high_kib.max(second.rss_high_kib),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(at_us: u64, rss_kib: u64) -> Run {
+        Run { at_us, span_us: 0, count: 1, sample: Sample { rss_kib, ..Sample::default() } }
+    }
+
+    #[test]
+    fn an_hour_keeps_its_one_peak() {
+        let mut series = Series::default();
+        for at in 0..3_600_000u64 {
+            series.add(&run(at * 1000, if at == 1_234_567 { 9_999 } else { at % 7 }));
+        }
+        assert!((MOST_POINTS / 4..=MOST_POINTS).contains(&series.points().len()));
+        assert_eq!(series.points().iter().map(|point| point.rss_high_kib).max(), Some(9_999));
+        assert!(series.points().is_sorted_by_key(|point| point.at_us));
+        assert_eq!(series.points().last().map(|point| point.at_us), Some(3_599_999_000));
+    }
+
+    #[test]
+    fn hostile_times_end() {
+        let mut series = Series::default();
+        for at in (0..10_000u64).map(|n| u64::MAX - 10_000 + n) {
+            series.add(&run(at, 1));
+        }
+        for at in (0..10_000u64).rev() {
+            series.add(&run(at, 1));
+        }
+        assert!(series.points().len() <= MOST_POINTS);
+    }
+}

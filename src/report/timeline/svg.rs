@@ -1,0 +1,428 @@
+//! The timeline as a picture to print or to put into an issue: SVG, whose text stays text, and PNG.
+//!
+//! The same drawing goes to both. It is light whatever the reader's theme: where it ends up is not known.
+
+use std::sync::OnceLock;
+
+use plotters::backend::{BitMapBackend, DrawingBackend, SVGBackend};
+use plotters::coord::Shift;
+use plotters::drawing::{DrawingArea, DrawingAreaErrorKind, IntoDrawingArea};
+use plotters::element::{PathElement, Polygon, Rectangle, Text};
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::{Color, FontStyle, IntoFont, RGBColor, TextStyle, WHITE, register_font};
+
+use super::choice::{bytes_of, ending, largest, process_name, seconds_of};
+use super::{NotDrawn, Point, Timeline};
+use crate::report::text::{clean_sentence, shorten};
+use crate::report::units::bytes;
+
+/// Width and height, in pixels.
+const SIZE: (u32, u32) = (1200, 600);
+/// Heights of the heading, of a row of labels of marks, of the axes and of the legend, in pixels.
+const HEADING: i32 = 52;
+const LABEL_ROWS: usize = 3;
+const LABEL_ROW: i32 = 20;
+const AXIS_X: i32 = 36;
+const AXIS_Y: i32 = 92;
+const LEGEND: i32 = 30;
+const MARGIN: i32 = 16;
+
+const INK: RGBColor = RGBColor(27, 31, 35);
+const QUIET: RGBColor = RGBColor(87, 96, 106);
+const GRID: RGBColor = RGBColor(227, 230, 234);
+/// Okabe and Ito's, dark enough for lines on white.
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+];
+/// The font of pictures that carry their own letters; SVG names the reader's instead.
+const FONT: &[u8] = include_bytes!("assets/font/DejaVuSans-subset.ttf");
+const FAMILY: &str = "sans-serif";
+/// Text sizes, in pixels.
+const LARGE: i32 = 20;
+const SMALL: i32 = 15;
+
+type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
+
+/// The timeline of `timelines` as SVG, several laid over each other from their starts.
+///
+/// # Errors
+/// Where the drawing fails.
+pub fn svg(timelines: &[Timeline]) -> Result<String, NotDrawn> {
+    have_font()?;
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        picture(&area, timelines).map_err(|error| NotDrawn(error.to_string()))?;
+        area.present().map_err(|error| NotDrawn(error.to_string()))?;
+    }
+    Ok(text)
+}
+
+/// The same as the bytes of a PNG file.
+///
+/// # Errors
+/// Where the drawing or the encoding fails.
+pub fn png(timelines: &[Timeline]) -> Result<Vec<u8>, NotDrawn> {
+    have_font()?;
+    let (width, height) = SIZE;
+    let mut pixels = vec![255u8; width as usize * height as usize * 3];
+    {
+        let area = BitMapBackend::with_buffer(&mut pixels, SIZE).into_drawing_area();
+        picture(&area, timelines).map_err(|error| NotDrawn(error.to_string()))?;
+        area.present().map_err(|error| NotDrawn(error.to_string()))?;
+    }
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let failed = |error: png::EncodingError| NotDrawn(error.to_string());
+    let mut writer = encoder.write_header().map_err(failed)?;
+    writer.write_image_data(&pixels).map_err(failed)?;
+    writer.finish().map_err(failed)?;
+    Ok(file)
+}
+
+/// Makes the font known to the drawing library, once.
+fn have_font() -> Result<(), NotDrawn> {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    let known = *KNOWN.get_or_init(|| register_font(FAMILY, FontStyle::Normal, FONT).is_ok());
+    if known { Ok(()) } else { Err(NotDrawn("its font cannot be read".to_owned())) }
+}
+
+/// One line of the plot.
+struct Curve {
+    name: String,
+    colour: RGBColor,
+    width: u32,
+    points: Vec<(f64, f64)>,
+    /// Lowest and highest at each point, where they differ.
+    band: Vec<(f64, f64)>,
+}
+
+impl Curve {
+    fn new(name: String, colour: RGBColor, width: u32, points: &[Point], kib: fn(&Point) -> u64) -> Self {
+        let figure = |point: &Point| (seconds_of(point.at_us), bytes_of(kib(point)) as f64);
+        Self { name, colour, width, points: points.iter().map(figure).collect(), band: Vec::new() }
+    }
+
+    fn with_band(mut self, points: &[Point]) -> Self {
+        if points.iter().any(|point| point.rss_low_kib != point.rss_high_kib) {
+            let bound = |point: &Point, kib: u64| (seconds_of(point.at_us), bytes_of(kib) as f64);
+            let highs = points.iter().map(|point| bound(point, point.rss_high_kib));
+            let lows = points.iter().rev().map(|point| bound(point, point.rss_low_kib));
+            self.band = highs.chain(lows).collect();
+        }
+        self
+    }
+}
+
+/// RSS and anonymous memory of the largest process; of several recordings, RSS of each one's.
+fn curves(timelines: &[Timeline]) -> Vec<Curve> {
+    let mut curves = Vec::new();
+    for (index, timeline) in timelines.iter().enumerate() {
+        let first = largest(timeline).first().and_then(|&process| timeline.processes.get(process));
+        let Some(process) = first else { continue };
+        let points = process.series.points();
+        let colour = COLOURS[index % COLOURS.len()];
+        let name = match timelines {
+            [_] => format!("RSS of {}", process_name(process, 50)),
+            _ => format!("RSS, {}", shorten(&clean_sentence(&timeline.name), 28)),
+        };
+        let rss = Curve::new(name, colour, 2, points, |point| point.sample.rss_kib).with_band(points);
+        if timelines.len() == 1 {
+            let anonymous = |point: &Point| point.sample.anonymous_kib;
+            curves.push(Curve::new("anonymous".to_owned(), COLOURS[1], 1, points, anonymous));
+        }
+        curves.push(rss);
+    }
+    curves
+}
+
+fn style(size: i32, colour: RGBColor) -> TextStyle<'static> {
+    (FAMILY, size).into_font().color(&colour)
+}
+
+/// How many pixels wide `text` is drawn, about: fonts differ.
+fn pixels(text: &str, size: i32) -> i32 {
+    let measured = (FAMILY, size).into_font().box_size(text).map(|(width, _)| i32::try_from(width));
+    measured.ok().and_then(Result::ok).unwrap_or_else(|| text.chars().count() as i32 * size)
+}
+
+/// `text` shortened until it is at most `most` pixels wide.
+fn fitted(text: &str, size: i32, most: i32) -> String {
+    let mut columns = 200;
+    let mut fitted = shorten(text, columns);
+    while columns > 4 && pixels(&fitted, size) > most {
+        columns = columns * 9 / 10;
+        fitted = shorten(text, columns);
+    }
+    fitted
+}
+
+fn picture<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, timelines: &[Timeline]) -> Drawn<DB> {
+    area.fill(&WHITE)?;
+    let (width, _) = SIZE;
+    let room = width as i32 - 2 * MARGIN;
+    let title = match timelines {
+        [one] if !one.header.command.is_empty() => clean_sentence(&one.header.command.join(" ")),
+        [one] => clean_sentence(&one.name),
+        several => format!("{} recordings", several.len()),
+    };
+    let below = match timelines {
+        [one] => ending(one),
+        _ => "from the start of each".to_owned(),
+    };
+    area.draw(&Text::new(fitted(&title, LARGE, room), (MARGIN, 10), style(LARGE, INK)))?;
+    area.draw(&Text::new(fitted(&below, SMALL, room), (MARGIN, 34), style(SMALL, QUIET)))?;
+
+    let curves = curves(timelines);
+    let frame = Frame::new(timelines, &curves);
+    axes(area, &frame)?;
+    for curve in &curves {
+        let at = |figures: &[(f64, f64)]| -> Vec<(i32, i32)> {
+            figures.iter().map(|&(x, y)| (frame.x(x), frame.y(y))).collect()
+        };
+        if !curve.band.is_empty() {
+            area.draw(&Polygon::new(at(&curve.band), curve.colour.mix(0.25)))?;
+        }
+        area.draw(&PathElement::new(at(&curve.points), curve.colour.stroke_width(curve.width)))?;
+    }
+    marks(area, &frame, timelines)?;
+    legend(area, &curves)
+}
+
+/// Where the plot stands, in pixels, and what its edges mean.
+struct Frame {
+    left: i32,
+    right: i32,
+    top: i32,
+    bottom: i32,
+    /// In seconds, from 0.
+    end: f64,
+    /// In bytes, from 0.
+    highest: f64,
+}
+
+impl Frame {
+    fn new(timelines: &[Timeline], curves: &[Curve]) -> Self {
+        let figures = curves.iter().flat_map(|curve| curve.points.iter().chain(&curve.band));
+        Self {
+            left: AXIS_Y,
+            right: SIZE.0 as i32 - MARGIN,
+            top: HEADING + LABEL_ROWS as i32 * LABEL_ROW,
+            bottom: SIZE.1 as i32 - LEGEND - AXIS_X,
+            end: timelines.iter().map(|one| seconds_of(one.last_us())).fold(1e-3, f64::max),
+            highest: figures.map(|&(_, y)| y).fold(1024.0, f64::max) * 1.04,
+        }
+    }
+
+    fn x(&self, seconds: f64) -> i32 {
+        self.left + (seconds / self.end * f64::from(self.right - self.left)).round() as i32
+    }
+
+    fn y(&self, size: f64) -> i32 {
+        self.bottom - (size / self.highest * f64::from(self.bottom - self.top)).round() as i32
+    }
+}
+
+/// Axes with their ticks, and a light line for each size.
+fn axes<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, frame: &Frame) -> Drawn<DB> {
+    let label = |horizontal, vertical| style(SMALL, QUIET).pos(Pos::new(horizontal, vertical));
+    for size in byte_ticks(frame.highest) {
+        let y = frame.y(size);
+        area.draw(&PathElement::new([(frame.left, y), (frame.right, y)], GRID))?;
+        area.draw(&Text::new(byte_label(size), (frame.left - 8, y), label(HPos::Right, VPos::Center)))?;
+    }
+    let edge = [(frame.left, frame.top), (frame.left, frame.bottom), (frame.right, frame.bottom)];
+    area.draw(&PathElement::new(edge, QUIET))?;
+    for at in time_ticks(frame.end) {
+        let x = frame.x(at);
+        area.draw(&PathElement::new([(x, frame.bottom), (x, frame.bottom + 5)], QUIET))?;
+        // The last label ends where the plot does.
+        let text = time_label(at, frame.end);
+        let half = pixels(&text, SMALL) / 2;
+        let x = x.min(SIZE.0 as i32 - half - 4);
+        area.draw(&Text::new(text, (x, frame.bottom + 9), label(HPos::Center, VPos::Top)))?;
+    }
+    Ok(())
+}
+
+/// Marks as lines over the plot, with their names in rows above it. A name goes to the row below all that
+/// reach over its line, so that no line crosses a name; where no row is left, there is the line alone.
+fn marks<DB: DrawingBackend>(
+    area: &DrawingArea<DB, Shift>,
+    frame: &Frame,
+    timelines: &[Timeline],
+) -> Drawn<DB> {
+    const GAP: i32 = 4;
+    /// More lines than this are a grey area.
+    const MOST_MARKS: usize = 300;
+    let several = timelines.len() > 1;
+    let mut marks: Vec<(u64, String, RGBColor)> = Vec::new();
+    for (index, timeline) in timelines.iter().enumerate() {
+        let colour = if several { COLOURS[index % COLOURS.len()] } else { QUIET };
+        let named =
+            timeline.marks.iter().take(MOST_MARKS).map(|mark| (mark.at_us, mark.name.as_str(), colour));
+        marks.extend(named.map(|(at, name, colour)| (at, shorten(&clean_sentence(name), 28), colour)));
+    }
+    marks.sort_by_key(|&(at_us, ..)| at_us);
+    let right = frame.right;
+    let mut taken = [i32::MIN; LABEL_ROWS];
+    for (at_us, name, colour) in marks {
+        let (x, bottom) = (frame.x(seconds_of(at_us)), frame.bottom);
+        let row = taken.iter().rposition(|&reached| reached > x - GAP).map_or(0, |row| row + 1);
+        let wide = pixels(&name, SMALL);
+        let start = if x + GAP + wide <= right { x + GAP } else { x - GAP - wide };
+        let free = taken.get(row).is_some_and(|&reached| start >= reached) && start >= 0;
+        let top =
+            if free { HEADING + row as i32 * LABEL_ROW } else { HEADING + LABEL_ROWS as i32 * LABEL_ROW };
+        area.draw(&PathElement::new([(x, top), (x, bottom)], colour.mix(0.6)))?;
+        if free {
+            area.draw(&Text::new(name, (start, top + 1), style(SMALL, colour)))?;
+            taken[row] = (start + wide).max(x) + 2 * GAP;
+        }
+    }
+    Ok(())
+}
+
+/// The names of the curves below the plot, as many as fit.
+fn legend<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, curves: &[Curve]) -> Drawn<DB> {
+    let middle = SIZE.1 as i32 - LEGEND / 2 - 2;
+    let mut x = AXIS_Y;
+    for curve in curves.iter().rev() {
+        let wide = pixels(&curve.name, SMALL);
+        if x + 30 + wide > SIZE.0 as i32 {
+            break;
+        }
+        let half = curve.width.div_ceil(2) as i32;
+        area.draw(&Rectangle::new([(x, middle - half), (x + 22, middle + half)], curve.colour.filled()))?;
+        area.draw(&Text::new(curve.name.clone(), (x + 28, middle - 8), style(SMALL, INK)))?;
+        x += 28 + wide + 24;
+    }
+    Ok(())
+}
+
+/// At most ten multiples of a power of two: they read as round binary sizes.
+fn byte_ticks(highest: f64) -> Vec<f64> {
+    let mut step = 1024.0;
+    while highest / step > 9.0 {
+        step *= 2.0;
+    }
+    (0..10).map(|n| f64::from(n) * step).take_while(|&tick| tick <= highest).collect()
+}
+
+/// `512 MiB`, `1.5 GiB`: no digits that say nothing.
+fn byte_label(size: f64) -> String {
+    let text = bytes(size.max(0.0) as u64);
+    match text.split_once(' ') {
+        Some((figure, unit)) if figure.contains('.') => {
+            format!("{} {unit}", figure.trim_end_matches('0').trim_end_matches('.'))
+        }
+        _ => text,
+    }
+}
+
+/// At most a dozen instants of round distance.
+fn time_ticks(end: f64) -> Vec<f64> {
+    const ROUND: [f64; 15] = [
+        1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14_400.0,
+        43_200.0,
+    ];
+    let step = if end <= 10.0 {
+        let power = 10f64.powf((end / 10.0).log10().floor());
+        [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power).into_iter().find(|step| end / step <= 11.0)
+    } else {
+        ROUND.into_iter().find(|step| end / step <= 11.0)
+    };
+    let step = step.unwrap_or(end / 10.0);
+    (0..12).map(|n| f64::from(n) * step).take_while(|&tick| tick <= end).collect()
+}
+
+/// Seconds up to three minutes, `m:ss` and `h:mm:ss` beyond.
+fn time_label(at: f64, end: f64) -> String {
+    if end < 180.0 {
+        let text = format!("{at:.4}");
+        return format!("{} s", text.trim_end_matches('0').trim_end_matches('.'));
+    }
+    let whole = at.max(0.0).round() as u64;
+    if end < 7200.0 {
+        return format!("{}:{:02}", whole / 60, whole % 60);
+    }
+    format!("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::text::is_unsafe;
+    use crate::report::timeline::fabricated;
+
+    #[test]
+    fn text_stays_text_and_marks_are_named() {
+        let text = svg(&[fabricated::tree()]).unwrap();
+        assert!(text.starts_with("<svg "));
+        assert!(text.trim_end().ends_with("</svg>"));
+        for word in ["loaded", "half", "512 MiB", "10 s", "worker --items 1000000"] {
+            assert!(text.contains(word), "{word}");
+        }
+        assert_eq!(text.matches("<text").count(), text.matches("</text>").count());
+    }
+
+    #[test]
+    fn hostile_names_are_no_markup() {
+        let text = svg(&[fabricated::hostile(), fabricated::tree()]).unwrap();
+        assert!(!text.contains("<img") && !text.contains("<script") && !text.contains("</script"));
+        assert!(!text.chars().any(|c| c != '\n' && is_unsafe(c)));
+    }
+
+    #[test]
+    fn a_png_is_what_it_says() {
+        let file = png(&[fabricated::tree()]).unwrap();
+        let mut reader = png::Decoder::new(std::io::Cursor::new(&file)).read_info().unwrap();
+        assert_eq!((reader.info().width, reader.info().height), SIZE);
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+        reader.next_frame(&mut pixels).unwrap();
+        let of_rss = pixels.chunks(3).filter(|pixel| *pixel == [0, 114, 178]).count();
+        assert!(of_rss > 1000, "the line of RSS is there: {of_rss}");
+    }
+
+    #[test]
+    fn anything_that_can_be_read_can_be_drawn() {
+        for timeline in [fabricated::absurd(), fabricated::empty(), fabricated::hostile()] {
+            svg(std::slice::from_ref(&timeline)).unwrap();
+            png(&[timeline]).unwrap();
+        }
+    }
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        for end in [1e-3, 0.5, 1.0, 12.41, 179.0, 3600.0, 86_400.0, 1e13] {
+            let ticks = time_ticks(end);
+            assert!((3..=12).contains(&ticks.len()), "{end}: {ticks:?}");
+        }
+        assert_eq!(byte_ticks(1600e6).len(), 6);
+        assert_eq!(byte_label(1.5 * 1073741824.0), "1.5 GiB");
+        assert_eq!(time_label(3725.0, 9000.0), "1:02:05");
+        assert_eq!(time_label(0.25, 2.0), "0.25 s");
+    }
+
+    /// Writes the pictures where STRANDLINE_PICTURES says, to be looked at.
+    #[test]
+    fn pictures_to_look_at() {
+        let Some(folder) = std::env::var_os("STRANDLINE_PICTURES") else { return };
+        let folder = std::path::PathBuf::from(folder);
+        let (tree, hostile) = (fabricated::tree(), fabricated::hostile());
+        std::fs::write(folder.join("tree.svg"), svg(std::slice::from_ref(&tree)).unwrap()).unwrap();
+        std::fs::write(folder.join("tree.png"), png(std::slice::from_ref(&tree)).unwrap()).unwrap();
+        std::fs::write(folder.join("two.png"), png(&[tree.clone(), hostile.clone()]).unwrap()).unwrap();
+        let page = crate::report::timeline::html::page;
+        std::fs::write(folder.join("tree.html"), page(std::slice::from_ref(&tree)).unwrap()).unwrap();
+        std::fs::write(folder.join("hostile.html"), page(std::slice::from_ref(&hostile)).unwrap()).unwrap();
+        std::fs::write(folder.join("two.html"), page(&[tree, hostile]).unwrap()).unwrap();
+    }
+}
