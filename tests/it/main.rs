@@ -21,6 +21,7 @@ mod cli_usage;
 mod heap_mallinfo;
 mod heap_trim;
 mod privacy;
+mod probes;
 mod quiet_stop;
 mod support;
 mod synth_adopted;
