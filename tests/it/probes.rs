@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use crate::support::strandline::{Run, run_command};
-use crate::support::{Folder, Outcome, Result, skipped, strandline};
+use crate::support::{Folder, Outcome, Result, skipped};
 
 /// The number that the socket has in the subject.
 const DESCRIPTOR: &str = "7";
@@ -121,7 +121,11 @@ fn serve(folder: &Folder, scenario: &str, program: &Program, arguments: &[&str])
     let report = folder.0.join(format!("{}.json", scenario.replace('=', "-")));
     let file = folder.0.join(format!("{}.json.file", scenario.replace('=', "-")));
     let mut command = Command::new(python()?);
-    command.args(["-E", "-S"]).arg(below("tests/subjects/probes/serve.py")).arg(&report).args([scenario, DESCRIPTOR]);
+    command
+        .args(["-E", "-S"])
+        .arg(below("tests/subjects/probes/serve.py"))
+        .arg(&report)
+        .args([scenario, DESCRIPTOR]);
     command.args(&program.command).args(arguments);
     let run = run_command(with_probes(command))?;
     let text = std::fs::read_to_string(&report).map_err(|error| format!("{error}: {}", run.summary()))?;
@@ -135,7 +139,11 @@ fn build(program: &str, arguments: &[&str], folder: &Path) -> Outcome {
     let mut command = with_probes(command);
     command.current_dir(folder);
     let run = run_command(command)?;
-    if run.status == Some(0) { Ok(()) } else { Err(format!("{program} {arguments:?}: {}", run.summary()).into()) }
+    if run.status == Some(0) {
+        Ok(())
+    } else {
+        Err(format!("{program} {arguments:?}: {}", run.summary()).into())
+    }
 }
 
 /// Every promise of a probe, kept by `program`.
@@ -147,7 +155,9 @@ fn check(name: &str, folder: &Folder, program: &Program) -> Outcome {
         same(name, scenario, &marked, &other)?;
         let written = std::fs::metadata(&other.file).map_or(0, |file| file.len());
         if other.count() != 0 || written != 0 {
-            return Err(format!("{name}, {scenario}: marks {}, {written} bytes in its file", other.report).into());
+            return Err(
+                format!("{name}, {scenario}: marks {}, {written} bytes in its file", other.report).into()
+            );
         }
     }
     for (scenario, marks) in [("leaves=1", 1), ("leaves=2", 2)] {
@@ -226,10 +236,14 @@ fn c_subject(name: &str, compiler: &str, standard: &[&str]) -> Outcome {
     let binary = folder.0.join("subject").display().to_string();
     check(name, &folder, &Program::new(&[&binary]).crowd(9))?;
     // The header alone, as strictly as a program may compile.
-    std::fs::write(folder.0.join("strict.c"), "#include <strandline.h>\nvoid f(void) { strandline_mark(\"a\"); }\n")?;
+    std::fs::write(
+        folder.0.join("strict.c"),
+        "#include <strandline.h>\nvoid f(void) { strandline_mark(\"a\"); }\n",
+    )?;
     let strict = if compiler == "g++" { "-std=c++11" } else { "-std=c99" };
     let language = if compiler == "g++" { "c++" } else { "c" };
-    arguments = vec![strict, "-pedantic", "-Wshadow", "-Wconversion", "-Wall", "-Wextra", "-Werror", &include];
+    arguments =
+        vec![strict, "-pedantic", "-Wshadow", "-Wconversion", "-Wall", "-Wextra", "-Werror", &include];
     arguments.extend(["-x", language, "-c", "strict.c"]);
     build(compiler, &arguments, &folder.0)
 }
@@ -339,7 +353,8 @@ fn java() -> Outcome {
         return Ok(());
     }
     let folder = Folder::new("probes-java")?;
-    let sources = [below("probes/java/strandline/Strandline.java"), below("tests/subjects/probes/Subject.java")];
+    let sources =
+        [below("probes/java/strandline/Strandline.java"), below("tests/subjects/probes/Subject.java")];
     build("javac", &["-Xlint:all", "-d", ".", &sources[0], &sources[1]], &folder.0)?;
     let classes = folder.0.display().to_string();
     // The options open the class that newer versions would warn about, and change nothing in older ones.
@@ -363,7 +378,8 @@ fn ruby() -> Outcome {
         return Ok(());
     }
     let include = format!("-I{}", below("probes/ruby"));
-    let program = Program::new(&["ruby", "-w", &include, &below("tests/subjects/probes/subject.rb")]).crowd(4);
+    let program =
+        Program::new(&["ruby", "-w", &include, &below("tests/subjects/probes/subject.rb")]).crowd(4);
     check("ruby", &Folder::new("probes-ruby")?, &program)
 }
 
@@ -382,7 +398,8 @@ fn shell() -> Outcome {
         let folder = Folder::new(&format!("probes-{name}"))?;
         check(&name, &folder, &program)?;
         // Neither run nor changed by a mark, with somebody at the other end and without.
-        let served = ["serve", "gone", "absent"].map(|scenario| serve(&folder, scenario, &program, &["trap", ""]));
+        let served =
+            ["serve", "gone", "absent"].map(|scenario| serve(&folder, scenario, &program, &["trap", ""]));
         let [served, gone, absent] = served;
         let (served, gone, absent) = (served?, gone?, absent?);
         same(&name, "trap", &absent, &served)?;

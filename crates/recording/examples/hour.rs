@@ -49,7 +49,12 @@ fn main() -> std::io::Result<()> {
         writer.push(&Record::Beat(Beat { at_us, samples: (half_second + 1) * 500, missed: 0 }))?;
         writer.flush()?;
     }
-    let end = Ending { at_us: seconds * 1_000_000, why: "ended".to_owned(), samples: seconds * 1000, ..Ending::default() };
+    let end = Ending {
+        at_us: seconds * 1_000_000,
+        why: "ended".to_owned(),
+        samples: seconds * 1000,
+        ..Ending::default()
+    };
     writer.push(&Record::End(Box::new(end)))?;
     writer.flush()
 }
