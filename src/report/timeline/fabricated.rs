@@ -23,7 +23,7 @@ fn sample(rss_kib: u64, at_us: u64) -> Sample {
         data_kib: rss_kib + 20 * MIB_IN_KIB,
         anonymous_kib: rss_kib - rss_kib / 16,
         file_kib: rss_kib / 16,
-        minor_faults: rss_kib / 4,
+        minor_faults: at_us / 50,
         major_faults: 3,
         user_ms: at_us / 2_000,
         system_ms: at_us / 20_000,
