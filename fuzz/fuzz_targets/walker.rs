@@ -117,6 +117,7 @@ fuzz_target!(|data: &[u8]| {
             swapped: &[],
             deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
         before_call: false,
+        cell_bytes: Some(4096 << (threads % 8)),
         threads: usize::from(threads % 2) + 1,
         progress: &|_| {},
     })
@@ -126,7 +127,8 @@ fuzz_target!(|data: &[u8]| {
         assert!(claim.start >= end);
         end = claim.end;
         let sums = &claim.sums;
-        let sum = sums.bytes.iter().sum::<u64>() + sums.trim + sums.kept + sums.pinned + sums.zero;
+        let sum = sums.held.total();
+        assert_eq!(sums.cells.iter().map(|cell| cell.held.total()).sum::<u64>(), sum);
         let resident: u64 = cut(&runs, claim.start, claim.end).iter().map(|run| run.1 - run.0).sum();
         assert_eq!(sum, resident);
     }

@@ -2,12 +2,14 @@
 //!
 //! Arguments are only described and parsed here; what they mean is up to the verbs' own files.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use super::condition::Condition;
+use crate::record::plan::{self, Plan};
 use crate::report::model::Rows;
 
 const STATUSES: &str = "\
@@ -17,7 +19,8 @@ Start here:
   strandline demo              see it work on a process of its own
   strandline doctor            what this machine and user allow
   strandline explain PID       where the memory of a process is
-  strandline reclaim PID       give back what can be given back";
+  strandline reclaim PID       give back what can be given back
+  strandline run -- COMMAND    record the memory of a command over time; `report` shows it";
 
 /// Accounts for every resident byte of a process, says what is stranded, and gives it back.
 #[derive(Debug, Parser)]
@@ -68,6 +71,24 @@ pub enum Verb {
     /// The process needs no preparation. What was predicted is printed beside what was really given
     /// back. Refuses, and touches nothing, where no moment is safe.
     Reclaim(Reclaim),
+    /// Run a command and record its memory over time
+    ///
+    /// Samples the command and all its descendants up to a thousand times a second, takes a ledger at marks
+    /// and at the end, and writes it all into one file for `strandline report`. The command's input, output,
+    /// signals, terminal and exit status are its own.
+    Run(Run),
+    /// Record the memory of a running process over time
+    ///
+    /// Until it ends, or until Ctrl-C. As `run` does, without marks.
+    Record(Record),
+    /// Name this instant in the recording that a script runs under
+    ///
+    /// Does nothing where no recording is under way.
+    Mark(Mark),
+    /// Show a recording
+    ///
+    /// Without --format: a chart for the terminal.
+    Report(Report),
     /// Watch it work, in under 10 s, on a process that strandline starts itself
     ///
     /// Starts a process that fills its heap, frees most of it around a few survivors and keeps a zeroed
@@ -151,6 +172,132 @@ pub struct Reclaim {
     pub allow_lost_write_risk: bool,
 }
 
+/// Arguments of `run`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  strandline run -- ./my-program --its-flags
+  strandline run -o perl.strandline -- perl script.pl
+  strandline run --ledger marks,peak,exit -- make -j2
+  strandline run --interval 10ms --ledger every=10s,exit -- ./server
+  strandline run --limit-address-space 512MiB -- perl script.pl
+
+Moments for ledgers (--ledger, several with commas):
+  marks      at each mark that the program tells (probes/ has the two lines it takes)
+  peak       as its high-water mark grows
+  exit       at the end of a process, while its memory is still there; until then it is traced,
+             so that no debugger can be attached to it
+  every=10s  as often as this
+  none       never
+By default: the first 16 marks, and exit.
+
+Exit status: the command's own; 125 where strandline failed, 126 where the command cannot be run,
+127 where it is not found. A command that a signal ended ends strandline by that signal.")]
+pub struct Run {
+    /// The recording's file; by default named after the command
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Flags of `run` and `record`
+    #[command(flatten)]
+    pub recording: Recording,
+    /// Limit the command's address space (RLIMIT_AS)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub limit_address_space: Option<u64>,
+    /// Limit the command's data segment (RLIMIT_DATA)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub limit_data: Option<u64>,
+    /// Limit the resident memory of the command and its descendants, in a control group of their own
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub limit_memory: Option<u64>,
+    /// The command and its arguments
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
+/// Flags of `run` and `record`.
+#[derive(Args, Debug)]
+pub struct Recording {
+    /// Time between two samples, 1ms or more
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = interval)]
+    pub interval: std::time::Duration,
+    /// When to take a ledger
+    #[arg(long, value_name = "MOMENTS", value_parser = Plan::parse)]
+    pub ledger: Option<Plan>,
+    /// When to show progress on standard error; by default where it is a terminal that the command does not
+    /// write to
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub progress: When,
+}
+
+/// Arguments of `record`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  strandline record 4711
+  strandline record -o service.strandline --interval 100ms 4711
+  strandline record --ledger exit 4711      # be there when it dies
+
+By default a ledger is taken at the beginning and at the end of the recording (--ledger ends). With
+--ledger exit the process is traced until it ends: signals to it pass through strandline, and no
+debugger can be attached to it meanwhile.")]
+pub struct Record {
+    /// The recording's file; by default named after the process
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Flags of `run` and `record`
+    #[command(flatten)]
+    pub recording: Recording,
+    /// The process to record, with its descendants
+    #[arg(value_name = "PID", value_parser = pid)]
+    pub pid: i32,
+}
+
+/// Arguments of `mark`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  strandline run -- sh -c './step-1; strandline mark \"after step 1\"; ./step-2'")]
+pub struct Mark {
+    /// The name of this instant
+    #[arg(value_name = "NAME")]
+    pub name: String,
+}
+
+/// Arguments of `report`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  strandline report perl.strandline
+  strandline report perl.strandline --format html -o perl.html
+  strandline report before.strandline after.strandline --format svg -o both.svg
+  strandline report perl.strandline --format json | jq '.marks[] | {name, rss_bytes}'")]
+pub struct Report {
+    /// Recordings; several are laid over each other
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// What to make of them; without it, a chart for the terminal
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+    /// Where to; by default standard output, and for a picture on a terminal a file named after the recording
+    #[arg(short, long, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+}
+
+/// What a recording is made into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// One page with everything, for any browser
+    Html,
+    /// The timeline as a drawing
+    Svg,
+    /// The timeline as an image
+    Png,
+    /// Samples and marks as a table
+    Csv,
+    /// Everything, for scripts
+    Json,
+}
+
 /// Arguments of `demo`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -225,6 +372,18 @@ fn rows(text: &str) -> Result<Rows, String> {
         return Ok(Rows::All);
     }
     text.parse().map(Rows::Most).map_err(|_| "use `all` or a number of rows".to_owned())
+}
+
+fn interval(text: &str) -> Result<std::time::Duration, String> {
+    let interval = plan::duration(text)?;
+    if interval < std::time::Duration::from_millis(1) {
+        return Err(format!("{text} is too short: samples are taken every 1ms or less often"));
+    }
+    Ok(interval)
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    super::condition::bytes(text)
 }
 
 fn duration(text: &str) -> Result<std::time::Duration, String> {

@@ -163,6 +163,19 @@ fn subject(name: &str) -> Result<Subject, String> {
     })
 }
 
+/// A size in bytes: `1048576`, `512MiB`, `1.5GB`.
+///
+/// # Errors
+/// A sentence that says what is possible.
+pub fn bytes(size: &str) -> Result<u64, String> {
+    match limit(size)? {
+        Limit::Bytes(bytes) => Ok(bytes),
+        Limit::Percent(_) => {
+            Err(format!("'{size}' is a share, not a size; write a number and a unit, such as 200MiB"))
+        }
+    }
+}
+
 fn limit(size: &str) -> Result<Limit, String> {
     let end = size.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(size.len());
     let (number, unit) = size.split_at(end);

@@ -10,9 +10,12 @@ mod demo_child;
 mod doctor;
 mod explain;
 mod generate;
+mod mark;
 mod output;
 mod progress;
 mod reclaim;
+mod record;
+mod report;
 mod tree;
 
 use std::io::Write;
@@ -20,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{Arguments, Verb};
+use arguments::{Arguments, Format, Verb};
 use output::Output;
 
 /// How a verb ended.
@@ -32,6 +35,10 @@ pub enum Ending {
     Found,
     /// Could not, and that was said already: 3.
     CouldNot,
+    /// A command that was run could not be, and that was said already: this status.
+    Status(u8),
+    /// A command that was run ended so, as `wait` reports it.
+    Command(i32),
 }
 
 /// Why a verb could not: one line for standard error, and exit status 3.
@@ -65,6 +72,10 @@ pub fn run() -> ExitCode {
         Verb::Explain(explain) if explain.tree => tree::run(explain, &mut output),
         Verb::Explain(explain) => explain::run(explain, &mut output),
         Verb::Reclaim(reclaim) => reclaim::run(reclaim, &mut output),
+        Verb::Run(run) => record::run(run),
+        Verb::Record(record) => record::record(record, &mut output),
+        Verb::Mark(mark) => mark::run(mark),
+        Verb::Report(report) => report::run(report, &mut output),
         Verb::Demo(demo) => demo::run(demo, &mut output),
         Verb::DemoChild(child) => demo_child::run(child),
         Verb::Doctor(_) => doctor::run(&mut output),
@@ -75,6 +86,8 @@ pub fn run() -> ExitCode {
         Ok(Ending::Done) => ExitCode::SUCCESS,
         Ok(Ending::Found) => ExitCode::from(1),
         Ok(Ending::CouldNot) => ExitCode::from(COULD_NOT),
+        Ok(Ending::Status(status)) => ExitCode::from(status),
+        Ok(Ending::Command(wait_status)) => record::end_as(wait_status),
         Err(Failure(line)) => {
             output::complain(&line);
             ExitCode::from(COULD_NOT)
@@ -86,7 +99,13 @@ pub fn run() -> ExitCode {
 /// believe that they had been heard.
 fn contradiction(arguments: &Arguments) -> Option<&'static str> {
     match &arguments.verb {
-        Verb::Completions(_) | Verb::Man(_) if arguments.common.json => {
+        Verb::Run(_) if arguments.common.json => Some(
+            "--json is not for run, whose output is the command's; use `strandline report FILE --format json`",
+        ),
+        Verb::Report(report) if arguments.common.json && report.format.is_some_and(|f| f != Format::Json) => {
+            Some("--json and another --format contradict each other; leave one out")
+        }
+        Verb::Completions(_) | Verb::Man(_) | Verb::Mark(_) if arguments.common.json => {
             Some("--json is not for this verb: what it writes is no report; leave it out")
         }
         Verb::Reclaim(reclaim)

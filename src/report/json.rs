@@ -13,10 +13,10 @@ use super::text::is_unsafe;
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(Serialize)]
-struct Document<'a, T> {
+struct Document<'a, E, T> {
     schema: &'a str,
     version: &'a str,
-    environment: Surroundings<'a>,
+    environment: E,
     #[serde(flatten)]
     body: &'a T,
 }
@@ -52,19 +52,38 @@ pub fn document<T: Serialize>(
     target: Option<&Explanation>,
     body: &T,
 ) -> serde_json::Result<String> {
-    let environment = Surroundings {
+    let text = serde_json::to_string_pretty(&whole(schema, VERSION, machine, target, body))?;
+    Ok(escape(&text) + "\n")
+}
+
+/// The document that `version` made of `body`, to be written as a part of another one.
+pub fn whole<'a, T: Serialize>(
+    schema: &'a str,
+    version: &'a str,
+    machine: &'a Environment,
+    target: Option<&'a Explanation>,
+    body: &'a T,
+) -> impl Serialize + use<'a, T> {
+    let environment = surroundings(machine, target);
+    Document { schema, version, environment, body }
+}
+
+/// The machine, and where a process was looked at what is really mapped in it.
+pub fn surroundings<'a>(
+    machine: &'a Environment,
+    target: Option<&'a Explanation>,
+) -> impl Serialize + use<'a> {
+    Surroundings {
         machine,
         allocators: target.map(|t| t.allocators.iter().map(|a| named(&a.name, &a.version)).collect()),
         runtimes: target.map(|t| t.runtimes.iter().map(|r| named(&r.name, &r.version)).collect()),
         settings: target.map(|target| &target.settings),
-    };
-    let text = serde_json::to_string_pretty(&Document { schema, version: VERSION, environment, body })?;
-    Ok(escape(&text) + "\n")
+    }
 }
 
 /// JSON escapes C0 controls itself; whatever else a terminal may obey occurs only inside strings, where
 /// `\uXXXX` means the same.
-fn escape(json: &str) -> String {
+pub fn escape(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
         if c != '\n' && is_unsafe(c) {

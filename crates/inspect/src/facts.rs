@@ -30,6 +30,9 @@ pub struct Explanation {
     pub caveats: Vec<Caveat>,
     /// What the look itself cost.
     pub cost: Cost,
+    /// The address space as a picture, where it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_map: Option<PageMap>,
     /// The memory-related settings in force in the target's environment, by name.
     pub settings: std::collections::BTreeMap<String, String>,
 }
@@ -138,6 +141,100 @@ pub struct Row {
     pub holder: String,
     /// How many.
     pub bytes: u64,
+}
+
+/// The address space as a picture: where each row's bytes stand.
+///
+/// The cells and what is left out add up to the ledger, row by row. At most about 200 KB of JSON, whatever
+/// the process: cells are as small as that allows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageMap {
+    /// How much address space a cell spans, the same for all: a power of two of at least a page. Cells
+    /// start at its multiples, and end early where their mapping does.
+    pub cell_bytes: u64,
+    /// The rows that cells and `left_out` name by their position here.
+    pub rows: Vec<MapRow>,
+    /// The mappings with most resident bytes, in address order.
+    pub mappings: Vec<MappedCells>,
+    /// All other mappings with resident bytes.
+    pub left_out: LeftOut,
+}
+
+impl PageMap {
+    /// All bytes by row, of rows that have any: what the ledger says.
+    pub fn totals(&self) -> Vec<(u8, u64)> {
+        let cells = self.mappings.iter().flat_map(|mapping| &mapping.cells).flat_map(|cell| &cell.rows);
+        let mut sums = std::collections::BTreeMap::new();
+        for &(row, bytes) in cells.chain(&self.left_out.rows) {
+            *sums.entry(row).or_default() += bytes;
+        }
+        sums.into_iter().collect()
+    }
+}
+
+/// A row that a page map names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapRow {
+    /// Its name, as [`Row::id`].
+    pub id: String,
+    /// What can become of its bytes.
+    pub state: State,
+}
+
+/// One mapping of a page map.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MappedCells {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// As in maps: `rw-p`.
+    pub permissions: String,
+    /// As in maps: a file's path or the kernel's name; empty where anonymous. Long ones lose their front.
+    pub name: String,
+    /// Resident bytes; its cells add up to it.
+    pub rss_bytes: u64,
+    /// The cells that hold resident bytes, ascending.
+    pub cells: Vec<MapCell>,
+}
+
+/// One cell of a page map. In JSON a flat list: `[index, row, bytes, row, bytes, …]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Vec<u64>", try_from = "Vec<u64>")]
+pub struct MapCell {
+    /// Which cell of its mapping: that at the mapping's start, rounded down to a multiple of `cell_bytes`,
+    /// is 0.
+    pub index: u64,
+    /// Resident bytes by row (its position in [`PageMap::rows`]), in the order of rows.
+    pub rows: Vec<(u8, u64)>,
+}
+
+impl From<MapCell> for Vec<u64> {
+    fn from(cell: MapCell) -> Self {
+        let parts = cell.rows.iter().flat_map(|&(row, bytes)| [u64::from(row), bytes]);
+        std::iter::once(cell.index).chain(parts).collect()
+    }
+}
+
+impl TryFrom<Vec<u64>> for MapCell {
+    type Error = &'static str;
+
+    fn try_from(words: Vec<u64>) -> Result<Self, Self::Error> {
+        let (&index, rest) = words.split_first().ok_or("a cell without an index")?;
+        let (pairs, []) = rest.as_chunks::<2>() else { return Err("a cell with half a row") };
+        let pair = |&[row, bytes]: &[u64; 2]| Some((u8::try_from(row).ok()?, bytes));
+        let rows = pairs.iter().map(pair).collect::<Option<_>>().ok_or("a cell with an impossible row")?;
+        Ok(Self { index, rows })
+    }
+}
+
+/// Mappings that a page map does not list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// How many.
+    pub mappings: u64,
+    /// Their resident bytes by row, as in a cell: `[row, bytes]`.
+    pub rows: Vec<(u8, u64)>,
 }
 
 /// The rows, added up by state. Together they are the kernel's RSS.

@@ -3,6 +3,8 @@
 //! The text is the kernel's, but names in it are chosen by the target: they are kept as text and
 //! never followed as paths without going through /proc/PID/root or map_files.
 
+use std::fmt::Write;
+
 /// What a mapping may be used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
@@ -14,6 +16,16 @@ pub struct Permissions {
     pub execute: bool,
     /// `s` rather than `p`
     pub shared: bool,
+}
+
+impl std::fmt::Display for Permissions {
+    /// As maps prints them: `rw-p`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let letter = |set: bool, letter: char| if set { letter } else { '-' };
+        let access = [letter(self.read, 'r'), letter(self.write, 'w'), letter(self.execute, 'x')];
+        let shared = if self.shared { 's' } else { 'p' };
+        access.into_iter().chain([shared]).try_for_each(|letter| f.write_char(letter))
+    }
 }
 
 /// One line of /proc/PID/maps.

@@ -246,7 +246,7 @@ impl<R: Read> Reader<R> {
         }
         let mut lines = std::mem::take(&mut self.lines);
         lines.clear();
-        lines.reserve_exact(size.saturating_sub(lines.capacity()));
+        lines.reserve_exact(size);
         let unpacked = self.decompressor.decompress_to_buffer(packed, &mut lines);
         let is_whole = unpacked.is_ok_and(|got| got == size);
         if !is_whole {
@@ -335,8 +335,12 @@ mod tests {
         writer.push(&Record::Process(ProcessStart { pid: 17, ..ProcessStart::default() })).unwrap();
         for frame in 0..frames {
             let sample = Sample { rss_kib: 100 * frame, ..Sample::default() };
-            let run = Run { at_us: frame * 1_000_000, span_us: 999_000, count: 1000, sample };
-            writer.push(&Record::Samples(Box::new(Block::new(0, &[run])))).unwrap();
+            // Each frame is longer than the one before.
+            for part in 0..=frame {
+                let at_us = frame * 1_000_000 + part;
+                let run = Run { at_us, span_us: 0, count: if part == 0 { 1000 - frame } else { 1 }, sample };
+                writer.push(&Record::Samples(Box::new(Block::new(0, &[run])))).unwrap();
+            }
             let beat = Beat { at_us: frame * 1_000_000, samples: frame * 1000, missed: 0 };
             writer.push(&Record::Beat(beat)).unwrap();
             writer.flush().unwrap();

@@ -234,4 +234,7 @@ pub struct Ending {
     pub stopped_us: u64,
     /// How long programs waited at marks, in microseconds.
     pub waited_us: u64,
+    /// Processes that ended before a sample of them could be taken; nothing else is recorded of them.
+    #[serde(default)]
+    pub brief_processes: u64,
 }

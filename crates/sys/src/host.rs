@@ -25,3 +25,10 @@ pub fn own_peak_rss_bytes() -> io::Result<u64> {
     // Linux reports ru_maxrss in KiB.
     Ok(u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024)
 }
+
+/// Gives this process's own free heap memory back to the kernel; returns whether any was. Takes each arena's
+/// lock in turn, so other threads may wait for it.
+pub fn release_memory() -> bool {
+    // SAFETY: malloc_trim takes an integer and only works on free chunks, under malloc's own locks.
+    unsafe { libc::malloc_trim(0) == 1 }
+}

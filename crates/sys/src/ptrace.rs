@@ -112,28 +112,45 @@ pub fn set_register_set(tid: i32, kind: i32, image: &[u8]) -> io::Result<()> {
 /// A stop with a signal on its way is looked at and not collected, so it is reported again until the
 /// tracee is resumed: the kernel drops a collected signal if the tracer dies before it hands it over,
 /// and delivers one that is not collected.
+///
+/// Nor is an end ever collected: the tracee may be a child of this very process, whose status belongs to
+/// whoever waits for it. The kernel keeps the ended thread until its tracing thread ends, and tells its
+/// parent then (kernel/ptrace.c, `exit_ptrace`): trace on a thread that ends soon.
 pub fn wait(tid: i32, block: bool) -> io::Result<Option<Event>> {
     loop {
-        match peek(tid, block)? {
+        match look(tid, libc::WEXITED | libc::WNOWAIT | if block { 0 } else { libc::WNOHANG })? {
             None => return Ok(None),
-            Some(signal @ Event::Signal(_)) => return Ok(Some(signal)),
+            Some(event @ (Event::Signal(_) | Event::Exited { .. })) => return Ok(Some(event)),
             Some(_) => {}
         }
-        // A tracee that is killed after the look has nothing to collect until it has ended.
-        let event = collect(tid)?;
-        if event.is_some() || !block {
-            return Ok(event);
+        // A tracee that is killed after the look has no stop any more: the next look says how it ended.
+        match look(tid, libc::WNOHANG) {
+            Ok(None) if !block => return Ok(None),
+            Err(error) if error.raw_os_error() != Some(libc::ECHILD) => return Err(error),
+            Ok(None) | Err(_) => {}
+            Ok(event) => return Ok(event),
         }
     }
 }
 
-/// What [`wait`] would find, without collecting it. Any event but a signal's is [`Event::Stopped`] here.
-fn peek(tid: i32, block: bool) -> io::Result<Option<Event>> {
-    let flags =
-        libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::__WALL | if block { 0 } else { libc::WNOHANG };
+/// Sleeps until there is news of `tid` for [`wait`] to find, or a signal handler ran in this thread. Either may be
+/// the case without this having told: look.
+pub fn sleep_until_news(tid: i32) -> io::Result<()> {
+    let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::__WALL;
+    // SAFETY: a null info is allowed: nothing is written.
+    let got = unsafe { libc::waitid(libc::P_PID, tid.unsigned_abs(), std::ptr::null_mut(), flags) };
+    match crate::check(got.into()) {
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Asks for stops of `tid`, and for what else `flags` name; without `WNOWAIT` it collects what it finds.
+fn look(tid: i32, flags: i32) -> io::Result<Option<Event>> {
     loop {
         // SAFETY: an all-zero siginfo_t is a valid value of that plain C struct.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = flags | libc::WSTOPPED | libc::__WALL;
         // SAFETY: `info` is a live, writable siginfo_t.
         let got = unsafe { libc::waitid(libc::P_PID, tid.unsigned_abs(), &raw mut info, flags) };
         if got != 0 {
@@ -145,43 +162,22 @@ fn peek(tid: i32, block: bool) -> io::Result<Option<Event>> {
         }
         // SAFETY: waitid fills the fields of a SIGCHLD; where it found nothing they are zero.
         let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-        return Ok(match (pid, info.si_code) {
-            (0, _) => None,
-            // Events stand above the low byte, and a system call's stop has bit 7.
-            (_, libc::CLD_TRAPPED) if (1..0x80).contains(&status) => Some(Event::Signal(status)),
-            _ => Some(Event::Stopped),
-        });
+        return Ok((pid != 0).then(|| decode(info.si_code, status)));
     }
 }
 
-/// Collects news of `tid` if there is any.
-fn collect(tid: i32) -> io::Result<Option<Event>> {
-    let mut status = 0;
-    loop {
-        // SAFETY: `status` is a live, writable int.
-        let got = unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL | libc::WNOHANG) };
-        match got {
-            0 => return Ok(None),
-            -1 => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
-            _ => return Ok(Some(decode(status))),
+/// What `waitid` says as `si_code` and `si_status`. Of a stop, the signal is the low byte (with bit 7 for a
+/// system call) and an event stands above it.
+fn decode(code: i32, status: i32) -> Event {
+    match code {
+        libc::CLD_EXITED => return Event::Exited { status: Some(status), signal: None },
+        libc::CLD_KILLED | libc::CLD_DUMPED => {
+            return Event::Exited { status: None, signal: Some(status) };
         }
+        _ => {}
     }
-}
-
-fn decode(status: i32) -> Event {
-    if libc::WIFEXITED(status) {
-        return Event::Exited { status: Some(libc::WEXITSTATUS(status)), signal: None };
-    }
-    if libc::WIFSIGNALED(status) {
-        return Event::Exited { status: None, signal: Some(libc::WTERMSIG(status)) };
-    }
-    let signal = libc::WSTOPSIG(status);
-    match status >> 16 {
+    let signal = status & 0xff;
+    match status >> 8 {
         libc::PTRACE_EVENT_STOP if signal == libc::SIGTRAP => Event::Stopped,
         libc::PTRACE_EVENT_STOP => Event::GroupStop(signal),
         0 if signal == libc::SIGTRAP | 0x80 => Event::Syscall,
@@ -192,15 +188,37 @@ fn decode(status: i32) -> Event {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
     use super::*;
 
     #[test]
-    fn statuses_decode_as_ptrace_2_says() {
-        assert_eq!(decode(0x0300), Event::Exited { status: Some(3), signal: None });
-        assert_eq!(decode(9), Event::Exited { status: None, signal: Some(9) });
-        assert_eq!(decode((128 << 16) | (5 << 8) | 0x7f), Event::Stopped);
-        assert_eq!(decode((128 << 16) | (19 << 8) | 0x7f), Event::GroupStop(19));
-        assert_eq!(decode((14 << 8) | 0x7f), Event::Signal(14));
-        assert_eq!(decode((0x85 << 8) | 0x7f), Event::Syscall);
+    fn statuses_decode_as_waitid_says() {
+        let trapped = |status| decode(libc::CLD_TRAPPED, status);
+        assert_eq!(decode(libc::CLD_EXITED, 3), Event::Exited { status: Some(3), signal: None });
+        assert_eq!(decode(libc::CLD_KILLED, 9), Event::Exited { status: None, signal: Some(9) });
+        assert_eq!(decode(libc::CLD_DUMPED, 11), Event::Exited { status: None, signal: Some(11) });
+        assert_eq!(trapped(128 << 8 | 5), Event::Stopped);
+        assert_eq!(trapped(128 << 8 | 19), Event::GroupStop(19));
+        assert_eq!(trapped(6 << 8 | 5), Event::Other(libc::PTRACE_EVENT_EXIT));
+        assert_eq!(trapped(14), Event::Signal(14));
+        assert_eq!(trapped(0x85), Event::Syscall);
+    }
+
+    #[test]
+    fn the_end_of_a_child_is_told_to_its_tracer_and_left_to_its_parent() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        seize(pid, 0).unwrap();
+        interrupt(pid).unwrap();
+        assert_eq!(wait(pid, true).unwrap(), Some(Event::Stopped));
+        assert_eq!(wait(pid, false).unwrap(), None, "a stop is collected");
+        child.kill().unwrap();
+        let killed = Some(Event::Exited { status: None, signal: Some(9) });
+        assert_eq!(wait(pid, true).unwrap(), killed);
+        assert_eq!(wait(pid, false).unwrap(), killed, "an end is not");
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+        assert!(wait(pid, false).is_err(), "nothing is left of it");
     }
 }

@@ -7,3 +7,26 @@ pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill only reads its integer arguments.
     crate::check(unsafe { libc::kill(pid, signal) }.into()).map(drop)
 }
+
+/// A signal that nobody else sends, to wake a thread of this process from a system call: the last one.
+pub fn wake_signal() -> i32 {
+    libc::SIGRTMAX()
+}
+
+extern "C" fn nothing(_: libc::c_int) {}
+
+/// Makes [`wake_signal`] interrupt system calls (EINTR) instead of ending the process.
+pub fn prepare_to_wake() -> io::Result<()> {
+    // SAFETY: an all-zero sigaction is a valid value of that plain C struct: no flags, so no SA_RESTART.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: `action` is live; its handler does nothing and so is async-signal-safe.
+    let set = unsafe { libc::sigaction(wake_signal(), &raw const action, std::ptr::null_mut()) };
+    crate::check(set.into()).map(drop)
+}
+
+/// This thread's id.
+pub fn own_thread() -> i32 {
+    // SAFETY: gettid has no arguments and cannot fail.
+    unsafe { libc::gettid() }
+}

@@ -224,6 +224,11 @@ fn facts(timeline: &Timeline) -> Vec<Fact> {
             fact("waited at marks", seconds(seconds_of(end.waited_us))),
             fact("strandline's own CPU time", seconds(seconds_of(end.own_cpu_us))),
             fact_bytes("strandline's own peak RSS", end.own_peak_rss_kib.map(bytes_of)),
+            Fact {
+                name: "processes too brief to sample",
+                text: grouped(end.brief_processes),
+                exact: Some(end.brief_processes),
+            },
         ]);
     }
     facts

@@ -3,6 +3,7 @@
 
 mod chart;
 mod choice;
+pub mod export;
 mod html;
 mod html_data;
 mod series;
@@ -199,6 +200,13 @@ impl Timeline {
         let marked = self.marks.last().map_or(0, |mark| mark.at_us);
         let ended = self.end.as_ref().map_or(0, |end| end.at_us);
         sampled.max(marked).max(ended).max(self.beat.at_us)
+    }
+
+    /// How large RSS was at this ledger beside the most that the process ever had: 1 at its true peak.
+    pub fn share_of_peak(&self, ledger: &Ledger) -> Option<f64> {
+        let process = self.processes.get(usize::try_from(ledger.process).ok()?)?;
+        let peak = process.high_water_kib().filter(|&kib| kib > 0)?.saturating_mul(1024);
+        Some(ledger.explain.kernel.rss_bytes as f64 / peak as f64)
     }
 
     /// Instants that were sampled, and that were missed.

@@ -33,6 +33,8 @@ pub struct Context<'a> {
     pub deadline: Instant,
     /// Whether to check what trimming would follow beyond what the ledger needs, before a call.
     pub before_call: bool,
+    /// The size of the cells in which to keep what is found besides, for a picture of the address space.
+    pub cell_bytes: Option<u64>,
     /// Threads to walk with.
     pub threads: usize,
     /// Hears of bytes of address space walked.

@@ -67,6 +67,7 @@ pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: I
             peak_rss_bytes: strandline_sys::host::own_peak_rss_bytes().ok(),
             bytes_read: frozen.bytes_read,
         },
+        page_map: ledger.page_map,
         settings: process.settings().unwrap_or_default(),
     }
 }

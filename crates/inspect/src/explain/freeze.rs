@@ -1,13 +1,18 @@
-//! Everything that has to be of one state of the process: read while it is stopped, then let go.
+//! Everything that has to be of one state of the process: read while it stands still, be it stopped for
+//! that and then let go, or held at its end by the caller ([`Hold`]).
 
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use strandline_sys::ptrace::Registers;
+
 use super::Options;
+use super::ending::Ending;
 use crate::alloc::{Context, Reading, glibc};
 use crate::caveat::Caveat;
 use crate::error::{Error, Result};
+use crate::ledger::page_map::Plan;
 use crate::map::AddressSpace;
 use crate::pages::{self, Residency};
 use crate::procfs::Process;
@@ -31,6 +36,8 @@ pub struct Frozen {
     pub space: AddressSpace,
     /// Its resident pages.
     pub residency: Residency,
+    /// What a picture of them will show, where one was asked for.
+    pub page_map: Option<Plan>,
     /// The kernel's figures over all mappings, added up: what smaps_rollup says of the same state.
     pub sums: Counts,
     /// The proportional set size.
@@ -53,22 +60,68 @@ pub struct Frozen {
     pub bytes_read: u64,
 }
 
-/// Stops `process`, reads it with `workers` threads, and lets it go.
-pub fn freeze(process: &Process, workers: usize, options: &Options<'_>) -> Result<Frozen> {
-    let stopped = Stopped::stop(process)?;
+/// What keeps the target as it is while it is read.
+pub enum Hold<'a> {
+    /// It runs: all its threads are stopped for it, and let go once their heaps are read.
+    Stop,
+    /// It stands at its end, held by the caller.
+    Ending(&'a Ending<'a>),
+}
+
+/// Reads `process` with `workers` threads while it is held.
+pub fn freeze(process: &Process, hold: &Hold<'_>, workers: usize, options: &Options<'_>) -> Result<Frozen> {
+    let mut frozen = match hold {
+        Hold::Stop => {
+            let stopped = Stopped::stop(process)?;
+            let threads: Vec<_> = stopped.threads().map(|thread| (thread.tid, thread.registers)).collect();
+            let count = threads.len() + stopped.asleep().len();
+            let mut caveats = Vec::new();
+            for tid in stopped.asleep() {
+                let text = "the thread is in an uninterruptible sleep: its stack and its malloc cache were \
+                            not looked at";
+                caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
+            }
+            let held = Held { threads: &threads, count: count as u64, caveats };
+            let mut frozen = read(process, held, workers, options)?;
+            frozen.stopped = stopped.resume();
+            frozen
+        }
+        Hold::Ending(ending) => {
+            let others = ending.other_threads;
+            let caveats = ending.caveats(process);
+            let held = Held { threads: ending.registers, count: others.saturating_add(1), caveats };
+            read(process, held, workers, options)?
+        }
+    };
+    frozen.pss_bytes = pss_bytes(process);
+    Ok(frozen)
+}
+
+/// The threads of a process that stands still.
+struct Held<'a> {
+    /// Those whose registers are known.
+    threads: &'a [(i32, Registers)],
+    /// How many it has.
+    count: u64,
+    /// What is not known of them.
+    caveats: Vec<Caveat>,
+}
+
+fn read(process: &Process, held: Held<'_>, workers: usize, options: &Options<'_>) -> Result<Frozen> {
     // An open pagemap or mem stays with the program it was opened on: opened before the stop, it would
     // show the old one of a process that exec'd in between. A refusal to stop also says more.
     let pagemap = process.open_file("pagemap")?;
     let memory_file = process.open_file("mem")?;
     let (smaps, residency) = page_tables(process, &pagemap)?;
     let (space, _) = AddressSpace::from_mappings(smaps.entries.iter().map(|entry| entry.mapping.clone()));
-    let mut caveats = Vec::new();
-    let threads = threads(process, &stopped, &mut caveats);
+    let mut caveats = held.caveats;
+    let threads = threads(process, held.threads, &mut caveats);
     if smaps.bad_lines > 0 {
         let text = format!("{} lines of smaps were not understood", smaps.bad_lines);
         caveats.push(Caveat::new("smaps_lines", format!("/proc/{}/smaps", process.pid()), None, text));
     }
     let mut frozen = Frozen {
+        page_map: options.page_map.then(|| Plan::new(&smaps.entries, &residency)),
         sums: smaps.total(),
         spaces: smaps.entries,
         space,
@@ -76,7 +129,7 @@ pub fn freeze(process: &Process, workers: usize, options: &Options<'_>) -> Resul
         pss_bytes: None,
         readings: Vec::new(),
         stacks: Vec::new(),
-        threads: stopped.threads().count() as u64 + stopped.asleep().len() as u64,
+        threads: held.count,
         memory_file,
         pagemap,
         stopped: Duration::ZERO,
@@ -87,29 +140,22 @@ pub fn freeze(process: &Process, workers: usize, options: &Options<'_>) -> Resul
         frozen.stacks = stacks::stacks(&threads, &Live::new(process.pid()), &frozen.space);
         frozen.read_heaps(process, &threads, workers, options)?;
     }
-    frozen.stopped = stopped.resume();
-    frozen.pss_bytes = pss_bytes(process);
     Ok(frozen)
 }
 
 /// The threads' registers as far as the readers need them; `None` for a 32-bit program.
-fn threads(process: &Process, stopped: &Stopped, caveats: &mut Vec<Caveat>) -> Option<Vec<ThreadFacts>> {
-    for tid in stopped.asleep() {
-        let text =
-            "the thread is in an uninterruptible sleep: its stack and its malloc cache were not looked at";
-        caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
+fn threads(
+    process: &Process,
+    known: &[(i32, Registers)],
+    caveats: &mut Vec<Caveat>,
+) -> Option<Vec<ThreadFacts>> {
+    if known.iter().any(|(_, registers)| registers.cs != CS_64_BIT) {
+        let text = "a 32-bit program: only the kernel's rows are given, its heap and stacks are not read";
+        caveats.push(Caveat::new("not_64_bit", format!("process {}", process.pid()), None, text));
+        return None;
     }
-    let known = stopped.threads().map(|thread| (thread.tid, thread.registers));
-    let mut facts = Vec::new();
-    for (tid, registers) in known {
-        if registers.cs != CS_64_BIT {
-            let text = "a 32-bit program: only the kernel's rows are given, its heap and stacks are not read";
-            caveats.push(Caveat::new("not_64_bit", format!("process {}", process.pid()), None, text));
-            return None;
-        }
-        facts.push(ThreadFacts { tid, stack_pointer: registers.rsp, fs_base: registers.fs_base });
-    }
-    Some(facts)
+    let facts = |&(tid, r): &(i32, Registers)| ThreadFacts { tid, stack_pointer: r.rsp, fs_base: r.fs_base };
+    Some(known.iter().map(facts).collect())
 }
 
 /// Reads smaps and the page tables until they agree: the kernel may drop or move file pages of a
@@ -184,6 +230,7 @@ impl Frozen {
             swapped: &ranges_of(&|space| space.counts.swap_bytes > 0),
             deadline: Instant::now() + MOST_STOPPED + Duration::from_secs(total >> 30),
             before_call: options.before_call,
+            cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
             threads: workers,
             progress: &progress,
         };

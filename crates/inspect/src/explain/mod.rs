@@ -1,16 +1,19 @@
 //! Looks at one process: stops it, reads it, lets it go, and returns the ledger.
 //!
 //! Everything that has to be of one state is read while the process is stopped ([`freeze`]); everything
-//! else is done before or after. The rows are checked against the kernel's own sum at every run.
+//! else is done before or after. The rows are checked against the kernel's own sum at every run. A process
+//! that ends can be looked at too, while it still has its memory ([`at_exit`]).
 
 mod describe;
+mod ending;
 mod files;
 mod freeze;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use self::freeze::Frozen;
+pub use self::ending::{Ending, at_exit};
+use self::freeze::{Frozen, Hold};
 use crate::alloc::Reading;
 use crate::error::{Error, Result};
 use crate::facts::Explanation;
@@ -31,6 +34,8 @@ pub struct Options<'a> {
     pub fold_zero_pages: bool,
     /// Whether the heap is checked for a call into the allocator, which takes longer.
     pub before_call: bool,
+    /// Whether to make a picture of the address space too ([`Explanation::page_map`]).
+    pub page_map: bool,
     /// Threads to read with; `None` for as many as there are processors.
     pub threads: Option<usize>,
     /// Hears of work done.
@@ -39,7 +44,13 @@ pub struct Options<'a> {
 
 impl Default for Options<'_> {
     fn default() -> Self {
-        Self { fold_zero_pages: true, before_call: false, threads: None, progress: None }
+        Self { fold_zero_pages: true, before_call: false, page_map: false, threads: None, progress: None }
+    }
+}
+
+impl Options<'_> {
+    fn reading_threads(&self) -> usize {
+        self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
     }
 }
 
@@ -66,24 +77,30 @@ pub fn explain(pid: i32, options: &Options<'_>) -> Result<Explanation> {
 pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
     let start = Instant::now();
     let process = admission::admit(pid)?;
-    let processors = || std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = options.threads.unwrap_or_else(processors);
+    let threads = options.reading_threads();
     // A thread of its own is the tracer: with its end the kernel lets go of everything, of threads too
     // that were in an uninterruptible sleep and could not be stopped and let go in order.
-    let frozen = on_own_thread(|| freeze::freeze(&process, threads, options));
+    let frozen = on_own_thread(|| freeze::freeze(&process, &Hold::Stop, threads, options));
     let no_thread = || std::io::Error::other("no thread could be started for it");
-    let mut frozen =
+    let frozen =
         frozen.ok_or_else(|| Error::Io { pid, what: "stopping".to_owned(), source: no_thread() })??;
+    account(&process, frozen, start, options)
+}
+
+/// Makes the ledger of what was read, and puts it into words.
+fn account(process: &Process, mut frozen: Frozen, start: Instant, options: &Options<'_>) -> Result<Look> {
+    let (pid, threads) = (process.pid(), options.reading_threads());
     let mut zero_runs =
         if options.fold_zero_pages { find_zeros(&mut frozen, threads, options)? } else { Vec::new() };
-    let shared = mounts_of(&process);
+    let shared = mounts_of(process);
     let ledger = assemble::assemble(&Inputs {
         spaces: &frozen.spaces,
         residency: &frozen.residency,
         readings: &frozen.readings,
         stacks: &frozen.stacks,
-        bss: &files::bss(&process, &frozen.spaces),
+        bss: &files::bss(process, &frozen.spaces),
         zero_runs: &zero_runs,
+        page_map: frozen.page_map.as_ref(),
         is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared),
     })?;
     if ledger.tally.sum() != frozen.sums.rss_bytes {
@@ -91,9 +108,15 @@ pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
             format!("the rows sum to {} bytes, RSS is {}", ledger.tally.sum(), frozen.sums.rss_bytes);
         return Err(Error::DoesNotAddUp { pid, detail });
     }
+    if let Some(map) = &ledger.page_map
+        && map.totals() != ledger.tally.parts().collect::<Vec<_>>()
+    {
+        let detail = "the page map holds other bytes than the rows".to_owned();
+        return Err(Error::DoesNotAddUp { pid, detail });
+    }
     zero_runs.extend(frozen.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
     zero_runs.sort_unstable();
-    let explanation = describe::describe(&process, &mut frozen, ledger, start);
+    let explanation = describe::describe(process, &mut frozen, ledger, start);
     Ok(Look { explanation, readings: frozen.readings, zero_runs })
 }
 

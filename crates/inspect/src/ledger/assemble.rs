@@ -6,12 +6,14 @@
 
 use std::ops::Range;
 
-use super::fold::{Class, Sums};
+use super::fold::{CellSums, Class, Held};
+use super::page_map::{Painter, Plan};
 use super::range::PAGE_BYTES;
 use super::rows::{Id, Tally};
 use crate::alloc::Reading;
 use crate::caveat::Caveat;
 use crate::error::{Error, Result};
+use crate::facts::PageMap;
 use crate::map::Mapping;
 use crate::pages::Residency;
 use crate::smaps::SmapsEntry;
@@ -34,6 +36,8 @@ pub struct Inputs<'a> {
     pub bss: &'a [Range<u64>],
     /// All-zero resident pages of unclaimed private anonymous memory: runs, in address order.
     pub zero_runs: &'a [(u64, u64)],
+    /// What a picture of the address space shows, where one is to be made.
+    pub page_map: Option<&'a Plan>,
     /// Whether a mapping's file pages are shared memory.
     pub is_shared_memory: &'a dyn Fn(&Mapping) -> bool,
 }
@@ -73,8 +77,25 @@ pub struct Ledger {
     pub tally: Tally,
     /// All zero pages' bytes in claimed ranges and outside: what the zero_pages remedy would free.
     pub zero_bytes: u64,
+    /// The picture of the address space, where one was asked for.
+    pub page_map: Option<PageMap>,
     /// What did not fit.
     pub caveats: Vec<Caveat>,
+}
+
+/// The sums of one mapping, and its part of the picture.
+struct Sheet<'a> {
+    tally: Tally,
+    painter: Option<&'a mut Painter>,
+}
+
+impl Sheet<'_> {
+    fn add(&mut self, id: Id, range: Range<u64>) {
+        self.tally.add(id, range.end - range.start);
+        if let Some(painter) = &mut self.painter {
+            painter.add(id, range);
+        }
+    }
 }
 
 /// Makes the ledger. Fails with [`Error::Overlap`] where two allocators claim one byte.
@@ -88,29 +109,51 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
             .map(|&(start, end)| Span { range: start..end, holder: Holder::Row(Id::Zero) })
             .collect(),
     );
-    let mut ledger = Ledger { tally: Tally::default(), zero_bytes: 0, caveats: Vec::new() };
+    let mut ledger = Ledger { tally: Tally::default(), zero_bytes: 0, page_map: None, caveats: Vec::new() };
     for claim in inputs.readings.iter().flat_map(|reading| &reading.claims) {
-        add_claim(&mut ledger.tally, &claim.sums);
+        add_claim(&mut ledger.tally, &claim.sums.held);
     }
+    let mut painter = inputs.page_map.map(Painter::new);
+    let mut cells = claimed_cells(inputs.readings).into_iter().peekable();
     let none = Spans(Vec::new());
     let programs = program_files(inputs.spaces);
-    for space in inputs.spaces {
-        let mut tally = Tally::default();
-        for run in inputs.residency.runs_in(space.mapping.start..space.mapping.end) {
-            if run.anonymous && space.mapping.is_private_anonymous() {
-                split(&mut tally, run.start..run.end, [&allocators, &zeros, &program], Id::Anonymous);
-            } else if run.anonymous && space.mapping.has_file() {
-                // brk can start on the last page of a program's data; nothing else claims such pages.
-                split(&mut tally, run.start..run.end, [&allocators, &none, &none], Id::ProgramData);
-            } else {
-                tally.add(mapping_row(inputs, space, run.anonymous, &programs), run.end - run.start);
+    for (index, space) in inputs.spaces.iter().enumerate() {
+        if let (Some(painter), Some(plan)) = (&mut painter, inputs.page_map) {
+            painter.open(plan.lists(index), space);
+            while let Some(cell) = cells.next_if(|cell| cell.start < space.mapping.end) {
+                let mut tally = Tally::default();
+                add_claim(&mut tally, &cell.held);
+                painter.add_tally(cell.start, &tally);
             }
         }
-        take_lazy_free(&mut tally, space, &mut ledger.caveats);
-        ledger.tally.add_all(&tally);
+        let mut sheet = Sheet { tally: Tally::default(), painter: painter.as_mut() };
+        for run in inputs.residency.runs_in(space.mapping.start..space.mapping.end) {
+            if run.anonymous && space.mapping.is_private_anonymous() {
+                split(&mut sheet, run.start..run.end, [&allocators, &zeros, &program], Id::Anonymous);
+            } else if run.anonymous && space.mapping.has_file() {
+                // brk can start on the last page of a program's data; nothing else claims such pages.
+                split(&mut sheet, run.start..run.end, [&allocators, &none, &none], Id::ProgramData);
+            } else {
+                sheet.add(mapping_row(inputs, space, run.anonymous, &programs), run.start..run.end);
+            }
+        }
+        take_lazy_free(&mut sheet, space, &mut ledger.caveats);
+        ledger.tally.add_all(&sheet.tally);
+        if let Some(painter) = &mut painter {
+            painter.close();
+        }
     }
     ledger.zero_bytes = ledger.tally.of(Id::Zero);
+    ledger.page_map = painter.map(Painter::finish);
     Ok(ledger)
+}
+
+/// The cells of what allocators claim, in address order; none overlaps a mapping's start.
+fn claimed_cells(readings: &[Reading]) -> Vec<&CellSums> {
+    let claims = readings.iter().flat_map(|reading| &reading.claims);
+    let mut cells: Vec<_> = claims.flat_map(|claim| &claim.sums.cells).collect();
+    cells.sort_by_key(|cell| cell.start);
+    cells
 }
 
 fn allocator_spans(readings: &[Reading]) -> Result<Spans> {
@@ -161,7 +204,7 @@ fn program_spans(inputs: &Inputs<'_>) -> Spans {
 
 /// Divides a resident run among allocators, zeros and program, in this order of who explains a byte
 /// better; what nobody claims goes to `rest`.
-fn split(tally: &mut Tally, run: Range<u64>, [allocators, zeros, program]: [&Spans; 3], rest: Id) {
+fn split(sheet: &mut Sheet<'_>, run: Range<u64>, [allocators, zeros, program]: [&Spans; 3], rest: Id) {
     let mut at = run.start;
     while at < run.end {
         let (allocator, allocator_until) = allocators.at(at);
@@ -173,13 +216,13 @@ fn split(tally: &mut Tally, run: Range<u64>, [allocators, zeros, program]: [&Spa
                 Holder::Row(id) => Some(id),
                 Holder::Claimed => None,
             });
-            tally.add(id.unwrap_or(rest), until - at);
+            sheet.add(id.unwrap_or(rest), at..until);
         }
         at = until;
     }
 }
 
-fn add_claim(tally: &mut Tally, sums: &Sums) {
+fn add_claim(tally: &mut Tally, held: &Held) {
     for (class, id) in [
         (Class::Live, Id::GlibcLive),
         (Class::Header, Id::GlibcHeader),
@@ -189,12 +232,12 @@ fn add_claim(tally: &mut Tally, sums: &Sums) {
         (Class::Foreign, Id::Anonymous),
         (Class::Unread, Id::GlibcUnread),
     ] {
-        tally.add(id, sums.of(class));
+        tally.add(id, held.of(class));
     }
-    tally.add(Id::GlibcFreeTrim, sums.trim);
-    tally.add(Id::GlibcFreeKept, sums.kept);
-    tally.add(Id::GlibcFreePinned, sums.pinned);
-    tally.add(Id::Zero, sums.zero);
+    tally.add(Id::GlibcFreeTrim, held.trim);
+    tally.add(Id::GlibcFreeKept, held.kept);
+    tally.add(Id::GlibcFreePinned, held.pinned);
+    tally.add(Id::Zero, held.zero);
 }
 
 /// Device and inode of every file of which some mapping is executable: programs and libraries.
@@ -229,13 +272,16 @@ fn mapping_row(
 }
 
 /// The kernel counts pages given up with MADV_FREE by mapping, not by page: they are taken from what
-/// nobody claims, then from zeros.
-fn take_lazy_free(tally: &mut Tally, space: &SmapsEntry, caveats: &mut Vec<Caveat>) {
+/// nobody claims, then from zeros. In the picture they stand on the mapping's first bytes of those rows.
+fn take_lazy_free(sheet: &mut Sheet<'_>, space: &SmapsEntry, caveats: &mut Vec<Caveat>) {
     let wanted = space.counts.lazy_free_bytes;
     let mut rest = wanted;
     for id in [Id::Anonymous, Id::Zero, Id::ProgramData, Id::StackBelowSp, Id::GlibcMmapped] {
-        let taken = tally.take(id, rest);
-        tally.add(Id::LazyFree, taken);
+        let taken = sheet.tally.take(id, rest);
+        sheet.tally.add(Id::LazyFree, taken);
+        if let Some(painter) = &mut sheet.painter {
+            painter.turn(id, Id::LazyFree, taken);
+        }
         rest -= taken;
     }
     if rest > 0 {

@@ -34,9 +34,9 @@ pub enum Class {
 /// How many classes there are.
 const CLASSES: usize = 8;
 
-/// Resident bytes of a folded range, by what stands on them. All-zero pages stand under `zero` only.
+/// Resident bytes, by what stands on them. All-zero pages stand under `zero` only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sums {
+pub struct Held {
     /// By [`Class`]; `Free` is divided into the three fields below and stays 0 here.
     pub bytes: [u64; CLASSES],
     /// Free, on whole pages that the allocator's trim gives back.
@@ -47,6 +47,73 @@ pub struct Sums {
     pub pinned: u64,
     /// On pages of zeros.
     pub zero: u64,
+}
+
+impl Held {
+    /// The bytes of one class.
+    pub fn of(&self, class: Class) -> u64 {
+        self.bytes[class as usize]
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.bytes.iter().sum::<u64>() + self.trim + self.kept + self.pinned + self.zero
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.bytes.iter_mut().zip(other.bytes) {
+            *mine += theirs;
+        }
+        self.trim += other.trim;
+        self.kept += other.kept;
+        self.pinned += other.pinned;
+        self.zero += other.zero;
+    }
+
+    /// Adds the bytes of a page, its free ones to what becomes of them.
+    fn add_page(&mut self, page: &Page, is_zero: bool, holds_live: bool) {
+        if is_zero {
+            self.zero += page.bytes.iter().map(|&b| u64::from(b)).sum::<u64>();
+            return;
+        }
+        for (sum, (class, &bytes)) in self.bytes.iter_mut().zip(page.bytes.iter().enumerate()) {
+            if class != Class::Free as usize {
+                *sum += u64::from(bytes);
+            }
+        }
+        let free = if holds_live { &mut self.pinned } else { &mut self.kept };
+        *free += u64::from(page.bytes[Class::Free as usize]);
+    }
+}
+
+/// What stands on one cell of a picture of the range: see [`RangePages::with_cells`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CellSums {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// Its resident bytes.
+    pub held: Held,
+}
+
+/// Blocks of a large heap hold so many cells or fewer, and there are thousands of them.
+const FEW_CELLS: usize = 4;
+
+/// What becomes of whole pages.
+#[derive(Clone, Copy)]
+enum Whole {
+    Class(Class),
+    Trim,
+}
+
+/// What a folded range came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Its resident bytes.
+    pub held: Held,
+    /// The same by cells, in address order, those that hold something; empty where none are kept.
+    pub cells: Vec<CellSums>,
     /// Resident bytes within trim ranges, zeros included: what the trim gives back.
     pub trimmable: u64,
     /// Live chunks on pages that hold pinned bytes.
@@ -59,20 +126,12 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// The bytes of one class.
-    pub fn of(&self, class: Class) -> u64 {
-        self.bytes[class as usize]
-    }
-
     /// Adds another range's sums.
     pub fn add(&mut self, other: &Self) {
-        for (mine, theirs) in self.bytes.iter_mut().zip(other.bytes) {
-            *mine += theirs;
+        self.held.add(&other.held);
+        for cell in &other.cells {
+            self.cell(cell.start, || (cell.start, cell.end)).add(&cell.held);
         }
-        self.trim += other.trim;
-        self.kept += other.kept;
-        self.pinned += other.pinned;
-        self.zero += other.zero;
         self.trimmable += other.trimmable;
         self.pinning_chunks += other.pinning_chunks;
         // The chunk that reaches over the border was counted on both sides of it.
@@ -85,28 +144,41 @@ impl Sums {
         }
     }
 
+    /// The cell that holds `address`; `bounds` are asked for where it is a new one. Pages come in address
+    /// order but for the first of a block: nearly always it is the last cell.
+    #[inline]
+    fn cell(&mut self, address: u64, bounds: impl FnOnce() -> (u64, u64)) -> &mut Held {
+        let index = match self.cells.last() {
+            Some(last) if last.start <= address && address < last.end => self.cells.len() - 1,
+            _ => self.find_cell(address, bounds),
+        };
+        &mut self.cells[index].held
+    }
+
+    fn find_cell(&mut self, address: u64, bounds: impl FnOnce() -> (u64, u64)) -> usize {
+        let index = self.cells.partition_point(|cell| cell.end <= address);
+        if self.cells.get(index).is_none_or(|cell| address < cell.start) {
+            let (start, end) = bounds();
+            if self.cells.len() < FEW_CELLS {
+                self.cells.reserve_exact(1);
+            }
+            self.cells.insert(index, CellSums { start, end, held: Held::default() });
+        }
+        index
+    }
+
     fn finish_page(&mut self, page: &Page, pages: &RangePages) {
         if !pages.is_resident(page.address) {
             return;
         }
-        if pages.is_zero(page.address) {
-            self.zero += page.bytes.iter().map(|&b| u64::from(b)).sum::<u64>();
+        let (is_zero, holds_live) = (pages.is_zero(page.address), page.holds_live());
+        self.held.add_page(page, is_zero, holds_live);
+        if pages.has_cells() {
+            self.cell(page.address, || pages.cell_at(page.address)).add_page(page, is_zero, holds_live);
+        }
+        if is_zero || !holds_live || page.bytes[Class::Free as usize] == 0 {
             return;
         }
-        let free = u64::from(page.bytes[Class::Free as usize]);
-        for (sum, (class, &bytes)) in self.bytes.iter_mut().zip(page.bytes.iter().enumerate()) {
-            if class != Class::Free as usize {
-                *sum += u64::from(bytes);
-            }
-        }
-        if free == 0 {
-            return;
-        }
-        if !page.holds_live() {
-            self.kept += free;
-            return;
-        }
-        self.pinned += free;
         let is_new = page.carried != 0 && page.carried != self.last_counted;
         self.first_carried.get_or_insert(if is_new { page.carried } else { 0 });
         self.pinning_chunks += u64::from(page.chunks) + u64::from(is_new);
@@ -116,24 +188,32 @@ impl Sums {
         }
     }
 
-    fn finish_whole(&mut self, start: u64, end: u64, class: Class, pages: &RangePages) {
+    fn finish_whole(&mut self, start: u64, end: u64, whole: Whole, pages: &RangePages) {
         for (from, to) in pages.runs_in(start, end) {
-            let zero = (from..to).step_by(PAGE_BYTES as usize).filter(|&p| pages.is_zero(p)).count() as u64
-                * PAGE_BYTES;
-            self.zero += zero;
-            match class {
-                Class::Free => self.kept += to - from - zero,
-                other => self.bytes[other as usize] += to - from - zero,
+            let mut at = from;
+            while at < to {
+                let upto = if pages.has_cells() { pages.cell_at(at).1.min(to) } else { to };
+                let zeros = (at..upto).step_by(PAGE_BYTES as usize).filter(|&page| pages.is_zero(page));
+                let zero = zeros.count() as u64 * PAGE_BYTES;
+                let add = |held: &mut Held| {
+                    held.zero += zero;
+                    *(match whole {
+                        Whole::Class(Class::Free) => &mut held.kept,
+                        Whole::Class(class) => &mut held.bytes[class as usize],
+                        Whole::Trim => &mut held.trim,
+                    }) += upto - at - zero;
+                };
+                add(&mut self.held);
+                if pages.has_cells() {
+                    add(self.cell(at, || pages.cell_at(at)));
+                }
+                at = upto;
             }
         }
     }
 
     fn finish_trimmed(&mut self, start: u64, end: u64, pages: &RangePages) {
-        let kept_before = self.kept;
-        self.finish_whole(start, end, Class::Free, pages);
-        let nonzero = self.kept - kept_before;
-        self.kept = kept_before;
-        self.trim += nonzero;
+        self.finish_whole(start, end, Whole::Trim, pages);
         self.trimmable += pages.runs_in(start, end).map(|(from, to)| to - from).sum::<u64>();
     }
 }
@@ -282,7 +362,7 @@ impl<'a> Fold<'a> {
             if at == page && end - at >= PAGE_BYTES {
                 let whole_end = page_of(end);
                 self.leave_page();
-                self.sums.finish_whole(at, whole_end, class, self.pages);
+                self.sums.finish_whole(at, whole_end, Whole::Class(class), self.pages);
                 at = whole_end;
                 continue;
             }
@@ -408,11 +488,45 @@ mod tests {
         let one = fold(&pages, 1000);
         for every in [1, 2, 3, 7, 50] {
             let many = fold(&pages, every);
-            assert_eq!(many.bytes, one.bytes, "cut every {every}");
-            let rest = |s: &Sums| (s.trim, s.kept, s.pinned, s.zero, s.trimmable, s.pinning_chunks);
+            assert_eq!((&many.held, &many.cells), (&one.held, &one.cells), "cut every {every}");
+            let rest = |s: &Sums| (s.trimmable, s.pinning_chunks);
             assert_eq!(rest(&many), rest(&one), "cut every {every}");
         }
-        assert!(one.trim > 0 && one.pinned > 0 && one.zero > 0 && one.pinning_chunks > 0);
+        assert!(one.held.trim > 0 && one.held.pinned > 0 && one.held.zero > 0 && one.pinning_chunks > 0);
+    }
+
+    #[test]
+    fn cells_hold_what_the_range_holds() {
+        let runs = [(0x1_0000, 0x8_0000), (0x9_0000, 0x40_0000)];
+        let plain = |runs: [(u64, u64); 2]| {
+            let pages = RangePages::new(0x1_0000, 0x40_0000, runs);
+            pages.set_zero(0x2_0000);
+            pages.set_zero(0xa_3000);
+            pages
+        };
+        let off = fold(&plain(runs), 7);
+        assert!(off.cells.is_empty());
+        for cell_bytes in [0x1000, 0x4000, 0x10_0000, 1 << 63] {
+            // Mappings start at the cuts: no cell goes over one.
+            let pages = plain(runs).with_cells(cell_bytes, vec![0x2_3000, 0x10_0000]);
+            for every in [1, 3, 1000] {
+                let on = fold(&pages, every);
+                assert_eq!(on.held, off.held);
+                let mut sum = Held::default();
+                for cell in &on.cells {
+                    sum.add(&cell.held);
+                    assert!(cell.held.total() > 0 && cell.held.total() <= cell.end - cell.start);
+                    for cut in [0x2_3000, 0x10_0000] {
+                        assert!(cell.end <= cut || cut <= cell.start, "{:#x}", cell.start);
+                    }
+                    assert!(
+                        cell.start.is_multiple_of(cell_bytes) || [0x2_3000, 0x10_0000].contains(&cell.start)
+                    );
+                }
+                assert_eq!(sum, on.held, "{cell_bytes:#x}");
+                assert!(on.cells.is_sorted_by(|a, b| a.end <= b.start));
+            }
+        }
     }
 
     #[test]
@@ -424,8 +538,8 @@ mod tests {
         fold.claim_to(0x9000, Class::Foreign);
         let sums = whole(&pages, vec![fold.cut()]);
         assert_eq!(sums.trimmable, 0x3000);
-        assert_eq!(sums.pinned, 0x800 + 0x800);
-        assert_eq!(sums.bytes.iter().sum::<u64>() + sums.trim + sums.kept + sums.pinned + sums.zero, 0x7000);
+        assert_eq!(sums.held.pinned, 0x800 + 0x800);
+        assert_eq!(sums.held.total(), 0x7000);
     }
 
     #[test]

@@ -18,6 +18,9 @@ pub struct RangePages {
     runs: Vec<(u64, u64)>,
     resident: Vec<u64>,
     zero: Vec<AtomicU64>,
+    /// Bytes of a cell, a power of two; 0 where no cells are kept.
+    cell_bytes: u64,
+    cuts: Vec<u64>,
 }
 
 impl RangePages {
@@ -33,6 +36,8 @@ impl RangePages {
             runs: Vec::new(),
             resident: vec![0; words],
             zero: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            cell_bytes: 0,
+            cuts: Vec::new(),
         };
         for (from, to) in runs {
             let (from, to) = (from.max(start), to.min(end));
@@ -47,6 +52,30 @@ impl RangePages {
             pages.runs.push((from, to));
         }
         pages
+    }
+
+    /// Has the range folded by cells too: blocks of address space of `cell_bytes`, a power of two of at
+    /// least a page, which end at every one of `cuts` (page-aligned, ascending: where mappings start).
+    pub fn with_cells(mut self, cell_bytes: u64, cuts: Vec<u64>) -> Self {
+        self.cell_bytes = cell_bytes;
+        self.cuts = cuts;
+        self
+    }
+
+    /// Whether it is folded by cells too.
+    #[inline]
+    pub fn has_cells(&self) -> bool {
+        self.cell_bytes != 0
+    }
+
+    /// First byte, and first byte behind, of the cell that holds `address`.
+    pub fn cell_at(&self, address: u64) -> (u64, u64) {
+        let start = address & self.cell_bytes.wrapping_neg();
+        let end = start.saturating_add(self.cell_bytes);
+        let next = self.cuts.partition_point(|&cut| cut <= address);
+        let before = next.checked_sub(1).and_then(|index| self.cuts.get(index)).copied();
+        let behind = self.cuts.get(next).copied();
+        (start.max(before.unwrap_or(start)), end.min(behind.unwrap_or(end)))
     }
 
     fn place(&self, page: u64) -> Option<(usize, u64)> {

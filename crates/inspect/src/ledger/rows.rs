@@ -128,6 +128,11 @@ pub fn ids() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|row| row.1)
 }
 
+/// Every row, in the order of [`Id`]'s discriminants, by name and state.
+pub fn legend() -> impl Iterator<Item = (&'static str, State)> {
+    ROWS.iter().map(|row| (row.1, row.3))
+}
+
 /// Bytes by row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally([u64; ROWS.len()]);
@@ -154,6 +159,18 @@ impl Tally {
     pub fn add_all(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine += theirs;
+        }
+    }
+
+    /// The rows that hold something, by their discriminants, in that order.
+    pub fn parts(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
+        self.0.iter().enumerate().filter(|(_, bytes)| **bytes > 0).map(|(row, &bytes)| (row as u8, bytes))
+    }
+
+    /// Adds bytes to the row of discriminant `row`; what has none is not a row.
+    pub fn add_part(&mut self, row: u8, bytes: u64) {
+        if let Some(sum) = self.0.get_mut(usize::from(row)) {
+            *sum += bytes;
         }
     }
 

@@ -11,11 +11,40 @@ pub fn admit(pid: i32) -> Result<Process> {
     Ok(process)
 }
 
+/// Opens process `pid` if it stands at its end, held by a tracer of this very process.
+///
+/// Fails as [`admit`] does, with [`Error::Traced`] where somebody else holds it, and with
+/// [`Error::DidNotStop`] where it does not stand still.
+pub fn admit_ending(pid: i32) -> Result<Process> {
+    own_proc()?;
+    let process = Process::open(pid)?;
+    let status = check_kind(&process)?;
+    match traced(&process, &status) {
+        Some(Error::Traced { tracer, .. }) if tracer.unsigned_abs() == std::process::id() => {}
+        Some(other) => return Err(other),
+        None => return Err(not_held(pid)),
+    }
+    if status.state == Some('t') { Ok(process) } else { Err(not_held(pid)) }
+}
+
+fn not_held(pid: i32) -> Error {
+    Error::DidNotStop { pid, seconds: 0.0, detail: "it does not stand at its end, held by us".to_owned() }
+}
+
 /// Checks that this is a process whose memory can be looked at, and returns its status.
 ///
 /// Fails with [`Error::Myself`], [`Error::Thread`], [`Error::KernelThread`], [`Error::Zombie`] or
 /// [`Error::Traced`]. Whether this user may look is for the kernel to say: see [`refused`].
 pub fn check(process: &Process) -> Result<Status> {
+    let status = check_kind(process)?;
+    match traced(process, &status) {
+        Some(error) => Err(error),
+        None => Ok(status),
+    }
+}
+
+/// As [`check`], whether it is traced or not.
+fn check_kind(process: &Process) -> Result<Status> {
     let pid = process.pid();
     let status = process.status()?;
     if std::process::id() == pid.unsigned_abs() {
@@ -38,10 +67,7 @@ pub fn check(process: &Process) -> Result<Status> {
         let parent = status.parent.unwrap_or(0);
         return Err(if lives_on { Error::LeaderEnded { pid } } else { Error::Zombie { pid, parent } });
     }
-    match traced(process, &status) {
-        Some(error) => Err(error),
-        None => Ok(status),
-    }
+    Ok(status)
 }
 
 /// The error that says who traces the process, or a thread of it with this status; `None` where

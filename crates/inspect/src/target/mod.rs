@@ -1,6 +1,7 @@
 //! Getting at a target: stopping it without its noticing, reading it, and letting it go.
 
 pub mod admission;
+pub mod exit_watch;
 pub mod live;
 pub mod quiet;
 pub mod stop;

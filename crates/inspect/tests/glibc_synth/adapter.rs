@@ -115,6 +115,7 @@ impl Subject {
             swapped: &[],
             deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
             before_call: true,
+            cell_bytes: None,
             threads,
             progress: &|_| {},
         };
@@ -181,7 +182,7 @@ impl Subject {
 
 /// All bytes of `sums`, each once.
 pub fn total(sums: &Sums) -> u64 {
-    sums.bytes.iter().sum::<u64>() + sums.trim + sums.kept + sums.pinned + sums.zero
+    sums.held.total()
 }
 
 /// What the program's own mallinfo2() would say, in the reader's terms.

@@ -78,13 +78,18 @@ fn read_one(
         .map(|o| {
             // Whole pages, also where a region starts within one: they are looked at for zeros.
             let (start, end) = (page_of(o.region.start), page_up(o.region.end));
-            RangePages::new(start, end, (context.resident)(start, end))
+            let pages = RangePages::new(start, end, (context.resident)(start, end));
+            let Some(cell_bytes) = context.cell_bytes else { return pages };
+            let mappings = context.space.mappings();
+            let first = mappings.partition_point(|mapping| mapping.start < start);
+            let starts = mappings[first..].iter().map(|mapping| mapping.start);
+            pages.with_cells(cell_bytes, starts.take_while(|&at| at < end).collect())
         })
         .collect();
     let mut reading = Reading::default();
     let heap = Heap { context, arenas: &arenas, owned: &owned, pages: &pages };
-    let walked = heap.walk(parameters.as_ref(), &mut reading)?;
-    take_walked(context, &mut reading, &owned, &walked, &pages);
+    let mut walked = heap.walk(parameters.as_ref(), &mut reading)?;
+    take_walked(context, &mut reading, &owned, &mut walked, &pages);
     mapped_chunks.add(parameters.as_ref(), &walked);
     let by_arena = by_arena(&arenas, &owned, &walked);
     check_sums(&arenas, &by_arena, &mut reading);
@@ -276,12 +281,16 @@ fn take_walked(
     context: &Context<'_>,
     reading: &mut Reading,
     owned: &[Owned],
-    walked: &[Walked],
+    walked: &mut [Walked],
     pages: &[RangePages],
 ) {
     for ((owned, walked), pages) in owned.iter().zip(walked).zip(pages) {
         let region = &owned.region;
-        reading.claims.push(RangeClaim { start: region.start, end: region.end, sums: walked.sums.clone() });
+        // The cells are many, and wanted there only.
+        let cells = std::mem::take(&mut walked.sums.cells);
+        let mut sums = walked.sums.clone();
+        sums.cells = cells;
+        reading.claims.push(RangeClaim { start: region.start, end: region.end, sums });
         reading.zero_runs.extend(pages.zero_runs());
         if walked.counts.damages > 0 {
             let at = walked.counts.first_damage.unwrap_or(region.start);

@@ -1,0 +1,374 @@
+//! The address space as a picture: which rows stand on which cell of it.
+//!
+//! A [`Plan`] is made before the heaps are read: which mappings are listed, and the size of the cells that
+//! keeps their number bounded. A [`Painter`] takes what the ledger takes, byte for byte, and puts it on
+//! cells. The size of the result does not depend on the process: what would not fit is left out by mapping,
+//! and counted.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::range::PAGE_BYTES;
+use super::rows::{self, Id, Tally};
+use crate::facts::{LeftOut, MapCell, MapRow, MappedCells, PageMap};
+use crate::map::Mapping;
+use crate::pages::Residency;
+use crate::smaps::SmapsEntry;
+
+/// The most cells with resident bytes.
+const MOST_CELLS: u64 = 8192;
+/// The most mappings listed, and about how much text they may be.
+const MOST_MAPPINGS: usize = 1000;
+const MOST_MAPPING_TEXT_BYTES: usize = 80_000;
+/// About how much text mappings and cells may be together.
+const MOST_TEXT_BYTES: usize = 190_000;
+/// In the largest cells a process of x86-64 (47 bits of addresses, 56 with five levels) has few.
+const LARGEST_SHIFT: u32 = 56;
+/// A mapping's text in JSON, its name and cells left out.
+const MAPPING_TEXT_BYTES: usize = 115;
+/// Names are paths of up to 4 KiB: this much of their end is kept.
+const MOST_NAME_CHARS: usize = 120;
+
+/// Which mappings a picture lists, and in cells of which size.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    cell_bytes: u64,
+    listed: Vec<bool>,
+    /// About how much text the cells may be.
+    cell_text_bytes: usize,
+}
+
+impl Plan {
+    /// Plans the picture of the mappings `spaces` with these resident pages.
+    pub fn new(spaces: &[SmapsEntry], residency: &Residency) -> Self {
+        let mut by_size: Vec<usize> =
+            (0..spaces.len()).filter(|&index| spaces[index].counts.rss_bytes > 0).collect();
+        by_size.sort_by_key(|&index| std::cmp::Reverse(spaces[index].counts.rss_bytes));
+        let mut listed = vec![false; spaces.len()];
+        let mut text_bytes = 0;
+        for index in by_size.into_iter().take(MOST_MAPPINGS) {
+            let more = MAPPING_TEXT_BYTES + json_bytes(&shown_name(&spaces[index].mapping));
+            if text_bytes + more > MOST_MAPPING_TEXT_BYTES {
+                break;
+            }
+            text_bytes += more;
+            listed[index] = true;
+        }
+        let shown = || spaces.iter().zip(&listed).filter(|(_, listed)| **listed).map(|(space, _)| space);
+        let rss_bytes: u64 = shown().map(|space| space.counts.rss_bytes).sum();
+        let count = |shift: u32| shown().map(|space| cells_of(residency, &space.mapping, shift)).sum::<u64>();
+        // The smallest power of two that keeps the number. Fuller than full no cell can be.
+        let least = (rss_bytes / MOST_CELLS).max(PAGE_BYTES).next_power_of_two().trailing_zeros();
+        let shift = (least..LARGEST_SHIFT).find(|&shift| count(shift) <= MOST_CELLS).unwrap_or(LARGEST_SHIFT);
+        Self { cell_bytes: 1 << shift, listed, cell_text_bytes: MOST_TEXT_BYTES - text_bytes }
+    }
+
+    /// The size of the cells.
+    pub fn cell_bytes(&self) -> u64 {
+        self.cell_bytes
+    }
+
+    /// Whether the mapping at this place in smaps is listed.
+    pub fn lists(&self, index: usize) -> bool {
+        self.listed.get(index).copied().unwrap_or(false)
+    }
+}
+
+/// How many cells of `1 << shift` bytes of a mapping hold resident pages.
+fn cells_of(residency: &Residency, mapping: &Mapping, shift: u32) -> u64 {
+    let mut count = 0;
+    let mut last = None;
+    for run in residency.runs_in(mapping.start..mapping.end) {
+        let (first, end) = (run.start >> shift, (run.end - 1) >> shift);
+        count += end - first + u64::from(last != Some(first));
+        last = Some(end);
+    }
+    count
+}
+
+/// A mapping's name, cut to its end. It is the target's choice.
+fn shown_name(mapping: &Mapping) -> String {
+    let count = mapping.name.chars().count();
+    if count <= MOST_NAME_CHARS {
+        return mapping.name.clone();
+    }
+    let end = mapping.name.chars().skip(count - MOST_NAME_CHARS + 1);
+    std::iter::once('…').chain(end).collect()
+}
+
+/// At most how long a text is in JSON: a control character is written as six.
+fn json_bytes(text: &str) -> usize {
+    text.chars()
+        .map(|c| match c {
+            c if c.is_control() => 6,
+            '"' | '\\' => 2,
+            c => c.len_utf8(),
+        })
+        .sum()
+}
+
+/// The mapping that is painted just now.
+struct Open {
+    mapping: MappedCells,
+    /// The rows of the others, as the result has them: there may be thousands.
+    cells: BTreeMap<u64, Vec<(u8, u64)>>,
+    /// The cell under way, which most additions are for.
+    hot: (u64, Tally),
+}
+
+/// Puts rows on cells, mapping by mapping.
+pub struct Painter {
+    shift: u32,
+    most_text_bytes: usize,
+    open: Option<Open>,
+    mappings: Vec<MappedCells>,
+    left_out: Tally,
+    left_out_mappings: u64,
+}
+
+impl Painter {
+    /// A picture without anything.
+    pub fn new(plan: &Plan) -> Self {
+        Self {
+            shift: plan.cell_bytes.trailing_zeros(),
+            most_text_bytes: plan.cell_text_bytes,
+            open: None,
+            mappings: Vec::new(),
+            left_out: Tally::default(),
+            left_out_mappings: 0,
+        }
+    }
+
+    /// Starts the mapping `space`; what follows is for it.
+    pub fn open(&mut self, listed: bool, space: &SmapsEntry) {
+        self.close();
+        let mapping = &space.mapping;
+        if !listed {
+            self.left_out_mappings += u64::from(space.counts.rss_bytes > 0);
+            return;
+        }
+        let mapping = MappedCells {
+            start: mapping.start,
+            end: mapping.end,
+            permissions: mapping.permissions.to_string(),
+            name: shown_name(mapping),
+            rss_bytes: space.counts.rss_bytes,
+            cells: Vec::new(),
+        };
+        let hot = (mapping.start >> self.shift, Tally::default());
+        self.open = Some(Open { mapping, cells: BTreeMap::new(), hot });
+    }
+
+    /// Adds the resident bytes of `range`, which lies in the mapping.
+    pub fn add(&mut self, id: Id, range: Range<u64>) {
+        let Some(open) = &mut self.open else {
+            self.left_out.add(id, range.end - range.start);
+            return;
+        };
+        let mut at = range.start;
+        while at < range.end {
+            let last_byte = at | ((1 << self.shift) - 1);
+            let upto = last_byte.saturating_add(1).min(range.end);
+            open.cell(at >> self.shift).add(id, upto - at);
+            at = upto;
+        }
+    }
+
+    /// Adds what stands on the cell that holds `address`.
+    pub fn add_tally(&mut self, address: u64, tally: &Tally) {
+        match &mut self.open {
+            Some(open) => open.cell(address >> self.shift).add_all(tally),
+            None => self.left_out.add_all(tally),
+        }
+    }
+
+    /// Moves `bytes` of the mapping from one row to another, lowest addresses first.
+    pub fn turn(&mut self, from: Id, to: Id, bytes: u64) {
+        let mut rest = bytes;
+        let mut take = |tally: &mut Tally| {
+            let taken = tally.take(from, rest);
+            tally.add(to, taken);
+            rest -= taken;
+        };
+        match &mut self.open {
+            Some(open) => {
+                open.settle();
+                for rows in open.cells.values_mut().filter(|_| bytes > 0) {
+                    let mut tally = expanded(rows);
+                    take(&mut tally);
+                    *rows = compact(&tally);
+                }
+            }
+            None => take(&mut self.left_out),
+        }
+    }
+
+    /// Ends the mapping.
+    pub fn close(&mut self) {
+        let Some(mut open) = self.open.take() else { return };
+        open.settle();
+        let first = open.mapping.start >> self.shift;
+        let cells = open.cells.into_iter().map(|(cell, rows)| MapCell { index: cell - first, rows });
+        open.mapping.cells = cells.collect();
+        self.mappings.push(open.mapping);
+    }
+
+    /// The picture.
+    pub fn finish(mut self) -> PageMap {
+        self.close();
+        let mut map = PageMap {
+            cell_bytes: 1 << self.shift,
+            rows: rows::legend().map(|(id, state)| MapRow { id: id.to_owned(), state }).collect(),
+            mappings: self.mappings,
+            left_out: LeftOut { mappings: self.left_out_mappings, rows: self.left_out.parts().collect() },
+        };
+        while text_bytes(&map) > self.most_text_bytes && map.cell_bytes < 1 << 62 {
+            coarsen(&mut map);
+        }
+        map
+    }
+}
+
+impl Open {
+    fn cell(&mut self, cell: u64) -> &mut Tally {
+        if self.hot.0 != cell {
+            self.settle();
+            self.hot = (cell, Tally::default());
+        }
+        &mut self.hot.1
+    }
+
+    fn settle(&mut self) {
+        let (cell, mut tally) = std::mem::take(&mut self.hot);
+        self.hot.0 = cell;
+        if tally.sum() > 0 {
+            let rows = self.cells.entry(cell).or_default();
+            tally.add_all(&expanded(rows));
+            *rows = compact(&tally);
+        }
+    }
+}
+
+/// The rows of a cell, in no more memory than they need.
+fn compact(tally: &Tally) -> Vec<(u8, u64)> {
+    let mut rows = Vec::with_capacity(tally.parts().count());
+    rows.extend(tally.parts());
+    rows
+}
+
+fn expanded(rows: &[(u8, u64)]) -> Tally {
+    let mut tally = Tally::default();
+    rows.iter().for_each(|&(row, bytes)| tally.add_part(row, bytes));
+    tally
+}
+
+/// What all cells are as text.
+fn text_bytes(map: &PageMap) -> usize {
+    let digits = |number: u64| number.checked_ilog10().unwrap_or(0) as usize + 1;
+    let cells = map.mappings.iter().flat_map(|mapping| &mapping.cells);
+    let of_cell = |cell: &MapCell| {
+        let rows = cell.rows.iter().map(|&(row, bytes)| digits(row.into()) + digits(bytes) + 2);
+        digits(cell.index) + rows.sum::<usize>() + 3
+    };
+    cells.map(of_cell).sum()
+}
+
+/// Doubles the size of the cells.
+fn coarsen(map: &mut PageMap) {
+    let shift = map.cell_bytes.trailing_zeros();
+    for mapping in &mut map.mappings {
+        let (first, new_first) = (mapping.start >> shift, mapping.start >> (shift + 1));
+        let mut cells: Vec<MapCell> = Vec::with_capacity(mapping.cells.len() / 2 + 1);
+        for cell in std::mem::take(&mut mapping.cells) {
+            let index = ((first + cell.index) >> 1) - new_first;
+            match cells.last_mut() {
+                Some(last) if last.index == index => {
+                    let mut tally = expanded(&last.rows);
+                    tally.add_all(&expanded(&cell.rows));
+                    last.rows = compact(&tally);
+                }
+                _ => cells.push(MapCell { index, rows: cell.rows }),
+            }
+        }
+        mapping.cells = cells;
+    }
+    map.cell_bytes *= 2;
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn map(cells: &[(u64, u64)]) -> PageMap {
+        let cell = |&(index, bytes): &(u64, u64)| MapCell { index, rows: vec![(9, bytes), (18, 1)] };
+        let mapping = MappedCells {
+            start: 0x7000,
+            end: 0x7000 + (64 << 20),
+            cells: cells.iter().map(cell).collect(),
+            ..MappedCells::default()
+        };
+        PageMap { cell_bytes: 0x1000, mappings: vec![mapping], ..PageMap::default() }
+    }
+
+    #[test]
+    fn coarser_cells_hold_the_same_at_the_same_place() {
+        let mut map = map(&[(0, 10), (1, 20), (2, 30), (9, 40)]);
+        coarsen(&mut map);
+        // The mapping starts on page 7: its first cell is now that of pages 6 and 7.
+        let cell = |index, live, unknown| MapCell { index, rows: vec![(9, live), (18, unknown)] };
+        assert_eq!(map.mappings[0].cells, [cell(0, 10, 1), cell(1, 50, 2), cell(5, 40, 1)]);
+        assert_eq!(map.cell_bytes, 0x2000);
+    }
+
+    #[test]
+    fn long_names_lose_their_front() {
+        let name = format!("/{}/libpq.so.5", "é".repeat(4000));
+        let shown = shown_name(&Mapping { name, ..Mapping::default() });
+        assert_eq!(shown.chars().count(), MOST_NAME_CHARS);
+        assert!(shown.starts_with('…') && shown.ends_with("/libpq.so.5"));
+    }
+
+    #[test]
+    fn cells_in_json_are_flat_lists() {
+        let cell = MapCell { index: 7, rows: vec![(9, 4000), (13, 96)] };
+        let text = serde_json::to_string(&cell).unwrap();
+        assert_eq!(text, "[7,9,4000,13,96]");
+        assert_eq!(serde_json::from_str::<MapCell>(&text).unwrap(), cell);
+        for bad in ["[]", "[1,2]", "[1,256,4096]", "[-1,2,3]"] {
+            assert!(serde_json::from_str::<MapCell>(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn painted_ranges_add_up(
+            shift in 12u32..24,
+            ranges in proptest::collection::vec((0u64..2000, 1u64..50, 0usize..3), 0..60),
+            turned in 0u64..200_000,
+        ) {
+            let plan = Plan { cell_bytes: 1 << shift, listed: vec![true], cell_text_bytes: 2000 };
+            let space = SmapsEntry {
+                mapping: Mapping { start: 0x7f00_0000_3000, end: 0x7f10_0000_0000, ..Mapping::default() },
+                ..SmapsEntry::default()
+            };
+            let mut painter = Painter::new(&plan);
+            painter.open(true, &space);
+            let mut expected = Tally::default();
+            for (page, pages, row) in ranges {
+                let id = [Id::Anonymous, Id::Zero, Id::GlibcMmapped][row];
+                let start = space.mapping.start + page * 4096;
+                painter.add(id, start..start + pages * 4096);
+                expected.add(id, pages * 4096);
+            }
+            let taken = expected.take(Id::Zero, turned);
+            expected.add(Id::LazyFree, taken);
+            painter.turn(Id::Zero, Id::LazyFree, taken);
+            let map = painter.finish();
+            prop_assert_eq!(map.totals(), expected.parts().collect::<Vec<_>>());
+            let cells = &map.mappings[0].cells;
+            prop_assert!(cells.is_sorted_by(|a, b| a.index < b.index));
+        }
+    }
+}

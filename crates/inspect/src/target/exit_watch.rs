@@ -1,0 +1,210 @@
+//! Catching a process at its end, while its memory is still there.
+//!
+//! The kernel stops a traced thread just before it gives up its memory (`PTRACE_O_TRACEEXIT`), whatever ends
+//! it: a return from `main`, a signal, a SIGKILL from outside. Until then the process runs at full speed, except
+//! that each signal to its main thread passes through the watcher. It is seized without EXITKILL: if the
+//! watcher dies, it runs on. While it is watched nobody else can trace it.
+//!
+//! A watch belongs to the thread that began it.
+
+use std::time::{Duration, Instant};
+
+use strandline_sys::ptrace::{self, Event, Registers};
+
+use super::admission;
+use super::tracee::{NotStopped, Tracee};
+use crate::error::{Error, Result};
+use crate::procfs::Process;
+
+/// `PTRACE_O_TRACEEXIT`, and the event it reports.
+const TRACE_EXIT: i32 = 0x40;
+const EVENT_EXIT: i32 = 6;
+/// How long a process may take to be let go: it has to pass through a stop.
+const LETTING_GO: Duration = Duration::from_millis(500);
+
+/// What a watch saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Its main thread stands at its end, and unless other threads run on so does the process; its memory is
+    /// still there.
+    Ending,
+    /// It is gone.
+    Gone,
+    /// Nothing: a signal handler ran in the watching thread.
+    Woken,
+}
+
+/// A process that is watched for its end. Dropped, it is let go.
+#[derive(Debug)]
+pub struct ExitWatch {
+    process: Process,
+    is_ending: bool,
+    is_over: bool,
+}
+
+impl ExitWatch {
+    /// Begins to watch process `pid`, without stopping it.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchProcess`], [`Error::Permission`], [`Error::Traced`] or [`Error::Ended`].
+    pub fn begin(pid: i32) -> Result<Self> {
+        let process = Process::open(pid)?;
+        if ptrace::seize(pid, TRACE_EXIT).is_ok() {
+            return Ok(Self { process, is_ending: false, is_over: false });
+        }
+        match process.status() {
+            Ok(status) if !status.is_zombie() => {
+                Err(admission::traced(&process, &status).unwrap_or_else(|| admission::refused(&process)))
+            }
+            _ => Err(Error::Ended { pid }),
+        }
+    }
+
+    /// Sleeps until the process stands at its end, is gone, or this thread is woken by a signal. Passes on
+    /// every signal to the process meanwhile.
+    ///
+    /// # Errors
+    /// Where the kernel refuses a step.
+    pub fn sleep(&mut self) -> std::io::Result<Seen> {
+        let tid = self.process.pid();
+        let result = ptrace::sleep_until_news(tid).and_then(|()| ptrace::wait(tid, false));
+        let step = match result {
+            Ok(None) => return Ok(Seen::Woken),
+            Ok(Some(Event::Other(EVENT_EXIT))) => {
+                self.is_ending = true;
+                return Ok(Seen::Ending);
+            }
+            Ok(Some(Event::Exited { .. })) => Ok(self.gone()),
+            Ok(Some(Event::Signal(signal))) => ptrace::resume(tid, signal).map(|()| Seen::Woken),
+            // It stays stopped as its user wants, and tells when it is continued.
+            Ok(Some(Event::GroupStop(_))) => ptrace::listen(tid).map(|()| Seen::Woken),
+            Ok(Some(Event::Stopped | Event::Syscall | Event::Other(_))) => {
+                ptrace::resume(tid, 0).map(|()| Seen::Woken)
+            }
+            Err(error) => Err(error),
+        };
+        match step {
+            // ESRCH and ECHILD: killed meanwhile, or collected by its parent.
+            Err(error) if matches!(error.raw_os_error(), Some(3 | 10)) => {
+                // A stop that a SIGKILL ended is followed by the exit's own; only a wait tells which.
+                if error.raw_os_error() == Some(3) && self.process.status().is_ok_and(|s| !s.is_zombie()) {
+                    return Ok(Seen::Woken);
+                }
+                Ok(self.gone())
+            }
+            other => other,
+        }
+    }
+
+    fn gone(&mut self) -> Seen {
+        self.is_over = true;
+        Seen::Gone
+    }
+
+    /// The process.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// The main thread's registers, where it stands at its end.
+    ///
+    /// # Errors
+    /// Where it does not, or was killed there.
+    pub fn registers(&self) -> std::io::Result<Registers> {
+        ptrace::registers(self.process.pid())
+    }
+
+    /// Lets the process go, and out of the watch. Returns whether that was possible: a thread in an
+    /// uninterruptible sleep stays watched.
+    pub fn let_go(&mut self) -> bool {
+        let pid = self.process.pid();
+        if self.is_over {
+            return true;
+        }
+        if self.is_ending {
+            // A failure means that it was killed: nothing holds it then.
+            drop(ptrace::detach(pid, 0));
+            self.is_over = true;
+            return true;
+        }
+        let halted = ptrace::interrupt(pid)
+            .map_err(NotStopped::from)
+            .and_then(|()| Tracee::halted(&self.process, pid, Instant::now() + LETTING_GO));
+        self.is_over = match halted {
+            Ok(tracee) => {
+                tracee.let_go();
+                true
+            }
+            Err(NotStopped::Gone) => true,
+            Err(_) => false,
+        };
+        self.is_over
+    }
+}
+
+impl Drop for ExitWatch {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn watch(script: &str) -> (std::process::Child, ExitWatch) {
+        let child = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+        let watch = ExitWatch::begin(child.id() as i32).unwrap();
+        (child, watch)
+    }
+
+    fn until_news(watch: &mut ExitWatch) -> Seen {
+        loop {
+            match watch.sleep().unwrap() {
+                Seen::Woken => {}
+                news => return news,
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_is_caught_with_its_memory_whatever_ends_it() {
+        for (script, status) in [("read x; exit 3", "exit status: 3"), ("read x; kill -9 $$", "signal: 9")] {
+            let (mut child, mut watch) = watch(script);
+            drop(child.stdin.take());
+            assert_eq!(until_news(&mut watch), Seen::Ending);
+            assert!(watch.process().status().unwrap().rss_bytes.is_some_and(|rss| rss > 0));
+            assert!(watch.registers().is_ok());
+            assert!(watch.let_go());
+            assert!(child.wait().unwrap().to_string().starts_with(status));
+        }
+    }
+
+    #[test]
+    fn signals_pass_and_a_stopped_process_stays_stopped() {
+        let (mut child, mut watch) = watch("trap 'exit 5' USR1; kill -STOP $$; kill -USR1 $$; exit 1");
+        let pid = child.id() as i32;
+        let stat = || Process::open(pid).unwrap().stat().unwrap().state;
+        // Seen as stopped, by the watcher or before it.
+        while !matches!(stat(), Some('T' | 't')) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        strandline_sys::signal::send(pid, 18).unwrap();
+        assert_eq!(until_news(&mut watch), Seen::Ending);
+        drop(watch);
+        assert_eq!(child.wait().unwrap().code(), Some(5));
+    }
+
+    #[test]
+    fn let_go_it_can_be_watched_by_another() {
+        let (mut child, mut first) = watch("read x; exit 4");
+        assert!(first.let_go());
+        let mut second = ExitWatch::begin(child.id() as i32).unwrap();
+        drop(child.stdin.take());
+        assert_eq!(until_news(&mut second), Seen::Ending);
+        drop(second);
+        assert_eq!(child.wait().unwrap().code(), Some(4));
+    }
+}

@@ -1,0 +1,141 @@
+//! The ledger of a process that ends, held at PTRACE_EVENT_EXIT by a thread of this one.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+
+use strandline_inspect::Error;
+use strandline_inspect::explain::{Ending, Options, at_exit};
+use strandline_inspect::facts::{Explanation, RemedyKind};
+use strandline_inspect::target::tracee::on_own_thread;
+use strandline_sys::ptrace::{self, Event};
+
+use crate::subject::{Subject, ending};
+
+/// `PTRACE_O_TRACEEXIT` and `PTRACE_EVENT_EXIT`.
+const TRACE_EXIT: i32 = 1 << 6;
+const AT_EXIT: Event = Event::Other(6);
+
+/// Lets the subject end by `end`, and looks at it there.
+fn look(
+    way: &str,
+    threads: u64,
+    end: impl FnOnce(&mut Subject) + Send,
+) -> (Result<Explanation, Error>, ExitStatus) {
+    look_with(way, threads, end, &|_| {})
+}
+
+/// The same; `meanwhile` is called with the process's id while its heap is read.
+fn look_with(
+    way: &str,
+    threads: u64,
+    end: impl FnOnce(&mut Subject) + Send,
+    meanwhile: &(dyn Fn(i32) + Sync),
+) -> (Result<Explanation, Error>, ExitStatus) {
+    let mut subject = Subject::start(ending(), &[way, &threads.to_string()]);
+    let pid = subject.pid();
+    let looked = on_own_thread(|| {
+        ptrace::seize(pid, TRACE_EXIT).unwrap();
+        end(&mut subject);
+        loop {
+            match ptrace::wait(pid, true).unwrap() {
+                Some(AT_EXIT) => break,
+                Some(Event::Signal(signal)) => ptrace::resume(pid, signal).unwrap(),
+                other => panic!("{other:?}"),
+            }
+        }
+        let registers = [(pid, ptrace::registers(pid).unwrap())];
+        let ending = Ending { registers: &registers, other_threads: threads };
+        let progress = |_: &str, _: u64, _: u64| meanwhile(pid);
+        let looked = at_exit(pid, &ending, &Options { progress: Some(&progress), ..Options::default() });
+        // It may have been killed meanwhile.
+        let _ = ptrace::detach(pid, 0);
+        looked
+    })
+    .unwrap();
+    if matches!(looked, Err(Error::LeaderEnded { .. })) {
+        subject.child.kill().unwrap();
+    }
+    (looked, subject.child.wait().unwrap())
+}
+
+fn row(explanation: &Explanation, id: &str) -> u64 {
+    explanation.rows.iter().find(|row| row.id == id).map_or(0, |row| row.bytes)
+}
+
+fn holds_its_heap(explanation: &Explanation, threads: u64) {
+    let sum: u64 = explanation.rows.iter().map(|row| row.bytes).sum();
+    assert_eq!(sum, explanation.kernel.rss_bytes);
+    assert_eq!(explanation.target.threads, threads + 1);
+    // Seven eighths of 64 MiB are live, the rest is free in runs of a million bytes.
+    let live = row(explanation, "glibc.live");
+    assert!((56_000_000..62_000_000).contains(&live), "{live}");
+    let free = row(explanation, "glibc.free.trim");
+    assert!((8_000_000..9_500_000).contains(&free), "{free}");
+    assert!(row(explanation, "program.stack") > 0, "the main thread's stack pointer is known");
+    assert!(explanation.remedies.iter().all(|remedy| remedy.kind != RemedyKind::Call));
+    let gone = explanation.caveats.iter().any(|caveat| caveat.code == "threads_gone");
+    assert_eq!(gone, threads > 0);
+    let strange = explanation.caveats.iter().find(|caveat| caveat.code != "threads_gone");
+    assert!(strange.is_none(), "{strange:?}");
+}
+
+#[test]
+fn every_way_to_end_shows_the_heap_and_keeps_its_status() {
+    for threads in [0, 3] {
+        for (way, expected) in [("exit", 7 << 8), ("abort", 6), ("segv", 11)] {
+            let (looked, status) = look(way, threads, Subject::go);
+            holds_its_heap(&looked.unwrap(), threads);
+            let core_flag = 0x80;
+            assert_eq!(status.into_raw() & !core_flag, expected, "{way}");
+        }
+    }
+}
+
+#[test]
+fn a_second_thread_ends_the_process() {
+    let (looked, status) = look("thread", 3, Subject::go);
+    holds_its_heap(&looked.unwrap(), 3);
+    assert_eq!(status.code(), Some(3));
+}
+
+#[test]
+fn a_kill_from_outside() {
+    for threads in [0, 3] {
+        let (looked, status) = look("hold", threads, |subject| subject.child.kill().unwrap());
+        holds_its_heap(&looked.unwrap(), threads);
+        assert_eq!(status.signal(), Some(9));
+    }
+}
+
+#[test]
+fn a_kill_during_the_look_never_makes_a_ledger_of_half_a_process() {
+    let kill = |pid: i32| {
+        Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+    };
+    let (looked, status) = look_with("exit", 0, Subject::go, &kill);
+    match looked {
+        Ok(explanation) => holds_its_heap(&explanation, 0),
+        Err(error) => assert!(matches!(error, Error::Ended { .. }), "{error}"),
+    }
+    assert_eq!(status.code(), Some(7));
+}
+
+#[test]
+fn a_leader_that_ends_alone_is_no_end() {
+    let (looked, _) = look("leader", 2, Subject::go);
+    assert!(matches!(looked, Err(Error::LeaderEnded { .. })), "{looked:?}");
+}
+
+#[test]
+fn what_is_not_held_by_us_is_refused() {
+    let subject = Subject::start(ending(), &["hold"]);
+    let ending = Ending { registers: &[], other_threads: 0 };
+    let pid = subject.pid();
+    assert!(matches!(at_exit(pid, &ending, &Options::default()), Err(Error::DidNotStop { .. })));
+    on_own_thread(|| {
+        ptrace::seize(pid, 0).unwrap();
+        let running = at_exit(pid, &ending, &Options::default());
+        assert!(matches!(running, Err(Error::DidNotStop { .. })), "{running:?}");
+    })
+    .unwrap();
+}

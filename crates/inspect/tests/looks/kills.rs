@@ -1,0 +1,82 @@
+//! A process that ends while it is looked at: its parent gets its status, and nothing is left of it.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use strandline_inspect::explain::{self, Options};
+use strandline_inspect::procfs::Process;
+use strandline_inspect::target::stop::Stopped;
+use strandline_inspect::target::tracee::on_own_thread;
+use strandline_sys::ptrace::{self, Event};
+
+use crate::subject::{Subject, ending, state, until};
+
+fn kill(pid: i32) {
+    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn a_child_of_this_process_that_is_killed_during_a_look_leaves_its_status_to_its_waiter() {
+    for threads in ["0", "4"] {
+        let mut subject = Subject::start(ending(), &["hold", threads]);
+        let pid = subject.pid();
+        let killed = AtomicBool::new(false);
+        let progress = |_: &str, _: u64, _: u64| {
+            if !killed.swap(true, Ordering::SeqCst) {
+                kill(pid);
+            }
+        };
+        // What it comes to depends on how far it was.
+        let _ = explain::look(pid, &Options { progress: Some(&progress), ..Options::default() });
+        assert!(killed.into_inner(), "the heap was read");
+        assert_eq!(subject.child.wait().unwrap().signal(), Some(9));
+        assert_eq!(state(&pid.to_string()), None);
+    }
+}
+
+#[test]
+fn a_stranger_that_is_killed_while_it_is_stopped_leaves_its_status_to_its_parent() {
+    let script = "\"$0\" hold 2 & echo $!; wait $!; echo ended $?";
+    let mut shell = Command::new("sh")
+        .args(["-c", script])
+        .arg(ending())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut next = || lines.next().unwrap_or_default();
+    let (one, other) = (next(), next());
+    let pid: i32 = if one.starts_with("ready") { &other } else { &one }.parse().unwrap();
+    let process = Process::open(pid).unwrap();
+    on_own_thread(|| {
+        let stopped = Stopped::stop(&process).unwrap();
+        assert_eq!(stopped.threads().count(), 3);
+        kill(pid);
+        until("it ends", || state(&pid.to_string()) == Some('Z'));
+        // The end of this thread, not a wait for them, lets go of what is left.
+    })
+    .unwrap();
+    assert_eq!(next(), "ended 137");
+    assert_eq!(state(&pid.to_string()), None, "no zombie");
+    shell.wait().unwrap();
+}
+
+#[test]
+fn a_thread_that_ends_while_it_is_traced_leaves_no_zombie() {
+    let mut subject = Subject::start(ending(), &["one", "2"]);
+    let pid = subject.pid();
+    let tid: i32 = subject.words[0].parse().unwrap();
+    let path = format!("{pid}/task/{tid}");
+    on_own_thread(|| {
+        ptrace::seize(tid, 0).unwrap();
+        subject.go();
+        assert_eq!(ptrace::wait(tid, true).unwrap(), Some(Event::Exited { status: Some(0), signal: None }));
+        assert_eq!(state(&path), Some('Z'), "its tracer keeps it");
+    })
+    .unwrap();
+    until("the zombie goes with its tracer", || state(&path).is_none());
+    assert!(explain::explain(pid, &Options::default()).is_ok(), "the others live on");
+}

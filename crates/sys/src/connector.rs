@@ -1,0 +1,240 @@
+//! The kernel's process connector: a netlink socket that tells of every fork, exec and exit of the
+//! machine, without anybody being traced. Needs CAP_NET_ADMIN in the first user, pid and network namespaces.
+//!
+//! Layouts: `include/uapi/linux/connector.h` (`struct cn_msg`) and `include/uapi/linux/cn_proc.h`
+//! (`struct proc_event`).
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// `CN_IDX_PROC` and `CN_VAL_PROC`: both the group and the address of the process connector.
+const PROCESSES: u32 = 1;
+/// `PROC_CN_MCAST_LISTEN`.
+const LISTEN: u32 = 1;
+/// `PROC_EVENT_FORK`, `PROC_EVENT_EXEC`, `PROC_EVENT_EXIT`.
+const FORK: u32 = 0x0000_0001;
+const EXEC: u32 = 0x0000_0002;
+const EXIT: u32 = 0x8000_0000;
+/// `struct nlmsghdr`, then `struct cn_msg`, then `struct proc_event` up to its union.
+const HEADER_BYTES: usize = 16;
+const MESSAGE_BYTES: usize = 20;
+const EVENT_BYTES: usize = 16;
+/// Room for some thousand events between two looks.
+const QUEUE_BYTES: libc::c_int = 4 << 20;
+
+/// What became of a process. Ids are those of this process's pid namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A new process (not a new thread).
+    Fork {
+        /// Its parent.
+        parent: i32,
+        /// Its id.
+        child: i32,
+    },
+    /// It started another program.
+    Exec {
+        /// Its id.
+        pid: i32,
+    },
+    /// It ended: its last thread, or its leader.
+    Exit {
+        /// Its id.
+        pid: i32,
+        /// As `wait` reports it.
+        wait_status: i32,
+    },
+}
+
+/// A socket that hears of processes.
+#[derive(Debug)]
+pub struct Connector {
+    socket: OwnedFd,
+}
+
+fn address(groups: u32) -> libc::sockaddr_nl {
+    // SAFETY: an all-zero sockaddr_nl is a valid value of that plain C struct.
+    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    address.nl_groups = groups;
+    address
+}
+
+const ADDRESS_BYTES: libc::socklen_t = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
+
+impl Connector {
+    /// Starts to listen.
+    ///
+    /// Fails with EPERM without CAP_NET_ADMIN, with EPROTONOSUPPORT on a kernel without the connector.
+    /// In a pid namespace that is not the first the kernel may let it listen and tell it nothing: that is an
+    /// error of kind `Unsupported`.
+    pub fn open() -> io::Result<Self> {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: socket reads its integer arguments only.
+        let descriptor = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_CONNECTOR) };
+        let descriptor = crate::check(descriptor.into())? as i32;
+        // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
+        let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let own = address(PROCESSES);
+        // SAFETY: `own` is a live sockaddr_nl of the size given.
+        let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const own).cast(), ADDRESS_BYTES) };
+        crate::check(bound.into())?;
+        for option in [libc::SO_RCVBUFFORCE, libc::SO_RCVBUF] {
+            let size = size_of::<libc::c_int>() as libc::socklen_t;
+            let bytes = QUEUE_BYTES;
+            let value = &raw const bytes;
+            // SAFETY: `value` points to a live int of the size given. Where it fails the queue is shorter.
+            let set =
+                unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value.cast(), size) };
+            if set == 0 {
+                break;
+            }
+        }
+        let connector = Self { socket };
+        connector.listen()?;
+        if !connector.hears()? {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the kernel tells this namespace nothing",
+            ));
+        }
+        Ok(connector)
+    }
+
+    fn listen(&self) -> io::Result<()> {
+        let mut request = Vec::with_capacity(HEADER_BYTES + MESSAGE_BYTES + 4);
+        let length = HEADER_BYTES + MESSAGE_BYTES + 4;
+        // struct nlmsghdr: length, NLMSG_DONE, flags, sequence, sender (0: the kernel fills it in).
+        request.extend((length as u32).to_ne_bytes());
+        request.extend((libc::NLMSG_DONE as u16).to_ne_bytes());
+        request.extend([0; 10]);
+        // struct cn_msg: idx, val, seq, ack, len, flags.
+        for word in [PROCESSES, PROCESSES, 0, 0] {
+            request.extend(word.to_ne_bytes());
+        }
+        request.extend(4u16.to_ne_bytes());
+        request.extend(0u16.to_ne_bytes());
+        request.extend(LISTEN.to_ne_bytes());
+        // SAFETY: `request` is live for the call, which reads `request.len()` bytes of it.
+        let sent = unsafe { libc::send(self.socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
+        crate::check(sent as libc::c_long).map(drop)
+    }
+
+    /// Whether anything is heard of a thread that is started now.
+    fn hears(&self) -> io::Result<bool> {
+        let started = std::thread::Builder::new().spawn(|| {})?;
+        // The kernel tells before the new thread runs.
+        drop(started.join());
+        Ok(self.receive()?.is_some())
+    }
+
+    /// The next event, without waiting; `None` where there is none.
+    ///
+    /// Fails with ENOBUFS where events were lost because nobody looked in time.
+    pub fn next(&self) -> io::Result<Option<Event>> {
+        while let Some(event) = self.receive()? {
+            if event.is_some() {
+                return Ok(event);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next message: of an event that is followed, or of another.
+    fn receive(&self) -> io::Result<Option<Option<Event>>> {
+        let mut message = [0u8; 256];
+        loop {
+            let mut from = address(0);
+            let mut from_bytes = ADDRESS_BYTES;
+            // SAFETY: `message` and `from` are live and writable, of the sizes given.
+            let got = unsafe {
+                libc::recvfrom(
+                    self.socket.as_raw_fd(),
+                    message.as_mut_ptr().cast(),
+                    message.len(),
+                    0,
+                    (&raw mut from).cast(),
+                    &raw mut from_bytes,
+                )
+            };
+            match crate::check(got as libc::c_long) {
+                // Port 0 is the kernel; anybody else's word does not count.
+                Ok(got) if from.nl_pid == 0 => {
+                    return Ok(Some(message.get(..got as usize).and_then(decode)));
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// The event of one message; `None` for those of threads and of kinds that are not followed.
+fn decode(message: &[u8]) -> Option<Event> {
+    let event = message.get(HEADER_BYTES + MESSAGE_BYTES..)?;
+    let word = |at: usize| Some(u32::from_ne_bytes(event.get(at..at + 4)?.try_into().ok()?));
+    let id = |index: usize| Some(word(EVENT_BYTES + 4 * index)?.cast_signed());
+    match word(0)? {
+        // parent pid, parent tgid, child pid, child tgid
+        FORK => {
+            let (parent, child, group) = (id(1)?, id(2)?, id(3)?);
+            (child == group).then_some(Event::Fork { parent, child })
+        }
+        EXEC => Some(Event::Exec { pid: id(1)? }),
+        // pid, tgid, exit code, exit signal
+        EXIT => {
+            let (thread, pid) = (id(0)?, id(1)?);
+            (thread == pid).then_some(Event::Exit { pid, wait_status: id(2)? })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(what: u32, words: &[i32]) -> Vec<u8> {
+        let mut message = vec![0; HEADER_BYTES + MESSAGE_BYTES];
+        message.extend(what.to_ne_bytes());
+        message.extend([0; 12]);
+        for word in words {
+            message.extend(word.to_ne_bytes());
+        }
+        message
+    }
+
+    #[test]
+    fn messages_decode_as_cn_proc_says() {
+        assert_eq!(decode(&message(FORK, &[8, 7, 9, 9])), Some(Event::Fork { parent: 7, child: 9 }));
+        assert_eq!(decode(&message(FORK, &[7, 7, 9, 7])), None, "a thread");
+        assert_eq!(decode(&message(EXEC, &[9, 9])), Some(Event::Exec { pid: 9 }));
+        assert_eq!(
+            decode(&message(EXIT, &[9, 9, 0x300, 17, 7, 7])),
+            Some(Event::Exit { pid: 9, wait_status: 0x300 })
+        );
+        assert_eq!(decode(&message(EXIT, &[10, 9, 0, 17, 7, 7])), None, "a thread");
+        assert_eq!(decode(&message(FORK, &[7])), None, "cut off");
+        assert_eq!(decode(&[]), None);
+    }
+
+    #[test]
+    fn a_child_is_heard_of_where_that_is_allowed() {
+        // Without CAP_NET_ADMIN there is nothing to test: that is the caller's other way.
+        let Ok(connector) = Connector::open() else { return };
+        let own = std::process::id() as i32;
+        let mut child = std::process::Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
+        let pid = child.id() as i32;
+        child.wait().unwrap();
+        let mut heard = Vec::new();
+        while let Ok(Some(event)) = connector.next() {
+            heard.push(event);
+        }
+        // The fork's parent is the process, whichever thread of it forked.
+        assert!(heard.contains(&Event::Fork { parent: own, child: pid }), "{heard:?}");
+        assert!(heard.contains(&Event::Exec { pid }));
+        assert!(heard.contains(&Event::Exit { pid, wait_status: 0x300 }));
+    }
+}

@@ -1,0 +1,233 @@
+//! Starting a command so that nothing but what was asked for differs from how its user would start it.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A limit of `setrlimit(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// `RLIMIT_AS`.
+    AddressSpace,
+    /// `RLIMIT_DATA`.
+    Data,
+    /// `RLIMIT_NOFILE`.
+    OpenFiles,
+}
+
+impl Resource {
+    fn number(self) -> libc::__rlimit_resource_t {
+        match self {
+            Self::AddressSpace => libc::RLIMIT_AS,
+            Self::Data => libc::RLIMIT_DATA,
+            Self::OpenFiles => libc::RLIMIT_NOFILE,
+        }
+    }
+
+    /// This process's soft and hard limit.
+    pub fn get(self) -> io::Result<(u64, u64)> {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` is a live, writable rlimit.
+        crate::check(unsafe { libc::getrlimit(self.number(), &raw mut limit) }.into())?;
+        Ok((limit.rlim_cur, limit.rlim_max))
+    }
+
+    /// Sets this process's soft and hard limit.
+    pub fn set(self, soft: u64, hard: u64) -> io::Result<()> {
+        let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+        // SAFETY: `limit` is a live rlimit.
+        crate::check(unsafe { libc::setrlimit(self.number(), &raw const limit) }.into()).map(drop)
+    }
+}
+
+/// What a command is started with.
+#[derive(Debug, Default)]
+pub struct Setup {
+    /// Soft and hard limits to set.
+    pub limits: Vec<(Resource, u64, u64)>,
+    /// An open `cgroup.procs` of the control group to join.
+    pub join: Option<OwnedFd>,
+    /// A descriptor to inherit under the number it has.
+    pub inherit: Option<OwnedFd>,
+    /// Where to knock before the command starts: see [`Gate`].
+    pub gate: Option<UnixStream>,
+    /// The blocked signals to start with, bit n-1 for signal n.
+    pub signal_mask: u64,
+}
+
+/// Starts `command`. Its stdin, stdout and stderr, signals' dispositions, process group and session are
+/// those that this process was started with.
+///
+/// Fails with what `execve` said (ENOENT, EACCES, ENOEXEC, …), or a step before it.
+pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
+    let pipe_was_ignored = PIPE_WAS_IGNORED.load(Ordering::Relaxed);
+    let prepare = move || {
+        for &(resource, soft, hard) in &setup.limits {
+            resource.set(soft, hard)?;
+        }
+        if let Some(group) = &setup.join {
+            // SAFETY: writes one byte from a static; "0" is the writer itself (cgroups(7)).
+            crate::check(unsafe { libc::write(group.as_raw_fd(), c"0".as_ptr().cast(), 1) } as libc::c_long)?;
+        }
+        if let Some(descriptor) = &setup.inherit {
+            // SAFETY: fcntl reads its integer arguments only.
+            crate::check(unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, 0) }.into())?;
+        }
+        if let Some(gate) = &setup.gate {
+            Gate::knock(gate.as_raw_fd());
+        }
+        if pipe_was_ignored {
+            // SAFETY: SIG_IGN is a valid disposition of SIGPIPE.
+            unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+        }
+        set_own_mask(setup.signal_mask)
+    };
+    // SAFETY: `prepare` runs between fork and exec of a process that may have had threads: it makes
+    // async-signal-safe system calls only, and neither allocates nor takes a lock.
+    unsafe { command.pre_exec(prepare) };
+    command.spawn()
+}
+
+/// A place where a new process waits before it starts its program, so that somebody can get hold of it first:
+/// two ends of a stream socket.
+#[derive(Debug)]
+pub struct Gate;
+
+impl Gate {
+    /// In the new process: tells its id and waits. Goes on too where the other end is gone.
+    fn knock(gate: i32) {
+        // SAFETY: getpid has no arguments and cannot fail.
+        let id = unsafe { libc::getpid() }.to_ne_bytes();
+        let mut answer = [0u8; 1];
+        // SAFETY: `id` and `answer` are live, of the sizes given; where a call fails the program just starts.
+        unsafe {
+            if libc::send(gate, id.as_ptr().cast(), id.len(), libc::MSG_NOSIGNAL) == id.len() as isize {
+                libc::recv(gate, answer.as_mut_ptr().cast(), 1, 0);
+            }
+        }
+    }
+
+    /// Waits for the process; `None` where it ended before.
+    pub fn knocked(mut gate: &UnixStream) -> Option<i32> {
+        let mut id = [0; 4];
+        gate.read_exact(&mut id).ok()?;
+        Some(i32::from_ne_bytes(id))
+    }
+
+    /// Lets it through.
+    pub fn open(mut gate: &UnixStream) {
+        // A process that is gone needs no letting through.
+        drop(gate.write_all(&[1]));
+    }
+}
+
+/// Blocks `signals` (bit n-1 for signal n) in this thread, in place of what it blocked; returns that.
+pub fn block_signals(signals: u64) -> io::Result<u64> {
+    let before = own_mask()?;
+    set_own_mask(signals)?;
+    Ok(before)
+}
+
+/// The signals this thread blocks, bit n-1 for signal n.
+fn own_mask() -> io::Result<u64> {
+    let mut mask = 0u64;
+    let none: *const u64 = std::ptr::null();
+    // SAFETY: the kernel's signal set is 8 bytes; with no new set only `mask` is written.
+    let got = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, none, &raw mut mask, 8) };
+    crate::check(got).map(|_| mask)
+}
+
+fn set_own_mask(mask: u64) -> io::Result<()> {
+    let before: *mut u64 = std::ptr::null_mut();
+    // SAFETY: the kernel's signal set is 8 bytes; `mask` is live for the call.
+    let set =
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, before, 8) };
+    crate::check(set).map(drop)
+}
+
+/// Whether this process was started with SIGPIPE ignored. Rust's runtime ignores it before `main`, so it is
+/// looked up before that.
+static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn look_up_pipe() {
+    // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: with no new action only `action`, which is live and writable, is written.
+    let got = unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) };
+    PIPE_WAS_IGNORED.store(got == 0 && action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+}
+
+// SAFETY: functions in .init_array run once, before main, with the C library ready; this one makes one
+// system call and stores a flag.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_UP_PIPE: extern "C" fn() = look_up_pipe;
+
+/// Ends this process by `signal`, as the command ended by it, without a core file. Returns where the signal does
+/// not end it.
+pub fn die_by(signal: i32) {
+    let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `no_core` is a live rlimit; SIG_DFL is a valid disposition; raise reads its argument only.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
+        libc::signal(signal, libc::SIG_DFL);
+    }
+    drop(set_own_mask(0));
+    // SAFETY: raise reads its integer argument only.
+    unsafe { libc::raise(signal) };
+}
+
+/// The user and system time that this process took, in microseconds.
+pub fn own_cpu_us() -> io::Result<u64> {
+    // SAFETY: an all-zero rusage is a valid value of that plain C struct.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is a live, writable rusage.
+    crate::check(unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) }.into())?;
+    let us = |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_usec.unsigned_abs();
+    Ok(us(usage.ru_utime) + us(usage.ru_stime))
+}
+
+/// How many clock ticks /proc counts a second.
+pub fn ticks_per_second() -> u64 {
+    // SAFETY: sysconf only reads its integer argument.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    u64::try_from(ticks).ok().filter(|&ticks| ticks > 0).unwrap_or(100)
+}
+
+/// `descriptor` at the first of `numbers` that is free, or at the next free one above; kept from programs
+/// until [`Setup::inherit`] hands it on.
+pub fn at_one_of(descriptor: OwnedFd, numbers: &[i32]) -> io::Result<OwnedFd> {
+    let at = |number: i32| {
+        // SAFETY: fcntl reads its integer arguments only.
+        let got = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number) };
+        let got = crate::check(got.into())? as i32;
+        // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
+        io::Result::Ok(unsafe { OwnedFd::from_raw_fd(got) })
+    };
+    for &number in numbers {
+        let moved = at(number)?;
+        if moved.as_raw_fd() == number {
+            return Ok(moved);
+        }
+    }
+    at(10)
+}
+
+/// The socket that this process inherited under `number`; `None` where that is no socket. A copy: the
+/// descriptor itself stays as it is.
+pub fn inherited_socket(number: i32) -> Option<UnixStream> {
+    // SAFETY: an all-zero stat is a valid value of that plain C struct.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is live and writable; a number that means nothing is an error.
+    let known = unsafe { libc::fstat(number, &raw mut stat) };
+    if known != 0 || stat.st_mode & libc::S_IFMT != libc::S_IFSOCK {
+        return None;
+    }
+    // SAFETY: fcntl reads its integer arguments only.
+    let copy = crate::check(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) }.into()).ok()?;
+    // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
+    Some(unsafe { UnixStream::from_raw_fd(copy as i32) })
+}

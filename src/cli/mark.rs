@@ -1,0 +1,26 @@
+//! `mark NAME`: a named instant, from a shell script.
+
+use std::io::{Read, Write};
+
+use super::arguments::Mark;
+use super::{Ending, Failure, Result};
+use crate::record::MARK_VARIABLE;
+
+/// Tells the mark and waits until it was taken. Without a recording, or with one that has ended, there is
+/// nothing to do.
+pub fn run(arguments: &Mark) -> Result<Ending> {
+    let Some(number) = std::env::var_os(MARK_VARIABLE) else { return Ok(Ending::Done) };
+    let number = number.to_str().and_then(|number| number.parse().ok());
+    let Some(mut socket) = number.and_then(strandline_sys::spawn::inherited_socket) else {
+        return Err(Failure(format!(
+            "{MARK_VARIABLE} does not name a socket: the script closed it, or took its number for something else"
+        )));
+    };
+    let name: String = arguments.name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    // A recorder that was killed must not stop the script.
+    let told = socket.write_all(format!("{name}\n").as_bytes());
+    if told.is_ok() {
+        drop(socket.read(&mut [0]));
+    }
+    Ok(Ending::Done)
+}

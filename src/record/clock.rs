@@ -1,0 +1,84 @@
+//! Time since the recording began, and the instants at which samples are due.
+
+use std::time::{Duration, Instant};
+
+/// When the recording began.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    /// It begins now.
+    pub fn start() -> Self {
+        Self { start: Instant::now() }
+    }
+
+    /// Microseconds since it began.
+    pub fn now_us(self) -> u64 {
+        u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Instants at equal distances: which is due, and how many were missed.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid {
+    interval_us: u64,
+    /// The next instant's number.
+    next: u64,
+    /// Instants sampled.
+    pub taken: u64,
+    /// Instants missed.
+    pub missed: u64,
+}
+
+impl Grid {
+    /// A grid that begins at 0.
+    pub fn new(interval: Duration) -> Self {
+        let interval_us = u64::try_from(interval.as_micros()).unwrap_or(u64::MAX).max(1);
+        Self { interval_us, next: 0, taken: 0, missed: 0 }
+    }
+
+    /// Instants before `now_us` do not count.
+    pub fn begin(&mut self, now_us: u64) {
+        self.next = now_us / self.interval_us;
+    }
+
+    /// How long until the next instant.
+    pub fn wait(&self, now_us: u64) -> Duration {
+        Duration::from_micros(self.next.saturating_mul(self.interval_us).saturating_sub(now_us))
+    }
+
+    /// Takes the instant that is due, if one is: those that have passed without a look are missed.
+    pub fn take(&mut self, now_us: u64) -> bool {
+        let current = now_us / self.interval_us;
+        if current < self.next {
+            return false;
+        }
+        self.missed += current - self.next;
+        self.taken += 1;
+        self.next = current + 1;
+        true
+    }
+
+    /// The number of the last instant taken.
+    pub fn last(&self) -> u64 {
+        self.next.saturating_sub(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_looks_are_counted_as_missed() {
+        let mut grid = Grid::new(Duration::from_millis(1));
+        assert!(grid.take(0) && !grid.take(10) && !grid.take(999));
+        assert!(grid.take(1000) && grid.take(2999), "just in time");
+        assert!(grid.take(6100));
+        assert_eq!((grid.taken, grid.missed), (4, 3));
+        assert_eq!(grid.wait(6100), Duration::from_micros(900));
+        assert_eq!(grid.wait(9999), Duration::ZERO);
+    }
+}

@@ -1,0 +1,125 @@
+//! Running a command: its streams, signals, terminal, limits and exit status are as if it ran alone.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use strandline_sys::spawn::{Resource, Setup};
+
+use super::clock::Clock;
+use super::ledgers::{Ledgers, WatchRequest};
+use super::limits::{Group, Limits};
+use super::marks::{self, CommandEnd, Marks};
+use super::session::{self, Beginning, Session};
+use super::sink::Sink;
+use super::tree::Followed;
+use super::{Options, Recorded};
+
+/// Why a command was not started.
+#[derive(Debug)]
+pub enum NotStarted {
+    /// There is no such command.
+    NotFound(String),
+    /// It is there and cannot be run.
+    NotExecutable(String),
+    /// The recorder itself could not do its part.
+    Failed(String),
+}
+
+/// Runs `command` and records it until it ends. Returns what came of it, and the command's end as `wait` reports
+/// it.
+///
+/// # Errors
+/// See [`NotStarted`]; then nothing was run.
+pub fn run(
+    command: &[OsString],
+    limits: &Limits,
+    options: &Options<'_>,
+) -> Result<(Recorded, i32), NotStarted> {
+    let failed = NotStarted::Failed;
+    let (signals, signal_mask) = session::take_signals().map_err(failed)?;
+    let open_files = session::raise_open_files();
+    let (mut resources, mut named) = limits.resources().map_err(failed)?;
+    resources.extend(open_files.map(|(soft, hard)| (Resource::OpenFiles, soft, hard)));
+    let group = limits.memory.map(Group::new).transpose().map_err(failed)?;
+    named.extend(group.as_ref().map(|group| group.limit.clone()));
+    let sink = Sink::create(&options.file).map_err(failed)?;
+    let clock = Clock::start();
+    let io = |error: io::Error| failed(format!("cannot prepare to run a command: {error}"));
+    let ledgers = Ledgers::start(clock).map_err(io)?;
+    let followed = Followed::best();
+    let (marks, end) = Marks::new().map_err(io)?;
+    let setup = Setup {
+        limits: resources,
+        join: group.as_ref().map(Group::door).transpose().map_err(failed)?,
+        signal_mask,
+        ..Setup::default()
+    };
+    let threads = Arc::new(AtomicU64::new(1));
+    let watch = WatchRequest { process: 0, threads: Arc::clone(&threads) };
+    let started = start(command, setup, end, options.plan.exit.then_some((&ledgers, watch)));
+    let mut child = started.inspect_err(|_| sink.discard())?;
+    let root = child.id().cast_signed();
+    let root_end = strandline_sys::process::open(root).map_err(io);
+    let root_end = root_end.inspect_err(|_| drop(child.wait()))?;
+    let mut session = Session::begin(Beginning {
+        options,
+        clock,
+        sink,
+        ledgers,
+        marks: Some(marks),
+        root,
+        root_end,
+        threads,
+        forwards: true,
+        signals,
+        followed,
+        limits: named,
+        command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+    });
+    let why = session.work();
+    let status = wait(&mut child).map_err(io)?;
+    let kills = group.as_ref().and_then(Group::out_of_memory_kills);
+    if let Some(Err(text)) = group.as_ref().map(Group::remove) {
+        session.caution("cgroup_left", "control group", text.clone());
+        (options.complain)(&text);
+    }
+    Ok((session.finish(why, Some(status), kills), status))
+}
+
+/// Starts the command, watched for its end from before its first instruction on.
+fn start(
+    command: &[OsString],
+    mut setup: Setup,
+    end: CommandEnd,
+    watch: Option<(&Ledgers, WatchRequest)>,
+) -> Result<Child, NotStarted> {
+    let Some((program, arguments)) = command.split_first() else {
+        return Err(NotStarted::Failed("no command was given".to_owned()));
+    };
+    let mut starting = Command::new(program);
+    starting.args(arguments).env(marks::VARIABLE, end.number.to_string());
+    setup.inherit = Some(end.descriptor);
+    if let Some((ledgers, request)) = watch
+        && let Ok((own, theirs)) = UnixStream::pair()
+    {
+        setup.gate = Some(theirs);
+        ledgers.watch_first(own, request);
+    }
+    let program = program.to_string_lossy().into_owned();
+    strandline_sys::spawn::spawn(starting, setup).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            NotStarted::NotFound(format!("{program}: not found; give a path, or a name that is in PATH"))
+        }
+        _ => NotStarted::NotExecutable(format!("{program}: cannot be run: {error}")),
+    })
+}
+
+/// How the command ended, as `wait` reports it.
+fn wait(child: &mut Child) -> io::Result<i32> {
+    use std::os::unix::process::ExitStatusExt;
+    child.wait().map(ExitStatusExt::into_raw)
+}

@@ -1,0 +1,248 @@
+//! One process's figures, read from its open files in /proc: a few microseconds a look.
+//!
+//! `statm` says whether anything changed; only then is `status`, which takes several times as long, read as well. The
+//! open files stay those of one process: after its end they cannot come to mean another.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use strandline_inspect::procfs::Process;
+use strandline_recording::Sample;
+
+/// A process's files, and what they said last.
+#[derive(Debug)]
+pub struct Gauge {
+    statm: File,
+    stat: File,
+    status: File,
+    statm_text: Vec<u8>,
+    last: Sample,
+    high_water_kib: Option<u64>,
+}
+
+/// `statm` and `stat` take at most 21 digits a field; `status` is a few KiB, lists of groups apart.
+const STATM_BYTES: usize = 256;
+const STAT_BYTES: usize = 2048;
+const STATUS_BYTES: usize = 16 << 10;
+
+/// How /proc counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Units {
+    page_kib: u64,
+    ticks_per_second: u64,
+}
+
+impl Units {
+    /// This machine's.
+    pub fn read() -> Self {
+        Self {
+            page_kib: strandline_sys::host::page_bytes() / 1024,
+            ticks_per_second: strandline_sys::spawn::ticks_per_second(),
+        }
+    }
+}
+
+fn pread<const N: usize>(file: &File, buffer: &mut [u8; N]) -> io::Result<usize> {
+    match file.read_at(buffer, 0)? {
+        0 => Err(io::Error::from_raw_os_error(3)), // ESRCH: it has no such text any more.
+        got => Ok(got),
+    }
+}
+
+impl Gauge {
+    /// Opens the files of `process`.
+    ///
+    /// # Errors
+    /// Where it is gone, or its files cannot be opened.
+    pub fn open(process: &Process) -> strandline_inspect::error::Result<Self> {
+        Ok(Self {
+            statm: process.open_file("statm")?,
+            stat: process.open_file("stat")?,
+            status: process.open_file("status")?,
+            statm_text: Vec::new(),
+            last: Sample::default(),
+            high_water_kib: None,
+        })
+    }
+
+    /// Its figures now.
+    ///
+    /// # Errors
+    /// ESRCH where it is gone; a zombie has no memory either and counts as gone.
+    pub fn sample(&mut self, units: Units) -> io::Result<Sample> {
+        let mut text = [0; STATM_BYTES];
+        let got = pread(&self.statm, &mut text)?;
+        let statm = &text[..got];
+        if statm != self.statm_text {
+            let mut pages = numbers(statm);
+            let mut kib = || pages.next().unwrap_or(0).saturating_mul(units.page_kib);
+            // size resident shared text lib data dt (proc(5))
+            let [size, resident, shared, _, _, data] = [kib(), kib(), kib(), kib(), kib(), kib()];
+            if size == 0 {
+                return Err(io::Error::from_raw_os_error(3));
+            }
+            self.last = Sample {
+                rss_kib: resident,
+                virtual_kib: size,
+                data_kib: data,
+                anonymous_kib: resident.saturating_sub(shared),
+                file_kib: shared,
+                ..self.last
+            };
+            self.refine()?;
+            self.statm_text.clear();
+            self.statm_text.extend_from_slice(statm);
+        }
+        self.count(units)?;
+        Ok(self.last)
+    }
+
+    /// What `statm` does not tell apart: data from stack, files from shared memory; and swap, and the mark of the
+    /// highest water.
+    fn refine(&mut self) -> io::Result<()> {
+        let mut text = [0; STATUS_BYTES];
+        let got = pread(&self.status, &mut text)?;
+        for (name, kib) in sizes(&text[..got]) {
+            match name {
+                b"VmData" => self.last.data_kib = kib,
+                b"RssFile" => self.last.file_kib = kib,
+                b"RssShmem" => self.last.shmem_kib = kib,
+                b"RssAnon" => self.last.anonymous_kib = kib,
+                b"VmSwap" => self.last.swap_kib = kib,
+                b"VmHWM" => self.high_water_kib = Some(kib),
+                _ => {}
+            }
+        }
+        // Read an instant after statm: the parts add up to the RSS of their own text.
+        let parts = self.last.anonymous_kib + self.last.file_kib + self.last.shmem_kib;
+        if parts > 0 {
+            self.last.rss_kib = parts;
+        }
+        Ok(())
+    }
+
+    /// Faults, times and threads.
+    fn count(&mut self, units: Units) -> io::Result<()> {
+        let mut text = [0; STAT_BYTES];
+        let got = pread(&self.stat, &mut text)?;
+        // The name, which may hold anything, ends at the last bracket; then come field 3, a letter, and numbers.
+        let Some(close) = text[..got].iter().rposition(|&byte| byte == b')') else { return Ok(()) };
+        let fields = text[..got].get(close + 4..).unwrap_or_default();
+        for (number, value) in (4..).zip(numbers(fields)).take(17) {
+            let ms = || value.saturating_mul(1000) / units.ticks_per_second;
+            match number {
+                10 => self.last.minor_faults = value,
+                12 => self.last.major_faults = value,
+                14 => self.last.user_ms = ms(),
+                15 => self.last.system_ms = ms(),
+                20 => self.last.threads = value,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything now: the figures, and every size of `status` by name, in bytes.
+    ///
+    /// # Errors
+    /// As [`Gauge::sample`].
+    pub fn everything(&mut self, units: Units) -> io::Result<(Sample, BTreeMap<String, u64>)> {
+        self.statm_text.clear();
+        let sample = self.sample(units)?;
+        let mut text = [0; STATUS_BYTES];
+        let got = pread(&self.status, &mut text)?;
+        let named = sizes(&text[..got])
+            .map(|(name, kib)| (String::from_utf8_lossy(name).into_owned(), kib.saturating_mul(1024)));
+        Ok((sample, named.collect()))
+    }
+
+    /// The last figures read.
+    pub fn last(&self) -> Sample {
+        self.last
+    }
+
+    /// VmHWM as last read.
+    pub fn high_water_kib(&self) -> Option<u64> {
+        self.high_water_kib
+    }
+}
+
+/// The numbers of a line, in order; a negative one (field 8 of `stat`, -1) counts as 0.
+fn numbers(text: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    text.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty()).map(|word| {
+        word.iter()
+            .try_fold(0u64, |value, &byte| {
+                byte.is_ascii_digit().then(|| value.wrapping_mul(10).wrapping_add(u64::from(byte - b'0')))
+            })
+            .unwrap_or(0)
+    })
+}
+
+/// The lines of `status` that are sizes of memory, in KiB. The only line whose value the process chooses, its
+/// name, is not of that form: the kernel escapes its newlines.
+fn sizes(text: &[u8]) -> impl Iterator<Item = (&[u8], u64)> {
+    text.split(|&byte| byte == b'\n').filter_map(|line| {
+        let is_size =
+            line.starts_with(b"Vm") || line.starts_with(b"Rss") || line.starts_with(b"HugetlbPages");
+        let (name, value) = line.split_at(line.iter().position(|&byte| byte == b':').filter(|_| is_size)?);
+        let value = value.strip_prefix(b":")?.strip_suffix(b" kB")?;
+        numbers(value).next().map(|kib| (name, kib))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> (Process, Gauge) {
+        let process = Process::open(std::process::id() as i32).unwrap();
+        let gauge = Gauge::open(&process).unwrap();
+        (process, gauge)
+    }
+
+    #[test]
+    fn own_figures_are_those_of_status() {
+        let (process, mut gauge) = own();
+        let (sample, named) = gauge.everything(Units::read()).unwrap();
+        assert!(named["VmRSS"] > 0 && named["VmData"] == sample.data_kib * 1024, "{named:?}");
+        assert_eq!(sample.rss_kib, sample.anonymous_kib + sample.file_kib + sample.shmem_kib);
+        let stat = process.stat().unwrap();
+        assert!(stat.minor_faults.abs_diff(sample.minor_faults) < 1000 && sample.minor_faults > 0);
+        assert!(sample.threads >= 2, "tests run on threads of their own");
+        assert!(gauge.high_water_kib().unwrap() >= 1000);
+    }
+
+    #[test]
+    fn a_block_that_is_touched_is_seen() {
+        let (_process, mut gauge) = own();
+        let before = gauge.sample(Units::read()).unwrap();
+        let block = vec![1u8; 64 << 20];
+        let after = gauge.sample(Units::read()).unwrap();
+        assert!(after.anonymous_kib >= before.anonymous_kib + (60 << 10), "{before:?} {after:?}");
+        assert!(after.data_kib >= before.data_kib + (64 << 10));
+        drop(block);
+    }
+
+    #[test]
+    fn a_process_that_ended_is_gone() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::open(child.id() as i32).unwrap();
+        let mut gauge = Gauge::open(&process).unwrap();
+        assert!(gauge.sample(Units::read()).is_ok());
+        child.kill().unwrap();
+        while !process.status().unwrap().is_zombie() {
+            std::thread::yield_now();
+        }
+        assert!(gauge.sample(Units::read()).is_err(), "a zombie");
+        child.wait().unwrap();
+        assert_eq!(gauge.sample(Units::read()).unwrap_err().raw_os_error(), Some(3));
+    }
+
+    #[test]
+    fn numbers_survive_anything() {
+        assert_eq!(numbers(b"1 -1 x 99999999999999999999999 7\n").count(), 5);
+        assert_eq!(sizes(b"VmRSS:\t  12 kB\nVmX\nName:\tVmRSS: 3 kB\nVmHWM:\t kB\n").count(), 1);
+    }
+}

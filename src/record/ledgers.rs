@@ -1,0 +1,355 @@
+//! Ledgers, taken beside the sampler so that it misses nothing: one after another on a thread of their own, and for
+//! processes that end on the thread that watches for their end.
+//!
+//! A watched process is traced, and only one can trace: before a ledger of it is taken the watch ends, and after it
+//! another begins. At a mark the program waits for both, so no end is missed there.
+
+use std::collections::HashMap;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use strandline_inspect::environment::Environment;
+use strandline_inspect::error::Error;
+use strandline_inspect::explain::{self, Ending, Options};
+use strandline_inspect::facts::Explanation;
+use strandline_inspect::procfs::Process;
+use strandline_inspect::smaps;
+use strandline_inspect::target::exit_watch::{ExitWatch, Seen};
+use strandline_recording::{Ledger, Moment, Sample};
+
+use super::clock::Clock;
+use super::gauge::{Gauge, Units};
+
+/// The stack of a watching thread: it takes ledgers.
+const STACK_BYTES: usize = 1 << 20;
+/// How long a watch may take to begin: it waits for nothing but the scheduler.
+const BEGINNING: Duration = Duration::from_secs(2);
+/// Between two wakings of a thread that shall end its watch.
+const WAKE_AGAIN: Duration = Duration::from_millis(1);
+
+/// A ledger that is wanted.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The process's number in the recording.
+    pub process: u32,
+    /// Its process id.
+    pub pid: i32,
+    /// Why.
+    pub moment: Moment,
+    /// The mark's name.
+    pub mark: Option<String>,
+    /// The tree's process ids, where it has several.
+    pub tree: Vec<i32>,
+}
+
+/// A watch that is wanted.
+#[derive(Debug)]
+pub struct WatchRequest {
+    /// The process's number in the recording.
+    pub process: u32,
+    /// How many threads it has, as last sampled.
+    pub threads: Arc<AtomicU64>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Made {
+    /// A ledger.
+    Ledger(Box<Ledger>),
+    /// None, and why.
+    Failed(Request, String),
+    /// The last figures of a process, read at its end.
+    Final {
+        /// Its number in the recording.
+        process: u32,
+        /// The sample.
+        sample: Sample,
+        /// VmHWM.
+        high_water_kib: Option<u64>,
+    },
+    /// A process cannot be watched for its end, and why.
+    NotWatched(u32, String),
+}
+
+#[derive(Debug)]
+enum Job {
+    Look(Request),
+    Watch(i32, WatchRequest),
+    WatchFirst(UnixStream, WatchRequest),
+}
+
+/// The threads that take ledgers.
+#[derive(Debug)]
+pub struct Ledgers {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    made: Receiver<Made>,
+    wake: Arc<EventFd>,
+    under_way: usize,
+}
+
+/// What every thread needs.
+#[derive(Clone)]
+struct Shared {
+    made: Sender<Made>,
+    wake: Arc<EventFd>,
+    clock: Clock,
+}
+
+impl Shared {
+    fn tell(&self, made: Made) {
+        // The recorder that does not listen any more has ended.
+        drop(self.made.send(made));
+        let _ = self.wake.write(1);
+    }
+}
+
+impl Ledgers {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// Where the kernel has no descriptor or thread left.
+    pub fn start(clock: Clock) -> std::io::Result<Self> {
+        strandline_sys::signal::prepare_to_wake()?;
+        let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
+        let (jobs, wanted) = channel();
+        let (sender, made) = channel();
+        let shared = Shared { made: sender, wake: Arc::clone(&wake), clock };
+        let thread = std::thread::Builder::new().name("ledgers".into()).spawn(move || {
+            let mut watches = HashMap::new();
+            while let Ok(job) = wanted.recv() {
+                work(job, &mut watches, &shared);
+            }
+            watches.into_values().for_each(|watch| drop(watch.end()));
+        })?;
+        Ok(Self { jobs: Some(jobs), thread: Some(thread), made, wake, under_way: 0 })
+    }
+
+    /// Ends the thread, and every watch in order.
+    pub fn finish(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has let go of everything by its end.
+            drop(thread.join());
+        }
+    }
+
+    fn send(&self, job: Job) -> bool {
+        self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
+    }
+
+    /// Readable when something was made.
+    pub fn descriptor(&self) -> &EventFd {
+        &self.wake
+    }
+
+    /// Wants a ledger; it comes as [`Made::Ledger`] or [`Made::Failed`].
+    pub fn look(&mut self, request: Request) {
+        self.under_way += usize::from(self.send(Job::Look(request)));
+    }
+
+    /// Ledgers that were wanted and did not come yet, those of ends apart.
+    pub fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// Watches a process for its end.
+    pub fn watch(&self, pid: i32, request: WatchRequest) {
+        self.send(Job::Watch(pid, request));
+    }
+
+    /// Watches a process that is about to start: it writes its id to the other end of `gate`, and is let through when
+    /// the watch has begun.
+    pub fn watch_first(&self, gate: UnixStream, request: WatchRequest) {
+        self.send(Job::WatchFirst(gate, request));
+    }
+
+    /// What was made since the last look.
+    pub fn take(&mut self) -> Vec<Made> {
+        let _ = self.wake.read();
+        let made: Vec<Made> = self.made.try_iter().collect();
+        let of_requests = |made: &&Made| match made {
+            Made::Ledger(ledger) => ledger.moment != Moment::Exit,
+            Made::Failed(request, _) => request.moment != Moment::Exit,
+            _ => false,
+        };
+        self.under_way = self.under_way.saturating_sub(made.iter().filter(of_requests).count());
+        made
+    }
+}
+
+fn work(job: Job, watches: &mut HashMap<i32, Watch>, shared: &Shared) {
+    watches.retain(|_, watch| !watch.thread.is_finished());
+    match job {
+        Job::Look(request) => {
+            let watch = watches.remove(&request.pid).map(Watch::end);
+            let pid = request.pid;
+            let made = look(request, shared);
+            if let Some(again) = watch.flatten() {
+                watches.extend(Watch::begin(pid, again, shared).map(|watch| (pid, watch)));
+            }
+            shared.tell(made);
+        }
+        Job::Watch(pid, request) => {
+            watches.extend(Watch::begin(pid, request, shared).map(|watch| (pid, watch)));
+        }
+        Job::WatchFirst(gate, request) => {
+            if let Some(pid) = strandline_sys::spawn::Gate::knocked(&gate) {
+                watches.extend(Watch::begin(pid, request, shared).map(|watch| (pid, watch)));
+            }
+            strandline_sys::spawn::Gate::open(&gate);
+        }
+    }
+}
+
+/// Takes one ledger.
+fn look(request: Request, shared: &Shared) -> Made {
+    let at_us = shared.clock.now_us();
+    match explain::explain(request.pid, &options()) {
+        Ok(explanation) => Made::Ledger(Box::new(ledger(&request, at_us, explanation))),
+        Err(error) => Made::Failed(request, error.to_string()),
+    }
+}
+
+fn options() -> Options<'static> {
+    Options::default()
+}
+
+fn ledger(request: &Request, at_us: u64, explain: Explanation) -> Ledger {
+    let tree_pss_bytes = tree_pss_bytes(&request.tree);
+    Ledger {
+        process: request.process,
+        pid: request.pid,
+        at_us,
+        moment: request.moment,
+        mark: request.mark.clone(),
+        tree_pss_bytes,
+        environment: Environment::read(),
+        explain,
+    }
+}
+
+/// The proportional set size of several processes together: what they share counts once. `None` where there
+/// are not several, or one of them cannot be asked.
+pub fn tree_pss_bytes(pids: &[i32]) -> Option<u64> {
+    if pids.len() < 2 {
+        return None;
+    }
+    let mut sum = 0;
+    for &pid in pids {
+        let rollup = Process::open(pid).and_then(|process| process.open_file("smaps_rollup"));
+        match rollup.map(smaps::read_rollup) {
+            Ok(Ok(sums)) => sum += sums.pss_bytes,
+            // It ended meanwhile: nothing of it is left to count.
+            Err(Error::NoSuchProcess { .. } | Error::Ended { .. }) => {}
+            Ok(Err(error)) if error.raw_os_error() == Some(3) => {}
+            Ok(Err(_)) | Err(_) => return None,
+        }
+    }
+    Some(sum)
+}
+
+/// A thread that watches one process for its end.
+struct Watch {
+    thread: JoinHandle<Option<WatchRequest>>,
+    tid: i32,
+    shall_end: Arc<AtomicBool>,
+}
+
+impl Watch {
+    /// Begins to watch; `None` where that is not possible, which is told.
+    fn begin(pid: i32, request: WatchRequest, shared: &Shared) -> Option<Self> {
+        let shall_end = Arc::new(AtomicBool::new(false));
+        let (begun, wait) = channel();
+        let body = {
+            let (shared, shall_end) = (shared.clone(), Arc::clone(&shall_end));
+            move || match ExitWatch::begin(pid) {
+                Ok(watch) => {
+                    let _ = begun.send(strandline_sys::signal::own_thread());
+                    watch_until_the_end(watch, request, &shall_end, &shared)
+                }
+                Err(Error::Ended { .. } | Error::NoSuchProcess { .. }) => None,
+                Err(error) => {
+                    shared.tell(Made::NotWatched(request.process, error.to_string()));
+                    None
+                }
+            }
+        };
+        let thread =
+            std::thread::Builder::new().name("watch".into()).stack_size(STACK_BYTES).spawn(body).ok()?;
+        let tid = wait.recv_timeout(BEGINNING).ok()?;
+        Some(Self { thread, tid, shall_end })
+    }
+
+    /// Ends the watch. Returns what it was asked for, unless the process ended meanwhile.
+    fn end(self) -> Option<WatchRequest> {
+        self.shall_end.store(true, Ordering::Release);
+        let own = std::process::id().cast_signed();
+        while !self.thread.is_finished() {
+            // It may have looked at the flag just before it went to sleep: woken until it is gone.
+            drop(strandline_sys::process::signal_thread(
+                own,
+                self.tid,
+                strandline_sys::signal::wake_signal(),
+            ));
+            std::thread::sleep(WAKE_AGAIN);
+        }
+        self.thread.join().ok().flatten()
+    }
+}
+
+/// The life of a watching thread. Returns the request where the watch was ended and the process lives.
+fn watch_until_the_end(
+    mut watch: ExitWatch,
+    request: WatchRequest,
+    shall_end: &AtomicBool,
+    shared: &Shared,
+) -> Option<WatchRequest> {
+    loop {
+        if shall_end.load(Ordering::Acquire) {
+            watch.let_go();
+            return Some(request);
+        }
+        match watch.sleep() {
+            Ok(Seen::Woken) => {}
+            Ok(Seen::Ending) => {
+                last_words(&watch, &request, shared);
+                watch.let_go();
+                return None;
+            }
+            Ok(Seen::Gone) => return None,
+            Err(error) => {
+                shared.tell(Made::NotWatched(request.process, error.to_string()));
+                return None;
+            }
+        }
+    }
+}
+
+/// The last figures and the ledger of a process that stands at its end.
+fn last_words(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
+    let pid = watch.process().pid();
+    if let Ok(mut gauge) = Gauge::open(watch.process())
+        && let Ok((sample, _)) = gauge.everything(Units::read())
+    {
+        let high_water_kib = gauge.high_water_kib();
+        shared.tell(Made::Final { process: request.process, sample, high_water_kib });
+    }
+    let at_us = shared.clock.now_us();
+    let wanted =
+        Request { process: request.process, pid, moment: Moment::Exit, mark: None, tree: Vec::new() };
+    let made = watch.registers().map_err(|error| error.to_string()).and_then(|registers| {
+        let other_threads = request.threads.load(Ordering::Relaxed).saturating_sub(1);
+        let ending = Ending { registers: &[(pid, registers)], other_threads };
+        explain::at_exit(pid, &ending, &options()).map_err(|error| error.to_string())
+    });
+    shared.tell(match made {
+        Ok(explanation) => Made::Ledger(Box::new(ledger(&wanted, at_us, explanation))),
+        Err(text) => Made::Failed(wanted, text),
+    });
+}

@@ -1,0 +1,221 @@
+//! Limits a command is started under: on its address space and its data segment by `setrlimit`, on its resident
+//! memory by a control group of its own.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use strandline_recording::Limit;
+use strandline_sys::spawn::Resource;
+
+/// What was asked for, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// `RLIMIT_AS`.
+    pub address_space: Option<u64>,
+    /// `RLIMIT_DATA`.
+    pub data: Option<u64>,
+    /// A control group's limit on memory.
+    pub memory: Option<u64>,
+}
+
+/// Limits to set, each with its soft and hard value.
+pub type Settings = Vec<(Resource, u64, u64)>;
+
+impl Limits {
+    /// What a new process has to set, and how the recording names it.
+    ///
+    /// # Errors
+    /// One line where a limit is above the one this user has.
+    pub fn resources(&self) -> Result<(Settings, Vec<Limit>), String> {
+        let (mut set, mut named) = (Vec::new(), Vec::new());
+        for (asked, resource, kind, by) in [
+            (self.address_space, Resource::AddressSpace, "address_space", "RLIMIT_AS"),
+            (self.data, Resource::Data, "data", "RLIMIT_DATA"),
+        ] {
+            let Some(bytes) = asked else { continue };
+            let (_, hard) = resource.get().map_err(|error| format!("{by}: {error}"))?;
+            if bytes > hard {
+                return Err(format!(
+                    "{by} cannot be {bytes} bytes: this user's hard limit is {hard} (ulimit -H)"
+                ));
+            }
+            set.push((resource, bytes, bytes));
+            named.push(Limit { kind: kind.to_owned(), bytes, by: by.to_owned() });
+        }
+        Ok((set, named))
+    }
+}
+
+/// A control group with a limit on memory, for one command.
+#[derive(Debug)]
+pub struct Group {
+    folder: PathBuf,
+    version: u8,
+    /// The bytes the kernel made of the limit.
+    pub limit: Limit,
+}
+
+impl Group {
+    /// Makes a group with a limit of `bytes`.
+    ///
+    /// # Errors
+    /// One line that says which ways were tried, and why each cannot be used.
+    pub fn new(bytes: u64) -> Result<Self, String> {
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mut reasons = Vec::new();
+        for (version, folder) in places(&own, &mounts) {
+            match Self::within(version, &folder, bytes) {
+                Ok(group) => return Ok(group),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        if reasons.is_empty() {
+            reasons.push("no control group hierarchy with memory is mounted".to_owned());
+        }
+        Err(format!(
+            "a limit on memory cannot be set here ({}); use --limit-address-space or --limit-data, or run as root or in \
+             `systemd-run --scope -p Delegate=yes`",
+            reasons.join("; ")
+        ))
+    }
+
+    fn within(version: u8, parent: &Path, bytes: u64) -> Result<Self, String> {
+        let folder = parent.join(format!("strandline-{}", std::process::id()));
+        fs::create_dir(&folder)
+            .map_err(|error| format!("cgroup v{version} {}: {error}", parent.display()))?;
+        let by = format!("cgroup v{version}");
+        let mut group =
+            Self { folder, version, limit: Limit { kind: "memory".to_owned(), bytes, by: by.clone() } };
+        let file = if version == 2 { "memory.max" } else { "memory.limit_in_bytes" };
+        let path = group.folder.join(file);
+        let set = path.exists().then(|| fs::write(&path, bytes.to_string()));
+        match set {
+            Some(Ok(())) => {}
+            Some(Err(error)) => return Err(format!("{by} {}: {error}", path.display())),
+            None => return Err(format!("{by} {}: memory is not delegated to it", parent.display())),
+        }
+        // Where there is swap the limit is one on memory all the same: pages are not to go there instead.
+        drop(fs::write(group.folder.join("memory.swap.max"), "0"));
+        drop(fs::write(group.folder.join("memory.memsw.limit_in_bytes"), bytes.to_string()));
+        if let Some(kept) = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()) {
+            group.limit.bytes = kept;
+        }
+        Ok(group)
+    }
+
+    /// Its `cgroup.procs`, open for a new process to write itself into.
+    ///
+    /// # Errors
+    /// One line that says why it cannot be joined.
+    pub fn door(&self) -> Result<OwnedFd, String> {
+        let path = self.folder.join("cgroup.procs");
+        let file: Result<File, _> = OpenOptions::new().write(true).open(&path);
+        file.map(OwnedFd::from).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// How many processes the kernel killed because the limit was reached.
+    pub fn out_of_memory_kills(&self) -> Option<u64> {
+        let file = if self.version == 2 { "memory.events" } else { "memory.oom_control" };
+        let text = fs::read_to_string(self.folder.join(file)).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+        line.trim().parse().ok()
+    }
+
+    /// Removes the group.
+    ///
+    /// # Errors
+    /// One line where processes are left in it: they stay under the limit.
+    pub fn remove(&self) -> Result<(), String> {
+        fs::remove_dir(&self.folder).map_err(|error| {
+            format!(
+                "{} is left behind ({error}): processes that the command left run on under its limit; remove it with rmdir when \
+                 they have ended",
+                self.folder.display()
+            )
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Where that was not done in order, or failed half way.
+        drop(fs::remove_dir(&self.folder));
+    }
+}
+
+/// Where a group could be made, best first: below this process's own group of each hierarchy that has memory, and for
+/// version 2, where a group with processes cannot have groups with limits, beside it.
+fn places(own: &str, mounts: &str) -> Vec<(u8, PathBuf)> {
+    let mut places = Vec::new();
+    for line in own.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let relative = path.trim_start_matches('/');
+        if controllers.is_empty()
+            && let Some(root) = mount_point(mounts, "cgroup2", None)
+        {
+            let folder = root.join(relative);
+            let beside = folder.parent().filter(|_| !relative.is_empty()).map(Path::to_owned);
+            places.extend([Some(folder), beside].into_iter().flatten().map(|folder| (2, folder)));
+        } else if controllers.split(',').any(|name| name == "memory")
+            && let Some(root) = mount_point(mounts, "cgroup", Some("memory"))
+        {
+            let folder = root.join(relative);
+            // In a container the group's path is the host's, and the mount shows it as its root.
+            let folder = if folder.is_dir() { folder } else { root };
+            places.push((1, folder));
+        }
+    }
+    places
+}
+
+/// Where a control group hierarchy is mounted (proc(5), mountinfo: fields after " - " are type, source, options).
+fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut after = after.split(' ');
+        let is_kind = after.next()? == kind;
+        let has = option.is_none_or(|option| {
+            after.nth(1).is_some_and(|options| options.split(',').any(|name| name == option))
+        });
+        (is_kind && has).then(|| before.split(' ').nth(4).map(PathBuf::from))?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+30 25 0:26 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw
+35 25 0:31 / /sys/fs/cgroup/memory rw,relatime shared:14 - cgroup cgroup rw,memory
+36 25 0:32 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
+";
+
+    #[test]
+    fn groups_are_looked_for_where_the_kernel_says() {
+        let found = places("4:memory:/a/b\n1:cpu:/\n0::/user/x\n", MOUNTS);
+        let shown: Vec<_> = found.iter().map(|(version, path)| (*version, path.to_str().unwrap())).collect();
+        assert_eq!(
+            shown,
+            [
+                (1, "/sys/fs/cgroup/memory"),
+                (2, "/sys/fs/cgroup/unified/user/x"),
+                (2, "/sys/fs/cgroup/unified/user")
+            ]
+        );
+        assert!(places("garbage\n::\n", "garbage").is_empty());
+    }
+
+    #[test]
+    fn a_limit_above_the_hard_one_is_refused() {
+        let limits = Limits { address_space: Some(1 << 40), ..Limits::default() };
+        let (set, named) = limits.resources().unwrap();
+        assert_eq!((set[0].1, named[0].by.as_str()), (1 << 40, "RLIMIT_AS"));
+        assert!(Limits::default().resources().unwrap().0.is_empty());
+    }
+}

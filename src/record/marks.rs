@@ -1,0 +1,190 @@
+//! Marks: programs tell named instants through a socket and wait for an answer, so that what is measured in
+//! between is the program at that instant.
+//!
+//! The whole process tree shares one socket. The kernel says who wrote what (SO_PASSCRED), so the lines of several
+//! processes do not mix. An answer is one byte and may be read by any process that waits; it is given when
+//! everything that was told has been measured.
+
+use std::collections::HashMap;
+use std::io::{self, IoSliceMut, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixCredentials, recvmsg, setsockopt,
+    socketpair, sockopt,
+};
+use strandline_inspect::procfs::printable;
+
+/// The name of the variable that tells programs the number of their end.
+pub const VARIABLE: &str = "STRANDLINE_MARK_FD";
+/// Numbers for it, best first: shells can only redirect to single digits; the lowest ones are taken by service
+/// managers, and 9 is scripts' favourite for locks.
+const NUMBERS: [i32; 7] = [7, 6, 8, 5, 4, 3, 9];
+/// Longer names are cut.
+pub const MOST_NAME_CHARS: usize = 200;
+const MOST_LINE_BYTES: usize = 4 * MOST_NAME_CHARS;
+/// Processes with half a line on its way; more than these are not remembered.
+const MOST_WRITERS: usize = 4096;
+/// Read at once; a program that floods the socket must not keep the sampler from its samples.
+const MOST_READS: usize = 64;
+
+/// A mark that was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// By whom.
+    pub pid: i32,
+    /// Its name, control characters replaced; empty for an empty line.
+    pub name: String,
+    /// Whether the name was cut.
+    pub is_cut: bool,
+}
+
+/// strandline's end of the socket.
+#[derive(Debug)]
+pub struct Marks {
+    socket: Option<UnixStream>,
+    lines: Lines,
+}
+
+/// The command's end: the descriptor, already at the number it shall have.
+#[derive(Debug)]
+pub struct CommandEnd {
+    /// To be inherited.
+    pub descriptor: OwnedFd,
+    /// The number it has.
+    pub number: i32,
+}
+
+impl Marks {
+    /// Both ends of a new socket.
+    ///
+    /// # Errors
+    /// Where the kernel has no descriptors left.
+    pub fn new() -> io::Result<(Self, CommandEnd)> {
+        let (own, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+        setsockopt(&own, sockopt::PassCred, &true)?;
+        let descriptor = strandline_sys::spawn::at_one_of(theirs, &NUMBERS)?;
+        let number = descriptor.as_raw_fd();
+        let marks = Self { socket: Some(UnixStream::from(own)), lines: Lines::default() };
+        Ok((marks, CommandEnd { descriptor, number }))
+    }
+
+    /// To wait for marks on; `None` when nobody has the other end any more.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What was told since the last look.
+    pub fn take(&mut self) -> Vec<Told> {
+        let mut told = Vec::new();
+        for _ in 0..MOST_READS {
+            let Some(socket) = &self.socket else { break };
+            let mut buffer = [0; 4096];
+            match receive(socket.as_raw_fd(), &mut buffer) {
+                Ok((0, _)) => self.socket = None,
+                Ok((got, pid)) => self.lines.add(pid, &buffer[..got], &mut told),
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => break,
+                // The last process that had the other end was killed with an answer unread.
+                Err(_) => self.socket = None,
+            }
+        }
+        told
+    }
+
+    /// Lets one program go on.
+    pub fn answer(&self) {
+        if let Some(mut socket) = self.socket.as_ref() {
+            // Whoever is gone needs no answer. The socket has room for as many bytes as marks were told.
+            drop(socket.write_all(b"\n"));
+        }
+    }
+}
+
+/// Reads what one process wrote, and who it is; the kernel never joins what two processes wrote.
+fn receive(socket: i32, buffer: &mut [u8]) -> Result<(usize, i32), Errno> {
+    let mut control = nix::cmsg_space!(UnixCredentials);
+    let mut parts = [IoSliceMut::new(buffer)];
+    let message = recvmsg::<()>(socket, &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT)?;
+    let pid = message.cmsgs()?.find_map(|control| match control {
+        ControlMessageOwned::ScmCredentials(credentials) => Some(credentials.pid()),
+        _ => None,
+    });
+    Ok((message.bytes, pid.unwrap_or(0)))
+}
+
+/// Lines under way, by who writes them.
+#[derive(Debug, Default)]
+struct Lines {
+    open: HashMap<i32, (Vec<u8>, bool)>,
+}
+
+impl Lines {
+    fn add(&mut self, pid: i32, bytes: &[u8], told: &mut Vec<Told>) {
+        let (mut line, mut is_cut) = self.open.remove(&pid).unwrap_or_default();
+        for &byte in bytes {
+            if byte == b'\n' {
+                let name = String::from_utf8_lossy(&line).into_owned();
+                is_cut |= name.chars().count() > MOST_NAME_CHARS;
+                told.push(Told { pid, name: printable(&name, MOST_NAME_CHARS), is_cut });
+                (line, is_cut) = Default::default();
+            } else if line.len() < MOST_LINE_BYTES {
+                line.push(byte);
+            } else {
+                is_cut = true;
+            }
+        }
+        if !line.is_empty() && self.open.len() < MOST_WRITERS {
+            self.open.insert(pid, (line, is_cut));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn lines_of_several_processes_do_not_mix() {
+        let (mut lines, mut told) = (Lines::default(), Vec::new());
+        lines.add(1, b"gro", &mut told);
+        lines.add(2, b"other\nsec", &mut told);
+        lines.add(1, b"wn\n", &mut told);
+        lines.add(2, b"ond\n\n", &mut told);
+        let names: Vec<_> = told.iter().map(|mark| (mark.pid, mark.name.as_str())).collect();
+        assert_eq!(names, [(2, "other"), (1, "grown"), (2, "second"), (2, "")]);
+        assert!(lines.open.is_empty());
+    }
+
+    #[test]
+    fn hostile_names_are_cut_and_cleaned() {
+        let (mut lines, mut told) = (Lines::default(), Vec::new());
+        for _ in 0..256 {
+            lines.add(1, &[b'x'; 4096], &mut told);
+        }
+        lines.add(1, b"\na\x1b[2Jb\n\xff\n", &mut told);
+        assert_eq!(told[0].name.len(), MOST_NAME_CHARS);
+        assert!(told[0].is_cut && !told[1].is_cut);
+        assert_eq!(told[1].name, "a?[2Jb");
+        assert_eq!(told[2].name, "\u{fffd}");
+    }
+
+    #[test]
+    fn the_writer_is_known_and_answered() {
+        let (mut marks, end) = Marks::new().unwrap();
+        let mut program = UnixStream::from(end.descriptor);
+        assert!(marks.take().is_empty());
+        program.write_all(b"grown\n").unwrap();
+        let told = marks.take();
+        assert_eq!((told[0].pid, told[0].name.as_str()), (std::process::id() as i32, "grown"));
+        marks.answer();
+        program.read_exact(&mut [0]).unwrap();
+        drop(program);
+        assert!(marks.take().is_empty() && marks.descriptor().is_none());
+        marks.answer();
+    }
+}

@@ -1,0 +1,153 @@
+//! Which ledgers are taken, and when: `--ledger marks,peak,exit,every=10s`.
+
+use std::time::Duration;
+
+/// Without `--ledger`, marks after this many have no ledger.
+pub const FEW_MARKS: u64 = 16;
+/// A ledger a second is the most that can be asked for.
+const SHORTEST_EVERY: Duration = Duration::from_millis(100);
+
+/// Which ledgers are taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// At marks.
+    pub marks: Marks,
+    /// As the high-water mark grows.
+    pub peak: bool,
+    /// At the end of processes, while their memory is still there.
+    pub exit: bool,
+    /// As often as this.
+    pub every: Option<Duration>,
+    /// When the recording of a running process begins and ends.
+    pub ends: bool,
+}
+
+/// At which marks a ledger is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Marks {
+    /// None.
+    #[default]
+    None,
+    /// The first [`FEW_MARKS`].
+    Few,
+    /// All.
+    All,
+}
+
+impl Plan {
+    /// What `run` does where nothing is asked: few marks, and exit.
+    pub const RUN: Self = Self { marks: Marks::Few, peak: false, exit: true, every: None, ends: false };
+    /// What `record` does where nothing is asked: at its beginning and its end. To catch the exit, a process must be
+    /// traced, which is not for a default in production.
+    pub const RECORD: Self = Self { marks: Marks::None, peak: false, exit: false, every: None, ends: true };
+
+    /// Parses what `--ledger` was given.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong and what is possible.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut plan = Self::default();
+        for word in text.split(',').map(str::trim) {
+            match word.split_once('=') {
+                None if word == "marks" => plan.marks = Marks::All,
+                None if word == "peak" => plan.peak = true,
+                None if word == "exit" => plan.exit = true,
+                None if word == "ends" => plan.ends = true,
+                None if word == "none" && text.trim() == "none" => {}
+                Some(("every", time)) => plan.every = Some(every(time)?),
+                _ => {
+                    return Err(format!(
+                        "{word:?} is no moment for a ledger: use marks, peak, exit, ends, every=10s (several with commas), or none"
+                    ));
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    /// As `--ledger` writes it.
+    pub fn text(&self) -> String {
+        let mut words = Vec::new();
+        match self.marks {
+            Marks::All => words.push("marks".to_owned()),
+            Marks::Few => words.push(format!("first {FEW_MARKS} marks")),
+            Marks::None => {}
+        }
+        for (asked, word) in [(self.peak, "peak"), (self.exit, "exit"), (self.ends, "ends")] {
+            if asked {
+                words.push(word.to_owned());
+            }
+        }
+        words.extend(self.every.map(|every| format!("every={}s", every.as_secs_f64())));
+        if words.is_empty() { "none".to_owned() } else { words.join(",") }
+    }
+}
+
+fn every(text: &str) -> Result<Duration, String> {
+    let every = duration(text)?;
+    if every < SHORTEST_EVERY {
+        return Err(format!(
+            "every={text} is too often: a ledger stops the process; use every=100ms or more"
+        ));
+    }
+    Ok(every)
+}
+
+/// A time with its unit: `1ms`, `500us`, `10s`, `5m`, `1h`; a bare number is seconds.
+///
+/// # Errors
+/// A sentence that says what is possible.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    const MOST_SECONDS: f64 = 86_400.0 * 366.0;
+    let bad = || format!("{text:?} is not a time: use a number with ms, s, m or h, such as 1ms, 0.5s or 10s");
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let number: f64 = text[..end].parse().map_err(|_| bad())?;
+    let unit = match &text[end..] {
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(bad()),
+    };
+    let seconds = number * unit;
+    if !(seconds > 0.0 && seconds <= MOST_SECONDS) {
+        return Err(bad());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interfaces_example_is_read_and_written() {
+        let plan = Plan::parse("marks,peak,exit,every=10s").unwrap();
+        let all = Plan {
+            marks: Marks::All,
+            peak: true,
+            exit: true,
+            every: Some(Duration::from_secs(10)),
+            ends: false,
+        };
+        assert_eq!(plan, all);
+        assert_eq!(plan.text(), "marks,peak,exit,every=10s");
+        assert_eq!(Plan::parse("none"), Ok(Plan::default()));
+        assert_eq!(Plan::default().text(), "none");
+        for wrong in ["", "mark", "every", "every=", "every=1ms", "none,exit", "every=-1s", "peak=2"] {
+            assert!(Plan::parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(duration("1ms"), Ok(Duration::from_millis(1)));
+        assert_eq!(duration("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(duration("0.5s"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("500us"), Ok(Duration::from_micros(500)));
+        for wrong in ["", "0", "ms", "1 s", "1d", "nan", "inf", "1e9h", "-1s"] {
+            assert!(duration(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,610 @@
+//! The recorder's loop: samples at their instants, and in between whatever there is news of.
+
+mod moments;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::time::TimeSpec;
+use strandline_inspect::Caveat;
+use strandline_inspect::environment::Environment;
+use strandline_inspect::error::Error;
+use strandline_inspect::procfs::Process;
+use strandline_recording::{
+    Beat, Block, Caution, Ending, Exec, Header, Limit, Moment, ProcessEnd, ProcessStart, Record, SCHEMA,
+};
+
+use super::clock::{Clock, Grid};
+use super::gauge::{Gauge, Units};
+use super::ledgers::Ledgers;
+use super::marks::Marks;
+use super::plan::Plan;
+use super::sink::Sink;
+use super::tree::{Followed, Left, Member, SEARCH_EVERY, Tree};
+use super::{Options, Progress, Recorded};
+
+/// What is sampled reaches the file this often.
+const FLUSH_EVERY: Duration = Duration::from_millis(500);
+/// The kernel's queue of events is emptied at least this often.
+const HEAR_EVERY: Duration = Duration::from_millis(50);
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+/// So many processes are sampled at every instant; of more, each gets its share.
+const AT_FULL_RATE: usize = 16;
+/// New processes whose files are opened a second: what lives shorter than a few milliseconds is only counted
+/// where there are more.
+const OPENINGS_PER_SECOND: f64 = 400.0;
+const MOST_OPENINGS: f64 = 64.0;
+/// How long ledgers under way are waited for at the end.
+const LAST_LEDGERS: Duration = Duration::from_secs(60);
+
+/// Why the loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// The first process did.
+    Ended,
+    /// The recorder was told to stop.
+    Interrupted,
+}
+
+/// What one recording is made of.
+pub(super) struct Session<'a> {
+    pub options: &'a Options<'a>,
+    pub plan: Plan,
+    pub clock: Clock,
+    pub sink: Sink,
+    pub ledgers: Ledgers,
+    pub marks: Option<Marks>,
+    /// The first process, and to know of its end.
+    pub root: i32,
+    pub root_end: OwnedFd,
+    /// Whether signals to the recorder are for the command (`run`) or end the recording (`record`).
+    pub forwards: bool,
+    pub signals: SignalFd,
+    pub followed: Followed,
+    pub tree: Tree,
+    pub units: Units,
+    pub grid: Grid,
+    /// As `wait` reports the end of the first process, where it is known.
+    pub root_status: Option<i32>,
+    state: State,
+}
+
+/// What is counted on the way.
+#[derive(Default)]
+struct State {
+    next_number: u32,
+    openings: f64,
+    last_us: u64,
+    next_search_us: u64,
+    next_flush_us: u64,
+    next_progress_us: u64,
+    next_every_us: u64,
+    left: Vec<Left>,
+    moments: moments::Moments,
+    progress: Progress,
+}
+
+/// The signals that are passed on to a command, or end a recording.
+pub(super) const SIGNALS: [Signal; 7] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+];
+/// `SI_KERNEL`: from the terminal, which tells the command as well.
+const FROM_KERNEL: i32 = 0x80;
+
+/// Takes over [`SIGNALS`] before any thread is started; returns what was blocked before.
+pub(super) fn take_signals() -> Result<(SignalFd, u64), String> {
+    let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
+    let set: SigSet = SIGNALS.into_iter().collect();
+    let bits = SIGNALS.iter().fold(0u64, |bits, &signal| bits | 1 << (signal as i32 - 1));
+    let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
+    if before & !bits != 0 {
+        // What was blocked stays so.
+        strandline_sys::spawn::block_signals(before | bits).map_err(failed)?;
+    }
+    let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
+    Ok((signals.map_err(|errno| failed(errno.into()))?, before))
+}
+
+/// What a session begins with.
+pub(super) struct Beginning<'a> {
+    pub options: &'a Options<'a>,
+    pub clock: Clock,
+    pub sink: Sink,
+    pub ledgers: Ledgers,
+    pub marks: Option<Marks>,
+    pub root: i32,
+    pub root_end: OwnedFd,
+    /// Its threads, for its watcher.
+    pub threads: Arc<AtomicU64>,
+    pub forwards: bool,
+    pub signals: SignalFd,
+    pub followed: Followed,
+    pub limits: Vec<Limit>,
+    pub command: Vec<String>,
+}
+
+impl<'a> Session<'a> {
+    /// A session whose header is written.
+    pub fn begin(beginning: Beginning<'a>) -> Self {
+        let Beginning {
+            options,
+            clock,
+            sink,
+            ledgers,
+            marks,
+            root,
+            root_end,
+            forwards,
+            signals,
+            followed,
+            threads,
+            ..
+        } = beginning;
+        let mut session = Self {
+            options,
+            plan: options.plan,
+            clock,
+            sink,
+            ledgers,
+            marks,
+            root,
+            root_end,
+            forwards,
+            signals,
+            followed,
+            tree: Tree::default(),
+            units: Units::read(),
+            grid: Grid::new(options.interval),
+            root_status: None,
+            state: State { openings: MOST_OPENINGS, ..State::default() },
+        };
+        let header = Header {
+            schema: SCHEMA.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            environment: Environment::read(),
+            command: beginning.command,
+            attached: !forwards,
+            interval_us: u64::try_from(options.interval.as_micros()).unwrap_or(u64::MAX),
+            ledgers: session.plan.text(),
+            followed_by: session.followed.name().to_owned(),
+            limits: beginning.limits,
+        };
+        session.push(&Record::Header(Box::new(header)));
+        if let Followed::Polling(why) = &session.followed {
+            let text = format!("{why}: processes that live for less than {SEARCH_EVERY:?} are not seen");
+            session.caution("polling", "processes", text);
+        }
+        session.tree.add(root, None, 0).threads = threads;
+        session.open(root);
+        session
+    }
+
+    pub(super) fn push(&mut self, record: &Record) {
+        self.sink.push(record, self.clock.now_us());
+    }
+
+    pub(super) fn caution(&mut self, code: &str, place: impl Into<String>, text: impl Into<String>) {
+        let caveat = Caveat::new(code, place, None, text);
+        self.push(&Record::Caveat(Caution { at_us: self.clock.now_us(), caveat }));
+    }
+
+    /// Samples, hears, answers and writes until it is over.
+    pub fn work(&mut self) -> Why {
+        let now = self.clock.now_us();
+        self.hear(now);
+        if let Some(root) = self.tree.get_mut(self.root) {
+            // The exec that started it is no news.
+            root.is_new_program = false;
+        }
+        self.grid.begin(now);
+        loop {
+            let now = self.clock.now_us();
+            self.hear(now);
+            if self.grid.take(now) {
+                self.sample_all(now);
+            }
+            self.look_around(now);
+            match self.wait() {
+                Some(why) => return why,
+                None => self.news(),
+            }
+        }
+    }
+
+    /// Sleeps until an instant is due or there is news. Says when it is over.
+    fn wait(&mut self) -> Option<Why> {
+        let pause = self.grid.wait(self.clock.now_us()).min(self.housekeeping());
+        let mut waiting = vec![
+            PollFd::new(self.root_end.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.ledgers.descriptor().as_fd(), PollFlags::POLLIN),
+        ];
+        waiting.extend(
+            self.marks
+                .as_ref()
+                .and_then(Marks::descriptor)
+                .map(|marks| PollFd::new(marks, PollFlags::POLLIN)),
+        );
+        // An error is an interruption: the next round looks again.
+        let news = ppoll(&mut waiting, Some(TimeSpec::from_duration(pause)), None).unwrap_or(0);
+        let is_ready = |index: usize| waiting.get(index).and_then(PollFd::any).unwrap_or(false);
+        if news > 0 && is_ready(0) {
+            return Some(Why::Ended);
+        }
+        if news > 0 && is_ready(1) && self.take_signals() {
+            return Some(Why::Interrupted);
+        }
+        None
+    }
+
+    fn housekeeping(&self) -> Duration {
+        match self.followed {
+            Followed::Connector(_) => HEAR_EVERY,
+            Followed::Polling(_) => SEARCH_EVERY,
+        }
+    }
+
+    /// Passes signals on to the command, or says that one ends the recording.
+    fn take_signals(&mut self) -> bool {
+        while let Ok(Some(signal)) = self.signals.read_signal() {
+            let number = signal.ssi_signo.cast_signed();
+            if !self.forwards {
+                let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+                if ends.iter().any(|&end| end as i32 == number) {
+                    return true;
+                }
+            } else if signal.ssi_code != FROM_KERNEL {
+                // A command that is gone needs no signal.
+                drop(strandline_sys::signal::send(self.root, number));
+            }
+        }
+        false
+    }
+
+    /// Takes in forks, execs and ends.
+    fn hear(&mut self, now: u64) {
+        let mut left = std::mem::take(&mut self.state.left);
+        let searches = match &self.followed {
+            Followed::Connector(connector) => !self.tree.hear(connector, now, &mut left),
+            Followed::Polling(_) => now >= self.state.next_search_us,
+        };
+        if searches {
+            self.tree.search(now);
+            self.state.next_search_us = now + SEARCH_EVERY.as_micros() as u64;
+        }
+        for one in left.drain(..) {
+            self.leave(one, now);
+        }
+        self.state.left = left;
+    }
+
+    /// Samples every process that has its turn.
+    fn sample_all(&mut self, now: u64) {
+        let passed = now.saturating_sub(self.state.last_us) as f64 / 1e6;
+        self.state.openings = (self.state.openings + passed * OPENINGS_PER_SECOND).min(MOST_OPENINGS);
+        self.state.last_us = now;
+        let stride = self.tree.pids().len().div_ceil(AT_FULL_RATE).max(1);
+        let turn = usize::try_from(self.grid.last()).unwrap_or(0) % stride;
+        let mut index = 0;
+        // A process that is found to be gone leaves the list, and its successor stands in its place.
+        while let Some(&pid) = self.tree.pids().get(index) {
+            let has_turn = index == 0 || index % stride == turn;
+            if !has_turn || self.sample(pid, now) {
+                index += 1;
+            }
+        }
+        let rss_bytes = self.tree.rss_kib() * 1024;
+        self.state.progress.rss_bytes = rss_bytes;
+        self.state.progress.peak_bytes = self.state.progress.peak_bytes.max(rss_bytes);
+    }
+
+    /// Samples one process; false where it is not followed any more.
+    fn sample(&mut self, pid: i32, now: u64) -> bool {
+        let Some(member) = self.tree.get_mut(pid) else { return false };
+        if member.gauge.is_none() {
+            if member.is_gone || self.state.openings < 1.0 {
+                return true;
+            }
+            self.state.openings -= 1.0;
+            if !self.open(pid) {
+                return self.lose(pid, now);
+            }
+        }
+        let Some(member) = self.tree.get_mut(pid) else { return false };
+        let Some(gauge) = &mut member.gauge else { return true };
+        match gauge.sample(self.units) {
+            Ok(sample) => {
+                member.add(now, sample);
+                member.threads.store(sample.threads, std::sync::atomic::Ordering::Relaxed);
+                if member.is_new_program {
+                    self.name_program(pid, now);
+                }
+                self.consider(pid, now);
+                true
+            }
+            Err(_) => self.lose(pid, now),
+        }
+    }
+
+    /// A process that cannot be sampled has ended. Where the kernel tells of ends, that is waited for.
+    fn lose(&mut self, pid: i32, now: u64) -> bool {
+        let is_told = matches!(self.followed, Followed::Connector(_)) || pid == self.root;
+        if is_told {
+            if let Some(member) = self.tree.get_mut(pid) {
+                member.close();
+            }
+            return true;
+        }
+        if let Some(left) = self.tree.remove(pid, None) {
+            self.leave(left, now);
+        }
+        false
+    }
+
+    /// Opens a process's files and gives it its number; false where it is gone.
+    fn open(&mut self, pid: i32) -> bool {
+        let Ok(process) = Process::open(pid) else { return false };
+        let Ok(gauge) = Gauge::open(&process) else { return false };
+        let Some(member) = self.tree.get_mut(pid) else { return false };
+        member.gauge = Some(gauge);
+        member.is_new_program = false;
+        let number = self.state.next_number;
+        member.number = Some(number);
+        let start = ProcessStart {
+            process: number,
+            pid,
+            parent: member.parent.or_else(|| process.stat().ok()?.parent),
+            at_us: member.since_us,
+            command: process.command_line().unwrap_or_default(),
+            executable: process.executable(),
+        };
+        self.state.next_number += 1;
+        self.push(&Record::Process(start));
+        true
+    }
+
+    /// Notes which program a process runs now.
+    fn name_program(&mut self, pid: i32, now: u64) {
+        let Some(member) = self.tree.get_mut(pid) else { return };
+        member.is_new_program = false;
+        let (Some(process), Ok(opened)) = (member.number, Process::open(pid)) else { return };
+        let command = opened.command_line().unwrap_or_default();
+        let exec = Exec { process, at_us: now, command, executable: opened.executable() };
+        self.push(&Record::Exec(exec));
+    }
+
+    /// A process is not followed any more: what is left of it goes to the file.
+    fn leave(&mut self, left: Left, now: u64) {
+        let Left { pid, wait_status, mut member } = left;
+        if pid == self.root {
+            self.root_status = self.root_status.or(wait_status);
+            self.state.moments.root_high_water_kib = member.final_kib.or(member.high_water_kib());
+        }
+        let Some(process) = member.number else {
+            self.state.moments.brief_processes += 1;
+            return;
+        };
+        self.write_runs(process, &mut member);
+        let final_kib = member.final_kib;
+        let end = ProcessEnd {
+            process,
+            at_us: now,
+            status: wait_status.and_then(exit_status),
+            signal: wait_status.and_then(ending_signal),
+            high_water_kib: final_kib.or(member.high_water_kib()),
+            high_water_is_final: final_kib.is_some(),
+        };
+        self.push(&Record::ProcessEnd(end));
+    }
+
+    fn write_runs(&mut self, process: u32, member: &mut Member) {
+        let runs = member.take_runs();
+        if !runs.is_empty() {
+            self.push(&Record::Samples(Box::new(Block::new(process, &runs))));
+        }
+    }
+
+    /// What is done now and then: flushing, telling, ledgers that are due.
+    fn look_around(&mut self, now: u64) {
+        if now >= self.state.next_flush_us {
+            self.state.next_flush_us = now + FLUSH_EVERY.as_micros() as u64;
+            self.flush();
+        }
+        if self.plan.every.is_some() && now >= self.state.next_every_us {
+            self.take_regular_ledgers(now);
+        }
+        if now >= self.state.next_progress_us {
+            self.state.next_progress_us = now + PROGRESS_EVERY.as_micros() as u64;
+            (self.options.progress)(&self.progress());
+        }
+    }
+
+    /// Everything that is known goes to the file.
+    fn flush(&mut self) {
+        let mut blocks = Vec::new();
+        for &pid in &self.tree.pids().to_vec() {
+            if let Some(member) = self.tree.get_mut(pid)
+                && let Some(process) = member.number
+            {
+                let runs = member.take_runs();
+                if !runs.is_empty() {
+                    blocks.push(Record::Samples(Box::new(Block::new(process, &runs))));
+                }
+            }
+        }
+        blocks.iter().for_each(|block| self.push(block));
+        let at_us = self.clock.now_us();
+        self.push(&Record::Beat(Beat { at_us, samples: self.grid.taken, missed: self.grid.missed }));
+        self.sink.flush(at_us);
+        if let Some(news) = self.sink.news.take() {
+            (self.options.complain)(&news);
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        Progress {
+            elapsed: Duration::from_micros(self.clock.now_us()),
+            processes: self.tree.pids().len(),
+            samples: self.grid.taken,
+            missed: self.grid.missed,
+            ..self.state.progress
+        }
+    }
+
+    /// Takes in marks and what was made of ledgers.
+    fn news(&mut self) {
+        for made in self.ledgers.take() {
+            self.take_made(made);
+        }
+        self.take_marks();
+    }
+
+    /// Writes the end and returns what came of it. `wait_status` is the first process's.
+    pub fn finish(
+        mut self,
+        why: Why,
+        wait_status: Option<i32>,
+        out_of_memory_kills: Option<u64>,
+    ) -> Recorded {
+        if why == Why::Interrupted && self.plan.ends {
+            self.take_ledgers_of_the_large(Moment::End);
+        }
+        self.wait_for_ledgers();
+        self.settle_marks();
+        let now = self.clock.now_us();
+        self.hear(now);
+        let high_water = self.end_root(why, wait_status, now);
+        for &pid in &self.tree.pids().to_vec() {
+            // They live on.
+            if let Some(mut left) = self.tree.remove(pid, None)
+                && let Some(process) = left.member.number
+            {
+                self.write_runs(process, &mut left.member);
+            }
+        }
+        let end = Ending {
+            at_us: now,
+            why: if why == Why::Ended { "ended" } else { "interrupted" }.to_owned(),
+            status: wait_status.and_then(exit_status),
+            signal: wait_status.and_then(ending_signal),
+            high_water_kib: high_water,
+            out_of_memory_kills,
+            samples: self.grid.taken,
+            missed: self.grid.missed,
+            own_cpu_us: strandline_sys::spawn::own_cpu_us().unwrap_or(0),
+            own_peak_rss_kib: strandline_sys::host::own_peak_rss_bytes().ok().map(|bytes| bytes / 1024),
+            stopped_us: self.state.moments.stopped_us,
+            waited_us: self.state.moments.waited_us,
+            brief_processes: self.state.moments.brief_processes,
+        };
+        self.push(&Record::End(Box::new(end.clone())));
+        self.flush();
+        let progress = self.progress();
+        self.ledgers.finish();
+        Recorded {
+            file: self.sink.path().to_owned(),
+            file_bytes: self.sink.written_bytes(),
+            end,
+            progress,
+            processes: self.state.next_number,
+        }
+    }
+
+    fn wait_for_ledgers(&mut self) {
+        let until = self.clock.now_us() + LAST_LEDGERS.as_micros() as u64;
+        while self.ledgers.under_way() > 0 && self.clock.now_us() < until {
+            let mut waiting = [PollFd::new(self.ledgers.descriptor().as_fd(), PollFlags::POLLIN)];
+            let _ = ppoll(&mut waiting, Some(TimeSpec::from_duration(HEAR_EVERY)), None);
+            self.news();
+        }
+        self.news();
+    }
+
+    /// The first process's end, where it has ended: its high-water mark in KiB.
+    fn end_root(&mut self, why: Why, wait_status: Option<i32>, now: u64) -> Option<u64> {
+        let known = |member: &Member| member.final_kib.or(member.high_water_kib());
+        if why == Why::Interrupted {
+            return self.tree.get_mut(self.root).and_then(|member| known(member));
+        }
+        match self.tree.remove(self.root, wait_status) {
+            Some(left) => {
+                let high_water = known(&left.member);
+                self.leave(left, now);
+                high_water
+            }
+            // The kernel told of its end before.
+            None => self.state.moments.root_high_water_kib,
+        }
+    }
+}
+
+/// The exit status of what `wait` reports.
+pub(super) fn exit_status(wait_status: i32) -> Option<i32> {
+    (wait_status & 0x7f == 0).then_some(wait_status >> 8 & 0xff)
+}
+
+/// The signal of what `wait` reports.
+pub(super) fn ending_signal(wait_status: i32) -> Option<i32> {
+    Some(wait_status & 0x7f).filter(|&signal| signal != 0)
+}
+
+/// Records process `pid` and its descendants until it ends or the recorder is told to stop.
+///
+/// # Errors
+/// One line that says why not.
+pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
+    let process = Process::open(pid).map_err(|error| error.to_string())?;
+    match strandline_inspect::target::admission::check(&process) {
+        // Who traces it only keeps ledgers away.
+        Ok(_) | Err(Error::Traced { .. }) => {}
+        Err(error) => return Err(error.to_string()),
+    }
+    let root_end = strandline_sys::process::open(pid).map_err(|error| {
+        format!("process {pid} cannot be waited for ({error}); Linux 5.3 or later is needed")
+    })?;
+    let (signals, _) = take_signals()?;
+    raise_open_files();
+    let sink = Sink::create(&options.file)?;
+    let clock = Clock::start();
+    let ledgers = Ledgers::start(clock).map_err(|error| format!("no thread for ledgers: {error}"))?;
+    let mut session = Session::begin(Beginning {
+        options,
+        clock,
+        sink,
+        ledgers,
+        marks: None,
+        root: pid,
+        root_end,
+        threads: Arc::new(AtomicU64::new(1)),
+        forwards: false,
+        signals,
+        followed: Followed::best(),
+        limits: Vec::new(),
+        command: process.command_line().unwrap_or_default(),
+    });
+    session.tree.search(0);
+    session.begin_ledgers();
+    let why = session.work();
+    let status = session.root_status;
+    Ok(session.finish(why, status, None))
+}
+
+/// Each process that is followed takes three descriptors. Returns the limits as they were.
+pub(super) fn raise_open_files() -> Option<(u64, u64)> {
+    use strandline_sys::spawn::Resource::OpenFiles;
+    let (soft, hard) = OpenFiles.get().ok()?;
+    // Where that is refused fewer processes can be followed at once.
+    drop(OpenFiles.set(hard, hard));
+    Some((soft, hard))
+}

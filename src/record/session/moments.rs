@@ -1,0 +1,278 @@
+//! The moments at which more is taken than a sample: marks, and ledgers.
+
+use strandline_inspect::procfs::Process;
+use strandline_recording::{Mark, Moment, Record};
+
+use super::super::ledgers::{self, Made, Request, WatchRequest};
+use super::super::marks::{MOST_NAME_CHARS, Told};
+use super::super::plan::{FEW_MARKS, Marks as MarksPlan};
+use super::Session;
+
+/// Trees of more processes have no proportional set size at marks: the program would wait too long.
+const MOST_TREE: usize = 64;
+/// Descendants are watched for their ends from this age and size on: what is short or small is not worth tracing.
+const WATCH_AGE_US: u64 = 100_000;
+const WATCH_KIB: u64 = 4 << 10;
+const MOST_WATCHED: u32 = 64;
+/// A ledger at a peak is taken where RSS stands a tenth above the last one.
+const PEAK_GROWTH: (u64, u64) = (11, 10);
+/// Below this no peak is worth a stop.
+const LEAST_PEAK_KIB: u64 = 1 << 10;
+/// After a ledger at a peak none is taken for so many times as long as it took.
+const PEAK_REST: u64 = 10;
+/// Processes with at least this part of the tree's RSS have a ledger where the tree has one; at most so many.
+const LARGE_PART: u64 = 20;
+const MOST_LARGE: usize = 8;
+
+/// What is counted about marks and ledgers.
+#[derive(Default)]
+pub(super) struct Moments {
+    /// Marks that were told and not answered yet.
+    waiting: Vec<Mark>,
+    /// Ledgers under way for them.
+    mark_ledgers: usize,
+    marks_with_ledgers: u64,
+    watched: u32,
+    has_said_few: bool,
+    has_said_cut: bool,
+    /// How long processes were stopped.
+    pub stopped_us: u64,
+    /// How long programs waited at marks.
+    pub waited_us: u64,
+    /// See [`strandline_recording::Ending`].
+    pub brief_processes: u64,
+    /// The first process's high-water mark, once it has left the tree.
+    pub root_high_water_kib: Option<u64>,
+}
+
+impl Session<'_> {
+    /// Takes what programs told, and lets them go on unless a ledger of one is still to be taken.
+    pub(super) fn take_marks(&mut self) {
+        let Some(marks) = &mut self.marks else { return };
+        for told in marks.take() {
+            self.take_mark(told);
+        }
+        if self.state.moments.mark_ledgers == 0 {
+            self.answer_marks();
+        }
+    }
+
+    fn take_mark(&mut self, told: Told) {
+        let at_us = self.clock.now_us();
+        let pid = subject(told.pid).unwrap_or(self.root);
+        if !self.tree.has(pid) {
+            self.tree.add(pid, None, at_us);
+        }
+        let is_open = self.tree.get_mut(pid).is_some_and(|member| member.gauge.is_some()) || self.open(pid);
+        let units = self.units;
+        let read = self.tree.get_mut(pid).filter(|_| is_open).and_then(|member| {
+            let everything = member.gauge.as_mut()?.everything(units).ok()?;
+            member.add(at_us, everything.0);
+            Some((member.number?, everything))
+        });
+        let Some((process, (sample, status_bytes))) = read else {
+            let text =
+                format!("process {pid} told the mark {:?} and ended before it could be sampled", told.name);
+            self.caution("mark_without_sample", format!("process {pid}"), text);
+            // It may be one of several names for one waiting process.
+            self.state.moments.waiting.push(Mark { pid, at_us, name: told.name, ..Mark::default() });
+            return;
+        };
+        if told.is_cut && !std::mem::replace(&mut self.state.moments.has_said_cut, true) {
+            let text = format!("names of marks are cut to {MOST_NAME_CHARS} characters");
+            self.caution("mark_name_cut", format!("process {pid}"), text);
+        }
+        let pids = self.tree.pids();
+        let tree_pss_bytes = (pids.len() <= MOST_TREE).then(|| ledgers::tree_pss_bytes(pids)).flatten();
+        let name = told.name.clone();
+        let mark =
+            Mark { process, pid, at_us, name: told.name, sample, status_bytes, tree_pss_bytes, waited_us: 0 };
+        self.state.progress.marks += 1;
+        self.state.moments.waiting.push(mark);
+        if self.wants_ledger_at_mark() {
+            self.state.moments.mark_ledgers += 1;
+            self.ask(process, pid, Moment::Mark, Some(name));
+        }
+    }
+
+    fn wants_ledger_at_mark(&mut self) -> bool {
+        let taken = self.state.moments.marks_with_ledgers;
+        let wants = match self.plan.marks {
+            MarksPlan::All => true,
+            MarksPlan::Few => taken < FEW_MARKS,
+            MarksPlan::None => false,
+        };
+        if wants {
+            self.state.moments.marks_with_ledgers += 1;
+        } else if self.plan.marks == MarksPlan::Few
+            && !std::mem::replace(&mut self.state.moments.has_said_few, true)
+        {
+            let text =
+                format!("only the first {FEW_MARKS} marks have a ledger, --ledger marks takes one at each");
+            self.caution("few_ledgers", "marks", text);
+        }
+        wants
+    }
+
+    fn ask(&mut self, process: u32, pid: i32, moment: Moment, mark: Option<String>) {
+        let pids = self.tree.pids();
+        let tree = if pids.len() <= MOST_TREE { pids.to_vec() } else { Vec::new() };
+        self.ledgers.look(Request { process, pid, moment, mark, tree });
+    }
+
+    /// Lets every program go on that waits, then writes their marks.
+    fn answer_marks(&mut self) {
+        let waiting = std::mem::take(&mut self.state.moments.waiting);
+        if let Some(marks) = &self.marks {
+            waiting.iter().for_each(|_| marks.answer());
+        }
+        let now = self.clock.now_us();
+        for mut mark in waiting {
+            mark.waited_us = now.saturating_sub(mark.at_us);
+            self.state.moments.waited_us += mark.waited_us;
+            if !mark.status_bytes.is_empty() {
+                self.push(&Record::Mark(Box::new(mark)));
+            }
+        }
+    }
+
+    /// At the end: nobody waits any more, what was told is kept.
+    pub(super) fn settle_marks(&mut self) {
+        self.take_marks();
+        self.answer_marks();
+    }
+
+    /// Takes in what the ledgers' threads made.
+    pub(super) fn take_made(&mut self, made: Made) {
+        match made {
+            Made::Ledger(mut ledger) => {
+                let cost = ledger.explain.cost;
+                self.state.moments.stopped_us += (cost.stopped_seconds * 1e6) as u64;
+                self.state.progress.ledgers += 1;
+                let rss_kib = ledger.explain.kernel.rss_bytes / 1024;
+                let rest = PEAK_REST * (cost.wall_seconds * 1e6) as u64;
+                self.done(ledger.process, ledger.moment, Some((rss_kib, rest)));
+                ledger.explain.target.command.truncate(64);
+                self.push(&Record::Ledger(ledger));
+            }
+            Made::Failed(request, text) => {
+                let place = format!("process {}", request.pid);
+                self.caution("ledger_failed", place, format!("no ledger ({:?}): {text}", request.moment));
+                self.done(request.process, request.moment, None);
+            }
+            Made::Final { process, sample, high_water_kib } => {
+                let now = self.clock.now_us();
+                if let Some((_, member)) = self.tree.numbered(process) {
+                    member.add(now, sample);
+                    member.final_kib = high_water_kib;
+                }
+            }
+            Made::NotWatched(process, text) => {
+                self.caution(
+                    "not_watched",
+                    format!("process number {process}"),
+                    format!("no ledger at its end: {text}"),
+                );
+            }
+        }
+    }
+
+    /// A ledger that was asked for has come, or not.
+    fn done(&mut self, process: u32, moment: Moment, cost: Option<(u64, u64)>) {
+        if moment == Moment::Mark {
+            self.state.moments.mark_ledgers = self.state.moments.mark_ledgers.saturating_sub(1);
+        }
+        let now = self.clock.now_us();
+        if let Some((_, member)) = self.tree.numbered(process)
+            && matches!(moment, Moment::Peak | Moment::Every)
+        {
+            member.is_looked_at = false;
+            if let Some((rss_kib, rest)) = cost {
+                member.peak_kib = member.peak_kib.max(rss_kib);
+                member.no_peak_before_us = now + rest;
+            }
+        }
+    }
+
+    /// After a sample: whether the process stands at a peak, and whether its end is worth watching for.
+    pub(super) fn consider(&mut self, pid: i32, now: u64) {
+        let (peak, exit) = (self.plan.peak, self.plan.exit);
+        if !peak && !exit {
+            return;
+        }
+        let tree_kib = self.state.progress.peak_bytes / 1024;
+        let watched = self.state.moments.watched;
+        let is_root = pid == self.root;
+        let Some(member) = self.tree.get_mut(pid) else { return };
+        let (Some(process), rss_kib) = (member.number, member.rss_kib()) else { return };
+        let is_old = now.saturating_sub(member.since_us) >= WATCH_AGE_US;
+        if exit && !member.is_watched && !is_root && is_old && rss_kib >= WATCH_KIB && watched < MOST_WATCHED
+        {
+            member.is_watched = true;
+            let threads = std::sync::Arc::clone(&member.threads);
+            self.ledgers.watch(pid, WatchRequest { process, threads });
+            self.state.moments.watched += 1;
+            return;
+        }
+        let grown = rss_kib.saturating_mul(PEAK_GROWTH.1) > member.peak_kib.saturating_mul(PEAK_GROWTH.0);
+        let is_peak = grown && rss_kib >= LEAST_PEAK_KIB && rss_kib >= tree_kib / LARGE_PART;
+        if peak && is_peak && !member.is_looked_at && now >= member.no_peak_before_us {
+            member.is_looked_at = true;
+            self.ask(process, pid, Moment::Peak, None);
+        }
+    }
+
+    /// Ledgers of the large processes, as often as was asked.
+    pub(super) fn take_regular_ledgers(&mut self, now: u64) {
+        let Some(every) = self.plan.every else { return };
+        let is_first = self.state.next_every_us == 0;
+        self.state.next_every_us = now + every.as_micros() as u64;
+        if !is_first {
+            self.take_ledgers_of_the_large(Moment::Every);
+        }
+    }
+
+    /// Ledgers of the processes that hold most of the tree's memory.
+    pub(super) fn take_ledgers_of_the_large(&mut self, moment: Moment) {
+        let least = self.tree.rss_kib() / LARGE_PART;
+        let mut large: Vec<(u64, u32, i32)> = self
+            .tree
+            .members()
+            .filter(|(_, member)| !member.is_looked_at && member.rss_kib() >= least)
+            .filter_map(|(pid, member)| Some((member.rss_kib(), member.number?, pid)))
+            .collect();
+        large.sort_unstable_by_key(|&(rss_kib, ..)| std::cmp::Reverse(rss_kib));
+        for (_, process, pid) in large.into_iter().take(MOST_LARGE) {
+            if moment == Moment::Every
+                && let Some(member) = self.tree.get_mut(pid)
+            {
+                member.is_looked_at = true;
+            }
+            self.ask(process, pid, moment, None);
+        }
+    }
+
+    /// The ledgers a recording of a running process begins with, and the watch for its end.
+    pub(super) fn begin_ledgers(&mut self) {
+        self.sample(self.root, self.clock.now_us());
+        if self.plan.exit
+            && let Some(member) = self.tree.get_mut(self.root)
+        {
+            member.is_watched = true;
+            let threads = std::sync::Arc::clone(&member.threads);
+            self.ledgers.watch(self.root, WatchRequest { process: 0, threads });
+        }
+        if self.plan.ends {
+            self.take_ledgers_of_the_large(Moment::Start);
+        }
+    }
+}
+
+/// Who a mark is about: who told it, or where that was `strandline mark`, who called that.
+fn subject(pid: i32) -> Option<i32> {
+    let process = Process::open(pid).ok()?;
+    let is_strandline = process.executable().is_some_and(|path| {
+        std::fs::read_link("/proc/self/exe").is_ok_and(|own| own.as_os_str() == path.as_str())
+    });
+    if is_strandline { process.stat().ok()?.parent } else { Some(pid) }
+}

@@ -1,0 +1,198 @@
+//! Where records go. A disk that is full costs the records of that time and never the command: what was written
+//! stays whole, and as soon as there is room again the recording goes on and says what it lost.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use strandline_inspect::Caveat;
+use strandline_recording::{Caution, MOST_FRAME_BYTES, Record, Writer};
+
+/// How a recording's file begins.
+const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// The file of a recording.
+pub struct Sink {
+    writer: Writer<File>,
+    path: PathBuf,
+    /// Since when nothing could be written, and why.
+    lost: Option<(u64, String)>,
+    /// Whether the user has been told that.
+    pub news: Option<String>,
+}
+
+impl Sink {
+    /// Opens `path` for a new recording; an older recording there is replaced, any other file is not.
+    ///
+    /// # Errors
+    /// One line that says why not.
+    pub fn create(path: &Path) -> Result<Self, String> {
+        let failed = |error: io::Error| format!("{}: {error}; name another file with -o", path.display());
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path);
+        // A pipe or a terminal cannot be opened for both.
+        let file = file.or_else(|_| OpenOptions::new().write(true).open(path)).map_err(failed)?;
+        let mut head = [0; MAGIC.len()];
+        let held = file.read_at(&mut head, 0).unwrap_or(0);
+        if held > 0 && !MAGIC.starts_with(&head[..held]) {
+            return Err(format!(
+                "{} exists and is not a recording: it is left alone; name another file with -o",
+                path.display()
+            ));
+        }
+        if file.metadata().is_ok_and(|data| data.is_file()) {
+            file.set_len(0).map_err(failed)?;
+        }
+        let writer = Writer::new(file).map_err(failed)?;
+        Ok(Self { writer, path: path.to_owned(), lost: None, news: None })
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Adds a record; `now_us` is for what is said of a failure.
+    pub fn push(&mut self, record: &Record, now_us: u64) {
+        if let Err(error) = self.writer.push(record) {
+            self.news = Some(format!("a record could not be written: {error}"));
+        }
+        if self.writer.waiting_bytes() > MOST_FRAME_BYTES {
+            self.flush(now_us);
+        }
+    }
+
+    /// Writes what waits.
+    pub fn flush(&mut self, now_us: u64) {
+        if let Some((since, why)) = self.lost.take() {
+            let text = format!(
+                "nothing could be written from {:.1} s to {:.1} s: {why}",
+                since as f64 / 1e6,
+                now_us as f64 / 1e6
+            );
+            let caveat = Caveat::new("recording_lost", self.path.display().to_string(), None, text);
+            drop(self.writer.push(&Record::Caveat(Caution { at_us: now_us, caveat })));
+            if let Err(error) = self.write() {
+                // Still no room: what was to be said then is said later.
+                self.writer.drop_waiting();
+                self.lost = Some((since, error.to_string()));
+            }
+            return;
+        }
+        if let Err(error) = self.write() {
+            self.news = Some(format!(
+                "{}: {error}; the command goes on, what cannot be written is lost",
+                self.path.display()
+            ));
+            self.writer.drop_waiting();
+            self.lost = Some((now_us, error.to_string()));
+        }
+    }
+
+    /// Writes one frame; of one that could not be written whole nothing is left behind.
+    fn write(&mut self) -> io::Result<()> {
+        let result = self.writer.flush();
+        if result.is_err() {
+            let mut file = self.writer.file();
+            drop(file.set_len(self.writer.written_bytes()));
+            drop(file.seek(SeekFrom::Start(self.writer.written_bytes())));
+        }
+        result
+    }
+
+    /// Nothing was recorded: removes the file, if it is one and empty.
+    pub fn discard(&self) {
+        if std::fs::metadata(&self.path).is_ok_and(|data| data.is_file() && data.len() == 0) {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
+
+    /// Bytes in the file.
+    pub fn written_bytes(&self) -> u64 {
+        self.writer.written_bytes()
+    }
+}
+
+/// A file name for a recording of `command`: its program's name, and a number where that is taken.
+pub fn default_path(command: &str) -> PathBuf {
+    let program = Path::new(command).file_name().map(|name| name.to_string_lossy().into_owned());
+    let program = program.filter(|name| !name.is_empty()).unwrap_or_else(|| "process".to_owned());
+    let safe = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    let program: String = program.trim_start_matches('.').chars().take(60).map(safe).collect();
+    let plain = PathBuf::from(format!("{program}.strandline"));
+    let numbered = (2..10_000).map(|number| PathBuf::from(format!("{program}.{number}.strandline")));
+    std::iter::once(plain.clone()).chain(numbered).find(|path| !path.exists()).unwrap_or(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use strandline_recording::{Beat, Header, Reader, SCHEMA};
+
+    use super::*;
+
+    fn header() -> Record {
+        Record::Header(Box::new(Header { schema: SCHEMA.into(), ..Header::default() }))
+    }
+
+    #[test]
+    fn other_peoples_files_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("letter.txt");
+        std::fs::write(&path, "dear").unwrap();
+        assert!(Sink::create(&path).is_err_and(|error| error.contains("left alone")));
+        assert_eq!(std::fs::read(&path).unwrap(), b"dear");
+    }
+
+    #[test]
+    fn an_older_recording_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.strandline");
+        for _ in 0..2 {
+            let mut sink = Sink::create(&path).unwrap();
+            sink.push(&header(), 0);
+            sink.flush(0);
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), sink.written_bytes());
+        }
+    }
+
+    #[test]
+    fn a_full_disk_costs_only_its_time() {
+        // /dev/full always says ENOSPC.
+        let mut sink = Sink::create(Path::new("/dev/full")).unwrap();
+        sink.push(&header(), 0);
+        sink.flush(1_000_000);
+        assert!(sink.news.take().is_some_and(|news| news.contains("the command goes on")));
+        sink.push(&Record::Beat(Beat::default()), 2_000_000);
+        sink.flush(2_000_000);
+        assert_eq!(sink.news, None, "told once");
+        assert_eq!(sink.written_bytes(), 0);
+    }
+
+    #[test]
+    fn names_for_recordings_are_safe_and_new() {
+        assert_eq!(default_path("/usr/bin/perl5.36"), PathBuf::from("perl5.36.strandline"));
+        assert_eq!(default_path("../.a b;c"), PathBuf::from("a_b_c.strandline"));
+        assert_eq!(default_path(""), PathBuf::from("process.strandline"));
+    }
+
+    #[test]
+    fn what_is_lost_is_said_in_the_recording() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.strandline");
+        let mut sink = Sink::create(&path).unwrap();
+        sink.push(&header(), 0);
+        sink.flush(0);
+        sink.lost = Some((1_000_000, "No space left on device".into()));
+        sink.push(&Record::Beat(Beat::default()), 2_000_000);
+        sink.flush(2_000_000);
+        let mut reader = Reader::open(&path).unwrap();
+        let mut said = String::new();
+        while let Some(record) = reader.next_record().unwrap() {
+            if let Record::Caveat(caution) = record {
+                said = caution.caveat.text;
+            }
+        }
+        assert_eq!(said, "nothing could be written from 1.0 s to 2.0 s: No space left on device");
+    }
+}

@@ -1,0 +1,377 @@
+//! A recording for scripts: one JSON document, or a table of samples and marks. Samples are streamed: each of them
+//! is there, and the document may be larger than memory.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Seek, Write};
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use strandline_recording::{Error, Ledger, Mark, Moment, Reader, Record, Sample};
+
+use super::{Process, Timeline};
+use crate::report::json::{escape, surroundings, whole};
+
+/// The schema of the document.
+pub const SCHEMA: &str = "strandline/report/1";
+/// The columns of a sample, as `docs/schema.md` names them.
+pub const COLUMNS: [&str; 15] = [
+    "seconds",
+    "pid",
+    "process",
+    "rss_bytes",
+    "virtual_bytes",
+    "data_bytes",
+    "anonymous_bytes",
+    "file_bytes",
+    "shmem_bytes",
+    "swap_bytes",
+    "minor_faults",
+    "major_faults",
+    "user_seconds",
+    "system_seconds",
+    "threads",
+];
+/// Rows that wait for the end of their second, to be put in order of time; of a sane recording there are
+/// far fewer.
+const MOST_ROWS: usize = 1 << 20;
+
+/// Why a recording could not be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// The recording.
+    #[error(transparent)]
+    Recording(#[from] Error),
+    /// Writing, or a temporary file.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// One row of the table.
+struct Row {
+    at_us: u64,
+    process: u32,
+    mark: Option<String>,
+    sample: Sample,
+}
+
+impl Row {
+    /// Its cells, by [`COLUMNS`].
+    fn cells(&self, pids: &[i32]) -> [Cell; COLUMNS.len()] {
+        let s = &self.sample;
+        let kib = |kib: u64| Cell::Whole(kib.saturating_mul(1024));
+        let pid = usize::try_from(self.process).ok().and_then(|index| pids.get(index)).copied().unwrap_or(0);
+        [
+            Cell::Micros(self.at_us),
+            Cell::Whole(u64::from(pid.unsigned_abs())),
+            Cell::Whole(self.process.into()),
+            kib(s.rss_kib),
+            kib(s.virtual_kib),
+            kib(s.data_kib),
+            kib(s.anonymous_kib),
+            kib(s.file_kib),
+            kib(s.shmem_kib),
+            kib(s.swap_kib),
+            Cell::Whole(s.minor_faults),
+            Cell::Whole(s.major_faults),
+            Cell::Micros(s.user_ms.saturating_mul(1000)),
+            Cell::Micros(s.system_ms.saturating_mul(1000)),
+            Cell::Whole(s.threads),
+        ]
+    }
+}
+
+enum Cell {
+    Whole(u64),
+    /// Written as seconds.
+    Micros(u64),
+}
+
+impl Cell {
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        match self {
+            Self::Whole(value) => write!(out, "{value}"),
+            Self::Micros(us) => write!(out, "{}.{:06}", us / 1_000_000, us % 1_000_000),
+        }
+    }
+}
+
+/// Shows `each` every sample, and every mark with its own, in order of time.
+fn rows(path: &Path, each: &mut dyn FnMut(&Row, &[i32]) -> io::Result<()>) -> Result<(), Failed> {
+    let mut reader = Reader::open(path)?;
+    let mut pids: Vec<i32> = Vec::new();
+    let mut waiting: Vec<Row> = Vec::new();
+    loop {
+        let record = reader.next_record()?;
+        let is_last = record.is_none();
+        // Between two beats stand the samples of one stretch of time, process by process.
+        let is_beat = matches!(record, Some(Record::Beat(_)));
+        match record {
+            Some(Record::Process(start)) => {
+                let index = usize::try_from(start.process).unwrap_or(usize::MAX);
+                if index < super::MOST_PROCESSES {
+                    pids.resize(pids.len().max(index + 1), 0);
+                    pids[index] = start.pid;
+                }
+            }
+            Some(Record::Samples(block)) => {
+                for run in block.runs() {
+                    let row = |at_us| Row { at_us, process: block.process, mark: None, sample: run.sample };
+                    waiting.extend(run.times_us().map(row));
+                }
+            }
+            Some(Record::Mark(mark)) => waiting.push(Row {
+                at_us: mark.at_us,
+                process: mark.process,
+                mark: Some(mark.name),
+                sample: mark.sample,
+            }),
+            _ => {}
+        }
+        if is_beat || is_last || waiting.len() > MOST_ROWS {
+            waiting.sort_by_key(|row| row.at_us);
+            for row in waiting.drain(..) {
+                each(&row, &pids)?;
+            }
+        }
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// Writes the table: samples, and marks with their names in the last column.
+///
+/// # Errors
+/// See [`Failed`].
+pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
+    let mut out = BufWriter::new(out);
+    writeln!(out, "{},mark", COLUMNS.join(","))?;
+    rows(path, &mut |row, pids| {
+        for cell in row.cells(pids) {
+            cell.write(&mut out)?;
+            out.write_all(b",")?;
+        }
+        let name = row.mark.as_deref().map(crate::report::text::clean);
+        if let Some(name) = name {
+            write!(out, "\"{}\"", name.replace('"', "\"\""))?;
+        }
+        out.write_all(b"\n")
+    })?;
+    Ok(out.flush()?)
+}
+
+/// Writes the document of the recording at `path`, which `timeline` was read from.
+///
+/// # Errors
+/// See [`Failed`].
+pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), Failed> {
+    let mut out = BufWriter::new(out);
+    let header = &timeline.header;
+    let last = timeline.ledgers.iter().rev().find(|ledger| ledger.process == 0).map(|ledger| &ledger.explain);
+    let mut first = true;
+    field(&mut out, &mut first, "schema", &SCHEMA)?;
+    field(&mut out, &mut first, "version", &env!("CARGO_PKG_VERSION"))?;
+    field(&mut out, &mut first, "environment", &surroundings(&header.environment, last))?;
+    field(&mut out, &mut first, "file", &timeline.name)?;
+    field(&mut out, &mut first, "recording", &recording(timeline))?;
+    let marks: Vec<Value> = timeline.marks.iter().map(mark).collect();
+    field(&mut out, &mut first, "marks", &marks)?;
+    field(&mut out, &mut first, "processes", &processes(timeline))?;
+    field(&mut out, &mut first, "exit", &exit(timeline))?;
+    field(&mut out, &mut first, "cost", &cost(timeline))?;
+    field(&mut out, &mut first, "caveats", &timeline.caveats)?;
+    out.write_all(b",\n  \"ledgers\": [")?;
+    for (index, one) in timeline.ledgers.iter().enumerate() {
+        out.write_all(if index == 0 { b"\n" } else { b",\n" })?;
+        ledger(&mut out, timeline, one)?;
+    }
+    out.write_all(b"],\n  \"samples\": ")?;
+    samples(path, &mut out)?;
+    out.write_all(b"\n}\n")?;
+    Ok(out.flush()?)
+}
+
+fn field(out: &mut impl Write, first: &mut bool, name: &str, value: &impl Serialize) -> io::Result<()> {
+    let before = if std::mem::take(first) { "{\n" } else { ",\n" };
+    write!(out, "{before}  \"{name}\": {}", escape(&serde_json::to_string(value)?))
+}
+
+/// Each column in a temporary file, then one behind the other: nothing is kept in memory.
+fn samples(path: &Path, out: &mut impl Write) -> Result<(), Failed> {
+    let mut columns = Vec::new();
+    for _ in COLUMNS {
+        columns.push(BufWriter::with_capacity(64 << 10, tempfile::tempfile()?));
+    }
+    let mut first = true;
+    rows(path, &mut |row, pids| {
+        if row.mark.is_some() {
+            return Ok(());
+        }
+        for (cell, column) in row.cells(pids).iter().zip(&mut columns) {
+            if !first {
+                column.write_all(b",")?;
+            }
+            cell.write(column)?;
+        }
+        first = false;
+        Ok(())
+    })?;
+    for (index, (name, column)) in COLUMNS.iter().zip(columns).enumerate() {
+        write!(out, "{}\n    \"{name}\": [", if index == 0 { "{" } else { "," })?;
+        let mut file: File = column.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.rewind()?;
+        copy(&mut file, out)?;
+        out.write_all(b"]")?;
+    }
+    Ok(out.write_all(b"}")?)
+}
+
+fn copy(from: &mut File, to: &mut impl Write) -> io::Result<()> {
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return Ok(()),
+            got => to.write_all(&buffer[..got])?,
+        }
+    }
+}
+
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
+}
+
+fn maybe_bytes(kib: Option<u64>) -> Option<u64> {
+    kib.map(|kib| kib.saturating_mul(1024))
+}
+
+fn recording(timeline: &Timeline) -> Value {
+    let header = &timeline.header;
+    json!({
+        "schema": header.schema,
+        "version": header.version,
+        "command": header.command,
+        "attached": header.attached,
+        "ledgers": header.ledgers,
+        "followed_by": header.followed_by,
+        "limits": header.limits,
+    })
+}
+
+fn mark(mark: &Mark) -> Value {
+    let s = &mark.sample;
+    json!({
+        "name": mark.name,
+        "seconds": seconds(mark.at_us),
+        "pid": mark.pid,
+        "process": mark.process,
+        "rss_bytes": s.rss_kib.saturating_mul(1024),
+        "virtual_bytes": s.virtual_kib.saturating_mul(1024),
+        "data_bytes": s.data_kib.saturating_mul(1024),
+        "anonymous_bytes": s.anonymous_kib.saturating_mul(1024),
+        "file_bytes": s.file_kib.saturating_mul(1024),
+        "shmem_bytes": s.shmem_kib.saturating_mul(1024),
+        "swap_bytes": s.swap_kib.saturating_mul(1024),
+        "minor_faults": s.minor_faults,
+        "major_faults": s.major_faults,
+        "user_seconds": s.user_ms as f64 / 1e3,
+        "system_seconds": s.system_ms as f64 / 1e3,
+        "threads": s.threads,
+        "status_bytes": mark.status_bytes,
+        "tree_pss_bytes": mark.tree_pss_bytes,
+        "waited_seconds": seconds(mark.waited_us),
+    })
+}
+
+/// What a moment is called: the mark's name, or the kind of moment.
+pub fn moment_name(ledger: &Ledger) -> String {
+    match (ledger.moment, &ledger.mark) {
+        (Moment::Mark, Some(name)) => name.clone(),
+        (moment, _) => moment_kind(moment).to_owned(),
+    }
+}
+
+/// The kind of a moment, as `--ledger` and the schema name it.
+pub fn moment_kind(moment: Moment) -> &'static str {
+    match moment {
+        Moment::Mark => "mark",
+        Moment::Peak => "peak",
+        Moment::Exit => "exit",
+        Moment::Every => "every",
+        Moment::Start => "start",
+        Moment::End => "end",
+    }
+}
+
+fn ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> io::Result<()> {
+    let about = json!({
+        "at": moment_name(ledger),
+        "moment": moment_kind(ledger.moment),
+        "seconds": seconds(ledger.at_us),
+        "pid": ledger.pid,
+        "process": ledger.process,
+        "tree_pss_bytes": ledger.tree_pss_bytes,
+        "share_of_peak": timeline.share_of_peak(ledger),
+    });
+    let about = serde_json::to_string(&about)?;
+    let explain = whole(
+        "strandline/explain/1",
+        &timeline.header.version,
+        &ledger.environment,
+        Some(&ledger.explain),
+        &ledger.explain,
+    );
+    let about = escape(about.trim_end_matches('}'));
+    write!(out, "    {about},\"explain\":{}}}", escape(&serde_json::to_string(&explain)?))
+}
+
+fn processes(timeline: &Timeline) -> Vec<Value> {
+    let one = |process: &Process| {
+        let end = process.end.as_ref();
+        json!({
+            "process": process.start.process,
+            "pid": process.start.pid,
+            "parent": process.start.parent,
+            "command": process.command(),
+            "executable": process.execs.last().map_or(&process.start.executable, |exec| &exec.executable),
+            "start_seconds": seconds(process.start.at_us),
+            "end_seconds": end.map(|end| seconds(end.at_us)),
+            "status": end.and_then(|end| end.status),
+            "signal": end.and_then(|end| end.signal),
+            "high_water_bytes": maybe_bytes(process.high_water_kib()),
+            "samples": process.samples,
+            "execs": process.execs.iter().map(|exec| json!({
+                "seconds": seconds(exec.at_us), "command": exec.command, "executable": exec.executable,
+            })).collect::<Vec<_>>(),
+        })
+    };
+    timeline.processes.iter().map(one).collect()
+}
+
+fn exit(timeline: &Timeline) -> Value {
+    let end = timeline.end.as_ref();
+    let sampled = timeline.processes.first().and_then(Process::high_water_kib);
+    json!({
+        "why": end.map(|end| &end.why),
+        "seconds": end.map(|end| seconds(end.at_us)),
+        "status": end.and_then(|end| end.status),
+        "signal": end.and_then(|end| end.signal),
+        "high_water_bytes": maybe_bytes(end.and_then(|end| end.high_water_kib).or(sampled)),
+        "out_of_memory_kills": end.and_then(|end| end.out_of_memory_kills),
+    })
+}
+
+fn cost(timeline: &Timeline) -> Value {
+    let end = timeline.end.as_ref();
+    let (samples, missed) = timeline.counts();
+    json!({
+        "samples": samples,
+        "missed": missed,
+        "interval_seconds": seconds(timeline.header.interval_us),
+        "own_cpu_seconds": end.map(|end| seconds(end.own_cpu_us)),
+        "own_peak_rss_bytes": end.and_then(|end| maybe_bytes(end.own_peak_rss_kib)),
+        "stopped_seconds": end.map(|end| seconds(end.stopped_us)),
+        "waited_seconds": end.map(|end| seconds(end.waited_us)),
+        "brief_processes": end.map(|end| end.brief_processes),
+    })
+}
