@@ -147,7 +147,7 @@ class Timeline {
       hooks: {
         draw: [(plot) => this.drawOver(plot)],
         setCursor: [(plot) => this.read(plot)],
-        setScale: [(plot, scale) => { if (scale === "x" && plot.scales.x.min !== null) this.window = [plot.scales.x.min, plot.scales.x.max]; }],
+        setScale: [(plot, scale) => { if (scale === "x") this.scaled(plot.scales.x); }],
       },
     };
     const kept = this.window;
@@ -159,6 +159,13 @@ class Timeline {
     this.plot.over.addEventListener("dblclick", () => this.all());
     this.makeTable();
     if (focused >= 0) this.read(this.plot);
+  }
+
+  scaled({ min, max }) {
+    if (min === null || max === null) return;
+    this.window = [min, max];
+    this.box.dataset.from = String(min);
+    this.box.dataset.to = String(max);
   }
 
   size() {
@@ -320,6 +327,7 @@ class Timeline {
       if (figure === null) delete curve.cell.dataset.exact;
       else curve.cell.dataset.exact = String(figure);
     }
+    this.at.dataset.seconds = String(seconds);
     const near = this.near(left, plot.cursor.top);
     let text = formatInstant(seconds);
     if (near && near.ledger) text += ` · ledger at ${ledgerName(near.ledger)}, ${formatBytes(near.ledger.rss_bytes)}: click shows it`;
