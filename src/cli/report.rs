@@ -7,7 +7,8 @@ use std::path::Path;
 use super::arguments::{Format, Report};
 use super::output::{Output, complain};
 use super::{Ending, Failure, Result};
-use crate::report::timeline::{self, Timeline, export};
+use crate::report::timeline::chart::{self, Glyphs};
+use crate::report::timeline::{Timeline, export, html, svg};
 
 /// Reads the recordings and writes what was asked for.
 pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
@@ -21,14 +22,16 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
     let timelines =
         files.iter().map(|file| Timeline::read(file)).collect::<std::result::Result<Vec<_>, _>>()?;
     let Some(format) = format else {
-        return chart(&timelines, output);
+        return chart(&timelines, arguments, output);
     };
     let mut out = Out::open(arguments, format)?;
     let (Some(file), Some(timeline)) = (files.first(), timelines.first()) else { return Ok(Ending::Done) };
     let written = match format {
         Format::Json => export::json(file, timeline, &mut out.to),
         Format::Csv => export::csv(file, &mut out.to),
-        Format::Html | Format::Svg | Format::Png => picture(format, &timelines, &mut out.to)?,
+        Format::Html => picture(html::page(&timelines).map(String::into_bytes), &mut out)?,
+        Format::Svg => picture(svg::svg(&timelines).map(String::into_bytes), &mut out)?,
+        Format::Png => picture(svg::png(&timelines), &mut out)?,
     };
     let written = written.and_then(|()| out.to.flush().map_err(Into::into));
     match written {
@@ -44,26 +47,26 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
     }
 }
 
-/// Writes the recordings as a picture, laid over each other.
-fn picture(
-    format: Format,
-    timelines: &[Timeline],
-    to: &mut dyn Write,
+/// A picture that was drawn, or not; and whether it could be written.
+fn picture<E: std::fmt::Display>(
+    drawn: std::result::Result<Vec<u8>, E>,
+    out: &mut Out,
 ) -> Result<std::result::Result<(), export::Failed>> {
-    let drawn = match format {
-        Format::Png => timeline::png(timelines),
-        Format::Svg => timeline::svg(timelines).map(String::into_bytes),
-        _ => timeline::page(timelines).map(String::into_bytes),
-    };
-    let drawn = drawn.map_err(|error| Failure(error.to_string()))?;
-    Ok(to.write_all(&drawn).map_err(Into::into))
+    let bytes = drawn.map_err(|error| Failure(error.to_string()))?;
+    Ok(out.to.write_all(&bytes).map_err(Into::into))
 }
 
-fn chart(timelines: &[Timeline], output: &mut Output) -> Result<Ending> {
+fn chart(timelines: &[Timeline], arguments: &Report, output: &mut Output) -> Result<Ending> {
     let variable = |name: &str| std::env::var(name).ok();
-    let [lc_all, lc_ctype, lang] = ["LC_ALL", "LC_CTYPE", "LANG"].map(variable);
-    let glyphs = timeline::Glyphs::of_locale(lc_all.as_deref(), lc_ctype.as_deref(), lang.as_deref());
-    output.print(&timeline::chart(timelines, output.surface, glyphs))?;
+    let (all, ctype, lang) = (variable("LC_ALL"), variable("LC_CTYPE"), variable("LANG"));
+    let glyphs = Glyphs::of_locale(all.as_deref(), ctype.as_deref(), lang.as_deref());
+    let text = chart::chart(timelines, output.surface, glyphs);
+    match &arguments.output {
+        None => output.print(&text)?,
+        Some(path) => {
+            std::fs::write(path, text).map_err(|error| Failure(format!("{}: {error}", path.display())))?;
+        }
+    }
     Ok(Ending::Done)
 }
 

@@ -217,10 +217,12 @@ fn look(request: Request, shared: &Shared) -> Made {
 }
 
 fn options() -> Options<'static> {
-    Options::default()
+    Options { page_map: true, ..Options::default() }
 }
 
 fn ledger(request: &Request, at_us: u64, explain: Explanation) -> Ledger {
+    // A recorder that grew with each ledger would be its own best example.
+    strandline_sys::host::release_memory();
     let tree_pss_bytes = tree_pss_bytes(&request.tree);
     Ledger {
         process: request.process,

@@ -6,8 +6,7 @@
 use strandline_recording::{Ledger, Mark, Moment};
 
 use super::choice::{bytes_of, ending, largest, process_name, seconds_of};
-use super::export::moment_kind;
-use super::html_data::caveat_lines;
+use super::html_data::{caveat_lines, moment_name};
 use super::{Process, Timeline};
 use crate::report::paint::{Paint, Surface};
 use crate::report::table::{Column, figures, lay_out, words};
@@ -337,7 +336,7 @@ fn ledger_row(ledger: &Ledger) -> Vec<String> {
     let most = stranded.max_by_key(|row| row.bytes).filter(|row| row.bytes > 0);
     let name = match &ledger.mark {
         Some(mark) => format!("mark {}", clean_sentence(mark)),
-        None => moment_kind(ledger.moment).to_owned(),
+        None => moment_name(ledger.moment).to_owned(),
     };
     vec![
         name,

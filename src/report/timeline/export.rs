@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use strandline_recording::{Error, Ledger, Mark, Moment, Reader, Record, Sample};
 
+use super::html_data::moment_name as moment_kind;
 use super::{Process, Timeline};
 use crate::report::json::{escape, surroundings, whole};
 
@@ -288,18 +289,6 @@ pub fn moment_name(ledger: &Ledger) -> String {
     match (ledger.moment, &ledger.mark) {
         (Moment::Mark, Some(name)) => name.clone(),
         (moment, _) => moment_kind(moment).to_owned(),
-    }
-}
-
-/// The kind of a moment, as `--ledger` and the schema name it.
-pub fn moment_kind(moment: Moment) -> &'static str {
-    match moment {
-        Moment::Mark => "mark",
-        Moment::Peak => "peak",
-        Moment::Exit => "exit",
-        Moment::Every => "every",
-        Moment::Start => "start",
-        Moment::End => "end",
     }
 }
 

@@ -252,7 +252,9 @@ fn environment(timeline: &Timeline) -> Vec<Fact> {
 }
 
 /// What the table of marks has columns of, each with its change since the mark before.
-const MARK_COLUMNS: [(&str, fn(&Sample) -> u64); 7] = [
+/// A column's name, and its figure of a sample.
+type MarkColumn = (&'static str, fn(&Sample) -> u64);
+const MARK_COLUMNS: [MarkColumn; 7] = [
     ("RSS", |sample| bytes_of(sample.rss_kib)),
     ("anonymous", |sample| bytes_of(sample.anonymous_kib)),
     ("file", |sample| bytes_of(sample.file_kib)),

@@ -12,7 +12,6 @@ use strandline_inspect::facts::{Explanation, MapCell, MappedCells, PageMap, Row,
 use strandline_recording::{Ledger, Moment, Sample};
 
 use super::choice::{bytes_of, largest, others, process_name};
-use super::export::moment_kind;
 use super::{Point, Timeline};
 use crate::report::model::{Rows, View, state_name};
 use crate::report::text::{clean, clean_sentence, counted};
@@ -223,6 +222,18 @@ fn stratum_name(stratum: Stratum) -> &'static str {
     }
 }
 
+/// The word for why a ledger was taken.
+pub fn moment_name(moment: Moment) -> &'static str {
+    match moment {
+        Moment::Mark => "mark",
+        Moment::Peak => "peak",
+        Moment::Exit => "exit",
+        Moment::Every => "every",
+        Moment::Start => "start",
+        Moment::End => "end",
+    }
+}
+
 impl LedgerData {
     fn new(recording: usize, ledger: &Ledger, names: &mut RowNames) -> Self {
         let explain: &Explanation = &ledger.explain;
@@ -234,7 +245,7 @@ impl LedgerData {
             recording,
             process: ledger.process,
             us: ledger.at_us,
-            moment: moment_kind(ledger.moment),
+            moment: moment_name(ledger.moment),
             mark: ledger.mark.as_deref().map(clean_sentence),
             rss_bytes: explain.kernel.rss_bytes,
             totals: [totals.live, totals.stranded, totals.pinned, totals.evictable, totals.unattributed],

@@ -1,13 +1,13 @@
 //! A recording as reports need it: every process's series thinned to a few thousand points, marks, ledgers,
 //! how it ended. Read in one pass, in bounded memory, however long the recording is.
 
-mod chart;
+pub mod chart;
 mod choice;
 pub mod export;
-mod html;
+pub mod html;
 mod html_data;
 mod series;
-mod svg;
+pub mod svg;
 
 #[cfg(test)]
 mod fabricated;
@@ -20,10 +20,7 @@ use strandline_recording::{
     Beat, Ending, Error, Exec, Header, Ledger, Mark, Moment, ProcessEnd, ProcessStart, Reader, Record, Run,
 };
 
-pub use chart::{Glyphs, chart};
-pub use html::page;
 pub use series::{Point, Series};
-pub use svg::{png, svg};
 
 /// Why a picture could not be drawn, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,6 +169,19 @@ impl Timeline {
             peaks.insert(ledger.process, self.ledgers.len());
         }
         self.ledgers.push(ledger);
+        self.thin_page_maps();
+    }
+
+    /// Keeps memory bounded: of too many page maps every second one goes, the first and the last stay.
+    fn thin_page_maps(&mut self) {
+        let with_map = |ledger: &&mut Ledger| ledger.explain.page_map.is_some();
+        let count = self.ledgers.iter_mut().filter(with_map).count();
+        if count > MOST_PAGE_MAPS {
+            let others = self.ledgers.iter_mut().filter(with_map).enumerate();
+            for (_, ledger) in others.filter(|(index, _)| index % 2 == 1 && index + 1 < count) {
+                ledger.explain.page_map = None;
+            }
+        }
     }
 
     /// The process of this number, made where it is new and the recording is sane.

@@ -248,18 +248,22 @@ fn picture<DB: DrawingBackend>(pen: &Pen<'_, DB>, timelines: &[Timeline]) -> Dra
     legend(pen, &curves)
 }
 
-/// `points` without those that are as good as where the one before is: they would only make it jagged.
+/// `points` without those that are as good as where the one before is: they would only make it jagged. The
+/// last before a step stays, so that what was level is drawn level.
 fn smooth(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     let mut kept: Vec<(f64, f64)> = Vec::new();
-    let mut last = None;
+    let mut skipped = None;
     for (x, y) in points {
-        let far = kept.last().is_none_or(|&(before_x, before_y)| (x - before_x).hypot(y - before_y) >= 1.5);
-        last = if far { None } else { Some((x, y)) };
-        if far {
-            kept.push((x, y));
+        let far =
+            kept.last().map_or(f64::INFINITY, |&(before_x, before_y)| (x - before_x).hypot(y - before_y));
+        if far < 1.5 {
+            skipped = Some((x, y));
+            continue;
         }
+        kept.extend(skipped.take().filter(|_| far > 3.0));
+        kept.push((x, y));
     }
-    kept.extend(last);
+    kept.extend(skipped);
     kept
 }
 
@@ -495,7 +499,7 @@ mod tests {
         std::fs::write(folder.join("tree.svg"), svg(std::slice::from_ref(&tree)).unwrap()).unwrap();
         std::fs::write(folder.join("tree.png"), png(std::slice::from_ref(&tree)).unwrap()).unwrap();
         std::fs::write(folder.join("two.png"), png(&[tree.clone(), hostile.clone()]).unwrap()).unwrap();
-        let page = super::super::page;
+        let page = crate::report::timeline::html::page;
         std::fs::write(folder.join("tree.html"), page(std::slice::from_ref(&tree)).unwrap()).unwrap();
         std::fs::write(folder.join("hostile.html"), page(std::slice::from_ref(&hostile)).unwrap()).unwrap();
         std::fs::write(folder.join("two.html"), page(&[tree, hostile]).unwrap()).unwrap();

@@ -8,6 +8,8 @@ const timeline = new Timeline(data, (index) => ledgers.choose(index));
 if (data.ledgers.length > 0) {
   ledgers.choose(data.ledgers.length - 1);
   timeline.chooseLedger(data.ledgers.length - 1);
+  // The keys start at the beginning all the same.
+  timeline.stop = -1;
 }
 
 function themes() {

@@ -431,7 +431,9 @@ class Timeline {
   listen() {
     new ResizeObserver(() => {
       const { width, height } = this.size();
-      if (width !== this.plot.width || height !== this.plot.height) this.plot.setSize({ width, height });
+      // Letters are as large as the style sheet says for this width.
+      if (parseFloat(getComputedStyle(document.documentElement).fontSize) !== this.rem) this.draw();
+      else if (width !== this.plot.width || height !== this.plot.height) this.plot.setSize({ width, height });
     }).observe(this.box);
     document.getElementById("zoom-in").addEventListener("click", () => this.zoom(0.5));
     document.getElementById("zoom-out").addEventListener("click", () => this.zoom(2));
