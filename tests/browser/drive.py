@@ -1,8 +1,10 @@
 """Opens a report in a real browser, uses it as a person would, and compares what it shows with JSON.
 
     drive.py BROWSER PAGE JSON [FOLDER]
+    drive.py BROWSER PAGE
 
-PAGE and JSON are `report --format html` and `--format json` of one recording. Screenshots go to FOLDER.
+PAGE and JSON are `report --format html` and `--format json` of one recording. Screenshots go to FOLDER. Without
+JSON the page, of whatever recordings, is only opened, walked through and listened to.
 Exit status 0 and nothing on standard output where all is well; otherwise one line a failure.
 """
 
@@ -10,6 +12,8 @@ import base64
 import bisect
 import json
 import pathlib
+import shutil
+import subprocess
 import sys
 
 from devtools import Browser
@@ -238,7 +242,10 @@ def sizes(browser, folder):
             shot(browser, folder / f"report-{width}x{height}.png")
     if folder:
         browser.size(1280, 800)
-        browser.middle("#ledger")
+        # One with something to give back, if there is one.
+        browser.evaluate("""(() => { const bars = [...document.querySelectorAll(".bar-option")];
+            (bars.at(-2) ?? bars.at(-1)).click(); })()""")
+        browser.evaluate("document.getElementById('ledgers-h').scrollIntoView({ behavior: 'instant' })")
         shot(browser, folder / "report-ledger.png")
         browser.click("#theme")
         browser.click("#theme")
@@ -251,6 +258,10 @@ def shot(browser, path):
     browser.settle()
     data = browser.call("Page.captureScreenshot", format="png", optimizeForSpeed=False)["data"]
     path.write_bytes(base64.b64decode(data))
+    packer = shutil.which("pngquant")
+    if packer:
+        # Pictures are kept in the repository: 256 colours are enough for a page of few.
+        subprocess.run([packer, "--force", "--skip-if-larger", "--output", path, path], check=False)
 
 
 def quiet(browser, url):
@@ -272,26 +283,50 @@ def quiet(browser, url):
     check(browser.evaluate("document.scripts.length") == 2, "there is a foreign script in the page")
 
 
+def compare(browser, document, folder):
+    """Everything that can be compared with the document of the same recording."""
+    hover(browser, document)
+    zoom(browser)
+    marks(browser, document)
+    ledgers(browser, document)
+    page_map(browser, document)
+    themes(browser)
+    reachable(browser)
+    sizes(browser, folder)
+
+
+def walk(browser):
+    """From end to end with keys and pointer: whatever the names in the page are, they stay names."""
+    browser.evaluate("document.getElementById('chart').focus()")
+    for key in ["n"] * 8 + ["+", "ArrowLeft", "0"]:
+        browser.key(key)
+    left, top, width, height = browser.middle("#chart .u-over")
+    for share in (0.1, 0.5, 0.9):
+        browser.mouse("mouseMoved", left + width * share, top + height / 2)
+    for box in ("#columns input", "#processes-choice input", "#mark-columns input"):
+        for index in range(browser.evaluate(f"document.querySelectorAll({box!r}).length")):
+            browser.evaluate(f"document.querySelectorAll({box!r})[{index}].click()")
+    browser.evaluate("for (const bar of document.querySelectorAll('.bar-option')) bar.click()")
+    browser.click("#theme")
+    browser.settle()
+
+
 def main():
     """Runs everything and says what failed."""
-    executable, page, document = sys.argv[1:4]
+    executable, page = sys.argv[1:3]
+    document = json.loads(pathlib.Path(sys.argv[3]).read_text()) if len(sys.argv) > 3 else None
     folder = pathlib.Path(sys.argv[4]) if len(sys.argv) > 4 else None
-    document = json.loads(pathlib.Path(document).read_text())
     url = pathlib.Path(page).resolve().as_uri()
     browser = Browser(executable)
     try:
         browser.size(1280, 800)
         browser.open(url)
-        hover(browser, document)
-        zoom(browser)
-        marks(browser, document)
-        ledgers(browser, document)
-        page_map(browser, document)
-        themes(browser)
-        reachable(browser)
-        sizes(browser, folder)
-        quiet(browser, url)
         timing = browser.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+        if document:
+            compare(browser, document, folder)
+        else:
+            walk(browser)
+        quiet(browser, url)
         print(f"loaded within {timing:.0f} ms", file=sys.stderr)
     finally:
         browser.close()

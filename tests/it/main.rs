@@ -22,5 +22,7 @@ mod heap_mallinfo;
 mod heap_trim;
 mod privacy;
 mod quiet_stop;
+#[cfg(test)]
+mod report_html;
 mod support;
 mod synth_adopted;

@@ -25,7 +25,7 @@ const MOST_LEDGERS: usize = 400;
 const MOST_ROWS: usize = 500;
 /// Marks of a recording.
 pub const MOST_MARKS: usize = 2_000;
-/// Cells of all page maps together: the last ledgers' are kept.
+/// Runs of equal cells of all page maps together: the last ledgers' are kept.
 const MOST_CELLS: usize = 100_000;
 /// Caveats of a ledger.
 const MOST_CAVEATS: usize = 200;
@@ -125,7 +125,7 @@ struct MappingData {
     permissions: String,
     name: String,
     rss_bytes: u64,
-    /// `[index, row, bytes, row, bytes, …]`
+    /// Equal cells that follow each other: `[first index, how many, row, bytes, row, bytes, …]`
     cells: Vec<Vec<u64>>,
 }
 
@@ -274,12 +274,14 @@ impl LedgerData {
 impl MapData {
     /// `map`, where its cells fit into `room`.
     fn new(map: &PageMap, room: &mut usize) -> Option<Self> {
-        let cells: usize = map.mappings.iter().map(|mapping| mapping.cells.len()).sum();
-        *room = room.checked_sub(cells)?;
+        let mappings: Vec<MappingData> =
+            map.mappings.iter().map(|mapping| MappingData::new(mapping, map)).collect();
+        let runs: usize = mappings.iter().map(|mapping| mapping.cells.len()).sum();
+        *room = room.checked_sub(runs)?;
         let left_out = (map.left_out.mappings > 0).then(|| {
             let size = map.left_out.rows.iter().fold(0u64, |sum, &(_, size)| sum.saturating_add(size));
-            let mappings = counted(map.left_out.mappings, "smaller mapping");
-            format!("Not drawn: {mappings}, {} resident.", bytes(size))
+            let smaller = counted(map.left_out.mappings, "smaller mapping");
+            format!("Not drawn: {smaller}, {} resident.", bytes(size))
         });
         Some(Self {
             cell_bytes: map.cell_bytes.max(1),
@@ -288,7 +290,7 @@ impl MapData {
                 .iter()
                 .map(|row| [clean_sentence(&row.id), state_name(row.state).to_owned()])
                 .collect(),
-            mappings: map.mappings.iter().map(|mapping| MappingData::new(mapping, map)).collect(),
+            mappings,
             left_out,
         })
     }
@@ -297,19 +299,33 @@ impl MapData {
 impl MappingData {
     fn new(mapping: &MappedCells, map: &PageMap) -> Self {
         let start = mapping.start - mapping.start % map.cell_bytes.max(1);
-        let cell = |cell: &MapCell| {
-            // A row that the map does not have can only be damage.
-            let rows = cell.rows.iter().filter(|&&(row, _)| usize::from(row) < map.rows.len());
-            std::iter::once(cell.index).chain(rows.flat_map(|&(row, size)| [u64::from(row), size])).collect()
-        };
         Self {
             start: format!("{start:#x}"),
             permissions: clean(&mapping.permissions),
             name: clean_sentence(&mapping.name),
             rss_bytes: mapping.rss_bytes,
-            cells: mapping.cells.iter().map(cell).collect(),
+            cells: runs(&mapping.cells, map.rows.len()),
         }
     }
+}
+
+/// Equal cells that follow each other as one, with their count behind the index. `rows` is how many rows the
+/// map has: a row that it does not have can only be damage, and is dropped.
+fn runs(cells: &[MapCell], rows: usize) -> Vec<Vec<u64>> {
+    let mut runs: Vec<Vec<u64>> = Vec::new();
+    for cell in cells {
+        let known = cell.rows.iter().filter(|&&(row, _)| usize::from(row) < rows);
+        let held: Vec<u64> = known.flat_map(|&(row, size)| [u64::from(row), size]).collect();
+        match runs.last_mut().map(Vec::as_mut_slice) {
+            Some([first, count, before @ ..])
+                if before == held.as_slice() && first.checked_add(*count) == Some(cell.index) =>
+            {
+                *count += 1;
+            }
+            _ => runs.push([&[cell.index, 1], held.as_slice()].concat()),
+        }
+    }
+    runs
 }
 
 /// Caveats as lines: `code (where, bytes): text`. Those beyond a couple of hundred are counted.
@@ -446,8 +462,11 @@ mod tests {
         let data = Data::new(std::slice::from_ref(&timeline));
         let map = data.ledgers[3].map.as_ref().unwrap();
         assert_eq!(map.mappings[1].start, "0x55d001000000", "rounded down to a cell");
-        assert_eq!(map.mappings[3].cells, [[7, 0, 8_192]], "the row that does not exist is dropped");
+        assert_eq!(map.mappings[3].cells, [[7, 1, 0, 8_192]], "the row that does not exist is dropped");
         assert_eq!(map.left_out.as_deref(), Some("Not drawn: 3 smaller mappings, 12.0 KiB resident."));
+        let cell = |index, rows: &[(u8, u64)]| MapCell { index, rows: rows.to_vec() };
+        let equal = [cell(3, &[(0, 9)]), cell(4, &[(0, 9)]), cell(6, &[(0, 9)]), cell(7, &[(1, 9)])];
+        assert_eq!(runs(&equal, 2), [[3, 2, 0, 9], [6, 1, 0, 9], [7, 1, 1, 9]]);
         let given = timeline.ledgers[3].explain.page_map.as_ref().unwrap();
         assert!(MapData::new(given, &mut 10).is_none());
     }

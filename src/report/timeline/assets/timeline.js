@@ -382,6 +382,8 @@ class Timeline {
     if (move) {
       const rss = mark ? mark.rss : ledger.rss_bytes;
       this.plot.setCursor({ left: this.plot.valToPos(seconds, "x"), top: this.plot.valToPos(rss, "y") });
+      // Said aloud where a key asked for it, not at every move of the pointer.
+      this.at.setAttribute("aria-live", "polite");
       const what = mark ? `mark ${mark.label} ${mark.name}` : `ledger at ${ledgerName(ledger)}`;
       this.at.textContent = `${formatInstant(seconds)} · ${what} · RSS ${formatBytes(rss)}`;
     }
