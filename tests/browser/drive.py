@@ -169,7 +169,8 @@ def page_map(browser, document):
     if "page_map" not in document["ledgers"][-1]["explain"]:
         check(False, "the last ledger has no page map")
         return
-    left, top, _, _ = browser.middle("#map canvas")
+    browser.click(f".bar-option:nth-child({len(document['ledgers'])})")
+    browser.middle("#map canvas")
     browser.evaluate("document.querySelector('.map-box').focus()")
     browser.settle()
     first = browser.evaluate("document.getElementById('map-at').textContent")
@@ -243,8 +244,7 @@ def sizes(browser, folder):
     if folder:
         browser.size(1280, 800)
         # One with something to give back, if there is one.
-        browser.evaluate("""(() => { const bars = [...document.querySelectorAll(".bar-option")];
-            (bars.at(-2) ?? bars.at(-1)).click(); })()""")
+        browser.evaluate("[...document.querySelectorAll('.bar-option')].slice(-2)[0].click()")
         browser.evaluate("document.getElementById('ledgers-h').scrollIntoView({ behavior: 'instant' })")
         shot(browser, folder / "report-ledger.png")
         browser.click("#theme")

@@ -8,15 +8,15 @@ use std::process::Command;
 
 use crate::support::{Folder, Outcome, Result, skipped, strandline};
 
-/// Loads, frees, and tells a mark at each step: `MARKS` are its names.
+/// Loads, frees, and tells a mark at each step, by the names it is given.
 const PROGRAM: &str = r#"
-import os, socket, sys, time
+import os, socket, time
 own = socket.socket(fileno=os.dup(int(os.environ["STRANDLINE_MARK_FD"])))
 def mark(name):
     own.sendall(name.encode() + b"\n")
     own.recv(1)
     time.sleep(0.12)
-names = sys.argv[1:]
+names = os.environ["MARKS"].split("\x1f")
 mark(names[0])
 items = [bytes(800 + n % 400) for n in range(40_000)]
 mark(names[1])
@@ -57,8 +57,8 @@ fn record(folder: &Path, name: &str, marks: [&str; 5]) -> Result<PathBuf> {
     std::fs::write(folder.join("tide.py"), PROGRAM)?;
     let file = folder.join(name);
     let mut command = strandline::command(&["run", "-o"]);
-    command.arg(&file).args(["--ledger", "marks,exit", "--", "python3", "tide.py"]).args(marks);
-    command.current_dir(folder);
+    command.arg(&file).args(["--ledger", "marks,exit", "--", "python3", "tide.py"]);
+    command.current_dir(folder).env("MARKS", marks.join("\x1f"));
     let run = strandline::run_command(command)?;
     if run.status == Some(0) { Ok(file) } else { Err(run.summary().into()) }
 }

@@ -256,6 +256,33 @@ pub fn absurd() -> Timeline {
     timeline
 }
 
+/// A day at 1 kHz of many processes, with more marks and ledgers than anybody looks at.
+pub fn day() -> Timeline {
+    const DAY_US: u64 = 86_400_000_000;
+    let mut timeline = tree();
+    let wave = |at_us: u64| 400_000 + (at_us / 7_919) % 90_000 + (at_us / 86_400) % 300_000;
+    timeline.processes = (0..60)
+        .map(|number| process(number, &["./worker"], 0, 0, |_| 1_000))
+        .map(|mut process| {
+            for at_us in (0..DAY_US).step_by(20_000_000) {
+                process.add(&Run { at_us, span_us: 0, count: 1, sample: sample(wave(at_us), at_us) });
+            }
+            process
+        })
+        .collect();
+    timeline.marks = (0..3_000).map(|n| mark(&format!("request {n}"), n * (DAY_US / 3_000))).collect();
+    timeline.ledgers = (0..1_000)
+        .map(|n| {
+            let explain = Explanation { page_map: Some(page_map()), ..service() };
+            ledger(Moment::Every, None, n * (DAY_US / 1_000), explain)
+        })
+        .collect();
+    if let Some(end) = &mut timeline.end {
+        end.at_us = DAY_US;
+    }
+    timeline
+}
+
 /// A recording of nothing at all.
 pub fn empty() -> Timeline {
     Timeline::default()

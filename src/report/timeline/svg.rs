@@ -502,6 +502,8 @@ mod tests {
         let page = crate::report::timeline::html::page;
         std::fs::write(folder.join("tree.html"), page(std::slice::from_ref(&tree)).unwrap()).unwrap();
         std::fs::write(folder.join("hostile.html"), page(std::slice::from_ref(&hostile)).unwrap()).unwrap();
+        std::fs::write(folder.join("day.html"), page(&[fabricated::day()]).unwrap()).unwrap();
+        std::fs::write(folder.join("day.png"), png(&[fabricated::day()]).unwrap()).unwrap();
         std::fs::write(folder.join("two.html"), page(&[tree, hostile]).unwrap()).unwrap();
     }
 }
