@@ -20,13 +20,13 @@ use crate::report::units::bytes;
 /// Processes of a recording that have lines of their own.
 const MOST_LINES: usize = 12;
 /// Ledgers of all recordings together.
-const MOST_LEDGERS: usize = 400;
+const MOST_LEDGERS: usize = 200;
 /// Rows of a ledger.
 const MOST_ROWS: usize = 500;
 /// Marks of a recording.
-pub const MOST_MARKS: usize = 2_000;
+const MOST_MARKS: usize = 2_000;
 /// Runs of equal cells of all page maps together: the last ledgers' are kept.
-const MOST_CELLS: usize = 100_000;
+const MOST_CELLS: usize = 50_000;
 /// Caveats of a ledger.
 const MOST_CAVEATS: usize = 200;
 /// Columns of text that a process's name may take.

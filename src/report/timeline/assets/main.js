@@ -67,7 +67,7 @@ function marks() {
   box.hidden = false;
   const names = [...tables[0].tHead.rows[0].cells].filter((cell) => /\bc-\d/.test(cell.className) && !cell.classList.contains("d"));
   const hide = (column, hidden) => {
-    for (const cell of document.querySelectorAll(`table.marks .c-${column}`)) cell.classList.toggle("off", hidden);
+    for (const table of tables) table.classList.toggle(`no-${column}`, hidden);
   };
   const several = new Set(data.marks.map((mark) => `${mark.recording}:${mark.process}`)).size > tables.length;
   const choices = [["p", "process", several], ...names.map((cell, index) => [String(index), cell.textContent, [0, 1, 3, 5].includes(index)])];
