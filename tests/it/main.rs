@@ -23,5 +23,7 @@ mod heap_trim;
 mod privacy;
 mod probes;
 mod quiet_stop;
+#[cfg(test)]
+mod report_html;
 mod support;
 mod synth_adopted;
