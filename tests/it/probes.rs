@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use crate::support::strandline::{Run, run_command};
-use crate::support::{Folder, Outcome, Result, skipped};
+use crate::support::{Folder, Outcome, Result, skipped, strandline};
 
 /// The number that the socket has in the subject.
 const DESCRIPTOR: &str = "7";
@@ -121,7 +121,11 @@ fn serve(folder: &Folder, scenario: &str, program: &Program, arguments: &[&str])
     let report = folder.0.join(format!("{}.json", scenario.replace('=', "-")));
     let file = folder.0.join(format!("{}.json.file", scenario.replace('=', "-")));
     let mut command = Command::new(python()?);
-    command.args(["-E", "-S"]).arg(below("tests/subjects/probes/serve.py")).arg(&report).args([scenario, DESCRIPTOR]);
+    command
+        .args(["-E", "-S"])
+        .arg(below("tests/subjects/probes/serve.py"))
+        .arg(&report)
+        .args([scenario, DESCRIPTOR]);
     command.args(&program.command).args(arguments);
     let run = run_command(with_probes(command))?;
     let text = std::fs::read_to_string(&report).map_err(|error| format!("{error}: {}", run.summary()))?;
@@ -135,7 +139,11 @@ fn build(program: &str, arguments: &[&str], folder: &Path) -> Outcome {
     let mut command = with_probes(command);
     command.current_dir(folder);
     let run = run_command(command)?;
-    if run.status == Some(0) { Ok(()) } else { Err(format!("{program} {arguments:?}: {}", run.summary()).into()) }
+    if run.status == Some(0) {
+        Ok(())
+    } else {
+        Err(format!("{program} {arguments:?}: {}", run.summary()).into())
+    }
 }
 
 /// Every promise of a probe, kept by `program`.
@@ -147,7 +155,9 @@ fn check(name: &str, folder: &Folder, program: &Program) -> Outcome {
         same(name, scenario, &marked, &other)?;
         let written = std::fs::metadata(&other.file).map_or(0, |file| file.len());
         if other.count() != 0 || written != 0 {
-            return Err(format!("{name}, {scenario}: marks {}, {written} bytes in its file", other.report).into());
+            return Err(
+                format!("{name}, {scenario}: marks {}, {written} bytes in its file", other.report).into()
+            );
         }
     }
     for (scenario, marks) in [("leaves=1", 1), ("leaves=2", 2)] {
@@ -163,6 +173,7 @@ fn check(name: &str, folder: &Folder, program: &Program) -> Outcome {
     if program.reuses {
         reused(name, folder, program, &marked)?;
     }
+    recorded(name, folder, program, &marked)?;
     let Some(crowd) = program.crowd else { return Ok(()) };
     let served = serve(folder, "serve", program, &["crowd", "300"])?;
     // The number of marks is not known where some of them are ended early.
@@ -189,6 +200,29 @@ fn complete(name: &str, program: &Program, served: &Served) -> Outcome {
     let (start, grown, freed) = (resident(0)?, resident(1)?, resident(2)?);
     if grown < start + GROWS_KIB || freed + SHRINKS_KIB > grown {
         return Err(format!("{name}: {start} KiB, grown {grown}, freed {freed}").into());
+    }
+    Ok(())
+}
+
+/// The same through strandline itself: its recording has the marks, and what memory was at each.
+fn recorded(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
+    let file = folder.0.join("recording").display().to_string();
+    let mut arguments = vec!["run", "-o", &file, "--"];
+    arguments.extend(program.command.iter().map(String::as_str));
+    let run = run_command(with_probes(strandline::command(&arguments)))?;
+    // strandline's own words are on standard error too.
+    if (run.status, &run.stdout) != (STATUS, &marked.run.stdout) {
+        return Err(format!("{name}, run: {}, stdout {:?}", run.summary(), run.stdout).into());
+    }
+    let report = strandline::json(&["report", &file, "--format", "json"])?;
+    let marks = report["marks"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let names: Vec<_> = marks.iter().filter_map(|mark| mark["name"].as_str()).collect();
+    if names != marked.names() || report["exit"]["status"].as_i64() != STATUS.map(i64::from) {
+        return Err(format!("{name}, run: marks {names:?}, exit {}", report["exit"]).into());
+    }
+    let resident = |mark: usize| marks[mark]["rss_bytes"].as_u64().unwrap_or(0) / 1024;
+    if program.grows && (resident(1) < resident(0) + GROWS_KIB || resident(2) + SHRINKS_KIB > resident(1)) {
+        return Err(format!("{name}, run: {} KiB, {}, {}", resident(0), resident(1), resident(2)).into());
     }
     Ok(())
 }
@@ -226,10 +260,14 @@ fn c_subject(name: &str, compiler: &str, standard: &[&str]) -> Outcome {
     let binary = folder.0.join("subject").display().to_string();
     check(name, &folder, &Program::new(&[&binary]).crowd(9))?;
     // The header alone, as strictly as a program may compile.
-    std::fs::write(folder.0.join("strict.c"), "#include <strandline.h>\nvoid f(void) { strandline_mark(\"a\"); }\n")?;
+    std::fs::write(
+        folder.0.join("strict.c"),
+        "#include <strandline.h>\nvoid f(void) { strandline_mark(\"a\"); }\n",
+    )?;
     let strict = if compiler == "g++" { "-std=c++11" } else { "-std=c99" };
     let language = if compiler == "g++" { "c++" } else { "c" };
-    arguments = vec![strict, "-pedantic", "-Wshadow", "-Wconversion", "-Wall", "-Wextra", "-Werror", &include];
+    arguments =
+        vec![strict, "-pedantic", "-Wshadow", "-Wconversion", "-Wall", "-Wextra", "-Werror", &include];
     arguments.extend(["-x", language, "-c", "strict.c"]);
     build(compiler, &arguments, &folder.0)
 }
@@ -339,7 +377,8 @@ fn java() -> Outcome {
         return Ok(());
     }
     let folder = Folder::new("probes-java")?;
-    let sources = [below("probes/java/strandline/Strandline.java"), below("tests/subjects/probes/Subject.java")];
+    let sources =
+        [below("probes/java/strandline/Strandline.java"), below("tests/subjects/probes/Subject.java")];
     build("javac", &["-Xlint:all", "-d", ".", &sources[0], &sources[1]], &folder.0)?;
     let classes = folder.0.display().to_string();
     // The options open the class that newer versions would warn about, and change nothing in older ones.
@@ -363,7 +402,8 @@ fn ruby() -> Outcome {
         return Ok(());
     }
     let include = format!("-I{}", below("probes/ruby"));
-    let program = Program::new(&["ruby", "-w", &include, &below("tests/subjects/probes/subject.rb")]).crowd(4);
+    let program =
+        Program::new(&["ruby", "-w", &include, &below("tests/subjects/probes/subject.rb")]).crowd(4);
     check("ruby", &Folder::new("probes-ruby")?, &program)
 }
 
@@ -382,7 +422,8 @@ fn shell() -> Outcome {
         let folder = Folder::new(&format!("probes-{name}"))?;
         check(&name, &folder, &program)?;
         // Neither run nor changed by a mark, with somebody at the other end and without.
-        let served = ["serve", "gone", "absent"].map(|scenario| serve(&folder, scenario, &program, &["trap", ""]));
+        let served =
+            ["serve", "gone", "absent"].map(|scenario| serve(&folder, scenario, &program, &["trap", ""]));
         let [served, gone, absent] = served;
         let (served, gone, absent) = (served?, gone?, absent?);
         same(&name, "trap", &absent, &served)?;
