@@ -173,6 +173,7 @@ fn check(name: &str, folder: &Folder, program: &Program) -> Outcome {
     if program.reuses {
         reused(name, folder, program, &marked)?;
     }
+    recorded(name, folder, program, &marked)?;
     let Some(crowd) = program.crowd else { return Ok(()) };
     let served = serve(folder, "serve", program, &["crowd", "300"])?;
     // The number of marks is not known where some of them are ended early.
@@ -199,6 +200,29 @@ fn complete(name: &str, program: &Program, served: &Served) -> Outcome {
     let (start, grown, freed) = (resident(0)?, resident(1)?, resident(2)?);
     if grown < start + GROWS_KIB || freed + SHRINKS_KIB > grown {
         return Err(format!("{name}: {start} KiB, grown {grown}, freed {freed}").into());
+    }
+    Ok(())
+}
+
+/// The same through strandline itself: its recording has the marks, and what memory was at each.
+fn recorded(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
+    let file = folder.0.join("recording").display().to_string();
+    let mut arguments = vec!["run", "-o", &file, "--"];
+    arguments.extend(program.command.iter().map(String::as_str));
+    let run = run_command(with_probes(strandline::command(&arguments)))?;
+    // strandline's own words are on standard error too.
+    if (run.status, &run.stdout) != (STATUS, &marked.run.stdout) {
+        return Err(format!("{name}, run: {}, stdout {:?}", run.summary(), run.stdout).into());
+    }
+    let report = strandline::json(&["report", &file, "--format", "json"])?;
+    let marks = report["marks"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let names: Vec<_> = marks.iter().filter_map(|mark| mark["name"].as_str()).collect();
+    if names != marked.names() || report["exit"]["status"].as_i64() != STATUS.map(i64::from) {
+        return Err(format!("{name}, run: marks {names:?}, exit {}", report["exit"]).into());
+    }
+    let resident = |mark: usize| marks[mark]["rss_bytes"].as_u64().unwrap_or(0) / 1024;
+    if program.grows && (resident(1) < resident(0) + GROWS_KIB || resident(2) + SHRINKS_KIB > resident(1)) {
+        return Err(format!("{name}, run: {} KiB, {}, {}", resident(0), resident(1), resident(2)).into());
     }
     Ok(())
 }
