@@ -63,7 +63,8 @@ pub fn run(
     let started = start(command, setup, end, options.plan.exit.then_some((&ledgers, watch)));
     let mut child = started.inspect_err(|_| sink.discard())?;
     let root = child.id().cast_signed();
-    let root_end = strandline_sys::process::open(root).map_err(io);
+    let root_end =
+        Ledgers::prepare_to_end_watches().and_then(|()| strandline_sys::process::open(root)).map_err(io);
     let root_end = root_end.inspect_err(|_| drop(child.wait()))?;
     let session = Session::begin(Beginning {
         options,

@@ -114,8 +114,9 @@ pub(super) fn take_signals() -> Result<(SignalFd, u64), String> {
     let bits = SIGNALS.iter().fold(0u64, |bits, &signal| bits | 1 << (signal as i32 - 1));
     let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
     if before & !bits != 0 {
-        // What was blocked stays so.
-        strandline_sys::spawn::block_signals(before | bits).map_err(failed)?;
+        // What was blocked stays so, but for the signal that ends a watch.
+        let wake = 1u64 << (strandline_sys::signal::wake_signal() - 1);
+        strandline_sys::spawn::block_signals((before | bits) & !wake).map_err(failed)?;
     }
     let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
     Ok((signals.map_err(|errno| failed(errno.into()))?, before))
@@ -527,6 +528,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
     let sink = Sink::create(&options.file)?;
     let clock = Clock::start();
     let ledgers = Ledgers::start(clock).map_err(|error| format!("no thread for ledgers: {error}"))?;
+    Ledgers::prepare_to_end_watches().map_err(|error| format!("no signal for ledgers: {error}"))?;
     let mut session = Session::begin(Beginning {
         options,
         clock,

@@ -23,6 +23,11 @@ mod heap_trim;
 mod privacy;
 mod probes;
 mod quiet_stop;
+mod record_growth;
+#[cfg(test)]
+mod record_own;
+#[cfg(test)]
+mod record_support;
 #[cfg(test)]
 mod report_html;
 mod support;
