@@ -48,9 +48,7 @@ pub fn run(
     let group = limits.memory.map(Group::new).transpose().map_err(failed)?;
     named.extend(group.as_ref().map(|group| group.limit.clone()));
     let sink = Sink::create(&options.file).map_err(failed)?;
-    let clock = Clock::start();
     let io = |error: io::Error| failed(format!("cannot prepare to run a command: {error}"));
-    let ledgers = Ledgers::start(clock).map_err(io)?;
     let followed = Followed::best();
     let (marks, end) = Marks::new().map_err(io)?;
     let setup = Setup {
@@ -59,6 +57,8 @@ pub fn run(
         signal_mask,
         ..Setup::default()
     };
+    let clock = Clock::start();
+    let ledgers = Ledgers::start(clock).map_err(io)?;
     let threads = Arc::new(AtomicU64::new(1));
     let watch = WatchRequest { process: 0, threads: Arc::clone(&threads) };
     let started = start(command, setup, end, options.plan.exit.then_some((&ledgers, watch)));

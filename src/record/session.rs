@@ -41,6 +41,8 @@ const AT_FULL_RATE: usize = 16;
 /// where there are more.
 const OPENINGS_PER_SECOND: f64 = 400.0;
 const MOST_OPENINGS: f64 = 64.0;
+/// Where the kernel tells of ends, it has told of one after so many microseconds, or the word was lost.
+const END_IS_TOLD_US: u64 = 1_000_000;
 /// How long ledgers under way are waited for at the end.
 const LAST_LEDGERS: Duration = Duration::from_secs(60);
 
@@ -296,10 +298,14 @@ impl<'a> Session<'a> {
         let is_lively = !left.is_empty() || self.tree.pids().len() != known;
         let pause = if is_lively { Duration::ZERO } else { LISTEN_EVERY };
         self.state.next_hear_us = now + pause.as_micros() as u64;
-        for one in left.drain(..) {
+        self.state.left = left;
+        if !self.state.left.is_empty() {
+            // Their last figures were sent before they ended.
+            self.take_ledgers();
+        }
+        for one in std::mem::take(&mut self.state.left) {
             self.leave(one, now);
         }
-        self.state.left = left;
     }
 
     /// Samples every process that has its turn.
@@ -326,7 +332,11 @@ impl<'a> Session<'a> {
     fn sample(&mut self, pid: i32, now: u64) -> bool {
         let Some(member) = self.tree.get_mut(pid) else { return false };
         if member.gauge.is_none() {
-            if member.is_gone || self.state.openings < 1.0 {
+            if member.is_gone {
+                let told_long_ago = now.saturating_sub(member.gone_us) > END_IS_TOLD_US;
+                return !told_long_ago || self.forget(pid, now);
+            }
+            if self.state.openings < 1.0 {
                 return true;
             }
             self.state.openings -= 1.0;
@@ -355,10 +365,15 @@ impl<'a> Session<'a> {
         let is_told = matches!(self.followed, Followed::Connector(_)) || pid == self.root;
         if is_told {
             if let Some(member) = self.tree.get_mut(pid) {
-                member.close();
+                member.close(now);
             }
             return true;
         }
+        self.forget(pid, now)
+    }
+
+    /// Stops following a process whose end nobody told; false, for it is not followed any more.
+    fn forget(&mut self, pid: i32, now: u64) -> bool {
         if let Some(left) = self.tree.remove(pid, None) {
             self.leave(left, now);
         }
@@ -402,7 +417,7 @@ impl<'a> Session<'a> {
         let Left { pid, wait_status, mut member } = left;
         if pid == self.root {
             self.root_status = self.root_status.or(wait_status);
-            self.state.moments.root_high_water_kib = member.final_kib.or(member.high_water_kib());
+            self.state.moments.root_left = Some((member.final_kib.or(member.high_water_kib()), now));
         }
         let Some(process) = member.number else {
             self.state.moments.brief_processes += 1;

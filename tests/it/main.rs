@@ -21,20 +21,15 @@ mod cli_usage;
 mod heap_mallinfo;
 mod heap_trim;
 mod privacy;
+mod probes;
 mod quiet_stop;
-#[cfg(test)]
 mod record_growth;
-#[cfg(test)]
 mod record_ledgers;
-#[cfg(test)]
 mod record_limits;
-#[cfg(test)]
 mod record_marks;
-#[cfg(test)]
 mod record_own;
-#[cfg(test)]
 mod record_support;
-#[cfg(test)]
 mod record_tree;
+mod report_html;
 mod support;
 mod synth_adopted;

@@ -6,6 +6,9 @@ use super::super::Recorded;
 use super::super::tree::Member;
 use super::{HEAR_EVERY, LAST_LEDGERS, Session, Why, ending_signal, exit_status};
 
+/// A process whose main thread ended so much earlier than itself ran on without it.
+const LEADER_ONLY_US: u64 = 100_000;
+
 impl Session<'_> {
     /// Writes the end and returns what came of it. `wait_status` is the first process's.
     pub fn finish(
@@ -80,8 +83,15 @@ impl Session<'_> {
                 self.leave(left, now);
                 high_water
             }
-            // The kernel told of its end before.
-            None => self.state.moments.root_high_water_kib,
+            None => {
+                // The kernel told of its main thread's end before.
+                let (high_water, left_us) = self.state.moments.root_left.unwrap_or_default();
+                if now.saturating_sub(left_us) > LEADER_ONLY_US {
+                    let text = "its main thread ended and others ran on: it was not sampled from then on";
+                    self.caution("leader_ended", format!("process {}", self.root), text);
+                }
+                high_water
+            }
         }
     }
 }

@@ -48,8 +48,8 @@ pub(super) struct Moments {
     pub waited_us: u64,
     /// See [`strandline_recording::Ending`].
     pub brief_processes: u64,
-    /// The first process's high-water mark, once it has left the tree.
-    pub root_high_water_kib: Option<u64>,
+    /// The first process's high-water mark, and when, once it has left the tree.
+    pub root_left: Option<(Option<u64>, u64)>,
 }
 
 impl Session<'_> {
@@ -211,7 +211,10 @@ impl Session<'_> {
             }
             Made::Final { process, sample, high_water_kib } => {
                 let now = self.clock.now_us();
-                if let Some((_, member)) = self.tree.numbered(process) {
+                let left = self.state.left.iter_mut().map(|left| &mut left.member);
+                let mut left = left.filter(|member| member.number == Some(process));
+                if let Some(member) = self.tree.numbered(process).map(|found| found.1).or_else(|| left.next())
+                {
                     member.add(now, sample);
                     member.final_kib = high_water_kib;
                 }

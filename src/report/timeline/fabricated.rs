@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
-use strandline_inspect::facts::Explanation;
+use strandline_inspect::facts::{Explanation, LeftOut, MapCell, MapRow, MappedCells, PageMap, State};
 use strandline_recording::{
     Beat, Ending, Header, Ledger, Limit, Mark, Moment, ProcessEnd, ProcessStart, Run, SCHEMA, Sample,
 };
@@ -23,7 +23,7 @@ fn sample(rss_kib: u64, at_us: u64) -> Sample {
         data_kib: rss_kib + 20 * MIB_IN_KIB,
         anonymous_kib: rss_kib - rss_kib / 16,
         file_kib: rss_kib / 16,
-        minor_faults: rss_kib / 4,
+        minor_faults: at_us / 50,
         major_faults: 3,
         user_ms: at_us / 2_000,
         system_ms: at_us / 20_000,
@@ -79,6 +79,42 @@ fn mark(name: &str, at_us: u64) -> Mark {
     }
 }
 
+/// A heap of holes, a library, and a little else; one cell names a row that does not exist.
+fn page_map() -> PageMap {
+    let row = |id: &str, state| MapRow { id: id.to_owned(), state };
+    let cell = |index, rows: &[(u8, u64)]| MapCell { index, rows: rows.to_vec() };
+    let heap = (0..900).filter(|n| n % 97 < 80).map(|n| match n % 3 {
+        0 => cell(n, &[(0, 40_960), (1, 24_576)]),
+        1 => cell(n, &[(1, 65_536)]),
+        _ => cell(n, &[(0, 20_000), (2, 12_768)]),
+    });
+    let mapping = |start, name: &str, permissions: &str, cells: Vec<MapCell>| MappedCells {
+        start,
+        end: start + (64 << 20),
+        permissions: permissions.to_owned(),
+        name: name.to_owned(),
+        rss_bytes: cells.iter().flat_map(|cell| &cell.rows).map(|&(_, bytes)| bytes).sum(),
+        cells,
+    };
+    PageMap {
+        cell_bytes: 65_536,
+        rows: vec![
+            row("glibc.live", State::Live),
+            row("glibc.free.trim", State::Stranded),
+            row("glibc.free.pinned", State::Pinned),
+            row("program.text", State::Evictable),
+            row("anonymous", State::Unattributed),
+        ],
+        mappings: vec![
+            mapping(0x55d0_0000_0000, "/usr/local/bin/worker", "r-xp", vec![cell(0, &[(3, 65_536)])]),
+            mapping(0x55d0_0100_1000, "[heap]", "rw-p", heap.collect()),
+            mapping(0x7f00_0000_0000, "", "rw-p", (0..40).map(|n| cell(n * 50, &[(4, 4_096)])).collect()),
+            mapping(0x7fff_0000_0000, "[stack]", "rw-p", vec![cell(7, &[(200, 8_192), (0, 8_192)])]),
+        ],
+        left_out: LeftOut { mappings: 3, rows: vec![(3, 12_288)] },
+    }
+}
+
 fn ledger(moment: Moment, mark: Option<&str>, at_us: u64, mut explain: Explanation) -> Ledger {
     explain.target.pid = 4712;
     Ledger {
@@ -115,6 +151,7 @@ pub fn tree() -> Timeline {
     let mut marks: Vec<Mark> = marks.into_iter().map(|(name, at_us)| mark(name, at_us)).collect();
     marks.push(mark("freed: every second item, then the index", 9_500_000));
     let caveat = Caveat::new("sampled_late", "3.2 s", None, "12 instants were missed: the machine was busy");
+    let left = Explanation { page_map: Some(page_map()), ..service() };
     Timeline {
         name: "worker.strandline".to_owned(),
         header: Header {
@@ -138,7 +175,7 @@ pub fn tree() -> Timeline {
             ledger(Moment::Mark, Some("loaded"), 2_000_000, shell()),
             ledger(Moment::Peak, None, 7_000_000, java()),
             ledger(Moment::Mark, Some("freed: every second item, then the index"), 9_500_000, service()),
-            ledger(Moment::Exit, None, 12_290_000, service()),
+            ledger(Moment::Exit, None, 12_290_000, left),
         ],
         end: Some(Ending {
             at_us: 12_410_000,
@@ -183,6 +220,14 @@ pub fn hostile() -> Timeline {
         ledger.explain = crate::report::fabricated::hostile();
         ledger.explain.settings.insert(EVIL.to_owned(), EVIL.to_owned());
     }
+    if let Some(ledger) = timeline.ledgers.last_mut() {
+        let mut map = page_map();
+        map.cell_bytes = 0;
+        map.rows.iter_mut().for_each(|row| row.id = EVIL.to_owned());
+        map.mappings.iter_mut().for_each(|mapping| mapping.name = EVIL.to_owned());
+        map.mappings[0].cells[0].index = u64::MAX;
+        ledger.explain.page_map = Some(map);
+    }
     timeline.caveats = vec![Caveat::new(EVIL, EVIL, Some(u64::MAX), EVIL); 30];
     if let Some(end) = &mut timeline.end {
         end.why = EVIL.to_owned();
@@ -207,6 +252,33 @@ pub fn absurd() -> Timeline {
         ledger.process = u32::MAX;
         ledger.explain.kernel.rss_bytes = u64::MAX;
         ledger.explain.totals.live = u64::MAX;
+    }
+    timeline
+}
+
+/// A day at 1 kHz of many processes, with more marks and ledgers than anybody looks at.
+pub fn day() -> Timeline {
+    const DAY_US: u64 = 86_400_000_000;
+    let mut timeline = tree();
+    let wave = |at_us: u64| 400_000 + (at_us / 7_919) % 90_000 + (at_us / 86_400) % 300_000;
+    timeline.processes = (0..60)
+        .map(|number| process(number, &["./worker"], 0, 0, |_| 1_000))
+        .map(|mut process| {
+            for at_us in (0..DAY_US).step_by(20_000_000) {
+                process.add(&Run { at_us, span_us: 0, count: 1, sample: sample(wave(at_us), at_us) });
+            }
+            process
+        })
+        .collect();
+    timeline.marks = (0..3_000).map(|n| mark(&format!("request {n}"), n * (DAY_US / 3_000))).collect();
+    timeline.ledgers = (0..1_000)
+        .map(|n| {
+            let explain = Explanation { page_map: Some(page_map()), ..service() };
+            ledger(Moment::Every, None, n * (DAY_US / 1_000), explain)
+        })
+        .collect();
+    if let Some(end) = &mut timeline.end {
+        end.at_us = DAY_US;
     }
     timeline
 }

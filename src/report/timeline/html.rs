@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use strandline_recording::{Mark, Sample};
 
 use super::choice::{bytes_of, ending, process_name, seconds_of};
-use super::html_data::{Data, MOST_MARKS, caveat_lines};
+use super::html_data::{Data, caveat_lines};
 use super::{NotDrawn, Process, Timeline};
 use crate::report::json::VERSION;
 use crate::report::text::{clean, clean_sentence, grouped};
@@ -31,8 +31,10 @@ const SCRIPTS: [&str; 6] = [
     include_str!("assets/main.js"),
 ];
 const UPLOT: &str = include_str!("assets/uplot/uPlot.iife.min.js");
+/// Marks in a table of the page; the timeline has more. Browsers take long to lay out large tables.
+const MOST_MARK_ROWS: usize = 500;
 /// Processes in the page's table.
-const MOST_PROCESSES: usize = 500;
+const MOST_PROCESSES: usize = 200;
 /// Recordings that one page takes.
 const MOST_RECORDINGS: usize = 8;
 
@@ -173,7 +175,7 @@ impl Told {
             facts: facts(timeline),
             environment: environment(timeline),
             marks: marks(timeline),
-            marks_left_out: timeline.marks.len().saturating_sub(MOST_MARKS),
+            marks_left_out: timeline.marks.len().saturating_sub(MOST_MARK_ROWS),
             processes,
             processes_left_out: timeline.processes.len().saturating_sub(MOST_PROCESSES),
             caveats: caveat_lines(&timeline.caveats),
@@ -224,6 +226,11 @@ fn facts(timeline: &Timeline) -> Vec<Fact> {
             fact("waited at marks", seconds(seconds_of(end.waited_us))),
             fact("strandline's own CPU time", seconds(seconds_of(end.own_cpu_us))),
             fact_bytes("strandline's own peak RSS", end.own_peak_rss_kib.map(bytes_of)),
+            Fact {
+                name: "processes too brief to sample",
+                text: grouped(end.brief_processes),
+                exact: Some(end.brief_processes),
+            },
         ]);
     }
     facts
@@ -265,7 +272,7 @@ fn marks(timeline: &Timeline) -> Vec<MarkRow> {
     let mut rows = Vec::new();
     // Figures are a process's own, so they are compared with its own mark before.
     let mut before = std::collections::HashMap::<u32, &Mark>::new();
-    for mark in timeline.marks.iter().take(MOST_MARKS) {
+    for mark in timeline.marks.iter().take(MOST_MARK_ROWS) {
         let last = before.insert(mark.process, mark);
         let process = usize::try_from(mark.process).ok().and_then(|number| timeline.processes.get(number));
         rows.push(MarkRow {

@@ -8,23 +8,25 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use strandline_inspect::Caveat;
-use strandline_inspect::facts::{Explanation, Row, Stratum};
+use strandline_inspect::facts::{Explanation, MapCell, MappedCells, PageMap, Row, Stratum};
 use strandline_recording::{Ledger, Moment, Sample};
 
 use super::choice::{bytes_of, largest, others, process_name};
 use super::{Point, Timeline};
 use crate::report::model::{Rows, View, state_name};
-use crate::report::text::{clean, clean_sentence};
+use crate::report::text::{clean, clean_sentence, counted};
 use crate::report::units::bytes;
 
 /// Processes of a recording that have lines of their own.
 const MOST_LINES: usize = 12;
 /// Ledgers of all recordings together.
-const MOST_LEDGERS: usize = 400;
+const MOST_LEDGERS: usize = 200;
 /// Rows of a ledger.
 const MOST_ROWS: usize = 500;
 /// Marks of a recording.
-pub const MOST_MARKS: usize = 2_000;
+const MOST_MARKS: usize = 2_000;
+/// Runs of equal cells of all page maps together: the last ledgers' are kept.
+const MOST_CELLS: usize = 50_000;
 /// Caveats of a ledger.
 const MOST_CAVEATS: usize = 200;
 /// Columns of text that a process's name may take.
@@ -101,6 +103,30 @@ struct LedgerData {
     runtimes: Vec<String>,
     settings: Vec<[String; 2]>,
     caveats: Vec<String>,
+    /// How large RSS was beside the most that the process ever had.
+    share_of_peak: Option<f64>,
+    map: Option<MapData>,
+}
+
+/// A page map. Addresses are text: they may be larger than a script's numbers.
+#[derive(Debug, Serialize)]
+struct MapData {
+    cell_bytes: u64,
+    /// `[id, state]`
+    legend: Vec<[String; 2]>,
+    mappings: Vec<MappingData>,
+    left_out: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct MappingData {
+    /// Where its first cell begins.
+    start: String,
+    permissions: String,
+    name: String,
+    rss_bytes: u64,
+    /// Equal cells that follow each other: `[first index, how many, row, bytes, row, bytes, …]`
+    cells: Vec<Vec<u64>>,
 }
 
 impl Data {
@@ -111,8 +137,15 @@ impl Data {
         let kept = kept(timelines);
         for &(recording, index) in &kept {
             if let Some(ledger) = timelines.get(recording).and_then(|one| one.ledgers.get(index)) {
-                ledgers.push(LedgerData::new(recording, ledger, &mut names));
+                let share_of_peak = timelines.get(recording).and_then(|one| one.share_of_peak(ledger));
+                let data = LedgerData::new(recording, ledger, &mut names);
+                ledgers.push(LedgerData { share_of_peak, ..data });
             }
+        }
+        let mut room = MOST_CELLS;
+        for (data, &(recording, index)) in ledgers.iter_mut().zip(&kept).rev() {
+            let ledger = timelines.get(recording).and_then(|one| one.ledgers.get(index));
+            data.map = ledger.and_then(|one| MapData::new(one.explain.page_map.as_ref()?, &mut room));
         }
         let all: usize = timelines.iter().map(|timeline| timeline.ledgers.len()).sum();
         Self {
@@ -232,8 +265,67 @@ impl LedgerData {
                 .map(|(name, value)| [clean(name), clean_sentence(value)])
                 .collect(),
             caveats: caveat_lines(&explain.caveats),
+            share_of_peak: None,
+            map: None,
         }
     }
+}
+
+impl MapData {
+    /// `map`, where its cells fit into `room`.
+    fn new(map: &PageMap, room: &mut usize) -> Option<Self> {
+        let mappings: Vec<MappingData> =
+            map.mappings.iter().map(|mapping| MappingData::new(mapping, map)).collect();
+        let runs: usize = mappings.iter().map(|mapping| mapping.cells.len()).sum();
+        *room = room.checked_sub(runs)?;
+        let left_out = (map.left_out.mappings > 0).then(|| {
+            let size = map.left_out.rows.iter().fold(0u64, |sum, &(_, size)| sum.saturating_add(size));
+            let smaller = counted(map.left_out.mappings, "smaller mapping");
+            format!("Not drawn: {smaller}, {} resident.", bytes(size))
+        });
+        Some(Self {
+            cell_bytes: map.cell_bytes.max(1),
+            legend: map
+                .rows
+                .iter()
+                .map(|row| [clean_sentence(&row.id), state_name(row.state).to_owned()])
+                .collect(),
+            mappings,
+            left_out,
+        })
+    }
+}
+
+impl MappingData {
+    fn new(mapping: &MappedCells, map: &PageMap) -> Self {
+        let start = mapping.start - mapping.start % map.cell_bytes.max(1);
+        Self {
+            start: format!("{start:#x}"),
+            permissions: clean(&mapping.permissions),
+            name: clean_sentence(&mapping.name),
+            rss_bytes: mapping.rss_bytes,
+            cells: runs(&mapping.cells, map.rows.len()),
+        }
+    }
+}
+
+/// Equal cells that follow each other as one, with their count behind the index. `rows` is how many rows the
+/// map has: a row that it does not have can only be damage, and is dropped.
+fn runs(cells: &[MapCell], rows: usize) -> Vec<Vec<u64>> {
+    let mut runs: Vec<Vec<u64>> = Vec::new();
+    for cell in cells {
+        let known = cell.rows.iter().filter(|&&(row, _)| usize::from(row) < rows);
+        let held: Vec<u64> = known.flat_map(|&(row, size)| [u64::from(row), size]).collect();
+        match runs.last_mut().map(Vec::as_mut_slice) {
+            Some([first, count, before @ ..])
+                if before == held.as_slice() && first.checked_add(*count) == Some(cell.index) =>
+            {
+                *count += 1;
+            }
+            _ => runs.push([&[cell.index, 1], held.as_slice()].concat()),
+        }
+    }
+    runs
 }
 
 /// Caveats as lines: `code (where, bytes): text`. Those beyond a couple of hundred are counted.
@@ -362,6 +454,21 @@ mod tests {
         assert!(data.ledgers.len() <= MOST_LEDGERS);
         assert!(data.ledgers.iter().filter(|ledger| ledger.moment != "every").count() == 4);
         assert_eq!(data.ledgers.len() + data.ledgers_left_out, 1_004);
+    }
+
+    #[test]
+    fn page_maps_keep_to_their_legend_and_to_the_room() {
+        let timeline = fabricated::tree();
+        let data = Data::new(std::slice::from_ref(&timeline));
+        let map = data.ledgers[3].map.as_ref().unwrap();
+        assert_eq!(map.mappings[1].start, "0x55d001000000", "rounded down to a cell");
+        assert_eq!(map.mappings[3].cells, [[7, 1, 0, 8_192]], "the row that does not exist is dropped");
+        assert_eq!(map.left_out.as_deref(), Some("Not drawn: 3 smaller mappings, 12.0 KiB resident."));
+        let cell = |index, rows: &[(u8, u64)]| MapCell { index, rows: rows.to_vec() };
+        let equal = [cell(3, &[(0, 9)]), cell(4, &[(0, 9)]), cell(6, &[(0, 9)]), cell(7, &[(1, 9)])];
+        assert_eq!(runs(&equal, 2), [[3, 2, 0, 9], [6, 1, 0, 9], [7, 1, 1, 9]]);
+        let given = timeline.ledgers[3].explain.page_map.as_ref().unwrap();
+        assert!(MapData::new(given, &mut 10).is_none());
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::sync::OnceLock;
 use plotters::backend::{BitMapBackend, DrawingBackend, SVGBackend};
 use plotters::coord::Shift;
 use plotters::drawing::{DrawingArea, DrawingAreaErrorKind, IntoDrawingArea};
-use plotters::element::{PathElement, Polygon, Rectangle, Text};
+use plotters::element::{PathElement, Polygon, Text};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{Color, FontStyle, IntoFont, RGBColor, TextStyle, WHITE, register_font};
+use plotters::style::{Color, FontStyle, IntoFont, RGBColor, ShapeStyle, TextStyle, WHITE, register_font};
 
 use super::choice::{bytes_of, ending, largest, process_name, seconds_of};
 use super::{NotDrawn, Point, Timeline};
@@ -18,6 +18,8 @@ use crate::report::units::bytes;
 
 /// Width and height, in pixels.
 const SIZE: (u32, u32) = (1200, 600);
+/// A PNG is drawn so many times larger in each direction, and then made smaller: smooth lines and letters.
+const FINER: u32 = 3;
 /// Heights of the heading, of a row of labels of marks, of the axes and of the legend, in pixels.
 const HEADING: i32 = 52;
 const LABEL_ROWS: usize = 3;
@@ -57,7 +59,8 @@ pub fn svg(timelines: &[Timeline]) -> Result<String, NotDrawn> {
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        picture(&area, timelines).map_err(|error| NotDrawn(error.to_string()))?;
+        let pen = Pen { area: &area, scale: 1 };
+        picture(&pen, timelines).map_err(|error| NotDrawn(error.to_string()))?;
         area.present().map_err(|error| NotDrawn(error.to_string()))?;
     }
     Ok(text)
@@ -70,12 +73,15 @@ pub fn svg(timelines: &[Timeline]) -> Result<String, NotDrawn> {
 pub fn png(timelines: &[Timeline]) -> Result<Vec<u8>, NotDrawn> {
     have_font()?;
     let (width, height) = SIZE;
-    let mut pixels = vec![255u8; width as usize * height as usize * 3];
+    let finer = (width * FINER, height * FINER);
+    let mut drawn = vec![255u8; finer.0 as usize * finer.1 as usize * 3];
     {
-        let area = BitMapBackend::with_buffer(&mut pixels, SIZE).into_drawing_area();
-        picture(&area, timelines).map_err(|error| NotDrawn(error.to_string()))?;
+        let area = BitMapBackend::with_buffer(&mut drawn, finer).into_drawing_area();
+        let pen = Pen { area: &area, scale: FINER as i32 };
+        picture(&pen, timelines).map_err(|error| NotDrawn(error.to_string()))?;
         area.present().map_err(|error| NotDrawn(error.to_string()))?;
     }
+    let pixels = averaged(&drawn, finer.0 as usize);
     let mut file = Vec::new();
     let mut encoder = png::Encoder::new(&mut file, width, height);
     encoder.set_color(png::ColorType::Rgb);
@@ -85,6 +91,24 @@ pub fn png(timelines: &[Timeline]) -> Result<Vec<u8>, NotDrawn> {
     writer.write_image_data(&pixels).map_err(failed)?;
     writer.finish().map_err(failed)?;
     Ok(file)
+}
+
+/// An image with a pixel for every `FINER` by `FINER` of this one's.
+fn averaged(drawn: &[u8], width: usize) -> Vec<u8> {
+    let finer = FINER as usize;
+    let mut pixels = Vec::with_capacity(drawn.len() / (finer * finer));
+    for rows in drawn.chunks_exact(width * 3 * finer) {
+        for x in 0..width / finer {
+            for channel in 0..3 {
+                let each = (0..finer * finer).map(|n| {
+                    let place = (n / finer) * width + x * finer + n % finer;
+                    u32::from(rows.get(place * 3 + channel).copied().unwrap_or(255))
+                });
+                pixels.push((each.sum::<u32>() / (FINER * FINER)) as u8);
+            }
+        }
+    }
+    pixels
 }
 
 /// Makes the font known to the drawing library, once.
@@ -143,8 +167,35 @@ fn curves(timelines: &[Timeline]) -> Vec<Curve> {
     curves
 }
 
-fn style(size: i32, colour: RGBColor) -> TextStyle<'static> {
-    (FAMILY, size).into_font().color(&colour)
+/// Draws in the picture's own pixels on an area that has `scale` times as many.
+struct Pen<'a, DB: DrawingBackend> {
+    area: &'a DrawingArea<DB, Shift>,
+    scale: i32,
+}
+
+impl<DB: DrawingBackend> Pen<'_, DB> {
+    fn at(&self, (x, y): (f64, f64)) -> (i32, i32) {
+        let scaled = |value: f64| (value * f64::from(self.scale)).round() as i32;
+        (scaled(x), scaled(y))
+    }
+
+    fn line(&self, points: &[(f64, f64)], style: impl Into<ShapeStyle>, width: u32) -> Drawn<DB> {
+        let mut style = style.into();
+        style.stroke_width = width * self.scale.unsigned_abs();
+        self.area.draw(&PathElement::new(points.iter().map(|&at| self.at(at)).collect::<Vec<_>>(), style))
+    }
+
+    fn band(&self, points: &[(f64, f64)], colour: RGBColor) -> Drawn<DB> {
+        let points: Vec<(i32, i32)> = points.iter().map(|&at| self.at(at)).collect();
+        self.area.draw(&Polygon::new(points, colour.mix(0.25)))
+    }
+
+    /// `at` is where `anchor` says: the left or right end, or the middle, of the text's middle line.
+    fn text(&self, text: String, at: (f64, f64), size: i32, colour: RGBColor, anchor: HPos) -> Drawn<DB> {
+        let style: TextStyle<'_> = (FAMILY, size * self.scale).into_font().color(&colour);
+        let style = style.pos(Pos::new(anchor, VPos::Center));
+        self.area.draw(&Text::new(text, self.at(at), style))
+    }
 }
 
 /// How many pixels wide `text` is drawn, about: fonts differ.
@@ -164,10 +215,9 @@ fn fitted(text: &str, size: i32, most: i32) -> String {
     fitted
 }
 
-fn picture<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, timelines: &[Timeline]) -> Drawn<DB> {
-    area.fill(&WHITE)?;
-    let (width, _) = SIZE;
-    let room = width as i32 - 2 * MARGIN;
+fn picture<DB: DrawingBackend>(pen: &Pen<'_, DB>, timelines: &[Timeline]) -> Drawn<DB> {
+    pen.area.fill(&WHITE)?;
+    let room = SIZE.0 as i32 - 2 * MARGIN;
     let title = match timelines {
         [one] if !one.header.command.is_empty() => clean_sentence(&one.header.command.join(" ")),
         [one] => clean_sentence(&one.name),
@@ -175,33 +225,54 @@ fn picture<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, timelines: &[Timel
     };
     let below = match timelines {
         [one] => ending(one),
-        _ => "from the start of each".to_owned(),
+        _ => "each from its own start".to_owned(),
     };
-    area.draw(&Text::new(fitted(&title, LARGE, room), (MARGIN, 10), style(LARGE, INK)))?;
-    area.draw(&Text::new(fitted(&below, SMALL, room), (MARGIN, 34), style(SMALL, QUIET)))?;
-
+    let left = f64::from(MARGIN);
+    pen.text(fitted(&title, LARGE, room), (left, 20.0), LARGE, INK, HPos::Left)?;
+    pen.text(fitted(&below, SMALL, room), (left, 43.0), SMALL, QUIET, HPos::Left)?;
     let curves = curves(timelines);
-    let frame = Frame::new(timelines, &curves);
-    axes(area, &frame)?;
+    let mut frame = Frame::new(timelines, &curves);
+    let (labels, rows) = labels(&frame, timelines);
+    frame.top += f64::from(rows * LABEL_ROW);
+    axes(pen, &frame)?;
     for curve in &curves {
-        let at = |figures: &[(f64, f64)]| -> Vec<(i32, i32)> {
-            figures.iter().map(|&(x, y)| (frame.x(x), frame.y(y))).collect()
-        };
         if !curve.band.is_empty() {
-            area.draw(&Polygon::new(at(&curve.band), curve.colour.mix(0.25)))?;
+            let band: Vec<(f64, f64)> = curve.band.iter().map(|&figure| frame.at(figure)).collect();
+            pen.band(&band, curve.colour)?;
         }
-        area.draw(&PathElement::new(at(&curve.points), curve.colour.stroke_width(curve.width)))?;
+        pen.line(&smooth(curve.points.iter().map(|&figure| frame.at(figure))), curve.colour, curve.width)?;
     }
-    marks(area, &frame, timelines)?;
-    legend(area, &curves)
+    for label in &labels {
+        marked(pen, &frame, label)?;
+    }
+    legend(pen, &curves)
+}
+
+/// `points` without those that are as good as where the one before is: they would only make it jagged. The
+/// last before a step stays, so that what was level is drawn level.
+fn smooth(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
+    let mut kept: Vec<(f64, f64)> = Vec::new();
+    let mut skipped = None;
+    for (x, y) in points {
+        let far =
+            kept.last().map_or(f64::INFINITY, |&(before_x, before_y)| (x - before_x).hypot(y - before_y));
+        if far < 1.5 {
+            skipped = Some((x, y));
+            continue;
+        }
+        kept.extend(skipped.take().filter(|_| far > 3.0));
+        kept.push((x, y));
+    }
+    kept.extend(skipped);
+    kept
 }
 
 /// Where the plot stands, in pixels, and what its edges mean.
 struct Frame {
-    left: i32,
-    right: i32,
-    top: i32,
-    bottom: i32,
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
     /// In seconds, from 0.
     end: f64,
     /// In bytes, from 0.
@@ -212,97 +283,105 @@ impl Frame {
     fn new(timelines: &[Timeline], curves: &[Curve]) -> Self {
         let figures = curves.iter().flat_map(|curve| curve.points.iter().chain(&curve.band));
         Self {
-            left: AXIS_Y,
-            right: SIZE.0 as i32 - MARGIN,
-            top: HEADING + LABEL_ROWS as i32 * LABEL_ROW,
-            bottom: SIZE.1 as i32 - LEGEND - AXIS_X,
+            left: f64::from(AXIS_Y),
+            right: f64::from(SIZE.0) - f64::from(MARGIN),
+            top: f64::from(HEADING),
+            bottom: f64::from(SIZE.1) - f64::from(LEGEND + AXIS_X),
             end: timelines.iter().map(|one| seconds_of(one.last_us())).fold(1e-3, f64::max),
             highest: figures.map(|&(_, y)| y).fold(1024.0, f64::max) * 1.04,
         }
     }
 
-    fn x(&self, seconds: f64) -> i32 {
-        self.left + (seconds / self.end * f64::from(self.right - self.left)).round() as i32
-    }
-
-    fn y(&self, size: f64) -> i32 {
-        self.bottom - (size / self.highest * f64::from(self.bottom - self.top)).round() as i32
+    /// The place of a figure in bytes at an instant in seconds.
+    fn at(&self, (seconds, size): (f64, f64)) -> (f64, f64) {
+        let x = self.left + seconds / self.end * (self.right - self.left);
+        (x, self.bottom - size / self.highest * (self.bottom - self.top))
     }
 }
 
 /// Axes with their ticks, and a light line for each size.
-fn axes<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, frame: &Frame) -> Drawn<DB> {
-    let label = |horizontal, vertical| style(SMALL, QUIET).pos(Pos::new(horizontal, vertical));
+fn axes<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame) -> Drawn<DB> {
     for size in byte_ticks(frame.highest) {
-        let y = frame.y(size);
-        area.draw(&PathElement::new([(frame.left, y), (frame.right, y)], GRID))?;
-        area.draw(&Text::new(byte_label(size), (frame.left - 8, y), label(HPos::Right, VPos::Center)))?;
+        let (_, y) = frame.at((0.0, size));
+        pen.line(&[(frame.left, y), (frame.right, y)], GRID, 1)?;
+        pen.text(byte_label(size), (frame.left - 8.0, y), SMALL, QUIET, HPos::Right)?;
     }
     let edge = [(frame.left, frame.top), (frame.left, frame.bottom), (frame.right, frame.bottom)];
-    area.draw(&PathElement::new(edge, QUIET))?;
+    pen.line(&edge, QUIET, 1)?;
     for at in time_ticks(frame.end) {
-        let x = frame.x(at);
-        area.draw(&PathElement::new([(x, frame.bottom), (x, frame.bottom + 5)], QUIET))?;
-        // The last label ends where the plot does.
+        let (x, _) = frame.at((at, 0.0));
+        pen.line(&[(x, frame.bottom), (x, frame.bottom + 5.0)], QUIET, 1)?;
+        // The last label ends where the picture does.
         let text = time_label(at, frame.end);
-        let half = pixels(&text, SMALL) / 2;
-        let x = x.min(SIZE.0 as i32 - half - 4);
-        area.draw(&Text::new(text, (x, frame.bottom + 9), label(HPos::Center, VPos::Top)))?;
+        let x = x.min(f64::from(SIZE.0 as i32 - pixels(&text, SMALL) / 2 - 4));
+        pen.text(text, (x, frame.bottom + 17.0), SMALL, QUIET, HPos::Center)?;
     }
     Ok(())
 }
 
-/// Marks as lines over the plot, with their names in rows above it. A name goes to the row below all that
-/// reach over its line, so that no line crosses a name; where no row is left, there is the line alone.
-fn marks<DB: DrawingBackend>(
-    area: &DrawingArea<DB, Shift>,
-    frame: &Frame,
-    timelines: &[Timeline],
-) -> Drawn<DB> {
-    const GAP: i32 = 4;
+/// A mark's line and the place of its name.
+struct Label {
+    x: f64,
+    name: String,
+    colour: RGBColor,
+    /// The row of the name and where it begins; `None` where there is no room for it.
+    place: Option<(i32, f64)>,
+}
+
+/// The marks with places for their names in rows, and how many rows that takes. A name goes to the row below
+/// all that reach over its line, so that no line crosses a name; where no row is left, there is the line alone.
+fn labels(frame: &Frame, timelines: &[Timeline]) -> (Vec<Label>, i32) {
+    const GAP: f64 = 4.0;
     /// More lines than this are a grey area.
     const MOST_MARKS: usize = 300;
     let several = timelines.len() > 1;
-    let mut marks: Vec<(u64, String, RGBColor)> = Vec::new();
+    let mut labels: Vec<Label> = Vec::new();
     for (index, timeline) in timelines.iter().enumerate() {
         let colour = if several { COLOURS[index % COLOURS.len()] } else { QUIET };
-        let named =
-            timeline.marks.iter().take(MOST_MARKS).map(|mark| (mark.at_us, mark.name.as_str(), colour));
-        marks.extend(named.map(|(at, name, colour)| (at, shorten(&clean_sentence(name), 28), colour)));
+        labels.extend(timeline.marks.iter().take(MOST_MARKS).map(|mark| Label {
+            x: frame.at((seconds_of(mark.at_us), 0.0)).0,
+            name: shorten(&clean_sentence(&mark.name), 28),
+            colour,
+            place: None,
+        }));
     }
-    marks.sort_by_key(|&(at_us, ..)| at_us);
-    let right = frame.right;
-    let mut taken = [i32::MIN; LABEL_ROWS];
-    for (at_us, name, colour) in marks {
-        let (x, bottom) = (frame.x(seconds_of(at_us)), frame.bottom);
-        let row = taken.iter().rposition(|&reached| reached > x - GAP).map_or(0, |row| row + 1);
-        let wide = pixels(&name, SMALL);
-        let start = if x + GAP + wide <= right { x + GAP } else { x - GAP - wide };
-        let free = taken.get(row).is_some_and(|&reached| start >= reached) && start >= 0;
-        let top =
-            if free { HEADING + row as i32 * LABEL_ROW } else { HEADING + LABEL_ROWS as i32 * LABEL_ROW };
-        area.draw(&PathElement::new([(x, top), (x, bottom)], colour.mix(0.6)))?;
-        if free {
-            area.draw(&Text::new(name, (start, top + 1), style(SMALL, colour)))?;
-            taken[row] = (start + wide).max(x) + 2 * GAP;
+    labels.sort_by(|a, b| a.x.total_cmp(&b.x));
+    let mut taken = [f64::NEG_INFINITY; LABEL_ROWS];
+    let mut rows = 0;
+    for label in &mut labels {
+        let row = taken.iter().rposition(|&reached| reached > label.x - GAP).map_or(0, |row| row + 1);
+        let wide = f64::from(pixels(&label.name, SMALL));
+        let fits = label.x + GAP + wide <= frame.right;
+        let start = if fits { label.x + GAP } else { label.x - GAP - wide };
+        if let Some(reached) = taken.get_mut(row).filter(|reached| start >= **reached && start >= 0.0) {
+            *reached = (start + wide).max(label.x) + 2.0 * GAP;
+            label.place = Some((row as i32, start));
+            rows = rows.max(row as i32 + 1);
         }
     }
-    Ok(())
+    (labels, rows)
+}
+
+fn marked<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame, label: &Label) -> Drawn<DB> {
+    let middle = |row: i32| f64::from(HEADING + row * LABEL_ROW + LABEL_ROW / 2);
+    let top = label.place.map_or(frame.top, |(row, _)| middle(row) - 8.0);
+    pen.line(&[(label.x, top), (label.x, frame.bottom)], label.colour.mix(0.55), 1)?;
+    let Some((row, start)) = label.place else { return Ok(()) };
+    pen.text(label.name.clone(), (start, middle(row)), SMALL, label.colour, HPos::Left)
 }
 
 /// The names of the curves below the plot, as many as fit.
-fn legend<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, curves: &[Curve]) -> Drawn<DB> {
-    let middle = SIZE.1 as i32 - LEGEND / 2 - 2;
-    let mut x = AXIS_Y;
+fn legend<DB: DrawingBackend>(pen: &Pen<'_, DB>, curves: &[Curve]) -> Drawn<DB> {
+    let middle = f64::from(SIZE.1) - f64::from(LEGEND) / 2.0;
+    let mut x = f64::from(AXIS_Y);
     for curve in curves.iter().rev() {
-        let wide = pixels(&curve.name, SMALL);
-        if x + 30 + wide > SIZE.0 as i32 {
+        let wide = f64::from(pixels(&curve.name, SMALL));
+        if x + 30.0 + wide > f64::from(SIZE.0) {
             break;
         }
-        let half = curve.width.div_ceil(2) as i32;
-        area.draw(&Rectangle::new([(x, middle - half), (x + 22, middle + half)], curve.colour.filled()))?;
-        area.draw(&Text::new(curve.name.clone(), (x + 28, middle - 8), style(SMALL, INK)))?;
-        x += 28 + wide + 24;
+        pen.line(&[(x, middle), (x + 22.0, middle)], curve.colour, curve.width)?;
+        pen.text(curve.name.clone(), (x + 28.0, middle), SMALL, INK, HPos::Left)?;
+        x += 28.0 + wide + 24.0;
     }
     Ok(())
 }
@@ -423,6 +502,8 @@ mod tests {
         let page = crate::report::timeline::html::page;
         std::fs::write(folder.join("tree.html"), page(std::slice::from_ref(&tree)).unwrap()).unwrap();
         std::fs::write(folder.join("hostile.html"), page(std::slice::from_ref(&hostile)).unwrap()).unwrap();
+        std::fs::write(folder.join("day.html"), page(&[fabricated::day()]).unwrap()).unwrap();
+        std::fs::write(folder.join("day.png"), png(&[fabricated::day()]).unwrap()).unwrap();
         std::fs::write(folder.join("two.html"), page(&[tree, hostile]).unwrap()).unwrap();
     }
 }

@@ -44,6 +44,18 @@ function readLine(raw, recording, letter) {
   return line;
 }
 
+// More cells than this are not drawn, whatever a damaged recording claims.
+const MOST_CELLS = 200000;
+
+// Runs of equal cells become cells: `[index, row, bytes, row, bytes, …]`.
+function readMapping(mapping) {
+  const cells = [];
+  for (const [first, count, ...held] of mapping.cells) {
+    for (let i = 0; i < count && cells.length < MOST_CELLS; i += 1) cells.push([first + i, ...held]);
+  }
+  return { ...mapping, cells };
+}
+
 function readData() {
   const raw = JSON.parse(document.getElementById("data").textContent);
   const several = raw.recordings.length > 1;
@@ -70,6 +82,7 @@ function readData() {
     index,
     seconds: ledger.us / 1e6,
     letter: several ? String.fromCharCode(65 + ledger.recording) : "",
+    map: ledger.map && { ...ledger.map, mappings: ledger.map.mappings.map(readMapping) },
     rows: ledger.rows.map(([row, bytes]) => {
       const [id, stratum, state, holder] = raw.rows[row];
       return { id, stratum, state, holder, bytes };

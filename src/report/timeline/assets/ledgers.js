@@ -102,7 +102,8 @@ class Ledgers {
     document.getElementById("ledger-h").textContent =
       `${name[0].toUpperCase()}${name.slice(1)} · ${formatInstant(ledger.seconds)} · ${ledger.title}`;
     article.querySelector(".headline").textContent = ledger.headline;
-    article.querySelector(".resident").textContent = ledger.resident;
+    const share = ledger.share_of_peak === null ? "" : `; this ledger stands at ${(ledger.share_of_peak * 100).toFixed(1)} % of the process's peak`;
+    article.querySelector(".resident").textContent = ledger.resident + share;
     const cell = (bytes) => element("td", { class: "n", "data-exact": String(bytes) }, formatBytes(bytes));
     article.querySelector("tbody").replaceChildren(...ledger.rows.map((row) => element("tr", { "data-row": row.id },
       cell(row.bytes),

@@ -4,10 +4,15 @@ const data = readData();
 const ledgers = new Ledgers(data, (index) => timeline.chooseLedger(index));
 const timeline = new Timeline(data, (index) => ledgers.choose(index));
 
-// The last ledger is the one most people came for: what is left at the end.
-if (data.ledgers.length > 0) {
-  ledgers.choose(data.ledgers.length - 1);
-  timeline.chooseLedger(data.ledgers.length - 1);
+// What most people came for is what can be given back: the ledger with most of it, of equal ones the last.
+const STRANDED = STATES.findIndex(({ id }) => id === "stranded");
+let first = data.ledgers.length - 1;
+for (const { index, totals } of data.ledgers) if (totals[STRANDED] >= data.ledgers[first].totals[STRANDED]) first = index;
+if (first >= 0) {
+  ledgers.choose(first);
+  timeline.chooseLedger(first);
+  // The keys start at the beginning all the same.
+  timeline.stop = -1;
 }
 
 function themes() {
@@ -62,7 +67,7 @@ function marks() {
   box.hidden = false;
   const names = [...tables[0].tHead.rows[0].cells].filter((cell) => /\bc-\d/.test(cell.className) && !cell.classList.contains("d"));
   const hide = (column, hidden) => {
-    for (const cell of document.querySelectorAll(`table.marks .c-${column}`)) cell.classList.toggle("off", hidden);
+    for (const table of tables) table.classList.toggle(`no-${column}`, hidden);
   };
   const several = new Set(data.marks.map((mark) => `${mark.recording}:${mark.process}`)).size > tables.length;
   const choices = [["p", "process", several], ...names.map((cell, index) => [String(index), cell.textContent, [0, 1, 3, 5].includes(index)])];

@@ -1,6 +1,6 @@
 // The page map: the address space in reading order, a cell for so many bytes, coloured by what holds them.
 //
-// Mappings that fill a line have a heading; small ones follow each other. Long stretches without a resident
+// Mappings that fill half a line have a heading; small ones follow each other behind a gap. Long stretches without a resident
 // page are shortened to three dots. A cell is filled from below by the states in it; the rest is not resident.
 
 const MAP_HIGHEST_PIXELS = 12000;
@@ -50,7 +50,7 @@ class PageMap {
       if (mapping.cells.length === 0) continue;
       const large = mapping.cells.length >= columns / 2;
       if (large || !small || !line) {
-        lines.push({ heading: large ? this.heading(mapping) : "small mappings", cells: new Map(), dots: [] });
+        lines.push({ heading: large ? this.heading(mapping) : "", cells: new Map(), dots: [] });
         open();
       } else {
         used += 1;
@@ -86,21 +86,22 @@ class PageMap {
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
     const ratio = Math.min(devicePixelRatio, 2);
     this.width = this.box.clientWidth;
-    this.size = Math.max(6, Math.round(rem * 0.62));
-    const headingHeight = Math.round(rem * 1.5);
+    this.size = Math.round(rem * 0.7);
+    const headingHeight = (text) => Math.round(rem * (text ? 1.5 : 0.45));
+    const most = Math.min(Math.max(420, window.innerHeight * 0.9), MAP_HIGHEST_PIXELS / ratio);
     let columns = 1;
     let height = 0;
-    // Smaller cells where the picture would be higher than a canvas may be.
+    // Smaller cells where the picture would be higher than the window, as long as they can be told apart.
     for (;;) {
       columns = Math.max(8, Math.floor((this.width - 4) / this.size));
       this.lines = this.place(columns);
       height = 0;
       for (const line of this.lines) {
         line.top = height;
-        line.height = line.heading === null ? this.size : headingHeight;
+        line.height = line.heading === null ? this.size : headingHeight(line.heading);
         height += line.height;
       }
-      if (height <= MAP_HIGHEST_PIXELS / ratio || this.size <= 3) break;
+      if (height <= most || this.size <= 4) break;
       this.size -= 1;
     }
     this.canvas.width = Math.round(this.width * ratio);
@@ -126,7 +127,7 @@ class PageMap {
   }
 
   drawCell(context, line, column, cell, paints) {
-    const gap = this.size > 4 ? 1 : 0;
+    const gap = this.size > 6 ? 1 : 0;
     const side = this.size - gap;
     const x = column * this.size;
     context.fillStyle = themedEmpty();
@@ -222,33 +223,32 @@ function forgetColours() {
 
 // The same patterns as the stacked bars', on a canvas: told apart without colour.
 function statePattern(context, state) {
+  const side = 10;
   const tile = document.createElement("canvas");
-  tile.width = 6;
-  tile.height = 6;
+  tile.width = side;
+  tile.height = side;
   const paint = tile.getContext("2d");
   paint.fillStyle = themed(`--state-${state}`);
-  paint.fillRect(0, 0, 6, 6);
+  paint.fillRect(0, 0, side, side);
   paint.strokeStyle = themed("--pattern");
   paint.fillStyle = themed("--pattern");
   paint.lineWidth = 1.2;
   paint.beginPath();
-  if (state === "stranded" || state === "pinned") {
-    for (const shift of [-6, 0, 6]) {
-      paint.moveTo(shift, 6);
-      paint.lineTo(shift + 6, 0);
+  for (const shift of [-side, 0, side]) {
+    if (state === "stranded" || state === "pinned") {
+      paint.moveTo(shift, side);
+      paint.lineTo(shift + side, 0);
     }
-  }
-  if (state === "pinned") {
-    for (const shift of [-6, 0, 6]) {
+    if (state === "pinned") {
       paint.moveTo(shift, 0);
-      paint.lineTo(shift + 6, 6);
+      paint.lineTo(shift + side, side);
     }
   }
   if (state === "unattributed") {
-    paint.moveTo(0, 3);
-    paint.lineTo(6, 3);
+    paint.moveTo(0, side / 2);
+    paint.lineTo(side, side / 2);
   }
   paint.stroke();
-  if (state === "evictable") paint.fillRect(2, 2, 2, 2);
+  if (state === "evictable") paint.fillRect(side / 2 - 1, side / 2 - 1, 2, 2);
   return context.createPattern(tile, "repeat");
 }

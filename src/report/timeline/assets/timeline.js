@@ -68,6 +68,7 @@ class Timeline {
     }
     const processes = document.getElementById("processes-choice");
     processes.hidden = this.data.lines.length < 2;
+    processes.open = this.data.lines.length <= 8;
     const box = processes.querySelector(".choices");
     this.data.lines.forEach((line, index) => {
       const letter = line.letter ? `${line.letter} ` : "";
@@ -107,14 +108,15 @@ class Timeline {
   curves() {
     const curves = [];
     const alone = this.shown.size === 1;
+    let drawn = 0;
     this.data.lines.forEach((line, index) => {
       if (!this.shown.has(index)) return;
       for (const column of COLUMNS) {
         if (!this.columns.has(column.id)) continue;
-        const colour = alone ? themed(`--column-${column.id}`) : themed(`--line-${curves.lines ?? 0}`);
+        const colour = alone ? themed(`--column-${column.id}`) : themed(`--line-${drawn % 8}`);
         curves.push({ line, column, colour, dash: column.dash });
       }
-      curves.lines = ((curves.lines ?? 0) + 1) % 8;
+      drawn += 1;
     });
     return curves;
   }
@@ -145,7 +147,7 @@ class Timeline {
       hooks: {
         draw: [(plot) => this.drawOver(plot)],
         setCursor: [(plot) => this.read(plot)],
-        setScale: [(plot, scale) => { if (scale === "x" && plot.scales.x.min !== null) this.window = [plot.scales.x.min, plot.scales.x.max]; }],
+        setScale: [(plot, scale) => { if (scale === "x") this.scaled(plot.scales.x); }],
       },
     };
     const kept = this.window;
@@ -157,6 +159,13 @@ class Timeline {
     this.plot.over.addEventListener("dblclick", () => this.all());
     this.makeTable();
     if (focused >= 0) this.read(this.plot);
+  }
+
+  scaled({ min, max }) {
+    if (min === null || max === null) return;
+    this.window = [min, max];
+    this.box.dataset.from = String(min);
+    this.box.dataset.to = String(max);
   }
 
   size() {
@@ -227,30 +236,35 @@ class Timeline {
     const ratio = devicePixelRatio;
     const { left, top, width, height } = plot.bbox;
     const row = 1.25 * this.rem * ratio;
-    const first = top - LABEL_ROWS * row;
     const taken = new Array(LABEL_ROWS).fill(-Infinity);
     const [from, to] = this.window;
     const visible = this.data.marks.filter((mark) => mark.seconds >= from && mark.seconds <= to);
+    const font = (mark) => `${mark === this.mark ? "bold " : ""}${0.78 * this.rem * ratio}px system-ui, sans-serif`;
     context.textBaseline = "middle";
-    context.lineWidth = ratio;
-    visible.forEach((mark, index) => {
+    context.textAlign = "left";
+    const places = visible.map((mark, index) => {
       const x = Math.round(plot.valToPos(mark.seconds, "x", true)) + 0.5;
-      const chosen = mark === this.mark;
-      context.font = `${chosen ? "bold " : ""}${0.78 * this.rem * ratio}px system-ui, sans-serif`;
       const next = visible[index + 1];
-      const place = this.placeLabel(context, mark, x, taken, left + width, next ? plot.valToPos(next.seconds, "x", true) : Infinity);
-      const y = place ? first + (place.row + 0.5) * row : top;
+      context.font = font(mark);
+      const beyond = next ? plot.valToPos(next.seconds, "x", true) : Infinity;
+      return { mark, x, label: this.placeLabel(context, mark, x, taken, left + width, beyond) };
+    });
+    const rows = Math.max(0, ...places.map(({ label }) => (label ? label.row + 1 : 0)));
+    for (const { mark, x, label } of places) {
+      const chosen = mark === this.mark;
+      const y = label ? top - (rows - label.row - 0.5) * row - 2 * ratio : top;
+      context.font = font(mark);
       context.strokeStyle = themed(chosen ? "--text" : "--mark");
       context.setLineDash(chosen ? [] : [4 * ratio, 3 * ratio]);
       context.lineWidth = (chosen ? 2 : 1) * ratio;
       context.beginPath();
-      context.moveTo(x, y);
+      context.moveTo(x, y - (label ? 0.45 * row : 0));
       context.lineTo(x, top + height);
       context.stroke();
-      if (!place) return;
+      if (!label) continue;
       context.fillStyle = themed(chosen ? "--text" : "--quiet");
-      context.fillText(place.text, place.x, y);
-    });
+      context.fillText(label.text, label.x, y);
+    }
     context.setLineDash([]);
   }
 
@@ -313,6 +327,7 @@ class Timeline {
       if (figure === null) delete curve.cell.dataset.exact;
       else curve.cell.dataset.exact = String(figure);
     }
+    this.at.dataset.seconds = String(seconds);
     const near = this.near(left, plot.cursor.top);
     let text = formatInstant(seconds);
     if (near && near.ledger) text += ` · ledger at ${ledgerName(near.ledger)}, ${formatBytes(near.ledger.rss_bytes)}: click shows it`;
@@ -367,6 +382,8 @@ class Timeline {
     if (move) {
       const rss = mark ? mark.rss : ledger.rss_bytes;
       this.plot.setCursor({ left: this.plot.valToPos(seconds, "x"), top: this.plot.valToPos(rss, "y") });
+      // Said aloud where a key asked for it, not at every move of the pointer.
+      this.at.setAttribute("aria-live", "polite");
       const what = mark ? `mark ${mark.label} ${mark.name}` : `ledger at ${ledgerName(ledger)}`;
       this.at.textContent = `${formatInstant(seconds)} · ${what} · RSS ${formatBytes(rss)}`;
     }
@@ -416,7 +433,9 @@ class Timeline {
   listen() {
     new ResizeObserver(() => {
       const { width, height } = this.size();
-      if (width !== this.plot.width || height !== this.plot.height) this.plot.setSize({ width, height });
+      // Letters are as large as the style sheet says for this width.
+      if (parseFloat(getComputedStyle(document.documentElement).fontSize) !== this.rem) this.draw();
+      else if (width !== this.plot.width || height !== this.plot.height) this.plot.setSize({ width, height });
     }).observe(this.box);
     document.getElementById("zoom-in").addEventListener("click", () => this.zoom(0.5));
     document.getElementById("zoom-out").addEventListener("click", () => this.zoom(2));
