@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use strandline_sys::spawn::{Resource, Setup};
 
@@ -17,6 +18,10 @@ use super::session::{self, Beginning, Session};
 use super::sink::Sink;
 use super::tree::Followed;
 use super::{Options, Recorded};
+
+/// How long a command waits to be watched before it starts all the same. A new process has a copy of the recorder's
+/// end of the gate as well: that a killed recorder will not open it can be told by nothing else.
+const GATE: Duration = Duration::from_secs(2);
 
 /// Why a command was not started.
 #[derive(Debug)]
@@ -125,6 +130,7 @@ fn start(
     setup.inherit = Some(end.descriptor);
     if let Some((ledgers, request)) = watch
         && let Ok((own, theirs)) = UnixStream::pair()
+        && theirs.set_read_timeout(Some(GATE)).is_ok()
     {
         setup.gate = Some(theirs);
         ledgers.watch_first(own, request);

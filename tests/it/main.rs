@@ -23,6 +23,7 @@ mod heap_trim;
 mod privacy;
 mod probes;
 mod quiet_stop;
+mod record_faults;
 mod record_growth;
 mod record_ledgers;
 mod record_limits;
