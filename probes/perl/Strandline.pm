@@ -107,7 +107,7 @@ sub _look {
     return 0 unless defined $ENV{STRANDLINE_MARK_FD} && $ENV{STRANDLINE_MARK_FD} =~ /\A([0-9]{1,9})\z/;
     $fd = $1 + 0;
     my ($machine) = $Config::Config{archname} =~ /\A(x86_64|aarch64)-/ or return 0;
-    return 0 if $fd < 3 || $^O ne 'linux' || $Config::Config{ptrsize} != 8;
+    return 0 if $fd < 3 || $^O ne 'linux' || length(pack 'p', undef) != 8;
     ($SENDTO, $RECVFROM, $FCNTL, $GETSOCKOPT, $PPOLL) = @{ $CALLS{$machine} };
     $link = "/proc/self/fd/$fd";
     $file = readlink $link;
