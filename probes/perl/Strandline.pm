@@ -80,15 +80,15 @@ sub mark {
 # Writes the line and waits until nothing is owed; false where there is nobody at the other end.
 sub _talk {
     while ($line ne '') {
-        $at = syscall($SENDTO, $fd, $line, length $line, $MSG_NOSIGNAL, 0, 0);
+        # Sent and counted in one statement: Perl runs no signal handler within one that does not branch.
+        $owed += ($at = syscall($SENDTO, $fd, $line, length $line, $MSG_NOSIGNAL, 0, 0)) == length $line;
         if ($at > 0) { substr($line, 0, $at) = '' }
         elsif ($at == -1 && $! == $EAGAIN) { syscall($PPOLL, $writable, 1, 0, 0, 8) }
         elsif ($at == 0 || $! != $EINTR) { return 0 }
     }
-    $owed++;
     while ($owed > 0) {
-        # Counted before it is taken: a handler that dies between the two must not leave a mark that waits
-        # for an answer which was read.
+        # Looked at, and then counted and taken, without a branch: a handler that dies must not leave a mark
+        # that waits for an answer which was read.
         $got = syscall($RECVFROM, $fd, $byte, 1, $MSG_PEEK, 0, 0);
         if ($got == 1) {
             $owed--;
