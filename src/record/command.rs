@@ -44,6 +44,7 @@ pub fn run(
     let failed = NotStarted::Failed;
     let io = |error: io::Error| failed(format!("cannot prepare to run a command: {error}"));
     let (signals, signal_mask) = session::take_signals().map_err(failed)?;
+    check_proc().map_err(failed)?;
     let open_files = session::raise_open_files();
     let (mut setup, named, group) = prepare(limits).map_err(failed)?;
     setup.signal_mask = signal_mask;
@@ -58,10 +59,11 @@ pub fn run(
     let loses = options.plan.exit && would_lose_privileges(command);
     let is_watched = options.plan.exit && !loses;
     let started = start(command, setup, end, is_watched.then_some((&ledgers, watch)));
+    // Also where it was not started: the watch of what tried to start ends.
+    let prepared = Ledgers::prepare_to_end_watches();
     let mut child = started.inspect_err(|_| sink.discard())?;
     let root = child.id().cast_signed();
-    let root_end =
-        Ledgers::prepare_to_end_watches().and_then(|()| strandline_sys::process::open(root)).map_err(io);
+    let root_end = prepared.and_then(|()| strandline_sys::process::open(root)).map_err(io);
     let root_end = root_end.inspect_err(|_| drop(child.wait()))?;
     let session = Session::begin(Beginning {
         options,
@@ -116,6 +118,21 @@ fn would_lose_privileges(command: &[OsString]) -> bool {
         _ => Some(program.to_owned()),
     };
     !spawn::may_trace_privileged() && found.is_some_and(|path| spawn::gains_privileges(&path))
+}
+
+/// Whether what /proc shows are the processes that are started here.
+///
+/// # Errors
+/// One line where /proc is that of another pid namespace: the ids there are of other processes.
+fn check_proc() -> Result<(), String> {
+    let shown =
+        std::fs::read_link("/proc/self").map_err(|error| format!("/proc/self: {error}; mount /proc"))?;
+    if shown.as_os_str() == std::process::id().to_string().as_str() {
+        return Ok(());
+    }
+    Err("/proc shows the processes of another pid namespace; mount this one's (mount -t proc proc /proc, or unshare \
+         --mount-proc)"
+        .to_owned())
 }
 
 /// Starts the command, watched for its end from before its first instruction on.
