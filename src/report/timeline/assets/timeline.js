@@ -133,7 +133,7 @@ class Timeline {
       ...this.size(),
       series,
       bands,
-      padding: [LABEL_ROWS * 1.25 * rem + 6, 12, 0, 0],
+      padding: [LABEL_ROWS * 1.25 * rem + 6, 0.32 * rem * axisTime(end, 1, end).length, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false, dist: 6 } },
       scales: {
@@ -231,14 +231,16 @@ class Timeline {
   }
 
   // Labels stand in rows above the plot. A label goes to the row below all that reach over its line, so no
-  // line crosses a label; where no row is left there is only the line, and the table has the name.
+  // line crosses a label; where no row is left there is only the line, and the table has the name. Where there
+  // are more marks than lines could be told apart, those without a label are ticks: the data comes first.
   drawMarks(plot, context) {
     const ratio = devicePixelRatio;
     const { left, top, width, height } = plot.bbox;
     const row = 1.25 * this.rem * ratio;
-    const taken = new Array(LABEL_ROWS).fill(-Infinity);
     const [from, to] = this.window;
     const visible = this.data.marks.filter((mark) => mark.seconds >= from && mark.seconds <= to);
+    const dense = visible.length * row > width;
+    const taken = new Array(dense ? 1 : LABEL_ROWS).fill(-Infinity);
     const font = (mark) => `${mark === this.mark ? "bold " : ""}${0.78 * this.rem * ratio}px system-ui, sans-serif`;
     context.textBaseline = "middle";
     context.textAlign = "left";
@@ -259,7 +261,7 @@ class Timeline {
       context.lineWidth = (chosen ? 2 : 1) * ratio;
       context.beginPath();
       context.moveTo(x, y - (label ? 0.45 * row : 0));
-      context.lineTo(x, top + height);
+      context.lineTo(x, dense && !label && !chosen ? top + 0.3 * row : top + height);
       context.stroke();
       if (!label) continue;
       context.fillStyle = themed(chosen ? "--text" : "--quiet");
@@ -271,12 +273,12 @@ class Timeline {
   placeLabel(context, mark, x, taken, right, next) {
     const gap = 4 * devicePixelRatio;
     let row = 0;
-    for (let i = 0; i < LABEL_ROWS; i += 1) if (taken[i] > x - gap) row = i + 1;
-    if (row >= LABEL_ROWS) return null;
+    for (let i = 0; i < taken.length; i += 1) if (taken[i] > x - gap) row = i + 1;
+    if (row >= taken.length) return null;
     for (const text of [`${mark.label} ${shorten(mark.name, 28)}`, mark.label]) {
       const wide = context.measureText(text).width;
       // The last row's label may not reach over the next mark, or that one would have no place.
-      const room = row + 1 < LABEL_ROWS || text === mark.label ? right : Math.min(right, next);
+      const room = row + 1 < taken.length || taken.length === 1 || text === mark.label ? right : Math.min(right, next);
       if (x + gap + wide <= room) {
         taken[row] = x + gap + wide + gap;
         return { row, text, x: x + gap };
@@ -292,12 +294,13 @@ class Timeline {
   drawLedgers(plot, context) {
     const ratio = devicePixelRatio;
     const { left, top, width, height } = plot.bbox;
+    const usual = (this.data.ledgers.length > 60 ? 0.22 : 0.36) * this.rem * ratio;
     for (const ledger of this.data.ledgers) {
       const x = plot.valToPos(ledger.seconds, "x", true);
       const y = Math.min(Math.max(plot.valToPos(ledger.rss_bytes, "y", true), top), top + height);
       if (x < left - 1 || x > left + width + 1) continue;
       const chosen = ledger.index === this.ledger;
-      const half = (chosen ? 0.5 : 0.36) * this.rem * ratio;
+      const half = chosen ? 0.5 * this.rem * ratio : usual;
       context.beginPath();
       context.moveTo(x, y - half);
       context.lineTo(x + half, y);
