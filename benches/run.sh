@@ -4,7 +4,9 @@
 #   benches/run.sh [OUT]            OUT: benches/RESULTS.md
 #
 # STRANDLINE=PATH   the program to measure (default: target/release/strandline, built here)
+# BENCH="explain recording"                   which ones
 # BENCH_GIB="1 4"   heap sizes; BENCH_ROUNDS=3; BENCH_IDLE_ROUNDS=30
+# BENCH_PAIRS=15    pairs a ratio; BENCH_SECONDS=2 of work each; BENCH_IDLE_SECONDS=60
 #
 # Numbers are ratios against something run beside it, in turns, not limits on time.
 set -eu
@@ -22,5 +24,19 @@ if [ -z "${STRANDLINE:-}" ]; then
 fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/strandline-bench-XXXXXX")
 trap 'rm -rf "$work"' EXIT INT TERM
-cc -std=gnu11 -O2 -pthread "$root/tests/subjects/big_heap.c" -o "$work/big_heap" -ldl
-python3 "$here/measure.py" "$work" "${1:-$here/RESULTS.md}"
+out=${1:-$here/RESULTS.md}
+for bench in ${BENCH:-explain recording}; do
+    case $bench in
+        explain) cc -std=gnu11 -O2 -pthread "$root/tests/subjects/big_heap.c" -o "$work/big_heap" -ldl ;;
+        recording)
+            cc -std=gnu11 -O2 "$here/work.c" -o "$work/work"
+            if [ -z "${HOUR:-}" ]; then
+                (cd "$root" && cargo build --release --quiet -p strandline-recording --example hour)
+                HOUR=$root/target/release/examples/hour
+                export HOUR
+            fi
+            ;;
+        *) echo "bench: there is no bench $bench" >&2; exit 2 ;;
+    esac
+    python3 "$here/$bench.py" "$work" "$out"
+done

@@ -47,9 +47,7 @@ pub fn run(
     let group = limits.memory.map(Group::new).transpose().map_err(failed)?;
     named.extend(group.as_ref().map(|group| group.limit.clone()));
     let sink = Sink::create(&options.file).map_err(failed)?;
-    let clock = Clock::start();
     let io = |error: io::Error| failed(format!("cannot prepare to run a command: {error}"));
-    let ledgers = Ledgers::start(clock).map_err(io)?;
     let followed = Followed::best();
     let (marks, end) = Marks::new().map_err(io)?;
     let setup = Setup {
@@ -58,14 +56,17 @@ pub fn run(
         signal_mask,
         ..Setup::default()
     };
+    let clock = Clock::start();
+    let ledgers = Ledgers::start(clock).map_err(io)?;
     let threads = Arc::new(AtomicU64::new(1));
     let watch = WatchRequest { process: 0, threads: Arc::clone(&threads) };
     let started = start(command, setup, end, options.plan.exit.then_some((&ledgers, watch)));
     let mut child = started.inspect_err(|_| sink.discard())?;
     let root = child.id().cast_signed();
-    let root_end = strandline_sys::process::open(root).map_err(io);
+    let root_end =
+        Ledgers::prepare_to_end_watches().and_then(|()| strandline_sys::process::open(root)).map_err(io);
     let root_end = root_end.inspect_err(|_| drop(child.wait()))?;
-    let mut session = Session::begin(Beginning {
+    let session = Session::begin(Beginning {
         options,
         clock,
         sink,
@@ -79,7 +80,9 @@ pub fn run(
         followed,
         limits: named,
         command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-    });
+    })
+    .map_err(io);
+    let mut session = session.inspect_err(|_| drop(child.wait()))?;
     let why = session.work();
     let status = wait(&mut child).map_err(io)?;
     let kills = group.as_ref().and_then(Group::out_of_memory_kills);

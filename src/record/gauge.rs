@@ -1,12 +1,13 @@
 //! One process's figures, read from its open files in /proc: a few microseconds a look.
 //!
-//! `statm` says whether anything changed; only then is `status`, which takes several times as long, read as well. The
-//! open files stay those of one process: after its end they cannot come to mean another.
+//! `statm` says whether anything changed; only then are `status` and `stat`, which take several times as long, read as
+//! well, and `stat` every hundredth of a second. The open files stay those of one process: after its end they cannot come to mean another.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use strandline_inspect::procfs::Process;
 use strandline_recording::Sample;
@@ -18,6 +19,8 @@ pub struct Gauge {
     stat: File,
     status: File,
     statm_text: Vec<u8>,
+    /// When `stat` was read last.
+    counted: Option<Instant>,
     last: Sample,
     high_water_kib: Option<u64>,
 }
@@ -26,6 +29,10 @@ pub struct Gauge {
 const STATM_BYTES: usize = 256;
 const STAT_BYTES: usize = 2048;
 const STATUS_BYTES: usize = 16 << 10;
+
+/// While memory does not change, faults and times are read this often: the kernel counts times in steps as
+/// long.
+const COUNT_EVERY: Duration = Duration::from_millis(10);
 
 /// How /proc counts.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +69,7 @@ impl Gauge {
             stat: process.open_file("stat")?,
             status: process.open_file("status")?,
             statm_text: Vec::new(),
+            counted: None,
             last: Sample::default(),
             high_water_kib: None,
         })
@@ -75,7 +83,8 @@ impl Gauge {
         let mut text = [0; STATM_BYTES];
         let got = pread(&self.statm, &mut text)?;
         let statm = &text[..got];
-        if statm != self.statm_text {
+        let has_changed = statm != self.statm_text;
+        if has_changed {
             let mut pages = numbers(statm);
             let mut kib = || pages.next().unwrap_or(0).saturating_mul(units.page_kib);
             // size resident shared text lib data dt (proc(5))
@@ -95,7 +104,10 @@ impl Gauge {
             self.statm_text.clear();
             self.statm_text.extend_from_slice(statm);
         }
-        self.count(units)?;
+        if has_changed || self.counted.is_none_or(|counted| counted.elapsed() >= COUNT_EVERY) {
+            self.count(units)?;
+            self.counted = Some(Instant::now());
+        }
         Ok(self.last)
     }
 
@@ -150,6 +162,7 @@ impl Gauge {
     /// As [`Gauge::sample`].
     pub fn everything(&mut self, units: Units) -> io::Result<(Sample, BTreeMap<String, u64>)> {
         self.statm_text.clear();
+        self.counted = None;
         let sample = self.sample(units)?;
         let mut text = [0; STATUS_BYTES];
         let got = pread(&self.status, &mut text)?;

@@ -115,7 +115,6 @@ impl Ledgers {
     /// # Errors
     /// Where the kernel has no descriptor or thread left.
     pub fn start(clock: Clock) -> std::io::Result<Self> {
-        strandline_sys::signal::prepare_to_wake()?;
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let (jobs, wanted) = channel();
         let (sender, made) = channel();
@@ -128,6 +127,15 @@ impl Ledgers {
             watches.into_values().for_each(|watch| drop(watch.end()));
         })?;
         Ok(Self { jobs: Some(jobs), thread: Some(thread), made, wake, under_way: 0 })
+    }
+
+    /// To be called before anything is asked for that ends a watch, and after a command was started: a signal that
+    /// the user ignores is ignored by the command only where it was not caught before.
+    ///
+    /// # Errors
+    /// Where the kernel refuses it.
+    pub fn prepare_to_end_watches() -> std::io::Result<()> {
+        strandline_sys::signal::prepare_to_wake()
     }
 
     /// Ends the thread, and every watch in order.

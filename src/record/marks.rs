@@ -6,14 +6,14 @@
 //! everything that was told has been measured.
 
 use std::collections::HashMap;
-use std::io::{self, IoSliceMut, Write};
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixCredentials, recvmsg, setsockopt,
-    socketpair, sockopt,
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixCredentials, recvmsg, send,
+    setsockopt, socketpair, sockopt,
 };
 use strandline_inspect::procfs::printable;
 
@@ -27,8 +27,9 @@ pub const MOST_NAME_CHARS: usize = 200;
 const MOST_LINE_BYTES: usize = 4 * MOST_NAME_CHARS;
 /// Processes with half a line on its way; more than these are not remembered.
 const MOST_WRITERS: usize = 4096;
-/// Read at once; a program that floods the socket must not keep the sampler from its samples.
+/// Taken at once; a program that floods the socket must not keep the sampler from its samples.
 const MOST_READS: usize = 64;
+const MOST_TOLD: usize = 256;
 
 /// A mark that was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ impl Marks {
     pub fn take(&mut self) -> Vec<Told> {
         let mut told = Vec::new();
         for _ in 0..MOST_READS {
-            let Some(socket) = &self.socket else { break };
+            let Some(socket) = self.socket.as_ref().filter(|_| told.len() < MOST_TOLD) else { break };
             let mut buffer = [0; 4096];
             match receive(socket.as_raw_fd(), &mut buffer) {
                 Ok((0, _)) => self.socket = None,
@@ -96,9 +97,10 @@ impl Marks {
 
     /// Lets one program go on.
     pub fn answer(&self) {
-        if let Some(mut socket) = self.socket.as_ref() {
-            // Whoever is gone needs no answer. The socket has room for as many bytes as marks were told.
-            drop(socket.write_all(b"\n"));
+        if let Some(socket) = &self.socket {
+            // Whoever is gone needs no answer. A socket without room is full of answers that nobody reads: whoever
+            // waits has one, and the recorder must not wait for who tells marks and does not.
+            let _ = send(socket.as_raw_fd(), b"\n", MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
         }
     }
 }
@@ -144,7 +146,7 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
+    use std::io::{Read, Write};
 
     use super::*;
 
@@ -186,5 +188,20 @@ mod tests {
         drop(program);
         assert!(marks.take().is_empty() && marks.descriptor().is_none());
         marks.answer();
+    }
+
+    #[test]
+    fn a_program_that_reads_no_answers_stops_nobody() {
+        let (mut marks, end) = Marks::new().unwrap();
+        let mut program = UnixStream::from(end.descriptor);
+        let mut told = 0;
+        for _ in 0..2000 {
+            program.write_all(b"a\nb\n").unwrap();
+            let marks_told = marks.take();
+            told += marks_told.len();
+            marks_told.iter().for_each(|_| marks.answer());
+        }
+        assert_eq!(told, 4000);
+        program.read_exact(&mut [0; 100]).unwrap();
     }
 }

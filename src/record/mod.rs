@@ -10,6 +10,7 @@ mod gauge;
 mod ledgers;
 mod limits;
 mod marks;
+mod news;
 pub mod plan;
 mod session;
 mod sink;

@@ -1,5 +1,6 @@
 //! The recorder's loop: samples at their instants, and in between whatever there is news of.
 
+mod ending;
 mod moments;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,22 +8,21 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::time::TimeSpec;
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 use strandline_inspect::error::Error;
 use strandline_inspect::procfs::Process;
 use strandline_recording::{
-    Beat, Block, Caution, Ending, Exec, Header, Limit, Moment, ProcessEnd, ProcessStart, Record, SCHEMA,
+    Beat, Block, Caution, Exec, Header, Limit, ProcessEnd, ProcessStart, Record, SCHEMA,
 };
 
 use super::clock::{Clock, Grid};
 use super::gauge::{Gauge, Units};
 use super::ledgers::Ledgers;
 use super::marks::Marks;
+use super::news::{Bell, Source};
 use super::plan::Plan;
 use super::sink::Sink;
 use super::tree::{Followed, Left, Member, SEARCH_EVERY, Tree};
@@ -30,8 +30,10 @@ use super::{Options, Progress, Recorded};
 
 /// What is sampled reaches the file this often.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
-/// The kernel's queue of events is emptied at least this often.
+/// The loop goes round at least this often, and empties the kernel's queue of events.
 const HEAR_EVERY: Duration = Duration::from_millis(50);
+/// While no processes come and go, new ones are listened for this often.
+const LISTEN_EVERY: Duration = Duration::from_millis(4);
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// So many processes are sampled at every instant; of more, each gets its share.
 const AT_FULL_RATE: usize = 16;
@@ -39,6 +41,8 @@ const AT_FULL_RATE: usize = 16;
 /// where there are more.
 const OPENINGS_PER_SECOND: f64 = 400.0;
 const MOST_OPENINGS: f64 = 64.0;
+/// Where the kernel tells of ends, it has told of one after so many microseconds, or the word was lost.
+const END_IS_TOLD_US: u64 = 1_000_000;
 /// How long ledgers under way are waited for at the end.
 const LAST_LEDGERS: Duration = Duration::from_secs(60);
 
@@ -59,12 +63,12 @@ pub(super) struct Session<'a> {
     pub sink: Sink,
     pub ledgers: Ledgers,
     pub marks: Option<Marks>,
-    /// The first process, and to know of its end.
+    /// The first process.
     pub root: i32,
-    pub root_end: OwnedFd,
     /// Whether signals to the recorder are for the command (`run`) or end the recording (`record`).
     pub forwards: bool,
     pub signals: SignalFd,
+    pub bell: Bell,
     pub followed: Followed,
     pub tree: Tree,
     pub units: Units,
@@ -80,6 +84,7 @@ struct State {
     next_number: u32,
     openings: f64,
     last_us: u64,
+    next_hear_us: u64,
     next_search_us: u64,
     next_flush_us: u64,
     next_progress_us: u64,
@@ -109,8 +114,9 @@ pub(super) fn take_signals() -> Result<(SignalFd, u64), String> {
     let bits = SIGNALS.iter().fold(0u64, |bits, &signal| bits | 1 << (signal as i32 - 1));
     let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
     if before & !bits != 0 {
-        // What was blocked stays so.
-        strandline_sys::spawn::block_signals(before | bits).map_err(failed)?;
+        // What was blocked stays so, but for the signal that ends a watch.
+        let wake = 1u64 << (strandline_sys::signal::wake_signal() - 1);
+        strandline_sys::spawn::block_signals((before | bits) & !wake).map_err(failed)?;
     }
     let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
     Ok((signals.map_err(|errno| failed(errno.into()))?, before))
@@ -136,7 +142,10 @@ pub(super) struct Beginning<'a> {
 
 impl<'a> Session<'a> {
     /// A session whose header is written.
-    pub fn begin(beginning: Beginning<'a>) -> Self {
+    ///
+    /// # Errors
+    /// Where the kernel has no descriptors left.
+    pub fn begin(beginning: Beginning<'a>) -> std::io::Result<Self> {
         let Beginning {
             options,
             clock,
@@ -151,6 +160,12 @@ impl<'a> Session<'a> {
             threads,
             ..
         } = beginning;
+        let bell = Bell::new(root_end)?;
+        bell.add(Source::Signals, signals.as_fd())?;
+        bell.add(Source::Ledgers, ledgers.descriptor().as_fd())?;
+        if let Some(socket) = marks.as_ref().and_then(Marks::descriptor) {
+            bell.add(Source::Marks, socket)?;
+        }
         let mut session = Self {
             options,
             plan: options.plan,
@@ -159,9 +174,9 @@ impl<'a> Session<'a> {
             ledgers,
             marks,
             root,
-            root_end,
             forwards,
             signals,
+            bell,
             followed,
             tree: Tree::default(),
             units: Units::read(),
@@ -187,7 +202,7 @@ impl<'a> Session<'a> {
         }
         session.tree.add(root, None, 0).threads = threads;
         session.open(root);
-        session
+        Ok(session)
     }
 
     pub(super) fn push(&mut self, record: &Record) {
@@ -215,35 +230,27 @@ impl<'a> Session<'a> {
                 self.sample_all(now);
             }
             self.look_around(now);
-            match self.wait() {
-                Some(why) => return why,
-                None => self.news(),
+            if let Some(why) = self.wait() {
+                return why;
             }
         }
     }
 
-    /// Sleeps until an instant is due or there is news. Says when it is over.
+    /// Sleeps until an instant is due or there is news, which is taken in. Says when it is over.
     fn wait(&mut self) -> Option<Why> {
         let pause = self.grid.wait(self.clock.now_us()).min(self.housekeeping());
-        let mut waiting = vec![
-            PollFd::new(self.root_end.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.ledgers.descriptor().as_fd(), PollFlags::POLLIN),
-        ];
-        waiting.extend(
-            self.marks
-                .as_ref()
-                .and_then(Marks::descriptor)
-                .map(|marks| PollFd::new(marks, PollFlags::POLLIN)),
-        );
-        // An error is an interruption: the next round looks again.
-        let news = ppoll(&mut waiting, Some(TimeSpec::from_duration(pause)), None).unwrap_or(0);
-        let is_ready = |index: usize| waiting.get(index).and_then(PollFd::any).unwrap_or(false);
-        if news > 0 && is_ready(0) {
+        let news = self.bell.wait(pause);
+        if news.of(Source::End) {
             return Some(Why::Ended);
         }
-        if news > 0 && is_ready(1) && self.take_signals() {
+        if news.of(Source::Signals) && self.take_signals() {
             return Some(Why::Interrupted);
+        }
+        if news.of(Source::Ledgers) {
+            self.take_ledgers();
+        }
+        if news.of(Source::Marks) {
+            self.take_marks();
         }
         None
     }
@@ -274,7 +281,11 @@ impl<'a> Session<'a> {
 
     /// Takes in forks, execs and ends.
     fn hear(&mut self, now: u64) {
+        if now < self.state.next_hear_us {
+            return;
+        }
         let mut left = std::mem::take(&mut self.state.left);
+        let known = self.tree.pids().len();
         let searches = match &self.followed {
             Followed::Connector(connector) => !self.tree.hear(connector, now, &mut left),
             Followed::Polling(_) => now >= self.state.next_search_us,
@@ -283,10 +294,18 @@ impl<'a> Session<'a> {
             self.tree.search(now);
             self.state.next_search_us = now + SEARCH_EVERY.as_micros() as u64;
         }
-        for one in left.drain(..) {
+        // Where processes come and go the next look is at the next instant.
+        let is_lively = !left.is_empty() || self.tree.pids().len() != known;
+        let pause = if is_lively { Duration::ZERO } else { LISTEN_EVERY };
+        self.state.next_hear_us = now + pause.as_micros() as u64;
+        self.state.left = left;
+        if !self.state.left.is_empty() {
+            // Their last figures were sent before they ended.
+            self.take_ledgers();
+        }
+        for one in std::mem::take(&mut self.state.left) {
             self.leave(one, now);
         }
-        self.state.left = left;
     }
 
     /// Samples every process that has its turn.
@@ -313,7 +332,11 @@ impl<'a> Session<'a> {
     fn sample(&mut self, pid: i32, now: u64) -> bool {
         let Some(member) = self.tree.get_mut(pid) else { return false };
         if member.gauge.is_none() {
-            if member.is_gone || self.state.openings < 1.0 {
+            if member.is_gone {
+                let told_long_ago = now.saturating_sub(member.gone_us) > END_IS_TOLD_US;
+                return !told_long_ago || self.forget(pid, now);
+            }
+            if self.state.openings < 1.0 {
                 return true;
             }
             self.state.openings -= 1.0;
@@ -342,10 +365,15 @@ impl<'a> Session<'a> {
         let is_told = matches!(self.followed, Followed::Connector(_)) || pid == self.root;
         if is_told {
             if let Some(member) = self.tree.get_mut(pid) {
-                member.close();
+                member.close(now);
             }
             return true;
         }
+        self.forget(pid, now)
+    }
+
+    /// Stops following a process whose end nobody told; false, for it is not followed any more.
+    fn forget(&mut self, pid: i32, now: u64) -> bool {
         if let Some(left) = self.tree.remove(pid, None) {
             self.leave(left, now);
         }
@@ -389,7 +417,7 @@ impl<'a> Session<'a> {
         let Left { pid, wait_status, mut member } = left;
         if pid == self.root {
             self.root_status = self.root_status.or(wait_status);
-            self.state.moments.root_high_water_kib = member.final_kib.or(member.high_water_kib());
+            self.state.moments.root_left = Some((member.final_kib.or(member.high_water_kib()), now));
         }
         let Some(process) = member.number else {
             self.state.moments.brief_processes += 1;
@@ -462,90 +490,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Takes in marks and what was made of ledgers.
-    fn news(&mut self) {
+    /// Takes in what was made of ledgers, and lets go on who waited for that.
+    fn take_ledgers(&mut self) {
         for made in self.ledgers.take() {
             self.take_made(made);
         }
-        self.take_marks();
-    }
-
-    /// Writes the end and returns what came of it. `wait_status` is the first process's.
-    pub fn finish(
-        mut self,
-        why: Why,
-        wait_status: Option<i32>,
-        out_of_memory_kills: Option<u64>,
-    ) -> Recorded {
-        if why == Why::Interrupted && self.plan.ends {
-            self.take_ledgers_of_the_large(Moment::End);
-        }
-        self.wait_for_ledgers();
-        self.settle_marks();
-        let now = self.clock.now_us();
-        self.hear(now);
-        let high_water = self.end_root(why, wait_status, now);
-        for &pid in &self.tree.pids().to_vec() {
-            // They live on.
-            if let Some(mut left) = self.tree.remove(pid, None)
-                && let Some(process) = left.member.number
-            {
-                self.write_runs(process, &mut left.member);
-            }
-        }
-        let end = Ending {
-            at_us: now,
-            why: if why == Why::Ended { "ended" } else { "interrupted" }.to_owned(),
-            status: wait_status.and_then(exit_status),
-            signal: wait_status.and_then(ending_signal),
-            high_water_kib: high_water,
-            out_of_memory_kills,
-            samples: self.grid.taken,
-            missed: self.grid.missed,
-            own_cpu_us: strandline_sys::spawn::own_cpu_us().unwrap_or(0),
-            own_peak_rss_kib: strandline_sys::host::own_peak_rss_bytes().ok().map(|bytes| bytes / 1024),
-            stopped_us: self.state.moments.stopped_us,
-            waited_us: self.state.moments.waited_us,
-            brief_processes: self.state.moments.brief_processes,
-        };
-        self.push(&Record::End(Box::new(end.clone())));
-        self.flush();
-        let progress = self.progress();
-        self.ledgers.finish();
-        Recorded {
-            file: self.sink.path().to_owned(),
-            file_bytes: self.sink.written_bytes(),
-            end,
-            progress,
-            processes: self.state.next_number,
-        }
-    }
-
-    fn wait_for_ledgers(&mut self) {
-        let until = self.clock.now_us() + LAST_LEDGERS.as_micros() as u64;
-        while self.ledgers.under_way() > 0 && self.clock.now_us() < until {
-            let mut waiting = [PollFd::new(self.ledgers.descriptor().as_fd(), PollFlags::POLLIN)];
-            let _ = ppoll(&mut waiting, Some(TimeSpec::from_duration(HEAR_EVERY)), None);
-            self.news();
-        }
-        self.news();
-    }
-
-    /// The first process's end, where it has ended: its high-water mark in KiB.
-    fn end_root(&mut self, why: Why, wait_status: Option<i32>, now: u64) -> Option<u64> {
-        let known = |member: &Member| member.final_kib.or(member.high_water_kib());
-        if why == Why::Interrupted {
-            return self.tree.get_mut(self.root).and_then(|member| known(member));
-        }
-        match self.tree.remove(self.root, wait_status) {
-            Some(left) => {
-                let high_water = known(&left.member);
-                self.leave(left, now);
-                high_water
-            }
-            // The kernel told of its end before.
-            None => self.state.moments.root_high_water_kib,
-        }
+        self.answer_if_done();
     }
 }
 
@@ -578,6 +528,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
     let sink = Sink::create(&options.file)?;
     let clock = Clock::start();
     let ledgers = Ledgers::start(clock).map_err(|error| format!("no thread for ledgers: {error}"))?;
+    Ledgers::prepare_to_end_watches().map_err(|error| format!("no signal for ledgers: {error}"))?;
     let mut session = Session::begin(Beginning {
         options,
         clock,
@@ -592,7 +543,8 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
         followed: Followed::best(),
         limits: Vec::new(),
         command: process.command_line().unwrap_or_default(),
-    });
+    })
+    .map_err(|error| format!("cannot record: {error}"))?;
     session.tree.search(0);
     session.begin_ledgers();
     let why = session.work();

@@ -75,6 +75,8 @@ pub struct Member {
     pub is_looked_at: bool,
     /// Whether its files have nothing to say any more.
     pub is_gone: bool,
+    /// Since when.
+    pub gone_us: u64,
     /// VmHWM as last sampled, once its files are closed.
     closed_kib: Option<u64>,
     /// VmHWM as its watcher read it at its end.
@@ -97,6 +99,7 @@ impl Member {
             no_peak_before_us: 0,
             is_looked_at: false,
             is_gone: false,
+            gone_us: 0,
             closed_kib: None,
             final_kib: None,
         }
@@ -120,7 +123,8 @@ impl Member {
     }
 
     /// Its files have nothing to say any more.
-    pub fn close(&mut self) {
+    pub fn close(&mut self, now_us: u64) {
+        self.gone_us = now_us;
         self.closed_kib = self.high_water_kib();
         self.is_gone = true;
         self.gauge = None;

@@ -21,7 +21,13 @@ mod cli_usage;
 mod heap_mallinfo;
 mod heap_trim;
 mod privacy;
+mod probes;
 mod quiet_stop;
+mod record_growth;
+#[cfg(test)]
+mod record_own;
+#[cfg(test)]
+mod record_support;
 #[cfg(test)]
 mod report_html;
 mod support;

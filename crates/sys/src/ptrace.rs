@@ -116,6 +116,10 @@ pub fn set_register_set(tid: i32, kind: i32, image: &[u8]) -> io::Result<()> {
 /// Nor is an end ever collected: the tracee may be a child of this very process, whose status belongs to
 /// whoever waits for it. The kernel keeps the ended thread until its tracing thread ends, and tells its
 /// parent then (kernel/ptrace.c, `exit_ptrace`): trace on a thread that ends soon.
+///
+/// Of a child of this process, no other thread may wait meanwhile (`waitpid`, `Child::wait`): the kernel shows
+/// that one the stops too, and it takes them away. Whoever wants its status polls a pidfd first, which tells
+/// of the end only.
 pub fn wait(tid: i32, block: bool) -> io::Result<Option<Event>> {
     loop {
         match look(tid, libc::WEXITED | libc::WNOWAIT | if block { 0 } else { libc::WNOHANG })? {

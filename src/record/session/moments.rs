@@ -4,7 +4,7 @@ use strandline_inspect::procfs::Process;
 use strandline_recording::{Mark, Moment, Record};
 
 use super::super::ledgers::{self, Made, Request, WatchRequest};
-use super::super::marks::{MOST_NAME_CHARS, Told};
+use super::super::marks::{MOST_NAME_CHARS, Marks, Told};
 use super::super::plan::{FEW_MARKS, Marks as MarksPlan};
 use super::Session;
 
@@ -23,6 +23,10 @@ const PEAK_REST: u64 = 10;
 /// Processes with at least this part of the tree's RSS have a ledger where the tree has one; at most so many.
 const LARGE_PART: u64 = 20;
 const MOST_LARGE: usize = 8;
+/// Marks that wait for their ledgers; of more no ledger is taken.
+const MOST_WAITING: usize = 64;
+/// Looks for marks at the end.
+const LAST_LOOKS: usize = 100;
 
 /// What is counted about marks and ledgers.
 #[derive(Default)]
@@ -35,24 +39,41 @@ pub(super) struct Moments {
     watched: u32,
     has_said_few: bool,
     has_said_cut: bool,
+    has_said_flooded: bool,
+    /// Too many marks wait: none has a ledger until all are answered.
+    is_flooded: bool,
     /// How long processes were stopped.
     pub stopped_us: u64,
     /// How long programs waited at marks.
     pub waited_us: u64,
     /// See [`strandline_recording::Ending`].
     pub brief_processes: u64,
-    /// The first process's high-water mark, once it has left the tree.
-    pub root_high_water_kib: Option<u64>,
+    /// The first process's high-water mark, and when, once it has left the tree.
+    pub root_left: Option<(Option<u64>, u64)>,
 }
 
 impl Session<'_> {
     /// Takes what programs told, and lets them go on unless a ledger of one is still to be taken.
     pub(super) fn take_marks(&mut self) {
-        let Some(marks) = &mut self.marks else { return };
-        for told in marks.take() {
+        self.hear_marks();
+        self.answer_if_done();
+    }
+
+    /// Takes what programs told; says whether there was anything.
+    fn hear_marks(&mut self) -> bool {
+        let all_told = self.marks.as_mut().map(Marks::take).unwrap_or_default();
+        let has_told = !all_told.is_empty();
+        for told in all_told {
             self.take_mark(told);
         }
+        has_told
+    }
+
+    /// Lets every program go on that waits, unless a ledger at a mark is still to come: whoever waits may read
+    /// the answer that is meant for another.
+    pub(super) fn answer_if_done(&mut self) {
         if self.state.moments.mark_ledgers == 0 {
+            self.state.moments.is_flooded = false;
             self.answer_marks();
         }
     }
@@ -60,7 +81,8 @@ impl Session<'_> {
     fn take_mark(&mut self, told: Told) {
         let at_us = self.clock.now_us();
         let pid = subject(told.pid).unwrap_or(self.root);
-        if !self.tree.has(pid) {
+        let is_known = self.tree.has(pid);
+        if !is_known {
             self.tree.add(pid, None, at_us);
         }
         let is_open = self.tree.get_mut(pid).is_some_and(|member| member.gauge.is_some()) || self.open(pid);
@@ -71,6 +93,10 @@ impl Session<'_> {
             Some((member.number?, everything))
         });
         let Some((process, (sample, status_bytes))) = read else {
+            if !is_known {
+                // Nobody will tell of its end: it has come.
+                self.tree.remove(pid, None);
+            }
             let text =
                 format!("process {pid} told the mark {:?} and ended before it could be sampled", told.name);
             self.caution("mark_without_sample", format!("process {pid}"), text);
@@ -96,7 +122,13 @@ impl Session<'_> {
     }
 
     fn wants_ledger_at_mark(&mut self) -> bool {
-        let taken = self.state.moments.marks_with_ledgers;
+        let moments = &mut self.state.moments;
+        moments.is_flooded |= moments.mark_ledgers >= MOST_WAITING;
+        let taken = moments.marks_with_ledgers;
+        if moments.is_flooded {
+            self.say_flooded();
+            return false;
+        }
         let wants = match self.plan.marks {
             MarksPlan::All => true,
             MarksPlan::Few => taken < FEW_MARKS,
@@ -114,6 +146,16 @@ impl Session<'_> {
         wants
     }
 
+    /// A program that tells marks and does not wait would have the recorder remember all of them.
+    fn say_flooded(&mut self) {
+        if !std::mem::replace(&mut self.state.moments.has_said_flooded, true) {
+            let text = format!(
+                "marks were told while {MOST_WAITING} others waited for their ledgers: those have no ledger"
+            );
+            self.caution("marks_flooded", "marks", text);
+        }
+    }
+
     fn ask(&mut self, process: u32, pid: i32, moment: Moment, mark: Option<String>) {
         let pids = self.tree.pids();
         let tree = if pids.len() <= MOST_TREE { pids.to_vec() } else { Vec::new() };
@@ -123,6 +165,9 @@ impl Session<'_> {
     /// Lets every program go on that waits, then writes their marks.
     fn answer_marks(&mut self) {
         let waiting = std::mem::take(&mut self.state.moments.waiting);
+        if waiting.is_empty() {
+            return;
+        }
         if let Some(marks) = &self.marks {
             waiting.iter().for_each(|_| marks.answer());
         }
@@ -138,7 +183,11 @@ impl Session<'_> {
 
     /// At the end: nobody waits any more, what was told is kept.
     pub(super) fn settle_marks(&mut self) {
-        self.take_marks();
+        // A descendant that lives on may tell more for ever.
+        let mut looks = 0..LAST_LOOKS;
+        while looks.next().is_some() && self.hear_marks() {
+            self.answer_marks();
+        }
         self.answer_marks();
     }
 
@@ -162,7 +211,10 @@ impl Session<'_> {
             }
             Made::Final { process, sample, high_water_kib } => {
                 let now = self.clock.now_us();
-                if let Some((_, member)) = self.tree.numbered(process) {
+                let left = self.state.left.iter_mut().map(|left| &mut left.member);
+                let mut left = left.filter(|member| member.number == Some(process));
+                if let Some(member) = self.tree.numbered(process).map(|found| found.1).or_else(|| left.next())
+                {
                     member.add(now, sample);
                     member.final_kib = high_water_kib;
                 }

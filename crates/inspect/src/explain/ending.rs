@@ -24,6 +24,11 @@ const ASK_AGAIN: Duration = Duration::from_micros(200);
 /// SIGKILL in a mask of signals: what the kernel sends to every thread of a process that ends.
 const KILL: u64 = 1 << 8;
 
+/// Flags of a thread that ends, of the kernel's `include/linux/sched.h`. Only such a thread may sleep without a
+/// SIGKILL on its way (for its io_uring requests).
+const PF_EXITING: u64 = 0x4;
+const PF_POSTCOREDUMP: u64 = 0x8;
+
 /// A process that stands at its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Ending<'a> {
@@ -60,10 +65,10 @@ impl Ending<'_> {
 pub fn at_exit(pid: i32, ending: &Ending<'_>, options: &Options<'_>) -> Result<Explanation> {
     let start = Instant::now();
     let process = admission::admit_ending(pid)?;
-    let asleep = wait_for_others(&process, ending)?;
+    let unfinished = wait_for_others(&process, ending)?;
     let mut frozen = freeze::freeze(&process, &Hold::Ending(ending), options.reading_threads(), options)?;
-    for tid in asleep {
-        let text = "the thread is in an uninterruptible sleep in the middle of its end";
+    for tid in unfinished {
+        let text = "the thread sleeps in the kernel in the middle of its end: it may still have used memory";
         frozen.caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
     }
     let mut explanation = account(&process, frozen, start, options)?.explanation;
@@ -80,23 +85,24 @@ fn is_held(process: &Process) -> bool {
     process.stat().is_ok_and(|stat| stat.state == Some('t'))
 }
 
-/// Waits until no other thread can touch the memory any more; returns those asleep in the kernel.
+/// Waits until no other thread can touch the memory any more; returns those that take long to end.
 ///
 /// All of them have been sent SIGKILL before the leader came to its end, unless only the leader ends.
 fn wait_for_others(process: &Process, ending: &Ending<'_>) -> Result<Vec<i32>> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let mut asleep = Vec::new();
+        let mut unfinished = Vec::new();
         let mut running = false;
         for tid in process.tasks()? {
             if ending.registers.iter().any(|&(held, _)| held == tid) {
                 continue;
             }
-            // No stat: it is gone.
-            let Some(state) = process.task_stat(tid).ok().and_then(|stat| stat.state) else { continue };
-            match state {
+            let Ok(stat) = process.task_stat(tid) else { continue };
+            let ends = stat.flags & (PF_EXITING | PF_POSTCOREDUMP) != 0;
+            match stat.state.unwrap_or('X') {
                 'Z' | 'X' | 't' => {}
-                'D' => asleep.push(tid),
+                'D' => unfinished.push(tid),
+                _ if ends => unfinished.push(tid),
                 'S' | 'T' if !is_killed(process, tid) => {
                     return Err(Error::LeaderEnded { pid: process.pid() });
                 }
@@ -107,8 +113,8 @@ fn wait_for_others(process: &Process, ending: &Ending<'_>) -> Result<Vec<i32>> {
         if running && late {
             return Err(Error::LeaderEnded { pid: process.pid() });
         }
-        if !running && (asleep.is_empty() || late) {
-            return Ok(asleep);
+        if !running && (unfinished.is_empty() || late) {
+            return Ok(unfinished);
         }
         std::thread::sleep(ASK_AGAIN);
     }

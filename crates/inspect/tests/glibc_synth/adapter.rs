@@ -115,7 +115,7 @@ impl Subject {
             swapped: &[],
             deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
             before_call: true,
-            cell_bytes: None,
+            cell_bytes: Some(0x4000),
             threads,
             progress: &|_| {},
         };
@@ -141,6 +141,11 @@ impl Subject {
             let resident: u64 =
                 clipped(&self.runs, claim.start, claim.end).iter().map(|(from, to)| to - from).sum();
             assert_eq!(total(&claim.sums), resident, "{:#x}-{:#x}", claim.start, claim.end);
+            let cells = &claim.sums.cells;
+            let in_cells: u64 = cells.iter().map(|cell| cell.held.total()).sum();
+            assert_eq!(in_cells, resident, "{:#x}-{:#x}", claim.start, claim.end);
+            assert!(cells.iter().all(|cell| cell.held.total() <= cell.end - cell.start));
+            assert!(cells.is_sorted_by(|a, b| a.end <= b.start));
         }
         for &(from, to) in &reading.zero_runs {
             assert!(

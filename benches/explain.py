@@ -1,12 +1,10 @@
-"""Measures strandline against gdb's gcore on one process, and on an idle shell; writes RESULTS.md.
+"""Measures `explain` against gdb's gcore on one process, and on an idle shell.
 
-Called by run.sh: measure.py WORK OUT. Both tools look at the same process in turns, so that what
+Called by run.sh: explain.py WORK OUT. Both tools look at the same process in turns, so that what
 else the machine does falls on both. Every table gives medians and the range they come from.
 """
-import datetime
 import json
 import os
-import platform
 import re
 import shutil
 import statistics
@@ -14,39 +12,12 @@ import subprocess
 import sys
 import time
 
-MIB = 1 << 20
-WORK, OUT = sys.argv[1], sys.argv[2]
-STRANDLINE = os.environ["STRANDLINE"]
+from shared import MIB, OUT, STRANDLINE, WORK, figure, timed, write
+
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 IDLE_ROUNDS = int(os.environ.get("BENCH_IDLE_ROUNDS", "30"))
 SIZES = [float(gib) for gib in os.environ.get("BENCH_GIB", "1 4").split()]
 CHUNKS_THOUSAND_A_GIB = 3000  # 12 million chunks in 4 GiB
-
-
-def timed(command):
-    """Runs `command`; returns (wall seconds, peak RSS in bytes, standard output).
-
-    The peak is wait4's ru_maxrss, as time(1) prints it: the largest of the command and of the
-    children it waited for.
-    """
-    with open(os.path.join(WORK, "out"), "w+") as out, open(os.path.join(WORK, "err"), "w+") as err:
-        started = time.perf_counter()
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
-        _, status, usage = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0)
-        err.seek(0)
-        if process.returncode != 0:
-            sys.exit(f"bench: {' '.join(command)}: status {process.returncode}: {err.read().strip()[-400:]}")
-        return wall, usage.ru_maxrss * 1024, out.read()
-
-
-def figure(samples, unit=1.0, digits=2, suffix=""):
-    """`median (low–high)` of samples divided by unit."""
-    values = sorted(value / unit for value in samples)
-    middle, low, high = (f"{value:.{digits}f}" for value in (statistics.median(values), values[0], values[-1]))
-    return f"{middle}{suffix} ({low}–{high})"
 
 
 def fits_on_disk(bytes_needed):
@@ -133,27 +104,6 @@ def idle_shell():
     return walls, stopped
 
 
-def machine():
-    def first(path, pattern):
-        with open(path) as text:
-            found = re.search(pattern, text.read(), re.M)
-        return found.group(1) if found else "unknown"
-
-    memory = int(first("/proc/meminfo", r"MemTotal:\s+(\d+)")) / MIB
-    return [
-        f"- machine: {first('/proc/cpuinfo', r'model name.*: (.*)')}, {os.cpu_count()} cpus, {memory:.1f} GiB",
-        f"- kernel: {platform.release()}; C library: {' '.join(platform.libc_ver())}",
-        f"- load before: {os.getloadavg()[0]:.2f}",
-        f"- strandline: {subprocess.run([STRANDLINE, '--version'], capture_output=True, text=True).stdout.strip()}",
-        f"- gdb: {subprocess.run(['gdb', '--version'], capture_output=True, text=True).stdout.splitlines()[0]}",
-        f"- date: {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
-    ]
-
-
-def verdict(holds):
-    return "holds" if holds else "**does not hold**"
-
-
 def claims(results, walls, stopped):
     """What is promised, what was measured, and whether it holds: rows of a table."""
     median = statistics.median
@@ -182,31 +132,19 @@ def claims(results, walls, stopped):
 
 
 def main():
-    about = machine()
     walls, stopped = idle_shell()
     results = [big_heap(gib) for gib in SIZES]
-    lines = ["# Results of `make bench`", "", "Medians, with the lowest and the highest in brackets; the two tools took turns on",
-             "one process. Ratios and bounds are the claim; seconds depend on the machine.", "", *about, "",
-             "| claim | measured | |", "|---|---|---|"]
-    table = claims(results, walls, stopped)
-    lines += [f"| {text} | {measured} | {verdict(holds)} |" for text, measured, holds in table]
-    lines += ["", "| heap | chunks | free chunks | explain | stopped | peak memory | gcore | its peak memory | its core |",
-              "|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| heap | chunks | free chunks | explain | stopped | peak memory | gcore | its peak memory | its core |",
+             "|---|---|---|---|---|---|---|---|---|"]
     for r in results:
         beside = ([figure(r["gcore"], suffix=" s"), figure(r["gcore_peak"], MIB, 0, " MiB"), f"{r['core'] / MIB:.0f} MiB"]
                   if r["gcore"] else ["not run: no room on disk", "", ""])
         cells = [f"{r['rss'] / MIB:.0f} MiB", f"{r['chunks']:,}", f"{r['free_chunks']:,}", figure(r["explain"], suffix=" s"),
                  figure(r["stopped"], suffix=" s"), figure(r["peak"], MIB, 0, " MiB"), *beside]
         lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", f"{ROUNDS} turns a heap, {IDLE_ROUNDS} runs on the idle shell. `benches/run.sh` repeats them.", ""]
-    with open(OUT, "w") as out:
-        out.write("\n".join(lines))
-    print("\n".join(lines))
-    failed = [text for text, _, holds in table if not holds]
-    if failed:
-        print(f"bench: {len(failed)} of {len(table)} do not hold", file=sys.stderr)
-    # A missed number is a result, not an error of the bench.
-    sys.exit(0)
+    gdb = subprocess.run(["gdb", "--version"], capture_output=True, text=True).stdout.splitlines()[0]
+    lines += ["", f"{ROUNDS} turns a heap, {IDLE_ROUNDS} runs on the idle shell; gcore of {gdb}. The tools took turns on one process."]
+    write("explain", claims(results, walls, stopped), lines)
 
 
 main()

@@ -1,0 +1,97 @@
+//! How a recording ends: the last ledgers, marks and samples, and the line that says how it went.
+
+use strandline_recording::{Ending, Moment, Record};
+
+use super::super::Recorded;
+use super::super::tree::Member;
+use super::{HEAR_EVERY, LAST_LEDGERS, Session, Why, ending_signal, exit_status};
+
+/// A process whose main thread ended so much earlier than itself ran on without it.
+const LEADER_ONLY_US: u64 = 100_000;
+
+impl Session<'_> {
+    /// Writes the end and returns what came of it. `wait_status` is the first process's.
+    pub fn finish(
+        mut self,
+        why: Why,
+        wait_status: Option<i32>,
+        out_of_memory_kills: Option<u64>,
+    ) -> Recorded {
+        if why == Why::Interrupted && self.plan.ends {
+            self.take_ledgers_of_the_large(Moment::End);
+        }
+        self.wait_for_ledgers();
+        self.settle_marks();
+        let now = self.clock.now_us();
+        self.state.next_hear_us = 0;
+        self.hear(now);
+        let high_water = self.end_root(why, wait_status, now);
+        for &pid in &self.tree.pids().to_vec() {
+            // They live on.
+            if let Some(mut left) = self.tree.remove(pid, None)
+                && let Some(process) = left.member.number
+            {
+                self.write_runs(process, &mut left.member);
+            }
+        }
+        let end = Ending {
+            at_us: now,
+            why: if why == Why::Ended { "ended" } else { "interrupted" }.to_owned(),
+            status: wait_status.and_then(exit_status),
+            signal: wait_status.and_then(ending_signal),
+            high_water_kib: high_water,
+            out_of_memory_kills,
+            samples: self.grid.taken,
+            missed: self.grid.missed,
+            own_cpu_us: strandline_sys::spawn::own_cpu_us().unwrap_or(0),
+            own_peak_rss_kib: strandline_sys::host::own_peak_rss_bytes().ok().map(|bytes| bytes / 1024),
+            stopped_us: self.state.moments.stopped_us,
+            waited_us: self.state.moments.waited_us,
+            brief_processes: self.state.moments.brief_processes,
+        };
+        self.push(&Record::End(Box::new(end.clone())));
+        self.flush();
+        let progress = self.progress();
+        self.ledgers.finish();
+        Recorded {
+            file: self.sink.path().to_owned(),
+            file_bytes: self.sink.written_bytes(),
+            end,
+            progress,
+            processes: self.state.next_number,
+        }
+    }
+
+    fn wait_for_ledgers(&mut self) {
+        let until = self.clock.now_us() + LAST_LEDGERS.as_micros() as u64;
+        while self.ledgers.under_way() > 0 && self.clock.now_us() < until {
+            self.bell.wait(HEAR_EVERY);
+            self.take_ledgers();
+        }
+        self.take_ledgers();
+    }
+
+    /// The first process's end, where it has ended: its high-water mark in KiB.
+    fn end_root(&mut self, why: Why, wait_status: Option<i32>, now: u64) -> Option<u64> {
+        let known = |member: &Member| member.final_kib.or(member.high_water_kib());
+        if why == Why::Interrupted {
+            return self.tree.get_mut(self.root).and_then(|member| known(member));
+        }
+        match self.tree.remove(self.root, wait_status) {
+            Some(left) => {
+                let high_water = known(&left.member);
+                self.leave(left, now);
+                high_water
+            }
+            None => {
+                // The kernel told of its main thread's end before.
+                let (high_water, left_us) = self.state.moments.root_left.unwrap_or_default();
+                if now.saturating_sub(left_us) > LEADER_ONLY_US {
+                    let text = "its main thread ended and others ran on: it was not sampled from then on";
+                    self.caution("leader_ended", format!("process {}", self.root), text);
+                }
+                high_water
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+# Grows by 64 MiB at a mark and gives it back at the next; status 7.
+require "strandline"
+
+# A pipe's broken end must not end the program.
+trap("PIPE", "SYSTEM_DEFAULT")
+
+def loop_marks(count)
+  count.times { Strandline.mark("quiet") }
+end
+
+task, argument = ARGV
+case task
+when "loop"
+  loop_marks(100)
+  Strandline.mark("before")
+  loop_marks(argument.to_i)
+  Strandline.mark("after")
+  exit!(7)
+when "crowd"
+  threads = 4.times.map { Thread.new { loop_marks(argument.to_i) } }
+  child = fork do
+    loop_marks(argument.to_i)
+    exit!(3)
+  end
+  threads.each(&:join)
+  Process.wait(child)
+  ended = $?.exitstatus
+  Strandline.mark("after")
+  exit!(ended == 3 ? 7 : 1)
+end
+Strandline.mark("start")
+if task == "reuse"
+  file = File.open(argument, File::RDWR | File::CREAT)
+  IO.for_fd(ENV["STRANDLINE_MARK_FD"].to_i, autoclose: false).reopen(file)
+end
+memory = "\1" * (64 << 20)
+Strandline.mark("grown")
+memory.clear
+memory = nil
+Strandline.mark("freed")
+Strandline.mark("two\nlines\x01")
+Strandline.mark("n" * 300)
+system("test -e /proc/self/fd/$STRANDLINE_MARK_FD && echo inherited >&2") if task == "inherit"
+puts "done"
+exit(7)

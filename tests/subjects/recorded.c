@@ -1,0 +1,268 @@
+/* What a recording is tested with. The first argument says what it does; see
+ * `main`. Marks are told by the protocol itself, not by a probe: a write of the
+ * name, a read of one byte.
+ */
+#include "subject.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+static int mark_socket = -1;
+
+static void find_socket(void) {
+  const char *number = getenv("STRANDLINE_MARK_FD");
+  if (number) mark_socket = atoi(number);
+}
+
+/* Tells bytes as they are. */
+static int tell(const char *bytes, size_t length) {
+  size_t done = 0;
+  while (done < length) {
+    ssize_t put = send(mark_socket, bytes + done, length - done, MSG_NOSIGNAL);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return 0;
+    done += (size_t)put;
+  }
+  return 1;
+}
+
+static int await_answer(void) {
+  char byte;
+  for (;;) {
+    ssize_t got = recv(mark_socket, &byte, 1, 0);
+    if (got < 0 && errno == EINTR) continue;
+    return got == 1;
+  }
+}
+
+static int mark(const char *name) {
+  char line[256];
+  if (mark_socket < 0) return 0;
+  size_t length = strlen(name);
+  memcpy(line, name, length);
+  line[length] = '\n';
+  return tell(line, length + 1) && await_answer();
+}
+
+/* A field of /proc/self/status in bytes, without touching the heap. */
+static uint64_t status_field(const char *field) {
+  static char text[8192];
+  int file = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+  ssize_t got = file < 0 ? -1 : read(file, text, sizeof text - 1);
+  if (got < 0) _exit(92);
+  close(file);
+  text[got] = 0;
+  const char *at = strstr(text, field);
+  return at ? strtoull(at + strlen(field), 0, 10) * 1024 : 0;
+}
+
+/* Says what it is at an instant, and tells the instant. */
+static void instant(const char *name) {
+  line_open();
+  line_number("VmData", status_field("VmData:"));
+  line_number("VmSize", status_field("VmSize:"));
+  line_number("RssAnon", status_field("RssAnon:"));
+  line_number("answered", (uint64_t)mark(name));
+  line_print();
+}
+
+static char *filled(uint64_t bytes) {
+  char *block = opaque(malloc(bytes));
+  if (!block) _exit(93);
+  memset(block, 1, bytes);
+  return opaque(block);
+}
+
+static int grow_and_free(uint64_t mebibytes) {
+  instant("begun");
+  char *block = filled(mebibytes * MIB);
+  instant("grown");
+  free(block);
+  instant("freed");
+  return 0;
+}
+
+/* `processes` processes tell `count` marks each, side by side. Fails where an answer fails. */
+static int storm(uint64_t processes, uint64_t count) {
+  for (uint64_t process = 0; process < processes; process++) {
+    if (fork()) continue;
+    for (uint64_t one = 0; one < count; one++) {
+      char name[64];
+      snprintf(name, sizeof name, "p%d-%d", (int)process, (int)one);
+      if (!mark(name)) _exit(1);
+    }
+    _exit(0);
+  }
+  int status, wrong = 0;
+  while (wait(&status) > 0) wrong += status != 0;
+  return wrong;
+}
+
+/* One process tells `count` marks and reads no answer; another tells ten in order. */
+static int flood(uint64_t count) {
+  if (!fork()) {
+    for (uint64_t one = 0; one < count; one++)
+      if (!tell("flood\n", 6)) _exit(1);
+    _exit(0);
+  }
+  int wrong = 0, status;
+  for (int one = 0; one < 10; one++) wrong += !mark("orderly");
+  while (wait(&status) > 0) wrong += status != 0;
+  return wrong;
+}
+
+/* Names that no program should tell. */
+static int odd_names(void) {
+  static char long_name[MIB + 1];
+  memset(long_name, 'x', MIB);
+  long_name[MIB] = '\n';
+  int wrong = !mark("") + !mark("a\033[2Jb\tc\rd") + !mark("\xff\xfe");
+  wrong += !(tell(long_name, MIB + 1) && await_answer());
+  /* Two lines at once are two marks, and have two answers. */
+  wrong += !(tell("first\nsecond\n", 13) && await_answer() && await_answer());
+  /* A name in parts. */
+  wrong += !(tell("in ", 3) && tell("parts\n", 6) && await_answer());
+  wrong += !mark("\"quoted\", </script><b>&amp;");
+  return wrong;
+}
+
+static int close_all(void) {
+  for (int number = 0; number < 1024; number++) close(number);
+  char *block = filled(8 * MIB);
+  usleep(20000);
+  free(block);
+  return 7;
+}
+
+static void *end_all(void *unused) {
+  (void)unused;
+  _exit(5);
+}
+
+static void *outlive(void *unused) {
+  (void)unused;
+  usleep(100000);
+  filled(8 * MIB);
+  _exit(6);
+}
+
+static int end_by(const char *way) {
+  struct rlimit no_core = {0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+  filled(32 * MIB);
+  pthread_t thread;
+  if (!strcmp(way, "exit")) return 4;
+  if (!strcmp(way, "segv")) raise(SIGSEGV);
+  if (!strcmp(way, "kill")) raise(SIGKILL);
+  if (!strcmp(way, "abort")) abort();
+  if (!strcmp(way, "wait")) {
+    mark("waiting");
+    park();
+  }
+  if (!strcmp(way, "group")) {
+    pthread_create(&thread, 0, end_all, 0);
+    park();
+  }
+  if (!strcmp(way, "main_first")) {
+    pthread_create(&thread, 0, outlive, 0);
+    pthread_exit(0);
+  }
+  return 99;
+}
+
+/* Grows in steps, each longer than the recorder needs for a ledger, and frees everything. */
+static int steps(uint64_t count, uint64_t mebibytes) {
+  char *blocks[256];
+  for (uint64_t one = 0; one < count; one++) {
+    blocks[one] = filled(mebibytes * MIB);
+    usleep(30000);
+  }
+  usleep(300000);
+  for (uint64_t one = 0; one < count; one++) free(blocks[one]);
+  usleep(20000);
+  return 0;
+}
+
+/* Forks as often as it is let, and every child lives for a while. */
+static int fork_bomb(uint64_t most) {
+  uint64_t forked = 0;
+  while (forked < most) {
+    pid_t child = fork();
+    if (child < 0) break;
+    if (!child) {
+      usleep(200000);
+      _exit(0);
+    }
+    forked++;
+  }
+  while (wait(0) > 0) continue;
+  line_open();
+  line_number("forked", forked);
+  line_print();
+  return 0;
+}
+
+/* Counts a signal that `how_often` tells, until a TERM. */
+static volatile sig_atomic_t heard;
+static void hear(int signal) {
+  (void)signal;
+  heard++;
+}
+static int count_interrupts(void) {
+  struct sigaction action = {.sa_handler = hear};
+  sigaction(SIGINT, &action, 0);
+  write(1, "ready\n", 6);
+  while (!heard) usleep(1000);
+  /* A second one would have come with the first. */
+  usleep(200000);
+  line_open();
+  line_number("interrupts", (uint64_t)heard);
+  line_print();
+  return 0;
+}
+
+/* Marks until it is told to end by a file that appears; fails where it is asked to wait without an answer. */
+static int mark_until(const char *path) {
+  uint64_t told = 0;
+  while (access(path, F_OK)) {
+    mark("again");
+    told++;
+    usleep(200);
+  }
+  line_open();
+  line_number("told", told);
+  line_print();
+  return 3;
+}
+
+static int change_user(void) {
+  filled(8 * MIB);
+  mark("before");
+  if (setgid(65534) || setuid(65534)) return 98;
+  filled(8 * MIB);
+  mark("after");
+  return 0;
+}
+
+int main(int count, char **values) {
+  find_socket();
+  const char *what = count > 1 ? values[1] : "";
+  uint64_t first = argument(count, values, 2, 0), second = argument(count, values, 3, 0);
+  if (!strcmp(what, "grow")) return grow_and_free(first);
+  if (!strcmp(what, "storm")) return storm(first, second);
+  if (!strcmp(what, "flood")) return flood(first);
+  if (!strcmp(what, "names")) return odd_names();
+  if (!strcmp(what, "close")) return close_all();
+  if (!strcmp(what, "end") && count > 2) return end_by(values[2]);
+  if (!strcmp(what, "steps")) return steps(first, second);
+  if (!strcmp(what, "bomb")) return fork_bomb(first);
+  if (!strcmp(what, "interrupts")) return count_interrupts();
+  if (!strcmp(what, "mark-until") && count > 2) return mark_until(values[2]);
+  if (!strcmp(what, "user")) return change_user();
+  return 97;
+}
