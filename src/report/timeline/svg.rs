@@ -358,10 +358,6 @@ fn labels(frame: &Frame, timelines: &[Timeline]) -> (Vec<Label>, i32) {
     let mut rows = 0;
     for label in &mut labels {
         let row = taken.iter().rposition(|&reached| reached > label.x - GAP).map_or(0, |row| row + 1);
-        label.is_tick = dense && row >= taken.len();
-        if row >= taken.len() {
-            continue;
-        }
         let wide = f64::from(pixels(&label.name, SMALL));
         let fits = label.x + GAP + wide <= frame.right;
         let start = if fits { label.x + GAP } else { label.x - GAP - wide };
@@ -370,6 +366,7 @@ fn labels(frame: &Frame, timelines: &[Timeline]) -> (Vec<Label>, i32) {
             label.place = Some((row as i32, start));
             rows = rows.max(row as i32 + 1);
         }
+        label.is_tick = dense && label.place.is_none();
     }
     (labels, rows)
 }
