@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use crate::support::strandline::{Run, run_command};
-use crate::support::{Folder, Outcome, Result, skipped};
+use crate::support::{Folder, Outcome, Result, skipped, strandline};
 
 /// The number that the socket has in the subject.
 const DESCRIPTOR: &str = "7";
