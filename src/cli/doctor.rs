@@ -1,4 +1,4 @@
-//! `doctor`: tries what explain and reclaim need, one check after another, and says what each result
+//! `doctor`: tries what explain, reclaim and run need, one check after another, and says what each result
 //! means and how to get what is missing. Tries things on strandline itself and on a child of its own,
 //! never on another process, and changes nothing.
 
@@ -7,10 +7,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde::Serialize;
-use strandline_sys::{host, memory, pagemap, ptrace};
+use strandline_sys::{connector, host, memory, pagemap, ptrace};
 
 use super::output::Output;
 use super::{Ending, Result};
+use crate::record;
 use crate::report::checks::{Check, Status, checks};
 
 /// The schema of the document.
@@ -35,6 +36,8 @@ pub fn run(output: &mut Output) -> Result<Ending> {
         rollup(),
         seccomp(),
         cgroup(),
+        process_events(),
+        memory_limit(),
         huge_pages(),
         swap(),
         same_page_merging(),
@@ -131,6 +134,30 @@ fn page_frames() -> Check {
     };
     let means = "LazyFree and merged pages are counted from smaps rather than page by page";
     check("page_flags", status, found, means, Some("run as root, or `setcap cap_sys_admin+ep` on strandline"))
+}
+
+/// Whether the kernel tells of forks, execs and ends.
+fn process_events() -> Check {
+    let (status, found) = match connector::Connector::open() {
+        Ok(_) => (Status::Ok, "the kernel's process connector tells of forks, execs and ends".to_owned()),
+        Err(error) => (Status::Limited, format!("the kernel's process connector: {error}")),
+    };
+    let means =
+        "run and record search /proc for children every 10 ms, and do not see those that live shorter";
+    let fix = "run as root, or `setcap cap_net_admin+ep` on strandline, outside containers";
+    check("process_events", status, found, means, Some(fix))
+}
+
+/// Makes and removes a control group with a limit.
+fn memory_limit() -> Check {
+    const LIMIT_BYTES: u64 = 1 << 30;
+    let (status, found) = match record::can_limit_memory(LIMIT_BYTES) {
+        Ok(by) => (Status::Ok, format!("a limit was set by {by}, and taken back")),
+        Err(why) => (Status::Limited, why),
+    };
+    let means = "run --limit-memory cannot be used; --limit-address-space and --limit-data can";
+    let fix = "run as root, or under `systemd-run --user --scope -p Delegate=yes`";
+    check("memory_limit", status, found, means, Some(fix))
 }
 
 /// Seizes, stops and releases a child of strandline's own.

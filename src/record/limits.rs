@@ -145,6 +145,16 @@ impl Drop for Group {
     }
 }
 
+/// Makes a group with a limit of `bytes` and removes it; what enforces such a limit here.
+///
+/// # Errors
+/// As [`Group::new`].
+pub fn can_limit_memory(bytes: u64) -> Result<String, String> {
+    let group = Group::new(bytes)?;
+    group.remove()?;
+    Ok(group.limit.by.clone())
+}
+
 /// Where a group could be made, best first: below this process's own group of each hierarchy that has memory, and for
 /// version 2, where a group with processes cannot have groups with limits, beside it.
 fn places(own: &str, mounts: &str) -> Vec<(u8, PathBuf)> {

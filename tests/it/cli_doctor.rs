@@ -11,9 +11,18 @@ fn every_check_has_an_answer() {
     let document = run.document().unwrap();
     assert_eq!(document["schema"], "strandline/doctor/1");
     let checks = document["checks"].as_array().unwrap();
-    for id in
-        ["kernel", "pagemap_scan", "ptrace", "ptrace_scope", "process_vm_readv", "cgroup", "swap", "gdb"]
-    {
+    for id in [
+        "kernel",
+        "pagemap_scan",
+        "ptrace",
+        "ptrace_scope",
+        "process_vm_readv",
+        "process_events",
+        "memory_limit",
+        "cgroup",
+        "swap",
+        "gdb",
+    ] {
         let check = checks.iter().find(|check| check["id"] == id).unwrap_or_else(|| panic!("no check {id}"));
         assert!(["ok", "limited", "missing"].contains(&check["status"].as_str().unwrap()));
         assert!(!check["found"].as_str().unwrap().is_empty());
