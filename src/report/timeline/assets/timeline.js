@@ -113,12 +113,19 @@ class Timeline {
       if (!this.shown.has(index)) return;
       for (const column of COLUMNS) {
         if (!this.columns.has(column.id)) continue;
-        const colour = alone ? themed(`--column-${column.id}`) : themed(`--line-${drawn % 8}`);
-        curves.push({ line, column, colour, dash: column.dash });
+        curves.push({ line, column, ...this.look(line, column, alone, drawn) });
       }
       drawn += 1;
     });
     return curves;
+  }
+
+  // Alone, a process has a colour for each column; several have one each, and beyond eight other dashes.
+  look(line, column, alone, drawn) {
+    if (alone) return { colour: themed(`--column-${column.id}`), dash: column.dash };
+    if (line.process === null) return { colour: themed("--quiet"), dash: column.id === "rss" ? [3, 3] : column.dash };
+    const again = drawn >= 8 && column.id === "rss";
+    return { colour: themed(`--line-${drawn % 8}`), dash: again ? [12, 5] : column.dash };
   }
 
   draw() {
