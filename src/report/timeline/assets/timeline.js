@@ -382,12 +382,7 @@ class Timeline {
     const [from, to] = this.window;
     if (seconds < from || seconds > to) this.show(seconds - (to - from) / 2, seconds + (to - from) / 2);
     if (ledger) this.tellChosen(ledger.index);
-    for (const row of document.querySelectorAll("table.marks tr.chosen")) row.classList.remove("chosen");
-    if (mark) {
-      const table = document.querySelectorAll("table.marks");
-      const row = [...table].find((one) => Number(one.dataset.recording) === mark.recording)?.tBodies[0].rows[mark.index];
-      row?.classList.add("chosen");
-    }
+    this.lightMark();
     this.plot.redraw(false);
     if (move) {
       const rss = mark ? mark.rss : ledger.rss_bytes;
@@ -397,6 +392,16 @@ class Timeline {
       const what = mark ? `mark ${mark.label} ${mark.name}` : `ledger at ${ledgerName(ledger)}`;
       this.at.textContent = `${formatInstant(seconds)} · ${what} · RSS ${formatBytes(rss)}`;
     }
+  }
+
+  // The chosen mark's row in its table.
+  lightMark() {
+    for (const row of document.querySelectorAll("table.marks tr.chosen")) row.classList.remove("chosen");
+    if (!this.mark) return;
+    const { recording, index } = this.mark;
+    const tables = [...document.querySelectorAll("table.marks")];
+    const table = tables.find((one) => Number(one.dataset.recording) === recording);
+    table?.tBodies[0].rows[index]?.classList.add("chosen");
   }
 
   next(by) {
@@ -410,6 +415,8 @@ class Timeline {
     if (this.ledger === index) return;
     this.ledger = index;
     this.stop = this.stops.findIndex((stop) => stop.ledger && stop.ledger.index === index);
+    this.mark = this.stops[this.stop]?.mark ?? null;
+    this.lightMark();
     this.plot.redraw(false);
   }
 
