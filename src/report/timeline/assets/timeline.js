@@ -74,13 +74,17 @@ class Timeline {
       const letter = line.letter ? `${line.letter} ` : "";
       box.append(this.checkbox(`${letter}${line.name}, highest ${formatBytes(line.peakBytes)}`, this.shown, index));
     });
+    const notes = [];
     const widest = Math.max(0, ...this.data.lines.map((line) => line.widthSeconds));
     if (widest > 0) {
-      const note = document.getElementById("thinned");
-      note.hidden = false;
-      note.textContent = `Thinned: a point stands for up to ${widest.toPrecision(2)} s; `
-        + "the band behind RSS spans the lowest and highest sample within it.";
+      notes.push(`Thinned: a point stands for up to ${widest.toPrecision(2)} s; the band behind RSS spans the lowest and highest sample within it.`);
     }
+    if (this.data.lines.some((line) => line.process === null)) {
+      notes.push("Others are added up at about a thousand instants: one that lived between two of them does not show.");
+    }
+    const note = document.getElementById("thinned");
+    note.hidden = notes.length === 0;
+    note.textContent = notes.join(" ");
   }
 
   checkbox(text, set, key) {
