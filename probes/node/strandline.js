@@ -11,9 +11,9 @@
  * event loop waits for it; some short-lived objects, buffers are made once. Figures: docs/probes.md.
  *
  * Node 12 or later, Linux, no dependencies, no addon. Node ignores SIGPIPE; where a program has taken that
- * back, so is its protection. Workers, and processes of one tree, do not take turns: when two mark in the same instant, the
- * later one's sample may be taken a little after its mark. Node closes the descriptor in its children:
- * pass it on, with stdio: [0, 1, 2, ...], where a child is to mark too.
+ * back, so is its protection. Workers, and processes of one tree, do not take turns: when two mark in the
+ * same instant, the later one's sample may be taken a little after its mark. Node closes the descriptor in
+ * its children: pass it on, with stdio: [0, 1, 2, ...], where a child is to mark too.
  */
 
 const fs = require("fs");

@@ -80,15 +80,15 @@ sub mark {
 # Writes the line and waits until nothing is owed; false where there is nobody at the other end.
 sub _talk {
     while ($line ne '') {
-        $at = syscall($SENDTO, $fd, $line, length $line, $MSG_NOSIGNAL, 0, 0);
+        # Sent and counted in one statement: Perl runs no signal handler within one that does not branch.
+        $owed += ($at = syscall($SENDTO, $fd, $line, length $line, $MSG_NOSIGNAL, 0, 0)) == length $line;
         if ($at > 0) { substr($line, 0, $at) = '' }
         elsif ($at == -1 && $! == $EAGAIN) { syscall($PPOLL, $writable, 1, 0, 0, 8) }
         elsif ($at == 0 || $! != $EINTR) { return 0 }
     }
-    $owed++;
     while ($owed > 0) {
-        # Counted before it is taken: a handler that dies between the two must not leave a mark that waits
-        # for an answer which was read.
+        # Looked at, and then counted and taken, without a branch: a handler that dies must not leave a mark
+        # that waits for an answer which was read.
         $got = syscall($RECVFROM, $fd, $byte, 1, $MSG_PEEK, 0, 0);
         if ($got == 1) {
             $owed--;
@@ -107,7 +107,7 @@ sub _look {
     return 0 unless defined $ENV{STRANDLINE_MARK_FD} && $ENV{STRANDLINE_MARK_FD} =~ /\A([0-9]{1,9})\z/;
     $fd = $1 + 0;
     my ($machine) = $Config::Config{archname} =~ /\A(x86_64|aarch64)-/ or return 0;
-    return 0 if $fd < 3 || $^O ne 'linux' || $Config::Config{ptrsize} != 8;
+    return 0 if $fd < 3 || $^O ne 'linux' || length(pack 'p', undef) != 8;
     ($SENDTO, $RECVFROM, $FCNTL, $GETSOCKOPT, $PPOLL) = @{ $CALLS{$machine} };
     $link = "/proc/self/fd/$fd";
     $file = readlink $link;

@@ -32,6 +32,7 @@ class _State:
         self.on = True
         self.fd = -1
         self.file = None
+        self.socket = None
         self.process = os.getpid()
         # Its owner is known: a signal handler that interrupts a mark of its thread cannot wait for it.
         self.lock = _thread.RLock()
@@ -64,8 +65,19 @@ def mark(name):
                 state.looked = True
             if state.on:
                 state.on = _is_ours(state) and _send(state, _line(name))
-        except (OSError, ImportError, MemoryError):
+        except (OSError, ImportError) as error:
+            if not _is_own(error):
+                raise
             state.on = False
+
+
+def _is_own(error):
+    """Whether an exception was raised by the calls made here, and not by the program's signal handler, which
+    may run in any of them and raise what it likes (TimeoutError is an OSError)."""
+    trace = error.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_globals is globals()
 
 
 def _line(name):
@@ -86,18 +98,27 @@ def _look(state):
         return False
     global _socket, fcntl
     import _socket
+    import atexit
     import fcntl
 
-    with _Borrowed(state.fd) as socket:
-        kind = socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_TYPE)
-        # SO_DOMAIN
-        return kind == _socket.SOCK_STREAM and socket.getsockopt(_socket.SOL_SOCKET, 39) == _socket.AF_UNIX
+    # os.write could raise SIGPIPE. The object does not own its descriptor, and so must never be destroyed with
+    # it: it is kept, and lets go at the end.
+    state.socket = socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, state.fd)
+    atexit.register(socket.detach)
+    if _socket.getdefaulttimeout() is not None:
+        # The program's default timeout is for its own sockets.
+        socket.settimeout(None)
+    kind = socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_TYPE)
+    # SO_DOMAIN
+    return kind == _socket.SOCK_STREAM and socket.getsockopt(_socket.SOL_SOCKET, 39) == _socket.AF_UNIX
 
 
 def _identity(fd):
     try:
         status = os.fstat(fd)
-    except OSError:
+    except OSError as error:
+        if not _is_own(error):
+            raise
         return None
     if status.st_mode & 0o170000 != 0o140000:
         return None
@@ -109,46 +130,28 @@ def _is_ours(state):
     return _identity(state.fd) == state.file
 
 
-class _Borrowed:
-    """A socket object on a descriptor that it does not own: os.write could raise SIGPIPE."""
-
-    __slots__ = ("socket",)
-
-    def __init__(self, fd):
-        self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
-
-    def __enter__(self):
-        if _socket.getdefaulttimeout() is not None:
-            # The program's default timeout is for its own sockets.
-            self.socket.settimeout(None)
-        return self.socket
-
-    def __exit__(self, *_):
-        self.socket.detach()
-
-
 def _send(state, line):
     """Writes the line and waits until nothing is owed; false where there is nobody at the other end."""
     # Processes of one tree share the socket: else one might read the answer that was meant for another.
+    socket = state.socket
     try:
         fcntl.lockf(state.fd, fcntl.LOCK_EX)
-        with _Borrowed(state.fd) as socket:
-            while line:
-                try:
-                    line = line[socket.send(line, _socket.MSG_NOSIGNAL):]
-                except BlockingIOError:
-                    _wait(state.fd, 4)
-            state.owed += 1
-            while state.owed > 0:
-                try:
-                    # Counted before it is taken: an exception between the two must not leave a mark that
-                    # waits for an answer which was read.
-                    if not socket.recv(1, _socket.MSG_PEEK):
-                        return False
-                    state.owed -= 1
-                    socket.recv(1, _socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    _wait(state.fd, 1)
+        while line:
+            try:
+                line = line[socket.send(line, _socket.MSG_NOSIGNAL):]
+            except BlockingIOError:
+                _wait(state.fd, 4)
+        state.owed += 1
+        while state.owed > 0:
+            try:
+                # Counted before it is taken: an exception between the two must not leave a mark that waits
+                # for an answer which was read.
+                if not socket.recv(1, _socket.MSG_PEEK):
+                    return False
+                state.owed -= 1
+                socket.recv(1, _socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                _wait(state.fd, 1)
         return True
     finally:
         fcntl.lockf(state.fd, fcntl.LOCK_UN)

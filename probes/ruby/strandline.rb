@@ -63,6 +63,9 @@ module Strandline
       # The descriptor may be another file of the program's by now.
       ours = identity(@fd) == @file
       @socket = false unless ours && talk(line(name))
+    rescue Errno::ETIMEDOUT
+      # The program's own: no call here can time out.
+      raise
     rescue SystemCallError, IOError, LoadError
       @socket = false
     end
@@ -100,15 +103,18 @@ module Strandline
     def talk(line)
       # Processes of one tree share the socket: else one might read the answer that was meant for another.
       again { @socket.fcntl(F_SETLKW, TAKE) }
-      line = line.byteslice(again { @socket.send(line, MSG_NOSIGNAL) }..-1) until line.empty?
-      @owed += 1
+      # Sent and counted, looked at, and then counted and taken: no timeout comes in between.
+      Thread.handle_interrupt(Object => :never) do
+        line = line.byteslice(again { @socket.send(line, MSG_NOSIGNAL) }..-1) until line.empty?
+        @owed += 1
+      end
       while @owed > 0
-        # Counted before it is taken: an exception between the two must not leave a mark that waits for an
-        # answer which was read.
         answer = again { @socket.recv(1, MSG_PEEK) }
         return false if answer.nil? || answer.empty?
-        @owed -= 1
-        again { @socket.recv(1, MSG_DONTWAIT) }
+        Thread.handle_interrupt(Object => :never) do
+          @owed -= 1
+          again { @socket.recv(1, MSG_DONTWAIT) }
+        end
       end
       true
     ensure

@@ -3,12 +3,14 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use strandline_sys::spawn::{Resource, Setup};
+use strandline_recording::Limit;
+use strandline_sys::spawn::{self, Resource, Setup};
 
 use super::clock::Clock;
 use super::ledgers::{Ledgers, WatchRequest};
@@ -45,28 +47,23 @@ pub fn run(
     options: &Options<'_>,
 ) -> Result<(Recorded, i32), NotStarted> {
     let failed = NotStarted::Failed;
+    let io = |error: io::Error| failed(format!("cannot prepare to run a command: {error}"));
     let (signals, signal_mask) = session::take_signals().map_err(failed)?;
     check_proc().map_err(failed)?;
     let open_files = session::raise_open_files();
-    let (mut resources, mut named) = limits.resources().map_err(failed)?;
-    resources.extend(open_files.map(|(soft, hard)| (Resource::OpenFiles, soft, hard)));
-    let group = limits.memory.map(Group::new).transpose().map_err(failed)?;
-    named.extend(group.as_ref().map(|group| group.limit.clone()));
+    let (mut setup, named, group) = prepare(limits).map_err(failed)?;
+    setup.signal_mask = signal_mask;
+    setup.limits.extend(open_files.map(|(soft, hard)| (Resource::OpenFiles, soft, hard)));
     let sink = Sink::create(&options.file).map_err(failed)?;
-    let io = |error: io::Error| failed(format!("cannot prepare to run a command: {error}"));
     let followed = Followed::best();
     let (marks, end) = Marks::new().map_err(io)?;
-    let setup = Setup {
-        limits: resources,
-        join: group.as_ref().map(Group::door).transpose().map_err(failed)?,
-        signal_mask,
-        ..Setup::default()
-    };
     let clock = Clock::start();
     let ledgers = Ledgers::start(clock).map_err(io)?;
     let threads = Arc::new(AtomicU64::new(1));
     let watch = WatchRequest { process: 0, threads: Arc::clone(&threads) };
-    let started = start(command, setup, end, options.plan.exit.then_some((&ledgers, watch)));
+    let loses = options.plan.exit && would_lose_privileges(command);
+    let is_watched = options.plan.exit && !loses;
+    let started = start(command, setup, end, is_watched.then_some((&ledgers, watch)));
     // Also where it was not started: the watch of what tried to start ends.
     let prepared = Ledgers::prepare_to_end_watches();
     let mut child = started.inspect_err(|_| sink.discard())?;
@@ -90,6 +87,11 @@ pub fn run(
     })
     .map_err(io);
     let mut session = session.inspect_err(|_| drop(child.wait()))?;
+    if loses {
+        let text = "no ledger at its end: the program gains privileges when it starts, which a trace by this user would \
+                    take from it";
+        session.caution("not_watched", command[0].to_string_lossy(), text);
+    }
     let why = session.work();
     let status = wait(&mut child).map_err(io)?;
     let kills = group.as_ref().and_then(Group::out_of_memory_kills);
@@ -98,6 +100,29 @@ pub fn run(
         (options.complain)(&text);
     }
     Ok((session.finish(why, Some(status), kills), status))
+}
+
+/// The limits: what the new process sets, how the recording names them, and the control group.
+fn prepare(limits: &Limits) -> Result<(Setup, Vec<Limit>, Option<Group>), String> {
+    let (resources, mut named) = limits.resources()?;
+    let group = limits.memory.map(Group::new).transpose()?;
+    named.extend(group.as_ref().map(|group| group.limit.clone()));
+    let join = group.as_ref().map(Group::door).transpose()?;
+    Ok((Setup { limits: resources, join, ..Setup::default() }, named, group))
+}
+
+/// Whether a trace would change what the command may do: sudo, su, ping and their kind, where this user may not trace
+/// with privileges.
+fn would_lose_privileges(command: &[OsString]) -> bool {
+    let Some(program) = command.first().map(Path::new) else { return false };
+    let searched = std::env::var_os("PATH").unwrap_or_default();
+    let found = match program.parent() {
+        Some(folder) if folder == Path::new("") => {
+            std::env::split_paths(&searched).map(|folder| folder.join(program)).find(|path| path.is_file())
+        }
+        _ => Some(program.to_owned()),
+    };
+    !spawn::may_trace_privileged() && found.is_some_and(|path| spawn::gains_privileges(&path))
 }
 
 /// Whether what /proc shows are the processes that are started here.
@@ -136,7 +161,7 @@ fn start(
         ledgers.watch_first(own, request);
     }
     let program = program.to_string_lossy().into_owned();
-    strandline_sys::spawn::spawn(starting, setup).map_err(|error| match error.kind() {
+    spawn::spawn(starting, setup).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
             NotStarted::NotFound(format!("{program}: not found; give a path, or a name that is in PATH"))
         }

@@ -548,8 +548,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
     session.tree.search(0);
     session.begin_ledgers();
     let why = session.work();
-    let status = session.root_status;
-    Ok(session.finish(why, status, None))
+    Ok(session.finish(why, None, None))
 }
 
 /// Each process that is followed takes three descriptors. Returns the limits as they were.

@@ -152,6 +152,9 @@ def ledgers(browser, document):
         check(rows == wanted, f"ledger {index}: {rows}, JSON says {wanted}")
         total = browser.evaluate("+document.querySelector('#ledger tfoot [data-exact]').dataset.exact")
         check(total == explain["kernel"]["rss_bytes"] == sum(rows.values()), f"ledger {index}: RSS {total}")
+        lit = browser.evaluate("document.querySelector('table.marks tr.chosen th')?.textContent ?? null")
+        own = ledger["at"] if ledger["moment"] == "mark" else None
+        check(lit == own, f"ledger {index} lights the mark {lit!r}, not {own!r}")
         headline = browser.evaluate("document.querySelector('#ledger .headline').textContent")
         check(headline == explain["verdict"]["headline"], f"ledger {index}: {headline!r}")
         label = browser.evaluate("document.querySelector('.bar-option[aria-selected=true]').getAttribute('aria-label')")

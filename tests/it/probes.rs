@@ -290,7 +290,7 @@ fn perl() -> Outcome {
     let include = format!("-I{}", below("probes/perl"));
     // With taint checks, which are the strictest about what comes from the environment.
     let program = Program::new(&["perl", "-T", &include, &below("tests/subjects/probes/subject.pl")]);
-    check("perl", &Folder::new("probes-perl")?, &program)
+    check("perl", &Folder::new("probes-perl")?, &program.crowd(2))
 }
 
 /// A hundred thousand marks leave VmData as it was, to the page.

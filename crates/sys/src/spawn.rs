@@ -1,9 +1,13 @@
 //! Starting a command so that nothing but what was asked for differs from how its user would start it.
 
+use std::ffi::CString;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -195,6 +199,28 @@ pub fn ticks_per_second() -> u64 {
     // SAFETY: sysconf only reads its integer argument.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     u64::try_from(ticks).ok().filter(|&ticks| ticks > 0).unwrap_or(100)
+}
+
+/// Whether a program gains privileges when it starts: it is setuid or setgid, or has capabilities.
+pub fn gains_privileges(program: &Path) -> bool {
+    const SET_ID: u32 = 0o6000;
+    let is_set_id = std::fs::metadata(program).is_ok_and(|data| data.mode() & SET_ID != 0);
+    let Ok(path) = CString::new(program.as_os_str().as_bytes()) else { return is_set_id };
+    // SAFETY: both names are live and end in 0; with a size of 0 nothing is written.
+    let bytes =
+        unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) };
+    is_set_id || bytes > 0
+}
+
+/// Whether this process may trace programs that gain privileges without taking those from them
+/// (CAP_SYS_PTRACE).
+pub fn may_trace_privileged() -> bool {
+    const CAP_SYS_PTRACE: u64 = 1 << 19;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & CAP_SYS_PTRACE != 0)
 }
 
 /// `descriptor` at the first of `numbers` that is free, or at the next free one above; kept from programs

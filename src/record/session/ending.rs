@@ -1,11 +1,15 @@
 //! How a recording ends: the last ledgers, marks and samples, and the line that says how it went.
 
+use std::time::Duration;
+
 use strandline_recording::{Ending, Moment, Record};
 
 use super::super::Recorded;
-use super::super::tree::Member;
+use super::super::tree::{Followed, Member};
 use super::{HEAR_EVERY, LAST_LEDGERS, Session, Why, ending_signal, exit_status};
 
+/// How long the kernel's word of an end is waited for.
+const LAST_WORD_US: u64 = 100_000;
 /// A process whose main thread ended so much earlier than itself ran on without it.
 const LEADER_ONLY_US: u64 = 100_000;
 
@@ -23,8 +27,8 @@ impl Session<'_> {
         self.wait_for_ledgers();
         self.settle_marks();
         let now = self.clock.now_us();
-        self.state.next_hear_us = 0;
-        self.hear(now);
+        self.hear_of_the_end(why, wait_status.is_none());
+        let wait_status = wait_status.or(self.root_status);
         let high_water = self.end_root(why, wait_status, now);
         for &pid in &self.tree.pids().to_vec() {
             // They live on.
@@ -69,6 +73,22 @@ impl Session<'_> {
             self.take_ledgers();
         }
         self.take_ledgers();
+    }
+
+    /// Takes in the last forks and ends. Of a process that is nobody's child here only the kernel's word tells how
+    /// it ended, which comes a moment after its end can be seen.
+    fn hear_of_the_end(&mut self, why: Why, is_unknown: bool) {
+        let until = self.clock.now_us() + LAST_WORD_US;
+        loop {
+            let now = self.clock.now_us();
+            self.state.next_hear_us = 0;
+            self.hear(now);
+            let is_told = matches!(self.followed, Followed::Connector(_)) && self.tree.has(self.root);
+            if why != Why::Ended || !is_unknown || !is_told || now >= until {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// The first process's end, where it has ended: its high-water mark in KiB.

@@ -16,6 +16,8 @@ const WATCH_KIB: u64 = 4 << 10;
 const MOST_WATCHED: u32 = 64;
 /// A ledger at a peak is taken where RSS stands a tenth above the last one.
 const PEAK_GROWTH: (u64, u64) = (11, 10);
+/// After so long it is asked whether who told a mark still waits.
+const LONG_WAIT_US: u64 = 1_000;
 /// Below this no peak is worth a stop.
 const LEAST_PEAK_KIB: u64 = 1 << 10;
 /// After a ledger at a peak none is taken for so many times as long as it took.
@@ -31,8 +33,8 @@ const LAST_LOOKS: usize = 100;
 /// What is counted about marks and ledgers.
 #[derive(Default)]
 pub(super) struct Moments {
-    /// Marks that were told and not answered yet.
-    waiting: Vec<Mark>,
+    /// Marks that were told and not answered yet, and by whom.
+    waiting: Vec<(i32, Mark)>,
     /// Ledgers under way for them.
     mark_ledgers: usize,
     marks_with_ledgers: u64,
@@ -101,7 +103,8 @@ impl Session<'_> {
                 format!("process {pid} told the mark {:?} and ended before it could be sampled", told.name);
             self.caution("mark_without_sample", format!("process {pid}"), text);
             // It may be one of several names for one waiting process.
-            self.state.moments.waiting.push(Mark { pid, at_us, name: told.name, ..Mark::default() });
+            let mark = Mark { pid, at_us, name: told.name, ..Mark::default() };
+            self.state.moments.waiting.push((told.pid, mark));
             return;
         };
         if told.is_cut && !std::mem::replace(&mut self.state.moments.has_said_cut, true) {
@@ -114,7 +117,7 @@ impl Session<'_> {
         let mark =
             Mark { process, pid, at_us, name: told.name, sample, status_bytes, tree_pss_bytes, waited_us: 0 };
         self.state.progress.marks += 1;
-        self.state.moments.waiting.push(mark);
+        self.state.moments.waiting.push((told.pid, mark));
         if self.wants_ledger_at_mark() {
             self.state.moments.mark_ledgers += 1;
             self.ask(process, pid, Moment::Mark, Some(name));
@@ -168,11 +171,17 @@ impl Session<'_> {
         if waiting.is_empty() {
             return;
         }
-        if let Some(marks) = &self.marks {
-            waiting.iter().for_each(|_| marks.answer());
-        }
         let now = self.clock.now_us();
-        for mut mark in waiting {
+        if let Some(marks) = &self.marks {
+            // An answer to somebody who died meanwhile would let another one go on too early.
+            let waits = |pid: i32, mark: &Mark| {
+                let is_fresh = now.saturating_sub(mark.at_us) < LONG_WAIT_US;
+                is_fresh && !mark.status_bytes.is_empty() || lives(pid)
+            };
+            let waiting = waiting.iter().filter(|(pid, mark)| waits(*pid, mark));
+            waiting.for_each(|_| marks.answer());
+        }
+        for (_, mut mark) in waiting {
             mark.waited_us = now.saturating_sub(mark.at_us);
             self.state.moments.waited_us += mark.waited_us;
             if !mark.status_bytes.is_empty() {
@@ -318,6 +327,13 @@ impl Session<'_> {
             self.take_ledgers_of_the_large(Moment::Start);
         }
     }
+}
+
+/// Whether a process can still wait for an answer.
+fn lives(pid: i32) -> bool {
+    Process::open(pid)
+        .and_then(|process| process.stat())
+        .is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')))
 }
 
 /// Who a mark is about: who told it, or where that was `strandline mark`, who called that.

@@ -5,7 +5,7 @@
 
 use strandline_recording::{Ledger, Mark, Moment};
 
-use super::choice::{bytes_of, ending, largest, process_name, seconds_of};
+use super::choice::{bytes_of, ending, largest, process_name, seconds_of, time};
 use super::html_data::{caveat_lines, moment_name};
 use super::{Process, Timeline};
 use crate::report::paint::{Paint, Surface};
@@ -173,7 +173,7 @@ fn drawn(timeline: &Timeline, process: &Process, surface: Surface, glyphs: Glyph
     }
     let zero = right("0 B", AXIS - 1);
     lines.push(format!("{zero}└{}", ticks(timeline, end_us, cells)));
-    let last = seconds(seconds_of(end_us));
+    let last = time(end_us);
     let gap = cells.saturating_sub(3 + width(&last));
     lines.push(format!("{}0 s{}{last}", " ".repeat(AXIS), " ".repeat(gap)));
     lines
@@ -354,12 +354,12 @@ fn processes(timeline: &Timeline, order: &[usize], surface: Surface) -> Vec<Stri
         return Vec::new();
     }
     const HEAD: [Column; 4] = [figures("peak RSS"), figures("from"), figures("to"), words("process")];
-    let time = |us: Option<u64>| us.map_or(UNKNOWN.to_owned(), |us| format!("{:.3} s", seconds_of(us)));
+    let instant = |us: Option<u64>| us.map_or(UNKNOWN.to_owned(), |us| format!("{:.3} s", seconds_of(us)));
     let row = |process: &Process| {
         vec![
             maybe_bytes(process.high_water_kib().map(bytes_of)),
-            time(Some(process.start.at_us)),
-            time(process.end.as_ref().map(|end| end.at_us)),
+            instant(Some(process.start.at_us)),
+            instant(process.end.as_ref().map(|end| end.at_us)),
             process_name(process, surface.columns),
         ]
     };

@@ -7,6 +7,7 @@ use strandline_recording::Sample;
 
 use super::{Point, Process, Timeline};
 use crate::report::text::{clean, clean_sentence, shorten};
+use crate::report::units::seconds;
 
 /// The instants at which processes that are not drawn by themselves are added up.
 const GRID: u64 = 1_024;
@@ -119,8 +120,14 @@ pub fn ending(timeline: &Timeline) -> String {
     format!("{how}{killed}, after {}", time(end.at_us))
 }
 
-fn time(us: u64) -> String {
-    crate::report::units::seconds(seconds_of(us))
+/// A length of time; from two hours on in hours and minutes.
+pub fn time(us: u64) -> String {
+    const HOUR_SECONDS: u64 = 3_600;
+    let whole = us / 1_000_000;
+    if whole >= 2 * HOUR_SECONDS {
+        return format!("{} h {} min", whole / HOUR_SECONDS, whole % HOUR_SECONDS / 60);
+    }
+    seconds(seconds_of(us))
 }
 
 /// The name of a signal that commonly ends a process, behind a space.
@@ -171,6 +178,12 @@ mod tests {
             assert!(crate::report::text::width(&name) <= 40);
             assert!(!name.chars().any(crate::report::text::is_unsafe), "{name:?}");
         }
+    }
+
+    #[test]
+    fn a_day_is_not_told_in_minutes() {
+        assert_eq!(time(86_400_000_000), "24 h 0 min");
+        assert_eq!(time(7_199_000_000), "119 min 59 s");
     }
 
     #[test]

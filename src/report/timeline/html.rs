@@ -13,10 +13,10 @@ use sha2::{Digest, Sha256};
 use strandline_recording::{Mark, Sample};
 
 use super::choice::{bytes_of, ending, process_name, seconds_of};
-use super::html_data::{Data, caveat_lines};
+use super::html_data::{Data, MOST_MARKS, caveat_lines};
 use super::{NotDrawn, Process, Timeline};
 use crate::report::json::VERSION;
-use crate::report::text::{clean, clean_sentence, grouped};
+use crate::report::text::{clean, clean_sentence, grouped, shorten};
 use crate::report::units::{UNKNOWN, bytes, maybe_bytes, seconds};
 
 const PAGE: &str = include_str!("assets/page.html");
@@ -33,6 +33,8 @@ const SCRIPTS: [&str; 6] = [
 const UPLOT: &str = include_str!("assets/uplot/uPlot.iife.min.js");
 /// Marks in a table of the page; the timeline has more. Browsers take long to lay out large tables.
 const MOST_MARK_ROWS: usize = 500;
+/// What is shown of a mark's name.
+const MOST_NAME_COLUMNS: usize = 120;
 /// Processes in the page's table.
 const MOST_PROCESSES: usize = 200;
 /// Recordings that one page takes.
@@ -135,7 +137,9 @@ struct Told {
     facts: Vec<Fact>,
     environment: Vec<Fact>,
     marks: Vec<MarkRow>,
+    /// Marks that the table does not have, and that the timeline does not.
     marks_left_out: usize,
+    marks_not_drawn: usize,
     processes: Vec<ProcessRow>,
     processes_left_out: usize,
     caveats: Vec<String>,
@@ -176,6 +180,7 @@ impl Told {
             environment: environment(timeline),
             marks: marks(timeline),
             marks_left_out: timeline.marks.len().saturating_sub(MOST_MARK_ROWS),
+            marks_not_drawn: timeline.marks.len().saturating_sub(MOST_MARKS),
             processes,
             processes_left_out: timeline.processes.len().saturating_sub(MOST_PROCESSES),
             caveats: caveat_lines(&timeline.caveats),
@@ -276,7 +281,7 @@ fn marks(timeline: &Timeline) -> Vec<MarkRow> {
         let last = before.insert(mark.process, mark);
         let process = usize::try_from(mark.process).ok().and_then(|number| timeline.processes.get(number));
         rows.push(MarkRow {
-            name: clean_sentence(&mark.name),
+            name: shorten(&clean_sentence(&mark.name), MOST_NAME_COLUMNS),
             process: process.map_or(mark.pid.to_string(), |process| process_name(process, 30)),
             at: format!("{:.3} s", seconds_of(mark.at_us)),
             at_us: mark.at_us,

@@ -24,7 +24,7 @@ const MOST_LEDGERS: usize = 200;
 /// Rows of a ledger.
 const MOST_ROWS: usize = 500;
 /// Marks of a recording.
-const MOST_MARKS: usize = 2_000;
+pub const MOST_MARKS: usize = 5_000;
 /// Runs of equal cells of all page maps together: the last ledgers' are kept.
 const MOST_CELLS: usize = 50_000;
 /// Caveats of a ledger.

@@ -324,6 +324,8 @@ struct Label {
     x: f64,
     name: String,
     colour: RGBColor,
+    /// Whether it is a tick at the top of the plot rather than a line through it.
+    is_tick: bool,
     /// The row of the name and where it begins; `None` where there is no room for it.
     place: Option<(i32, f64)>,
 }
@@ -332,21 +334,27 @@ struct Label {
 /// all that reach over its line, so that no line crosses a name; where no row is left, there is the line alone.
 fn labels(frame: &Frame, timelines: &[Timeline]) -> (Vec<Label>, i32) {
     const GAP: f64 = 4.0;
-    /// More lines than this are a grey area.
-    const MOST_MARKS: usize = 300;
+    /// Of more marks than this only some have a line: the data comes first.
+    const MOST_LINES: usize = 60;
     let several = timelines.len() > 1;
     let mut labels: Vec<Label> = Vec::new();
     for (index, timeline) in timelines.iter().enumerate() {
         let colour = if several { COLOURS[index % COLOURS.len()] } else { QUIET };
-        labels.extend(timeline.marks.iter().take(MOST_MARKS).map(|mark| Label {
+        labels.extend(timeline.marks.iter().map(|mark| Label {
             x: frame.at((seconds_of(mark.at_us), 0.0)).0,
             name: shorten(&clean_sentence(&mark.name), 28),
             colour,
             place: None,
+            is_tick: false,
         }));
     }
     labels.sort_by(|a, b| a.x.total_cmp(&b.x));
-    let mut taken = [f64::NEG_INFINITY; LABEL_ROWS];
+    let dense = labels.len() > MOST_LINES;
+    if dense {
+        // Two ticks on one pixel are one.
+        labels.dedup_by_key(|label| label.x.round());
+    }
+    let mut taken = vec![f64::NEG_INFINITY; if dense { 1 } else { LABEL_ROWS }];
     let mut rows = 0;
     for label in &mut labels {
         let row = taken.iter().rposition(|&reached| reached > label.x - GAP).map_or(0, |row| row + 1);
@@ -358,6 +366,7 @@ fn labels(frame: &Frame, timelines: &[Timeline]) -> (Vec<Label>, i32) {
             label.place = Some((row as i32, start));
             rows = rows.max(row as i32 + 1);
         }
+        label.is_tick = dense && label.place.is_none();
     }
     (labels, rows)
 }
@@ -365,7 +374,8 @@ fn labels(frame: &Frame, timelines: &[Timeline]) -> (Vec<Label>, i32) {
 fn marked<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame, label: &Label) -> Drawn<DB> {
     let middle = |row: i32| f64::from(HEADING + row * LABEL_ROW + LABEL_ROW / 2);
     let top = label.place.map_or(frame.top, |(row, _)| middle(row) - 8.0);
-    pen.line(&[(label.x, top), (label.x, frame.bottom)], label.colour.mix(0.55), 1)?;
+    let bottom = if label.is_tick { frame.top + 6.0 } else { frame.bottom };
+    pen.line(&[(label.x, top), (label.x, bottom)], label.colour.mix(0.55), 1)?;
     let Some((row, start)) = label.place else { return Ok(()) };
     pen.text(label.name.clone(), (start, middle(row)), SMALL, label.colour, HPos::Left)
 }

@@ -1,7 +1,9 @@
 # Grows by 64 MiB at a mark and gives it back at the next; status 7.
 use strict;
 use warnings;
+use POSIX ();
 use Strandline;
+use Time::HiRes ();
 
 my $mib = 64;
 my ($task, $argument) = (@ARGV, '', '');
@@ -12,10 +14,28 @@ if ($task eq 'loop') {
     Strandline::mark('after');
     exit 7;
 }
+if ($task eq 'crowd') {
+    my $child = fork;
+    Strandline::mark('quiet') for 1 .. $argument;
+    POSIX::_exit(3) if !$child;
+    waitpid $child, 0;
+    my $ended = $? >> 8;
+    # A handler that dies, wherever in a mark it comes: no later mark waits for ever.
+    local $SIG{ALRM} = sub { die "alarm\n" };
+    for my $turn (1 .. 200) {
+        eval {
+            Time::HiRes::ualarm(300 + $turn);
+            Strandline::mark('quiet') for 1 .. 100;
+            1;
+        };
+        eval { Time::HiRes::ualarm(0) };
+    }
+    Strandline::mark('after');
+    exit($ended == 3 ? 7 : 1);
+}
 Strandline::mark('start');
 if ($task eq 'reuse') {
     # The program closes what it does not know, and the number becomes a file of its own.
-    require POSIX;
     my ($path) = $argument =~ m{\A(.*)\z}s;
     POSIX::close($ENV{STRANDLINE_MARK_FD});
     my $fd = POSIX::open($path, POSIX::O_CREAT() | POSIX::O_RDWR());

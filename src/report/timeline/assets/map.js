@@ -88,7 +88,7 @@ class PageMap {
     this.width = this.box.clientWidth;
     this.size = Math.round(rem * 0.7);
     const headingHeight = (text) => Math.round(rem * (text ? 1.5 : 0.45));
-    const most = Math.min(Math.max(420, window.innerHeight * 0.9), MAP_HIGHEST_PIXELS / ratio);
+    const most = Math.min(Math.max(420, window.innerHeight * 1.4), MAP_HIGHEST_PIXELS / ratio);
     let columns = 1;
     let height = 0;
     // Smaller cells where the picture would be higher than the window, as long as they can be told apart.
@@ -101,7 +101,7 @@ class PageMap {
         line.height = line.heading === null ? this.size : headingHeight(line.heading);
         height += line.height;
       }
-      if (height <= most || this.size <= 4) break;
+      if (height <= most || this.size <= 5) break;
       this.size -= 1;
     }
     this.canvas.width = Math.round(this.width * ratio);

@@ -74,13 +74,17 @@ class Timeline {
       const letter = line.letter ? `${line.letter} ` : "";
       box.append(this.checkbox(`${letter}${line.name}, highest ${formatBytes(line.peakBytes)}`, this.shown, index));
     });
+    const notes = [];
     const widest = Math.max(0, ...this.data.lines.map((line) => line.widthSeconds));
     if (widest > 0) {
-      const note = document.getElementById("thinned");
-      note.hidden = false;
-      note.textContent = `Thinned: a point stands for up to ${widest.toPrecision(2)} s; `
-        + "the band behind RSS spans the lowest and highest sample within it.";
+      notes.push(`Thinned: a point stands for up to ${widest.toPrecision(2)} s; the band behind RSS spans the lowest and highest sample within it.`);
     }
+    if (this.data.lines.some((line) => line.process === null)) {
+      notes.push("Others are added up at about a thousand instants: one that lived between two of them does not show.");
+    }
+    const note = document.getElementById("thinned");
+    note.hidden = notes.length === 0;
+    note.textContent = notes.join(" ");
   }
 
   checkbox(text, set, key) {
@@ -113,12 +117,19 @@ class Timeline {
       if (!this.shown.has(index)) return;
       for (const column of COLUMNS) {
         if (!this.columns.has(column.id)) continue;
-        const colour = alone ? themed(`--column-${column.id}`) : themed(`--line-${drawn % 8}`);
-        curves.push({ line, column, colour, dash: column.dash });
+        curves.push({ line, column, ...this.look(line, column, alone, drawn) });
       }
       drawn += 1;
     });
     return curves;
+  }
+
+  // Alone, a process has a colour for each column; several have one each, and beyond eight other dashes.
+  look(line, column, alone, drawn) {
+    if (alone) return { colour: themed(`--column-${column.id}`), dash: column.dash };
+    if (line.process === null) return { colour: themed("--quiet"), dash: column.id === "rss" ? [3, 3] : column.dash };
+    const again = drawn >= 8 && column.id === "rss";
+    return { colour: themed(`--line-${drawn % 8}`), dash: again ? [12, 5] : column.dash };
   }
 
   draw() {
@@ -133,7 +144,7 @@ class Timeline {
       ...this.size(),
       series,
       bands,
-      padding: [LABEL_ROWS * 1.25 * rem + 6, 12, 0, 0],
+      padding: [LABEL_ROWS * 1.25 * rem + 6, 0.32 * rem * axisTime(end, 1, end).length, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false, dist: 6 } },
       scales: {
@@ -231,14 +242,16 @@ class Timeline {
   }
 
   // Labels stand in rows above the plot. A label goes to the row below all that reach over its line, so no
-  // line crosses a label; where no row is left there is only the line, and the table has the name.
+  // line crosses a label; where no row is left there is only the line, and the table has the name. Where there
+  // are more marks than lines could be told apart, those without a label are ticks: the data comes first.
   drawMarks(plot, context) {
     const ratio = devicePixelRatio;
     const { left, top, width, height } = plot.bbox;
     const row = 1.25 * this.rem * ratio;
-    const taken = new Array(LABEL_ROWS).fill(-Infinity);
     const [from, to] = this.window;
     const visible = this.data.marks.filter((mark) => mark.seconds >= from && mark.seconds <= to);
+    const dense = visible.length * row > width;
+    const taken = new Array(dense ? 1 : LABEL_ROWS).fill(-Infinity);
     const font = (mark) => `${mark === this.mark ? "bold " : ""}${0.78 * this.rem * ratio}px system-ui, sans-serif`;
     context.textBaseline = "middle";
     context.textAlign = "left";
@@ -259,7 +272,7 @@ class Timeline {
       context.lineWidth = (chosen ? 2 : 1) * ratio;
       context.beginPath();
       context.moveTo(x, y - (label ? 0.45 * row : 0));
-      context.lineTo(x, top + height);
+      context.lineTo(x, dense && !label && !chosen ? top + 0.3 * row : top + height);
       context.stroke();
       if (!label) continue;
       context.fillStyle = themed(chosen ? "--text" : "--quiet");
@@ -271,12 +284,12 @@ class Timeline {
   placeLabel(context, mark, x, taken, right, next) {
     const gap = 4 * devicePixelRatio;
     let row = 0;
-    for (let i = 0; i < LABEL_ROWS; i += 1) if (taken[i] > x - gap) row = i + 1;
-    if (row >= LABEL_ROWS) return null;
+    for (let i = 0; i < taken.length; i += 1) if (taken[i] > x - gap) row = i + 1;
+    if (row >= taken.length) return null;
     for (const text of [`${mark.label} ${shorten(mark.name, 28)}`, mark.label]) {
       const wide = context.measureText(text).width;
       // The last row's label may not reach over the next mark, or that one would have no place.
-      const room = row + 1 < LABEL_ROWS || text === mark.label ? right : Math.min(right, next);
+      const room = row + 1 < taken.length || taken.length === 1 || text === mark.label ? right : Math.min(right, next);
       if (x + gap + wide <= room) {
         taken[row] = x + gap + wide + gap;
         return { row, text, x: x + gap };
@@ -292,12 +305,13 @@ class Timeline {
   drawLedgers(plot, context) {
     const ratio = devicePixelRatio;
     const { left, top, width, height } = plot.bbox;
+    const usual = (this.data.ledgers.length > 60 ? 0.22 : 0.36) * this.rem * ratio;
     for (const ledger of this.data.ledgers) {
       const x = plot.valToPos(ledger.seconds, "x", true);
       const y = Math.min(Math.max(plot.valToPos(ledger.rss_bytes, "y", true), top), top + height);
       if (x < left - 1 || x > left + width + 1) continue;
       const chosen = ledger.index === this.ledger;
-      const half = (chosen ? 0.5 : 0.36) * this.rem * ratio;
+      const half = chosen ? 0.5 * this.rem * ratio : usual;
       context.beginPath();
       context.moveTo(x, y - half);
       context.lineTo(x + half, y);
@@ -372,12 +386,7 @@ class Timeline {
     const [from, to] = this.window;
     if (seconds < from || seconds > to) this.show(seconds - (to - from) / 2, seconds + (to - from) / 2);
     if (ledger) this.tellChosen(ledger.index);
-    for (const row of document.querySelectorAll("table.marks tr.chosen")) row.classList.remove("chosen");
-    if (mark) {
-      const table = document.querySelectorAll("table.marks");
-      const row = [...table].find((one) => Number(one.dataset.recording) === mark.recording)?.tBodies[0].rows[mark.index];
-      row?.classList.add("chosen");
-    }
+    this.lightMark();
     this.plot.redraw(false);
     if (move) {
       const rss = mark ? mark.rss : ledger.rss_bytes;
@@ -387,6 +396,16 @@ class Timeline {
       const what = mark ? `mark ${mark.label} ${mark.name}` : `ledger at ${ledgerName(ledger)}`;
       this.at.textContent = `${formatInstant(seconds)} · ${what} · RSS ${formatBytes(rss)}`;
     }
+  }
+
+  // The chosen mark's row in its table.
+  lightMark() {
+    for (const row of document.querySelectorAll("table.marks tr.chosen")) row.classList.remove("chosen");
+    if (!this.mark) return;
+    const { recording, index } = this.mark;
+    const tables = [...document.querySelectorAll("table.marks")];
+    const table = tables.find((one) => Number(one.dataset.recording) === recording);
+    table?.tBodies[0].rows[index]?.classList.add("chosen");
   }
 
   next(by) {
@@ -400,6 +419,8 @@ class Timeline {
     if (this.ledger === index) return;
     this.ledger = index;
     this.stop = this.stops.findIndex((stop) => stop.ledger && stop.ledger.index === index);
+    this.mark = this.stops[this.stop]?.mark ?? null;
+    this.lightMark();
     this.plot.redraw(false);
   }
 
