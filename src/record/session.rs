@@ -166,6 +166,9 @@ impl<'a> Session<'a> {
         if let Some(socket) = marks.as_ref().and_then(Marks::descriptor) {
             bell.add(Source::Marks, socket)?;
         }
+        if let Some(marks) = &marks {
+            bell.add(Source::Marks, marks.reads())?;
+        }
         let mut session = Self {
             options,
             plan: options.plan,
@@ -445,6 +448,7 @@ impl<'a> Session<'a> {
 
     /// What is done now and then: flushing, telling, ledgers that are due.
     fn look_around(&mut self, now: u64) {
+        self.look_after_answers();
         if now >= self.state.next_flush_us {
             self.state.next_flush_us = now + FLUSH_EVERY.as_micros() as u64;
             self.flush();

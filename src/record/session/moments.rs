@@ -1,5 +1,7 @@
 //! The moments at which more is taken than a sample: marks, and ledgers.
 
+use std::collections::{BTreeSet, VecDeque};
+
 use strandline_inspect::procfs::Process;
 use strandline_recording::{Mark, Moment, Record};
 
@@ -18,6 +20,10 @@ const MOST_WATCHED: u32 = 64;
 const PEAK_GROWTH: (u64, u64) = (11, 10);
 /// After so long it is asked whether who told a mark still waits.
 const LONG_WAIT_US: u64 = 1_000;
+/// An answer that nobody read for so long was for a program that does not read answers.
+const UNREAD_US: u64 = 20_000;
+/// Answers that are remembered to be given.
+const MOST_OWED: usize = 4096;
 /// Below this no peak is worth a stop.
 const LEAST_PEAK_KIB: u64 = 1 << 10;
 /// After a ledger at a peak none is taken for so many times as long as it took.
@@ -35,6 +41,12 @@ const LAST_LOOKS: usize = 100;
 pub(super) struct Moments {
     /// Marks that were told and not answered yet, and by whom.
     waiting: Vec<(i32, Mark)>,
+    /// Answers to be given: since when each is waited for, and whether who told could not be sampled.
+    owed: VecDeque<(u64, bool)>,
+    /// Who told marks since no answer was to be given.
+    tellers: BTreeSet<i32>,
+    /// When the last answer was given.
+    answered_us: u64,
     /// Ledgers under way for them.
     mark_ledgers: usize,
     marks_with_ledgers: u64,
@@ -65,6 +77,11 @@ impl Session<'_> {
     fn hear_marks(&mut self) -> bool {
         let all_told = self.marks.as_mut().map(Marks::take).unwrap_or_default();
         let has_told = !all_told.is_empty();
+        if has_told {
+            // Who tells may be newer than the last look at who is there.
+            self.state.next_hear_us = 0;
+            self.hear(self.clock.now_us());
+        }
         for told in all_told {
             self.take_mark(told);
         }
@@ -76,8 +93,47 @@ impl Session<'_> {
     pub(super) fn answer_if_done(&mut self) {
         if self.state.moments.mark_ledgers == 0 {
             self.state.moments.is_flooded = false;
+            if !self.state.moments.waiting.is_empty() || !self.state.moments.owed.is_empty() {
+                self.hear_marks();
+            }
+        }
+        if self.state.moments.mark_ledgers == 0 {
             self.answer_marks();
         }
+    }
+
+    /// Gives an answer that is still to be given, if it is time.
+    pub(super) fn look_after_answers(&mut self) {
+        if !self.state.moments.owed.is_empty() {
+            self.take_marks();
+        }
+    }
+
+    /// Gives the next answer when the last one was read: of two at once one program could take both, and go through
+    /// its next mark before that was measured.
+    fn give_answers(&mut self) {
+        let moments = &mut self.state.moments;
+        let Some(marks) = self.marks.as_mut().filter(|_| moments.mark_ledgers == 0) else { return };
+        let now = self.clock.now_us();
+        if !marks.is_read() && now.saturating_sub(moments.answered_us) < UNREAD_US {
+            return;
+        }
+        let Some(&(at_us, has_ended)) = moments.owed.front() else {
+            moments.tellers.clear();
+            return;
+        };
+        let is_fresh = now.saturating_sub(at_us) < LONG_WAIT_US;
+        let all_known = moments.tellers.len() < MOST_OWED;
+        if (has_ended || !is_fresh) && all_known && !moments.tellers.iter().any(|&pid| lives(pid)) {
+            // Nobody is left to read them: the next who tells a mark would, and go on too early. While one of them
+            // lives nobody knows whose answers the dead have read.
+            moments.owed.clear();
+            moments.tellers.clear();
+            return;
+        }
+        moments.owed.pop_front();
+        marks.answer();
+        moments.answered_us = now;
     }
 
     fn take_mark(&mut self, told: Told) {
@@ -169,18 +225,16 @@ impl Session<'_> {
     fn answer_marks(&mut self) {
         let waiting = std::mem::take(&mut self.state.moments.waiting);
         if waiting.is_empty() {
-            return;
+            return self.give_answers();
         }
         let now = self.clock.now_us();
-        if let Some(marks) = &self.marks {
-            // An answer to somebody who died meanwhile would let another one go on too early.
-            let waits = |pid: i32, mark: &Mark| {
-                let is_fresh = now.saturating_sub(mark.at_us) < LONG_WAIT_US;
-                is_fresh && !mark.status_bytes.is_empty() || lives(pid)
-            };
-            let waiting = waiting.iter().filter(|(pid, mark)| waits(*pid, mark));
-            waiting.for_each(|_| marks.answer());
+        let room = MOST_OWED.saturating_sub(self.state.moments.owed.len());
+        // Those who are not counted have answers enough before them to read.
+        for (pid, mark) in waiting.iter().take(room) {
+            self.state.moments.owed.push_back((mark.at_us, mark.status_bytes.is_empty()));
+            self.state.moments.tellers.insert(*pid);
         }
+        self.give_answers();
         for (_, mut mark) in waiting {
             mark.waited_us = now.saturating_sub(mark.at_us);
             self.state.moments.waited_us += mark.waited_us;
