@@ -1,7 +1,9 @@
 //! The moments at which more is taken than a sample: marks, and ledgers.
 
+use std::collections::BTreeMap;
+
 use strandline_inspect::procfs::Process;
-use strandline_recording::{Mark, Moment, Record};
+use strandline_recording::{Mark, Moment, Record, Sample};
 
 use super::super::ledgers::{self, Made, Request, WatchRequest};
 use super::super::marks::{MOST_NAME_CHARS, Marks, Told};
@@ -16,8 +18,6 @@ const WATCH_KIB: u64 = 4 << 10;
 const MOST_WATCHED: u32 = 64;
 /// A ledger at a peak is taken where RSS stands a tenth above the last one.
 const PEAK_GROWTH: (u64, u64) = (11, 10);
-/// After so long it is asked whether who told a mark still waits.
-const LONG_WAIT_US: u64 = 1_000;
 /// Below this no peak is worth a stop.
 const LEAST_PEAK_KIB: u64 = 1 << 10;
 /// After a ledger at a peak none is taken for so many times as long as it took.
@@ -33,8 +33,8 @@ const LAST_LOOKS: usize = 100;
 /// What is counted about marks and ledgers.
 #[derive(Default)]
 pub(super) struct Moments {
-    /// Marks that were told and not answered yet, and by whom.
-    waiting: Vec<(i32, Mark)>,
+    /// Marks that were told and not answered yet; `None` where nothing is known of who told it.
+    waiting: Vec<Option<Mark>>,
     /// Ledgers under way for them.
     mark_ledgers: usize,
     marks_with_ledgers: u64,
@@ -88,13 +88,7 @@ impl Session<'_> {
             self.tree.add(pid, None, at_us);
         }
         let is_open = self.tree.get_mut(pid).is_some_and(|member| member.gauge.is_some()) || self.open(pid);
-        let units = self.units;
-        let read = self.tree.get_mut(pid).filter(|_| is_open).and_then(|member| {
-            let everything = member.gauge.as_mut()?.everything(units).ok()?;
-            member.add(at_us, everything.0);
-            Some((member.number?, everything))
-        });
-        let Some((process, (sample, status_bytes))) = read else {
+        let Some((process, sample, status_bytes)) = self.sample_for_mark(pid, at_us, is_open) else {
             if !is_known {
                 // Nobody will tell of its end: it has come.
                 self.tree.remove(pid, None);
@@ -102,9 +96,7 @@ impl Session<'_> {
             let text =
                 format!("process {pid} told the mark {:?} and ended before it could be sampled", told.name);
             self.caution("mark_without_sample", format!("process {pid}"), text);
-            // It may be one of several names for one waiting process.
-            let mark = Mark { pid, at_us, name: told.name, ..Mark::default() };
-            self.state.moments.waiting.push((told.pid, mark));
+            self.state.moments.waiting.push(None);
             return;
         };
         if told.is_cut && !std::mem::replace(&mut self.state.moments.has_said_cut, true) {
@@ -117,11 +109,33 @@ impl Session<'_> {
         let mark =
             Mark { process, pid, at_us, name: told.name, sample, status_bytes, tree_pss_bytes, waited_us: 0 };
         self.state.progress.marks += 1;
-        self.state.moments.waiting.push((told.pid, mark));
+        self.state.moments.waiting.push(Some(mark));
         if self.wants_ledger_at_mark() {
             self.state.moments.mark_ledgers += 1;
             self.ask(process, pid, Moment::Mark, Some(name));
         }
+    }
+
+    /// The number and the figures of a process that told a mark. One that has ended since, which happens where another
+    /// read its answer, has those of its last sample.
+    fn sample_for_mark(
+        &mut self,
+        pid: i32,
+        at_us: u64,
+        is_open: bool,
+    ) -> Option<(u32, Sample, BTreeMap<String, u64>)> {
+        let units = self.units;
+        if let Some(member) = self.tree.get_mut(pid).filter(|_| is_open)
+            && let Some((sample, sizes)) =
+                member.gauge.as_mut().and_then(|gauge| gauge.everything(units).ok())
+        {
+            member.add(at_us, sample);
+            return Some((member.number?, sample, sizes));
+        }
+        let left = self.state.left.iter().filter(|left| left.pid == pid).map(|left| &left.member);
+        let last = self.tree.get_mut(pid).and_then(|member| Some((member.number?, member.last?)));
+        let last = last.or_else(|| left.into_iter().find_map(|member| Some((member.number?, member.last?))));
+        last.map(|(number, sample)| (number, sample, BTreeMap::new()))
     }
 
     fn wants_ledger_at_mark(&mut self) -> bool {
@@ -171,22 +185,15 @@ impl Session<'_> {
         if waiting.is_empty() {
             return;
         }
-        let now = self.clock.now_us();
         if let Some(marks) = &self.marks {
-            // An answer to somebody who died meanwhile would let another one go on too early.
-            let waits = |pid: i32, mark: &Mark| {
-                let is_fresh = now.saturating_sub(mark.at_us) < LONG_WAIT_US;
-                is_fresh && !mark.status_bytes.is_empty() || lives(pid)
-            };
-            let waiting = waiting.iter().filter(|(pid, mark)| waits(*pid, mark));
-            waiting.for_each(|_| marks.answer());
+            // As many answers as marks, whoever died meanwhile: another may have read the answer of the dead.
+            waiting.iter().for_each(|_| marks.answer());
         }
-        for (_, mut mark) in waiting {
+        let now = self.clock.now_us();
+        for mut mark in waiting.into_iter().flatten() {
             mark.waited_us = now.saturating_sub(mark.at_us);
             self.state.moments.waited_us += mark.waited_us;
-            if !mark.status_bytes.is_empty() {
-                self.push(&Record::Mark(Box::new(mark)));
-            }
+            self.push(&Record::Mark(Box::new(mark)));
         }
     }
 
@@ -327,13 +334,6 @@ impl Session<'_> {
             self.take_ledgers_of_the_large(Moment::Start);
         }
     }
-}
-
-/// Whether a process can still wait for an answer.
-fn lives(pid: i32) -> bool {
-    Process::open(pid)
-        .and_then(|process| process.stat())
-        .is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')))
 }
 
 /// Who a mark is about: who told it, or where that was `strandline mark`, who called that.
