@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use strandline_recording::Limit;
 use strandline_sys::spawn::{self, Resource, Setup};
@@ -19,6 +20,10 @@ use super::session::{self, Beginning, Session};
 use super::sink::Sink;
 use super::tree::Followed;
 use super::{Options, Recorded};
+
+/// How long a command waits to be watched before it starts all the same. A new process has a copy of the recorder's
+/// end of the gate as well: that a killed recorder will not open it can be told by nothing else.
+const GATE: Duration = Duration::from_secs(2);
 
 /// Why a command was not started.
 #[derive(Debug)]
@@ -44,6 +49,7 @@ pub fn run(
     let failed = NotStarted::Failed;
     let io = |error: io::Error| failed(format!("cannot prepare to run a command: {error}"));
     let (signals, signal_mask) = session::take_signals().map_err(failed)?;
+    check_proc().map_err(failed)?;
     let open_files = session::raise_open_files();
     let (mut setup, named, group) = prepare(limits).map_err(failed)?;
     setup.signal_mask = signal_mask;
@@ -58,10 +64,11 @@ pub fn run(
     let loses = options.plan.exit && would_lose_privileges(command);
     let is_watched = options.plan.exit && !loses;
     let started = start(command, setup, end, is_watched.then_some((&ledgers, watch)));
+    // Also where it was not started: the watch of what tried to start ends.
+    let prepared = Ledgers::prepare_to_end_watches();
     let mut child = started.inspect_err(|_| sink.discard())?;
     let root = child.id().cast_signed();
-    let root_end =
-        Ledgers::prepare_to_end_watches().and_then(|()| strandline_sys::process::open(root)).map_err(io);
+    let root_end = prepared.and_then(|()| strandline_sys::process::open(root)).map_err(io);
     let root_end = root_end.inspect_err(|_| drop(child.wait()))?;
     let session = Session::begin(Beginning {
         options,
@@ -118,6 +125,21 @@ fn would_lose_privileges(command: &[OsString]) -> bool {
     !spawn::may_trace_privileged() && found.is_some_and(|path| spawn::gains_privileges(&path))
 }
 
+/// Whether what /proc shows are the processes that are started here.
+///
+/// # Errors
+/// One line where /proc is that of another pid namespace: the ids there are of other processes.
+fn check_proc() -> Result<(), String> {
+    let shown =
+        std::fs::read_link("/proc/self").map_err(|error| format!("/proc/self: {error}; mount /proc"))?;
+    if shown.as_os_str() == std::process::id().to_string().as_str() {
+        return Ok(());
+    }
+    Err("/proc shows the processes of another pid namespace; mount this one's (mount -t proc proc /proc, or unshare \
+         --mount-proc)"
+        .to_owned())
+}
+
 /// Starts the command, watched for its end from before its first instruction on.
 fn start(
     command: &[OsString],
@@ -133,6 +155,7 @@ fn start(
     setup.inherit = Some(end.descriptor);
     if let Some((ledgers, request)) = watch
         && let Ok((own, theirs)) = UnixStream::pair()
+        && theirs.set_read_timeout(Some(GATE)).is_ok()
     {
         setup.gate = Some(theirs);
         ledgers.watch_first(own, request);

@@ -300,8 +300,9 @@ impl<'a> Session<'a> {
         self.state.next_hear_us = now + pause.as_micros() as u64;
         self.state.left = left;
         if !self.state.left.is_empty() {
-            // Their last figures were sent before they ended.
+            // Their last figures were sent, and their marks told, before they ended.
             self.take_ledgers();
+            self.take_marks();
         }
         for one in std::mem::take(&mut self.state.left) {
             self.leave(one, now);

@@ -33,15 +33,16 @@ impl Sink {
         let file = options.read(true).write(true).create(true).truncate(false).open(path);
         // A pipe or a terminal cannot be opened for both.
         let file = file.or_else(|_| OpenOptions::new().write(true).open(path)).map_err(failed)?;
-        let mut head = [0; MAGIC.len()];
-        let held = file.read_at(&mut head, 0).unwrap_or(0);
-        if held > 0 && !MAGIC.starts_with(&head[..held]) {
-            return Err(format!(
-                "{} exists and is not a recording: it is left alone; name another file with -o",
-                path.display()
-            ));
-        }
+        // A device or a pipe keeps nothing that could be lost.
         if file.metadata().is_ok_and(|data| data.is_file()) {
+            let mut head = [0; MAGIC.len()];
+            let held = file.read_at(&mut head, 0).unwrap_or(0);
+            if held > 0 && !MAGIC.starts_with(&head[..held]) {
+                return Err(format!(
+                    "{} exists and is not a recording: it is left alone; name another file with -o",
+                    path.display()
+                ));
+            }
             file.set_len(0).map_err(failed)?;
         }
         let writer = Writer::new(file).map_err(failed)?;

@@ -31,6 +31,11 @@ pub enum Followed {
 impl Followed {
     /// The best way there is.
     pub fn best() -> Self {
+        // The connector tells everybody the ids of the first namespace, whose number never changes (Linux 3.8).
+        let own = std::fs::read_link("/proc/self/ns/pid");
+        if !own.is_ok_and(|own| own.as_os_str() == "pid:[4026531836]") {
+            return Self::Polling("in a pid namespace the kernel does not tell of processes".to_owned());
+        }
         match Connector::open() {
             Ok(connector) => Self::Connector(connector),
             Err(error) => Self::Polling(format!("the kernel's process connector cannot be used ({error})")),
@@ -63,6 +68,8 @@ pub struct Member {
     pub run: Option<Run>,
     /// See `run`.
     pub runs: Vec<Run>,
+    /// Its last sample.
+    pub last: Option<Sample>,
     /// Whether it is, or was tried to be, watched for its end.
     pub is_watched: bool,
     /// Its threads, for its watcher.
@@ -93,6 +100,7 @@ impl Member {
             is_new_program: true,
             run: None,
             runs: Vec::new(),
+            last: None,
             is_watched: false,
             threads: Arc::new(AtomicU64::new(1)),
             peak_kib: 0,
@@ -107,6 +115,7 @@ impl Member {
 
     /// Adds a sample: to the run under way if it says the same.
     pub fn add(&mut self, at_us: u64, sample: Sample) {
+        self.last = Some(sample);
         match &mut self.run {
             Some(run) if run.sample == sample => {
                 run.count += 1;

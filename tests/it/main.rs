@@ -23,12 +23,14 @@ mod heap_trim;
 mod privacy;
 mod probes;
 mod quiet_stop;
+mod record_faults;
 mod record_growth;
-#[cfg(test)]
+mod record_ledgers;
+mod record_limits;
+mod record_marks;
 mod record_own;
-#[cfg(test)]
 mod record_support;
-#[cfg(test)]
+mod record_tree;
 mod report_html;
 mod support;
 mod synth_adopted;

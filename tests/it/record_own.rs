@@ -234,8 +234,7 @@ fn an_interrupt_from_the_keyboard_comes_once() -> Outcome {
     let mut typed = terminal.child.stdin.take().ok_or("no pipe")?;
     typed.write_all(b"\x03")?;
     typed.flush()?;
-    let recording = until("the command's end", || Ok(terminal.child.try_wait()?.is_some().then_some(())));
-    recording?;
+    until("the command's end", || Ok(terminal.child.try_wait()?.is_some().then_some(())))?;
     drop(typed);
     let ended = terminal.finish()?;
     assert!(ended.text().contains("{\"interrupts\": 1}"), "{}", ended.text());
@@ -271,12 +270,8 @@ fn it_can_be_stopped_and_continued_from_the_keyboard() -> Outcome {
     })?;
     writeln!(typed, "fg")?;
     until("both to go on", || {
-        Ok(![recorder, subject]
-            .iter()
-            .any(|&pid| state(pid).to_lowercase().starts_with('t'))
-            .then_some(())
-            .is_some())
-        .map(|on| on.then_some(()))
+        let is_stopped = |pid: &i32| state(*pid).to_lowercase().starts_with('t');
+        Ok((![recorder, subject].iter().any(is_stopped)).then_some(()))
     })?;
     std::fs::write(&go, "")?;
     until("the recorder's end", || Ok(state(recorder).is_empty().then_some(())))?;

@@ -151,6 +151,18 @@ static void *outlive(void *unused) {
   _exit(6);
 }
 
+static void *linger(void *unused) {
+  usleep(200000);
+  return unused;
+}
+
+static int thread_out(uint64_t count) {
+  pthread_t threads[64];
+  for (uint64_t one = 0; one < count; one++) pthread_create(&threads[one], 0, linger, 0);
+  for (uint64_t one = 0; one < count; one++) pthread_join(threads[one], 0);
+  return 0;
+}
+
 static int end_by(const char *way) {
   struct rlimit no_core = {0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
@@ -263,6 +275,7 @@ int main(int count, char **values) {
   if (!strcmp(what, "bomb")) return fork_bomb(first);
   if (!strcmp(what, "interrupts")) return count_interrupts();
   if (!strcmp(what, "mark-until") && count > 2) return mark_until(values[2]);
+  if (!strcmp(what, "threads")) return thread_out(first);
   if (!strcmp(what, "user")) return change_user();
   return 97;
 }

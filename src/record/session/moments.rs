@@ -1,7 +1,9 @@
 //! The moments at which more is taken than a sample: marks, and ledgers.
 
+use std::collections::BTreeMap;
+
 use strandline_inspect::procfs::Process;
-use strandline_recording::{Mark, Moment, Record};
+use strandline_recording::{Mark, Moment, Record, Sample};
 
 use super::super::ledgers::{self, Made, Request, WatchRequest};
 use super::super::marks::{MOST_NAME_CHARS, Marks, Told};
@@ -31,8 +33,8 @@ const LAST_LOOKS: usize = 100;
 /// What is counted about marks and ledgers.
 #[derive(Default)]
 pub(super) struct Moments {
-    /// Marks that were told and not answered yet.
-    waiting: Vec<Mark>,
+    /// Marks that were told and not answered yet; `None` where nothing is known of who told it.
+    waiting: Vec<Option<Mark>>,
     /// Ledgers under way for them.
     mark_ledgers: usize,
     marks_with_ledgers: u64,
@@ -86,13 +88,7 @@ impl Session<'_> {
             self.tree.add(pid, None, at_us);
         }
         let is_open = self.tree.get_mut(pid).is_some_and(|member| member.gauge.is_some()) || self.open(pid);
-        let units = self.units;
-        let read = self.tree.get_mut(pid).filter(|_| is_open).and_then(|member| {
-            let everything = member.gauge.as_mut()?.everything(units).ok()?;
-            member.add(at_us, everything.0);
-            Some((member.number?, everything))
-        });
-        let Some((process, (sample, status_bytes))) = read else {
+        let Some((process, sample, status_bytes)) = self.sample_for_mark(pid, at_us, is_open) else {
             if !is_known {
                 // Nobody will tell of its end: it has come.
                 self.tree.remove(pid, None);
@@ -100,8 +96,7 @@ impl Session<'_> {
             let text =
                 format!("process {pid} told the mark {:?} and ended before it could be sampled", told.name);
             self.caution("mark_without_sample", format!("process {pid}"), text);
-            // It may be one of several names for one waiting process.
-            self.state.moments.waiting.push(Mark { pid, at_us, name: told.name, ..Mark::default() });
+            self.state.moments.waiting.push(None);
             return;
         };
         if told.is_cut && !std::mem::replace(&mut self.state.moments.has_said_cut, true) {
@@ -114,11 +109,33 @@ impl Session<'_> {
         let mark =
             Mark { process, pid, at_us, name: told.name, sample, status_bytes, tree_pss_bytes, waited_us: 0 };
         self.state.progress.marks += 1;
-        self.state.moments.waiting.push(mark);
+        self.state.moments.waiting.push(Some(mark));
         if self.wants_ledger_at_mark() {
             self.state.moments.mark_ledgers += 1;
             self.ask(process, pid, Moment::Mark, Some(name));
         }
+    }
+
+    /// The number and the figures of a process that told a mark. One that has ended since, which happens where another
+    /// read its answer, has those of its last sample.
+    fn sample_for_mark(
+        &mut self,
+        pid: i32,
+        at_us: u64,
+        is_open: bool,
+    ) -> Option<(u32, Sample, BTreeMap<String, u64>)> {
+        let units = self.units;
+        if let Some(member) = self.tree.get_mut(pid).filter(|_| is_open)
+            && let Some((sample, sizes)) =
+                member.gauge.as_mut().and_then(|gauge| gauge.everything(units).ok())
+        {
+            member.add(at_us, sample);
+            return Some((member.number?, sample, sizes));
+        }
+        let left = self.state.left.iter().filter(|left| left.pid == pid).map(|left| &left.member);
+        let last = self.tree.get_mut(pid).and_then(|member| Some((member.number?, member.last?)));
+        let last = last.or_else(|| left.into_iter().find_map(|member| Some((member.number?, member.last?))));
+        last.map(|(number, sample)| (number, sample, BTreeMap::new()))
     }
 
     fn wants_ledger_at_mark(&mut self) -> bool {
@@ -169,15 +186,14 @@ impl Session<'_> {
             return;
         }
         if let Some(marks) = &self.marks {
+            // As many answers as marks, whoever died meanwhile: another may have read the answer of the dead.
             waiting.iter().for_each(|_| marks.answer());
         }
         let now = self.clock.now_us();
-        for mut mark in waiting {
+        for mut mark in waiting.into_iter().flatten() {
             mark.waited_us = now.saturating_sub(mark.at_us);
             self.state.moments.waited_us += mark.waited_us;
-            if !mark.status_bytes.is_empty() {
-                self.push(&Record::Mark(Box::new(mark)));
-            }
+            self.push(&Record::Mark(Box::new(mark)));
         }
     }
 

@@ -1,0 +1,140 @@
+//! Marks told by real processes: in order, by whom, hostile names, many at once, and nobody who waits for ever.
+
+use crate::record_support::{
+    Place, caveats, column, has, is_root, ledgers_of, list, mark_names, number, program, recorded, recording,
+};
+use crate::support::{Outcome, for_each, harmless, strandline};
+
+#[test]
+fn a_shell_marks_itself() -> Outcome {
+    let script = format!("{0} mark 'the first one'; x=$(seq 1000); {0} mark second", program());
+    let (_, report) = recording(&["--ledger", "marks"], &["sh", "-c", &script])?;
+    assert_eq!(mark_names(&report), ["the first one", "second"]);
+    // The mark is the script's, not its helper's.
+    for mark in list(&report, "marks") {
+        assert_eq!(mark["process"], 0);
+        assert!(number(mark, "tree_pss_bytes")? > 0);
+    }
+    assert_eq!(ledgers_of(&report, "mark").len(), 2);
+    assert!(ledgers_of(&report, "mark").iter().all(|ledger| ledger["process"] == 0));
+    Ok(())
+}
+
+#[test]
+fn a_mark_without_a_recording_does_nothing() -> Outcome {
+    let run = strandline::run(&["mark", "name"])?;
+    assert_eq!((run.status, run.stdout.as_str(), run.stderr.as_str()), (Some(0), "", ""));
+    strandline::run_with(&["mark", "name"], &[("STRANDLINE_MARK_FD", "no")])?
+        .complains(3, &["STRANDLINE_MARK_FD"])
+}
+
+#[test]
+fn hostile_names_are_harmless() -> Outcome {
+    let place = Place::new()?;
+    let ended = place.run(&["--ledger", "none"], &[&recorded()?, "names"])?;
+    assert_eq!(ended.how(), 0, "wrong answers: {}", ended.complaint());
+    let report = place.report()?;
+    let names = mark_names(&report);
+    let long = "x".repeat(200);
+    let wanted = [
+        "",
+        "a?[2Jb?c?d",
+        "\u{fffd}\u{fffd}",
+        &long,
+        "first",
+        "second",
+        "in parts",
+        "\"quoted\", </script><b>&amp;",
+    ];
+    assert_eq!(names, wanted);
+    assert_eq!(caveats(&report), ["mark_name_cut"]);
+    let file = place.file.display().to_string();
+    harmless(&strandline::run(&["report", &file])?.stdout)?;
+    let html = strandline::run(&["report", "--format", "html", &file])?.stdout;
+    assert!(!html.contains("</script><b>"), "a name ends the page's script");
+    let svg = strandline::run(&["report", "--format", "svg", &file])?.stdout;
+    harmless(&svg)?;
+    assert!(!svg.contains("<b>"), "a name is markup");
+    let csv = strandline::run(&["report", "--format", "csv", &file])?.stdout;
+    assert!(
+        csv.lines().any(|line| line.ends_with("\"\"\"quoted\"\", </script><b>&amp;\"")),
+        "a quote ends a field"
+    );
+    Ok(())
+}
+
+#[test]
+fn two_that_mark_at_once_lose_none() -> Outcome {
+    let (_, report) = recording(&["--ledger", "none"], &[&recorded()?, "storm", "2", "1000"])?;
+    for process in 0..2 {
+        let prefix = format!("p{process}-");
+        let marks: Vec<_> = list(&report, "marks")
+            .iter()
+            .filter(|mark| mark["name"].as_str().is_some_and(|name| name.starts_with(&prefix)))
+            .collect();
+        let wanted: Vec<String> = (0..1000).map(|one| format!("{prefix}{one}")).collect();
+        assert!(marks.iter().filter_map(|mark| mark["name"].as_str()).eq(wanted.iter().map(String::as_str)));
+        assert!(
+            marks.iter().all(|mark| mark["pid"] == marks[0]["pid"] && mark["process"] == marks[0]["process"])
+        );
+    }
+    assert!(list(&report, "marks").is_sorted_by(|a, b| a["seconds"].as_f64() <= b["seconds"].as_f64()));
+    Ok(())
+}
+
+#[test]
+fn many_that_mark_at_once_with_ledgers_are_all_answered() -> Outcome {
+    let (_, report) = recording(&["--ledger", "marks"], &[&recorded()?, "storm", "8", "10"])?;
+    assert_eq!(mark_names(&report).len(), 80);
+    assert_eq!(ledgers_of(&report, "mark").len(), 80, "{:?}", caveats(&report));
+    Ok(())
+}
+
+#[test]
+fn a_flood_of_marks_stops_nobody() -> Outcome {
+    for_each(["none", "marks"], |ledger| {
+        let (_, report) = recording(&["--ledger", ledger], &[&recorded()?, "flood", "20000"])?;
+        let orderly = mark_names(&report).into_iter().filter(|name| *name == "orderly").count();
+        assert_eq!(orderly, 10);
+        Ok(())
+    })
+}
+
+#[test]
+fn marks_of_processes_that_do_not_wait_leave_nothing_behind() -> Outcome {
+    if !has("marks_of_processes_that_do_not_wait_leave_nothing_behind", "bash") {
+        return Ok(());
+    }
+    // Each tells a mark and is gone before it can be looked at.
+    let script = "for ((i = 0; i < 300; i++)); do (echo gone >&$STRANDLINE_MARK_FD) & done; wait; for ((i = 0; i < 100000; i++)); do :; done";
+    let (_, report) = recording(&["--ledger", "none"], &["bash", "-c", script])?;
+    // The shell has its sample at every instant all the same.
+    let own = column(&report, "process")?.into_iter().filter(|process| *process == 0.0).count() as u64;
+    let instants = number(&report["cost"], "samples")?;
+    assert!(own + 1 >= instants, "{own} samples at {instants} instants");
+    Ok(())
+}
+
+#[test]
+fn a_program_that_closes_the_socket_is_recorded_all_the_same() -> Outcome {
+    let place = Place::new()?;
+    let ended = place.run(&[], &[&recorded()?, "close"])?;
+    assert_eq!(ended.how(), 7, "{}", ended.complaint());
+    let report = place.report()?;
+    assert!(number(&report["exit"], "high_water_bytes")? >= 8 << 20);
+    assert_eq!(ledgers_of(&report, "exit").len(), 1);
+    Ok(())
+}
+
+#[test]
+fn a_program_that_changes_its_user_is_followed() -> Outcome {
+    if !is_root("a_program_that_changes_its_user_is_followed") {
+        return Ok(());
+    }
+    let (_, report) = recording(&["--ledger", "marks,exit"], &[&recorded()?, "user"])?;
+    assert_eq!(mark_names(&report), ["before", "after"]);
+    let marks = list(&report, "marks");
+    assert!(number(&marks[1], "rss_bytes")? >= number(&marks[0], "rss_bytes")? + (7 << 20));
+    assert_eq!((ledgers_of(&report, "mark").len(), ledgers_of(&report, "exit").len()), (2, 1));
+    Ok(())
+}
