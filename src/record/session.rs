@@ -110,6 +110,7 @@ const FROM_KERNEL: i32 = 0x80;
 /// Takes over [`SIGNALS`] before any thread is started; returns what was blocked before.
 pub(super) fn take_signals() -> Result<(SignalFd, u64), String> {
     let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
+    strandline_sys::spawn::dispose_for_recording();
     let set: SigSet = SIGNALS.into_iter().collect();
     let bits = SIGNALS.iter().fold(0u64, |bits, &signal| bits | 1 << (signal as i32 - 1));
     let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
@@ -184,6 +185,7 @@ impl<'a> Session<'a> {
             root_status: None,
             state: State { openings: MOST_OPENINGS, ..State::default() },
         };
+        session.sink.begin();
         let header = Header {
             schema: SCHEMA.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
