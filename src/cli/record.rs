@@ -44,7 +44,7 @@ pub fn run(arguments: &Run) -> Result<Ending> {
     line.wipe();
     match ended {
         Ok((recorded, wait_status)) => {
-            if std::io::stderr().is_terminal() {
+            if std::io::stderr().is_terminal() && may_write() {
                 summary(&recorded);
             }
             Ok(Ending::Command(wait_status))
@@ -132,6 +132,11 @@ impl Document {
     }
 }
 
+/// Whether standard error may be written to unasked: it is no terminal, or one that is in our hands.
+fn may_write() -> bool {
+    !std::io::stderr().is_terminal() || strandline_sys::host::is_in_foreground()
+}
+
 /// What was recorded and what it cost, on standard error.
 fn summary(recorded: &Recorded) {
     let Recorded { file, file_bytes, end, progress, processes } = recorded;
@@ -185,7 +190,8 @@ impl Line {
     }
 
     fn tell(&self, progress: &Progress) {
-        if !self.shown || progress.elapsed < PATIENCE {
+        // In the background a line would stop the whole job (stty tostop), or mangle a prompt.
+        if !self.shown || progress.elapsed < PATIENCE || !may_write() {
             return;
         }
         let missed = percent(progress.missed, progress.samples + progress.missed);

@@ -110,6 +110,7 @@ const FROM_KERNEL: i32 = 0x80;
 /// Takes over [`SIGNALS`] before any thread is started; returns what was blocked before.
 pub(super) fn take_signals() -> Result<(SignalFd, u64), String> {
     let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
+    strandline_sys::spawn::dispose_for_recording();
     let set: SigSet = SIGNALS.into_iter().collect();
     let bits = SIGNALS.iter().fold(0u64, |bits, &signal| bits | 1 << (signal as i32 - 1));
     let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
@@ -187,6 +188,7 @@ impl<'a> Session<'a> {
             root_status: None,
             state: State { openings: MOST_OPENINGS, ..State::default() },
         };
+        session.sink.begin();
         let header = Header {
             schema: SCHEMA.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -303,8 +305,9 @@ impl<'a> Session<'a> {
         self.state.next_hear_us = now + pause.as_micros() as u64;
         self.state.left = left;
         if !self.state.left.is_empty() {
-            // Their last figures were sent before they ended.
+            // Their last figures were sent, and their marks told, before they ended.
             self.take_ledgers();
+            self.take_marks();
         }
         for one in std::mem::take(&mut self.state.left) {
             self.leave(one, now);

@@ -3,19 +3,18 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use strandline_inspect::Caveat;
-use strandline_recording::{Caution, MOST_FRAME_BYTES, Record, Writer};
-
-/// How a recording's file begins.
-const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+use strandline_recording::{Caution, Error, MOST_FRAME_BYTES, Reader, Record, Writer};
 
 /// The file of a recording.
 pub struct Sink {
     writer: Writer<File>,
     path: PathBuf,
+    /// Whether there was no such file before.
+    is_new: bool,
     /// Since when nothing could be written, and why.
     lost: Option<(u64, String)>,
     /// Whether the user has been told that.
@@ -23,30 +22,52 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Opens `path` for a new recording; an older recording there is replaced, any other file is not.
+    /// Opens `path` for a new recording, and keeps others from doing so. An older recording there is replaced by
+    /// [`Sink::begin`], any other file is left alone.
     ///
     /// # Errors
     /// One line that says why not.
     pub fn create(path: &Path) -> Result<Self, String> {
         let failed = |error: io::Error| format!("{}: {error}; name another file with -o", path.display());
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).open(path);
-        // A pipe or a terminal cannot be opened for both.
-        let file = file.or_else(|_| OpenOptions::new().write(true).open(path)).map_err(failed)?;
-        // A device or a pipe keeps nothing that could be lost.
-        if file.metadata().is_ok_and(|data| data.is_file()) {
-            let mut head = [0; MAGIC.len()];
-            let held = file.read_at(&mut head, 0).unwrap_or(0);
-            if held > 0 && !MAGIC.starts_with(&head[..held]) {
-                return Err(format!(
-                    "{} exists and is not a recording: it is left alone; name another file with -o",
-                    path.display()
-                ));
+        let refused = |what: &str| format!("{} {what}; name another file with -o", path.display());
+        let (file, is_new) = match OpenOptions::new().read(true).write(true).create_new(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+                if kind.is_fifo() || kind.is_socket() {
+                    // One that nobody reads would hold up the command at its marks.
+                    return Err(refused("is a pipe, which may block"));
+                }
+                (OpenOptions::new().read(kind.is_file()).write(true).open(path).map_err(failed)?, false)
             }
-            file.set_len(0).map_err(failed)?;
+            other => (other.map_err(failed)?, true),
+        };
+        let is_file = file.metadata().is_ok_and(|data| data.is_file());
+        if is_file && strandline_sys::host::lock(&file).is_err() {
+            return Err(refused("is being recorded into by another strandline"));
+        }
+        let held = file.metadata().map_or(0, |data| data.len());
+        // A device keeps nothing that could be lost.
+        if is_file && held > 0 && !is_recording(path) {
+            return Err(refused("exists and is not a recording: it is left alone"));
         }
         let writer = Writer::new(file).map_err(failed)?;
-        Ok(Self { writer, path: path.to_owned(), lost: None, news: None })
+        Ok(Self { writer, path: path.to_owned(), is_new, lost: None, news: None })
+    }
+
+    /// There is something to record: an older recording goes.
+    pub fn begin(&mut self) {
+        let file = self.writer.file();
+        if file.metadata().is_ok_and(|data| data.is_file()) {
+            // A failure shows with the first write.
+            drop(file.set_len(0));
+        }
+    }
+
+    /// Nothing was recorded: removes the file, if it was made for that.
+    pub fn discard(&self) {
+        if self.is_new {
+            drop(std::fs::remove_file(&self.path));
+        }
     }
 
     /// The file's path.
@@ -102,17 +123,15 @@ impl Sink {
         result
     }
 
-    /// Nothing was recorded: removes the file, if it is one and empty.
-    pub fn discard(&self) {
-        if std::fs::metadata(&self.path).is_ok_and(|data| data.is_file() && data.len() == 0) {
-            drop(std::fs::remove_file(&self.path));
-        }
-    }
-
     /// Bytes in the file.
     pub fn written_bytes(&self) -> u64 {
         self.writer.written_bytes()
     }
+}
+
+/// Whether a file is a recording, of whatever version.
+fn is_recording(path: &Path) -> bool {
+    matches!(Reader::open(path), Ok(_) | Err(Error::OtherSchema { .. }))
 }
 
 /// A file name for a recording of `command`: its program's name, and a number where that is taken.
@@ -128,7 +147,7 @@ pub fn default_path(command: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use strandline_recording::{Beat, Header, Reader, SCHEMA};
+    use strandline_recording::{Beat, Header, SCHEMA};
 
     use super::*;
 
@@ -143,6 +162,12 @@ mod tests {
         std::fs::write(&path, "dear").unwrap();
         assert!(Sink::create(&path).is_err_and(|error| error.contains("left alone")));
         assert_eq!(std::fs::read(&path).unwrap(), b"dear");
+        let mut packed = Writer::new(Vec::new()).unwrap();
+        packed.push(&Record::Beat(Beat::default())).unwrap();
+        packed.flush().unwrap();
+        // The same kind of file, and still not one of ours.
+        std::fs::write(&path, &packed.file()[..packed.file().len() - 4]).unwrap();
+        assert!(Sink::create(&path).is_err_and(|error| error.contains("left alone")));
     }
 
     #[test]
@@ -151,10 +176,19 @@ mod tests {
         let path = folder.path().join("a.strandline");
         for _ in 0..2 {
             let mut sink = Sink::create(&path).unwrap();
+            assert!(Sink::create(&path).is_err_and(|error| error.contains("another strandline")));
+            sink.begin();
             sink.push(&header(), 0);
             sink.flush(0);
             assert_eq!(std::fs::metadata(&path).unwrap().len(), sink.written_bytes());
         }
+        // A command that is not found costs nobody's recording.
+        let size = std::fs::metadata(&path).unwrap().len();
+        Sink::create(&path).unwrap().discard();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), size);
+        let other = folder.path().join("b.strandline");
+        Sink::create(&other).unwrap().discard();
+        assert!(!other.exists());
     }
 
     #[test]

@@ -68,6 +68,8 @@ pub struct Member {
     pub run: Option<Run>,
     /// See `run`.
     pub runs: Vec<Run>,
+    /// Its last sample.
+    pub last: Option<Sample>,
     /// Whether it is, or was tried to be, watched for its end.
     pub is_watched: bool,
     /// Its threads, for its watcher.
@@ -98,6 +100,7 @@ impl Member {
             is_new_program: true,
             run: None,
             runs: Vec::new(),
+            last: None,
             is_watched: false,
             threads: Arc::new(AtomicU64::new(1)),
             peak_kib: 0,
@@ -112,6 +115,7 @@ impl Member {
 
     /// Adds a sample: to the run under way if it says the same.
     pub fn add(&mut self, at_us: u64, sample: Sample) {
+        self.last = Some(sample);
         match &mut self.run {
             Some(run) if run.sample == sample => {
                 run.count += 1;

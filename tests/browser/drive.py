@@ -42,6 +42,16 @@ def size_text(size):
     return f"{value:.{digits}f} {units[unit]}"
 
 
+def formats(browser):
+    """The page's own formatting is the reports': also of sizes that lie exactly between two figures."""
+    source = pathlib.Path(__file__).parents[2] / "src/report/timeline/assets/format.js"
+    sizes = [0, 1, 1023, 1024, 1_023_999, 96 << 20, 1 << 40]
+    sizes += [step * 1024 for step in range(6_700, 6_900)] + [step * 512 for step in range(200, 300)]
+    shown = browser.evaluate(f"(() => {{ {source.read_text()}; return {sizes}.map(formatBytes); }})()")
+    for size, text in zip(sizes, shown):
+        check(text == size_text(size), f"{size} is shown as {text!r}, not {size_text(size)!r}")
+
+
 def window(browser):
     """The stretch of time the timeline shows."""
     return browser.evaluate("[+document.getElementById('chart').dataset.from, +document.getElementById('chart').dataset.to]")
@@ -288,6 +298,7 @@ def quiet(browser, url):
 
 def compare(browser, document, folder):
     """Everything that can be compared with the document of the same recording."""
+    formats(browser)
     hover(browser, document)
     zoom(browser)
     marks(browser, document)

@@ -1,6 +1,8 @@
 //! Facts about the machine and about strandline itself.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 
 /// The kernel's page size in bytes.
 pub fn page_bytes() -> u64 {
@@ -31,4 +33,17 @@ pub fn own_peak_rss_bytes() -> io::Result<u64> {
 pub fn release_memory() -> bool {
     // SAFETY: malloc_trim takes an integer and only works on free chunks, under malloc's own locks.
     unsafe { libc::malloc_trim(0) == 1 }
+}
+
+/// Whether this process is in the foreground of the terminal that is its standard error: only then may it write
+/// there unasked.
+pub fn is_in_foreground() -> bool {
+    // SAFETY: both read their integer arguments only.
+    unsafe { libc::tcgetpgrp(libc::STDERR_FILENO) == libc::getpgrp() }
+}
+
+/// Locks an open file against everybody else who locks it, without waiting; until it is closed.
+pub fn lock(file: &File) -> io::Result<()> {
+    // SAFETY: flock reads its integer arguments only.
+    crate::check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }.into()).map(drop)
 }

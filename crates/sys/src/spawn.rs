@@ -67,7 +67,6 @@ pub struct Setup {
 ///
 /// Fails with what `execve` said (ENOENT, EACCES, ENOEXEC, …), or a step before it.
 pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
-    let pipe_was_ignored = PIPE_WAS_IGNORED.load(Ordering::Relaxed);
     let prepare = move || {
         for &(resource, soft, hard) in &setup.limits {
             resource.set(soft, hard)?;
@@ -83,10 +82,7 @@ pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
         if let Some(gate) = &setup.gate {
             Gate::knock(gate.as_raw_fd());
         }
-        if pipe_was_ignored {
-            // SAFETY: SIG_IGN is a valid disposition of SIGPIPE.
-            unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-        }
+        restore_dispositions();
         set_own_mask(setup.signal_mask)
     };
     // SAFETY: `prepare` runs between fork and exec of a process that may have had threads: it makes
@@ -152,23 +148,47 @@ fn set_own_mask(mask: u64) -> io::Result<()> {
     crate::check(set).map(drop)
 }
 
-/// Whether this process was started with SIGPIPE ignored. Rust's runtime ignores it before `main`, so it is
-/// looked up before that.
-static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+/// Signals whose disposition in this process is not the one that it was started with: Rust's runtime ignores SIGPIPE
+/// before `main`, and [`dispose_for_recording`] changes the others.
+const CHANGED: [i32; 3] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGXFSZ];
+/// Which of [`CHANGED`] this process was started with ignored.
+static WERE_IGNORED: [AtomicBool; CHANGED.len()] = [const { AtomicBool::new(false) }; CHANGED.len()];
 
-extern "C" fn look_up_pipe() {
-    // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: with no new action only `action`, which is live and writable, is written.
-    let got = unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) };
-    PIPE_WAS_IGNORED.store(got == 0 && action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+extern "C" fn look_up_dispositions() {
+    for (signal, was_ignored) in CHANGED.into_iter().zip(&WERE_IGNORED) {
+        // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: with no new action only `action`, which is live and writable, is written.
+        let got = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+        was_ignored.store(got == 0 && action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+    }
 }
 
-// SAFETY: functions in .init_array run once, before main, with the C library ready; this one makes one
-// system call and stores a flag.
+// SAFETY: functions in .init_array run once, before main, with the C library ready; this one makes system calls and
+// stores flags.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static LOOK_UP_PIPE: extern "C" fn() = look_up_pipe;
+static LOOK_UP_DISPOSITIONS: extern "C" fn() = look_up_dispositions;
+
+/// Makes this process hear of its children's ends (a parent may have ignored SIGCHLD, and then the kernel throws
+/// statuses away), and get EFBIG where a file may not grow (`ulimit -f`) instead of being killed by SIGXFSZ.
+/// [`spawn`] gives commands the dispositions that this process was started with.
+pub fn dispose_for_recording() {
+    // SAFETY: both are valid dispositions of these signals.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
+/// In the new process: the dispositions that its parent was started with.
+fn restore_dispositions() {
+    for (signal, was_ignored) in CHANGED.into_iter().zip(&WERE_IGNORED) {
+        let was_ignored = was_ignored.load(Ordering::Relaxed);
+        // SAFETY: both are valid dispositions of these signals.
+        unsafe { libc::signal(signal, if was_ignored { libc::SIG_IGN } else { libc::SIG_DFL }) };
+    }
+}
 
 /// Ends this process by `signal`, as the command ended by it, without a core file. Returns where the signal does
 /// not end it.

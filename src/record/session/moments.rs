@@ -1,13 +1,14 @@
 //! The moments at which more is taken than a sample: marks, and ledgers.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 
 use strandline_inspect::procfs::Process;
-use strandline_recording::{Mark, Moment, Record};
+use strandline_recording::{Mark, Moment, Record, Sample};
 
 use super::super::ledgers::{self, Made, Request, WatchRequest};
 use super::super::marks::{MOST_NAME_CHARS, Marks, Told};
 use super::super::plan::{FEW_MARKS, Marks as MarksPlan};
+use super::super::tree::Followed;
 use super::Session;
 
 /// Trees of more processes have no proportional set size at marks: the program would wait too long.
@@ -18,12 +19,8 @@ const WATCH_KIB: u64 = 4 << 10;
 const MOST_WATCHED: u32 = 64;
 /// A ledger at a peak is taken where RSS stands a tenth above the last one.
 const PEAK_GROWTH: (u64, u64) = (11, 10);
-/// After so long it is asked whether who told a mark still waits.
-const LONG_WAIT_US: u64 = 1_000;
 /// An answer that nobody read for so long was for a program that does not read answers.
 const UNREAD_US: u64 = 20_000;
-/// Answers that are remembered to be given.
-const MOST_OWED: usize = 4096;
 /// Below this no peak is worth a stop.
 const LEAST_PEAK_KIB: u64 = 1 << 10;
 /// After a ledger at a peak none is taken for so many times as long as it took.
@@ -39,13 +36,11 @@ const LAST_LOOKS: usize = 100;
 /// What is counted about marks and ledgers.
 #[derive(Default)]
 pub(super) struct Moments {
-    /// Marks that were told and not answered yet, and by whom.
-    waiting: Vec<(i32, Mark)>,
-    /// Answers to be given: since when each is waited for, and whether who told could not be sampled.
-    owed: VecDeque<(u64, bool)>,
-    /// Who told marks since no answer was to be given.
-    tellers: BTreeSet<i32>,
-    /// When the last answer was given.
+    /// Marks that were told and not answered yet; `None` where nothing is known of who told it.
+    waiting: Vec<Option<Mark>>,
+    /// How many answers are still to be given.
+    owed: u64,
+    /// When the last one was given.
     answered_us: u64,
     /// Ledgers under way for them.
     mark_ledgers: usize,
@@ -77,11 +72,6 @@ impl Session<'_> {
     fn hear_marks(&mut self) -> bool {
         let all_told = self.marks.as_mut().map(Marks::take).unwrap_or_default();
         let has_told = !all_told.is_empty();
-        if has_told {
-            // Who tells may be newer than the last look at who is there.
-            self.state.next_hear_us = 0;
-            self.hear(self.clock.now_us());
-        }
         for told in all_told {
             self.take_mark(told);
         }
@@ -93,7 +83,7 @@ impl Session<'_> {
     pub(super) fn answer_if_done(&mut self) {
         if self.state.moments.mark_ledgers == 0 {
             self.state.moments.is_flooded = false;
-            if !self.state.moments.waiting.is_empty() || !self.state.moments.owed.is_empty() {
+            if !self.state.moments.waiting.is_empty() || self.state.moments.owed > 0 {
                 self.hear_marks();
             }
         }
@@ -104,7 +94,7 @@ impl Session<'_> {
 
     /// Gives an answer that is still to be given, if it is time.
     pub(super) fn look_after_answers(&mut self) {
-        if !self.state.moments.owed.is_empty() {
+        if self.state.moments.owed > 0 {
             self.take_marks();
         }
     }
@@ -118,39 +108,30 @@ impl Session<'_> {
         if !marks.is_read() && now.saturating_sub(moments.answered_us) < UNREAD_US {
             return;
         }
-        let Some(&(at_us, has_ended)) = moments.owed.front() else {
-            moments.tellers.clear();
-            return;
-        };
-        let is_fresh = now.saturating_sub(at_us) < LONG_WAIT_US;
-        let all_known = moments.tellers.len() < MOST_OWED;
-        if (has_ended || !is_fresh) && all_known && !moments.tellers.iter().any(|&pid| lives(pid)) {
-            // Nobody is left to read them: the next who tells a mark would, and go on too early. While one of them
-            // lives nobody knows whose answers the dead have read.
-            moments.owed.clear();
-            moments.tellers.clear();
-            return;
-        }
-        moments.owed.pop_front();
+        let Some(still_owed) = moments.owed.checked_sub(1) else { return };
+        moments.owed = still_owed;
         marks.answer();
         moments.answered_us = now;
     }
 
     fn take_mark(&mut self, told: Told) {
         let at_us = self.clock.now_us();
+        if !self.tree.has(told.pid)
+            && let Followed::Connector(connector) = &self.followed
+        {
+            // Who tells is newer than the last look at who is there. Who has left is seen to when that is due.
+            let is_whole = self.tree.hear(connector, at_us, &mut self.state.left);
+            if !is_whole {
+                self.tree.search(at_us);
+            }
+        }
         let pid = subject(told.pid).unwrap_or(self.root);
         let is_known = self.tree.has(pid);
         if !is_known {
             self.tree.add(pid, None, at_us);
         }
         let is_open = self.tree.get_mut(pid).is_some_and(|member| member.gauge.is_some()) || self.open(pid);
-        let units = self.units;
-        let read = self.tree.get_mut(pid).filter(|_| is_open).and_then(|member| {
-            let everything = member.gauge.as_mut()?.everything(units).ok()?;
-            member.add(at_us, everything.0);
-            Some((member.number?, everything))
-        });
-        let Some((process, (sample, status_bytes))) = read else {
+        let Some((process, sample, status_bytes)) = self.sample_for_mark(pid, at_us, is_open) else {
             if !is_known {
                 // Nobody will tell of its end: it has come.
                 self.tree.remove(pid, None);
@@ -158,9 +139,7 @@ impl Session<'_> {
             let text =
                 format!("process {pid} told the mark {:?} and ended before it could be sampled", told.name);
             self.caution("mark_without_sample", format!("process {pid}"), text);
-            // It may be one of several names for one waiting process.
-            let mark = Mark { pid, at_us, name: told.name, ..Mark::default() };
-            self.state.moments.waiting.push((told.pid, mark));
+            self.state.moments.waiting.push(None);
             return;
         };
         if told.is_cut && !std::mem::replace(&mut self.state.moments.has_said_cut, true) {
@@ -173,11 +152,33 @@ impl Session<'_> {
         let mark =
             Mark { process, pid, at_us, name: told.name, sample, status_bytes, tree_pss_bytes, waited_us: 0 };
         self.state.progress.marks += 1;
-        self.state.moments.waiting.push((told.pid, mark));
+        self.state.moments.waiting.push(Some(mark));
         if self.wants_ledger_at_mark() {
             self.state.moments.mark_ledgers += 1;
             self.ask(process, pid, Moment::Mark, Some(name));
         }
+    }
+
+    /// The number and the figures of a process that told a mark. One that has ended since, which happens where another
+    /// read its answer, has those of its last sample.
+    fn sample_for_mark(
+        &mut self,
+        pid: i32,
+        at_us: u64,
+        is_open: bool,
+    ) -> Option<(u32, Sample, BTreeMap<String, u64>)> {
+        let units = self.units;
+        if let Some(member) = self.tree.get_mut(pid).filter(|_| is_open)
+            && let Some((sample, sizes)) =
+                member.gauge.as_mut().and_then(|gauge| gauge.everything(units).ok())
+        {
+            member.add(at_us, sample);
+            return Some((member.number?, sample, sizes));
+        }
+        let left = self.state.left.iter().filter(|left| left.pid == pid).map(|left| &left.member);
+        let last = self.tree.get_mut(pid).and_then(|member| Some((member.number?, member.last?)));
+        let last = last.or_else(|| left.into_iter().find_map(|member| Some((member.number?, member.last?))));
+        last.map(|(number, sample)| (number, sample, BTreeMap::new()))
     }
 
     fn wants_ledger_at_mark(&mut self) -> bool {
@@ -227,20 +228,14 @@ impl Session<'_> {
         if waiting.is_empty() {
             return self.give_answers();
         }
-        let now = self.clock.now_us();
-        let room = MOST_OWED.saturating_sub(self.state.moments.owed.len());
-        // Those who are not counted have answers enough before them to read.
-        for (pid, mark) in waiting.iter().take(room) {
-            self.state.moments.owed.push_back((mark.at_us, mark.status_bytes.is_empty()));
-            self.state.moments.tellers.insert(*pid);
-        }
+        // As many answers as marks, whoever died meanwhile: another may have read the answer of the dead.
+        self.state.moments.owed += waiting.len() as u64;
         self.give_answers();
-        for (_, mut mark) in waiting {
+        let now = self.clock.now_us();
+        for mut mark in waiting.into_iter().flatten() {
             mark.waited_us = now.saturating_sub(mark.at_us);
             self.state.moments.waited_us += mark.waited_us;
-            if !mark.status_bytes.is_empty() {
-                self.push(&Record::Mark(Box::new(mark)));
-            }
+            self.push(&Record::Mark(Box::new(mark)));
         }
     }
 
@@ -381,13 +376,6 @@ impl Session<'_> {
             self.take_ledgers_of_the_large(Moment::Start);
         }
     }
-}
-
-/// Whether a process can still wait for an answer.
-fn lives(pid: i32) -> bool {
-    Process::open(pid)
-        .and_then(|process| process.stat())
-        .is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')))
 }
 
 /// Who a mark is about: who told it, or where that was `strandline mark`, who called that.

@@ -355,6 +355,15 @@ mod tests {
     }
 
     #[test]
+    fn sizes_between_two_figures_go_to_the_even_one() {
+        // `assets/format.js` does the same; tests/browser/drive.py compares it with these.
+        assert_eq!(bytes(6_784 * 1024), "6.62 MiB");
+        assert_eq!(bytes(6_800 * 1024), "6.64 MiB");
+        assert_eq!(bytes(100 * 1024 + 512), "100 KiB");
+        assert_eq!(bytes(101 * 1024 + 512), "102 KiB");
+    }
+
+    #[test]
     fn one_file_that_asks_for_nothing() {
         let text = page(&[fabricated::tree()]).unwrap();
         assert!(text.starts_with("<!doctype html>"));

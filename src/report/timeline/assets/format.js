@@ -2,6 +2,15 @@
 
 const KIB = 1024;
 
+// As the terminal report rounds: a figure that lies exactly between two goes to the even one. `toFixed` alone
+// would always take the larger.
+function fixed(value, digits) {
+  const power = 10 ** digits;
+  const below = Math.floor(value * power);
+  const between = value * power - below === 0.5;
+  return (between && below % 2 === 0 ? below / power : value).toFixed(digits);
+}
+
 function formatBytes(bytes) {
   if (bytes === null || bytes === undefined || Number.isNaN(bytes)) return "?";
   if (bytes < 0) return "−" + formatBytes(-bytes);
@@ -13,7 +22,7 @@ function formatBytes(bytes) {
     value /= KIB;
     unit += 1;
   }
-  return `${value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0)} ${units[unit]}`;
+  return `${fixed(value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0)} ${units[unit]}`;
 }
 
 // On an axis the steps are powers of two: no digits that say nothing.
@@ -24,7 +33,7 @@ function axisBytes(bytes) {
 function formatPercent(part, whole) {
   if (!(whole > 0)) return "0.0 %";
   const share = (part * 100) / whole;
-  return part > 0 && share < 0.05 ? "<0.1 %" : `${share.toFixed(1)} %`;
+  return part > 0 && share < 0.05 ? "<0.1 %" : `${fixed(share, 1)} %`;
 }
 
 // An instant: exact to the millisecond, whatever the length of the recording.
