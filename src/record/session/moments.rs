@@ -125,7 +125,9 @@ impl Session<'_> {
                 self.tree.search(at_us);
             }
         }
-        let pid = subject(told.pid).unwrap_or(self.root);
+        // Of who has ended meanwhile the figures are the last ones: the first process did not tell this.
+        let teller = if told.pid > 0 { told.pid } else { self.root };
+        let pid = subject(teller).unwrap_or(teller);
         let is_known = self.tree.has(pid);
         if !is_known {
             self.tree.add(pid, None, at_us);
