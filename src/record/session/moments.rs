@@ -1,6 +1,7 @@
 //! The moments at which more is taken than a sample: marks, and ledgers.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use strandline_inspect::procfs::Process;
 use strandline_recording::{Mark, Moment, Record, Sample};
@@ -8,6 +9,7 @@ use strandline_recording::{Mark, Moment, Record, Sample};
 use super::super::ledgers::{self, Made, Request, WatchRequest};
 use super::super::marks::{MOST_NAME_CHARS, Marks, Told};
 use super::super::plan::{FEW_MARKS, Marks as MarksPlan};
+use super::super::watchable;
 use super::Session;
 
 /// Trees of more processes have no proportional set size at marks: the program would wait too long.
@@ -42,6 +44,7 @@ pub(super) struct Moments {
     has_said_few: bool,
     has_said_cut: bool,
     has_said_flooded: bool,
+    has_said_failed: bool,
     /// Too many marks wait: none has a ledger until all are answered.
     is_flooded: bool,
     /// How long processes were stopped.
@@ -50,6 +53,8 @@ pub(super) struct Moments {
     pub waited_us: u64,
     /// See [`strandline_recording::Ending`].
     pub brief_processes: u64,
+    /// See [`strandline_recording::Ending`].
+    pub unsampled_processes: u64,
     /// The first process's high-water mark, and when, once it has left the tree.
     pub root_left: Option<(Option<u64>, u64)>,
 }
@@ -221,8 +226,20 @@ impl Session<'_> {
                 self.push(&Record::Ledger(ledger));
             }
             Made::Failed(request, text) => {
-                let place = format!("process {}", request.pid);
-                self.caution("ledger_failed", place, format!("no ledger ({:?}): {text}", request.moment));
+                let text = format!("no ledger ({}): {text}", moment_word(request.moment));
+                if !std::mem::replace(&mut self.state.moments.has_said_failed, true) {
+                    (self.options.complain)(&text);
+                }
+                self.caution("ledger_failed", format!("process {}", request.pid), text);
+                self.done(request.process, request.moment, None);
+            }
+            Made::TooLate(request) => {
+                // Of a mark or an end somebody wanted to know; the others only come as often as they can.
+                if matches!(request.moment, Moment::Mark | Moment::Exit) {
+                    let text =
+                        format!("no ledger ({}): the process ended before", moment_word(request.moment));
+                    self.caution("ledger_failed", format!("process {}", request.pid), text);
+                }
                 self.done(request.process, request.moment, None);
             }
             Made::Final { process, sample, high_water_kib } => {
@@ -278,8 +295,12 @@ impl Session<'_> {
         {
             member.is_watched = true;
             let threads = std::sync::Arc::clone(&member.threads);
-            self.ledgers.watch(pid, WatchRequest { process, threads });
-            self.state.moments.watched += 1;
+            if let Some(why) = watchable::why_not(Path::new(&format!("/proc/{pid}/exe"))) {
+                self.say_not_watched(pid, why);
+            } else {
+                self.ledgers.watch(pid, WatchRequest { process, threads });
+                self.state.moments.watched += 1;
+            }
             return;
         }
         let grown = rss_kib.saturating_mul(PEAK_GROWTH.1) > member.peak_kib.saturating_mul(PEAK_GROWTH.0);
@@ -288,6 +309,19 @@ impl Session<'_> {
             member.is_looked_at = true;
             self.ask(process, pid, Moment::Peak, None);
         }
+    }
+
+    /// A watched process runs another program now: one that a trace would change is let go.
+    pub(super) fn reconsider_watch(&mut self, pid: i32) {
+        let is_watched = self.plan.exit && self.tree.get_mut(pid).is_some_and(|member| member.is_watched);
+        if is_watched && let Some(why) = watchable::why_not(Path::new(&format!("/proc/{pid}/exe"))) {
+            self.ledgers.unwatch(pid);
+            self.say_not_watched(pid, why);
+        }
+    }
+
+    pub(in super::super) fn say_not_watched(&mut self, pid: i32, why: &str) {
+        self.caution("not_watched", format!("process {pid}"), format!("no ledger at its end: {why}"));
     }
 
     /// Ledgers of the large processes, as often as was asked.
@@ -333,6 +367,18 @@ impl Session<'_> {
         if self.plan.ends {
             self.take_ledgers_of_the_large(Moment::Start);
         }
+    }
+}
+
+/// A moment, as `--ledger` names it.
+fn moment_word(moment: Moment) -> &'static str {
+    match moment {
+        Moment::Mark => "at a mark",
+        Moment::Peak => "at a peak",
+        Moment::Exit => "at the end",
+        Moment::Every => "at its time",
+        Moment::Start => "at the recording's beginning",
+        Moment::End => "at the recording's end",
     }
 }
 
