@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixCredentials, recvmsg, send,
     setsockopt, socketpair, sockopt,
@@ -47,6 +48,10 @@ pub struct Told {
 pub struct Marks {
     socket: Option<UnixStream>,
     lines: Lines,
+    /// Has news when an answer was read (EPOLLOUT once for each time that bytes leave the socket, unix(7)).
+    reads: Epoll,
+    /// Whether the last answer was.
+    is_read: bool,
 }
 
 /// The command's end: the descriptor, already at the number it shall have.
@@ -68,7 +73,10 @@ impl Marks {
         setsockopt(&own, sockopt::PassCred, &true)?;
         let descriptor = strandline_sys::spawn::at_one_of(theirs, &NUMBERS)?;
         let number = descriptor.as_raw_fd();
-        let marks = Self { socket: Some(UnixStream::from(own)), lines: Lines::default() };
+        let reads = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        reads.add(&own, EpollEvent::new(EpollFlags::EPOLLOUT | EpollFlags::EPOLLET, 0))?;
+        let marks =
+            Self { socket: Some(UnixStream::from(own)), lines: Lines::default(), reads, is_read: true };
         Ok((marks, CommandEnd { descriptor, number }))
     }
 
@@ -95,8 +103,21 @@ impl Marks {
         told
     }
 
+    /// Readable when an answer was read that [`Marks::is_read`] does not know of.
+    pub fn reads(&self) -> BorrowedFd<'_> {
+        self.reads.0.as_fd()
+    }
+
+    /// Whether the last answer was read. Another one before that could be read by the same program, at its next mark.
+    pub fn is_read(&mut self) -> bool {
+        let mut news = [EpollEvent::empty()];
+        self.is_read |= self.reads.wait(&mut news, EpollTimeout::ZERO).unwrap_or(0) > 0;
+        self.is_read
+    }
+
     /// Lets one program go on.
-    pub fn answer(&self) {
+    pub fn answer(&mut self) {
+        self.is_read = false;
         if let Some(socket) = &self.socket {
             // Whoever is gone needs no answer. A socket without room is full of answers that nobody reads: whoever
             // waits has one, and the recorder must not wait for who tells marks and does not.
@@ -188,6 +209,19 @@ mod tests {
         drop(program);
         assert!(marks.take().is_empty() && marks.descriptor().is_none());
         marks.answer();
+    }
+
+    #[test]
+    fn an_answer_is_known_to_be_read() {
+        let (mut marks, end) = Marks::new().unwrap();
+        let mut program = UnixStream::from(end.descriptor);
+        for _ in 0..3 {
+            assert!(marks.is_read());
+            marks.answer();
+            program.write_all(b"told meanwhile\n").unwrap();
+            assert!(!marks.is_read() && !marks.take().is_empty());
+            program.read_exact(&mut [0]).unwrap();
+        }
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 mod ending;
 mod moments;
+mod signals;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signalfd::SignalFd;
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 use strandline_inspect::error::Error;
@@ -89,6 +89,8 @@ struct State {
     openings: f64,
     last_us: u64,
     next_hear_us: u64,
+    /// What is told meanwhile is no reason to listen again.
+    is_hearing: bool,
     /// How long the recorder was stopped by its user.
     paused_us: u64,
     next_search_us: u64,
@@ -100,37 +102,7 @@ struct State {
     progress: Progress,
 }
 
-/// The signals that are passed on to a command, or end a recording.
-pub(super) const SIGNALS: [Signal; 8] = [
-    Signal::SIGCONT,
-    Signal::SIGHUP,
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-    Signal::SIGTERM,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGWINCH,
-];
-/// Those that end a recording of a process that is no command of ours.
-const STOPS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
-/// `SI_KERNEL`: from the terminal, which tells the command as well.
-const FROM_KERNEL: i32 = 0x80;
-
-/// Takes over [`SIGNALS`] before any thread is started; returns what was blocked before.
-pub(super) fn take_signals() -> Result<(SignalFd, u64), String> {
-    let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
-    strandline_sys::spawn::dispose_for_recording();
-    let set: SigSet = SIGNALS.into_iter().collect();
-    let bits = SIGNALS.iter().fold(0u64, |bits, &signal| bits | 1 << (signal as i32 - 1));
-    let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
-    if before & !bits != 0 {
-        // What was blocked stays so, but for the signal that ends a watch.
-        let wake = 1u64 << (strandline_sys::signal::wake_signal() - 1);
-        strandline_sys::spawn::block_signals((before | bits) & !wake).map_err(failed)?;
-    }
-    let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
-    Ok((signals.map_err(|errno| failed(errno.into()))?, before))
-}
+pub(super) use signals::take_signals;
 
 /// What a session begins with.
 pub(super) struct Beginning<'a> {
@@ -178,6 +150,9 @@ impl<'a> Session<'a> {
         bell.add(Source::Ledgers, ledgers.descriptor().as_fd())?;
         if let Some(socket) = marks.as_ref().and_then(Marks::descriptor) {
             bell.add(Source::Marks, socket)?;
+        }
+        if let Some(marks) = &marks {
+            bell.add(Source::Marks, marks.reads())?;
         }
         let mut session = Self {
             options,
@@ -282,28 +257,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Passes signals on to the command. Says whether one tells the recorder to stop.
-    fn take_signals(&mut self) -> bool {
-        let mut is_told_to_stop = false;
-        while let Ok(Some(signal)) = self.signals.read_signal() {
-            let number = signal.ssi_signo.cast_signed();
-            if number == Signal::SIGCONT as i32 {
-                // The terminal's user stopped the recorder for a while, with the command or alone.
-                self.state.paused_us += self.grid.pause(self.clock.now_us());
-                continue;
-            }
-            is_told_to_stop |= STOPS.iter().any(|&stop| stop as i32 == number);
-            if self.forwards && signal.ssi_code != FROM_KERNEL {
-                // A command that is gone needs no signal.
-                drop(strandline_sys::signal::send(self.root, number));
-            }
-        }
-        is_told_to_stop
-    }
-
     /// Takes in forks, execs and ends.
     fn hear(&mut self, now: u64) {
-        if now < self.state.next_hear_us {
+        if now < self.state.next_hear_us || self.state.is_hearing {
             return;
         }
         let mut left = std::mem::take(&mut self.state.left);
@@ -323,8 +279,10 @@ impl<'a> Session<'a> {
         self.state.left = left;
         if !self.state.left.is_empty() {
             // Their last figures were sent, and their marks told, before they ended.
+            self.state.is_hearing = true;
             self.take_ledgers();
             self.take_marks();
+            self.state.is_hearing = false;
         }
         for one in std::mem::take(&mut self.state.left) {
             self.leave(one, now);
@@ -483,6 +441,7 @@ impl<'a> Session<'a> {
 
     /// What is done now and then: flushing, telling, ledgers that are due.
     fn look_around(&mut self, now: u64) {
+        self.look_after_answers();
         if now >= self.state.next_flush_us {
             self.state.next_flush_us = now + FLUSH_EVERY.as_micros() as u64;
             self.flush();

@@ -29,6 +29,7 @@ mod record_ledgers;
 mod record_limits;
 mod record_marks;
 mod record_own;
+mod record_report;
 mod record_support;
 mod record_tree;
 mod report_html;

@@ -17,7 +17,7 @@ fn started_to_be_killed(place: &Place, flags: &[&str], words: &[&str]) -> Result
 
 /// A number that differs from turn to turn and spreads over a range, the same in every run.
 fn scattered(turn: u64, range: u64) -> u64 {
-    turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33 & 0xffff_ffff % range.max(1)
+    (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % range.max(1)
 }
 
 /// Kills the recorder after a while; the command must come to its own end, which it notes in a file.

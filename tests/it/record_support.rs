@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::support::{Folder, Libc, Result, strandline, subject};
 
 /// What takes so long hangs. A guard, not a measurement.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a command ended and what it said.
 #[derive(Debug)]

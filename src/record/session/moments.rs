@@ -1,6 +1,6 @@
 //! The moments at which more is taken than a sample: marks, and ledgers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
 use strandline_inspect::procfs::Process;
@@ -20,6 +20,12 @@ const WATCH_KIB: u64 = 4 << 10;
 const MOST_WATCHED: u32 = 64;
 /// A ledger at a peak is taken where RSS stands a tenth above the last one.
 const PEAK_GROWTH: (u64, u64) = (11, 10);
+/// After so long it is asked whether who told a mark still waits.
+const LONG_WAIT_US: u64 = 1_000;
+/// An answer that nobody read for so long was for a program that does not read answers.
+const UNREAD_US: u64 = 20_000;
+/// Answers that are remembered to be given.
+const MOST_OWED: usize = 4096;
 /// Below this no peak is worth a stop.
 const LEAST_PEAK_KIB: u64 = 1 << 10;
 /// After a ledger at a peak none is taken for so many times as long as it took.
@@ -32,11 +38,27 @@ const MOST_WAITING: usize = 64;
 /// Looks for marks at the end.
 const LAST_LOOKS: usize = 100;
 
+/// A mark that was told and not answered yet.
+struct Waiting {
+    /// By whom.
+    teller: i32,
+    /// Since when.
+    since_us: u64,
+    /// What the recording says of it; `None` where nothing is known of who told it.
+    mark: Option<Mark>,
+}
+
 /// What is counted about marks and ledgers.
 #[derive(Default)]
 pub(super) struct Moments {
-    /// Marks that were told and not answered yet; `None` where nothing is known of who told it.
-    waiting: Vec<Option<Mark>>,
+    /// Marks that were told and not answered yet.
+    waiting: Vec<Waiting>,
+    /// Answers to be given: since when each is waited for, and whether who told could not be sampled.
+    owed: VecDeque<(u64, bool)>,
+    /// Who told marks since no answer was to be given.
+    tellers: BTreeSet<i32>,
+    /// When the last answer was given.
+    answered_us: u64,
     /// Ledgers under way for them.
     mark_ledgers: usize,
     marks_with_ledgers: u64,
@@ -70,6 +92,11 @@ impl Session<'_> {
     fn hear_marks(&mut self) -> bool {
         let all_told = self.marks.as_mut().map(Marks::take).unwrap_or_default();
         let has_told = !all_told.is_empty();
+        if has_told {
+            // Who tells may be newer than the last look at who is there.
+            self.state.next_hear_us = 0;
+            self.hear(self.clock.now_us());
+        }
         for told in all_told {
             self.take_mark(told);
         }
@@ -81,8 +108,47 @@ impl Session<'_> {
     pub(super) fn answer_if_done(&mut self) {
         if self.state.moments.mark_ledgers == 0 {
             self.state.moments.is_flooded = false;
+            if !self.state.moments.waiting.is_empty() || !self.state.moments.owed.is_empty() {
+                self.hear_marks();
+            }
+        }
+        if self.state.moments.mark_ledgers == 0 {
             self.answer_marks();
         }
+    }
+
+    /// Gives an answer that is still to be given, if it is time.
+    pub(super) fn look_after_answers(&mut self) {
+        if !self.state.moments.owed.is_empty() {
+            self.take_marks();
+        }
+    }
+
+    /// Gives the next answer when the last one was read: of two at once one program could take both, and go through
+    /// its next mark before that was measured.
+    fn give_answers(&mut self) {
+        let moments = &mut self.state.moments;
+        let Some(marks) = self.marks.as_mut().filter(|_| moments.mark_ledgers == 0) else { return };
+        let now = self.clock.now_us();
+        if !marks.is_read() && now.saturating_sub(moments.answered_us) < UNREAD_US {
+            return;
+        }
+        let Some(&(at_us, has_ended)) = moments.owed.front() else {
+            moments.tellers.clear();
+            return;
+        };
+        let is_fresh = now.saturating_sub(at_us) < LONG_WAIT_US;
+        let all_known = moments.tellers.len() < MOST_OWED;
+        if (has_ended || !is_fresh) && all_known && !moments.tellers.iter().any(|&pid| lives(pid)) {
+            // Nobody is left to read them: the next who tells a mark would, and go on too early. While one of them
+            // lives nobody knows whose answers the dead have read.
+            moments.owed.clear();
+            moments.tellers.clear();
+            return;
+        }
+        moments.owed.pop_front();
+        marks.answer();
+        moments.answered_us = now;
     }
 
     fn take_mark(&mut self, told: Told) {
@@ -101,7 +167,7 @@ impl Session<'_> {
             let text =
                 format!("process {pid} told the mark {:?} and ended before it could be sampled", told.name);
             self.caution("mark_without_sample", format!("process {pid}"), text);
-            self.state.moments.waiting.push(None);
+            self.state.moments.waiting.push(Waiting { teller: told.pid, since_us: at_us, mark: None });
             return;
         };
         if told.is_cut && !std::mem::replace(&mut self.state.moments.has_said_cut, true) {
@@ -114,7 +180,7 @@ impl Session<'_> {
         let mark =
             Mark { process, pid, at_us, name: told.name, sample, status_bytes, tree_pss_bytes, waited_us: 0 };
         self.state.progress.marks += 1;
-        self.state.moments.waiting.push(Some(mark));
+        self.state.moments.waiting.push(Waiting { teller: told.pid, since_us: at_us, mark: Some(mark) });
         if self.wants_ledger_at_mark() {
             self.state.moments.mark_ledgers += 1;
             self.ask(process, pid, Moment::Mark, Some(name));
@@ -188,14 +254,17 @@ impl Session<'_> {
     fn answer_marks(&mut self) {
         let waiting = std::mem::take(&mut self.state.moments.waiting);
         if waiting.is_empty() {
-            return;
-        }
-        if let Some(marks) = &self.marks {
-            // As many answers as marks, whoever died meanwhile: another may have read the answer of the dead.
-            waiting.iter().for_each(|_| marks.answer());
+            return self.give_answers();
         }
         let now = self.clock.now_us();
-        for mut mark in waiting.into_iter().flatten() {
+        let room = MOST_OWED.saturating_sub(self.state.moments.owed.len());
+        // Those who are not counted have answers enough before them to read.
+        for one in waiting.iter().take(room) {
+            self.state.moments.owed.push_back((one.since_us, one.mark.is_none()));
+            self.state.moments.tellers.insert(one.teller);
+        }
+        self.give_answers();
+        for mut mark in waiting.into_iter().filter_map(|one| one.mark) {
             mark.waited_us = now.saturating_sub(mark.at_us);
             self.state.moments.waited_us += mark.waited_us;
             self.push(&Record::Mark(Box::new(mark)));
@@ -368,6 +437,13 @@ impl Session<'_> {
             self.take_ledgers_of_the_large(Moment::Start);
         }
     }
+}
+
+/// Whether a process can still wait for an answer.
+fn lives(pid: i32) -> bool {
+    Process::open(pid)
+        .and_then(|process| process.stat())
+        .is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')))
 }
 
 /// A moment, as `--ledger` names it.
