@@ -296,7 +296,8 @@ impl Session<'_> {
             }
             Made::Failed(request, text) => {
                 let text = format!("no ledger ({}): {text}", moment_word(request.moment));
-                if !std::mem::replace(&mut self.state.moments.has_said_failed, true) {
+                // Under `run` standard error is the command's.
+                if !self.forwards && !std::mem::replace(&mut self.state.moments.has_said_failed, true) {
                     (self.options.complain)(&text);
                 }
                 self.caution("ledger_failed", format!("process {}", request.pid), text);
