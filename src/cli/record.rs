@@ -39,8 +39,9 @@ pub fn run(arguments: &Run) -> Result<Ending> {
     let is_free = !std::io::stdout().is_terminal();
     let line = Line::new(arguments.recording.progress, is_free);
     let tell = |progress: &Progress| line.tell(progress);
-    let ended =
-        record::run(&arguments.command, &limits, &options(&arguments.recording, file, Plan::RUN, &tell));
+    let may_watch = strandline_sys::spawn::may_trace_privileged();
+    let plan = if may_watch { Plan::RUN } else { Plan::RUN_UNPRIVILEGED };
+    let ended = record::run(&arguments.command, &limits, &options(&arguments.recording, file, plan, &tell));
     line.wipe();
     match ended {
         Ok((recorded, wait_status)) => {
@@ -165,6 +166,9 @@ fn summary(recorded: &Recorded) {
     if progress.ledgers > 0 {
         let stopped = seconds(end.stopped_us as f64 / 1e6);
         parts.push(format!("{}, stopped {stopped}", counted(progress.ledgers, "ledger")));
+    }
+    if progress.caveats > 0 {
+        parts.push(counted(progress.caveats, "caveat"));
     }
     parts.push(format!("own cpu {}", percent(end.own_cpu_us, end.at_us)));
     complain(&parts.join(" · "));

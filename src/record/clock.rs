@@ -61,6 +61,19 @@ impl Grid {
         true
     }
 
+    /// Whether the next instant is over by more than `late`.
+    pub fn is_late(&self, now_us: u64, late: Duration) -> bool {
+        let due = self.next.saturating_mul(self.interval_us);
+        now_us.saturating_sub(due) > u64::try_from(late.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Instants up to now do not count, for nothing ran; returns how many microseconds that are.
+    pub fn pause(&mut self, now_us: u64) -> u64 {
+        let due = self.next.saturating_mul(self.interval_us);
+        self.next = self.next.max(now_us / self.interval_us);
+        now_us.saturating_sub(due)
+    }
+
     /// The number of the last instant taken.
     pub fn last(&self) -> u64 {
         self.next.saturating_sub(1)
@@ -80,5 +93,11 @@ mod tests {
         assert_eq!((grid.taken, grid.missed), (4, 3));
         assert_eq!(grid.wait(6100), Duration::from_micros(900));
         assert_eq!(grid.wait(9999), Duration::ZERO);
+        assert!(
+            grid.is_late(99_000, Duration::from_millis(50)) && !grid.is_late(9000, Duration::from_millis(50))
+        );
+        assert_eq!(grid.pause(107_500), 100_500);
+        assert!(grid.take(107_600));
+        assert_eq!((grid.taken, grid.missed), (5, 3), "a pause is no miss");
     }
 }

@@ -19,6 +19,7 @@ use super::marks::{self, CommandEnd, Marks};
 use super::session::{self, Beginning, Session};
 use super::sink::Sink;
 use super::tree::Followed;
+use super::watchable;
 use super::{Options, Recorded};
 
 /// How long a command waits to be watched before it starts all the same. A new process has a copy of the recorder's
@@ -61,8 +62,8 @@ pub fn run(
     let ledgers = Ledgers::start(clock).map_err(io)?;
     let threads = Arc::new(AtomicU64::new(1));
     let watch = WatchRequest { process: 0, threads: Arc::clone(&threads) };
-    let loses = options.plan.exit && would_lose_privileges(command);
-    let is_watched = options.plan.exit && !loses;
+    let why_not = command.first().and_then(|program| watchable::why_not_command(Path::new(program)));
+    let is_watched = options.plan.exit && why_not.is_none();
     let started = start(command, setup, end, is_watched.then_some((&ledgers, watch)));
     // Also where it was not started: the watch of what tried to start ends.
     let prepared = Ledgers::prepare_to_end_watches();
@@ -79,6 +80,7 @@ pub fn run(
         root,
         root_end,
         threads,
+        is_watched,
         forwards: true,
         signals,
         followed,
@@ -87,10 +89,8 @@ pub fn run(
     })
     .map_err(io);
     let mut session = session.inspect_err(|_| drop(child.wait()))?;
-    if loses {
-        let text = "no ledger at its end: the program gains privileges when it starts, which a trace by this user would \
-                    take from it";
-        session.caution("not_watched", command[0].to_string_lossy(), text);
+    if let Some(why) = why_not.filter(|_| options.plan.exit) {
+        session.say_not_watched(root, why);
     }
     let why = session.work();
     let status = wait(&mut child).map_err(io)?;
@@ -109,20 +109,6 @@ fn prepare(limits: &Limits) -> Result<(Setup, Vec<Limit>, Option<Group>), String
     named.extend(group.as_ref().map(|group| group.limit.clone()));
     let join = group.as_ref().map(Group::door).transpose()?;
     Ok((Setup { limits: resources, join, ..Setup::default() }, named, group))
-}
-
-/// Whether a trace would change what the command may do: sudo, su, ping and their kind, where this user may not trace
-/// with privileges.
-fn would_lose_privileges(command: &[OsString]) -> bool {
-    let Some(program) = command.first().map(Path::new) else { return false };
-    let searched = std::env::var_os("PATH").unwrap_or_default();
-    let found = match program.parent() {
-        Some(folder) if folder == Path::new("") => {
-            std::env::split_paths(&searched).map(|folder| folder.join(program)).find(|path| path.is_file())
-        }
-        _ => Some(program.to_owned()),
-    };
-    !spawn::may_trace_privileged() && found.is_some_and(|path| spawn::gains_privileges(&path))
 }
 
 /// Whether what /proc shows are the processes that are started here.

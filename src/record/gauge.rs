@@ -34,6 +34,9 @@ const STATUS_BYTES: usize = 16 << 10;
 /// long.
 const COUNT_EVERY: Duration = Duration::from_millis(10);
 
+/// Threads that are asked for the memory of a process whose main thread has ended.
+const MOST_THREADS_TRIED: usize = 16;
+
 /// How /proc counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Units {
@@ -64,10 +67,31 @@ impl Gauge {
     /// # Errors
     /// Where it is gone, or its files cannot be opened.
     pub fn open(process: &Process) -> strandline_inspect::error::Result<Self> {
+        Self::open_by(process, "")
+    }
+
+    /// Opens the files of a process whose main thread has ended while others run on: they show its memory.
+    ///
+    /// # Errors
+    /// Where no thread runs on.
+    pub fn open_by_thread(process: &Process, units: Units) -> strandline_inspect::error::Result<Self> {
+        let pid = process.pid();
+        let others = process.tasks()?.into_iter().filter(|&tid| tid != pid).take(MOST_THREADS_TRIED);
+        for tid in others {
+            if let Ok(mut gauge) = Self::open_by(process, &format!("task/{tid}/"))
+                && gauge.sample(units).is_ok()
+            {
+                return Ok(gauge);
+            }
+        }
+        Err(strandline_inspect::Error::Ended { pid })
+    }
+
+    fn open_by(process: &Process, thread: &str) -> strandline_inspect::error::Result<Self> {
         Ok(Self {
-            statm: process.open_file("statm")?,
+            statm: process.open_file(&format!("{thread}statm"))?,
             stat: process.open_file("stat")?,
-            status: process.open_file("status")?,
+            status: process.open_file(&format!("{thread}status"))?,
             statm_text: Vec::new(),
             counted: None,
             last: Sample::default(),

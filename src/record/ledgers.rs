@@ -27,8 +27,6 @@ use super::gauge::{Gauge, Units};
 
 /// The stack of a watching thread: it takes ledgers.
 const STACK_BYTES: usize = 1 << 20;
-/// How long a watch may take to begin: it waits for nothing but the scheduler.
-const BEGINNING: Duration = Duration::from_secs(2);
 /// Between two wakings of a thread that shall end its watch.
 const WAKE_AGAIN: Duration = Duration::from_millis(1);
 
@@ -63,6 +61,8 @@ pub enum Made {
     Ledger(Box<Ledger>),
     /// None, and why.
     Failed(Request, String),
+    /// None, for the process ended before.
+    TooLate(Request),
     /// The last figures of a process, read at its end.
     Final {
         /// Its number in the recording.
@@ -80,6 +80,7 @@ pub enum Made {
 enum Job {
     Look(Request),
     Watch(i32, WatchRequest),
+    Unwatch(i32),
     WatchFirst(UnixStream, WatchRequest),
 }
 
@@ -141,7 +142,8 @@ impl Ledgers {
     /// Ends the thread, and every watch in order.
     pub fn finish(&mut self) {
         self.jobs = None;
-        if let Some(thread) = self.thread.take() {
+        // One that is not done by now is given up: with this process the kernel lets go of what it holds.
+        if let Some(thread) = self.thread.take().filter(|_| self.under_way == 0) {
             // One that panicked has let go of everything by its end.
             drop(thread.join());
         }
@@ -171,6 +173,11 @@ impl Ledgers {
         self.send(Job::Watch(pid, request));
     }
 
+    /// Watches a process no more.
+    pub fn unwatch(&self, pid: i32) {
+        self.send(Job::Unwatch(pid));
+    }
+
     /// Watches a process that is about to start: it writes its id to the other end of `gate`, and is let through when
     /// the watch has begun.
     pub fn watch_first(&self, gate: UnixStream, request: WatchRequest) {
@@ -183,7 +190,7 @@ impl Ledgers {
         let made: Vec<Made> = self.made.try_iter().collect();
         let of_requests = |made: &&Made| match made {
             Made::Ledger(ledger) => ledger.moment != Moment::Exit,
-            Made::Failed(request, _) => request.moment != Moment::Exit,
+            Made::Failed(request, _) | Made::TooLate(request) => request.moment != Moment::Exit,
             _ => false,
         };
         self.under_way = self.under_way.saturating_sub(made.iter().filter(of_requests).count());
@@ -206,6 +213,7 @@ fn work(job: Job, watches: &mut HashMap<i32, Watch>, shared: &Shared) {
         Job::Watch(pid, request) => {
             watches.extend(Watch::begin(pid, request, shared).map(|watch| (pid, watch)));
         }
+        Job::Unwatch(pid) => drop(watches.remove(&pid).map(Watch::end)),
         Job::WatchFirst(gate, request) => {
             if let Some(pid) = strandline_sys::spawn::Gate::knocked(&gate) {
                 watches.extend(Watch::begin(pid, request, shared).map(|watch| (pid, watch)));
@@ -220,6 +228,9 @@ fn look(request: Request, shared: &Shared) -> Made {
     let at_us = shared.clock.now_us();
     match explain::explain(request.pid, &options()) {
         Ok(explanation) => Made::Ledger(Box::new(ledger(&request, at_us, explanation))),
+        Err(Error::Ended { .. } | Error::NoSuchProcess { .. } | Error::Zombie { .. }) => {
+            Made::TooLate(request)
+        }
         Err(error) => Made::Failed(request, error.to_string()),
     }
 }
@@ -292,7 +303,8 @@ impl Watch {
         };
         let thread =
             std::thread::Builder::new().name("watch".into()).stack_size(STACK_BYTES).spawn(body).ok()?;
-        let tid = wait.recv_timeout(BEGINNING).ok()?;
+        // It begins at once, or the thread ends.
+        let tid = wait.recv().ok()?;
         Some(Self { thread, tid, shall_end })
     }
 

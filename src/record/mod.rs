@@ -15,6 +15,7 @@ pub mod plan;
 mod session;
 mod sink;
 mod tree;
+mod watchable;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -61,6 +62,8 @@ pub struct Progress {
     pub marks: u64,
     /// Ledgers so far.
     pub ledgers: u64,
+    /// Caveats so far.
+    pub caveats: u64,
 }
 
 /// What came of a recording.

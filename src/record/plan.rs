@@ -37,6 +37,10 @@ pub enum Marks {
 impl Plan {
     /// What `run` does where nothing is asked: few marks, and exit.
     pub const RUN: Self = Self { marks: Marks::Few, peak: false, exit: true, every: None, ends: false };
+    /// What `run` does for users who may not trace with privileges. To trace a command from its start would take from
+    /// it what setuid programs give, `sudo` in a script among them; a ledger at a peak traces for a moment only.
+    pub const RUN_UNPRIVILEGED: Self =
+        Self { marks: Marks::Few, peak: true, exit: false, every: None, ends: false };
     /// What `record` does where nothing is asked: at its beginning and its end. To catch the exit, a process must be
     /// traced, which is not for a default in production.
     pub const RECORD: Self = Self { marks: Marks::None, peak: false, exit: false, every: None, ends: true };

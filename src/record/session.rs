@@ -2,14 +2,14 @@
 
 mod ending;
 mod moments;
+mod signals;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signalfd::SignalFd;
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 use strandline_inspect::error::Error;
@@ -32,6 +32,8 @@ use super::{Options, Progress, Recorded};
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
 /// The loop goes round at least this often, and empties the kernel's queue of events.
 const HEAR_EVERY: Duration = Duration::from_millis(50);
+/// Later than this the recorder was perhaps stopped by its user: a signal tells.
+const PAUSE: Duration = Duration::from_millis(50);
 /// While no processes come and go, new ones are listened for this often.
 const LISTEN_EVERY: Duration = Duration::from_millis(4);
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
@@ -39,10 +41,12 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 const AT_FULL_RATE: usize = 16;
 /// New processes whose files are opened a second: what lives shorter than a few milliseconds is only counted
 /// where there are more.
-const OPENINGS_PER_SECOND: f64 = 400.0;
-const MOST_OPENINGS: f64 = 64.0;
+const OPENINGS_PER_SECOND: f64 = 1000.0;
+const MOST_OPENINGS: f64 = 256.0;
 /// Where the kernel tells of ends, it has told of one after so many microseconds, or the word was lost.
 const END_IS_TOLD_US: u64 = 1_000_000;
+/// Processes that live no longer are too brief to be sampled for sure.
+const BRIEF_US: u64 = 10_000;
 /// How long ledgers under way are waited for at the end.
 const LAST_LEDGERS: Duration = Duration::from_secs(60);
 
@@ -85,6 +89,10 @@ struct State {
     openings: f64,
     last_us: u64,
     next_hear_us: u64,
+    /// What is told meanwhile is no reason to listen again.
+    is_hearing: bool,
+    /// How long the recorder was stopped by its user.
+    paused_us: u64,
     next_search_us: u64,
     next_flush_us: u64,
     next_progress_us: u64,
@@ -94,34 +102,7 @@ struct State {
     progress: Progress,
 }
 
-/// The signals that are passed on to a command, or end a recording.
-pub(super) const SIGNALS: [Signal; 7] = [
-    Signal::SIGHUP,
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-    Signal::SIGTERM,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGWINCH,
-];
-/// `SI_KERNEL`: from the terminal, which tells the command as well.
-const FROM_KERNEL: i32 = 0x80;
-
-/// Takes over [`SIGNALS`] before any thread is started; returns what was blocked before.
-pub(super) fn take_signals() -> Result<(SignalFd, u64), String> {
-    let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
-    strandline_sys::spawn::dispose_for_recording();
-    let set: SigSet = SIGNALS.into_iter().collect();
-    let bits = SIGNALS.iter().fold(0u64, |bits, &signal| bits | 1 << (signal as i32 - 1));
-    let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
-    if before & !bits != 0 {
-        // What was blocked stays so, but for the signal that ends a watch.
-        let wake = 1u64 << (strandline_sys::signal::wake_signal() - 1);
-        strandline_sys::spawn::block_signals((before | bits) & !wake).map_err(failed)?;
-    }
-    let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
-    Ok((signals.map_err(|errno| failed(errno.into()))?, before))
-}
+pub(super) use signals::take_signals;
 
 /// What a session begins with.
 pub(super) struct Beginning<'a> {
@@ -134,6 +115,8 @@ pub(super) struct Beginning<'a> {
     pub root_end: OwnedFd,
     /// Its threads, for its watcher.
     pub threads: Arc<AtomicU64>,
+    /// Whether it is watched for its end.
+    pub is_watched: bool,
     pub forwards: bool,
     pub signals: SignalFd,
     pub followed: Followed,
@@ -159,6 +142,7 @@ impl<'a> Session<'a> {
             signals,
             followed,
             threads,
+            is_watched,
             ..
         } = beginning;
         let bell = Bell::new(root_end)?;
@@ -205,7 +189,9 @@ impl<'a> Session<'a> {
             let text = format!("{why}: processes that live for less than {SEARCH_EVERY:?} are not seen");
             session.caution("polling", "processes", text);
         }
-        session.tree.add(root, None, 0).threads = threads;
+        let first = session.tree.add(root, None, 0);
+        first.threads = threads;
+        first.is_watched = is_watched;
         session.open(root);
         Ok(session)
     }
@@ -216,6 +202,7 @@ impl<'a> Session<'a> {
 
     pub(super) fn caution(&mut self, code: &str, place: impl Into<String>, text: impl Into<String>) {
         let caveat = Caveat::new(code, place, None, text);
+        self.state.progress.caveats += 1;
         self.push(&Record::Caveat(Caution { at_us: self.clock.now_us(), caveat }));
     }
 
@@ -231,6 +218,9 @@ impl<'a> Session<'a> {
         loop {
             let now = self.clock.now_us();
             self.hear(now);
+            if self.grid.is_late(now, PAUSE) && self.take_signals() && !self.forwards {
+                return Why::Interrupted;
+            }
             if self.grid.take(now) {
                 self.sample_all(now);
             }
@@ -248,7 +238,7 @@ impl<'a> Session<'a> {
         if news.of(Source::End) {
             return Some(Why::Ended);
         }
-        if news.of(Source::Signals) && self.take_signals() {
+        if news.of(Source::Signals) && self.take_signals() && !self.forwards {
             return Some(Why::Interrupted);
         }
         if news.of(Source::Ledgers) {
@@ -267,26 +257,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Passes signals on to the command, or says that one ends the recording.
-    fn take_signals(&mut self) -> bool {
-        while let Ok(Some(signal)) = self.signals.read_signal() {
-            let number = signal.ssi_signo.cast_signed();
-            if !self.forwards {
-                let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
-                if ends.iter().any(|&end| end as i32 == number) {
-                    return true;
-                }
-            } else if signal.ssi_code != FROM_KERNEL {
-                // A command that is gone needs no signal.
-                drop(strandline_sys::signal::send(self.root, number));
-            }
-        }
-        false
-    }
-
     /// Takes in forks, execs and ends.
     fn hear(&mut self, now: u64) {
-        if now < self.state.next_hear_us {
+        if now < self.state.next_hear_us || self.state.is_hearing {
             return;
         }
         let mut left = std::mem::take(&mut self.state.left);
@@ -306,8 +279,10 @@ impl<'a> Session<'a> {
         self.state.left = left;
         if !self.state.left.is_empty() {
             // Their last figures were sent, and their marks told, before they ended.
+            self.state.is_hearing = true;
             self.take_ledgers();
             self.take_marks();
+            self.state.is_hearing = false;
         }
         for one in std::mem::take(&mut self.state.left) {
             self.leave(one, now);
@@ -362,8 +337,18 @@ impl<'a> Session<'a> {
                 self.consider(pid, now);
                 true
             }
-            Err(_) => self.lose(pid, now),
+            Err(_) => self.reopen(pid) || self.lose(pid, now),
         }
+    }
+
+    /// Goes on with a process whose main thread has ended, by another thread; false where none runs on.
+    fn reopen(&mut self, pid: i32) -> bool {
+        let units = self.units;
+        let Some(member) = self.tree.get_mut(pid).filter(|member| member.has_others()) else { return false };
+        let gauge = Process::open(pid).and_then(|process| Gauge::open_by_thread(&process, units));
+        let Ok(gauge) = gauge else { return false };
+        member.gauge = Some(gauge);
+        true
     }
 
     /// A process that cannot be sampled has ended. Where the kernel tells of ends, that is waited for.
@@ -416,6 +401,7 @@ impl<'a> Session<'a> {
         let command = opened.command_line().unwrap_or_default();
         let exec = Exec { process, at_us: now, command, executable: opened.executable() };
         self.push(&Record::Exec(exec));
+        self.reconsider_watch(pid);
     }
 
     /// A process is not followed any more: what is left of it goes to the file.
@@ -426,7 +412,11 @@ impl<'a> Session<'a> {
             self.state.moments.root_left = Some((member.final_kib.or(member.high_water_kib()), now));
         }
         let Some(process) = member.number else {
-            self.state.moments.brief_processes += 1;
+            if now.saturating_sub(member.since_us) <= BRIEF_US {
+                self.state.moments.brief_processes += 1;
+            } else {
+                self.state.moments.unsampled_processes += 1;
+            }
             return;
         };
         self.write_runs(process, &mut member);
@@ -545,6 +535,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
         root: pid,
         root_end,
         threads: Arc::new(AtomicU64::new(1)),
+        is_watched: false,
         forwards: false,
         signals,
         followed: Followed::best(),

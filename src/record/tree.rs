@@ -144,6 +144,11 @@ impl Member {
         self.gauge.as_ref().map_or(self.closed_kib, Gauge::high_water_kib)
     }
 
+    /// Whether it had more than one thread when it was last sampled.
+    pub fn has_others(&self) -> bool {
+        self.threads.load(std::sync::atomic::Ordering::Relaxed) > 1
+    }
+
     /// RSS as last sampled, in KiB.
     pub fn rss_kib(&self) -> u64 {
         self.gauge.as_ref().map_or(0, |gauge| gauge.last().rss_kib)
@@ -230,6 +235,8 @@ impl Tree {
                         member.is_new_program = true;
                     }
                 }
+                // The kernel tells of the main thread's end, whose threads may run on.
+                Ok(Some(Event::Exit { pid, .. })) if self.runs_on(pid) => {}
                 Ok(Some(Event::Exit { pid, wait_status })) => {
                     left.extend(self.remove(pid, Some(wait_status)));
                 }
@@ -238,6 +245,15 @@ impl Tree {
                 Err(_) => return false,
             }
         }
+    }
+
+    /// Whether a process whose main thread has ended has others that have not.
+    fn runs_on(&self, pid: i32) -> bool {
+        let has_others = self.members.get(&pid).is_some_and(Member::has_others);
+        let Some(process) = Process::open(pid).ok().filter(|_| has_others) else { return false };
+        let lives =
+            |tid: i32| process.task_stat(tid).is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')));
+        process.tasks().unwrap_or_default().into_iter().take(MOST_TASKS).any(|tid| tid != pid && lives(tid))
     }
 
     /// Searches /proc for children of those that are followed.

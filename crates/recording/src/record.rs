@@ -234,7 +234,13 @@ pub struct Ending {
     pub stopped_us: u64,
     /// How long programs waited at marks, in microseconds.
     pub waited_us: u64,
-    /// Processes that ended before a sample of them could be taken; nothing else is recorded of them.
+    /// How long the recorder was stopped by its user (Ctrl-Z), in microseconds: no instant was missed then.
+    #[serde(default)]
+    pub paused_us: u64,
+    /// Processes that ended within 10 ms and before a sample of them was taken; nothing else is recorded of them.
     #[serde(default)]
     pub brief_processes: u64,
+    /// Processes that lived longer and were not sampled, for too many came at once.
+    #[serde(default)]
+    pub unsampled_processes: u64,
 }

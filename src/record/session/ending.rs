@@ -5,6 +5,7 @@ use std::time::Duration;
 use strandline_recording::{Ending, Moment, Record};
 
 use super::super::Recorded;
+use super::super::news::Source;
 use super::super::tree::{Followed, Member};
 use super::{HEAR_EVERY, LAST_LEDGERS, Session, Why, ending_signal, exit_status};
 
@@ -38,6 +39,13 @@ impl Session<'_> {
                 self.write_runs(process, &mut left.member);
             }
         }
+        let unsampled = self.state.moments.unsampled_processes;
+        if unsampled > 0 {
+            let text = format!(
+                "{unsampled} processes were not sampled, for too many came at once: sums over the tree are too low"
+            );
+            self.caution("processes_unsampled", "processes", text);
+        }
         let end = Ending {
             at_us: now,
             why: if why == Why::Ended { "ended" } else { "interrupted" }.to_owned(),
@@ -51,6 +59,8 @@ impl Session<'_> {
             own_peak_rss_kib: strandline_sys::host::own_peak_rss_bytes().ok().map(|bytes| bytes / 1024),
             stopped_us: self.state.moments.stopped_us,
             waited_us: self.state.moments.waited_us,
+            paused_us: self.state.paused_us,
+            unsampled_processes: self.state.moments.unsampled_processes,
             brief_processes: self.state.moments.brief_processes,
         };
         self.push(&Record::End(Box::new(end.clone())));
@@ -69,7 +79,11 @@ impl Session<'_> {
     fn wait_for_ledgers(&mut self) {
         let until = self.clock.now_us() + LAST_LEDGERS.as_micros() as u64;
         while self.ledgers.under_way() > 0 && self.clock.now_us() < until {
-            self.bell.wait(HEAR_EVERY);
+            let news = self.bell.wait(HEAR_EVERY);
+            if news.of(Source::Signals) && self.take_signals() {
+                // Told to stop twice: what is not there by now is not waited for.
+                break;
+            }
             self.take_ledgers();
         }
         self.take_ledgers();

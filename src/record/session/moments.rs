@@ -1,6 +1,7 @@
 //! The moments at which more is taken than a sample: marks, and ledgers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::Path;
 
 use strandline_inspect::procfs::Process;
 use strandline_recording::{Mark, Moment, Record, Sample};
@@ -8,7 +9,7 @@ use strandline_recording::{Mark, Moment, Record, Sample};
 use super::super::ledgers::{self, Made, Request, WatchRequest};
 use super::super::marks::{MOST_NAME_CHARS, Marks, Told};
 use super::super::plan::{FEW_MARKS, Marks as MarksPlan};
-use super::super::tree::Followed;
+use super::super::watchable;
 use super::Session;
 
 /// Trees of more processes have no proportional set size at marks: the program would wait too long.
@@ -19,8 +20,12 @@ const WATCH_KIB: u64 = 4 << 10;
 const MOST_WATCHED: u32 = 64;
 /// A ledger at a peak is taken where RSS stands a tenth above the last one.
 const PEAK_GROWTH: (u64, u64) = (11, 10);
+/// After so long it is asked whether who told a mark still waits.
+const LONG_WAIT_US: u64 = 1_000;
 /// An answer that nobody read for so long was for a program that does not read answers.
 const UNREAD_US: u64 = 20_000;
+/// Answers that are remembered to be given.
+const MOST_OWED: usize = 4096;
 /// Below this no peak is worth a stop.
 const LEAST_PEAK_KIB: u64 = 1 << 10;
 /// After a ledger at a peak none is taken for so many times as long as it took.
@@ -33,14 +38,26 @@ const MOST_WAITING: usize = 64;
 /// Looks for marks at the end.
 const LAST_LOOKS: usize = 100;
 
+/// A mark that was told and not answered yet.
+struct Waiting {
+    /// By whom.
+    teller: i32,
+    /// Since when.
+    since_us: u64,
+    /// What the recording says of it; `None` where nothing is known of who told it.
+    mark: Option<Mark>,
+}
+
 /// What is counted about marks and ledgers.
 #[derive(Default)]
 pub(super) struct Moments {
-    /// Marks that were told and not answered yet; `None` where nothing is known of who told it.
-    waiting: Vec<Option<Mark>>,
-    /// How many answers are still to be given.
-    owed: u64,
-    /// When the last one was given.
+    /// Marks that were told and not answered yet.
+    waiting: Vec<Waiting>,
+    /// Answers to be given: since when each is waited for, and whether who told could not be sampled.
+    owed: VecDeque<(u64, bool)>,
+    /// Who told marks since no answer was to be given.
+    tellers: BTreeSet<i32>,
+    /// When the last answer was given.
     answered_us: u64,
     /// Ledgers under way for them.
     mark_ledgers: usize,
@@ -49,6 +66,7 @@ pub(super) struct Moments {
     has_said_few: bool,
     has_said_cut: bool,
     has_said_flooded: bool,
+    has_said_failed: bool,
     /// Too many marks wait: none has a ledger until all are answered.
     is_flooded: bool,
     /// How long processes were stopped.
@@ -57,6 +75,8 @@ pub(super) struct Moments {
     pub waited_us: u64,
     /// See [`strandline_recording::Ending`].
     pub brief_processes: u64,
+    /// See [`strandline_recording::Ending`].
+    pub unsampled_processes: u64,
     /// The first process's high-water mark, and when, once it has left the tree.
     pub root_left: Option<(Option<u64>, u64)>,
 }
@@ -72,6 +92,11 @@ impl Session<'_> {
     fn hear_marks(&mut self) -> bool {
         let all_told = self.marks.as_mut().map(Marks::take).unwrap_or_default();
         let has_told = !all_told.is_empty();
+        if has_told {
+            // Who tells may be newer than the last look at who is there.
+            self.state.next_hear_us = 0;
+            self.hear(self.clock.now_us());
+        }
         for told in all_told {
             self.take_mark(told);
         }
@@ -83,7 +108,7 @@ impl Session<'_> {
     pub(super) fn answer_if_done(&mut self) {
         if self.state.moments.mark_ledgers == 0 {
             self.state.moments.is_flooded = false;
-            if !self.state.moments.waiting.is_empty() || self.state.moments.owed > 0 {
+            if !self.state.moments.waiting.is_empty() || !self.state.moments.owed.is_empty() {
                 self.hear_marks();
             }
         }
@@ -94,7 +119,7 @@ impl Session<'_> {
 
     /// Gives an answer that is still to be given, if it is time.
     pub(super) fn look_after_answers(&mut self) {
-        if self.state.moments.owed > 0 {
+        if !self.state.moments.owed.is_empty() {
             self.take_marks();
         }
     }
@@ -108,23 +133,26 @@ impl Session<'_> {
         if !marks.is_read() && now.saturating_sub(moments.answered_us) < UNREAD_US {
             return;
         }
-        let Some(still_owed) = moments.owed.checked_sub(1) else { return };
-        moments.owed = still_owed;
+        let Some(&(at_us, has_ended)) = moments.owed.front() else {
+            moments.tellers.clear();
+            return;
+        };
+        let is_fresh = now.saturating_sub(at_us) < LONG_WAIT_US;
+        let all_known = moments.tellers.len() < MOST_OWED;
+        if (has_ended || !is_fresh) && all_known && !moments.tellers.iter().any(|&pid| lives(pid)) {
+            // Nobody is left to read them: the next who tells a mark would, and go on too early. While one of them
+            // lives nobody knows whose answers the dead have read.
+            moments.owed.clear();
+            moments.tellers.clear();
+            return;
+        }
+        moments.owed.pop_front();
         marks.answer();
         moments.answered_us = now;
     }
 
     fn take_mark(&mut self, told: Told) {
         let at_us = self.clock.now_us();
-        if !self.tree.has(told.pid)
-            && let Followed::Connector(connector) = &self.followed
-        {
-            // Who tells is newer than the last look at who is there. Who has left is seen to when that is due.
-            let is_whole = self.tree.hear(connector, at_us, &mut self.state.left);
-            if !is_whole {
-                self.tree.search(at_us);
-            }
-        }
         // Of who has ended meanwhile the figures are the last ones: the first process did not tell this.
         let teller = if told.pid > 0 { told.pid } else { self.root };
         let pid = subject(teller).unwrap_or(teller);
@@ -141,7 +169,7 @@ impl Session<'_> {
             let text =
                 format!("process {pid} told the mark {:?} and ended before it could be sampled", told.name);
             self.caution("mark_without_sample", format!("process {pid}"), text);
-            self.state.moments.waiting.push(None);
+            self.state.moments.waiting.push(Waiting { teller: told.pid, since_us: at_us, mark: None });
             return;
         };
         if told.is_cut && !std::mem::replace(&mut self.state.moments.has_said_cut, true) {
@@ -154,7 +182,7 @@ impl Session<'_> {
         let mark =
             Mark { process, pid, at_us, name: told.name, sample, status_bytes, tree_pss_bytes, waited_us: 0 };
         self.state.progress.marks += 1;
-        self.state.moments.waiting.push(Some(mark));
+        self.state.moments.waiting.push(Waiting { teller: told.pid, since_us: at_us, mark: Some(mark) });
         if self.wants_ledger_at_mark() {
             self.state.moments.mark_ledgers += 1;
             self.ask(process, pid, Moment::Mark, Some(name));
@@ -230,11 +258,15 @@ impl Session<'_> {
         if waiting.is_empty() {
             return self.give_answers();
         }
-        // As many answers as marks, whoever died meanwhile: another may have read the answer of the dead.
-        self.state.moments.owed += waiting.len() as u64;
-        self.give_answers();
         let now = self.clock.now_us();
-        for mut mark in waiting.into_iter().flatten() {
+        let room = MOST_OWED.saturating_sub(self.state.moments.owed.len());
+        // Those who are not counted have answers enough before them to read.
+        for one in waiting.iter().take(room) {
+            self.state.moments.owed.push_back((one.since_us, one.mark.is_none()));
+            self.state.moments.tellers.insert(one.teller);
+        }
+        self.give_answers();
+        for mut mark in waiting.into_iter().filter_map(|one| one.mark) {
             mark.waited_us = now.saturating_sub(mark.at_us);
             self.state.moments.waited_us += mark.waited_us;
             self.push(&Record::Mark(Box::new(mark)));
@@ -265,8 +297,21 @@ impl Session<'_> {
                 self.push(&Record::Ledger(ledger));
             }
             Made::Failed(request, text) => {
-                let place = format!("process {}", request.pid);
-                self.caution("ledger_failed", place, format!("no ledger ({:?}): {text}", request.moment));
+                let text = format!("no ledger ({}): {text}", moment_word(request.moment));
+                // Under `run` standard error is the command's.
+                if !self.forwards && !std::mem::replace(&mut self.state.moments.has_said_failed, true) {
+                    (self.options.complain)(&text);
+                }
+                self.caution("ledger_failed", format!("process {}", request.pid), text);
+                self.done(request.process, request.moment, None);
+            }
+            Made::TooLate(request) => {
+                // Of a mark or an end somebody wanted to know; the others only come as often as they can.
+                if matches!(request.moment, Moment::Mark | Moment::Exit) {
+                    let text =
+                        format!("no ledger ({}): the process ended before", moment_word(request.moment));
+                    self.caution("ledger_failed", format!("process {}", request.pid), text);
+                }
                 self.done(request.process, request.moment, None);
             }
             Made::Final { process, sample, high_water_kib } => {
@@ -322,8 +367,12 @@ impl Session<'_> {
         {
             member.is_watched = true;
             let threads = std::sync::Arc::clone(&member.threads);
-            self.ledgers.watch(pid, WatchRequest { process, threads });
-            self.state.moments.watched += 1;
+            if let Some(why) = watchable::why_not(Path::new(&format!("/proc/{pid}/exe"))) {
+                self.say_not_watched(pid, why);
+            } else {
+                self.ledgers.watch(pid, WatchRequest { process, threads });
+                self.state.moments.watched += 1;
+            }
             return;
         }
         let grown = rss_kib.saturating_mul(PEAK_GROWTH.1) > member.peak_kib.saturating_mul(PEAK_GROWTH.0);
@@ -332,6 +381,19 @@ impl Session<'_> {
             member.is_looked_at = true;
             self.ask(process, pid, Moment::Peak, None);
         }
+    }
+
+    /// A watched process runs another program now: one that a trace would change is let go.
+    pub(super) fn reconsider_watch(&mut self, pid: i32) {
+        let is_watched = self.plan.exit && self.tree.get_mut(pid).is_some_and(|member| member.is_watched);
+        if is_watched && let Some(why) = watchable::why_not(Path::new(&format!("/proc/{pid}/exe"))) {
+            self.ledgers.unwatch(pid);
+            self.say_not_watched(pid, why);
+        }
+    }
+
+    pub(in super::super) fn say_not_watched(&mut self, pid: i32, why: &str) {
+        self.caution("not_watched", format!("process {pid}"), format!("no ledger at its end: {why}"));
     }
 
     /// Ledgers of the large processes, as often as was asked.
@@ -377,6 +439,25 @@ impl Session<'_> {
         if self.plan.ends {
             self.take_ledgers_of_the_large(Moment::Start);
         }
+    }
+}
+
+/// Whether a process can still wait for an answer.
+fn lives(pid: i32) -> bool {
+    Process::open(pid)
+        .and_then(|process| process.stat())
+        .is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')))
+}
+
+/// A moment, as `--ledger` names it.
+fn moment_word(moment: Moment) -> &'static str {
+    match moment {
+        Moment::Mark => "at a mark",
+        Moment::Peak => "at a peak",
+        Moment::Exit => "at the end",
+        Moment::Every => "at its time",
+        Moment::Start => "at the recording's beginning",
+        Moment::End => "at the recording's end",
     }
 }
 

@@ -1,0 +1,59 @@
+//! Signals that are sent to the recorder: for the command under `run`, for the recorder under `record`.
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use super::Session;
+
+/// The signals that are passed on to a command, or end a recording.
+const SIGNALS: [Signal; 8] = [
+    Signal::SIGCONT,
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+];
+/// Those that end a recording of a process that is no command of ours.
+const STOPS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+/// `SI_KERNEL`: from the terminal, which tells the command as well.
+const FROM_KERNEL: i32 = 0x80;
+
+/// Takes over [`SIGNALS`] before any thread is started; returns what was blocked before.
+pub(in super::super) fn take_signals() -> Result<(SignalFd, u64), String> {
+    let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
+    strandline_sys::spawn::dispose_for_recording();
+    let set: SigSet = SIGNALS.into_iter().collect();
+    let bits = SIGNALS.iter().fold(0u64, |bits, &signal| bits | 1 << (signal as i32 - 1));
+    let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
+    if before & !bits != 0 {
+        // What was blocked stays so, but for the signal that ends a watch.
+        let wake = 1u64 << (strandline_sys::signal::wake_signal() - 1);
+        strandline_sys::spawn::block_signals((before | bits) & !wake).map_err(failed)?;
+    }
+    let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
+    Ok((signals.map_err(|errno| failed(errno.into()))?, before))
+}
+
+impl Session<'_> {
+    /// Passes signals on to the command. Says whether one tells the recorder to stop.
+    pub(super) fn take_signals(&mut self) -> bool {
+        let mut is_told_to_stop = false;
+        while let Ok(Some(signal)) = self.signals.read_signal() {
+            let number = signal.ssi_signo.cast_signed();
+            if number == Signal::SIGCONT as i32 {
+                // The terminal's user stopped the recorder for a while, with the command or alone.
+                self.state.paused_us += self.grid.pause(self.clock.now_us());
+                continue;
+            }
+            is_told_to_stop |= STOPS.iter().any(|&stop| stop as i32 == number);
+            if self.forwards && signal.ssi_code != FROM_KERNEL {
+                // A command that is gone needs no signal.
+                drop(strandline_sys::signal::send(self.root, number));
+            }
+        }
+        is_told_to_stop
+    }
+}

@@ -1,0 +1,66 @@
+//! Which programs must not be watched for their end, because a trace would change what they do.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use strandline_sys::spawn;
+
+/// So much of a program is searched: the names stand in its dynamic section or its constants.
+const MOST_BYTES: u64 = 64 << 20;
+/// LeakSanitizer traces its own process at exit, and fails where somebody else does. Programs that have it linked in
+/// hold its name; others name the library.
+const SANITIZERS: [&[u8]; 3] = [b"LeakSanitizer", b"libasan.so", b"liblsan.so"];
+
+/// Why `program` must not be watched; `None` where it can be.
+pub fn why_not(program: &Path) -> Option<&'static str> {
+    if !spawn::may_trace_privileged() && spawn::gains_privileges(program) {
+        return Some("it gains privileges when it starts, which a trace by this user would take from it");
+    }
+    if is_sanitized(program) {
+        return Some("it looks for leaks at its end (LeakSanitizer), which fails under a trace");
+    }
+    None
+}
+
+/// As [`why_not`], of a command: a name is looked for in PATH.
+pub fn why_not_command(command: &Path) -> Option<&'static str> {
+    let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    if preloaded.to_string_lossy().contains("asan") {
+        return Some(
+            "LD_PRELOAD has it look for leaks at its end (LeakSanitizer), which fails under a trace",
+        );
+    }
+    found(command).and_then(|program| why_not(&program))
+}
+
+fn found(command: &Path) -> Option<PathBuf> {
+    if command.parent() != Some(Path::new("")) {
+        return Some(command.to_owned());
+    }
+    let searched = std::env::var_os("PATH")?;
+    std::env::split_paths(&searched).map(|folder| folder.join(command)).find(|path| path.is_file())
+}
+
+fn is_sanitized(program: &Path) -> bool {
+    let mut bytes = Vec::new();
+    let read = File::open(program).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
+    read.is_ok() && SANITIZERS.iter().any(|name| memchr::memmem::find(&bytes, name).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sanitized_programs_are_known_by_their_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        std::fs::write(&program, b"\x7fELF...\0libasan.so.8\0libc.so.6\0").unwrap();
+        assert!(why_not(&program).is_some_and(|why| why.contains("LeakSanitizer")));
+        std::fs::write(&program, b"\x7fELF...\0libc.so.6\0").unwrap();
+        assert_eq!(why_not(&program), None);
+        assert_eq!(why_not(&folder.path().join("missing")), None);
+        assert_eq!(why_not_command(Path::new("sh")), None);
+    }
+}
