@@ -212,7 +212,7 @@ pub struct Run {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub limit_memory: Option<u64>,
     /// The command and its arguments
-    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
 }
 

@@ -9,6 +9,7 @@ use strandline_recording::{Mark, Moment, Record, Sample};
 use super::super::ledgers::{self, Made, Request, WatchRequest};
 use super::super::marks::{MOST_NAME_CHARS, Marks, Told};
 use super::super::plan::{FEW_MARKS, Marks as MarksPlan};
+use super::super::tree::Followed;
 use super::super::watchable;
 use super::Session;
 
@@ -92,11 +93,6 @@ impl Session<'_> {
     fn hear_marks(&mut self) -> bool {
         let all_told = self.marks.as_mut().map(Marks::take).unwrap_or_default();
         let has_told = !all_told.is_empty();
-        if has_told {
-            // Who tells may be newer than the last look at who is there.
-            self.state.next_hear_us = 0;
-            self.hear(self.clock.now_us());
-        }
         for told in all_told {
             self.take_mark(told);
         }
@@ -153,6 +149,15 @@ impl Session<'_> {
 
     fn take_mark(&mut self, told: Told) {
         let at_us = self.clock.now_us();
+        if !self.tree.has(told.pid)
+            && let Followed::Connector(connector) = &self.followed
+        {
+            // Who tells is newer than the last look at who is there. Who has left is seen to when that is due.
+            let is_whole = self.tree.hear(connector, at_us, &mut self.state.left);
+            if !is_whole {
+                self.tree.search(at_us);
+            }
+        }
         // Of who has ended meanwhile the figures are the last ones: the first process did not tell this.
         let teller = if told.pid > 0 { told.pid } else { self.root };
         let pid = subject(teller).unwrap_or(teller);
@@ -161,11 +166,11 @@ impl Session<'_> {
             self.tree.add(pid, None, at_us);
         }
         let is_open = self.tree.get_mut(pid).is_some_and(|member| member.gauge.is_some()) || self.open(pid);
+        if !is_known && !is_open {
+            // Nobody will tell of its end: it has come.
+            self.tree.remove(pid, None);
+        }
         let Some((process, sample, status_bytes)) = self.sample_for_mark(pid, at_us, is_open) else {
-            if !is_known {
-                // Nobody will tell of its end: it has come.
-                self.tree.remove(pid, None);
-            }
             let text =
                 format!("process {pid} told the mark {:?} and ended before it could be sampled", told.name);
             self.caution("mark_without_sample", format!("process {pid}"), text);
