@@ -1,16 +1,20 @@
 /* Work whose own processor time is known to the microsecond.
  *
- *   work cpu|alloc|forks|idle SECONDS [PROGRAM]
+ *   work cpu|alloc|forks|wake|echo SECONDS [PROGRAM]
  *
  * Prints what it took: user and system time of itself and of its children, and its wall time, in
- * microseconds. "forks" starts PROGRAM a thousand times a second.
+ * microseconds. "forks" starts PROGRAM a thousand times a second; "wake" does nothing but wake up as often,
+ * what nobody who samples as often can do without; "echo" prints the median microseconds of a line and its answer
+ * between two processes, what no mark can do without.
  */
 #define _GNU_SOURCE
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -70,13 +74,47 @@ static void start_programs(uint64_t count, char *program) {
   }
 }
 
+static void wake(uint64_t count) {
+  struct timespec pause = {0, 1000000};
+  for (uint64_t i = 0; i < count; i++) ppoll(0, 0, &pause, 0);
+}
+
+static int ascending(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+static uint64_t echo(void) {
+  enum { TURNS = 2000 };
+  static uint64_t times[TURNS];
+  int pair[2];
+  char byte;
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) exit(3);
+  if (fork() == 0) {
+    close(pair[0]);
+    char line[64];
+    while (read(pair[1], line, sizeof line) > 0)
+      if (write(pair[1], "\n", 1) != 1) break;
+    _exit(0);
+  }
+  close(pair[1]);
+  for (int i = 0; i < TURNS; i++) {
+    uint64_t start = now_us();
+    if (write(pair[0], "mark\n", 5) != 5 || read(pair[0], &byte, 1) != 1) exit(3);
+    times[i] = now_us() - start;
+  }
+  qsort(times, TURNS, sizeof *times, ascending);
+  return times[TURNS / 2];
+}
+
 int main(int count, char **values) {
   if (count < 3) return 2;
   uint64_t start = now_us(), amount = strtoull(values[2], 0, 10);
   if (!strcmp(values[1], "cpu")) compute(amount * 500000000u);
   else if (!strcmp(values[1], "alloc")) allocate(amount * 2000000u);
   else if (!strcmp(values[1], "forks") && count > 3) start_programs(amount * 1000, values[3]);
-  else if (!strcmp(values[1], "idle")) sleep((unsigned)amount);
+  else if (!strcmp(values[1], "wake")) wake(amount * 1000);
+  else if (!strcmp(values[1], "echo")) return printf("%llu 0\n", (unsigned long long)echo()) < 0;
   else return 2;
   printf("%llu %llu\n", (unsigned long long)(taken_us(RUSAGE_SELF) + taken_us(RUSAGE_CHILDREN)),
          (unsigned long long)(now_us() - start));

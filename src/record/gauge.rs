@@ -140,7 +140,12 @@ impl Gauge {
     fn refine(&mut self) -> io::Result<()> {
         let mut text = [0; STATUS_BYTES];
         let got = pread(&self.status, &mut text)?;
-        for (name, kib) in sizes(&text[..got]) {
+        self.take_sizes(&text[..got]);
+        Ok(())
+    }
+
+    fn take_sizes(&mut self, status: &[u8]) {
+        for (name, kib) in sizes(status) {
             match name {
                 b"VmData" => self.last.data_kib = kib,
                 b"RssFile" => self.last.file_kib = kib,
@@ -156,7 +161,6 @@ impl Gauge {
         if parts > 0 {
             self.last.rss_kib = parts;
         }
-        Ok(())
     }
 
     /// Faults, times and threads.
@@ -185,14 +189,26 @@ impl Gauge {
     /// # Errors
     /// As [`Gauge::sample`].
     pub fn everything(&mut self, units: Units) -> io::Result<(Sample, BTreeMap<String, u64>)> {
-        self.statm_text.clear();
-        self.counted = None;
-        let sample = self.sample(units)?;
         let mut text = [0; STATUS_BYTES];
         let got = pread(&self.status, &mut text)?;
-        let named = sizes(&text[..got])
-            .map(|(name, kib)| (String::from_utf8_lossy(name).into_owned(), kib.saturating_mul(1024)));
-        Ok((sample, named.collect()))
+        let mut named = BTreeMap::new();
+        for (name, kib) in sizes(&text[..got]) {
+            named.insert(String::from_utf8_lossy(name).into_owned(), kib.saturating_mul(1024));
+            match name {
+                b"VmSize" => self.last.virtual_kib = kib,
+                b"VmRSS" => self.last.rss_kib = kib,
+                _ => {}
+            }
+        }
+        if named.is_empty() {
+            // A zombie's has none.
+            return Err(io::Error::from_raw_os_error(3));
+        }
+        self.take_sizes(&text[..got]);
+        self.count(units)?;
+        // The next sample looks again.
+        self.statm_text.clear();
+        Ok((self.last, named))
     }
 
     /// The last figures read.
@@ -254,12 +270,16 @@ mod tests {
     #[test]
     fn a_block_that_is_touched_is_seen() {
         let (_process, mut gauge) = own();
-        let before = gauge.sample(Units::read()).unwrap();
-        let block = vec![1u8; 64 << 20];
-        let after = gauge.sample(Units::read()).unwrap();
-        assert!(after.anonymous_kib >= before.anonymous_kib + (60 << 10), "{before:?} {after:?}");
-        assert!(after.data_kib >= before.data_kib + (64 << 10));
-        drop(block);
+        // Other tests of this process free memory at the same time.
+        let is_seen = (0..20).any(|_| {
+            let before = gauge.sample(Units::read()).unwrap();
+            let block = vec![1u8; 64 << 20];
+            let after = gauge.sample(Units::read()).unwrap();
+            drop(block);
+            after.anonymous_kib >= before.anonymous_kib + (60 << 10)
+                && after.data_kib >= before.data_kib + (64 << 10)
+        });
+        assert!(is_seen);
     }
 
     #[test]

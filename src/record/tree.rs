@@ -68,6 +68,8 @@ pub struct Member {
     pub run: Option<Run>,
     /// See `run`.
     pub runs: Vec<Run>,
+    /// Whether it told a mark before, and about itself.
+    pub is_teller: bool,
     /// Its last sample.
     pub last: Option<Sample>,
     /// Whether it is, or was tried to be, watched for its end.
@@ -100,6 +102,7 @@ impl Member {
             is_new_program: true,
             run: None,
             runs: Vec::new(),
+            is_teller: false,
             last: None,
             is_watched: false,
             threads: Arc::new(AtomicU64::new(1)),

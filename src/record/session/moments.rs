@@ -160,12 +160,16 @@ impl Session<'_> {
         }
         // Of who has ended meanwhile the figures are the last ones: the first process did not tell this.
         let teller = if told.pid > 0 { told.pid } else { self.root };
-        let pid = subject(teller).unwrap_or(teller);
+        let is_teller = self.tree.get_mut(teller).is_some_and(|member| member.is_teller);
+        let pid = if is_teller { teller } else { subject(teller).unwrap_or(teller) };
         let is_known = self.tree.has(pid);
         if !is_known {
             self.tree.add(pid, None, at_us);
         }
         let is_open = self.tree.get_mut(pid).is_some_and(|member| member.gauge.is_some()) || self.open(pid);
+        if let Some(member) = self.tree.get_mut(pid) {
+            member.is_teller = pid == teller;
+        }
         if !is_known && !is_open {
             // Nobody will tell of its end: it has come.
             self.tree.remove(pid, None);
