@@ -80,6 +80,8 @@ pub struct Member {
     pub peak_kib: u64,
     /// See `peak_kib`.
     pub no_peak_before_us: u64,
+    /// Before when no regular ledger is taken.
+    pub no_regular_before_us: u64,
     /// Whether a ledger of it is under way that nobody waits for.
     pub is_looked_at: bool,
     /// Whether its files have nothing to say any more.
@@ -108,6 +110,7 @@ impl Member {
             threads: Arc::new(AtomicU64::new(1)),
             peak_kib: 0,
             no_peak_before_us: 0,
+            no_regular_before_us: 0,
             is_looked_at: false,
             is_gone: false,
             gone_us: 0,

@@ -9,7 +9,7 @@ use strandline_recording::{Mark, Moment, Record, Sample};
 use super::super::ledgers::{self, Made, Request, WatchRequest};
 use super::super::marks::{MOST_NAME_CHARS, Marks, Told};
 use super::super::plan::{FEW_MARKS, Marks as MarksPlan};
-use super::super::tree::Followed;
+use super::super::tree::{Followed, Member};
 use super::super::watchable;
 use super::Session;
 
@@ -31,6 +31,9 @@ const MOST_OWED: usize = 4096;
 const LEAST_PEAK_KIB: u64 = 1 << 10;
 /// After a ledger at a peak none is taken for so many times as long as it took.
 const PEAK_REST: u64 = 10;
+/// After a regular one none is taken for so many times as long: a process that is looked at too often does nothing
+/// else.
+const EVERY_REST: u64 = 4;
 /// Processes with at least this part of the tree's RSS have a ledger where the tree has one; at most so many.
 const LARGE_PART: u64 = 20;
 const MOST_LARGE: usize = 8;
@@ -300,8 +303,8 @@ impl Session<'_> {
                 self.state.moments.stopped_us += (cost.stopped_seconds * 1e6) as u64;
                 self.state.progress.ledgers += 1;
                 let rss_kib = ledger.explain.kernel.rss_bytes / 1024;
-                let rest = PEAK_REST * (cost.wall_seconds * 1e6) as u64;
-                self.done(ledger.process, ledger.moment, Some((rss_kib, rest)));
+                let took_us = (cost.wall_seconds * 1e6) as u64;
+                self.done(ledger.process, ledger.moment, Some((rss_kib, took_us)));
                 ledger.explain.target.command.truncate(64);
                 self.push(&Record::Ledger(ledger));
             }
@@ -353,9 +356,10 @@ impl Session<'_> {
             && matches!(moment, Moment::Peak | Moment::Every)
         {
             member.is_looked_at = false;
-            if let Some((rss_kib, rest)) = cost {
+            if let Some((rss_kib, took_us)) = cost {
                 member.peak_kib = member.peak_kib.max(rss_kib);
-                member.no_peak_before_us = now + rest;
+                member.no_peak_before_us = now.saturating_add(PEAK_REST.saturating_mul(took_us));
+                member.no_regular_before_us = now.saturating_add(EVERY_REST.saturating_mul(took_us));
             }
         }
     }
@@ -418,10 +422,12 @@ impl Session<'_> {
     /// Ledgers of the processes that hold most of the tree's memory.
     pub(super) fn take_ledgers_of_the_large(&mut self, moment: Moment) {
         let least = self.tree.rss_kib() / LARGE_PART;
+        let now = self.clock.now_us();
+        let rests = |member: &Member| moment == Moment::Every && now < member.no_regular_before_us;
         let mut large: Vec<(u64, u32, i32)> = self
             .tree
             .members()
-            .filter(|(_, member)| !member.is_looked_at && member.rss_kib() >= least)
+            .filter(|(_, member)| !member.is_looked_at && member.rss_kib() >= least && !rests(member))
             .filter_map(|(pid, member)| Some((member.rss_kib(), member.number?, pid)))
             .collect();
         large.sort_unstable_by_key(|&(rss_kib, ..)| std::cmp::Reverse(rss_kib));
