@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use strandline_inspect::environment::Environment;
 use strandline_recording::Limit;
 use strandline_sys::spawn::{self, Resource, Setup};
 
@@ -58,8 +59,9 @@ pub fn run(
     let sink = Sink::create(&options.file).map_err(failed)?;
     let followed = Followed::best();
     let (marks, end) = Marks::new().map_err(io)?;
+    let environment = Environment::read();
     let clock = Clock::start();
-    let ledgers = Ledgers::start(clock).map_err(io)?;
+    let ledgers = Ledgers::start(clock, &environment).map_err(io)?;
     let threads = Arc::new(AtomicU64::new(1));
     let watch = WatchRequest { process: 0, threads: Arc::clone(&threads) };
     let why_not = command.first().and_then(|program| watchable::why_not_command(Path::new(program)));
@@ -84,6 +86,7 @@ pub fn run(
         forwards: true,
         signals,
         followed,
+        environment,
         limits: named,
         command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
     })

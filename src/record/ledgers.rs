@@ -100,6 +100,7 @@ struct Shared {
     made: Sender<Made>,
     wake: Arc<EventFd>,
     clock: Clock,
+    machine: Arc<Environment>,
 }
 
 impl Shared {
@@ -115,11 +116,12 @@ impl Ledgers {
     ///
     /// # Errors
     /// Where the kernel has no descriptor or thread left.
-    pub fn start(clock: Clock) -> std::io::Result<Self> {
+    pub fn start(clock: Clock, environment: &Environment) -> std::io::Result<Self> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let (jobs, wanted) = channel();
         let (sender, made) = channel();
-        let shared = Shared { made: sender, wake: Arc::clone(&wake), clock };
+        let machine = Arc::new(environment.clone());
+        let shared = Shared { made: sender, wake: Arc::clone(&wake), clock, machine };
         let thread = std::thread::Builder::new().name("ledgers".into()).spawn(move || {
             let mut watches = HashMap::new();
             while let Ok(job) = wanted.recv() {
@@ -227,7 +229,7 @@ fn work(job: Job, watches: &mut HashMap<i32, Watch>, shared: &Shared) {
 fn look(request: Request, shared: &Shared) -> Made {
     let at_us = shared.clock.now_us();
     match explain::explain(request.pid, &options()) {
-        Ok(explanation) => Made::Ledger(Box::new(ledger(&request, at_us, explanation))),
+        Ok(explanation) => Made::Ledger(Box::new(ledger(&request, at_us, explanation, shared))),
         Err(Error::Ended { .. } | Error::NoSuchProcess { .. } | Error::Zombie { .. }) => {
             Made::TooLate(request)
         }
@@ -239,7 +241,7 @@ fn options() -> Options<'static> {
     Options { page_map: true, ..Options::default() }
 }
 
-fn ledger(request: &Request, at_us: u64, explain: Explanation) -> Ledger {
+fn ledger(request: &Request, at_us: u64, explain: Explanation, shared: &Shared) -> Ledger {
     // A recorder that grew with each ledger would be its own best example.
     strandline_sys::host::release_memory();
     let tree_pss_bytes = tree_pss_bytes(&request.tree);
@@ -250,7 +252,7 @@ fn ledger(request: &Request, at_us: u64, explain: Explanation) -> Ledger {
         moment: request.moment,
         mark: request.mark.clone(),
         tree_pss_bytes,
-        environment: Environment::read(),
+        environment: shared.machine.again(),
         explain,
     }
 }
@@ -371,7 +373,7 @@ fn last_words(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
         explain::at_exit(pid, &ending, &options()).map_err(|error| error.to_string())
     });
     shared.tell(match made {
-        Ok(explanation) => Made::Ledger(Box::new(ledger(&wanted, at_us, explanation))),
+        Ok(explanation) => Made::Ledger(Box::new(ledger(&wanted, at_us, explanation, shared))),
         Err(text) => Made::Failed(wanted, text),
     });
 }

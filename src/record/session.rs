@@ -120,6 +120,7 @@ pub(super) struct Beginning<'a> {
     pub forwards: bool,
     pub signals: SignalFd,
     pub followed: Followed,
+    pub environment: Environment,
     pub limits: Vec<Limit>,
     pub command: Vec<String>,
 }
@@ -176,7 +177,7 @@ impl<'a> Session<'a> {
         let header = Header {
             schema: SCHEMA.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            environment: Environment::read(),
+            environment: beginning.environment,
             command: beginning.command,
             attached: !forwards,
             interval_us: u64::try_from(options.interval.as_micros()).unwrap_or(u64::MAX),
@@ -523,8 +524,10 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
     let (signals, _) = take_signals()?;
     raise_open_files();
     let sink = Sink::create(&options.file)?;
+    let environment = Environment::read();
     let clock = Clock::start();
-    let ledgers = Ledgers::start(clock).map_err(|error| format!("no thread for ledgers: {error}"))?;
+    let ledgers =
+        Ledgers::start(clock, &environment).map_err(|error| format!("no thread for ledgers: {error}"))?;
     Ledgers::prepare_to_end_watches().map_err(|error| format!("no signal for ledgers: {error}"))?;
     let mut session = Session::begin(Beginning {
         options,
@@ -539,6 +542,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
         forwards: false,
         signals,
         followed: Followed::best(),
+        environment,
         limits: Vec::new(),
         command: process.command_line().unwrap_or_default(),
     })

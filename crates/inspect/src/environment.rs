@@ -32,6 +32,12 @@ pub struct Environment {
 }
 
 impl Environment {
+    /// The same machine now: what [`Environment::read`] would say, without its cost (the kernel measures every
+    /// processor's frequency for /proc/cpuinfo, which can take 20 ms).
+    pub fn again(&self) -> Self {
+        Self { time_utc: now_utc(), ..self.clone() }
+    }
+
     /// Reads this machine's.
     pub fn read() -> Self {
         let cpuinfo = text("/proc/cpuinfo", 16 << 10);
@@ -40,7 +46,6 @@ impl Environment {
             let line = text.as_ref()?.lines().find(|line| line.starts_with(key))?;
             Some(line.split_once(':')?.1.trim().to_owned())
         };
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         Self {
             kernel: text("/proc/sys/kernel/osrelease", 256).map(|line| line.trim().to_owned()),
             machine: std::env::consts::ARCH.to_owned(),
@@ -50,9 +55,13 @@ impl Environment {
             page_bytes: strandline_sys::host::page_bytes(),
             thp: text("/sys/kernel/mm/transparent_hugepage/enabled", 256).and_then(|line| bracketed(&line)),
             libc: own_libc(),
-            time_utc: utc(seconds),
+            time_utc: now_utc(),
         }
     }
+}
+
+fn now_utc() -> String {
+    utc(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()))
 }
 
 fn text(path: &str, most: u64) -> Option<String> {
