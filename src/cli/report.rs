@@ -2,13 +2,20 @@
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use strandline_recording::Reader;
+use tempfile::NamedTempFile;
 
 use super::arguments::{Format, Report};
 use super::output::{Output, complain};
 use super::{Ending, Failure, Result};
 use crate::report::timeline::chart::{self, Glyphs};
 use crate::report::timeline::{Timeline, export, html, svg};
+
+/// More lines than these cannot be told apart.
+const MOST_FILES: usize = 8;
 
 /// Reads the recordings and writes what was asked for.
 pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
@@ -18,6 +25,15 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
         return Err(Failure(
             "csv and json are of one recording each: call report once for each file".to_owned(),
         ));
+    }
+    if files.len() > MOST_FILES {
+        return Err(Failure(format!(
+            "{} recordings cannot be told apart in one report: give at most {MOST_FILES}",
+            files.len()
+        )));
+    }
+    if let Some(output) = &arguments.output {
+        protect(output)?;
     }
     let timelines =
         files.iter().map(|file| Timeline::read(file)).collect::<std::result::Result<Vec<_>, _>>()?;
@@ -33,14 +49,15 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
         Format::Svg => picture(svg::svg(&timelines).map(String::into_bytes), &mut out)?,
         Format::Png => picture(svg::png(&timelines), &mut out)?,
     };
-    let written = written.and_then(|()| out.to.flush().map_err(Into::into));
+    let (name, is_named_by_us) = (out.name.clone(), out.is_named_by_us);
+    let written = written.and_then(|()| out.finish().map_err(Into::into));
     match written {
         // A reader that has seen enough (`| head`) is no error.
         Err(export::Failed::Io(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Ending::Done),
-        Err(error) => Err(Failure(format!("{}: {error}", out.name))),
+        Err(error) => Err(Failure(format!("{name}: {error}"))),
         Ok(()) => {
-            if out.is_named_by_us {
-                complain(&format!("wrote {}", out.name));
+            if is_named_by_us {
+                complain(&format!("wrote {name}"));
             }
             Ok(Ending::Done)
         }
@@ -70,9 +87,23 @@ fn chart(timelines: &[Timeline], arguments: &Report, output: &mut Output) -> Res
     Ok(Ending::Done)
 }
 
-/// Where a report goes.
+/// Refuses to write over a recording.
+fn protect(output: &Path) -> Result<()> {
+    let is_file = std::fs::metadata(output).is_ok_and(|data| data.is_file());
+    if is_file && Reader::open(output).is_ok() {
+        return Err(Failure(format!(
+            "{} is a recording: it is left alone; name another file with -o",
+            output.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Where a report goes: a file appears under its name when it is whole.
 struct Out {
     to: Box<dyn Write>,
+    temporary: Option<NamedTempFile>,
+    path: Option<PathBuf>,
     name: String,
     is_named_by_us: bool,
 }
@@ -86,17 +117,37 @@ impl Out {
             to_file.then(|| stem.unwrap_or(Path::new("report")).with_extension(extension(format)))
         };
         let is_named_by_us = arguments.output.is_none();
-        match arguments.output.clone().or_else(default) {
-            None => Ok(Self {
-                to: Box::new(std::io::stdout().lock()),
-                name: "standard output".to_owned(),
-                is_named_by_us: false,
-            }),
-            Some(path) => {
-                let file =
-                    File::create(&path).map_err(|error| Failure(format!("{}: {error}", path.display())))?;
-                Ok(Self { to: Box::new(file), name: path.display().to_string(), is_named_by_us })
-            }
+        let Some(path) = arguments.output.clone().or_else(default) else {
+            let name = "standard output".to_owned();
+            let to = Box::new(std::io::stdout().lock());
+            return Ok(Self { to, temporary: None, path: None, name, is_named_by_us: false });
+        };
+        let failed = |error: std::io::Error| {
+            Failure(format!("{}: {error}; name another file with -o", path.display()))
+        };
+        let name = path.display().to_string();
+        protect(&path)?;
+        if std::fs::metadata(&path).is_ok_and(|data| !data.is_file()) {
+            // A device or a pipe is written to as it is.
+            let to = Box::new(File::options().write(true).open(&path).map_err(failed)?);
+            return Ok(Self { to, temporary: None, path: None, name, is_named_by_us });
+        }
+        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        // Others may read it as far as this user's umask allows.
+        let all = std::fs::Permissions::from_mode(0o666);
+        let mut builder = tempfile::Builder::new();
+        let temporary = builder.permissions(all).tempfile_in(folder).map_err(failed)?;
+        let to = Box::new(temporary.reopen().map_err(failed)?);
+        Ok(Self { to, temporary: Some(temporary), path: Some(path), name, is_named_by_us })
+    }
+
+    /// The whole report was written.
+    fn finish(self) -> std::io::Result<()> {
+        let Self { mut to, temporary, path, .. } = self;
+        to.flush()?;
+        match (temporary, path) {
+            (Some(temporary), Some(path)) => temporary.persist(path).map(drop).map_err(|error| error.error),
+            _ => Ok(()),
         }
     }
 }
@@ -113,8 +164,6 @@ fn extension(format: Format) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
     #[test]

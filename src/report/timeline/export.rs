@@ -1,6 +1,7 @@
 //! A recording for scripts: one JSON document, or a table of samples and marks. Samples are streamed: each of them
 //! is there, and the document may be larger than memory.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, Write};
 use std::path::Path;
@@ -58,13 +59,14 @@ struct Row {
 
 impl Row {
     /// Its cells, by [`COLUMNS`].
-    fn cells(&self, pids: &[i32]) -> [Cell; COLUMNS.len()] {
+    fn cells(&self, pids: &Pids) -> [Cell; COLUMNS.len()] {
         let s = &self.sample;
         let kib = |kib: u64| Cell::Whole(kib.saturating_mul(1024));
-        let pid = usize::try_from(self.process).ok().and_then(|index| pids.get(index)).copied().unwrap_or(0);
+        let pid =
+            pids.get(&self.process).map_or(Cell::Unknown, |pid| Cell::Whole(u64::from(pid.unsigned_abs())));
         [
             Cell::Micros(self.at_us),
-            Cell::Whole(u64::from(pid.unsigned_abs())),
+            pid,
             Cell::Whole(self.process.into()),
             kib(s.rss_kib),
             kib(s.virtual_kib),
@@ -82,15 +84,23 @@ impl Row {
     }
 }
 
+/// Process ids by the processes' numbers.
+type Pids = HashMap<u32, i32>;
+/// Of more processes at once the ids are not remembered.
+const MOST_PIDS: usize = 1 << 20;
+
 enum Cell {
+    /// `null`, or nothing in a table.
+    Unknown,
     Whole(u64),
     /// Written as seconds.
     Micros(u64),
 }
 
 impl Cell {
-    fn write(&self, out: &mut impl Write) -> io::Result<()> {
+    fn write(&self, out: &mut impl Write, unknown: &str) -> io::Result<()> {
         match self {
+            Self::Unknown => out.write_all(unknown.as_bytes()),
             Self::Whole(value) => write!(out, "{value}"),
             Self::Micros(us) => write!(out, "{}.{:06}", us / 1_000_000, us % 1_000_000),
         }
@@ -98,9 +108,9 @@ impl Cell {
 }
 
 /// Shows `each` every sample, and every mark with its own, in order of time.
-fn rows(path: &Path, each: &mut dyn FnMut(&Row, &[i32]) -> io::Result<()>) -> Result<(), Failed> {
+fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Result<(), Failed> {
     let mut reader = Reader::open(path)?;
-    let mut pids: Vec<i32> = Vec::new();
+    let mut pids = Pids::new();
     let mut waiting: Vec<Row> = Vec::new();
     loop {
         let record = reader.next_record()?;
@@ -108,12 +118,8 @@ fn rows(path: &Path, each: &mut dyn FnMut(&Row, &[i32]) -> io::Result<()>) -> Re
         // Between two beats stand the samples of one stretch of time, process by process.
         let is_beat = matches!(record, Some(Record::Beat(_)));
         match record {
-            Some(Record::Process(start)) => {
-                let index = usize::try_from(start.process).unwrap_or(usize::MAX);
-                if index < super::MOST_PROCESSES {
-                    pids.resize(pids.len().max(index + 1), 0);
-                    pids[index] = start.pid;
-                }
+            Some(Record::Process(start)) if pids.len() < MOST_PIDS => {
+                pids.insert(start.process, start.pid);
             }
             Some(Record::Samples(block)) => {
                 for run in block.runs() {
@@ -150,12 +156,14 @@ pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
     writeln!(out, "{},mark", COLUMNS.join(","))?;
     rows(path, &mut |row, pids| {
         for cell in row.cells(pids) {
-            cell.write(&mut out)?;
+            cell.write(&mut out, "")?;
             out.write_all(b",")?;
         }
         let name = row.mark.as_deref().map(crate::report::text::clean);
         if let Some(name) = name {
-            write!(out, "\"{}\"", name.replace('"', "\"\""))?;
+            // A spreadsheet takes these for the beginning of a formula.
+            let guard = if name.starts_with(['=', '+', '-', '@']) { "'" } else { "" };
+            write!(out, "\"{guard}{}\"", name.replace('"', "\"\""))?;
         }
         out.write_all(b"\n")
     })?;
@@ -178,7 +186,16 @@ pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(),
     field(&mut out, &mut first, "recording", &recording(timeline))?;
     let marks: Vec<Value> = timeline.marks.iter().map(mark).collect();
     field(&mut out, &mut first, "marks", &marks)?;
-    field(&mut out, &mut first, "processes", &processes(timeline))?;
+    out.write_all(b",\n  \"processes\": [")?;
+    for (index, one) in timeline.processes.iter().enumerate() {
+        let separator = if index == 0 { "" } else { "," };
+        write!(
+            out,
+            "{separator}\n    {}",
+            escape(&serde_json::to_string(&process(one)).map_err(io::Error::from)?)
+        )?;
+    }
+    out.write_all(b"]")?;
     field(&mut out, &mut first, "exit", &exit(timeline))?;
     field(&mut out, &mut first, "cost", &cost(timeline))?;
     field(&mut out, &mut first, "caveats", &timeline.caveats)?;
@@ -213,7 +230,7 @@ fn samples(path: &Path, out: &mut impl Write) -> Result<(), Failed> {
             if !first {
                 column.write_all(b",")?;
             }
-            cell.write(column)?;
+            cell.write(column, "null")?;
         }
         first = false;
         Ok(())
@@ -314,27 +331,27 @@ fn ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> io::Res
     write!(out, "    {about},\"explain\":{}}}", escape(&serde_json::to_string(&explain)?))
 }
 
-fn processes(timeline: &Timeline) -> Vec<Value> {
-    let one = |process: &Process| {
-        let end = process.end.as_ref();
-        json!({
-            "process": process.start.process,
-            "pid": process.start.pid,
-            "parent": process.start.parent,
-            "command": process.command(),
-            "executable": process.execs.last().map_or(&process.start.executable, |exec| &exec.executable),
-            "start_seconds": seconds(process.start.at_us),
-            "end_seconds": end.map(|end| seconds(end.at_us)),
-            "status": end.and_then(|end| end.status),
-            "signal": end.and_then(|end| end.signal),
-            "high_water_bytes": maybe_bytes(process.high_water_kib()),
-            "samples": process.samples,
-            "execs": process.execs.iter().map(|exec| json!({
-                "seconds": seconds(exec.at_us), "command": exec.command, "executable": exec.executable,
-            })).collect::<Vec<_>>(),
-        })
-    };
-    timeline.processes.iter().map(one).collect()
+fn process(process: &Process) -> Value {
+    let end = process.end.as_ref();
+    // A process whose first line is lost has no id.
+    let pid = Some(process.start.pid).filter(|&pid| pid > 0);
+    let execs = process.execs.iter().map(|exec| {
+        json!({ "seconds": seconds(exec.at_us), "command": exec.command, "executable": exec.executable })
+    });
+    json!({
+        "process": process.start.process,
+        "pid": pid,
+        "parent": process.start.parent,
+        "command": process.command(),
+        "executable": process.execs.last().map_or(&process.start.executable, |exec| &exec.executable),
+        "start_seconds": seconds(process.start.at_us),
+        "end_seconds": end.map(|end| seconds(end.at_us)),
+        "status": end.and_then(|end| end.status),
+        "signal": end.and_then(|end| end.signal),
+        "high_water_bytes": maybe_bytes(process.high_water_kib()),
+        "samples": process.samples,
+        "execs": execs.collect::<Vec<_>>(),
+    })
 }
 
 fn exit(timeline: &Timeline) -> Value {
@@ -361,6 +378,8 @@ fn cost(timeline: &Timeline) -> Value {
         "own_peak_rss_bytes": end.and_then(|end| maybe_bytes(end.own_peak_rss_kib)),
         "stopped_seconds": end.map(|end| seconds(end.stopped_us)),
         "waited_seconds": end.map(|end| seconds(end.waited_us)),
+        "paused_seconds": end.map(|end| seconds(end.paused_us)),
         "brief_processes": end.map(|end| end.brief_processes),
+        "unsampled_processes": end.map(|end| end.unsampled_processes),
     })
 }

@@ -193,6 +193,7 @@ pub fn tree() -> Timeline {
         }),
         beat: Beat { at_us: 12_410_000, samples: 12_398, missed: 12 },
         caveats: vec![caveat],
+        ..Timeline::default()
     }
 }
 

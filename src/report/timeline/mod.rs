@@ -53,6 +53,15 @@ const MOST_PAGE_MAPS: usize = 32;
 const MOST_LEDGERS: usize = 5_000;
 const MOST_MARKS: usize = 100_000;
 const MOST_CAVEATS: usize = 200;
+/// Programs that a process started in its place: the first of them are kept, and the last.
+const MOST_EXECS: usize = 16;
+/// Words of a command line, and bytes of each.
+const MOST_WORDS: usize = 64;
+const MOST_WORD_BYTES: usize = 1024;
+/// Points of all processes together, of 128 bytes each. Where there are more, the series of all but the largest
+/// processes are thinned.
+const MOST_POINTS: usize = 300_000;
+const LARGEST: usize = 32;
 
 /// A recording, read.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +82,22 @@ pub struct Timeline {
     pub beat: Beat,
     /// What is not known, or went wrong.
     pub caveats: Vec<Caveat>,
+    cut: Cut,
+    /// Points since they were counted last.
+    new_points: usize,
+}
+
+/// What a recording held beyond what a report takes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cut {
+    processes: u64,
+    execs: u64,
+    marks: u64,
+    ledgers: u64,
+    page_maps: u64,
+    caveats: u64,
+    /// Processes whose series were thinned for the sake of the others'.
+    thinned: u64,
 }
 
 /// One process of the recording.
@@ -127,21 +152,28 @@ impl Timeline {
             Record::Header(_) => {}
             Record::Process(start) => {
                 if let Some(process) = self.process(start.process) {
-                    process.start = start;
+                    process.start = ProcessStart { command: shortened(start.command), ..start };
                 }
             }
             Record::Exec(exec) => {
-                if let Some(process) = self.process(exec.process) {
-                    process.execs.push(exec);
+                let exec = Exec { command: shortened(exec.command), ..exec };
+                if let Some(process) = self.process(exec.process)
+                    && !process.take_exec(exec)
+                {
+                    self.cut.execs += 1;
                 }
             }
             Record::Samples(block) => {
                 if let Some(process) = self.process(block.process) {
+                    let before = process.series.points().len();
                     block.runs().for_each(|run| process.add(&run));
+                    let added = process.series.points().len().saturating_sub(before);
+                    self.new_points += added;
+                    self.thin();
                 }
             }
             Record::Mark(mark) if self.marks.len() < MOST_MARKS => self.marks.push(*mark),
-            Record::Mark(_) => {}
+            Record::Mark(_) => self.cut.marks += 1,
             Record::Ledger(ledger) => self.take_ledger(*ledger, peaks),
             Record::ProcessEnd(end) => {
                 if let Some(process) = self.process(end.process) {
@@ -149,7 +181,7 @@ impl Timeline {
                 }
             }
             Record::Caveat(caution) if self.caveats.len() < MOST_CAVEATS => self.caveats.push(caution.caveat),
-            Record::Caveat(_) => {}
+            Record::Caveat(_) => self.cut.caveats += 1,
             Record::Beat(beat) => self.beat = beat,
             Record::End(end) => self.end = Some(*end),
         }
@@ -163,6 +195,7 @@ impl Timeline {
             return;
         }
         if self.ledgers.len() >= MOST_LEDGERS {
+            self.cut.ledgers += 1;
             return;
         }
         if ledger.moment == Moment::Peak {
@@ -180,20 +213,74 @@ impl Timeline {
             let others = self.ledgers.iter_mut().filter(with_map).enumerate();
             for (_, ledger) in others.filter(|(index, _)| index % 2 == 1 && index + 1 < count) {
                 ledger.explain.page_map = None;
+                self.cut.page_maps += 1;
             }
+        }
+    }
+
+    /// Keeps memory bounded: where all series together are too long, those of all but the largest processes become
+    /// shorter and shorter. Their lowest and highest figures stay.
+    fn thin(&mut self) {
+        if self.new_points < MOST_POINTS / 4 {
+            return;
+        }
+        self.new_points = 0;
+        let count = |processes: &[Process]| -> usize {
+            processes.iter().map(|process| process.series.points().len()).sum()
+        };
+        let mut most = 2_048;
+        while count(&self.processes) > MOST_POINTS && most >= 4 {
+            let mut order: Vec<usize> = (0..self.processes.len()).collect();
+            order.sort_by_cached_key(|&index| std::cmp::Reverse(self.processes[index].high_water_kib()));
+            for &index in order.iter().skip(LARGEST) {
+                self.processes[index].series.thin(most);
+            }
+            self.cut.thinned = order.len().saturating_sub(LARGEST) as u64;
+            most /= 2;
         }
     }
 
     /// The process of this number, made where it is new and the recording is sane.
     fn process(&mut self, number: u32) -> Option<&mut Process> {
-        let number = usize::try_from(number).ok().filter(|&number| number < MOST_PROCESSES)?;
+        let number = usize::try_from(number).unwrap_or(usize::MAX);
+        if number >= MOST_PROCESSES {
+            self.cut.processes = self.cut.processes.max((number - MOST_PROCESSES) as u64 + 1);
+            return None;
+        }
         if number >= self.processes.len() {
             self.processes.resize_with(number + 1, Process::default);
         }
         self.processes.get_mut(number)
     }
 
+    /// What was left out, as one caveat.
+    fn say_cut(&mut self) {
+        let Cut { processes, execs, marks, ledgers, page_maps, caveats, thinned } = self.cut;
+        let parts: Vec<String> = [
+            (processes, "processes"),
+            (execs, "started programs"),
+            (marks, "marks"),
+            (ledgers, "ledgers"),
+            (page_maps, "page maps"),
+            (caveats, "caveats"),
+        ]
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, thing)| format!("{count} {thing}"))
+        .collect();
+        if !parts.is_empty() {
+            let text =
+                format!("the recording holds more than a report takes: left out are {}", parts.join(", "));
+            self.caveats.push(Caveat::new("report_cut", self.name.clone(), None, text));
+        }
+        if thinned > 0 {
+            let text = format!("the lines of {thinned} smaller processes are drawn with fewer points");
+            self.caveats.push(Caveat::new("report_thinned", self.name.clone(), None, text));
+        }
+    }
+
     fn settle(&mut self) {
+        self.say_cut();
         self.marks.sort_by_key(|mark| mark.at_us);
         self.ledgers.sort_by_key(|ledger| ledger.at_us);
         if self.end.is_none() {
@@ -228,9 +315,85 @@ impl Timeline {
     }
 }
 
+/// A command line with as much of it as a report shows.
+fn shortened(mut command: Vec<String>) -> Vec<String> {
+    command.truncate(MOST_WORDS);
+    for word in &mut command {
+        let end = (0..=MOST_WORD_BYTES.min(word.len())).rev().find(|&end| word.is_char_boundary(end));
+        word.truncate(end.unwrap_or(0));
+        word.shrink_to_fit();
+    }
+    command
+}
+
 impl Process {
+    /// Keeps a started program; false where one before it had to go.
+    fn take_exec(&mut self, exec: Exec) -> bool {
+        if self.execs.len() < MOST_EXECS {
+            self.execs.push(exec);
+            return true;
+        }
+        if let Some(last) = self.execs.last_mut() {
+            *last = exec;
+        }
+        false
+    }
+
     fn add(&mut self, run: &Run) {
         self.samples = self.samples.saturating_add(run.count);
         self.series.add(run);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strandline_recording::{Block, Sample};
+
+    use super::*;
+
+    #[test]
+    fn many_processes_take_bounded_memory_and_keep_their_peaks() {
+        let mut timeline = Timeline::default();
+        let mut peaks = BTreeMap::new();
+        for process in 0..5_000u32 {
+            let runs: Vec<Run> = (0..300)
+                .map(|n| {
+                    let rss_kib = if n == 123 { 1_000_000 + u64::from(process) } else { n };
+                    Run {
+                        at_us: n * 1000,
+                        span_us: 0,
+                        count: 1,
+                        sample: Sample { rss_kib, ..Sample::default() },
+                    }
+                })
+                .collect();
+            timeline.take(Record::Samples(Box::new(Block::new(process, &runs))), &mut peaks);
+        }
+        let points: usize = timeline.processes.iter().map(|process| process.series.points().len()).sum();
+        assert!(points <= MOST_POINTS + MOST_POINTS / 4, "{points}");
+        for (number, process) in timeline.processes.iter().enumerate() {
+            assert_eq!(process.high_water_kib(), Some(1_000_000 + number as u64));
+        }
+        timeline.settle();
+        assert!(timeline.caveats.iter().any(|caveat| caveat.code == "report_thinned"));
+    }
+
+    #[test]
+    fn what_is_left_out_is_told_once() {
+        let mut timeline = Timeline::default();
+        let mut peaks = BTreeMap::new();
+        let word = "é".repeat(4000);
+        for n in 0..1000 {
+            let exec = Exec { at_us: n, command: vec![word.clone(); 200], ..Exec::default() };
+            timeline.take(Record::Exec(exec), &mut peaks);
+        }
+        timeline
+            .take(Record::Process(ProcessStart { process: u32::MAX, ..ProcessStart::default() }), &mut peaks);
+        timeline.settle();
+        let process = &timeline.processes[0];
+        assert_eq!((process.execs.len(), process.execs[MOST_EXECS - 1].at_us), (MOST_EXECS, 999));
+        assert_eq!((process.command().len(), process.command()[0].len()), (MOST_WORDS, MOST_WORD_BYTES));
+        let told: Vec<_> = timeline.caveats.iter().filter(|caveat| caveat.code == "report_cut").collect();
+        assert!(told.len() == 1 && told[0].text.contains("984 started programs"), "{told:?}");
     }
 }

@@ -58,15 +58,19 @@ impl Series {
             _ => self.points.push(point),
         }
         if self.points.len() > MOST_POINTS {
-            self.halve();
+            self.thin(MOST_POINTS / 2);
         }
     }
 
-    /// Makes the width large enough that half of the points are left.
-    fn halve(&mut self) {
+    /// Makes the width large enough that at most `most` points are left.
+    pub fn thin(&mut self, most: usize) {
+        let most = most.max(2);
+        if self.points.len() <= most {
+            return;
+        }
         let span = self.points.last().map_or(0, |last| last.at_us);
         let mut width = if self.width_us == 0 { (span / MOST_POINTS as u64).max(1) } else { self.width_us };
-        while self.points.len() > MOST_POINTS / 2 {
+        while self.points.len() > most && width < u64::MAX / 2 {
             width = width.saturating_mul(2);
             let mut points: Vec<Point> = Vec::with_capacity(self.points.len());
             for point in &self.points {
@@ -77,6 +81,7 @@ impl Series {
             }
             self.points = points;
         }
+        self.points.shrink_to_fit();
         self.width_us = width;
     }
 }
