@@ -36,7 +36,7 @@ pub const COLUMNS: [&str; 15] = [
 ];
 /// Rows that wait for the end of their second, to be put in order of time; of a sane recording there are
 /// far fewer.
-const MOST_ROWS: usize = 1 << 20;
+const MOST_ROWS: usize = 1 << 18;
 
 /// Why a recording could not be exported.
 #[derive(Debug, thiserror::Error)]
