@@ -43,13 +43,13 @@ static void compute(uint64_t rounds) {
 }
 
 static void allocate(uint64_t rounds) {
-  enum { SLOTS = 4096 };
+  enum { SLOTS = 1024 }; /* within the processor's cache: main memory is shared with others */
   static char *slots[SLOTS];
   uint64_t x = 88172645463325252u;
   for (uint64_t i = 0; i < rounds; i++) {
     x ^= x << 13, x ^= x >> 7, x ^= x << 17;
     char **slot = &slots[x % SLOTS];
-    size_t size = 16 + (x >> 20) % 8192;
+    size_t size = 16 + (x >> 20) % 1024;
     free(*slot);
     *slot = malloc(size);
     if (!*slot) exit(3);
@@ -111,7 +111,7 @@ int main(int count, char **values) {
   if (count < 3) return 2;
   uint64_t start = now_us(), amount = strtoull(values[2], 0, 10);
   if (!strcmp(values[1], "cpu")) compute(amount * 500000000u);
-  else if (!strcmp(values[1], "alloc")) allocate(amount * 2000000u);
+  else if (!strcmp(values[1], "alloc")) allocate(amount * 12000000u);
   else if (!strcmp(values[1], "forks") && count > 3) start_programs(amount * 1000, values[3]);
   else if (!strcmp(values[1], "wake")) wake(amount * 1000);
   else if (!strcmp(values[1], "echo")) return printf("%llu 0\n", (unsigned long long)echo()) < 0;
