@@ -105,6 +105,9 @@ fn contradiction(arguments: &Arguments) -> Option<&'static str> {
         Verb::Report(report) if arguments.common.json && report.format.is_some_and(|f| f != Format::Json) => {
             Some("--json and another --format contradict each other; leave one out")
         }
+        Verb::Report(report) if report.files.len() > report::MOST_FILES => {
+            Some("more than 8 recordings cannot be told apart in one report: give fewer")
+        }
         Verb::Completions(_) | Verb::Man(_) | Verb::Mark(_) if arguments.common.json => {
             Some("--json is not for this verb: what it writes is no report; leave it out")
         }

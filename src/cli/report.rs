@@ -15,7 +15,7 @@ use crate::report::timeline::chart::{self, Glyphs};
 use crate::report::timeline::{Timeline, export, html, svg};
 
 /// More lines than these cannot be told apart.
-const MOST_FILES: usize = 8;
+pub const MOST_FILES: usize = 8;
 
 /// Reads the recordings and writes what was asked for.
 pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
@@ -25,12 +25,6 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
         return Err(Failure(
             "csv and json are of one recording each: call report once for each file".to_owned(),
         ));
-    }
-    if files.len() > MOST_FILES {
-        return Err(Failure(format!(
-            "{} recordings cannot be told apart in one report: give at most {MOST_FILES}",
-            files.len()
-        )));
     }
     if let Some(output) = &arguments.output {
         protect(output)?;
@@ -133,8 +127,9 @@ impl Out {
             return Ok(Self { to, temporary: None, path: None, name, is_named_by_us });
         }
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-        // Others may read it as far as this user's umask allows.
-        let all = std::fs::Permissions::from_mode(0o666);
+        // As an older one there; a new one as far as this user's umask allows.
+        let older = std::fs::metadata(&path).ok().map(|data| data.permissions());
+        let all = older.unwrap_or_else(|| std::fs::Permissions::from_mode(0o666));
         let mut builder = tempfile::Builder::new();
         let temporary = builder.permissions(all).tempfile_in(folder).map_err(failed)?;
         let to = Box::new(temporary.reopen().map_err(failed)?);

@@ -58,6 +58,12 @@ const MOST_EXECS: usize = 16;
 /// Words of a command line, and bytes of each.
 const MOST_WORDS: usize = 64;
 const MOST_WORD_BYTES: usize = 1024;
+/// Sizes that a mark keeps of /proc/PID/status, which has about twenty.
+const MOST_SIZES: usize = 64;
+/// Rows, and caveats, that a ledger keeps; it has about twenty.
+const MOST_ROWS: usize = 256;
+/// What names, marks and ledgers may take together.
+const MOST_KEPT_BYTES: usize = 64 << 20;
 /// Points of all processes together, of 128 bytes each. Where there are more, the series of all but the largest
 /// processes are thinned.
 const MOST_POINTS: usize = 300_000;
@@ -85,6 +91,8 @@ pub struct Timeline {
     cut: Cut,
     /// Points since they were counted last.
     new_points: usize,
+    /// About what names, marks and ledgers take.
+    kept_bytes: usize,
 }
 
 /// What a recording held beyond what a report takes.
@@ -151,17 +159,26 @@ impl Timeline {
         match record {
             Record::Header(_) => {}
             Record::Process(start) => {
-                if let Some(process) = self.process(start.process) {
-                    process.start = ProcessStart { command: shortened(start.command), ..start };
-                }
+                let command = shortened(start.command);
+                let executable = start.executable.map(shortened_word);
+                let keeps = self.keeps(names_bytes(&command, &executable));
+                let Some(process) = self.process(start.process) else {
+                    self.cut.processes += 1;
+                    return;
+                };
+                let command = if keeps { command } else { Vec::new() };
+                process.start = ProcessStart { command, executable: executable.filter(|_| keeps), ..start };
             }
             Record::Exec(exec) => {
-                let exec = Exec { command: shortened(exec.command), ..exec };
-                if let Some(process) = self.process(exec.process)
-                    && !process.take_exec(exec)
-                {
-                    self.cut.execs += 1;
-                }
+                let executable = exec.executable.map(shortened_word);
+                let exec = Exec { command: shortened(exec.command), executable, ..exec };
+                // One that takes the place of the last needs no more room.
+                let is_more =
+                    self.process(exec.process).is_some_and(|process| process.execs.len() < MOST_EXECS);
+                let keeps = !is_more || self.keeps(names_bytes(&exec.command, &exec.executable));
+                let is_taken =
+                    keeps && self.process(exec.process).is_some_and(|process| process.take_exec(exec));
+                self.cut.execs += u64::from(!is_taken);
             }
             Record::Samples(block) => {
                 if let Some(process) = self.process(block.process) {
@@ -172,8 +189,7 @@ impl Timeline {
                     self.thin();
                 }
             }
-            Record::Mark(mark) if self.marks.len() < MOST_MARKS => self.marks.push(*mark),
-            Record::Mark(_) => self.cut.marks += 1,
+            Record::Mark(mark) => self.take_mark(*mark),
             Record::Ledger(ledger) => self.take_ledger(*ledger, peaks),
             Record::ProcessEnd(end) => {
                 if let Some(process) = self.process(end.process) {
@@ -187,14 +203,43 @@ impl Timeline {
         }
     }
 
-    fn take_ledger(&mut self, ledger: Ledger, peaks: &mut BTreeMap<u32, usize>) {
+    /// Whether so many bytes more may be kept.
+    fn keeps(&mut self, bytes: usize) -> bool {
+        let keeps = self.kept_bytes.saturating_add(bytes) <= MOST_KEPT_BYTES;
+        self.kept_bytes += if keeps { bytes } else { 0 };
+        keeps
+    }
+
+    fn take_mark(&mut self, mut mark: Mark) {
+        mark.name = shortened_word(mark.name);
+        while mark.status_bytes.len() > MOST_SIZES {
+            mark.status_bytes.pop_last();
+        }
+        let named: usize = mark.status_bytes.keys().map(|name| name.len() + 64).sum();
+        if self.marks.len() < MOST_MARKS && self.keeps(mark.name.len() + named + size_of::<Mark>()) {
+            self.marks.push(mark);
+        } else {
+            self.cut.marks += 1;
+        }
+    }
+
+    fn take_ledger(&mut self, mut ledger: Ledger, peaks: &mut BTreeMap<u32, usize>) {
+        let explain = &mut ledger.explain;
+        explain.rows.truncate(MOST_ROWS);
+        explain.caveats.truncate(MOST_ROWS);
+        explain.remedies.truncate(MOST_ROWS);
+        explain.target.command = shortened(std::mem::take(&mut explain.target.command));
+        // About what its text takes, page maps apart, of which there are few.
+        let map = explain.page_map.take();
+        let bytes = serde_json::to_string(&ledger).map_or(usize::MAX, |text| text.len());
+        ledger.explain.page_map = map;
         if ledger.moment == Moment::Peak
             && let Some(&at) = peaks.get(&ledger.process)
         {
             self.ledgers[at] = ledger;
             return;
         }
-        if self.ledgers.len() >= MOST_LEDGERS {
+        if self.ledgers.len() >= MOST_LEDGERS || !self.keeps(bytes) {
             self.cut.ledgers += 1;
             return;
         }
@@ -244,7 +289,6 @@ impl Timeline {
     fn process(&mut self, number: u32) -> Option<&mut Process> {
         let number = usize::try_from(number).unwrap_or(usize::MAX);
         if number >= MOST_PROCESSES {
-            self.cut.processes = self.cut.processes.max((number - MOST_PROCESSES) as u64 + 1);
             return None;
         }
         if number >= self.processes.len() {
@@ -318,12 +362,22 @@ impl Timeline {
 /// A command line with as much of it as a report shows.
 fn shortened(mut command: Vec<String>) -> Vec<String> {
     command.truncate(MOST_WORDS);
-    for word in &mut command {
-        let end = (0..=MOST_WORD_BYTES.min(word.len())).rev().find(|&end| word.is_char_boundary(end));
-        word.truncate(end.unwrap_or(0));
-        word.shrink_to_fit();
-    }
-    command
+    command.shrink_to_fit();
+    command.into_iter().map(shortened_word).collect()
+}
+
+/// A name with as much of it as a report shows.
+fn shortened_word(mut word: String) -> String {
+    let end = (0..=MOST_WORD_BYTES.min(word.len())).rev().find(|&end| word.is_char_boundary(end));
+    word.truncate(end.unwrap_or(0));
+    word.shrink_to_fit();
+    word
+}
+
+/// About what a process's names take.
+fn names_bytes(command: &[String], executable: &Option<String>) -> usize {
+    let words: usize = command.iter().map(|word| word.len() + size_of::<String>()).sum();
+    words + executable.as_ref().map_or(0, String::len) + size_of::<Exec>()
 }
 
 impl Process {
