@@ -29,6 +29,16 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
     if let Some(output) = &arguments.output {
         protect(output)?;
     }
+    if matches!(format, Some(Format::Csv | Format::Json)) {
+        let is_pipe =
+            |file: &&PathBuf| std::fs::metadata(file).is_ok_and(|data| !data.is_file() && !data.is_dir());
+        if let Some(pipe) = files.iter().find(is_pipe) {
+            return Err(Failure(format!(
+                "{}: csv and json read a recording twice, and a pipe can be read once; save it to a file first",
+                pipe.display()
+            )));
+        }
+    }
     let timelines =
         files.iter().map(|file| Timeline::read(file)).collect::<std::result::Result<Vec<_>, _>>()?;
     let Some(format) = format else {
