@@ -14,6 +14,7 @@ import time
 MIB = 1 << 20
 WORK, OUT = sys.argv[1], sys.argv[2]
 STRANDLINE = os.environ["STRANDLINE"]
+LOAD_BEFORE = os.getloadavg()[0]
 TITLE = """# Results of `make bench`
 
 Medians, with the lowest and the highest in brackets. Ratios and bounds are the claim; seconds depend on the
@@ -57,7 +58,7 @@ def machine():
     return [
         f"- machine: {first('/proc/cpuinfo', r'model name.*: (.*)')}, {os.cpu_count()} cpus, {memory:.1f} GiB",
         f"- kernel: {platform.release()}; C library: {' '.join(platform.libc_ver())}",
-        f"- load before: {os.getloadavg()[0]:.2f}",
+        f"- load before: {LOAD_BEFORE:.2f}",
         f"- strandline: {subprocess.run([STRANDLINE, '--version'], capture_output=True, text=True).stdout.strip()}",
         f"- date: {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
     ]
