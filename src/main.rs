@@ -4,6 +4,7 @@
 //! This file only starts the command line and hands its exit status on.
 
 mod cli;
+mod lab;
 mod record;
 mod report;
 

@@ -6,6 +6,7 @@
 pub mod bars;
 pub mod checks;
 pub mod json;
+pub mod lab;
 pub mod model;
 pub mod paint;
 pub mod reclamation;

@@ -1,0 +1,9 @@
+//! The lab: commands are run again and again under what is to be compared, and what comes of it is judged.
+//!
+//! One engine for `compare`, `try`, `squeeze` and `study`. A verb makes [`cell::Subject`]s; rounds of them, in an
+//! order drawn by a seed, are run by an [`executor::Executor`]; each run is a [`cell::Outcome`], kept in a journal
+//! so that a lab that was killed goes on where it was; [`statistics`] judges the figures, and `report::lab` shows
+//! them. Nothing in here prints.
+
+pub mod cell;
+pub mod statistics;

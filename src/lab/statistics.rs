@@ -1,0 +1,1 @@
+//! Judging figures that vary.
