@@ -6,4 +6,5 @@
 //! them. Nothing in here prints.
 
 pub mod cell;
+pub mod squeeze;
 pub mod statistics;
