@@ -8,6 +8,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde::Serialize;
 
 use super::Kind;
@@ -20,6 +21,9 @@ const TAIL_BYTES: u64 = 8 << 10;
 const TAIL_LINES: usize = 8;
 /// So many columns of each.
 const TAIL_COLUMNS: usize = 200;
+
+const KILLED: i32 = Signal::SIGKILL as i32;
+const FAULTED: i32 = Signal::SIGSEGV as i32;
 
 /// What programs say when they get no memory: parts of their messages, in small letters.
 const OUT_OF_MEMORY: [&str; 14] = [
@@ -108,13 +112,13 @@ impl Judge {
                 format!("it said that it got no memory and exited with status {status}")
             }
             End::Exited(status) => format!("it exited with status {status}"),
-            End::Signalled(libc::SIGKILL) if kills > 0 => {
+            End::Signalled(KILLED) if kills > 0 => {
                 return "killed by the kernel at the limit".to_owned();
             }
             End::Signalled(signal) if speaks_of_memory(stderr_tail) => {
                 format!("it said that it got no memory and was ended by {}", signal_name(*signal))
             }
-            End::Signalled(signal @ (libc::SIGKILL | libc::SIGSEGV)) if self.is_of_one_process() => {
+            End::Signalled(signal @ (KILLED | FAULTED)) if self.is_of_one_process() => {
                 format!(
                     "ended by {}, as what cannot be loaded within the limit also is",
                     signal_name(*signal)
@@ -143,8 +147,7 @@ impl Judge {
 
 /// The name of a signal, with its number where that says more.
 pub fn signal_name(signal: i32) -> String {
-    nix::sys::signal::Signal::try_from(signal)
-        .map_or_else(|_| format!("signal {signal}"), |known| known.as_str().to_owned())
+    Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |known| known.as_str().to_owned())
 }
 
 fn speaks_of_memory(text: &str) -> bool {
@@ -206,10 +209,10 @@ mod tests {
         let python = words(SPACE, exit(1), "Traceback …\nMemoryError\n", None);
         assert_eq!(python, "it said that it got no memory and exited with status 1");
         let cxx = "terminate called after throwing an instance of 'std::bad_alloc'\n";
-        let cxx = words(SPACE, End::Signalled(libc::SIGABRT), cxx, None);
+        let cxx = words(SPACE, End::Signalled(Signal::SIGABRT as i32), cxx, None);
         assert_eq!(cxx, "it said that it got no memory and was ended by SIGABRT");
-        assert!(words(SPACE, End::Signalled(libc::SIGSEGV), "", None).starts_with("ended by SIGSEGV, as"));
-        assert_eq!(words(GROUP, End::Signalled(libc::SIGSEGV), "", Some(0)), "ended by SIGSEGV");
+        assert!(words(SPACE, End::Signalled(FAULTED), "", None).starts_with("ended by SIGSEGV, as"));
+        assert_eq!(words(GROUP, End::Signalled(FAULTED), "", Some(0)), "ended by SIGSEGV");
         assert_eq!(words(GROUP, End::Signalled(9), "", Some(1)), "killed by the kernel at the limit");
         let worker = words(GROUP, exit(5), "", Some(1));
         assert_eq!(worker, "the kernel killed a process of it at the limit: it exited with status 5");

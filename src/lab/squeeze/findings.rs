@@ -6,6 +6,7 @@ use super::failure::Failure;
 use super::search::{Plan, Search, Trial};
 use super::slowdown::{self, Level, Unlimited};
 use super::{Kind, Tried};
+use crate::lab::executor::Stopped;
 
 /// How often the search goes on because the command failed above the limit that was found.
 const MOST_RETURNS: u32 = 5;
@@ -63,7 +64,16 @@ pub struct Findings {
     /// Every run, in order.
     pub trials: Vec<Tried>,
     /// What is to be doubted, a sentence each.
-    pub caveats: Vec<String>,
+    pub caveats: Vec<Doubt>,
+}
+
+/// Something to be doubted, or to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Doubt {
+    /// What it is called.
+    pub code: &'static str,
+    /// A sentence or two.
+    pub text: String,
 }
 
 /// Limits under which a command sometimes fails and sometimes succeeds.
@@ -115,15 +125,15 @@ pub struct AtLimit {
 /// Squeezes. `hear` is told of every run and of how many there were with it.
 ///
 /// # Errors
-/// One line where a run cannot be made, or where the command fails without a limit.
+/// [`Stopped`] where a run cannot be made, or where the command fails without a limit.
 pub fn squeeze(
     question: &Question,
     trial: &mut dyn Trial,
     hear: &mut dyn FnMut(usize, &Tried),
-) -> Result<Findings, String> {
+) -> Result<Findings, Stopped> {
     let mut search = Search::new(trial, &question.plan, hear);
     if !search.probe(None)? {
-        return Err(fails_unlimited(search.tries()));
+        return Err(Stopped::Failed(fails_unlimited(search.tries())));
     }
     let guess = search.tries().first().and_then(|tried| tried.peak_bytes);
     let mut levels = Vec::new();
@@ -154,7 +164,7 @@ fn fails_unlimited(tries: &[Tried]) -> String {
 }
 
 /// Where a failure was seen above a success, both are repeated: chance, or the way of the program.
-fn settle_inversion(search: &mut Search<'_>) -> Result<(), String> {
+fn settle_inversion(search: &mut Search<'_>) -> Result<(), Stopped> {
     let times = search.plan().repeat.max(2);
     if let (Some(success), Some(failing)) = (search.smallest_success(), search.largest_failing())
         && success < failing
@@ -251,40 +261,50 @@ fn ways(tries: &[Tried]) -> Vec<WayToFail> {
     ways
 }
 
-fn caveats(findings: &Findings, plan: &Plan) -> Vec<String> {
-    let mut caveats: Vec<String> = Vec::new();
+fn caveats(findings: &Findings, plan: &Plan) -> Vec<Doubt> {
+    let mut caveats: Vec<Doubt> = Vec::new();
+    let mut add = |code, text: String| caveats.push(Doubt { code, text });
     if !findings.is_complete {
-        caveats.push(format!(
-            "The search ended after {} runs before it was sure: the edge may lie elsewhere within the limits that it shows.",
-            plan.most_trials
-        ));
+        let most = plan.most_trials;
+        add(
+            "not_sure",
+            format!(
+                "The search ended after {most} runs, before it was sure: the edge may lie elsewhere near what it shows."
+            ),
+        );
     }
     let Unlimited { runs, failed, .. } = findings.unlimited;
     if failed > 0 {
-        caveats.push(format!(
-            "It also failed in {failed} of {runs} runs without any limit: not every failure here is one of the limit."
-        ));
+        add(
+            "fails_unlimited",
+            format!(
+                "It also failed in {failed} of {runs} runs without any limit: not every failure is one of the limit."
+            ),
+        );
     }
     if findings.smallest_bytes.is_some() && findings.slowdown_near_limit.is_empty() {
-        caveats.push("What it costs near the limit was not measured: it went on failing there.".to_owned());
+        let text = "What it costs near the limit was not measured: it went on failing there.";
+        add("no_slowdown", text.to_owned());
     }
-    caveats.push(
-        match findings.kind {
-            Kind::AddressSpace => {
-                "The limit is one on each process by itself, and counts addresses, not resident memory: mapped files, \
-                 reserved space and the stacks of threads too."
-            }
-            Kind::Data => {
-                "The limit is one on each process by itself. Since Linux 4.7 it counts all private writable mappings, \
-                 resident or not; shared memory and read-only files are not in it."
-            }
-            Kind::Cgroup => {
-                "The limit is one on all processes of the command together, and counts the pages of the files they \
-                 read first, tmpfs and the kernel's own memory for them too; the kernel drops clean file pages before \
-                 it kills, which shows as time. Pages of files that others had read before are not charged to it."
-            }
-        }
-        .to_owned(),
-    );
+    add("what_counts", what_counts(findings.kind).to_owned());
     caveats
+}
+
+/// What a limit of this kind counts.
+fn what_counts(kind: Kind) -> &'static str {
+    match kind {
+        Kind::AddressSpace => {
+            "The limit is one on each process by itself, and counts addresses, not resident memory: mapped files, \
+             reserved space and the stacks of threads too."
+        }
+        Kind::Data => {
+            "The limit is one on each process by itself. Since Linux 4.7 it counts all private writable mappings, \
+             resident or not; shared memory and read-only files are not in it."
+        }
+        Kind::Cgroup => {
+            "The limit is one on all processes of the command together, and counts the pages of files that they were \
+             the first to read, tmpfs, and the kernel's own memory for them too. The kernel drops clean pages of \
+             files before it kills, which shows as time; pages of files that others had read before do not count."
+        }
+    }
 }

@@ -1,12 +1,11 @@
 //! `squeeze`: the smallest limit on memory under which a command still succeeds.
 //!
 //! [`search`] looks for the edge with as few runs as it can, [`failure`] says how a run below it fails, [`slowdown`]
-//! what the command costs close above it, [`report`] shows all that. Runs are made by whoever implements
-//! [`search::Trial`]: nothing in here starts a process, and nothing prints.
+//! what the command costs close above it; [`runner`] has the runs made. Nothing in here prints.
 
 pub mod failure;
 pub mod findings;
-pub mod report;
+pub mod runner;
 pub mod search;
 pub mod slowdown;
 #[cfg(test)]

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::Tried;
+use crate::lab::executor::Stopped;
 
 /// Limits are multiples of this: the kernel counts pages.
 pub const PAGE_BYTES: u64 = 4096;
@@ -25,8 +26,8 @@ pub trait Trial {
     /// Runs it once under a limit of `limit_bytes`, or without one.
     ///
     /// # Errors
-    /// One line where nothing can be said of the command: the search ends with it.
-    fn run(&mut self, limit_bytes: Option<u64>) -> Result<Tried, String>;
+    /// [`Stopped`] where nothing can be said of the command: the search ends with it.
+    fn run(&mut self, limit_bytes: Option<u64>) -> Result<Tried, Stopped>;
 }
 
 /// How close two limits are when the edge between them is found.
@@ -113,7 +114,7 @@ impl<'a> Search<'a> {
         self.spent >= self.plan.most_trials
     }
 
-    fn spend(&mut self, limit_bytes: u64) -> Result<bool, String> {
+    fn spend(&mut self, limit_bytes: u64) -> Result<bool, Stopped> {
         self.spent = self.spent.saturating_add(1);
         self.probe(Some(limit_bytes))
     }
@@ -122,7 +123,7 @@ impl<'a> Search<'a> {
     ///
     /// # Errors
     /// As [`Trial::run`].
-    pub fn probe(&mut self, limit_bytes: Option<u64>) -> Result<bool, String> {
+    pub fn probe(&mut self, limit_bytes: Option<u64>) -> Result<bool, Stopped> {
         let tried = Tried { limit_bytes, ..self.trial.run(limit_bytes)? };
         let is_success = tried.is_success();
         if let Some(limit) = limit_bytes {
@@ -164,7 +165,7 @@ impl<'a> Search<'a> {
     ///
     /// # Errors
     /// As [`Trial::run`].
-    pub fn find_upper_edge(&mut self, guess_bytes: Option<u64>) -> Result<(), String> {
+    pub fn find_upper_edge(&mut self, guess_bytes: Option<u64>) -> Result<(), Stopped> {
         let Plan { floor_bytes: floor, ceiling_bytes: ceiling, repeat, resolution, .. } = *self.plan;
         let guess = pages_up(guess_bytes.unwrap_or(BLIND_GUESS_BYTES)).clamp(floor, ceiling);
         // Just above what it held: where the guess is right that is the answer, and the gallop down is short.
@@ -200,7 +201,7 @@ impl<'a> Search<'a> {
     ///
     /// # Errors
     /// As [`Trial::run`].
-    pub fn find_lower_edge(&mut self) -> Result<(), String> {
+    pub fn find_lower_edge(&mut self) -> Result<(), Stopped> {
         let Plan { floor_bytes: floor, repeat, resolution, .. } = *self.plan;
         let mut step = self.smallest_success().map_or(PAGE_BYTES, |limit| resolution.at(limit));
         while !self.is_spent() {
@@ -225,7 +226,7 @@ impl<'a> Search<'a> {
     ///
     /// # Errors
     /// As [`Trial::run`].
-    pub fn repeat(&mut self, limit_bytes: u64, times: u32) -> Result<(), String> {
+    pub fn repeat(&mut self, limit_bytes: u64, times: u32) -> Result<(), Stopped> {
         while !self.is_spent() {
             let tally = self.tally(limit_bytes);
             if tally.succeeded.saturating_add(tally.failed) >= times {

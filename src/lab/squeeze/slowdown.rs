@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::Tried;
 use super::search::{Search, pages_up};
 use crate::lab::cell::Figures;
+use crate::lab::executor::Stopped;
 use crate::lab::statistics::{Estimate, Ratio, estimate, paired_ratio, together};
 
 /// The levels, as multiples of the smallest limit.
@@ -81,7 +82,12 @@ const MAJOR_FAULTS: Take = (|figures| figures.major_faults.map(|count| count as 
 ///
 /// # Errors
 /// As [`Search::probe`].
-pub fn measure(search: &mut Search<'_>, smallest_bytes: u64, rounds: u32, seed: u64) -> Result<Near, String> {
+pub fn measure(
+    search: &mut Search<'_>,
+    smallest_bytes: u64,
+    rounds: u32,
+    seed: u64,
+) -> Result<Near, Stopped> {
     let ceiling = search.plan().ceiling_bytes.max(smallest_bytes);
     let mut levels: Vec<(f64, u64)> = FACTORS
         .iter()

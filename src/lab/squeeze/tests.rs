@@ -5,8 +5,10 @@ use fabricated::Program;
 use super::Kind;
 use super::findings::{Findings, Question, squeeze};
 use super::search::{PAGE_BYTES, Plan, Resolution, Trial};
-use super::{Tried, failure::Failure, report};
+use super::{Tried, failure::Failure};
 use crate::lab::cell::Figures;
+use crate::lab::executor::Stopped;
+use crate::report::lab::squeeze as report;
 
 /// Programs that are a rule and no process.
 mod fabricated {
@@ -22,7 +24,7 @@ mod fabricated {
     }
 
     impl<F: FnMut(u64) -> bool> Trial for Program<F> {
-        fn run(&mut self, limit_bytes: Option<u64>) -> Result<Tried, String> {
+        fn run(&mut self, limit_bytes: Option<u64>) -> Result<Tried, Stopped> {
             let is_success = limit_bytes.is_none_or(|limit| (self.rule)(limit));
             self.limits.extend(limit_bytes);
             let failure =
@@ -70,7 +72,7 @@ fn find(question: &Question, peak_bytes: Option<u64>, rule: impl FnMut(u64) -> b
     let bound = question.plan.most_trials + 1 + 5 * 5 * question.rounds.max(1);
     assert!(found.trials.len() <= bound as usize, "{} runs", found.trials.len());
     assert!(program.limits.iter().all(|limit| limit % PAGE_BYTES == 0), "{:?}", program.limits);
-    assert!(!report::page(&found).headline.is_empty());
+    assert!(!report::page(&found, Vec::new()).headline.is_empty());
     serde_json::to_string(&found).unwrap();
     (found, program.limits)
 }
@@ -131,7 +133,7 @@ fn a_flaky_edge_is_a_band() {
             assert!(band.low_bytes.unwrap() < band.high_bytes.unwrap());
             assert_eq!(band.high_bytes, Some(smallest));
             assert!(band.runs > band.failed || band.failed > 0);
-            assert!(report::page(&found).headline.contains("flaky"));
+            assert!(report::page(&found, Vec::new()).headline.contains("flaky"));
         }
     }
     assert!(said >= 40, "{said} of 50 said that the edge is flaky");
@@ -150,7 +152,10 @@ fn what_fails_above_a_success_is_said() {
     assert!((56 * MIB..57 * MIB).contains(&smallest), "{smallest}");
     let inversion = found.non_monotone.unwrap();
     assert!(inversion.succeeds_at_bytes < 54 * MIB && inversion.fails_at_bytes >= 54 * MIB);
-    assert!(found.band.is_none() && report::page(&found).headline.contains("More is not always better"));
+    assert!(
+        found.band.is_none()
+            && report::page(&found, Vec::new()).headline.contains("More is not always better")
+    );
 }
 
 #[test]
@@ -158,7 +163,10 @@ fn programs_that_always_fail_or_never_are_said_to() {
     let (found, limits) = find(&question(), Some(50 * MIB), |_| false);
     assert_eq!((found.smallest_bytes, found.largest_failing_bytes), (None, Some(1 << 47)));
     assert!(limits.len() < 40, "{} runs", limits.len());
-    assert!(found.slowdown_near_limit.is_empty() && report::page(&found).headline.starts_with("No limit"));
+    assert!(
+        found.slowdown_near_limit.is_empty()
+            && report::page(&found, Vec::new()).headline.starts_with("No limit")
+    );
     let (found, limits) = find(&question(), Some(50 * MIB), |_| true);
     assert_eq!((found.smallest_bytes, found.largest_failing_bytes), (Some(PAGE_BYTES), None));
     assert!(limits.len() < 20 && found.failure.is_none() && found.failures.is_empty());
@@ -175,7 +183,7 @@ fn chance_alone_ends_the_search_too() {
         if let (Some(smallest), Some(failing)) = (found.smallest_bytes, found.largest_failing_bytes) {
             assert!(smallest > failing);
         }
-        assert!(found.is_complete || found.caveats.iter().any(|text| text.contains("before it was sure")));
+        assert!(found.is_complete || found.caveats.iter().any(|text| text.code == "not_sure"));
     }
 }
 
@@ -183,9 +191,9 @@ fn chance_alone_ends_the_search_too() {
 fn what_fails_without_a_limit_is_an_error_and_faults_of_the_lab_too() {
     struct Broken(bool);
     impl Trial for Broken {
-        fn run(&mut self, limit_bytes: Option<u64>) -> Result<Tried, String> {
+        fn run(&mut self, limit_bytes: Option<u64>) -> Result<Tried, Stopped> {
             if self.0 && limit_bytes.is_some() {
-                return Err("no space left".to_owned());
+                return Err(Stopped::Failed("no space left".to_owned()));
             }
             let stderr_tail = "first\nno such option".to_owned();
             let failure =
@@ -193,10 +201,11 @@ fn what_fails_without_a_limit_is_an_error_and_faults_of_the_lab_too() {
             Ok(Tried { failure: (!self.0).then_some(failure), ..Tried::default() })
         }
     }
-    let line = squeeze(&question(), &mut Broken(false), &mut |_, _| {}).unwrap_err();
+    let stopped = squeeze(&question(), &mut Broken(false), &mut |_, _| {}).unwrap_err();
+    let Stopped::Failed(line) = stopped else { panic!("{stopped:?}") };
     assert!(line.contains("status 2, and wrote \"no such option\""), "{line}");
-    let line = squeeze(&question(), &mut Broken(true), &mut |_, _| {}).unwrap_err();
-    assert_eq!(line, "no space left");
+    let stopped = squeeze(&question(), &mut Broken(true), &mut |_, _| {}).unwrap_err();
+    assert_eq!(stopped, Stopped::Failed("no space left".to_owned()));
 }
 
 #[test]
@@ -208,7 +217,7 @@ fn ways_to_fail_are_told_apart_by_limit() {
         findings.trials.iter().filter(|tried| !tried.is_success()).count()
     );
     findings.kind = Kind::Cgroup;
-    let page = report::page(&findings);
+    let page = report::page(&findings, Vec::new());
     let pasted: Vec<_> = page.sections.iter().flat_map(|section| &section.snippets).collect();
     let kib = report::with_headroom(findings.smallest_bytes.unwrap()) / 1024;
     assert_eq!(kib % 1024, 0, "a round figure");

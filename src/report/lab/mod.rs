@@ -4,3 +4,4 @@
 //! the same in every format. Nothing in here runs or judges anything.
 
 pub mod page;
+pub mod squeeze;

@@ -1,10 +1,11 @@
 //! What `squeeze` found, as a page: the edge, how the command fails below it, what it costs above it, and lines to
 //! paste.
 
-use super::Kind;
-use super::findings::{AtLimit, Band, Findings};
-use super::slowdown::{Beside, Level};
-use crate::report::lab::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
+use super::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
+use crate::lab::squeeze::Kind;
+use crate::lab::squeeze::findings::{AtLimit, Band, Findings};
+use crate::lab::squeeze::slowdown::{Beside, Level};
+use crate::lab::statistics::Estimate;
 use crate::report::text::{clean_sentence, counted, grouped};
 use crate::report::units::{UNKNOWN, bytes, seconds};
 
@@ -16,8 +17,8 @@ const MIB: u64 = 1 << 20;
 /// So many of the limits nearest to the edge are listed.
 const MOST_LIMITS: usize = 24;
 
-/// The page of these findings.
-pub fn page(findings: &Findings) -> Page {
+/// The page of these findings, measured on this machine.
+pub fn page(findings: &Findings, environment: Vec<(String, String)>) -> Page {
     let mut sections = vec![edge(findings)];
     sections.extend(failures(findings));
     sections.extend(near(findings));
@@ -26,8 +27,8 @@ pub fn page(findings: &Findings) -> Page {
         title: format!("squeeze: {}", shown_command(findings)),
         headline: headline(findings),
         sections,
-        caveats: findings.caveats.clone(),
-        environment: Vec::new(),
+        caveats: findings.caveats.iter().map(|doubt| doubt.text.clone()).collect(),
+        environment,
     }
 }
 
@@ -216,10 +217,7 @@ fn near(findings: &Findings) -> Option<Section> {
         ]
     });
     let unlimited = &findings.unlimited;
-    let without = |estimate: &Option<crate::lab::statistics::Estimate>| Beside {
-        estimate: estimate.clone(),
-        ratio: None,
-    };
+    let without = |estimate: &Option<Estimate>| Beside { estimate: estimate.clone(), ratio: None };
     let last = vec![
         cell("none".to_owned()),
         cell(String::new()),
