@@ -139,9 +139,13 @@ impl Trial for Runner<'_> {
         let verdict = success.map(|command| self.ask(&command, &name, &outcome)).transpose()?;
         let kind = limit_bytes.map(|_| self.kind);
         let judge = Judge { kind, timeout: self.state.timeout, verdict };
+        let seen = outcome.recording.as_deref().and_then(|path| peak(path, self.kind));
+        let high_water = outcome.figures.high_water_bytes;
+        // Samples miss what was held for less than their interval; what was resident had addresses too.
         let peak_bytes = match self.kind {
-            Kind::Cgroup => outcome.figures.high_water_bytes,
-            kind => outcome.recording.as_deref().and_then(|path| peak(path, kind)),
+            Kind::Cgroup => high_water,
+            Kind::AddressSpace if seen.is_some() => seen.max(high_water),
+            Kind::AddressSpace | Kind::Data => seen,
         };
         let failure = judge.failure(&outcome);
         Ok(Tried { limit_bytes, failure, figures: outcome.figures, peak_bytes, is_recorded })

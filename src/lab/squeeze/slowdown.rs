@@ -153,8 +153,8 @@ fn beside(runs: &[Tried], unlimited: &[Tried], (take, unit): Take, seed: u64) ->
         .filter(|(without, _)| without.is_success())
         .filter_map(|(without, under)| Some((take(&without.figures)?, take(&under.figures)?)))
         .collect();
-    // All intervals of the table are to hold together.
-    let confidence = together(CONFIDENCE, FACTORS.len() * 3);
+    // The intervals of all levels are to hold together.
+    let confidence = together(CONFIDENCE, FACTORS.len());
     Beside {
         estimate: estimate(&samples, CONFIDENCE, seed),
         ratio: paired_ratio(&pairs, unit, confidence, seed),
