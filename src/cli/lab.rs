@@ -180,7 +180,7 @@ pub fn show<T: Serialize>(
     let text = match format {
         LabFormat::Terminal => terminal::lines(page, output.surface),
         LabFormat::Markdown => markdown::text(page),
-        LabFormat::Html => html::text(page).map_err(Failure)?,
+        LabFormat::Html => html::text(page)?,
         LabFormat::Json => {
             let machine = strandline_inspect::environment::Environment::read();
             crate::report::json::document(schema, &machine, None, body)?

@@ -375,7 +375,14 @@ fn interval(ratio: Option<Ratio>) -> String {
 
 /// A ratio, as far as it means anything.
 fn factor(ratio: f64) -> String {
-    if ratio >= 1000.0 { "> 1000".to_owned() } else { format!("{ratio:.3}") }
+    if ratio >= 1000.0 {
+        "> 1000".to_owned()
+    } else if ratio != 1.0 && (ratio - 1.0).abs() < 0.0005 {
+        // Instructions differ in figures that three decimals hide.
+        format!("{ratio:.6}")
+    } else {
+        format!("{ratio:.3}")
+    }
 }
 
 fn ratio_cell(compared: &Compared, command: usize, text: impl Fn(&Ratio) -> String) -> Cell {
