@@ -221,7 +221,8 @@ fn ways_to_fail_are_told_apart_by_limit() {
     let pasted: Vec<_> = page.sections.iter().flat_map(|section| &section.snippets).collect();
     let kib = report::with_headroom(findings.smallest_bytes.unwrap()) / 1024;
     assert_eq!(kib % 1024, 0, "a round figure");
-    for part in [format!("MemoryMax={kib}K"), format!("--memory={kib}k"), format!("memory: {kib}Ki")] {
+    let mib = kib / 1024;
+    for part in [format!("MemoryMax={mib}M"), format!("--memory={mib}M"), format!("memory: {mib}Mi")] {
         assert!(pasted.iter().any(|(_, text)| text.contains(&part)), "{part} in {pasted:?}");
     }
     for table in page.sections.iter().flat_map(|section| &section.tables) {

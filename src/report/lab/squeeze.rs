@@ -41,7 +41,7 @@ fn thing(kind: Kind) -> &'static str {
     match kind {
         Kind::AddressSpace => "address space",
         Kind::Data => "data segment",
-        Kind::Cgroup => "memory for its control group",
+        Kind::Cgroup => "memory in a control group",
     }
 }
 
@@ -102,14 +102,7 @@ fn edge(findings: &Findings) -> Section {
             bytes(smallest)
         ));
     }
-    if let Some(peak) = findings.unlimited.peak_bytes {
-        let high = findings.unlimited.high_water_bytes.map_or_else(|| UNKNOWN.to_owned(), bytes);
-        paragraphs.push(format!(
-            "Without a limit it was seen to hold {} of {}, and its largest process {high} resident.",
-            bytes(peak),
-            thing(findings.kind)
-        ));
-    }
+    paragraphs.extend(unlimited(findings));
     Section {
         heading: "The edge".to_owned(),
         paragraphs,
@@ -117,6 +110,17 @@ fn edge(findings: &Findings) -> Section {
         plots: vec![trials(findings)],
         snippets: Vec::new(),
     }
+}
+
+/// What it took without a limit.
+fn unlimited(findings: &Findings) -> Option<String> {
+    let unlimited = &findings.unlimited;
+    let resident = unlimited.high_water_bytes.map_or_else(|| UNKNOWN.to_owned(), bytes);
+    let held = match (findings.kind, unlimited.peak_bytes?) {
+        (Kind::Cgroup, _) => String::new(),
+        (kind, peak) => format!(" was seen to hold {} of {}, and", bytes(peak), thing(kind)),
+    };
+    Some(format!("Without a limit its largest process{held} had {resident} resident."))
 }
 
 /// The limits that were tried, nearest to the edge, from the largest down.
@@ -301,29 +305,31 @@ pub fn with_headroom(smallest_bytes: u64) -> u64 {
 
 fn paste(findings: &Findings) -> Option<Section> {
     let limit = with_headroom(findings.smallest_bytes?);
+    // Docker and systemd write K, M; Kubernetes Ki, Mi.
+    let size = if limit % MIB == 0 { format!("{}M", limit / MIB) } else { format!("{}K", limit / KIB) };
     let kib = limit / KIB;
     let command = shell_words::join(&findings.command);
     let snippet = |what: &str, text: String| (what.to_owned(), text);
     let snippets = match findings.kind {
         Kind::AddressSpace => vec![
             snippet("shell", format!("(ulimit -v {kib}; exec {command})")),
-            snippet("systemd unit", format!("[Service]\nLimitAS={kib}K")),
+            snippet("systemd unit", format!("[Service]\nLimitAS={size}")),
         ],
         Kind::Data => vec![
             snippet("shell", format!("(ulimit -d {kib}; exec {command})")),
-            snippet("systemd unit", format!("[Service]\nLimitDATA={kib}K")),
+            snippet("systemd unit", format!("[Service]\nLimitDATA={size}")),
             snippet("docker", format!("docker run --ulimit data={limit} …")),
         ],
         Kind::Cgroup => vec![
             snippet(
                 "shell",
-                format!("systemd-run --scope -p MemoryMax={kib}K -p MemorySwapMax=0 -- {command}"),
+                format!("systemd-run --scope -p MemoryMax={size} -p MemorySwapMax=0 -- {command}"),
             ),
-            snippet("systemd unit", format!("[Service]\nMemoryMax={kib}K\nMemorySwapMax=0")),
-            snippet("docker", format!("docker run --memory={kib}k --memory-swap={kib}k …")),
+            snippet("systemd unit", format!("[Service]\nMemoryMax={size}\nMemorySwapMax=0")),
+            snippet("docker", format!("docker run --memory={size} --memory-swap={size} …")),
             snippet(
                 "Kubernetes",
-                format!("resources:\n  requests:\n    memory: {kib}Ki\n  limits:\n    memory: {kib}Ki"),
+                format!("resources:\n  requests:\n    memory: {size}i\n  limits:\n    memory: {size}i"),
             ),
         ],
     };
