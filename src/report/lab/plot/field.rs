@@ -13,7 +13,7 @@ const AXIS: f64 = 52.0;
 /// Names below the field that do not fit side by side are turned by so many degrees, and cut to so many
 /// pixels.
 const TURNED: i32 = -60;
-const MOST_NAME: f64 = 150.0;
+const MOST_NAME: f64 = 180.0;
 /// Of so few points every one of a line is marked, and has its own interval; of more the intervals are a band.
 const FEW: usize = 60;
 /// Of so few points names stand beside them, where there is room; of others they are seen by pointing.
@@ -66,11 +66,11 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
         0 => Axis::over(figures().filter(usable).map(|point| point.0), x_measure(plot), false),
         names => Axis::of_names(names),
     };
-    let top = top + 22.0;
+    let top = top + 26.0;
     let y_ticks = y.ticks(7);
     let widest = y_ticks.iter().map(|(_, text)| pixels(text)).fold(20.0, f64::max).min(110.0);
     // Turned names reach to the left of their places.
-    let left = (MARGIN + widest + 8.0).max(if plot.x_names.is_empty() { 0.0 } else { 72.0 });
+    let left = (MARGIN + widest + 8.0).max(if plot.x_names.is_empty() { 0.0 } else { 96.0 });
     let frame = Frame { x, y, left, right: WIDTH - 2.0 * MARGIN, top, bottom: top + FIELD };
     let (labels, is_turned) = below(plot, &frame);
     let deep = labels.iter().map(|(_, text)| pixels(text)).fold(0.0, f64::max)
@@ -261,7 +261,7 @@ fn axes(
         }
     }
     let room = frame.right - frame.left;
-    drawing.quiet((MARGIN, frame.top - 14.0), Anchor::Start, &fitted(&plot.y_label, room));
+    drawing.quiet((MARGIN, frame.top - 18.0), Anchor::Start, &fitted(&plot.y_label, room));
     let middle = (frame.left + frame.right) / 2.0;
     drawing.quiet((middle, height - 16.0), Anchor::Middle, &fitted(&plot.x_label, room));
 }

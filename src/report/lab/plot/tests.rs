@@ -39,14 +39,10 @@ fn any_figures_can_be_drawn() {
                 if options & 8 > 0 {
                     plot.x_names = vec!["n".repeat(5_000), "漢字".repeat(30), String::new()];
                     plot.series[0].intervals = points.iter().map(|&(_, y)| (y - 1.0, y * 2.0)).collect();
-                    plot.series[0].labels = points.iter().map(|(x, _)| format!("x{x}")).collect();
+                    plot.series[0].labels = vec!["label".to_owned(); points.len()];
                 }
                 let text = svg(&plot);
-                xml_is_balanced(
-                    &text
-                        .replace("inf", if options & 8 > 0 { "" } else { "inf" })
-                        .replace("NaN", if options & 8 > 0 { "" } else { "NaN" }),
-                );
+                xml_is_balanced(&text);
                 assert!(text.len() < 4_000_000, "{kind:?} {options}: {} bytes", text.len());
             }
         }
