@@ -248,6 +248,58 @@ pub fn study() -> Page {
     }
 }
 
+/// Plots of more than can be seen one by one.
+pub fn crowded() -> Page {
+    let wave = |n: u32| {
+        300.0 * (f64::from(n) / 9_000.0).sin() + f64::from(n.wrapping_mul(2_654_435_761) % 977) / 9.0
+    };
+    let points: Vec<(f64, f64)> = (0..100_000).map(|n| (f64::from(n), wave(n))).collect();
+    let band = Series {
+        name: "100,000 points".to_owned(),
+        intervals: points.iter().map(|(_, y)| (y - 90.0, y + 90.0)).collect(),
+        points: points.clone(),
+        ..Series::default()
+    };
+    let cloud = |name: &str, by: f64| Series {
+        name: name.to_owned(),
+        points: points.iter().step_by(3).map(|(x, y)| (y * by + 700.0, x % 1_000.0 + y * by)).collect(),
+        ..Series::default()
+    };
+    let sizes: Vec<(f64, f64)> = points
+        .iter()
+        .take(900)
+        .map(|(x, y)| ((x / 300.0).floor(), 100e6 + (y * 40.0).floor() * 4096.0))
+        .collect();
+    let strips = Series { name: "sizes".to_owned(), points: sizes, ..Series::default() };
+    let factors = |name: &str, first: i32| Series {
+        name: name.to_owned(),
+        points: (0..4).map(|n| (f64::from(n), 10f64.powi(first + n))).collect(),
+        ..Series::default()
+    };
+    let plot = |title: &str, kind, series| Plot { title: title.to_owned(), kind, series, ..Plot::default() };
+    let plots = vec![
+        plot("Lines with a band", PlotKind::Lines, vec![band]),
+        plot("Two clouds", PlotKind::Points, vec![cloud("one", 1.0), cloud("other", -1.0)]),
+        Plot {
+            y_is_bytes: true,
+            y_label: "high-water mark".to_owned(),
+            ..plot("Strips", PlotKind::Strips, vec![strips])
+        },
+        Plot {
+            y_is_logarithmic: true,
+            x_names: ["a", "b", "c", "d"].map(str::to_owned).to_vec(),
+            ..plot(
+                "Bars by factors",
+                PlotKind::Bars,
+                vec![factors("one", -1), factors("two", 0), factors("three", 1)],
+            )
+        },
+        plot("Nothing", PlotKind::Lines, vec![Series::default()]),
+    ];
+    let section = Section { plots, ..Section::default() };
+    Page { title: "crowded".to_owned(), sections: vec![section], ..Page::default() }
+}
+
 /// Every text is an attack.
 pub fn hostile() -> Page {
     let text =
