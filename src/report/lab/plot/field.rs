@@ -170,9 +170,12 @@ fn scatter(drawing: &mut Drawing, plot: &Plot, index: usize, series: &Series, po
     }
 }
 
+/// Places that are joined.
+type Edge = Vec<(f64, f64)>;
+
 /// The upper and the lower edge of all intervals, from pixel to pixel.
-fn envelope(points: &[Option<Point<'_>>]) -> (Vec<(f64, f64)>, Vec<(f64, f64)>) {
-    let (mut upper, mut lower): (Vec<(f64, f64)>, Vec<(f64, f64)>) = (Vec::new(), Vec::new());
+fn envelope(points: &[Option<Point<'_>>]) -> (Edge, Edge) {
+    let (mut upper, mut lower) = (Edge::new(), Edge::new());
     for (x, (one, other)) in points.iter().flatten().filter_map(|point| Some((point.at.0, point.interval?))) {
         let (high, low) = (one.min(other), one.max(other));
         match (upper.last_mut(), lower.last_mut()) {
