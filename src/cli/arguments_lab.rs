@@ -86,7 +86,7 @@ pipes, redirections, $variables or patterns is run by `sh -c`, whose own start t
 A case's words follow each command's, or surround it where they hold {}.
 
 `same` is said where the interval of a ratio spans 1. All intervals of ratios of one comparison hold
-together with 95 % confidence.")]
+together with 99 % confidence.")]
 pub struct Compare {
     /// How often
     #[command(flatten)]
