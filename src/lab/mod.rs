@@ -17,6 +17,7 @@ pub mod journal;
 mod launcher;
 pub mod local;
 mod protocol;
+pub mod squeeze;
 pub mod statistics;
 mod sweep;
 

@@ -20,6 +20,8 @@ mod cli_tree;
 mod cli_usage;
 mod heap_mallinfo;
 mod heap_trim;
+mod lab_squeeze;
+mod lab_support;
 mod privacy;
 mod probes;
 mod quiet_stop;
