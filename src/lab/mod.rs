@@ -7,3 +7,4 @@
 
 pub mod cell;
 pub mod statistics;
+pub mod trial;
