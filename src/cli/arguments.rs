@@ -107,6 +107,9 @@ pub enum Verb {
     /// The process that `demo` looks at
     #[command(hide = true)]
     DemoChild(DemoChild),
+    /// The process that starts the lab's commands
+    #[command(hide = true)]
+    LabLauncher(LabLauncher),
 }
 
 /// Arguments of `explain`.
@@ -354,6 +357,13 @@ pub struct DemoChild {
     /// How large the zeroed buffer is
     #[arg(long)]
     pub zero_mebibytes: u32,
+}
+
+/// Arguments of `lab-launcher`.
+#[derive(Args, Debug)]
+pub struct LabLauncher {
+    /// The descriptor of the socket to strandline
+    pub socket: i32,
 }
 
 fn pid(text: &str) -> Result<i32, String> {

@@ -79,6 +79,7 @@ pub fn run() -> ExitCode {
         Verb::Demo(demo) => demo::run(demo, &mut output),
         Verb::DemoChild(child) => demo_child::run(child),
         Verb::Doctor(_) => doctor::run(&mut output),
+        Verb::LabLauncher(launcher) => launch(launcher.socket),
         Verb::Completions(completions) => generate::completions(completions, &mut output),
         Verb::Man(man) => generate::man(man),
     };
@@ -93,6 +94,17 @@ pub fn run() -> ExitCode {
             ExitCode::from(COULD_NOT)
         }
     }
+}
+
+/// Starts what a lab asks for, until it closes its socket.
+fn launch(socket: i32) -> Result<Ending> {
+    let number = socket;
+    let socket = strandline_sys::spawn::inherited_socket(number);
+    // Ours is the copy.
+    strandline_sys::spawn::keep_from_programs(number)?;
+    let socket = socket.ok_or_else(|| Failure("lab-launcher is started by strandline itself".to_owned()))?;
+    crate::lab::serve_launcher(socket)?;
+    Ok(Ending::Done)
 }
 
 /// Flags that were given to a verb or a remedy that they mean nothing to. Ignored, they would let somebody

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::record::Limits;
 
 /// One of the things that are compared: a command in its surroundings, run once in each round.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Subject {
     /// What it is called in reports and in the journal; unlike the name of any other of its lab.
     pub name: String,
@@ -18,8 +18,12 @@ pub struct Subject {
     pub environment: Vec<(String, Option<String>)>,
     /// Where it runs; strandline's own directory where none is given.
     pub directory: Option<PathBuf>,
+    /// What its standard input is read from; nothing where no file is given.
+    pub stdin: Option<PathBuf>,
     /// Limits on its memory.
     pub limits: Limits,
+    /// Whether it gets no transparent huge pages (`PR_SET_THP_DISABLE`).
+    pub no_huge_pages: bool,
     /// After this it is ended and counts as failed.
     pub timeout: Option<Duration>,
     /// What is looked at while it runs.
@@ -101,4 +105,21 @@ pub struct Outcome {
     pub recording: Option<PathBuf>,
     /// Processes that it left running, and that were ended after it.
     pub left_behind: u32,
+    /// Processes that the kernel killed because its limit on memory was reached; `None` without such a limit.
+    pub out_of_memory_kills: Option<u64>,
+}
+
+impl Outcome {
+    /// The end of a run that never started.
+    pub fn not_started(why: String) -> Self {
+        Self {
+            end: End::NotStarted(why),
+            figures: Figures::default(),
+            stdout: None,
+            stderr: None,
+            recording: None,
+            left_behind: 0,
+            out_of_memory_kills: None,
+        }
+    }
 }

@@ -6,5 +6,17 @@
 //! them. Nothing in here prints.
 
 pub mod cell;
+mod counters;
+pub mod engine;
+pub mod executor;
+mod figures;
+pub mod interrupt;
+pub mod journal;
+mod launcher;
+pub mod local;
+mod protocol;
 pub mod statistics;
+mod sweep;
 pub mod trial;
+
+pub use launcher::serve as serve_launcher;

@@ -7,10 +7,11 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use strandline_inspect::environment::Environment;
-use strandline_recording::Limit;
+use strandline_recording::{CommandUsage, Limit};
+use strandline_sys::process::{Ended, reap};
 use strandline_sys::spawn::{self, Resource, Setup};
 
 use super::clock::Clock;
@@ -66,6 +67,7 @@ pub fn run(
     let watch = WatchRequest { process: 0, threads: Arc::clone(&threads) };
     let why_not = command.first().and_then(|program| watchable::why_not_command(Path::new(program)));
     let is_watched = options.plan.exit && why_not.is_none();
+    let begin = Instant::now();
     let started = start(command, setup, end, is_watched.then_some((&ledgers, watch)));
     // Also where it was not started: the watch of what tried to start ends.
     let prepared = Ledgers::prepare_to_end_watches();
@@ -96,7 +98,17 @@ pub fn run(
         session.say_not_watched(root, why);
     }
     let why = session.work();
-    let status = wait(&mut child).map_err(io)?;
+    let ended = reap(root, true).map_err(io)?;
+    let Some(Ended { status, usage, .. }) = ended else {
+        return Err(failed("the command's end is not known".to_owned()));
+    };
+    session.root_usage = Some(CommandUsage {
+        wall_us: u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX),
+        user_us: usage.user_us,
+        system_us: usage.system_us,
+        minor_faults: usage.minor_faults,
+        major_faults: usage.major_faults,
+    });
     let kills = group.as_ref().and_then(Group::out_of_memory_kills);
     if let Some(Err(text)) = group.as_ref().map(Group::remove) {
         session.caution("cgroup_left", "control group", text.clone());
@@ -156,10 +168,4 @@ fn start(
         }
         _ => NotStarted::NotExecutable(format!("{program}: cannot be run: {error}")),
     })
-}
-
-/// How the command ended, as `wait` reports it.
-fn wait(child: &mut Child) -> io::Result<i32> {
-    use std::os::unix::process::ExitStatusExt;
-    child.wait().map(ExitStatusExt::into_raw)
 }

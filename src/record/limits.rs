@@ -4,6 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use strandline_recording::Limit;
 use strandline_sys::spawn::Resource;
@@ -82,7 +83,9 @@ impl Group {
     }
 
     fn within(version: u8, parent: &Path, bytes: u64) -> Result<Self, String> {
-        let folder = parent.join(format!("strandline-{}", std::process::id()));
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let folder = parent.join(format!("strandline-{}-{number}", std::process::id()));
         fs::create_dir(&folder)
             .map_err(|error| format!("cgroup v{version} {}: {error}", parent.display()))?;
         let by = format!("cgroup v{version}");
@@ -110,9 +113,14 @@ impl Group {
     /// # Errors
     /// One line that says why it cannot be joined.
     pub fn door(&self) -> Result<OwnedFd, String> {
-        let path = self.folder.join("cgroup.procs");
+        let path = self.procs();
         let file: Result<File, _> = OpenOptions::new().write(true).open(&path);
         file.map(OwnedFd::from).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// The path of its `cgroup.procs`.
+    pub fn procs(&self) -> PathBuf {
+        self.folder.join("cgroup.procs")
     }
 
     /// How many processes the kernel killed because the limit was reached.

@@ -15,7 +15,7 @@ use strandline_inspect::environment::Environment;
 use strandline_inspect::error::Error;
 use strandline_inspect::procfs::Process;
 use strandline_recording::{
-    Beat, Block, Caution, Exec, Header, Limit, ProcessEnd, ProcessStart, Record, SCHEMA,
+    Beat, Block, Caution, CommandUsage, Exec, Header, Limit, ProcessEnd, ProcessStart, Record, SCHEMA,
 };
 
 use super::clock::{Clock, Grid};
@@ -79,6 +79,8 @@ pub(super) struct Session<'a> {
     pub grid: Grid,
     /// As `wait` reports the end of the first process, where it is known.
     pub root_status: Option<i32>,
+    /// What the command used, once it has ended.
+    pub root_usage: Option<CommandUsage>,
     state: State,
 }
 
@@ -171,6 +173,7 @@ impl<'a> Session<'a> {
             units: Units::read(),
             grid: Grid::new(options.interval),
             root_status: None,
+            root_usage: None,
             state: State { openings: MOST_OPENINGS, ..State::default() },
         };
         session.sink.begin();

@@ -207,6 +207,21 @@ pub struct Beat {
     pub missed: u64,
 }
 
+/// What a command used, with those of its descendants that it waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandUsage {
+    /// From before its start to its end, the time that it was stopped for ledgers included.
+    pub wall_us: u64,
+    /// Processor time in user mode.
+    pub user_us: u64,
+    /// Processor time in the kernel.
+    pub system_us: u64,
+    /// Page faults that needed no device.
+    pub minor_faults: u64,
+    /// Page faults that did.
+    pub major_faults: u64,
+}
+
 /// How a recording ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
@@ -237,6 +252,9 @@ pub struct Ending {
     /// How long the recorder was stopped by its user (Ctrl-Z), in microseconds: no instant was missed then.
     #[serde(default)]
     pub paused_us: u64,
+    /// What the command used, by the kernel's own account (`wait4`); `None` where a running process was attached to.
+    #[serde(default)]
+    pub usage: Option<CommandUsage>,
     /// Processes that ended within 10 ms and before a sample of them was taken; nothing else is recorded of them.
     #[serde(default)]
     pub brief_processes: u64,

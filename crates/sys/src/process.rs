@@ -59,9 +59,98 @@ pub fn signal_thread(pid: i32, tid: i32, signal: i32) -> io::Result<()> {
     crate::check(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) }).map(drop)
 }
 
+/// What the kernel counted of a process that ended, and of those of its descendants that it waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time in user mode, in microseconds.
+    pub user_us: u64,
+    /// Processor time in the kernel, in microseconds.
+    pub system_us: u64,
+    /// The largest resident set of one of them, in KiB. It is that of its starter where that had more when it
+    /// started the program: the kernel carries it over an exec.
+    pub high_water_kib: u64,
+    /// Page faults that needed no device.
+    pub minor_faults: u64,
+    /// Page faults that did.
+    pub major_faults: u64,
+}
+
+/// A child that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Which.
+    pub pid: i32,
+    /// How, as `wait` reports it.
+    pub status: i32,
+    /// What it used.
+    pub usage: Usage,
+}
+
+/// Takes the end of the child `pid`, or of any child (-1). `None` where none ended yet and `block` is not asked for.
+///
+/// Fails with ECHILD where there is no such child.
+pub fn reap(pid: i32, block: bool) -> io::Result<Option<Ended>> {
+    let mut status = 0;
+    // SAFETY: an all-zero rusage is a valid value of that plain C struct.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let options = if block { 0 } else { libc::WNOHANG };
+    loop {
+        // SAFETY: `status` and `usage` are live and writable.
+        let reaped = unsafe { libc::wait4(pid, &raw mut status, options, &raw mut usage) };
+        match crate::check(reaped.into()) {
+            Ok(0) => return Ok(None),
+            Ok(reaped) => return Ok(Some(Ended { pid: reaped as i32, status, usage: Usage::of(&usage) })),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl Usage {
+    fn of(usage: &libc::rusage) -> Self {
+        let us = |time: libc::timeval| {
+            time.tv_sec.unsigned_abs().saturating_mul(1_000_000).saturating_add(time.tv_usec.unsigned_abs())
+        };
+        Self {
+            user_us: us(usage.ru_utime),
+            system_us: us(usage.ru_stime),
+            high_water_kib: usage.ru_maxrss.unsigned_abs(),
+            minor_faults: usage.ru_minflt.unsigned_abs(),
+            major_faults: usage.ru_majflt.unsigned_abs(),
+        }
+    }
+
+    /// Both together.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            user_us: self.user_us.saturating_add(other.user_us),
+            system_us: self.system_us.saturating_add(other.system_us),
+            high_water_kib: self.high_water_kib.max(other.high_water_kib),
+            minor_faults: self.minor_faults.saturating_add(other.minor_faults),
+            major_faults: self.major_faults.saturating_add(other.major_faults),
+        }
+    }
+}
+
+/// Makes descendants whose parents end this process's own children (`PR_SET_CHILD_SUBREAPER`), so that none gets
+/// away.
+pub fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: prctl reads its integer arguments only.
+    crate::check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }.into()).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_child_used_comes_with_its_end() {
+        let child = std::process::Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
+        let ended = reap(child.id() as i32, true).unwrap().unwrap();
+        assert_eq!((ended.pid, ended.status), (child.id() as i32, 3 << 8));
+        assert!(ended.usage.high_water_kib > 0 && ended.usage.minor_faults > 0, "{ended:?}");
+        assert!(reap(child.id() as i32, false).is_err(), "it ends once");
+    }
 
     #[test]
     fn a_process_shares_its_memory_with_itself_only() {

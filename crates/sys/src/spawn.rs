@@ -60,6 +60,12 @@ pub struct Setup {
     pub gate: Option<UnixStream>,
     /// The blocked signals to start with, bit n-1 for signal n.
     pub signal_mask: u64,
+    /// Whether it leads a session of its own: no terminal, and a process group that can be ended as a whole.
+    pub new_session: bool,
+    /// Whether the kernel ends it (SIGKILL) when the thread that starts it ends.
+    pub dies_with_parent: bool,
+    /// Whether it gets no transparent huge pages (`PR_SET_THP_DISABLE`; its children inherit that).
+    pub no_huge_pages: bool,
 }
 
 /// Starts `command`. Its stdin, stdout and stderr, signals' dispositions, process group and session are
@@ -67,7 +73,9 @@ pub struct Setup {
 ///
 /// Fails with what `execve` said (ENOENT, EACCES, ENOEXEC, …), or a step before it.
 pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
+    let parent = std::process::id().cast_signed();
     let prepare = move || {
+        setup.settle(parent)?;
         for &(resource, soft, hard) in &setup.limits {
             resource.set(soft, hard)?;
         }
@@ -89,6 +97,32 @@ pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
     // async-signal-safe system calls only, and neither allocates nor takes a lock.
     unsafe { command.pre_exec(prepare) };
     command.spawn()
+}
+
+impl Setup {
+    /// In the new process: what it is to its parent, and to the kernel.
+    fn settle(&self, parent: i32) -> io::Result<()> {
+        if self.new_session {
+            // SAFETY: setsid has no arguments.
+            crate::check(unsafe { libc::setsid() }.into())?;
+        }
+        if self.dies_with_parent {
+            // SAFETY: prctl reads its integer arguments only.
+            let asked =
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0) };
+            crate::check(asked.into())?;
+            // SAFETY: getppid has no arguments and cannot fail.
+            if unsafe { libc::getppid() } != parent {
+                // It ended before the kernel was asked.
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+        }
+        if self.no_huge_pages {
+            // SAFETY: prctl reads its integer arguments only.
+            crate::check(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }.into())?;
+        }
+        Ok(())
+    }
 }
 
 /// A place where a new process waits before it starts its program, so that somebody can get hold of it first:
@@ -260,6 +294,12 @@ pub fn at_one_of(descriptor: OwnedFd, numbers: &[i32]) -> io::Result<OwnedFd> {
         }
     }
     at(10)
+}
+
+/// Keeps the descriptor `number`, which this process inherited, from programs that it starts.
+pub fn keep_from_programs(number: i32) -> io::Result<()> {
+    // SAFETY: fcntl reads its integer arguments only.
+    crate::check(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) }.into()).map(drop)
 }
 
 /// The socket that this process inherited under `number`; `None` where that is no socket. A copy: the

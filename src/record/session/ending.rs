@@ -62,6 +62,7 @@ impl Session<'_> {
             paused_us: self.state.paused_us,
             unsampled_processes: self.state.moments.unsampled_processes,
             brief_processes: self.state.moments.brief_processes,
+            usage: self.root_usage,
         };
         self.push(&Record::End(Box::new(end.clone())));
         self.flush();

@@ -1,0 +1,236 @@
+//! Runs subjects in rounds: each once in every round, in an order that is drawn anew for each, so that what drifts
+//! (temperature, neighbours, caches) falls on all alike and figures of one round can be compared as pairs.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use super::cell::{Outcome, Subject};
+use super::executor::{Executor, Stopped};
+use super::journal::Journal;
+
+/// What is to be run, and how often.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What is compared.
+    pub subjects: Vec<Subject>,
+    /// Rounds whose figures do not count, before the others.
+    pub warm_up: u32,
+    /// At least so many rounds.
+    pub at_least: u32,
+    /// At most so many rounds.
+    pub at_most: u32,
+    /// Draws the order of each round.
+    pub seed: u64,
+}
+
+/// What is to be done after a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Go on.
+    Go,
+    /// Do not run this subject again.
+    Drop,
+    /// Run nothing more.
+    Stop,
+}
+
+/// How far a lab has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// Runs that are over, warm-ups included.
+    pub done: usize,
+    /// Of so many, at most.
+    pub all: usize,
+    /// The subject whose run ended last.
+    pub subject: usize,
+    /// How long the rest will take as things are.
+    pub left: Option<Duration>,
+}
+
+/// What a lab's runs came to.
+#[derive(Clone, Debug, Default)]
+pub struct Results {
+    /// For each subject, for each round that counts, what came of its run; `None` where it was not run.
+    pub outcomes: Vec<Vec<Option<Outcome>>>,
+    /// What was said after a run to stop at.
+    pub stopped: bool,
+}
+
+/// Who hears of runs, and decides.
+pub trait Judge {
+    /// A run is over; `round` is `None` for one that does not count.
+    fn heard(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> Next;
+    /// How far it has come.
+    fn progress(&mut self, progress: &Progress);
+    /// Whether the rounds so far are enough.
+    fn is_enough(&mut self, results: &Results) -> bool;
+}
+
+/// One run that is to be done.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    subject: usize,
+    /// From 0 on, warm-ups first.
+    round: u32,
+}
+
+/// Runs `plan` on `executors`, as many at a time as there are.
+///
+/// # Errors
+/// [`Stopped`]; what was done is in the journal.
+pub fn run(
+    plan: &Plan,
+    executors: &mut [Box<dyn Executor>],
+    journal: &mut Journal,
+    judge: &mut (dyn Judge + Send),
+) -> Result<Results, Stopped> {
+    let results = Results { outcomes: vec![Vec::new(); plan.subjects.len()], stopped: false };
+    let rounds = plan.warm_up.saturating_add(plan.at_most);
+    let all = plan.subjects.len().saturating_mul(rounds as usize);
+    let mut lab = Lab {
+        plan,
+        journal,
+        judge,
+        results,
+        dropped: vec![false; plan.subjects.len()],
+        progress: Progress { all, ..Progress::default() },
+        begin: Instant::now(),
+        run: 0,
+    };
+    for round in 0..rounds {
+        if round >= plan.warm_up {
+            lab.results.outcomes.iter_mut().for_each(|outcomes| outcomes.push(None));
+        }
+        let turns = lab.order(round);
+        lab.round(&turns, executors)?;
+        if lab.results.stopped {
+            break;
+        }
+        let counted = (round + 1).saturating_sub(plan.warm_up);
+        if counted >= plan.at_least && lab.judge.is_enough(&lab.results) {
+            break;
+        }
+    }
+    Ok(lab.results)
+}
+
+struct Lab<'a> {
+    plan: &'a Plan,
+    journal: &'a mut Journal,
+    judge: &'a mut (dyn Judge + Send),
+    results: Results,
+    dropped: Vec<bool>,
+    progress: Progress,
+    begin: Instant,
+    /// Runs done by this process.
+    run: u32,
+}
+
+impl Lab<'_> {
+    /// The turns of a round, in the order that its seed draws.
+    fn order(&self, round: u32) -> Vec<Turn> {
+        let mut subjects: Vec<usize> = (0..self.plan.subjects.len()).collect();
+        let seed = self.plan.seed ^ u64::from(round).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        fastrand::Rng::with_seed(seed).shuffle(&mut subjects);
+        subjects.into_iter().map(|subject| Turn { subject, round }).collect()
+    }
+
+    fn round(&mut self, turns: &[Turn], executors: &mut [Box<dyn Executor>]) -> Result<(), Stopped> {
+        let turns: Vec<Turn> = turns.iter().copied().filter(|turn| !self.was_done(*turn)).collect();
+        if let [executor] = executors {
+            for turn in turns {
+                if self.is_due(turn) {
+                    let subject = self.plan.subjects.get(turn.subject).ok_or_else(no_such_subject)?;
+                    let folder = self.journal.cell(&subject.name, turn.round);
+                    let outcome = executor.run(subject, &folder)?;
+                    self.take(turn, outcome)?;
+                }
+            }
+            return Ok(());
+        }
+        self.round_at_once(&turns, executors)
+    }
+
+    /// Several at a time: each executor takes the next turn.
+    fn round_at_once(&mut self, turns: &[Turn], executors: &mut [Box<dyn Executor>]) -> Result<(), Stopped> {
+        let plan = self.plan;
+        let shared = Mutex::new((self, turns.iter().copied()));
+        let ended: Vec<Result<(), Stopped>> = std::thread::scope(|scope| {
+            let work = |executor: &mut Box<dyn Executor>| -> Result<(), Stopped> {
+                loop {
+                    let next = {
+                        let mut shared = shared.lock().map_err(|_| no_such_subject())?;
+                        let (lab, turns) = &mut *shared;
+                        let turn = turns.find(|&turn| lab.is_due(turn));
+                        turn.and_then(|turn| {
+                            let subject = plan.subjects.get(turn.subject)?;
+                            Some((turn, subject, lab.journal.cell(&subject.name, turn.round)))
+                        })
+                    };
+                    let Some((turn, subject, folder)) = next else { return Ok(()) };
+                    let outcome = executor.run(subject, &folder)?;
+                    shared.lock().map_err(|_| no_such_subject())?.0.take(turn, outcome)?;
+                }
+            };
+            let workers: Vec<_> =
+                executors.iter_mut().map(|executor| scope.spawn(move || work(executor))).collect();
+            workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap_or_else(|_| Err(no_such_subject())))
+                .collect()
+        });
+        ended.into_iter().collect()
+    }
+
+    fn is_due(&self, turn: Turn) -> bool {
+        !self.results.stopped && self.dropped.get(turn.subject) == Some(&false)
+    }
+
+    /// Takes a run that an earlier lab did.
+    fn was_done(&mut self, turn: Turn) -> bool {
+        let Some(subject) = self.plan.subjects.get(turn.subject) else { return true };
+        if !self.is_due(turn) {
+            return true;
+        }
+        let Some(outcome) = self.journal.outcome(&subject.name, turn.round).cloned() else { return false };
+        self.judge_run(turn, outcome);
+        true
+    }
+
+    fn take(&mut self, turn: Turn, outcome: Outcome) -> Result<(), Stopped> {
+        let Some(subject) = self.plan.subjects.get(turn.subject) else { return Ok(()) };
+        self.journal.keep(&subject.name, turn.round, &outcome).map_err(Stopped::Failed)?;
+        self.run += 1;
+        self.judge_run(turn, outcome);
+        Ok(())
+    }
+
+    fn judge_run(&mut self, turn: Turn, outcome: Outcome) {
+        let counted = turn.round.checked_sub(self.plan.warm_up);
+        match self.judge.heard(turn.subject, counted, &outcome) {
+            Next::Go => {}
+            Next::Drop => {
+                if let Some(dropped) = self.dropped.get_mut(turn.subject) {
+                    *dropped = true;
+                }
+            }
+            Next::Stop => self.results.stopped = true,
+        }
+        let outcomes = self.results.outcomes.get_mut(turn.subject);
+        if let (Some(counted), Some(outcomes)) = (counted, outcomes)
+            && let Some(place) = outcomes.get_mut(counted as usize)
+        {
+            *place = Some(outcome);
+        }
+        self.progress.done += 1;
+        self.progress.subject = turn.subject;
+        let left = self.progress.all.saturating_sub(self.progress.done);
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
+        self.progress.left = self.begin.elapsed().checked_div(self.run).map(|each| each.saturating_mul(left));
+        self.judge.progress(&self.progress);
+    }
+}
+
+fn no_such_subject() -> Stopped {
+    Stopped::Failed("a part of the lab came to a sudden end; please report this".to_owned())
+}

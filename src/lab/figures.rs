@@ -1,0 +1,187 @@
+//! How a subject is started for what is to be measured of it, and the figures that come of it.
+
+use std::path::Path;
+
+use strandline_recording::{Reader, Record};
+
+use super::cell::{End, Figures, Measure, Outcome, Subject};
+use super::protocol::Ended;
+
+/// The name of a job's recording, where it writes.
+pub const RECORDING: &str = "recording.strandline";
+/// What cachegrind's files begin with, there.
+const COUNTS: &str = "cachegrind.out.";
+/// A file of cachegrind's that is larger is none.
+const MOST_COUNTS_BYTES: u64 = 256 << 20;
+/// `strandline run` ends so where it failed itself.
+const RECORDER_FAILED: u8 = 125;
+
+/// The command that measures `subject`, writing into `place`.
+///
+/// # Errors
+/// One line that says what is missing.
+pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
+    let mut command = match &subject.measure {
+        Measure::Figures => Vec::new(),
+        Measure::Cachegrind => {
+            if !is_in_path("valgrind") {
+                return Err(
+                    "valgrind, which counts the instructions, is not here: apt install valgrind".to_owned()
+                );
+            }
+            remove_counts(place);
+            vec![
+                "valgrind".to_owned(),
+                "--quiet".to_owned(),
+                "--tool=cachegrind".to_owned(),
+                "--cache-sim=no".to_owned(),
+                "--trace-children=yes".to_owned(),
+                format!("--cachegrind-out-file={}", place.join(COUNTS).display()) + "%p",
+                "--".to_owned(),
+            ]
+        }
+        Measure::Recording { interval, ledgers } => {
+            let program =
+                std::env::current_exe().map_err(|error| format!("strandline's own path: {error}"))?;
+            let file = place.join(RECORDING);
+            // A recorder that is killed leaves its file; the next must not be told by it.
+            drop(std::fs::remove_file(&file));
+            let mut words = vec![text(&program), "run".to_owned(), "-o".to_owned(), text(&file)];
+            words.extend(["--interval".to_owned(), format!("{}ms", interval.as_millis().max(1))]);
+            words.extend(["--progress", "never", "--ledger"].map(str::to_owned));
+            words.push(ledgers.clone());
+            let limits = [
+                ("--limit-address-space", subject.limits.address_space),
+                ("--limit-data", subject.limits.data),
+                ("--limit-memory", subject.limits.memory),
+            ];
+            for (flag, bytes) in limits {
+                words.extend(bytes.map(|bytes| format!("{flag}={bytes}")));
+            }
+            words.push("--".to_owned());
+            words
+        }
+    };
+    command.extend(subject.command.iter().cloned());
+    Ok(command)
+}
+
+/// What came of a job that ended, without what it wrote.
+pub fn outcome(subject: &Subject, ended: &Ended, place: &Path) -> Outcome {
+    let mut outcome = Outcome { end: end_of(ended.status), ..Outcome::not_started(String::new()) };
+    outcome.left_behind = ended.left_behind;
+    match &subject.measure {
+        Measure::Figures => outcome.figures = counted(ended),
+        Measure::Cachegrind => {
+            outcome.figures.instructions = instructions(place);
+            remove_counts(place);
+        }
+        Measure::Recording { .. } => recorded(&place.join(RECORDING), &mut outcome),
+    }
+    outcome
+}
+
+/// How a status of `wait` says that it ended.
+fn end_of(status: i32) -> End {
+    match status & 0x7f {
+        0 => End::Exited((status >> 8 & 0xff) as u8),
+        signal => End::Signalled(signal),
+    }
+}
+
+fn counted(ended: &Ended) -> Figures {
+    Figures {
+        wall_seconds: Some(ended.wall_seconds),
+        user_seconds: Some(ended.user_us as f64 / 1e6),
+        system_seconds: Some(ended.system_us as f64 / 1e6),
+        high_water_bytes: Some(ended.high_water_bytes),
+        minor_faults: Some(ended.minor_faults),
+        major_faults: Some(ended.major_faults),
+        instructions: ended.instructions,
+        cycles: ended.cycles,
+    }
+}
+
+/// Takes the figures of the command, not of its recorder, from the recording.
+fn recorded(path: &Path, outcome: &mut Outcome) {
+    if !path.exists() && outcome.end == End::Exited(RECORDER_FAILED) {
+        outcome.end = End::NotStarted("it could not be recorded: see its standard error".to_owned());
+    }
+    let Ok(mut reader) = Reader::open(path) else { return };
+    let mut high_water_kib = None;
+    while let Ok(Some(record)) = reader.next_record() {
+        match record {
+            Record::ProcessEnd(end) => high_water_kib = high_water_kib.max(end.high_water_kib),
+            Record::End(end) => {
+                high_water_kib = high_water_kib.max(end.high_water_kib);
+                outcome.out_of_memory_kills = end.out_of_memory_kills;
+                let Some(usage) = end.usage else { continue };
+                let seconds = |us: u64| Some(us as f64 / 1e6);
+                outcome.figures = Figures {
+                    // Not the time that it was stopped for ledgers.
+                    wall_seconds: seconds(usage.wall_us.saturating_sub(end.stopped_us)),
+                    user_seconds: seconds(usage.user_us),
+                    system_seconds: seconds(usage.system_us),
+                    minor_faults: Some(usage.minor_faults),
+                    major_faults: Some(usage.major_faults),
+                    ..Figures::default()
+                };
+            }
+            _ => {}
+        }
+    }
+    outcome.figures.high_water_bytes = high_water_kib.map(|kib| kib.saturating_mul(1024));
+}
+
+/// The instructions of all processes of a job: the last line of each of cachegrind's files is `summary: N`.
+fn instructions(place: &Path) -> Option<u64> {
+    let mut all = None;
+    for path in counts(place) {
+        if path.metadata().ok()?.len() > MOST_COUNTS_BYTES {
+            return None;
+        }
+        let text = std::fs::read(&path).ok()?;
+        let at = memchr::memmem::rfind(&text, b"summary:")?;
+        let number = text.get(at..)?.split(|&byte| byte == b' ' || byte == b'\n').nth(1)?;
+        let number: u64 = std::str::from_utf8(number).ok()?.parse().ok()?;
+        all = Some(all.unwrap_or(0u64).saturating_add(number));
+    }
+    all
+}
+
+fn counts(place: &Path) -> Vec<std::path::PathBuf> {
+    let Ok(entries) = std::fs::read_dir(place) else { return Vec::new() };
+    let is_counts = |path: &std::path::PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(COUNTS))
+    };
+    entries.flatten().map(|entry| entry.path()).filter(is_counts).collect()
+}
+
+fn remove_counts(place: &Path) {
+    for path in counts(place) {
+        // What stays is counted: seen by whoever reads the next count, as it is then too high. It cannot be helped.
+        drop(std::fs::remove_file(path));
+    }
+}
+
+/// Whether a program of that name can be found as the shell finds it.
+pub fn is_in_path(name: &str) -> bool {
+    find_in_path(name).is_some()
+}
+
+/// The file of the program `name`, as the shell finds it.
+pub fn find_in_path(name: &str) -> Option<std::path::PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let is_program = |path: &std::path::PathBuf| {
+        path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+    };
+    if name.contains('/') {
+        return Some(name.into()).filter(is_program);
+    }
+    let paths = std::env::var_os("PATH")?;
+    std::env::split_paths(&paths).map(|folder| folder.join(name)).find(is_program)
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

@@ -1,0 +1,57 @@
+//! Ctrl-C and its kin while a lab runs: nothing is lost, nothing is left running.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+
+/// The signals that end a lab, held back until it asks for them.
+#[derive(Debug)]
+pub struct Interrupt {
+    signals: SignalFd,
+    taken: AtomicI32,
+    before: u64,
+}
+
+impl Interrupt {
+    /// Holds the signals back in this thread and those it starts. To be called before any other thread is.
+    ///
+    /// # Errors
+    /// One line where the kernel refuses.
+    pub fn new() -> Result<Self, String> {
+        let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
+        // A parent may have ignored SIGCHLD, and then nobody hears of ends.
+        strandline_sys::spawn::dispose_for_recording();
+        let bits = SIGNALS.into_iter().fold(0u64, |bits, signal| bits | 1 << (signal as i32 - 1));
+        let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
+        let before_and_ours = before | bits;
+        if before_and_ours != bits {
+            strandline_sys::spawn::block_signals(before_and_ours).map_err(failed)?;
+        }
+        let set: SigSet = SIGNALS.into_iter().collect();
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let signals = SignalFd::with_flags(&set, flags).map_err(|errno| failed(errno.into()))?;
+        Ok(Self { signals, taken: AtomicI32::new(0), before })
+    }
+
+    /// Readable once there is a signal.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.signals.as_fd()
+    }
+
+    /// The signal that came, if one did. It stays.
+    pub fn signal(&self) -> Option<i32> {
+        if let Ok(Some(signal)) = self.signals.read_signal() {
+            self.taken.store(signal.ssi_signo.cast_signed(), Ordering::Relaxed);
+        }
+        Some(self.taken.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
+    }
+
+    /// The blocked signals that this process was started with.
+    pub fn mask_before(&self) -> u64 {
+        self.before
+    }
+}

@@ -1,0 +1,274 @@
+//! What a lab has done so far, on disk: a lab that was killed, or interrupted, goes on where it was.
+//!
+//! A folder holds `lab.json` (what the lab is, and its key), `journal.jsonl` (a line for each run that ended) and
+//! `cells/` (what runs wrote and their recordings). Only whole lines count: a line that was being written when the
+//! lab was killed is its last, and is run again.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::cell::Outcome;
+use super::figures::find_in_path;
+
+/// A line of the journal that is longer is none.
+const MOST_LINE_BYTES: usize = 1 << 20;
+
+/// A run of a lab: which subject, and in which round.
+pub type Key = (String, u32);
+
+/// A lab's folder.
+#[derive(Debug)]
+pub struct Journal {
+    folder: PathBuf,
+    /// Whether it is the user's, and stays.
+    is_kept: bool,
+    file: File,
+    done: BTreeMap<Key, Outcome>,
+    /// How many runs were there when it was opened.
+    found: usize,
+}
+
+/// How to open a journal.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    /// The user's folder; one in the user's cache where none is given, which goes when the lab is done.
+    pub folder: Option<PathBuf>,
+    /// Whether to begin anew.
+    pub is_fresh: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Lab {
+    lab: String,
+    key: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    subject: String,
+    round: u32,
+    outcome: Outcome,
+}
+
+impl Journal {
+    /// Opens the folder of the lab `verb` over `description`: everything that makes its runs what they are. A
+    /// folder with the same description goes on.
+    ///
+    /// # Errors
+    /// One line that names the folder: of another lab, in use, not to be written.
+    pub fn open(verb: &str, description: &impl Serialize, place: &Place) -> Result<Self, String> {
+        let text = serde_json::to_vec(&(verb, env!("CARGO_PKG_VERSION"), description));
+        let key = hex(&Sha256::digest(text.map_err(|error| error.to_string())?));
+        let is_kept = place.folder.is_some();
+        let short = key.get(..16).unwrap_or(&key);
+        let folder = place.folder.clone().unwrap_or_else(|| cache().join(format!("{verb}-{short}")));
+        let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        std::fs::create_dir_all(&folder).map_err(|error| named(&folder, &error))?;
+        let path = folder.join("journal.jsonl");
+        let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
+        let mut file = file.map_err(|error| named(&path, &error))?;
+        strandline_sys::host::lock(&file).map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => format!(
+                "{}: another strandline is at work on this lab; wait for it, or give this one another --dir",
+                folder.display()
+            ),
+            _ => named(&path, &error),
+        })?;
+        let about = folder.join("lab.json");
+        let lab = std::fs::read(&about).ok().and_then(|text| serde_json::from_slice::<Lab>(&text).ok());
+        match lab {
+            Some(lab) if lab.key == key => {}
+            Some(lab) if !place.is_fresh => {
+                return Err(format!(
+                    "{} holds another lab ({}, or the same with other commands, files, settings or variables); give \
+                     another --dir, or --fresh to replace it",
+                    folder.display(),
+                    lab.lab
+                ));
+            }
+            None if !place.is_fresh && file.metadata().is_ok_and(|data| data.len() > 0) => {
+                return Err(format!(
+                    "{} is not a lab's journal; give another --dir, or --fresh to replace it",
+                    path.display()
+                ));
+            }
+            _ => {
+                let lab = Lab { lab: verb.to_owned(), key };
+                let text = serde_json::to_vec_pretty(&lab).map_err(|error| error.to_string())?;
+                std::fs::write(&about, text).map_err(|error| named(&about, &error))?;
+                file.set_len(0).map_err(|error| named(&path, &error))?;
+            }
+        }
+        if place.is_fresh {
+            file.set_len(0).map_err(|error| named(&path, &error))?;
+        }
+        let done = read(&mut file).map_err(|error| named(&path, &error))?;
+        Ok(Self { folder, is_kept, file, found: done.len(), done })
+    }
+
+    /// How many runs an earlier lab had finished.
+    pub fn found(&self) -> usize {
+        self.found
+    }
+
+    /// Where it is, where the user wants to keep it.
+    pub fn kept(&self) -> Option<&Path> {
+        Some(self.folder.as_path()).filter(|_| self.is_kept)
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where an executor's jobs write while they run.
+    pub fn workshop(&self, executor: usize) -> PathBuf {
+        self.folder.join(format!("work-{executor}"))
+    }
+
+    /// Where what a run wrote is kept.
+    pub fn cell(&self, subject: &str, round: u32) -> PathBuf {
+        let safe = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+        let name: String = subject.chars().map(safe).take(64).collect();
+        // Names that look the same cut and replaced are told apart.
+        let digest = hex(&Sha256::digest(subject.as_bytes()));
+        let digest = digest.get(..8).unwrap_or_default();
+        self.folder.join("cells").join(format!("{name}-{digest}-{round}"))
+    }
+
+    /// What came of a run, if it was done.
+    pub fn outcome(&self, subject: &str, round: u32) -> Option<&Outcome> {
+        self.done.get(&(subject.to_owned(), round))
+    }
+
+    /// Keeps what came of a run.
+    ///
+    /// # Errors
+    /// One line where it cannot be written.
+    pub fn keep(&mut self, subject: &str, round: u32, outcome: &Outcome) -> Result<(), String> {
+        let line = Line { subject: subject.to_owned(), round, outcome: outcome.clone() };
+        let mut text = serde_json::to_vec(&line).map_err(|error| error.to_string())?;
+        text.push(b'\n');
+        let written = self.file.write_all(&text);
+        written.map_err(|error| format!("{}: {error}", self.folder.join("journal.jsonl").display()))?;
+        self.done.insert((line.subject, round), line.outcome);
+        Ok(())
+    }
+
+    /// The lab is over: what only served to go on is removed, all of it where the user keeps nothing.
+    pub fn finish(self) {
+        if !self.is_kept {
+            drop(std::fs::remove_dir_all(&self.folder));
+            return;
+        }
+        let Ok(entries) = std::fs::read_dir(&self.folder) else { return };
+        for entry in entries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with("work-") {
+                drop(std::fs::remove_dir_all(entry.path()));
+            }
+        }
+    }
+}
+
+/// The runs that are there. What follows the last whole line is cut off, so that the next line begins where a line
+/// begins.
+fn read(file: &mut File) -> std::io::Result<BTreeMap<Key, Outcome>> {
+    let mut done = BTreeMap::new();
+    let mut good = 0u64;
+    let mut reader = BufReader::new(&*file);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let taken = std::io::Read::take(&mut reader, MOST_LINE_BYTES as u64).read_until(b'\n', &mut line)?;
+        if taken == 0 || line.last() != Some(&b'\n') {
+            break;
+        }
+        let Ok(Line { subject, round, outcome }) = serde_json::from_slice(&line) else { break };
+        good += taken as u64;
+        done.insert((subject, round), outcome);
+    }
+    drop(reader);
+    file.set_len(good)?;
+    file.seek(SeekFrom::End(0))?;
+    Ok(done)
+}
+
+/// What a command's files are now: a program that was built anew is another program. The program and those of its
+/// arguments that are files, each with size, time and number.
+pub fn identity(command: &[String]) -> Vec<(String, u64, i64, u64)> {
+    let program = command.first().and_then(|name| find_in_path(name));
+    let arguments = command.iter().skip(1).map(PathBuf::from);
+    let files = program.into_iter().chain(arguments);
+    files
+        .filter_map(|path| {
+            let data = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+            let nanoseconds = data.mtime().wrapping_mul(1_000_000_000).wrapping_add(data.mtime_nsec());
+            Some((path.to_string_lossy().into_owned(), data.len(), nanoseconds, data.ino()))
+        })
+        .collect()
+}
+
+/// Where this user's labs under way are kept.
+fn cache() -> PathBuf {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    let base = base.filter(|base| base.is_absolute());
+    let own = || std::env::temp_dir().join(format!("strandline-{}", strandline_sys::host::effective_user()));
+    base.map_or_else(own, |base| base.join("strandline")).join("lab")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cell::End;
+    use super::*;
+
+    fn outcome(status: u8) -> Outcome {
+        Outcome { end: End::Exited(status), ..Outcome::not_started(String::new()) }
+    }
+
+    #[test]
+    fn a_journal_goes_on_after_its_last_whole_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { folder: Some(folder.path().to_owned()), is_fresh: false };
+        let mut journal = Journal::open("compare", &"x", &place).unwrap();
+        journal.keep("a", 0, &outcome(0)).unwrap();
+        journal.keep("b", 0, &outcome(1)).unwrap();
+        assert!(Journal::open("compare", &"x", &place).unwrap_err().contains("at work"), "one at a time");
+        drop(journal);
+        let path = folder.path().join("journal.jsonl");
+        let whole = std::fs::read(&path).unwrap();
+        for cut in 0..=whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            let mut journal = Journal::open("compare", &"x", &place).unwrap();
+            let lines = whole[..cut].iter().filter(|&&byte| byte == b'\n').count();
+            assert_eq!(journal.found(), lines);
+            journal.keep("c", 7, &outcome(2)).unwrap();
+            drop(journal);
+            let journal = Journal::open("compare", &"x", &place).unwrap();
+            assert_eq!((journal.found(), journal.outcome("c", 7)), (lines + 1, Some(&outcome(2))));
+        }
+        let fresh = Journal::open("compare", &"x", &Place { is_fresh: true, ..place.clone() }).unwrap();
+        assert_eq!(fresh.found(), 0);
+        drop(fresh);
+        assert!(Journal::open("compare", &"y", &place).unwrap_err().contains("another lab"));
+    }
+
+    #[test]
+    fn names_that_look_alike_have_their_own_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { folder: Some(folder.path().to_owned()), is_fresh: false };
+        let journal = Journal::open("compare", &"x", &place).unwrap();
+        assert_ne!(journal.cell("a/b", 1), journal.cell("a_b", 1));
+        assert!(journal.cell("../../etc", 1).starts_with(folder.path().join("cells")));
+    }
+}

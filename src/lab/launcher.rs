@@ -1,0 +1,294 @@
+//! The launcher: a small process that starts jobs for strandline, and sees to it that none outlives its lab.
+//!
+//! A process of its own, for three reasons. What it starts begins as a copy of it, and the kernel counts the larger
+//! of a program and the copy it began as for its high-water mark: a small starter hides nothing. Starting is
+//! quicker. And when strandline is killed, at whatever instant, the launcher hears that its socket closed, ends
+//! all that runs, daemons too, and ends itself. When the launcher is killed, the kernel kills the first process of
+//! each job and strandline ends the rest.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use strandline_sys::process::{Usage, adopt_orphans, reap};
+use strandline_sys::signal;
+use strandline_sys::spawn::{Resource, Setup, block_signals, spawn};
+
+use super::counters::{Counters, Counts};
+use super::protocol::{Ended, Event, Lines, Request, Start, line};
+use super::sweep::sweep;
+
+/// A job that runs.
+#[derive(Debug)]
+struct Job {
+    number: u64,
+    started: Instant,
+    counted: Counts,
+    /// When it is killed.
+    deadline: Option<Instant>,
+}
+
+/// A job whose first process has ended.
+#[derive(Debug)]
+struct Over {
+    ended: Ended,
+    usage: Usage,
+}
+
+#[derive(Debug)]
+struct Launcher {
+    socket: UnixStream,
+    lines: Lines,
+    child_signals: SignalFd,
+    /// The blocked signals that jobs start with.
+    signal_mask: u64,
+    counters: Option<Counters>,
+    jobs: BTreeMap<i32, Job>,
+    /// Their ends are told when what they left has ended.
+    over: Vec<Over>,
+    /// What orphans used whose ends were taken.
+    orphans: Usage,
+}
+
+/// Serves the requests that come over `socket` until it closes. Then nothing that was started runs any more.
+///
+/// # Errors
+/// Where the kernel refuses what it needs, or a request makes no sense.
+pub fn serve(socket: UnixStream) -> io::Result<()> {
+    let child = 1u64 << (Signal::SIGCHLD as i32 - 1);
+    // What the terminal sends is for strandline, which tells by closing the socket.
+    let ours = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP];
+    let bits = ours.into_iter().fold(child, |bits, signal| bits | 1 << (signal as i32 - 1));
+    let before = block_signals(bits)?;
+    strandline_sys::spawn::dispose_for_recording();
+    adopt_orphans()?;
+    let signals: SigSet = [Signal::SIGCHLD].into_iter().collect();
+    let child_signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let counters = Counters::open();
+    let no_counters = counters.as_ref().err().cloned();
+    let mut launcher = Launcher {
+        socket,
+        lines: Lines::default(),
+        child_signals,
+        // strandline blocks these for itself before it starts us; its commands get what its user's shell gave it.
+        signal_mask: before & !bits,
+        counters: counters.ok(),
+        jobs: BTreeMap::new(),
+        over: Vec::new(),
+        orphans: Usage::default(),
+    };
+    launcher.tell(&Event::Ready { no_counters })?;
+    let served = launcher.work();
+    for &pid in launcher.jobs.keys() {
+        drop(signal::send(-pid, Signal::SIGKILL as i32));
+    }
+    sweep(&[]);
+    served
+}
+
+impl Launcher {
+    fn tell(&mut self, event: &Event) -> io::Result<()> {
+        self.socket.write_all(&line(event)?)
+    }
+
+    fn work(&mut self) -> io::Result<()> {
+        loop {
+            let (asked, ended) = self.wait()?;
+            if ended {
+                while let Ok(Some(_)) = self.child_signals.read_signal() {}
+                self.take_ends()?;
+            }
+            if asked && !self.hear()? {
+                return Ok(());
+            }
+            self.kill_late();
+        }
+    }
+
+    /// Sleeps until there are requests, or processes ended, or a job is to be killed.
+    fn wait(&self) -> io::Result<(bool, bool)> {
+        let mut sources = [
+            PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.child_signals.as_fd(), PollFlags::POLLIN),
+        ];
+        let next = self.jobs.values().filter_map(|job| job.deadline).min();
+        let pause = next.map(|at| at.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+        let timeout = pause.map_or(PollTimeout::NONE, |pause| {
+            PollTimeout::try_from(pause.as_millis()).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut sources, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let has_news = |source: &PollFd<'_>| source.revents().is_some_and(|events| !events.is_empty());
+        let [socket, children] = &sources;
+        Ok((has_news(socket), has_news(children)))
+    }
+
+    /// Takes requests; false where strandline is gone.
+    fn hear(&mut self) -> io::Result<bool> {
+        let mut bytes = [0; 16 << 10];
+        let count = match self.socket.read(&mut bytes) {
+            Ok(0) => return Ok(false),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        self.lines.push(bytes.get(..count).unwrap_or_default());
+        while let Some(request) = self.lines.next()? {
+            match request {
+                Request::Start(start) => self.start(&start)?,
+                Request::Stop { job, grace_ms } => self.stop(job, Duration::from_millis(grace_ms)),
+            }
+        }
+        Ok(true)
+    }
+
+    fn start(&mut self, start: &Start) -> io::Result<()> {
+        let counted = self.counters.as_mut().map(Counters::read).unwrap_or_default();
+        let started = Instant::now();
+        match launch(start, self.signal_mask) {
+            Ok(pid) => {
+                self.jobs.insert(pid, Job { number: start.job, started, counted, deadline: None });
+                if start.tells_start {
+                    self.tell(&Event::Started { job: start.job, pid })?;
+                }
+                Ok(())
+            }
+            Err((why, by_command)) => self.tell(&Event::NotStarted { job: start.job, why, by_command }),
+        }
+    }
+
+    fn stop(&mut self, number: u64, grace: Duration) {
+        let found = self.jobs.iter_mut().find(|(_, job)| job.number == number);
+        // One that has ended meanwhile tells so.
+        let Some((&pid, job)) = found else { return };
+        job.deadline = Some(Instant::now() + grace);
+        drop(signal::send(pid, Signal::SIGTERM as i32));
+        drop(signal::send(pid, Signal::SIGCONT as i32));
+    }
+
+    fn kill_late(&mut self) {
+        let now = Instant::now();
+        for (&pid, job) in &mut self.jobs {
+            if job.deadline.is_some_and(|deadline| deadline <= now) {
+                job.deadline = None;
+                // Its group, and should it have left that, itself.
+                drop(signal::send(-pid, Signal::SIGKILL as i32));
+                drop(signal::send(pid, Signal::SIGKILL as i32));
+            }
+        }
+    }
+
+    /// Takes the ends of children; when no job runs any more, ends what they left.
+    fn take_ends(&mut self) -> io::Result<()> {
+        while let Ok(Some(child)) = reap(-1, false) {
+            let Some(job) = self.jobs.remove(&child.pid) else {
+                self.orphans = self.orphans.and(child.usage);
+                continue;
+            };
+            let wall_seconds = job.started.elapsed().as_secs_f64();
+            let counts = self.counters.as_mut().map(Counters::read).unwrap_or_default().since(job.counted);
+            let ended = Ended {
+                job: job.number,
+                status: child.status,
+                wall_seconds,
+                instructions: counts.instructions,
+                cycles: counts.cycles,
+                ..Ended::default()
+            };
+            self.over.push(Over { ended, usage: child.usage });
+        }
+        if !self.jobs.is_empty() {
+            // What is left cannot be told from what the others run: their turn comes with the last.
+            return self.over.drain(..).collect::<Vec<_>>().into_iter().try_for_each(|over| self.end(over));
+        }
+        let Some(mut last) = self.over.pop() else { return Ok(()) };
+        let swept = sweep(&[]);
+        last.usage = last.usage.and(std::mem::take(&mut self.orphans)).and(swept.usage);
+        last.ended.left_behind = swept.running;
+        last.ended.not_ended = swept.not_ended;
+        for over in std::mem::take(&mut self.over) {
+            self.end(over)?;
+        }
+        self.end(last)
+    }
+
+    fn end(&mut self, over: Over) -> io::Result<()> {
+        let usage = over.usage;
+        self.tell(&Event::Ended(Box::new(Ended {
+            user_us: usage.user_us,
+            system_us: usage.system_us,
+            high_water_bytes: usage.high_water_kib.saturating_mul(1024),
+            minor_faults: usage.minor_faults,
+            major_faults: usage.major_faults,
+            ..over.ended
+        })))
+    }
+}
+
+/// Starts a job's first process; why not, and whether that is for its command's sake.
+fn launch(start: &Start, signal_mask: u64) -> Result<i32, (String, bool)> {
+    let own = |text: String| (text, false);
+    let Some((program, arguments)) = start.command.split_first() else {
+        return Err(("no command was given".to_owned(), true));
+    };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    for (name, value) in &start.environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    if let Some(folder) = &start.directory {
+        if !folder.is_dir() {
+            return Err((format!("{}: no such folder to run in", folder.display()), true));
+        }
+        command.current_dir(folder);
+    }
+    let file = |path: &Path| create(path).map(Stdio::from).map_err(|error| own(named(path, &error)));
+    command.stdout(file(&start.stdout)?).stderr(file(&start.stderr)?);
+    command.stdin(match &start.stdin {
+        Some(path) => Stdio::from(File::open(path).map_err(|error| own(named(path, &error)))?),
+        None => Stdio::null(),
+    });
+    let join = start.group.as_deref().map(|door| {
+        let opened = OpenOptions::new().write(true).open(door);
+        opened.map(OwnedFd::from).map_err(|error| own(named(door, &error)))
+    });
+    let limits = [(Resource::AddressSpace, start.address_space_bytes), (Resource::Data, start.data_bytes)];
+    let limits =
+        limits.into_iter().filter_map(|(resource, bytes)| Some((resource, bytes?, bytes?))).collect();
+    let setup = Setup {
+        limits,
+        join: join.transpose()?,
+        signal_mask,
+        new_session: true,
+        dies_with_parent: true,
+        no_huge_pages: start.no_huge_pages,
+        ..Setup::default()
+    };
+    let started = spawn(command, setup).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => (format!("{program}: not found"), true),
+        _ => (format!("{program}: cannot be run: {error}"), true),
+    });
+    // Its end is taken by its id; dropping the handle leaves it alone.
+    started.map(|child| child.id().cast_signed())
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).open(path)
+}
+
+fn named(path: &Path, error: &io::Error) -> String {
+    format!("{}: {error}", path.display())
+}

@@ -1,0 +1,119 @@
+//! Ending what a job left running.
+//!
+//! Descendants whose parents have ended are children of the process that adopted orphans
+//! (`strandline_sys::process::adopt_orphans`): there they are found and ended, daemons too.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use strandline_sys::process::{Usage, reap};
+use strandline_sys::signal;
+
+/// How long what is left may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_millis(500);
+/// How long the kernel may take to end what was killed.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// What became of what was left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Processes that still ran.
+    pub running: u32,
+    /// Of these, processes that have not ended even so.
+    pub not_ended: u32,
+    /// What they used, as far as it is known.
+    pub usage: Usage,
+}
+
+/// Ends all children of this process but `spared`, with all their descendants, and takes their ends.
+pub fn sweep(spared: &[i32]) -> Swept {
+    let mut swept = Swept::default();
+    let begin = Instant::now();
+    let mut told = Vec::new();
+    loop {
+        let mut left = false;
+        for pid in own_children() {
+            if spared.contains(&pid) {
+                continue;
+            }
+            match reap(pid, false) {
+                Ok(Some(ended)) => {
+                    swept.usage = swept.usage.and(ended.usage);
+                    left = true;
+                }
+                Ok(None) => {
+                    left = true;
+                    end(pid, begin.elapsed() >= GRACE, &mut told);
+                }
+                // Reaped meanwhile.
+                Err(_) => {}
+            }
+        }
+        if !left {
+            break;
+        }
+        if begin.elapsed() > GRACE + PATIENCE {
+            let count = own_children().iter().filter(|pid| !spared.contains(pid)).count();
+            swept.not_ended = u32::try_from(count).unwrap_or(u32::MAX);
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    swept.running = u32::try_from(told.len()).unwrap_or(u32::MAX);
+    swept
+}
+
+/// Tells `pid`, a child, to end, once; or kills it.
+fn end(pid: i32, kills: bool, told: &mut Vec<i32>) {
+    let is_new = !told.contains(&pid);
+    if is_new {
+        told.push(pid);
+    }
+    if kills {
+        // What it started will be our children as it ends, and have their turn.
+        drop(signal::send(pid, Signal::SIGKILL as i32));
+    } else if is_new {
+        drop(signal::send(pid, Signal::SIGTERM as i32));
+        // A stopped process hears of it once it goes on.
+        drop(signal::send(pid, Signal::SIGCONT as i32));
+    }
+}
+
+/// The process ids of this process's children.
+fn own_children() -> Vec<i32> {
+    // Of the one thread that starts and adopts (proc_pid_task_children(5)); where the kernel was built without
+    // CONFIG_PROC_CHILDREN every process is asked for its parent.
+    let own = std::process::id();
+    match std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")) {
+        Ok(list) => list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
+        Err(_) => children_by_asking_all(own),
+    }
+}
+
+fn children_by_asking_all(parent: u32) -> Vec<i32> {
+    let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name, in parentheses, may hold anything; state and parent follow it.
+        let after = stat.rsplit_once(") ").map(|(_, after)| after).unwrap_or_default();
+        after.split(' ').nth(1).and_then(|parent| parent.parse().ok()) == Some(parent)
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_are_found_both_ways() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let asked = children_by_asking_all(std::process::id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(asked.contains(&pid), "{asked:?}");
+    }
+}
