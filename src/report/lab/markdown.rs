@@ -1,0 +1,5 @@
+//! Stub.
+/// Stub.
+pub fn text(page: &super::page::Page) -> String {
+    format!("{page:#?}")
+}
