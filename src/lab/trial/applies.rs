@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::catalogue::{Candidate, Catalogue, Library, Thp, numbers};
 use super::paste::{shell_value, shell_word};
 use super::program::{Program, fits};
@@ -60,7 +62,7 @@ pub struct Facts {
 }
 
 /// An allocator that is mapped.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapped {
     /// `glibc`, `jemalloc`, …
     pub name: String,
@@ -135,6 +137,30 @@ pub fn apply(candidate: &Candidate, catalogue: &Catalogue, facts: &Facts) -> Res
         check_arguments(candidate, facts)?;
     }
     Ok(applied)
+}
+
+impl Facts {
+    /// Whether all that `applied` sets is set already.
+    pub fn is_in_force(&self, applied: &Applied) -> bool {
+        let is_set = |variable: &Variable| {
+            self.environment.get(&variable.name).is_some_and(|value| match joining(&variable.name) {
+                Joining::No => *value == variable.value,
+                Joining::Keys { separator, .. } => {
+                    variable.added.split(separator).all(|item| value.split(separator).any(|own| own == item))
+                }
+                Joining::First => value.split([':', ' ']).any(|own| own == variable.added),
+                Joining::Words => {
+                    let mut words = variable.added.split(' ');
+                    words.all(|word| value.split_whitespace().any(|own| own == word))
+                }
+            })
+        };
+        let variables = &applied.variables;
+        !variables.is_empty()
+            && variables.iter().all(is_set)
+            && applied.arguments.is_empty()
+            && applied.thp.is_none()
+    }
 }
 
 fn check_mapped(candidate: &Candidate, facts: &Facts) -> Result<(), String> {

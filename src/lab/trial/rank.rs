@@ -95,7 +95,7 @@ impl Measured {
 
     /// Whether it takes at most [`MOST_TIME_RATIO`] of the time; unknown is not.
     pub fn in_time(&self) -> bool {
-        self.wall.is_some_and(|wall| wall.ratio <= MOST_TIME_RATIO || wall.change != Change::More)
+        self.wall.is_some_and(|wall| wall.ratio <= MOST_TIME_RATIO)
     }
 }
 
@@ -128,8 +128,19 @@ pub fn rank(measured: &[Measured], goal: Goal) -> Ranking {
     keyed.sort_by(|a, b| {
         a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.total_cmp(&b.2)).then(a.3.cmp(&b.3))
     });
-    let best = keyed.first().filter(|first| first.0 == 0).map(|first| first.3);
+    let best = best_of(&keyed);
     Ranking { order: keyed.into_iter().map(|key| key.3).collect(), best }
+}
+
+/// Of the better ones with hardly more than the least memory that which takes least time; of those that take hardly
+/// longer the first.
+fn best_of(keyed: &[(u8, f64, f64, usize)]) -> Option<usize> {
+    const HARDLY: f64 = 1.02;
+    let better = || keyed.iter().filter(|key| key.0 == 0);
+    let least = better().map(|key| key.1).fold(f64::INFINITY, f64::min);
+    let small = || better().filter(|key| key.1 <= least * HARDLY);
+    let soonest = small().map(|key| key.2).fold(f64::INFINITY, f64::min);
+    small().filter(|key| key.2 <= soonest * HARDLY).map(|key| key.3).min()
 }
 
 /// The front of memory and time: the points that no other beats in one without being worse in the other.
