@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-pub use super::arguments_lab::Compare;
+pub use super::arguments_lab::{Compare, Try};
 use super::condition::Condition;
 use crate::record::plan::{self, Plan};
 use crate::report::model::Rows;
@@ -94,6 +94,11 @@ pub enum Verb {
     ///
     /// Runs them in turns, in an order drawn anew for each round, and says whether they differ.
     Compare(Compare),
+    /// Rerun a command under settings that may make it keep less memory; the best is ready to paste
+    ///
+    /// Settings of the allocator, of the kernel and of the language runtime, other allocators, and the better ones
+    /// in pairs: memory and time beside those of the command as it is.
+    Try(Try),
     /// Watch it work, in under 10 s, on a process that strandline starts itself
     ///
     /// Starts a process that fills its heap, frees most of it around a few survivors and keeps a zeroed

@@ -182,7 +182,9 @@ impl Judged {
     /// Memory that was left and time, if both are known and it did not fail.
     fn point(&self) -> Option<(f64, f64)> {
         let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
-        if self.failure.is_some() {
+        // What is less neither of memory nor of time, as far as can be told, is only on the front by chance.
+        let is_less = |figure: &Figure| figure.ratio.is_none_or(|ratio| ratio.verdict() == Verdict::Less);
+        if self.failure.is_some() || !(is_less(&self.settled) || is_less(&self.wall)) {
             return None;
         }
         Some((median(&self.settled)?, median(&self.wall)?))

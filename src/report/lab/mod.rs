@@ -8,6 +8,7 @@ pub mod html;
 pub mod markdown;
 pub mod page;
 pub mod terminal;
+pub mod trial;
 
 use strandline_inspect::environment::Environment;
 
