@@ -44,10 +44,7 @@ impl Bench {
         let files: Vec<_> = subjects.iter().map(|subject| identity(&subject.command)).collect();
         let folder = std::env::current_dir().unwrap_or_default();
         let mut variables: Vec<_> = std::env::vars_os().collect();
-        // These differ from one login to the next and change no program's memory.
-        variables.retain(|(name, _)| {
-            !name.to_string_lossy().starts_with("SSH_") && name != "OLDPWD" && name != "_"
-        });
+        variables.retain(|(name, _)| !is_of_the_shell(&name.to_string_lossy()));
         variables.sort();
         let whole = (description, subjects, files, folder, variables);
         let place = Place { folder: lab.dir.clone(), is_fresh: lab.fresh };
@@ -87,6 +84,13 @@ impl Bench {
         drop(self.executors);
         self.journal.finish();
     }
+}
+
+/// Whether a variable differs from one shell to the next, and tells a program nothing: a lab goes on all the same.
+fn is_of_the_shell(name: &str) -> bool {
+    const NAMES: [&str; 9] =
+        ["_", "SHLVL", "OLDPWD", "COLUMNS", "LINES", "TERM", "TERM_SESSION_ID", "WINDOWID", "COLORTERM"];
+    NAMES.contains(&name) || name.starts_with("SSH_") || name.starts_with("TMUX")
 }
 
 /// How a lab that stopped ends strandline.
@@ -176,7 +180,7 @@ pub fn show<T: Serialize>(
     let text = match format {
         LabFormat::Terminal => terminal::lines(page, output.surface),
         LabFormat::Markdown => markdown::text(page),
-        LabFormat::Html => html::text(page).map_err(Failure)?,
+        LabFormat::Html => html::text(page)?,
         LabFormat::Json => {
             let machine = strandline_inspect::environment::Environment::read();
             crate::report::json::document(schema, &machine, None, body)?

@@ -144,6 +144,15 @@ fn caveats(facts: &Facts<'_>) -> Vec<(&'static str, String)> {
             )
         });
     }
+    let has_zeros = |metric: &Metric| {
+        let mut of = facts.comparison.metrics.iter().filter_map(|of| of.get(metric));
+        of.any(|of| of.estimates.iter().flatten().any(|estimate| estimate.samples.contains(&0.0)))
+    };
+    if [Metric::User, Metric::System].iter().any(has_zeros) {
+        let text = "runs were so short that the kernel's clock tick split their processor time between user and \
+                    system by chance; wall time is exact";
+        caveats.push(("short_runs", text.to_owned()));
+    }
     if !facts.by_shell.is_empty() {
         let names = facts.by_shell.join(", ");
         caveats.push((
@@ -317,7 +326,7 @@ fn case_section(comparison: &Comparison, case: usize, name: &str) -> Section {
             plain(estimate.map_or(UNKNOWN.to_owned(), |estimate| value(metric, estimate.median)))
         }));
         for command in commands.clone().skip(1) {
-            row.push(ratio_cell(compared, command, |ratio| format!("{:.3}", ratio.median)));
+            row.push(ratio_cell(compared, command, |ratio| factor(ratio.median)));
             row.push(plain(interval(compared.ratios.get(command).copied().flatten())));
             row.push(verdict_cell(compared.verdict(command)));
         }
@@ -359,9 +368,14 @@ fn value(metric: Metric, value: f64) -> String {
 
 fn interval(ratio: Option<Ratio>) -> String {
     match ratio {
-        Some(Ratio { low: Some(low), high: Some(high), .. }) => format!("{low:.3} – {high:.3}"),
+        Some(Ratio { low: Some(low), high: Some(high), .. }) => format!("{} – {}", factor(low), factor(high)),
         _ => UNKNOWN.to_owned(),
     }
+}
+
+/// A ratio, as far as it means anything.
+fn factor(ratio: f64) -> String {
+    if ratio >= 1000.0 { "> 1000".to_owned() } else { format!("{ratio:.3}") }
 }
 
 fn ratio_cell(compared: &Compared, command: usize, text: impl Fn(&Ratio) -> String) -> Cell {

@@ -3,12 +3,19 @@
 //! A verb's room turns what it found into a [`page::Page`], whose parts the writers here lay out: every verb looks
 //! the same in every format. Nothing in here runs or judges anything.
 
+mod cleaned;
 pub mod compare;
 pub mod html;
 pub mod markdown;
 pub mod page;
+pub mod plot;
 pub mod terminal;
 pub mod trial;
+
+#[cfg(test)]
+mod fabricated;
+#[cfg(test)]
+mod golden;
 
 use strandline_inspect::environment::Environment;
 
