@@ -167,7 +167,8 @@ fn counters() -> Check {
         None => (Status::Ok, "instructions and cycles are counted".to_owned()),
         Some(why) => (Status::Limited, why),
     };
-    let means = "compare and try report no instructions and cycles; compare --instructions counts in valgrind";
+    let means =
+        "compare and try report no instructions and cycles; compare --instructions counts in valgrind";
     let fix = "lower kernel.perf_event_paranoid to 2 or less; in a virtual machine, ask for its counters";
     check("counters", status, found, means, Some(fix))
 }
