@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-pub use super::arguments_lab::{Compare, Squeeze};
+pub use super::arguments_lab::{Compare, Squeeze, Try};
 use super::condition::Condition;
 use crate::record::plan::{self, Plan};
 use crate::report::model::Rows;
@@ -99,6 +99,11 @@ pub enum Verb {
     /// Runs it under limits again and again; says how it fails below the smallest, what it costs close above it, and
     /// what to paste.
     Squeeze(Squeeze),
+    /// Rerun a command under settings that may make it keep less memory; the best is ready to paste
+    ///
+    /// Settings of the allocator, of the kernel and of the language runtime, other allocators, and the better ones
+    /// in pairs: memory and time beside those of the command as it is.
+    Try(Try),
     /// Watch it work, in under 10 s, on a process that strandline starts itself
     ///
     /// Starts a process that fills its heap, frees most of it around a few survivors and keeps a zeroed

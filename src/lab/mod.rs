@@ -20,6 +20,7 @@ mod protocol;
 pub mod squeeze;
 pub mod statistics;
 mod sweep;
+pub mod trial;
 
 pub use launcher::serve as serve_launcher;
 

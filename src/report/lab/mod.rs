@@ -11,6 +11,7 @@ pub mod page;
 pub mod plot;
 pub mod squeeze;
 pub mod terminal;
+pub mod trial;
 
 #[cfg(test)]
 mod fabricated;
