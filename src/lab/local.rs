@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{FallocateFlags, fallocate};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use strandline_sys::process::{adopt_orphans, reap};
 use strandline_sys::spawn::{Setup, spawn};
@@ -27,6 +29,10 @@ use crate::record::Group;
 pub const LAUNCHER_VERB: &str = "lab-launcher";
 /// What is kept of what a job wrote on standard output, and on standard error: its last bytes.
 const MOST_OUTPUT_BYTES: u64 = 16 << 20;
+/// Of a file that a job writes this much is left alone, from its end; more of it goes back to the disk meanwhile.
+const MOST_WAITING_BYTES: u64 = 4 * MOST_OUTPUT_BYTES;
+/// How often that is looked after.
+const TRIM_EVERY: Duration = Duration::from_millis(250);
 /// Groups are removed once the kernel has let go of the processes in them.
 const GROUP_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -73,7 +79,13 @@ impl Local {
         let mut command = Command::new(program);
         let theirs = OwnedFd::from(theirs);
         command.arg0("strandline").arg(LAUNCHER_VERB).arg(theirs.as_raw_fd().to_string());
-        let setup = Setup { inherit: Some(theirs), signal_mask: interrupt.mask_before(), ..Setup::default() };
+        // Of a session of its own: who kills strandline's whole process group leaves it to end what runs.
+        let setup = Setup {
+            inherit: Some(theirs),
+            signal_mask: interrupt.mask_before(),
+            new_session: true,
+            ..Setup::default()
+        };
         let launcher = spawn(command, setup).map_err(failed)?.id().cast_signed();
         let mut local = Self {
             launcher,
@@ -179,6 +191,23 @@ impl Local {
         }
     }
 
+    /// Gives back to the disk what a job wrote too long ago to be kept: output without end fills no disk.
+    fn trim(&self, job: Job) {
+        let Some(run) = self.jobs.get(&job) else { return };
+        let place = self.place(run.slot);
+        for name in ["stdout", "stderr"] {
+            let Ok(file) = File::options().write(true).open(place.join(name)) else { continue };
+            let Ok(data) = file.metadata() else { continue };
+            // Where there was more, there may be a hole already: what counts is what the disk holds.
+            if data.blocks().saturating_mul(512) > MOST_WAITING_BYTES {
+                let end = data.len().saturating_sub(MOST_OUTPUT_BYTES);
+                let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+                // A file system without holes keeps all of it, as it would any file.
+                let _ = fallocate(&file, flags, 0, i64::try_from(end).unwrap_or(i64::MAX));
+            }
+        }
+    }
+
     /// A place to write in that no other job under way uses.
     fn slot(&mut self) -> Result<usize, Stopped> {
         let free = self.slots.iter().position(|taken| !taken).unwrap_or(self.slots.len());
@@ -277,9 +306,10 @@ impl Executor for Local {
                 return self.finish(run, event).map(Some);
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            match self.hear(left)? {
+            match self.hear(Some(left.map_or(TRIM_EVERY, |left| left.min(TRIM_EVERY))))? {
                 Some(event) => self.take(event),
-                None => return Ok(None),
+                None if left.is_some_and(|left| left <= TRIM_EVERY) => return Ok(None),
+                None => self.trim(job),
             }
         }
     }
