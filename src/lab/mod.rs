@@ -16,6 +16,7 @@ mod launcher;
 pub mod local;
 mod protocol;
 pub mod statistics;
+pub mod study;
 mod sweep;
 
 pub use launcher::serve as serve_launcher;
