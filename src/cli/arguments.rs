@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+pub use super::arguments_lab::Compare;
 use super::condition::Condition;
 use crate::record::plan::{self, Plan};
 use crate::report::model::Rows;
@@ -89,6 +90,10 @@ pub enum Verb {
     ///
     /// Without --format: a chart for the terminal.
     Report(Report),
+    /// Compare commands: time, memory, faults, instructions, each as a ratio with its interval
+    ///
+    /// Runs them in turns, in an order drawn anew for each round, and says whether they differ.
+    Compare(Compare),
     /// Watch it work, in under 10 s, on a process that strandline starts itself
     ///
     /// Starts a process that fills its heap, frees most of it around a few survivors and keeps a zeroed

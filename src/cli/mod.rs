@@ -4,12 +4,15 @@
 //! `report`, and says how it ended; everything that is printed goes through `Output`.
 
 pub mod arguments;
+pub mod arguments_lab;
+mod compare;
 pub mod condition;
 mod demo;
 mod demo_child;
 mod doctor;
 mod explain;
 mod generate;
+mod lab;
 mod mark;
 mod output;
 mod progress;
@@ -76,6 +79,7 @@ pub fn run() -> ExitCode {
         Verb::Record(record) => record::record(record, &mut output),
         Verb::Mark(mark) => mark::run(mark),
         Verb::Report(report) => report::run(report, &mut output),
+        Verb::Compare(compare) => compare::run(compare, &mut output),
         Verb::Demo(demo) => demo::run(demo, &mut output),
         Verb::DemoChild(child) => demo_child::run(child),
         Verb::Doctor(_) => doctor::run(&mut output),

@@ -29,6 +29,17 @@ impl Progress {
 
     /// `what` has come to `done` of `total` bytes.
     pub fn tell(&self, what: &str, done: u64, total: u64) {
+        self.say_if_due(|| {
+            format!("{}: {} of {} ({})", clean(what), bytes(done), bytes(total), percent(done, total))
+        });
+    }
+
+    /// Shows this line, if it is time for one.
+    pub fn say(&self, line: &str) {
+        self.say_if_due(|| clean(line));
+    }
+
+    fn say_if_due(&self, line: impl FnOnce() -> String) {
         // A thread that finds the line taken lets it be: the next call tells more.
         let Some(Ok(mut state)) = self.state.as_ref().map(Mutex::try_lock) else { return };
         let now = Instant::now();
@@ -36,8 +47,7 @@ impl Progress {
             return;
         }
         *state = (now + PACE, true);
-        let line = format!("{}: {} of {} ({})", clean(what), bytes(done), bytes(total), percent(done, total));
-        drop(write!(std::io::stderr(), "\r\x1b[K{}", shorten(&line, 78)));
+        drop(write!(std::io::stderr(), "\r\x1b[K{}", shorten(&line(), 78)));
     }
 }
 

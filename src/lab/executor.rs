@@ -61,6 +61,14 @@ pub trait Executor: Send {
     /// [`Stopped`].
     fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, Stopped> {
         let job = self.start(subject, folder)?;
+        self.finish_in_time(job, subject)
+    }
+
+    /// Waits for a job's end, and ends it where it runs into its subject's timeout.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    fn finish_in_time(&mut self, job: Job, subject: &Subject) -> Result<Outcome, Stopped> {
         let begin = Instant::now();
         if let Some(outcome) = self.wait(job, subject.timeout)? {
             return Ok(outcome);

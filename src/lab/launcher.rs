@@ -24,7 +24,7 @@ use strandline_sys::spawn::{Resource, Setup, block_signals, spawn};
 
 use super::counters::{Counters, Counts};
 use super::protocol::{Ended, Event, Lines, Request, Start, line};
-use super::sweep::sweep;
+use super::sweep::{Swept, sweep};
 
 /// A job that runs.
 #[derive(Debug)]
@@ -190,7 +190,17 @@ impl Launcher {
 
     /// Takes the ends of children; when no job runs any more, ends what they left.
     fn take_ends(&mut self) -> io::Result<()> {
-        while let Ok(Some(child)) = reap(-1, false) {
+        // Without any child left there is nothing to look for.
+        let mut has_children = true;
+        loop {
+            let child = match reap(-1, false) {
+                Ok(Some(child)) => child,
+                Ok(None) => break,
+                Err(_) => {
+                    has_children = false;
+                    break;
+                }
+            };
             let Some(job) = self.jobs.remove(&child.pid) else {
                 self.orphans = self.orphans.and(child.usage);
                 continue;
@@ -212,7 +222,7 @@ impl Launcher {
             return self.over.drain(..).collect::<Vec<_>>().into_iter().try_for_each(|over| self.end(over));
         }
         let Some(mut last) = self.over.pop() else { return Ok(()) };
-        let swept = sweep(&[]);
+        let swept = if has_children { sweep(&[]) } else { Swept::default() };
         last.usage = last.usage.and(std::mem::take(&mut self.orphans)).and(swept.usage);
         last.ended.left_behind = swept.running;
         last.ended.not_ended = swept.not_ended;

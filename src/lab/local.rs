@@ -197,6 +197,36 @@ impl Local {
         self.folder.join(slot.to_string())
     }
 
+    fn begin(&mut self, subject: &Subject, folder: &Path, tells_start: bool) -> Result<Job, Stopped> {
+        let slot = self.slot()?;
+        let place = self.place(slot);
+        let is_recorded = matches!(subject.measure, Measure::Recording { .. });
+        let bytes = subject.limits.memory.filter(|_| !is_recorded);
+        let group = bytes.map(Group::new).transpose().map_err(Stopped::Failed)?;
+        let limits = if is_recorded { crate::record::Limits::default() } else { subject.limits };
+        self.next += 1;
+        let job = self.next;
+        let start = Start {
+            job,
+            command: figures::command(subject, &place).map_err(Stopped::Failed)?,
+            environment: subject.environment.clone(),
+            directory: subject.directory.clone(),
+            address_space_bytes: limits.address_space,
+            data_bytes: limits.data,
+            group: group.as_ref().map(Group::procs),
+            no_huge_pages: subject.no_huge_pages,
+            stdin: subject.stdin.clone(),
+            stdout: place.join("stdout"),
+            stderr: place.join("stderr"),
+            tells_start,
+        };
+        let run =
+            Run { subject: subject.clone(), slot, keep: folder.to_owned(), group, pid: None, ended: None };
+        self.jobs.insert(job, run);
+        self.ask(&Request::Start(Box::new(start)))?;
+        Ok(job)
+    }
+
     /// What came of a run that is over.
     fn finish(&mut self, run: Run, event: Event) -> Result<Outcome, Stopped> {
         let place = self.place(run.slot);
@@ -226,36 +256,15 @@ impl Local {
         Ok(outcome)
     }
 }
-
 impl Executor for Local {
     fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, Stopped> {
-        let slot = self.slot()?;
-        let place = self.place(slot);
-        let is_recorded = matches!(subject.measure, Measure::Recording { .. });
-        let bytes = subject.limits.memory.filter(|_| !is_recorded);
-        let group = bytes.map(Group::new).transpose().map_err(Stopped::Failed)?;
-        let limits = if is_recorded { crate::record::Limits::default() } else { subject.limits };
-        self.next += 1;
-        let job = self.next;
-        let start = Start {
-            job,
-            command: figures::command(subject, &place).map_err(Stopped::Failed)?,
-            environment: subject.environment.clone(),
-            directory: subject.directory.clone(),
-            address_space_bytes: limits.address_space,
-            data_bytes: limits.data,
-            group: group.as_ref().map(Group::procs),
-            no_huge_pages: subject.no_huge_pages,
-            stdin: subject.stdin.clone(),
-            stdout: place.join("stdout"),
-            stderr: place.join("stderr"),
-            tells_start: true,
-        };
-        let run =
-            Run { subject: subject.clone(), slot, keep: folder.to_owned(), group, pid: None, ended: None };
-        self.jobs.insert(job, run);
-        self.ask(&Request::Start(Box::new(start)))?;
-        Ok(job)
+        self.begin(subject, folder, true)
+    }
+
+    fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, Stopped> {
+        // Nobody asks for its process id: one message less.
+        let job = self.begin(subject, folder, false)?;
+        self.finish_in_time(job, subject)
     }
 
     fn wait(&mut self, job: Job, at_most: Option<Duration>) -> Result<Option<Outcome>, Stopped> {

@@ -6,6 +6,8 @@
 //! them. Nothing in here prints.
 
 pub mod cell;
+pub mod command_line;
+pub mod compare;
 mod counters;
 pub mod engine;
 pub mod executor;

@@ -21,6 +21,21 @@ pub fn percent(part: u64, whole: u64) -> String {
     if part > 0 && share < 0.05 { "<0.1 %".to_owned() } else { format!("{share:.1} %") }
 }
 
+/// A part of a whole, with two figures that count: `12.3 %`, `0.45 %`.
+pub fn percent_of(part: f64) -> String {
+    let percent = part * 100.0;
+    if !percent.is_finite() {
+        return UNKNOWN.to_owned();
+    }
+    if percent.abs() >= 10.0 {
+        format!("{percent:.1} %")
+    } else if percent.abs() >= 1.0 || percent == 0.0 {
+        format!("{percent:.2} %")
+    } else {
+        format!("{percent:.3} %")
+    }
+}
+
 /// A time: `850 µs`, `3.1 ms`, `24 ms`, `1.2 s`, `3 min 20 s`.
 pub fn seconds(seconds: f64) -> String {
     if !seconds.is_finite() || seconds < 0.0 {

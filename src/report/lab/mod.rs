@@ -3,4 +3,40 @@
 //! A verb's room turns what it found into a [`page::Page`], whose parts the writers here lay out: every verb looks
 //! the same in every format. Nothing in here runs or judges anything.
 
+mod cleaned;
+pub mod compare;
+pub mod html;
+pub mod markdown;
 pub mod page;
+pub mod plot;
+pub mod terminal;
+
+#[cfg(test)]
+mod fabricated;
+#[cfg(test)]
+mod golden;
+
+use strandline_inspect::environment::Environment;
+
+use crate::report::units::maybe_bytes;
+
+/// The machine, as a page names it.
+pub fn surroundings(machine: &Environment) -> Vec<(String, String)> {
+    let known =
+        |text: &Option<String>| text.clone().unwrap_or_else(|| crate::report::units::UNKNOWN.to_owned());
+    let cpus = machine.cpus.map_or_else(|| known(&None), |cpus| cpus.to_string());
+    [
+        ("strandline", crate::report::json::VERSION.to_owned()),
+        ("kernel", known(&machine.kernel)),
+        ("machine", machine.machine.clone()),
+        ("processor", known(&machine.processor)),
+        ("processors", cpus),
+        ("memory", maybe_bytes(machine.memory_bytes)),
+        ("transparent huge pages", known(&machine.thp)),
+        ("C library", known(&machine.libc)),
+        ("time", machine.time_utc.clone()),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect()
+}

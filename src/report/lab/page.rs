@@ -37,7 +37,8 @@ pub struct Table {
     pub caption: String,
     /// Its columns.
     pub columns: Vec<Column>,
-    /// Its rows: as many cells as there are columns.
+    /// Its rows: as many cells as there are columns. A row without cells is a line that sets those after it apart
+    /// (a sum, a ratio).
     pub rows: Vec<Vec<Cell>>,
 }
 
@@ -94,7 +95,8 @@ pub struct Plot {
     pub y_is_logarithmic: bool,
     /// What is drawn.
     pub series: Vec<Series>,
-    /// Names of the places 0, 1, 2, … of the x axis, where it has names instead of figures.
+    /// Names of the places 0, 1, 2, … of the x axis, where it has names instead of figures. Bars and strips are drawn
+    /// in rows, a name to the left of each.
     pub x_names: Vec<String>,
 }
 
@@ -119,7 +121,8 @@ pub struct Series {
     pub name: String,
     /// The points: x, y. Values that are not finite are left out.
     pub points: Vec<(f64, f64)>,
-    /// An interval of y for each point; empty for none.
+    /// An interval of y for each point; empty for none. Of strips, whose points are samples, the first one at a place
+    /// is drawn: the interval of its median.
     pub intervals: Vec<(f64, f64)>,
     /// A name for each point; empty for none.
     pub labels: Vec<String>,

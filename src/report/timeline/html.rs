@@ -88,7 +88,7 @@ fn command(timeline: &Timeline) -> String {
 }
 
 /// The digest of an inline script or style, as a content security policy names it.
-fn digest(text: &str) -> String {
+pub(in crate::report) fn digest(text: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut encoded = String::from("sha256-");
     for group in Sha256::digest(text.as_bytes()).chunks(3) {

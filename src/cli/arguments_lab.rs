@@ -1,0 +1,146 @@
+//! The flags of `compare`, `try`, `squeeze` and `study`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::record::plan;
+
+/// How often, and in which order.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Rounds {
+    /// Rounds: in each, everything runs once, in an order drawn anew
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeat: u32,
+    /// Go on, beyond --repeat, until the interval of wall time's ratio is this narrow to each side, such as 2%;
+    /// at most 10 times as many rounds
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub until: Option<f64>,
+    /// Rounds before those that count
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub warm_up: u32,
+    /// Draws the order of the rounds; the same number draws the same order
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Where a lab works.
+#[derive(Args, Clone, Debug)]
+pub struct Lab {
+    /// End a run that takes longer; it counts as failed
+    #[arg(long, value_name = "TIME", value_parser = plan::duration)]
+    pub timeout: Option<Duration>,
+    /// Keep what every run wrote, the recordings and the journal here; the same command goes on from it.
+    /// Without it they are in the user's cache until the lab is done
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Begin anew, where an interrupted lab of the same commands would go on
+    #[arg(long)]
+    pub fresh: bool,
+    /// Runs at a time: they share processors and caches, so times mean little
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub jobs: u32,
+    /// Do not ask about labs of more than 10,000 runs
+    #[arg(long)]
+    pub yes: bool,
+}
+
+/// How a report is shown.
+#[derive(Args, Clone, Debug)]
+pub struct Shown {
+    /// What to make of it; without it, tables for the terminal
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<LabFormat>,
+    /// Where to; by default standard output
+    #[arg(short, long, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+}
+
+/// What a lab's report is made into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LabFormat {
+    /// Tables for the terminal
+    Terminal,
+    /// Tables for an issue or a mailing list
+    Markdown,
+    /// One page with plots, for any browser
+    Html,
+    /// Everything, for scripts
+    Json,
+}
+
+/// Arguments of `compare`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  strandline compare './old --input x' './new --input x'
+  strandline compare --env MALLOC_ARENA_MAX=1 --env LD_PRELOAD=libjemalloc.so.2 ./server-test
+  strandline compare --case 'A=-e \"1\"' --case 'B=x.pl' /opt/perl-5.36/bin/perl /opt/perl-5.40/bin/perl
+  strandline compare --instructions --format markdown ./p0 ./p1 > table.md
+  strandline compare --until 2% --json ./p0 ./p1 | jq '.metrics.wall_seconds.ratio'
+
+A command is one word: its arguments, and variables before it, stand in the same quotes. One with
+pipes, redirections, $variables or patterns is run by `sh -c`, whose own start then counts.
+
+A case's words follow each command's, or surround it where they hold {}.
+
+`same` is said where the interval of a ratio spans 1. All intervals of ratios of one comparison hold
+together with 95 % confidence.")]
+pub struct Compare {
+    /// How often
+    #[command(flatten)]
+    pub rounds: Rounds,
+    /// A benchmark, a column of the table each: its words follow each command's
+    #[arg(long, value_name = "NAME=WORDS", value_parser = case)]
+    pub case: Vec<(String, String)>,
+    /// Compare one command as it is with itself under these variables; may be given several times
+    #[arg(long, value_name = "NAME=VALUE …")]
+    pub env: Vec<String>,
+    /// Where the machine counts no instructions, count them in valgrind's cachegrind, in 3 runs more of each
+    #[arg(long)]
+    pub instructions: bool,
+    /// Compare commands that fail, too
+    #[arg(long)]
+    pub ignore_failure: bool,
+    /// Where it works
+    #[command(flatten)]
+    pub lab: Lab,
+    /// How it is shown
+    #[command(flatten)]
+    pub shown: Shown,
+    /// The commands; the first is what the others are compared to
+    #[arg(value_name = "COMMAND", required = true)]
+    pub commands: Vec<String>,
+}
+
+fn case(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, words)) if !name.is_empty() && !words.trim().is_empty() => {
+            Ok((name.to_owned(), words.to_owned()))
+        }
+        _ => Err("use NAME=WORDS, such as 'A=-e \"1\"'".to_owned()),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
+    number
+        .filter(|number| (0.01..=100.0).contains(number))
+        .map(|number| number / 100.0)
+        .ok_or_else(|| "use a percentage from 0.01% to 100%, such as 2%".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_and_percentages_are_checked() {
+        assert_eq!(case("A=-e 'x=1'"), Ok(("A".to_owned(), "-e 'x=1'".to_owned())));
+        assert!(case("=x").is_err() && case("x").is_err() && case("x= ").is_err());
+        assert_eq!(percent("2%"), Ok(0.02));
+        assert_eq!(percent("2"), Ok(0.02));
+        assert!(percent("0").is_err() && percent("nan").is_err() && percent("-1%").is_err());
+    }
+}

@@ -1,0 +1,208 @@
+//! `compare A B`: commands in pairs, each figure as a ratio with its interval.
+
+use std::collections::BTreeMap;
+
+use super::arguments_lab::Compare;
+use super::lab::{Bench, Teller, how_it_ended, show, stopped};
+use super::output::Output;
+use super::{Ending, Failure, Result};
+use crate::lab::cell::Subject;
+use crate::lab::command_line::{CommandLine, assignments};
+use crate::lab::compare::{Comparison, Place, Referee, counted, letter};
+use crate::lab::engine::{self, Plan, Results};
+use crate::lab::executor::Stopped;
+use crate::report::lab::compare::{Facts, document, page};
+
+const SCHEMA: &str = "strandline/compare/1";
+/// Runs in cachegrind, which hardly vary, and take 20 to 50 times as long.
+const COUNTED_ROUNDS: u32 = 3;
+/// With --until, at most so many times the rounds that were asked for.
+const MOST_TIMES: u32 = 10;
+
+/// What is compared.
+struct Matrix {
+    /// The commands as they were written.
+    commands: Vec<String>,
+    /// The cases' names.
+    cases: Vec<String>,
+    subjects: Vec<Subject>,
+    places: Vec<Place>,
+    /// Those that a shell runs.
+    by_shell: Vec<String>,
+}
+
+/// Runs the commands in turns and compares them.
+pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
+    let matrix = matrix(arguments).map_err(Failure)?;
+    let described = (&matrix.commands, &matrix.cases, arguments.rounds.seed, arguments.rounds.warm_up);
+    let mut bench = Bench::open("compare", &described, &matrix.subjects, &arguments.lab)?;
+    let runs = u64::from(arguments.rounds.repeat).saturating_mul(matrix.subjects.len() as u64);
+    bench.ask(&matrix.subjects, runs, arguments.lab.yes)?;
+    let teller = Teller::new("compare", !output.json);
+    let no_counters = bench.executors.first().and_then(|executor| executor.no_counters());
+    let counts = arguments.instructions && no_counters.is_some();
+    let mut referee = Referee {
+        may_fail: arguments.ignore_failure,
+        until: arguments.rounds.until,
+        places: &matrix.places,
+        counts: (matrix.commands.len(), matrix.cases.len()),
+        seed: arguments.rounds.seed,
+        progress: &|progress| teller.tell(progress),
+        failed: None,
+        left_behind: 0,
+        failures: BTreeMap::new(),
+    };
+    let measured = measure(arguments, &matrix, counts, &mut bench, &mut referee);
+    let (failed, left_behind, failures) = (referee.failed, referee.left_behind, referee.failures);
+    drop(teller);
+    let (places, results) = match measured {
+        Ok(measured) => measured,
+        Err(why) => return stopped(&why),
+    };
+    if let Some((subject, outcome)) = failed {
+        let name =
+            matrix.subjects.get(subject % matrix.subjects.len().max(1)).map(|subject| subject.name.as_str());
+        let what = how_it_ended(&outcome);
+        let ask = if outcome.end.is_success() || matches!(outcome.end, crate::lab::cell::End::NotStarted(_)) {
+            ""
+        } else {
+            "; --ignore-failure compares all the same"
+        };
+        bench.close();
+        return Err(Failure(format!("{}: {what}{ask}", name.unwrap_or("a command"))));
+    }
+    let comparison = Comparison::judge(
+        matrix.commands.clone(),
+        matrix.cases.clone(),
+        &places,
+        &results,
+        arguments.rounds.seed,
+    );
+    let facts = Facts {
+        comparison: &comparison,
+        environments: matrix
+            .subjects
+            .iter()
+            .take(matrix.commands.len())
+            .map(|s| s.environment.clone())
+            .collect(),
+        warm_up: arguments.rounds.warm_up,
+        seed: arguments.rounds.seed,
+        jobs: arguments.lab.jobs,
+        no_counters,
+        counted_by_cachegrind: counts,
+        counted_rounds: COUNTED_ROUNDS,
+        by_shell: &matrix.by_shell,
+        left_behind,
+        failures: failures
+            .iter()
+            .filter_map(|(&subject, &count)| Some((matrix.subjects.get(subject)?.name.clone(), count)))
+            .collect(),
+        until: arguments.rounds.until,
+    };
+    let document = document(&facts);
+    show(SCHEMA, &document, &page(&facts), &arguments.shown, output)?;
+    bench.close();
+    Ok(Ending::Done)
+}
+
+/// Times, then counts: the places of all subjects, and what they came to.
+fn measure(
+    arguments: &Compare,
+    matrix: &Matrix,
+    counts: bool,
+    bench: &mut Bench,
+    referee: &mut Referee<'_>,
+) -> std::result::Result<(Vec<Place>, Results), Stopped> {
+    let repeat = arguments.rounds.repeat;
+    let at_most = if referee.until.is_some() { repeat.saturating_mul(MOST_TIMES) } else { repeat };
+    let plan = Plan {
+        subjects: matrix.subjects.clone(),
+        warm_up: arguments.rounds.warm_up,
+        at_least: repeat,
+        at_most,
+        seed: arguments.rounds.seed,
+    };
+    let mut results = engine::run(&plan, &mut bench.executors, &mut bench.journal, referee)?;
+    let mut places = matrix.places.clone();
+    if counts && !results.stopped {
+        let plan = Plan {
+            subjects: counted(&matrix.subjects),
+            warm_up: 0,
+            at_least: COUNTED_ROUNDS,
+            at_most: COUNTED_ROUNDS,
+            ..plan
+        };
+        let more = engine::run(&plan, &mut bench.executors, &mut bench.journal, referee)?;
+        results.outcomes.extend(more.outcomes);
+        places.extend_from_slice(&matrix.places);
+    }
+    Ok((places, results))
+}
+
+/// Every command in every case.
+fn matrix(arguments: &Compare) -> std::result::Result<Matrix, String> {
+    let mut parsed = Vec::new();
+    for text in &arguments.commands {
+        parsed.push((text.clone(), CommandLine::parse(text)?));
+    }
+    match (arguments.commands.as_slice(), arguments.env.as_slice()) {
+        (_, []) => {}
+        ([_], variants) => {
+            let Some((text, base)) = parsed.first().cloned() else {
+                return Err("no command was given".to_owned());
+            };
+            for variant in variants {
+                let mut with = base.clone();
+                with.environment.extend(assignments(variant)?);
+                parsed.push((format!("{variant} {text}"), with));
+            }
+        }
+        _ => {
+            return Err(
+                "--env is for one command, which is compared with itself under each; with several, write \
+                        NAME=value before a command, in its quotes"
+                    .to_owned(),
+            );
+        }
+    }
+    if parsed.len() < 2 {
+        return Err(
+            "one command cannot be compared: give another, or --env NAME=VALUE to compare it with itself \
+                    under that"
+                .to_owned(),
+        );
+    }
+    let cases: Vec<(String, String)> = match arguments.case.as_slice() {
+        [] => vec![(String::new(), String::new())],
+        cases => cases.to_vec(),
+    };
+    let mut names: Vec<&String> = cases.iter().map(|(name, _)| name).collect();
+    names.sort();
+    if let Some(twice) = names.windows(2).find(|two| two.first() == two.last()) {
+        return Err(format!("two cases are called {}", twice.first().map_or("", |name| name.as_str())));
+    }
+    let mut matrix = Matrix {
+        commands: parsed.iter().map(|(text, _)| text.clone()).collect(),
+        cases: cases.iter().map(|(name, _)| name.clone()).collect(),
+        subjects: Vec::new(),
+        places: Vec::new(),
+        by_shell: Vec::new(),
+    };
+    for (case, (name, words)) in cases.iter().enumerate() {
+        for (command, (_, line)) in parsed.iter().enumerate() {
+            let line = if name.is_empty() { line.clone() } else { line.with_case(words)? };
+            let subject = match name.as_str() {
+                "" => letter(command),
+                name => format!("{} in case {name}", letter(command)),
+            };
+            if line.by_shell {
+                matrix.by_shell.push(subject.clone());
+            }
+            let subject = Subject { timeout: arguments.lab.timeout, ..line.subject(&subject) };
+            matrix.subjects.push(subject);
+            matrix.places.push(Place { command, case });
+        }
+    }
+    Ok(matrix)
+}

@@ -1,0 +1,196 @@
+//! What the lab's verbs have in common: where it works, how it ends, how it is shown.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::arguments_lab::{Lab, LabFormat, Shown};
+use super::output::{Output, complain};
+use super::progress::Progress as Line;
+use super::{Ending, Failure, Result};
+use crate::lab::cell::{End, Outcome, Subject};
+use crate::lab::engine::Progress;
+use crate::lab::executor::{Executor, Stopped};
+use crate::lab::interrupt::Interrupt;
+use crate::lab::journal::{Journal, Place, identity};
+use crate::lab::local::Local;
+use crate::report::lab::page::Page;
+use crate::report::lab::{html, markdown, terminal};
+use crate::report::text::{clean, counted};
+use crate::report::units::seconds;
+
+/// Labs of more runs are not begun unasked.
+const MANY: u64 = 10_000;
+/// Lines of a failed run's standard error that are shown.
+const TAIL_LINES: usize = 5;
+/// What is read of it.
+const TAIL_BYTES: u64 = 4096;
+
+/// A lab that is set up.
+pub struct Bench {
+    /// What was done so far.
+    pub journal: Journal,
+    /// What runs its jobs.
+    pub executors: Vec<Box<dyn Executor>>,
+}
+
+impl Bench {
+    /// Sets up the lab `verb` over what `description` and the subjects' files make it.
+    pub fn open(verb: &str, description: &impl Serialize, subjects: &[Subject], lab: &Lab) -> Result<Self> {
+        let interrupt = Arc::new(Interrupt::new().map_err(Failure)?);
+        let files: Vec<_> = subjects.iter().map(|subject| identity(&subject.command)).collect();
+        let folder = std::env::current_dir().unwrap_or_default();
+        let mut variables: Vec<_> = std::env::vars_os().collect();
+        variables.retain(|(name, _)| !is_of_the_shell(&name.to_string_lossy()));
+        variables.sort();
+        let whole = (description, subjects, files, folder, variables);
+        let place = Place { folder: lab.dir.clone(), is_fresh: lab.fresh };
+        let journal = Journal::open(verb, &whole, &place).map_err(Failure)?;
+        let mut executors: Vec<Box<dyn Executor>> = Vec::new();
+        for number in 0..lab.jobs as usize {
+            executors.push(Box::new(Local::start(&journal.workshop(number), &interrupt).map_err(Failure)?));
+        }
+        if journal.found() > 0 {
+            let found = counted(journal.found() as u64, "run");
+            complain(&format!("going on after {found} of an earlier lab; --fresh begins anew"));
+        }
+        Ok(Self { journal, executors })
+    }
+
+    /// Refuses a lab of very many runs that nobody said yes to, with the time it would take.
+    pub fn ask(&mut self, subjects: &[Subject], runs: u64, yes: bool) -> Result<()> {
+        if runs <= MANY || yes {
+            return Ok(());
+        }
+        let estimate = match (subjects.first(), self.executors.first_mut()) {
+            (Some(subject), Some(executor)) => {
+                let begin = Instant::now();
+                executor
+                    .run(subject, &self.journal.cell("estimate", 0))
+                    .map_err(|stopped| failure(&stopped))?;
+                let each = begin.elapsed().as_secs_f64();
+                format!(", about {} (one was run, and took {})", seconds(each * runs as f64), seconds(each))
+            }
+            _ => String::new(),
+        };
+        Err(Failure(format!("that is {runs} runs{estimate}; add --yes to begin")))
+    }
+
+    /// Ends the lab: what it kept only to go on from is removed.
+    pub fn close(self) {
+        drop(self.executors);
+        self.journal.finish();
+    }
+}
+
+/// Whether a variable differs from one shell to the next, and tells a program nothing: a lab goes on all the same.
+fn is_of_the_shell(name: &str) -> bool {
+    const NAMES: [&str; 9] =
+        ["_", "SHLVL", "OLDPWD", "COLUMNS", "LINES", "TERM", "TERM_SESSION_ID", "WINDOWID", "COLORTERM"];
+    NAMES.contains(&name) || name.starts_with("SSH_") || name.starts_with("TMUX")
+}
+
+/// How a lab that stopped ends strandline.
+pub fn stopped(stopped: &Stopped) -> Result<Ending> {
+    match stopped {
+        Stopped::Interrupted(signal) => {
+            complain("interrupted: nothing is left running; the same command goes on from here");
+            Ok(Ending::Command(*signal))
+        }
+        Stopped::Failed(_) => Err(failure(stopped)),
+    }
+}
+
+fn failure(stopped: &Stopped) -> Failure {
+    match stopped {
+        Stopped::Interrupted(signal) => Failure(format!("interrupted by signal {signal}")),
+        Stopped::Failed(why) => Failure(why.clone()),
+    }
+}
+
+/// A line that says how far a lab has come.
+pub struct Teller {
+    line: Line,
+    verb: &'static str,
+}
+
+impl Teller {
+    /// For `verb`; silent where a document was asked for and there is no terminal.
+    pub fn new(verb: &'static str, wanted: bool) -> Self {
+        Self { line: Line::new(wanted), verb }
+    }
+
+    /// Tells it.
+    pub fn tell(&self, progress: &Progress) {
+        let left = progress.left.map(|left| format!(", at most {} left", seconds(left.as_secs_f64())));
+        let left = left.unwrap_or_default();
+        self.line.say(&format!("{}: {} of {} runs{left}", self.verb, progress.done, progress.all));
+    }
+
+    /// Tells a line of the verb's own.
+    pub fn say(&self, text: &str) {
+        self.line.say(&format!("{}: {text}", self.verb));
+    }
+}
+
+/// How a run ended, in words: "exit status 3; its last words: …".
+pub fn how_it_ended(outcome: &Outcome) -> String {
+    let words = match &outcome.end {
+        End::Exited(status) => format!("exit status {status}"),
+        End::Signalled(signal) => {
+            let name = nix::sys::signal::Signal::try_from(*signal).map_or("", |signal| signal.as_str());
+            format!("ended by signal {signal} {name}").trim_end().to_owned()
+        }
+        End::TimedOut => "ended after its timeout".to_owned(),
+        End::NotStarted(why) => return why.clone(),
+    };
+    let tail = outcome.stderr.as_deref().map(|path| tail(path).join(" / ")).filter(|tail| !tail.is_empty());
+    tail.map_or_else(|| words.clone(), |tail| format!("{words}; its last words: {tail}"))
+}
+
+/// The last lines of what a run wrote, cleaned.
+pub fn tail(path: &Path) -> Vec<String> {
+    use std::io::{Read, Seek, SeekFrom};
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = std::fs::File::open(path)?;
+        let bytes = file.metadata()?.len();
+        file.seek(SeekFrom::Start(bytes.saturating_sub(TAIL_BYTES)))?;
+        let mut text = Vec::new();
+        file.take(TAIL_BYTES).read_to_end(&mut text)?;
+        Ok(text)
+    };
+    let text = read().unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<String> = text.lines().map(clean).filter(|line| !line.trim().is_empty()).collect();
+    lines.iter().skip(lines.len().saturating_sub(TAIL_LINES)).cloned().collect()
+}
+
+/// Shows a report, in the format that was asked for.
+pub fn show<T: Serialize>(
+    schema: &str,
+    body: &T,
+    page: &Page,
+    shown: &Shown,
+    output: &mut Output,
+) -> Result<()> {
+    let format = if output.json { LabFormat::Json } else { shown.format.unwrap_or(LabFormat::Terminal) };
+    let text = match format {
+        LabFormat::Terminal => terminal::lines(page, output.surface),
+        LabFormat::Markdown => markdown::text(page),
+        LabFormat::Html => html::text(page)?,
+        LabFormat::Json => {
+            let machine = strandline_inspect::environment::Environment::read();
+            crate::report::json::document(schema, &machine, None, body)?
+        }
+    };
+    let Some(path) = &shown.output else { return output.print(&text) };
+    let written = std::fs::File::create(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| Failure(format!("{}: {error}", path.display())))?;
+    if std::io::stderr().is_terminal() {
+        complain(&format!("written to {}", path.display()));
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! Commands as people write them in one word: `perl -e '…'`, `MALLOC_ARENA_MAX=1 ./server`, `a | b`.
+
+use super::cell::Subject;
+
+/// A command as it is run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandLine {
+    /// The program and its arguments.
+    pub words: Vec<String>,
+    /// Variables that stand before the command.
+    pub environment: Vec<(String, Option<String>)>,
+    /// Whether a shell runs it, for what it has that only a shell understands.
+    pub by_shell: bool,
+}
+
+impl CommandLine {
+    /// Reads a command. One with pipes, redirections, variables or patterns is handed to `sh -c`, and then the
+    /// shell's own start is a part of every figure.
+    ///
+    /// # Errors
+    /// One line: a quote that does not end, or nothing to run.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if needs_shell(text) {
+            let words = ["sh", "-c", text].map(str::to_owned).to_vec();
+            return Ok(Self { words, environment: Vec::new(), by_shell: true });
+        }
+        let mut words = shell_words::split(text).map_err(|_| format!("{text}: a quote does not end"))?;
+        let count = words.iter().take_while(|word| assignment(word).is_some()).count();
+        let environment = words.drain(..count).filter_map(|word| assignment(&word)).collect();
+        if words.is_empty() {
+            return Err(format!("{text:?} is no command: give a program and its arguments in one word"));
+        }
+        Ok(Self { words, environment, by_shell: false })
+    }
+
+    /// This command with `case`'s words after it, or where the case has `{}`.
+    ///
+    /// # Errors
+    /// As [`CommandLine::parse`].
+    pub fn with_case(&self, case: &str) -> Result<Self, String> {
+        if self.by_shell || needs_shell(case) {
+            let own = match self.words.as_slice() {
+                [_, _, text] if self.by_shell => text.clone(),
+                words => self.shell_text(words),
+            };
+            let text = if case.contains("{}") { case.replace("{}", &own) } else { format!("{own} {case}") };
+            let words = ["sh", "-c", &text].map(str::to_owned).to_vec();
+            return Ok(Self { words, environment: Vec::new(), by_shell: true });
+        }
+        let case_words = shell_words::split(case).map_err(|_| format!("{case}: a quote does not end"))?;
+        let mut words = Vec::new();
+        if !case.contains("{}") {
+            words.extend(self.words.iter().cloned());
+        }
+        for word in case_words {
+            match word.as_str() {
+                "{}" => words.extend(self.words.iter().cloned()),
+                _ => words.push(word.replace("{}", &shell_words::join(&self.words))),
+            }
+        }
+        Ok(Self { words, environment: self.environment.clone(), by_shell: false })
+    }
+
+    fn shell_text(&self, words: &[String]) -> String {
+        let assigned = self
+            .environment
+            .iter()
+            .filter_map(|(name, value)| Some(format!("{name}={}", shell_words::quote(value.as_deref()?))));
+        assigned.chain([shell_words::join(words)]).collect::<Vec<_>>().join(" ")
+    }
+
+    /// A subject of that name that runs this command.
+    pub fn subject(&self, name: &str) -> Subject {
+        Subject {
+            name: name.to_owned(),
+            command: self.words.clone(),
+            environment: self.environment.clone(),
+            ..Subject::default()
+        }
+    }
+}
+
+/// Variables as `NAME=value NAME=value`, in one word.
+///
+/// # Errors
+/// One line that names what is no assignment.
+pub fn assignments(text: &str) -> Result<Vec<(String, Option<String>)>, String> {
+    let words = shell_words::split(text).map_err(|_| format!("{text}: a quote does not end"))?;
+    let set = words.iter().map(|word| {
+        assignment(word).ok_or_else(|| format!("{word:?} is no NAME=value; quote values with spaces"))
+    });
+    set.collect()
+}
+
+fn assignment(word: &str) -> Option<(String, Option<String>)> {
+    let (name, value) = word.split_once('=')?;
+    let starts_well = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    let is_name = starts_well && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    is_name.then(|| (name.to_owned(), Some(value.to_owned())))
+}
+
+/// Whether the text has, outside of quotes, what only a shell understands (POSIX.1-2024, XCU 2.2).
+fn needs_shell(text: &str) -> bool {
+    let (mut single, mut double) = (false, false);
+    let mut previous = ' ';
+    let mut characters = text.chars();
+    while let Some(c) = characters.next() {
+        match c {
+            '\'' if !double => single = !single,
+            _ if single => {}
+            '\\' => drop(characters.next()),
+            '"' => double = !double,
+            '$' | '`' => return true,
+            _ if double => {}
+            '|' | '&' | ';' | '<' | '>' | '(' | ')' | '*' | '?' | '[' | '\n' => return true,
+            '~' | '#' | '!' if previous.is_whitespace() => return true,
+            _ => {}
+        }
+        previous = c;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        CommandLine::parse(text).unwrap().words
+    }
+
+    #[test]
+    fn plain_commands_run_without_a_shell() {
+        assert_eq!(words("perl -e 'print \"$x; y\"' a\\ b"), ["perl", "-e", "print \"$x; y\"", "a b"]);
+        let with = CommandLine::parse("A=1 B='x y' ./server --n=3").unwrap();
+        assert_eq!(with.words, ["./server", "--n=3"]);
+        assert_eq!(with.environment[1], ("B".to_owned(), Some("x y".to_owned())));
+        assert!(CommandLine::parse("A=1").is_err() && CommandLine::parse("'x").is_err());
+    }
+
+    #[test]
+    fn what_only_a_shell_understands_goes_to_one() {
+        for text in ["a | b", "a > f", "echo $HOME", "echo \"$HOME\"", "ls *.c", "a; b", "cd ~ "] {
+            assert_eq!(words(text), ["sh", "-c", text], "{text}");
+        }
+        for text in ["echo '*'", "echo \\$HOME", "echo \"a;b\"", "a~b"] {
+            assert_ne!(words(text)[0], "sh", "{text}");
+        }
+    }
+
+    #[test]
+    fn a_case_follows_the_command_or_stands_around_it() {
+        let perl = CommandLine::parse("X=1 perl -w").unwrap();
+        assert_eq!(perl.with_case("-e '1 + 1'").unwrap().words, ["perl", "-w", "-e", "1 + 1"]);
+        assert_eq!(perl.with_case("nice {} a.pl").unwrap().words, ["nice", "perl", "-w", "a.pl"]);
+        let shell = perl.with_case("{} a.pl | wc").unwrap();
+        assert_eq!(shell.words, ["sh", "-c", "X=1 perl -w a.pl | wc"]);
+        assert_eq!(perl.with_case("a.pl").unwrap().environment, perl.environment);
+    }
+
+    #[test]
+    fn assignments_are_checked() {
+        assert_eq!(assignments("A=1 B=").unwrap().len(), 2);
+        assert!(assignments("A=1 b c").unwrap_err().contains("\"b\""));
+        assert!(assignments("1A=1").is_err());
+    }
+}
