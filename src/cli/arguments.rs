@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-pub use super::arguments_lab::Compare;
+pub use super::arguments_lab::{Compare, Study};
 use super::condition::Condition;
 use crate::record::plan::{self, Plan};
 use crate::report::model::Rows;
@@ -94,6 +94,11 @@ pub enum Verb {
     ///
     /// Runs them in turns, in an order drawn anew for each round, and says whether they differ.
     Compare(Compare),
+    /// Run a declared experiment and judge what it claims
+    ///
+    /// A study names subjects, axes, what is measured and what is claimed; its cells run in rounds, and each
+    /// claim holds, fails or was not run, beside the figures that were published.
+    Study(Study),
     /// Watch it work, in under 10 s, on a process that strandline starts itself
     ///
     /// Starts a process that fills its heap, frees most of it around a few survivors and keeps a zeroed

@@ -19,6 +19,7 @@ mod progress;
 mod reclaim;
 mod record;
 mod report;
+mod study;
 mod tree;
 
 use std::io::Write;
@@ -80,6 +81,7 @@ pub fn run() -> ExitCode {
         Verb::Mark(mark) => mark::run(mark),
         Verb::Report(report) => report::run(report, &mut output),
         Verb::Compare(compare) => compare::run(compare, &mut output),
+        Verb::Study(study) => study::run(study, &mut output),
         Verb::Demo(demo) => demo::run(demo, &mut output),
         Verb::DemoChild(child) => demo_child::run(child),
         Verb::Doctor(_) => doctor::run(&mut output),

@@ -215,7 +215,7 @@ pub fn identity(command: &[String]) -> Vec<(String, u64, i64, u64)> {
 }
 
 /// Where this user's labs under way are kept.
-fn cache() -> PathBuf {
+pub fn cache() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     let base = base.filter(|base| base.is_absolute());

@@ -9,7 +9,7 @@ use super::diagnostics::{Problems, nearest};
 use super::expression::{Expression, unknown_metric};
 use super::file::{Derived, SUBJECT, Side, Study};
 use super::matrix::{Matrix, NoCell, placeholders};
-use super::metric::{self, COLUMNS, MOST_METRICS};
+use super::metric::{self, COLUMNS, MOST_METRICS, TOTALS};
 use super::parse::ALL_AXES;
 
 /// Checks `study`, and completes it: its metrics, and the axes of subjects that say nothing of them.
@@ -114,6 +114,18 @@ fn measures(study: &Study, problems: &mut Problems) {
         let is_there = ["exit", "peak"].contains(&at.as_str()) || measure.marks.contains(at);
         if !is_there {
             problems.add(0, format!("[measure] at: `{at}` is neither a mark nor exit nor peak"));
+        }
+    }
+    for row in &measure.rows {
+        let is_row = row == "anonymous" || row.contains('.');
+        if !is_row && !TOTALS.contains(&row.as_str()) {
+            problems.add(
+                0,
+                format!(
+                    "[measure] rows: `{row}` is none; there are {}, and the ledger's rows, such as kernel.zero",
+                    TOTALS.join(", ")
+                ),
+            );
         }
     }
     let count = measure.marks.len() * measure.columns.len() + measure.at.len() * measure.rows.len();

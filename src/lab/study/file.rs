@@ -297,11 +297,6 @@ impl Statistic {
         ("least", Self::Least),
         ("most", Self::Most),
     ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, statistic)| *statistic == self).map_or("median", |(name, _)| name)
-    }
 }
 
 /// What one side of a table, or the x axis of a plot, shows.

@@ -101,7 +101,7 @@ impl Matrix {
 
     /// The axes that a subject takes, by their indices.
     fn axes_of(&self, subject: &Subject) -> Vec<usize> {
-        let takes = |axis: &Axis| subject.axes.iter().any(|name| *name == axis.name);
+        let takes = |axis: &Axis| subject.axes.contains(&axis.name);
         self.axes.iter().enumerate().filter(|(_, axis)| takes(axis)).map(|(index, _)| index).collect()
     }
 
@@ -280,10 +280,8 @@ impl Matrix {
         let mut groups: Vec<Selection> = Vec::new();
         let names_an_axis = self.axes.iter().any(|axis| named(&axis.name));
         for (index, subject) in self.subjects.iter().enumerate() {
-            let takes_all = self
-                .axes
-                .iter()
-                .all(|axis| !named(&axis.name) || subject.axes.iter().any(|name| *name == axis.name));
+            let takes_all =
+                self.axes.iter().all(|axis| !named(&axis.name) || subject.axes.contains(&axis.name));
             if !subjects.is_empty() && !subjects.contains(&subject.name) {
                 continue;
             }

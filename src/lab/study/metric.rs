@@ -110,10 +110,8 @@ pub fn all(measure: &Measures, derived: &[Derived]) -> (BTreeMap<String, Metric>
         if metrics.len() >= MOST_METRICS {
             return;
         }
-        if metrics.contains_key(&name) {
+        if metrics.insert(name.clone(), metric).is_some() {
             twice.push(name);
-        } else {
-            metrics.insert(name, metric);
         }
     };
     for name in FIGURES {
