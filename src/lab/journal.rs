@@ -117,11 +117,6 @@ impl Journal {
         self.found
     }
 
-    /// Where it is, where the user wants to keep it.
-    pub fn kept(&self) -> Option<&Path> {
-        Some(self.folder.as_path()).filter(|_| self.is_kept)
-    }
-
     /// Its folder.
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -215,7 +210,7 @@ pub fn identity(command: &[String]) -> Vec<(String, u64, i64, u64)> {
 }
 
 /// Where this user's labs under way are kept.
-fn cache() -> PathBuf {
+pub fn cache() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     let base = base.filter(|base| base.is_absolute());

@@ -3,6 +3,7 @@
 //! A batch run's recording and a server's ledgers come to the same [`Look`]. Where no ledger could be taken, the last
 //! sample stands in, and the look says so.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -12,10 +13,31 @@ use strandline_recording::{Moment, Reader, Record};
 use super::applies::Mapped;
 use crate::lab::cell::{Figures, Outcome};
 
+/// A program that frees what it has only to end does so within this time, in microseconds.
+const LAST_MOMENTS_US: u64 = 50_000;
+/// The most runs of samples of a process that are kept for its last moments.
+const MOST_TAIL_RUNS: usize = 64;
+
+/// Where a settled figure is from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Instant {
+    /// The ledger of the largest process as it ended.
+    #[default]
+    Exit,
+    /// The last mark that the program told.
+    Mark,
+    /// The last sample, for want of a ledger.
+    Sample,
+    /// The ledgers of a server, after its load.
+    Load,
+}
+
 /// What one run showed. `None` is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Look {
-    /// Resident bytes that were left: of a batch run's largest process as it ended, of a server after its load.
+    /// Resident bytes that were left: of a batch run at the last mark it told, or else of its largest process as it
+    /// ended; of a server after its load.
     pub settled_bytes: Option<u64>,
     /// The largest resident set of one of its processes.
     pub peak_bytes: Option<u64>,
@@ -33,8 +55,11 @@ pub struct Look {
     pub glibc: Option<String>,
     /// The bytes in transparent huge pages.
     pub huge_bytes: Option<u64>,
-    /// Whether `settled_bytes` is a last sample and not a ledger's.
-    pub by_sample: bool,
+    /// Where `settled_bytes` is from.
+    pub settled_at: Instant,
+    /// The most that the largest process held in its last 50 ms, where it ended with less than four fifths of that:
+    /// whether it gave the rest back, or only freed it to end, cannot be told.
+    pub before_end_bytes: Option<u64>,
     /// Why it counts as failed, where its end does not say so.
     pub failure: Option<String>,
     /// What is to be known about it.
@@ -54,30 +79,41 @@ impl Look {
     /// Takes what the ledgers at the ends of its processes say.
     fn take_recording(&mut self, path: &Path) {
         let Ok(mut reader) = Reader::open(path) else { return };
-        let mut last_kib: std::collections::BTreeMap<u32, u64> = std::collections::BTreeMap::new();
+        let mut tails: BTreeMap<u32, VecDeque<(u64, u64)>> = BTreeMap::new();
+        let (mut largest, mut marked_kib) = (None, None);
         while let Ok(Some(record)) = reader.next_record() {
             match record {
                 Record::Ledger(ledger) if ledger.moment == Moment::Exit => {
                     let rss = ledger.explain.kernel.rss_bytes;
                     if self.settled_bytes.is_none_or(|largest| rss > largest) {
                         self.settled_bytes = Some(rss);
+                        largest = Some(ledger.process);
                         self.take_mapped(&ledger.explain);
                     }
                 }
+                Record::Mark(mark) => marked_kib = Some(mark.sample.rss_kib),
                 Record::Samples(block) => {
-                    let rss = block.runs().last().map(|run| run.sample.rss_kib);
-                    if let Some(rss) = rss.filter(|&rss| rss > 0) {
-                        last_kib.insert(block.process, rss);
+                    let tail = tails.entry(block.process).or_default();
+                    for run in block.runs().filter(|run| run.sample.rss_kib > 0) {
+                        tail.push_back((run.end_us(), run.sample.rss_kib));
+                        if tail.len() > MOST_TAIL_RUNS {
+                            tail.pop_front();
+                        }
                     }
                 }
                 _ => {}
             }
         }
-        // A process whose end was not seen may have held more than those whose was.
-        let sampled = last_kib.values().max().map(|kib| kib.saturating_mul(1024));
-        if self.settled_bytes.is_none() && sampled.is_some() {
-            self.settled_bytes = sampled;
-            self.by_sample = true;
+        let bytes = |kib: u64| kib.saturating_mul(1024);
+        if let Some(kib) = marked_kib {
+            (self.settled_bytes, self.settled_at) = (Some(bytes(kib)), Instant::Mark);
+        } else if let (Some(settled), Some(process)) = (self.settled_bytes, largest) {
+            let before = tails.get(&process).and_then(most_at_end).map(bytes);
+            self.before_end_bytes = before.filter(|&before| before / 5 * 4 > settled);
+        } else {
+            self.settled_bytes =
+                tails.values().filter_map(|tail| tail.back()).map(|&(_, kib)| bytes(kib)).max();
+            self.settled_at = Instant::Sample;
         }
     }
 
@@ -101,7 +137,7 @@ impl Look {
 
     /// The look at a server, of its processes' ledgers.
     pub fn of_ledgers(ledgers: &[Explanation]) -> Self {
-        let mut look = Self::default();
+        let mut look = Self { settled_at: Instant::Load, ..Self::default() };
         let held = |explain: &Explanation| explain.kernel.pss_bytes.unwrap_or(explain.kernel.rss_bytes);
         let Some(largest) = ledgers.iter().max_by_key(|explain| held(explain)) else { return look };
         look.take_mapped(largest);
@@ -123,6 +159,13 @@ impl Look {
         let names: Vec<&str> = self.allocators.iter().map(|mapped| mapped.name.as_str()).collect();
         if names.is_empty() { "none that is known".to_owned() } else { names.join(", ") }
     }
+}
+
+/// The most of the samples of the last moments.
+fn most_at_end(tail: &VecDeque<(u64, u64)>) -> Option<u64> {
+    let (end, _) = *tail.back()?;
+    let late = tail.iter().filter(|(at, _)| at.saturating_add(LAST_MOMENTS_US) >= end);
+    late.map(|&(_, kib)| kib).max()
 }
 
 #[cfg(test)]
@@ -164,7 +207,7 @@ mod tests {
         assert!(look.allocators[0].inside_program);
         assert_eq!((look.has_allocator("jemalloc"), look.has_allocator("glibc")), (Some(true), Some(false)));
         assert_eq!(Look::default().has_allocator("glibc"), None);
-        assert_eq!(Look::of_ledgers(&[]), Look::default());
+        assert_eq!(Look::of_ledgers(&[]).settled_bytes, None);
         assert_eq!(Look::of_ledgers(&ledgers[..1]).glibc.as_deref(), Some("2.36"));
     }
 }

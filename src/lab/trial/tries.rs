@@ -80,7 +80,7 @@ impl Try {
 
 /// How a batch command is looked at.
 pub fn batch() -> Measure {
-    Measure::Recording { interval: std::time::Duration::from_millis(20), ledgers: "exit".to_owned() }
+    Measure::Recording { interval: std::time::Duration::from_millis(10), ledgers: "exit".to_owned() }
 }
 
 /// What the look at the run without settings says of the command.
@@ -164,6 +164,8 @@ pub struct Judged {
     pub wall: Figure,
     /// Page faults that needed no device.
     pub faults: Figure,
+    /// What it held in its last moments, in the median of those runs where that was much more than as it ended.
+    pub before_end_bytes: Option<u64>,
     /// Why it failed, if it did.
     pub failure: Option<String>,
 }
@@ -255,6 +257,7 @@ impl<'a> Referee<'a> {
                     peak: figure(&|look| number(look.peak_bytes), RESOLUTION_BYTES),
                     wall: figure(&|look| look.wall_seconds, 1e-3),
                     faults: figure(&|look| number(look.minor_faults), 1.0),
+                    before_end_bytes: before_end(looks),
                     failure: failure.clone(),
                 }
             })
@@ -308,6 +311,14 @@ impl Judge for Referee<'_> {
         let of_those_that_ran = judged.iter().skip(1).filter(|judged| judged.failure.is_none());
         of_those_that_ran.map(|judged| width(judged.settled.ratio)).fold(0.0, f64::max) <= until
     }
+}
+
+/// The median of what runs held in their last moments, where most of them held much more than as they ended.
+fn before_end(looks: &[Option<Look>]) -> Option<u64> {
+    let mut fell: Vec<u64> = looks.iter().flatten().filter_map(|look| look.before_end_bytes).collect();
+    fell.sort_unstable();
+    let middle = fell.get(fell.len() / 2).copied();
+    middle.filter(|_| fell.len() * 2 > looks.iter().flatten().count())
 }
 
 /// Half the width of a ratio's interval, as a part of it; infinite where there is none.

@@ -8,6 +8,7 @@ use super::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, To
 use super::surroundings;
 use crate::lab::statistics::{Estimate, Ratio};
 use crate::lab::trial::catalogue::Candidate;
+use crate::lab::trial::look::Instant;
 use crate::lab::trial::paste::{Paste, paste};
 use crate::lab::trial::rank::{Goal, Status};
 use crate::lab::trial::tries::{BASELINE, Figure, Judged, Trial, Try};
@@ -20,6 +21,8 @@ pub struct Document {
     runs: usize,
     command: Vec<String>,
     mode: &'static str,
+    /// Where settled figures are from: `mark`, `exit`, `sample` or `load`.
+    settled_at: Instant,
     goal: Goal,
     baseline: Value,
     candidates: Vec<Value>,
@@ -54,6 +57,7 @@ pub fn document(trial: &Trial) -> Document {
         runs: trial.rounds,
         command: trial.command.clone(),
         mode: if trial.serving { "server" } else { "batch" },
+        settled_at: trial.look.settled_at,
         goal: trial.goal,
         baseline,
         candidates: candidates.collect(),
@@ -102,6 +106,7 @@ fn candidate(tried: &Try, judged: &Judged, status: Status) -> Value {
         },
         "status": status,
         "reason": judged.failure,
+        "before_end_bytes": judged.before_end_bytes,
         "known_cost": tried.cost,
         "source": tried.source,
     });
@@ -114,7 +119,22 @@ fn candidate(tried: &Try, judged: &Judged, status: Status) -> Value {
 /// What is to be known about the figures: code and sentence.
 fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
     let mut caveats = Vec::new();
-    if trial.look.by_sample {
+    let falling: Vec<&(Try, Judged)> =
+        trial.tried.iter().filter(|(_, judged)| judged.before_end_bytes.is_some()).collect();
+    if !falling.is_empty() {
+        let ids: Vec<&str> = falling.iter().map(|(tried, _)| tried.id.as_str()).take(6).collect();
+        let most = falling.iter().filter_map(|(_, judged)| judged.before_end_bytes).max().unwrap_or_default();
+        let more = falling.len().saturating_sub(ids.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let text = format!(
+            "{}{more}: memory fell within the last 50 ms, from up to {}; whether it was given back, or only freed to \
+             end, cannot be told. Tell a mark where it is to be looked at (docs/probes.md)",
+            ids.join(", "),
+            bytes(most)
+        );
+        caveats.push(("fell_at_end", text));
+    }
+    if trial.look.settled_at == Instant::Sample {
         let text = "no ledger could be taken as its processes ended: `settled` is the last sample, and which allocator \
                     was mapped is not known";
         caveats.push(("settled_by_sample", text.to_owned()));
@@ -215,10 +235,11 @@ fn results(trial: &Trial) -> Section {
             rows.push(row(&tried.id, judged, Some(status), front.contains(&tried.id)));
         }
     }
-    let settled = if trial.serving {
-        "settled: resident memory after the load, shared pages counted once"
-    } else {
-        "settled: resident memory of the largest process as it ended"
+    let settled = match trial.look.settled_at {
+        Instant::Load => "settled: resident memory after the load, shared pages counted once",
+        Instant::Mark => "settled: resident memory at the last mark that the program told",
+        Instant::Exit => "settled: resident memory of the largest process as it ended",
+        Instant::Sample => "settled: resident memory at the last sample",
     };
     let mut paragraphs = vec![format!(
         "{settled}. ×: to the runs without settings, round by round, {} rounds. ◆: no other leaves less memory in less \
