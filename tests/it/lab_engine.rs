@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use serde_json::Value;
 
 use crate::lab_support::{Lab, complains, subject};
-use crate::record_support::{Ended, children, command, finish, is_root, list, signal, until};
+use crate::record_support::{Ended, children, command, finish, has, is_root, list, signal, until};
 use crate::support::{Outcome, Result};
 
 /// Whether a caveat of this code is in a document.
@@ -189,6 +189,7 @@ fn a_lab_is_worked_on_by_one() -> Outcome {
     let started = lab.start(&words)?;
     until("its run", || Ok((!lab.text("runs").is_empty()).then_some(())))?;
     complains(&lab.run(&words)?, 3, &["another strandline is at work"])?;
+    // Dropping it kills its whole process group: the launcher is not in it.
     drop(started);
     until("the end of what it ran", || Ok(lab.left().is_empty().then_some(())))
 }
@@ -250,6 +251,28 @@ fn a_full_disk_is_said_and_named() -> Outcome {
     assert!(
         std::fs::metadata(&dir)?.is_dir() && std::fs::metadata(&dir)?.dev() != std::fs::metadata("/")?.dev()
     );
+    Ok(())
+}
+
+#[test]
+fn output_without_end_does_not_fill_the_disk() -> Outcome {
+    let test = "output_without_end_does_not_fill_the_disk";
+    if !is_root(test) || !has(test, "python3") {
+        return Ok(());
+    }
+    let lab = Lab::new()?;
+    let Some(small) = Small::mount(&lab.path("small"), 256)? else {
+        crate::support::skipped(test, "no tmpfs can be mounted");
+        return Ok(());
+    };
+    // 400 MiB, slowly: what is not kept is given back meanwhile.
+    let script =
+        "import sys, time\nfor _ in range(50): sys.stdout.buffer.write(bytes(8 << 20)); time.sleep(0.06)\n";
+    std::fs::write(lab.path("writes.py"), script.to_owned() + "print('the end')\n")?;
+    let dir = format!("{}/lab", small.0);
+    let words = ["compare", "--repeat", "1", "--warm-up", "0", "--dir", &dir, "python3 writes.py", "true"];
+    let ended = lab.run(&words)?;
+    assert_eq!(ended.how(), 0, "{}", ended.complaint());
     Ok(())
 }
 
