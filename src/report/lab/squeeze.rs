@@ -306,7 +306,8 @@ pub fn with_headroom(smallest_bytes: u64) -> u64 {
 fn paste(findings: &Findings) -> Option<Section> {
     let limit = with_headroom(findings.smallest_bytes?);
     // Docker and systemd write K, M; Kubernetes Ki, Mi.
-    let size = if limit % MIB == 0 { format!("{}M", limit / MIB) } else { format!("{}K", limit / KIB) };
+    let size =
+        if limit.is_multiple_of(MIB) { format!("{}M", limit / MIB) } else { format!("{}K", limit / KIB) };
     let kib = limit / KIB;
     let command = shell_words::join(&findings.command);
     let snippet = |what: &str, text: String| (what.to_owned(), text);
