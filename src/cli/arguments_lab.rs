@@ -311,8 +311,8 @@ Examples:
   strandline squeeze --success 'grep -q \"^done$\"' -- ./job.sh
   strandline squeeze --json -- ./program | jq .smallest_bytes
 
-A run succeeds where it exits with status 0. With --success it does where that shell command does: it is
-run after each run, its standard input is what the run wrote on its standard output, and the variable
+A run succeeds where it exits with status 0, and the kernel killed none of its processes at the limit.
+With --success it does where that shell command does: it is run after each run, its standard input is what the run wrote on its standard output, and the variable
 STRANDLINE_STATUS holds the run's exit status (128 and the signal where one ended it, 124 where it hung).
 
 cgroup limits the memory of all its processes together, as containers and systemd do; address_space

@@ -185,6 +185,34 @@ fn a_control_group_is_squeezed_and_removed() -> Outcome {
 }
 
 #[test]
+fn a_child_that_the_kernel_kills_is_a_failure() -> Outcome {
+    let test = "a_child_that_the_kernel_kills_is_a_failure";
+    if !is_root(test) {
+        return Ok(());
+    }
+    let lab = Lab::new()?;
+    let careless = format!("{} need 40 exit; exit 0", subject()?);
+    let squeeze = |more: &[&str]| {
+        let flags = ["--json", "squeeze", "--kind", "cgroup", "--rounds", "0"];
+        lab.run(&[&flags[..], more, &["--", "sh", "-c", &careless]].concat())
+    };
+    let ended = squeeze(&[])?;
+    if ended.how() == 3 && ended.complaint().contains("cannot be set here") {
+        crate::support::skipped(test, ended.complaint().trim_end());
+        return Ok(());
+    }
+    let found: Value = serde_json::from_slice(&ended.stdout)?;
+    assert!(edge(&found)?.0 > 40 * MIB, "{}", found["smallest_bytes"]);
+    let failure = &found["failure"];
+    assert_eq!((&failure["status"], &failure["out_of_memory_kills"]), (&0.into(), &1.into()));
+    // Whoever can do without it says so.
+    let found: Value =
+        serde_json::from_slice(&squeeze(&["--success", "test $STRANDLINE_STATUS = 0"])?.stdout)?;
+    assert!(number(&found, "smallest_bytes")? < 8 * MIB, "{}", found["smallest_bytes"]);
+    Ok(())
+}
+
+#[test]
 fn who_may_make_no_groups_is_told_what_else_to_limit() -> Outcome {
     let test = "who_may_make_no_groups_is_told_what_else_to_limit";
     if !is_root(test) || !has(test, "setpriv") {

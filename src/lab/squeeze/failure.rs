@@ -79,7 +79,8 @@ impl Judge {
         let is_success = match self.verdict {
             // Whatever it decides, a run that was ended for its time is none that succeeded.
             Some(status) => status == Some(0) && outcome.end != End::TimedOut,
-            None => outcome.end.is_success(),
+            // A parent that does not look may succeed without its children; it is not what was to be found out.
+            None => outcome.end.is_success() && outcome.out_of_memory_kills.unwrap_or(0) == 0,
         };
         if is_success {
             return None;
@@ -216,6 +217,8 @@ mod tests {
         assert_eq!(words(GROUP, End::Signalled(9), "", Some(1)), "killed by the kernel at the limit");
         let worker = words(GROUP, exit(5), "", Some(1));
         assert_eq!(worker, "the kernel killed a process of it at the limit: it exited with status 5");
+        let careless = words(GROUP, exit(0), "", Some(2));
+        assert_eq!(careless, "the kernel killed a process of it at the limit: it exited with status 0");
         assert_eq!(words(SPACE, End::TimedOut, "", None), "hung: did not end within 12 s");
         let not_started = words(SPACE, End::NotStarted("x\u{1b}: cannot be run".to_owned()), "", None);
         assert_eq!(not_started, "could not be started: x\\u{1b}: cannot be run");
