@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::lab::squeeze::Kind;
+use crate::lab::squeeze::search::Resolution;
 use crate::lab::trial::rank::Goal;
 use crate::lab::trial::server::{Ready, Service};
 use crate::record::plan;
@@ -88,7 +90,7 @@ pipes, redirections, $variables or patterns is run by `sh -c`, whose own start t
 A case's words follow each command's, or surround it where they hold {}.
 
 `same` is said where the interval of a ratio spans 1. All intervals of ratios of one comparison hold
-together with 95 % confidence.")]
+together with 99 % confidence.")]
 pub struct Compare {
     /// How often
     #[command(flatten)]
@@ -230,9 +232,100 @@ fn percent(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "use a percentage from 0.01% to 100%, such as 2%".to_owned())
 }
 
+/// Arguments of `squeeze`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  strandline squeeze -- python3 job.py
+  strandline squeeze --kind address_space --resolution 4KiB -- ./program
+  strandline squeeze --success 'grep -q \"^done$\"' -- ./job.sh
+  strandline squeeze --json -- ./program | jq .smallest_bytes
+
+A run succeeds where it exits with status 0. With --success it does where that shell command does: it is
+run after each run, its standard input is what the run wrote on its standard output, and the variable
+STRANDLINE_STATUS holds the run's exit status (128 and the signal where one ended it, 124 where it hung).
+
+cgroup limits the memory of all its processes together, as containers and systemd do; address_space
+(RLIMIT_AS, ulimit -v) and data (RLIMIT_DATA, ulimit -d) limit each process by itself.")]
+pub struct Squeeze {
+    /// What to limit
+    #[arg(long, value_enum, default_value_t = LimitKind::Cgroup)]
+    pub kind: LimitKind,
+    /// A shell command that says by its exit status whether a run succeeded
+    #[arg(long, value_name = "COMMAND")]
+    pub success: Option<String>,
+    /// So many runs must succeed under the limit that is found
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// How closely to find it: a size, or a part of it; by default 1%, but not closer than 64KiB
+    #[arg(long, value_name = "SIZE|PERCENT", value_parser = resolution)]
+    pub resolution: Option<Resolution>,
+    /// Rounds that measure what it costs near the limit; 0 measures nothing
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=1000))]
+    pub rounds: u32,
+    /// Give up after so many runs
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub most_runs: u32,
+    /// A run that takes longer has failed; by default 10 times as long as without a limit, and 10s
+    #[arg(long, value_name = "TIME", value_parser = plan::duration)]
+    pub timeout: Option<Duration>,
+    /// Keep what every run wrote and the journal here; the same command goes on from it. Without it they are in
+    /// the user's cache until the search is done
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Begin anew, where an interrupted search of the same command would go on
+    #[arg(long)]
+    pub fresh: bool,
+    /// Draws the order of the rounds
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// How it is shown
+    #[command(flatten)]
+    pub shown: Shown,
+    /// The command
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<String>,
+}
+
+/// What is limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LimitKind {
+    /// The address space of each process
+    #[value(name = "address_space", alias = "address-space")]
+    AddressSpace,
+    /// The data segment of each process
+    Data,
+    /// The memory of all processes, by a control group
+    Cgroup,
+}
+
+impl From<LimitKind> for Kind {
+    fn from(kind: LimitKind) -> Self {
+        match kind {
+            LimitKind::AddressSpace => Self::AddressSpace,
+            LimitKind::Data => Self::Data,
+            LimitKind::Cgroup => Self::Cgroup,
+        }
+    }
+}
+
+fn resolution(text: &str) -> Result<Resolution, String> {
+    if text.ends_with('%') {
+        return percent(text).map(|share| Resolution { share, least_bytes: 0 });
+    }
+    super::condition::bytes(text).map(|least_bytes| Resolution { share: 0.0, least_bytes })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn resolutions_are_sizes_or_parts() {
+        assert_eq!(resolution("2%"), Ok(Resolution { share: 0.02, least_bytes: 0 }));
+        assert_eq!(resolution("4KiB"), Ok(Resolution { share: 0.0, least_bytes: 4096 }));
+        assert!(resolution("x").is_err() && resolution("0%").is_err() && resolution("-1%").is_err());
+    }
 
     #[test]
     fn a_server_says_when_it_is_ready() {

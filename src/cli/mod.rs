@@ -19,6 +19,7 @@ mod progress;
 mod reclaim;
 mod record;
 mod report;
+mod squeeze;
 mod tree;
 mod trial;
 
@@ -81,6 +82,7 @@ pub fn run() -> ExitCode {
         Verb::Mark(mark) => mark::run(mark),
         Verb::Report(report) => report::run(report, &mut output),
         Verb::Compare(compare) => compare::run(compare, &mut output),
+        Verb::Squeeze(squeeze) => squeeze::run(squeeze, &mut output),
         Verb::Try(arguments) => trial::run(arguments, &mut output),
         Verb::Demo(demo) => demo::run(demo, &mut output),
         Verb::DemoChild(child) => demo_child::run(child),

@@ -230,7 +230,7 @@ fn headline(comparison: &Comparison) -> String {
             Some(format!("{} takes {} {}{case}", letter(command), change(&ratio), title(metric)))
         })
         .collect();
-    let joint = "95 % joint confidence";
+    let joint = "99 % joint confidence";
     match (verdict(comparison), found.as_slice()) {
         ("unknown", _) => "Unknown: too few rounds to tell.".to_owned(),
         (_, []) => format!("Same: no figure differs ({} rounds, {joint}).", comparison.rounds),
@@ -375,7 +375,14 @@ fn interval(ratio: Option<Ratio>) -> String {
 
 /// A ratio, as far as it means anything.
 fn factor(ratio: f64) -> String {
-    if ratio >= 1000.0 { "> 1000".to_owned() } else { format!("{ratio:.3}") }
+    if ratio >= 1000.0 {
+        "> 1000".to_owned()
+    } else if ratio != 1.0 && (ratio - 1.0).abs() < 0.0005 {
+        // Instructions differ in figures that three decimals hide.
+        format!("{ratio:.6}")
+    } else {
+        format!("{ratio:.3}")
+    }
 }
 
 fn ratio_cell(compared: &Compared, command: usize, text: impl Fn(&Ratio) -> String) -> Cell {

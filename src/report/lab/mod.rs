@@ -9,6 +9,7 @@ pub mod html;
 pub mod markdown;
 pub mod page;
 pub mod plot;
+pub mod squeeze;
 pub mod terminal;
 pub mod trial;
 
