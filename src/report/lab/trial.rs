@@ -209,7 +209,10 @@ fn headline(trial: &Trial) -> String {
 /// "as long", "1.9 times as long", "12 % less time".
 fn times(ratio: &Ratio) -> String {
     match (ratio.low, ratio.high) {
-        (Some(low), Some(high)) if low <= 1.0 && 1.0 <= high => "as long, as far as can be told".to_owned(),
+        (Some(low), Some(high)) if low <= 1.0 && 1.0 <= high => match ratio.median {
+            0.9..=1.1 => "as long, as far as can be told".to_owned(),
+            median => format!("{median:.2} times as long, which more rounds have to confirm"),
+        },
         _ if ratio.median >= 1.0 => format!("{:.2} times as long", ratio.median),
         _ => format!("{} less time", percent_of(1.0 - ratio.median)),
     }
