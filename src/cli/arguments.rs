@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-pub use super::arguments_lab::{Compare, Squeeze, Try};
+pub use super::arguments_lab::{Compare, Squeeze, Study, Try};
 use super::condition::Condition;
 use crate::record::plan::{self, Plan};
 use crate::report::model::Rows;
@@ -104,6 +104,11 @@ pub enum Verb {
     /// Settings of the allocator, of the kernel and of the language runtime, other allocators, and the better ones
     /// in pairs: memory and time beside those of the command as it is.
     Try(Try),
+    /// Run a declared experiment and judge what it claims
+    ///
+    /// A study names subjects, axes, what is measured and what is claimed; its cells run in rounds, and each
+    /// claim holds, fails or was not run, beside the figures that were published.
+    Study(Study),
     /// Watch it work, in under 10 s, on a process that strandline starts itself
     ///
     /// Starts a process that fills its heap, frees most of it around a few survivors and keeps a zeroed

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::lab::squeeze::Kind;
 use crate::lab::squeeze::search::Resolution;
@@ -104,6 +104,9 @@ pub struct Compare {
     /// Where the machine counts no instructions, count them in valgrind's cachegrind, in 3 runs more of each
     #[arg(long)]
     pub instructions: bool,
+    /// Keep a recording of every run in --dir, for `strandline report`
+    #[arg(long, requires = "dir")]
+    pub record: bool,
     /// Compare commands that fail, too
     #[arg(long)]
     pub ignore_failure: bool,
@@ -213,6 +216,76 @@ fn ready(text: &str) -> Result<Ready, String> {
 
 fn settle(text: &str) -> Result<Duration, String> {
     if text == "0" { Ok(Duration::ZERO) } else { plan::duration(text) }
+}
+
+/// Arguments of `study`.
+#[derive(Args, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  strandline study                               what there is, and whether what it needs is here
+  strandline study freed-or-not
+  strandline study perl-lexicals --axis perl=/usr/bin/perl,/opt/perl-5.40/bin/perl
+  strandline study ./my-study --repeat 20 --format html -o my-study.html
+  strandline study --json freed-or-not | jq '.claims[] | {id, verdict}'
+  strandline study new my-study && strandline study check my-study
+
+A study is a folder with study.toml (docs/studies.md), named by its path, or found by its name in
+./studies, in the folders of $STRANDLINE_STUDIES, or among those that came with strandline."
+)]
+pub struct Study {
+    /// Instead of running one
+    #[command(subcommand)]
+    pub action: Option<StudyAction>,
+    /// Which; without it, they are listed
+    #[arg(value_name = "NAME|PATH")]
+    pub name: Option<String>,
+    /// Take these choices of an axis, also ones that the study does not have (any perl, any allocator's
+    /// library); `subject` is an axis too
+    #[arg(long, value_name = "NAME=VALUE,…", value_parser = axis)]
+    pub axis: Vec<(String, Vec<String>)>,
+    /// Rounds: in each, every cell runs once, in an order drawn anew; by default as the study says
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeat: Option<u32>,
+    /// The study's short form: fewer choices and rounds
+    #[arg(long)]
+    pub short: bool,
+    /// Exit with 1 where a claim fails
+    #[arg(long)]
+    pub fail_if_claims_fail: bool,
+    /// Where it works
+    #[command(flatten)]
+    pub lab: Lab,
+    /// How it is shown
+    #[command(flatten)]
+    pub shown: Shown,
+}
+
+/// What else to do with a study.
+#[derive(Debug, Subcommand)]
+pub enum StudyAction {
+    /// Say what is wrong with a study's file, each with its line and column
+    Check {
+        /// Which
+        #[arg(value_name = "NAME|PATH")]
+        name: String,
+    },
+    /// Make a new study: a file with comments and a program, which run as they are
+    New {
+        /// A path, or a name for ./studies
+        #[arg(value_name = "NAME|PATH")]
+        name: String,
+    },
+}
+
+fn axis(text: &str) -> Result<(String, Vec<String>), String> {
+    let (name, values) = text.split_once('=').ok_or("use NAME=VALUE, or NAME=VALUE,VALUE")?;
+    let values: Vec<String> = values.split(',').map(str::to_owned).collect();
+    if name.is_empty() || values.iter().any(String::is_empty) {
+        return Err("use NAME=VALUE, or NAME=VALUE,VALUE".to_owned());
+    }
+    Ok((name.to_owned(), values))
 }
 
 fn case(text: &str) -> Result<(String, String), String> {

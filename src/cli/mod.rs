@@ -20,6 +20,7 @@ mod reclaim;
 mod record;
 mod report;
 mod squeeze;
+mod study;
 mod tree;
 mod trial;
 
@@ -84,6 +85,7 @@ pub fn run() -> ExitCode {
         Verb::Compare(compare) => compare::run(compare, &mut output),
         Verb::Squeeze(squeeze) => squeeze::run(squeeze, &mut output),
         Verb::Try(arguments) => trial::run(arguments, &mut output),
+        Verb::Study(study) => study::run(study, &mut output),
         Verb::Demo(demo) => demo::run(demo, &mut output),
         Verb::DemoChild(child) => demo_child::run(child),
         Verb::Doctor(_) => doctor::run(&mut output),

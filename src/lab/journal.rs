@@ -117,11 +117,6 @@ impl Journal {
         self.found
     }
 
-    /// Where it is, where the user wants to keep it.
-    pub fn kept(&self) -> Option<&Path> {
-        Some(self.folder.as_path()).filter(|_| self.is_kept)
-    }
-
     /// Its folder.
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -159,6 +154,13 @@ impl Journal {
         written.map_err(|error| format!("{}: {error}", self.folder.join("journal.jsonl").display()))?;
         self.done.insert((line.subject, round), line.outcome);
         Ok(())
+    }
+
+    /// Forgets all runs, and ends as [`Journal::finish`] does.
+    pub fn abandon(self) {
+        // A journal that cannot be cut is told of when it is opened next.
+        drop(self.file.set_len(0));
+        self.finish();
     }
 
     /// The lab is over: what only served to go on is removed, all of it where the user keeps nothing.
@@ -215,7 +217,7 @@ pub fn identity(command: &[String]) -> Vec<(String, u64, i64, u64)> {
 }
 
 /// Where this user's labs under way are kept.
-fn cache() -> PathBuf {
+pub fn cache() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     let base = base.filter(|base| base.is_absolute());

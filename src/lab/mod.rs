@@ -19,6 +19,7 @@ pub mod local;
 mod protocol;
 pub mod squeeze;
 pub mod statistics;
+pub mod study;
 mod sweep;
 pub mod trial;
 

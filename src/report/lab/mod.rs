@@ -10,6 +10,7 @@ pub mod markdown;
 pub mod page;
 pub mod plot;
 pub mod squeeze;
+pub mod study;
 pub mod terminal;
 pub mod trial;
 

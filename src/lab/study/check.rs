@@ -1,0 +1,272 @@
+//! Whether what a study's parts say of each other fits: axes, choices, metrics and placeholders exist, derived
+//! metrics do not read themselves, and every claim could fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::claim::{self, Tried};
+use super::diagnostics::{Problems, nearest};
+use super::expression::{Expression, unknown_metric};
+use super::file::{Derived, SUBJECT, Side, Study};
+use super::matrix::{Matrix, NoCell, placeholders};
+use super::metric::{self, COLUMNS, MOST_METRICS, TOTALS};
+use super::parse::ALL_AXES;
+
+/// Checks `study`, and completes it: its metrics, and the axes of subjects that say nothing of them.
+pub fn study(study: &mut Study, problems: &mut Problems) {
+    axes(study, problems);
+    subjects(study, problems);
+    measures(study, problems);
+    derived(study, problems);
+    let (metrics, twice) = metric::all(&study.measure, &study.derived);
+    for name in twice {
+        let offset = study.derived.iter().find(|derived| derived.name == name);
+        let offset = offset.map_or(0, |derived| derived.expression.offset);
+        problems.add(offset, format!("there are two metrics called `{name}`"));
+    }
+    study.metrics = metrics;
+    let matrix = Arc::new(Matrix::full(Arc::new(study.clone())));
+    for exclusion in &study.exclusions {
+        selection(&exclusion.given, &matrix, exclusion.offset, problems);
+    }
+    results(study, &matrix, problems);
+    if problems.is_empty() {
+        claims(study, &matrix, problems);
+    }
+}
+
+fn axes(study: &Study, problems: &mut Problems) {
+    for axis in &study.axes {
+        for name in axis.default.iter().filter(|name| axis.choice(name).is_none()) {
+            problems.add(
+                axis.offset,
+                format!("[axes] {}: `default` names `{name}`, which is no value", axis.name),
+            );
+        }
+    }
+    for (name, choices) in study.short.iter().flat_map(|short| &short.axes) {
+        let axis = study.axis(name);
+        if axis.is_none() && name != SUBJECT {
+            problems.add(0, format!("[short] axes: there is no axis `{name}`"));
+        }
+        let is_there = |choice: &String| match axis {
+            Some(axis) => axis.choice(choice).is_some(),
+            None => name != SUBJECT || study.subjects.iter().any(|subject| subject.name == *choice),
+        };
+        for choice in choices.iter().filter(|choice| !is_there(choice)) {
+            problems.add(0, format!("[short] axes: `{name}` has no value `{choice}`"));
+        }
+    }
+}
+
+fn subjects(study: &mut Study, problems: &mut Problems) {
+    let all: Vec<String> = study.axes.iter().map(|axis| axis.name.clone()).collect();
+    let mut seen = BTreeSet::new();
+    for subject in &mut study.subjects {
+        if !seen.insert(subject.name.clone()) {
+            problems.add(subject.offset, format!("[[subject]]: `{}` is there twice", subject.name));
+        }
+        if subject.axes.iter().any(|axis| axis == ALL_AXES) {
+            subject.axes.clone_from(&all);
+        }
+        let what = format!("[[subject]] {}", subject.name);
+        for axis in subject.axes.iter().filter(|axis| !all.contains(axis)) {
+            problems.add(subject.offset, format!("{what}: there is no axis `{axis}`"));
+        }
+        let variables = subject.environment.iter().filter_map(|(_, value)| value.as_ref());
+        let needs = subject.needs.iter().map(|need| &need.name);
+        let words =
+            subject.command.iter().chain(subject.build.iter().flatten()).chain(variables).chain(needs);
+        let mut unknown = BTreeSet::new();
+        for name in words.flat_map(|word| placeholders(word)) {
+            if name != "dir" && name != "build" && !subject.axes.iter().any(|axis| axis == name) {
+                unknown.insert(name.to_owned());
+            }
+        }
+        for name in unknown {
+            let hint = match nearest(&name, subject.axes.iter().map(String::as_str)) {
+                Some(near) => format!("did you mean {{{near}}}?"),
+                None => format!("write {{{{{name}}}}} for the braces themselves"),
+            };
+            problems.add(
+                subject.offset,
+                format!("{what}: {{{name}}} is no axis of it, nor {{dir}} or {{build}}; {hint}"),
+            );
+        }
+    }
+}
+
+fn measures(study: &Study, problems: &mut Problems) {
+    let measure = &study.measure;
+    for column in &measure.columns {
+        let is_kernels = ["Vm", "Rss", "Hugetlb"].iter().any(|begin| column.starts_with(begin));
+        if !COLUMNS.contains(&column.as_str()) && !is_kernels {
+            problems.add(
+                0,
+                format!(
+                    "[measure] columns: `{column}` is none; there are {}, and the Vm… lines",
+                    COLUMNS.join(", ")
+                ),
+            );
+        }
+    }
+    for at in &measure.at {
+        let is_there = ["exit", "peak"].contains(&at.as_str()) || measure.marks.contains(at);
+        if !is_there {
+            problems.add(0, format!("[measure] at: `{at}` is neither a mark nor exit nor peak"));
+        }
+    }
+    for row in &measure.rows {
+        let is_row = row == "anonymous" || row.contains('.');
+        if !is_row && !TOTALS.contains(&row.as_str()) {
+            problems.add(
+                0,
+                format!(
+                    "[measure] rows: `{row}` is none; there are {}, and the ledger's rows, such as kernel.zero",
+                    TOTALS.join(", ")
+                ),
+            );
+        }
+    }
+    let count = measure.marks.len() * measure.columns.len() + measure.at.len() * measure.rows.len();
+    if count + measure.json.len() + study.derived.len() > MOST_METRICS - 100 {
+        problems.add(0, format!("[measure]: more than {} metrics", MOST_METRICS - 100));
+    }
+}
+
+/// Puts derived metrics in an order in which each comes after those that it reads.
+fn derived(study: &mut Study, problems: &mut Problems) {
+    let (given, _) = metric::all(&study.measure, &[]);
+    let names: BTreeSet<&str> = study.derived.iter().map(|derived| derived.name.as_str()).collect();
+    let mut reads: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for derived in &study.derived {
+        let at = derived.expression.offset;
+        let what = format!("[metrics] {}", derived.name);
+        let expression = match Expression::parse(&derived.expression.value, &|_| None, &[]) {
+            Ok(expression) => expression,
+            Err(wrong) => {
+                wrong.iter().for_each(|line| problems.add(at, format!("{what}: {line}")));
+                continue;
+            }
+        };
+        if expression.scan.reads {
+            problems.add(at, format!("{what}: it is of one run: write value(\"METRIC\")"));
+        }
+        if expression.scan.metrics.is_empty() {
+            problems.add(at, format!("{what}: it reads no metric: write value(\"METRIC\")"));
+        }
+        for name in &expression.scan.metrics {
+            if !given.contains_key(name) && !names.contains(name.as_str()) {
+                problems.add(at, format!("{what}: there is no metric `{name}`"));
+            }
+        }
+        reads.insert(derived.name.clone(), expression.scan.metrics);
+    }
+    let mut ordered: Vec<Derived> = Vec::new();
+    let mut waiting = std::mem::take(&mut study.derived);
+    while !waiting.is_empty() {
+        let is_waiting = |name: &String| waiting.iter().any(|derived| derived.name == *name);
+        let (ready, later): (Vec<Derived>, Vec<Derived>) = waiting
+            .iter()
+            .cloned()
+            .partition(|derived| !reads.get(&derived.name).is_some_and(|reads| reads.iter().any(is_waiting)));
+        if ready.is_empty() {
+            let names: Vec<&str> = later.iter().map(|derived| derived.name.as_str()).collect();
+            let at = later.first().map_or(0, |derived| derived.expression.offset);
+            problems
+                .add(at, format!("[metrics]: a cycle: each of {} reads another of them", names.join(", ")));
+            ordered.extend(later);
+            break;
+        }
+        ordered.extend(ready);
+        waiting = later;
+    }
+    study.derived = ordered;
+}
+
+fn selection(given: &[(String, String)], matrix: &Matrix, offset: usize, problems: &mut Problems) {
+    for (axis, choice) in given {
+        if let Err(NoCell::Wrong(why) | NoCell::NotRun(why)) = matrix.check_choice(axis, choice) {
+            problems.add(offset, why);
+        }
+    }
+}
+
+/// Tables and plots.
+fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
+    let axis = |name: &str, offset: usize, problems: &mut Problems| {
+        if name != SUBJECT && study.axis(name).is_none() {
+            problems.add(offset, format!("there is no axis `{name}`; metrics stand in a list: [\"{name}\"]"));
+        }
+    };
+    let metric = |name: &str, offset: usize, problems: &mut Problems| {
+        if !study.metrics.contains_key(name) {
+            problems.add(offset, unknown_metric(name, matrix));
+        }
+    };
+    let side = |side: &Side, offset: usize, problems: &mut Problems| match side {
+        Side::Axis(name) => axis(name, offset, problems),
+        Side::Metrics(names) => names.iter().for_each(|name| metric(name, offset, problems)),
+    };
+    for table in &study.tables {
+        side(&table.rows, table.offset, problems);
+        side(&table.columns, table.offset, problems);
+        table.metric.iter().for_each(|name| metric(name, table.offset, problems));
+        selection(&table.given, matrix, table.offset, problems);
+        selection(&table.ratio_to, matrix, table.offset, problems);
+    }
+    for plot in &study.plots {
+        side(&plot.x, plot.offset, problems);
+        plot.y.iter().for_each(|name| metric(name, plot.offset, problems));
+        plot.series.iter().for_each(|name| axis(name, plot.offset, problems));
+        selection(&plot.given, matrix, plot.offset, problems);
+    }
+}
+
+fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
+    for claim in &study.claims {
+        let at = claim.holds.offset;
+        let mut add = |line: &str| problems.add(at, format!("[[claim]] {}: {line}", claim.id));
+        let expression = match claim::parse(claim, matrix) {
+            Ok(expression) => expression,
+            Err(wrong) => {
+                wrong.iter().for_each(|line| add(line));
+                continue;
+            }
+        };
+        if !expression.scan.reads {
+            add(
+                "it reads nothing that is measured: a claim compares figures such as median(\"high_water_bytes\")",
+            );
+            continue;
+        }
+        let unknown = |axis: &&String| *axis != SUBJECT && study.axis(axis).is_none();
+        let unknown: Vec<&String> = expression.scan.axes.iter().filter(unknown).collect();
+        for axis in &unknown {
+            add(&format!("there is no axis `{axis}`"));
+        }
+        let metrics = expression.scan.metrics.iter();
+        // Names that are put together while it is evaluated are checked then.
+        let wrong: Vec<&String> = metrics.filter(|name| !study.metrics.contains_key(*name)).collect();
+        if let Some(name) = wrong.first()
+            && unknown.is_empty()
+            && !name.ends_with('.')
+        {
+            add(&unknown_metric(name, matrix));
+            continue;
+        }
+        if !unknown.is_empty() {
+            continue;
+        }
+        match claim::try_out(claim, &expression, matrix) {
+            Tried::CanFail => {}
+            Tried::AlwaysHolds => add("it holds whatever is measured: it cannot fail, so it claims nothing"),
+            Tried::NeverHolds if expression.is_one_comparison() => {
+                add("it fails whatever is measured: nothing that could be measured makes it true");
+            }
+            // Several conditions at once are seldom met by chance.
+            Tried::NeverHolds => {}
+            Tried::Wrong(why) => add(&why),
+        }
+    }
+}

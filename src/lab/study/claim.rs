@@ -1,0 +1,285 @@
+//! Judging claims on what was measured, and finding those that could not fail.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::data::Measured;
+use super::expression::{Evaluated, Expression, Outcome, Read, World};
+use super::file::Claim;
+use super::matrix::{Key, Matrix};
+use super::metric::Metric;
+
+/// What is to be said of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It holds here.
+    Holds,
+    /// It does not.
+    Fails,
+    /// What it reads was not measured.
+    NotRun,
+}
+
+/// A claim that was judged.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Judged {
+    /// Its name.
+    pub id: String,
+    /// What it says.
+    pub text: String,
+    /// The published figures.
+    pub published: serde_json::Value,
+    /// The figures that it read.
+    pub measured: Vec<Read>,
+    /// Whether it holds.
+    pub verdict: Verdict,
+    /// Why it fails or was not run, or for which choices it was not; null where it simply holds.
+    pub reason: Option<String>,
+    /// What its author says of it.
+    pub note: Option<String>,
+    /// How far a figure may be from a published one, and why.
+    pub tolerance: Option<f64>,
+    /// Why so far.
+    pub why: Option<String>,
+    /// The expression.
+    pub holds: String,
+}
+
+/// What an expression of a claim may name besides functions.
+pub const VARIABLES: [&str; 2] = ["published", "tolerance"];
+/// Of this many combinations, reasons name the first.
+const MOST_NAMED: usize = 3;
+
+/// Parses a claim's expression.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse(claim: &Claim, matrix: &Matrix) -> Result<Expression, Vec<String>> {
+    let axis_size = |name: &str| -> Option<usize> {
+        if name == super::file::SUBJECT {
+            return Some(matrix.study.subjects.len());
+        }
+        matrix.axes.iter().find(|axis| axis.name == name).map(|axis| axis.choices.len())
+    };
+    Expression::parse(&claim.holds.value, &axis_size, &VARIABLES)
+}
+
+/// Judges `claim` on what was `measured`: for each combination of the axes that it does not name.
+pub fn judge(claim: &Claim, matrix: &Arc<Matrix>, measured: &Arc<dyn Measured>) -> Judged {
+    let (verdict, reason, reads) = verdict(claim, matrix, measured);
+    Judged {
+        id: claim.id.clone(),
+        text: claim.text.clone(),
+        published: claim.published.clone(),
+        measured: reads,
+        verdict,
+        reason,
+        note: claim.note.clone(),
+        tolerance: claim.tolerance,
+        why: claim.why.clone(),
+        holds: claim.holds.value.clone(),
+    }
+}
+
+fn verdict(
+    claim: &Claim,
+    matrix: &Arc<Matrix>,
+    measured: &Arc<dyn Measured>,
+) -> (Verdict, Option<String>, Vec<Read>) {
+    let not_run = |why: String| (Verdict::NotRun, Some(why), Vec::new());
+    let expression = match parse(claim, matrix) {
+        Ok(expression) => expression,
+        Err(wrong) => return not_run(wrong.join("; ")),
+    };
+    let names = |axis: &str| expression.scan.axes.contains(axis);
+    let groups = match matrix.groups(&names, &expression.scan.subjects) {
+        Ok(groups) => groups,
+        Err(why) => return not_run(why),
+    };
+    let (mut holds, mut fails, mut missing) = (0usize, Vec::new(), Vec::new());
+    let mut reads: Vec<Read> = Vec::new();
+    for group in &groups {
+        let world = World {
+            matrix: matrix.clone(),
+            measured: measured.clone(),
+            fixed: group.clone(),
+            published: claim.published.clone(),
+            tolerance: claim.tolerance,
+        };
+        let Evaluated { outcome, reads: found } = expression.evaluate(&world);
+        reads.extend(found);
+        let name = matrix.group_name(group);
+        match outcome {
+            Outcome::Says(true) => holds += 1,
+            Outcome::Says(false) => fails.push(name),
+            Outcome::Missing(why) | Outcome::Wrong(why) => missing.push(why),
+        }
+    }
+    reads.dedup();
+    let several = groups.len() > 1;
+    let left_out = (!missing.is_empty())
+        .then(|| format!("not run for {} of {}: {}", missing.len(), groups.len(), list(&missing)));
+    if !fails.is_empty() {
+        let reason =
+            several.then(|| format!("not for {} of {}: {}", fails.len(), groups.len(), list(&fails)));
+        let reason = [reason, left_out].into_iter().flatten().collect::<Vec<_>>().join("; ");
+        let reason = if reason.is_empty() { "what was measured says otherwise".to_owned() } else { reason };
+        return (Verdict::Fails, Some(reason), reads);
+    }
+    match (holds, missing.first()) {
+        (0, Some(_)) => (Verdict::NotRun, Some(list(&missing)), reads),
+        (0, None) => (Verdict::NotRun, Some("none of its cells is part of this run".to_owned()), reads),
+        _ => (Verdict::Holds, left_out, reads),
+    }
+}
+
+/// The first of several, each once.
+fn list(items: &[String]) -> String {
+    let mut once: Vec<&String> = Vec::new();
+    for item in items {
+        if !once.contains(&item) {
+            once.push(item);
+        }
+    }
+    let shown: Vec<&str> = once.iter().take(MOST_NAMED).map(|item| item.as_str()).collect();
+    let more = once.len().saturating_sub(MOST_NAMED);
+    let shown = shown.join("; ");
+    if more > 0 { format!("{shown}; and {more} more") } else { shown }
+}
+
+/// How many made-up measurements a claim is tried on, and for how long.
+const MOST_TRIES: u64 = 1_000;
+const MOST_TIME: Duration = Duration::from_secs(1);
+
+/// What trying a claim on made-up measurements showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tried {
+    /// It held for some and not for others.
+    CanFail,
+    /// It held for all.
+    AlwaysHolds,
+    /// It held for none.
+    NeverHolds,
+    /// It cannot be evaluated.
+    Wrong(String),
+}
+
+/// Tries a claim on made-up measurements: a claim that holds whatever is measured claims nothing.
+pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>) -> Tried {
+    let names = |axis: &str| expression.scan.axes.contains(axis);
+    let groups = match matrix.groups(&names, &expression.scan.subjects) {
+        Ok(groups) => groups,
+        Err(why) => return Tried::Wrong(format!("it {why}")),
+    };
+    let pool = Arc::new(pool(claim, expression));
+    let begin = Instant::now();
+    let (mut held, mut failed, mut why) = (false, false, None);
+    for group in groups.iter().take(20) {
+        for seed in 0..MOST_TRIES {
+            let world = World {
+                matrix: matrix.clone(),
+                measured: Arc::new(MadeUp { seed, pool: pool.clone(), matrix: matrix.clone() }),
+                fixed: group.clone(),
+                published: claim.published.clone(),
+                tolerance: claim.tolerance,
+            };
+            match expression.evaluate(&world).outcome {
+                Outcome::Says(true) => held = true,
+                Outcome::Says(false) => failed = true,
+                Outcome::Missing(text) => {
+                    // A ratio to a figure that happens to be 0 is one thing, a cell that is left out another.
+                    why.get_or_insert(text);
+                    if seed >= 40 && !held && !failed {
+                        break;
+                    }
+                }
+                // A division by a measured 0, or the like, is not the claim's fault.
+                Outcome::Wrong(_) if held || failed => {}
+                Outcome::Wrong(text) => return Tried::Wrong(text),
+            }
+            if held && failed {
+                return Tried::CanFail;
+            }
+            if begin.elapsed() > MOST_TIME {
+                break;
+            }
+        }
+        if held || failed {
+            break;
+        }
+    }
+    match (held, failed) {
+        (true, false) => Tried::AlwaysHolds,
+        (false, true) => Tried::NeverHolds,
+        (true, true) => Tried::CanFail,
+        (false, false) => Tried::Wrong(why.unwrap_or_else(|| "it reads no cell that there is".to_owned())),
+    }
+}
+
+/// Numbers around which a claim may turn: those it holds, and the published ones.
+fn pool(claim: &Claim, expression: &Expression) -> Vec<f64> {
+    let mut pool = expression.scan.numbers.clone();
+    let mut waiting = vec![&claim.published];
+    while let Some(value) = waiting.pop() {
+        match value {
+            serde_json::Value::Number(number) => pool.extend(number.as_f64()),
+            serde_json::Value::Array(items) => waiting.extend(items),
+            serde_json::Value::Object(items) => waiting.extend(items.values()),
+            _ => {}
+        }
+    }
+    pool.truncate(200);
+    pool.extend([1.0, 4096.0]);
+    pool
+}
+
+/// Measurements that nobody made, drawn by a seed.
+struct MadeUp {
+    seed: u64,
+    pool: Arc<Vec<f64>>,
+    matrix: Arc<Matrix>,
+}
+
+impl Measured for MadeUp {
+    fn samples(&self, key: &Key, metric: &str) -> Result<Vec<Option<f64>>, String> {
+        let mut whole = fastrand::Rng::with_seed(self.seed);
+        let mut own = fastrand::Rng::with_seed(self.seed ^ hash(&(key, metric)));
+        let from = |rng: &mut fastrand::Rng| rng.choice(self.pool.iter()).copied().unwrap_or(1.0).abs();
+        let value = match self.seed % 8 {
+            0 => 10f64.powf(own.f64() * 12.0),
+            1 => from(&mut whole),
+            2 => from(&mut own) * [0.5, 0.999, 1.0, 1.001, 2.0][own.usize(0..5)],
+            3 => from(&mut whole) * if own.bool() { from(&mut own) } else { 1.0 },
+            4 => 0.0,
+            // Growing, or shrinking, along the axes.
+            5 => {
+                let step = if whole.bool() { 2.0f64 } else { 0.5 };
+                let place: usize = key.choices.iter().flatten().sum::<usize>() + key.subject;
+                1e6 * step.powi(i32::try_from(place.min(60)).unwrap_or(0))
+            }
+            // Like what the axis says.
+            6 => {
+                let choice = self.matrix.choices(key).find_map(|(_, choice)| choice.number);
+                choice.unwrap_or(1.0).abs() * [0.9, 1.0, 1.1][own.usize(0..3)]
+            }
+            _ => 1e6 * own.f64(),
+        };
+        // What is counted by the kernel is never negative; other figures may be.
+        let may_be_negative = matches!(
+            self.matrix.study.metrics.get(metric),
+            Some(Metric::Derived(_) | Metric::Json(_) | Metric::End)
+        );
+        let value = if may_be_negative && own.u8(0..4) == 0 { -value } else { value };
+        Ok(vec![Some(value); 5])
+    }
+}
+
+fn hash(what: &impl std::hash::Hash) -> u64 {
+    use std::hash::{DefaultHasher, Hasher};
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
+}

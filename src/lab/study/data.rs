@@ -1,0 +1,83 @@
+//! What was measured, as claims, tables and plots ask for it: samples of a metric in a cell, a place a round.
+
+use std::collections::BTreeMap;
+
+use super::file::Statistic;
+use super::matrix::Key;
+use super::metric;
+use crate::lab::statistics::{self, Estimate, Ratio};
+
+/// The confidence of intervals.
+pub const CONFIDENCE: f64 = 0.95;
+
+/// Somebody who knows what was measured.
+pub trait Measured: Send + Sync {
+    /// The samples of a metric in a cell, by rounds; `None` in a round without.
+    ///
+    /// # Errors
+    /// Why there is none at all: words that fit behind "not run: ".
+    fn samples(&self, key: &Key, metric: &str) -> Result<Vec<Option<f64>>, String>;
+}
+
+/// What the runs of one cell gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CellData {
+    /// Metric and samples, by rounds.
+    pub samples: BTreeMap<String, Vec<Option<f64>>>,
+    /// Why it was not run, or no run of it counts.
+    pub not_run: Option<String>,
+}
+
+/// All cells.
+#[derive(Clone, Debug, Default)]
+pub struct Data {
+    /// By their keys.
+    pub cells: BTreeMap<Key, CellData>,
+}
+
+impl Measured for Data {
+    fn samples(&self, key: &Key, metric: &str) -> Result<Vec<Option<f64>>, String> {
+        let Some(cell) = self.cells.get(key) else { return Err("not part of this run".to_owned()) };
+        if let Some(why) = &cell.not_run {
+            return Err(why.clone());
+        }
+        match cell.samples.get(metric) {
+            Some(samples) if samples.iter().any(Option::is_some) => Ok(samples.clone()),
+            _ => Err(format!("no run gave {metric}")),
+        }
+    }
+}
+
+/// The median of a metric with its interval.
+///
+/// # Errors
+/// Why there is none.
+pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Estimate, String> {
+    let samples: Vec<f64> = measured.samples(key, metric)?.into_iter().flatten().collect();
+    statistics::estimate(&samples, CONFIDENCE, 1).ok_or_else(|| format!("no run gave {metric}"))
+}
+
+/// One of the numbers of an estimate. Ends of an interval that is not known are the median.
+pub fn figure(estimate: &Estimate, statistic: Statistic) -> f64 {
+    let extreme =
+        |choose: fn(f64, f64) -> f64| estimate.samples.iter().copied().fold(estimate.median, choose);
+    match statistic {
+        Statistic::Median => estimate.median,
+        Statistic::Low => estimate.low.unwrap_or(estimate.median),
+        Statistic::High => estimate.high.unwrap_or(estimate.median),
+        Statistic::Least => extreme(f64::min),
+        Statistic::Most => extreme(f64::max),
+    }
+}
+
+/// The ratio of a metric of `of` to that of `to`, paired by rounds.
+///
+/// # Errors
+/// Why there is none.
+pub fn ratio(measured: &dyn Measured, of: &Key, to: &Key, metric: &str) -> Result<Ratio, String> {
+    let (ours, theirs) = (measured.samples(of, metric)?, measured.samples(to, metric)?);
+    let pairs: Vec<(f64, f64)> = theirs.iter().zip(&ours).filter_map(|(a, b)| Some(((*a)?, (*b)?))).collect();
+    let resolution = metric::resolution(metric, metric::unit(metric, None));
+    statistics::paired_ratio(&pairs, resolution, CONFIDENCE, 1)
+        .ok_or_else(|| format!("no ratio of {metric}: what it would be a ratio to is 0, or was not measured"))
+}

@@ -1,0 +1,379 @@
+//! Where a study file is wrong: every place at once, each with line and column; and the reading of TOML tables that
+//! notices keys nobody asked for. Knows nothing of what a study means.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A value and where it stands.
+pub type Node<'t> = Spanned<DeValue<'t>>;
+
+/// More problems than this are counted, not listed: who wrote the file mends the first ones first.
+const MOST_PROBLEMS: usize = 100;
+
+/// Something that stands at a place of the file, as a byte offset.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct At<T> {
+    /// What stands there.
+    pub value: T,
+    /// Where: bytes from the file's beginning.
+    pub offset: usize,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where: bytes from the file's beginning.
+    pub offset: usize,
+    /// What, and what to do about it: one line.
+    pub text: String,
+}
+
+/// What is wrong with a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Problems {
+    found: Vec<Problem>,
+    more: usize,
+}
+
+impl Problems {
+    /// Adds one.
+    pub fn add(&mut self, offset: usize, text: impl Into<String>) {
+        if self.found.len() < MOST_PROBLEMS {
+            self.found.push(Problem { offset, text: text.into() });
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Them, in the order of the file.
+    pub fn sorted(&self) -> Vec<&Problem> {
+        let mut sorted: Vec<&Problem> = self.found.iter().collect();
+        sorted.sort_by_key(|problem| problem.offset);
+        sorted
+    }
+
+    /// A line `PATH:LINE:COLUMN: what` for each, for the file `path` that holds `text`. Columns count characters.
+    pub fn lines(&self, path: &Path, text: &str) -> Vec<String> {
+        let place = |offset: usize| {
+            let before = text.get(..offset).unwrap_or(text);
+            let line = before.matches('\n').count() + 1;
+            let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            (line, column)
+        };
+        let mut lines: Vec<String> = self
+            .sorted()
+            .into_iter()
+            .map(|problem| {
+                let (line, column) = place(problem.offset);
+                format!("{}:{line}:{column}: {}", path.display(), problem.text)
+            })
+            .collect();
+        if self.more > 0 {
+            lines.push(format!("{}: {} more problems", path.display(), self.more));
+        }
+        lines
+    }
+}
+
+/// A table that is read key by key; [`Fields::finish`] names the keys that nobody asked for.
+pub struct Fields<'t, 'p> {
+    table: &'t DeTable<'t>,
+    /// Where the table begins.
+    pub offset: usize,
+    what: String,
+    known: Vec<&'static str>,
+    problems: &'p mut Problems,
+}
+
+impl<'t, 'p> Fields<'t, 'p> {
+    /// Reads `table`, called `what` in problems.
+    pub fn new(
+        table: &'t DeTable<'t>,
+        offset: usize,
+        what: impl Into<String>,
+        problems: &'p mut Problems,
+    ) -> Self {
+        Self { table, offset, what: what.into(), known: Vec::new(), problems }
+    }
+
+    /// Reads `node` as a table, called `what`; a problem and `None` where it is none.
+    pub fn of(node: &'t Node<'t>, what: impl Into<String>, problems: &'p mut Problems) -> Option<Self> {
+        let what = what.into();
+        match node.get_ref() {
+            DeValue::Table(table) => Some(Self::new(table, node.span().start, what, problems)),
+            other => {
+                problems.add(node.span().start, format!("{what}: a table is wanted, not {}", kind(other)));
+                None
+            }
+        }
+    }
+
+    /// Where problems go.
+    pub fn problems(&mut self) -> &mut Problems {
+        self.problems
+    }
+
+    /// What it is called.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// Adds a problem.
+    pub fn problem(&mut self, offset: usize, text: impl std::fmt::Display) {
+        self.problems.add(offset, format!("{}: {text}", self.what));
+    }
+
+    /// The value of `key`.
+    pub fn node(&mut self, key: &'static str) -> Option<&'t Node<'t>> {
+        self.known.push(key);
+        self.table.get(key)
+    }
+
+    /// Every key and value: all of them are known then.
+    pub fn all(&mut self) -> Vec<(At<String>, &'t Node<'t>)> {
+        let mut entries: Vec<_> = self
+            .table
+            .iter()
+            .map(|(key, value)| (At { value: key.get_ref().to_string(), offset: key.span().start }, value))
+            .collect();
+        entries.sort_by_key(|(key, _)| key.offset);
+        entries
+    }
+
+    /// A string.
+    pub fn text(&mut self, key: &'static str) -> Option<At<String>> {
+        let node = self.node(key)?;
+        self.as_text(node, key)
+    }
+
+    /// A string that has to be there, and not be empty.
+    pub fn wanted_text(&mut self, key: &'static str) -> At<String> {
+        let is_there = self.node(key).is_some();
+        let text = self.text(key).unwrap_or_default();
+        if !is_there {
+            self.problem(self.offset, format_args!("`{key}` is missing"));
+        } else if text.value.trim().is_empty()
+            && matches!(self.node(key).map(Spanned::get_ref), Some(DeValue::String(_)))
+        {
+            self.problem(text.offset, format_args!("`{key}` is empty"));
+        }
+        text
+    }
+
+    /// `node`, the value of `key`, as a string.
+    pub fn as_text(&mut self, node: &'t Node<'t>, key: &str) -> Option<At<String>> {
+        match node.get_ref() {
+            DeValue::String(text) => Some(At { value: text.to_string(), offset: node.span().start }),
+            other => {
+                self.wrong(node, key, "a string", other);
+                None
+            }
+        }
+    }
+
+    /// A string, or a list of strings.
+    pub fn texts(&mut self, key: &'static str) -> Vec<At<String>> {
+        let Some(node) = self.node(key) else { return Vec::new() };
+        match node.get_ref() {
+            DeValue::Array(items) => items.iter().filter_map(|item| self.as_text(item, key)).collect(),
+            DeValue::String(_) => self.as_text(node, key).into_iter().collect(),
+            other => {
+                self.wrong(node, key, "a string or a list of strings", other);
+                Vec::new()
+            }
+        }
+    }
+
+    /// A truth value.
+    pub fn flag(&mut self, key: &'static str) -> Option<bool> {
+        let node = self.node(key)?;
+        match node.get_ref() {
+            DeValue::Boolean(flag) => Some(*flag),
+            other => {
+                self.wrong(node, key, "true or false", other);
+                None
+            }
+        }
+    }
+
+    /// A finite number between `least` and `most`.
+    pub fn number(&mut self, key: &'static str, least: f64, most: f64) -> Option<At<f64>> {
+        let node = self.node(key)?;
+        let Some(value) = number(node.get_ref()) else {
+            self.wrong(node, key, "a number", node.get_ref());
+            return None;
+        };
+        if !(least..=most).contains(&value) {
+            self.problem(
+                node.span().start,
+                format_args!("`{key}` is {value}: between {least} and {most} is wanted"),
+            );
+            return None;
+        }
+        Some(At { value, offset: node.span().start })
+    }
+
+    /// A whole number between `least` and `most`.
+    pub fn count(&mut self, key: &'static str, least: u32, most: u32) -> Option<u32> {
+        let found = self.number(key, f64::from(least), f64::from(most))?;
+        if found.value.fract() != 0.0 {
+            self.problem(found.offset, format_args!("`{key}` is a whole number"));
+            return None;
+        }
+        Some(found.value as u32)
+    }
+
+    /// A size: bytes, or a string such as `"512MiB"`.
+    pub fn size(&mut self, key: &'static str) -> Option<u64> {
+        let node = self.node(key)?;
+        let found = match node.get_ref() {
+            DeValue::String(text) => size(text),
+            DeValue::Integer(_) => number(node.get_ref()).filter(|&n| n >= 0.0).map(|n| n as u64),
+            _ => None,
+        };
+        if found.is_none() {
+            self.problem(
+                node.span().start,
+                format_args!("`{key}` is a size: bytes, or a string such as \"512MiB\""),
+            );
+        }
+        found
+    }
+
+    /// The tables of a list `[[key]]`.
+    pub fn tables(&mut self, key: &'static str) -> Vec<&'t Node<'t>> {
+        let Some(node) = self.node(key) else { return Vec::new() };
+        match node.get_ref() {
+            DeValue::Array(items) => items.iter().collect(),
+            other => {
+                self.wrong(node, key, &format!("a list of tables, each begun by [[{key}]],"), other);
+                Vec::new()
+            }
+        }
+    }
+
+    fn wrong(&mut self, node: &Node<'_>, key: &str, wanted: &str, found: &DeValue<'_>) {
+        let found = kind(found);
+        self.problem(node.span().start, format_args!("`{key}`: {wanted} is wanted, not {found}"));
+    }
+
+    /// Names the keys that nobody asked for.
+    pub fn finish(self) {
+        for key in self.table.keys() {
+            let name = key.get_ref().as_ref();
+            if self.known.contains(&name) {
+                continue;
+            }
+            let mut text = format!("{}: there is no key `{name}` here", self.what);
+            match nearest(name, self.known.iter().copied()) {
+                Some(near) => drop(write!(text, "; did you mean `{near}`?")),
+                None => drop(write!(text, "; it has {}", self.known.join(", "))),
+            }
+            self.problems.add(key.span().start, text);
+        }
+    }
+}
+
+/// A number, whole or not, where it is finite.
+pub fn number(value: &DeValue<'_>) -> Option<f64> {
+    let found = match value {
+        DeValue::Integer(whole) => i64::from_str_radix(whole.as_str(), whole.radix()).ok()? as f64,
+        DeValue::Float(float) => float.as_str().replace('_', "").parse().ok()?,
+        _ => return None,
+    };
+    Some(found).filter(|found: &f64| found.is_finite())
+}
+
+/// Bytes of `512MiB`, `2 GB`, `4096`.
+fn size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+    let (figure, unit) = text.split_at_checked(digits)?;
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        _ => return None,
+    };
+    let bytes = figure.parse::<f64>().ok()? * factor as f64;
+    (bytes < 1e18).then_some(bytes as u64)
+}
+
+/// What a value is, in words.
+pub fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "a truth value",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+/// The one of `names` that `wrong` was probably meant to be.
+pub fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let far = wrong.chars().count().max(3) / 3 + 1;
+    names
+        // What was cut short is near, however much is missing.
+        .map(|name| (if name.starts_with(wrong) { 1 } else { distance(wrong, name) }, name))
+        .filter(|&(distance, _)| distance <= far)
+        .min()
+        .map(|(_, name)| name)
+}
+
+/// How many characters have to be put in, left out or changed between two words (Levenshtein), of short words.
+fn distance(a: &str, b: &str) -> usize {
+    const MOST: usize = 40;
+    let b: Vec<char> = b.chars().take(MOST).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().take(MOST).enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        let mut next = vec![left];
+        for (&above, &y) in row.iter().skip(1).zip(&b) {
+            left = (diagonal + usize::from(x != y)).min(above + 1).min(left + 1);
+            diagonal = above;
+            next.push(left);
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_or_are_bytes() {
+        assert_eq!(size("4096"), Some(4096));
+        assert_eq!(size("1.5 KiB"), Some(1536));
+        assert_eq!(size("2GB"), Some(2_000_000_000));
+        for wrong in ["", "MiB", "1 parsec", "-1", "1e9", "99999999999 GiB"] {
+            assert_eq!(size(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_name_is_offered_only_where_it_is_near() {
+        let names = ["repeats", "command", "axes"];
+        assert_eq!(nearest("repeat", names.into_iter()), Some("repeats"));
+        assert_eq!(nearest("comand", names.into_iter()), Some("command"));
+        assert_eq!(nearest("wholly-other", names.into_iter()), None);
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+}

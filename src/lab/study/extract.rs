@@ -1,0 +1,216 @@
+//! From what came of a run to its metrics: the figures, the marks and ledgers of its recording, the JSON line it
+//! printed, and what is derived of them. Trusts none of these files.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use strandline_inspect::facts::Explanation;
+use strandline_recording::{Ledger, Mark, Moment, Reader, Record};
+
+use super::expression::Expression;
+use super::file::Study;
+use super::metric::Metric;
+use crate::lab::cell::{End, Outcome};
+use crate::lab::compare;
+
+/// What is read of a run's standard output: its end.
+const MOST_STDOUT_BYTES: u64 = 1 << 20;
+/// A subject's own JSON line may begin with this, so that it is not taken for another.
+const JSON_PREFIX: &str = "strandline-json:";
+/// What is kept of one recording.
+const MOST_MARKS: usize = 100_000;
+const MOST_LEDGERS: usize = 5_000;
+
+/// Takes the metrics of runs.
+pub struct Extractor<'s> {
+    study: &'s Study,
+    derived: Vec<(String, Option<Expression>)>,
+}
+
+impl<'s> Extractor<'s> {
+    /// For the runs of a study.
+    pub fn new(study: &'s Study) -> Self {
+        let parse = |text: &str| Expression::parse(text, &|_| None, &[]).ok();
+        let derived = study.derived.iter();
+        let derived = derived.map(|one| (one.name.clone(), parse(&one.expression.value))).collect();
+        Self { study, derived }
+    }
+
+    /// The metrics of one run, those that are known.
+    pub fn metrics(&self, outcome: &Outcome) -> BTreeMap<String, f64> {
+        let mut found = BTreeMap::new();
+        for metric in compare::Metric::ALL {
+            if let Some(value) = metric.of(&outcome.figures) {
+                found.insert(metric.name().to_owned(), value);
+            }
+        }
+        if let Some(faults) = outcome.figures.major_faults {
+            found.insert("major_faults".to_owned(), faults as f64);
+        }
+        match outcome.end {
+            End::Exited(status) => drop(found.insert("exit_status".to_owned(), f64::from(status))),
+            End::Signalled(signal) => drop(found.insert("signal".to_owned(), f64::from(signal))),
+            End::TimedOut | End::NotStarted(_) => {}
+        }
+        let recorded = outcome.recording.as_deref().map(Recorded::read).unwrap_or_default();
+        let json = if self.study.measure.json.is_empty() {
+            None
+        } else {
+            outcome.stdout.as_deref().and_then(json_line)
+        };
+        for (name, metric) in &self.study.metrics {
+            let value = match metric {
+                Metric::Mark { mark, occurrence, column } => {
+                    recorded.mark(mark, *occurrence).and_then(|mark| of_mark(mark, column))
+                }
+                Metric::Row { at, occurrence, row } => {
+                    recorded.ledger(at, *occurrence).and_then(|ledger| of_ledger(&ledger.explain, row))
+                }
+                Metric::Json(keys) => json.as_ref().and_then(|json| of_json(json, keys)),
+                Metric::Figure | Metric::End | Metric::Derived(_) => None,
+            };
+            if let Some(value) = value {
+                found.insert(name.clone(), value);
+            }
+        }
+        for (name, expression) in &self.derived {
+            if let Some(value) = expression.as_ref().and_then(|expression| expression.number(&found)) {
+                found.insert(name.clone(), value);
+            }
+        }
+        found
+    }
+}
+
+/// The marks and ledgers of a recording.
+#[derive(Default)]
+struct Recorded {
+    marks: Vec<Mark>,
+    ledgers: Vec<Ledger>,
+}
+
+impl Recorded {
+    fn read(path: &Path) -> Self {
+        let mut recorded = Self::default();
+        let Ok(mut reader) = Reader::open(path) else { return recorded };
+        while let Ok(Some(record)) = reader.next_record() {
+            match record {
+                Record::Mark(mark) if recorded.marks.len() < MOST_MARKS => recorded.marks.push(*mark),
+                Record::Ledger(mut ledger) if recorded.ledgers.len() < MOST_LEDGERS => {
+                    // The picture of the address space is by far the largest part of a ledger.
+                    ledger.explain.page_map = None;
+                    recorded.ledgers.push(*ledger);
+                }
+                _ => {}
+            }
+        }
+        recorded
+    }
+
+    fn mark(&self, name: &str, occurrence: usize) -> Option<&Mark> {
+        self.marks.iter().filter(|mark| mark.name == name).nth(occurrence)
+    }
+
+    /// The ledger at a mark, at exit or at the peak: of the process with the most memory where several have one.
+    fn ledger(&self, at: &str, occurrence: usize) -> Option<&Ledger> {
+        let of = |moment: Moment| self.ledgers.iter().filter(move |ledger| ledger.moment == moment);
+        match at {
+            "exit" => of(Moment::Exit).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
+            "peak" => of(Moment::Peak).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
+            mark => of(Moment::Mark).filter(|ledger| ledger.mark.as_deref() == Some(mark)).nth(occurrence),
+        }
+    }
+}
+
+fn of_mark(mark: &Mark, column: &str) -> Option<f64> {
+    let sample = &mark.sample;
+    let kib = |kib: u64| Some(kib as f64 * 1024.0);
+    match column {
+        "rss_bytes" => kib(sample.rss_kib),
+        "virtual_bytes" => kib(sample.virtual_kib),
+        "data_bytes" => kib(sample.data_kib),
+        "anonymous_bytes" => kib(sample.anonymous_kib),
+        "file_bytes" => kib(sample.file_kib),
+        "shmem_bytes" => kib(sample.shmem_kib),
+        "swap_bytes" => kib(sample.swap_kib),
+        "minor_faults" => Some(sample.minor_faults as f64),
+        "major_faults" => Some(sample.major_faults as f64),
+        "user_seconds" => Some(sample.user_ms as f64 / 1e3),
+        "system_seconds" => Some(sample.system_ms as f64 / 1e3),
+        "seconds" => Some(mark.at_us as f64 / 1e6),
+        "tree_pss_bytes" => mark.tree_pss_bytes.map(|bytes| bytes as f64),
+        line => mark.status_bytes.get(line).map(|&bytes| bytes as f64),
+    }
+}
+
+/// A row that a ledger does not have holds nothing.
+fn of_ledger(explain: &Explanation, row: &str) -> Option<f64> {
+    let totals = &explain.totals;
+    let bytes = match row {
+        "live" => totals.live,
+        "stranded" => totals.stranded,
+        "pinned" => totals.pinned,
+        "evictable" => totals.evictable,
+        "unattributed" => totals.unattributed,
+        "rss" => explain.kernel.rss_bytes,
+        id => explain.rows.iter().find(|row| row.id == id).map_or(0, |row| row.bytes),
+    };
+    Some(bytes as f64)
+}
+
+/// The last line that is a JSON object; one behind the prefix goes before all others.
+fn json_line(path: &Path) -> Option<serde_json::Value> {
+    let mut file = std::fs::File::open(path).ok()?;
+    let bytes = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(bytes.saturating_sub(MOST_STDOUT_BYTES))).ok()?;
+    let mut text = Vec::new();
+    file.take(MOST_STDOUT_BYTES).read_to_end(&mut text).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let object = |line: &str| {
+        let value: serde_json::Value = serde_json::from_str(line.trim()).ok()?;
+        value.is_object().then_some(value)
+    };
+    let named = text.lines().rev().find_map(|line| object(line.trim_start().strip_prefix(JSON_PREFIX)?));
+    named.or_else(|| text.lines().rev().filter(|line| line.trim_start().starts_with('{')).find_map(object))
+}
+
+fn of_json(json: &serde_json::Value, keys: &[String]) -> Option<f64> {
+    // A key may have a dot itself.
+    if let Some(value) = json.get(keys.join(".")) {
+        return number(value);
+    }
+    let found = keys.iter().try_fold(json, |value, key| match value {
+        serde_json::Value::Array(items) => items.get(key.parse::<usize>().ok()?),
+        value => value.get(key),
+    });
+    number(found?)
+}
+
+fn number(value: &serde_json::Value) -> Option<f64> {
+    match value {
+        serde_json::Value::Bool(flag) => Some(f64::from(u8::from(*flag))),
+        value => value.as_f64(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_json_line_counts_and_one_that_is_named_before_all() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let read = |text: &str| {
+            std::fs::write(file.path(), text).unwrap();
+            json_line(file.path())
+        };
+        assert_eq!(read("hello\n{\"a\": 1}\n[2]\n{broken\n").unwrap()["a"], 1);
+        assert_eq!(read("strandline-json: {\"a\": 2}\n{\"a\": 3}\n").unwrap()["a"], 2);
+        assert_eq!(read("nothing\n"), None);
+        let json = serde_json::json!({ "a": { "b": [1, true] }, "x.y": 3, "text": "1" });
+        let of = |path: &str| of_json(&json, &path.split('.').map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!((of("a.b.0"), of("a.b.1"), of("x.y")), (Some(1.0), Some(1.0), Some(3.0)));
+        assert_eq!((of("text"), of("a.b.9"), of("none")), (None, None, None));
+    }
+}

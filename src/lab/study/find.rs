@@ -1,0 +1,121 @@
+//! Where studies are: a path, a name below `studies/` here or in `$STRANDLINE_STUDIES`, or one that came with
+//! strandline itself.
+
+use std::path::{Path, PathBuf};
+
+use super::file::FILE_NAME;
+use crate::lab::journal;
+
+/// The files of the studies that came with strandline: path below `studies/`, and content.
+mod embedded {
+    include!(concat!(env!("OUT_DIR"), "/studies.rs"));
+}
+
+/// Where a name is looked for; the first that has it counts.
+fn places() -> Vec<PathBuf> {
+    let own = std::env::var_os("STRANDLINE_STUDIES").unwrap_or_default();
+    let own: Vec<PathBuf> = std::env::split_paths(&own).filter(|path| !path.as_os_str().is_empty()).collect();
+    [PathBuf::from("studies")].into_iter().chain(own).collect()
+}
+
+/// The folder of the study `name`, which is a name or a path.
+///
+/// # Errors
+/// One line that says where it was looked for, and what there is.
+pub fn find(name: &str) -> Result<PathBuf, String> {
+    let path = Path::new(name);
+    // A word is a name; a folder of the same name that is no study is not meant.
+    if name.contains('/')
+        || path.join(FILE_NAME).is_file()
+        || path.extension().is_some_and(|end| end == "toml")
+    {
+        return if path.exists() {
+            Ok(path.to_owned())
+        } else {
+            Err(format!("{name}: no such file or folder; `strandline study new {name}` makes a study there"))
+        };
+    }
+    if let Some(found) =
+        places().into_iter().map(|place| place.join(name)).find(|path| path.join(FILE_NAME).is_file())
+    {
+        return Ok(found);
+    }
+    if embedded_names().iter().any(|known| known == name) {
+        return unpack(name);
+    }
+    let names: Vec<String> = list().into_iter().map(|(name, _)| name).collect();
+    let near = super::diagnostics::nearest(name, names.iter().map(String::as_str));
+    let hint = match near {
+        Some(near) => format!("did you mean {near}?"),
+        None => "`strandline study` lists those that there are".to_owned(),
+    };
+    Err(format!("there is no study {name} in ./studies, in $STRANDLINE_STUDIES or with strandline; {hint}"))
+}
+
+/// All studies that can be run by name: name, and its folder where it is not one that came with strandline.
+pub fn list() -> Vec<(String, Option<PathBuf>)> {
+    const MOST: usize = 1_000;
+    let mut found: Vec<(String, Option<PathBuf>)> = Vec::new();
+    for place in places() {
+        let Ok(entries) = std::fs::read_dir(&place) else { continue };
+        for entry in entries.flatten().take(MOST) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.path().join(FILE_NAME).is_file() && !found.iter().any(|(known, _)| *known == name) {
+                found.push((name, Some(entry.path())));
+            }
+        }
+    }
+    for name in embedded_names() {
+        if !found.iter().any(|(known, _)| *known == name) {
+            found.push((name, None));
+        }
+    }
+    found.sort();
+    found
+}
+
+fn embedded_names() -> Vec<String> {
+    let files = embedded::FILES.iter().filter_map(|(path, _)| path.strip_suffix(FILE_NAME));
+    files.map(|folder| folder.trim_end_matches('/').to_owned()).filter(|name| !name.contains('/')).collect()
+}
+
+/// Puts the files of a study that came with strandline into the user's cache: its programs read them there.
+fn unpack(name: &str) -> Result<PathBuf, String> {
+    let base = journal::cache().with_file_name("studies").join(env!("CARGO_PKG_VERSION"));
+    let named = |path: &Path, error: &std::io::Error| format!("{}: {error}", path.display());
+    let begin = format!("{name}/");
+    for (file, content) in embedded::FILES.iter().filter(|(file, _)| file.starts_with(&begin)) {
+        let path = base.join(file);
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
+        }
+        // Left as it is where it is the same: a lab that goes on knows its files by their times.
+        if std::fs::read(&path).is_ok_and(|there| there == **content) {
+            continue;
+        }
+        std::fs::write(&path, content).map_err(|error| named(&path, &error))?;
+    }
+    Ok(base.join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_study_that_came_with_strandline_is_right() {
+        let names = embedded_names();
+        assert!(names.contains(&"freed-or-not".to_owned()), "{names:?}");
+        for (path, content) in embedded::FILES.iter().filter(|(path, _)| path.ends_with(FILE_NAME)) {
+            let text = std::str::from_utf8(content).unwrap();
+            let read = super::super::file::Study::parse(Path::new(path), text);
+            assert!(read.is_ok(), "{:#?}", read.map(|_| ()));
+        }
+    }
+
+    #[test]
+    fn a_study_that_is_not_there_is_told_with_where_it_was_looked_for() {
+        assert!(find("./no/such").unwrap_err().contains("study new"));
+        assert!(find("freed-or-no").unwrap_err().contains("did you mean freed-or-not?"));
+    }
+}

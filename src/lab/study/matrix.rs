@@ -1,0 +1,408 @@
+//! The cells of a study: one choice on every axis that a subject takes. Counts them before it makes any, finds the
+//! one that choices name, and fills placeholders. Runs nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::file::{Axis, Choice, SUBJECT, Selection, Study, Subject};
+
+/// More cells than this are not run, whatever is said.
+pub const MOST_CELLS: u64 = 1_000_000;
+/// A claim, a table or a plot is not made for more combinations of the axes that it does not name.
+const MOST_GROUPS: u64 = 10_000;
+
+/// A cell: the subject and, for each axis of the study, which of the chosen ones; `None` for an axis that the
+/// subject does not take.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Index into [`Matrix::subjects`].
+    pub subject: usize,
+    /// Indices into the choices of [`Matrix::axes`].
+    pub choices: Vec<Option<usize>>,
+}
+
+/// A study with the choices of this run.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    /// The study.
+    pub study: Arc<Study>,
+    /// The subjects of this run.
+    pub subjects: Vec<Subject>,
+    /// The study's axes, each with the choices of this run.
+    pub axes: Vec<Axis>,
+    /// How often each cell is run.
+    pub repeats: u32,
+}
+
+/// Why choices name no cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoCell {
+    /// The study has no such axis or choice, or too little is said: a mistake in the file.
+    Wrong(String),
+    /// It is not part of this run.
+    NotRun(String),
+}
+
+impl Matrix {
+    /// The cells of all choices that the study has.
+    pub fn full(study: Arc<Study>) -> Self {
+        let (subjects, axes, repeats) = (study.subjects.clone(), study.axes.clone(), study.settings.repeats);
+        Self { study, subjects, axes, repeats }
+    }
+
+    /// The cells of one run: the study's default choices, or those of its short form, with those that `given` names
+    /// in their place. A choice that the study does not have is added to its axis.
+    ///
+    /// # Errors
+    /// One line that names an axis or a subject that does not exist.
+    pub fn chosen(
+        study: Arc<Study>,
+        is_short: bool,
+        given: &[(String, Vec<String>)],
+    ) -> Result<Self, String> {
+        let mut matrix = Self::full(study.clone());
+        let short = study.short.as_ref().filter(|_| is_short);
+        if let Some(repeats) = short.and_then(|short| short.repeats) {
+            matrix.repeats = repeats;
+        }
+        for (name, _) in given {
+            if name != SUBJECT && study.axis(name).is_none() {
+                let names: Vec<&str> = study.axes.iter().map(|axis| axis.name.as_str()).collect();
+                return Err(format!(
+                    "--axis {name}: {} has no such axis; it has {} and subject",
+                    study.name,
+                    names.join(", ")
+                ));
+            }
+        }
+        let wanted = |axis: &str| -> Option<&Vec<String>> {
+            let of = |list: &'_ [(String, Vec<String>)]| list.iter().rposition(|(name, _)| name == axis);
+            match (of(given), short) {
+                (Some(at), _) => given.get(at).map(|(_, names)| names),
+                (None, Some(short)) => {
+                    of(&short.axes).and_then(|at| short.axes.get(at)).map(|(_, names)| names)
+                }
+                (None, None) => None,
+            }
+        };
+        if let Some(names) = wanted(SUBJECT) {
+            if let Some(name) = names.iter().find(|name| !study.subjects.iter().any(|s| s.name == **name)) {
+                return Err(format!("--axis subject={name}: {} has no such subject", study.name));
+            }
+            matrix.subjects.retain(|subject| names.contains(&subject.name));
+        }
+        for axis in &mut matrix.axes {
+            let names = wanted(&axis.name).unwrap_or(&axis.default).clone();
+            axis.choices = names.iter().map(|name| pick(axis, name)).collect();
+            axis.choices.dedup_by(|a, b| a.name == b.name);
+        }
+        Ok(matrix)
+    }
+
+    /// The axes that a subject takes, by their indices.
+    fn axes_of(&self, subject: &Subject) -> Vec<usize> {
+        let takes = |axis: &Axis| subject.axes.contains(&axis.name);
+        self.axes.iter().enumerate().filter(|(_, axis)| takes(axis)).map(|(index, _)| index).collect()
+    }
+
+    /// How many cells there are, those that are left out included; `None` where they cannot be counted.
+    pub fn count(&self) -> Option<u64> {
+        self.subjects.iter().try_fold(0u64, |sum, subject| {
+            let choices = |&axis: &usize| self.axes.get(axis).map_or(0, |axis| axis.choices.len() as u64);
+            let cells = self.axes_of(subject).iter().map(choices).try_fold(1u64, u64::checked_mul)?;
+            sum.checked_add(cells)
+        })
+    }
+
+    /// All cells, those that are left out not among them.
+    ///
+    /// # Errors
+    /// One line where there are more than [`MOST_CELLS`].
+    pub fn cells(&self) -> Result<Vec<Key>, String> {
+        match self.count() {
+            Some(count) if count <= MOST_CELLS => {}
+            count => {
+                let count = count.map_or_else(|| "more than 10^19".to_owned(), |count| count.to_string());
+                return Err(format!(
+                    "{count} cells are too many: at most {MOST_CELLS}; narrow an axis with --axis"
+                ));
+            }
+        }
+        let mut cells = Vec::new();
+        for (index, subject) in self.subjects.iter().enumerate() {
+            let varied: Vec<usize> = self.axes_of(subject);
+            let start = Key { subject: index, choices: vec![None; self.axes.len()] };
+            let keys = self.products(start, &varied);
+            cells.extend(keys.into_iter().filter(|key| self.excluded(key).is_none()));
+        }
+        Ok(cells)
+    }
+
+    /// `start` with every combination of the choices of the axes `varied`; who calls has counted them.
+    fn products(&self, start: Key, varied: &[usize]) -> Vec<Key> {
+        let mut keys = vec![start];
+        for &axis in varied {
+            let choices = self.axes.get(axis).map_or(0, |axis| axis.choices.len());
+            keys = keys
+                .into_iter()
+                .flat_map(|key| {
+                    (0..choices).map(move |choice| {
+                        let mut key = key.clone();
+                        if let Some(place) = key.choices.get_mut(axis) {
+                            *place = Some(choice);
+                        }
+                        key
+                    })
+                })
+                .collect();
+        }
+        keys
+    }
+
+    /// Why a cell is left out, where it is.
+    pub fn excluded(&self, key: &Key) -> Option<&str> {
+        let found = self.study.exclusions.iter().find(|exclusion| {
+            exclusion.given.iter().all(|(axis, name)| self.choice_name(key, axis) == Some(name.as_str()))
+        });
+        found.map(|exclusion| exclusion.why.as_str())
+    }
+
+    /// The name of a cell's choice on an axis, or of its subject.
+    pub fn choice_name<'m>(&'m self, key: &'m Key, axis: &str) -> Option<&'m str> {
+        if axis == SUBJECT {
+            return self.subjects.get(key.subject).map(|subject| subject.name.as_str());
+        }
+        self.choices(key).find(|(found, _)| found.name == axis).map(|(_, choice)| choice.name.as_str())
+    }
+
+    /// A cell's choices.
+    pub fn choices<'m>(&'m self, key: &'m Key) -> impl Iterator<Item = (&'m Axis, &'m Choice)> {
+        let pairs = self.axes.iter().zip(&key.choices);
+        pairs.filter_map(|(axis, choice)| Some((axis, axis.choices.get((*choice)?)?)))
+    }
+
+    /// A cell's choices, its subject first where there are several subjects.
+    pub fn names(&self, key: &Key) -> Selection {
+        let subject = self.subjects.get(key.subject).filter(|_| self.study.subjects.len() > 1);
+        let subject = subject.map(|subject| (SUBJECT.to_owned(), subject.name.clone()));
+        let choices = self.choices(key).map(|(axis, choice)| (axis.name.clone(), choice.name.clone()));
+        subject.into_iter().chain(choices).collect()
+    }
+
+    /// The cell that `named` choices stand for, with `fixed` ones for the axes that they do not name.
+    ///
+    /// # Errors
+    /// [`NoCell`].
+    pub fn resolve(&self, named: &[(String, String)], fixed: &[(String, String)]) -> Result<Key, NoCell> {
+        for (axis, choice) in named {
+            self.check_choice(axis, choice)?;
+        }
+        let said = |axis: &str| {
+            let of = |list: &'_ [(String, String)]| list.iter().position(|(name, _)| name == axis);
+            let found =
+                of(named).and_then(|at| named.get(at)).or_else(|| of(fixed).and_then(|at| fixed.get(at)));
+            found.map(|(_, choice)| choice.as_str())
+        };
+        let subject = match said(SUBJECT) {
+            Some(name) => self.subjects.iter().position(|subject| subject.name == name),
+            None if self.subjects.len() == 1 => Some(0),
+            None => {
+                return Err(NoCell::Wrong(
+                    "there are several subjects: name one, { \"subject\": … }".to_owned(),
+                ));
+            }
+        };
+        let subject =
+            subject.ok_or_else(|| NoCell::NotRun("its subject is not part of this run".to_owned()))?;
+        let Some(found) = self.subjects.get(subject) else {
+            return Err(NoCell::NotRun("its subject is not part of this run".to_owned()));
+        };
+        if let Some((axis, _)) = named.iter().find(|(axis, _)| axis != SUBJECT && !found.axes.contains(axis))
+        {
+            return Err(NoCell::Wrong(format!(
+                "the subject `{}` does not take the axis `{axis}`",
+                found.name
+            )));
+        }
+        let mut key = Key { subject, choices: vec![None; self.axes.len()] };
+        for index in self.axes_of(found) {
+            let (Some(axis), Some(place)) = (self.axes.get(index), key.choices.get_mut(index)) else {
+                continue;
+            };
+            *place = Some(match said(&axis.name) {
+                Some(name) => {
+                    axis.choices.iter().position(|choice| choice.name == name).ok_or_else(|| {
+                        NoCell::NotRun(format!("{}={name} is not part of this run", axis.name))
+                    })?
+                }
+                None if axis.choices.len() == 1 => 0,
+                None => {
+                    return Err(NoCell::Wrong(format!(
+                        "the axis `{}` has several values: name one, {{ \"{}\": … }}",
+                        axis.name, axis.name
+                    )));
+                }
+            });
+        }
+        match self.excluded(&key) {
+            Some(why) => Err(NoCell::NotRun(format!("left out: {why}"))),
+            None => Ok(key),
+        }
+    }
+
+    /// Whether the study has this choice, in this run or another.
+    ///
+    /// # Errors
+    /// [`NoCell::Wrong`] where it has not.
+    pub fn check_choice(&self, axis: &str, choice: &str) -> Result<(), NoCell> {
+        let unknown = |what: &str| Err(NoCell::Wrong(format!("there is no {what}")));
+        if axis == SUBJECT {
+            let is_there = self.study.subjects.iter().any(|subject| subject.name == choice);
+            return if is_there { Ok(()) } else { unknown(&format!("subject `{choice}`")) };
+        }
+        let Some(declared) = self.study.axis(axis) else { return unknown(&format!("axis `{axis}`")) };
+        let here = self.axes.iter().find(|here| here.name == axis);
+        let is_there =
+            declared.choice(choice).or_else(|| here.and_then(|axis| axis.choice(choice))).is_some();
+        if is_there { Ok(()) } else { unknown(&format!("value `{choice}` on the axis `{axis}`")) }
+    }
+
+    /// Each combination of the choices of the axes that `named` does not name, for what is judged or shown apart
+    /// for each. Axes with one choice are among them. Only `subjects` count, where there are any.
+    ///
+    /// # Errors
+    /// One line where there are too many.
+    pub fn groups(
+        &self,
+        named: &dyn Fn(&str) -> bool,
+        subjects: &BTreeSet<String>,
+    ) -> Result<Vec<Selection>, String> {
+        let mut groups: Vec<Selection> = Vec::new();
+        let names_an_axis = self.axes.iter().any(|axis| named(&axis.name));
+        for (index, subject) in self.subjects.iter().enumerate() {
+            let takes_all =
+                self.axes.iter().all(|axis| !named(&axis.name) || subject.axes.contains(&axis.name));
+            if !subjects.is_empty() && !subjects.contains(&subject.name) {
+                continue;
+            }
+            // Who names subjects says which; who does not is judged for each that has what is named.
+            if !named(SUBJECT) && names_an_axis && !takes_all {
+                continue;
+            }
+            let free: Vec<usize> = self
+                .axes_of(subject)
+                .into_iter()
+                .filter(|&axis| self.axes.get(axis).is_some_and(|axis| !named(&axis.name)))
+                .collect();
+            let choices = |&axis: &usize| self.axes.get(axis).map_or(0, |axis| axis.choices.len() as u64);
+            let count = free.iter().map(choices).try_fold(1u64, u64::checked_mul);
+            if count.is_none_or(|count| count.saturating_add(groups.len() as u64) > MOST_GROUPS) {
+                return Err(format!(
+                    "is to be judged for each of more than {MOST_GROUPS} combinations of the axes it does not name; \
+                     name more of them"
+                ));
+            }
+            for key in self.products(Key { subject: index, choices: vec![None; self.axes.len()] }, &free) {
+                let mut group: Selection = self
+                    .choices(&key)
+                    .map(|(axis, choice)| (axis.name.clone(), choice.name.clone()))
+                    .collect();
+                if !named(SUBJECT) {
+                    group.insert(0, (SUBJECT.to_owned(), subject.name.clone()));
+                }
+                if !groups.contains(&group) {
+                    groups.push(group);
+                }
+            }
+        }
+        Ok(groups)
+    }
+
+    /// What tells a group from the others: its choices on axes with several, in words; empty where there is one.
+    pub fn group_name(&self, group: &[(String, String)]) -> String {
+        let several = |axis: &str| {
+            if axis == SUBJECT {
+                return self.subjects.len() > 1;
+            }
+            self.axes.iter().any(|found| found.name == axis && found.choices.len() > 1)
+        };
+        let told = group.iter().filter(|(axis, _)| several(axis));
+        told.map(|(axis, choice)| format!("{axis}={choice}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The choice `name` of an axis; one that the study does not have becomes one like the others.
+fn pick(axis: &Axis, name: &str) -> Choice {
+    if let Some(choice) = axis.choice(name) {
+        return choice.clone();
+    }
+    // Who gives an allocator to an axis of allocators wants it preloaded.
+    let preloads = axis.choices.iter().any(|choice| choice.preload.is_some());
+    Choice {
+        name: name.to_owned(),
+        value: name.to_owned(),
+        number: name.parse().ok().filter(|number: &f64| number.is_finite()),
+        preload: preloads.then(|| name.to_owned()),
+        ..Choice::default()
+    }
+}
+
+/// The placeholders of `text`: `{name}`; `{{name}}` is none.
+pub fn placeholders(text: &str) -> Vec<&str> {
+    pieces(text)
+        .into_iter()
+        .filter_map(|piece| if let Piece::Named(name) = piece { Some(name) } else { None })
+        .collect()
+}
+
+/// `text` with its placeholders filled; those that `values` does not have stay as they are.
+pub fn fill(text: &str, values: &BTreeMap<String, String>) -> String {
+    let mut filled = String::with_capacity(text.len());
+    for piece in pieces(text) {
+        match piece {
+            Piece::Plain(plain) => filled.push_str(plain),
+            Piece::Escaped(name) => filled.extend(["{", name, "}"]),
+            Piece::Named(name) => match values.get(name) {
+                Some(value) => filled.push_str(value),
+                None => filled.extend(["{", name, "}"]),
+            },
+        }
+    }
+    filled
+}
+
+enum Piece<'t> {
+    Plain(&'t str),
+    Escaped(&'t str),
+    Named(&'t str),
+}
+
+/// Braces around anything but a name are the text's own: `sub { … }` needs no escape.
+fn pieces(text: &str) -> Vec<Piece<'_>> {
+    let is_name = |name: &str| {
+        name.starts_with(|c: char| c.is_ascii_alphabetic())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while let Some(open) = rest.find('{') {
+        let (plain, after) = rest.split_at(open);
+        pieces.push(Piece::Plain(plain));
+        let is_escaped = after.starts_with("{{");
+        let inner = after.get(if is_escaped { 2 } else { 1 }..).unwrap_or_default();
+        let close = if is_escaped { "}}" } else { "}" };
+        match inner.split_once(close) {
+            Some((name, left)) if is_name(name) => {
+                pieces.push(if is_escaped { Piece::Escaped(name) } else { Piece::Named(name) });
+                rest = left;
+            }
+            _ => {
+                let (brace, left) = after.split_at(1);
+                pieces.push(Piece::Plain(brace));
+                rest = left;
+            }
+        }
+    }
+    pieces.push(Piece::Plain(rest));
+    pieces
+}

@@ -1,0 +1,255 @@
+//! From the file's tables to the study: what is left out, what is claimed, the tables and plots wanted.
+
+use toml::de::DeValue;
+
+use super::diagnostics::{Fields, Node, Problems, kind, number};
+use super::file::{Claim, Exclusion, PlotSpec, Selection, Side, Statistic, Study, TableSpec};
+use super::parse::{check_name, patterns, scalar};
+
+/// Lists longer than this are refused.
+const MOST: usize = 1_000;
+
+/// `[[exclude]]`.
+pub fn exclusions(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
+    for node in bounded(nodes, "[[exclude]]", problems) {
+        let Some(mut fields) = Fields::of(node, "[[exclude]]", problems) else { continue };
+        let given = selection(&mut fields, "where");
+        if given.is_empty() {
+            fields.problem(fields.offset, "`where` is missing: which cells, as { AXIS = \"CHOICE\" }");
+        }
+        let (why, offset) = (fields.wanted_text("why").value, fields.offset);
+        fields.finish();
+        study.exclusions.push(Exclusion { offset, given, why });
+    }
+}
+
+/// `[[claim]]`.
+pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
+    let mut ids = std::collections::BTreeSet::new();
+    for node in bounded(nodes, "[[claim]]", problems) {
+        let Some(mut fields) = Fields::of(node, "[[claim]]", problems) else { continue };
+        let id = fields.wanted_text("id");
+        check_name(&id, "a claim's id", "-_.", fields.problems());
+        if !ids.insert(id.value.clone()) {
+            fields.problem(id.offset, format_args!("the id `{}` is there twice", id.value));
+        }
+        let text = fields.wanted_text("text").value;
+        let holds = fields.wanted_text("holds");
+        let published = fields.node("published").map(|node| published(node, 0, fields.problems()));
+        let tolerance = fields.number("tolerance", 0.0, 1e6);
+        let why = fields.text("why").map(|why| why.value);
+        if let (Some(tolerance), None) = (&tolerance, &why) {
+            fields.problem(tolerance.offset, "`tolerance` without `why`: say why a figure may be so far off");
+        }
+        let note = fields.text("note").map(|note| note.value);
+        fields.finish();
+        study.claims.push(Claim {
+            id: id.value,
+            text,
+            holds,
+            published: published.unwrap_or(serde_json::Value::Null),
+            tolerance: tolerance.map(|tolerance| tolerance.value),
+            why,
+            note,
+        });
+    }
+}
+
+/// Published figures as data: numbers, strings, and tables and lists of them.
+fn published(node: &Node<'_>, depth: usize, problems: &mut Problems) -> serde_json::Value {
+    use serde_json::Value;
+    const DEEPEST: usize = 8;
+    match node.get_ref() {
+        DeValue::String(text) => Value::String(text.to_string()),
+        DeValue::Boolean(flag) => Value::Bool(*flag),
+        DeValue::Table(table) if depth < DEEPEST => Value::Object(
+            table
+                .iter()
+                .map(|(key, node)| (key.get_ref().to_string(), published(node, depth + 1, problems)))
+                .collect(),
+        ),
+        DeValue::Array(items) if depth < DEEPEST => {
+            Value::Array(items.iter().map(|node| published(node, depth + 1, problems)).collect())
+        }
+        other => match number(other).and_then(serde_json::Number::from_f64) {
+            Some(number) => Value::Number(number),
+            None => {
+                problems.add(
+                    node.span().start,
+                    format!("[[claim]] published: figures are numbers, not {}", kind(other)),
+                );
+                Value::Null
+            }
+        },
+    }
+}
+
+/// `[[table]]`.
+pub fn tables(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
+    for node in bounded(nodes, "[[table]]", problems) {
+        let Some(mut fields) = Fields::of(node, "[[table]]", problems) else { continue };
+        let title = fields.wanted_text("title").value;
+        let rows = side(&mut fields, "rows");
+        let columns = side(&mut fields, "columns");
+        let metric = fields.text("metric").map(|metric| metric.value);
+        let wants_metric = matches!((&rows, &columns), (Side::Axis(_), Side::Axis(_)));
+        if matches!((&rows, &columns), (Side::Metrics(_), Side::Metrics(_))) {
+            fields.problem(fields.offset, "of `rows` and `columns` one at least names an axis");
+        } else if wants_metric != metric.is_some() {
+            let text = if wants_metric {
+                "`metric` is missing: rows and columns are both axes"
+            } else {
+                "`metric` has no place: one side names metrics already"
+            };
+            fields.problem(fields.offset, text);
+        }
+        let spec = TableSpec {
+            offset: fields.offset,
+            title,
+            rows,
+            columns,
+            metric,
+            statistic: statistic(&mut fields),
+            interval: fields.flag("interval").unwrap_or(false),
+            given: selection(&mut fields, "where"),
+            ratio_to: selection(&mut fields, "ratio_to"),
+            unit: unit(&mut fields),
+            published: published_cells(&mut fields),
+        };
+        fields.finish();
+        study.tables.push(spec);
+    }
+}
+
+/// The units that a table may be asked for.
+pub const UNITS: [(&str, f64); 9] = [
+    ("B", 1.0),
+    ("KiB", 1024.0),
+    ("MiB", 1_048_576.0),
+    ("GiB", 1_073_741_824.0),
+    ("s", 1.0),
+    ("ms", 1e-3),
+    ("µs", 1e-6),
+    ("million", 1e6),
+    ("%", 0.01),
+];
+
+fn unit(fields: &mut Fields<'_, '_>) -> Option<String> {
+    let unit = fields.text("unit")?;
+    if !UNITS.iter().any(|(name, _)| *name == unit.value) {
+        let names: Vec<&str> = UNITS.iter().map(|(name, _)| *name).collect();
+        fields.problem(unit.offset, format_args!("`unit` is one of {}", names.join(", ")));
+    }
+    Some(unit.value)
+}
+
+fn statistic(fields: &mut Fields<'_, '_>) -> Statistic {
+    let Some(name) = fields.text("statistic") else { return Statistic::Median };
+    let found = Statistic::NAMES.iter().find(|(known, _)| *known == name.value);
+    if found.is_none() {
+        let names: Vec<&str> = Statistic::NAMES.iter().map(|(name, _)| *name).collect();
+        fields.problem(name.offset, format_args!("`statistic` is one of {}", names.join(", ")));
+    }
+    found.map_or(Statistic::Median, |(_, statistic)| *statistic)
+}
+
+/// The name of an axis, or a list of metrics.
+fn side(fields: &mut Fields<'_, '_>, key: &'static str) -> Side {
+    let Some(node) = fields.node(key) else {
+        fields.problem(fields.offset, format_args!("`{key}` is missing: an axis, or a list of metrics"));
+        return Side::default();
+    };
+    match node.get_ref() {
+        DeValue::Array(_) => {
+            let names = patterns(fields, key);
+            if names.is_empty() {
+                fields.problem(node.span().start, format_args!("`{key}` is empty"));
+            }
+            Side::Metrics(names)
+        }
+        _ => fields.as_text(node, key).map_or_else(Side::default, |axis| Side::Axis(axis.value)),
+    }
+}
+
+/// `where = { size = 2000, order = "up" }`.
+fn selection(fields: &mut Fields<'_, '_>, key: &'static str) -> Selection {
+    let Some(node) = fields.node(key) else { return Vec::new() };
+    let what = format!("{} {key}", fields.what());
+    let Some(mut inner) = Fields::of(node, what, fields.problems()) else { return Vec::new() };
+    let mut selection = Vec::new();
+    for (axis, node) in inner.all() {
+        match scalar(node) {
+            Some(choice) => selection.push((axis.value, choice)),
+            None => inner.problem(
+                node.span().start,
+                format_args!("the name of a choice is wanted, not {}", kind(node.get_ref())),
+            ),
+        }
+    }
+    selection
+}
+
+/// `published = { ROW = { COLUMN = 1.5 } }`.
+fn published_cells(fields: &mut Fields<'_, '_>) -> Vec<(String, String, f64)> {
+    let Some(node) = fields.node("published") else { return Vec::new() };
+    let what = format!("{} published", fields.what());
+    let Some(mut rows) = Fields::of(node, what.as_str(), fields.problems()) else { return Vec::new() };
+    let mut cells = Vec::new();
+    for (row, node) in rows.all() {
+        let Some(mut columns) = Fields::of(node, what.as_str(), rows.problems()) else { continue };
+        for (column, node) in columns.all() {
+            match number(node.get_ref()) {
+                Some(figure) => cells.push((row.value.clone(), column.value, figure)),
+                None => columns.problem(node.span().start, "a number is wanted: { ROW = { COLUMN = 1.5 } }"),
+            }
+        }
+    }
+    cells
+}
+
+/// `[[plot]]`.
+pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
+    for node in bounded(nodes, "[[plot]]", problems) {
+        let Some(mut fields) = Fields::of(node, "[[plot]]", problems) else { continue };
+        let title = fields.wanted_text("title").value;
+        let x = side(&mut fields, "x");
+        let y = patterns(&mut fields, "y");
+        let kind = fields.text("kind");
+        if let Some(kind) = &kind
+            && !["lines", "points", "bars", "strips"].contains(&kind.value.as_str())
+        {
+            fields.problem(kind.offset, "`kind` is lines, points, bars or strips");
+        }
+        let series = fields.text("series").map(|series| series.value);
+        match (&x, y.len()) {
+            (Side::Axis(_), 0) => fields.problem(fields.offset, "`y` is missing: the metric that is drawn"),
+            (Side::Axis(_), 2..) if series.is_some() => {
+                fields.problem(fields.offset, "`series` or several metrics in `y`, not both");
+            }
+            (Side::Metrics(_), 1..) => {
+                fields.problem(fields.offset, "`y` has no place: `x` names the metrics already");
+            }
+            _ => {}
+        }
+        let spec = PlotSpec {
+            offset: fields.offset,
+            title,
+            x,
+            y,
+            series,
+            given: selection(&mut fields, "where"),
+            kind: kind.map_or_else(|| "lines".to_owned(), |kind| kind.value),
+            x_is_logarithmic: fields.flag("x_logarithmic").unwrap_or(false),
+            y_is_logarithmic: fields.flag("y_logarithmic").unwrap_or(false),
+        };
+        fields.finish();
+        study.plots.push(spec);
+    }
+}
+
+fn bounded<'n, 't>(nodes: &[&'n Node<'t>], what: &str, problems: &mut Problems) -> Vec<&'n Node<'t>> {
+    if nodes.len() > MOST {
+        problems.add(0, format!("more than {MOST} {what}"));
+    }
+    nodes.iter().copied().take(MOST).collect()
+}

@@ -1,0 +1,274 @@
+//! Running a study through the engine: its cells as the lab's subjects, its builds before them, and what came of the
+//! runs as data. Asks nobody and shows nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::build::{commands, find_library, missing, values};
+use super::data::{CellData, Data};
+use super::extract::Extractor;
+use super::matrix::{Key, Matrix, fill};
+use crate::lab::cell::{End, Measure, Outcome, Subject};
+use crate::lab::engine::{Judge, Next, Progress, Results};
+use crate::lab::executor::{Executor, Stopped};
+use crate::record::Limits;
+
+/// Building may take so long.
+const BUILD_TIMEOUT: Duration = Duration::from_secs(1_800);
+/// A cell that failed so often is not run again.
+const MOST_FAILURES: u32 = 2;
+/// Runs in cachegrind, which hardly vary and take long.
+pub const COUNTED_ROUNDS: u32 = 3;
+
+/// The cells of a run: those that can be run, and why the others cannot.
+#[derive(Clone, Debug, Default)]
+pub struct Bill {
+    /// To be run.
+    pub cells: Vec<Key>,
+    /// Not to be run, and why.
+    pub missing: Vec<(Key, String)>,
+}
+
+/// Says of each cell whether it can be run here.
+///
+/// # Errors
+/// One line where there are too many cells.
+pub fn bill(matrix: &Matrix) -> Result<Bill, String> {
+    let mut bill = Bill::default();
+    for key in matrix.cells()? {
+        match missing(matrix, &key) {
+            Some(why) => bill.missing.push((key, why)),
+            None => bill.cells.push(key),
+        }
+    }
+    Ok(bill)
+}
+
+/// A cell as the lab runs it; `build` is the folder that `{build}` stands for.
+pub fn subject(matrix: &Matrix, key: &Key, build: &Path, timeout: Option<Duration>) -> Subject {
+    let study = &matrix.study;
+    let mut values = values(matrix, key);
+    values.insert("build".to_owned(), build.to_string_lossy().into_owned());
+    let names = matrix.names(key);
+    let name = names.iter().map(|(axis, choice)| format!("{axis}={choice}")).collect::<Vec<_>>().join(" ");
+    let mut subject = Subject {
+        name: if name.is_empty() { "run".to_owned() } else { name },
+        limits: study.settings.limits,
+        timeout: timeout.or(Some(study.settings.timeout)),
+        directory: Some(build.to_owned()),
+        ..Subject::default()
+    };
+    let mut environment: BTreeMap<String, Option<String>> = BTreeMap::new();
+    let mut set = |variables: &[(String, Option<String>)]| {
+        for (name, value) in variables {
+            environment.insert(name.clone(), value.as_ref().map(|value| fill(value, &values)));
+        }
+    };
+    set(&study.settings.environment);
+    let mut preloads = Vec::new();
+    if let Some(declared) = matrix.subjects.get(key.subject) {
+        subject.command = declared.command.iter().map(|word| fill(word, &values)).collect();
+        subject.timeout = timeout.or(declared.timeout).or(subject.timeout);
+        subject.limits = over(subject.limits, declared.limits);
+        set(&declared.environment);
+    }
+    for (_, choice) in matrix.choices(key) {
+        set(&choice.environment);
+        subject.limits = over(subject.limits, choice.limits);
+        let library = choice.preload.as_deref().and_then(find_library);
+        preloads.extend(library.map(|path| path.to_string_lossy().into_owned()));
+    }
+    if !preloads.is_empty() {
+        environment.insert("LD_PRELOAD".to_owned(), Some(preloads.join(":")));
+    }
+    subject.environment = environment.into_iter().collect();
+    if study.measure.records() {
+        let (interval, ledgers) = (study.measure.interval, study.measure.ledgers());
+        subject.measure = Measure::Recording { interval, ledgers };
+    }
+    subject
+}
+
+/// `own` limits where there are any, else those of `all`.
+fn over(all: Limits, own: Limits) -> Limits {
+    Limits {
+        address_space: own.address_space.or(all.address_space),
+        data: own.data.or(all.data),
+        memory: own.memory.or(all.memory),
+    }
+}
+
+/// A build that failed: the commands that it was, and why.
+pub type Failed = BTreeMap<Vec<Vec<String>>, String>;
+
+/// Builds what the cells need in the folder `build`, each way once; tells what could not be built.
+///
+/// # Errors
+/// [`Stopped`].
+pub fn build(
+    matrix: &Matrix,
+    cells: &[Key],
+    build: &Path,
+    executor: &mut dyn Executor,
+    how_it_ended: &dyn Fn(&Outcome) -> String,
+    say: &dyn Fn(&str),
+) -> Result<Failed, Stopped> {
+    let named = |error: std::io::Error| Stopped::Failed(format!("{}: {error}", build.display()));
+    std::fs::create_dir_all(build).map_err(named)?;
+    let mut failed = Failed::new();
+    let mut done: BTreeSet<Vec<Vec<String>>> = BTreeSet::new();
+    for key in cells {
+        let wanted = commands(matrix, key, build);
+        if wanted.is_empty() || !done.insert(wanted.clone()) {
+            continue;
+        }
+        for words in &wanted {
+            let command = shell_words::join(words);
+            say(&format!("building: {command}"));
+            let subject = Subject {
+                name: "build".to_owned(),
+                command: words.clone(),
+                directory: Some(build.to_owned()),
+                timeout: Some(BUILD_TIMEOUT),
+                ..Subject::default()
+            };
+            let number = done.len().to_string();
+            let outcome = executor.run(&subject, &build.join(".output").join(number))?;
+            if !outcome.end.is_success() {
+                failed.insert(wanted.clone(), format!("not built: {command}: {}", how_it_ended(&outcome)));
+                break;
+            }
+        }
+    }
+    Ok(failed)
+}
+
+/// Takes the cells whose build failed out of those that are run.
+pub fn without_failed(matrix: &Matrix, bill: &mut Bill, build: &Path, failed: &Failed) {
+    let cells = std::mem::take(&mut bill.cells);
+    for key in cells {
+        match failed.get(&commands(matrix, &key, build)) {
+            Some(why) => bill.missing.push((key, why.clone())),
+            None => bill.cells.push(key),
+        }
+    }
+}
+
+/// Hears of a study's runs: a cell that fails again and again is dropped, the others go on.
+pub struct Referee<'a> {
+    /// Whether runs of a subject may fail, by the plan's subjects.
+    pub may_fail: Vec<bool>,
+    /// Hears how far it has come.
+    pub progress: &'a (dyn Fn(&Progress) + Sync),
+    /// How many runs failed, by the plan's subjects, and the last of them.
+    pub failures: BTreeMap<usize, (u32, Outcome)>,
+    /// Runs that left processes behind.
+    pub left_behind: u32,
+}
+
+impl Judge for Referee<'_> {
+    fn heard(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> Next {
+        self.left_behind += u32::from(outcome.left_behind > 0);
+        if counts(outcome, self.may_fail.get(subject) == Some(&true)) {
+            return Next::Go;
+        }
+        let failures = self.failures.entry(subject).or_insert_with(|| (0, outcome.clone()));
+        *failures = (failures.0 + 1, outcome.clone());
+        let is_hopeless = matches!(outcome.end, End::NotStarted(_)) || failures.0 >= MOST_FAILURES;
+        if is_hopeless { Next::Drop } else { Next::Go }
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        (self.progress)(progress);
+    }
+
+    fn is_enough(&mut self, _results: &Results) -> bool {
+        false
+    }
+}
+
+/// Whether a run's figures count.
+fn counts(outcome: &Outcome, may_fail: bool) -> bool {
+    outcome.end.is_success() || may_fail && matches!(outcome.end, End::Exited(_) | End::Signalled(_))
+}
+
+/// Makes data of what was run. `cells` are in the plan's order; `counted` are the runs in cachegrind, in the same.
+pub fn data(
+    matrix: &Matrix,
+    bill: &Bill,
+    results: &Results,
+    counted: Option<&Results>,
+    failures: &BTreeMap<usize, (u32, Outcome)>,
+    how_it_ended: &dyn Fn(&Outcome) -> String,
+) -> Data {
+    let extractor = Extractor::new(&matrix.study);
+    let mut data = Data::default();
+    for (key, why) in &bill.missing {
+        let cell = CellData { not_run: Some(why.clone()), ..CellData::default() };
+        data.cells.insert(key.clone(), cell);
+    }
+    for (index, key) in bill.cells.iter().enumerate() {
+        let may_fail = matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail);
+        let mut cell = CellData::default();
+        let outcomes = results.outcomes.get(index).map(Vec::as_slice).unwrap_or_default();
+        let mut any = false;
+        for (round, outcome) in outcomes.iter().enumerate() {
+            let Some(outcome) = outcome.as_ref().filter(|outcome| counts(outcome, may_fail)) else {
+                continue;
+            };
+            any = true;
+            put(&mut cell, round, outcomes.len(), extractor.metrics(outcome));
+        }
+        let counted = counted.and_then(|counted| counted.outcomes.get(index)).map(Vec::as_slice);
+        let counted = counted.unwrap_or_default().iter();
+        let counted: Vec<Option<f64>> =
+            counted.map(|outcome| Some(outcome.as_ref()?.figures.instructions? as f64)).collect();
+        if counted.iter().any(Option::is_some) {
+            cell.samples.insert("instructions".to_owned(), counted);
+        }
+        if !any {
+            let why = failures.get(&index).map(|(_, outcome)| how_it_ended(outcome));
+            cell.not_run =
+                Some(why.map_or_else(|| "it was not run".to_owned(), |why| format!("it failed: {why}")));
+        }
+        data.cells.insert(key.clone(), cell);
+    }
+    data
+}
+
+fn put(cell: &mut CellData, round: usize, rounds: usize, metrics: BTreeMap<String, f64>) {
+    for (name, value) in metrics {
+        let samples = cell.samples.entry(name).or_insert_with(|| vec![None; rounds]);
+        if let Some(place) = samples.get_mut(round) {
+            *place = Some(value);
+        }
+    }
+}
+
+/// Everything that makes a study's runs what they are: its text, its choices, and the files of its folder.
+pub fn description(matrix: &Matrix, text: &str) -> impl serde::Serialize + use<> {
+    const MOST_FILES: usize = 10_000;
+    let mut files = Vec::new();
+    let mut waiting: Vec<PathBuf> = vec![matrix.study.folder.clone()];
+    while let Some(folder) = waiting.pop() {
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let Ok(data) = entry.metadata() else { continue };
+            if data.is_dir() && files.len() < MOST_FILES {
+                waiting.push(entry.path());
+            } else if files.len() < MOST_FILES {
+                let changed =
+                    data.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+                files.push((entry.path(), data.len(), changed.map(|time| time.as_nanos().to_string())));
+            }
+        }
+    }
+    files.sort();
+    (text.to_owned(), files)
+}
+
+/// What is shared with claims: the matrix and the data.
+pub fn shared(data: Data) -> Arc<dyn super::data::Measured> {
+    Arc::new(data)
+}

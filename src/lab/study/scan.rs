@@ -1,0 +1,227 @@
+//! What an expression reads, found in its tree without evaluating it, and how long it could take. Whole numbers
+//! become numbers with a fraction, because the language does not multiply one kind with the other.
+
+use std::collections::BTreeSet;
+
+use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue};
+use cel::common::types::CelDouble;
+
+/// Functions that read what was measured.
+pub const READING: [&str; 8] = ["median", "low", "high", "least", "most", "ratio", "ratio_low", "ratio_high"];
+/// Functions that read nothing.
+pub const PLAIN: [&str; 6] = ["near", "abs", "min", "max", "values", "value"];
+/// An expression may not take more steps.
+const MOST_STEPS: u64 = 20_000;
+/// Trees are not deeper.
+const MOST_DEPTH: usize = 150;
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Scan {
+    /// Axes that it names.
+    pub axes: BTreeSet<String>,
+    /// Subjects that it names in so many words.
+    pub subjects: BTreeSet<String>,
+    /// Metrics that it names in so many words.
+    pub metrics: BTreeSet<String>,
+    /// Numbers that stand in it.
+    pub numbers: Vec<f64>,
+    /// Whether it reads what was measured.
+    pub reads: bool,
+    /// What is wrong with it.
+    pub wrong: Vec<String>,
+}
+
+/// Looks through `tree`, and makes its whole numbers numbers with a fraction. `axis_size` tells how many values an
+/// axis has; `variables` are the names that it may use.
+pub fn scan(tree: &mut IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>, variables: &[&str]) -> Scan {
+    let mut scan = Scan::default();
+    let mut names: Vec<String> = variables.iter().map(|&name| name.to_owned()).collect();
+    if depth(tree, 0) > MOST_DEPTH {
+        scan.wrong.push("it is nested too deeply".to_owned());
+        return scan;
+    }
+    walk(tree, &mut scan, &mut names, axis_size);
+    let widest = widest(tree, axis_size).max(1);
+    if steps(tree, widest, axis_size) > MOST_STEPS {
+        scan.wrong.push(format!(
+            "it could take more than {MOST_STEPS} steps: shorter lists, or fewer within each other"
+        ));
+    }
+    scan
+}
+
+fn walk(
+    tree: &mut IdedExpr,
+    scan: &mut Scan,
+    names: &mut Vec<String>,
+    axis_size: &dyn Fn(&str) -> Option<usize>,
+) {
+    match &mut tree.expr {
+        Expr::Literal(literal) => {
+            if let LiteralValue::Int(whole) = literal {
+                *literal = LiteralValue::Double(CelDouble::from(*whole.inner() as f64));
+            }
+            if let LiteralValue::Double(number) = literal {
+                scan.numbers.push(*number.inner());
+            }
+        }
+        Expr::Ident(name) => {
+            if !names.iter().any(|known| known == name) {
+                scan.wrong.push(format!("there is no `{name}`; text stands in quotation marks"));
+            }
+        }
+        Expr::Call(call) => {
+            let is_reading = READING.contains(&call.func_name.as_str());
+            scan.reads |= is_reading;
+            let first = call.args.first().and_then(text);
+            if is_reading {
+                scan.metrics.extend(first.map(str::to_owned));
+                for selector in call.args.iter().skip(1) {
+                    selected(selector, scan);
+                }
+            } else if call.func_name == "values" {
+                match first {
+                    Some(axis) if axis_size(axis).is_some() => drop(scan.axes.insert(axis.to_owned())),
+                    Some(axis) => scan.wrong.push(format!("values: there is no axis `{axis}`")),
+                    None => {
+                        scan.wrong.push("values: wants the name of an axis, as values(\"size\")".to_owned())
+                    }
+                }
+            } else if call.func_name == "value" {
+                scan.metrics.extend(first.map(str::to_owned));
+            }
+            let is_index = call.func_name == "_[_]";
+            for (place, argument) in call.args.iter_mut().enumerate() {
+                // A list is indexed by whole numbers.
+                let is_whole = matches!(&argument.expr, Expr::Literal(LiteralValue::Int(_)));
+                if !(is_index && place == 1 && is_whole) {
+                    walk(argument, scan, names, axis_size);
+                }
+            }
+            if let Some(target) = &mut call.target {
+                walk(target, scan, names, axis_size);
+            }
+        }
+        Expr::Comprehension(inner) => {
+            walk(&mut inner.iter_range, scan, names, axis_size);
+            walk(&mut inner.accu_init, scan, names, axis_size);
+            let known = names.len();
+            names.extend([inner.iter_var.clone(), inner.accu_var.clone()]);
+            names.extend(inner.iter_var2.clone());
+            walk(&mut inner.loop_cond, scan, names, axis_size);
+            walk(&mut inner.loop_step, scan, names, axis_size);
+            walk(&mut inner.result, scan, names, axis_size);
+            names.truncate(known);
+        }
+        Expr::List(list) => list.elements.iter_mut().for_each(|item| walk(item, scan, names, axis_size)),
+        Expr::Map(map) => {
+            for entry in &mut map.entries {
+                if let EntryExpr::MapEntry(entry) = &mut entry.expr {
+                    walk(&mut entry.value, scan, names, axis_size);
+                }
+            }
+        }
+        Expr::Select(select) => walk(&mut select.operand, scan, names, axis_size),
+        Expr::Struct(_) | Expr::Unspecified => scan.wrong.push("structures have no meaning here".to_owned()),
+    }
+}
+
+/// The axes that `{ "axis": choice }` names.
+fn selected(selector: &IdedExpr, scan: &mut Scan) {
+    let Expr::Map(map) = &selector.expr else {
+        scan.wrong.push("choices are written out where they are used: { \"axis\": \"choice\" }".to_owned());
+        return;
+    };
+    for entry in &map.entries {
+        match &entry.expr {
+            EntryExpr::MapEntry(entry) if text(&entry.key).is_some() => {
+                scan.axes.extend(text(&entry.key).map(str::to_owned));
+                if text(&entry.key) == Some(super::file::SUBJECT) {
+                    scan.subjects.extend(text(&entry.value).map(str::to_owned));
+                }
+            }
+            _ => scan.wrong.push("an axis is named in quotation marks: { \"axis\": \"choice\" }".to_owned()),
+        }
+    }
+}
+
+/// A string that stands there.
+fn text(tree: &IdedExpr) -> Option<&str> {
+    match &tree.expr {
+        Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
+        _ => None,
+    }
+}
+
+/// The parts of a tree.
+fn parts(tree: &IdedExpr) -> Vec<&IdedExpr> {
+    match &tree.expr {
+        Expr::Call(call) => call.args.iter().chain(call.target.as_deref()).collect(),
+        Expr::Comprehension(inner) => {
+            vec![&inner.iter_range, &inner.accu_init, &inner.loop_cond, &inner.loop_step, &inner.result]
+        }
+        Expr::List(list) => list.elements.iter().collect(),
+        Expr::Map(map) => map
+            .entries
+            .iter()
+            .filter_map(
+                |entry| if let EntryExpr::MapEntry(entry) = &entry.expr { Some(&entry.value) } else { None },
+            )
+            .collect(),
+        Expr::Select(select) => vec![&*select.operand],
+        Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) | Expr::Unspecified => Vec::new(),
+    }
+}
+
+fn depth(tree: &IdedExpr, above: usize) -> usize {
+    if above > MOST_DEPTH {
+        return above;
+    }
+    parts(tree).into_iter().map(|part| depth(part, above + 1)).max().unwrap_or(above)
+}
+
+/// How long a list could be that an expression has at hand.
+fn widest(tree: &IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>) -> usize {
+    let own = match &tree.expr {
+        Expr::List(list) => list.elements.len(),
+        Expr::Map(map) => map.entries.len(),
+        Expr::Call(call) if call.func_name == "values" => {
+            call.args.first().and_then(text).and_then(axis_size).unwrap_or(0)
+        }
+        // Published figures may be lists of any length that a file holds.
+        Expr::Ident(name) if name == "published" => 1_000,
+        _ => 0,
+    };
+    parts(tree).into_iter().map(|part| widest(part, axis_size)).max().unwrap_or(0).max(own)
+}
+
+/// How long the list is that `tree` gives, at most.
+fn length(tree: &IdedExpr, widest: usize, axis_size: &dyn Fn(&str) -> Option<usize>) -> u64 {
+    match &tree.expr {
+        Expr::List(list) => list.elements.len() as u64,
+        Expr::Call(call) if call.func_name == "values" => {
+            call.args.first().and_then(text).and_then(axis_size).unwrap_or(0) as u64
+        }
+        Expr::Call(call) if call.func_name == "_+_" => {
+            call.args.iter().map(|part| length(part, widest, axis_size)).fold(0, u64::saturating_add)
+        }
+        Expr::Comprehension(inner) => length(&inner.iter_range, widest, axis_size),
+        _ => widest as u64,
+    }
+}
+
+/// How many steps `tree` takes, at most.
+fn steps(tree: &IdedExpr, widest: usize, axis_size: &dyn Fn(&str) -> Option<usize>) -> u64 {
+    let of = |part: &IdedExpr| steps(part, widest, axis_size);
+    if let Expr::Comprehension(inner) = &tree.expr {
+        let each = of(&inner.loop_cond).saturating_add(of(&inner.loop_step));
+        let rounds = length(&inner.iter_range, widest, axis_size);
+        return of(&inner.iter_range)
+            .saturating_add(of(&inner.result))
+            .saturating_add(rounds.saturating_mul(each))
+            .saturating_add(1);
+    }
+    // A name may be looked up and a list copied.
+    parts(tree).into_iter().map(of).fold(1, u64::saturating_add)
+}

@@ -1,0 +1,53 @@
+//! A new study: a file with comments and a program, which run as they are.
+
+use std::path::{Path, PathBuf};
+
+use super::file::FILE_NAME;
+
+const STUDY: &str = include_str!("skeleton/study.toml");
+const PROGRAM: &str = include_str!("skeleton/subject.py");
+
+/// Makes the folder `path` with a study in it; tells the files that it made.
+///
+/// # Errors
+/// One line: the folder is there already, or cannot be made.
+pub fn make(path: &Path) -> Result<Vec<PathBuf>, String> {
+    let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    if !is_name || name.starts_with(['.', '-']) {
+        return Err(format!("{name:?} is no name for a study: letters, digits, - and _"));
+    }
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        std::fs::create_dir_all(parent).map_err(|error| named(parent, &error))?;
+    }
+    std::fs::create_dir(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            named(path, &"is there already; give another name, or `strandline study check` it")
+        }
+        _ => named(path, &error),
+    })?;
+    let mut made = Vec::new();
+    for (file, text) in [(FILE_NAME, STUDY), ("subject.py", PROGRAM)] {
+        let file = path.join(file);
+        std::fs::write(&file, text).map_err(|error| named(&file, &error))?;
+        made.push(file);
+    }
+    Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_study_is_right_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("studies/mine");
+        assert_eq!(make(&path).unwrap().len(), 2);
+        let (study, _) = super::super::file::Study::read(&path).unwrap();
+        assert_eq!(study.name, "mine");
+        assert!(make(&path).unwrap_err().contains("is there already"));
+        assert!(make(Path::new("../..")).is_err() && make(Path::new("a b")).is_err());
+    }
+}

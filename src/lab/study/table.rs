@@ -1,0 +1,203 @@
+//! Tables of a study: an axis against another, or against metrics, with published figures beside the measured ones.
+
+use std::collections::BTreeSet;
+
+use super::data::{Measured, estimate, figure, ratio};
+use super::file::{SUBJECT, Selection, Side, Study, TableSpec};
+use super::matrix::Matrix;
+use super::metric::{Unit, unit};
+use super::parse_results::UNITS;
+use crate::report::lab::page::{Cell, Column, Table, Tone};
+use crate::report::text::{clean, grouped};
+use crate::report::units::{bytes, seconds};
+
+/// A table is made for so many combinations of the axes that it does not name.
+pub const MOST_TABLES: usize = 50;
+/// Rows and columns beyond these are left out, and that is said.
+const MOST_ROWS: usize = 2_000;
+const MOST_COLUMNS: usize = 60;
+/// What stands where nothing was measured.
+const NOTHING: &str = "–";
+
+/// What is along one side: what it is called there, the choice it makes, the metric it shows.
+struct Line {
+    name: String,
+    choice: Option<(String, String)>,
+    metric: Option<String>,
+}
+
+/// The tables of one `[[table]]`: one for each combination of the axes that it does not name.
+pub fn tables(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec<Table> {
+    let mut named: BTreeSet<&str> = spec.given.iter().map(|(axis, _)| axis.as_str()).collect();
+    for side in [&spec.rows, &spec.columns] {
+        if let Side::Axis(axis) = side {
+            named.insert(axis);
+        }
+    }
+    let groups = groups(matrix, &named, &spec.given);
+    groups.iter().take(MOST_TABLES).map(|group| table(spec, matrix, measured, group)).collect()
+}
+
+/// The combinations of the axes that are not `named`, for the subjects that `given` allows.
+pub fn groups(matrix: &Matrix, named: &BTreeSet<&str>, given: &[(String, String)]) -> Vec<Selection> {
+    let subjects = given.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name.clone()).collect();
+    matrix.groups(&|axis| named.contains(axis), &subjects).unwrap_or_default()
+}
+
+fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selection) -> Table {
+    let (mut rows, mut columns) = (lines(&spec.rows, matrix), lines(&spec.columns, matrix));
+    let group_name = matrix.group_name(group);
+    let mut caption = clean(&spec.title);
+    if !group_name.is_empty() {
+        caption = format!("{caption} ({})", clean(&group_name));
+    }
+    if let Some(unit) = &spec.unit {
+        caption = format!("{caption}, {unit}");
+    }
+    if rows.len() > MOST_ROWS || columns.len() > MOST_COLUMNS {
+        caption = format!("{caption}; of {} rows and {} columns the first", rows.len(), columns.len());
+        rows.truncate(MOST_ROWS);
+        columns.truncate(MOST_COLUMNS);
+    }
+    let published = |row: &Line, column: &Line| {
+        let found = spec.published.iter().find(|(r, c, _)| *r == row.name && *c == column.name);
+        found.map(|(_, _, figure)| *figure)
+    };
+    let has_published: Vec<bool> =
+        columns.iter().map(|column| rows.iter().any(|row| published(row, column).is_some())).collect();
+    let mut heads = vec![Column { title: side_name(&spec.rows), figures: false }];
+    for (column, &has) in columns.iter().zip(&has_published) {
+        heads.push(Column { title: clean(&column.name), figures: true });
+        if has {
+            heads.push(Column { title: "published".to_owned(), figures: true });
+        }
+    }
+    let rows = rows.iter().map(|row| {
+        let mut cells = vec![plain(clean(&row.name))];
+        for (column, &has) in columns.iter().zip(&has_published) {
+            cells.push(cell(spec, matrix, measured, group, [row, column]));
+            if has {
+                let metric = metric_of(spec, [row, column]);
+                let text = published(row, column).map_or_else(
+                    || NOTHING.to_owned(),
+                    |figure| show_published(spec, matrix, metric.unwrap_or_default(), figure),
+                );
+                cells.push(Cell { text, tone: Tone::Faint });
+            }
+        }
+        cells
+    });
+    Table { caption, columns: heads, rows: rows.collect() }
+}
+
+fn side_name(side: &Side) -> String {
+    match side {
+        Side::Axis(axis) => clean(axis),
+        Side::Metrics(_) => String::new(),
+    }
+}
+
+fn lines(side: &Side, matrix: &Matrix) -> Vec<Line> {
+    match side {
+        Side::Metrics(names) => names
+            .iter()
+            .map(|name| Line { name: name.clone(), choice: None, metric: Some(name.clone()) })
+            .collect(),
+        Side::Axis(axis) => choices(matrix, axis)
+            .into_iter()
+            .map(|name| Line { choice: Some((axis.clone(), name.clone())), name, metric: None })
+            .collect(),
+    }
+}
+
+/// The names of the choices of an axis, or of the subjects.
+pub fn choices(matrix: &Matrix, axis: &str) -> Vec<String> {
+    if axis == SUBJECT {
+        return matrix.subjects.iter().map(|subject| subject.name.clone()).collect();
+    }
+    let found = matrix.axes.iter().find(|found| found.name == axis);
+    found.map_or_else(Vec::new, |axis| axis.choices.iter().map(|choice| choice.name.clone()).collect())
+}
+
+fn metric_of<'l>(spec: &'l TableSpec, lines: [&'l Line; 2]) -> Option<&'l str> {
+    lines.into_iter().find_map(|line| line.metric.as_deref()).or(spec.metric.as_deref())
+}
+
+fn cell(
+    spec: &TableSpec,
+    matrix: &Matrix,
+    measured: &dyn Measured,
+    group: &Selection,
+    lines: [&Line; 2],
+) -> Cell {
+    let nothing = || Cell { text: NOTHING.to_owned(), tone: Tone::Faint };
+    let Some(metric) = metric_of(spec, lines) else { return nothing() };
+    let mut named = spec.given.clone();
+    named.extend(lines.iter().filter_map(|line| line.choice.clone()));
+    let Ok(key) = matrix.resolve(&named, group) else { return nothing() };
+    if !spec.ratio_to.is_empty() {
+        named.retain(|(axis, _)| !spec.ratio_to.iter().any(|(other, _)| other == axis));
+        named.extend(spec.ratio_to.iter().cloned());
+        let found = matrix.resolve(&named, group).map_err(|_| String::new());
+        let found = found.and_then(|to| ratio(measured, &key, &to, metric));
+        return found.map_or_else(|_| nothing(), |ratio| plain(factor(spec, ratio.median)));
+    }
+    let Ok(estimate) = estimate(measured, &key, metric) else { return nothing() };
+    let show = |value: f64| show(spec.unit.as_deref(), &matrix.study, metric, value);
+    let mut text = show(figure(&estimate, spec.statistic));
+    if let (true, Some(low), Some(high)) = (spec.interval, estimate.low, estimate.high) {
+        text = format!("{text} ({} – {})", show(low), show(high));
+    }
+    plain(text)
+}
+
+fn factor(spec: &TableSpec, ratio: f64) -> String {
+    if spec.unit.as_deref() == Some("%") { digits(ratio * 100.0) } else { format!("{ratio:.3}") }
+}
+
+fn show_published(spec: &TableSpec, matrix: &Matrix, metric: &str, figure: f64) -> String {
+    // Where a unit is asked for, published figures are in it.
+    if spec.unit.is_some() || !spec.ratio_to.is_empty() {
+        return digits(figure);
+    }
+    show(None, &matrix.study, metric, figure)
+}
+
+/// A figure of a metric as people read it.
+pub fn show(wanted: Option<&str>, study: &Study, metric: &str, value: f64) -> String {
+    if let Some((_, factor)) = UNITS.iter().find(|(name, _)| Some(*name) == wanted) {
+        return digits(value / factor);
+    }
+    match unit(metric, study.metrics.get(metric)) {
+        Unit::Bytes if value < 0.0 => format!("−{}", bytes((-value).round() as u64)),
+        Unit::Bytes => bytes(value.round() as u64),
+        Unit::Seconds if value >= 0.0 => seconds(value),
+        Unit::Seconds | Unit::Count => digits(value),
+    }
+}
+
+/// Whole numbers with their thousands apart, others with three digits.
+pub fn digits(value: f64) -> String {
+    let sign = if value < 0.0 { "−" } else { "" };
+    let size = value.abs();
+    if size < 1e15 && (size.fract() == 0.0 || size >= 1_000.0) {
+        return format!("{sign}{}", grouped(size.round() as u64));
+    }
+    if !(1e-4..1e15).contains(&size) {
+        return format!("{sign}{size:.2e}");
+    }
+    let places = if size >= 100.0 {
+        0
+    } else if size >= 10.0 {
+        1
+    } else if size >= 1.0 {
+        2
+    } else {
+        3
+    };
+    format!("{sign}{size:.places$}")
+}
+
+fn plain(text: String) -> Cell {
+    Cell { text, tone: Tone::Plain }
+}
