@@ -9,7 +9,7 @@ use cel::common::types::CelDouble;
 /// Functions that read what was measured.
 pub const READING: [&str; 8] = ["median", "low", "high", "least", "most", "ratio", "ratio_low", "ratio_high"];
 /// Functions that read nothing.
-pub const PLAIN: [&str; 6] = ["near", "abs", "min", "max", "values", "value"];
+pub const PLAIN: [&str; 6] = ["near", "abs", "min", "max", "values", "metric"];
 /// An expression may not take more steps.
 const MOST_STEPS: u64 = 20_000;
 /// Trees are not deeper.
@@ -88,7 +88,7 @@ fn walk(
                         scan.wrong.push("values: wants the name of an axis, as values(\"size\")".to_owned())
                     }
                 }
-            } else if call.func_name == "value" {
+            } else if call.func_name == "metric" {
                 scan.metrics.extend(first.map(str::to_owned));
             }
             let is_index = call.func_name == "_[_]";
