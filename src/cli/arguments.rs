@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-pub use super::arguments_lab::{Compare, Study};
+pub use super::arguments_lab::{Compare, Squeeze, Study, Try};
 use super::condition::Condition;
 use crate::record::plan::{self, Plan};
 use crate::report::model::Rows;
@@ -94,6 +94,16 @@ pub enum Verb {
     ///
     /// Runs them in turns, in an order drawn anew for each round, and says whether they differ.
     Compare(Compare),
+    /// Find the smallest limit on memory under which a command still succeeds
+    ///
+    /// Runs it under limits again and again; says how it fails below the smallest, what it costs close above it, and
+    /// what to paste.
+    Squeeze(Squeeze),
+    /// Rerun a command under settings that may make it keep less memory; the best is ready to paste
+    ///
+    /// Settings of the allocator, of the kernel and of the language runtime, other allocators, and the better ones
+    /// in pairs: memory and time beside those of the command as it is.
+    Try(Try),
     /// Run a declared experiment and judge what it claims
     ///
     /// A study names subjects, axes, what is measured and what is claimed; its cells run in rounds, and each

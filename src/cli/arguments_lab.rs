@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::lab::squeeze::Kind;
+use crate::lab::squeeze::search::Resolution;
+use crate::lab::trial::rank::Goal;
+use crate::lab::trial::server::{Ready, Service};
 use crate::record::plan;
 
 /// How often, and in which order.
@@ -86,7 +90,7 @@ pipes, redirections, $variables or patterns is run by `sh -c`, whose own start t
 A case's words follow each command's, or surround it where they hold {}.
 
 `same` is said where the interval of a ratio spans 1. All intervals of ratios of one comparison hold
-together with 95 % confidence.")]
+together with 99 % confidence.")]
 pub struct Compare {
     /// How often
     #[command(flatten)]
@@ -112,6 +116,103 @@ pub struct Compare {
     /// The commands; the first is what the others are compared to
     #[arg(value_name = "COMMAND", required = true)]
     pub commands: Vec<String>,
+}
+
+/// Arguments of `try`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  strandline try -- python3 script.py
+  strandline try --goal time-bounded --repeat 7 -- ./batch --input data
+  strandline try --ready port=8080 --load 'wrk -d5 http://localhost:8080/' --settle 5 -- ./server
+  strandline try --only arena_max_2,jemalloc_decay_0 --format markdown -- ./program > table.md
+  strandline try --json -- ./program | jq -r .paste.shell
+  strandline try --list
+
+The first run, without settings, shows which allocator and which runtime there are; what applies to them
+is tried in rounds, in an order drawn anew for each; then the better ones in pairs. A setting whose
+library was not mapped counts as failed.
+
+A server is started for each run, loaded once it is ready, let settle, looked at, and asked to end
+(SIGTERM, after 10 s SIGKILL). --ready says when it is ready:
+  port=N     connections to this port of this machine are accepted
+  line=TEXT  a line with this text is on its standard output or error
+  seconds=S  so long after its start")]
+pub struct Try {
+    /// Rounds: in each, everything runs once, in an order drawn anew
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeat: u32,
+    /// Go on, beyond --repeat, until the intervals of settled memory's ratios are this narrow to each side, such as
+    /// 2%; at most 10 times as many rounds
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub until: Option<f64>,
+    /// Draws the order of the rounds; the same number draws the same order
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// The command is a server, and this says when it is ready: port=N, line=TEXT or seconds=S
+    #[arg(long, value_name = "WHEN", value_parser = ready)]
+    pub ready: Option<Ready>,
+    /// The load of a server that is ready, run by `sh -c`; a server is looked at after it
+    #[arg(long, value_name = "COMMAND", requires = "ready")]
+    pub load: Option<String>,
+    /// How long a server is let be after its load
+    #[arg(long, value_name = "SECONDS", requires = "ready", default_value = "1", value_parser = settle)]
+    pub settle: Duration,
+    /// What is to be small: settled memory, peak, or settled memory of what takes at most 1.05 times as long
+    #[arg(long, value_name = "GOAL", default_value = "settled")]
+    pub goal: Goal,
+    /// Try only these candidates
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Do not try these
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    pub skip: Vec<String>,
+    /// Candidates of your own, as TOML; those with the id of another replace it
+    #[arg(long, value_name = "FILE")]
+    pub catalogue: Option<PathBuf>,
+    /// How many pairs of the better ones are tried
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub pairs: u32,
+    /// List the candidates, and run nothing
+    #[arg(long)]
+    pub list: bool,
+    /// Where it works
+    #[command(flatten)]
+    pub lab: Lab,
+    /// How it is shown
+    #[command(flatten)]
+    pub shown: Shown,
+    /// The command
+    #[arg(value_name = "COMMAND", required_unless_present = "list", last = true)]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+impl Try {
+    /// How the server is tried, if it is one.
+    pub fn service(&self) -> Option<Service> {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        Some(Service {
+            ready: self.ready.clone()?,
+            patience: self.lab.timeout.unwrap_or(PATIENCE),
+            load: self.load.clone(),
+            timeout: self.lab.timeout,
+            settle: self.settle,
+        })
+    }
+}
+
+fn ready(text: &str) -> Result<Ready, String> {
+    let bad = || "use port=N, line=TEXT or seconds=S, such as port=8080".to_owned();
+    match text.split_once('=') {
+        Some(("port", port)) => port.parse().ok().filter(|&port| port > 0).map(Ready::Port).ok_or_else(bad),
+        Some(("line", line)) if !line.is_empty() => Ok(Ready::Line(line.to_owned())),
+        Some(("seconds", seconds)) => settle(seconds).map(Ready::After),
+        _ => Err(bad()),
+    }
+}
+
+fn settle(text: &str) -> Result<Duration, String> {
+    if text == "0" { Ok(Duration::ZERO) } else { plan::duration(text) }
 }
 
 /// Arguments of `study`.
@@ -201,9 +302,111 @@ fn percent(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "use a percentage from 0.01% to 100%, such as 2%".to_owned())
 }
 
+/// Arguments of `squeeze`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  strandline squeeze -- python3 job.py
+  strandline squeeze --kind address_space --resolution 4KiB -- ./program
+  strandline squeeze --success 'grep -q \"^done$\"' -- ./job.sh
+  strandline squeeze --json -- ./program | jq .smallest_bytes
+
+A run succeeds where it exits with status 0. With --success it does where that shell command does: it is
+run after each run, its standard input is what the run wrote on its standard output, and the variable
+STRANDLINE_STATUS holds the run's exit status (128 and the signal where one ended it, 124 where it hung).
+
+cgroup limits the memory of all its processes together, as containers and systemd do; address_space
+(RLIMIT_AS, ulimit -v) and data (RLIMIT_DATA, ulimit -d) limit each process by itself.")]
+pub struct Squeeze {
+    /// What to limit
+    #[arg(long, value_enum, default_value_t = LimitKind::Cgroup)]
+    pub kind: LimitKind,
+    /// A shell command that says by its exit status whether a run succeeded
+    #[arg(long, value_name = "COMMAND")]
+    pub success: Option<String>,
+    /// So many runs must succeed under the limit that is found
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// How closely to find it: a size, or a part of it; by default 1%, but not closer than 64KiB
+    #[arg(long, value_name = "SIZE|PERCENT", value_parser = resolution)]
+    pub resolution: Option<Resolution>,
+    /// Rounds that measure what it costs near the limit; 0 measures nothing
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=1000))]
+    pub rounds: u32,
+    /// Give up after so many runs
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub most_runs: u32,
+    /// A run that takes longer has failed; by default 10 times as long as without a limit, and 10s
+    #[arg(long, value_name = "TIME", value_parser = plan::duration)]
+    pub timeout: Option<Duration>,
+    /// Keep what every run wrote and the journal here; the same command goes on from it. Without it they are in
+    /// the user's cache until the search is done
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Begin anew, where an interrupted search of the same command would go on
+    #[arg(long)]
+    pub fresh: bool,
+    /// Draws the order of the rounds
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// How it is shown
+    #[command(flatten)]
+    pub shown: Shown,
+    /// The command
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<String>,
+}
+
+/// What is limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LimitKind {
+    /// The address space of each process
+    #[value(name = "address_space", alias = "address-space")]
+    AddressSpace,
+    /// The data segment of each process
+    Data,
+    /// The memory of all processes, by a control group
+    Cgroup,
+}
+
+impl From<LimitKind> for Kind {
+    fn from(kind: LimitKind) -> Self {
+        match kind {
+            LimitKind::AddressSpace => Self::AddressSpace,
+            LimitKind::Data => Self::Data,
+            LimitKind::Cgroup => Self::Cgroup,
+        }
+    }
+}
+
+fn resolution(text: &str) -> Result<Resolution, String> {
+    if text.ends_with('%') {
+        return percent(text).map(|share| Resolution { share, least_bytes: 0 });
+    }
+    super::condition::bytes(text).map(|least_bytes| Resolution { share: 0.0, least_bytes })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn resolutions_are_sizes_or_parts() {
+        assert_eq!(resolution("2%"), Ok(Resolution { share: 0.02, least_bytes: 0 }));
+        assert_eq!(resolution("4KiB"), Ok(Resolution { share: 0.0, least_bytes: 4096 }));
+        assert!(resolution("x").is_err() && resolution("0%").is_err() && resolution("-1%").is_err());
+    }
+
+    #[test]
+    fn a_server_says_when_it_is_ready() {
+        assert_eq!(ready("port=80"), Ok(Ready::Port(80)));
+        assert_eq!(ready("line=up = 1"), Ok(Ready::Line("up = 1".to_owned())));
+        assert_eq!(ready("seconds=0.5"), Ok(Ready::After(Duration::from_millis(500))));
+        for wrong in ["port=0", "port=99999", "line=", "seconds=x", "80", ""] {
+            assert!(ready(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(settle("0"), Ok(Duration::ZERO));
+    }
 
     #[test]
     fn cases_and_percentages_are_checked() {

@@ -38,6 +38,7 @@ pub fn run(output: &mut Output) -> Result<Ending> {
         cgroup(),
         process_events(),
         memory_limit(),
+        counters(),
         huge_pages(),
         swap(),
         same_page_merging(),
@@ -46,7 +47,7 @@ pub fn run(output: &mut Output) -> Result<Ending> {
         ("gdb", "nothing here needs it; it looks into what strandline only counts"),
         ("gcore", "nothing here needs it; it writes a core of a running process"),
         ("perf", "nothing here needs it; it finds who allocates and who faults"),
-        ("valgrind", "nothing here needs it; massif shows who allocated what is live"),
+        ("valgrind", "compare --instructions counts with it; massif shows who allocated what is live"),
         ("heaptrack", "nothing here needs it; it records every allocation from the start on"),
     ];
     all.extend(tools.map(|(name, means)| tool(name, means)));
@@ -155,9 +156,21 @@ fn memory_limit() -> Check {
         Ok(by) => (Status::Ok, format!("a limit was set by {by}, and taken back")),
         Err(why) => (Status::Limited, why),
     };
-    let means = "run --limit-memory cannot be used; --limit-address-space and --limit-data can";
+    let means = "run --limit-memory and squeeze --kind cgroup cannot be used; the limits on address space and data can";
     let fix = "run as root, or under `systemd-run --user --scope -p Delegate=yes`";
     check("memory_limit", status, found, means, Some(fix))
+}
+
+/// Whether processors count instructions for this user.
+fn counters() -> Check {
+    let (status, found) = match crate::lab::why_no_counters() {
+        None => (Status::Ok, "instructions and cycles are counted".to_owned()),
+        Some(why) => (Status::Limited, why),
+    };
+    let means =
+        "compare and try report no instructions and cycles; compare --instructions counts in valgrind";
+    let fix = "lower kernel.perf_event_paranoid to 2 or less; in a virtual machine, ask for its counters";
+    check("counters", status, found, means, Some(fix))
 }
 
 /// Seizes, stops and releases a child of strandline's own.

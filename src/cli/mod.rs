@@ -19,8 +19,10 @@ mod progress;
 mod reclaim;
 mod record;
 mod report;
+mod squeeze;
 mod study;
 mod tree;
+mod trial;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -81,6 +83,8 @@ pub fn run() -> ExitCode {
         Verb::Mark(mark) => mark::run(mark),
         Verb::Report(report) => report::run(report, &mut output),
         Verb::Compare(compare) => compare::run(compare, &mut output),
+        Verb::Squeeze(squeeze) => squeeze::run(squeeze, &mut output),
+        Verb::Try(arguments) => trial::run(arguments, &mut output),
         Verb::Study(study) => study::run(study, &mut output),
         Verb::Demo(demo) => demo::run(demo, &mut output),
         Verb::DemoChild(child) => demo_child::run(child),
@@ -125,6 +129,9 @@ fn contradiction(arguments: &Arguments) -> Option<&'static str> {
         }
         Verb::Report(report) if report.files.len() > report::MOST_FILES => {
             Some("more than 8 recordings cannot be told apart in one report: give fewer")
+        }
+        Verb::Try(arguments) if arguments.ready.is_some() && arguments.lab.jobs > 1 => {
+            Some("--jobs is not for servers, which would share a port: leave it out")
         }
         Verb::Completions(_) | Verb::Man(_) | Verb::Mark(_) if arguments.common.json => {
             Some("--json is not for this verb: what it writes is no report; leave it out")

@@ -7,7 +7,7 @@ use super::engine::{Judge, Next, Progress, Results};
 use super::statistics::{Estimate, Ratio, Verdict, estimate, outliers, paired_ratio, together};
 
 /// Joint confidence of all the intervals of ratios in one comparison.
-pub const CONFIDENCE: f64 = 0.95;
+pub const CONFIDENCE: f64 = 0.99;
 
 /// A figure that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -342,6 +342,6 @@ mod tests {
         assert_eq!(wall.verdict(1), Verdict::More);
         assert_eq!(judged.metrics[0][&Metric::HighWater].verdict(1), Verdict::Same);
         assert!(judged.width(Metric::Wall) < 0.01 && judged.width(Metric::Cycles) == 0.0);
-        assert!(judged.ratio_confidence > 0.97, "two ratios hold together");
+        assert!(judged.ratio_confidence > 0.99, "two ratios hold together");
     }
 }

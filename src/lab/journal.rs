@@ -117,11 +117,6 @@ impl Journal {
         self.found
     }
 
-    /// Where it is, where the user wants to keep it.
-    pub fn kept(&self) -> Option<&Path> {
-        Some(self.folder.as_path()).filter(|_| self.is_kept)
-    }
-
     /// Its folder.
     pub fn folder(&self) -> &Path {
         &self.folder

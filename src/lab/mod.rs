@@ -17,8 +17,15 @@ pub mod journal;
 mod launcher;
 pub mod local;
 mod protocol;
+pub mod squeeze;
 pub mod statistics;
 pub mod study;
 mod sweep;
+pub mod trial;
 
 pub use launcher::serve as serve_launcher;
+
+/// Why instructions and cycles cannot be counted here; `None` where they can.
+pub fn why_no_counters() -> Option<String> {
+    counters::Counters::open().err()
+}

@@ -227,18 +227,35 @@ fn bootstrap(sorted: &[f64], confidence: f64, seed: u64) -> Option<(f64, f64)> {
     let tail = normal.cdf(-quantile * (count as f64 / (count - 1) as f64).sqrt());
     let resamples = (MOST_DRAWS / count).clamp(1, MOST_RESAMPLES);
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut drawn = vec![0.0; count];
+    // How often each sample is drawn: its median can be read from that without sorting.
+    let mut drawn = vec![0usize; count];
     let mut medians = Vec::with_capacity(resamples);
     for _ in 0..resamples {
-        for place in &mut drawn {
-            *place = *sorted.get(random.usize(0..count))?;
+        drawn.fill(0);
+        for _ in 0..count {
+            *drawn.get_mut(random.usize(0..count))? += 1;
         }
-        drawn.sort_unstable_by(f64::total_cmp);
-        medians.push(median(&drawn)?);
+        medians.push(median_of_drawn(sorted, &drawn)?);
     }
     medians.sort_unstable_by(f64::total_cmp);
     let rank = ((tail * resamples as f64) as usize).min((resamples - 1) / 2);
     Some((*medians.get(rank)?, *medians.get(resamples - 1 - rank)?))
+}
+
+/// The median of `sorted`, each as often as `drawn` says.
+fn median_of_drawn(sorted: &[f64], drawn: &[usize]) -> Option<f64> {
+    let (lower_rank, upper_rank) = ((sorted.len() - 1) / 2, sorted.len() / 2);
+    let (mut passed, mut lower) = (0, None);
+    for (sample, times) in sorted.iter().zip(drawn) {
+        passed += times;
+        if passed > lower_rank && lower.is_none() {
+            lower = Some(*sample);
+        }
+        if passed > upper_rank {
+            return median(&[lower?, *sample]);
+        }
+    }
+    None
 }
 
 /// The interval of the median between two of the samples: so many lie below it as heads in tosses of a coin.

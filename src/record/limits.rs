@@ -76,8 +76,8 @@ impl Group {
             reasons.push("no control group hierarchy with memory is mounted".to_owned());
         }
         Err(format!(
-            "a limit on memory cannot be set here ({}); use --limit-address-space or --limit-data, or run as root or in \
-             `systemd-run --scope -p Delegate=yes`",
+            "a limit on memory cannot be set here ({}); limit the address space or the data segment, or run as root or \
+             in `systemd-run --scope -p Delegate=yes`",
             reasons.join("; ")
         ))
     }

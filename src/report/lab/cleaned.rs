@@ -82,7 +82,7 @@ fn name_of(text: &str) -> String {
 
 /// Lines and tabs of what is to be copied stay.
 fn snippet(text: &str) -> String {
-    let end = text.floor_char_boundary(MOST_SNIPPET);
+    let end = (0..=MOST_SNIPPET.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     let lines = text.get(..end).unwrap_or_default().lines();
     lines
         .map(|line| line.split('\t').map(clean).collect::<Vec<_>>().join("\t"))

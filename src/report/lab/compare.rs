@@ -230,7 +230,7 @@ fn headline(comparison: &Comparison) -> String {
             Some(format!("{} takes {} {}{case}", letter(command), change(&ratio), title(metric)))
         })
         .collect();
-    let joint = "95 % joint confidence";
+    let joint = "99 % joint confidence";
     match (verdict(comparison), found.as_slice()) {
         ("unknown", _) => "Unknown: too few rounds to tell.".to_owned(),
         (_, []) => format!("Same: no figure differs ({} rounds, {joint}).", comparison.rounds),

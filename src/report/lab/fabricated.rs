@@ -28,6 +28,23 @@ fn environment() -> Vec<(String, String)> {
     .to_vec()
 }
 
+fn comparison_plot() -> Plot {
+    let strips = |name: &str, base: f64| Series {
+        name: name.to_owned(),
+        points: (0..20).map(|n| (f64::from(n % 2), base * (1.0 + 0.004 * f64::from(n * 7 % 11)))).collect(),
+        intervals: (0..20).map(|_| (base * 1.01, base * 1.03)).collect(),
+        ..Series::default()
+    };
+    Plot {
+        title: "Wall time of each run".to_owned(),
+        y_label: "wall time (seconds)".to_owned(),
+        kind: PlotKind::Strips,
+        series: vec![strips("p0", 1.241), strips("p1", 1.220)],
+        x_names: vec!["C: many short strings".to_owned(), "D: medium strings".to_owned()],
+        ..Plot::default()
+    }
+}
+
 /// Two builds of an interpreter and five cases.
 pub fn comparison() -> Page {
     let table = Table {
@@ -64,12 +81,6 @@ pub fn comparison() -> Page {
             ),
         ],
     };
-    let strips = |name: &str, base: f64| Series {
-        name: name.to_owned(),
-        points: (0..20).map(|n| (f64::from(n % 2), base * (1.0 + 0.004 * f64::from(n * 7 % 11)))).collect(),
-        intervals: (0..20).map(|_| (base * 1.01, base * 1.03)).collect(),
-        ..Series::default()
-    };
     Page {
         title: "compare ./p0/perl ./p1/perl".to_owned(),
         headline:
@@ -81,14 +92,7 @@ pub fn comparison() -> Page {
                 heading: "Case C in full".to_owned(),
                 paragraphs: vec!["10 rounds of each, in an order drawn by seed 42; 1 warm-up.".to_owned()],
                 tables: vec![long],
-                plots: vec![Plot {
-                    title: "Wall time of each run".to_owned(),
-                    y_label: "wall time (seconds)".to_owned(),
-                    kind: PlotKind::Strips,
-                    series: vec![strips("p0", 1.241), strips("p1", 1.220)],
-                    x_names: vec!["C: many short strings".to_owned(), "D: medium strings".to_owned()],
-                    ..Plot::default()
-                }],
+                plots: vec![comparison_plot()],
                 ..Section::default()
             },
         ],
@@ -99,6 +103,48 @@ pub fn comparison() -> Page {
         ],
         environment: environment(),
     }
+}
+
+fn trial_plots(names: &[&str]) -> Vec<Plot> {
+    let front = Plot {
+        title: "Time beside settled memory".to_owned(),
+        x_label: "settled memory".to_owned(),
+        y_label: "wall time (seconds)".to_owned(),
+        kind: PlotKind::Points,
+        x_is_bytes: true,
+        series: vec![Series {
+            name: "candidates".to_owned(),
+            points: vec![
+                (1.61 * 1073741824.0, 12.4),
+                (612e6, 12.9),
+                (410e6, 13.8),
+                (1.60 * 1073741824.0, 12.5),
+            ],
+            intervals: vec![(12.2, 12.6), (12.7, 13.2), (13.5, 14.0), (12.3, 12.7)],
+            labels: vec![
+                "baseline".into(),
+                "mmap_threshold".into(),
+                "jemalloc".into(),
+                "MALLOC_ARENA_MAX=1".into(),
+            ],
+        }],
+        ..Plot::default()
+    };
+    let bars = Plot {
+        title: "Settled memory".to_owned(),
+        y_label: "settled memory".to_owned(),
+        kind: PlotKind::Bars,
+        y_is_bytes: true,
+        x_names: names.iter().map(|name| (*name).to_owned()).collect(),
+        series: vec![Series {
+            name: "settled".to_owned(),
+            points: vec![(0.0, 1.61 * 1073741824.0), (1.0, 612e6), (2.0, 410e6), (3.0, 1.6 * 1073741824.0)],
+            intervals: vec![(1.6e9, 1.8e9), (600e6, 650e6), (405e6, 418e6), (1.6e9, 1.75e9)],
+            ..Series::default()
+        }],
+        ..Plot::default()
+    };
+    vec![bars, front]
 }
 
 /// Candidates with long names and many columns, and a setting to copy.
@@ -133,51 +179,13 @@ pub fn trial() -> Page {
         let tone = if figures[6] == "better" { Tone::Good } else { Tone::Faint };
         toned(cells, 8, tone)
     });
-    let front = Plot {
-        title: "Time beside settled memory".to_owned(),
-        x_label: "settled memory".to_owned(),
-        y_label: "wall time (seconds)".to_owned(),
-        kind: PlotKind::Points,
-        x_is_bytes: true,
-        series: vec![Series {
-            name: "candidates".to_owned(),
-            points: vec![
-                (1.61 * 1073741824.0, 12.4),
-                (612e6, 12.9),
-                (410e6, 13.8),
-                (1.60 * 1073741824.0, 12.5),
-            ],
-            intervals: vec![(12.2, 12.6), (12.7, 13.2), (13.5, 14.0), (12.3, 12.7)],
-            labels: vec![
-                "baseline".into(),
-                "mmap_threshold".into(),
-                "jemalloc".into(),
-                "MALLOC_ARENA_MAX=1".into(),
-            ],
-        }],
-        ..Plot::default()
-    };
-    let bars = Plot {
-        title: "Settled memory".to_owned(),
-        y_label: "settled memory".to_owned(),
-        kind: PlotKind::Bars,
-        y_is_bytes: true,
-        x_names: names.map(str::to_owned).to_vec(),
-        series: vec![Series {
-            name: "settled".to_owned(),
-            points: vec![(0.0, 1.61 * 1073741824.0), (1.0, 612e6), (2.0, 410e6), (3.0, 1.6 * 1073741824.0)],
-            intervals: vec![(1.6e9, 1.8e9), (600e6, 650e6), (405e6, 418e6), (1.6e9, 1.75e9)],
-            ..Series::default()
-        }],
-        ..Plot::default()
-    };
     Page {
         title: "try -- ./server --port 0".to_owned(),
         headline: "jemalloc with dirty_decay_ms:0 keeps a quarter of the settled memory, for 11 % more time."
             .to_owned(),
         sections: vec![Section {
             tables: vec![Table { caption: String::new(), columns: head, rows: rows.collect() }],
-            plots: vec![bars, front],
+            plots: trial_plots(&names),
             snippets: vec![
                 (
                     "For a systemd unit".to_owned(),
@@ -238,6 +246,58 @@ pub fn study() -> Page {
         }],
         ..Page::default()
     }
+}
+
+/// Plots of more than can be seen one by one.
+pub fn crowded() -> Page {
+    let wave = |n: u32| {
+        300.0 * (f64::from(n) / 9_000.0).sin() + f64::from(n.wrapping_mul(2_654_435_761) % 977) / 9.0
+    };
+    let points: Vec<(f64, f64)> = (0..100_000).map(|n| (f64::from(n), wave(n))).collect();
+    let band = Series {
+        name: "100,000 points".to_owned(),
+        intervals: points.iter().map(|(_, y)| (y - 90.0, y + 90.0)).collect(),
+        points: points.clone(),
+        ..Series::default()
+    };
+    let cloud = |name: &str, by: f64| Series {
+        name: name.to_owned(),
+        points: points.iter().step_by(3).map(|(x, y)| (y * by + 700.0, x % 1_000.0 + y * by)).collect(),
+        ..Series::default()
+    };
+    let sizes: Vec<(f64, f64)> = points
+        .iter()
+        .take(900)
+        .map(|(x, y)| ((x / 300.0).floor(), 100e6 + (y * 40.0).floor() * 4096.0))
+        .collect();
+    let strips = Series { name: "sizes".to_owned(), points: sizes, ..Series::default() };
+    let factors = |name: &str, first: i32| Series {
+        name: name.to_owned(),
+        points: (0..4).map(|n| (f64::from(n), 10f64.powi(first + n))).collect(),
+        ..Series::default()
+    };
+    let plot = |title: &str, kind, series| Plot { title: title.to_owned(), kind, series, ..Plot::default() };
+    let plots = vec![
+        plot("Lines with a band", PlotKind::Lines, vec![band]),
+        plot("Two clouds", PlotKind::Points, vec![cloud("one", 1.0), cloud("other", -1.0)]),
+        Plot {
+            y_is_bytes: true,
+            y_label: "high-water mark".to_owned(),
+            ..plot("Strips", PlotKind::Strips, vec![strips])
+        },
+        Plot {
+            y_is_logarithmic: true,
+            x_names: ["a", "b", "c", "d"].map(str::to_owned).to_vec(),
+            ..plot(
+                "Bars by factors",
+                PlotKind::Bars,
+                vec![factors("one", -1), factors("two", 0), factors("three", 1)],
+            )
+        },
+        plot("Nothing", PlotKind::Lines, vec![Series::default()]),
+    ];
+    let section = Section { plots, ..Section::default() };
+    Page { title: "crowded".to_owned(), sections: vec![section], ..Page::default() }
 }
 
 /// Every text is an attack.

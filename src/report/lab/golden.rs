@@ -123,6 +123,7 @@ fn pages_to_look_at() {
         ("comparison", fabricated::comparison()),
         ("trial", fabricated::trial()),
         ("study", fabricated::study()),
+        ("crowded", fabricated::crowded()),
         ("hostile", fabricated::hostile()),
     ];
     for (name, page) in pages {

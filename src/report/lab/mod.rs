@@ -9,8 +9,10 @@ pub mod html;
 pub mod markdown;
 pub mod page;
 pub mod plot;
+pub mod squeeze;
 pub mod study;
 pub mod terminal;
+pub mod trial;
 
 #[cfg(test)]
 mod fabricated;

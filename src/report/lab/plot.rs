@@ -34,7 +34,7 @@ pub fn svg(plot: &Plot) -> String {
     let top = if legend.is_empty() { top } else { top + 6.0 };
     let mut notes = Vec::new();
     if left_out > 0 {
-        notes.push(format!("{} more series not drawn", grouped(left_out as u64)));
+        notes.push(format!("not drawn: {} more series", grouped(left_out as u64)));
     }
     let picture = match plot.kind {
         PlotKind::Bars | PlotKind::Strips => rows::picture(plot, &series, top, notes),
@@ -108,8 +108,8 @@ fn y_measure(plot: &Plot) -> Measure {
 
 /// What is not drawn of `count` points, as a note.
 fn not_drawn(count: usize, is_logarithmic: bool) -> Option<String> {
-    let why = if is_logarithmic { "not positive" } else { "not finite" };
-    (count > 0).then(|| format!("{} {why}, not drawn", counted(count as u64, "point")))
+    let what = if is_logarithmic { "not above 0" } else { "without a place on the axes" };
+    (count > 0).then(|| format!("not drawn: {} {what}", counted(count as u64, "point")))
 }
 
 #[cfg(test)]

@@ -69,10 +69,11 @@ impl Axis {
     /// Where `figure` stands, from 0 to 1; `None` where it has no place.
     pub fn place(&self, figure: f64) -> Option<f64> {
         let place = (scaled(figure, self.measure)? - self.low) / (self.high - self.low);
-        place.is_finite().then_some(place.clamp(0.0, 1.0))
+        // What rounding takes over the edge is on it; what is farther belongs to no place that has a name.
+        (-1e-6..=1.0 + 1e-6).contains(&place).then_some(place.clamp(0.0, 1.0))
     }
 
-    /// Where bars begin: at 0, or at the end that is nearest to it.
+    /// Where bars begin: at 0, or at the left end where the axis has no 0.
     pub fn base(&self) -> f64 {
         if self.measure.is_logarithmic { 0.0 } else { self.place(0.0).unwrap_or(0.0) }
     }

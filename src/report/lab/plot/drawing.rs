@@ -192,11 +192,11 @@ impl Drawing {
         ));
     }
 
-    /// A stroke across: where a median is.
-    pub fn median(&mut self, series: usize, from: (f64, f64), to: (f64, f64), says: &str) {
-        let (class, colour, says) = (class(series), colour(series), escaped(says));
+    /// A stroke across: where a median is. Its colour is that of text, to stand out from the samples around it.
+    pub fn median(&mut self, from: (f64, f64), to: (f64, f64), says: &str) {
+        let says = escaped(says);
         self.put(format_args!(
-            "<path class=\"s{class} line\" d=\"M{:.1} {:.1}L{:.1} {:.1}\" stroke=\"{colour}\" stroke-width=\"3\">\
+            "<path d=\"M{:.1} {:.1}L{:.1} {:.1}\" stroke=\"currentColor\" stroke-width=\"2.5\">\
              <title>{says}</title></path>\n",
             from.0, from.1, to.0, to.1
         ));

@@ -13,13 +13,11 @@ const AXIS: f64 = 52.0;
 /// Names below the field that do not fit side by side are turned by so many degrees, and cut to so many
 /// pixels.
 const TURNED: i32 = -60;
-const MOST_NAME: f64 = 150.0;
+const MOST_NAME: f64 = 180.0;
 /// Of so few points every one of a line is marked, and has its own interval; of more the intervals are a band.
 const FEW: usize = 60;
 /// Of so few points names stand beside them, where there is room; of others they are seen by pointing.
 const MOST_NAMED: usize = 40;
-/// Points of one series that are drawn at most, after those in the same place are left out.
-const MOST_DRAWN: usize = 20_000;
 
 /// A point that has a place.
 struct Point<'a> {
@@ -66,16 +64,21 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
         0 => Axis::over(figures().filter(usable).map(|point| point.0), x_measure(plot), false),
         names => Axis::of_names(names),
     };
-    let top = top + 22.0;
-    let y_ticks = y.ticks(7);
+    let top = top + 26.0;
+    let is_empty = !figures().any(|point| usable(&point));
+    let y_ticks = if is_empty { Vec::new() } else { y.ticks(7) };
     let widest = y_ticks.iter().map(|(_, text)| pixels(text)).fold(20.0, f64::max).min(110.0);
     // Turned names reach to the left of their places.
-    let left = (MARGIN + widest + 8.0).max(if plot.x_names.is_empty() { 0.0 } else { 72.0 });
+    let left = (MARGIN + widest + 8.0).max(if plot.x_names.is_empty() { 0.0 } else { 96.0 });
     let frame = Frame { x, y, left, right: WIDTH - 2.0 * MARGIN, top, bottom: top + FIELD };
-    let (labels, is_turned) = below(plot, &frame);
+    let (mut labels, is_turned) = below(plot, &frame);
+    if is_empty && plot.x_names.is_empty() {
+        labels.clear();
+    }
     let deep = labels.iter().map(|(_, text)| pixels(text)).fold(0.0, f64::max)
         * f64::from(-TURNED).to_radians().sin();
-    let height = frame.bottom + AXIS + if is_turned { deep - 4.0 } else { 0.0 };
+    let below_labels = if plot.x_label.is_empty() { 20.0 } else { 0.0 };
+    let height = frame.bottom + AXIS - below_labels + if is_turned { deep - 4.0 } else { 0.0 };
     let mut drawing = Drawing::new();
     axes(&mut drawing, plot, &frame, (&y_ticks, &labels, is_turned), height);
     let mut missing = 0;
@@ -136,15 +139,9 @@ fn line(drawing: &mut Drawing, plot: &Plot, index: usize, series: &Series, point
             drawing.interval(Some(index), (point.at.0, low), (point.at.0, high));
         }
     } else {
-        let bound = |point: &Point<'_>, low: bool| {
-            point.interval.map(|interval| (point.at.0, if low { interval.0 } else { interval.1 }))
-        };
-        let lows: Vec<(f64, f64)> =
-            thinned(points.iter().map(|point| bound(point.as_ref()?, true))).into_iter().flatten().collect();
-        let highs: Vec<(f64, f64)> =
-            thinned(points.iter().map(|point| bound(point.as_ref()?, false))).into_iter().flatten().collect();
-        if !lows.is_empty() {
-            drawing.area(index, lows.into_iter().chain(highs.into_iter().rev()));
+        let (upper, lower) = envelope(points);
+        if !upper.is_empty() {
+            drawing.area(index, upper.into_iter().chain(lower.into_iter().rev()));
         }
     }
     drawing.line(index, thinned(points.iter().map(|point| point.as_ref().map(|point| point.at))).into_iter());
@@ -159,15 +156,40 @@ fn scatter(drawing: &mut Drawing, plot: &Plot, index: usize, series: &Series, po
     let mut drawn = HashSet::new();
     let many = points.len() > 500;
     for point in points.iter().flatten() {
-        if drawn.len() >= MOST_DRAWN || !drawn.insert((point.at.0 as i64, point.at.1 as i64)) {
+        // Points of so many that are closer than this cover each other.
+        let grid = if many { 4.0 } else { 1.0 };
+        let place = ((point.at.0 / grid) as i64, (point.at.1 / grid) as i64);
+        if !drawn.insert(place) {
             continue;
         }
         if let Some((low, high)) = point.interval.filter(|_| !many) {
             drawing.interval(Some(index), (point.at.0, low), (point.at.0, high));
         }
         let says = if many { String::new() } else { told(plot, series, point) };
-        drawing.point(index, point.at, if many { 2.0 } else { 4.2 }, if many { 0.5 } else { 0.85 }, &says);
+        drawing.point(index, point.at, if many { 2.2 } else { 4.2 }, if many { 0.5 } else { 0.85 }, &says);
     }
+}
+
+/// Places that are joined.
+type Edge = Vec<(f64, f64)>;
+
+/// The upper and the lower edge of all intervals, from pixel to pixel.
+fn envelope(points: &[Option<Point<'_>>]) -> (Edge, Edge) {
+    let (mut upper, mut lower) = (Edge::new(), Edge::new());
+    for (x, (one, other)) in points.iter().flatten().filter_map(|point| Some((point.at.0, point.interval?))) {
+        let (high, low) = (one.min(other), one.max(other));
+        match (upper.last_mut(), lower.last_mut()) {
+            (Some(above), Some(below)) if x - above.0 < 1.0 => {
+                above.1 = above.1.min(high);
+                below.1 = below.1.max(low);
+            }
+            _ => {
+                upper.push((x, high));
+                lower.push((x, low));
+            }
+        }
+    }
+    (upper, lower)
 }
 
 /// A line with no more than its first, lowest, highest and last point in each pixel: more cannot be seen.
@@ -261,7 +283,7 @@ fn axes(
         }
     }
     let room = frame.right - frame.left;
-    drawing.quiet((MARGIN, frame.top - 14.0), Anchor::Start, &fitted(&plot.y_label, room));
+    drawing.quiet((MARGIN, frame.top - 18.0), Anchor::Start, &fitted(&plot.y_label, room));
     let middle = (frame.left + frame.right) / 2.0;
     drawing.quiet((middle, height - 16.0), Anchor::Middle, &fitted(&plot.x_label, room));
 }

@@ -19,8 +19,8 @@ const AXIS: f64 = 52.0;
 /// Names are given so many pixels at most, and figures at the ends of bars so many.
 const NAMES: f64 = 250.0;
 const FIGURES: f64 = 76.0;
-/// Samples of a row beyond these would only cover each other.
-const MOST_SAMPLES: usize = 2_000;
+/// In a row of more samples than these, those that others cover are not drawn.
+const MANY: usize = 200;
 
 /// What stands at one place in one series.
 #[derive(Default)]
@@ -125,7 +125,7 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
     let rows = Rows::of(plot, series);
     notes.extend(not_drawn(rows.not_drawn, plot.y_is_logarithmic));
     if rows.more_places > 0 {
-        notes.push(format!("{} more not drawn", counted(rows.more_places as u64, "row")));
+        notes.push(format!("not drawn: {} more", counted(rows.more_places as u64, "row")));
     }
     let bars = plot.kind == PlotKind::Bars;
     let all = rows.places.iter().flat_map(|(_, rows)| rows);
@@ -203,19 +203,21 @@ fn bar(drawing: &mut Drawing, frame: &Frame, series: usize, row: &Row, y: f64, h
 fn strip(drawing: &mut Drawing, frame: &Frame, series: usize, row: &Row, y: f64, high: f64) {
     let mut sorted = row.figures.clone();
     sorted.sort_unstable_by(f64::total_cmp);
+    let many = row.figures.len() > MANY;
     let mut drawn = HashSet::new();
     for (index, figure) in row.figures.iter().enumerate() {
         // Neighbours in time are apart in height: the golden ratio spreads any number of them evenly.
         let spread = (index as f64 * 0.618_033_988_75).fract() - 0.5;
         let Some(x) = frame.x(*figure) else { continue };
         let at = (x, y + spread * (high - 8.0));
-        if drawn.len() < MOST_SAMPLES && drawn.insert(((at.0 * 2.0) as i64, at.1 as i64)) {
-            let says = if row.figures.len() <= 200 { label(*figure, frame.is_bytes) } else { String::new() };
+        let grid = if many { 2.0 } else { 0.5 };
+        if drawn.insert(((at.0 / grid) as i64, (at.1 / grid) as i64)) {
+            let says = if many { String::new() } else { label(*figure, frame.is_bytes) };
             drawing.point(series, at, 2.8, 0.5, &says);
         }
     }
     if let Some((low, high)) = row.interval.and_then(|(low, high)| Some((frame.x(low)?, frame.x(high)?))) {
-        drawing.interval(Some(series), (low, y), (high, y));
+        drawing.interval(None, (low, y), (high, y));
     }
     let upper = sorted.get(sorted.len() / 2);
     let lower = sorted.get(sorted.len().saturating_sub(1) / 2);
@@ -223,7 +225,7 @@ fn strip(drawing: &mut Drawing, frame: &Frame, series: usize, row: &Row, y: f64,
     let median = lower / 2.0 + upper / 2.0;
     let Some(x) = frame.x(median) else { return };
     let says = told(row, &format!("median {}", label(median, frame.is_bytes)), frame.is_bytes);
-    drawing.median(series, (x, y - high / 2.0 + 2.0), (x, y + high / 2.0 - 2.0), &says);
+    drawing.median((x, y - high / 2.0 + 2.0), (x, y + high / 2.0 - 2.0), &says);
 }
 
 /// What pointing at it says: its own name if it has one, the figure, the interval.

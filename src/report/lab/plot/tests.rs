@@ -39,14 +39,10 @@ fn any_figures_can_be_drawn() {
                 if options & 8 > 0 {
                     plot.x_names = vec!["n".repeat(5_000), "漢字".repeat(30), String::new()];
                     plot.series[0].intervals = points.iter().map(|&(_, y)| (y - 1.0, y * 2.0)).collect();
-                    plot.series[0].labels = points.iter().map(|(x, _)| format!("x{x}")).collect();
+                    plot.series[0].labels = vec!["label".to_owned(); points.len()];
                 }
                 let text = svg(&plot);
-                xml_is_balanced(
-                    &text
-                        .replace("inf", if options & 8 > 0 { "" } else { "inf" })
-                        .replace("NaN", if options & 8 > 0 { "" } else { "NaN" }),
-                );
+                xml_is_balanced(&text);
                 assert!(text.len() < 4_000_000, "{kind:?} {options}: {} bytes", text.len());
             }
         }
@@ -61,7 +57,7 @@ fn many_series_and_names_are_counted() {
         let names = (0..5_000).map(|name| format!("name {name}")).collect();
         let text = svg(&Plot { kind, series: vec![one; 5_000], x_names: names, ..Plot::default() });
         xml_is_balanced(&text);
-        assert!(text.contains("4,976 more series not drawn"), "{kind:?}");
+        assert!(text.contains("not drawn: 4,976 more series"), "{kind:?}");
         assert!(text.len() < 1_000_000);
     }
 }
@@ -109,5 +105,5 @@ fn what_is_drawn_is_where_it_belongs() {
         y_is_logarithmic: true,
         ..plot(PlotKind::Lines, vec![(1.0, 1.0), (2.0, 0.0), (3.0, 9.0)])
     });
-    assert!(dropped.contains("1 point not positive, not drawn"));
+    assert!(dropped.contains("not drawn: 1 point not above 0"));
 }

@@ -1,0 +1,202 @@
+//! `try -- COMMAND`: reruns a command, or a server under a load, under settings that may make it keep less memory.
+
+use super::arguments_lab::Try as Arguments;
+use super::lab::{Bench, Teller, show, stopped};
+use super::output::Output;
+use super::{Ending, Failure, Result};
+use crate::lab::cell::Subject;
+use crate::lab::engine::{self, Plan, Progress};
+use crate::lab::executor::{Executor, Stopped};
+use crate::lab::trial::applies::{Facts, compatible};
+use crate::lab::trial::catalogue::{Candidate, Catalogue};
+use crate::lab::trial::look::Look;
+use crate::lab::trial::rank;
+use crate::lab::trial::server::{Service, Serving};
+use crate::lab::trial::tries::{self, BASELINE, Judged, Referee, Trial, Try};
+use crate::report::lab::trial::{catalogue_document, catalogue_page, document, page};
+
+const SCHEMA: &str = "strandline/try/1";
+const LIST_SCHEMA: &str = "strandline/try-list/1";
+/// With --until, at most so many times the rounds that were asked for.
+const MOST_TIMES: u32 = 10;
+/// Without --timeout a run may take so many times as long as the first without settings, and as long more.
+const PATIENCE: u32 = 10;
+const PATIENCE_MORE: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// Runs the trial.
+pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
+    let catalogue = arguments.catalogue.as_deref().map_or_else(Catalogue::built_in, Catalogue::with_file);
+    let catalogue = catalogue.map_err(Failure)?;
+    check_ids(arguments, &catalogue)?;
+    if arguments.list {
+        let candidates: Vec<Candidate> = catalogue
+            .candidates
+            .iter()
+            .filter(|candidate| is_wanted(arguments, &candidate.id))
+            .cloned()
+            .collect();
+        let document = catalogue_document(&candidates);
+        show(LIST_SCHEMA, &document, &catalogue_page(&candidates), &arguments.shown, output)?;
+        return Ok(Ending::Done);
+    }
+    let command: Vec<String> =
+        arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let service = arguments.service();
+    let base = Subject {
+        name: BASELINE.to_owned(),
+        command,
+        timeout: arguments.lab.timeout,
+        measure: if service.is_some() { crate::lab::cell::Measure::Figures } else { tries::batch() },
+        ..Subject::default()
+    };
+    let described = (&service, arguments.seed, format!("{catalogue:?}"));
+    let mut bench = Bench::open("try", &described, std::slice::from_ref(&base), &arguments.lab)?;
+    if let Some(service) = &service {
+        let serve = |executor| Box::new(Serving::new(executor, service.clone())) as Box<dyn Executor>;
+        bench.executors = std::mem::take(&mut bench.executors).into_iter().map(serve).collect();
+    }
+    let teller = Teller::new("try", !output.json);
+    let course = Course { arguments, catalogue: &catalogue, base, service, teller: &teller };
+    let trial = course.run(&mut bench);
+    drop(teller);
+    match trial {
+        Ok(trial) => {
+            show(SCHEMA, &document(&trial), &page(&trial), &arguments.shown, output)?;
+            bench.close();
+            Ok(Ending::Done)
+        }
+        Err(Broken::Stopped(why)) => stopped(&why),
+        Err(Broken::Fails(why)) => {
+            bench.close();
+            Err(Failure(why))
+        }
+    }
+}
+
+fn check_ids(arguments: &Arguments, catalogue: &Catalogue) -> Result<()> {
+    let unknown = |id: &&String| !catalogue.candidates.iter().any(|candidate| candidate.id == **id);
+    match arguments.only.iter().chain(&arguments.skip).find(unknown) {
+        Some(id) => Err(Failure(format!("there is no candidate {id:?}; `strandline try --list` names them"))),
+        None => Ok(()),
+    }
+}
+
+fn is_wanted(arguments: &Arguments, id: &str) -> bool {
+    let names = |list: &[String]| list.iter().any(|name| name == id);
+    (arguments.only.is_empty() || names(&arguments.only)) && !names(&arguments.skip)
+}
+
+/// Why a trial came to nothing.
+enum Broken {
+    Stopped(Stopped),
+    /// The command fails without any setting, or too much was asked for.
+    Fails(String),
+}
+
+impl From<Stopped> for Broken {
+    fn from(stopped: Stopped) -> Self {
+        Self::Stopped(stopped)
+    }
+}
+
+/// A trial under way.
+struct Course<'a> {
+    arguments: &'a Arguments,
+    catalogue: &'a Catalogue,
+    base: Subject,
+    service: Option<Service>,
+    teller: &'a Teller,
+}
+
+impl Course<'_> {
+    fn run(mut self, bench: &mut Bench) -> std::result::Result<Trial, Broken> {
+        let look = self.first_look(bench)?;
+        if self.base.timeout.is_none() {
+            let wall = std::time::Duration::try_from_secs_f64(look.wall_seconds.unwrap_or_default());
+            self.base.timeout = wall.ok().map(|wall| wall.saturating_mul(PATIENCE) + PATIENCE_MORE);
+        }
+        let facts = tries::facts(&self.base.command, &look);
+        let wanted = |id: &str| is_wanted(self.arguments, id);
+        let (tries, not_applicable) = tries::choose(self.catalogue, &facts, &wanted);
+        let runs = u64::from(self.arguments.repeat).saturating_mul(tries.len() as u64 + 1);
+        bench.ask(&[], runs, self.arguments.lab.yes).map_err(|Failure(why)| Broken::Fails(why))?;
+        let (mut judged, rounds, left_behind) = self.rounds(bench, BASELINE, &tries)?;
+        let baseline = if judged.is_empty() { Judged::default() } else { judged.remove(0) };
+        let mut tried: Vec<(Try, Judged)> = tries.into_iter().zip(judged).collect();
+        let pairs = self.pairs(&tried, &facts);
+        if !pairs.is_empty() {
+            // The machine may have drifted since: pairs are told apart from runs without settings of their own rounds.
+            let (judged, ..) = self.rounds(bench, "baseline of pairs", &pairs)?;
+            tried.extend(pairs.into_iter().zip(judged.into_iter().skip(1)));
+        }
+        Ok(Trial {
+            command: self.base.command.clone(),
+            goal: self.arguments.goal,
+            serving: self.service.is_some(),
+            rounds,
+            look,
+            baseline,
+            tried,
+            not_applicable,
+            left_behind,
+        })
+    }
+
+    /// The first run, without settings, whose figures do not count.
+    fn first_look(&self, bench: &mut Bench) -> std::result::Result<Look, Broken> {
+        let tell = |_: &Progress| self.teller.say("the first run, without settings");
+        let mut referee = Referee::new(&[], self.service.is_some(), &tell);
+        let subject = Subject { name: "first look".to_owned(), ..self.base.clone() };
+        let plan = Plan { subjects: vec![subject], warm_up: 0, at_least: 1, at_most: 1, seed: 1 };
+        tell(&Progress::default());
+        engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
+        if let Some(Some(why)) = referee.failures.into_iter().next() {
+            return Err(Broken::Fails(format!("without any setting: {why}")));
+        }
+        let look = referee.looks.into_iter().flatten().flatten().next();
+        look.ok_or_else(|| Broken::Fails("the first run, without settings, showed nothing".to_owned()))
+    }
+
+    /// Runs `tries` and, beside them, the command without settings under the name `baseline`: what each came to, in
+    /// how many rounds, and how many runs left processes behind.
+    fn rounds(
+        &self,
+        bench: &mut Bench,
+        baseline: &str,
+        tries: &[Try],
+    ) -> std::result::Result<(Vec<Judged>, usize, u32), Broken> {
+        let tell = |progress: &Progress| self.teller.tell(progress);
+        let mut referee = Referee::new(tries, self.service.is_some(), &tell);
+        referee.until = self.arguments.until;
+        referee.seed = self.arguments.seed;
+        let first = Subject { name: baseline.to_owned(), ..self.base.clone() };
+        let subjects =
+            std::iter::once(first).chain(tries.iter().map(|one| one.subject(&self.base))).collect();
+        let repeat = self.arguments.repeat;
+        let at_most = if referee.until.is_some() { repeat.saturating_mul(MOST_TIMES) } else { repeat };
+        let plan = Plan { subjects, warm_up: 0, at_least: repeat, at_most, seed: self.arguments.seed };
+        engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
+        if let Some(Some(why)) = referee.failures.first() {
+            return Err(Broken::Fails(format!("without any setting, in a later round: {why}")));
+        }
+        let rounds = referee.looks.first().map_or(0, Vec::len);
+        Ok((referee.judge(), rounds, referee.left_behind))
+    }
+
+    /// The better ones that can be set together.
+    fn pairs(&self, tried: &[(Try, Judged)], facts: &Facts) -> Vec<Try> {
+        let candidate = |one: &Try| self.catalogue.candidates.iter().find(|candidate| candidate.id == one.id);
+        let candidates: Option<Vec<&Candidate>> = tried.iter().map(|(one, _)| candidate(one)).collect();
+        let candidates = candidates.unwrap_or_default();
+        let measured: Vec<_> = tried.iter().map(|(_, judged)| judged.measured()).collect();
+        let most = self.arguments.pairs as usize;
+        rank::pairs(&candidates, &measured, self.arguments.goal, most)
+            .into_iter()
+            .filter_map(|(first, second)| {
+                let ((one, _), (other, _)) = (tried.get(first)?, tried.get(second)?);
+                compatible(candidates.get(first)?, candidates.get(second)?).ok()?;
+                Some(Try::pair(one, other, facts))
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,399 @@
+//! Which candidates apply to a program, decided from a run without any of them; and what a candidate then sets.
+//!
+//! A candidate that cannot have an effect is not run, and the reason is kept: `failed` is for what was run.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::catalogue::{Candidate, Catalogue, Library, Thp, numbers};
+use super::paste::{shell_value, shell_word};
+use super::program::{Program, fits};
+use super::setting::{Figure, Joining, Placeholder, agree, joining, merge};
+
+/// Where libraries are looked for.
+const FOLDERS: &[&str] = &[
+    "/usr/local/lib",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/lib64",
+    "/usr/lib",
+    "/lib",
+];
+
+/// glibc's tunables by the variables that older releases read (before 2.26).
+const OLD_NAMES: &[(&str, &str)] = &[
+    ("glibc.malloc.arena_max", "MALLOC_ARENA_MAX"),
+    ("glibc.malloc.arena_test", "MALLOC_ARENA_TEST"),
+    ("glibc.malloc.mmap_max", "MALLOC_MMAP_MAX_"),
+    ("glibc.malloc.mmap_threshold", "MALLOC_MMAP_THRESHOLD_"),
+    ("glibc.malloc.trim_threshold", "MALLOC_TRIM_THRESHOLD_"),
+    ("glibc.malloc.top_pad", "MALLOC_TOP_PAD_"),
+    ("glibc.malloc.perturb", "MALLOC_PERTURB_"),
+];
+
+/// What the run without settings showed.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// The command.
+    pub command: Vec<String>,
+    /// What it starts, where that is known.
+    pub started: Option<Program>,
+    /// The program of the process that held most memory.
+    pub program: Option<Program>,
+    /// The allocators mapped in its processes.
+    pub allocators: Vec<Mapped>,
+    /// The runtimes in its processes, with their versions.
+    pub runtimes: Vec<(String, Option<String>)>,
+    /// The release of glibc: `2.36`.
+    pub glibc: Option<String>,
+    /// The variables the command gets.
+    pub environment: BTreeMap<String, String>,
+    /// The resident bytes that were left.
+    pub settled_bytes: Option<u64>,
+    /// The most resident bytes.
+    pub peak_bytes: Option<u64>,
+    /// The bytes in transparent huge pages.
+    pub huge_bytes: Option<u64>,
+    /// Where libraries are looked for.
+    pub folders: Vec<PathBuf>,
+}
+
+/// An allocator that is mapped.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mapped {
+    /// `glibc`, `jemalloc`, …
+    pub name: String,
+    /// Whether it is part of the program's own file.
+    pub inside_program: bool,
+}
+
+/// What a candidate sets, with all placeholders filled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Variables to set.
+    pub variables: Vec<Variable>,
+    /// Words behind the program's name.
+    pub arguments: Vec<String>,
+    /// What transparent huge pages are to be.
+    pub thp: Option<Thp>,
+    /// The allocator that must be mapped then.
+    pub allocator: Option<String>,
+    /// Packages that bring what is preloaded.
+    pub packages: Vec<String>,
+}
+
+/// A variable that is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Its whole value, merged with what was there.
+    pub value: String,
+    /// What the candidate adds to it.
+    pub added: String,
+}
+
+/// The folders where libraries are looked for on this machine.
+pub fn folders() -> Vec<PathBuf> {
+    FOLDERS.iter().map(PathBuf::from).collect()
+}
+
+/// What `candidate` sets for the program of `facts`.
+///
+/// # Errors
+/// The reason why it does not apply, for a person.
+pub fn apply(candidate: &Candidate, catalogue: &Catalogue, facts: &Facts) -> Result<Applied, String> {
+    check_mapped(candidate, facts)?;
+    check_words(candidate, facts)?;
+    let figure = |which| match which {
+        Figure::Settled => facts.settled_bytes,
+        Figure::Peak => facts.peak_bytes,
+    };
+    let mut applied = Applied { thp: candidate.thp, ..Applied::default() };
+    if candidate.thp == Some(Thp::Never) && facts.huge_bytes == Some(0) {
+        return Err("the run without settings had no huge pages".to_owned());
+    }
+    if !candidate.tunables.is_empty() {
+        set_tunables(candidate, facts, &figure, &mut applied)?;
+    }
+    if let Some(library) = &candidate.library {
+        let library = catalogue.libraries.get(library).ok_or_else(|| format!("no [library.{library}]"))?;
+        let path = preload(library, facts)?;
+        applied.set("LD_PRELOAD", &path.display().to_string(), facts);
+        applied.allocator = Some(library.allocator.clone());
+        applied.packages.extend(library.package.clone());
+    }
+    for (name, value) in &candidate.environment {
+        let value = Placeholder::fill(value, &figure)?;
+        applied.set(name, &value, facts);
+    }
+    for word in &candidate.arguments {
+        applied.arguments.push(Placeholder::fill(word, &figure)?);
+    }
+    if !candidate.arguments.is_empty() {
+        check_arguments(candidate, facts)?;
+    }
+    Ok(applied)
+}
+
+impl Facts {
+    /// Whether all that `applied` sets is set already.
+    pub fn is_in_force(&self, applied: &Applied) -> bool {
+        let is_set = |variable: &Variable| {
+            self.environment.get(&variable.name).is_some_and(|value| match joining(&variable.name) {
+                Joining::No => *value == variable.value,
+                Joining::Keys { separator, .. } => {
+                    variable.added.split(separator).all(|item| value.split(separator).any(|own| own == item))
+                }
+                Joining::First => value.split([':', ' ']).any(|own| own == variable.added),
+                Joining::Words => {
+                    let mut words = variable.added.split(' ');
+                    words.all(|word| value.split_whitespace().any(|own| own == word))
+                }
+            })
+        };
+        let variables = &applied.variables;
+        !variables.is_empty()
+            && variables.iter().all(is_set)
+            && applied.arguments.is_empty()
+            && applied.thp.is_none()
+    }
+}
+
+fn check_mapped(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
+    let mapped = |name: &String| facts.allocators.iter().any(|mapped| mapped.name == *name);
+    if !candidate.allocator.is_empty() && !candidate.allocator.iter().any(mapped) {
+        return Err(format!("{} is not its allocator", candidate.allocator.join(" or ")));
+    }
+    if candidate.runtime.is_empty() {
+        return Ok(());
+    }
+    let runtime = facts.runtimes.iter().find(|(name, _)| candidate.runtime.contains(name));
+    let (name, version) = runtime.ok_or_else(|| format!("no {} in it", candidate.runtime.join(" or ")))?;
+    if !candidate.runtime_version.contain(version.as_deref()) {
+        let version = version.as_deref().unwrap_or_default();
+        return Err(format!("for {name} {}; this is {version}", candidate.runtime_version.text()));
+    }
+    Ok(())
+}
+
+fn check_words(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
+    let options = facts.environment.iter().filter(|(name, _)| joining(name) == Joining::Words);
+    let of_variables = options.flat_map(|(_, value)| value.split_whitespace());
+    let words: Vec<&str> = facts.command.iter().map(String::as_str).chain(of_variables).collect();
+    let is_set = |unless: &&String| {
+        words.iter().any(|word| {
+            word.strip_prefix(unless.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        })
+    };
+    match candidate.unless.iter().find(is_set) {
+        Some(word) => Err(format!("the program is started with {word}")),
+        None => Ok(()),
+    }
+}
+
+fn check_arguments(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
+    let started = facts.started.as_ref().filter(|started| started.direct);
+    let started =
+        started.ok_or("its words have to follow the program's name, and the command is a script")?;
+    if facts.program.as_ref().is_some_and(|program| program.path != started.path) {
+        let same = facts.program.as_ref().and_then(|program| program.path.canonicalize().ok());
+        if same.is_none() || same != started.path.canonicalize().ok() {
+            return Err(
+                "its words have to follow the program's name, and the command starts another".to_owned()
+            );
+        }
+    }
+    let name = Path::new(facts.command.first().map_or("", String::as_str)).file_name().unwrap_or_default();
+    let named = |program: &String| name == program.as_str() || started.name() == *program;
+    if !candidate.program.is_empty() && !candidate.program.iter().any(named) {
+        return Err(format!("its words are for {}", candidate.program.join(" or ")));
+    }
+    Ok(())
+}
+
+fn set_tunables(
+    candidate: &Candidate,
+    facts: &Facts,
+    figure: &dyn Fn(Figure) -> Option<u64>,
+    applied: &mut Applied,
+) -> Result<(), String> {
+    if let Some(why) = facts.program.as_ref().and_then(|program| program.privileged.as_ref()) {
+        return Err(format!("glibc takes no settings from the environment of a program with {why}"));
+    }
+    if !candidate.glibc.contain(facts.glibc.as_deref()) {
+        let version = facts.glibc.as_deref().unwrap_or_default();
+        return Err(format!("for glibc {}; this is {version}", candidate.glibc.text()));
+    }
+    let old = facts.glibc.as_deref().and_then(numbers).is_some_and(|version| version < vec![2, 26]);
+    let mut pairs = Vec::new();
+    for (name, value) in &candidate.tunables {
+        let value = Placeholder::fill(value, figure)?;
+        if old {
+            let variable = OLD_NAMES.iter().find(|(tunable, _)| tunable == name);
+            let (_, variable) = variable.ok_or_else(|| format!("{name} needs glibc 2.26"))?;
+            applied.set(variable, &value, facts);
+        } else {
+            pairs.push(format!("{name}={value}"));
+        }
+    }
+    if !pairs.is_empty() {
+        applied.set("GLIBC_TUNABLES", &pairs.join(":"), facts);
+    }
+    Ok(())
+}
+
+/// The library's file, if it can be preloaded.
+fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
+    let program = facts.program.as_ref().or(facts.started.as_ref());
+    if let Some(program) = program {
+        if let Some(why) = &program.privileged {
+            return Err(format!("nothing is preloaded into a program with {why}"));
+        }
+        match &program.loader {
+            None => return Err("it is linked statically: nothing is preloaded into it".to_owned()),
+            Some(loader) if loader.contains("ld-musl") => {
+                return Err("it runs on musl, and the libraries here are for glibc".to_owned());
+            }
+            Some(_) => {}
+        }
+        if program.own_malloc {
+            return Err("it defines malloc itself, which comes before anything preloaded".to_owned());
+        }
+    }
+    if facts.runtimes.iter().any(|(name, _)| name == "php") {
+        return Err(
+            "PHP loads its modules with RTLD_DEEPBIND: two allocators would free each other's blocks"
+                .to_owned(),
+        );
+    }
+    if facts.allocators.iter().any(|mapped| mapped.name == "asan") {
+        return Err("it runs under AddressSanitizer, which has its own allocator".to_owned());
+    }
+    let inside = |mapped: &&Mapped| mapped.inside_program && mapped.name == library.allocator;
+    if let Some(own) = facts.allocators.iter().find(inside) {
+        return Err(format!("it brings its own {}", own.name));
+    }
+    find_library(library, program.map_or(64, |program| program.bits), &facts.folders)
+}
+
+fn find_library(library: &Library, bits: u8, folders: &[PathBuf]) -> Result<PathBuf, String> {
+    let mut other_class = false;
+    for file in &library.files {
+        let places: Vec<PathBuf> = if file.contains('/') {
+            vec![PathBuf::from(file)]
+        } else {
+            folders.iter().map(|folder| folder.join(file)).collect()
+        };
+        for place in places.into_iter().filter(|place| place.is_file()) {
+            // The loader splits LD_PRELOAD at both.
+            if place.to_string_lossy().contains([' ', ':']) {
+                return Err(format!(
+                    "{}: a path with a space or a colon cannot be preloaded",
+                    place.display()
+                ));
+            }
+            if fits(&place, bits) {
+                return Ok(place);
+            }
+            other_class = true;
+        }
+    }
+    let file = library.files.first().map_or("", String::as_str);
+    if other_class {
+        return Err(format!("{file} is not here for programs of {bits} bits"));
+    }
+    let how = library.package.as_ref().map(|package| format!(": apt-get install {package}"));
+    Err(format!("{file} is not here{}", how.unwrap_or_default()))
+}
+
+/// Whether two candidates can be set at once, each with its effect.
+///
+/// # Errors
+/// What stands against it.
+pub fn compatible(one: &Candidate, other: &Candidate) -> Result<(), String> {
+    if one.library.is_some() && other.library.is_some() && one.library != other.library {
+        return Err("two allocators".to_owned());
+    }
+    for (library, glibc) in [(one, other), (other, one)] {
+        if library.library.is_some() && !glibc.tunables.is_empty() {
+            return Err("settings of glibc's malloc do nothing under another allocator".to_owned());
+        }
+    }
+    let tunables = |candidate: &Candidate| {
+        let pairs: Vec<String> =
+            candidate.tunables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        pairs.join(":")
+    };
+    if !agree("GLIBC_TUNABLES", &tunables(one), &tunables(other)) {
+        return Err("the same tunable".to_owned());
+    }
+    for (name, value) in &one.environment {
+        if other.environment.get(name).is_some_and(|second| !agree(name, value, second)) {
+            return Err(format!("both set {name}"));
+        }
+    }
+    if !one.arguments.is_empty() && !other.arguments.is_empty() {
+        return Err("both need words behind the program's name".to_owned());
+    }
+    Ok(())
+}
+
+impl Applied {
+    fn set(&mut self, name: &str, added: &str, facts: &Facts) {
+        if let Some(before) = self.variables.iter_mut().find(|variable| variable.name == name) {
+            before.value = merge(name, Some(&before.value), added);
+            before.added = merge(name, Some(&before.added), added);
+            return;
+        }
+        let value = merge(name, facts.environment.get(name).map(String::as_str), added);
+        self.variables.push(Variable { name: name.to_owned(), value, added: added.to_owned() });
+    }
+
+    /// Both at once; of a variable that cannot be merged the other's value holds.
+    pub fn and(&self, other: &Self, facts: &Facts) -> Self {
+        let mut both = self.clone();
+        for variable in &other.variables {
+            if both.variables.iter().any(|own| own.name == variable.name && own.added == variable.added) {
+                continue;
+            }
+            both.set(&variable.name, &variable.added, facts);
+        }
+        both.arguments.extend(other.arguments.iter().cloned());
+        both.thp = both.thp.or(other.thp);
+        both.allocator = both.allocator.or_else(|| other.allocator.clone());
+        both.packages
+            .extend(other.packages.iter().filter(|package| !self.packages.contains(package)).cloned());
+        both
+    }
+
+    /// The variables as a subject takes them.
+    pub fn environment(&self) -> Vec<(String, Option<String>)> {
+        self.variables.iter().map(|variable| (variable.name.clone(), Some(variable.value.clone()))).collect()
+    }
+
+    /// `command` with the words that the candidate adds.
+    pub fn command(&self, command: &[String]) -> Vec<String> {
+        let (first, rest) = command.split_at(command.len().min(1));
+        first.iter().chain(&self.arguments).chain(rest).cloned().collect()
+    }
+
+    /// What it adds, in the words of a shell: `GLIBC_TUNABLES=… LD_PRELOAD=…`.
+    pub fn setting(&self) -> String {
+        let mut words: Vec<String> = self
+            .variables
+            .iter()
+            .map(|variable| format!("{}={}", variable.name, shell_value(&variable.added)))
+            .collect();
+        words.extend(self.arguments.iter().map(|word| shell_word(word)));
+        words.extend(self.thp.map(|_| "THP=never".to_owned()));
+        words.join(" ")
+    }
+}
+
+#[cfg(test)]
+#[path = "applies_tests.rs"]
+mod tests;

@@ -1,0 +1,16 @@
+//! `try`: a command is run again under settings that may make it keep less memory.
+//!
+//! What there is to try is data ([`catalogue`]); which of it applies to a command is decided from one run without any
+//! of it ([`applies`]); the figures are ranked ([`rank`]), and the best setting is written out for where programs are
+//! started from ([`paste`]). Runs are the engine's; a server's are wrapped ([`server`]), each comes to a [`look`], and
+//! [`tries`] judges them.
+
+pub mod applies;
+pub mod catalogue;
+pub mod look;
+pub mod paste;
+pub mod program;
+pub mod rank;
+pub mod server;
+pub mod setting;
+pub mod tries;

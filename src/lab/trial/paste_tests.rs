@@ -1,0 +1,171 @@
+//! What is written out is read back, by the shell itself and by readers written from each form's documentation.
+
+use std::process::Command;
+
+use super::super::catalogue::Thp;
+use super::*;
+
+const HOSTILE: &[&str] = &[
+    "plain",
+    "",
+    " two  words ",
+    "it's \"quoted\" \\ back\\",
+    "$HOME ${A:-x} $(echo no) `echo no` !!",
+    "100 % %n %% %{",
+    "line\nbreak\ttab\rreturn",
+    "\u{1b}[31mred\u{7}",
+    "é 漢 😀 \u{202e}turned \u{feff}",
+    "# no comment; & | < > * ? [a] ~",
+    "\\n \\x41 \\101",
+    "'\\''",
+    "\u{e0041}tag",
+    "- a: b, {c} [d] null yes",
+];
+
+fn applied(value: &str) -> Applied {
+    let variable = Variable { name: "STRANDLINE_X".into(), value: value.into(), added: value.into() };
+    Applied { variables: vec![variable], ..Applied::default() }
+}
+
+fn command() -> Vec<String> {
+    vec!["printenv".to_owned(), "STRANDLINE_X".to_owned()]
+}
+
+fn visible(text: &str) -> bool {
+    text.chars().all(|c| c == '\n' || !is_unsafe(c))
+}
+
+#[test]
+fn a_shell_reads_what_was_written() {
+    for value in HOSTILE {
+        let line = paste(&applied(value), &command()).shell;
+        assert!(visible(&line) && !line.contains('\n'), "{line}");
+        let output = Command::new("bash").args(["-c", &line]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text, format!("{value}\n"), "{line}");
+        if !value.chars().any(is_unsafe) {
+            let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{value}\n"), "{line}");
+        }
+    }
+}
+
+#[test]
+fn options_are_put_behind_what_is_there() {
+    let variable =
+        Variable { name: "NODE_OPTIONS".into(), value: "--secret --x=1".into(), added: "--x=1".into() };
+    let applied = Applied { variables: vec![variable], ..Applied::default() };
+    let paste = paste(&applied, &["printenv".to_owned(), "NODE_OPTIONS".to_owned()]);
+    let output = Command::new("sh")
+        .args(["-c", &paste.shell])
+        .env("NODE_OPTIONS", "--require 'a b'")
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "--require 'a b' --x=1\n", "{}", paste.shell);
+    for text in [&paste.shell, &paste.systemd, &paste.docker, &paste.kubernetes] {
+        assert!(!text.contains("secret"), "{text}");
+    }
+    assert!(paste.systemd.contains("# add what NODE_OPTIONS holds"));
+}
+
+/// Reads a quoted word as systemd does: C escapes, then `%%`, then `$$` of command lines.
+fn read_unit_word(word: &str, in_command: bool) -> String {
+    let inside = word.strip_prefix('"').unwrap().strip_suffix('"').unwrap();
+    let mut bytes = Vec::new();
+    let mut rest = inside.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'\\' {
+            assert!(byte != b'"' && byte != b'\n', "{word}");
+            bytes.push(byte);
+            continue;
+        }
+        match rest.next().unwrap() {
+            b'x' => {
+                let digits = [rest.next().unwrap(), rest.next().unwrap()];
+                bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap());
+            }
+            byte => bytes.push(byte),
+        }
+    }
+    let text = String::from_utf8(bytes).unwrap();
+    assert!(!text.replace("%%", "").contains('%'), "{word}");
+    let text = text.replace("%%", "%");
+    if in_command { text.replace("$$", "$") } else { text }
+}
+
+#[test]
+fn a_unit_file_reads_what_was_written() {
+    for value in HOSTILE {
+        let text = paste(&applied(value), &command()).systemd;
+        assert!(visible(&text), "{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[..2], ["# systemctl edit NAME.service", "[Service]"]);
+        let word = lines[2].strip_prefix("Environment=").unwrap();
+        assert_eq!(read_unit_word(word, false), format!("STRANDLINE_X={value}"));
+        assert_eq!(lines.len(), 3);
+        assert_eq!(read_unit_word(&unit_word(value, true), true), *value);
+    }
+}
+
+#[test]
+fn yaml_reads_what_was_written() {
+    for value in HOSTILE {
+        assert_eq!(serde_json::from_str::<String>(&json_string(value)).unwrap(), *value);
+        // But for its escape of characters above U+FFFF such a string is one of JSON too.
+        let as_json = |text: &str| text.replace("\\U000e0041", "\\udb40\\udc41");
+        assert_eq!(serde_json::from_str::<String>(&as_json(&yaml_string(value))).unwrap(), *value);
+        let text = paste(&applied(value), &command()).kubernetes;
+        assert!(visible(&text), "{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[..2], ["env:", "  - name: \"STRANDLINE_X\""]);
+        let read: String =
+            serde_json::from_str(&as_json(lines[2].strip_prefix("    value: ").unwrap())).unwrap();
+        assert_eq!(read.replace("$$", "$"), *value);
+        assert!(!read.replace("$$", "").contains('$'));
+    }
+}
+
+#[test]
+fn a_dockerfile_reads_what_was_written_or_says_that_it_cannot() {
+    for value in HOSTILE {
+        let text = paste(&applied(value), &command()).docker;
+        assert!(visible(&text), "{text}");
+        let Some(quoted) = text.strip_prefix("ENV STRANDLINE_X=") else {
+            assert!(text.starts_with("# ") && value.chars().any(is_unsafe), "{text}");
+            continue;
+        };
+        let inside = quoted.strip_prefix('"').unwrap().strip_suffix('"').unwrap();
+        let mut read = String::new();
+        let mut rest = inside.chars();
+        while let Some(c) = rest.next() {
+            read.push(if c == '\\' { rest.next().unwrap() } else { c });
+        }
+        assert_eq!(read, *value);
+    }
+}
+
+#[test]
+fn packages_words_and_huge_pages_are_written_too() {
+    let mut applied = applied("1");
+    applied.packages.push("libjemalloc2".into());
+    applied.arguments.push("--DRT-gcopt=a b".into());
+    let command = vec!["./thing".to_owned(), "$x".to_owned()];
+    let text = paste(&applied, &command);
+    assert_eq!(text.shell, "env STRANDLINE_X=1 ./thing '--DRT-gcopt=a b' '$x'");
+    assert!(text.systemd.ends_with("ExecStart=\nExecStart=\"./thing\" \"--DRT-gcopt=a b\" \"$$x\""));
+    assert!(text.docker.contains("install -y --no-install-recommends libjemalloc2 "));
+    assert!(text.docker.ends_with("CMD [\"./thing\", \"--DRT-gcopt=a b\", \"$x\"]"));
+    assert!(text.kubernetes.contains("command:\n  - \"./thing\"\n"));
+    let applied = Applied { thp: Some(Thp::Never), ..Applied::default() };
+    let shell = paste(&applied, &["grep".into(), "THP_enabled".into(), "/proc/self/status".into()]).shell;
+    assert!(shell.starts_with("perl -e "));
+    let output = Command::new("sh").args(["-c", &shell]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    if output.status.success() {
+        assert_eq!(text.split_whitespace().collect::<Vec<_>>(), ["THP_enabled:", "0"]);
+    } else {
+        eprintln!(
+            "skipped: packages_words_and_huge_pages_are_written_too: no perl, or a kernel without THP_enabled"
+        );
+    }
+}

@@ -1,0 +1,256 @@
+//! What can be told of a program from its file: whether a library can be preloaded into it, and what starts a script.
+//!
+//! Files are read within bounds and believed in nothing else; no program is started.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use object::elf;
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
+use object::read::{ReadCache, ReadRef};
+
+/// How many scripts may start one another, as in the kernel.
+const MOST_SCRIPTS: usize = 5;
+/// The most bytes of a table that are read.
+const MOST_TABLE_BYTES: u64 = 64 << 20;
+/// The most bytes of a script's first line, as in the kernel.
+const MOST_LINE_BYTES: usize = 256;
+/// `PATH` where there is none, as `execvp` has it.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// What the file of a program says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// The file.
+    pub path: PathBuf,
+    /// Whether the command named this file, and not a script that it starts.
+    pub direct: bool,
+    /// 32 or 64.
+    pub bits: u8,
+    /// What loads its libraries (`/lib64/ld-linux-x86-64.so.2`); none where it is linked statically.
+    pub loader: Option<String>,
+    /// Why the loader will not listen to the environment (setuid, setgid, capabilities), if it will not.
+    pub privileged: Option<String>,
+    /// Whether it defines `malloc` where the loader looks first.
+    pub own_malloc: bool,
+}
+
+impl Program {
+    /// Its name without folders.
+    pub fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Looks at the program that `command` starts, scripts followed to what runs them.
+    ///
+    /// # Errors
+    /// One line that says which file is not there or no program.
+    pub fn of_command(
+        command: &[String],
+        directory: Option<&Path>,
+        search: Option<&str>,
+    ) -> Result<Self, String> {
+        let first = command.first().ok_or("there is no command")?;
+        let mut path = find(OsStr::new(first), directory, search)?;
+        for step in 0..MOST_SCRIPTS {
+            match interpreter(&path)? {
+                None => return Ok(Self { direct: step == 0, ..Self::of_file(&path)? }),
+                Some(next) => path = find(&next, directory, search)?,
+            }
+        }
+        Err(format!("{first}: scripts that start scripts, {MOST_SCRIPTS} deep"))
+    }
+
+    /// Looks at the program in the file `path`.
+    ///
+    /// # Errors
+    /// One line that says why it cannot be read as an ELF file.
+    pub fn of_file(path: &Path) -> Result<Self, String> {
+        let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let metadata = file.metadata().map_err(|error| format!("{}: {error}", path.display()))?;
+        let privileged = privileged(path, metadata.permissions().mode());
+        let data = ReadCache::new(file);
+        let wrong = |_| format!("{}: no program in the ELF format", path.display());
+        let class = data.read_bytes_at(0, 5).ok().and_then(|bytes| bytes.get(4).copied());
+        let (bits, parts) = match class {
+            Some(class) if class == elf::ELFCLASS32.0 => {
+                (32, parts::<elf::FileHeader32<object::Endianness>, _>(&data))
+            }
+            _ => (64, parts::<elf::FileHeader64<object::Endianness>, _>(&data)),
+        };
+        let (loader, own_malloc) = parts.map_err(wrong)?;
+        Ok(Self { path: path.to_owned(), direct: true, bits, loader, privileged, own_malloc })
+    }
+}
+
+/// The loader that an ELF file names, and whether it defines `malloc` for all.
+fn parts<'data, H: FileHeader, R: ReadRef<'data>>(data: R) -> object::read::Result<(Option<String>, bool)> {
+    let header = H::parse(data)?;
+    let endian = header.endian()?;
+    let mut loader = None;
+    for segment in header.program_headers(endian, data)? {
+        if let Some(name) = segment.interpreter(endian, data)? {
+            loader = Some(String::from_utf8_lossy(name).into_owned());
+        }
+    }
+    // A file without sections may still be a good program: then it is not known to have a malloc of its own.
+    let own_malloc = defines_malloc::<H, R>(header, endian, data).unwrap_or(false);
+    Ok((loader, own_malloc))
+}
+
+fn defines_malloc<'data, H: FileHeader, R: ReadRef<'data>>(
+    header: &H,
+    endian: H::Endian,
+    data: R,
+) -> Option<bool> {
+    let sections = header.sections(endian, data).ok()?;
+    let (_, table) = sections.enumerate().find(|(_, section)| section.sh_type(endian) == elf::SHT_DYNSYM)?;
+    let names = sections.section(object::SectionIndex(table.sh_link(endian) as usize)).ok()?;
+    let small = |section: &H::SectionHeader| section.sh_size(endian).into() <= MOST_TABLE_BYTES;
+    if !small(table) || !small(names) {
+        return None;
+    }
+    let names = names.data(endian, data).ok()?;
+    let symbols: &[H::Sym] = table.data_as_array(endian, data).ok()?;
+    Some(symbols.iter().any(|symbol| {
+        let name = names.get(symbol.st_name(endian) as usize..).unwrap_or_default();
+        !symbol.is_undefined(endian) && name.starts_with(b"malloc\0")
+    }))
+}
+
+/// Whether a library's file fits programs of `bits` (32 or 64).
+pub fn fits(library: &Path, bits: u8) -> bool {
+    let mut start = [0u8; 5];
+    let read = File::open(library).and_then(|mut file| file.read_exact(&mut start));
+    let class = if bits == 32 { elf::ELFCLASS32.0 } else { elf::ELFCLASS64.0 };
+    read.is_ok() && start.starts_with(b"\x7fELF") && start.ends_with(&[class])
+}
+
+/// Why a process of this file runs with privileges that its user does not have, if it does.
+fn privileged(path: &Path, mode: u32) -> Option<String> {
+    let bits = [(0o4000, "setuid"), (0o2000, "setgid")];
+    if let Some((_, what)) = bits.iter().find(|(bit, _)| mode & bit != 0) {
+        return Some((*what).to_owned());
+    }
+    let mut value = [0u8; 64];
+    let found = rustix::fs::getxattr(path, "security.capability", &mut value[..]);
+    found.is_ok_and(|length| length > 0).then(|| "file capabilities".to_owned())
+}
+
+/// Where `name` is started from: itself where it is a path, otherwise the first such program in `search`.
+fn find(name: &OsStr, directory: Option<&Path>, search: Option<&str>) -> Result<PathBuf, String> {
+    let at = |path: &Path| directory.map_or_else(|| path.to_owned(), |directory| directory.join(path));
+    if name.as_bytes().contains(&b'/') {
+        let path = at(Path::new(name));
+        return if path.is_file() { Ok(path) } else { Err(format!("{}: no such file", path.display())) };
+    }
+    let folders = search.filter(|search| !search.is_empty()).unwrap_or(DEFAULT_PATH).split(':');
+    let mut paths =
+        folders.map(|folder| at(&Path::new(if folder.is_empty() { "." } else { folder }).join(name)));
+    let is_program = |path: &PathBuf| {
+        path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+    };
+    paths.find(is_program).ok_or_else(|| format!("{}: not found in PATH", name.to_string_lossy()))
+}
+
+/// What runs the script `path`: the word behind `#!`, and where that is `env`, the program that it starts.
+fn interpreter(path: &Path) -> Result<Option<std::ffi::OsString>, String> {
+    let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut start = Vec::new();
+    let read = file.take(MOST_LINE_BYTES as u64).read_to_end(&mut start);
+    read.map_err(|error| format!("{}: {error}", path.display()))?;
+    let Some(line) = start.strip_prefix(b"#!") else { return Ok(None) };
+    let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
+    let first = words.next().ok_or_else(|| format!("{}: `#!` without a program", path.display()))?;
+    let is_env = first.rsplit(|&byte| byte == b'/').next() == Some(b"env");
+    let word = if is_env {
+        words.find(|word| !word.starts_with(b"-") && !word.contains(&b'=')).unwrap_or(first)
+    } else {
+        first
+    };
+    Ok(Some(OsStr::from_bytes(word).to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(words: &[&str]) -> Vec<String> {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    fn script(folder: &Path, name: &str, text: &str) -> String {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        path.display().to_string()
+    }
+
+    #[test]
+    fn a_dynamic_program_has_a_loader() {
+        let program = Program::of_command(&command(&["cat"]), None, Some("/nowhere:/usr/bin")).unwrap();
+        assert!(program.direct && program.bits == 64 && program.privileged.is_none() && !program.own_malloc);
+        assert!(program.loader.is_some_and(|loader| loader.contains("ld")));
+        assert!(fits(Path::new("/bin/cat"), 64) && !fits(Path::new("/bin/cat"), 32));
+        assert!(!fits(Path::new("/etc/passwd"), 64));
+    }
+
+    #[test]
+    fn scripts_are_followed_to_what_runs_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let plain = script(folder.path(), "plain", "#!/bin/cat\n");
+        let by_env = script(folder.path(), "by-env", "#! /usr/bin/env -S A=1 cat -n\nx\n");
+        let twice = script(folder.path(), "twice", &format!("#!{plain}\n"));
+        for path in [&plain, &by_env, &twice] {
+            let program = Program::of_command(&command(&[path]), None, Some("/bin")).unwrap();
+            assert_eq!(program.name(), "cat", "{path}");
+            assert!(!program.direct);
+        }
+        let own = script(folder.path(), "own", "");
+        std::fs::write(&own, format!("#!{own}\n")).unwrap();
+        assert!(Program::of_command(&command(&[&own]), None, None).unwrap_err().contains("deep"));
+    }
+
+    #[test]
+    fn what_is_no_program_is_refused_in_one_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = script(folder.path(), "text", "no program");
+        let cut = folder.path().join("cut");
+        std::fs::write(&cut, std::fs::read("/bin/cat").unwrap().get(..100).unwrap()).unwrap();
+        for words in [vec!["no-such-program"], vec!["/no/such"], vec![text.as_str()], vec![]] {
+            let error = Program::of_command(&command(&words), None, Some("/bin")).unwrap_err();
+            assert!(!error.contains('\n'), "{error}");
+        }
+        assert!(Program::of_file(&cut).is_err());
+    }
+
+    #[test]
+    fn damaged_programs_never_panic() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("damaged");
+        let whole = std::fs::read("/bin/cat").unwrap();
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..300 {
+            let mut bytes = whole.clone();
+            for _ in 0..20 {
+                let at = if random.bool() { random.usize(..1024) } else { random.usize(..bytes.len()) };
+                bytes[at] = random.u8(..);
+            }
+            bytes.truncate(if random.bool() { whole.len() } else { random.usize(..whole.len()) });
+            std::fs::write(&path, &bytes).unwrap();
+            drop(Program::of_file(&path));
+        }
+    }
+
+    #[test]
+    fn privileges_are_told() {
+        assert_eq!(privileged(Path::new("/bin/cat"), 0o104_755).as_deref(), Some("setuid"));
+        assert_eq!(privileged(Path::new("/bin/cat"), 0o102_755).as_deref(), Some("setgid"));
+        assert_eq!(privileged(Path::new("/bin/cat"), 0o100_755), None);
+    }
+}

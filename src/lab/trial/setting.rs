@@ -1,0 +1,187 @@
+//! Values of settings: placeholders filled with figures of the baseline, and variables merged with what is there.
+//!
+//! A variable that the user set already is not to be lost: lists are merged by key, and options are appended.
+
+/// A figure of the run without settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// The resident bytes that were left.
+    Settled,
+    /// The most resident bytes.
+    Peak,
+}
+
+/// Names the figures in values: `{settled*1.25}` is bytes, `{peak*0.5/MiB}` whole MiB (at least one).
+pub struct Placeholder;
+
+impl Placeholder {
+    /// `text` with each placeholder filled.
+    ///
+    /// # Errors
+    /// What is wrong with a placeholder, or that its figure is not known.
+    pub fn fill(text: &str, figure: &dyn Fn(Figure) -> Option<u64>) -> Result<String, String> {
+        let mut filled = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('{') {
+            let (inside, behind) =
+                after.split_once('}').ok_or_else(|| format!("`{text}` has a `{{` without a `}}`"))?;
+            filled.push_str(before);
+            filled.push_str(&Self::value(inside, figure)?.to_string());
+            rest = behind;
+        }
+        filled.push_str(rest);
+        Ok(filled)
+    }
+
+    fn value(inside: &str, figure: &dyn Fn(Figure) -> Option<u64>) -> Result<u64, String> {
+        let wrong = || {
+            format!("`{{{inside}}}` is none of {{settled}}, {{peak}}, with *FACTOR and /MiB behind if wanted")
+        };
+        let (inside_unit, mebibytes) =
+            inside.strip_suffix("/MiB").map_or((inside, false), |start| (start, true));
+        let (name, factor) = inside_unit.split_once('*').unwrap_or((inside_unit, "1"));
+        let which = match name {
+            "settled" => Figure::Settled,
+            "peak" => Figure::Peak,
+            _ => return Err(wrong()),
+        };
+        let plain = factor.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let factor: f64 = factor.parse().ok().filter(|_| plain).ok_or_else(wrong)?;
+        if !(factor > 0.0 && factor <= 100.0) {
+            return Err(format!("`{{{inside}}}`: the factor is to be above 0 and at most 100"));
+        }
+        let bytes =
+            figure(which).ok_or_else(|| format!("the run without settings has no figure for `{name}`"))?;
+        let value = (bytes as f64 * factor).ceil() as u64;
+        Ok(if mebibytes { value.div_ceil(1 << 20).max(1) } else { value })
+    }
+}
+
+/// How a variable takes more than one setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joining {
+    /// It does not: the new value replaces the old.
+    No,
+    /// A list of items, each with a key before `sign`.
+    Keys {
+        /// Between two items.
+        separator: char,
+        /// Between a key and its value.
+        sign: char,
+    },
+    /// Words of a command line, of which the last holds.
+    Words,
+    /// A list, of which the first holds.
+    First,
+}
+
+/// How the variable `name` takes more than one setting.
+pub fn joining(name: &str) -> Joining {
+    match name {
+        "GLIBC_TUNABLES" => Joining::Keys { separator: ':', sign: '=' },
+        "MALLOC_CONF" | "_RJEM_MALLOC_CONF" => Joining::Keys { separator: ',', sign: ':' },
+        "GODEBUG" => Joining::Keys { separator: ',', sign: '=' },
+        "JAVA_TOOL_OPTIONS" | "JDK_JAVA_OPTIONS" | "NODE_OPTIONS" | "RUBYOPT" | "PERL5OPT" => Joining::Words,
+        "LD_PRELOAD" => Joining::First,
+        _ => Joining::No,
+    }
+}
+
+/// The variable `name` set to `new` where it was `old`.
+pub fn merge(name: &str, old: Option<&str>, new: &str) -> String {
+    let Some(old) = old.filter(|old| !old.trim().is_empty()) else { return new.to_owned() };
+    match joining(name) {
+        Joining::No => new.to_owned(),
+        Joining::Words => format!("{old} {new}"),
+        Joining::First => format!("{new}:{old}"),
+        Joining::Keys { separator, sign } => {
+            let key = |item: &str| item.split(sign).next().unwrap_or_default().trim().to_owned();
+            let set: Vec<String> = new.split(separator).map(key).collect();
+            let kept = old.split(separator).filter(|item| !item.is_empty() && !set.contains(&key(item)));
+            let items: Vec<&str> = kept.chain(new.split(separator)).collect();
+            items.join(&separator.to_string())
+        }
+    }
+}
+
+/// Whether the variable `name` can be `one` and `other` at once without one of them being lost.
+pub fn agree(name: &str, one: &str, other: &str) -> bool {
+    if one == other {
+        return true;
+    }
+    let (separator, keys) = match joining(name) {
+        Joining::No | Joining::First => return false,
+        Joining::Keys { separator, sign } => (separator, vec![sign]),
+        Joining::Words => (' ', vec!['=', ':']),
+    };
+    let parts = |text: &str| -> Vec<(String, String)> {
+        let items = text.split(separator).filter(|item| !item.is_empty());
+        items.map(|item| (option_key(item, &keys), item.to_owned())).collect()
+    };
+    let (one, other) = (parts(one), parts(other));
+    one.iter()
+        .all(|(key, item)| other.iter().all(|(other_key, other_item)| key != other_key || item == other_item))
+}
+
+/// What an item sets: `-XX:+UseG1GC` and `-XX:+UseSerialGC` both set the collector, `-Xms16m` sets `-Xms`.
+fn option_key(item: &str, signs: &[char]) -> String {
+    if let Some(option) = item.strip_prefix("-XX:") {
+        let name = option.trim_start_matches(['+', '-']).split('=').next().unwrap_or_default();
+        let collector = name.starts_with("Use") && name.ends_with("GC");
+        return if collector { "-XX:collector".to_owned() } else { format!("-XX:{name}") };
+    }
+    if item.starts_with("-X") {
+        return item.chars().take_while(|c| !c.is_ascii_digit()).collect();
+    }
+    item.split(|c| signs.contains(&c)).next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_become_figures() {
+        let figure = |which| match which {
+            Figure::Settled => Some(100 << 20),
+            Figure::Peak => None,
+        };
+        assert_eq!(Placeholder::fill("{settled*1.25}", &figure).unwrap(), (125 << 20).to_string());
+        assert_eq!(Placeholder::fill("--x={settled*0.5/MiB}m", &figure).unwrap(), "--x=50m");
+        assert_eq!(Placeholder::fill("{settled*0.001/MiB}", &figure).unwrap(), "1");
+        assert_eq!(Placeholder::fill("plain }", &figure).unwrap(), "plain }");
+        assert!(Placeholder::fill("{peak}", &figure).unwrap_err().contains("no figure"));
+        for wrong in
+            ["{settled", "{settled*0}", "{settled*-1}", "{settled*1e9}", "{settled*nan}", "{x}", "{}"]
+        {
+            assert!(Placeholder::fill(wrong, &figure).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_not_lost() {
+        let merged = merge(
+            "GLIBC_TUNABLES",
+            Some("glibc.malloc.arena_max=4:glibc.rtld.nns=8"),
+            "glibc.malloc.arena_max=2",
+        );
+        assert_eq!(merged, "glibc.rtld.nns=8:glibc.malloc.arena_max=2");
+        assert_eq!(merge("MALLOC_CONF", Some("narenas:4"), "dirty_decay_ms:0"), "narenas:4,dirty_decay_ms:0");
+        assert_eq!(merge("NODE_OPTIONS", Some("--require x"), "--expose-gc"), "--require x --expose-gc");
+        assert_eq!(merge("LD_PRELOAD", Some("/a.so"), "/b.so"), "/b.so:/a.so");
+        assert_eq!(merge("GOGC", Some("100"), "50"), "50");
+        assert_eq!(merge("NODE_OPTIONS", Some(" "), "--expose-gc"), "--expose-gc");
+    }
+
+    #[test]
+    fn settings_that_exclude_each_other_are_told() {
+        assert!(agree("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc.malloc.top_pad=0"));
+        assert!(!agree("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc.malloc.arena_max=2"));
+        assert!(agree("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc.malloc.arena_max=1"));
+        assert!(!agree("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC", "-XX:+UseSerialGC"));
+        assert!(!agree("JAVA_TOOL_OPTIONS", "-Xms16m", "-Xms32m"));
+        assert!(agree("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC -Xms16m", "-XX:TrimNativeHeapInterval=3000"));
+        assert!(!agree("NODE_OPTIONS", "--max-old-space-size=10", "--max-old-space-size=20"));
+        assert!(!agree("GOGC", "50", "25"));
+    }
+}

@@ -1,0 +1,464 @@
+//! What is tried, and what came of it: hears the runs, drops what fails, and judges the figures beside those of the
+//! run without settings.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::applies::{Applied, Facts, apply, folders};
+use super::catalogue::{Candidate, Catalogue, Kind, Thp};
+use super::look::Look;
+use super::program::Program;
+use super::rank::{Beside, Change, Goal, Measured, Ranking, Status, pareto, rank};
+use super::server::{look_of, words};
+use crate::lab::cell::{Measure, Outcome, Subject};
+use crate::lab::engine::{Judge, Next, Progress, Results};
+use crate::lab::statistics::{Estimate, Ratio, Verdict, estimate, paired_ratio, together};
+
+/// What differs by less resident memory counts as the same: a variable more moves the stack, a library its pages.
+const RESOLUTION_BYTES: f64 = 65_536.0;
+/// The joint confidence of all ratios of one figure, and of each interval of a median.
+const CONFIDENCE: f64 = 0.95;
+/// The name of the run without settings.
+pub const BASELINE: &str = "baseline";
+
+/// A setting that is tried.
+#[derive(Clone, Debug)]
+pub struct Try {
+    /// Its id; those of a pair are joined by `+`.
+    pub id: String,
+    /// What it is.
+    pub title: String,
+    /// What kind of thing it is.
+    pub kind: Kind,
+    /// What it is known to cost.
+    pub cost: String,
+    /// Where the knowledge is from.
+    pub source: Vec<String>,
+    /// What it sets.
+    pub applied: Applied,
+}
+
+impl Try {
+    /// A candidate that applies.
+    pub fn one(candidate: &Candidate, applied: Applied) -> Self {
+        Self {
+            id: candidate.id.clone(),
+            title: candidate.title.clone(),
+            kind: candidate.kind,
+            cost: candidate.cost.clone(),
+            source: candidate.source.clone(),
+            applied,
+        }
+    }
+
+    /// Two at once.
+    pub fn pair(one: &Self, other: &Self, facts: &Facts) -> Self {
+        Self {
+            id: format!("{}+{}", one.id, other.id),
+            title: format!("{}; {}", one.title, other.title),
+            kind: one.kind,
+            cost: format!("{}; {}", one.cost, other.cost),
+            source: one.source.iter().chain(&other.source).cloned().collect(),
+            applied: one.applied.and(&other.applied, facts),
+        }
+    }
+
+    /// What is run for it.
+    pub fn subject(&self, base: &Subject) -> Subject {
+        let mut environment = base.environment.clone();
+        environment.extend(self.applied.environment());
+        Subject {
+            name: self.id.clone(),
+            command: self.applied.command(&base.command),
+            environment,
+            no_huge_pages: self.applied.thp == Some(Thp::Never),
+            ..base.clone()
+        }
+    }
+}
+
+/// How a batch command is looked at.
+pub fn batch() -> Measure {
+    Measure::Recording { interval: std::time::Duration::from_millis(10), ledgers: "exit".to_owned() }
+}
+
+/// What the look at the run without settings says of the command.
+pub fn facts(command: &[String], look: &Look) -> Facts {
+    let environment: std::collections::BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    let search = environment.get("PATH").map(String::as_str);
+    let program = look.executable.as_ref().and_then(|path| Program::of_file(Path::new(path)).ok());
+    Facts {
+        command: command.to_vec(),
+        started: Program::of_command(command, None, search).ok(),
+        program,
+        allocators: look.allocators.clone(),
+        runtimes: look.runtimes.clone(),
+        glibc: look.glibc.clone(),
+        settled_bytes: look.settled_bytes,
+        peak_bytes: look.peak_bytes,
+        huge_bytes: look.huge_bytes,
+        folders: library_folders(environment.get("LD_LIBRARY_PATH").map(String::as_str)),
+        environment,
+    }
+}
+
+fn library_folders(search: Option<&str>) -> Vec<PathBuf> {
+    let own = search.unwrap_or_default().split(':').filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    own.chain(folders()).collect()
+}
+
+/// What applies to the command of `facts`, and what does not, with the reason.
+pub fn choose(
+    catalogue: &Catalogue,
+    facts: &Facts,
+    wanted: &dyn Fn(&str) -> bool,
+) -> (Vec<Try>, Vec<(String, String)>) {
+    let (mut tries, mut others): (Vec<Try>, Vec<(String, String)>) = (Vec::new(), Vec::new());
+    for candidate in catalogue.candidates.iter().filter(|candidate| wanted(&candidate.id)) {
+        match apply(candidate, catalogue, facts) {
+            Ok(applied) if facts.is_in_force(&applied) => {
+                others.push((candidate.id.clone(), "it is set already".to_owned()));
+            }
+            Ok(applied) => tries.push(Try::one(candidate, applied)),
+            Err(why) => others.push((candidate.id.clone(), why)),
+        }
+    }
+    (tries, others)
+}
+
+/// A figure of one setting.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Figure {
+    /// Of its runs.
+    pub estimate: Option<Estimate>,
+    /// To the runs without settings, round by round.
+    pub ratio: Option<Ratio>,
+}
+
+impl Figure {
+    fn beside(&self) -> Option<Beside> {
+        let median = self.estimate.as_ref()?.median;
+        let Some(ratio) = self.ratio else {
+            return Some(Beside { median, ratio: 1.0, change: Change::Same });
+        };
+        let change = match ratio.verdict() {
+            Verdict::Less => Change::Less,
+            Verdict::More => Change::More,
+            Verdict::Same | Verdict::Unknown => Change::Same,
+        };
+        Some(Beside { median, ratio: ratio.median, change })
+    }
+}
+
+/// What came of one setting.
+#[derive(Clone, Debug, Default)]
+pub struct Judged {
+    /// Resident bytes that were left.
+    pub settled: Figure,
+    /// The most resident bytes.
+    pub peak: Figure,
+    /// Seconds.
+    pub wall: Figure,
+    /// Page faults that needed no device.
+    pub faults: Figure,
+    /// What it held in its last moments, in the median of those runs where that was much more than as it ended.
+    pub before_end_bytes: Option<u64>,
+    /// Why it failed, if it did.
+    pub failure: Option<String>,
+}
+
+impl Judged {
+    /// As ranking takes it.
+    pub fn measured(&self) -> Measured {
+        Measured {
+            failure: self.failure.clone(),
+            settled: self.settled.beside(),
+            peak: self.peak.beside(),
+            wall: self.wall.beside(),
+        }
+    }
+
+    /// Memory that was left and time, if both are known and it did not fail.
+    fn point(&self) -> Option<(f64, f64)> {
+        let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
+        // What is less neither of memory nor of time, as far as can be told, is only on the front by chance.
+        let is_less = |figure: &Figure| figure.ratio.is_none_or(|ratio| ratio.verdict() == Verdict::Less);
+        if self.failure.is_some() || !(is_less(&self.settled) || is_less(&self.wall)) {
+            return None;
+        }
+        Some((median(&self.settled)?, median(&self.wall)?))
+    }
+}
+
+/// Hears of a trial's runs. Subject 0 is the run without settings, subject n is try n-1.
+pub struct Referee<'a> {
+    /// What is tried.
+    pub tries: &'a [Try],
+    /// Whether they are servers.
+    pub serving: bool,
+    /// Stop when intervals of the settled memory's ratios are this narrow, as a part of the ratio.
+    pub until: Option<f64>,
+    /// Draws bootstraps.
+    pub seed: u64,
+    /// Hears how far it has come.
+    pub progress: &'a (dyn Fn(&Progress) + Sync),
+    /// For each subject the looks at its runs, by rounds.
+    pub looks: Vec<Vec<Option<Look>>>,
+    /// For each subject why it failed, if it did.
+    pub failures: Vec<Option<String>>,
+    /// Runs that left processes behind.
+    pub left_behind: u32,
+}
+
+impl<'a> Referee<'a> {
+    /// Hears of runs of `tries`.
+    pub fn new(tries: &'a [Try], serving: bool, progress: &'a (dyn Fn(&Progress) + Sync)) -> Self {
+        let count = tries.len() + 1;
+        Self {
+            tries,
+            serving,
+            until: None,
+            seed: 1,
+            progress,
+            looks: vec![Vec::new(); count],
+            failures: vec![None; count],
+            left_behind: 0,
+        }
+    }
+
+    /// What the runs came to: first that without settings.
+    pub fn judge(&self) -> Vec<Judged> {
+        let baseline = self.looks.first().map(Vec::as_slice).unwrap_or_default();
+        let confidence = together(CONFIDENCE, self.tries.len().max(1));
+        self.looks
+            .iter()
+            .zip(&self.failures)
+            .enumerate()
+            .map(|(subject, (looks, failure))| {
+                let figure = |of: &dyn Fn(&Look) -> Option<f64>, resolution: f64| {
+                    let values: Vec<f64> = looks.iter().flatten().filter_map(of).collect();
+                    let pairs: Vec<(f64, f64)> = baseline
+                        .iter()
+                        .zip(looks)
+                        .filter_map(|(a, b)| Some((of(a.as_ref()?)?, of(b.as_ref()?)?)))
+                        .collect();
+                    let ratio = paired_ratio(&pairs, resolution, confidence, self.seed);
+                    Figure {
+                        estimate: estimate(&values, CONFIDENCE, self.seed),
+                        ratio: ratio.filter(|_| subject > 0),
+                    }
+                };
+                let number = |value: Option<u64>| value.map(|value| value as f64);
+                Judged {
+                    settled: figure(&|look| number(look.settled_bytes), RESOLUTION_BYTES),
+                    peak: figure(&|look| number(look.peak_bytes), RESOLUTION_BYTES),
+                    wall: figure(&|look| look.wall_seconds, 1e-3),
+                    faults: figure(&|look| number(look.minor_faults), 1.0),
+                    before_end_bytes: before_end(looks),
+                    failure: failure.clone(),
+                }
+            })
+            .collect()
+    }
+
+    /// Why a run counts as failed.
+    fn failure(&self, subject: usize, outcome: &Outcome, look: &Look) -> Option<String> {
+        if let Some(why) = &look.failure {
+            return Some(why.clone());
+        }
+        if !self.serving && !outcome.end.is_success() {
+            return Some(words(outcome));
+        }
+        let expected = self.tries.get(subject.checked_sub(1)?)?.applied.allocator.as_ref()?;
+        if look.has_allocator(expected) == Some(false) {
+            return Some(format!("{expected} was not mapped in it; it had {}", look.allocator_names()));
+        }
+        None
+    }
+}
+
+impl Judge for Referee<'_> {
+    fn heard(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> Next {
+        self.left_behind += u32::from(outcome.left_behind > 0);
+        let look = if self.serving { look_of(outcome) } else { Look::of_outcome(outcome) };
+        let failure = self.failure(subject, outcome, &look);
+        if let (Some(looks), Some(round)) = (self.looks.get_mut(subject), round) {
+            let round = round as usize;
+            if looks.len() <= round {
+                looks.resize(round + 1, None);
+            }
+            if let Some(place) = looks.get_mut(round) {
+                *place = failure.is_none().then_some(look);
+            }
+        }
+        let Some(why) = failure else { return Next::Go };
+        if let Some(place) = self.failures.get_mut(subject) {
+            place.get_or_insert(why);
+        }
+        if subject == 0 { Next::Stop } else { Next::Drop }
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        (self.progress)(progress);
+    }
+
+    fn is_enough(&mut self, _results: &Results) -> bool {
+        let Some(until) = self.until else { return false };
+        let judged = self.judge();
+        let of_those_that_ran = judged.iter().skip(1).filter(|judged| judged.failure.is_none());
+        of_those_that_ran.map(|judged| width(judged.settled.ratio)).fold(0.0, f64::max) <= until
+    }
+}
+
+/// The median of what runs held in their last moments, where most of them held much more than as they ended.
+fn before_end(looks: &[Option<Look>]) -> Option<u64> {
+    let mut fell: Vec<u64> = looks.iter().flatten().filter_map(|look| look.before_end_bytes).collect();
+    fell.sort_unstable();
+    let middle = fell.get(fell.len() / 2).copied();
+    middle.filter(|_| fell.len() * 2 > looks.iter().flatten().count())
+}
+
+/// Half the width of a ratio's interval, as a part of it; infinite where there is none.
+fn width(ratio: Option<Ratio>) -> f64 {
+    match ratio {
+        Some(Ratio { median, low: Some(low), high: Some(high) }) if median > 0.0 => {
+            (high - low) / median / 2.0
+        }
+        _ => f64::INFINITY,
+    }
+}
+
+/// What a trial came to.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// The command.
+    pub command: Vec<String>,
+    /// What is to be small.
+    pub goal: Goal,
+    /// Whether it is a server.
+    pub serving: bool,
+    /// Rounds.
+    pub rounds: usize,
+    /// What the run without settings showed first.
+    pub look: Look,
+    /// The run without settings.
+    pub baseline: Judged,
+    /// What was tried, single settings before pairs.
+    pub tried: Vec<(Try, Judged)>,
+    /// What does not apply, with the reason.
+    pub not_applicable: Vec<(String, String)>,
+    /// Runs that left processes behind.
+    pub left_behind: u32,
+}
+
+impl Trial {
+    fn measured(&self) -> Vec<Measured> {
+        self.tried.iter().map(|(_, judged)| judged.measured()).collect()
+    }
+
+    /// The ranking of what was tried, and the best.
+    pub fn ranking(&self) -> Ranking {
+        rank(&self.measured(), self.goal)
+    }
+
+    /// What became of a try.
+    pub fn status(&self, index: usize) -> Status {
+        self.tried.get(index).map_or(Status::Failed, |(_, judged)| judged.measured().status(self.goal))
+    }
+
+    /// The ids on the front of settled memory and time, by memory.
+    pub fn front(&self) -> Vec<String> {
+        let points =
+            [self.baseline.point()].into_iter().chain(self.tried.iter().map(|(_, judged)| judged.point()));
+        let points: Vec<Option<(f64, f64)>> = points.collect();
+        let name = |index: usize| match index.checked_sub(1) {
+            None => Some(BASELINE.to_owned()),
+            Some(index) => self.tried.get(index).map(|(tried, _)| tried.id.clone()),
+        };
+        pareto(&points).into_iter().filter_map(name).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::cell::{End, Figures};
+
+    fn tried(id: &str, allocator: Option<&str>) -> Try {
+        let catalogue = Catalogue::built_in().unwrap();
+        let applied = Applied { allocator: allocator.map(str::to_owned), ..Applied::default() };
+        Try { id: id.into(), ..Try::one(&catalogue.candidates[0], applied) }
+    }
+
+    fn served(folder: &Path, look: &Look) -> Outcome {
+        let path = folder.join(format!("{}.json", fastrand::u64(..)));
+        std::fs::write(&path, serde_json::to_vec(look).unwrap()).unwrap();
+        let figures = Figures::default();
+        Outcome { end: End::Exited(0), figures, recording: Some(path), ..Outcome::not_started(String::new()) }
+    }
+
+    fn look(settled: u64, wall: f64) -> Look {
+        Look {
+            settled_bytes: Some(settled << 20),
+            wall_seconds: Some(wall),
+            executable: Some("/bin/x".into()),
+            allocators: vec![super::super::applies::Mapped { name: "glibc".into(), inside_program: false }],
+            ..Look::default()
+        }
+    }
+
+    #[test]
+    fn runs_are_judged_beside_those_without_settings() {
+        let folder = tempfile::tempdir().unwrap();
+        let tries = [tried("half", None), tried("same", None), tried("other", Some("jemalloc"))];
+        let mut referee = Referee::new(&tries, true, &|_| {});
+        for round in 0..5 {
+            let noise = 0.001 * f64::from(round);
+            let mut hear = |subject: usize, look: &Look| {
+                referee.heard(subject, Some(round), &served(folder.path(), look))
+            };
+            assert_eq!(hear(0, &look(100, 1.0 + noise)), Next::Go);
+            assert_eq!(hear(1, &look(50, 2.0 + noise)), Next::Go);
+            assert_eq!(hear(2, &look(100, 1.0 - noise)), Next::Go);
+            if round == 0 {
+                assert_eq!(hear(3, &look(1, 1.0)), Next::Drop, "its library was not mapped");
+            }
+        }
+        let judged = referee.judge();
+        let trial = Trial {
+            command: Vec::new(),
+            goal: Goal::Settled,
+            serving: true,
+            rounds: 5,
+            look: look(100, 1.0),
+            baseline: judged[0].clone(),
+            tried: tries.iter().cloned().zip(judged.into_iter().skip(1)).collect(),
+            not_applicable: Vec::new(),
+            left_behind: 0,
+        };
+        let statuses: Vec<Status> = (0..3).map(|index| trial.status(index)).collect();
+        assert_eq!(statuses, [Status::Better, Status::Same, Status::Failed]);
+        assert_eq!(trial.ranking().best, Some(0));
+        assert!(
+            trial.tried[2]
+                .1
+                .failure
+                .as_ref()
+                .unwrap()
+                .contains("jemalloc was not mapped in it; it had glibc")
+        );
+        assert_eq!(trial.front().first().map(String::as_str), Some("half"));
+        assert_eq!(Trial { goal: Goal::TimeBounded, ..trial }.status(0), Status::Worse);
+    }
+
+    #[test]
+    fn a_command_that_fails_without_settings_ends_the_trial() {
+        let mut referee = Referee::new(&[], false, &|_| {});
+        let failed = Outcome { end: End::Exited(3), ..Outcome::not_started(String::new()) };
+        assert_eq!(referee.heard(0, Some(0), &failed), Next::Stop);
+        assert_eq!(referee.failures[0].as_deref(), Some("exit status 3"));
+    }
+}

@@ -1,0 +1,418 @@
+//! What a trial came to: its document and its page.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use strandline_inspect::environment::Environment;
+
+use super::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
+use super::surroundings;
+use crate::lab::statistics::{Estimate, Ratio};
+use crate::lab::trial::catalogue::Candidate;
+use crate::lab::trial::look::Instant;
+use crate::lab::trial::paste::{Paste, paste};
+use crate::lab::trial::rank::{Goal, Status};
+use crate::lab::trial::tries::{BASELINE, Figure, Judged, Trial, Try};
+use crate::report::text::{clean, clean_sentence, grouped};
+use crate::report::units::{UNKNOWN, bytes, percent_of, seconds};
+
+/// The document of a trial.
+#[derive(Serialize)]
+pub struct Document {
+    runs: usize,
+    command: Vec<String>,
+    mode: &'static str,
+    /// Where settled figures are from: `mark`, `exit`, `sample` or `load`.
+    settled_at: Instant,
+    goal: Goal,
+    baseline: Value,
+    candidates: Vec<Value>,
+    /// The id of the best, or null.
+    best: Option<String>,
+    paste: Option<Paste>,
+    pareto: Vec<String>,
+    pairs: Vec<String>,
+    not_applicable: Vec<Value>,
+    caveats: Vec<Value>,
+}
+
+/// The document.
+pub fn document(trial: &Trial) -> Document {
+    let ranking = trial.ranking();
+    let best = ranking.best.and_then(|index| trial.tried.get(index));
+    let candidates = ranking.order.iter().filter_map(|&index| {
+        let (tried, judged) = trial.tried.get(index)?;
+        Some(candidate(tried, judged, trial.status(index)))
+    });
+    let mut baseline = figures(&trial.baseline);
+    if let Value::Object(fields) = &mut baseline {
+        fields.insert("executable".to_owned(), json!(trial.look.executable));
+        let names: Vec<_> = trial.look.allocators.iter().map(|mapped| &mapped.name).collect();
+        fields.insert("allocators".to_owned(), json!(names));
+        let runtimes = trial.look.runtimes.iter();
+        let runtimes: Vec<_> =
+            runtimes.map(|(name, version)| json!({ "name": name, "version": version })).collect();
+        fields.insert("runtimes".to_owned(), json!(runtimes));
+    }
+    Document {
+        runs: trial.rounds,
+        command: trial.command.clone(),
+        mode: if trial.serving { "server" } else { "batch" },
+        settled_at: trial.look.settled_at,
+        goal: trial.goal,
+        baseline,
+        candidates: candidates.collect(),
+        best: best.map(|(tried, _)| tried.id.clone()),
+        paste: best.map(|(tried, _)| paste(&tried.applied, &trial.command)),
+        pareto: trial.front(),
+        pairs: pairs(trial),
+        not_applicable: trial
+            .not_applicable
+            .iter()
+            .map(|(id, reason)| json!({ "id": id, "reason": reason }))
+            .collect(),
+        caveats: caveats(trial)
+            .into_iter()
+            .map(|(code, text)| json!({ "code": code, "where": "try", "bytes": null, "text": text }))
+            .collect(),
+    }
+}
+
+fn pairs(trial: &Trial) -> Vec<String> {
+    let ids = trial.tried.iter().map(|(tried, _)| tried.id.clone());
+    ids.filter(|id| id.contains('+')).collect()
+}
+
+fn figures(judged: &Judged) -> Value {
+    json!({
+        "peak_bytes": judged.peak.estimate,
+        "settled_bytes": judged.settled.estimate,
+        "wall_seconds": judged.wall.estimate,
+        "minor_faults": judged.faults.estimate,
+    })
+}
+
+fn candidate(tried: &Try, judged: &Judged, status: Status) -> Value {
+    let mut value = figures(judged);
+    let more = json!({
+        "id": tried.id,
+        "title": tried.title,
+        "kind": tried.kind,
+        "setting": tried.applied.setting(),
+        "ratios": {
+            "peak_bytes": judged.peak.ratio,
+            "settled_bytes": judged.settled.ratio,
+            "wall_seconds": judged.wall.ratio,
+            "minor_faults": judged.faults.ratio,
+        },
+        "status": status,
+        "reason": judged.failure,
+        "before_end_bytes": judged.before_end_bytes,
+        "known_cost": tried.cost,
+        "source": tried.source,
+    });
+    if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
+        value.extend(more);
+    }
+    value
+}
+
+/// What is to be known about the figures: code and sentence.
+fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
+    let mut caveats = Vec::new();
+    let falling: Vec<&(Try, Judged)> =
+        trial.tried.iter().filter(|(_, judged)| judged.before_end_bytes.is_some()).collect();
+    if !falling.is_empty() {
+        let ids: Vec<&str> = falling.iter().map(|(tried, _)| tried.id.as_str()).take(6).collect();
+        let most = falling.iter().filter_map(|(_, judged)| judged.before_end_bytes).max().unwrap_or_default();
+        let more = falling.len().saturating_sub(ids.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let text = format!(
+            "{}{more}: memory fell within the last 50 ms, from up to {}; whether it was given back, or only freed to \
+             end, cannot be told. Tell a mark where it is to be looked at (docs/probes.md)",
+            ids.join(", "),
+            bytes(most)
+        );
+        caveats.push(("fell_at_end", text));
+    }
+    if trial.look.settled_at == Instant::Sample {
+        let text = "no ledger could be taken as its processes ended: `settled` is the last sample, and which allocator \
+                    was mapped is not known";
+        caveats.push(("settled_by_sample", text.to_owned()));
+    }
+    if trial.rounds < 5 {
+        let rounds = trial.rounds;
+        let text = format!("with {rounds} rounds only large differences can be told; --repeat 5 or more");
+        caveats.push(("few_runs", text));
+    }
+    if trial.left_behind > 0 {
+        let text = format!("{} runs left processes behind, which were ended", trial.left_behind);
+        caveats.push(("left_behind", text));
+    }
+    caveats.extend(trial.look.notes.iter().map(|note| ("server", note.clone())));
+    caveats
+}
+
+/// The report.
+pub fn page(trial: &Trial) -> Page {
+    let best = trial.ranking().best.and_then(|index| trial.tried.get(index));
+    let mut sections = vec![results(trial)];
+    if let Some((tried, _)) = best {
+        sections.push(to_paste(trial, tried));
+    }
+    sections.extend([failed(trial), left_out(trial), settings(trial)].into_iter().flatten());
+    let mut environment = surroundings(&Environment::read());
+    let allocators = trial.look.allocator_names();
+    environment.push(("allocator without settings".to_owned(), clean(&allocators)));
+    let runtimes = trial.look.runtimes.iter();
+    let runtimes: Vec<String> =
+        runtimes.map(|(name, version)| format!("{name} {}", version.as_deref().unwrap_or(UNKNOWN))).collect();
+    if !runtimes.is_empty() {
+        environment.push(("runtime".to_owned(), clean(&runtimes.join(", "))));
+    }
+    Page {
+        title: format!("try: {}", clean(&trial.command.join(" "))),
+        headline: headline(trial),
+        sections,
+        caveats: caveats(trial).into_iter().map(|(_, text)| clean_sentence(&text)).collect(),
+        environment,
+    }
+}
+
+fn of_goal(judged: &Judged, goal: Goal) -> &Figure {
+    match goal {
+        Goal::Peak => &judged.peak,
+        Goal::Settled | Goal::TimeBounded => &judged.settled,
+    }
+}
+
+fn headline(trial: &Trial) -> String {
+    let best = trial.ranking().best.and_then(|index| trial.tried.get(index));
+    let what = if trial.goal == Goal::Peak { "peaks at" } else { "leaves" };
+    let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
+    let size = |figure: &Figure| median(figure).map_or(UNKNOWN.to_owned(), |size| bytes(size.round() as u64));
+    let before = of_goal(&trial.baseline, trial.goal);
+    let Some((tried, judged)) = best else {
+        let count = trial.tried.len();
+        return format!(
+            "Nothing that was tried is better: without settings it {what} {} ({count} tried).",
+            size(before)
+        );
+    };
+    let after = of_goal(judged, trial.goal);
+    let less =
+        after.ratio.map(|ratio| format!(", {} less", percent_of(1.0 - ratio.median))).unwrap_or_default();
+    let time = judged.wall.ratio.map(|ratio| format!("; it takes {}", times(&ratio))).unwrap_or_default();
+    format!("{} {what} {} instead of {}{less}{time}.", tried.id, size(after), size(before))
+}
+
+/// "as long", "1.9 times as long", "12 % less time".
+fn times(ratio: &Ratio) -> String {
+    match (ratio.low, ratio.high) {
+        (Some(low), Some(high)) if low <= 1.0 && 1.0 <= high => "as long, as far as can be told".to_owned(),
+        _ if ratio.median >= 1.0 => format!("{:.2} times as long", ratio.median),
+        _ => format!("{} less time", percent_of(1.0 - ratio.median)),
+    }
+}
+
+fn results(trial: &Trial) -> Section {
+    let front = trial.front();
+    let time = if trial.serving { "load" } else { "time" };
+    let columns = vec![
+        column("setting", false),
+        column("settled", true),
+        column("×", true),
+        column("peak", true),
+        column(time, true),
+        column("×", true),
+        column("faults", true),
+        column("", false),
+    ];
+    let mut rows = vec![row(BASELINE, &trial.baseline, None, front.iter().any(|id| id == BASELINE))];
+    for index in trial.ranking().order {
+        let Some((tried, judged)) = trial.tried.get(index) else { continue };
+        let status = trial.status(index);
+        if status != Status::Failed {
+            rows.push(row(&tried.id, judged, Some(status), front.contains(&tried.id)));
+        }
+    }
+    let settled = match trial.look.settled_at {
+        Instant::Load => "settled: resident memory after the load, shared pages counted once",
+        Instant::Mark => "settled: resident memory at the last mark that the program told",
+        Instant::Exit => "settled: resident memory of the largest process as it ended",
+        Instant::Sample => "settled: resident memory at the last sample",
+    };
+    let mut paragraphs = vec![format!(
+        "{settled}. ×: to the runs without settings, round by round, {} rounds. ◆: no other leaves less memory in less \
+         time.",
+        trial.rounds
+    )];
+    if trial.goal == Goal::TimeBounded {
+        paragraphs.push("Better are only settings that take at most 1.05 times as long.".to_owned());
+    }
+    Section {
+        heading: "What was tried".to_owned(),
+        paragraphs,
+        tables: vec![Table { caption: String::new(), columns, rows }],
+        plots: vec![plot(trial)],
+        ..Section::default()
+    }
+}
+
+fn row(id: &str, judged: &Judged, status: Option<Status>, on_front: bool) -> Vec<Cell> {
+    let tone = match status {
+        Some(Status::Better) => Tone::Good,
+        Some(Status::Worse | Status::Failed) => Tone::Bad,
+        Some(Status::Same) => Tone::Faint,
+        None => Tone::Plain,
+    };
+    let text = match status {
+        Some(Status::Better) => "better",
+        Some(Status::Worse) => "worse",
+        Some(Status::Same) => "same",
+        Some(Status::Failed) => "failed",
+        None => "",
+    };
+    let size = |figure: &Figure| median(figure, |median| bytes(median.round() as u64));
+    vec![
+        plain(clean(id)),
+        plain(size(&judged.settled)),
+        Cell { text: ratio(&judged.settled), tone },
+        plain(size(&judged.peak)),
+        plain(median(&judged.wall, seconds)),
+        plain(ratio(&judged.wall)),
+        plain(median(&judged.faults, |faults| grouped(faults.round() as u64))),
+        Cell { text: format!("{text}{}", if on_front { " ◆" } else { "" }).trim().to_owned(), tone },
+    ]
+}
+
+fn median(figure: &Figure, text: impl Fn(f64) -> String) -> String {
+    figure.estimate.as_ref().map_or(UNKNOWN.to_owned(), |estimate: &Estimate| text(estimate.median))
+}
+
+fn ratio(figure: &Figure) -> String {
+    figure.ratio.map_or(String::new(), |ratio| format!("{:.2}", ratio.median))
+}
+
+fn plot(trial: &Trial) -> Plot {
+    let baseline = (BASELINE.to_owned(), &trial.baseline);
+    let all =
+        std::iter::once(baseline).chain(trial.tried.iter().map(|(tried, judged)| (tried.id.clone(), judged)));
+    let known: Vec<(String, (f64, f64))> = all
+        .filter_map(|(id, judged)| {
+            let point = (judged.wall.estimate.as_ref()?.median, judged.settled.estimate.as_ref()?.median);
+            judged.failure.is_none().then_some((id, point))
+        })
+        .collect();
+    let labels = known.iter().map(|(id, _)| id.clone()).collect();
+    let points = known.iter().map(|(_, point)| *point).collect();
+    Plot {
+        title: "Settled memory and time".to_owned(),
+        x_label: "seconds".to_owned(),
+        y_label: "settled memory".to_owned(),
+        kind: PlotKind::Points,
+        y_is_bytes: true,
+        series: vec![Series { name: "settings".to_owned(), points, labels, ..Series::default() }],
+        ..Plot::default()
+    }
+}
+
+fn to_paste(trial: &Trial, tried: &Try) -> Section {
+    let Paste { shell, systemd, docker, kubernetes } = paste(&tried.applied, &trial.command);
+    let snippets =
+        [("Shell", shell), ("systemd", systemd), ("Dockerfile", docker), ("Kubernetes", kubernetes)];
+    Section {
+        heading: format!("To paste: {}", tried.id),
+        paragraphs: vec![clean_sentence(&format!("{}. Known cost: {}.", tried.title, tried.cost))],
+        snippets: snippets.into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
+        ..Section::default()
+    }
+}
+
+fn failed(trial: &Trial) -> Option<Section> {
+    let failed = trial.tried.iter().filter_map(|(tried, judged)| Some((&tried.id, judged.failure.as_ref()?)));
+    reasons("Failed", failed)
+}
+
+fn left_out(trial: &Trial) -> Option<Section> {
+    reasons("Not tried", trial.not_applicable.iter().map(|(id, reason)| (id, reason)))
+}
+
+fn reasons<'a>(heading: &str, reasons: impl Iterator<Item = (&'a String, &'a String)>) -> Option<Section> {
+    let rows: Vec<Vec<Cell>> =
+        reasons.map(|(id, reason)| vec![plain(clean(id)), plain(clean_sentence(reason))]).collect();
+    if rows.is_empty() {
+        return None;
+    }
+    let columns = vec![column("setting", false), column("because", false)];
+    let tables = vec![Table { caption: String::new(), columns, rows }];
+    Some(Section { heading: heading.to_owned(), tables, ..Section::default() })
+}
+
+/// What each of the better ones sets, and what is known of it.
+fn settings(trial: &Trial) -> Option<Section> {
+    let better = trial.ranking().order.into_iter().filter(|&index| trial.status(index) == Status::Better);
+    let rows: Vec<Vec<Cell>> = better
+        .filter_map(|index| trial.tried.get(index))
+        .take(12)
+        .map(|(tried, _)| {
+            vec![plain(clean(&tried.id)), plain(clean(&tried.applied.setting())), plain(clean(&tried.cost))]
+        })
+        .collect();
+    if rows.is_empty() {
+        return None;
+    }
+    let columns = vec![column("better", false), column("sets", false), column("known cost", false)];
+    let tables = vec![Table { caption: String::new(), columns, rows }];
+    Some(Section { heading: "The better ones".to_owned(), tables, ..Section::default() })
+}
+
+/// The catalogue, for `--list`.
+pub fn catalogue_page(candidates: &[Candidate]) -> Page {
+    let columns =
+        vec![column("id", false), column("for", false), column("sets", false), column("known cost", false)];
+    let rows = candidates.iter().map(|candidate| {
+        let mut of: Vec<String> = candidate.runtime.clone();
+        of.extend(candidate.allocator.iter().cloned());
+        let of = if of.is_empty() { "any".to_owned() } else { of.join(", ") };
+        let cells = [candidate.id.clone(), of, candidate.setting(), candidate.cost.clone()];
+        cells.into_iter().map(|text| plain(clean(&text))).collect()
+    });
+    let table = Table { caption: String::new(), columns, rows: rows.collect() };
+    Page {
+        title: "try: what there is to try".to_owned(),
+        headline: format!("{} candidates; --catalogue FILE adds to them.", candidates.len()),
+        sections: vec![Section { tables: vec![table], ..Section::default() }],
+        ..Page::default()
+    }
+}
+
+/// The catalogue as a document.
+#[derive(Serialize)]
+pub struct CatalogueDocument {
+    candidates: Vec<Value>,
+}
+
+/// The catalogue, for `--list --json`.
+pub fn catalogue_document(candidates: &[Candidate]) -> CatalogueDocument {
+    let one = |candidate: &Candidate| {
+        json!({
+            "id": candidate.id,
+            "title": candidate.title,
+            "kind": candidate.kind,
+            "allocators": candidate.allocator,
+            "runtimes": candidate.runtime,
+            "setting": candidate.setting(),
+            "known_cost": candidate.cost,
+            "source": candidate.source,
+        })
+    };
+    CatalogueDocument { candidates: candidates.iter().map(one).collect() }
+}
+
+fn plain(text: String) -> Cell {
+    Cell { text, tone: Tone::Plain }
+}
+
+fn column(title: &str, figures: bool) -> Column {
+    Column { title: title.to_owned(), figures }
+}
