@@ -269,3 +269,25 @@ fn derived_metrics_are_numbers_of_one_run() {
     assert_eq!(parse("metric(\"d\")").number(&metrics), None);
     assert_eq!(parse("metric(\"c\") / 0").number(&metrics), None);
 }
+
+#[test]
+fn tables_and_plots_show_what_was_measured() {
+    let study = good();
+    let given = [("allocator".to_owned(), vec!["glibc".to_owned(), "/o.so".to_owned()])];
+    let matrix = Matrix::chosen(study.clone(), false, &given).unwrap();
+    let measured = data(&matrix, |names| {
+        let size: f64 = names["size"].parse().unwrap();
+        [("during.rss_bytes".to_owned(), 1024.0 * size), ("freed".to_owned(), -size)].into()
+    });
+    let tables = super::table::tables(&study.tables[0], &matrix, &*measured);
+    assert_eq!(tables.len(), 2, "one for each allocator");
+    assert_eq!(tables[1].caption, "RSS (allocator=/o.so)");
+    let texts: Vec<&str> = tables[0].rows[0].iter().map(|cell| cell.text.as_str()).collect();
+    assert_eq!(texts, ["2000", "1.95 MiB", "−2,000"]);
+    let plots = super::plots::plots(&study.plots[0], &matrix, &*measured);
+    assert_eq!((plots.len(), plots[0].series.len()), (1, 2));
+    assert_eq!(plots[0].series[0].points, [(2000.0, -2000.0), (200_000.0, -200_000.0)]);
+    let nothing = data(&matrix, |_| BTreeMap::new());
+    assert!(super::plots::plots(&study.plots[0], &matrix, &*nothing).is_empty());
+    assert_eq!(super::table::tables(&study.tables[0], &matrix, &*nothing)[0].rows[0][1].text, "–");
+}

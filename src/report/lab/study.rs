@@ -192,7 +192,10 @@ fn values(reads: &[Read], matrix: &Matrix) -> String {
 fn figures(reads: &[Read], matrix: &Matrix) -> String {
     let one = |read: &Read| {
         let of = |axes: &std::collections::BTreeMap<String, String>| {
-            let choices: Vec<String> = axes.iter().map(|(axis, choice)| format!("{axis}={choice}")).collect();
+            // What is the same for all tells nothing.
+            let several = |axis: &str| !matrix.axes.iter().any(|a| a.name == axis && a.choices.len() == 1);
+            let told = axes.iter().filter(|(axis, _)| several(axis));
+            let choices: Vec<String> = told.map(|(axis, choice)| format!("{axis}={choice}")).collect();
             clean(&choices.join(" "))
         };
         let place = of(&read.axes);
