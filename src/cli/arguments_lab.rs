@@ -104,6 +104,9 @@ pub struct Compare {
     /// Where the machine counts no instructions, count them in valgrind's cachegrind, in 3 runs more of each
     #[arg(long)]
     pub instructions: bool,
+    /// Keep a recording of every run in --dir, for `strandline report`
+    #[arg(long, requires = "dir")]
+    pub record: bool,
     /// Compare commands that fail, too
     #[arg(long)]
     pub ignore_failure: bool,

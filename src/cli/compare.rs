@@ -1,12 +1,13 @@
 //! `compare A B`: commands in pairs, each figure as a ratio with its interval.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::arguments_lab::Compare;
 use super::lab::{Bench, Teller, how_it_ended, show, stopped};
 use super::output::Output;
 use super::{Ending, Failure, Result};
-use crate::lab::cell::Subject;
+use crate::lab::cell::{End, Measure, Outcome, Subject};
 use crate::lab::command_line::{CommandLine, assignments};
 use crate::lab::compare::{Comparison, Place, Referee, counted, letter};
 use crate::lab::engine::{self, Plan, Results};
@@ -18,6 +19,9 @@ const SCHEMA: &str = "strandline/compare/1";
 const COUNTED_ROUNDS: u32 = 3;
 /// With --until, at most so many times the rounds that were asked for.
 const MOST_TIMES: u32 = 10;
+
+/// Often enough to see what a run's memory does, and of no weight in its time.
+const RECORDED_EVERY: Duration = Duration::from_millis(10);
 
 /// What is compared.
 struct Matrix {
@@ -60,16 +64,9 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
         Err(why) => return stopped(&why),
     };
     if let Some((subject, outcome)) = failed {
-        let name =
-            matrix.subjects.get(subject % matrix.subjects.len().max(1)).map(|subject| subject.name.as_str());
-        let what = how_it_ended(&outcome);
-        let ask = if outcome.end.is_success() || matches!(outcome.end, crate::lab::cell::End::NotStarted(_)) {
-            ""
-        } else {
-            "; --ignore-failure compares all the same"
-        };
-        bench.close();
-        return Err(Failure(format!("{}: {what}{ask}", name.unwrap_or("a command"))));
+        // There is nothing to go on from: what failed may be mended.
+        bench.abandon();
+        return Err(failure(matrix.subjects.get(subject), &outcome));
     }
     let comparison = Comparison::judge(
         matrix.commands.clone(),
@@ -78,14 +75,11 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
         &results,
         arguments.rounds.seed,
     );
+    let commands = matrix.subjects.iter().take(matrix.commands.len());
+    let name = |subject: usize| matrix.subjects.get(subject).map(|subject| subject.name.clone());
     let facts = Facts {
         comparison: &comparison,
-        environments: matrix
-            .subjects
-            .iter()
-            .take(matrix.commands.len())
-            .map(|s| s.environment.clone())
-            .collect(),
+        environments: commands.map(|subject| subject.environment.clone()).collect(),
         warm_up: arguments.rounds.warm_up,
         seed: arguments.rounds.seed,
         jobs: arguments.lab.jobs,
@@ -94,16 +88,23 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
         counted_rounds: COUNTED_ROUNDS,
         by_shell: &matrix.by_shell,
         left_behind,
-        failures: failures
-            .iter()
-            .filter_map(|(&subject, &count)| Some((matrix.subjects.get(subject)?.name.clone(), count)))
-            .collect(),
+        failures: failures.into_iter().filter_map(|(subject, count)| Some((name(subject)?, count))).collect(),
         until: arguments.rounds.until,
     };
     let document = document(&facts);
     show(SCHEMA, &document, &page(&facts), &arguments.shown, output)?;
     bench.close();
     Ok(Ending::Done)
+}
+
+/// Why a comparison ends with a run that failed.
+fn failure(subject: Option<&Subject>, outcome: &Outcome) -> Failure {
+    let name = subject.map_or("a command", |subject| subject.name.as_str());
+    let ask = match outcome.end {
+        End::NotStarted(_) => "",
+        _ => "; --ignore-failure compares all the same",
+    };
+    Failure(format!("{name}: {}{ask}", how_it_ended(outcome)))
 }
 
 /// Times, then counts: the places of all subjects, and what they came to.
@@ -199,7 +200,12 @@ fn matrix(arguments: &Compare) -> std::result::Result<Matrix, String> {
             if line.by_shell {
                 matrix.by_shell.push(subject.clone());
             }
-            let subject = Subject { timeout: arguments.lab.timeout, ..line.subject(&subject) };
+            let measure = if arguments.record {
+                Measure::Recording { interval: RECORDED_EVERY, ledgers: "none".to_owned() }
+            } else {
+                Measure::Figures
+            };
+            let subject = Subject { timeout: arguments.lab.timeout, measure, ..line.subject(&subject) };
             matrix.subjects.push(subject);
             matrix.places.push(Place { command, case });
         }

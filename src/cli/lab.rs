@@ -79,6 +79,12 @@ impl Bench {
         Err(Failure(format!("that is {runs} runs{estimate}; add --yes to begin")))
     }
 
+    /// Ends a lab that can come to nothing: the next one begins anew.
+    pub fn abandon(self) {
+        drop(self.executors);
+        self.journal.abandon();
+    }
+
     /// Ends the lab: what it kept only to go on from is removed.
     pub fn close(self) {
         drop(self.executors);

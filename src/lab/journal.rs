@@ -156,6 +156,13 @@ impl Journal {
         Ok(())
     }
 
+    /// Forgets all runs, and ends as [`Journal::finish`] does.
+    pub fn abandon(self) {
+        // A journal that cannot be cut is told of when it is opened next.
+        drop(self.file.set_len(0));
+        self.finish();
+    }
+
     /// The lab is over: what only served to go on is removed, all of it where the user keeps nothing.
     pub fn finish(self) {
         if !self.is_kept {
