@@ -23,6 +23,7 @@ mod heap_trim;
 mod lab_compare;
 mod lab_engine;
 mod lab_squeeze;
+mod lab_study;
 mod lab_support;
 mod lab_try;
 mod privacy;
