@@ -234,6 +234,15 @@ pub struct Run {
     /// Limit the resident memory of the command and its descendants, in a control group of their own
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub limit_memory: Option<u64>,
+    /// Set a variable for the command, and not for the recorder (LD_PRELOAD, MALLOC_CONF, …)
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub env: Vec<(String, String)>,
+    /// Remove a variable for the command
+    #[arg(long, value_name = "NAME")]
+    pub unset_env: Vec<String>,
+    /// Give the command no transparent huge pages (PR_SET_THP_DISABLE)
+    #[arg(long)]
+    pub no_huge_pages: bool,
     /// The command and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
@@ -404,6 +413,13 @@ fn rows(text: &str) -> Result<Rows, String> {
         return Ok(Rows::All);
     }
     text.parse().map(Rows::Most).map_err(|_| "use `all` or a number of rows".to_owned())
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("use NAME=VALUE".to_owned()),
+    }
 }
 
 fn interval(text: &str) -> Result<std::time::Duration, String> {

@@ -12,7 +12,7 @@ use strandline_inspect::procfs::Process;
 use super::arguments::{Record, Recording, Run, When};
 use super::output::{Output, complain};
 use super::{Ending, Failure, Result};
-use crate::record::{self, Limits, NotStarted, Options, Plan, Progress, Recorded};
+use crate::record::{self, Limits, NotStarted, Options, Plan, Progress, Recorded, Surroundings};
 use crate::report::text::{clean, counted, shorten};
 use crate::report::units::{bytes, maybe_bytes, percent, seconds};
 
@@ -35,13 +35,18 @@ pub fn run(arguments: &Run) -> Result<Ending> {
         data: arguments.limit_data,
         memory: arguments.limit_memory,
     };
+    let set = arguments.env.iter().map(|(name, value)| (name.clone(), Some(value.clone())));
+    let removed = arguments.unset_env.iter().map(|name| (name.clone(), None));
+    let environment = set.chain(removed).collect();
+    let surroundings = Surroundings { limits, environment, no_huge_pages: arguments.no_huge_pages };
     // The command's terminal is the command's.
     let is_free = !std::io::stdout().is_terminal();
     let line = Line::new(arguments.recording.progress, is_free);
     let tell = |progress: &Progress| line.tell(progress);
     let may_watch = strandline_sys::spawn::may_trace_privileged();
     let plan = if may_watch { Plan::RUN } else { Plan::RUN_UNPRIVILEGED };
-    let ended = record::run(&arguments.command, &limits, &options(&arguments.recording, file, plan, &tell));
+    let ended =
+        record::run(&arguments.command, &surroundings, &options(&arguments.recording, file, plan, &tell));
     line.wipe();
     match ended {
         Ok((recorded, wait_status)) => {

@@ -105,6 +105,9 @@ pub struct Outcome {
     pub recording: Option<PathBuf>,
     /// Processes that it left running, and that were ended after it.
     pub left_behind: u32,
+    /// Processes of it that could not be ended: the kernel holds them.
+    #[serde(default)]
+    pub not_ended: u32,
     /// Processes that the kernel killed because its limit on memory was reached; `None` without such a limit.
     pub out_of_memory_kills: Option<u64>,
 }
@@ -119,6 +122,7 @@ impl Outcome {
             stderr: None,
             recording: None,
             left_behind: 0,
+            not_ended: 0,
             out_of_memory_kills: None,
         }
     }

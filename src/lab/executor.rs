@@ -37,7 +37,7 @@ pub trait Executor: Send {
     /// [`Stopped`].
     fn wait(&mut self, job: Job, at_most: Option<Duration>) -> Result<Option<Outcome>, Stopped>;
 
-    /// Asks a job to end (SIGTERM to its first process), and kills all of it where that takes longer than `grace`.
+    /// Asks a job to end (SIGTERM to its processes), and kills all of it where that takes longer than `grace`.
     ///
     /// # Errors
     /// [`Stopped`].

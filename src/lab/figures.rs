@@ -5,6 +5,7 @@ use std::path::Path;
 use strandline_recording::{Reader, Record};
 
 use super::cell::{End, Figures, Measure, Outcome, Subject};
+use super::local::own_program;
 use super::protocol::Ended;
 
 /// The name of a job's recording, where it writes.
@@ -41,12 +42,10 @@ pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
             ]
         }
         Measure::Recording { interval, ledgers } => {
-            let program =
-                std::env::current_exe().map_err(|error| format!("strandline's own path: {error}"))?;
             let file = place.join(RECORDING);
             // A recorder that is killed leaves its file; the next must not be told by it.
             drop(std::fs::remove_file(&file));
-            let mut words = vec![text(&program), "run".to_owned(), "-o".to_owned(), text(&file)];
+            let mut words = vec![text(&own_program()), "run".to_owned(), "-o".to_owned(), text(&file)];
             words.extend(["--interval".to_owned(), format!("{}ms", interval.as_millis().max(1))]);
             words.extend(["--progress", "never", "--ledger"].map(str::to_owned));
             words.push(ledgers.clone());
@@ -58,6 +57,14 @@ pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
             for (flag, bytes) in limits {
                 words.extend(bytes.map(|bytes| format!("{flag}={bytes}")));
             }
+            // The command's settings are not the recorder's.
+            for (name, value) in &subject.environment {
+                words.push(match value {
+                    Some(value) => format!("--env={name}={value}"),
+                    None => format!("--unset-env={name}"),
+                });
+            }
+            words.extend(subject.no_huge_pages.then(|| "--no-huge-pages".to_owned()));
             words.push("--".to_owned());
             words
         }
@@ -70,6 +77,7 @@ pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
 pub fn outcome(subject: &Subject, ended: &Ended, place: &Path) -> Outcome {
     let mut outcome = Outcome { end: end_of(ended.status), ..Outcome::not_started(String::new()) };
     outcome.left_behind = ended.left_behind;
+    outcome.not_ended = ended.not_ended;
     match &subject.measure {
         Measure::Figures => outcome.figures = counted(ended),
         Measure::Cachegrind => {
@@ -109,8 +117,13 @@ fn recorded(path: &Path, outcome: &mut Outcome) {
     }
     let Ok(mut reader) = Reader::open(path) else { return };
     let mut high_water_kib = None;
+    let mut stopped_seconds = 0.0;
     while let Ok(Some(record)) = reader.next_record() {
         match record {
+            // Of the command's own process: what stops another one delays the command only where it waits for that.
+            Record::Ledger(ledger) if ledger.process == 0 => {
+                stopped_seconds += ledger.explain.cost.stopped_seconds;
+            }
             Record::ProcessEnd(end) => high_water_kib = high_water_kib.max(end.high_water_kib),
             Record::End(end) => {
                 high_water_kib = high_water_kib.max(end.high_water_kib);
@@ -119,7 +132,7 @@ fn recorded(path: &Path, outcome: &mut Outcome) {
                 let seconds = |us: u64| Some(us as f64 / 1e6);
                 outcome.figures = Figures {
                     // Not the time that it was stopped for ledgers.
-                    wall_seconds: seconds(usage.wall_us.saturating_sub(end.stopped_us)),
+                    wall_seconds: Some((usage.wall_us as f64 / 1e6 - stopped_seconds).max(0.0)),
                     user_seconds: seconds(usage.user_us),
                     system_seconds: seconds(usage.system_us),
                     minor_faults: Some(usage.minor_faults),

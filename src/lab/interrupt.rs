@@ -1,8 +1,9 @@
 //! Ctrl-C and its kin while a lab runs: nothing is lost, nothing is left running.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::Mutex;
 
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
@@ -12,7 +13,9 @@ const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, S
 #[derive(Debug)]
 pub struct Interrupt {
     signals: SignalFd,
-    taken: AtomicI32,
+    taken: Mutex<Option<i32>>,
+    /// Readable from the first signal on, for every thread that waits: the signal itself is read by one.
+    told: EventFd,
     before: u64,
 }
 
@@ -34,20 +37,27 @@ impl Interrupt {
         let set: SigSet = SIGNALS.into_iter().collect();
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let signals = SignalFd::with_flags(&set, flags).map_err(|errno| failed(errno.into()))?;
-        Ok(Self { signals, taken: AtomicI32::new(0), before })
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let told = EventFd::from_flags(flags).map_err(|errno| failed(errno.into()))?;
+        Ok(Self { signals, taken: Mutex::new(None), told, before })
     }
 
-    /// Readable once there is a signal.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.signals.as_fd()
+    /// One of them is readable once there is a signal.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.signals.as_fd(), self.told.as_fd()]
     }
 
     /// The signal that came, if one did. It stays.
     pub fn signal(&self) -> Option<i32> {
-        if let Ok(Some(signal)) = self.signals.read_signal() {
-            self.taken.store(signal.ssi_signo.cast_signed(), Ordering::Relaxed);
+        let mut taken = self.taken.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if taken.is_none()
+            && let Ok(Some(signal)) = self.signals.read_signal()
+        {
+            *taken = Some(signal.ssi_signo.cast_signed());
+            // Where that fails, threads hear of it as their jobs end.
+            let _ = self.told.write(1);
         }
-        Some(self.taken.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
+        *taken
     }
 
     /// The blocked signals that this process was started with.

@@ -11,7 +11,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use strandline_sys::spawn::{Resource, Setup, block_signals, spawn};
 
 use super::counters::{Counters, Counts};
 use super::protocol::{Ended, Event, Lines, Request, Start, line};
-use super::sweep::{Swept, sweep};
+use super::sweep::{GRACE, Swept, sweep};
 
 /// A job that runs.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ struct Job {
     counted: Counts,
     /// When it is killed.
     deadline: Option<Instant>,
+    /// The `cgroup.procs` of its control group.
+    group: Option<PathBuf>,
 }
 
 /// A job whose first process has ended.
@@ -41,6 +43,8 @@ struct Job {
 struct Over {
     ended: Ended,
     usage: Usage,
+    /// What it left may take so long to end.
+    grace: Duration,
 }
 
 #[derive(Debug)]
@@ -78,8 +82,8 @@ pub fn serve(socket: UnixStream) -> io::Result<()> {
         socket,
         lines: Lines::default(),
         child_signals,
-        // strandline blocks these for itself before it starts us; its commands get what its user's shell gave it.
-        signal_mask: before & !bits,
+        // strandline started us with what it was started with itself.
+        signal_mask: before,
         counters: counters.ok(),
         jobs: BTreeMap::new(),
         over: Vec::new(),
@@ -90,7 +94,11 @@ pub fn serve(socket: UnixStream) -> io::Result<()> {
     for &pid in launcher.jobs.keys() {
         drop(signal::send(-pid, Signal::SIGKILL as i32));
     }
-    sweep(&[]);
+    sweep(&[], GRACE);
+    // strandline removes them where it lives; one that was killed left them to us.
+    for group in launcher.jobs.values().filter_map(|job| job.group.as_deref()?.parent()) {
+        drop(std::fs::remove_dir(group));
+    }
     served
 }
 
@@ -146,7 +154,9 @@ impl Launcher {
         while let Some(request) = self.lines.next()? {
             match request {
                 Request::Start(start) => self.start(&start)?,
-                Request::Stop { job, grace_ms } => self.stop(job, Duration::from_millis(grace_ms)),
+                Request::Stop { job, grace_ms, whole } => {
+                    self.stop(job, Duration::from_millis(grace_ms), whole);
+                }
             }
         }
         Ok(true)
@@ -157,7 +167,8 @@ impl Launcher {
         let started = Instant::now();
         match launch(start, self.signal_mask) {
             Ok(pid) => {
-                self.jobs.insert(pid, Job { number: start.job, started, counted, deadline: None });
+                let group = start.group.clone();
+                self.jobs.insert(pid, Job { number: start.job, started, counted, deadline: None, group });
                 if start.tells_start {
                     self.tell(&Event::Started { job: start.job, pid })?;
                 }
@@ -167,13 +178,15 @@ impl Launcher {
         }
     }
 
-    fn stop(&mut self, number: u64, grace: Duration) {
+    fn stop(&mut self, number: u64, grace: Duration, whole: bool) {
         let found = self.jobs.iter_mut().find(|(_, job)| job.number == number);
         // One that has ended meanwhile tells so.
         let Some((&pid, job)) = found else { return };
         job.deadline = Some(Instant::now() + grace);
-        drop(signal::send(pid, Signal::SIGTERM as i32));
-        drop(signal::send(pid, Signal::SIGCONT as i32));
+        let asked = if whole { -pid } else { pid };
+        for signal in [Signal::SIGTERM, Signal::SIGCONT] {
+            drop(signal::send(asked, signal as i32));
+        }
     }
 
     fn kill_late(&mut self) {
@@ -215,14 +228,15 @@ impl Launcher {
                 cycles: counts.cycles,
                 ..Ended::default()
             };
-            self.over.push(Over { ended, usage: child.usage });
+            let grace = job.deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            self.over.push(Over { ended, usage: child.usage, grace: grace.unwrap_or_default().max(GRACE) });
         }
         if !self.jobs.is_empty() {
             // What is left cannot be told from what the others run: their turn comes with the last.
             return self.over.drain(..).collect::<Vec<_>>().into_iter().try_for_each(|over| self.end(over));
         }
         let Some(mut last) = self.over.pop() else { return Ok(()) };
-        let swept = if has_children { sweep(&[]) } else { Swept::default() };
+        let swept = if has_children { sweep(&[], last.grace) } else { Swept::default() };
         last.usage = last.usage.and(std::mem::take(&mut self.orphans)).and(swept.usage);
         last.ended.left_behind = swept.running;
         last.ended.not_ended = swept.not_ended;
@@ -296,7 +310,12 @@ fn launch(start: &Start, signal_mask: u64) -> Result<i32, (String, bool)> {
 }
 
 fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(true).open(path)
+    // What stands there already is not written through: it may be another user's link.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).open(path)
 }
 
 fn named(path: &Path, error: &io::Error) -> String {

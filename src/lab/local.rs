@@ -22,7 +22,7 @@ use super::executor::{Executor, Job, Stopped};
 use super::figures;
 use super::interrupt::Interrupt;
 use super::protocol::{Event, Lines, Request, Start, line};
-use super::sweep::sweep;
+use super::sweep::{GRACE, own_children, sweep};
 use crate::record::Group;
 
 /// The hidden verb that makes strandline a launcher.
@@ -49,6 +49,8 @@ pub struct Local {
     next: Job,
     jobs: BTreeMap<Job, Run>,
     no_counters: Option<String>,
+    /// Children that this process had before: not ours to end.
+    spared: Vec<i32>,
 }
 
 /// A job under way, or ended and not asked for yet.
@@ -72,11 +74,11 @@ impl Local {
     pub fn start(folder: &Path, interrupt: &Arc<Interrupt>) -> Result<Self, String> {
         let failed = |error: io::Error| format!("the launcher of commands cannot be started: {error}");
         std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
+        let spared = own_children();
         // Should the launcher be killed, what it ran is ours to end.
         adopt_orphans().map_err(failed)?;
         let (socket, theirs) = UnixStream::pair().map_err(failed)?;
-        let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
-        let mut command = Command::new(program);
+        let mut command = Command::new(own_program());
         let theirs = OwnedFd::from(theirs);
         command.arg0("strandline").arg(LAUNCHER_VERB).arg(theirs.as_raw_fd().to_string());
         // Of a session of its own: who kills strandline's whole process group leaves it to end what runs.
@@ -97,6 +99,7 @@ impl Local {
             next: 0,
             jobs: BTreeMap::new(),
             no_counters: None,
+            spared,
         };
         match local.hear(None) {
             Ok(Some(Event::Ready { no_counters })) => local.no_counters = no_counters,
@@ -124,15 +127,14 @@ impl Local {
             let timeout = left.map_or(PollTimeout::NONE, |left| {
                 PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)
             });
-            let mut sources = [
-                PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
-                PollFd::new(self.interrupt.descriptor(), PollFlags::POLLIN),
-            ];
+            let [signals, told] = self.interrupt.descriptors();
+            let mut sources =
+                [self.socket.as_fd(), signals, told].map(|source| PollFd::new(source, PollFlags::POLLIN));
             match poll(&mut sources, timeout) {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(error) => return Err(self.broken(&error.into())),
             }
-            let [socket, _] = &sources;
+            let [socket, ..] = &sources;
             if socket.revents().is_some_and(|events| !events.is_empty()) {
                 self.read()?;
             }
@@ -156,7 +158,7 @@ impl Local {
     fn lost(&mut self) -> Stopped {
         drop(reap(self.launcher, true));
         self.launcher = 0;
-        sweep(&[]);
+        sweep(&self.spared, GRACE);
         Stopped::Failed(
             "the launcher of commands was killed, and what it ran was ended; start again".to_owned(),
         )
@@ -238,12 +240,12 @@ impl Local {
         let start = Start {
             job,
             command: figures::command(subject, &place).map_err(Stopped::Failed)?,
-            environment: subject.environment.clone(),
+            environment: if is_recorded { Vec::new() } else { subject.environment.clone() },
             directory: subject.directory.clone(),
             address_space_bytes: limits.address_space,
             data_bytes: limits.data,
             group: group.as_ref().map(Group::procs),
-            no_huge_pages: subject.no_huge_pages,
+            no_huge_pages: subject.no_huge_pages && !is_recorded,
             stdin: subject.stdin.clone(),
             stdout: place.join("stdout"),
             stderr: place.join("stderr"),
@@ -315,7 +317,11 @@ impl Executor for Local {
     }
 
     fn stop(&mut self, job: Job, grace: Duration) -> Result<(), Stopped> {
-        self.ask(&Request::Stop { job, grace_ms: u64::try_from(grace.as_millis()).unwrap_or(u64::MAX) })
+        // A recorder passes the signal on to what it records.
+        let is_recorded = |run: &Run| matches!(run.subject.measure, Measure::Recording { .. });
+        let whole = !self.jobs.get(&job).is_some_and(is_recorded);
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        self.ask(&Request::Stop { job, grace_ms, whole })
     }
 
     fn pid(&mut self, job: Job) -> Result<Option<i32>, Stopped> {
@@ -350,6 +356,11 @@ impl Drop for Local {
             drop(remove(&group));
         }
     }
+}
+
+/// The program that runs, also where its file has been replaced or removed since.
+pub fn own_program() -> PathBuf {
+    PathBuf::from(format!("/proc/{}/exe", std::process::id()))
 }
 
 /// Removes a job's control group, whose processes have ended.

@@ -11,12 +11,14 @@ use serde::{Deserialize, Serialize};
 pub enum Request {
     /// Start a job.
     Start(Box<Start>),
-    /// End a job: SIGTERM to its first process, and when that has not ended after `grace_ms`, SIGKILL to all.
+    /// End a job: SIGTERM, and when its first process has not ended after `grace_ms`, SIGKILL to all.
     Stop {
         /// Which job.
         job: u64,
         /// How long it may take.
         grace_ms: u64,
+        /// Whether SIGTERM goes to its whole process group; only to its first process, which passes it on, otherwise.
+        whole: bool,
     },
 }
 
@@ -147,7 +149,7 @@ mod tests {
 
     #[test]
     fn messages_come_whole_however_they_are_cut() {
-        let stop = Request::Stop { job: 7, grace_ms: 100 };
+        let stop = Request::Stop { job: 7, grace_ms: 100, whole: true };
         let text = [line(&stop).unwrap(), line(&stop).unwrap()].concat();
         let mut lines = Lines::default();
         let mut taken = 0;

@@ -10,7 +10,7 @@ use strandline_sys::process::{Usage, reap};
 use strandline_sys::signal;
 
 /// How long what is left may take to end after SIGTERM.
-const GRACE: Duration = Duration::from_millis(500);
+pub const GRACE: Duration = Duration::from_millis(500);
 /// How long the kernel may take to end what was killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(2);
@@ -26,8 +26,9 @@ pub struct Swept {
     pub usage: Usage,
 }
 
-/// Ends all children of this process but `spared`, with all their descendants, and takes their ends.
-pub fn sweep(spared: &[i32]) -> Swept {
+/// Ends all children of this process but `spared`, with all their descendants, and takes their ends. What has not
+/// ended after `grace` is killed.
+pub fn sweep(spared: &[i32], grace: Duration) -> Swept {
     let mut swept = Swept::default();
     let begin = Instant::now();
     let mut told = Vec::new();
@@ -44,7 +45,7 @@ pub fn sweep(spared: &[i32]) -> Swept {
                 }
                 Ok(None) => {
                     left = true;
-                    end(pid, begin.elapsed() >= GRACE, &mut told);
+                    end(pid, begin.elapsed() >= grace, &mut told);
                 }
                 // Reaped meanwhile.
                 Err(_) => {}
@@ -53,7 +54,7 @@ pub fn sweep(spared: &[i32]) -> Swept {
         if !left {
             break;
         }
-        if begin.elapsed() > GRACE + PATIENCE {
+        if begin.elapsed() > grace + PATIENCE {
             let count = own_children().iter().filter(|pid| !spared.contains(pid)).count();
             swept.not_ended = u32::try_from(count).unwrap_or(u32::MAX);
             break;
@@ -81,7 +82,7 @@ fn end(pid: i32, kills: bool, told: &mut Vec<i32>) {
 }
 
 /// The process ids of this process's children.
-fn own_children() -> Vec<i32> {
+pub fn own_children() -> Vec<i32> {
     // Of the one thread that starts and adopts (proc_pid_task_children(5)); where the kernel was built without
     // CONFIG_PROC_CHILDREN every process is asked for its parent.
     let own = std::process::id();

@@ -39,6 +39,17 @@ pub enum NotStarted {
     Failed(String),
 }
 
+/// What a command is started in.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// Limits on its memory.
+    pub limits: Limits,
+    /// Variables to set, or to remove, for it and not for the recorder.
+    pub environment: Vec<(String, Option<String>)>,
+    /// Whether it gets no transparent huge pages.
+    pub no_huge_pages: bool,
+}
+
 /// Runs `command` and records it until it ends. Returns what came of it, and the command's end as `wait` reports
 /// it.
 ///
@@ -46,7 +57,7 @@ pub enum NotStarted {
 /// See [`NotStarted`]; then nothing was run.
 pub fn run(
     command: &[OsString],
-    limits: &Limits,
+    surroundings: &Surroundings,
     options: &Options<'_>,
 ) -> Result<(Recorded, i32), NotStarted> {
     let failed = NotStarted::Failed;
@@ -54,7 +65,8 @@ pub fn run(
     let (signals, signal_mask) = session::take_signals().map_err(failed)?;
     check_proc().map_err(failed)?;
     let open_files = session::raise_open_files();
-    let (mut setup, named, group) = prepare(limits).map_err(failed)?;
+    let (mut setup, named, group) = prepare(&surroundings.limits).map_err(failed)?;
+    setup.no_huge_pages = surroundings.no_huge_pages;
     setup.signal_mask = signal_mask;
     setup.limits.extend(open_files.map(|(soft, hard)| (Resource::OpenFiles, soft, hard)));
     let sink = Sink::create(&options.file).map_err(failed)?;
@@ -68,7 +80,8 @@ pub fn run(
     let why_not = command.first().and_then(|program| watchable::why_not_command(Path::new(program)));
     let is_watched = options.plan.exit && why_not.is_none();
     let begin = Instant::now();
-    let started = start(command, setup, end, is_watched.then_some((&ledgers, watch)));
+    let started =
+        start(command, &surroundings.environment, setup, end, is_watched.then_some((&ledgers, watch)));
     // Also where it was not started: the watch of what tried to start ends.
     let prepared = Ledgers::prepare_to_end_watches();
     let mut child = started.inspect_err(|_| sink.discard())?;
@@ -144,6 +157,7 @@ fn check_proc() -> Result<(), String> {
 /// Starts the command, watched for its end from before its first instruction on.
 fn start(
     command: &[OsString],
+    environment: &[(String, Option<String>)],
     mut setup: Setup,
     end: CommandEnd,
     watch: Option<(&Ledgers, WatchRequest)>,
@@ -152,6 +166,12 @@ fn start(
         return Err(NotStarted::Failed("no command was given".to_owned()));
     };
     let mut starting = Command::new(program);
+    for (name, value) in environment {
+        match value {
+            Some(value) => starting.env(name, value),
+            None => starting.env_remove(name),
+        };
+    }
     starting.args(arguments).env(marks::VARIABLE, end.number.to_string());
     setup.inherit = Some(end.descriptor);
     if let Some((ledgers, request)) = watch

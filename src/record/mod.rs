@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use strandline_recording::Ending;
 
-pub use command::{NotStarted, run};
+pub use command::{NotStarted, Surroundings, run};
 pub use limits::{Group, Limits, can_limit_memory};
 pub use marks::VARIABLE as MARK_VARIABLE;
 pub use plan::Plan;

@@ -72,6 +72,10 @@ pub struct Findings {
 pub struct Doubt {
     /// What it is called.
     pub code: &'static str,
+    /// What it is about.
+    pub r#where: &'static str,
+    /// How many bytes it is about; not known here.
+    pub bytes: Option<u64>,
     /// A sentence or two.
     pub text: String,
 }
@@ -263,7 +267,7 @@ fn ways(tries: &[Tried]) -> Vec<WayToFail> {
 
 fn caveats(findings: &Findings, plan: &Plan) -> Vec<Doubt> {
     let mut caveats: Vec<Doubt> = Vec::new();
-    let mut add = |code, text: String| caveats.push(Doubt { code, text });
+    let mut add = |code, text: String| caveats.push(Doubt { code, r#where: "squeeze", bytes: None, text });
     if !findings.is_complete {
         let most = plan.most_trials;
         add(
