@@ -101,7 +101,7 @@ pub struct Compare {
     /// Compare one command as it is with itself under these variables; may be given several times
     #[arg(long, value_name = "NAME=VALUE …")]
     pub env: Vec<String>,
-    /// Where the machine counts no instructions, count them in valgrind's cachegrind, in 3 runs more of each
+    /// Where the machine counts no instructions, count them in valgrind's cachegrind, in 5 runs more of each
     #[arg(long)]
     pub instructions: bool,
     /// Keep a recording of every run in --dir, for `strandline report`

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::arguments_lab::Compare;
+use super::arguments_lab::{Compare, Rounds};
 use super::lab::{Bench, Teller, how_it_ended, show, stopped};
 use super::output::Output;
 use super::{Ending, Failure, Result};
@@ -12,11 +12,12 @@ use crate::lab::command_line::{CommandLine, assignments};
 use crate::lab::compare::{Comparison, Place, Referee, counted, letter};
 use crate::lab::engine::{self, Plan, Results};
 use crate::lab::executor::Stopped;
+use crate::lab::is_in_path;
 use crate::report::lab::compare::{Facts, document, page};
 
 const SCHEMA: &str = "strandline/compare/1";
 /// Runs in cachegrind, which hardly vary, and take 20 to 50 times as long.
-const COUNTED_ROUNDS: u32 = 3;
+const COUNTED_ROUNDS: u32 = 5;
 /// With --until, at most so many times the rounds that were asked for.
 const MOST_TIMES: u32 = 10;
 
@@ -40,11 +41,18 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
     let matrix = matrix(arguments).map_err(Failure)?;
     let described = (&matrix.commands, &matrix.cases, arguments.rounds.seed, arguments.rounds.warm_up);
     let mut bench = Bench::open("compare", &described, &matrix.subjects, &arguments.lab)?;
-    let runs = u64::from(arguments.rounds.repeat).saturating_mul(matrix.subjects.len() as u64);
+    let runs = runs(arguments).saturating_mul(matrix.subjects.len() as u64);
     bench.ask(&matrix.subjects, runs, arguments.lab.yes)?;
     let teller = Teller::new("compare", !output.json);
     let no_counters = bench.executors.first().and_then(|executor| executor.no_counters());
     let counts = arguments.instructions && no_counters.is_some();
+    if counts && !is_in_path("valgrind") {
+        bench.close();
+        return Err(Failure(
+            "valgrind, which --instructions counts with on this machine, is not here: apt install valgrind"
+                .to_owned(),
+        ));
+    }
     let mut referee = Referee {
         may_fail: arguments.ignore_failure,
         until: arguments.rounds.until,
@@ -61,7 +69,11 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
     drop(teller);
     let (places, results) = match measured {
         Ok(measured) => measured,
-        Err(why) => return stopped(&why),
+        Err(why) => {
+            // What runs is ended before anything is said.
+            drop(bench);
+            return stopped(&why);
+        }
     };
     if let Some((subject, outcome)) = failed {
         // There is nothing to go on from: what failed may be mended.
@@ -95,6 +107,14 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
     show(SCHEMA, &document, &page(&facts), &arguments.shown, output)?;
     bench.close();
     Ok(Ending::Done)
+}
+
+/// At most so many runs of each subject.
+fn runs(arguments: &Compare) -> u64 {
+    let Rounds { repeat, until, warm_up, .. } = arguments.rounds;
+    let rounds = if until.is_some() { repeat.saturating_mul(MOST_TIMES) } else { repeat };
+    let counted = if arguments.instructions { COUNTED_ROUNDS } else { 0 };
+    u64::from(rounds) + u64::from(warm_up) + u64::from(counted)
 }
 
 /// Why a comparison ends with a run that failed.

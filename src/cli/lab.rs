@@ -14,8 +14,9 @@ use super::{Ending, Failure, Result};
 use crate::lab::cell::{End, Outcome, Subject};
 use crate::lab::engine::Progress;
 use crate::lab::executor::{Executor, Stopped};
+use crate::lab::identity;
 use crate::lab::interrupt::Interrupt;
-use crate::lab::journal::{Journal, Place, identity};
+use crate::lab::journal::{Journal, Place};
 use crate::lab::local::Local;
 use crate::report::lab::page::Page;
 use crate::report::lab::{html, markdown, terminal};
@@ -41,12 +42,13 @@ impl Bench {
     /// Sets up the lab `verb` over what `description` and the subjects' files make it.
     pub fn open(verb: &str, description: &impl Serialize, subjects: &[Subject], lab: &Lab) -> Result<Self> {
         let interrupt = Arc::new(Interrupt::new().map_err(Failure)?);
-        let files: Vec<_> = subjects.iter().map(|subject| identity(&subject.command)).collect();
+        let files = (identity::files(subjects), identity::machine());
         let folder = std::env::current_dir().unwrap_or_default();
         let mut variables: Vec<_> = std::env::vars_os().collect();
         variables.retain(|(name, _)| !is_of_the_shell(&name.to_string_lossy()));
         variables.sort();
-        let whole = (description, subjects, files, folder, variables);
+        // Runs that shared the machine with others are not to be mixed with those that had it for themselves.
+        let whole = (description, subjects, files, folder, variables, lab.jobs > 1);
         let place = Place { folder: lab.dir.clone(), is_fresh: lab.fresh };
         let journal = Journal::open(verb, &whole, &place).map_err(Failure)?;
         let mut executors: Vec<Box<dyn Executor>> = Vec::new();
@@ -103,7 +105,7 @@ fn is_of_the_shell(name: &str) -> bool {
 pub fn stopped(stopped: &Stopped) -> Result<Ending> {
     match stopped {
         Stopped::Interrupted(signal) => {
-            complain("interrupted: nothing is left running; the same command goes on from here");
+            complain("interrupted: the same command goes on from here");
             Ok(Ending::Command(*signal))
         }
         Stopped::Failed(_) => Err(failure(stopped)),

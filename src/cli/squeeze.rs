@@ -8,6 +8,7 @@ use super::lab::{Bench, Teller, show, stopped};
 use super::output::Output;
 use super::{Ending, Failure, Result};
 use crate::lab::cell::Subject;
+use crate::lab::executor::Stopped;
 use crate::lab::squeeze::findings::{Question, squeeze};
 use crate::lab::squeeze::runner::Runner;
 use crate::lab::squeeze::search::{PAGE_BYTES, Plan, pages_down};
@@ -68,7 +69,15 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
     drop(teller);
     let findings = match found {
         Ok(findings) => findings,
-        Err(why) => return stopped(&why),
+        Err(why) => {
+            match why {
+                // What runs is ended before anything is said.
+                Stopped::Interrupted(_) => drop(bench),
+                // What failed may be mended: there is nothing to go on from.
+                Stopped::Failed(_) => bench.abandon(),
+            }
+            return stopped(&why);
+        }
     };
     show(SCHEMA, &findings, &page(&findings, surroundings(&machine)), &arguments.shown, output)?;
     bench.close();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cell::{Figures, Measure, Outcome, Subject};
+use super::cell::{End, Figures, Measure, Outcome, Subject};
 use super::engine::{Judge, Next, Progress, Results};
 use super::statistics::{Estimate, Ratio, Verdict, estimate, outliers, paired_ratio, together};
 
@@ -103,6 +103,9 @@ impl Compared {
     }
 }
 
+/// A figure of each command: round and value.
+type Table = Vec<Vec<(usize, f64)>>;
+
 /// All that a comparison came to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
@@ -152,15 +155,15 @@ impl Comparison {
     }
 
     /// The figures by case and metric, of each command by round.
-    fn tables(
-        &self,
-        places: &[Place],
-        results: &Results,
-    ) -> BTreeMap<(usize, Metric), Vec<Vec<(usize, f64)>>> {
+    fn tables(&self, places: &[Place], results: &Results) -> BTreeMap<(usize, Metric), Table> {
         let mut tables = BTreeMap::new();
         for (place, outcomes) in places.iter().zip(&results.outcomes) {
             for (round, outcome) in outcomes.iter().enumerate() {
                 let Some(outcome) = outcome else { continue };
+                if !matches!(outcome.end, End::Exited(_)) {
+                    // A run that was cut short is not a quick one.
+                    continue;
+                }
                 for metric in Metric::ALL {
                     let Some(value) = metric.of(&outcome.figures) else { continue };
                     let table = tables.entry((place.case, metric));
@@ -177,15 +180,19 @@ impl Comparison {
     fn compare(&self, metric: Metric, of_commands: &[Vec<(usize, f64)>], seed: u64) -> Compared {
         let values = |command: &[(usize, f64)]| command.iter().map(|&(_, value)| value).collect::<Vec<_>>();
         let estimates = of_commands.iter().map(|command| estimate(&values(command), 0.95, seed)).collect();
+        Compared { estimates, ratios: self.ratios(metric, of_commands, seed) }
+    }
+
+    /// Each command's ratio to the first; `None` for the first.
+    fn ratios(&self, metric: Metric, of_commands: &[Vec<(usize, f64)>], seed: u64) -> Vec<Option<Ratio>> {
         let first = of_commands.first().map(Vec::as_slice).unwrap_or_default();
-        let ratios = of_commands.iter().enumerate().map(|(number, command)| {
+        let ratio = |(number, command): (usize, &Vec<(usize, f64)>)| {
             if number == 0 {
                 return None;
             }
-            let pairs = pairs(first, command);
-            paired_ratio(&pairs, metric.resolution(), self.ratio_confidence, seed)
-        });
-        Compared { estimates, ratios: ratios.collect() }
+            paired_ratio(&pairs(first, command), metric.resolution(), self.ratio_confidence, seed)
+        };
+        of_commands.iter().enumerate().map(ratio).collect()
     }
 
     fn name_outliers(&mut self, case: usize, metric: Metric, of_commands: &[Vec<(usize, f64)>]) {
@@ -224,14 +231,17 @@ impl Comparison {
     pub fn width(&self, metric: Metric) -> f64 {
         let compared = self.metrics.iter().filter_map(|metrics| metrics.get(&metric));
         let ratios = compared.flat_map(|compared| compared.ratios.iter().skip(1));
-        ratios
-            .map(|ratio| match ratio {
-                Some(Ratio { median, low: Some(low), high: Some(high) }) if *median > 0.0 => {
-                    (high - low) / median / 2.0
-                }
-                _ => f64::INFINITY,
-            })
-            .fold(0.0, f64::max)
+        ratios.map(|ratio| half_width(ratio.as_ref())).fold(0.0, f64::max)
+    }
+}
+
+/// Half of the width of a ratio's interval, as a part of the ratio; infinite where it is not known.
+fn half_width(ratio: Option<&Ratio>) -> f64 {
+    match ratio {
+        Some(Ratio { median, low: Some(low), high: Some(high) }) if *median > 0.0 => {
+            (high - low) / median / 2.0
+        }
+        _ => f64::INFINITY,
     }
 }
 
@@ -253,7 +263,8 @@ fn pairs(first: &[(usize, f64)], second: &[(usize, f64)]) -> Vec<(f64, f64)> {
 /// The subjects that count instructions for `timed`: the same in cachegrind.
 pub fn counted(timed: &[Subject]) -> Vec<Subject> {
     let counted = |subject: &Subject| Subject {
-        name: format!("{} instructions", subject.name),
+        // No other name begins so: those of timed subjects begin with their command's letter.
+        name: format!("instructions: {}", subject.name),
         measure: Measure::Cachegrind,
         ..subject.clone()
     };
@@ -289,7 +300,7 @@ impl Judge for Referee<'_> {
             return Next::Go;
         }
         *self.failures.entry(subject).or_default() += 1;
-        if self.may_fail && !matches!(outcome.end, super::cell::End::NotStarted(_)) {
+        if self.may_fail && !matches!(outcome.end, End::NotStarted(_)) {
             return Next::Go;
         }
         self.failed.get_or_insert_with(|| (subject, outcome.clone()));
@@ -303,20 +314,24 @@ impl Judge for Referee<'_> {
     fn is_enough(&mut self, results: &Results) -> bool {
         let Some(until) = self.until else { return false };
         let (commands, cases) = self.counts;
-        let so_far = Comparison::judge(
-            vec![String::new(); commands],
-            vec![String::new(); cases],
-            self.places,
-            results,
-            self.seed,
-        );
-        so_far.width(Metric::Wall) <= until
+        let mut so_far = Comparison {
+            commands: vec![String::new(); commands],
+            cases: vec![String::new(); cases],
+            ..Comparison::default()
+        };
+        // Only the ratios of wall time are asked for; the confidence is that of all figures that will be told.
+        let tables = so_far.tables(self.places, results);
+        so_far.ratio_confidence = together(CONFIDENCE, tables.len() * commands.saturating_sub(1));
+        let width = tables.iter().filter(|((_, metric), _)| *metric == Metric::Wall).map(|(_, table)| {
+            let ratios = so_far.ratios(Metric::Wall, table, self.seed);
+            ratios.iter().skip(1).map(|ratio| half_width(ratio.as_ref())).fold(0.0, f64::max)
+        });
+        width.fold(0.0, f64::max) <= until
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::cell::{End, Outcome};
     use super::*;
 
     fn outcome(wall: f64, bytes: u64) -> Option<Outcome> {

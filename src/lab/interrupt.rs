@@ -1,13 +1,16 @@
 //! Ctrl-C and its kin while a lab runs: nothing is lost, nothing is left running.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+
+/// What was blocked when this process began.
+static MASK_BEFORE: OnceLock<u64> = OnceLock::new();
 
 /// The signals that end a lab, held back until it asks for them.
 #[derive(Debug)]
@@ -30,6 +33,8 @@ impl Interrupt {
         strandline_sys::spawn::dispose_for_recording();
         let bits = SIGNALS.into_iter().fold(0u64, |bits, signal| bits | 1 << (signal as i32 - 1));
         let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
+        // A second lab of this process finds them blocked by the first.
+        let before = *MASK_BEFORE.get_or_init(|| before);
         let before_and_ours = before | bits;
         if before_and_ours != bits {
             strandline_sys::spawn::block_signals(before_and_ours).map_err(failed)?;

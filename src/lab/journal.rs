@@ -7,17 +7,20 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::cell::Outcome;
-use super::figures::find_in_path;
 
 /// A line of the journal that is longer is none.
 const MOST_LINE_BYTES: usize = 1 << 20;
+
+/// Labs that nobody went on with for so long go.
+const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A run of a lab: which subject, and in which round.
 pub type Key = (String, u32);
@@ -67,10 +70,25 @@ impl Journal {
         let key = hex(&Sha256::digest(text.map_err(|error| error.to_string())?));
         let is_kept = place.folder.is_some();
         let short = key.get(..16).unwrap_or(&key);
-        let folder = place.folder.clone().unwrap_or_else(|| cache().join(format!("{verb}-{short}")));
+        let folder = match &place.folder {
+            Some(folder) => folder.clone(),
+            None => prepare_cache()?.join(format!("{verb}-{short}")),
+        };
         let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        std::fs::create_dir_all(&folder).map_err(|error| named(&folder, &error))?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder)
+            .map_err(|error| named(&folder, &error))?;
         let path = folder.join("journal.jsonl");
+        let is_lab = path.exists() && folder.join("lab.json").exists();
+        let has_files = std::fs::read_dir(&folder).map_err(|error| named(&folder, &error))?.next().is_some();
+        if !is_lab && has_files && !place.is_fresh {
+            return Err(format!(
+                "{} is not empty and holds no lab; give another --dir, or --fresh to use this one all the same",
+                folder.display()
+            ));
+        }
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
         let mut file = file.map_err(|error| named(&path, &error))?;
         strandline_sys::host::lock(&file).map_err(|error| match error.kind() {
@@ -92,12 +110,6 @@ impl Journal {
                     lab.lab
                 ));
             }
-            None if !place.is_fresh && file.metadata().is_ok_and(|data| data.len() > 0) => {
-                return Err(format!(
-                    "{} is not a lab's journal; give another --dir, or --fresh to replace it",
-                    path.display()
-                ));
-            }
             _ => {
                 let lab = Lab { lab: verb.to_owned(), key };
                 let text = serde_json::to_vec_pretty(&lab).map_err(|error| error.to_string())?;
@@ -107,6 +119,8 @@ impl Journal {
         }
         if place.is_fresh {
             file.set_len(0).map_err(|error| named(&path, &error))?;
+            // What earlier runs wrote is not to be taken for what these did.
+            drop(std::fs::remove_dir_all(folder.join("cells")));
         }
         let done = read(&mut file).map_err(|error| named(&path, &error))?;
         Ok(Self { folder, is_kept, file, found: done.len(), done })
@@ -201,28 +215,42 @@ fn read(file: &mut File) -> std::io::Result<BTreeMap<Key, Outcome>> {
     Ok(done)
 }
 
-/// What a command's files are now: a program that was built anew is another program. The program and those of its
-/// arguments that are files, each with size, time and number.
-pub fn identity(command: &[String]) -> Vec<(String, u64, i64, u64)> {
-    let program = command.first().and_then(|name| find_in_path(name));
-    let arguments = command.iter().skip(1).map(PathBuf::from);
-    let files = program.into_iter().chain(arguments);
-    files
-        .filter_map(|path| {
-            let data = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
-            let nanoseconds = data.mtime().wrapping_mul(1_000_000_000).wrapping_add(data.mtime_nsec());
-            Some((path.to_string_lossy().into_owned(), data.len(), nanoseconds, data.ino()))
-        })
-        .collect()
-}
-
-/// Where this user's labs under way are kept.
+/// Where this user's labs under way are kept: `strandline/lab` below the user's cache, or below a folder of the user's
+/// own in the system's temporary one.
 pub fn cache() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     let base = base.filter(|base| base.is_absolute());
     let own = || std::env::temp_dir().join(format!("strandline-{}", strandline_sys::host::effective_user()));
     base.map_or_else(own, |base| base.join("strandline")).join("lab")
+}
+
+/// Makes the cache, for this user only, and removes labs that nobody went on with for long.
+fn prepare_cache() -> Result<PathBuf, String> {
+    let cache = cache();
+    let what_next = "give --dir, or set XDG_CACHE_HOME to a folder of your own";
+    let named = |error: std::io::Error| format!("{}: {error}; {what_next}", cache.display());
+    for folder in [cache.parent().unwrap_or(&cache), &cache] {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(named)?;
+        let data = std::fs::symlink_metadata(folder).map_err(named)?;
+        let is_own = data.is_dir() && data.uid() == strandline_sys::host::effective_user();
+        if !is_own || data.mode() & 0o022 != 0 {
+            return Err(format!(
+                "{} is another user's, or others may write there: it is not used; {what_next}",
+                folder.display()
+            ));
+        }
+        // One that an earlier version made may be open to all eyes.
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).map_err(named)?;
+    }
+    for entry in std::fs::read_dir(&cache).into_iter().flatten().flatten() {
+        let journal = entry.path().join("journal.jsonl");
+        let age = journal.metadata().and_then(|data| data.modified()).ok().and_then(|at| at.elapsed().ok());
+        if age.is_some_and(|age| age > KEPT_FOR) {
+            drop(std::fs::remove_dir_all(entry.path()));
+        }
+    }
+    Ok(cache)
 }
 
 fn hex(bytes: &[u8]) -> String {

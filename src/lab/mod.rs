@@ -12,6 +12,7 @@ mod counters;
 pub mod engine;
 pub mod executor;
 mod figures;
+pub mod identity;
 pub mod interrupt;
 pub mod journal;
 mod launcher;
@@ -23,6 +24,7 @@ pub mod study;
 mod sweep;
 pub mod trial;
 
+pub use figures::is_in_path;
 pub use launcher::serve as serve_launcher;
 
 /// Why instructions and cycles cannot be counted here; `None` where they can.

@@ -1,0 +1,87 @@
+//! What the files of a command are now: a program that was built anew is another program, and its runs are not to be
+//! mixed with those of the old one.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::cell::Subject;
+use super::figures::find_in_path;
+
+/// A file as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct File {
+    path: PathBuf,
+    bytes: u64,
+    modified_ns: i64,
+    inode: u64,
+}
+
+/// Parts of one word that are looked at.
+const MOST_PARTS: usize = 256;
+
+/// The files that subjects name: their programs, every word of their commands, of a shell's text in them and of
+/// their variables that is a file, or has one behind `=` or between `:`. What a program opens by itself is not known.
+pub fn files(subjects: &[Subject]) -> Vec<File> {
+    let mut words = BTreeSet::new();
+    for subject in subjects {
+        let values = subject.environment.iter().filter_map(|(_, value)| value.as_deref());
+        let all = subject.command.iter().map(String::as_str).chain(values);
+        words.extend(all.map(|word| (subject.directory.as_deref(), word)));
+    }
+    let mut paths = BTreeSet::new();
+    for (folder, word) in words {
+        let is_apart = |c: char| c.is_whitespace() || "=:,;|&<>()'\"`".contains(c);
+        for part in std::iter::once(word).chain(word.split(is_apart).take(MOST_PARTS)) {
+            if part.is_empty() || part.len() > 4096 {
+                continue;
+            }
+            paths.insert(folder.map_or_else(|| PathBuf::from(part), |folder| folder.join(part)));
+            paths.extend(find_in_path(part));
+        }
+    }
+    paths.iter().filter_map(|path| file(path)).collect()
+}
+
+/// What the machine is that runs: kernel and start, and strandline itself.
+pub fn machine() -> Vec<String> {
+    let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let own = file(Path::new("/proc/self/exe")).map(|file| format!("{} {}", file.modified_ns, file.bytes));
+    vec![text("/proc/sys/kernel/osrelease"), text("/proc/sys/kernel/random/boot_id"), own.unwrap_or_default()]
+}
+
+fn file(path: &Path) -> Option<File> {
+    let data = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    let modified_ns = data.mtime().wrapping_mul(1_000_000_000).wrapping_add(data.mtime_nsec());
+    Some(File { path: path.to_owned(), bytes: data.len(), modified_ns, inode: data.ino() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_seen_wherever_a_command_names_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("prog");
+        std::fs::write(&path, "one").unwrap();
+        let name = path.to_str().unwrap();
+        let of = |command: &[&str], value: Option<&str>| {
+            let environment = value.map(|value| ("X".to_owned(), Some(value.to_owned())));
+            let command = command.iter().map(ToString::to_string).collect();
+            let subject =
+                Subject { command, environment: environment.into_iter().collect(), ..Subject::default() };
+            files(&[subject]).iter().any(|file| file.path == path)
+        };
+        assert!(of(&[name], None));
+        assert!(of(&["sh", "-c", &format!("cd / && {name} > /dev/null")], None));
+        assert!(of(&["x", &format!("--config={name}")], None));
+        assert!(of(&["x"], Some(&format!("/nowhere:{name}"))));
+        assert!(!of(&["x", "prog"], None));
+        let before = files(&[Subject { command: vec![name.to_owned()], ..Subject::default() }]);
+        std::fs::write(&path, "other").unwrap();
+        assert_ne!(before, files(&[Subject { command: vec![name.to_owned()], ..Subject::default() }]));
+    }
+}
