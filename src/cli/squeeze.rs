@@ -8,7 +8,7 @@ use super::lab::{Bench, Teller, show, stopped};
 use super::output::Output;
 use super::{Ending, Failure, Result};
 use crate::lab::cell::Subject;
-use crate::lab::squeeze::findings::{Question, squeeze};
+use crate::lab::squeeze::findings::{NoAnswer, Question, squeeze};
 use crate::lab::squeeze::runner::Runner;
 use crate::lab::squeeze::search::{PAGE_BYTES, Plan, pages_down};
 use crate::lab::squeeze::{Kind, Tried};
@@ -68,7 +68,12 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
     drop(teller);
     let findings = match found {
         Ok(findings) => findings,
-        Err(why) => return stopped(&why),
+        Err(NoAnswer::Stopped(why)) => return stopped(&why),
+        Err(NoAnswer::FailsUnlimited(line)) => {
+            // There is nothing to go on from: what failed may be mended.
+            bench.abandon();
+            return Err(Failure(line));
+        }
     };
     show(SCHEMA, &findings, &page(&findings, surroundings(&machine)), &arguments.shown, output)?;
     bench.close();

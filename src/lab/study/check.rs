@@ -150,10 +150,10 @@ fn derived(study: &mut Study, problems: &mut Problems) {
             }
         };
         if expression.scan.reads {
-            problems.add(at, format!("{what}: it is of one run: write value(\"METRIC\")"));
+            problems.add(at, format!("{what}: it is of one run: write metric(\"METRIC\")"));
         }
         if expression.scan.metrics.is_empty() {
-            problems.add(at, format!("{what}: it reads no metric: write value(\"METRIC\")"));
+            problems.add(at, format!("{what}: it reads no metric: write metric(\"METRIC\")"));
         }
         for name in &expression.scan.metrics {
             if !given.contains_key(name) && !names.contains(name.as_str()) {

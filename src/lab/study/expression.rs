@@ -206,10 +206,10 @@ impl Expression {
             [Value::String(name)] => metrics
                 .get(name.as_str())
                 .map(|&number| Value::Float(number))
-                .ok_or_else(|| ExecutionError::function_error("value", "not measured")),
-            _ => Err(ExecutionError::function_error("value", "wants the name of a metric")),
+                .ok_or_else(|| ExecutionError::function_error("metric", "not measured")),
+            _ => Err(ExecutionError::function_error("metric", "wants the name of a metric")),
         };
-        context.add_function("value", value).ok()?;
+        context.add_function("metric", value).ok()?;
         match context.resolve(&self.tree).ok()? {
             Value::Float(number) => Some(number).filter(|number| number.is_finite()),
             Value::Int(whole) => Some(whole as f64),

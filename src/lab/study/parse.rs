@@ -62,13 +62,8 @@ pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
     if let Some(fields) = measure.and_then(|node| Fields::of(node, "[measure]", problems)) {
         study.measure = measures(fields);
     }
-    if let Some(mut fields) = derived.and_then(|node| Fields::of(node, "[metrics]", problems)) {
-        for (name, node) in fields.all() {
-            if let Some(expression) = fields.as_text(node, &name.value) {
-                check_name(&name, "a metric's name", "_.-", fields.problems());
-                study.derived.push(Derived { name: name.value, expression });
-            }
-        }
+    if let Some(fields) = derived.and_then(|node| Fields::of(node, "[metrics]", problems)) {
+        study.derived = derived_of(fields);
     }
     if subjects.len() > MOST_SUBJECTS {
         problems.add(0, format!("more than {MOST_SUBJECTS} subjects"));
@@ -83,6 +78,17 @@ pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
     parse_results::tables(&tables, &mut study, problems);
     parse_results::plots(&plots, &mut study, problems);
     study
+}
+
+fn derived_of(mut fields: Fields<'_, '_>) -> Vec<Derived> {
+    let mut derived = Vec::new();
+    for (name, node) in fields.all() {
+        if let Some(expression) = fields.as_text(node, &name.value) {
+            check_name(&name, "a metric's name", "_.-", fields.problems());
+            derived.push(Derived { name: name.value, expression });
+        }
+    }
+    derived
 }
 
 fn settings_of(mut fields: Fields<'_, '_>) -> Settings {

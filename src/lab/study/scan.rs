@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue};
+use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue};
 use cel::common::types::CelDouble;
 
 /// Functions that read what was measured.
 pub const READING: [&str; 8] = ["median", "low", "high", "least", "most", "ratio", "ratio_low", "ratio_high"];
 /// Functions that read nothing.
-pub const PLAIN: [&str; 6] = ["near", "abs", "min", "max", "values", "value"];
+pub const PLAIN: [&str; 6] = ["near", "abs", "min", "max", "values", "metric"];
 /// An expression may not take more steps.
 const MOST_STEPS: u64 = 20_000;
 /// Trees are not deeper.
@@ -72,25 +72,7 @@ fn walk(
             }
         }
         Expr::Call(call) => {
-            let is_reading = READING.contains(&call.func_name.as_str());
-            scan.reads |= is_reading;
-            let first = call.args.first().and_then(text);
-            if is_reading {
-                scan.metrics.extend(first.map(str::to_owned));
-                for selector in call.args.iter().skip(1) {
-                    selected(selector, scan);
-                }
-            } else if call.func_name == "values" {
-                match first {
-                    Some(axis) if axis_size(axis).is_some() => drop(scan.axes.insert(axis.to_owned())),
-                    Some(axis) => scan.wrong.push(format!("values: there is no axis `{axis}`")),
-                    None => {
-                        scan.wrong.push("values: wants the name of an axis, as values(\"size\")".to_owned())
-                    }
-                }
-            } else if call.func_name == "value" {
-                scan.metrics.extend(first.map(str::to_owned));
-            }
+            called(call, scan, axis_size);
             let is_index = call.func_name == "_[_]";
             for (place, argument) in call.args.iter_mut().enumerate() {
                 // A list is indexed by whole numbers.
@@ -124,6 +106,25 @@ fn walk(
         }
         Expr::Select(select) => walk(&mut select.operand, scan, names, axis_size),
         Expr::Struct(_) | Expr::Unspecified => scan.wrong.push("structures have no meaning here".to_owned()),
+    }
+}
+
+/// What a call names: a metric, choices, an axis.
+fn called(call: &CallExpr, scan: &mut Scan, axis_size: &dyn Fn(&str) -> Option<usize>) {
+    let first = call.args.first().and_then(text);
+    match call.func_name.as_str() {
+        name if READING.contains(&name) => {
+            scan.reads = true;
+            scan.metrics.extend(first.map(str::to_owned));
+            call.args.iter().skip(1).for_each(|selector| selected(selector, scan));
+        }
+        "metric" => scan.metrics.extend(first.map(str::to_owned)),
+        "values" => match first {
+            Some(axis) if axis_size(axis).is_some() => drop(scan.axes.insert(axis.to_owned())),
+            Some(axis) => scan.wrong.push(format!("values: there is no axis `{axis}`")),
+            None => scan.wrong.push("values: wants the name of an axis, as values(\"size\")".to_owned()),
+        },
+        _ => {}
     }
 }
 

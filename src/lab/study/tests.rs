@@ -34,8 +34,8 @@ rows = ["stranded"]
 at = ["during", "exit"]
 json = ["kept"]
 [metrics]
-half = 'value("freed") / 2'
-freed = 'value("during.rss_bytes") - value("after1.rss_bytes")'
+half = 'metric("freed") / 2'
+freed = 'metric("during.rss_bytes") - metric("after1.rss_bytes")'
 [[exclude]]
 where = { size = 2000, allocator = "jemalloc" }
 why = "too small"
@@ -128,9 +128,9 @@ fn names_that_nothing_has_are_told() {
         ("where = { size = 2000", "where = { size = 3", "no value `3`"),
         ("id = \"all\"", "id = \"falls\"", "`falls` is there twice"),
         ("size = [2_000, 200000]", "size = [2_000, 2000]", "`2000` is there twice"),
-        ("value(\"freed\") / 2", "value(\"half\") / 2", "a cycle"),
-        ("value(\"freed\") / 2", "value(\"freeed\") / 2", "no metric `freeed`"),
-        ("value(\"freed\") / 2", "2", "reads no metric"),
+        ("metric(\"freed\") / 2", "metric(\"half\") / 2", "a cycle"),
+        ("metric(\"freed\") / 2", "metric(\"freeed\") / 2", "no metric `freeed`"),
+        ("metric(\"freed\") / 2", "2", "reads no metric"),
         ("half =", "wall_seconds =", "two metrics called `wall_seconds`"),
         ("why = \"as the author says\"", "note = \"x\"", "`tolerance` without `why`"),
         ("columns = [\"rss_bytes\", \"VmData\"]", "columns = [\"rss\"]", "columns: `rss` is none"),
@@ -257,4 +257,37 @@ fn placeholders_are_names_in_braces() {
     assert_eq!(placeholders(text), ["x", "y"]);
     let values = [("x".to_owned(), "{y}".to_owned())].into();
     assert_eq!(fill(text, &values), "a {y} {x} sub { 1 } ${y} {} {1} {x");
+}
+
+#[test]
+fn derived_metrics_are_numbers_of_one_run() {
+    let parse = |text: &str| super::expression::Expression::parse(text, &|_| None, &[]).unwrap();
+    let metrics: BTreeMap<String, f64> = [("a.b".to_owned(), 6.0), ("c".to_owned(), 3.0)].into();
+    assert_eq!(parse("metric(\"a.b\") / metric(\"c\") + 1").number(&metrics), Some(3.0));
+    assert_eq!(parse("max(metric(\"a.b\"), abs(-7))").number(&metrics), Some(7.0));
+    assert_eq!(parse("metric(\"c\") > 2 ? 1 : 0").number(&metrics), Some(1.0));
+    assert_eq!(parse("metric(\"d\")").number(&metrics), None);
+    assert_eq!(parse("metric(\"c\") / 0").number(&metrics), None);
+}
+
+#[test]
+fn tables_and_plots_show_what_was_measured() {
+    let study = good();
+    let given = [("allocator".to_owned(), vec!["glibc".to_owned(), "/o.so".to_owned()])];
+    let matrix = Matrix::chosen(study.clone(), false, &given).unwrap();
+    let measured = data(&matrix, |names| {
+        let size: f64 = names["size"].parse().unwrap();
+        [("during.rss_bytes".to_owned(), 1024.0 * size), ("freed".to_owned(), -size)].into()
+    });
+    let tables = super::table::tables(&study.tables[0], &matrix, &*measured);
+    assert_eq!(tables.len(), 2, "one for each allocator");
+    assert_eq!(tables[1].caption, "RSS (allocator=/o.so)");
+    let texts: Vec<&str> = tables[0].rows[0].iter().map(|cell| cell.text.as_str()).collect();
+    assert_eq!(texts, ["2000", "1.95 MiB", "−2,000"]);
+    let plots = super::plots::plots(&study.plots[0], &matrix, &*measured);
+    assert_eq!((plots.len(), plots[0].series.len()), (1, 2));
+    assert_eq!(plots[0].series[0].points, [(2000.0, -2000.0), (200_000.0, -200_000.0)]);
+    let nothing = data(&matrix, |_| BTreeMap::new());
+    assert!(super::plots::plots(&study.plots[0], &matrix, &*nothing).is_empty());
+    assert_eq!(super::table::tables(&study.tables[0], &matrix, &*nothing)[0].rows[0][1].text, "–");
 }

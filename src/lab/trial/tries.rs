@@ -17,6 +17,8 @@ use crate::lab::statistics::{Estimate, Ratio, Verdict, estimate, paired_ratio, t
 
 /// What differs by less resident memory counts as the same: a variable more moves the stack, a library its pages.
 const RESOLUTION_BYTES: f64 = 65_536.0;
+/// Nor does what differs by less than this part of the memory without settings: nobody would set anything for it.
+const NEGLIGIBLE: f64 = 0.01;
 /// The joint confidence of all ratios of one figure, and of each interval of a median.
 const CONFIDENCE: f64 = 0.95;
 /// The name of the run without settings.
@@ -252,9 +254,13 @@ impl<'a> Referee<'a> {
                     }
                 };
                 let number = |value: Option<u64>| value.map(|value| value as f64);
+                let size = |of: &dyn Fn(&Look) -> Option<u64>| {
+                    let most = baseline.iter().flatten().filter_map(of).max().unwrap_or_default();
+                    figure(&|look| number(of(look)), (most as f64 * NEGLIGIBLE).max(RESOLUTION_BYTES))
+                };
                 Judged {
-                    settled: figure(&|look| number(look.settled_bytes), RESOLUTION_BYTES),
-                    peak: figure(&|look| number(look.peak_bytes), RESOLUTION_BYTES),
+                    settled: size(&|look| look.settled_bytes),
+                    peak: size(&|look| look.peak_bytes),
                     wall: figure(&|look| look.wall_seconds, 1e-3),
                     faults: figure(&|look| number(look.minor_faults), 1.0),
                     before_end_bytes: before_end(looks),

@@ -11,8 +11,10 @@ use crate::lab::study::data::{Data, estimate};
 use crate::lab::study::expression::Read;
 use crate::lab::study::matrix::Matrix;
 use crate::lab::study::{plots, table};
-use crate::report::text::{clean, clean_sentence, counted};
+use crate::report::text::{clean, clean_sentence, counted, shorten};
 
+/// Room for published figures in a table; they stand whole in the document.
+const MOST_PUBLISHED_COLUMNS: usize = 20;
 /// Figures that a claim's row names.
 const MOST_FIGURES: usize = 6;
 
@@ -77,7 +79,7 @@ pub fn page(facts: &Facts<'_>) -> Page {
         sections.push(Section { paragraphs, ..Section::default() });
     }
     if !facts.claims.is_empty() {
-        sections.push(claims(facts));
+        sections.extend(claims(facts));
     }
     for spec in &study.tables {
         let tables = table::tables(spec, facts.matrix, facts.data);
@@ -86,7 +88,7 @@ pub fn page(facts: &Facts<'_>) -> Page {
     let plots: Vec<_> =
         study.plots.iter().flat_map(|spec| plots::plots(spec, facts.matrix, facts.data)).collect();
     if !plots.is_empty() {
-        sections.push(Section { heading: "Plots".to_owned(), plots, ..Section::default() });
+        sections.push(Section { plots, ..Section::default() });
     }
     Page {
         title: format!("study {}: {}", clean(&study.name), clean(&study.title)),
@@ -116,14 +118,11 @@ fn headline(facts: &Facts<'_>) -> String {
     format!("{holds} of {} {verb}{rest} ({runs}).", counted(all as u64, "claim"))
 }
 
-fn claims(facts: &Facts<'_>) -> Section {
-    let column = |title: &str, figures: bool| Column { title: title.to_owned(), figures };
-    let columns = vec![
-        column("claim", false),
-        column("", false),
-        column("published", false),
-        column("measured", false),
-    ];
+/// A table that is narrow enough for a terminal, and what each claim says in sentences after it.
+fn claims(facts: &Facts<'_>) -> [Section; 2] {
+    // Names come first where what follows are figures.
+    let column = |title: &str| Column { title: title.to_owned(), figures: title != "claim" };
+    let columns = ["claim", "", "published", "measured"].map(column).to_vec();
     let plain = |text: String| Cell { text, tone: Tone::Plain };
     let rows = facts.claims.iter().map(|claim| {
         let (text, tone) = match claim.verdict {
@@ -132,25 +131,29 @@ fn claims(facts: &Facts<'_>) -> Section {
             Verdict::NotRun => ("not run", Tone::Faint),
         };
         vec![
-            plain(clean(&claim.text)),
+            plain(clean(&claim.id)),
             Cell { text: text.to_owned(), tone },
-            plain(published(&claim.published)),
-            plain(figures(&claim.measured, facts.matrix)),
+            plain(shorten(&published(&claim.published), MOST_PUBLISHED_COLUMNS)),
+            plain(values(&claim.measured, facts.matrix)),
         ]
     });
     let table = Table { caption: String::new(), columns, rows: rows.collect() };
-    let mut paragraphs = Vec::new();
-    for claim in facts.claims {
-        let parts: Vec<String> =
-            claim.reason.iter().chain(&claim.note).map(|part| clean_sentence(part)).collect();
-        let is_wanted = claim.verdict != Verdict::Holds || !parts.is_empty();
-        if is_wanted {
-            paragraphs.push(format!("{}: {}", clean(&claim.id), parts.join(". ")));
-        }
-    }
-    let mut section = Section { heading: "Claims".to_owned(), tables: vec![table], ..Section::default() };
-    section.paragraphs = paragraphs;
-    section
+    let sentences = facts.claims.iter().map(|claim| {
+        let measured = figures(&claim.measured, facts.matrix);
+        let measured = (!measured.is_empty()).then(|| format!("measured: {measured}"));
+        let tolerance = claim.tolerance.zip(claim.why.as_ref());
+        let tolerance = tolerance
+            .map(|(part, why)| format!("tolerance {} % ({})", table::digits(part * 100.0), clean(why)));
+        let rest = claim.reason.as_deref().map(clean_sentence).into_iter();
+        let rest = rest.chain(claim.note.as_deref().map(clean_sentence)).chain(measured).chain(tolerance);
+        let rest: Vec<String> = rest.map(|part| part.trim_end_matches('.').to_owned()).collect();
+        let end = if rest.is_empty() { String::new() } else { format!(" ({})", rest.join("; ")) };
+        format!("{}: {}{end}", clean(&claim.id), clean(&claim.text))
+    });
+    [
+        Section { heading: "Claims".to_owned(), tables: vec![table], ..Section::default() },
+        Section { paragraphs: sentences.collect(), ..Section::default() },
+    ]
 }
 
 /// Published figures, in short.
@@ -168,22 +171,41 @@ fn published(value: &Value) -> String {
     }
 }
 
+fn value(read: &Read, matrix: &Matrix) -> String {
+    if read.statistic.starts_with("ratio") {
+        return format!("{:.3}", read.value);
+    }
+    table::show(None, &matrix.study, &read.metric, read.value)
+}
+
+/// The figures that a claim read, without what they are of.
+fn values(reads: &[Read], matrix: &Matrix) -> String {
+    const MOST: usize = 3;
+    let mut shown: Vec<String> = reads.iter().take(MOST).map(|read| value(read, matrix)).collect();
+    if reads.len() > MOST {
+        shown.push("…".to_owned());
+    }
+    shown.join(", ")
+}
+
 /// The figures that a claim read, the first of them.
 fn figures(reads: &[Read], matrix: &Matrix) -> String {
     let one = |read: &Read| {
-        let value = if read.statistic.starts_with("ratio") {
-            format!("{:.3}", read.value)
-        } else {
-            table::show(None, &matrix.study, &read.metric, read.value)
+        let of = |axes: &std::collections::BTreeMap<String, String>| {
+            // What is the same for all tells nothing.
+            let several = |axis: &str| !matrix.axes.iter().any(|a| a.name == axis && a.choices.len() == 1);
+            let told = axes.iter().filter(|(axis, _)| several(axis));
+            let choices: Vec<String> = told.map(|(axis, choice)| format!("{axis}={choice}")).collect();
+            clean(&choices.join(" "))
         };
-        let choices: Vec<String> =
-            read.axes.iter().map(|(axis, choice)| format!("{axis}={choice}")).collect();
-        let place =
-            if choices.is_empty() { String::new() } else { format!(" ({})", clean(&choices.join(", "))) };
-        format!("{} {value}{place}", clean(&read.metric))
+        let place = of(&read.axes);
+        let place = if place.is_empty() { place } else { format!(" at {place}") };
+        let to = read.to.as_ref().map(|to| format!(" to {}", of(to))).unwrap_or_default();
+        let what = if read.statistic == "median" { String::new() } else { format!("{} of ", read.statistic) };
+        format!("{what}{} {}{place}{to}", clean(&read.metric), value(read, matrix))
     };
     let shown: Vec<String> = reads.iter().take(MOST_FIGURES).map(one).collect();
     let more = reads.len().saturating_sub(MOST_FIGURES);
-    let shown = shown.join("; ");
-    if more > 0 { format!("{shown}; and {more} more") } else { shown }
+    let shown = shown.join(", ");
+    if more > 0 { format!("{shown}, and {more} more") } else { shown }
 }

@@ -119,11 +119,12 @@ fn candidate(tried: &Try, judged: &Judged, status: Status) -> Value {
 /// What is to be known about the figures: code and sentence.
 fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
     let mut caveats = Vec::new();
-    let falling: Vec<&(Try, Judged)> =
-        trial.tried.iter().filter(|(_, judged)| judged.before_end_bytes.is_some()).collect();
-    if !falling.is_empty() {
-        let ids: Vec<&str> = falling.iter().map(|(tried, _)| tried.id.as_str()).take(6).collect();
-        let most = falling.iter().filter_map(|(_, judged)| judged.before_end_bytes).max().unwrap_or_default();
+    let all = std::iter::once((BASELINE, &trial.baseline))
+        .chain(trial.tried.iter().map(|(tried, judged)| (tried.id.as_str(), judged)));
+    let falling: Vec<(&str, u64)> =
+        all.filter_map(|(id, judged)| Some((id, judged.before_end_bytes?))).collect();
+    if let Some(most) = falling.iter().map(|(_, before)| *before).max() {
+        let ids: Vec<&str> = falling.iter().map(|(id, _)| *id).take(6).collect();
         let more = falling.len().saturating_sub(ids.len());
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let text = format!(
@@ -208,7 +209,10 @@ fn headline(trial: &Trial) -> String {
 /// "as long", "1.9 times as long", "12 % less time".
 fn times(ratio: &Ratio) -> String {
     match (ratio.low, ratio.high) {
-        (Some(low), Some(high)) if low <= 1.0 && 1.0 <= high => "as long, as far as can be told".to_owned(),
+        (Some(low), Some(high)) if low <= 1.0 && 1.0 <= high => match ratio.median {
+            0.9..=1.1 => "as long, as far as can be told".to_owned(),
+            median => format!("{median:.2} times as long, which more rounds have to confirm"),
+        },
         _ if ratio.median >= 1.0 => format!("{:.2} times as long", ratio.median),
         _ => format!("{} less time", percent_of(1.0 - ratio.median)),
     }
@@ -337,51 +341,67 @@ fn left_out(trial: &Trial) -> Option<Section> {
     reasons("Not tried", trial.not_applicable.iter().map(|(id, reason)| (id, reason)))
 }
 
+/// Reasons, each with what it is the reason for.
 fn reasons<'a>(heading: &str, reasons: impl Iterator<Item = (&'a String, &'a String)>) -> Option<Section> {
-    let rows: Vec<Vec<Cell>> =
-        reasons.map(|(id, reason)| vec![plain(clean(id)), plain(clean_sentence(reason))]).collect();
-    if rows.is_empty() {
-        return None;
+    let mut grouped: Vec<(&String, Vec<String>)> = Vec::new();
+    for (id, reason) in reasons {
+        match grouped.iter_mut().find(|(other, _)| *other == reason) {
+            Some((_, ids)) => ids.push(clean(id)),
+            None => grouped.push((reason, vec![clean(id)])),
+        }
     }
-    let columns = vec![column("setting", false), column("because", false)];
-    let tables = vec![Table { caption: String::new(), columns, rows }];
-    Some(Section { heading: heading.to_owned(), tables, ..Section::default() })
+    let paragraphs: Vec<String> = grouped
+        .iter()
+        .map(|(reason, ids)| format!("{}: {}.", ids.join(", "), clean_sentence(reason)))
+        .collect();
+    (!paragraphs.is_empty()).then(|| Section {
+        heading: heading.to_owned(),
+        paragraphs,
+        ..Section::default()
+    })
 }
 
 /// What each of the better ones sets, and what is known of it.
 fn settings(trial: &Trial) -> Option<Section> {
     let better = trial.ranking().order.into_iter().filter(|&index| trial.status(index) == Status::Better);
-    let rows: Vec<Vec<Cell>> = better
+    let paragraphs: Vec<String> = better
         .filter_map(|index| trial.tried.get(index))
         .take(12)
         .map(|(tried, _)| {
-            vec![plain(clean(&tried.id)), plain(clean(&tried.applied.setting())), plain(clean(&tried.cost))]
+            format!(
+                "{}: {}. Known cost: {}.",
+                clean(&tried.id),
+                clean(&tried.applied.setting()),
+                clean(&tried.cost)
+            )
         })
         .collect();
-    if rows.is_empty() {
-        return None;
-    }
-    let columns = vec![column("better", false), column("sets", false), column("known cost", false)];
-    let tables = vec![Table { caption: String::new(), columns, rows }];
-    Some(Section { heading: "The better ones".to_owned(), tables, ..Section::default() })
+    let heading = "What the better ones set".to_owned();
+    (!paragraphs.is_empty()).then(|| Section { heading, paragraphs, ..Section::default() })
 }
 
 /// The catalogue, for `--list`.
 pub fn catalogue_page(candidates: &[Candidate]) -> Page {
-    let columns =
-        vec![column("id", false), column("for", false), column("sets", false), column("known cost", false)];
-    let rows = candidates.iter().map(|candidate| {
-        let mut of: Vec<String> = candidate.runtime.clone();
-        of.extend(candidate.allocator.iter().cloned());
-        let of = if of.is_empty() { "any".to_owned() } else { of.join(", ") };
-        let cells = [candidate.id.clone(), of, candidate.setting(), candidate.cost.clone()];
-        cells.into_iter().map(|text| plain(clean(&text))).collect()
-    });
-    let table = Table { caption: String::new(), columns, rows: rows.collect() };
+    let one = |candidate: &Candidate| {
+        let mut of: Vec<&str> =
+            candidate.runtime.iter().chain(&candidate.allocator).map(String::as_str).collect();
+        if of.is_empty() {
+            of.push("any program");
+        }
+        let text = format!(
+            "{} ({}): {}. {}; known cost: {}.",
+            candidate.id,
+            of.join(", "),
+            candidate.setting(),
+            candidate.title,
+            candidate.cost
+        );
+        clean(&text)
+    };
     Page {
         title: "try: what there is to try".to_owned(),
         headline: format!("{} candidates; --catalogue FILE adds to them.", candidates.len()),
-        sections: vec![Section { tables: vec![table], ..Section::default() }],
+        sections: vec![Section { paragraphs: candidates.iter().map(one).collect(), ..Section::default() }],
         ..Page::default()
     }
 }

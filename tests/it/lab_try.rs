@@ -1,0 +1,188 @@
+//! `try` against subjects whose best setting is known, and against commands and catalogues that mean it harm.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::lab_support::{Lab, complains};
+use crate::record_support::has;
+use crate::support::{Outcome, Result, skipped};
+
+const MIB: f64 = 1048576.0;
+
+/// A file of the repository.
+fn file(name: &str) -> String {
+    format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The median of a figure.
+fn median(of: &Value, figure: &str) -> f64 {
+    of[figure]["median"].as_f64().unwrap_or(f64::NAN)
+}
+
+fn candidate<'a>(document: &'a Value, id: &str) -> &'a Value {
+    let candidates = document["candidates"].as_array().map_or(&[][..], Vec::as_slice);
+    candidates.iter().find(|candidate| candidate["id"] == id).unwrap_or(&Value::Null)
+}
+
+/// The server of the examples, built in the lab's folder.
+fn server(lab: &Lab) -> Result<String> {
+    let path = lab.path("server");
+    let built =
+        Command::new("cc").args(["-O2", "-pthread", "-o", &path, &file("examples/server.c")]).status()?;
+    if built.success() { Ok(path) } else { Err("examples/server.c cannot be compiled".into()) }
+}
+
+/// A port that nobody listens at now.
+fn port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+#[test]
+fn a_churning_script_is_halved_and_the_paste_reproduces_it() -> Outcome {
+    if !has("a_churning_script_is_halved_and_the_paste_reproduces_it", "python3") {
+        return Ok(());
+    }
+    let lab = Lab::new()?;
+    let script = file("examples/churn.py");
+    let words =
+        ["try", "--repeat", "3", "--only", "arena_max_2,trim_threshold_128k", "--", "python3", &script, "3"];
+    let found = lab.document(&words)?;
+    assert_eq!(found["schema"], "strandline/try/1");
+    assert_eq!((&found["mode"], &found["settled_at"]), (&"batch".into(), &"mark".into()), "{found}");
+    assert_eq!(found["best"], "trim_threshold_128k", "{found}");
+    let (before, best) =
+        (median(&found["baseline"], "settled_bytes"), candidate(&found, "trim_threshold_128k"));
+    assert!(median(best, "settled_bytes") * 2.0 <= before, "{found}");
+    assert!(
+        median(best, "minor_faults") > median(&found["baseline"], "minor_faults"),
+        "its cost is shown: {best}"
+    );
+    assert_eq!(candidate(&found, "arena_max_2")["status"], "same", "{found}");
+    let paste = found["paste"]["shell"].as_str().unwrap_or_default();
+    let output = Command::new("sh").args(["-c", paste]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let resident = text.split("resident ").nth(1).and_then(|rest| rest.split(' ').next());
+    let resident: f64 = resident.ok_or_else(|| format!("{paste}: {text}"))?.parse()?;
+    assert!(resident * MIB * 2.0 <= before, "{paste}: {text}, before {before}");
+    Ok(())
+}
+
+#[test]
+fn a_server_s_arenas_are_found_under_its_load() -> Outcome {
+    if !has("a_server_s_arenas_are_found_under_its_load", "python3") {
+        return Ok(());
+    }
+    let lab = Lab::new()?;
+    let (server, port) = (server(&lab)?, port()?.to_string());
+    let (ready, load) = (format!("port={port}"), format!("python3 {} {port} 160", file("examples/load.py")));
+    let flags = ["--repeat", "3", "--pairs", "0", "--settle", "0.1", "--only", "arena_max_1,top_pad_0"];
+    let words = [&["try"][..], &flags, &["--ready", &ready, "--load", &load, "--", &server, &port]].concat();
+    let found = lab.document(&words)?;
+    assert_eq!((&found["mode"], &found["settled_at"]), (&"server".into(), &"load".into()), "{found}");
+    assert_eq!(found["best"], "arena_max_1", "{found}");
+    let best = candidate(&found, "arena_max_1");
+    assert!(median(best, "settled_bytes") * 2.0 <= median(&found["baseline"], "settled_bytes"), "{found}");
+    assert!(median(best, "wall_seconds") > 0.0 && median(best, "peak_bytes") > 0.0, "{found}");
+    Ok(())
+}
+
+#[test]
+fn commands_that_fail_anyway_are_not_tried() -> Outcome {
+    let lab = Lab::new()?;
+    let ends = |words: &[&str], status: i32, says: &[&str]| -> Outcome {
+        complains(&lab.run(&[&["try"], words].concat())?, status, says)
+    };
+    ends(&["--", "sh", "-c", "echo no luck >&2; exit 7"], 3, &["without any setting", "7", "no luck"])?;
+    ends(&["--", "/no/such/program"], 3, &["/no/such/program"])?;
+    ends(&["--only", "magic", "--", "true"], 3, &["magic", "--list"])?;
+    ends(&["--load", "true", "--", "true"], 2, &["--ready"])?;
+    ends(&["--ready", "port=0", "--", "true"], 2, &["port=8080"])?;
+    let sleep = format!("sleep {}", lab.token);
+    let closed = format!("port={}", port()?);
+    ends(
+        &["--timeout", "0.3s", "--ready", &closed, "--", "sh", "-c", &sleep],
+        3,
+        &["did not open within 0.3 s"],
+    )?;
+    ends(&["--ready", "seconds=0.1", "--", "true"], 3, &["ended before it was ready"])?;
+    let load = ["--ready", "seconds=0.1", "--load", "echo bad load >&2; false", "--", "sh", "-c", &sleep];
+    ends(&load, 3, &["the load failed", "bad load"])?;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let ready = format!("port={}", taken.local_addr()?.port());
+    ends(&["--ready", &ready, "--", "true"], 3, &["listens at port"])?;
+    assert_eq!(lab.left(), Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn what_fails_only_under_a_setting_says_why() -> Outcome {
+    let lab = Lab::new()?;
+    let library = |path: &&str| std::path::Path::new(path).exists();
+    let places = ["/lib/x86_64-linux-gnu/libm.so.6", "/lib64/libm.so.6", "/usr/lib/libm.so.6"];
+    let no_allocator = places.iter().find(|path| library(path)).unwrap_or(&"/no/libm.so.6");
+    let catalogue = lab.path("own.toml");
+    let head = |id: &str| {
+        format!(
+            "[[candidate]]\nid = \"{id}\"\ntitle = \"t\"\nkind = \"setting\"\ncost = \"c\"\nsource = [\"s\"]\n"
+        )
+    };
+    let text = format!(
+        "[library.fake]\nallocator = \"jemalloc\"\nfiles = [{no_allocator:?}]\n{}environment = {{ FAIL = \"1\" }}\n\
+         {}environment = {{ HANG = \"1\" }}\n{}library = \"fake\"\n{}environment = {{ FINE = \"1\" }}\n",
+        head("fails"),
+        head("hangs"),
+        head("no_allocator"),
+        head("fine")
+    );
+    std::fs::write(&catalogue, text)?;
+    let script =
+        format!("if [ $HANG ]; then sleep {}; fi; if [ $FAIL ]; then echo broken >&2; exit 3; fi", lab.token);
+    let only = "fails,hangs,no_allocator,fine";
+    let flags = ["--repeat", "2", "--timeout", "1s", "--catalogue", &catalogue, "--only", only];
+    let found = lab.document(&[&["try"][..], &flags, &["--", "sh", "-c", &script]].concat())?;
+    for (id, words) in
+        [("fails", "broken"), ("hangs", "timeout"), ("no_allocator", "jemalloc was not mapped")]
+    {
+        let candidate = candidate(&found, id);
+        assert_eq!(candidate["status"], "failed", "{id}: {found}");
+        assert!(
+            candidate["reason"].as_str().is_some_and(|reason| reason.contains(words)),
+            "{id}: {candidate}"
+        );
+    }
+    assert_eq!(candidate(&found, "fine")["status"], "same", "{found}");
+    assert_eq!((&found["best"], &found["paste"]), (&Value::Null, &Value::Null));
+    assert_eq!(lab.left(), Vec::<String>::new());
+    std::fs::write(&catalogue, head("x") + "enviroment = { A = \"1\" }\n")?;
+    complains(&lab.run(&["try", "--catalogue", &catalogue, "--", "true"])?, 3, &["own.toml:7", "enviroment"])
+}
+
+#[test]
+fn nothing_is_preloaded_into_a_static_program() -> Outcome {
+    let lab = Lab::new()?;
+    let (source, program) = (lab.path("static.c"), lab.path("static"));
+    std::fs::write(&source, "#include <stdlib.h>\nint main(void) { free(malloc(9)); return 0; }\n")?;
+    let built = Command::new("cc").args(["-static", "-o", &program, &source]).output()?;
+    if !built.status.success() {
+        skipped("nothing_is_preloaded_into_a_static_program", "no static C library");
+        return Ok(());
+    }
+    let found = lab.document(&["try", "--repeat", "1", "--only", "jemalloc,arena_max_1", "--", &program])?;
+    let left_out = found["not_applicable"].as_array().map_or(&[][..], Vec::as_slice);
+    let jemalloc = left_out.iter().find(|one| one["id"] == "jemalloc").unwrap_or(&Value::Null);
+    assert!(jemalloc["reason"].as_str().is_some_and(|why| why.contains("statically")), "{found}");
+    Ok(())
+}
+
+#[test]
+fn the_catalogue_can_be_listed() -> Outcome {
+    let lab = Lab::new()?;
+    let found = lab.document(&["try", "--list"])?;
+    let candidates = found["candidates"].as_array().map_or(0, Vec::len);
+    assert!(candidates >= 40, "{found}");
+    let text = lab.run(&["try", "--list", "--only", "jemalloc_decay_0"])?;
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("jemalloc_decay_0") && text.contains("dirty_decay_ms:0"), "{text}");
+    Ok(())
+}
