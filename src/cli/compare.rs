@@ -76,9 +76,11 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
         }
     };
     if let Some((subject, outcome)) = failed {
+        // Its last words are read before the files they are in go.
+        let failure = failure(matrix.subjects.get(subject), &outcome);
         // There is nothing to go on from: what failed may be mended.
         bench.abandon();
-        return Err(failure(matrix.subjects.get(subject), &outcome));
+        return Err(failure);
     }
     let comparison = Comparison::judge(
         matrix.commands.clone(),

@@ -8,8 +8,7 @@ use super::lab::{Bench, Teller, show, stopped};
 use super::output::Output;
 use super::{Ending, Failure, Result};
 use crate::lab::cell::Subject;
-use crate::lab::executor::Stopped;
-use crate::lab::squeeze::findings::{Question, squeeze};
+use crate::lab::squeeze::findings::{NoAnswer, Question, squeeze};
 use crate::lab::squeeze::runner::Runner;
 use crate::lab::squeeze::search::{PAGE_BYTES, Plan, pages_down};
 use crate::lab::squeeze::{Kind, Tried};
@@ -69,14 +68,15 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
     drop(teller);
     let findings = match found {
         Ok(findings) => findings,
-        Err(why) => {
-            match why {
-                // What runs is ended before anything is said.
-                Stopped::Interrupted(_) => drop(bench),
-                // What failed may be mended: there is nothing to go on from.
-                Stopped::Failed(_) => bench.abandon(),
-            }
+        Err(NoAnswer::Stopped(why)) => {
+            // What runs is ended before anything is said.
+            drop(bench);
             return stopped(&why);
+        }
+        Err(NoAnswer::FailsUnlimited(line)) => {
+            // There is nothing to go on from: what failed may be mended.
+            bench.abandon();
+            return Err(Failure(line));
         }
     };
     show(SCHEMA, &findings, &page(&findings, surroundings(&machine)), &arguments.shown, output)?;

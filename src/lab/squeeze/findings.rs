@@ -28,6 +28,21 @@ pub struct Question {
     pub seed: u64,
 }
 
+/// Why nothing is known at its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// It was stopped, and can go on.
+    Stopped(Stopped),
+    /// The command fails without a limit: one line that says how.
+    FailsUnlimited(String),
+}
+
+impl From<Stopped> for NoAnswer {
+    fn from(stopped: Stopped) -> Self {
+        Self::Stopped(stopped)
+    }
+}
+
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Findings {
@@ -129,15 +144,15 @@ pub struct AtLimit {
 /// Squeezes. `hear` is told of every run and of how many there were with it.
 ///
 /// # Errors
-/// [`Stopped`] where a run cannot be made, or where the command fails without a limit.
+/// [`NoAnswer`] where a run cannot be made, or where the command fails without a limit.
 pub fn squeeze(
     question: &Question,
     trial: &mut dyn Trial,
     hear: &mut dyn FnMut(usize, &Tried),
-) -> Result<Findings, Stopped> {
+) -> Result<Findings, NoAnswer> {
     let mut search = Search::new(trial, &question.plan, hear);
     if !search.probe(None)? {
-        return Err(Stopped::Failed(fails_unlimited(search.tries())));
+        return Err(NoAnswer::FailsUnlimited(fails_unlimited(search.tries())));
     }
     let guess = search.tries().first().and_then(|tried| tried.peak_bytes);
     let mut levels = Vec::new();

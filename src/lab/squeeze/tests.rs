@@ -3,7 +3,7 @@
 use fabricated::Program;
 
 use super::Kind;
-use super::findings::{Findings, Question, squeeze};
+use super::findings::{Findings, NoAnswer, Question, squeeze};
 use super::search::{PAGE_BYTES, Plan, Resolution, Trial};
 use super::{Tried, failure::Failure};
 use crate::lab::cell::Figures;
@@ -202,10 +202,10 @@ fn what_fails_without_a_limit_is_an_error_and_faults_of_the_lab_too() {
         }
     }
     let stopped = squeeze(&question(), &mut Broken(false), &mut |_, _| {}).unwrap_err();
-    let Stopped::Failed(line) = stopped else { panic!("{stopped:?}") };
+    let NoAnswer::FailsUnlimited(line) = stopped else { panic!("{stopped:?}") };
     assert!(line.contains("status 2, and wrote \"no such option\""), "{line}");
     let stopped = squeeze(&question(), &mut Broken(true), &mut |_, _| {}).unwrap_err();
-    assert_eq!(stopped, Stopped::Failed("no space left".to_owned()));
+    assert_eq!(stopped, NoAnswer::Stopped(Stopped::Failed("no space left".to_owned())));
 }
 
 #[test]
