@@ -1,20 +1,22 @@
 //! Instructions and cycles, where the machine has counters and this user may read them.
 //!
-//! The launcher's counters are inherited by what it starts, begin to count when that starts its program, and
-//! are added up when it ends: a job's count is the difference between two reads.
+//! A job's counters are opened on its first process while that waits to start its program; they begin to count as
+//! it does, and what it starts inherits them. They cannot be opened once for all jobs on the process that starts
+//! them: the kernel may exchange the counters of two processes of one family as it switches between them
+//! (kernel/events/core.c, `perf_event_context_sched_out`), and then it is the starter's that begin to count.
 
 use nix::errno::Errno;
 use perf_event::events::{Event, Hardware};
 use perf_event::{Builder, Counter, ReadFormat};
 
-/// Counters of all that this thread starts.
+/// Counters of a process and of all that it starts.
 #[derive(Debug)]
 pub struct Counters {
     instructions: Counter,
     cycles: Counter,
 }
 
-/// What was counted so far.
+/// What was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Instructions in user mode; `None` where the counter did not run all the time.
@@ -24,36 +26,31 @@ pub struct Counts {
 }
 
 impl Counters {
-    /// Counters for this thread's children.
+    /// Counters of the process `pid`, from its next program on.
     ///
     /// # Errors
     /// One line that says why there are none.
-    pub fn open() -> Result<Self, String> {
-        let open = |event| counter(event).map_err(|error| why_not(&error));
+    pub fn open(pid: i32) -> Result<Self, String> {
+        let open = |event| counter(event, pid).map_err(|error| why_not(&error));
         Ok(Self { instructions: open(Hardware::INSTRUCTIONS)?, cycles: open(Hardware::CPU_CYCLES)? })
     }
 
-    /// What was counted so far.
+    /// What was counted.
     pub fn read(&mut self) -> Counts {
         Counts { instructions: read(&mut self.instructions), cycles: read(&mut self.cycles) }
     }
 }
 
-impl Counts {
-    /// What came since `before`.
-    pub fn since(self, before: Self) -> Self {
-        let since = |now: Option<u64>, before: Option<u64>| now?.checked_sub(before?).filter(|&n| n > 0);
-        Self {
-            instructions: since(self.instructions, before.instructions),
-            cycles: since(self.cycles, before.cycles),
-        }
-    }
+/// Why there are no counters for this process's jobs; `None` where there are.
+pub fn why_none() -> Option<String> {
+    Counters::open(std::process::id().cast_signed()).err()
 }
 
-/// A counter that is inherited, and starts with a program.
-fn counter<E: Event>(event: E) -> std::io::Result<Counter> {
+/// A counter of a process that begins with its next program, and is inherited.
+fn counter<E: Event>(event: E, pid: i32) -> std::io::Result<Counter> {
     let mut builder = Builder::new(event);
-    builder.observe_self().inherit(true).enabled(false).enable_on_exec(true).exclude_kernel(true);
+    builder.observe_pid(pid).any_cpu();
+    builder.inherit(true).enabled(false).enable_on_exec(true).exclude_kernel(true);
     builder.read_format(ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING);
     builder.build()
 }
@@ -61,7 +58,7 @@ fn counter<E: Event>(event: E) -> std::io::Result<Counter> {
 fn read(counter: &mut Counter) -> Option<u64> {
     let data = counter.read_full().ok()?;
     // Where counters are shared among too many, the kernel counts a part of the time only: no exact count.
-    (data.time_enabled() == data.time_running()).then(|| data.count())
+    (data.time_enabled() == data.time_running() && data.count() > 0).then(|| data.count())
 }
 
 /// Why the kernel gives no counters, by perf_event_open(2).
@@ -83,28 +80,29 @@ fn why_not(error: &std::io::Error) -> String {
 mod tests {
     use super::*;
     use perf_event::events::Software;
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
 
-    #[test]
-    fn what_a_child_does_is_counted_from_its_program_on() {
-        // Machines without hardware counters have the kernel's own, which take the same way.
-        let Ok(mut counter) = counter(Software::PAGE_FAULTS) else {
-            eprintln!("skipped: counters: perf_event_open is not allowed here");
-            return;
-        };
-        let count = |times: usize, counter: &mut Counter| {
-            let before = read(counter).unwrap();
-            (0..times).for_each(|_| assert!(std::process::Command::new("true").status().unwrap().success()));
-            read(counter).unwrap() - before
-        };
-        let (one, three) = (count(1, &mut counter), count(3, &mut counter));
-        assert!(one > 20 && three > 2 * one && three < 4 * one, "{one} and {three}");
+    /// The page faults of a shell that starts `children` programs, after it was told to start its own.
+    fn faults(children: usize) -> Option<u64> {
+        let script = format!("read go; exec sh -c '{}exit 0'", "/bin/true; ".repeat(children));
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("echo here; {script}")]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = command.spawn().unwrap();
+        shell.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
+        let counter = counter(Software::PAGE_FAULTS, shell.id().cast_signed());
+        shell.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        shell.wait().unwrap();
+        read(&mut counter.ok()?)
     }
 
     #[test]
-    fn a_count_that_did_not_run_is_unknown() {
-        let counts = |n| Counts { instructions: Some(n), cycles: None };
-        assert_eq!(counts(9).since(counts(4)), counts(5));
-        assert_eq!(counts(4).since(counts(4)).instructions, None);
-        assert_eq!(counts(4).since(Counts::default()).instructions, None);
+    fn what_a_process_starts_is_counted_with_it() {
+        // Machines without hardware counters have the kernel's own, which take the same way.
+        let (Some(alone), Some(with)) = (faults(0), faults(10)) else {
+            eprintln!("skipped: counters: perf_event_open is not allowed here");
+            return;
+        };
+        assert!(with > alone + 10 * 20, "{alone} alone, {with} with ten children");
     }
 }

@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -21,6 +21,8 @@ const MOST_LINE_BYTES: usize = 1 << 20;
 
 /// Labs that nobody went on with for so long go.
 const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
+
+const LOCK_PATIENCE: Duration = Duration::from_millis(300);
 
 /// A run of a lab: which subject, and in which round.
 pub type Key = (String, u32);
@@ -91,7 +93,7 @@ impl Journal {
         }
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
         let mut file = file.map_err(|error| named(&path, &error))?;
-        strandline_sys::host::lock(&file).map_err(|error| match error.kind() {
+        lock(&file).map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => format!(
                 "{}: another strandline is at work on this lab; wait for it, or give this one another --dir",
                 folder.display()
@@ -188,6 +190,22 @@ impl Journal {
             if entry.file_name().to_string_lossy().starts_with("work-") {
                 drop(std::fs::remove_dir_all(entry.path()));
             }
+        }
+    }
+}
+
+/// Locks the journal, waiting a moment: a process that was just started may have the descriptor still, until it
+/// starts its program.
+fn lock(file: &File) -> std::io::Result<()> {
+    let begin = Instant::now();
+    loop {
+        match strandline_sys::host::lock(file) {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::WouldBlock && begin.elapsed() < LOCK_PATIENCE =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            locked => return locked,
         }
     }
 }

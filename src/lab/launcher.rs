@@ -20,18 +20,21 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use strandline_sys::process::{Usage, adopt_orphans, reap};
 use strandline_sys::signal;
-use strandline_sys::spawn::{Resource, Setup, block_signals, spawn};
+use strandline_sys::spawn::{Gate, Resource, Setup, block_signals, spawn};
 
-use super::counters::{Counters, Counts};
+use super::counters::{self, Counters};
 use super::protocol::{Ended, Event, Lines, Request, Start, line};
 use super::sweep::{GRACE, Swept, sweep};
+
+/// How long a process waits for its counters before it starts its program all the same.
+const GATE: Duration = Duration::from_secs(2);
 
 /// A job that runs.
 #[derive(Debug)]
 struct Job {
     number: u64,
     started: Instant,
-    counted: Counts,
+    counters: Option<Counters>,
     /// When it is killed.
     deadline: Option<Instant>,
     /// The `cgroup.procs` of its control group.
@@ -54,7 +57,8 @@ struct Launcher {
     child_signals: SignalFd,
     /// The blocked signals that jobs start with.
     signal_mask: u64,
-    counters: Option<Counters>,
+    /// Whether jobs have counters.
+    counts: bool,
     jobs: BTreeMap<i32, Job>,
     /// Their ends are told when what they left has ended.
     over: Vec<Over>,
@@ -76,15 +80,14 @@ pub fn serve(socket: UnixStream) -> io::Result<()> {
     adopt_orphans()?;
     let signals: SigSet = [Signal::SIGCHLD].into_iter().collect();
     let child_signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let counters = Counters::open();
-    let no_counters = counters.as_ref().err().cloned();
+    let no_counters = counters::why_none();
     let mut launcher = Launcher {
         socket,
         lines: Lines::default(),
         child_signals,
         // strandline started us with what it was started with itself.
         signal_mask: before,
-        counters: counters.ok(),
+        counts: no_counters.is_none(),
         jobs: BTreeMap::new(),
         over: Vec::new(),
         orphans: Usage::default(),
@@ -163,12 +166,11 @@ impl Launcher {
     }
 
     fn start(&mut self, start: &Start) -> io::Result<()> {
-        let counted = self.counters.as_mut().map(Counters::read).unwrap_or_default();
         let started = Instant::now();
-        match launch(start, self.signal_mask) {
-            Ok(pid) => {
+        match launch(start, self.signal_mask, self.counts) {
+            Ok((pid, counters)) => {
                 let group = start.group.clone();
-                self.jobs.insert(pid, Job { number: start.job, started, counted, deadline: None, group });
+                self.jobs.insert(pid, Job { number: start.job, started, counters, deadline: None, group });
                 if start.tells_start {
                     self.tell(&Event::Started { job: start.job, pid })?;
                 }
@@ -214,12 +216,12 @@ impl Launcher {
                     break;
                 }
             };
-            let Some(job) = self.jobs.remove(&child.pid) else {
+            let Some(mut job) = self.jobs.remove(&child.pid) else {
                 self.orphans = self.orphans.and(child.usage);
                 continue;
             };
             let wall_seconds = job.started.elapsed().as_secs_f64();
-            let counts = self.counters.as_mut().map(Counters::read).unwrap_or_default().since(job.counted);
+            let counts = job.counters.as_mut().map(Counters::read).unwrap_or_default();
             let ended = Ended {
                 job: job.number,
                 status: child.status,
@@ -259,8 +261,11 @@ impl Launcher {
     }
 }
 
-/// Starts a job's first process; why not, and whether that is for its command's sake.
-fn launch(start: &Start, signal_mask: u64) -> Result<i32, (String, bool)> {
+/// A job's first process and its counters; or why not, and whether that is for its command's sake.
+type Launched = Result<(i32, Option<Counters>), (String, bool)>;
+
+/// Starts a job's first process.
+fn launch(start: &Start, signal_mask: u64, counts: bool) -> Launched {
     let own = |text: String| (text, false);
     let Some((program, arguments)) = start.command.split_first() else {
         return Err(("no command was given".to_owned(), true));
@@ -292,7 +297,9 @@ fn launch(start: &Start, signal_mask: u64) -> Result<i32, (String, bool)> {
     let limits = [(Resource::AddressSpace, start.address_space_bytes), (Resource::Data, start.data_bytes)];
     let limits =
         limits.into_iter().filter_map(|(resource, bytes)| Some((resource, bytes?, bytes?))).collect();
+    let (gate, counters) = if counts { gate() } else { (None, None) };
     let setup = Setup {
+        gate,
         limits,
         join: join.transpose()?,
         signal_mask,
@@ -305,8 +312,27 @@ fn launch(start: &Start, signal_mask: u64) -> Result<i32, (String, bool)> {
         io::ErrorKind::NotFound => (format!("{program}: not found"), true),
         _ => (format!("{program}: cannot be run: {error}"), true),
     });
+    let counters = counters.and_then(|opener| opener.join().ok().flatten());
     // Its end is taken by its id; dropping the handle leaves it alone.
-    started.map(|child| child.id().cast_signed())
+    started.map(|child| (child.id().cast_signed(), counters))
+}
+
+/// Opens the counters of a process that waits to start its program.
+type Opener = std::thread::JoinHandle<Option<Counters>>;
+
+/// Where a new process waits until its counters are open, and who opens them: starting it does not return before its
+/// program has started.
+fn gate() -> (Option<UnixStream>, Option<Opener>) {
+    let Ok((ours, theirs)) = UnixStream::pair() else { return (None, None) };
+    if theirs.set_read_timeout(Some(GATE)).is_err() {
+        return (None, None);
+    }
+    let opener = std::thread::spawn(move || {
+        let counters = Gate::knocked(&ours).and_then(|pid| Counters::open(pid).ok());
+        Gate::open(&ours);
+        counters
+    });
+    (Some(theirs), Some(opener))
 }
 
 fn create(path: &Path) -> io::Result<File> {

@@ -29,5 +29,5 @@ pub use launcher::serve as serve_launcher;
 
 /// Why instructions and cycles cannot be counted here; `None` where they can.
 pub fn why_no_counters() -> Option<String> {
-    counters::Counters::open().err()
+    counters::why_none()
 }
