@@ -10,11 +10,13 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -336,12 +338,9 @@ fn gate() -> (Option<UnixStream>, Option<Opener>) {
 }
 
 fn create(path: &Path) -> io::Result<File> {
-    // What stands there already is not written through: it may be another user's link.
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    OpenOptions::new().write(true).create_new(true).open(path)
+    // A link is not followed: it may lead to a file that is not the lab's.
+    let no_link = OFlag::O_NOFOLLOW.bits();
+    OpenOptions::new().write(true).create(true).truncate(true).custom_flags(no_link).open(path)
 }
 
 fn named(path: &Path, error: &io::Error) -> String {
