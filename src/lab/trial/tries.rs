@@ -18,7 +18,7 @@ use crate::lab::figures::find_in_path;
 use crate::lab::statistics::{Estimate, Ratio, Verdict, estimate, outliers, paired_ratio, together};
 
 /// What differs by less resident memory counts as the same: a variable more moves the stack, a library its pages.
-const RESOLUTION_BYTES: f64 = 65_536.0;
+pub const RESOLUTION_BYTES: f64 = 65_536.0;
 /// Nor does what differs by less than this part of the memory without settings: nobody would set anything for it.
 const NEGLIGIBLE: f64 = 0.01;
 /// The joint confidence of all ratios of one figure, and of each interval of a median.

@@ -11,9 +11,12 @@ use crate::lab::trial::catalogue::Candidate;
 use crate::lab::trial::look::Instant;
 use crate::lab::trial::paste::{Paste, paste};
 use crate::lab::trial::rank::{self, Goal, Status};
-use crate::lab::trial::tries::{BASELINE, Figure, Judged, Trial, Try};
+use crate::lab::trial::tries::{self, BASELINE, Figure, Judged, Trial, Try};
 use crate::report::text::{clean, clean_sentence, counted, grouped};
 use crate::report::units::{UNKNOWN, bytes, percent_of, seconds};
+
+/// A run is named that stands apart by more than this part of the median.
+const NOTABLE: f64 = 0.05;
 
 /// The document of a trial.
 #[derive(Serialize)]
@@ -138,7 +141,7 @@ fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
     }
     if let (count @ 1.., why) = &trial.baseline_failures {
         let why = why.as_deref().unwrap_or(UNKNOWN);
-        let text = format!("{}, which count for nothing: {why}", counted(u64::from(*count), "run"));
+        let text = format!("{}, left out of all figures: {why}", counted(u64::from(*count), "run"));
         caveats.push(("baseline_failed", format!("without settings it failed in {text}")));
     }
     caveats.extend(outliers(trial).into_iter().map(|text| ("outliers", text)));
@@ -171,30 +174,35 @@ fn some(names: &[&str]) -> String {
     }
 }
 
-/// The runs that stand apart from the others of their setting.
+/// The runs that stand apart from the others of their setting, a sentence for each figure. Of runs that are as good as
+/// equal one always does: what nobody would set anything for is not named.
 fn outliers(trial: &Trial) -> Vec<String> {
+    const MOST: usize = 6;
     let size = |value: f64| bytes(value.round() as u64);
-    let figures: [(&str, fn(&Judged) -> &Figure, &dyn Fn(f64) -> String); 2] = [
-        ("settled memory", |judged| &judged.settled, &size),
-        (if trial.serving { "load" } else { "time" }, |judged| &judged.wall, &seconds),
+    let time = if trial.serving { "the load's time" } else { "time" };
+    let figures: [(&str, fn(&Judged) -> &Figure, f64, &dyn Fn(f64) -> String); 2] = [
+        ("settled memory", |judged| &judged.settled, tries::RESOLUTION_BYTES, &size),
+        (time, |judged| &judged.wall, 0.0, &seconds),
     ];
     let mut texts = Vec::new();
-    for (what, of, text) in figures {
+    for (what, of, least, text) in figures {
+        let mut found = Vec::new();
         for (id, judged) in all(trial).filter(|(_, judged)| judged.failure.is_none()) {
-            let figure = of(judged);
-            let Some(estimate) = &figure.estimate else { continue };
-            let apart = figure.outliers();
-            let values = apart.iter().filter_map(|&at| estimate.samples.get(at)).take(3);
-            let values: Vec<String> = values.map(|&value| text(value)).collect();
-            if !values.is_empty() {
-                texts.push(format!(
-                    "{id}: {what} of {} of {} runs stands apart from the median of {} ({}); it is counted all the same",
-                    apart.len(),
-                    estimate.samples.len(),
-                    text(estimate.median),
-                    values.join(", ")
-                ));
-            }
+            let Some(estimate) = &of(judged).estimate else { continue };
+            let least = least.max(estimate.median * NOTABLE);
+            let apart = of(judged).outliers().into_iter().filter_map(|at| estimate.samples.get(at).copied());
+            let apart = apart.filter(|value| (value - estimate.median).abs() > least);
+            found.extend(apart.map(|value| format!("{} of {id} ({})", text(value), text(estimate.median))));
+        }
+        if !found.is_empty() {
+            let more = found.len().saturating_sub(MOST);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let named = found.get(..found.len().min(MOST)).unwrap_or_default().join(", ");
+            texts.push(format!(
+                "{what} of {} stands apart from the others of its setting (in parentheses their median): {named}{more}; \
+                 counted all the same",
+                counted(found.len() as u64, "run")
+            ));
         }
     }
     texts
@@ -279,10 +287,12 @@ fn runner_up(trial: &Trial, best: &Try, judged: &Judged) -> Option<String> {
     let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
     let of = |judged: &Judged| median(of_goal(judged, trial.goal));
     let less = of(judged)? - of(other)?;
-    if tried.id == best.id || less <= 0.0 {
+    let time = median(&other.wall)? / median(&judged.wall)?;
+    // What is less by so little, or takes no longer, is as good as the best.
+    if tried.id == best.id || less <= tries::RESOLUTION_BYTES || time <= 1.02 {
         return None;
     }
-    let (less, time) = (bytes(less.round() as u64), median(&other.wall)? / median(&judged.wall)?);
+    let less = bytes(less.round() as u64);
     Some(format!("Only {less} less leaves {}, in {time:.2} times the time of that.", tried.id))
 }
 
@@ -569,3 +579,7 @@ fn plain(text: String) -> Cell {
 fn column(title: &str, figures: bool) -> Column {
     Column { title: title.to_owned(), figures }
 }
+
+#[cfg(test)]
+#[path = "trial_tests.rs"]
+mod tests;
