@@ -161,7 +161,8 @@ pub struct Try {
     /// How long a server is let be after its load
     #[arg(long, value_name = "SECONDS", requires = "ready", default_value = "1", value_parser = settle)]
     pub settle: Duration,
-    /// What is to be small: settled memory, peak, or settled memory of what takes at most 1.05 times as long
+    /// What is to be small: settled memory, peak, or settled memory of what takes at most 1.05 times as long. Of
+    /// what has at most 5% and 1MiB more than the least, that which takes the least time is the best
     #[arg(long, value_name = "GOAL", default_value = "settled")]
     pub goal: Goal,
     /// Try only these candidates

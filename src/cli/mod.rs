@@ -32,6 +32,8 @@ use clap::Parser;
 use arguments::{Arguments, Format, Verb};
 use output::Output;
 
+use crate::lab::trial::rank::Goal;
+
 /// How a verb ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -133,6 +135,16 @@ fn contradiction(arguments: &Arguments) -> Option<&'static str> {
         Verb::Try(arguments) if arguments.ready.is_some() && arguments.lab.jobs > 1 => {
             Some("--jobs is not for servers, which would share a port: leave it out")
         }
+        Verb::Try(arguments)
+            if arguments.goal == Goal::TimeBounded
+                && arguments.ready.is_some()
+                && arguments.load.is_none() =>
+        {
+            Some("--goal time-bounded is about a server's time under its load: give it one with --load")
+        }
+        Verb::Try(arguments) if arguments.command.iter().any(|word| word.to_str().is_none()) => {
+            Some("a word of the command is not UTF-8, and would be changed: start the command from a script")
+        }
         Verb::Completions(_) | Verb::Man(_) | Verb::Mark(_) if arguments.common.json => {
             Some("--json is not for this verb: what it writes is no report; leave it out")
         }
@@ -196,6 +208,11 @@ mod tests {
         assert!(contradicts(&["strandline", "man", "--json", "DIR"]));
         assert!(!contradicts(&["strandline", "man", "DIR"]));
         assert!(contradicts(&["strandline", "reclaim", "--allow-lost-write-risk", "1"]));
+        let serving = |more: &[&str]| {
+            contradicts(&[&["strandline", "try", "--ready", "port=1"][..], more, &["--", "true"]].concat())
+        };
+        assert!(serving(&["--goal", "time-bounded"]));
+        assert!(!serving(&["--goal", "time-bounded", "--load", "true"]) && !serving(&["--goal", "settled"]));
         let of = |remedy| {
             contradicts(&["strandline", "reclaim", "--remedy", remedy, "--allow-lost-write-risk", "1"])
         };

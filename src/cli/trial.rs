@@ -1,5 +1,7 @@
 //! `try -- COMMAND`: reruns a command, or a server under a load, under settings that may make it keep less memory.
 
+use std::time::{Duration, Instant};
+
 use super::arguments_lab::Try as Arguments;
 use super::lab::{Bench, Teller, show, stopped};
 use super::output::Output;
@@ -9,11 +11,12 @@ use crate::lab::engine::{self, Plan, Progress};
 use crate::lab::executor::{Executor, Stopped};
 use crate::lab::trial::applies::{Facts, compatible};
 use crate::lab::trial::catalogue::{Candidate, Catalogue};
-use crate::lab::trial::look::Look;
-use crate::lab::trial::rank;
+use crate::lab::trial::look::{self, Look};
+use crate::lab::trial::rank::{self, Goal};
 use crate::lab::trial::server::{Service, Serving};
 use crate::lab::trial::tries::{self, BASELINE, Judged, Referee, Trial, Try};
 use crate::report::lab::trial::{catalogue_document, catalogue_page, document, page};
+use crate::report::units::seconds;
 
 const SCHEMA: &str = "strandline/try/1";
 const LIST_SCHEMA: &str = "strandline/try-list/1";
@@ -21,7 +24,7 @@ const LIST_SCHEMA: &str = "strandline/try-list/1";
 const MOST_TIMES: u32 = 10;
 /// Without --timeout a run may take so many times as long as the first without settings, and as long more.
 const PATIENCE: u32 = 10;
-const PATIENCE_MORE: std::time::Duration = std::time::Duration::from_secs(30);
+const PATIENCE_MORE: Duration = Duration::from_secs(30);
 
 /// Runs the trial.
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
@@ -40,7 +43,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         return Ok(Ending::Done);
     }
     let command: Vec<String> =
-        arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        arguments.command.iter().filter_map(|word| word.to_str().map(str::to_owned)).collect();
     let service = arguments.service();
     let base = Subject {
         name: BASELINE.to_owned(),
@@ -67,9 +70,11 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         }
         Err(Broken::Stopped(why)) => stopped(&why),
         Err(Broken::Fails(why)) => {
-            bench.close();
+            // Kept, it would be read again, and fail again without any run.
+            bench.abandon();
             Err(Failure(why))
         }
+        Err(Broken::Unasked(why)) => Err(Failure(why)),
     }
 }
 
@@ -89,14 +94,28 @@ fn is_wanted(arguments: &Arguments, id: &str) -> bool {
 /// Why a trial came to nothing.
 enum Broken {
     Stopped(Stopped),
-    /// The command fails without any setting, or too much was asked for.
+    /// The command fails without any setting.
     Fails(String),
+    /// More runs than are begun unasked; the first is kept.
+    Unasked(String),
 }
 
 impl From<Stopped> for Broken {
     fn from(stopped: Stopped) -> Self {
         Self::Stopped(stopped)
     }
+}
+
+/// What rounds came to.
+struct Rounds {
+    /// Of the command without settings, and of each try.
+    judged: Vec<Judged>,
+    /// Rounds in which the command without settings succeeded.
+    rounds: usize,
+    /// Runs that left processes behind.
+    left_behind: u32,
+    /// Runs without settings that failed, and why the first did.
+    baseline_failures: (u32, Option<String>),
 }
 
 /// A trial under way.
@@ -110,36 +129,55 @@ struct Course<'a> {
 
 impl Course<'_> {
     fn run(mut self, bench: &mut Bench) -> std::result::Result<Trial, Broken> {
+        let begin = Instant::now();
         let look = self.first_look(bench)?;
+        let wall = Duration::try_from_secs_f64(look.wall_seconds.unwrap_or_default()).unwrap_or_default();
         if self.base.timeout.is_none() {
-            let wall = std::time::Duration::try_from_secs_f64(look.wall_seconds.unwrap_or_default());
-            self.base.timeout = wall.ok().map(|wall| wall.saturating_mul(PATIENCE) + PATIENCE_MORE);
+            self.base.timeout = Some(wall.saturating_mul(PATIENCE).saturating_add(PATIENCE_MORE));
         }
         let facts = tries::facts(&self.base.command, &look);
         let wanted = |id: &str| is_wanted(self.arguments, id);
         let (tries, not_applicable) = tries::choose(self.catalogue, &facts, &wanted);
-        let runs = u64::from(self.arguments.repeat).saturating_mul(tries.len() as u64 + 1);
-        bench.ask(&[], runs, self.arguments.lab.yes).map_err(|Failure(why)| Broken::Fails(why))?;
-        let (mut judged, rounds, left_behind) = self.rounds(bench, BASELINE, &tries)?;
+        // A run that an earlier lab did took no time now, and a server takes longer than its load.
+        self.ask(bench, tries.len(), begin.elapsed().max(wall))?;
+        let Rounds { mut judged, rounds, left_behind, baseline_failures } =
+            self.rounds(bench, BASELINE, &tries, look.settled_at)?;
         let baseline = if judged.is_empty() { Judged::default() } else { judged.remove(0) };
-        let mut tried: Vec<(Try, Judged)> = tries.into_iter().zip(judged).collect();
-        let pairs = self.pairs(&tried, &facts);
-        if !pairs.is_empty() {
-            // The machine may have drifted since: pairs are told apart from runs without settings of their own rounds.
-            let (judged, ..) = self.rounds(bench, "baseline of pairs", &pairs)?;
-            tried.extend(pairs.into_iter().zip(judged.into_iter().skip(1)));
-        }
-        Ok(Trial {
+        let mut trial = Trial {
             command: self.base.command.clone(),
+            program: tries::file_of(&self.base.command),
             goal: self.arguments.goal,
             serving: self.service.is_some(),
             rounds,
+            baseline_failures,
             look,
             baseline,
-            tried,
+            tried: tries.into_iter().zip(judged).collect(),
             not_applicable,
             left_behind,
-        })
+        };
+        let pairs = self.pairs(&trial.tried, &facts);
+        if !pairs.is_empty() {
+            // The machine may have drifted since: pairs are told apart from runs without settings of their own rounds.
+            let more = self.rounds(bench, "baseline of pairs", &pairs, trial.look.settled_at)?;
+            trial.tried.extend(pairs.into_iter().zip(more.judged.into_iter().skip(1)));
+            trial.left_behind += more.left_behind;
+            let (count, why) = more.baseline_failures;
+            trial.baseline_failures.0 += count;
+            trial.baseline_failures.1 = trial.baseline_failures.1.or(why);
+        }
+        Ok(trial)
+    }
+
+    /// Refuses a trial of very many runs that nobody said yes to.
+    fn ask(&self, bench: &mut Bench, tries: usize, each: Duration) -> std::result::Result<(), Broken> {
+        let runs = u64::from(self.arguments.repeat).saturating_mul(tries as u64 + 1);
+        let each = each.as_secs_f64();
+        let why = || {
+            let (all, each) = (seconds(each * runs as f64), seconds(each));
+            format!("that is {runs} runs, about {all} (the first took {each}); add --yes to begin")
+        };
+        bench.ask(&[], runs, self.arguments.lab.yes).map_err(|_| Broken::Unasked(why()))
     }
 
     /// The first run, without settings, whose figures do not count.
@@ -154,21 +192,40 @@ impl Course<'_> {
             return Err(Broken::Fails(format!("without any setting: {why}")));
         }
         let look = referee.looks.into_iter().flatten().flatten().next();
-        look.ok_or_else(|| Broken::Fails("the first run, without settings, showed nothing".to_owned()))
+        let look =
+            look.ok_or_else(|| Broken::Fails("the first run, without settings, showed nothing".to_owned()))?;
+        let goal = self.arguments.goal;
+        let (what, figure) = match goal {
+            Goal::Peak => ("peak", look.peak_bytes),
+            Goal::Settled | Goal::TimeBounded => ("settled memory", look.settled_bytes),
+        };
+        if figure.is_none() {
+            let why = match (goal, look.processes) {
+                (Goal::Peak, 2..) => {
+                    "it has several processes, whose peaks were at different instants; use \
+                                      --goal settled"
+                }
+                _ => "it could not be recorded; see `strandline doctor`",
+            };
+            return Err(Broken::Fails(format!("its {what} is not known: {why}")));
+        }
+        Ok(look)
     }
 
-    /// Runs `tries` and, beside them, the command without settings under the name `baseline`: what each came to, in
-    /// how many rounds, and how many runs left processes behind.
+    /// Runs `tries` and, beside them, the command without settings under the name `baseline`. Settled memory is to be
+    /// looked at as in the first run.
     fn rounds(
         &self,
         bench: &mut Bench,
         baseline: &str,
         tries: &[Try],
-    ) -> std::result::Result<(Vec<Judged>, usize, u32), Broken> {
+        settled_at: look::Instant,
+    ) -> std::result::Result<Rounds, Broken> {
         let tell = |progress: &Progress| self.teller.tell(progress);
         let mut referee = Referee::new(tries, self.service.is_some(), &tell);
         referee.until = self.arguments.until;
         referee.seed = self.arguments.seed;
+        referee.settled_at = Some(settled_at);
         let first = Subject { name: baseline.to_owned(), ..self.base.clone() };
         let subjects =
             std::iter::once(first).chain(tries.iter().map(|one| one.subject(&self.base))).collect();
@@ -176,11 +233,17 @@ impl Course<'_> {
         let at_most = if referee.until.is_some() { repeat.saturating_mul(MOST_TIMES) } else { repeat };
         let plan = Plan { subjects, warm_up: 0, at_least: repeat, at_most, seed: self.arguments.seed };
         engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
-        if let Some(Some(why)) = referee.failures.first() {
-            return Err(Broken::Fails(format!("without any setting, in a later round: {why}")));
+        let rounds = referee.looks.first().map_or(0, |looks| looks.iter().flatten().count());
+        let why = referee.failures.first().cloned().flatten();
+        if let (0, Some(why)) = (rounds, &why) {
+            return Err(Broken::Fails(format!("without any setting, in every round after the first: {why}")));
         }
-        let rounds = referee.looks.first().map_or(0, Vec::len);
-        Ok((referee.judge(), rounds, referee.left_behind))
+        Ok(Rounds {
+            judged: referee.judge(),
+            rounds,
+            left_behind: referee.left_behind,
+            baseline_failures: (referee.baseline_failures, why),
+        })
     }
 
     /// The better ones that can be set together.

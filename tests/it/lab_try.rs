@@ -95,6 +95,7 @@ fn commands_that_fail_anyway_are_not_tried() -> Outcome {
     };
     ends(&["--", "sh", "-c", "echo no luck >&2; exit 7"], 3, &["without any setting", "7", "no luck"])?;
     ends(&["--", "/no/such/program"], 3, &["/no/such/program"])?;
+    ends(&["--", "nonexist"], 3, &["without any setting: nonexist: not found"])?;
     ends(&["--only", "magic", "--", "true"], 3, &["magic", "--list"])?;
     ends(&["--load", "true", "--", "true"], 2, &["--ready"])?;
     ends(&["--ready", "port=0", "--", "true"], 2, &["port=8080"])?;
@@ -105,7 +106,10 @@ fn commands_that_fail_anyway_are_not_tried() -> Outcome {
         3,
         &["did not open within 0.3 s"],
     )?;
-    ends(&["--ready", "seconds=0.1", "--", "true"], 3, &["ended before it was ready"])?;
+    ends(&["--ready", "seconds=0.1", "--", "true"], 3, &["ended before it was ready", "in the foreground"])?;
+    let line = ["--timeout", "0.3s", "--ready", "line=up", "--", "sh", "-c", &sleep];
+    ends(&line, 3, &["the line did not come within 0.3 s", "PYTHONUNBUFFERED=1"])?;
+    ends(&["--goal", "time-bounded", "--ready", "seconds=0", "--", "true"], 2, &["--load"])?;
     let load = ["--ready", "seconds=0.1", "--load", "echo bad load >&2; false", "--", "sh", "-c", &sleep];
     ends(&load, 3, &["the load failed", "bad load"])?;
     let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
@@ -113,6 +117,10 @@ fn commands_that_fail_anyway_are_not_tried() -> Outcome {
     ends(&["--ready", &ready, "--", "true"], 3, &["listens at port"])?;
     assert_eq!(lab.left(), Vec::<String>::new());
     Ok(())
+}
+
+fn text_of_library(package: &str) -> String {
+    format!("[library.own]\nallocator = \"x\"\nfiles = [\"x\"]\npackage = {package:?}\n")
 }
 
 #[test]
@@ -154,8 +162,121 @@ fn what_fails_only_under_a_setting_says_why() -> Outcome {
     assert_eq!(candidate(&found, "fine")["status"], "same", "{found}");
     assert_eq!((&found["best"], &found["paste"]), (&Value::Null, &Value::Null));
     assert_eq!(lab.left(), Vec::<String>::new());
+    let injected = text_of_library("libx && touch /tmp/owned");
+    std::fs::write(&catalogue, injected)?;
+    complains(
+        &lab.run(&["try", "--catalogue", &catalogue, "--", "true"])?,
+        3,
+        &["own.toml:1", "Debian package"],
+    )?;
     std::fs::write(&catalogue, head("x") + "enviroment = { A = \"1\" }\n")?;
     complains(&lab.run(&["try", "--catalogue", &catalogue, "--", "true"])?, 3, &["own.toml:7", "enviroment"])
+}
+
+#[test]
+fn words_that_would_be_changed_are_refused() -> Outcome {
+    use std::os::unix::ffi::OsStrExt;
+    let lab = Lab::new()?;
+    let mut command = lab.command(&["try", "--", "echo"]);
+    command.arg(std::ffi::OsStr::from_bytes(b"caf\xe9"));
+    complains(&crate::record_support::finish(command, b"")?, 2, &["UTF-8"])
+}
+
+#[test]
+fn a_first_run_that_fails_is_not_remembered() -> Outcome {
+    let lab = Lab::new()?;
+    let (folder, flag) = (lab.path("kept"), lab.path("flag"));
+    let script = format!("test -e {flag}");
+    let words =
+        ["try", "--repeat", "1", "--only", "arena_max_1", "--dir", &folder, "--", "sh", "-c", &script];
+    complains(&lab.run(&words)?, 3, &["without any setting", "exit status 1"])?;
+    std::fs::write(&flag, "")?;
+    let found = lab.document(&words)?;
+    assert_eq!(candidate(&found, "arena_max_1")["status"], "same", "{found}");
+    Ok(())
+}
+
+#[test]
+fn a_run_without_settings_that_fails_once_costs_its_round_only() -> Outcome {
+    let lab = Lab::new()?;
+    let (catalogue, count) = (lab.path("own.toml"), lab.path("count"));
+    let fine = "[[candidate]]\nid = \"fine\"\ntitle = \"t\"\nkind = \"setting\"\ncost = \"c\"\nsource = [\"s\"]\n\
+                environment = { FINE = \"1\" }\n";
+    std::fs::write(&catalogue, fine)?;
+    // The third run without the setting fails: the first look, round 1, round 2.
+    let script = format!("[ $FINE ] && exit; echo >> {count}; [ $(wc -l < {count}) -ne 3 ] || exit 9");
+    let flags = ["--repeat", "4", "--catalogue", &catalogue, "--only", "fine"];
+    let found = lab.document(&[&["try"][..], &flags, &["--", "sh", "-c", &script]].concat())?;
+    assert_eq!(
+        (&found["runs"], &candidate(&found, "fine")["status"]),
+        (&3.into(), &"same".into()),
+        "{found}"
+    );
+    let caveats = found["caveats"].as_array().map_or(&[][..], Vec::as_slice);
+    let failed = caveats.iter().find(|caveat| caveat["code"] == "baseline_failed");
+    let text = failed.and_then(|caveat| caveat["text"].as_str()).unwrap_or_default();
+    assert!(text.contains("1 run") && text.contains("exit status 9"), "{found}");
+    Ok(())
+}
+
+#[test]
+fn a_shell_s_mark_does_not_stand_for_what_it_started() -> Outcome {
+    if !has("a_shell_s_mark_does_not_stand_for_what_it_started", "python3") {
+        return Ok(());
+    }
+    let lab = Lab::new()?;
+    let script = format!(
+        "python3 -c 'x = bytearray(40 << 20); import os; os._exit(0)'; {} mark done",
+        crate::record_support::program()
+    );
+    let words = ["try", "--repeat", "1", "--only", "arena_max_1", "--", "sh", "-c", &script];
+    let found = lab.document(&words)?;
+    assert_eq!(found["settled_at"], "exit", "{found}");
+    assert!(median(&found["baseline"], "settled_bytes") > 40.0 * MIB, "{found}");
+    let executable = found["baseline"]["executable"].as_str().unwrap_or_default();
+    assert!(executable.contains("python"), "{found}");
+    Ok(())
+}
+
+/// A server that takes one connection in its life, and has a child with memory of its own.
+const ONE_CONNECTION: &str = "
+import os, signal, socket, sys, time
+held = bytearray(40 << 20)
+child = os.fork()
+if child == 0:
+    own = bytearray(10 << 20)
+    time.sleep(600)
+server = socket.create_server(('127.0.0.1', int(sys.argv[1])))
+signal.signal(signal.SIGTERM, lambda *_: (os.kill(child, 9), os._exit(0)))
+connection, _ = server.accept()
+server.close()
+connection.sendall(b'hello')
+time.sleep(600)
+";
+
+#[test]
+fn nobody_but_the_load_connects_and_a_tree_is_counted_once() -> Outcome {
+    if !has("nobody_but_the_load_connects_and_a_tree_is_counted_once", "python3") {
+        return Ok(());
+    }
+    let lab = Lab::new()?;
+    let (program, port) = (lab.path("one.py"), port()?.to_string());
+    std::fs::write(&program, ONE_CONNECTION)?;
+    let load = format!(
+        "python3 -c 'import socket; assert socket.create_connection((\"127.0.0.1\", {port})).recv(9) == b\"hello\"'"
+    );
+    let ready = format!("port={port}");
+    let command = ["--", "python3", &program, &port];
+    let serve =
+        ["try", "--repeat", "1", "--pairs", "0", "--ready", &ready, "--load", &load, "--settle", "0.1"];
+    let found = lab.document(&[&serve[..], &["--only", "arena_max_1"], &command].concat())?;
+    assert_eq!(candidate(&found, "arena_max_1")["reason"], Value::Null, "{found}");
+    let settled = median(&found["baseline"], "settled_bytes") / MIB;
+    // 40 MiB that both have, 10 MiB of the child's own, and an interpreter; counted twice, 40 MiB more.
+    assert!((50.0..80.0).contains(&settled), "{settled}");
+    assert_eq!(found["baseline"]["peak_bytes"], Value::Null, "{found}");
+    let peak = [&serve[..], &["--goal", "peak"], &command].concat();
+    complains(&lab.run(&peak)?, 3, &["several processes", "--goal settled"])
 }
 
 #[test]

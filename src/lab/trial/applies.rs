@@ -57,6 +57,8 @@ pub struct Facts {
     pub peak_bytes: Option<u64>,
     /// The bytes in transparent huge pages.
     pub huge_bytes: Option<u64>,
+    /// What the system gives huge pages to: `always`, `madvise` or `never`.
+    pub huge_pages: Option<String>,
     /// Where libraries are looked for.
     pub folders: Vec<PathBuf>,
 }
@@ -113,8 +115,8 @@ pub fn apply(candidate: &Candidate, catalogue: &Catalogue, facts: &Facts) -> Res
         Figure::Peak => facts.peak_bytes,
     };
     let mut applied = Applied { thp: candidate.thp, ..Applied::default() };
-    if candidate.thp == Some(Thp::Never) && facts.huge_bytes == Some(0) {
-        return Err("the run without settings had no huge pages".to_owned());
+    if candidate.thp == Some(Thp::Never) {
+        check_huge_pages(facts)?;
     }
     if !candidate.tunables.is_empty() {
         set_tunables(candidate, facts, &figure, &mut applied)?;
@@ -178,6 +180,19 @@ fn check_mapped(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
         return Err(format!("for {name} {}; this is {version}", candidate.runtime_version.text()));
     }
     Ok(())
+}
+
+/// Whether there may be huge pages to do without. That the last look found none says little where all memory gets
+/// them: they may have been given back before.
+fn check_huge_pages(facts: &Facts) -> Result<(), String> {
+    match facts.huge_pages.as_deref() {
+        Some("never") => Err("this system has no transparent huge pages".to_owned()),
+        Some("always") => Ok(()),
+        _ if facts.huge_bytes == Some(0) => {
+            Err("the run without settings had no huge pages as it was looked at".to_owned())
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_words(candidate: &Candidate, facts: &Facts) -> Result<(), String> {

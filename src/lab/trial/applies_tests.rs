@@ -152,7 +152,12 @@ fn huge_pages_are_switched_off_where_there_are_any() {
     let mut facts = facts(folder.path());
     assert_eq!(try_one("thp_never", &facts).unwrap().thp, Some(Thp::Never));
     facts.huge_bytes = Some(0);
-    assert!(try_one("thp_never", &facts).unwrap_err().contains("no huge pages"));
+    facts.huge_pages = Some("madvise".into());
+    assert!(try_one("thp_never", &facts).unwrap_err().contains("no huge pages as it was looked at"));
+    facts.huge_pages = Some("always".into());
+    assert!(try_one("thp_never", &facts).is_ok(), "they may have been given back before");
+    (facts.huge_pages, facts.huge_bytes) = (Some("never".into()), Some(1));
+    assert!(try_one("thp_never", &facts).unwrap_err().contains("this system"));
 }
 
 #[test]

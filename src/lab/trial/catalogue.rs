@@ -11,6 +11,7 @@ use toml::Spanned;
 
 use super::paste::{shell_value, shell_word};
 use super::setting::{Figure, Placeholder};
+use crate::report::text::is_unsafe;
 
 /// The catalogue that is built in.
 const BUILT_IN: &str = include_str!("remedies.toml");
@@ -202,9 +203,7 @@ impl Catalogue {
         for (key, library) in file.library {
             let at = line(library.span().start);
             let library = library.into_inner();
-            if library.files.is_empty() || library.allocator.is_empty() {
-                return Err(format!("{name}:{at}: library `{key}` needs an allocator and at least one file"));
-            }
+            library.check(&key).map_err(|wrong| format!("{name}:{at}: library {key:?}: {wrong}"))?;
             self.libraries.insert(key, library);
         }
         let mut own = std::collections::BTreeSet::new();
@@ -212,7 +211,7 @@ impl Catalogue {
             let at = line(candidate.span().start);
             let candidate = candidate.into_inner();
             let checked = candidate.check(&self.libraries);
-            checked.map_err(|wrong| format!("{name}:{at}: candidate `{}`: {wrong}", candidate.id))?;
+            checked.map_err(|wrong| format!("{name}:{at}: candidate {:?}: {wrong}", candidate.id))?;
             if !own.insert(candidate.id.clone()) {
                 return Err(format!("{name}:{at}: candidate `{}`: its id is used before", candidate.id));
             }
@@ -225,6 +224,37 @@ impl Catalogue {
             return Err(format!("{name}: more than {MOST_CANDIDATES} candidates"));
         }
         Ok(())
+    }
+}
+
+/// Whether a text has characters that a terminal would act on or a reader would not see. What is written here comes to
+/// terminals, and into files that are pasted elsewhere.
+fn check_text<'a>(texts: impl IntoIterator<Item = &'a String>) -> Result<(), String> {
+    match texts.into_iter().find(|text| text.chars().any(is_unsafe)) {
+        Some(text) => Err(format!("{text:?} has characters that cannot be shown")),
+        None => Ok(()),
+    }
+}
+
+impl Library {
+    /// What is wrong with it under the name `key`, if anything is.
+    fn check(&self, key: &str) -> Result<(), String> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if key.is_empty() || key.len() > 60 || !key.chars().all(plain) {
+            return Err("its name is made of small letters, digits and `_`, at most 60".to_owned());
+        }
+        if self.files.is_empty() || self.allocator.is_empty() {
+            return Err("it needs an allocator and at least one file".to_owned());
+        }
+        // A package becomes a word of a shell in a Dockerfile (Debian policy 5.6.7; `:` is for an architecture).
+        let first = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let is_package = |name: &&String| {
+            name.starts_with(first) && name.chars().all(|c| first(c) || matches!(c, '+' | '-' | '.' | ':'))
+        };
+        if let Some(name) = self.package.iter().find(|name| !is_package(name)) {
+            return Err(format!("{name:?} is no name of a Debian package"));
+        }
+        check_text(self.files.iter().chain([&self.allocator]))
     }
 }
 
@@ -280,10 +310,10 @@ impl Candidate {
             }
         }
         let values = self.environment.values().chain(self.tunables.values()).chain(&self.arguments);
-        if values.into_iter().any(|value| value.contains('\0')) {
-            return Err("a value has a zero byte".to_owned());
-        }
-        Ok(())
+        let names = self.allocator.iter().chain(&self.runtime).chain(&self.program).chain(&self.unless);
+        check_text([&self.title, &self.cost].into_iter().chain(&self.source).chain(values).chain(names))?;
+        let versions = [&self.runtime_version, &self.glibc];
+        check_text(versions.into_iter().flat_map(|version| version.least.iter().chain(&version.below)))
     }
 
     /// Its setting as the catalogue has it, placeholders and all, in the words of a shell.
@@ -364,6 +394,30 @@ mod tests {
             let error = refusal(&format!("{SMALL}{line}\n"));
             assert!(error.contains(expected) && error.starts_with("own.toml:"), "{line}: {error}");
         }
+        for (package, is_good) in [
+            ("libjemalloc2", true),
+            ("g++-12:amd64", true),
+            ("x && rm -rf /", false),
+            ("x\\nRUN true", false),
+            ("", false),
+            ("-y", false),
+        ] {
+            let library =
+                format!("[library.own]\nallocator = \"x\"\nfiles = [\"x\"]\npackage = \"{package}\"\n");
+            let added = Catalogue::built_in().unwrap().add(&library, "own.toml");
+            assert_eq!(added.is_ok(), is_good, "{package}: {added:?}");
+        }
+        for hostile in [
+            SMALL.replace("\"t\"", "\"\\u001b[2J\"") + "thp = \"never\"\n",
+            SMALL.replace("\"s\"", "\"\\u202e\"") + "thp = \"never\"\n",
+            SMALL.to_owned() + "environment = { A = \"a\\nb\" }\n",
+            SMALL.to_owned() + "thp = \"never\"\nglibc = { least = \"2.3\\u001b\" }\n",
+            "[library.a]\nallocator = \"x\"\nfiles = [\"\\u0007\"]\n".to_owned(),
+        ] {
+            let error = refusal(&hostile);
+            assert!(error.contains("cannot be shown") && !error.chars().any(is_unsafe), "{error}");
+        }
+        assert!(refusal("[library.\"a b\"]\nallocator = \"x\"\nfiles = [\"x\"]\n").contains("small letters"));
         let twice = format!("{SMALL}thp = \"never\"\n{SMALL}thp = \"never\"\n");
         assert!(refusal(&twice).contains("used before"));
     }

@@ -4,6 +4,8 @@
 //! What is written means the same to its reader as the setting, whatever is in the values, and has no character that a
 //! terminal would act on. Where a form cannot say it, the form says so instead.
 
+use std::path::Path;
+
 use super::applies::{Applied, Variable};
 use super::setting::{Joining, joining};
 use crate::report::text::is_unsafe;
@@ -26,8 +28,12 @@ pub struct Paste {
 const WITHOUT_THP: &[&str] =
     &["perl", "-e", "syscall(157,41,1,0,0,0)==0 or die qq(prctl: $!\\n); exec @ARGV or die qq($!\\n)", "--"];
 
-/// Writes out what `applied` sets for `command`.
-pub fn paste(applied: &Applied, command: &[String]) -> Paste {
+/// What stands for a program whose file is not known where its whole path is needed.
+const UNKNOWN_PROGRAM: &str = "/WHOLE/PATH/TO/";
+
+/// Writes out what `applied` sets for `command`, whose program is the file `program` by its whole path, if that is
+/// known.
+pub fn paste(applied: &Applied, command: &[String], program: Option<&Path>) -> Paste {
     let mut words = applied.command(command);
     if applied.thp.is_some() {
         words.splice(0..0, WITHOUT_THP.iter().map(|word| (*word).to_owned()));
@@ -36,7 +42,7 @@ pub fn paste(applied: &Applied, command: &[String]) -> Paste {
     let command = changed.then_some(words.as_slice());
     Paste {
         shell: shell(applied, &words),
-        systemd: systemd(applied, command),
+        systemd: systemd(applied, command, program),
         docker: docker(applied, command),
         kubernetes: kubernetes(applied, command),
     }
@@ -105,7 +111,23 @@ fn value(variable: &Variable) -> &str {
     if joining(&variable.name) == Joining::Words { &variable.added } else { &variable.value }
 }
 
-fn systemd(applied: &Applied, command: Option<&[String]>) -> String {
+/// The words of a command line for a unit, whose first has to be a whole path.
+fn unit_command(applied: &Applied, command: &[String], program: Option<&Path>) -> Vec<String> {
+    let mut words = command.to_vec();
+    let at = if applied.thp.is_some() { WITHOUT_THP.len() } else { 0 };
+    if let Some(own) = words.get_mut(at).filter(|own| !own.starts_with('/')) {
+        *own = match program.and_then(Path::to_str) {
+            Some(path) => path.to_owned(),
+            None => format!("{UNKNOWN_PROGRAM}{}", own.rsplit('/').next().unwrap_or_default()),
+        };
+    }
+    if let Some(perl) = words.first_mut().filter(|_| at > 0) {
+        *perl = format!("/usr/bin/{perl}");
+    }
+    words
+}
+
+fn systemd(applied: &Applied, command: Option<&[String]>, program: Option<&Path>) -> String {
     let mut lines = vec!["# systemctl edit NAME.service".to_owned()];
     lines.extend(notes(applied));
     lines.push("[Service]".to_owned());
@@ -114,7 +136,10 @@ fn systemd(applied: &Applied, command: Option<&[String]>) -> String {
         lines.push(format!("Environment={}", unit_word(&assignment, false)));
     }
     if let Some(command) = command {
-        let words: Vec<String> = command.iter().map(|word| unit_word(word, true)).collect();
+        let words = unit_command(applied, command, program);
+        let words: Vec<String> = words.iter().map(|word| unit_word(word, true)).collect();
+        lines.push("# as it was tried: put the unit's own command here, with what is added to it".to_owned());
+        lines.push("# (files with a relative path are looked for in WorkingDirectory=)".to_owned());
         lines.push("ExecStart=".to_owned());
         lines.push(format!("ExecStart={}", words.join(" ")));
     }
@@ -163,6 +188,9 @@ fn docker(applied: &Applied, command: Option<&[String]>) -> String {
     }
     if let Some(command) = command {
         let words: Vec<String> = command.iter().map(|word| json_string(word)).collect();
+        lines.push(
+            "# where the image has an ENTRYPOINT, add the words there: CMD is only handed to it".to_owned(),
+        );
         lines.push(format!("CMD [{}]", words.join(", ")));
     }
     lines.join("\n")

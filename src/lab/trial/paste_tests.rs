@@ -38,7 +38,7 @@ fn visible(text: &str) -> bool {
 #[test]
 fn a_shell_reads_what_was_written() {
     for value in HOSTILE {
-        let line = paste(&applied(value), &command()).shell;
+        let line = paste(&applied(value), &command(), None).shell;
         assert!(visible(&line) && !line.contains('\n'), "{line}");
         let output = Command::new("bash").args(["-c", &line]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -55,7 +55,7 @@ fn options_are_put_behind_what_is_there() {
     let variable =
         Variable { name: "NODE_OPTIONS".into(), value: "--secret --x=1".into(), added: "--x=1".into() };
     let applied = Applied { variables: vec![variable], ..Applied::default() };
-    let paste = paste(&applied, &["printenv".to_owned(), "NODE_OPTIONS".to_owned()]);
+    let paste = paste(&applied, &["printenv".to_owned(), "NODE_OPTIONS".to_owned()], None);
     let output = Command::new("sh")
         .args(["-c", &paste.shell])
         .env("NODE_OPTIONS", "--require 'a b'")
@@ -96,7 +96,7 @@ fn read_unit_word(word: &str, in_command: bool) -> String {
 #[test]
 fn a_unit_file_reads_what_was_written() {
     for value in HOSTILE {
-        let text = paste(&applied(value), &command()).systemd;
+        let text = paste(&applied(value), &command(), None).systemd;
         assert!(visible(&text), "{text}");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[..2], ["# systemctl edit NAME.service", "[Service]"]);
@@ -114,7 +114,7 @@ fn yaml_reads_what_was_written() {
         // But for its escape of characters above U+FFFF such a string is one of JSON too.
         let as_json = |text: &str| text.replace("\\U000e0041", "\\udb40\\udc41");
         assert_eq!(serde_json::from_str::<String>(&as_json(&yaml_string(value))).unwrap(), *value);
-        let text = paste(&applied(value), &command()).kubernetes;
+        let text = paste(&applied(value), &command(), None).kubernetes;
         assert!(visible(&text), "{text}");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[..2], ["env:", "  - name: \"STRANDLINE_X\""]);
@@ -128,7 +128,7 @@ fn yaml_reads_what_was_written() {
 #[test]
 fn a_dockerfile_reads_what_was_written_or_says_that_it_cannot() {
     for value in HOSTILE {
-        let text = paste(&applied(value), &command()).docker;
+        let text = paste(&applied(value), &command(), None).docker;
         assert!(visible(&text), "{text}");
         let Some(quoted) = text.strip_prefix("ENV STRANDLINE_X=") else {
             assert!(text.starts_with("# ") && value.chars().any(is_unsafe), "{text}");
@@ -150,14 +150,24 @@ fn packages_words_and_huge_pages_are_written_too() {
     applied.packages.push("libjemalloc2".into());
     applied.arguments.push("--DRT-gcopt=a b".into());
     let command = vec!["./thing".to_owned(), "$x".to_owned()];
-    let text = paste(&applied, &command);
+    let text = paste(&applied, &command, None);
     assert_eq!(text.shell, "env STRANDLINE_X=1 ./thing '--DRT-gcopt=a b' '$x'");
-    assert!(text.systemd.ends_with("ExecStart=\nExecStart=\"./thing\" \"--DRT-gcopt=a b\" \"$$x\""));
+    let words = "\"--DRT-gcopt=a b\" \"$$x\"";
+    assert!(text.systemd.ends_with(&format!("ExecStart=\nExecStart=\"/WHOLE/PATH/TO/thing\" {words}")));
+    let known = paste(&applied, &command, Some(Path::new("/opt/it/thing"))).systemd;
+    assert!(known.ends_with(&format!("\nExecStart=\"/opt/it/thing\" {words}")), "{known}");
+    assert!(text.docker.contains("ENTRYPOINT"));
     assert!(text.docker.contains("install -y --no-install-recommends libjemalloc2 "));
     assert!(text.docker.ends_with("CMD [\"./thing\", \"--DRT-gcopt=a b\", \"$x\"]"));
     assert!(text.kubernetes.contains("command:\n  - \"./thing\"\n"));
     let applied = Applied { thp: Some(Thp::Never), ..Applied::default() };
-    let shell = paste(&applied, &["grep".into(), "THP_enabled".into(), "/proc/self/status".into()]).shell;
+    let unit = paste(&applied, &["x/y".into()], Some(Path::new("/x/y"))).systemd;
+    assert!(
+        unit.contains("\nExecStart=\"/usr/bin/perl\" \"-e\"") && unit.ends_with("\"--\" \"/x/y\""),
+        "{unit}"
+    );
+    let shell =
+        paste(&applied, &["grep".into(), "THP_enabled".into(), "/proc/self/status".into()], None).shell;
     assert!(shell.starts_with("perl -e "));
     let output = Command::new("sh").args(["-c", &shell]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();

@@ -11,6 +11,11 @@ use super::catalogue::Candidate;
 /// How much longer than without settings a run may take under the goal `time-bounded`.
 pub const MOST_TIME_RATIO: f64 = 1.05;
 
+/// What has at most so many times the least memory, and so many bytes more, is as good: then time decides.
+pub const NEAR_LEAST: f64 = 1.05;
+/// The bytes of that.
+pub const NEAR_LEAST_BYTES: f64 = 1_048_576.0;
+
 /// What is to be small.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -93,7 +98,8 @@ impl Measured {
         }
     }
 
-    /// Whether it takes at most [`MOST_TIME_RATIO`] of the time; unknown is not.
+    /// Whether it takes at most [`MOST_TIME_RATIO`] of the time, in the median of the ratios; unknown is not. How much
+    /// more it could be is for the report to say: few rounds rule nothing out.
     pub fn in_time(&self) -> bool {
         self.wall.is_some_and(|wall| wall.ratio <= MOST_TIME_RATIO)
     }
@@ -132,13 +138,13 @@ pub fn rank(measured: &[Measured], goal: Goal) -> Ranking {
     Ranking { order: keyed.into_iter().map(|key| key.3).collect(), best }
 }
 
-/// Of the better ones with hardly more than the least memory that which takes least time; of those that take hardly
-/// longer the first.
+/// Of the better ones that are near the least memory that which takes least time; of those that take hardly longer the
+/// first.
 fn best_of(keyed: &[(u8, f64, f64, usize)]) -> Option<usize> {
     const HARDLY: f64 = 1.02;
     let better = || keyed.iter().filter(|key| key.0 == 0);
     let least = better().map(|key| key.1).fold(f64::INFINITY, f64::min);
-    let small = || better().filter(|key| key.1 <= least * HARDLY);
+    let small = || better().filter(|key| key.1 <= least * NEAR_LEAST + NEAR_LEAST_BYTES);
     let soonest = small().map(|key| key.2).fold(f64::INFINITY, f64::min);
     small().filter(|key| key.2 <= soonest * HARDLY).map(|key| key.3).min()
 }
@@ -216,6 +222,8 @@ mod tests {
     use super::super::catalogue::Catalogue;
     use super::*;
 
+    const MIB: f64 = 1_048_576.0;
+
     fn beside(median: f64, ratio: f64) -> Option<Beside> {
         let change = match ratio {
             ratio if ratio < 0.98 => Change::Less,
@@ -228,8 +236,8 @@ mod tests {
     fn measured(settled: f64, peak: f64, wall: f64) -> Measured {
         Measured {
             failure: None,
-            settled: beside(settled, settled / 100.0),
-            peak: beside(peak, peak / 200.0),
+            settled: beside(settled * MIB, settled / 100.0),
+            peak: beside(peak * MIB, peak / 200.0),
             wall: beside(wall, wall / 10.0),
         }
     }
@@ -257,6 +265,20 @@ mod tests {
         assert_eq!(all[2].status(Goal::Settled), Status::Failed);
         assert_eq!(rank(&all[..1], Goal::Settled).best, None, "the same is not better");
         assert_eq!(rank(&[], Goal::Settled), Ranking::default());
+    }
+
+    #[test]
+    fn time_decides_between_what_is_near_the_least() {
+        let all = [
+            measured(15.0, 100.0, 17.0),
+            measured(15.9, 100.0, 10.0),
+            measured(16.7, 100.0, 10.1),
+            measured(16.8, 100.0, 5.0),
+        ];
+        // Near 15 MiB is what has at most 16.75 MiB.
+        assert_eq!(rank(&all, Goal::Settled).best, Some(1));
+        assert_eq!(rank(&all, Goal::Settled).order, [0, 1, 2, 3], "the table is by memory");
+        assert_eq!(rank(&all[..1], Goal::Settled).best, Some(0));
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! what it wrote, which stands where a recording would.
 
 use std::io::{Read, Seek, SeekFrom};
-use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,8 @@ use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::Explanation;
 use strandline_inspect::procfs::Process;
 
-use super::look::Look;
+use super::listening::is_open;
+use super::look::{Look, Shares};
 use crate::lab::cell::{End, Outcome, Subject};
 use crate::lab::executor::{Executor, Job, Stopped};
 
@@ -48,14 +48,22 @@ pub struct Service {
 const LOOK: &str = "look.json";
 /// The most bytes of that file.
 const MOST_LOOK_BYTES: u64 = 1 << 20;
+/// The exit statuses of a recorder whose command is not there, or cannot be run.
+const NOT_FOUND: u8 = 127;
+const NOT_RUNNABLE: u8 = 126;
 /// How long a server may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 /// How long the launcher may take with what is left then.
 const LAST_GRACE: Duration = Duration::from_secs(30);
+/// Why a line may not come that a terminal would have shown.
+const BUFFERED: &str =
+    " (its output is a file, where many programs hold lines back: stdbuf -oL, PYTHONUNBUFFERED=1)";
 /// The time between two looks whether it is ready.
 const PACE: Duration = Duration::from_millis(20);
 /// The most bytes of its output that are searched for the line.
 const MOST_OUTPUT_BYTES: u64 = 64 << 20;
+/// The most bytes of a process's sums that are read: the kernel writes about one thousand.
+const MOST_ROLLUP_BYTES: u64 = 64 << 10;
 /// The most processes of a server that are looked at.
 const MOST_PROCESSES: usize = 1000;
 
@@ -132,7 +140,10 @@ impl Serving {
                 _ => PACE,
             };
             if let Some(ended) = self.inner.wait(job, Some(pause))? {
-                let why = format!("the server ended before it was ready: {}", words(&ended));
+                let mut why = format!("the server ended before it was ready: {}", words(&ended));
+                if ended.end.is_success() {
+                    why += "; if it went on in the background, run it in the foreground";
+                }
                 return Ok(Some(Served::failed(why, Some(ended))));
             }
             if !matches!(ready, Ready::After(_)) && begin.elapsed() > self.service.patience {
@@ -141,9 +152,10 @@ impl Serving {
                     Ready::Port(port) => format!("port {port} did not open"),
                     _ => "the line did not come".to_owned(),
                 };
+                let hint = if matches!(ready, Ready::Line(_)) { BUFFERED } else { "" };
                 let tail = self.inner.output(job).map(|(_, stderr)| tail(&stderr)).unwrap_or_default();
                 let tail = if tail.is_empty() { tail } else { format!("; its last words: {tail}") };
-                return Ok(Some(Served::failed(format!("{what} within {seconds} s{tail}"), None)));
+                return Ok(Some(Served::failed(format!("{what} within {seconds} s{hint}{tail}"), None)));
             }
         }
     }
@@ -212,7 +224,11 @@ impl Executor for Serving {
                 .push(format!("did not end within {} s of SIGTERM, and was killed", GRACE.as_secs()));
         }
         served.look.minor_faults = outcome.figures.minor_faults;
-        served.look.peak_bytes = served.look.peak_bytes.or(outcome.figures.high_water_bytes);
+        if served.look.processes > 1 {
+            served.look.notes.push(
+                "has several processes: a peak of all of them together is not known, only of each".to_owned(),
+            );
+        }
         outcome.recording = Some(keep(&served.look, folder)?);
         Ok(outcome)
     }
@@ -238,21 +254,38 @@ pub fn look_of(outcome: &Outcome) -> Look {
     })
 }
 
-/// The ledgers of process `pid` and its descendants.
+/// The ledgers of process `pid` and its descendants. A process that is there and cannot be looked at fails the run:
+/// its bytes would be missing, and the less a run shows the better it looks.
 fn ledgers_of(pid: i32) -> Served {
-    let mut ledgers: Vec<Explanation> = Vec::new();
-    let mut notes = Vec::new();
-    for process in tree_of(pid) {
+    let mut ledgers: Vec<(Explanation, Option<Shares>)> = Vec::new();
+    let tree = tree_of(pid);
+    if tree.len() >= MOST_PROCESSES {
+        return Served::failed(format!("the server has {MOST_PROCESSES} processes and more: too many"), None);
+    }
+    for process in tree {
         match explain(process, &Options { fold_zero_pages: false, ..Options::default() }) {
-            Ok(explanation) => ledgers.push(explanation),
-            Err(error) if process == pid => {
+            Ok(explanation) => ledgers.push((explanation, shares_of(process))),
+            Err(error) if process == pid || is_alive(process) => {
                 return Served::failed(format!("the server cannot be looked at: {error}"), None);
             }
-            // It ended, or may not be looked at: its bytes are missing, and that is said.
-            Err(error) => notes.push(format!("a process was left out: {error}")),
+            // It ended meanwhile, and holds nothing any more.
+            Err(_) => {}
         }
     }
-    Served { look: Look { notes, ..Look::of_ledgers(&ledgers) }, ended: None }
+    Served { look: Look::of_ledgers(&ledgers), ended: None }
+}
+
+fn shares_of(pid: i32) -> Option<Shares> {
+    let mut text = String::new();
+    let file = Process::open(pid).ok()?.open_file("smaps_rollup").ok()?;
+    file.take(MOST_ROLLUP_BYTES).read_to_string(&mut text).ok()?;
+    Shares::read(&text)
+}
+
+/// Whether a process still has memory: it is there, and no zombie.
+fn is_alive(pid: i32) -> bool {
+    let stat = Process::open(pid).and_then(|process| process.stat());
+    stat.is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')))
 }
 
 /// `root` and its descendants, as /proc has them now.
@@ -278,13 +311,6 @@ fn tree_of(root: i32) -> Vec<i32> {
         }
     }
     tree
-}
-
-/// Whether connections to `port` of this machine are accepted.
-fn is_open(port: u16) -> bool {
-    let addresses =
-        [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, port))];
-    addresses.iter().any(|address| TcpStream::connect_timeout(address, Duration::from_secs(1)).is_ok())
 }
 
 /// A search in a file that grows.
@@ -330,6 +356,12 @@ pub fn words(outcome: &Outcome) -> String {
         End::NotStarted(why) => return why.clone(),
     };
     let tail = outcome.stderr.as_deref().map(tail).filter(|tail| !tail.is_empty());
+    if let (End::Exited(NOT_FOUND | NOT_RUNNABLE), Some(tail)) = (&outcome.end, &tail)
+        && let Some(own) = tail.strip_prefix("strandline: ")
+    {
+        // The recorder's own words about a command that never began.
+        return own.to_owned();
+    }
     tail.map_or_else(|| end.clone(), |tail| format!("{end}; its last words: {tail}"))
 }
 
@@ -367,15 +399,6 @@ mod tests {
         assert!(!search.has(b"listening on"));
         std::fs::write(&path, "starting\nlistening on port 7\n").unwrap();
         assert!(search.has(b"listening on"));
-    }
-
-    #[test]
-    fn an_open_port_is_told() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        assert!(is_open(port));
-        drop(listener);
-        assert!(!is_open(port));
     }
 
     #[test]

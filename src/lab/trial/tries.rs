@@ -4,23 +4,27 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use strandline_inspect::environment::Environment;
 
 use super::applies::{Applied, Facts, apply, folders};
 use super::catalogue::{Candidate, Catalogue, Kind, Thp};
-use super::look::Look;
+use super::look::{Instant, Look};
 use super::program::Program;
 use super::rank::{Beside, Change, Goal, Measured, Ranking, Status, pareto, rank};
 use super::server::{look_of, words};
 use crate::lab::cell::{Measure, Outcome, Subject};
 use crate::lab::engine::{Judge, Next, Progress, Results};
-use crate::lab::statistics::{Estimate, Ratio, Verdict, estimate, paired_ratio, together};
+use crate::lab::figures::find_in_path;
+use crate::lab::statistics::{Estimate, Ratio, Verdict, estimate, outliers, paired_ratio, together};
 
 /// What differs by less resident memory counts as the same: a variable more moves the stack, a library its pages.
-const RESOLUTION_BYTES: f64 = 65_536.0;
+pub const RESOLUTION_BYTES: f64 = 65_536.0;
 /// Nor does what differs by less than this part of the memory without settings: nobody would set anything for it.
 const NEGLIGIBLE: f64 = 0.01;
 /// The joint confidence of all ratios of one figure, and of each interval of a median.
 const CONFIDENCE: f64 = 0.95;
+/// So many runs without settings may fail before any succeeds: more will not come to anything.
+const MOST_FAILED_FIRST: u32 = 3;
 /// The name of the run without settings.
 pub const BASELINE: &str = "baseline";
 
@@ -102,9 +106,15 @@ pub fn facts(command: &[String], look: &Look) -> Facts {
         settled_bytes: look.settled_bytes,
         peak_bytes: look.peak_bytes,
         huge_bytes: look.huge_bytes,
+        huge_pages: Environment::read().thp,
         folders: library_folders(environment.get("LD_LIBRARY_PATH").map(String::as_str)),
         environment,
     }
+}
+
+/// The file that the first word of `command` names, by its whole path; `None` where it is not found.
+pub fn file_of(command: &[String]) -> Option<PathBuf> {
+    std::path::absolute(find_in_path(command.first()?)?).ok()
 }
 
 fn library_folders(search: Option<&str>) -> Vec<PathBuf> {
@@ -141,6 +151,11 @@ pub struct Figure {
 }
 
 impl Figure {
+    /// The runs that stand apart from the others, by their position.
+    pub fn outliers(&self) -> Vec<usize> {
+        self.estimate.as_ref().map(|estimate| outliers(&estimate.samples)).unwrap_or_default()
+    }
+
     fn beside(&self) -> Option<Beside> {
         let median = self.estimate.as_ref()?.median;
         let Some(ratio) = self.ratio else {
@@ -168,6 +183,8 @@ pub struct Judged {
     pub faults: Figure,
     /// What it held in its last moments, in the median of those runs where that was much more than as it ended.
     pub before_end_bytes: Option<u64>,
+    /// What is to be known about its runs, and of how many of them.
+    pub notes: Vec<(String, u32)>,
     /// Why it failed, if it did.
     pub failure: Option<String>,
 }
@@ -207,10 +224,15 @@ pub struct Referee<'a> {
     pub seed: u64,
     /// Hears how far it has come.
     pub progress: &'a (dyn Fn(&Progress) + Sync),
+    /// Where settled memory is to be from; anywhere where that is to be learnt.
+    pub settled_at: Option<Instant>,
     /// For each subject the looks at its runs, by rounds.
     pub looks: Vec<Vec<Option<Look>>>,
-    /// For each subject why it failed, if it did.
+    /// For each subject why it failed first, if it did. Rounds in which the one without settings fails count for
+    /// none.
     pub failures: Vec<Option<String>>,
+    /// Runs without settings that failed.
+    pub baseline_failures: u32,
     /// Runs that left processes behind.
     pub left_behind: u32,
 }
@@ -225,6 +247,8 @@ impl<'a> Referee<'a> {
             until: None,
             seed: 1,
             progress,
+            settled_at: None,
+            baseline_failures: 0,
             looks: vec![Vec::new(); count],
             failures: vec![None; count],
             left_behind: 0,
@@ -264,7 +288,8 @@ impl<'a> Referee<'a> {
                     wall: figure(&|look| look.wall_seconds, 1e-3),
                     faults: figure(&|look| number(look.minor_faults), 1.0),
                     before_end_bytes: before_end(looks),
-                    failure: failure.clone(),
+                    notes: notes(looks),
+                    failure: failure.clone().filter(|_| subject > 0),
                 }
             })
             .collect()
@@ -278,9 +303,28 @@ impl<'a> Referee<'a> {
         if !self.serving && !outcome.end.is_success() {
             return Some(words(outcome));
         }
+        // What a run does not show must not make it look better than those that show it.
+        if let Some(wanted) = self.settled_at.filter(|&wanted| wanted != look.settled_at) {
+            return Some(format!(
+                "its settled memory was looked at {}, not {} as in the first run without settings",
+                look.settled_at.text(),
+                wanted.text()
+            ));
+        }
+        if self.settled_at.is_some() && look.settled_bytes.is_none() {
+            return Some(
+                "its settled memory is not known: no sample and no ledger was taken of it".to_owned(),
+            );
+        }
         let expected = self.tries.get(subject.checked_sub(1)?)?.applied.allocator.as_ref()?;
-        if look.has_allocator(expected) == Some(false) {
-            return Some(format!("{expected} was not mapped in it; it had {}", look.allocator_names()));
+        match look.has_allocator(expected) {
+            Some(true) => {}
+            Some(false) => {
+                return Some(format!("{expected} was not mapped in it; it had {}", look.allocator_names()));
+            }
+            None => {
+                return Some(format!("whether {expected} was mapped in it is not known: it had no ledger"));
+            }
         }
         None
     }
@@ -304,7 +348,13 @@ impl Judge for Referee<'_> {
         if let Some(place) = self.failures.get_mut(subject) {
             place.get_or_insert(why);
         }
-        if subject == 0 { Next::Stop } else { Next::Drop }
+        if subject > 0 {
+            return Next::Drop;
+        }
+        // Its round has no pairs then, and the others count.
+        self.baseline_failures += 1;
+        let has_any = self.looks.first().is_some_and(|looks| looks.iter().any(Option::is_some));
+        if has_any || self.baseline_failures < MOST_FAILED_FIRST { Next::Go } else { Next::Stop }
     }
 
     fn progress(&mut self, progress: &Progress) {
@@ -327,6 +377,18 @@ fn before_end(looks: &[Option<Look>]) -> Option<u64> {
     middle.filter(|_| fell.len() * 2 > looks.iter().flatten().count())
 }
 
+/// What is to be known about runs, and of how many of them.
+fn notes(looks: &[Option<Look>]) -> Vec<(String, u32)> {
+    let mut counted: Vec<(String, u32)> = Vec::new();
+    for note in looks.iter().flatten().flat_map(|look| &look.notes) {
+        match counted.iter_mut().find(|(known, _)| known == note) {
+            Some((_, count)) => *count += 1,
+            None => counted.push((note.clone(), 1)),
+        }
+    }
+    counted
+}
+
 /// Half the width of a ratio's interval, as a part of it; infinite where there is none.
 fn width(ratio: Option<Ratio>) -> f64 {
     match ratio {
@@ -342,12 +404,16 @@ fn width(ratio: Option<Ratio>) -> f64 {
 pub struct Trial {
     /// The command.
     pub command: Vec<String>,
+    /// The file that its first word names, by its whole path; `None` where it was not found.
+    pub program: Option<PathBuf>,
     /// What is to be small.
     pub goal: Goal,
     /// Whether it is a server.
     pub serving: bool,
-    /// Rounds.
+    /// Rounds in which the run without settings succeeded.
     pub rounds: usize,
+    /// Runs without settings that failed, and why the first of them did.
+    pub baseline_failures: (u32, Option<String>),
     /// What the run without settings showed first.
     pub look: Look,
     /// The run without settings.
@@ -436,9 +502,11 @@ mod tests {
         let judged = referee.judge();
         let trial = Trial {
             command: Vec::new(),
+            program: None,
             goal: Goal::Settled,
             serving: true,
             rounds: 5,
+            baseline_failures: (0, None),
             look: look(100, 1.0),
             baseline: judged[0].clone(),
             tried: tries.iter().cloned().zip(judged.into_iter().skip(1)).collect(),
@@ -461,10 +529,50 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_fails_without_settings_ends_the_trial() {
+    fn a_command_that_always_fails_without_settings_ends_the_trial() {
         let mut referee = Referee::new(&[], false, &|_| {});
         let failed = Outcome { end: End::Exited(3), ..Outcome::not_started(String::new()) };
-        assert_eq!(referee.heard(0, Some(0), &failed), Next::Stop);
+        let heard: Vec<Next> = (0..3).map(|round| referee.heard(0, Some(round), &failed)).collect();
+        assert_eq!(heard, [Next::Go, Next::Go, Next::Stop]);
         assert_eq!(referee.failures[0].as_deref(), Some("exit status 3"));
+    }
+
+    #[test]
+    fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let tries = [tried("half", None)];
+        let mut referee = Referee::new(&tries, true, &|_| {});
+        for round in 0..6 {
+            let failure = (round == 2).then(|| "out of luck".to_owned());
+            let baseline = Look { failure, ..look(100, 1.0) };
+            assert_eq!(referee.heard(0, Some(round), &served(folder.path(), &baseline)), Next::Go);
+            let half = Look { notes: vec!["was killed".into()], ..look(50, 1.0) };
+            assert_eq!(referee.heard(1, Some(round), &served(folder.path(), &half)), Next::Go);
+        }
+        assert_eq!((referee.baseline_failures, referee.failures[0].as_deref()), (1, Some("out of luck")));
+        let judged = referee.judge();
+        assert_eq!(judged[0].settled.estimate.as_ref().unwrap().samples.len(), 5);
+        assert_eq!(
+            (judged[0].failure.as_ref(), judged[1].measured().status(Goal::Settled)),
+            (None, Status::Better)
+        );
+        assert_eq!(judged[1].notes, [("was killed".to_owned(), 6)]);
+    }
+
+    #[test]
+    fn what_a_run_does_not_show_makes_it_no_better() {
+        let folder = tempfile::tempdir().unwrap();
+        let tries = [tried("a", None), tried("b", Some("jemalloc")), tried("c", None)];
+        let mut referee = Referee::new(&tries, true, &|_| {});
+        referee.settled_at = Some(Instant::Exit);
+        let sampled = Look { settled_at: Instant::Sample, ..look(1, 1.0) };
+        assert_eq!(referee.heard(1, Some(0), &served(folder.path(), &sampled)), Next::Drop);
+        let unknown = Look { allocators: Vec::new(), executable: None, ..look(1, 1.0) };
+        assert_eq!(referee.heard(2, Some(0), &served(folder.path(), &unknown)), Next::Drop);
+        let nothing = Look { settled_bytes: None, ..look(1, 1.0) };
+        assert_eq!(referee.heard(3, Some(0), &served(folder.path(), &nothing)), Next::Drop);
+        let why: Vec<&str> = referee.failures.iter().flatten().map(String::as_str).collect();
+        assert!(why[0].contains("the last sample") && why[0].contains("as the process ended"), "{why:?}");
+        assert!(why[1].contains("not known") && why[2].contains("not known"), "{why:?}");
     }
 }

@@ -128,7 +128,19 @@ struct Place<'a> {
 }
 
 fn padded(text: &str, place: &Place<'_>) -> String {
-    if place.column.figures { right(text, place.room) } else { left(text, place.room) }
+    if place.column.figures { right(text, place.room) } else { left(&names(text, place.room), place.room) }
+}
+
+/// Names that are joined by `+`, each shortened for itself where they have to be: cut in the middle of the whole, two
+/// pairs may look the same.
+fn names(text: &str, most: usize) -> String {
+    const LEAST: usize = 5;
+    let parts: Vec<&str> = text.split('+').collect();
+    let each = (most + 1).checked_div(parts.len()).unwrap_or(0).saturating_sub(1);
+    if parts.len() < 2 || width(text) <= most || each < LEAST {
+        return text.to_owned();
+    }
+    parts.iter().map(|part| shorten(part, each)).collect::<Vec<_>>().join("+")
 }
 
 /// A cell in its colour; the spaces around it have none.

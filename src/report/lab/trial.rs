@@ -10,10 +10,13 @@ use crate::lab::statistics::{Estimate, Ratio};
 use crate::lab::trial::catalogue::Candidate;
 use crate::lab::trial::look::Instant;
 use crate::lab::trial::paste::{Paste, paste};
-use crate::lab::trial::rank::{Goal, Status};
-use crate::lab::trial::tries::{BASELINE, Figure, Judged, Trial, Try};
-use crate::report::text::{clean, clean_sentence, grouped};
+use crate::lab::trial::rank::{self, Goal, Status};
+use crate::lab::trial::tries::{self, BASELINE, Figure, Judged, Trial, Try};
+use crate::report::text::{clean, clean_sentence, counted, grouped};
 use crate::report::units::{UNKNOWN, bytes, percent_of, seconds};
+
+/// A run is named that stands apart by more than this part of the median.
+const NOTABLE: f64 = 0.05;
 
 /// The document of a trial.
 #[derive(Serialize)]
@@ -62,7 +65,7 @@ pub fn document(trial: &Trial) -> Document {
         baseline,
         candidates: candidates.collect(),
         best: best.map(|(tried, _)| tried.id.clone()),
-        paste: best.map(|(tried, _)| paste(&tried.applied, &trial.command)),
+        paste: best.map(|(tried, _)| paste(&tried.applied, &trial.command, trial.program.as_deref())),
         pareto: trial.front(),
         pairs: pairs(trial),
         not_applicable: trial
@@ -119,18 +122,14 @@ fn candidate(tried: &Try, judged: &Judged, status: Status) -> Value {
 /// What is to be known about the figures: code and sentence.
 fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
     let mut caveats = Vec::new();
-    let all = std::iter::once((BASELINE, &trial.baseline))
-        .chain(trial.tried.iter().map(|(tried, judged)| (tried.id.as_str(), judged)));
     let falling: Vec<(&str, u64)> =
-        all.filter_map(|(id, judged)| Some((id, judged.before_end_bytes?))).collect();
+        all(trial).filter_map(|(id, judged)| Some((id, judged.before_end_bytes?))).collect();
     if let Some(most) = falling.iter().map(|(_, before)| *before).max() {
-        let ids: Vec<&str> = falling.iter().map(|(id, _)| *id).take(6).collect();
-        let more = falling.len().saturating_sub(ids.len());
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let ids: Vec<&str> = falling.iter().map(|(id, _)| *id).collect();
         let text = format!(
-            "{}{more}: memory fell within the last 50 ms, from up to {}; whether it was given back, or only freed to \
-             end, cannot be told. Tell a mark where it is to be looked at (docs/probes.md)",
-            ids.join(", "),
+            "{}: memory fell within the last 50 ms, from up to {}; whether it was given back, or only freed to end, \
+             cannot be told. Tell a mark where it is to be looked at (docs/probes.md)",
+            some(&ids),
             bytes(most)
         );
         caveats.push(("fell_at_end", text));
@@ -140,6 +139,12 @@ fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
                     was mapped is not known";
         caveats.push(("settled_by_sample", text.to_owned()));
     }
+    if let (count @ 1.., why) = &trial.baseline_failures {
+        let why = why.as_deref().unwrap_or(UNKNOWN);
+        let text = format!("{}, left out of all figures: {why}", counted(u64::from(*count), "run"));
+        caveats.push(("baseline_failed", format!("without settings it failed in {text}")));
+    }
+    caveats.extend(outliers(trial).into_iter().map(|text| ("outliers", text)));
     if trial.rounds < 5 {
         let rounds = trial.rounds;
         let text = format!("with {rounds} rounds only large differences can be told; --repeat 5 or more");
@@ -149,8 +154,72 @@ fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
         let text = format!("{} runs left processes behind, which were ended", trial.left_behind);
         caveats.push(("left_behind", text));
     }
-    caveats.extend(trial.look.notes.iter().map(|note| ("server", note.clone())));
+    caveats.extend(notes(trial).into_iter().map(|text| ("server", text)));
     caveats
+}
+
+/// The run without settings and everything that was tried, each with its name.
+fn all(trial: &Trial) -> impl Iterator<Item = (&str, &Judged)> {
+    let tried = trial.tried.iter().map(|(tried, judged)| (tried.id.as_str(), judged));
+    std::iter::once((BASELINE, &trial.baseline)).chain(tried)
+}
+
+/// A few names, and how many more there are.
+fn some(names: &[&str]) -> String {
+    const MOST: usize = 6;
+    let shown = names.get(..names.len().min(MOST)).unwrap_or_default().join(", ");
+    match names.len().saturating_sub(MOST) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// The runs that stand apart from the others of their setting, a sentence for each figure. Of runs that are as good as
+/// equal one always does: what nobody would set anything for is not named.
+fn outliers(trial: &Trial) -> Vec<String> {
+    const MOST: usize = 6;
+    let size = |value: f64| bytes(value.round() as u64);
+    let time = if trial.serving { "the load's time" } else { "time" };
+    let figures: [(&str, fn(&Judged) -> &Figure, f64, &dyn Fn(f64) -> String); 2] = [
+        ("settled memory", |judged| &judged.settled, tries::RESOLUTION_BYTES, &size),
+        (time, |judged| &judged.wall, 0.0, &seconds),
+    ];
+    let mut texts = Vec::new();
+    for (what, of, least, text) in figures {
+        let mut found = Vec::new();
+        for (id, judged) in all(trial).filter(|(_, judged)| judged.failure.is_none()) {
+            let Some(estimate) = &of(judged).estimate else { continue };
+            let least = least.max(estimate.median * NOTABLE);
+            let apart = of(judged).outliers().into_iter().filter_map(|at| estimate.samples.get(at).copied());
+            let apart = apart.filter(|value| (value - estimate.median).abs() > least);
+            found.extend(apart.map(|value| format!("{} of {id} ({})", text(value), text(estimate.median))));
+        }
+        if !found.is_empty() {
+            let more = found.len().saturating_sub(MOST);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let named = found.get(..found.len().min(MOST)).unwrap_or_default().join(", ");
+            texts.push(format!(
+                "{what} of {} stands apart from the others of its setting (in parentheses their median): {named}{more}; \
+                 counted all the same",
+                counted(found.len() as u64, "run")
+            ));
+        }
+    }
+    texts
+}
+
+/// What is to be known about runs, each with the settings whose runs it is of.
+fn notes(trial: &Trial) -> Vec<String> {
+    let mut grouped: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (id, judged) in all(trial) {
+        for (note, _) in &judged.notes {
+            match grouped.iter_mut().find(|(known, _)| known == note) {
+                Some((_, ids)) => ids.push(id),
+                None => grouped.push((note, vec![id])),
+            }
+        }
+    }
+    grouped.into_iter().map(|(note, ids)| format!("{}: {note}", some(&ids))).collect()
 }
 
 /// The report.
@@ -202,18 +271,50 @@ fn headline(trial: &Trial) -> String {
     let after = of_goal(judged, trial.goal);
     let less =
         after.ratio.map(|ratio| format!(", {} less", percent_of(1.0 - ratio.median))).unwrap_or_default();
-    let time = judged.wall.ratio.map(|ratio| format!("; it takes {}", times(&ratio))).unwrap_or_default();
-    format!("{} {what} {} instead of {}{less}{time}.", tried.id, size(after), size(before))
+    let time = judged.wall.ratio.map(|ratio| format!("; it takes {}", times(&ratio, trial)));
+    let time = time.unwrap_or_default();
+    let sentence = format!("{} {what} {} instead of {}{less}{time}.", tried.id, size(after), size(before));
+    match runner_up(trial, tried, judged) {
+        Some(more) => format!("{sentence} {more}"),
+        None => sentence,
+    }
 }
 
-/// "as long", "1.9 times as long", "12 % less time".
-fn times(ratio: &Ratio) -> String {
+/// What has less of what is to be small than the best, if anything has: the best takes less time.
+fn runner_up(trial: &Trial, best: &Try, judged: &Judged) -> Option<String> {
+    let least = trial.ranking().order.into_iter().find(|&index| trial.status(index) == Status::Better)?;
+    let (tried, other) = trial.tried.get(least)?;
+    let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
+    let of = |judged: &Judged| median(of_goal(judged, trial.goal));
+    let less = of(judged)? - of(other)?;
+    let time = median(&other.wall)? / median(&judged.wall)?;
+    // What is less by so little, or takes no longer, is as good as the best.
+    if tried.id == best.id || less <= tries::RESOLUTION_BYTES || time <= 1.02 {
+        return None;
+    }
+    let less = bytes(less.round() as u64);
+    Some(format!("Only {less} less leaves {}, in {time:.2} times the time of that.", tried.id))
+}
+
+/// "as long, as far as can be told", "1.90 times as long", "12 % less time"; where the interval spans 1 what it spans.
+fn times(ratio: &Ratio, trial: &Trial) -> String {
+    let rounds = counted(trial.rounds as u64, "round");
+    let bound = |high: f64| {
+        let up_to = rank::MOST_TIME_RATIO;
+        let is_asked = trial.goal == Goal::TimeBounded && high > up_to;
+        if is_asked { format!(" (could be up to {high:.2} times: {rounds})") } else { String::new() }
+    };
     match (ratio.low, ratio.high) {
         (Some(low), Some(high)) if low <= 1.0 && 1.0 <= high => match ratio.median {
-            0.9..=1.1 => "as long, as far as can be told".to_owned(),
-            median => format!("{median:.2} times as long, which more rounds have to confirm"),
+            0.97..=1.03 => format!("as long, as far as can be told{}", bound(high)),
+            median => {
+                format!("{median:.2} times as long, though {rounds} cannot tell that from 1{}", bound(high))
+            }
         },
-        _ if ratio.median >= 1.0 => format!("{:.2} times as long", ratio.median),
+        (None, _) | (_, None) => format!("{:.2} times as long, of {rounds}", ratio.median),
+        (_, Some(high)) if ratio.median >= 1.0 => {
+            format!("{:.2} times as long{}", ratio.median, bound(high))
+        }
         _ => format!("{} less time", percent_of(1.0 - ratio.median)),
     }
 }
@@ -224,39 +325,57 @@ fn results(trial: &Trial) -> Section {
     let columns = vec![
         column("setting", false),
         column("settled", true),
-        column("×", true),
-        column("peak", true),
+        column("× (interval)", true),
         column(time, true),
-        column("×", true),
-        column("faults", true),
+        column("× (interval)", true),
         column("", false),
     ];
+    let others = vec![
+        column("setting", false),
+        column("peak", true),
+        column("× (interval)", true),
+        column("faults", true),
+        column("× (interval)", true),
+    ];
     let mut rows = vec![row(BASELINE, &trial.baseline, None, front.iter().any(|id| id == BASELINE))];
+    let mut other_rows = vec![other_row(BASELINE, &trial.baseline)];
     for index in trial.ranking().order {
         let Some((tried, judged)) = trial.tried.get(index) else { continue };
         let status = trial.status(index);
         if status != Status::Failed {
             rows.push(row(&tried.id, judged, Some(status), front.contains(&tried.id)));
+            other_rows.push(other_row(&tried.id, judged));
         }
     }
+    let of = trial.look.name().map_or("the largest process".to_owned(), |name| clean(&name));
     let settled = match trial.look.settled_at {
-        Instant::Load => "settled: resident memory after the load, shared pages counted once",
-        Instant::Mark => "settled: resident memory at the last mark that the program told",
-        Instant::Exit => "settled: resident memory of the largest process as it ended",
-        Instant::Sample => "settled: resident memory at the last sample",
+        Instant::Load if trial.look.processes > 1 => {
+            "settled: resident memory of its processes after the load, what they share counted once"
+                .to_owned()
+        }
+        Instant::Load => format!("settled: resident memory of {of} after the load"),
+        Instant::Mark => format!("settled: resident memory of {of} at the last mark that it told"),
+        Instant::Exit => format!("settled: resident memory of {of} as it ended"),
+        Instant::Sample => "settled: resident memory of the largest process at its last sample".to_owned(),
     };
     let mut paragraphs = vec![format!(
-        "{settled}. ×: to the runs without settings, round by round, {} rounds. ◆: no other leaves less memory in less \
-         time.",
-        trial.rounds
+        "{settled}. ×: to the runs without settings, round by round, {}; intervals of a column hold together with \
+         95 %. ◆: no other leaves less memory in less time.",
+        counted(trial.rounds as u64, "round")
     )];
     if trial.goal == Goal::TimeBounded {
-        paragraphs.push("Better are only settings that take at most 1.05 times as long.".to_owned());
+        paragraphs.push(
+            "Better are only settings that take at most 1.05 times as long in the median; the interval says how much \
+             longer it could be."
+                .to_owned(),
+        );
     }
+    let first = Table { caption: String::new(), columns, rows };
+    let second = Table { caption: "What else changed".to_owned(), columns: others, rows: other_rows };
     Section {
         heading: "What was tried".to_owned(),
         paragraphs,
-        tables: vec![Table { caption: String::new(), columns, rows }],
+        tables: vec![first, second],
         plots: vec![plot(trial)],
         ..Section::default()
     }
@@ -276,35 +395,58 @@ fn row(id: &str, judged: &Judged, status: Option<Status>, on_front: bool) -> Vec
         Some(Status::Failed) => "failed",
         None => "",
     };
-    let size = |figure: &Figure| median(figure, |median| bytes(median.round() as u64));
     vec![
         plain(clean(id)),
         plain(size(&judged.settled)),
         Cell { text: ratio(&judged.settled), tone },
-        plain(size(&judged.peak)),
         plain(median(&judged.wall, seconds)),
         plain(ratio(&judged.wall)),
-        plain(median(&judged.faults, |faults| grouped(faults.round() as u64))),
         Cell { text: format!("{text}{}", if on_front { " ◆" } else { "" }).trim().to_owned(), tone },
     ]
+}
+
+fn other_row(id: &str, judged: &Judged) -> Vec<Cell> {
+    vec![
+        plain(clean(id)),
+        plain(size(&judged.peak)),
+        plain(ratio(&judged.peak)),
+        plain(median(&judged.faults, |faults| grouped(faults.round() as u64))),
+        plain(ratio(&judged.faults)),
+    ]
+}
+
+fn size(figure: &Figure) -> String {
+    median(figure, |median| bytes(median.round() as u64))
 }
 
 fn median(figure: &Figure, text: impl Fn(f64) -> String) -> String {
     figure.estimate.as_ref().map_or(UNKNOWN.to_owned(), |estimate: &Estimate| text(estimate.median))
 }
 
+/// "0.15 (.14–.16)": a ratio and its interval.
 fn ratio(figure: &Figure) -> String {
-    figure.ratio.map_or(String::new(), |ratio| format!("{:.2}", ratio.median))
+    let Some(ratio) = figure.ratio else { return String::new() };
+    match (ratio.low, ratio.high) {
+        (Some(low), Some(high)) => format!("{:.2} ({}–{})", ratio.median, end(low), end(high)),
+        _ => format!("{:.2} (?)", ratio.median),
+    }
+}
+
+/// An end of an interval, in two digits: the table has to stay within 80 columns.
+fn end(value: f64) -> String {
+    match value {
+        ..0.995 => format!("{value:.2}").trim_start_matches('0').to_owned(),
+        ..9.95 => format!("{value:.1}"),
+        ..999.5 => format!("{value:.0}"),
+        _ => "1000+".to_owned(),
+    }
 }
 
 fn plot(trial: &Trial) -> Plot {
-    let baseline = (BASELINE.to_owned(), &trial.baseline);
-    let all =
-        std::iter::once(baseline).chain(trial.tried.iter().map(|(tried, judged)| (tried.id.clone(), judged)));
-    let known: Vec<(String, (f64, f64))> = all
+    let known: Vec<(String, (f64, f64))> = all(trial)
         .filter_map(|(id, judged)| {
             let point = (judged.wall.estimate.as_ref()?.median, judged.settled.estimate.as_ref()?.median);
-            judged.failure.is_none().then_some((id, point))
+            judged.failure.is_none().then_some((id.to_owned(), point))
         })
         .collect();
     let labels = known.iter().map(|(id, _)| id.clone()).collect();
@@ -321,7 +463,8 @@ fn plot(trial: &Trial) -> Plot {
 }
 
 fn to_paste(trial: &Trial, tried: &Try) -> Section {
-    let Paste { shell, systemd, docker, kubernetes } = paste(&tried.applied, &trial.command);
+    let Paste { shell, systemd, docker, kubernetes } =
+        paste(&tried.applied, &trial.command, trial.program.as_deref());
     let snippets =
         [("Shell", shell), ("systemd", systemd), ("Dockerfile", docker), ("Kubernetes", kubernetes)];
     Section {
@@ -436,3 +579,7 @@ fn plain(text: String) -> Cell {
 fn column(title: &str, figures: bool) -> Column {
     Column { title: title.to_owned(), figures }
 }
+
+#[cfg(test)]
+#[path = "trial_tests.rs"]
+mod tests;

@@ -1,0 +1,70 @@
+//! Whether a port of this machine is listened at, told from the kernel's own list: a server that takes a single
+//! connection must not have it taken by whoever asks whether it is ready.
+
+use std::io::Read;
+use std::net::{Ipv6Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// The kernel's lists of sockets, of our network namespace, which is that of the commands we start.
+const LISTS: [&str; 2] = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+/// The most bytes of a list: 150 bytes a socket.
+const MOST_BYTES: u64 = 64 << 20;
+/// The state of a socket that listens (TCP_LISTEN of include/net/tcp_states.h).
+const LISTENS: &str = "0A";
+
+/// Whether somebody listens at `port`. Where the kernel's lists cannot be read, whether a connection is accepted.
+pub fn is_open(port: u16) -> bool {
+    let lists: Vec<String> = LISTS.iter().filter_map(|path| read(path)).collect();
+    if lists.is_empty() { accepts(port) } else { lists.iter().any(|list| has_listener(list, port)) }
+}
+
+fn read(path: &str) -> Option<String> {
+    let mut text = String::new();
+    std::fs::File::open(path).ok()?.take(MOST_BYTES).read_to_string(&mut text).ok()?;
+    (!text.is_empty()).then_some(text)
+}
+
+/// Whether a list has a listener: its lines are `SLOT: ADDRESS:PORT ADDRESS:PORT STATE …` in hexadecimal.
+fn has_listener(list: &str, port: u16) -> bool {
+    list.lines().skip(1).any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let own = words.next().and_then(|word| word.rsplit_once(':'));
+        let number = own.and_then(|(_, number)| u16::from_str_radix(number, 16).ok());
+        number == Some(port) && words.nth(1) == Some(LISTENS)
+    })
+}
+
+fn accepts(port: u16) -> bool {
+    let addresses = [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))];
+    addresses.iter().any(|address| TcpStream::connect_timeout(address, Duration::from_secs(1)).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_listener_is_told_and_not_disturbed() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            // A machine may be without IPv6.
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let port = listener.local_addr().unwrap().port();
+            assert!(is_open(port));
+            listener.set_nonblocking(true).unwrap();
+            assert!(listener.accept().is_err(), "nobody connected to {address}");
+            assert!(accepts(port));
+            drop(listener);
+            assert!(!is_open(port) && !accepts(port));
+        }
+    }
+
+    #[test]
+    fn only_listeners_of_that_port_count() {
+        let list = "  sl  local_address rem_address   st\n   0: 00000000:1F90 00000000:0000 0A 0\n   1: \
+                    0100007F:0050 0100007F:952F 01 0\n   2: short\n   3: 0:zz 0:0 0A\n";
+        assert!(has_listener(list, 8080) && !has_listener(list, 80) && !has_listener(list, 0));
+        assert!(!has_listener("", 80));
+    }
+}
