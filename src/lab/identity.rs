@@ -33,9 +33,9 @@ pub fn files(subjects: &[Subject]) -> Vec<File> {
     }
     let mut paths = BTreeSet::new();
     for (folder, word) in words {
-        let is_apart = |c: char| c.is_whitespace() || "=:,;|&<>()'\"`".contains(c);
-        for part in std::iter::once(word).chain(word.split(is_apart).take(MOST_PARTS)) {
-            if part.is_empty() || part.len() > 4096 {
+        let written = written(word);
+        for part in std::iter::once(word).chain(parts(word)) {
+            if part.is_empty() || part.len() > 4096 || written.contains(part) {
                 continue;
             }
             paths.insert(folder.map_or_else(|| PathBuf::from(part), |folder| folder.join(part)));
@@ -43,6 +43,18 @@ pub fn files(subjects: &[Subject]) -> Vec<File> {
         }
     }
     paths.iter().filter_map(|path| file(path)).collect()
+}
+
+/// What may be a file's name within a word.
+fn parts(word: &str) -> impl Iterator<Item = &str> {
+    let is_apart = |c: char| c.is_whitespace() || "=:,;|&<>()'\"`".contains(c);
+    word.split(is_apart).take(MOST_PARTS)
+}
+
+/// What a shell's text redirects into: runs change these, and are not made other runs by them.
+fn written(word: &str) -> BTreeSet<&str> {
+    let after = word.split('>').skip(1).take(MOST_PARTS);
+    after.filter_map(|after| parts(after.trim_start_matches('&')).find(|part| !part.is_empty())).collect()
 }
 
 /// What the machine is that runs: kernel and start, and strandline itself.
@@ -80,6 +92,8 @@ mod tests {
         assert!(of(&["x", &format!("--config={name}")], None));
         assert!(of(&["x"], Some(&format!("/nowhere:{name}"))));
         assert!(!of(&["x", "prog"], None));
+        assert!(!of(&["sh", "-c", &format!("echo x >> {name}; wait")], None), "runs write it");
+        assert!(!of(&["sh", "-c", &format!("echo x >{name}")], None));
         let before = files(&[Subject { command: vec![name.to_owned()], ..Subject::default() }]);
         std::fs::write(&path, "other").unwrap();
         assert_ne!(before, files(&[Subject { command: vec![name.to_owned()], ..Subject::default() }]));

@@ -133,7 +133,8 @@ pub fn run(
 /// The limits: what the new process sets, how the recording names them, and the control group.
 fn prepare(limits: &Limits) -> Result<(Setup, Vec<Limit>, Option<Group>), String> {
     let (resources, mut named) = limits.resources()?;
-    let group = limits.memory.map(Group::new).transpose()?;
+    let instead = |why| format!("{why} (--limit-address-space and --limit-data need no privileges)");
+    let group = limits.memory.map(Group::new).transpose().map_err(instead)?;
     named.extend(group.as_ref().map(|group| group.limit.clone()));
     let join = group.as_ref().map(Group::door).transpose()?;
     Ok((Setup { limits: resources, join, ..Setup::default() }, named, group))
