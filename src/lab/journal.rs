@@ -104,7 +104,8 @@ impl Journal {
         let lab = std::fs::read(&about).ok().and_then(|text| serde_json::from_slice::<Lab>(&text).ok());
         match lab {
             Some(lab) if lab.key == key => {}
-            Some(lab) if !place.is_fresh => {
+            // One without a run holds nothing that could be lost.
+            Some(lab) if !place.is_fresh && file.metadata().is_ok_and(|data| data.len() > 0) => {
                 return Err(format!(
                     "{} holds another lab ({}, or the same with other commands, files, settings or variables); give \
                      another --dir, or --fresh to replace it",
