@@ -146,8 +146,8 @@ fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
     }
     caveats.extend(outliers(trial).into_iter().map(|text| ("outliers", text)));
     if trial.rounds < 5 {
-        let rounds = trial.rounds;
-        let text = format!("with {rounds} rounds only large differences can be told; --repeat 5 or more");
+        let rounds = counted(trial.rounds as u64, "round");
+        let text = format!("with {rounds} only large differences can be told; --repeat 5 or more");
         caveats.push(("few_runs", text));
     }
     if trial.left_behind > 0 {
