@@ -146,8 +146,8 @@ fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
     }
     caveats.extend(outliers(trial).into_iter().map(|text| ("outliers", text)));
     if trial.rounds < 5 {
-        let rounds = trial.rounds;
-        let text = format!("with {rounds} rounds only large differences can be told; --repeat 5 or more");
+        let rounds = counted(trial.rounds as u64, "round");
+        let text = format!("with {rounds} only large differences can be told; --repeat 5 or more");
         caveats.push(("few_runs", text));
     }
     if trial.left_behind > 0 {
@@ -174,13 +174,16 @@ fn some(names: &[&str]) -> String {
     }
 }
 
+/// A figure: what it is called, where it is, from what difference on it is looked at, and how it is shown.
+type OfFigure<'a> = (&'a str, fn(&Judged) -> &Figure, f64, &'a dyn Fn(f64) -> String);
+
 /// The runs that stand apart from the others of their setting, a sentence for each figure. Of runs that are as good as
 /// equal one always does: what nobody would set anything for is not named.
 fn outliers(trial: &Trial) -> Vec<String> {
     const MOST: usize = 6;
     let size = |value: f64| bytes(value.round() as u64);
     let time = if trial.serving { "the load's time" } else { "time" };
-    let figures: [(&str, fn(&Judged) -> &Figure, f64, &dyn Fn(f64) -> String); 2] = [
+    let figures: [OfFigure<'_>; 2] = [
         ("settled memory", |judged| &judged.settled, tries::RESOLUTION_BYTES, &size),
         (time, |judged| &judged.wall, 0.0, &seconds),
     ];
