@@ -204,7 +204,9 @@ fn a_run_without_settings_that_fails_once_costs_its_round_only() -> Outcome {
                 environment = { FINE = \"1\" }\n";
     std::fs::write(&catalogue, fine)?;
     // The third run without the setting fails: the first look, round 1, round 2.
-    let script = format!("[ $FINE ] && exit; echo >> {count}; [ $(wc -l < {count}) -ne 3 ] || exit 9");
+    std::fs::write(&count, "0\n")?;
+    let script =
+        format!("[ $FINE ] && exit; read n < {count}; n=$((n+1)); echo $n > {count}; [ $n -ne 3 ] || exit 9");
     let flags = ["--repeat", "4", "--catalogue", &catalogue, "--only", "fine"];
     let found = lab.document(&[&["try"][..], &flags, &["--", "sh", "-c", &script]].concat())?;
     assert_eq!(
