@@ -21,7 +21,11 @@ Start here:
   strandline doctor            what this machine and user allow
   strandline explain PID       where the memory of a process is
   strandline reclaim PID       give back what can be given back
-  strandline run -- COMMAND    record the memory of a command over time; `report` shows it";
+  strandline run -- COMMAND    record the memory of a command over time; `report` shows it
+  strandline compare A B       do two commands or builds differ, and by how much
+  strandline try -- COMMAND    which settings make it keep less memory, at which cost
+  strandline squeeze -- COMMAND  how little memory is enough
+  strandline study             experiments with claims that anyone can rerun";
 
 /// Accounts for every resident byte of a process, says what is stranded, and gives it back.
 #[derive(Debug, Parser)]

@@ -63,7 +63,7 @@ fn check(name: &str, output: &mut Output) -> Result<Ending> {
             let cells = matrix.count().map_or_else(|| "too many".to_owned(), |count| count.to_string());
             if !output.json {
                 output.print(&clean_line(&format!(
-                    "{}: right; {cells} cells, {} claims",
+                    "{}: nothing is wrong with it; cells: {cells}, claims: {}",
                     folder.display(),
                     matrix.study.claims.len()
                 )))?;

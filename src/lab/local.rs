@@ -113,6 +113,7 @@ impl Local {
     /// The next event; `None` where none comes in that time.
     fn hear(&mut self, at_most: Option<Duration>) -> Result<Option<Event>, Stopped> {
         let deadline = at_most.map(|pause| Instant::now() + pause);
+        let mut has_looked = false;
         loop {
             if let Some(event) = self.lines.next().map_err(|error| self.broken(&error))? {
                 return Ok(Some(event));
@@ -121,7 +122,8 @@ impl Local {
                 return Err(Stopped::Interrupted(signal));
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
+            // Who has no time to wait hears what is there already.
+            if left == Some(Duration::ZERO) && std::mem::replace(&mut has_looked, true) {
                 return Ok(None);
             }
             let timeout = left.map_or(PollTimeout::NONE, |left| {
