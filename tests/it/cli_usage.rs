@@ -5,8 +5,20 @@
 use crate::support::{Folder, strandline};
 
 const VERBS: [&str; 14] = [
-    "explain", "reclaim", "run", "record", "mark", "report", "compare", "try", "squeeze", "study", "demo", "doctor",
-    "completions", "man",
+    "explain",
+    "reclaim",
+    "run",
+    "record",
+    "mark",
+    "report",
+    "compare",
+    "try",
+    "squeeze",
+    "study",
+    "demo",
+    "doctor",
+    "completions",
+    "man",
 ];
 
 #[test]
