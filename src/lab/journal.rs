@@ -306,10 +306,13 @@ mod tests {
             let journal = Journal::open("compare", &"x", &place).unwrap();
             assert_eq!((journal.found(), journal.outcome("c", 7)), (lines + 1, Some(&outcome(2))));
         }
-        let fresh = Journal::open("compare", &"x", &Place { is_fresh: true, ..place.clone() }).unwrap();
+        let mut fresh = Journal::open("compare", &"x", &Place { is_fresh: true, ..place.clone() }).unwrap();
         assert_eq!(fresh.found(), 0);
+        fresh.keep("a", 0, &outcome(0)).unwrap();
         drop(fresh);
         assert!(Journal::open("compare", &"y", &place).unwrap_err().contains("another lab"));
+        Journal::open("compare", &"x", &place).unwrap().abandon();
+        assert_eq!(Journal::open("compare", &"y", &place).unwrap().found(), 0, "nothing is lost");
     }
 
     #[test]
