@@ -104,9 +104,9 @@ fn list(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     let mut items = Vec::new();
     for (name, folder) in find::list() {
         let path = folder.map_or_else(|| find::find(&name), Ok);
-        let read = path.map_err(|line| vec![line]).and_then(|path| Study::read(&path));
+        let read = path.map_err(|line| vec![line]).and_then(|path| Study::glance(&path));
         let (title, needs, tone) = match read {
-            Ok((study, _)) => {
+            Ok(study) => {
                 let title = study.title.clone();
                 let (needs, tone) = needs(Arc::new(study));
                 (title, needs, tone)
@@ -161,7 +161,11 @@ fn run_study(name: &str, arguments: &Arguments, output: &mut Output) -> Result<E
     }
     let runs = matrix.count().and_then(|cells| cells.checked_mul(u64::from(matrix.repeats)));
     if !arguments.lab.yes {
-        ask(&matrix, &text, runs, arguments)?;
+        match ask(&matrix, &text, runs, arguments) {
+            Ok(()) => {}
+            Err(Gone::Stopped(why)) => return stopped(&why),
+            Err(Gone::Failed(why)) => return Err(why),
+        }
     }
     let mut bill = run::bill(&matrix).map_err(Failure)?;
     let teller = Teller::new("study", !output.json);
@@ -208,7 +212,8 @@ fn measure(
     let built = match bench.executors.first_mut() {
         Some(executor) => {
             let say = |line: &str| teller.say(line);
-            run::build(matrix, &bill.cells, &build, &mut **executor, &how_it_ended, &say)?
+            let resumed = bench.journal.found() > 0;
+            run::build(matrix, &bill.cells, (&build, resumed), &mut **executor, &how_it_ended, &say)?
         }
         None => run::Failed::new(),
     };
@@ -241,9 +246,12 @@ fn measure(
             at_most: rounds,
             seed: plan.seed,
         };
-        let mut second = Referee { failures: Default::default(), ..referee };
-        let counts = engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut second)?;
-        referee = second;
+        // A cell that failed before is tried again here, but what failed before stays known.
+        let timed = std::mem::take(&mut referee.failures);
+        let counts = engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
+        for (index, (count, outcome)) in timed {
+            referee.failures.entry(index).and_modify(|known| known.0 += count).or_insert((count, outcome));
+        }
         Some(counts)
     } else {
         None
@@ -277,7 +285,12 @@ fn open(
 
 /// Refuses a study that takes very long, or has very many runs, that nobody said yes to. One cell is run to tell
 /// how long it would take.
-fn ask(matrix: &Matrix, text: &str, runs: Option<u64>, arguments: &Arguments) -> Result<()> {
+fn ask(
+    matrix: &Matrix,
+    text: &str,
+    runs: Option<u64>,
+    arguments: &Arguments,
+) -> std::result::Result<(), Gone> {
     let is_few = runs.is_some_and(|runs| runs < SOME_RUNS);
     if is_few {
         return Ok(());
@@ -288,9 +301,9 @@ fn ask(matrix: &Matrix, text: &str, runs: Option<u64>, arguments: &Arguments) ->
     }
     first.subjects.truncate(1);
     first.repeats = 1;
-    let bill = run::bill(&first).map_err(Failure)?;
+    let bill = run::bill(&first).map_err(|line| Gone::Failed(Failure(line)))?;
     let lab = Lab { dir: None, jobs: 1, fresh: true, ..arguments.lab.clone() };
-    let each = time_of_one(&first, text, &bill, arguments, &lab);
+    let each = time_of_one(&first, text, &bill, arguments, &lab)?;
     let runs_text = runs.map_or_else(|| "more than 10^19".to_owned(), |runs| runs.to_string());
     let whole =
         each.zip(runs).map(|(each, runs)| each.as_secs_f64() * runs as f64 / f64::from(arguments.lab.jobs));
@@ -304,11 +317,13 @@ fn ask(matrix: &Matrix, text: &str, runs: Option<u64>, arguments: &Arguments) ->
         }
         _ => ", and one could not be run to tell how long they take".to_owned(),
     };
-    Err(Failure(format!(
+    Err(Gone::Failed(Failure(format!(
         "{}: that is {runs_text} runs{about}; narrow an axis with --axis, or add --yes to begin",
         matrix.study.name
-    )))
+    ))))
 }
+
+/// How long one cell takes; `None` where it cannot be run. A signal meanwhile stops all.
 
 fn time_of_one(
     matrix: &Matrix,
@@ -316,19 +331,20 @@ fn time_of_one(
     bill: &Bill,
     arguments: &Arguments,
     lab: &Lab,
-) -> Option<Duration> {
-    let key = bill.cells.first()?;
-    let (mut bench, build) = open(matrix, text, bill, arguments, lab).ok()?;
-    let executor = bench.executors.first_mut()?;
-    let failed = run::build(matrix, &bill.cells, &build, &mut **executor, &how_it_ended, &|_| {}).ok()?;
+) -> std::result::Result<Option<Duration>, Gone> {
+    let Some(key) = bill.cells.first() else { return Ok(None) };
+    let (mut bench, build) = open(matrix, text, bill, arguments, lab)?;
+    let Some(executor) = bench.executors.first_mut() else { return Ok(None) };
+    let built = (build.as_path(), false);
+    let failed = run::build(matrix, &bill.cells, built, &mut **executor, &how_it_ended, &|_| {})?;
     let begin = Instant::now();
     if failed.is_empty() {
         let subject = run::subject(matrix, key, &build, arguments.lab.timeout);
-        executor.run(&subject, &build.join(".output")).ok()?;
+        executor.run(&subject, &build.join(".output"))?;
     }
     let each = begin.elapsed();
     bench.close();
-    failed.is_empty().then_some(each)
+    Ok(failed.is_empty().then_some(each))
 }
 
 /// What is to be known about the figures.

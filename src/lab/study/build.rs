@@ -2,11 +2,14 @@
 //! once for each way their placeholders are filled.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use super::file::{Need, NeedKind};
 use super::matrix::{Key, Matrix, fill};
+use crate::lab::cell::Subject;
 use crate::lab::figures::find_in_path;
+use crate::lab::trial::program::{Program, fits};
 
 /// Where the loader looks for a library that has no path; `ldconfig` knows of more, but these are usual.
 const LIBRARY_FOLDERS: [&str; 8] = [
@@ -46,9 +49,13 @@ pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
     let mut missing: Vec<String> = Vec::new();
     for need in needs {
         let name = fill(&need.name, &values);
+        // What is built first is looked for after that.
+        if name.contains("{build}") {
+            continue;
+        }
         let is_here = match need.kind {
             NeedKind::Tool => find_in_path(&name).is_some(),
-            NeedKind::Library => find_library(&name).is_some(),
+            NeedKind::Library => find_library(&name, &matrix.study.folder).is_some(),
             NeedKind::File => Path::new(&name).exists(),
         };
         let begin = format!("{name} is not here");
@@ -59,10 +66,10 @@ pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
     (!missing.is_empty()).then(|| missing.join(", "))
 }
 
-/// The file of a library: a path as it is, a name as the loader finds it.
-pub fn find_library(name: &str) -> Option<PathBuf> {
+/// The file of a library: a path against the study's `folder`, a name as the loader finds it.
+pub fn find_library(name: &str, folder: &Path) -> Option<PathBuf> {
     if name.contains('/') {
-        return Some(PathBuf::from(name)).filter(|path| path.is_file());
+        return Some(folder.join(name)).filter(|path| path.is_file());
     }
     let own = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let own: Vec<PathBuf> = std::env::split_paths(&own).filter(|path| path.is_absolute()).collect();
@@ -70,11 +77,85 @@ pub fn find_library(name: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// The commands that build a cell's subject, with their placeholders filled; `build` is the private folder.
-pub fn commands(matrix: &Matrix, key: &Key, build: &Path) -> Vec<Vec<String>> {
+/// The folder that `{build}` stands for in a cell: one for each way the commands that build it are filled, below
+/// `root`, so that what is built for one cell is not overwritten by what is built for another.
+pub fn folder(matrix: &Matrix, key: &Key, root: &Path) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    filled(matrix, key, &values(matrix, key)).hash(&mut hasher);
+    root.join(format!("{:016x}", hasher.finish()))
+}
+
+/// The commands that build a cell's subject, with their placeholders filled; the folders of builds are below `root`.
+pub fn commands(matrix: &Matrix, key: &Key, root: &Path) -> Vec<Vec<String>> {
     let mut values = values(matrix, key);
-    values.insert("build".to_owned(), build.to_string_lossy().into_owned());
+    values.insert("build".to_owned(), folder(matrix, key, root).to_string_lossy().into_owned());
+    filled(matrix, key, &values)
+}
+
+fn filled(matrix: &Matrix, key: &Key, values: &BTreeMap<String, String>) -> Vec<Vec<String>> {
     let Some(subject) = matrix.subjects.get(key.subject) else { return Vec::new() };
-    let filled = |words: &Vec<String>| words.iter().map(|word| fill(word, &values)).collect();
+    let filled = |words: &Vec<String>| words.iter().map(|word| fill(word, values)).collect();
     subject.build.iter().map(filled).collect()
+}
+
+/// The libraries that a cell's choices preload: as named, with placeholders filled, and the file of each.
+pub fn preloads(matrix: &Matrix, key: &Key, root: &Path) -> Vec<(String, Option<PathBuf>)> {
+    let mut values = values(matrix, key);
+    values.insert("build".to_owned(), folder(matrix, key, root).to_string_lossy().into_owned());
+    let named = matrix.choices(key).filter_map(|(_, choice)| choice.preload.as_deref());
+    named
+        .map(|name| {
+            let name = fill(name, &values);
+            let file = find_library(&name, &matrix.study.folder);
+            (name, file)
+        })
+        .collect()
+}
+
+/// Why what a cell preloads would not take effect, where that can be told before it is run. Without this a program
+/// that takes no preloaded library would be measured under the library's name.
+pub fn why_not_preloaded(matrix: &Matrix, key: &Key, root: &Path, subject: &Subject) -> Option<String> {
+    let preloads = preloads(matrix, key, root);
+    if preloads.is_empty() {
+        return None;
+    }
+    let own = subject.environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
+    let search = own.unwrap_or_else(|| std::env::var("PATH").ok());
+    let program = Program::of_command(&subject.command, subject.directory.as_deref(), search.as_deref());
+    for (name, file) in preloads {
+        let Some(file) = file else { return Some(format!("{name} is not here")) };
+        // The loader splits LD_PRELOAD at both.
+        if file.to_string_lossy().contains([' ', ':']) {
+            let file = file.display();
+            return Some(format!("{file}: a path with a space or a colon cannot be preloaded"));
+        }
+        let program = match &program {
+            Ok(program) => program,
+            Err(why) => return Some(format!("whether {name} can be preloaded is not known: {why}")),
+        };
+        if let Some(why) = refuses(program, &file) {
+            return Some(format!("{name} is not preloaded: {why}"));
+        }
+    }
+    None
+}
+
+/// Why a program takes no library `file`, if it does not.
+fn refuses(program: &Program, file: &Path) -> Option<String> {
+    let name = program.name();
+    if let Some(why) = &program.privileged {
+        return Some(format!("nothing is preloaded into {name}, a program with {why}"));
+    }
+    let is_musl = program.loader.as_deref().is_some_and(|loader| loader.contains("ld-musl"));
+    if program.loader.is_none() {
+        Some(format!("{name} is linked statically"))
+    } else if is_musl {
+        Some(format!("{name} runs on musl, and the library is for glibc"))
+    } else if !fits(file, program.bits) {
+        Some(format!("it is no {}-bit library, as {name} wants", program.bits))
+    } else if program.own_malloc && Program::of_file(file).is_ok_and(|library| library.own_malloc) {
+        Some(format!("{name} defines malloc itself, which comes before anything preloaded"))
+    } else {
+        None
+    }
 }

@@ -17,6 +17,11 @@ pub trait Measured: Send + Sync {
     /// # Errors
     /// Why there is none at all: words that fit behind "not run: ".
     fn samples(&self, key: &Key, metric: &str) -> Result<Vec<Option<f64>>, String>;
+
+    /// How many of a cell's runs count, and of how many, where not all do.
+    fn runs(&self, _key: &Key) -> Option<(usize, usize)> {
+        None
+    }
 }
 
 /// What the runs of one cell gave.
@@ -26,6 +31,8 @@ pub struct CellData {
     pub samples: BTreeMap<String, Vec<Option<f64>>>,
     /// Why it was not run, or no run of it counts.
     pub not_run: Option<String>,
+    /// How many of its runs count, and of how many, where not all do.
+    pub runs: Option<(usize, usize)>,
 }
 
 /// All cells.
@@ -46,6 +53,10 @@ impl Measured for Data {
             _ => Err(format!("no run gave {metric}")),
         }
     }
+
+    fn runs(&self, key: &Key) -> Option<(usize, usize)> {
+        self.cells.get(key)?.runs
+    }
 }
 
 /// The median of a metric with its interval.
@@ -57,16 +68,16 @@ pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Esti
     statistics::estimate(&samples, CONFIDENCE, 1).ok_or_else(|| format!("no run gave {metric}"))
 }
 
-/// One of the numbers of an estimate. Ends of an interval that is not known are the median.
-pub fn figure(estimate: &Estimate, statistic: Statistic) -> f64 {
+/// One of the numbers of an estimate; `None` for the end of an interval that is not known.
+pub fn figure(estimate: &Estimate, statistic: Statistic) -> Option<f64> {
     let extreme =
         |choose: fn(f64, f64) -> f64| estimate.samples.iter().copied().fold(estimate.median, choose);
     match statistic {
-        Statistic::Median => estimate.median,
-        Statistic::Low => estimate.low.unwrap_or(estimate.median),
-        Statistic::High => estimate.high.unwrap_or(estimate.median),
-        Statistic::Least => extreme(f64::min),
-        Statistic::Most => extreme(f64::max),
+        Statistic::Median => Some(estimate.median),
+        Statistic::Low => estimate.low,
+        Statistic::High => estimate.high,
+        Statistic::Least => Some(extreme(f64::min)),
+        Statistic::Most => Some(extreme(f64::max)),
     }
 }
 

@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use cel::extractors::Arguments;
 use cel::objects::Key as MapKey;
@@ -19,7 +20,7 @@ use cel::{Context, ExecutionError, IdedExpr, Program, Value};
 
 use super::data::{Measured, estimate, figure, ratio};
 use super::file::{SUBJECT, Selection, Statistic};
-use super::matrix::{Matrix, NoCell};
+use super::matrix::{Key, Matrix, NoCell};
 use super::scan::{self, Scan};
 
 /// Expressions are no longer.
@@ -53,6 +54,9 @@ pub struct Read {
     pub to: Option<BTreeMap<String, String>>,
     /// The number.
     pub value: f64,
+    /// How many of the runs it is from, where not all of them count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
 }
 
 /// What an evaluation is about.
@@ -68,6 +72,8 @@ pub struct World {
     pub published: serde_json::Value,
     /// The claim's tolerance.
     pub tolerance: Option<f64>,
+    /// After this nothing is read any more, and it cannot be evaluated.
+    pub until: Option<Instant>,
 }
 
 /// What came of an evaluation.
@@ -283,6 +289,8 @@ fn read(
     ledger.count += 1;
     let answer = if ledger.count > MOST_READS {
         Err(NoCell::Wrong(format!("it reads more than {MOST_READS} figures")))
+    } else if world.until.is_some_and(|until| Instant::now() > until) {
+        Err(NoCell::NotRun("it takes too long".to_owned()))
     } else {
         read_cell(name, arguments, world)
     };
@@ -326,11 +334,22 @@ fn read_cell(name: &str, arguments: &[Value], world: &World) -> Result<Read, NoC
     let key = world.matrix.resolve(&named, &world.fixed)?;
     let axes: BTreeMap<String, String> = world.matrix.names(&key).into_iter().collect();
     let at = |why: String| NoCell::NotRun(place(&axes, &why));
+    let few = || NoCell::NotRun(format!("too few repeats for an interval of {metric}"));
+    let runs = |key: &Key| world.measured.runs(key).map(|(good, all)| format!("{good} of {all} runs"));
     let Some(second) = second else {
         let estimate = estimate(&*world.measured, &key, metric).map_err(at)?;
         let statistic = Statistic::NAMES.iter().find(|(known, _)| *known == name);
         let value = figure(&estimate, statistic.map_or(Statistic::Median, |(_, statistic)| *statistic));
-        return Ok(Read { statistic: name.to_owned(), metric: metric.to_string(), axes, to: None, value });
+        let value = value.ok_or_else(few)?;
+        let from = runs(&key);
+        return Ok(Read {
+            statistic: name.to_owned(),
+            metric: metric.to_string(),
+            axes,
+            to: None,
+            value,
+            from,
+        });
     };
     let other = world.matrix.resolve(&selection(second, &world.matrix)?, &world.fixed)?;
     let ratio = ratio(&*world.measured, &key, &other, metric).map_err(at)?;
@@ -339,10 +358,10 @@ fn read_cell(name: &str, arguments: &[Value], world: &World) -> Result<Read, NoC
         "ratio_high" => ratio.high,
         _ => Some(ratio.median),
     };
-    let value =
-        value.ok_or_else(|| NoCell::NotRun(format!("too few repeats for an interval of {metric}")))?;
+    let value = value.ok_or_else(few)?;
     let to = Some(world.matrix.names(&other).into_iter().collect());
-    Ok(Read { statistic: name.to_owned(), metric: metric.to_string(), axes, to, value })
+    let from = runs(&key).or_else(|| runs(&other));
+    Ok(Read { statistic: name.to_owned(), metric: metric.to_string(), axes, to, value, from })
 }
 
 /// `why`, with the cell that it is about where there are several.

@@ -37,7 +37,7 @@ impl<'s> Extractor<'s> {
         Self { study, derived }
     }
 
-    /// The metrics of one run, those that are known.
+    /// The metrics of one run, those that are known, without those that are derived of others.
     pub fn metrics(&self, outcome: &Outcome) -> BTreeMap<String, f64> {
         let mut found = BTreeMap::new();
         for metric in compare::Metric::ALL {
@@ -74,12 +74,16 @@ impl<'s> Extractor<'s> {
                 found.insert(name.clone(), value);
             }
         }
+        found
+    }
+
+    /// Puts what is derived of one run's metrics among them.
+    pub fn derive(&self, metrics: &mut BTreeMap<String, f64>) {
         for (name, expression) in &self.derived {
-            if let Some(value) = expression.as_ref().and_then(|expression| expression.number(&found)) {
-                found.insert(name.clone(), value);
+            if let Some(value) = expression.as_ref().and_then(|expression| expression.number(metrics)) {
+                metrics.insert(name.clone(), value);
             }
         }
-        found
     }
 }
 

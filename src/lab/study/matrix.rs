@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::file::{Axis, Choice, SUBJECT, Selection, Study, Subject};
+use super::file::{Axis, Choice, Need, NeedKind, SUBJECT, Selection, Study, Subject};
 
 /// More cells than this are not run, whatever is said.
 pub const MOST_CELLS: u64 = 1_000_000;
@@ -93,8 +93,9 @@ impl Matrix {
         }
         for axis in &mut matrix.axes {
             let names = wanted(&axis.name).unwrap_or(&axis.default).clone();
-            axis.choices = names.iter().map(|name| pick(axis, name)).collect();
-            axis.choices.dedup_by(|a, b| a.name == b.name);
+            let mut seen = BTreeSet::new();
+            let once = names.iter().filter(|name| seen.insert(name.as_str()));
+            axis.choices = once.map(|name| pick(axis, name)).collect();
         }
         Ok(matrix)
     }
@@ -338,13 +339,29 @@ fn pick(axis: &Axis, name: &str) -> Choice {
     }
     // Who gives an allocator to an axis of allocators wants it preloaded.
     let preloads = axis.choices.iter().any(|choice| choice.preload.is_some());
+    // Cells run in a folder of their own: a path is meant from where the user is.
+    let path =
+        std::path::absolute(name).ok().filter(|path| name.contains('/') && (preloads || path.exists()));
+    let value = path.map_or_else(|| name.to_owned(), |path| path.to_string_lossy().into_owned());
+    let need = Need { kind: NeedKind::Library, name: escaped(&value), install: None };
     Choice {
         name: name.to_owned(),
-        value: name.to_owned(),
         number: name.parse().ok().filter(|number: &f64| number.is_finite()),
-        preload: preloads.then(|| name.to_owned()),
+        preload: preloads.then(|| escaped(&value)),
+        needs: preloads.then_some(need).into_iter().collect(),
+        value,
         ..Choice::default()
     }
+}
+
+/// `text` such that filling its placeholders gives it back.
+fn escaped(text: &str) -> String {
+    let piece = |piece: Piece<'_>| match piece {
+        Piece::Plain(plain) => plain.to_owned(),
+        Piece::Escaped(name) => format!("{{{{{name}}}}}"),
+        Piece::Named(name) => format!("{{{{{name}}}}}"),
+    };
+    pieces(text).into_iter().map(piece).collect()
 }
 
 /// The placeholders of `text`: `{name}`; `{{name}}` is none.

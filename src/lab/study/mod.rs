@@ -13,6 +13,7 @@ pub mod expression;
 pub mod extract;
 pub mod file;
 pub mod find;
+mod kinds;
 pub mod matrix;
 pub mod metric;
 mod parse;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::build::{commands, find_library, missing, values};
+use super::build::{commands, folder, missing, preloads, values, why_not_preloaded};
 use super::data::{CellData, Data};
 use super::extract::Extractor;
 use super::matrix::{Key, Matrix, fill};
@@ -46,9 +46,10 @@ pub fn bill(matrix: &Matrix) -> Result<Bill, String> {
     Ok(bill)
 }
 
-/// A cell as the lab runs it; `build` is the folder that `{build}` stands for.
-pub fn subject(matrix: &Matrix, key: &Key, build: &Path, timeout: Option<Duration>) -> Subject {
+/// A cell as the lab runs it; the folders that `{build}` stands for are below `root`.
+pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration>) -> Subject {
     let study = &matrix.study;
+    let build = folder(matrix, key, root);
     let mut values = values(matrix, key);
     values.insert("build".to_owned(), build.to_string_lossy().into_owned());
     let names = matrix.names(key);
@@ -57,7 +58,7 @@ pub fn subject(matrix: &Matrix, key: &Key, build: &Path, timeout: Option<Duratio
         name: if name.is_empty() { "run".to_owned() } else { name },
         limits: study.settings.limits,
         timeout: timeout.or(Some(study.settings.timeout)),
-        directory: Some(build.to_owned()),
+        directory: Some(build),
         ..Subject::default()
     };
     let mut environment: BTreeMap<String, Option<String>> = BTreeMap::new();
@@ -67,7 +68,6 @@ pub fn subject(matrix: &Matrix, key: &Key, build: &Path, timeout: Option<Duratio
         }
     };
     set(&study.settings.environment);
-    let mut preloads = Vec::new();
     if let Some(declared) = matrix.subjects.get(key.subject) {
         subject.command = declared.command.iter().map(|word| fill(word, &values)).collect();
         subject.timeout = timeout.or(declared.timeout).or(subject.timeout);
@@ -77,10 +77,14 @@ pub fn subject(matrix: &Matrix, key: &Key, build: &Path, timeout: Option<Duratio
     for (_, choice) in matrix.choices(key) {
         set(&choice.environment);
         subject.limits = over(subject.limits, choice.limits);
-        let library = choice.preload.as_deref().and_then(find_library);
-        preloads.extend(library.map(|path| path.to_string_lossy().into_owned()));
     }
+    // One that is not found stays as it is named: it is refused before the cell is run, and never left out.
+    let file = |(name, file): (String, Option<PathBuf>)| {
+        file.map_or(name, |path| path.to_string_lossy().into_owned())
+    };
+    let mut preloads: Vec<String> = preloads(matrix, key, root).into_iter().map(file).collect();
     if !preloads.is_empty() {
+        preloads.extend(environment.remove("LD_PRELOAD").flatten().filter(|own| !own.is_empty()));
         environment.insert("LD_PRELOAD".to_owned(), Some(preloads.join(":")));
     }
     subject.environment = environment.into_iter().collect();
@@ -103,54 +107,65 @@ fn over(all: Limits, own: Limits) -> Limits {
 /// A build that failed: the commands that it was, and why.
 pub type Failed = BTreeMap<Vec<Vec<String>>, String>;
 
-/// Builds what the cells need in the folder `build`, each way once; tells what could not be built.
+/// Builds what the cells need below the folder `root`, each way once; tells what could not be built. Where
+/// `is_resumed`, what a lab before this one built is not built again.
 ///
 /// # Errors
 /// [`Stopped`].
 pub fn build(
     matrix: &Matrix,
     cells: &[Key],
-    build: &Path,
+    (root, is_resumed): (&Path, bool),
     executor: &mut dyn Executor,
     how_it_ended: &dyn Fn(&Outcome) -> String,
     say: &dyn Fn(&str),
 ) -> Result<Failed, Stopped> {
-    let named = |error: std::io::Error| Stopped::Failed(format!("{}: {error}", build.display()));
-    std::fs::create_dir_all(build).map_err(named)?;
     let mut failed = Failed::new();
-    let mut done: BTreeSet<Vec<Vec<String>>> = BTreeSet::new();
+    let mut done: BTreeSet<PathBuf> = BTreeSet::new();
     for key in cells {
-        let wanted = commands(matrix, key, build);
-        if wanted.is_empty() || !done.insert(wanted.clone()) {
+        let build = folder(matrix, key, root);
+        let stamp = build.with_extension("built");
+        if !done.insert(build.clone()) {
             continue;
         }
-        for words in &wanted {
+        let named = |error: std::io::Error| Stopped::Failed(format!("{}: {error}", build.display()));
+        std::fs::create_dir_all(&build).map_err(named)?;
+        if is_resumed && stamp.exists() {
+            continue;
+        }
+        let wanted = commands(matrix, key, root);
+        for (number, words) in wanted.iter().enumerate() {
             let command = shell_words::join(words);
             say(&format!("building: {command}"));
             let subject = Subject {
                 name: "build".to_owned(),
                 command: words.clone(),
-                directory: Some(build.to_owned()),
+                directory: Some(build.clone()),
                 timeout: Some(BUILD_TIMEOUT),
                 ..Subject::default()
             };
-            let number = done.len().to_string();
-            let outcome = executor.run(&subject, &build.join(".output").join(number))?;
+            let outcome = executor.run(&subject, &build.with_extension("output").join(number.to_string()))?;
             if !outcome.end.is_success() {
                 failed.insert(wanted.clone(), format!("not built: {command}: {}", how_it_ended(&outcome)));
                 break;
             }
         }
+        if !failed.contains_key(&wanted) {
+            std::fs::write(&stamp, "").map_err(named)?;
+        }
     }
     Ok(failed)
 }
 
-/// Takes the cells whose build failed out of those that are run.
-pub fn without_failed(matrix: &Matrix, bill: &mut Bill, build: &Path, failed: &Failed) {
+/// Takes the cells that cannot be run, now that builds were made, out of those that are: their build failed, or
+/// what they preload would not take effect.
+pub fn without_failed(matrix: &Matrix, bill: &mut Bill, root: &Path, failed: &Failed) {
     let cells = std::mem::take(&mut bill.cells);
     for key in cells {
-        match failed.get(&commands(matrix, &key, build)) {
-            Some(why) => bill.missing.push((key, why.clone())),
+        let why = failed.get(&commands(matrix, &key, root)).cloned();
+        let why = why.or_else(|| why_not_preloaded(matrix, &key, root, &subject(matrix, &key, root, None)));
+        match why {
+            Some(why) => bill.missing.push((key, why)),
             None => bill.cells.push(key),
         }
     }
@@ -210,32 +225,61 @@ pub fn data(
         data.cells.insert(key.clone(), cell);
     }
     for (index, key) in bill.cells.iter().enumerate() {
-        let may_fail = matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail);
-        let mut cell = CellData::default();
-        let outcomes = results.outcomes.get(index).map(Vec::as_slice).unwrap_or_default();
-        let mut any = false;
-        for (round, outcome) in outcomes.iter().enumerate() {
-            let Some(outcome) = outcome.as_ref().filter(|outcome| counts(outcome, may_fail)) else {
-                continue;
-            };
-            any = true;
-            put(&mut cell, round, outcomes.len(), extractor.metrics(outcome));
-        }
-        let counted = counted.and_then(|counted| counted.outcomes.get(index)).map(Vec::as_slice);
-        let counted = counted.unwrap_or_default().iter();
-        let counted: Vec<Option<f64>> =
-            counted.map(|outcome| Some(outcome.as_ref()?.figures.instructions? as f64)).collect();
-        if counted.iter().any(Option::is_some) {
-            cell.samples.insert("instructions".to_owned(), counted);
-        }
-        if !any {
-            let why = failures.get(&index).map(|(_, outcome)| how_it_ended(outcome));
-            cell.not_run =
-                Some(why.map_or_else(|| "it was not run".to_owned(), |why| format!("it failed: {why}")));
-        }
-        data.cells.insert(key.clone(), cell);
+        let counted = counted.map(|counted| counted.outcomes.get(index).map_or(&[][..], Vec::as_slice));
+        let outcomes = results.outcomes.get(index).map_or(&[][..], Vec::as_slice);
+        let failed = failures.get(&index);
+        data.cells
+            .insert(key.clone(), cell(matrix, key, &extractor, (outcomes, counted), failed, how_it_ended));
     }
     data
+}
+
+/// What the runs of one cell gave: those that were timed, and those that were counted where there are such.
+fn cell(
+    matrix: &Matrix,
+    key: &Key,
+    extractor: &Extractor<'_>,
+    (outcomes, counted): (&[Option<Outcome>], Option<&[Option<Outcome>]>),
+    failed: Option<&(u32, Outcome)>,
+    how_it_ended: &dyn Fn(&Outcome) -> String,
+) -> CellData {
+    let may_fail = matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail);
+    let is_good = |outcome: &&Outcome| counts(outcome, may_fail);
+    let mut cell = CellData::default();
+    let instructions = |round: usize| {
+        let outcome = counted?.get(round)?.as_ref().filter(is_good)?;
+        outcome.figures.instructions.map(|count| count as f64)
+    };
+    let (mut good, mut ran) = (0, 0);
+    for (round, outcome) in outcomes.iter().enumerate() {
+        ran += usize::from(outcome.is_some());
+        let Some(outcome) = outcome.as_ref().filter(is_good) else { continue };
+        good += 1;
+        let mut metrics = extractor.metrics(outcome);
+        if counted.is_some() {
+            // The processor's counts are of another kind than cachegrind's.
+            metrics.remove("instructions");
+            metrics.remove("cycles");
+            metrics.extend(instructions(round).map(|count| ("instructions".to_owned(), count)));
+        }
+        extractor.derive(&mut metrics);
+        put(&mut cell, round, outcomes.len(), metrics);
+    }
+    let bare: Vec<Option<f64>> = (0..counted.map_or(0, <[_]>::len)).map(instructions).collect();
+    if bare.iter().any(Option::is_some) {
+        cell.samples.insert("instructions".to_owned(), bare);
+    }
+    let how = failed.map(|(count, outcome)| (*count, how_it_ended(outcome)));
+    cell.not_run = match how {
+        Some((_, how)) if good == 0 => Some(format!("it failed: {how}")),
+        Some((count, how)) if count >= MOST_FAILURES => {
+            Some(format!("it failed in {count} of {} runs: {how}", ran.max(count as usize)))
+        }
+        None if good == 0 => Some("it was not run".to_owned()),
+        _ => None,
+    };
+    cell.runs = (good < outcomes.len()).then_some((good, outcomes.len()));
+    cell
 }
 
 fn put(cell: &mut CellData, round: usize, rounds: usize, metrics: BTreeMap<String, f64>) {
@@ -255,6 +299,11 @@ pub fn description(matrix: &Matrix, text: &str) -> impl serde::Serialize + use<>
     while let Some(folder) = waiting.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             let Ok(data) = entry.metadata() else { continue };
+            // What interpreters and editors leave behind while it runs is no part of it.
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with('.') || name == "__pycache__" || name.ends_with(".pyc") {
+                continue;
+            }
             if data.is_dir() && files.len() < MOST_FILES {
                 waiting.push(entry.path());
             } else if files.len() < MOST_FILES {

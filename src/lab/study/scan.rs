@@ -41,6 +41,7 @@ pub fn scan(tree: &mut IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>, vari
         scan.wrong.push("it is nested too deeply".to_owned());
         return scan;
     }
+    scan.wrong.extend(super::kinds::wrong(tree));
     walk(tree, &mut scan, &mut names, axis_size);
     let widest = widest(tree, axis_size).max(1);
     if steps(tree, widest, axis_size) > MOST_STEPS {

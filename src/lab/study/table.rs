@@ -144,7 +144,7 @@ fn cell(
     }
     let Ok(estimate) = estimate(measured, &key, metric) else { return nothing() };
     let show = |value: f64| show(spec.unit.as_deref(), &matrix.study, metric, value);
-    let mut text = show(figure(&estimate, spec.statistic));
+    let mut text = figure(&estimate, spec.statistic).map_or_else(|| "–".to_owned(), show);
     if let (true, Some(low), Some(high)) = (spec.interval, estimate.low, estimate.high) {
         text = format!("{text} ({} – {})", show(low), show(high));
     }

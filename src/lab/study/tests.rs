@@ -189,8 +189,26 @@ fn hostile_expressions_end() {
         "[".repeat(1_000) + &"]".repeat(1_000),
         "true ? ".repeat(400),
         "a".repeat(5_000),
+        format!("median(\"kept\") < double(size([\"xxxxxxxxxx\"]{}[0]))", ".map(s, s + s)".repeat(40)),
+        format!("median(\"kept\") < 1 || [1]{} == []", ".map(s, [s, s])".repeat(40)),
+        format!(
+            "median(\"kept\") < 1 || {{{}true{}: 1}}.size() > 0",
+            "[1, 2].all(s, ".repeat(40),
+            ")".repeat(40)
+        ),
     ] {
         assert!(!changed(from, &holds).is_empty());
+    }
+}
+
+#[test]
+fn a_claim_about_how_runs_differ_can_fail() {
+    let from = "values(\"size\").all(s, ratio(\"kept\", {\"size\": s}, {\"size\": 2000}) >= 1)";
+    for holds in
+        ["most(\"kept\") < 1.5 * least(\"kept\")", "high(\"wall_seconds\") - low(\"wall_seconds\") < 0.1"]
+    {
+        let read = Study::parse(Path::new("good/study.toml"), &GOOD.replace(from, holds));
+        assert!(read.is_ok(), "{holds}: {:#?}", read.map(|_| ()));
     }
 }
 
@@ -202,7 +220,7 @@ fn data(
     for key in matrix.cells().unwrap() {
         let names: BTreeMap<String, String> = matrix.names(&key).into_iter().collect();
         let samples = of(&names).into_iter().map(|(metric, value)| (metric, vec![Some(value); 3])).collect();
-        data.cells.insert(key, CellData { samples, not_run: None });
+        data.cells.insert(key, CellData { samples, ..CellData::default() });
     }
     Arc::new(data)
 }

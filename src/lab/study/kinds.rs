@@ -1,0 +1,212 @@
+//! How large the values of an expression can become, told from its tree without evaluating it. What could double
+//! again and again – a text added to itself in one list after the other, lists within lists – is refused: an
+//! expression of few bytes could take all memory otherwise.
+
+use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators};
+
+/// Texts that an expression puts together are not longer.
+const MOST_TEXT_BYTES: usize = 1_000;
+/// What a choice's name, or a published figure that is a text, counts as.
+const GIVEN_TEXT_BYTES: usize = 200;
+/// What a number counts as when it is made a text.
+const NUMBER_BYTES: usize = 32;
+
+/// What a part of an expression gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A number, a truth value, null: of one size.
+    Number,
+    /// A text of at most so many bytes, or something that is given from outside and as it is.
+    Text(usize),
+    /// A list or map of numbers and texts, these of at most so many bytes.
+    List(usize),
+    /// Anything.
+    Unknown,
+}
+
+impl Kind {
+    /// What is one or the other.
+    fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Number, Self::Number) => Self::Number,
+            (Self::Text(a), Self::Text(b)) => Self::Text(a.max(b)),
+            (Self::List(a), Self::List(b)) => Self::List(a.max(b)),
+            (Self::Number, Self::Text(a)) | (Self::Text(a), Self::Number) => Self::Text(a.max(NUMBER_BYTES)),
+            _ => Self::Unknown,
+        }
+    }
+
+    /// What is in it.
+    fn item(self) -> Self {
+        match self {
+            Self::List(bytes) | Self::Text(bytes) => Self::Text(bytes),
+            Self::Number | Self::Unknown => Self::Unknown,
+        }
+    }
+
+    /// The bytes of a text in a list; `None` for what does not stand in one.
+    fn bytes(self) -> Option<usize> {
+        match self {
+            Self::Number => Some(NUMBER_BYTES),
+            Self::Text(bytes) => Some(bytes),
+            Self::List(_) | Self::Unknown => None,
+        }
+    }
+}
+
+/// What in `tree` could grow without bound: one line each. The tree's depth is bounded by who calls.
+pub fn wrong(tree: &IdedExpr) -> Vec<String> {
+    let mut walk = Walk { names: Vec::new(), wrong: Vec::new() };
+    walk.kind(tree);
+    walk.wrong.dedup();
+    walk.wrong
+}
+
+struct Walk<'t> {
+    /// Names of lists' items, and what they are.
+    names: Vec<(&'t str, Kind)>,
+    wrong: Vec<String>,
+}
+
+impl<'t> Walk<'t> {
+    fn kind(&mut self, tree: &'t IdedExpr) -> Kind {
+        match &tree.expr {
+            Expr::Literal(LiteralValue::String(text)) => Kind::Text(text.inner().len()),
+            Expr::Literal(LiteralValue::Bytes(bytes)) => Kind::Text(bytes.inner().len()),
+            Expr::Literal(_) => Kind::Number,
+            Expr::Ident(name) => self.named(name),
+            Expr::Call(call) => {
+                let mut kinds: Vec<Kind> = call.target.iter().map(|target| self.kind(target)).collect();
+                kinds.extend(call.args.iter().map(|argument| self.kind(argument)));
+                self.called(&call.func_name, &kinds)
+            }
+            Expr::List(list) => {
+                let kinds: Vec<Kind> = list.elements.iter().map(|item| self.kind(item)).collect();
+                self.holding(&kinds)
+            }
+            Expr::Map(map) => {
+                let mut kinds = Vec::new();
+                for entry in &map.entries {
+                    if let EntryExpr::MapEntry(entry) = &entry.expr {
+                        if !matches!(entry.key.expr, Expr::Literal(_)) {
+                            self.wrong.push("a map's keys stand there in so many words".to_owned());
+                        }
+                        kinds.push(self.kind(&entry.value));
+                    }
+                }
+                self.holding(&kinds)
+            }
+            Expr::Select(select) => self.kind(&select.operand).item(),
+            Expr::Comprehension(inner) => {
+                let item = self.kind(&inner.iter_range).item();
+                let start = self.kind(&inner.accu_init);
+                let known = self.names.len();
+                self.names.push((&inner.iter_var, item));
+                self.names.extend(inner.iter_var2.as_deref().map(|name| (name, item)));
+                self.names.push((&inner.accu_var, start));
+                self.kind(&inner.loop_cond);
+                let step = self.kind(&inner.loop_step);
+                // What is gathered may be of another kind than the empty list that it begins with.
+                if let Some((_, kind)) = self.names.last_mut() {
+                    *kind = start.or(step);
+                }
+                let result = self.kind(&inner.result);
+                self.names.truncate(known);
+                result
+            }
+            Expr::Struct(_) | Expr::Unspecified => Kind::Unknown,
+        }
+    }
+
+    fn named(&self, name: &str) -> Kind {
+        match self.names.iter().rev().find(|(known, _)| *known == name) {
+            Some((_, kind)) => *kind,
+            // They are in the file as they are.
+            None if name == "published" => Kind::Text(GIVEN_TEXT_BYTES),
+            None => Kind::Number,
+        }
+    }
+
+    /// A list or map of these.
+    fn holding(&mut self, kinds: &[Kind]) -> Kind {
+        let mut most = 0;
+        for kind in kinds {
+            match kind.bytes() {
+                Some(bytes) => most = most.max(bytes),
+                None => self.wrong.push("lists hold numbers and texts, not lists".to_owned()),
+            }
+        }
+        Kind::List(most)
+    }
+
+    fn called(&mut self, name: &str, kinds: &[Kind]) -> Kind {
+        match (name, kinds) {
+            (operators::ADD, [a, b]) => self.sum(*a, *b),
+            (operators::CONDITIONAL, [_, a, b]) => a.or(*b),
+            (operators::INDEX | operators::OPT_INDEX, [list, _]) => list.item(),
+            ("string", [Kind::Number]) => Kind::Text(NUMBER_BYTES),
+            ("string", [kind]) => *kind,
+            ("values", _) => Kind::List(GIVEN_TEXT_BYTES),
+            // All others give numbers or truth values.
+            _ => Kind::Number,
+        }
+    }
+
+    fn sum(&mut self, a: Kind, b: Kind) -> Kind {
+        match (a, b) {
+            // Where one is a number, the other has to be.
+            (Kind::Number, _) | (_, Kind::Number) => Kind::Number,
+            (Kind::Text(a), Kind::Text(b)) if a + b <= MOST_TEXT_BYTES => Kind::Text(a + b),
+            (Kind::List(a), Kind::List(b)) => Kind::List(a.max(b)),
+            (Kind::Text(_), Kind::Text(_)) => {
+                self.wrong.push(format!("it puts together a text of more than {MOST_TEXT_BYTES} bytes"));
+                Kind::Unknown
+            }
+            _ => {
+                let line = "what is added is not known to be numbers; write double(x) + double(y)";
+                self.wrong.push(line.to_owned());
+                Kind::Unknown
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<String> {
+        wrong(cel::Program::compile(text).unwrap().expression())
+    }
+
+    #[test]
+    fn what_could_double_again_and_again_is_refused() {
+        for text in [
+            &format!("[\"xxxxxxxxxx\"]{}[0] == \"\"", ".map(s, s + s)".repeat(40)),
+            &format!("[[1]]{} == []", ".map(s, s + s)".repeat(40)),
+            &format!("[1]{} == []", ".map(s, [s, s])".repeat(40)),
+            &format!("[1]{} == []", ".map(s, {\"a\": s, \"b\": s})".repeat(40)),
+            &format!("[\"x\"]{} == []", ".map(s, string(s) + string(s))".repeat(40)),
+            &format!("values(\"a\"){} == []", ".map(s, true ? s + s : s)".repeat(40)),
+            &format!("[\"x\"]{} == []", ".map(s, {\"a\": s + s}.a)".repeat(40)),
+            &format!("published.list{} == []", ".map(s, s + s)".repeat(40)),
+            "{values(\"a\").all(x, true): 1}.size() > 0",
+        ] {
+            assert!(!lines(text).is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_claims_say_is_let_through() {
+        for text in [
+            "median(\"a\") + median(\"b\") < 2 + published.a + published.b",
+            "[1, 2].all(n, median(\"after\" + string(int(n)) + \".rss_bytes\") < 5000)",
+            "values(\"size\").filter(s, s > 1.0).all(s, median(\"a\", {\"size\": s}) < s + 1.0)",
+            "values(\"size\").map(s, median(\"a\", {\"size\": s}) + 1.0).exists(x, x + 2.0 > 3.0)",
+            "(values(\"size\") + [1]).map(s, {\"a\": 1}[s] + 1.0).all(x, x > 1.0)",
+            "values(\"a\").exists_one(a, values(\"b\").all(b, a + b > 3.0))",
+        ] {
+            assert_eq!(lines(text), Vec::<String>::new(), "{text}");
+        }
+    }
+}
