@@ -227,7 +227,9 @@ fn headline(comparison: &Comparison) -> String {
             let ratio = comparison.metrics.get(case)?.get(&metric)?.ratios.get(command).copied()??;
             let case = comparison.cases.get(case).filter(|case| !case.is_empty());
             let case = case.map(|case| format!(" in {}", clean(case))).unwrap_or_default();
-            Some(format!("{} takes {} {}{case}", letter(command), change(&ratio), title(metric)))
+            // What a command takes is memory; its high-water mark is how much.
+            let what = if metric == Metric::HighWater { "memory" } else { title(metric) };
+            Some(format!("{} takes {} {what}{case}", letter(command), change(&ratio)))
         })
         .collect();
     let joint = "99 % joint confidence";
@@ -260,7 +262,7 @@ fn title(metric: Metric) -> &'static str {
         Metric::Wall => "wall time",
         Metric::User => "user time",
         Metric::System => "system time",
-        Metric::HighWater => "memory (high-water mark)",
+        Metric::HighWater => "high-water mark",
         Metric::MinorFaults => "minor faults",
         Metric::Instructions => "instructions",
         Metric::Cycles => "cycles",
