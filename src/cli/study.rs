@@ -327,7 +327,6 @@ fn ask(
 }
 
 /// How long one cell takes; `None` where it cannot be run. A signal meanwhile stops all.
-
 fn time_of_one(
     matrix: &Matrix,
     text: &str,

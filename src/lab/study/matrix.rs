@@ -95,7 +95,10 @@ impl Matrix {
             let names = wanted(&axis.name).unwrap_or(&axis.default).clone();
             let mut seen = BTreeSet::new();
             let once = names.iter().filter(|name| seen.insert(name.as_str()));
-            axis.choices = once.map(|name| pick(axis, name)).collect();
+            let declared: BTreeMap<&str, &Choice> =
+                axis.choices.iter().rev().map(|choice| (choice.name.as_str(), choice)).collect();
+            let known = |name: &String| declared.get(name.as_str()).map(|choice| (*choice).clone());
+            axis.choices = once.map(|name| known(name).unwrap_or_else(|| added(axis, name))).collect();
         }
         Ok(matrix)
     }
@@ -348,11 +351,8 @@ impl Matrix {
     }
 }
 
-/// The choice `name` of an axis; one that the study does not have becomes one like the others.
-fn pick(axis: &Axis, name: &str) -> Choice {
-    if let Some(choice) = axis.choice(name) {
-        return choice.clone();
-    }
+/// The choice `name`, which the study does not have, of an axis: one like the others.
+fn added(axis: &Axis, name: &str) -> Choice {
     // Who gives an allocator to an axis of allocators wants it preloaded.
     let preloads = axis.choices.iter().any(|choice| choice.preload.is_some());
     // Cells run in a folder of their own: a path is meant from where the user is.

@@ -146,6 +146,12 @@ pub fn build(
         if is_resumed && stamp.exists() {
             continue;
         }
+        // What was built before is no sign that this can be.
+        if let Err(error) = std::fs::remove_file(&stamp)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(named(error));
+        }
         let wanted = commands(matrix, key, root);
         for (number, words) in wanted.iter().enumerate() {
             let command = shell_words::join(words);
