@@ -43,6 +43,9 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
 
 fn read(name: &str) -> Result<(Arc<Study>, String, PathBuf)> {
     let folder = find::find(name).map_err(Failure)?;
+    if let Some(others) = find::also_in(name, &folder) {
+        complain(&clean(&format!("study {name}: the one in {} is taken, not {others}", folder.display())));
+    }
     match Study::read(&folder) {
         Ok((study, text)) => Ok((Arc::new(study), text, folder)),
         Err(lines) => {
@@ -324,7 +327,6 @@ fn ask(
 }
 
 /// How long one cell takes; `None` where it cannot be run. A signal meanwhile stops all.
-
 fn time_of_one(
     matrix: &Matrix,
     text: &str,

@@ -229,3 +229,43 @@ fn very_many_runs_are_not_begun_unasked() -> Outcome {
     }
     Ok(())
 }
+
+const APART: &str = r#"
+title = "Built apart, and one that hides another"
+[settings]
+repeats = 2
+[axes]
+kind = [1, 2]
+allocator = ["glibc", { name = "other", preload = "libno-such-allocator.so.7" }]
+[[subject]]
+name = "own"
+build = "sh -c 'echo {\\\"kept\\\": {kind}} > {build}/out'"
+command = "cat {build}/out"
+[measure]
+json = ["kept"]
+[[claim]]
+id = "apart"
+text = "each reads what was built for it"
+holds = 'values("kind").all(k, median("kept", {"kind": k, "allocator": "glibc"}) == k)'
+[[claim]]
+id = "other"
+text = "the other allocator takes no more"
+holds = 'median("high_water_bytes", {"allocator": "other"}) < 1e12'
+"#;
+
+#[test]
+fn builds_are_apart_and_a_study_or_allocator_is_not_taken_for_another() -> Outcome {
+    let lab = Lab::new()?;
+    study(&lab, "freed-or-not", APART)?;
+    let output = lab.command(&["study", "freed-or-not", "--json"]).output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("not the one that came with strandline"), "{errors}");
+    let document: Value = serde_json::from_slice(&output.stdout)?;
+    assert!(document["folder"].as_str().is_some_and(|folder| folder.ends_with("studies/freed-or-not")));
+    assert_eq!(claim(&document, "apart")["verdict"], "holds", "{}", claim(&document, "apart"));
+    let other = claim(&document, "other");
+    assert_eq!(other["verdict"], "not_run");
+    let reason = other["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("libno-such-allocator.so.7 is not here"), "{reason}");
+    Ok(())
+}

@@ -22,6 +22,7 @@ const MOST_TRYING: Duration = Duration::from_secs(10);
 pub fn study(study: &mut Study, with_claims: bool, problems: &mut Problems) {
     axes(study, problems);
     subjects(study, problems);
+    placeholders_of_all(study, problems);
     measures(study, problems);
     derived(study, problems);
     let (metrics, twice) = metric::all(&study.measure, &study.derived);
@@ -43,7 +44,9 @@ pub fn study(study: &mut Study, with_claims: bool, problems: &mut Problems) {
 
 fn axes(study: &Study, problems: &mut Problems) {
     for axis in &study.axes {
-        for name in axis.default.iter().filter(|name| axis.choice(name).is_none()) {
+        // An axis may have very many choices.
+        let known: BTreeSet<&str> = axis.choices.iter().map(|choice| choice.name.as_str()).collect();
+        for name in axis.default.iter().filter(|name| !known.contains(name.as_str())) {
             problems.add(
                 axis.offset,
                 format!("[axes] {}: `default` names `{name}`, which is no value", axis.name),
@@ -102,6 +105,30 @@ fn subjects(study: &mut Study, problems: &mut Problems) {
     }
 }
 
+/// Placeholders in what is set for all subjects, and in what choices bring.
+fn placeholders_of_all(study: &Study, problems: &mut Problems) {
+    let known = |name: &str| name == "dir" || name == "build" || study.axis(name).is_some();
+    let mut look = |what: &str, offset: usize, texts: &mut dyn Iterator<Item = &String>| {
+        for name in texts.flat_map(|text| placeholders(text)).filter(|name| !known(name)) {
+            let names = study.axes.iter().map(|axis| axis.name.as_str()).chain(["dir", "build"]);
+            let hint = match nearest(name, names) {
+                Some(near) => format!("did you mean {{{near}}}?"),
+                None => format!("write {{{{{name}}}}} for the braces themselves"),
+            };
+            problems.add(offset, format!("{what}: {{{name}}} is no axis, nor {{dir}} or {{build}}; {hint}"));
+        }
+    };
+    let variables = study.settings.environment.iter().filter_map(|(_, value)| value.as_ref());
+    look("[settings] environment", 0, &mut variables.into_iter());
+    for axis in &study.axes {
+        for choice in &axis.choices {
+            let variables = choice.environment.iter().filter_map(|(_, value)| value.as_ref());
+            let what = format!("[axes] {}: {}", axis.name, choice.name);
+            look(&what, axis.offset, &mut variables.chain(&choice.preload));
+        }
+    }
+}
+
 fn measures(study: &Study, problems: &mut Problems) {
     let measure = &study.measure;
     for column in &measure.columns {
@@ -123,15 +150,15 @@ fn measures(study: &Study, problems: &mut Problems) {
         }
     }
     for row in &measure.rows {
-        let is_row = row == "anonymous" || row.contains('.');
-        if !is_row && !TOTALS.contains(&row.as_str()) {
-            problems.add(
-                0,
-                format!(
-                    "[measure] rows: `{row}` is none; there are {}, and the ledger's rows, such as kernel.zero",
-                    TOTALS.join(", ")
-                ),
-            );
+        let ids = strandline_inspect::ledger::rows::ids;
+        if !ids().any(|id| id == row) && !TOTALS.contains(&row.as_str()) {
+            let hint = match nearest(row, ids().chain(TOTALS)) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => {
+                    format!("there are {}, and the ledger's rows, such as kernel.zero", TOTALS.join(", "))
+                }
+            };
+            problems.add(0, format!("[measure] rows: `{row}` is none; {hint}"));
         }
     }
     let count = measure.marks.len() * measure.columns.len() + measure.at.len() * measure.rows.len();

@@ -292,7 +292,8 @@ impl Measured for MadeUp {
         );
         let value = if may_be_negative && own.u8(0..4) == 0 { -value } else { value };
         // In half of them the runs of a cell differ, for claims about intervals and extremes.
-        let spread = if self.seed / 8 % 2 == 0 { 0.0 } else { [0.001, 0.05, 0.5, 3.0][whole.usize(0..4)] };
+        let spread =
+            if (self.seed / 8).is_multiple_of(2) { 0.0 } else { [0.001, 0.05, 0.5, 3.0][whole.usize(0..4)] };
         let sample = |_| Some(value * (1.0 + spread * own.f64()));
         Ok((0..SAMPLES).map(sample).collect())
     }

@@ -269,8 +269,7 @@ fn axis_values(matrix: &Matrix, arguments: &[Value]) -> Result<Value, ExecutionE
     let Some(axis) = matrix.axes.iter().find(|axis| axis.name == **name) else {
         return Err(ExecutionError::function_error("values", "no such axis"));
     };
-    let numbers: Option<Vec<f64>> = axis.choices.iter().map(|choice| choice.number).collect();
-    let values = match numbers {
+    let values = match axis.numbers() {
         Some(numbers) => numbers.into_iter().map(Value::Float).collect(),
         None => axis.choices.iter().map(|choice| text(&choice.name)).collect(),
     };
@@ -396,9 +395,18 @@ fn selection(value: &Value, matrix: &Matrix) -> Result<Selection, NoCell> {
             (Value::String(name), _) => name.to_string(),
             (_, Some(number)) => {
                 let found = matrix.axes.iter().find(|found| found.name == **axis);
-                let choice =
-                    found.and_then(|found| found.choices.iter().find(|choice| choice.number == Some(number)));
-                choice.map_or_else(|| number.to_string(), |choice| choice.name.clone())
+                let choices = found.map_or(&[][..], |found| &found.choices).iter();
+                let mut choices = choices.filter(|choice| choice.number == Some(number));
+                match (choices.next(), choices.next()) {
+                    (Some(choice), None) => choice.name.clone(),
+                    (None, _) => number.to_string(),
+                    (Some(one), Some(other)) => {
+                        return Err(NoCell::Wrong(format!(
+                            "{number} on `{axis}` is both `{}` and `{}`: say one by its name",
+                            one.name, other.name
+                        )));
+                    }
+                }
             }
             _ => return Err(NoCell::Wrong(format!("the choice on `{axis}` is a string or a number"))),
         };

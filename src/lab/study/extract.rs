@@ -1,7 +1,7 @@
 //! From what came of a run to its metrics: the figures, the marks and ledgers of its recording, the JSON line it
 //! printed, and what is derived of them. Trusts none of these files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -77,6 +77,14 @@ impl<'s> Extractor<'s> {
         found
     }
 
+    /// The allocators that the ledgers of a run found, in any of its processes; `None` without ledgers.
+    pub fn allocators(outcome: &Outcome) -> Option<BTreeSet<String>> {
+        let recorded = outcome.recording.as_deref().map(Recorded::read)?;
+        let ledgers = recorded.ledgers.iter();
+        let names = ledgers.flat_map(|ledger| &ledger.explain.allocators).map(|one| one.name.clone());
+        (!recorded.ledgers.is_empty()).then(|| names.collect())
+    }
+
     /// Puts what is derived of one run's metrics among them.
     pub fn derive(&self, metrics: &mut BTreeMap<String, f64>) {
         for (name, expression) in &self.derived {
@@ -148,7 +156,7 @@ fn of_mark(mark: &Mark, column: &str) -> Option<f64> {
     }
 }
 
-/// A row that a ledger does not have holds nothing.
+/// A row that a ledger does not have holds nothing, where what it is of was understood: what is not known is not 0.
 fn of_ledger(explain: &Explanation, row: &str) -> Option<f64> {
     let totals = &explain.totals;
     let bytes = match row {
@@ -158,7 +166,16 @@ fn of_ledger(explain: &Explanation, row: &str) -> Option<f64> {
         "evictable" => totals.evictable,
         "unattributed" => totals.unattributed,
         "rss" => explain.kernel.rss_bytes,
-        id => explain.rows.iter().find(|row| row.id == id).map_or(0, |row| row.bytes),
+        id => match explain.rows.iter().find(|row| row.id == id) {
+            Some(row) => row.bytes,
+            None => {
+                let is_read = |name: &str| explain.allocators.iter().any(|one| one.name == name && one.read);
+                if id.starts_with("glibc.") && !is_read("glibc") {
+                    return None;
+                }
+                0
+            }
+        },
     };
     Some(bytes as f64)
 }
@@ -201,6 +218,18 @@ fn number(value: &serde_json::Value) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_of_an_allocator_that_was_not_understood_is_not_known() {
+        let mut explain = Explanation::default();
+        assert_eq!(of_ledger(&explain, "kernel.zero"), Some(0.0));
+        assert_eq!(of_ledger(&explain, "glibc.free.trim"), None);
+        let glibc = strandline_inspect::facts::Allocator { name: "glibc".to_owned(), ..Default::default() };
+        explain.allocators.push(glibc.clone());
+        assert_eq!(of_ledger(&explain, "glibc.free.trim"), None);
+        explain.allocators.push(strandline_inspect::facts::Allocator { read: true, ..glibc });
+        assert_eq!(of_ledger(&explain, "glibc.free.trim"), Some(0.0));
+    }
 
     #[test]
     fn the_last_json_line_counts_and_one_that_is_named_before_all() {

@@ -419,6 +419,15 @@ impl Study {
 }
 
 impl Axis {
+    /// The choices as numbers, where all are and each is another: else a number would not say which is meant.
+    pub fn numbers(&self) -> Option<Vec<f64>> {
+        let numbers: Vec<f64> = self.choices.iter().map(|choice| choice.number).collect::<Option<_>>()?;
+        let mut sorted = numbers.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.dedup();
+        (sorted.len() == numbers.len()).then_some(numbers)
+    }
+
     /// Its choice of that name.
     pub fn choice(&self, name: &str) -> Option<&Choice> {
         self.choices.iter().find(|choice| choice.name == name)

@@ -52,6 +52,21 @@ pub fn find(name: &str) -> Result<PathBuf, String> {
     Err(format!("there is no study {name} in ./studies, in $STRANDLINE_STUDIES or with strandline; {hint}"))
 }
 
+/// Where a study of this name is besides `taken`, in words; `None` where it is there once.
+pub fn also_in(name: &str, taken: &Path) -> Option<String> {
+    if name.contains('/') {
+        return None;
+    }
+    let folders = places().into_iter().map(|place| place.join(name));
+    let others = folders.filter(|path| path.join(FILE_NAME).is_file() && path != taken);
+    let mut others: Vec<String> = others.map(|path| path.display().to_string()).collect();
+    let is_own = taken.starts_with(unpacked());
+    if !is_own && embedded_names().iter().any(|known| known == name) {
+        others.push("the one that came with strandline".to_owned());
+    }
+    (!others.is_empty()).then(|| others.join(", "))
+}
+
 /// All studies that can be run by name: name, and its folder where it is not one that came with strandline.
 pub fn list() -> Vec<(String, Option<PathBuf>)> {
     const MOST: usize = 1_000;
@@ -79,9 +94,13 @@ fn embedded_names() -> Vec<String> {
     files.map(|folder| folder.trim_end_matches('/').to_owned()).filter(|name| !name.contains('/')).collect()
 }
 
+fn unpacked() -> PathBuf {
+    journal::cache().with_file_name("studies").join(env!("CARGO_PKG_VERSION"))
+}
+
 /// Puts the files of a study that came with strandline into the user's cache: its programs read them there.
 fn unpack(name: &str) -> Result<PathBuf, String> {
-    let base = journal::cache().with_file_name("studies").join(env!("CARGO_PKG_VERSION"));
+    let base = unpacked();
     let named = |path: &Path, error: &std::io::Error| format!("{}: {error}", path.display());
     let begin = format!("{name}/");
     for (file, content) in embedded::FILES.iter().filter(|(file, _)| file.starts_with(&begin)) {
@@ -116,6 +135,9 @@ mod tests {
     #[test]
     fn a_study_that_is_not_there_is_told_with_where_it_was_looked_for() {
         assert!(find("./no/such").unwrap_err().contains("study new"));
+        assert_eq!(also_in("no-such", Path::new("studies/no-such")), None);
+        let other = also_in("freed-or-not", Path::new("/elsewhere/freed-or-not")).unwrap();
+        assert!(other.contains("came with strandline"), "{other}");
         assert!(find("freed-or-no").unwrap_err().contains("did you mean freed-or-not?"));
     }
 }

@@ -95,7 +95,10 @@ impl Matrix {
             let names = wanted(&axis.name).unwrap_or(&axis.default).clone();
             let mut seen = BTreeSet::new();
             let once = names.iter().filter(|name| seen.insert(name.as_str()));
-            axis.choices = once.map(|name| pick(axis, name)).collect();
+            let declared: BTreeMap<&str, &Choice> =
+                axis.choices.iter().rev().map(|choice| (choice.name.as_str(), choice)).collect();
+            let known = |name: &String| declared.get(name.as_str()).map(|choice| (*choice).clone());
+            axis.choices = once.map(|name| known(name).unwrap_or_else(|| added(axis, name))).collect();
         }
         Ok(matrix)
     }
@@ -280,43 +283,59 @@ impl Matrix {
     ) -> Result<Vec<Selection>, String> {
         let mut groups: Vec<Selection> = Vec::new();
         let names_an_axis = self.axes.iter().any(|axis| named(&axis.name));
-        for (index, subject) in self.subjects.iter().enumerate() {
+        let is_meant = |subject: &Subject| subjects.is_empty() || subjects.contains(&subject.name);
+        let free = |subject: &Subject| -> BTreeSet<usize> {
+            let is_free = |axis: &usize| self.axes.get(*axis).is_some_and(|axis| !named(&axis.name));
+            self.axes_of(subject).into_iter().filter(is_free).collect()
+        };
+        let meant: Vec<(usize, &Subject)> =
+            self.subjects.iter().enumerate().filter(|(_, subject)| is_meant(subject)).collect();
+        if named(SUBJECT) {
+            // Who compares subjects compares them for each combination of all their axes; one that does not take
+            // an axis is the same for all of its choices.
+            let all: BTreeSet<usize> = meant.iter().flat_map(|(_, subject)| free(subject)).collect();
+            if let Some((index, _)) = meant.first() {
+                self.add_groups(*index, None, &all, &mut groups)?;
+            }
+            return Ok(groups);
+        }
+        for (index, subject) in meant {
             let takes_all =
                 self.axes.iter().all(|axis| !named(&axis.name) || subject.axes.contains(&axis.name));
-            if !subjects.is_empty() && !subjects.contains(&subject.name) {
+            // It is judged for each that has what is named.
+            if names_an_axis && !takes_all {
                 continue;
             }
-            // Who names subjects says which; who does not is judged for each that has what is named.
-            if !named(SUBJECT) && names_an_axis && !takes_all {
-                continue;
-            }
-            let free: Vec<usize> = self
-                .axes_of(subject)
-                .into_iter()
-                .filter(|&axis| self.axes.get(axis).is_some_and(|axis| !named(&axis.name)))
-                .collect();
-            let choices = |&axis: &usize| self.axes.get(axis).map_or(0, |axis| axis.choices.len() as u64);
-            let count = free.iter().map(choices).try_fold(1u64, u64::checked_mul);
-            if count.is_none_or(|count| count.saturating_add(groups.len() as u64) > MOST_GROUPS) {
-                return Err(format!(
-                    "is to be judged for each of more than {MOST_GROUPS} combinations of the axes it does not name; \
-                     name more of them"
-                ));
-            }
-            for key in self.products(Key { subject: index, choices: vec![None; self.axes.len()] }, &free) {
-                let mut group: Selection = self
-                    .choices(&key)
-                    .map(|(axis, choice)| (axis.name.clone(), choice.name.clone()))
-                    .collect();
-                if !named(SUBJECT) {
-                    group.insert(0, (SUBJECT.to_owned(), subject.name.clone()));
-                }
-                if !groups.contains(&group) {
-                    groups.push(group);
-                }
-            }
+            self.add_groups(index, Some(subject), &free(subject), &mut groups)?;
         }
         Ok(groups)
+    }
+
+    fn add_groups(
+        &self,
+        index: usize,
+        subject: Option<&Subject>,
+        free: &BTreeSet<usize>,
+        groups: &mut Vec<Selection>,
+    ) -> Result<(), String> {
+        let choices = |&axis: &usize| self.axes.get(axis).map_or(0, |axis| axis.choices.len() as u64);
+        let count = free.iter().map(choices).try_fold(1u64, u64::checked_mul);
+        if count.is_none_or(|count| count.saturating_add(groups.len() as u64) > MOST_GROUPS) {
+            return Err(format!(
+                "is to be judged for each of more than {MOST_GROUPS} combinations of the axes it does not name; \
+                 name more of them"
+            ));
+        }
+        let free: Vec<usize> = free.iter().copied().collect();
+        for key in self.products(Key { subject: index, choices: vec![None; self.axes.len()] }, &free) {
+            let choices = self.choices(&key).map(|(axis, choice)| (axis.name.clone(), choice.name.clone()));
+            let subject = subject.map(|subject| (SUBJECT.to_owned(), subject.name.clone()));
+            let group: Selection = subject.into_iter().chain(choices).collect();
+            if !groups.contains(&group) {
+                groups.push(group);
+            }
+        }
+        Ok(())
     }
 
     /// What tells a group from the others: its choices on axes with several, in words; empty where there is one.
@@ -332,11 +351,8 @@ impl Matrix {
     }
 }
 
-/// The choice `name` of an axis; one that the study does not have becomes one like the others.
-fn pick(axis: &Axis, name: &str) -> Choice {
-    if let Some(choice) = axis.choice(name) {
-        return choice.clone();
-    }
+/// The choice `name`, which the study does not have, of an axis: one like the others.
+fn added(axis: &Axis, name: &str) -> Choice {
     // Who gives an allocator to an axis of allocators wants it preloaded.
     let preloads = axis.choices.iter().any(|choice| choice.preload.is_some());
     // Cells run in a folder of their own: a path is meant from where the user is.

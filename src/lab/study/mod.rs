@@ -25,4 +25,6 @@ pub mod skeleton;
 pub mod table;
 
 #[cfg(test)]
+mod run_tests;
+#[cfg(test)]
 mod tests;

@@ -78,6 +78,13 @@ pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration
         set(&choice.environment);
         subject.limits = over(subject.limits, choice.limits);
     }
+    // So that `strandline mark` is found in scripts; last, so that it comes before nothing else.
+    let path = environment.get("PATH").cloned().unwrap_or_else(|| std::env::var("PATH").ok());
+    if let (Some(path), Some(own)) = (path, own_folder())
+        && !path.split(':').any(|folder| folder == own)
+    {
+        environment.insert("PATH".to_owned(), Some(format!("{path}:{own}")));
+    }
     // One that is not found stays as it is named: it is refused before the cell is run, and never left out.
     let file = |(name, file): (String, Option<PathBuf>)| {
         file.map_or(name, |path| path.to_string_lossy().into_owned())
@@ -93,6 +100,12 @@ pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration
         subject.measure = Measure::Recording { interval, ledgers };
     }
     subject
+}
+
+/// The folder of strandline's own program.
+fn own_folder() -> Option<String> {
+    let program = std::env::current_exe().ok()?;
+    program.parent()?.to_str().map(str::to_owned).filter(|folder| !folder.contains(':'))
 }
 
 /// `own` limits where there are any, else those of `all`.
@@ -132,6 +145,12 @@ pub fn build(
         std::fs::create_dir_all(&build).map_err(named)?;
         if is_resumed && stamp.exists() {
             continue;
+        }
+        // What was built before is no sign that this can be.
+        if let Err(error) = std::fs::remove_file(&stamp)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(named(error));
         }
         let wanted = commands(matrix, key, root);
         for (number, words) in wanted.iter().enumerate() {
@@ -270,7 +289,10 @@ fn cell(
         cell.samples.insert("instructions".to_owned(), bare);
     }
     let how = failed.map(|(count, outcome)| (*count, how_it_ended(outcome)));
+    let first = outcomes.iter().flatten().find(is_good);
+    let not_mapped = first.and_then(|outcome| not_mapped(matrix, key, outcome));
     cell.not_run = match how {
+        _ if not_mapped.is_some() => not_mapped,
         Some((_, how)) if good == 0 => Some(format!("it failed: {how}")),
         Some((count, how)) if count >= MOST_FAILURES => {
             Some(format!("it failed in {count} of {} runs: {how}", ran.max(count as usize)))
@@ -280,6 +302,21 @@ fn cell(
     };
     cell.runs = (good < outcomes.len()).then_some((good, outcomes.len()));
     cell
+}
+
+/// Which of the allocators that a cell preloads is in none of a run's ledgers.
+fn not_mapped(matrix: &Matrix, key: &Key, outcome: &Outcome) -> Option<String> {
+    const KNOWN: [&str; 3] = ["jemalloc", "tcmalloc", "mimalloc"];
+    let named = matrix.choices(key).filter_map(|(_, choice)| choice.preload.as_deref());
+    let named = named.map(|name| name.rsplit('/').next().unwrap_or(name));
+    let wanted: Vec<&str> =
+        named.filter_map(|name| KNOWN.into_iter().find(|one| name.contains(one))).collect();
+    if wanted.is_empty() {
+        return None;
+    }
+    let found = Extractor::allocators(outcome)?;
+    let lost = wanted.into_iter().find(|name| !found.contains(*name))?;
+    Some(format!("{lost} was preloaded, but is in none of its ledgers"))
 }
 
 fn put(cell: &mut CellData, round: usize, rounds: usize, metrics: BTreeMap<String, f64>) {

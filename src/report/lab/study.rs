@@ -34,6 +34,7 @@ pub struct Facts<'a> {
 #[derive(Serialize)]
 pub struct Document {
     study: String,
+    folder: String,
     title: String,
     provenance: Map<String, Value>,
     repeats: u32,
@@ -53,10 +54,12 @@ pub fn document(facts: &Facts<'_>) -> Document {
             .keys()
             .map(|name| (name.clone(), json!(estimate(facts.data, key, name).ok())))
             .collect();
-        json!({ "axes": axes, "metrics": metrics, "not_run": cell.not_run })
+        json!({ "axes": axes, "metrics": metrics, "not_run": cell.not_run,
+            "runs_that_count": cell.runs.map(|(good, _)| good) })
     });
     Document {
         study: study.name.clone(),
+        folder: study.folder.to_string_lossy().into_owned(),
         title: study.title.clone(),
         provenance: study.provenance.iter().map(|(name, value)| (name.clone(), json!(value))).collect(),
         repeats: facts.matrix.repeats,
