@@ -58,7 +58,6 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
         until: arguments.rounds.until,
         places: &matrix.places,
         counts: (matrix.commands.len(), matrix.cases.len()),
-        seed: arguments.rounds.seed,
         progress: &|progress| teller.tell(progress),
         failed: None,
         left_behind: 0,

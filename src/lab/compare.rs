@@ -180,17 +180,17 @@ impl Comparison {
     fn compare(&self, metric: Metric, of_commands: &[Vec<(usize, f64)>], seed: u64) -> Compared {
         let values = |command: &[(usize, f64)]| command.iter().map(|&(_, value)| value).collect::<Vec<_>>();
         let estimates = of_commands.iter().map(|command| estimate(&values(command), 0.95, seed)).collect();
-        Compared { estimates, ratios: self.ratios(metric, of_commands, seed) }
+        Compared { estimates, ratios: self.ratios(metric, of_commands) }
     }
 
     /// Each command's ratio to the first; `None` for the first.
-    fn ratios(&self, metric: Metric, of_commands: &[Vec<(usize, f64)>], seed: u64) -> Vec<Option<Ratio>> {
+    fn ratios(&self, metric: Metric, of_commands: &[Vec<(usize, f64)>]) -> Vec<Option<Ratio>> {
         let first = of_commands.first().map(Vec::as_slice).unwrap_or_default();
         let ratio = |(number, command): (usize, &Vec<(usize, f64)>)| {
             if number == 0 {
                 return None;
             }
-            paired_ratio(&pairs(first, command), metric.resolution(), self.ratio_confidence, seed)
+            paired_ratio(&pairs(first, command), metric.resolution(), self.ratio_confidence)
         };
         of_commands.iter().enumerate().map(ratio).collect()
     }
@@ -281,8 +281,6 @@ pub struct Referee<'a> {
     pub places: &'a [Place],
     /// How many commands and cases.
     pub counts: (usize, usize),
-    /// Draws bootstraps.
-    pub seed: u64,
     /// Hears how far it has come.
     pub progress: &'a (dyn Fn(&Progress) + Sync),
     /// The first run that failed, where none may: which subject, and what came of it.
@@ -323,7 +321,7 @@ impl Judge for Referee<'_> {
         let tables = so_far.tables(self.places, results);
         so_far.ratio_confidence = together(CONFIDENCE, tables.len() * commands.saturating_sub(1));
         let width = tables.iter().filter(|((_, metric), _)| *metric == Metric::Wall).map(|(_, table)| {
-            let ratios = so_far.ratios(Metric::Wall, table, self.seed);
+            let ratios = so_far.ratios(Metric::Wall, table);
             ratios.iter().skip(1).map(|ratio| half_width(ratio.as_ref())).fold(0.0, f64::max)
         });
         width.fold(0.0, f64::max) <= until

@@ -92,7 +92,9 @@ pub fn estimate(samples: &[f64], confidence: f64, seed: u64) -> Option<Estimate>
         count if count > MOST_BOOTSTRAPPED => order_interval(&sorted, confidence),
         _ => bootstrap(&sorted, confidence, seed),
     };
-    let (low, high) = interval.map_or((None, None), |(low, high)| (Some(low), Some(high)));
+    // Of few resamples, or of very large figures, an end may fall on the wrong side of what it surrounds.
+    let surround = |(low, high): (f64, f64)| (Some(low.min(median)), Some(high.max(median)));
+    let (low, high) = interval.map_or((None, None), surround);
     Some(Estimate { median, low, high, samples })
 }
 
@@ -102,8 +104,8 @@ pub fn estimate(samples: &[f64], confidence: f64, seed: u64) -> Option<Estimate>
 ///
 /// Pairs with a figure that is negative or not finite are left out. 0 to 0 is 1; `None` where no pair is left, or
 /// where the median would be of something to 0. The interval stands on the logarithms of the ratios, where a zero
-/// counts as half a unit. Nothing is drawn at random: no seed changes the answer.
-pub fn paired_ratio(pairs: &[(f64, f64)], resolution: f64, confidence: f64, _seed: u64) -> Option<Ratio> {
+/// counts as half a unit. Nothing is drawn at random.
+pub fn paired_ratio(pairs: &[(f64, f64)], resolution: f64, confidence: f64) -> Option<Ratio> {
     let counts = |figure: f64| figure.is_finite() && figure >= 0.0;
     let pairs: Vec<(f64, f64)> = pairs.iter().copied().filter(|&(a, b)| counts(a) && counts(b)).collect();
     let median = median_ratio(&pairs)?;

@@ -155,8 +155,5 @@ fn beside(runs: &[Tried], unlimited: &[Tried], (take, unit): Take, seed: u64) ->
         .collect();
     // The intervals of all levels are to hold together.
     let confidence = together(CONFIDENCE, FACTORS.len());
-    Beside {
-        estimate: estimate(&samples, CONFIDENCE, seed),
-        ratio: paired_ratio(&pairs, unit, confidence, seed),
-    }
+    Beside { estimate: estimate(&samples, CONFIDENCE, seed), ratio: paired_ratio(&pairs, unit, confidence) }
 }

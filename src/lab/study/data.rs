@@ -89,6 +89,6 @@ pub fn ratio(measured: &dyn Measured, of: &Key, to: &Key, metric: &str) -> Resul
     let (ours, theirs) = (measured.samples(of, metric)?, measured.samples(to, metric)?);
     let pairs: Vec<(f64, f64)> = theirs.iter().zip(&ours).filter_map(|(a, b)| Some(((*a)?, (*b)?))).collect();
     let resolution = metric::resolution(metric, metric::unit(metric, None));
-    statistics::paired_ratio(&pairs, resolution, CONFIDENCE, 1)
+    statistics::paired_ratio(&pairs, resolution, CONFIDENCE)
         .ok_or_else(|| format!("no ratio of {metric}: what it would be a ratio to is 0, or was not measured"))
 }

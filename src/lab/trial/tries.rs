@@ -271,7 +271,7 @@ impl<'a> Referee<'a> {
                         .zip(looks)
                         .filter_map(|(a, b)| Some((of(a.as_ref()?)?, of(b.as_ref()?)?)))
                         .collect();
-                    let ratio = paired_ratio(&pairs, resolution, confidence, self.seed);
+                    let ratio = paired_ratio(&pairs, resolution, confidence);
                     Figure {
                         estimate: estimate(&values, CONFIDENCE, self.seed),
                         ratio: ratio.filter(|_| subject > 0),

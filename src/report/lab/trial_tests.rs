@@ -10,7 +10,7 @@ use crate::report::paint::Surface;
 
 fn figure(before: &[f64], after: &[f64]) -> Figure {
     let pairs: Vec<(f64, f64)> = before.iter().copied().zip(after.iter().copied()).collect();
-    Figure { estimate: estimate(after, 0.95, 1), ratio: paired_ratio(&pairs, 0.0, 0.95, 1) }
+    Figure { estimate: estimate(after, 0.95, 1), ratio: paired_ratio(&pairs, 0.0, 0.95) }
 }
 
 fn judged(mebibytes: &[f64], seconds: &[f64]) -> Judged {
