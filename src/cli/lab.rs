@@ -1,7 +1,6 @@
 //! What the lab's verbs have in common: where it works, how it ends, how it is shown.
 
 use std::io::{IsTerminal, Write};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,17 +17,16 @@ use crate::lab::identity;
 use crate::lab::interrupt::Interrupt;
 use crate::lab::journal::{Journal, Place};
 use crate::lab::local::Local;
+use crate::lab::tail::last_lines;
 use crate::report::lab::page::Page;
 use crate::report::lab::{html, markdown, terminal};
-use crate::report::text::{clean, counted};
+use crate::report::text::counted;
 use crate::report::units::seconds;
 
 /// Labs of more runs are not begun unasked.
 const MANY: u64 = 10_000;
 /// Lines of a failed run's standard error that are shown.
 const TAIL_LINES: usize = 5;
-/// What is read of it.
-const TAIL_BYTES: u64 = 4096;
 
 /// A lab that is set up.
 pub struct Bench {
@@ -155,25 +153,12 @@ pub fn how_it_ended(outcome: &Outcome) -> String {
         End::TimedOut => "ended after its timeout".to_owned(),
         End::NotStarted(why) => return why.clone(),
     };
-    let tail = outcome.stderr.as_deref().map(|path| tail(path).join(" / ")).filter(|tail| !tail.is_empty());
+    let tail = outcome
+        .stderr
+        .as_deref()
+        .map(|path| last_lines(path, TAIL_LINES).join(" / "))
+        .filter(|tail| !tail.is_empty());
     tail.map_or_else(|| words.clone(), |tail| format!("{words}; its last words: {tail}"))
-}
-
-/// The last lines of what a run wrote, cleaned.
-pub fn tail(path: &Path) -> Vec<String> {
-    use std::io::{Read, Seek, SeekFrom};
-    let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = std::fs::File::open(path)?;
-        let bytes = file.metadata()?.len();
-        file.seek(SeekFrom::Start(bytes.saturating_sub(TAIL_BYTES)))?;
-        let mut text = Vec::new();
-        file.take(TAIL_BYTES).read_to_end(&mut text)?;
-        Ok(text)
-    };
-    let text = read().unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<String> = text.lines().map(clean).filter(|line| !line.trim().is_empty()).collect();
-    lines.iter().skip(lines.len().saturating_sub(TAIL_LINES)).cloned().collect()
 }
 
 /// Shows a report, in the format that was asked for.

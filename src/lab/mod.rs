@@ -22,6 +22,7 @@ pub mod squeeze;
 pub mod statistics;
 pub mod study;
 mod sweep;
+pub mod tail;
 pub mod trial;
 
 pub use figures::is_in_path;

@@ -1,11 +1,8 @@
 //! How a run under a limit failed, in figures and in words.
 //!
 //! What the command wrote to its standard error is the user's own and may be shown: its last lines, cleaned of what
-//! a terminal would obey, and never more than [`TAIL_BYTES`] of it are read.
+//! a terminal would obey, and never more of it than [`last_lines`] reads.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -13,14 +10,11 @@ use serde::Serialize;
 
 use super::Kind;
 use crate::lab::cell::{End, Outcome};
-use crate::report::text::{clean, shorten};
+use crate::lab::tail::last_lines;
+use crate::report::text::clean;
 
-/// So much of the end of a standard error is read.
-const TAIL_BYTES: u64 = 8 << 10;
 /// So many of its lines are kept.
 const TAIL_LINES: usize = 8;
-/// So many columns of each.
-const TAIL_COLUMNS: usize = 200;
 
 const KILLED: i32 = Signal::SIGKILL as i32;
 const FAULTED: i32 = Signal::SIGSEGV as i32;
@@ -85,7 +79,8 @@ impl Judge {
         if is_success {
             return None;
         }
-        let stderr_tail = outcome.stderr.as_deref().map(tail).unwrap_or_default();
+        let stderr_tail =
+            outcome.stderr.as_deref().map(|path| last_lines(path, TAIL_LINES).join("\n")).unwrap_or_default();
         let (status, signal) = match outcome.end {
             End::Exited(status) => (Some(status), None),
             End::Signalled(signal) => (None, Some(signal)),
@@ -154,29 +149,6 @@ pub fn signal_name(signal: i32) -> String {
 fn speaks_of_memory(text: &str) -> bool {
     let text = text.to_lowercase();
     OUT_OF_MEMORY.iter().any(|part| text.contains(part))
-}
-
-/// The last lines of a file, as far as it can be read.
-fn tail(path: &Path) -> String {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|mut file| {
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
-        file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
-        Ok(length > TAIL_BYTES)
-    });
-    let Ok(is_cut) = read else { return String::new() };
-    let text = String::from_utf8_lossy(&bytes);
-    // A first line that was cut into says nothing.
-    let whole = if is_cut { text.split_once('\n').map_or(&*text, |(_, rest)| rest) } else { &text };
-    last_lines(whole)
-}
-
-fn last_lines(text: &str) -> String {
-    let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let from = lines.len().saturating_sub(TAIL_LINES);
-    let kept = lines.iter().skip(from).map(|line| shorten(&clean(&line.replace('\t', "    ")), TAIL_COLUMNS));
-    kept.collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -250,7 +222,7 @@ mod tests {
         assert!(tail.ends_with("line 9998\n\\u{1b}[2Jend    !"), "{tail}");
         let (failed, _file) = outcome(End::Exited(1), &"x".repeat(1 << 20));
         let tail = SPACE.failure(&failed).unwrap().stderr_tail;
-        assert!(tail.chars().count() <= TAIL_COLUMNS, "{}", tail.len());
+        assert!(tail.chars().count() <= crate::lab::tail::MOST_COLUMNS, "{}", tail.len());
         let mut gone = failed;
         gone.stderr = Some("/nonexistent/file".into());
         assert_eq!(SPACE.failure(&gone).unwrap().stderr_tail, "");

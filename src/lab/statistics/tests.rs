@@ -253,15 +253,14 @@ fn a_mebibyte_more_is_found() {
     for repeats in [5, 7, 10, 20] {
         for typical in [10.0 * MIB, 100.0 * MIB] {
             for second_mode in [0.0, 0.25 * MIB] {
-                if second_mode > 0.0 && repeats == 5 {
-                    continue; // Five pairs of two modes are too few for this confidence.
-                }
+                // Five pairs of two modes are too few for this confidence: seven do.
+                let least = if second_mode > 0.0 && repeats == 5 { 800 } else { 950 };
                 let found = found_of_1000(repeats, 4096.0, |more, random| {
                     let mode = if random.bool() { second_mode } else { 0.0 };
                     let size = typical + mode + 1e5 * normal(random) + if more { MIB } else { 0.0 };
                     (size / 4096.0).round() * 4096.0
                 });
-                assert!(found >= 950, "{repeats} repeats, {second_mode} of {typical}: {found} of 1000");
+                assert!(found >= least, "{repeats} repeats, {second_mode} of {typical}: {found} of 1000");
             }
         }
     }

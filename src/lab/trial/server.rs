@@ -17,6 +17,10 @@ use super::listening::is_open;
 use super::look::{Look, Shares};
 use crate::lab::cell::{End, Outcome, Subject};
 use crate::lab::executor::{Executor, Job, Stopped};
+use crate::lab::tail::last_lines;
+
+/// Lines of a server's standard error that a failure names.
+const TAIL_LINES: usize = 3;
 
 /// How a server says that it is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -153,7 +157,11 @@ impl Serving {
                     _ => "the line did not come".to_owned(),
                 };
                 let hint = if matches!(ready, Ready::Line(_)) { BUFFERED } else { "" };
-                let tail = self.inner.output(job).map(|(_, stderr)| tail(&stderr)).unwrap_or_default();
+                let tail = self
+                    .inner
+                    .output(job)
+                    .map(|(_, stderr)| last_lines(&stderr, TAIL_LINES).join(" / "))
+                    .unwrap_or_default();
                 let tail = if tail.is_empty() { tail } else { format!("; its last words: {tail}") };
                 return Ok(Some(Served::failed(format!("{what} within {seconds} s{hint}{tail}"), None)));
             }
@@ -355,7 +363,11 @@ pub fn words(outcome: &Outcome) -> String {
         End::TimedOut => "it took longer than its timeout".to_owned(),
         End::NotStarted(why) => return why.clone(),
     };
-    let tail = outcome.stderr.as_deref().map(tail).filter(|tail| !tail.is_empty());
+    let tail = outcome
+        .stderr
+        .as_deref()
+        .map(|path| last_lines(path, TAIL_LINES).join(" / "))
+        .filter(|tail| !tail.is_empty());
     if let (End::Exited(NOT_FOUND | NOT_RUNNABLE), Some(tail)) = (&outcome.end, &tail)
         && let Some(own) = tail.strip_prefix("strandline: ")
     {
@@ -363,26 +375,6 @@ pub fn words(outcome: &Outcome) -> String {
         return own.to_owned();
     }
     tail.map_or_else(|| end.clone(), |tail| format!("{end}; its last words: {tail}"))
-}
-
-/// The last lines of a file, as one line.
-fn tail(path: &Path) -> String {
-    let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = std::fs::File::open(path)?;
-        let bytes = file.metadata()?.len();
-        file.seek(SeekFrom::Start(bytes.saturating_sub(2048)))?;
-        let mut text = Vec::new();
-        file.take(2048).read_to_end(&mut text)?;
-        Ok(text)
-    };
-    let text = read().unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<String> = text
-        .lines()
-        .map(crate::report::text::clean_sentence)
-        .filter(|line| !line.trim().is_empty())
-        .collect();
-    lines.iter().skip(lines.len().saturating_sub(3)).cloned().collect::<Vec<_>>().join(" / ")
 }
 
 #[cfg(test)]
