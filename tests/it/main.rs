@@ -39,5 +39,7 @@ mod record_report;
 mod record_support;
 mod record_tree;
 mod report_html;
+mod studies;
+mod study_all;
 mod support;
 mod synth_adopted;

@@ -1,0 +1,1 @@
+//! The study `freed-heap` in its short form.

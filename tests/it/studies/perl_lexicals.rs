@@ -1,0 +1,1 @@
+//! The study `perl-lexicals` in its short form.

@@ -1,0 +1,1 @@
+//! The study `sbcl-actor` in its short form.

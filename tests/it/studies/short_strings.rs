@@ -1,0 +1,1 @@
+//! The study `short-strings` in its short form.

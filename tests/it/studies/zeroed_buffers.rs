@@ -1,0 +1,1 @@
+//! The study `zeroed-buffers` in its short form.

@@ -1,0 +1,1 @@
+//! `study --all`, and the one page of all studies.
