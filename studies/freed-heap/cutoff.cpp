@@ -8,10 +8,12 @@
 //
 // Prints one JSON object: cutoff_physical_bytes and cutoff_virtual_bytes, the smallest request that goes back (null
 // where none up to 64 MiB does; 4096 where all do); turns_physical, turns_virtual: how often neighbours among the 57
-// differ; processes: how many were tried; mallopt_returned.
+// differ; processes: how many were tried; mallopt_returned. `cutoff malloc 0 top` prints the state of glibc's heap that
+// each of the processes begins with (top.h).
 #include <errno.h>
 #include <sys/wait.h>
 
+#include "top.h"
 #include "ways.h"
 
 static const long smallest = 4096, largest = 67108864;
@@ -45,6 +47,7 @@ static int be_tried(long before_bytes, long bytes) {
     Way way = way_named(way_word);
     get_ready();
     apply_mallopt();
+    take_fence();
     if (before_bytes > 0) {
         Block first;
         take(first, way, static_cast<size_t>(before_bytes)); // not filled: what moves the threshold is its size
@@ -107,6 +110,15 @@ int main(int count, char **words) {
     way_word = words[1];
     before_word = words[2];
     long before_bytes = atol(before_word);
+    if (count == 4 && strcmp(words[3], "top") == 0) {
+        get_ready();
+        apply_mallopt();
+        say("{");
+        say_top(take_fence());
+        say("}\n");
+        say(nullptr);
+        return 0;
+    }
     if (count == 4) {
         return be_tried(before_bytes, atol(words[3]));
     }

@@ -2,6 +2,7 @@
 """The rule by which glibc's malloc gives a freed block back to the system, or keeps it, written down and tried.
 
     rule.py check STEPS_PROGRAM ORDERS   random orders of takes and frees, predicted and then done
+    rule.py cutoff CUTOFF_PROGRAM BYTES  the cut-off after a block of so many bytes was freed: found, and predicted
     rule.py orders                       in which orders of the seven sizes the article's figures can have come about
 
 The rule (main arena, one thread, requests of 1,100 bytes to 48 MB; names as in glibc's malloc/malloc.c):
@@ -11,7 +12,7 @@ The rule (main arena, one thread, requests of 1,100 bytes to 48 MB; names as in 
 3. If there is no room: a chunk of mmap_threshold or more gets a mapping of its own (sysmalloc_mmap); else the heap
    grows by what is missing, plus top_pad, plus 32, rounded up to pages (sysmalloc).
 4. A freed chunk with its own mapping is unmapped: virtual and physical memory fall at once. If it was larger than
-   mmap_threshold, and not larger than 32 MiB, mmap_threshold becomes its size and trim_threshold twice that (free).
+   mmap_threshold, and less than 32 MiB, mmap_threshold becomes its size and trim_threshold twice that (free).
    Nothing moves once one of the thresholds was set from outside (no_dyn_threshold).
 5. Another freed chunk merges with its free neighbours and the top. If what came of that has 64 KiB or more
    (FASTBIN_CONSOLIDATION_THRESHOLD) and the top has trim_threshold or more, the heap is cut back so that top_pad + 33
@@ -74,7 +75,8 @@ class Thresholds:
 
     def mapping_freed(self, size):
         """A chunk with a mapping of its own was freed."""
-        if self.moves and self.mmap_threshold < size <= THRESHOLD_MOST:
+        flagged = size | 2  # compared with the flag IS_MMAPPED in it (chunksize_nomask), so just 32 MiB is too much
+        if self.moves and self.mmap_threshold < flagged <= THRESHOLD_MOST:
             self.mmap_threshold = size
             self.trim_threshold = 2 * size
 
@@ -262,10 +264,30 @@ def check(program, orders):
     return counts
 
 
-# What the article's program printed for glibc, in KiB: virtual memory that the freed block gave back.
-PUBLISHED = {2: 0, 20: 0, 200: 0, 2048: 2052, 20480: 20484, 204800: 204804, 2097152: 2097156}
+# What the article's program printed for glibc, in KiB, for each size (KiB): virtual memory before and after, physical
+# memory before and after, and virtual memory given back. The physical figure before the first block is one that the
+# program printed without having set it.
+PUBLISHED = {
+    2: (13232, 13236, None, 1476, 0),
+    20: (13236, 13236, 1476, 1492, 0),
+    200: (13236, 13436, 1492, 1672, 0),
+    2048: (13236, 13236, 1492, 1492, 2052),
+    20480: (13236, 13236, 1492, 1492, 20484),
+    204800: (13236, 13236, 1492, 1492, 204804),
+    2097152: (13236, 13236, 1476, 1476, 2097156),
+}
 # In the order in which the article shows them.
 AS_SHOWN = (2, 20, 200, 2097152, 20480, 204800, 2048)
+# The order of the study's runs that are called `published`.
+AS_RUN = (2, 2097152, 20, 2048, 20480, 204800, 200)
+
+
+def connects(order):
+    """Whether in that order each block begins with the figures that the one before it ended with."""
+    found = [PUBLISHED[kib] for kib in order]
+    return all(
+        then[0] == now[1] and then[2] in (None, now[3]) for now, then in zip(found, found[1:])
+    ) and found[0][2] is None
 
 
 def gives_back(order):
@@ -283,21 +305,56 @@ def gives_back(order):
 
 
 def orders():
-    """Counts the orders of the seven sizes in which the rule gives what the article's figures say."""
-    possible = [order for order in permutations(PUBLISHED) if gives_back(order) == PUBLISHED]
+    """Counts the orders of the seven sizes that the article's figures and the rule allow."""
+    published = {kib: figures[4] for kib, figures in PUBLISHED.items()}
+    every = list(permutations(PUBLISHED))
+    by_rule = {order for order in every if gives_back(order) == published}
+    by_figures = {order for order in every if connects(order)}
     return {
-        "orders_tried": 5040,
-        "orders_possible": len(possible),
-        "ascending_possible": tuple(sorted(PUBLISHED)) in possible,
-        "as_shown_possible": AS_SHOWN in possible,
-        "always_last_of_three": all(o.index(2048) < o.index(20480) < o.index(200) for o in possible),
+        "orders_tried": len(every),
+        "orders_by_rule": len(by_rule),
+        "orders_by_figures": len(by_figures),
+        "orders_by_both": len(by_rule & by_figures),
+        "ascending_by_rule": tuple(sorted(PUBLISHED)) in by_rule,
+        "as_shown_by_rule": AS_SHOWN in by_rule,
+        "as_run_by_both": AS_RUN in by_rule & by_figures,
     }
+
+
+def cutoff(program, before):
+    """What cutoff.cpp finds in the real process for blocks after one of `before` bytes, and what the rule says."""
+    words = [program, "malloc", str(before)]
+    found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    start = json.loads(subprocess.run([*words[:2], "0", "top"], capture_output=True, text=True, check=True).stdout)
+    stays, goes = 1100, 64 << 20
+    while goes - stays > 1:
+        middle = (stays + goes) // 2
+        if falls_by_half(start, before, middle):
+            goes = middle
+        else:
+            stays = middle
+    found["predicted_physical_bytes"] = goes
+    return found
+
+
+def falls_by_half(start, before, request):
+    """Whether by the rule at least half of a block leaves physical memory when it is freed."""
+    heap = Heap(Thresholds(os.environ), start)
+    if before:
+        heap.take("before", before)
+        heap.give("before")
+    heap.take("block", request)
+    during = heap.physical()
+    heap.give("block")
+    return during - heap.physical() >= (request + 1) // 2
 
 
 def main(words):
     """The command line."""
     if words[:1] == ["check"] and len(words) == 3:
         found = check(words[1], int(words[2]))
+    elif words[:1] == ["cutoff"] and len(words) == 3:
+        found = cutoff(words[1], int(words[2]))
     elif words == ["orders"]:
         found = orders()
     else:

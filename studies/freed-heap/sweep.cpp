@@ -1,7 +1,7 @@
 // sweep WAY ORDER: takes one block of each size in turn, fills it, gives it back, as the article's program does.
 //
-// ORDER is `given` (ascending), `published` (the order that the article's figures tell, see orders in rule.py),
-// `largest-first`, or `shuffled-SEED`; `+2GB` behind it adds a block of 2 GB. Marks: before-SIZE, taken-SIZE,
+// ORDER is `given` (ascending), `published` and `published-jemalloc` (the orders that the article's figures tell, see
+// `orders` in rule.py), `largest-first`, or `shuffled-SEED`; `+2GB` behind it adds a block of 2 GB. Marks: before-SIZE, taken-SIZE,
 // during-SIZE, after-SIZE. Prints one JSON object: for each size, in bytes, what virtual and physical memory were before,
 // during and after, and what was taken, filled and given back; the order; what mallopt returned.
 //
@@ -40,6 +40,12 @@ static int ordered(const char *name, int *order) {
     size_t length = plus == nullptr ? strlen(name) : static_cast<size_t>(plus - name);
     int largest = plus == nullptr ? 5 : 6;
     int count = 0;
+    if (strcmp(name, "published-jemalloc") == 0) {
+        for (int index : {0, 2, 1, 3, 4, 5}) {
+            order[count++] = index;
+        }
+        return count;
+    }
     if (length == 9 && strncmp(name, "published", 9) == 0) {
         for (int index : {0, 6, 1, 3, 4, 5, 2}) {
             if (index <= largest) {
