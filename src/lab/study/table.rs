@@ -1,9 +1,10 @@
-//! Tables of a study: an axis against another, or against metrics, with published figures beside the measured ones.
+//! Tables of a study: an axis against another or against metrics, or the first part of metrics against the second
+//! (marks against columns), with published figures beside the measured ones.
 
 use std::collections::BTreeSet;
 
 use super::data::{Measured, estimate, figure, ratio};
-use super::file::{SUBJECT, Selection, Side, Study, TableSpec};
+use super::file::{SUBJECT, Selection, Side, Statistic, Study, TableSpec};
 use super::matrix::Matrix;
 use super::metric::{Unit, unit};
 use super::parse_results::UNITS;
@@ -60,8 +61,10 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Sel
         columns.truncate(MOST_COLUMNS);
     }
     let published = |row: &Line, column: &Line| {
-        let found = spec.published.iter().find(|(r, c, _)| *r == row.name && *c == column.name);
-        found.map(|(_, _, figure)| *figure)
+        let is_meant = |name: &str, line: &Line| name == line.name;
+        let mut figures = spec.published.iter();
+        let found = figures.find(|one| is_meant(&one.row.value, row) && is_meant(&one.column.value, column));
+        found.map(|one| one.figure)
     };
     let has_published: Vec<bool> =
         columns.iter().map(|column| rows.iter().any(|row| published(row, column).is_some())).collect();
@@ -80,7 +83,7 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Sel
                 let metric = metric_of(spec, [row, column]);
                 let text = published(row, column).map_or_else(
                     || NOTHING.to_owned(),
-                    |figure| show_published(spec, matrix, metric.unwrap_or_default(), figure),
+                    |figure| show_published(spec, matrix, metric.as_deref().unwrap_or_default(), figure),
                 );
                 cells.push(Cell { text, tone: Tone::Faint });
             }
@@ -119,8 +122,17 @@ pub fn choices(matrix: &Matrix, axis: &str) -> Vec<String> {
     found.map_or_else(Vec::new, |axis| axis.choices.iter().map(|choice| choice.name.clone()).collect())
 }
 
-fn metric_of<'l>(spec: &'l TableSpec, lines: [&'l Line; 2]) -> Option<&'l str> {
-    lines.into_iter().find_map(|line| line.metric.as_deref()).or(spec.metric.as_deref())
+fn metric_of(spec: &TableSpec, lines: [&Line; 2]) -> Option<String> {
+    let [row, column] = lines.map(|line| line.metric.as_deref());
+    met(row, column).or_else(|| spec.metric.clone())
+}
+
+/// The metric where two sides meet, or the one that one of them names.
+pub fn met(first: Option<&str>, second: Option<&str>) -> Option<String> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(format!("{first}.{second}")),
+        (one, other) => one.or(other).map(str::to_owned),
+    }
 }
 
 fn cell(
@@ -139,16 +151,28 @@ fn cell(
         named.retain(|(axis, _)| !spec.ratio_to.iter().any(|(other, _)| other == axis));
         named.extend(spec.ratio_to.iter().cloned());
         let found = matrix.resolve(&named, group).map_err(|_| String::new());
-        let found = found.and_then(|to| ratio(measured, &key, &to, metric));
-        return found.map_or_else(|_| nothing(), |ratio| plain(factor(spec, ratio.median)));
+        let Ok(ratio) = found.and_then(|to| ratio(measured, &key, &to, &metric)) else { return nothing() };
+        let value = match spec.statistic {
+            Statistic::Low => ratio.low,
+            Statistic::High => ratio.high,
+            Statistic::Median | Statistic::Least | Statistic::Most => Some(ratio.median),
+        };
+        return shown(spec, value, [ratio.low, ratio.high], &|value| factor(spec, value));
     }
-    let Ok(estimate) = estimate(measured, &key, metric) else { return nothing() };
-    let show = |value: f64| show(spec.unit.as_deref(), &matrix.study, metric, value);
-    let mut text = figure(&estimate, spec.statistic).map_or_else(|| "–".to_owned(), show);
-    if let (true, Some(low), Some(high)) = (spec.interval, estimate.low, estimate.high) {
-        text = format!("{text} ({} – {})", show(low), show(high));
+    let Ok(estimate) = estimate(measured, &key, &metric) else { return nothing() };
+    let show = |value: f64| show(spec.unit.as_deref(), &matrix.study, &metric, value);
+    shown(spec, figure(&estimate, spec.statistic), [estimate.low, estimate.high], &show)
+}
+
+/// A figure, with its interval where one is wanted and known.
+fn shown(spec: &TableSpec, value: Option<f64>, ends: [Option<f64>; 2], show: &dyn Fn(f64) -> String) -> Cell {
+    let Some(value) = value else { return Cell { text: NOTHING.to_owned(), tone: Tone::Faint } };
+    match ends {
+        [Some(low), Some(high)] if spec.interval => {
+            plain(format!("{} ({} – {})", show(value), show(low), show(high)))
+        }
+        _ => plain(show(value)),
     }
-    plain(text)
 }
 
 fn factor(spec: &TableSpec, ratio: f64) -> String {
