@@ -2,12 +2,12 @@
 //
 // Each size is tried in a process of its own (this program, started again as `cutoff WAY FREED_BEFORE SIZE`): a block of
 // FREED_BEFORE bytes is taken and given back first (0: none), then one of SIZE bytes is taken, filled and given back. It
-// went back where at least half of it left physical memory (or virtual memory, asked apart). First 57 sizes from 4 KiB
-// to 64 MiB, four for each doubling, tell between which two it turns, and whether it turns once; then the interval is
+// went back where at least half of it left physical memory (or virtual memory, asked apart). First 29 sizes from 4 KiB
+// to 64 MiB, two for each doubling, tell between which two it turns, and whether it turns once; then the interval is
 // halved until it is one byte.
 //
 // Prints one JSON object: cutoff_physical_bytes and cutoff_virtual_bytes, the smallest request that goes back (null
-// where none up to 64 MiB does; 4096 where all do); turns_physical, turns_virtual: how often neighbours among the 57
+// where none up to 64 MiB does; 4096 where all do); turns_physical, turns_virtual: how often neighbours among the 29
 // differ; processes: how many were tried; mallopt_returned. `cutoff malloc 0 top` prints the state of glibc's heap that
 // each of the processes begins with (top.h).
 #include <errno.h>
@@ -123,13 +123,12 @@ int main(int count, char **words) {
         return be_tried(before_bytes, atol(words[3]));
     }
     int mallopt_returned = apply_mallopt();
-    long ladder[64];
-    Gone gone[64];
+    long ladder[32];
+    Gone gone[32];
     int rungs = 0;
     for (long doubling = smallest; doubling < largest; doubling *= 2) {
-        for (long quarter = 4; quarter < 8; quarter++) {
-            ladder[rungs++] = doubling * quarter / 4;
-        }
+        ladder[rungs++] = doubling;
+        ladder[rungs++] = doubling * 3 / 2;
     }
     ladder[rungs++] = largest;
     for (int i = 0; i < rungs; i++) {
