@@ -1,7 +1,8 @@
 // steps: takes, fills and gives back blocks with malloc and free as told on standard input, and tells memory after each.
 //
 // One line: `+BYTES` takes a block and fills it, `-N` gives back the N-th that was taken (from 0). Prints one JSON
-// object: the top chunk that the steps start from (see top.h), and `steps`: [virtual_bytes, anonymous_bytes] before the first and after each step.
+// object: the top chunk that the steps start from (see top.h), and `steps`: [virtual_bytes, anonymous_bytes] before the
+// first and after each step.
 #include "top.h"
 #include "ways.h"
 

@@ -1,9 +1,9 @@
 // sweep WAY ORDER: takes one block of each size in turn, fills it, gives it back, as the article's program does.
 //
 // ORDER is `given` (ascending), `published` and `published-jemalloc` (the orders that the article's figures tell, see
-// `orders` in rule.py), `largest-first`, or `shuffled-SEED`; `+2GB` behind it adds a block of 2 GB. Marks: before-SIZE, taken-SIZE,
-// during-SIZE, after-SIZE. Prints one JSON object: for each size, in bytes, what virtual and physical memory were before,
-// during and after, and what was taken, filled and given back; the order; what mallopt returned.
+// `orders` in rule.py), `largest-first`, or `shuffled-SEED`; `+2GB` behind it adds a block of 2 GB. Marks: start, and
+// before-SIZE, during-SIZE, after-SIZE. Prints one JSON object: for each size, in bytes, what virtual and physical memory
+// were before, during and after, and what was taken, filled and given back; the order; what mallopt returned.
 //
 // Sizes are the author's, in binary units: "2 kB" is 1,024 elements of 2 bytes.
 #include "strandline.h"
