@@ -7,15 +7,15 @@
 # there) plus HEADROOM_BYTES: so a perl that is larger at the start has as much left for the functions.
 #
 # Prints one line of JSON: start_peak_bytes; limit_bytes; completed, the functions that returned; died_in, the number
-# of the function that was running (0: all returned); status, the exit status; signal; message, the last line that was
+# of the function that was running (0: all returned); status, the exit status; ended_by_signal; message, the last line that was
 # not "sub N".
 use strict;
 use warnings;
 
 my ($perl, $program, $headroom) = @ARGV;
 die "usage: $0 PERL PROGRAM HEADROOM_BYTES\n" unless @ARGV == 3 && -r $program && $headroom =~ /\A[0-9]{1,15}\z/;
-# Where the probe is, first in @INC by -I.
-my @modules = "-I$INC[0]";
+# Where the probe is.
+my @modules = map { "-I$_" } grep { -e "$_/Strandline.pm" } @INC;
 
 my $start_kib = start_peak_kib();
 my $limit_kib = $start_kib + int $headroom / 1024;
@@ -34,7 +34,7 @@ die "$0: ended before its first function: $message\n" unless $running;
 my $died = $? == 0 ? 0 : $running;
 $message =~ s/[^ -~]//g;
 $message =~ s/(["\\])/\\$1/g;
-printf qq({"start_peak_bytes":%d,"limit_bytes":%d,"completed":%d,"died_in":%d,"status":%d,"signal":%d,"message":"%s"}\n),
+printf qq({"start_peak_bytes":%d,"limit_bytes":%d,"completed":%d,"died_in":%d,"status":%d,"ended_by_signal":%d,"message":"%s"}\n),
     $start_kib * 1024, $limit_kib * 1024, $died ? $died - 1 : $running, $died, $status, $signal, $message;
 
 # VmPeak of a perl that has loaded the program's modules and compiled it.
