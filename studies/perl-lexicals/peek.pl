@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # The talk's small experiments: what becomes of a scalar and of its string's buffer, read from inside the process.
 #
-#   perl -I PROBES/perl peek.pl EXPERIMENT
+#   perl -I PROBES/perl peek.pl EXPERIMENT [--dump]
 #
 # At each step the scalar's head is read by the core module B (address, reference count, flags, CUR, LEN), and the
 # buffer's address from the head itself (its third word since Perl 5.10, `sv_u`); each step is a mark for
@@ -15,12 +15,15 @@
 #   flags        SvFLAGS as a number
 #
 # Two buffers of one number had one address: that may be a buffer kept, or one freed and given out again by malloc.
-# No content of a string is printed.
+# No content of a string is printed. With --dump, Devel::Peek's dump of each scalar goes to standard error: a test compares
+# the two.
 use strict;
 use warnings;
 use B ();
 use Strandline;
 
+my $experiment = shift;
+my $dump = @ARGV && $ARGV[0] eq '--dump' && shift;
 my (%sv_number, %buffer_number, @steps);
 
 # Notes the state of the scalar (an alias, not a copy) under a name.
@@ -37,6 +40,7 @@ sub note {
 sub state_of {
     my ($name, $object) = @_;
     my ($address, $flags) = ($$object, $object->FLAGS);
+    dump_of($object) if $dump;
     # A body with a string is of a type from PV on; below that the third word is something else.
     my $has_body = $object->isa('B::PV');
     my $pointer = $has_body ? unpack 'J', unpack 'P' . length(pack 'J', 0), pack 'J', $address + head_bytes() : 0;
@@ -51,6 +55,14 @@ sub state_of {
         [flags => $flags],
     );
     return "\"$name\":{" . join(',', map { "\"$_->[0]\":$_->[1]" } @shown) . '}';
+}
+
+# What Devel::Peek says of it. (Of a temporary of the code it says what a copy is like: a call takes copies of them.)
+sub dump_of {
+    no warnings 'once';
+    require Devel::Peek;
+    local $Devel::Peek::pv_limit = 1;
+    Devel::Peek::Dump(${ $_[0]->object_2svref });
 }
 
 # The number of an address among those seen.
@@ -267,7 +279,6 @@ sub first_op {
 # Whether a constant is one that was folded from other operators.
 sub is_folded { return $_[0]->can('folded') ? $_[0]->folded : 1 }
 
-my $experiment = shift;
 die "usage: $0 @{[sort keys %experiments]}\n" unless defined $experiment && $experiments{$experiment} && !@ARGV;
 $experiments{$experiment}->();
 print '{', join(',', @steps), "}\n";
