@@ -4,9 +4,9 @@
 #
 #   --shape functions   (default) N functions with a scalar each, called in turn, in one or more cycles.
 #                       Marks: c1 before the first cycle, c1f1 … c1fN after each call, c2, c2f1 …
-#   --shape closures    N closures kept, then N more. Marks: start, g1 … gN, (emptied,) g(N+1) … g(2N), end
+#   --shape closures    N closures kept, then N more. Marks: start, g1 … gN, (emptied,) g(N+1) … g(2N)
 #   --shape recursion   a function that calls itself to depth 20; then 20 to 45, so 25 deep. Marks: r1 … r45 as the
-#                       talk has them (on entry, before the scalar of that depth is filled), end
+#                       talk has them (on entry, before the scalar of that depth is filled), done
 #   --shape walk        one function that is called with 17 sizes up and down. Marks: start, w1 … w17
 #
 #   --functions N       of functions or closures (20; of closures in each half)
@@ -121,7 +121,6 @@ ${empty}for my \$i ($next .. $last) {
     push \@kept, generate(\$i);
 $clear    Strandline::mark("g\$i");
 }
-Strandline::mark("end");
 PERL
 }
 
@@ -150,7 +149,7 @@ sub recur {
 $body}
 recur(0, 20);
 recur(20, 45);
-${more}Strandline::mark("end");
+${more}Strandline::mark("done");
 PERL
 }
 

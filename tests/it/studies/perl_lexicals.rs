@@ -12,7 +12,7 @@ use super::{Studied, folder, short};
 use crate::support::{Outcome, Result, full, skipped};
 
 /// What holds in every perl from 5.20 on that was tried (5.28 to 5.42).
-const ALWAYS: [&str; 30] = [
+const ALWAYS: [&str; 31] = [
     "assigning-undef-keeps-20",
     "calling-undef-releases",
     "closure-cleared",
@@ -37,6 +37,7 @@ const ALWAYS: [&str; 30] = [
     "not-a-leak",
     "recursion-shrinks",
     "reference-hands-over",
+    "reference-in-block",
     "sizes-half",
     "sizes-quarter-fixed",
     "value-in-block-less",
