@@ -62,6 +62,13 @@ inline long line_bytes(const char *text, const char *name) {
     return -1;
 }
 
+[[noreturn]] inline void fail(const char *what, const char *which) {
+    (void)!write(STDERR_FILENO, what, strlen(what));
+    (void)!write(STDERR_FILENO, which, strlen(which));
+    (void)!write(STDERR_FILENO, "\n", 1);
+    _exit(2);
+}
+
 inline Memory memory_now() {
     Memory now;
     const char *text = slurp("/proc/self/status");
@@ -70,6 +77,9 @@ inline Memory memory_now() {
     text = slurp("/proc/self/smaps_rollup");
     now.physical_bytes = line_bytes(text, "Rss");
     now.anonymous_bytes = line_bytes(text, "Anonymous");
+    if (now.virtual_bytes < 0 || now.physical_bytes < 0 || now.anonymous_bytes < 0) {
+        fail("no VmSize in /proc/self/status, or no /proc/self/smaps_rollup (Linux 4.14)", "");
+    }
     return now;
 }
 
@@ -106,13 +116,6 @@ inline void get_ready() {
     for (int i = 0; i < 3; i++) {
         (void)memory_now();
     }
-}
-
-[[noreturn]] inline void fail(const char *what, const char *which) {
-    (void)!write(STDERR_FILENO, what, strlen(what));
-    (void)!write(STDERR_FILENO, which, strlen(which));
-    (void)!write(STDERR_FILENO, "\n", 1);
-    _exit(2);
 }
 
 #endif
