@@ -177,14 +177,20 @@
 
 (defvar *gc-real-time* (find-symbol "*GC-REAL-TIME*" :sb-ext) "SBCL counts it from 2.3.7 on.")
 
+(defun gcs ()
+  "How many collections there were, where the runtime counts them: under another name since 2.3."
+  (let ((at (or (sb-sys:find-foreign-symbol-address "n_gcs")
+                (sb-sys:find-foreign-symbol-address "n_lisp_gcs"))))
+    (and at (sb-sys:signed-sap-ref-32 (sb-sys:int-sap at) 0))))
+
 (defun clocks ()
   (multiple-value-bind (ok user system) (sb-unix:unix-getrusage sb-unix:rusage_self)
     (declare (ignore ok))
     (list (get-internal-real-time) user system sb-ext:*gc-run-time*
-          (if *gc-real-time* (symbol-value *gc-real-time*) 0) (sb-ext:get-bytes-consed))))
+          (if *gc-real-time* (symbol-value *gc-real-time*) 0) (sb-ext:get-bytes-consed) (or (gcs) 0))))
 
 (defun timed-run ()
-  (destructuring-bind ((handled longest) (real user system gc-run gc-real consed))
+  (destructuring-bind ((handled longest) (real user system gc-run gc-real consed gcs))
       (let* ((before (clocks))
              (result (in-thread #'run)))
         (list result (mapcar #'- (clocks) before)))
@@ -196,6 +202,7 @@
     (tell (seconds gc-run) "gc_run_seconds")
     (when *gc-real-time* (tell (seconds gc-real) "gc_real_seconds"))
     (tell (/ handled (seconds real)) "messages_per_second")
+    (when (gcs) (tell gcs "gcs"))
     (tell consed "consed_bytes")
     (tell (/ consed (float handled 1d0)) "consed_bytes_per_message")))
 
