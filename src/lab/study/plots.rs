@@ -31,7 +31,11 @@ pub fn plots(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec<P
     if let Side::Axis(axis) = &spec.x {
         named.insert(axis);
     }
-    let groups = groups(matrix, &named, &spec.given);
+    let metrics = match &spec.x {
+        Side::Metrics(names) => names,
+        Side::Axis(_) => &spec.y,
+    };
+    let groups = groups(matrix, &named, &spec.given, metrics);
     groups.iter().take(MOST_PLOTS).filter_map(|group| plot(spec, matrix, measured, group)).collect()
 }
 

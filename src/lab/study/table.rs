@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::data::{Measured, estimate, figure, ratio};
 use super::file::{SUBJECT, Selection, Side, Study, TableSpec};
 use super::matrix::Matrix;
-use super::metric::{Unit, unit};
+use super::metric::{Metric, Unit, unit};
 use super::parse_results::UNITS;
 use crate::report::lab::page::{Cell, Column, Table, Tone};
 use crate::report::text::{clean, grouped};
@@ -34,13 +34,27 @@ pub fn tables(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec
             named.insert(axis);
         }
     }
-    let groups = groups(matrix, &named, &spec.given);
+    let groups = groups(matrix, &named, &spec.given, &metrics_of(spec));
     groups.iter().take(MOST_TABLES).map(|group| table(spec, matrix, measured, group)).collect()
 }
 
-/// The combinations of the axes that are not `named`, for the subjects that `given` allows.
-pub fn groups(matrix: &Matrix, named: &BTreeSet<&str>, given: &[(String, String)]) -> Vec<Selection> {
-    let subjects = given.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name.clone()).collect();
+/// All metrics that a table shows.
+fn metrics_of(spec: &TableSpec) -> Vec<String> {
+    let of = |side: &Side| if let Side::Metrics(names) = side { names.clone() } else { Vec::new() };
+    of(&spec.rows).into_iter().chain(of(&spec.columns)).chain(spec.metric.clone()).collect()
+}
+
+/// The combinations of the axes that are not `named`, for the subjects that `given` allows, or those that have the
+/// `metrics`.
+pub fn groups(
+    matrix: &Matrix,
+    named: &BTreeSet<&str>,
+    given: &[(String, String)],
+    metrics: &[String],
+) -> Vec<Selection> {
+    let subjects: BTreeSet<String> =
+        given.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name.clone()).collect();
+    let subjects = matrix.meant(&subjects, metrics.iter());
     matrix.groups(&|axis| named.contains(axis), &subjects).unwrap_or_default()
 }
 
@@ -141,6 +155,9 @@ fn cell(
         let found = matrix.resolve(&named, group).map_err(|_| String::new());
         let found = found.and_then(|to| ratio(measured, &key, &to, metric));
         return found.map_or_else(|_| nothing(), |ratio| plain(factor(spec, ratio.median)));
+    }
+    if matches!(matrix.study.metrics.get(metric), Some(Metric::Text(_))) {
+        return measured.text(&key, metric).map_or_else(|_| nothing(), |text| plain(clean(&text)));
     }
     let Ok(estimate) = estimate(measured, &key, metric) else { return nothing() };
     let show = |value: f64| show(spec.unit.as_deref(), &matrix.study, metric, value);
