@@ -235,19 +235,27 @@ size_t place(size_t k, size_t many)
     return many == 1 ? bytes / 2 : k * (bytes - 1) / (many - 1);
 }
 
-/// The bytes that are not what they were left as: `k % 255 + 1` at the places, zero elsewhere.
+/// The byte that is written at the place `k`.
+ubyte letter(size_t k)
+{
+    return cast(ubyte)(k % 255 + 1);
+}
+
+/// The bytes that are not what they were left as: letters at their places, zero elsewhere.
 long wrongBytes(size_t many)
 {
     long wrong;
     foreach (buffer; buffers)
     {
-        size_t k;
-        foreach (at, found; (cast(ubyte*) buffer)[0 .. bytes])
+        // Those that are not zero, less those that shall not be, more those that are another or none.
+        foreach (i, word; (cast(ulong*) buffer)[0 .. bytes / ulong.sizeof])
+            if (word != 0)
+                foreach (found; (cast(ubyte*) buffer)[i * ulong.sizeof .. (i + 1) * ulong.sizeof])
+                    wrong += found != 0;
+        foreach (k; 0 .. many)
         {
-            ubyte wanted;
-            if (k < many && at == place(k, many))
-                wanted = cast(ubyte)(k++ % 255 + 1);
-            wrong += found != wanted;
+            immutable found = (cast(ubyte*) buffer)[place(k, many)];
+            wrong += (found != letter(k)) - (found != 0);
         }
     }
     return wrong;
@@ -259,7 +267,7 @@ int hold(ref immutable Way way, size_t wanted, size_t many)
         way.kept(i);
     foreach (buffer; buffers)
         foreach (k; 0 .. many)
-            volatileStore(cast(ubyte*) buffer + place(k, many), cast(ubyte)(k % 255 + 1));
+            volatileStore(cast(ubyte*) buffer + place(k, many), letter(k));
     printf("ready\n");
     fflush(stdout);
     char[16] line;

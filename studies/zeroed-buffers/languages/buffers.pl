@@ -10,7 +10,7 @@ my ($idiom, $count) = @ARGV;
 my $bytes = BUFFER_BYTES;
 my %idioms = (
     repeat => sub { "\0" x $bytes },
-    # Both operands are known when it is compiled: perl folds it into one constant, whose buffer is shared.
+    # Both operands are known when it is compiled: perl makes one constant of it.
     folded => sub { "\0" x BUFFER_BYTES },
     vec    => sub { vec(my $buffer = '', $bytes - 1, 8) = 0; $buffer },
 );
