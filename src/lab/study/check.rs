@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::claim::{self, Tried};
 use super::diagnostics::{Problems, nearest};
 use super::expression::{Expression, unknown_metric};
-use super::file::{Derived, Measures, SUBJECT, Side, Study};
+use super::file::{Derived, Measures, SUBJECT, Study};
 use super::matrix::{Matrix, NoCell, placeholders};
 use super::metric::{self, COLUMNS, MOST_METRICS, TOTALS};
 use super::parse::{ALL_AXES, OWN_PLACEHOLDERS};
@@ -30,7 +30,7 @@ pub fn study(study: &mut Study, with_claims: bool, problems: &mut Problems) {
     for exclusion in &study.exclusions {
         selection(&exclusion.given, &matrix, exclusion.offset, problems);
     }
-    results(study, &matrix, problems);
+    super::check_shown::results(study, &matrix, problems);
     if problems.is_empty() && with_claims {
         claims(study, &matrix, problems);
     }
@@ -263,42 +263,12 @@ fn derived(study: &mut Study, problems: &mut Problems) {
     study.derived = ordered;
 }
 
-fn selection(given: &[(String, String)], matrix: &Matrix, offset: usize, problems: &mut Problems) {
+/// Whether there are such choices.
+pub fn selection(given: &[(String, String)], matrix: &Matrix, offset: usize, problems: &mut Problems) {
     for (axis, choice) in given {
         if let Err(NoCell::Wrong(why) | NoCell::NotRun(why)) = matrix.check_choice(axis, choice) {
             problems.add(offset, why);
         }
-    }
-}
-
-/// Tables and plots.
-fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
-    let axis = |name: &str, offset: usize, problems: &mut Problems| {
-        if name != SUBJECT && study.axis(name).is_none() {
-            problems.add(offset, format!("there is no axis `{name}`; metrics stand in a list: [\"{name}\"]"));
-        }
-    };
-    let metric = |name: &str, offset: usize, problems: &mut Problems| {
-        if !study.metrics.contains_key(name) {
-            problems.add(offset, unknown_metric(name, matrix));
-        }
-    };
-    let side = |side: &Side, offset: usize, problems: &mut Problems| match side {
-        Side::Axis(name) => axis(name, offset, problems),
-        Side::Metrics(names) => names.iter().for_each(|name| metric(name, offset, problems)),
-    };
-    for table in &study.tables {
-        side(&table.rows, table.offset, problems);
-        side(&table.columns, table.offset, problems);
-        table.metric.iter().for_each(|name| metric(name, table.offset, problems));
-        selection(&table.given, matrix, table.offset, problems);
-        selection(&table.ratio_to, matrix, table.offset, problems);
-    }
-    for plot in &study.plots {
-        side(&plot.x, plot.offset, problems);
-        plot.y.iter().for_each(|name| metric(name, plot.offset, problems));
-        plot.series.iter().for_each(|name| axis(name, plot.offset, problems));
-        selection(&plot.given, matrix, plot.offset, problems);
     }
 }
 

@@ -334,7 +334,7 @@ pub struct TableSpec {
     pub rows: Side,
     /// Its columns.
     pub columns: Side,
-    /// What is shown, where rows and columns are both axes.
+    /// What is shown, where rows and columns are both axes; where both are lists, it is `ROW.COLUMN`.
     pub metric: Option<String>,
     /// Which number of it.
     pub statistic: Statistic,
@@ -346,8 +346,19 @@ pub struct TableSpec {
     pub ratio_to: Selection,
     /// The unit figures are shown in; chosen by size where none is given.
     pub unit: Option<String>,
-    /// Published figures: row, column, figure.
-    pub published: Vec<(String, String, f64)>,
+    /// Published figures.
+    pub published: Vec<PublishedFigure>,
+}
+
+/// A published figure of a table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PublishedFigure {
+    /// The row that it is of.
+    pub row: At<String>,
+    /// The column that it is of.
+    pub column: At<String>,
+    /// It, in the table's unit.
+    pub figure: f64,
 }
 
 /// A plot that is wanted.
@@ -359,12 +370,16 @@ pub struct PlotSpec {
     pub title: String,
     /// Along the x axis.
     pub x: Side,
-    /// The metrics that are drawn; empty where the x axis is of metrics.
+    /// The metrics that are drawn. Where the x axis is of metrics, each of them is `X.Y`, or X where this is empty.
     pub y: Vec<String>,
     /// The axis whose choices are a line each.
     pub series: Option<String>,
     /// Choices that hold for all of it.
     pub given: Selection,
+    /// What is written below the x axis, instead of what its name tells.
+    pub x_title: Option<String>,
+    /// What is written above the y axis.
+    pub y_title: Option<String>,
     /// `lines`, `points`, `bars` or `strips`.
     pub kind: String,
     /// Whether the x axis counts by factors.
