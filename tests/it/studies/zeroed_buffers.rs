@@ -1,7 +1,12 @@
 //! The study `zeroed-buffers` in its short form.
 
-use super::{Studied, short};
-use crate::support::{Outcome, skipped};
+use std::fs::{File, read_to_string};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use super::{Studied, folder, short};
+use crate::support::{Folder, Outcome, Result, skipped};
 
 /// True of any kernel, C library and D compiler that the study runs on.
 const HOLD_ANYWHERE: [&str; 22] = [
@@ -114,5 +119,81 @@ fn zeroed_buffers_claims() -> Outcome {
         let least = median(&studied, "untouched.actual_bytes", &reclaim).unwrap_or_default() - actual;
         assert!((least / 4096.0 / 64.0 - 2.5).abs() < 0.6, "three bytes kept {least} bytes of 64 buffers");
     }
+    Ok(())
+}
+
+/// The program of the study that holds its buffers and answers; ends with the test.
+struct Holder {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Holder {
+    /// Starts what was built in `built`, with four buffers of malloc and zeroing, three bytes written in each.
+    fn start(built: &Folder) -> Result<Self> {
+        let mut child = Command::new(built.0.join("buffers"))
+            .args(["malloc_zero", "hold", "4", "3"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let answers = BufReader::new(child.stdout.take().ok_or("no standard output")?);
+        Ok(Self { child, answers })
+    }
+
+    fn answer(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+
+    /// How many bytes the program says are wrong.
+    fn wrong_bytes(&mut self) -> Result<String> {
+        self.child.stdin.as_mut().ok_or("no standard input")?.write_all(b"check\n")?;
+        self.answer()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The claim that all contents are intact rests on the program's own look: it sees one byte that another wrote.
+#[test]
+fn zeroed_buffers_are_checked_to_the_byte() -> Outcome {
+    let built = Folder::new("zeroed-buffers")?;
+    let root = folder("zeroed-buffers");
+    let probe = root.join("../../probes/d");
+    let mut build = Command::new("sh");
+    build.arg(root.join("build.sh")).args(["gdc", "-O0"]).arg(probe).current_dir(&built.0);
+    if Command::new("gdc").arg("--version").output().is_err() {
+        skipped("zeroed_buffers_are_checked_to_the_byte", "gdc is not installed (make deps)");
+        return Ok(());
+    }
+    assert!(build.status()?.success());
+
+    let mut holder = Holder::start(&built)?;
+    assert_eq!(holder.answer()?, "ready");
+    assert_eq!(holder.wrong_bytes()?, "0");
+
+    // Four buffers lie next to each other, in one mapping without a name.
+    let proc = format!("/proc/{}", holder.child.id());
+    let maps = read_to_string(format!("{proc}/maps"))?;
+    let start = maps.lines().find_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (from, to) = range.split_once('-')?;
+        let (from, to) = (u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?);
+        let is_plain = rest.starts_with("rw-p") && rest.split_whitespace().count() == 4;
+        (is_plain && to - from >= 4 * 257 * 4096).then_some(from)
+    });
+    let start = start.ok_or("no mapping of the buffers")?;
+    let memory = File::options().write(true).open(format!("{proc}/mem"))?;
+    memory.write_all_at(&[7], start + 16 + 12_345)?;
+    assert_eq!(holder.wrong_bytes()?, "1");
+    // One of those that the program wrote itself: the first of a buffer.
+    memory.write_all_at(&[0], start + 16)?;
+    assert_eq!(holder.wrong_bytes()?, "2");
     Ok(())
 }
