@@ -128,7 +128,6 @@ static void sharing(void)
 static void keys(void)
 {
     struct key *key = key_share("a key of some length", 20);
-    scalar_free(scalar_new_key(key));
     size_t before = in_use();
     for (size_t i = 0; i < EACH; i++)
         scalars[i] = scalar_new_key(key);

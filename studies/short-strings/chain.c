@@ -1,6 +1,6 @@
 /*
  * N scalars share one buffer and are freed one after the other in a drawn order: how many sharers are looked at in
- * that, counted, not timed. One ring of them all (-DLAYOUT_COW1) is walked by each that leaves: about N * N / 4 looks.
+ * that, counted, not timed. One ring of them all (-DLAYOUT_COW1) is walked by each that leaves: about N * N / 2 looks.
  * Counters (-DLAYOUT_COW3) need one look each. To be built with -DCOUNT.
  *
  *   chain N…

@@ -43,6 +43,15 @@ struct arena arena_counters = ARENA(16);
 #define LARGE_BYTES 1250   /* SV_COWBUF_THRESHOLD: shared even where the other has a buffer already */
 #define LEAST_GROWTH 10    /* bytes, in sv_grow */
 
+/*
+ * Whether a buffer is shared with the target of an operator. perl does. But the target lets go of it as soon as its
+ * operator is run again, and takes a new one: that is the one malloc that a copy costs, and the sharing besides. cow3
+ * copies, and takes what is large.
+ */
+#if defined(LAYOUT_COW_BYTE) || defined(LAYOUT_COW1)
+#define SHARES_WITH_TARGETS 1
+#endif
+
 static void *checked(void *memory)
 {
     if (!memory) {
@@ -109,6 +118,16 @@ static void drop_buffer(struct scalar *s)
     forget_buffer(s);
 }
 
+/* An empty body for the text of a scalar that has none. */
+static inline void give_body(struct scalar *s)
+{
+    struct body *body = arena_take(&arena_bodies[TYPE_PV]);
+    s->any = body;
+    s->flags |= TYPE_PV;
+    body->cur = 0;
+    forget_buffer(s);
+}
+
 /* perl: sv_upgrade. */
 void scalar_upgrade(struct scalar *s, enum type type)
 {
@@ -138,6 +157,28 @@ void scalar_upgrade(struct scalar *s, enum type type)
     arena_give(&arena_bodies[old_type], old);
 }
 
+#ifdef LAYOUT_COW_BYTE
+#define SPARE_BYTES 1 /* so that there is mostly a byte for the count */
+#else
+#define SPARE_BYTES 0
+#endif
+
+static inline char *set_buffer(struct scalar *s, char *buffer, size_t len)
+{
+    BODY(s)->len = len;
+#ifdef HAS_EXTRA
+    BODY(s)->extra = 0;
+#endif
+    return s->text = buffer;
+}
+
+static inline char *buffer_new(size_t bytes)
+{
+    COUNTED(buffers);
+    COUNTED(buffers_live);
+    return checked(malloc(bytes));
+}
+
 /* perl: sv_grow. A buffer with room for `need` bytes, the NUL among them, where the one there is too small. */
 static char *grow(struct scalar *s, size_t need)
 {
@@ -147,45 +188,34 @@ static char *grow(struct scalar *s, size_t need)
         return s->text = BODY(s)->buffer;
     }
 #endif
-#ifdef LAYOUT_COW_BYTE
-    need++; /* so that there is mostly a spare byte for the count */
-#endif
-    size_t len = scalar_len(s), least = s->text ? BODY(s)->cur + (BODY(s)->cur >> 2) + LEAST_GROWTH : LEAST_GROWTH;
-    if (need <= len)
-        return s->text;
-    if (need < least)
-        need = least;
-    if (len) /* the first size is not rounded: most often it is what is needed */
-        need = (need + 7) & ~(size_t)7;
+    need += SPARE_BYTES;
+    if (!s->text) { /* the first size is not rounded: most often it is what is needed */
+        if (need < LEAST_GROWTH)
+            need = LEAST_GROWTH;
+        return set_buffer(s, buffer_new(need), need);
+    }
+    size_t least = BODY(s)->cur + (BODY(s)->cur >> 2) + LEAST_GROWTH;
+    need = ((need > least ? need : least) + 7) & ~(size_t)7;
 #ifdef HAS_EXTRA
     if (s->flags & IS_SHORT) {
-        char *buffer = checked(malloc(need));
+        char *buffer = buffer_new(need);
         memcpy(buffer, s->text, SHORT_BYTES);
         drop_short(s);
-        forget_buffer(s);
-        s->text = buffer;
-        BODY(s)->len = need;
-        COUNTED(buffers);
-        COUNTED(buffers_live);
-        return buffer;
+        return set_buffer(s, buffer, need);
     }
 #endif
-    if (s->text) {
-        s->text = checked(realloc(s->text, need));
-        COUNTED(resized);
-    } else {
-        s->text = checked(malloc(need));
-        COUNTED(buffers);
-        COUNTED(buffers_live);
-    }
-    BODY(s)->len = need;
-    return s->text;
+    COUNTED(resized);
+    return set_buffer(s, checked(realloc(s->text, need)), need);
 }
 
-/* perl: SvGROW. */
+/* perl: SvGROW, of a scalar whose buffer is its own. */
 static inline char *reserve(struct scalar *s, size_t need)
 {
-    return scalar_len(s) >= need ? s->text : grow(s, need);
+#ifdef HAS_EXTRA
+    if (s->flags & IS_SHORT)
+        return need <= SHORT_BYTES ? s->text : grow(s, need);
+#endif
+    return BODY(s)->len >= need ? s->text : grow(s, need);
 }
 
 static inline void end_text(struct scalar *s, size_t length)
@@ -233,7 +263,7 @@ static inline void plain_for_new_value(struct scalar *s)
     if (s->flags & IS_NOT_MUTABLE)
         make_plain(s, 0);
     if (TYPE(s) < TYPE_PV)
-        scalar_upgrade(s, TYPE_PV);
+        give_body(s);
 }
 
 /* perl: new_SV. */
@@ -257,7 +287,7 @@ struct scalar *scalar_new_text(const char *bytes, size_t length)
 struct scalar *scalar_new_foreign(const char *bytes, size_t length)
 {
     struct scalar *s = scalar_new();
-    scalar_upgrade(s, TYPE_PV);
+    give_body(s);
     s->text = (char *)(uintptr_t)bytes; /* never written to: IS_FOREIGN */
     BODY(s)->cur = length;
     s->flags |= HAS_TEXT | IS_FOREIGN;
@@ -273,7 +303,7 @@ struct scalar *scalar_new_key(struct key *key)
     s->any = &key->cur;
     s->flags = TYPE_PV | HAS_TEXT | IS_KEY | IS_KEY_BODY;
 #else
-    scalar_upgrade(s, TYPE_PV);
+    give_body(s);
     BODY(s)->cur = key->cur;
     s->flags |= HAS_TEXT | IS_KEY;
 #endif
@@ -488,10 +518,11 @@ static void copy_key(struct scalar *to, struct scalar *from)
     COUNTED(shared);
 }
 
-/* Whether what `from` has may be taken: it is about to be freed, or a large text that an operator wrote. */
-static inline int may_take(const struct scalar *from, size_t cur, size_t len)
+/* Whether the buffer may be taken: `from` is about to be freed, or has a large text that an operator wrote. */
+static inline int may_take(const struct scalar *from, size_t cur)
 {
-    if (!len || from->references != 1 || from->flags & (IS_SHORT | IS_KEY))
+    size_t len = BODY(from)->len;
+    if (!len || from->references != 1)
         return 0;
 #ifndef HAS_EXTRA
     if (from->flags & IS_COW)
@@ -500,7 +531,7 @@ static inline int may_take(const struct scalar *from, size_t cur, size_t len)
     if (from->flags & IS_TEMPORARY)
         return 1;
 #ifdef HAS_COW
-    return from->flags & IS_TARGET && !(from->flags & IS_COW) && cur >= LARGE_BYTES && len - cur < WASTE_MOST;
+    return !(from->flags & IS_COW) && cur >= LARGE_BYTES && len - cur < WASTE_MOST;
 #else
     (void)cur;
     return 0;
@@ -508,20 +539,70 @@ static inline int may_take(const struct scalar *from, size_t cur, size_t len)
 }
 
 /* Whether the buffer is shared rather than copied. */
-static inline int may_share(const struct scalar *to, const struct scalar *from, size_t cur, size_t len)
+static inline int may_share(const struct scalar *to, const struct scalar *from, size_t cur)
 {
 #ifdef HAS_COW
-    if (from->flags & IS_SHORT)
+    size_t len = BODY(from)->len;
+#ifndef SHARES_WITH_TARGETS
+    if ((from->flags & (IS_TARGET | IS_FOREIGN)) == IS_TARGET)
         return 0;
-    if (!(from->flags & (IS_COW | IS_FOREIGN)) && (len - cur >= WASTE_MOST || len >= WASTE_FACTOR * cur))
-        return 0;
+#endif
     if (cur < LARGE_BYTES && scalar_len(to) > cur)
         return 0; /* it has a buffer for it, and copying is cheaper */
+    if (!(from->flags & (IS_COW | IS_FOREIGN)) && (len - cur >= WASTE_MOST || len >= WASTE_FACTOR * cur))
+        return 0;
     return share_can(from);
 #else
-    (void)to, (void)from, (void)cur, (void)len;
+    (void)to, (void)from, (void)cur;
     return 0;
 #endif
+}
+
+#ifdef HAS_EXTRA
+/* A short text to a scalar that has a short text, or no buffer. */
+static inline void copy_short(struct scalar *to, const struct scalar *from)
+{
+    if (!to->text) {
+        to->text = BODY(to)->buffer;
+        to->flags |= IS_SHORT;
+    }
+    memcpy(to->text, from->text, SHORT_BYTES);
+    BODY(to)->cur = BODY(from)->cur;
+    to->flags |= HAS_TEXT;
+}
+#endif
+
+/* The text of `from`, by the first of these ways that can be; whether `from` has it no more. */
+static inline int copy_text(struct scalar *to, struct scalar *from)
+{
+    size_t cur = BODY(from)->cur;
+#ifdef HAS_EXTRA
+    if (from->flags & IS_SHORT) {
+        if (to->flags & IS_SHORT || !to->text) {
+            copy_short(to, from);
+            return 0;
+        }
+    } else
+#endif
+    if (from->flags & IS_KEY) {
+        copy_key(to, from);
+        return 0;
+    } else if (from->flags & (IS_TEMPORARY | IS_TARGET) && may_take(from, cur)) {
+        drop_buffer(to);
+        take_buffer(to, from);
+        return 1;
+    } else if (may_share(to, from, cur)) {
+        drop_buffer(to);
+        share_join(to, from);
+        BODY(to)->cur = cur;
+        to->flags |= HAS_TEXT;
+        COUNTED(shared);
+        return 0;
+    }
+    memcpy(reserve(to, cur + 1), from->text, cur);
+    end_text(to, cur);
+    COUNTED(copied);
+    return 0;
 }
 
 /* perl: sv_setsv. */
@@ -531,41 +612,11 @@ void scalar_copy(struct scalar *to, struct scalar *from)
         return;
     plain_for_new_value(to);
     to->flags &= ~HAS_VALUE;
-    if (from->flags & HAS_TEXT) {
-        size_t cur = BODY(from)->cur, len = scalar_len(from);
-#ifdef HAS_EXTRA
-        if (from->flags & IS_SHORT && (to->flags & IS_SHORT || !to->text)) {
-            if (!to->text) {
-                to->text = BODY(to)->buffer;
-                to->flags |= IS_SHORT;
-            }
-            memcpy(to->text, from->text, SHORT_BYTES);
-            BODY(to)->cur = cur;
-            to->flags |= HAS_TEXT;
-        } else
-#endif
-        if (from->flags & IS_KEY) {
-            copy_key(to, from);
-        } else if (may_take(from, cur, len)) {
-            drop_buffer(to);
-            take_buffer(to, from);
-            copy_numbers(to, from);
-            from->flags &= ~HAS_VALUE;
-            return;
-        } else if (may_share(to, from, cur, len)) {
-            drop_buffer(to);
-            share_join(to, from);
-            BODY(to)->cur = cur;
-            to->flags |= HAS_TEXT;
-            COUNTED(shared);
-        } else {
-            memcpy(reserve(to, cur + 1), from->text, cur);
-            end_text(to, cur);
-            COUNTED(copied);
-        }
-    }
+    int is_taken = from->flags & HAS_TEXT ? copy_text(to, from) : 0;
     if (from->flags & (HAS_INTEGER | HAS_NUMBER))
         copy_numbers(to, from);
+    if (is_taken)
+        from->flags &= ~HAS_VALUE;
 }
 
 /* perl: SAVEt_CLEARSV, in leave_scope. */
