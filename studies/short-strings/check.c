@@ -188,7 +188,7 @@ static void check_sharers(int first, size_t *shared_counters)
     size_t known = scalar_sharers(s);
     *shared_counters = 0;
     (void)all, (void)known;
-#if defined(LAYOUT_COW_BYTE)
+#if defined(HAS_COUNT_BYTE)
     if (known != sharers)
         wrong("slot %d: %zu sharers, and its byte says %zu", first, sharers, known);
 #elif defined(LAYOUT_COW3)
@@ -552,8 +552,8 @@ int main(int argc, char **argv)
     for (seed = first; seed < first + seeds; seed++)
         run(steps);
     printf("{\"layout\": \"%s\", \"steps\": %llu, \"sound\": 1, \"shared\": %llu, \"copied\": %llu, \"stolen\": %llu, "
-           "\"promoted\": %llu, \"demoted\": %llu, \"no_byte\": %llu, \"buffers\": %llu}\n",
+           "\"promoted\": %llu, \"demoted\": %llu, \"paired\": %llu, \"no_byte\": %llu, \"buffers\": %llu}\n",
            LAYOUT_NAME, seeds * steps, counts.shared, counts.copied, counts.stolen, counts.promoted, counts.demoted,
-           counts.no_byte, counts.buffers);
+           counts.paired, counts.no_byte, counts.buffers);
     return 0;
 }

@@ -29,7 +29,7 @@ struct arena arena_counters = ARENA(16);
 
 #if defined(LAYOUT_CLASSIC)
 #include "share_none.h"
-#elif defined(LAYOUT_COW_BYTE)
+#elif defined(HAS_COUNT_BYTE)
 #include "share_byte.h"
 #elif defined(LAYOUT_COW3)
 #include "share_pair.h"
@@ -48,7 +48,7 @@ struct arena arena_counters = ARENA(16);
  * operator is run again, and takes a new one: that is the one malloc that a copy costs, and the sharing besides. cow3
  * copies, and takes what is large.
  */
-#if defined(LAYOUT_COW_BYTE) || defined(LAYOUT_COW1)
+#if defined(HAS_COUNT_BYTE) || defined(LAYOUT_COW1)
 #define SHARES_WITH_TARGETS 1
 #endif
 
@@ -139,7 +139,7 @@ void scalar_upgrade(struct scalar *s, enum type type)
     s->flags = (s->flags & ~TYPE_MASK) | type;
     if (!old)
         return;
-#ifdef HAS_EXTRA
+#ifdef HAS_LINKS
     if (s->flags & IS_KEY_BODY) {
         s->flags &= ~IS_KEY_BODY;
         body->cur = old->cur;
@@ -147,8 +147,10 @@ void scalar_upgrade(struct scalar *s, enum type type)
     }
 #endif
     memcpy(body, old, arena_bodies[old_type].piece_bytes);
-#ifdef HAS_EXTRA
+#ifdef HAS_LINKS
     share_settle(s);
+#endif
+#ifdef HAS_EXTRA
     if (s->flags & IS_SHORT && scalar_short_body(s) == old) {
         old->cur = old_type; /* it is the buffer from now on */
         return;
@@ -157,7 +159,7 @@ void scalar_upgrade(struct scalar *s, enum type type)
     arena_give(&arena_bodies[old_type], old);
 }
 
-#ifdef LAYOUT_COW_BYTE
+#ifdef HAS_COUNT_BYTE
 #define SPARE_BYTES 1 /* so that there is mostly a byte for the count */
 #else
 #define SPARE_BYTES 0
@@ -299,7 +301,7 @@ struct scalar *scalar_new_key(struct key *key)
 {
     struct scalar *s = scalar_new();
     key->references++;
-#ifdef HAS_EXTRA
+#ifdef HAS_LINKS
     s->any = &key->cur;
     s->flags = TYPE_PV | HAS_TEXT | IS_KEY | IS_KEY_BODY;
 #else
@@ -345,7 +347,7 @@ char *scalar_make_mutable(struct scalar *s, size_t room)
     return reserve(s, BODY(s)->cur + room + 1);
 }
 
-#ifdef LAYOUT_COW_BYTE
+#ifdef HAS_COUNT_BYTE
 #define APPEND_SPARE 2 /* sv_catpvn asks for two bytes more, so that what is appended to can be shared */
 #else
 #define APPEND_SPARE 0
@@ -469,7 +471,7 @@ static void take_buffer(struct scalar *to, struct scalar *from)
     BODY(to)->cur = BODY(from)->cur;
     BODY(to)->len = scalar_len(from);
     to->flags |= HAS_TEXT | (from->flags & IS_NOT_MUTABLE);
-#ifdef HAS_EXTRA
+#ifdef HAS_LINKS
     if (from->flags & IS_COW)
         share_replace(to, from);
 #endif
@@ -505,7 +507,7 @@ static void copy_key(struct scalar *to, struct scalar *from)
 {
     key_of(from)->references++;
     drop_buffer(to);
-#ifdef HAS_EXTRA
+#ifdef HAS_LINKS
     if (TYPE(to) == TYPE_PV) {
         arena_give(&arena_bodies[TYPE_PV], to->any);
         to->any = &key_of(from)->cur;
@@ -524,7 +526,7 @@ static inline int may_take(const struct scalar *from, size_t cur)
     size_t len = BODY(from)->len;
     if (!len || from->references != 1)
         return 0;
-#ifndef HAS_EXTRA
+#ifndef HAS_LINKS
     if (from->flags & IS_COW)
         return 0;
 #endif

@@ -3,8 +3,11 @@
  *
  *   -DLAYOUT_CLASSIC   every text in a buffer of its own from malloc; nothing is shared but hash keys
  *   -DLAYOUT_COW_BYTE  copy on write: the number of sharers is in the last byte of the buffer (perl since 5.20)
+ *   -DLAYOUT_SHORT     cow-byte, but a body has one more word, and texts of up to 15 bytes are in the body: the branch
+ *                      that the mail measured as p1
  *   -DLAYOUT_COW3      a body has one more word; texts of up to 15 bytes are in the body; buffers are shared without
  *                      writing to them: two sharers point at each other, three and more at a counter
+ *   -DLAYOUT_COW3_EAGER   cow3, and buffers are shared with the targets of operators too, as perl does (scalar.c)
  *   -DLAYOUT_COW1      as cow3, but all sharers are one ring (only to show what that costs)
  *
  * A scalar is a head of 24 bytes and a body whose size is its type's. Both come from arenas. The order of a body's
@@ -18,13 +21,24 @@
 
 #include "arena.h"
 
+#if defined(LAYOUT_COW3_EAGER)
+#define LAYOUT_COW3 1
+#define SHARES_WITH_TARGETS 1
+#define LAYOUT_NAME "cow3-eager"
+#elif defined(LAYOUT_COW3)
+#define LAYOUT_NAME "cow3"
+#endif
+
 #if defined(LAYOUT_CLASSIC)
 #define LAYOUT_NAME "classic"
 #elif defined(LAYOUT_COW_BYTE)
 #define LAYOUT_NAME "cow-byte"
 #define HAS_COW 1
+#elif defined(LAYOUT_SHORT)
+#define LAYOUT_NAME "short"
+#define HAS_COW 1
+#define HAS_EXTRA 1
 #elif defined(LAYOUT_COW3)
-#define LAYOUT_NAME "cow3"
 #define HAS_COW 1
 #define HAS_EXTRA 1
 #elif defined(LAYOUT_COW1)
@@ -32,7 +46,14 @@
 #define HAS_COW 1
 #define HAS_EXTRA 1
 #else
-#error "choose a layout: -DLAYOUT_CLASSIC, -DLAYOUT_COW_BYTE, -DLAYOUT_COW3 or -DLAYOUT_COW1"
+#error "choose a layout: -DLAYOUT_CLASSIC, -DLAYOUT_COW_BYTE, -DLAYOUT_SHORT, -DLAYOUT_COW3 or -DLAYOUT_COW1"
+#endif
+
+#if defined(LAYOUT_COW_BYTE) || defined(LAYOUT_SHORT)
+#define HAS_COUNT_BYTE 1 /* the number of sharers is in the buffer */
+#endif
+#if defined(LAYOUT_COW3) || defined(LAYOUT_COW1)
+#define HAS_LINKS 1 /* sharers are known by the word `extra` */
 #endif
 
 enum type { TYPE_NONE, TYPE_PV, TYPE_PVIV, TYPE_PVNV, TYPE_PVMG, TYPES };
@@ -96,7 +117,8 @@ struct counts {
     unsigned long long no_byte;       /* could have shared, but there is no spare byte */
     unsigned long long count_full;    /* or the count in it is at its most */
     unsigned long long promoted;      /* pairs that became counters */
-    unsigned long long demoted;       /* counters that became pairs, or one owner */
+    unsigned long long demoted;       /* counters that were given back: to a pair, or one owner */
+    unsigned long long paired;        /* of them, to a pair */
     unsigned long long steps;         /* sharers looked at to share or leave */
 };
 extern struct counts counts;
@@ -181,7 +203,7 @@ struct key {
     struct key *next;
     size_t references;
     uint32_t hash;
-#ifdef HAS_EXTRA
+#ifdef HAS_LINKS
     size_t cur; /* From here on it is a body with its text where a short text is: scalars need none of their own. */
 #else
     uint32_t cur;

@@ -92,6 +92,7 @@ static inline void share_settle(struct scalar *s)
     EXTRA(s) = (uintptr_t)other;
     EXTRA(other) = (uintptr_t)s;
     COUNTED(demoted);
+    COUNTED(paired);
 }
 
 /* `to` takes the place of `from` among the sharers, with the same text; `from` has no buffer any more. */
