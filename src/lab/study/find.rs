@@ -61,11 +61,16 @@ pub fn also_in(name: &str, taken: &Path) -> Option<String> {
     let folders = places().into_iter().map(|place| place.join(name));
     let others = folders.filter(|path| path.join(FILE_NAME).is_file() && path != taken);
     let mut others: Vec<String> = others.map(|path| path.display().to_string()).collect();
-    let is_own = taken.starts_with(unpacked());
+    let is_own = came_with_strandline(taken);
     if !is_own && embedded_names().iter().any(|known| known == name) {
         others.push("the one that came with strandline".to_owned());
     }
     (!others.is_empty()).then(|| others.join(", "))
+}
+
+/// Whether a study's folder is that of one that came with strandline.
+pub fn came_with_strandline(folder: &Path) -> bool {
+    folder.starts_with(unpacked())
 }
 
 /// All studies that can be run by name: name, and its folder where it is not one that came with strandline.
