@@ -14,7 +14,8 @@
 #   --cycles N          how often all functions are called (1, or as many as there are sizes)
 #   --value variable|constant|function
 #                       the expression: one that only the call knows; one that perl can fold when it compiles; or what
-#                       one other function returns (of a constant, or of the cycle's size where there are several)
+#                       one other function returns (of a constant, or of the cycle's size where there are several).
+#                       In a recursion it is always a function that returns it: of a constant, as the talk has it, or not
 #   --undef none|call|assign    what is done with the scalar at the end: nothing, undef($s), $s = undef
 #   --storage my|local  the scalar is lexical, or a package variable made local
 #   --return nothing|value|reference    what a function returns; the value goes to a variable of a block around the call
@@ -128,7 +129,8 @@ PERL
 sub recursion {
     my $fill = "    my \$s;\n    \$s = value(\$count);\n";
     my $call = "    recur(\$count, \$limit);\n";
-    my ($value, $body, $more) = ("return chr(ord(\"a\")) x $size;", "$fill    return recur(\$count, \$limit);\n", '');
+    my $character = $o{value} eq 'constant' ? 'ord("a")' : 'ord("a") + shift';
+    my ($value, $body, $more) = ("return chr($character) x $size;", "$fill    return recur(\$count, \$limit);\n", '');
     $body = $call . $fill . "    return;\n" if $o{define} eq 'after';
     if ($o{define} eq 'shrinking') {
         $value = "my \$part = shift;\n    \$part -= 10;\n    \$part = 1 if \$part < 1;\n"
