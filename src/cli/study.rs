@@ -160,9 +160,9 @@ fn run_study(name: &str, arguments: &Arguments, output: &mut Output) -> Result<E
     let (study, text, _) = read(name)?;
     let mut matrix = Matrix::chosen(study, arguments.short, &arguments.axis).map_err(Failure)?;
     if let Some(repeat) = arguments.repeat {
-        matrix.repeats = repeat;
+        matrix.repeat(repeat);
     }
-    let runs = matrix.count().and_then(|cells| cells.checked_mul(u64::from(matrix.repeats)));
+    let runs = matrix.runs();
     if !arguments.lab.yes {
         match ask(&matrix, &text, runs, arguments) {
             Ok(()) => {}
@@ -235,20 +235,19 @@ fn measure(
     let plan = Plan {
         subjects,
         warm_up: matrix.study.settings.warm_up,
-        at_least: matrix.repeats,
-        at_most: matrix.repeats,
+        at_least: matrix.most_repeats(),
+        at_most: matrix.most_repeats(),
         seed: matrix.study.settings.seed,
     };
     let results = engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
-    let counts = if matrix.study.measure.cachegrind {
-        let rounds = COUNTED_ROUNDS.min(matrix.repeats);
-        let plan = Plan {
-            subjects: counted(&plan.subjects),
-            warm_up: 0,
-            at_least: rounds,
-            at_most: rounds,
-            seed: plan.seed,
-        };
+    let is_counted: Vec<bool> = bill.cells.iter().map(|key| run::is_counted(matrix, key)).collect();
+    let counts = if is_counted.contains(&true) {
+        let rounds = COUNTED_ROUNDS.min(matrix.most_repeats());
+        let mut subjects = counted(&plan.subjects);
+        for (subject, _) in subjects.iter_mut().zip(&is_counted).filter(|(_, is_counted)| !**is_counted) {
+            subject.rounds = Some(0);
+        }
+        let plan = Plan { subjects, warm_up: 0, at_least: rounds, at_most: rounds, seed: plan.seed };
         // A cell that failed before is tried again here, but what failed before stays known.
         let timed = std::mem::take(&mut referee.failures);
         let counts = engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
@@ -278,7 +277,7 @@ fn open(
         ..run::subject(matrix, key, Path::new("{build}"), arguments.lab.timeout)
     };
     let subjects: Vec<Subject> = bill.cells.iter().map(unbuilt).collect();
-    let described = (run::description(matrix, text), matrix.repeats);
+    let described = (run::description(matrix, text), matrix.most_repeats());
     let bench = Bench::open("study", &described, &subjects, lab).map_err(Gone::Failed)?;
     let build = bench.journal.folder().join("build");
     let made = std::fs::create_dir_all(&build).and_then(|()| build.canonicalize());
@@ -303,7 +302,7 @@ fn ask(
         axis.choices.truncate(1);
     }
     first.subjects.truncate(1);
-    first.repeats = 1;
+    first.repeat(1);
     let bill = run::bill(&first).map_err(|line| Gone::Failed(Failure(line)))?;
     let lab = Lab { dir: None, jobs: 1, fresh: true, ..arguments.lab.clone() };
     let each = time_of_one(&first, text, &bill, arguments, &lab)?;
@@ -391,7 +390,7 @@ fn caveats(
         let reads = matrix.study.claims.iter().any(|claim| claim.holds.value.contains(name));
         reads || matrix.study.tables.iter().any(|table| format!("{table:?}").contains(name))
     };
-    if matrix.study.measure.cachegrind {
+    if bill.cells.iter().any(|key| run::is_counted(matrix, key)) {
         let text = format!(
             "instructions are counted by valgrind's cachegrind, in {COUNTED_ROUNDS} runs more of each"
         );

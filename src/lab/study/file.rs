@@ -44,7 +44,7 @@ pub struct Study {
     pub exclusions: Vec<Exclusion>,
     /// What is looked at.
     pub measure: Measures,
-    /// Every metric that a cell has, by name.
+    /// Every metric that any cell has, by name.
     pub metrics: BTreeMap<String, Metric>,
     /// Expressions over other metrics, each after those that it reads.
     pub derived: Vec<Derived>,
@@ -141,6 +141,12 @@ pub struct Subject {
     pub axes: Vec<String>,
     /// Whether a run that fails is measured all the same.
     pub may_fail: bool,
+    /// How often its cells are run, instead of what the settings say.
+    pub repeats: Option<u32>,
+    /// What is looked at, instead of what is for all.
+    pub measure: Option<Measures>,
+    /// Its own metrics by name; those that are derived are among them where they could be computed.
+    pub metrics: BTreeMap<String, Metric>,
 }
 
 /// Something that is varied.
@@ -204,6 +210,8 @@ pub struct Measures {
     pub at: Vec<String>,
     /// Figures of the last line on standard output that is a JSON object.
     pub json: Vec<String>,
+    /// Texts of that line.
+    pub texts: Vec<String>,
     /// Whether instructions are counted by valgrind's cachegrind, in a run of their own.
     pub cachegrind: bool,
     /// The time between samples of a recording.
@@ -218,6 +226,7 @@ impl Default for Measures {
             rows: Vec::new(),
             at: Vec::new(),
             json: Vec::new(),
+            texts: Vec::new(),
             cachegrind: false,
             interval: Duration::from_millis(10),
         }
@@ -306,6 +315,16 @@ pub enum Side {
     Axis(String),
     /// Metrics, by name.
     Metrics(Vec<String>),
+}
+
+impl Side {
+    /// The metrics that it names.
+    pub fn metrics(&self) -> &[String] {
+        match self {
+            Self::Axis(_) => &[],
+            Self::Metrics(names) => names,
+        }
+    }
 }
 
 impl Default for Side {
@@ -425,6 +444,11 @@ impl Study {
             super::check::study(&mut study, with_claims, &mut problems);
         }
         if problems.is_empty() { Ok(study) } else { Err(problems.lines(path, text)) }
+    }
+
+    /// What is looked at while `subject` runs.
+    pub fn measure_of<'s>(&'s self, subject: &'s Subject) -> &'s Measures {
+        subject.measure.as_ref().unwrap_or(&self.measure)
     }
 
     /// The axis of that name.

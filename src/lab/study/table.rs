@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use super::data::{Measured, estimate, figure, ratio};
-use super::file::{SUBJECT, Selection, Side, Statistic, Study, TableSpec};
+use super::file::{SUBJECT, Selection, Side, Statistic, Study, Subject, TableSpec};
 use super::matrix::Matrix;
-use super::metric::{Unit, unit};
+use super::metric::{Metric, Unit, unit};
 use super::parse_results::UNITS;
 use crate::report::lab::page::{Cell, Column, Table, Tone};
 use crate::report::text::{clean, grouped};
@@ -35,13 +35,45 @@ pub fn tables(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec
             named.insert(axis);
         }
     }
-    let groups = groups(matrix, &named, &spec.given);
+    let groups = groups(matrix, &named, &spec.given, &metrics_of(spec));
     groups.iter().take(MOST_TABLES).map(|group| table(spec, matrix, measured, group)).collect()
 }
 
-/// The combinations of the axes that are not `named`, for the subjects that `given` allows.
-pub fn groups(matrix: &Matrix, named: &BTreeSet<&str>, given: &[(String, String)]) -> Vec<Selection> {
-    let subjects = given.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name.clone()).collect();
+/// All metrics that a table shows.
+fn metrics_of(spec: &TableSpec) -> Vec<String> {
+    let between = between(spec.rows.metrics(), spec.columns.metrics());
+    between.into_iter().chain(spec.metric.clone()).collect()
+}
+
+/// All metrics that are where two sides meet; those of one of them where the other names none.
+pub fn between(first: &[String], second: &[String]) -> Vec<String> {
+    match (first, second) {
+        ([], some) | (some, []) => some.to_vec(),
+        (first, second) => {
+            let of = |name| second.iter().filter_map(move |other: &String| met(Some(name), Some(other)));
+            first.iter().flat_map(|name| of(name)).collect()
+        }
+    }
+}
+
+/// The combinations of the axes that are not `named`, for the subjects that `given` allows, or those that have all
+/// the `metrics`, or any of them where none has all.
+pub fn groups(
+    matrix: &Matrix,
+    named: &BTreeSet<&str>,
+    given: &[(String, String)],
+    metrics: &[String],
+) -> Vec<Selection> {
+    let subjects: BTreeSet<String> =
+        given.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name.clone()).collect();
+    let has = |metric: &String| matrix.subjects.iter().any(|subject| subject.metrics.contains_key(metric));
+    let has_all = |subject: &Subject| metrics.iter().all(|metric| subject.metrics.contains_key(metric));
+    let has_any = |subject: &&Subject| metrics.iter().any(|metric| subject.metrics.contains_key(metric));
+    let subjects = if subjects.is_empty() && !matrix.subjects.iter().any(has_all) && metrics.iter().any(has) {
+        matrix.subjects.iter().filter(has_any).map(|subject| subject.name.clone()).collect()
+    } else {
+        matrix.meant(&subjects, metrics.iter())
+    };
     matrix.groups(&|axis| named.contains(axis), &subjects).unwrap_or_default()
 }
 
@@ -158,6 +190,9 @@ fn cell(
             Statistic::Median | Statistic::Least | Statistic::Most => Some(ratio.median),
         };
         return shown(spec, value, [ratio.low, ratio.high], &|value| factor(spec, value));
+    }
+    if matches!(matrix.study.metrics.get(&metric), Some(Metric::Text(_))) {
+        return measured.text(&key, &metric).map_or_else(|_| nothing(), |text| plain(clean(&text)));
     }
     let Ok(estimate) = estimate(measured, &key, &metric) else { return nothing() };
     let show = |value: f64| show(spec.unit.as_deref(), &matrix.study, &metric, value);
