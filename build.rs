@@ -1,4 +1,4 @@
-//! Lists the files of `studies/`, so that an installed strandline has them.
+//! Lists the files of `studies/` and `probes/`, so that an installed strandline has them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,23 +9,31 @@ const MOST_BYTES: u64 = 1 << 20;
 
 fn main() {
     println!("cargo::rerun-if-changed=studies");
+    println!("cargo::rerun-if-changed=probes");
     println!("cargo::rerun-if-changed=build.rs");
-    let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("studies");
-    let mut files = Vec::new();
-    collect(&root, &mut files);
-    files.sort();
-    let mut text =
-        String::from("/// Path below `studies/`, and content.\npub const FILES: &[(&str, &[u8])] = &[\n");
-    for file in files {
-        let name = file.strip_prefix(&root).unwrap_or(&file).to_string_lossy().into_owned();
-        // Writing into a string does not fail.
-        let _ = writeln!(text, "    ({name:?}, include_bytes!({:?})),", file.display().to_string());
-    }
-    text.push_str("];\n");
+    let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
+    let mut text = listed("STUDIES", &root.join("studies"));
+    text.push_str(&listed("PROBES", &root.join("probes")));
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default()).join("studies.rs");
     if let Err(error) = fs::write(&out, text) {
         println!("cargo::error={}: {error}", out.display());
     }
+}
+
+/// The files below `root` as a list called `name`.
+fn listed(name: &str, root: &Path) -> String {
+    let mut files = Vec::new();
+    collect(root, &mut files);
+    files.sort();
+    let mut text =
+        format!("/// Path below the folder, and content.\npub const {name}: &[(&str, &[u8])] = &[\n");
+    for file in files {
+        let path = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
+        // Writing into a string does not fail.
+        let _ = writeln!(text, "    ({path:?}, include_bytes!({:?})),", file.display().to_string());
+    }
+    text.push_str("];\n");
+    text
 }
 
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) {

@@ -28,6 +28,8 @@ pub struct Subject {
     pub timeout: Option<Duration>,
     /// What is looked at while it runs.
     pub measure: Measure,
+    /// It runs in the first so many of the rounds that count; in all of them where nothing is said.
+    pub rounds: Option<u32>,
 }
 
 /// What is looked at while a subject runs.

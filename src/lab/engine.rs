@@ -86,7 +86,10 @@ pub fn run(
 ) -> Result<Results, Stopped> {
     let results = Results { outcomes: vec![Vec::new(); plan.subjects.len()], stopped: false };
     let rounds = plan.warm_up.saturating_add(plan.at_most);
-    let all = plan.subjects.len().saturating_mul(rounds as usize);
+    let of = |subject: &Subject| {
+        plan.warm_up.saturating_add(subject.rounds.unwrap_or(plan.at_most).min(plan.at_most)) as usize
+    };
+    let all = plan.subjects.iter().map(of).fold(0, usize::saturating_add);
     let mut lab = Lab {
         plan,
         journal,
@@ -132,7 +135,12 @@ impl Lab<'_> {
         let mut subjects: Vec<usize> = (0..self.plan.subjects.len()).collect();
         let seed = self.plan.seed ^ u64::from(round).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         fastrand::Rng::with_seed(seed).shuffle(&mut subjects);
-        subjects.into_iter().map(|subject| Turn { subject, round }).collect()
+        let counted = round.saturating_sub(self.plan.warm_up);
+        let runs = |&subject: &usize| {
+            let rounds = self.plan.subjects.get(subject).and_then(|subject| subject.rounds);
+            rounds.is_none_or(|rounds| counted < rounds)
+        };
+        subjects.into_iter().filter(runs).map(|subject| Turn { subject, round }).collect()
     }
 
     fn round(&mut self, turns: &[Turn], executors: &mut [Box<dyn Executor>]) -> Result<(), Stopped> {

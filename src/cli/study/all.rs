@@ -102,9 +102,8 @@ fn has(text: &Text, axis: &str, choices: &[String]) -> bool {
 
 /// What of `--axis` is for this study: of subjects, those that it has.
 fn own((study, _): &Text, axis: &str, choices: &[String]) -> Vec<String> {
-    let is_own = |choice: &&String| {
-        axis != SUBJECT || study.subjects.iter().any(|subject| subject.name == **choice)
-    };
+    let is_own =
+        |choice: &&String| axis != SUBJECT || study.subjects.iter().any(|subject| subject.name == **choice);
     choices.iter().filter(is_own).cloned().collect()
 }
 

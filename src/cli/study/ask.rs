@@ -19,7 +19,7 @@ const SOME_RUNS: u64 = 200;
 /// Refuses a study that takes very long, or has very many runs, that nobody said yes to. One cell is run to tell
 /// how long it would take.
 pub fn ask(chosen: &Chosen, arguments: &Arguments) -> std::result::Result<(), Gone> {
-    let (matrix, runs) = (&chosen.matrix, chosen.runs());
+    let (matrix, runs) = (&chosen.matrix, chosen.matrix.runs());
     let is_few = runs.is_some_and(|runs| runs < SOME_RUNS);
     if is_few || arguments.lab.yes {
         return Ok(());
@@ -29,7 +29,7 @@ pub fn ask(chosen: &Chosen, arguments: &Arguments) -> std::result::Result<(), Go
         axis.choices.truncate(1);
     }
     first.matrix.subjects.truncate(1);
-    first.matrix.repeats = 1;
+    first.matrix.repeat(1);
     let bill = run::bill(&first.matrix).map_err(|line| Gone::Failed(Failure(line)))?;
     let lab = Lab { dir: None, jobs: 1, fresh: true, ..arguments.lab.clone() };
     let each = time_of_one(&first, &bill, arguments, &lab)?;
@@ -74,4 +74,3 @@ fn time_of_one(
     bench.close();
     Ok(failed.is_empty().then_some(each))
 }
-

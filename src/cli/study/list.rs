@@ -36,13 +36,13 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         let needs = Cell { text: clean_sentence(&line.needs), tone: line.tone };
         rows.push(vec![plain(&name), plain(&line.title), count(line.cells), count(line.claims), needs]);
     }
-    let column = |title: &str| {
-        Column { title: title.to_owned(), figures: matches!(title, "cells" | "claims") }
-    };
+    let column =
+        |title: &str| Column { title: title.to_owned(), figures: matches!(title, "cells" | "claims") };
     let headline = if rows.is_empty() {
         "There is none: `strandline study new NAME` makes one.".to_owned()
     } else {
-        "`strandline study NAME` runs one, `--all` all of them; `strandline study new NAME` makes one.".to_owned()
+        "`strandline study NAME` runs one, `--all` all of them; `strandline study new NAME` makes one."
+            .to_owned()
     };
     let columns = ["study", "title", "cells", "claims", "needs"].map(column).to_vec();
     let table = Table { caption: String::new(), columns, rows };

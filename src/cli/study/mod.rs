@@ -113,4 +113,3 @@ fn new(name: &str, output: &mut Output) -> Result<Ending> {
     output.print(&format!("{files}run it with: strandline study {}\n", clean(name)))?;
     Ok(Ending::Done)
 }
-

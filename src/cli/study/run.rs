@@ -18,8 +18,8 @@ use crate::lab::study::claim::{Judged, Verdict, judge};
 use crate::lab::study::data::Data;
 use crate::lab::study::matrix::Matrix;
 use crate::lab::study::run::{self, Bill, COUNTED_ROUNDS, Referee};
-use crate::report::lab::study::{Facts, document};
 use crate::report::lab::studies::{Item, page};
+use crate::report::lab::study::{Facts, document};
 
 const SCHEMA: &str = "strandline/study/1";
 
@@ -67,14 +67,9 @@ impl Chosen {
     ) -> std::result::Result<Self, String> {
         let mut matrix = Matrix::chosen(study, arguments.short, axes)?;
         if let Some(repeat) = arguments.repeat {
-            matrix.repeats = repeat;
+            matrix.repeat(repeat);
         }
         Ok(Self { matrix, text })
-    }
-
-    /// How many runs that is; `None` for more than can be counted.
-    pub fn runs(&self) -> Option<u64> {
-        self.matrix.count().and_then(|cells| cells.checked_mul(u64::from(self.matrix.repeats)))
     }
 }
 
@@ -150,20 +145,19 @@ fn measure(
     let plan = Plan {
         subjects,
         warm_up: matrix.study.settings.warm_up,
-        at_least: matrix.repeats,
-        at_most: matrix.repeats,
+        at_least: matrix.most_repeats(),
+        at_most: matrix.most_repeats(),
         seed: matrix.study.settings.seed,
     };
     let results = engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
-    let counts = if matrix.study.measure.cachegrind {
-        let rounds = COUNTED_ROUNDS.min(matrix.repeats);
-        let plan = Plan {
-            subjects: counted(&plan.subjects),
-            warm_up: 0,
-            at_least: rounds,
-            at_most: rounds,
-            seed: plan.seed,
-        };
+    let is_counted: Vec<bool> = bill.cells.iter().map(|key| run::is_counted(matrix, key)).collect();
+    let counts = if is_counted.contains(&true) {
+        let rounds = COUNTED_ROUNDS.min(matrix.most_repeats());
+        let mut subjects = counted(&plan.subjects);
+        for (subject, _) in subjects.iter_mut().zip(&is_counted).filter(|(_, is_counted)| !**is_counted) {
+            subject.rounds = Some(0);
+        }
+        let plan = Plan { subjects, warm_up: 0, at_least: rounds, at_most: rounds, seed: plan.seed };
         // A cell that failed before is tried again here, but what failed before stays known.
         let timed = std::mem::take(&mut referee.failures);
         let counts = engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
@@ -193,7 +187,7 @@ pub fn open(
         ..run::subject(matrix, key, Path::new("{build}"), arguments.lab.timeout)
     };
     let subjects: Vec<Subject> = bill.cells.iter().map(unbuilt).collect();
-    let described = (run::description(matrix, &chosen.text), matrix.repeats);
+    let described = (run::description(matrix, &chosen.text), matrix.most_repeats());
     let bench = Bench::open("study", &described, &subjects, lab).map_err(Gone::Failed)?;
     let build = bench.journal.folder().join("build");
     let made = std::fs::create_dir_all(&build).and_then(|()| build.canonicalize());

@@ -27,7 +27,8 @@ const LIBRARY_FOLDERS: [&str; 8] = [
 pub fn values(matrix: &Matrix, key: &Key) -> BTreeMap<String, String> {
     let choices = matrix.choices(key).map(|(axis, choice)| (axis.name.clone(), choice.value.clone()));
     let folder = matrix.study.folder.to_string_lossy().into_owned();
-    choices.chain([("dir".to_owned(), folder)]).collect()
+    let probes = super::find::probes().to_string_lossy().into_owned();
+    choices.chain([("dir".to_owned(), folder), ("probes".to_owned(), probes)]).collect()
 }
 
 /// Why a cell cannot be run here: what is missing, and how to get it.

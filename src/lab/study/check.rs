@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use super::claim::{self, Tried};
 use super::diagnostics::{Problems, nearest};
 use super::expression::{Expression, unknown_metric};
-use super::file::{Derived, SUBJECT, Side, Study};
+use super::file::{Derived, Measures, SUBJECT, Study};
 use super::matrix::{Matrix, NoCell, placeholders};
 use super::metric::{self, COLUMNS, MOST_METRICS, TOTALS};
-use super::parse::ALL_AXES;
+use super::parse::{ALL_AXES, OWN_PLACEHOLDERS};
 
 /// All claims of a study together are tried no longer.
 const MOST_TRYING: Duration = Duration::from_secs(10);
@@ -25,18 +25,12 @@ pub fn study(study: &mut Study, with_claims: bool, problems: &mut Problems) {
     placeholders_of_all(study, problems);
     measures(study, problems);
     derived(study, problems);
-    let (metrics, twice) = metric::all(&study.measure, &study.derived);
-    for name in twice {
-        let offset = study.derived.iter().find(|derived| derived.name == name);
-        let offset = offset.map_or(0, |derived| derived.expression.offset);
-        problems.add(offset, format!("there are two metrics called `{name}`"));
-    }
-    study.metrics = metrics;
+    metrics(study, problems);
     let matrix = Arc::new(Matrix::full(Arc::new(study.clone())));
     for exclusion in &study.exclusions {
         selection(&exclusion.given, &matrix, exclusion.offset, problems);
     }
-    results(study, &matrix, problems);
+    super::check_shown::results(study, &matrix, problems);
     if problems.is_empty() && with_claims {
         claims(study, &matrix, problems);
     }
@@ -88,7 +82,7 @@ fn subjects(study: &mut Study, problems: &mut Problems) {
             subject.command.iter().chain(subject.build.iter().flatten()).chain(variables).chain(needs);
         let mut unknown = BTreeSet::new();
         for name in words.flat_map(|word| placeholders(word)) {
-            if name != "dir" && name != "build" && !subject.axes.iter().any(|axis| axis == name) {
+            if !OWN_PLACEHOLDERS.contains(&name) && !subject.axes.iter().any(|axis| axis == name) {
                 unknown.insert(name.to_owned());
             }
         }
@@ -99,7 +93,7 @@ fn subjects(study: &mut Study, problems: &mut Problems) {
             };
             problems.add(
                 subject.offset,
-                format!("{what}: {{{name}}} is no axis of it, nor {{dir}} or {{build}}; {hint}"),
+                format!("{what}: {{{name}}} is no axis of it, nor {{dir}}, {{build}} or {{probes}}; {hint}"),
             );
         }
     }
@@ -107,15 +101,18 @@ fn subjects(study: &mut Study, problems: &mut Problems) {
 
 /// Placeholders in what is set for all subjects, and in what choices bring.
 fn placeholders_of_all(study: &Study, problems: &mut Problems) {
-    let known = |name: &str| name == "dir" || name == "build" || study.axis(name).is_some();
+    let known = |name: &str| OWN_PLACEHOLDERS.contains(&name) || study.axis(name).is_some();
     let mut look = |what: &str, offset: usize, texts: &mut dyn Iterator<Item = &String>| {
         for name in texts.flat_map(|text| placeholders(text)).filter(|name| !known(name)) {
-            let names = study.axes.iter().map(|axis| axis.name.as_str()).chain(["dir", "build"]);
+            let names = study.axes.iter().map(|axis| axis.name.as_str()).chain(OWN_PLACEHOLDERS);
             let hint = match nearest(name, names) {
                 Some(near) => format!("did you mean {{{near}}}?"),
                 None => format!("write {{{{{name}}}}} for the braces themselves"),
             };
-            problems.add(offset, format!("{what}: {{{name}}} is no axis, nor {{dir}} or {{build}}; {hint}"));
+            problems.add(
+                offset,
+                format!("{what}: {{{name}}} is no axis, nor {{dir}}, {{build}} or {{probes}}; {hint}"),
+            );
         }
     };
     let variables = study.settings.environment.iter().filter_map(|(_, value)| value.as_ref());
@@ -129,15 +126,60 @@ fn placeholders_of_all(study: &Study, problems: &mut Problems) {
     }
 }
 
+/// The metrics of each subject, and of the study: all of theirs.
+fn metrics(study: &mut Study, problems: &mut Problems) {
+    let mut twice = BTreeSet::new();
+    let mut subjects = std::mem::take(&mut study.subjects);
+    for subject in &mut subjects {
+        let (metrics, double) = metric::all(study.measure_of(subject), &study.derived);
+        twice.extend(double);
+        subject.metrics = metrics;
+        // What is derived of another subject's metrics is none of this one's.
+        for derived in &study.derived {
+            let scan = Expression::parse(&derived.expression.value, &|_| None, &[]).map(|known| known.scan);
+            let reads = scan.map(|scan| scan.metrics).unwrap_or_default();
+            if !reads.iter().all(|name| subject.metrics.contains_key(name)) {
+                subject.metrics.remove(&derived.name);
+            }
+        }
+        let new = subject.metrics.iter().map(|(name, metric)| (name.clone(), metric.clone()));
+        study.metrics.extend(new);
+    }
+    study.subjects = subjects;
+    for name in twice {
+        let offset = study.derived.iter().find(|derived| derived.name == name);
+        let offset = offset.map_or(0, |derived| derived.expression.offset);
+        problems.add(offset, format!("there are two metrics called `{name}`"));
+    }
+    if study.subjects.iter().map(|subject| subject.metrics.len()).sum::<usize>() > MOST_METRICS {
+        problems.add(0, format!("the subjects have more than {MOST_METRICS} metrics together"));
+    }
+}
+
 fn measures(study: &Study, problems: &mut Problems) {
-    let measure = &study.measure;
+    let is_used = study.subjects.iter().any(|subject| subject.measure.is_none());
+    if is_used || study.subjects.is_empty() {
+        measure(&study.measure, "[measure]", 0, problems);
+    }
+    for subject in &study.subjects {
+        if let Some(own) = &subject.measure {
+            let what = format!("[[subject]] {}: measure", subject.name);
+            measure(own, &what, subject.offset, problems);
+        }
+    }
+    if study.derived.len() > MOST_METRICS - 100 {
+        problems.add(0, format!("[metrics]: more than {}", MOST_METRICS - 100));
+    }
+}
+
+fn measure(measure: &Measures, what: &str, offset: usize, problems: &mut Problems) {
     for column in &measure.columns {
         let is_kernels = ["Vm", "Rss", "Hugetlb"].iter().any(|begin| column.starts_with(begin));
         if !COLUMNS.contains(&column.as_str()) && !is_kernels {
             problems.add(
-                0,
+                offset,
                 format!(
-                    "[measure] columns: `{column}` is none; there are {}, and the Vm… lines",
+                    "{what} columns: `{column}` is none; there are {}, and the Vm… lines",
                     COLUMNS.join(", ")
                 ),
             );
@@ -146,7 +188,7 @@ fn measures(study: &Study, problems: &mut Problems) {
     for at in &measure.at {
         let is_there = ["exit", "peak"].contains(&at.as_str()) || measure.marks.contains(at);
         if !is_there {
-            problems.add(0, format!("[measure] at: `{at}` is neither a mark nor exit nor peak"));
+            problems.add(offset, format!("{what} at: `{at}` is neither a mark nor exit nor peak"));
         }
     }
     for row in &measure.rows {
@@ -158,18 +200,22 @@ fn measures(study: &Study, problems: &mut Problems) {
                     format!("there are {}, and the ledger's rows, such as kernel.zero", TOTALS.join(", "))
                 }
             };
-            problems.add(0, format!("[measure] rows: `{row}` is none; {hint}"));
+            problems.add(offset, format!("{what} rows: `{row}` is none; {hint}"));
         }
     }
     let count = measure.marks.len() * measure.columns.len() + measure.at.len() * measure.rows.len();
-    if count + measure.json.len() + study.derived.len() > MOST_METRICS - 100 {
-        problems.add(0, format!("[measure]: more than {} metrics", MOST_METRICS - 100));
+    if count + measure.json.len() + measure.texts.len() > MOST_METRICS - 100 {
+        problems.add(offset, format!("{what}: more than {} metrics", MOST_METRICS - 100));
     }
 }
 
 /// Puts derived metrics in an order in which each comes after those that it reads.
 fn derived(study: &mut Study, problems: &mut Problems) {
-    let (given, _) = metric::all(&study.measure, &[]);
+    let given: BTreeSet<String> = study
+        .subjects
+        .iter()
+        .flat_map(|subject| metric::all(study.measure_of(subject), &[]).0.into_keys())
+        .collect();
     let names: BTreeSet<&str> = study.derived.iter().map(|derived| derived.name.as_str()).collect();
     let mut reads: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for derived in &study.derived {
@@ -189,7 +235,7 @@ fn derived(study: &mut Study, problems: &mut Problems) {
             problems.add(at, format!("{what}: it reads no metric: write metric(\"METRIC\")"));
         }
         for name in &expression.scan.metrics {
-            if !given.contains_key(name) && !names.contains(name.as_str()) {
+            if !given.contains(name) && !names.contains(name.as_str()) {
                 problems.add(at, format!("{what}: there is no metric `{name}`"));
             }
         }
@@ -217,42 +263,12 @@ fn derived(study: &mut Study, problems: &mut Problems) {
     study.derived = ordered;
 }
 
-fn selection(given: &[(String, String)], matrix: &Matrix, offset: usize, problems: &mut Problems) {
+/// Whether there are such choices.
+pub fn selection(given: &[(String, String)], matrix: &Matrix, offset: usize, problems: &mut Problems) {
     for (axis, choice) in given {
         if let Err(NoCell::Wrong(why) | NoCell::NotRun(why)) = matrix.check_choice(axis, choice) {
             problems.add(offset, why);
         }
-    }
-}
-
-/// Tables and plots.
-fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
-    let axis = |name: &str, offset: usize, problems: &mut Problems| {
-        if name != SUBJECT && study.axis(name).is_none() {
-            problems.add(offset, format!("there is no axis `{name}`; metrics stand in a list: [\"{name}\"]"));
-        }
-    };
-    let metric = |name: &str, offset: usize, problems: &mut Problems| {
-        if !study.metrics.contains_key(name) {
-            problems.add(offset, unknown_metric(name, matrix));
-        }
-    };
-    let side = |side: &Side, offset: usize, problems: &mut Problems| match side {
-        Side::Axis(name) => axis(name, offset, problems),
-        Side::Metrics(names) => names.iter().for_each(|name| metric(name, offset, problems)),
-    };
-    for table in &study.tables {
-        side(&table.rows, table.offset, problems);
-        side(&table.columns, table.offset, problems);
-        table.metric.iter().for_each(|name| metric(name, table.offset, problems));
-        selection(&table.given, matrix, table.offset, problems);
-        selection(&table.ratio_to, matrix, table.offset, problems);
-    }
-    for plot in &study.plots {
-        side(&plot.x, plot.offset, problems);
-        plot.y.iter().for_each(|name| metric(name, plot.offset, problems));
-        plot.series.iter().for_each(|name| axis(name, plot.offset, problems));
-        selection(&plot.given, matrix, plot.offset, problems);
     }
 }
 

@@ -95,7 +95,8 @@ fn verdict(
         Err(wrong) => return not_run(wrong.join("; ")),
     };
     let names = |axis: &str| expression.scan.axes.contains(axis);
-    let groups = match matrix.groups(&names, &expression.scan.subjects) {
+    let meant = matrix.meant(&expression.scan.subjects, expression.scan.metrics.iter());
+    let groups = match matrix.groups(&names, &meant) {
         Ok(groups) => groups,
         Err(why) => return not_run(why),
     };
@@ -135,7 +136,7 @@ fn verdict(
     }
     match (holds, missing.first()) {
         (0, Some(_)) => (Verdict::NotRun, Some(list(&missing)), reads),
-        (0, None) => (Verdict::NotRun, Some("none of its cells is part of this run".to_owned()), reads),
+        (0, None) => (Verdict::NotRun, Some(matrix.why_none(&meant)), reads),
         _ => (Verdict::Holds, left_out, reads),
     }
 }
@@ -180,18 +181,25 @@ pub enum Tried {
 /// Tries a claim on made-up measurements: a claim that holds whatever is measured claims nothing.
 pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>) -> Tried {
     let names = |axis: &str| expression.scan.axes.contains(axis);
-    let groups = match matrix.groups(&names, &expression.scan.subjects) {
+    let meant = matrix.meant(&expression.scan.subjects, expression.scan.metrics.iter());
+    let groups = match matrix.groups(&names, &meant) {
         Ok(groups) => groups,
         Err(why) => return Tried::Wrong(format!("it {why}")),
     };
     let pool = Arc::new(pool(claim, expression));
+    let texts = Arc::new(texts(claim, expression));
     let begin = Instant::now();
     let (mut held, mut failed, mut why) = (false, false, None);
     for group in groups.iter().take(20) {
         for seed in 0..MOST_TRIES {
             let world = World {
                 matrix: matrix.clone(),
-                measured: Arc::new(MadeUp { seed, pool: pool.clone(), matrix: matrix.clone() }),
+                measured: Arc::new(MadeUp {
+                    seed,
+                    pool: pool.clone(),
+                    texts: texts.clone(),
+                    matrix: matrix.clone(),
+                }),
                 fixed: group.clone(),
                 published: claim.published.clone(),
                 tolerance: claim.tolerance,
@@ -251,6 +259,22 @@ fn pool(claim: &Claim, expression: &Expression) -> Vec<f64> {
     pool
 }
 
+/// Texts around which a claim may turn.
+fn texts(claim: &Claim, expression: &Expression) -> Vec<String> {
+    let mut texts = vec![String::new(), "something else".to_owned()];
+    texts.extend(expression.scan.texts.iter().cloned());
+    let mut waiting = vec![&claim.published];
+    while let Some(value) = waiting.pop() {
+        match value {
+            serde_json::Value::String(text) => texts.push(text.clone()),
+            serde_json::Value::Array(items) => waiting.extend(items),
+            serde_json::Value::Object(items) => waiting.extend(items.values()),
+            _ => {}
+        }
+    }
+    texts
+}
+
 /// So many runs have an interval of their median.
 const SAMPLES: usize = 9;
 
@@ -258,6 +282,7 @@ const SAMPLES: usize = 9;
 struct MadeUp {
     seed: u64,
     pool: Arc<Vec<f64>>,
+    texts: Arc<Vec<String>>,
     matrix: Arc<Matrix>,
 }
 
@@ -296,6 +321,13 @@ impl Measured for MadeUp {
             if (self.seed / 8).is_multiple_of(2) { 0.0 } else { [0.001, 0.05, 0.5, 3.0][whole.usize(0..4)] };
         let sample = |_| Some(value * (1.0 + spread * own.f64()));
         Ok((0..SAMPLES).map(sample).collect())
+    }
+
+    fn text(&self, key: &Key, metric: &str) -> Result<String, String> {
+        // In half of them all cells say the same.
+        let own = if self.seed.is_multiple_of(2) { 0 } else { hash(&(key, metric)) };
+        let mut random = fastrand::Rng::with_seed(self.seed ^ own);
+        Ok(random.choice(self.texts.iter()).cloned().unwrap_or_default())
     }
 }
 

@@ -1,6 +1,6 @@
 //! What was measured, as claims, tables and plots ask for it: samples of a metric in a cell, a place a round.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::file::Statistic;
 use super::matrix::Key;
@@ -18,6 +18,12 @@ pub trait Measured: Send + Sync {
     /// Why there is none at all: words that fit behind "not run: ".
     fn samples(&self, key: &Key, metric: &str) -> Result<Vec<Option<f64>>, String>;
 
+    /// The text that a cell's runs gave, the same in all of them.
+    ///
+    /// # Errors
+    /// Why there is none: words that fit behind "not run: ".
+    fn text(&self, key: &Key, metric: &str) -> Result<String, String>;
+
     /// How many of a cell's runs count, and of how many, where not all do.
     fn runs(&self, _key: &Key) -> Option<(usize, usize)> {
         None
@@ -29,6 +35,8 @@ pub trait Measured: Send + Sync {
 pub struct CellData {
     /// Metric and samples, by rounds.
     pub samples: BTreeMap<String, Vec<Option<f64>>>,
+    /// Metric and texts that the runs gave, each once.
+    pub texts: BTreeMap<String, BTreeSet<String>>,
     /// Why it was not run, or no run of it counts.
     pub not_run: Option<String>,
     /// How many of its runs count, and of how many, where not all do.
@@ -51,6 +59,19 @@ impl Measured for Data {
         match cell.samples.get(metric) {
             Some(samples) if samples.iter().any(Option::is_some) => Ok(samples.clone()),
             _ => Err(format!("no run gave {metric}")),
+        }
+    }
+
+    fn text(&self, key: &Key, metric: &str) -> Result<String, String> {
+        let Some(cell) = self.cells.get(key) else { return Err("not part of this run".to_owned()) };
+        if let Some(why) = &cell.not_run {
+            return Err(why.clone());
+        }
+        let texts: Vec<&String> = cell.texts.get(metric).into_iter().flatten().collect();
+        match texts.as_slice() {
+            [one] => Ok((*one).clone()),
+            [] => Err(format!("no run gave {metric}")),
+            [one, other, ..] => Err(format!("{metric} differs between runs: \"{one}\", \"{other}\"")),
         }
     }
 

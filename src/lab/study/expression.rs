@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `median("METRIC", { "axis": choice })` | the median in that cell; `low`, `high`: its interval; `least`, `most` |
 //! | `ratio("METRIC", { … }, { … })` | the first cell to the second, paired by rounds; `ratio_low`, `ratio_high` |
+//! | `text("METRIC", { … })` | a text of that cell, the same in all runs |
 //! | `values("axis")` | the choices of this run: numbers where all are, else strings |
 //! | `near(a, b, tolerance)` | whether a is b within that part of b |
 //! | `abs`, `min`, `max` | |
@@ -21,6 +22,7 @@ use cel::{Context, ExecutionError, IdedExpr, Program, Value};
 use super::data::{Measured, estimate, figure, ratio};
 use super::file::{SUBJECT, Selection, Statistic};
 use super::matrix::{Key, Matrix, NoCell};
+use super::metric::Metric;
 use super::scan::{self, Scan};
 
 /// Expressions are no longer.
@@ -43,7 +45,7 @@ pub struct Expression {
 /// A figure that was read.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Read {
-    /// Which number: `median`, `ratio`, …
+    /// Which number: `median`, `ratio`, …; or `text`.
     pub statistic: String,
     /// Of what.
     pub metric: String,
@@ -52,11 +54,21 @@ pub struct Read {
     /// A ratio's other cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<BTreeMap<String, String>>,
-    /// The number.
-    pub value: f64,
+    /// The number, or the text.
+    pub value: Figure,
     /// How many of the runs it is from, where not all of them count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+}
+
+/// What was read.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[serde(untagged)]
+pub enum Figure {
+    /// A number.
+    Number(f64),
+    /// A text.
+    Text(String),
 }
 
 /// What an evaluation is about.
@@ -282,7 +294,7 @@ fn read(
     arguments: &[Value],
     world: &World,
     ledger: &Mutex<Ledger>,
-) -> Result<f64, ExecutionError> {
+) -> Result<Value, ExecutionError> {
     let stop = |text: &str| ExecutionError::function_error(name, text);
     let mut ledger = ledger.lock().map_err(|_| stop("its ledger is lost"))?;
     ledger.count += 1;
@@ -295,7 +307,10 @@ fn read(
     };
     match answer {
         Ok(read) => {
-            let value = read.value;
+            let value = match &read.value {
+                Figure::Number(number) => Value::Float(*number),
+                Figure::Text(text) => Value::String(Arc::new(text.clone())),
+            };
             if ledger.reads.len() < MOST_TOLD && !ledger.reads.contains(&read) {
                 ledger.reads.push(read);
             }
@@ -326,15 +341,29 @@ fn read_cell(name: &str, arguments: &[Value], world: &World) -> Result<Read, NoC
         }
         _ => return Err(NoCell::Wrong("wants a metric and choices: (\"METRIC\", { \"axis\": … })".into())),
     };
-    if !world.matrix.study.metrics.contains_key(metric.as_str()) {
-        return Err(NoCell::Wrong(unknown_metric(metric, &world.matrix)));
+    let is_text = match world.matrix.study.metrics.get(metric.as_str()) {
+        None => return Err(NoCell::Wrong(unknown_metric(metric, &world.matrix))),
+        Some(found) => matches!(found, Metric::Text(_)),
+    };
+    if is_text != (name == scan::TEXT) {
+        let what = if is_text { "a text: write text(…)" } else { "a figure: write median(…)" };
+        return Err(NoCell::Wrong(format!("`{metric}` is {what}")));
     }
     let named = first.map_or_else(|| Ok(Vec::new()), |first| selection(first, &world.matrix))?;
     let key = world.matrix.resolve(&named, &world.fixed)?;
+    let own = world.matrix.subjects.get(key.subject);
+    if let Some(subject) = own.filter(|subject| !subject.metrics.contains_key(metric.as_str())) {
+        return Err(NoCell::Wrong(format!("the subject `{}` has no metric `{metric}`", subject.name)));
+    }
     let axes: BTreeMap<String, String> = world.matrix.names(&key).into_iter().collect();
     let at = |why: String| NoCell::NotRun(place(&axes, &why));
     let few = || NoCell::NotRun(format!("too few repeats for an interval of {metric}"));
     let runs = |key: &Key| world.measured.runs(key).map(|(good, all)| format!("{good} of {all} runs"));
+    if is_text {
+        let (statistic, metric, from) = (name.to_owned(), metric.to_string(), runs(&key));
+        let value = Figure::Text(world.measured.text(&key, &metric).map_err(at)?);
+        return Ok(Read { statistic, metric, axes, to: None, value, from });
+    }
     let Some(second) = second else {
         let estimate = estimate(&*world.measured, &key, metric).map_err(at)?;
         let statistic = Statistic::NAMES.iter().find(|(known, _)| *known == name);
@@ -346,7 +375,7 @@ fn read_cell(name: &str, arguments: &[Value], world: &World) -> Result<Read, NoC
             metric: metric.to_string(),
             axes,
             to: None,
-            value,
+            value: Figure::Number(value),
             from,
         });
     };
@@ -357,7 +386,7 @@ fn read_cell(name: &str, arguments: &[Value], world: &World) -> Result<Read, NoC
         "ratio_high" => ratio.high,
         _ => Some(ratio.median),
     };
-    let value = value.ok_or_else(few)?;
+    let value = Figure::Number(value.ok_or_else(few)?);
     let to = Some(world.matrix.names(&other).into_iter().collect());
     let from = runs(&key).or_else(|| runs(&other));
     Ok(Read { statistic: name.to_owned(), metric: metric.to_string(), axes, to, value, from })

@@ -9,7 +9,7 @@ use strandline_inspect::facts::Explanation;
 use strandline_recording::{Ledger, Mark, Moment, Reader, Record};
 
 use super::expression::Expression;
-use super::file::Study;
+use super::file::{Study, Subject};
 use super::metric::Metric;
 use crate::lab::cell::{End, Outcome};
 use crate::lab::compare;
@@ -22,23 +22,36 @@ const JSON_PREFIX: &str = "strandline-json:";
 const MOST_MARKS: usize = 100_000;
 const MOST_LEDGERS: usize = 5_000;
 
-/// Takes the metrics of runs.
+/// Texts are kept so far.
+const MOST_TEXT_BYTES: usize = 200;
+
+/// What one run gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Taken {
+    /// Figures by metric.
+    pub figures: BTreeMap<String, f64>,
+    /// Texts by metric.
+    pub texts: BTreeMap<String, String>,
+}
+
+/// Takes the metrics of a subject's runs.
 pub struct Extractor<'s> {
-    study: &'s Study,
+    subject: &'s Subject,
     derived: Vec<(String, Option<Expression>)>,
 }
 
 impl<'s> Extractor<'s> {
-    /// For the runs of a study.
-    pub fn new(study: &'s Study) -> Self {
+    /// For the runs of a `subject` of `study`.
+    pub fn new(study: &'s Study, subject: &'s Subject) -> Self {
         let parse = |text: &str| Expression::parse(text, &|_| None, &[]).ok();
-        let derived = study.derived.iter();
+        let derived = study.derived.iter().filter(|one| subject.metrics.contains_key(&one.name));
         let derived = derived.map(|one| (one.name.clone(), parse(&one.expression.value))).collect();
-        Self { study, derived }
+        Self { subject, derived }
     }
 
     /// The metrics of one run, those that are known, without those that are derived of others.
-    pub fn metrics(&self, outcome: &Outcome) -> BTreeMap<String, f64> {
+    pub fn metrics(&self, outcome: &Outcome) -> Taken {
+        let mut texts = BTreeMap::new();
         let mut found = BTreeMap::new();
         for metric in compare::Metric::ALL {
             if let Some(value) = metric.of(&outcome.figures) {
@@ -54,12 +67,13 @@ impl<'s> Extractor<'s> {
             End::TimedOut | End::NotStarted(_) => {}
         }
         let recorded = outcome.recording.as_deref().map(Recorded::read).unwrap_or_default();
-        let json = if self.study.measure.json.is_empty() {
-            None
-        } else {
+        let is_printed = |metric: &Metric| matches!(metric, Metric::Json(_) | Metric::Text(_));
+        let json = if self.subject.metrics.values().any(is_printed) {
             outcome.stdout.as_deref().and_then(json_line)
+        } else {
+            None
         };
-        for (name, metric) in &self.study.metrics {
+        for (name, metric) in &self.subject.metrics {
             let value = match metric {
                 Metric::Mark { mark, occurrence, column } => {
                     recorded.mark(mark, *occurrence).and_then(|mark| of_mark(mark, column))
@@ -67,14 +81,19 @@ impl<'s> Extractor<'s> {
                 Metric::Row { at, occurrence, row } => {
                     recorded.ledger(at, *occurrence).and_then(|ledger| of_ledger(&ledger.explain, row))
                 }
-                Metric::Json(keys) => json.as_ref().and_then(|json| of_json(json, keys)),
+                Metric::Json(keys) => json.as_ref().and_then(|json| number(of_json(json, keys)?)),
+                Metric::Text(keys) => {
+                    let text = json.as_ref().and_then(|json| of_json(json, keys)?.as_str());
+                    texts.extend(text.map(|text| (name.clone(), shortened(text))));
+                    None
+                }
                 Metric::Figure | Metric::End | Metric::Derived(_) => None,
             };
             if let Some(value) = value {
                 found.insert(name.clone(), value);
             }
         }
-        found
+        Taken { figures: found, texts }
     }
 
     /// The allocators that the ledgers of a run found, in any of its processes; `None` without ledgers.
@@ -196,16 +215,24 @@ fn json_line(path: &Path) -> Option<serde_json::Value> {
     named.or_else(|| text.lines().rev().filter(|line| line.trim_start().starts_with('{')).find_map(object))
 }
 
-fn of_json(json: &serde_json::Value, keys: &[String]) -> Option<f64> {
+fn of_json<'j>(json: &'j serde_json::Value, keys: &[String]) -> Option<&'j serde_json::Value> {
     // A key may have a dot itself.
     if let Some(value) = json.get(keys.join(".")) {
-        return number(value);
+        return Some(value);
     }
-    let found = keys.iter().try_fold(json, |value, key| match value {
+    keys.iter().try_fold(json, |value, key| match value {
         serde_json::Value::Array(items) => items.get(key.parse::<usize>().ok()?),
         value => value.get(key),
-    });
-    number(found?)
+    })
+}
+
+/// The beginning of a text that a subject printed; what is in it is for who shows it to clean.
+fn shortened(text: &str) -> String {
+    let mut end = text.len().min(MOST_TEXT_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default().to_owned()
 }
 
 fn number(value: &serde_json::Value) -> Option<f64> {
@@ -242,7 +269,8 @@ mod tests {
         assert_eq!(read("strandline-json: {\"a\": 2}\n{\"a\": 3}\n").unwrap()["a"], 2);
         assert_eq!(read("nothing\n"), None);
         let json = serde_json::json!({ "a": { "b": [1, true] }, "x.y": 3, "text": "1" });
-        let of = |path: &str| of_json(&json, &path.split('.').map(str::to_owned).collect::<Vec<_>>());
+        let keys = |path: &str| path.split('.').map(str::to_owned).collect::<Vec<_>>();
+        let of = |path: &str| of_json(&json, &keys(path)).and_then(number);
         assert_eq!((of("a.b.0"), of("a.b.1"), of("x.y")), (Some(1.0), Some(1.0), Some(3.0)));
         assert_eq!((of("text"), of("a.b.9"), of("none")), (None, None, None));
     }

@@ -44,7 +44,7 @@ pub struct Study {
     pub exclusions: Vec<Exclusion>,
     /// What is looked at.
     pub measure: Measures,
-    /// Every metric that a cell has, by name.
+    /// Every metric that any cell has, by name.
     pub metrics: BTreeMap<String, Metric>,
     /// Expressions over other metrics, each after those that it reads.
     pub derived: Vec<Derived>,
@@ -141,6 +141,12 @@ pub struct Subject {
     pub axes: Vec<String>,
     /// Whether a run that fails is measured all the same.
     pub may_fail: bool,
+    /// How often its cells are run, instead of what the settings say.
+    pub repeats: Option<u32>,
+    /// What is looked at, instead of what is for all.
+    pub measure: Option<Measures>,
+    /// Its own metrics by name; those that are derived are among them where they could be computed.
+    pub metrics: BTreeMap<String, Metric>,
 }
 
 /// Something that is varied.
@@ -204,6 +210,8 @@ pub struct Measures {
     pub at: Vec<String>,
     /// Figures of the last line on standard output that is a JSON object.
     pub json: Vec<String>,
+    /// Texts of that line.
+    pub texts: Vec<String>,
     /// Whether instructions are counted by valgrind's cachegrind, in a run of their own.
     pub cachegrind: bool,
     /// The time between samples of a recording.
@@ -218,6 +226,7 @@ impl Default for Measures {
             rows: Vec::new(),
             at: Vec::new(),
             json: Vec::new(),
+            texts: Vec::new(),
             cachegrind: false,
             interval: Duration::from_millis(10),
         }
@@ -325,7 +334,7 @@ pub struct TableSpec {
     pub rows: Side,
     /// Its columns.
     pub columns: Side,
-    /// What is shown, where rows and columns are both axes.
+    /// What is shown, where rows and columns are both axes; where both are lists, it is `ROW.COLUMN`.
     pub metric: Option<String>,
     /// Which number of it.
     pub statistic: Statistic,
@@ -337,8 +346,19 @@ pub struct TableSpec {
     pub ratio_to: Selection,
     /// The unit figures are shown in; chosen by size where none is given.
     pub unit: Option<String>,
-    /// Published figures: row, column, figure.
-    pub published: Vec<(String, String, f64)>,
+    /// Published figures.
+    pub published: Vec<PublishedFigure>,
+}
+
+/// A published figure of a table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PublishedFigure {
+    /// The row that it is of.
+    pub row: At<String>,
+    /// The column that it is of.
+    pub column: At<String>,
+    /// It, in the table's unit.
+    pub figure: f64,
 }
 
 /// A plot that is wanted.
@@ -350,12 +370,16 @@ pub struct PlotSpec {
     pub title: String,
     /// Along the x axis.
     pub x: Side,
-    /// The metrics that are drawn; empty where the x axis is of metrics.
+    /// The metrics that are drawn. Where the x axis is of metrics, each of them is `X.Y`, or X where this is empty.
     pub y: Vec<String>,
     /// The axis whose choices are a line each.
     pub series: Option<String>,
     /// Choices that hold for all of it.
     pub given: Selection,
+    /// What is written below the x axis, instead of what its name tells.
+    pub x_title: Option<String>,
+    /// What is written above the y axis.
+    pub y_title: Option<String>,
     /// `lines`, `points`, `bars` or `strips`.
     pub kind: String,
     /// Whether the x axis counts by factors.
@@ -410,6 +434,11 @@ impl Study {
             super::check::study(&mut study, with_claims, &mut problems);
         }
         if problems.is_empty() { Ok(study) } else { Err(problems.lines(path, text)) }
+    }
+
+    /// What is looked at while `subject` runs.
+    pub fn measure_of<'s>(&'s self, subject: &'s Subject) -> &'s Measures {
+        subject.measure.as_ref().unwrap_or(&self.measure)
     }
 
     /// The axis of that name.

@@ -1,12 +1,13 @@
 //! Where studies are: a path, a name below `studies/` here or in `$STRANDLINE_STUDIES`, or one that came with
 //! strandline itself.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::file::FILE_NAME;
 use crate::lab::journal;
 
-/// The files of the studies that came with strandline: path below `studies/`, and content.
+/// The files of the studies and probes that came with strandline: path below `studies/` or `probes/`, and content.
 mod embedded {
     include!(concat!(env!("OUT_DIR"), "/studies.rs"));
 }
@@ -95,7 +96,7 @@ pub fn list() -> Vec<(String, Option<PathBuf>)> {
 }
 
 fn embedded_names() -> Vec<String> {
-    let files = embedded::FILES.iter().filter_map(|(path, _)| path.strip_suffix(FILE_NAME));
+    let files = embedded::STUDIES.iter().filter_map(|(path, _)| path.strip_suffix(FILE_NAME));
     files.map(|folder| folder.trim_end_matches('/').to_owned()).filter(|name| !name.contains('/')).collect()
 }
 
@@ -105,21 +106,40 @@ fn unpacked() -> PathBuf {
 
 /// Puts the files of a study that came with strandline into the user's cache: its programs read them there.
 fn unpack(name: &str) -> Result<PathBuf, String> {
-    let base = unpacked();
-    let named = |path: &Path, error: &std::io::Error| format!("{}: {error}", path.display());
     let begin = format!("{name}/");
-    for (file, content) in embedded::FILES.iter().filter(|(file, _)| file.starts_with(&begin)) {
+    put(&unpacked(), embedded::STUDIES.iter().filter(|(file, _)| file.starts_with(&begin)))?;
+    Ok(unpacked().join(name))
+}
+
+/// Where the probes are that studies use; [`unpack_probes`] puts them there.
+pub fn probes() -> PathBuf {
+    journal::cache().with_file_name("probes").join(env!("CARGO_PKG_VERSION"))
+}
+
+/// Puts the probes where [`probes`] says.
+///
+/// # Errors
+/// One line.
+pub fn unpack_probes() -> Result<(), String> {
+    put(&probes(), embedded::PROBES.iter())
+}
+
+/// Puts files below `base`, each whole: another strandline may be at it as well.
+fn put<'f>(base: &Path, files: impl Iterator<Item = &'f (&'f str, &'f [u8])>) -> Result<(), String> {
+    let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    for (file, content) in files {
         let path = base.join(file);
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
-        }
+        let folder = path.parent().unwrap_or(base);
+        std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
         // Left as it is where it is the same: a lab that goes on knows its files by their times.
         if std::fs::read(&path).is_ok_and(|there| there == **content) {
             continue;
         }
-        std::fs::write(&path, content).map_err(|error| named(&path, &error))?;
+        let mut new = tempfile::NamedTempFile::new_in(folder).map_err(|error| named(folder, &error))?;
+        new.write_all(content).map_err(|error| named(&path, &error))?;
+        new.persist(&path).map_err(|error| named(&path, &error.error))?;
     }
-    Ok(base.join(name))
+    Ok(())
 }
 
 #[cfg(test)]
@@ -130,7 +150,7 @@ mod tests {
     fn a_study_that_came_with_strandline_is_right() {
         let names = embedded_names();
         assert!(names.contains(&"freed-or-not".to_owned()), "{names:?}");
-        for (path, content) in embedded::FILES.iter().filter(|(path, _)| path.ends_with(FILE_NAME)) {
+        for (path, content) in embedded::STUDIES.iter().filter(|(path, _)| path.ends_with(FILE_NAME)) {
             let text = std::str::from_utf8(content).unwrap();
             let read = super::super::file::Study::parse(Path::new(path), text);
             assert!(read.is_ok(), "{:#?}", read.map(|_| ()));

@@ -147,6 +147,7 @@ impl<'t> Walk<'t> {
             ("string", [Kind::Number]) => Kind::Text(NUMBER_BYTES),
             ("string", [kind]) => *kind,
             ("values", _) => Kind::List(GIVEN_TEXT_BYTES),
+            (super::scan::TEXT, _) => Kind::Text(GIVEN_TEXT_BYTES),
             // All others give numbers or truth values.
             _ => Kind::Number,
         }

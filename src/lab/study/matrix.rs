@@ -30,8 +30,6 @@ pub struct Matrix {
     pub subjects: Vec<Subject>,
     /// The study's axes, each with the choices of this run.
     pub axes: Vec<Axis>,
-    /// How often each cell is run.
-    pub repeats: u32,
 }
 
 /// Why choices name no cell.
@@ -44,10 +42,22 @@ pub enum NoCell {
 }
 
 impl Matrix {
-    /// The cells of all choices that the study has.
+    /// The cells of all choices that the study has. An axis whose choices whoever runs it gives has one that stands
+    /// for them.
     pub fn full(study: Arc<Study>) -> Self {
-        let (subjects, axes, repeats) = (study.subjects.clone(), study.axes.clone(), study.settings.repeats);
-        Self { study, subjects, axes, repeats }
+        let mut matrix = Self::declared(study);
+        for axis in matrix.axes.iter_mut().filter(|axis| axis.choices.is_empty()) {
+            let any = || "any".to_owned();
+            axis.choices.push(Choice { name: any(), value: any(), ..Choice::default() });
+        }
+        matrix
+    }
+
+    fn declared(study: Arc<Study>) -> Self {
+        let (mut subjects, axes, repeats) =
+            (study.subjects.clone(), study.axes.clone(), study.settings.repeats);
+        subjects.iter_mut().for_each(|subject| subject.repeats = Some(subject.repeats.unwrap_or(repeats)));
+        Self { study, subjects, axes }
     }
 
     /// The cells of one run: the study's default choices, or those of its short form, with those that `given` names
@@ -60,10 +70,12 @@ impl Matrix {
         is_short: bool,
         given: &[(String, Vec<String>)],
     ) -> Result<Self, String> {
-        let mut matrix = Self::full(study.clone());
+        let mut matrix = Self::declared(study.clone());
         let short = study.short.as_ref().filter(|_| is_short);
-        if let Some(repeats) = short.and_then(|short| short.repeats) {
-            matrix.repeats = repeats;
+        if let Some(most) = short.and_then(|short| short.repeats) {
+            for (subject, declared) in matrix.subjects.iter_mut().zip(&study.subjects) {
+                subject.repeats = Some(declared.repeats.map_or(most, |repeats| repeats.min(most)));
+            }
         }
         for (name, _) in given {
             if name != SUBJECT && study.axis(name).is_none() {
@@ -103,6 +115,29 @@ impl Matrix {
         Ok(matrix)
     }
 
+    /// Runs every cell so often, whatever the study says.
+    pub fn repeat(&mut self, repeats: u32) {
+        self.subjects.iter_mut().for_each(|subject| subject.repeats = Some(repeats));
+    }
+
+    /// How often a cell is run.
+    pub fn repeats_of(&self, key: &Key) -> u32 {
+        self.subjects.get(key.subject).and_then(|subject| subject.repeats).unwrap_or(1)
+    }
+
+    /// How often the cells are run that are run most often.
+    pub fn most_repeats(&self) -> u32 {
+        self.subjects.iter().filter_map(|subject| subject.repeats).max().unwrap_or(1)
+    }
+
+    /// How many runs that is, cells that are left out included; `None` where they cannot be counted.
+    pub fn runs(&self) -> Option<u64> {
+        self.subjects.iter().try_fold(0u64, |sum, subject| {
+            let runs = self.count_of(subject)?.checked_mul(u64::from(subject.repeats.unwrap_or(1)))?;
+            sum.checked_add(runs)
+        })
+    }
+
     /// The axes that a subject takes, by their indices.
     fn axes_of(&self, subject: &Subject) -> Vec<usize> {
         let takes = |axis: &Axis| subject.axes.contains(&axis.name);
@@ -111,11 +146,12 @@ impl Matrix {
 
     /// How many cells there are, those that are left out included; `None` where they cannot be counted.
     pub fn count(&self) -> Option<u64> {
-        self.subjects.iter().try_fold(0u64, |sum, subject| {
-            let choices = |&axis: &usize| self.axes.get(axis).map_or(0, |axis| axis.choices.len() as u64);
-            let cells = self.axes_of(subject).iter().map(choices).try_fold(1u64, u64::checked_mul)?;
-            sum.checked_add(cells)
-        })
+        self.subjects.iter().try_fold(0u64, |sum, subject| sum.checked_add(self.count_of(subject)?))
+    }
+
+    fn count_of(&self, subject: &Subject) -> Option<u64> {
+        let choices = |&axis: &usize| self.axes.get(axis).map_or(0, |axis| axis.choices.len() as u64);
+        self.axes_of(subject).iter().map(choices).try_fold(1u64, u64::checked_mul)
     }
 
     /// All cells, those that are left out not among them.
@@ -240,6 +276,7 @@ impl Matrix {
                     })?
                 }
                 None if axis.choices.len() == 1 => 0,
+                None if axis.choices.is_empty() => return Err(NoCell::NotRun(not_given(&axis.name))),
                 None => {
                     return Err(NoCell::Wrong(format!(
                         "the axis `{}` has several values: name one, {{ \"{}\": … }}",
@@ -338,6 +375,31 @@ impl Matrix {
         Ok(())
     }
 
+    /// The subjects that are meant where these `metrics` are read and `subjects` named: where none is, those that
+    /// have all of the metrics; empty where that is all of them.
+    pub fn meant<'m>(
+        &self,
+        subjects: &BTreeSet<String>,
+        metrics: impl Iterator<Item = &'m String> + Clone,
+    ) -> BTreeSet<String> {
+        if !subjects.is_empty() {
+            return subjects.clone();
+        }
+        let has = |subject: &&Subject| metrics.clone().all(|name| subject.metrics.contains_key(name));
+        let having: BTreeSet<String> =
+            self.subjects.iter().filter(has).map(|subject| subject.name.clone()).collect();
+        if having.len() == self.subjects.len() { BTreeSet::new() } else { having }
+    }
+
+    /// Why there is no cell of these `subjects`, or of any where none is named.
+    pub fn why_none(&self, subjects: &BTreeSet<String>) -> String {
+        let meant = self.subjects.iter().filter(|one| subjects.is_empty() || subjects.contains(&one.name));
+        let axes = meant.flat_map(|subject| self.axes_of(subject)).filter_map(|axis| self.axes.get(axis));
+        let mut empty = axes.filter(|axis| axis.choices.is_empty());
+        let other = || "none of its cells is part of this run".to_owned();
+        empty.next().map_or_else(other, |axis| not_given(&axis.name))
+    }
+
     /// What tells a group from the others: its choices on axes with several, in words; empty where there is one.
     pub fn group_name(&self, group: &[(String, String)]) -> String {
         let several = |axis: &str| {
@@ -349,6 +411,11 @@ impl Matrix {
         let told = group.iter().filter(|(axis, _)| several(axis));
         told.map(|(axis, choice)| format!("{axis}={choice}")).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// What to say of an axis that this run has no choice of.
+fn not_given(axis: &str) -> String {
+    format!("nothing is chosen for {axis}: --axis {axis}=…")
 }
 
 /// The choice `name`, which the study does not have, of an axis: one like the others.

@@ -65,6 +65,8 @@ pub enum Metric {
     },
     /// A figure of the subject's own JSON line: the keys that lead to it.
     Json(Vec<String>),
+    /// A text of that line: the keys that lead to it.
+    Text(Vec<String>),
     /// Computed of others: an index into the study's derived metrics.
     Derived(usize),
 }
@@ -134,6 +136,9 @@ pub fn all(measure: &Measures, derived: &[Derived]) -> (BTreeMap<String, Metric>
     }
     for name in &measure.json {
         add(name.clone(), Metric::Json(name.split('.').map(str::to_owned).collect()));
+    }
+    for name in &measure.texts {
+        add(name.clone(), Metric::Text(name.split('.').map(str::to_owned).collect()));
     }
     for (index, derived) in derived.iter().enumerate() {
         add(derived.name.clone(), Metric::Derived(index));

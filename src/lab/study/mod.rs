@@ -6,6 +6,7 @@
 
 pub mod build;
 pub mod check;
+mod check_shown;
 pub mod claim;
 pub mod data;
 pub mod diagnostics;
@@ -26,5 +27,7 @@ pub mod table;
 
 #[cfg(test)]
 mod run_tests;
+#[cfg(test)]
+mod shown_tests;
 #[cfg(test)]
 mod tests;

@@ -197,6 +197,7 @@ fn subject(mut fields: Fields<'_, '_>) -> Subject {
     let environment = environment(&mut fields);
     let limits = limits(&mut fields);
     let axes_given = fields.node("axes").is_some();
+    let what = format!("[[subject]] {}: measure", name.value);
     let subject = Subject {
         name: name.value,
         offset,
@@ -212,6 +213,9 @@ fn subject(mut fields: Fields<'_, '_>) -> Subject {
             vec![ALL_AXES.to_owned()]
         },
         may_fail: fields.flag("may_fail").unwrap_or(false),
+        repeats: fields.count("repeats", 1, 100_000),
+        measure: own_measure(&mut fields, &what),
+        metrics: Default::default(),
     };
     if subject.command.is_empty() {
         fields.problem(offset, "`command` is missing or empty");
@@ -219,6 +223,15 @@ fn subject(mut fields: Fields<'_, '_>) -> Subject {
     fields.finish();
     subject
 }
+
+/// `[subject.measure]`.
+fn own_measure(fields: &mut Fields<'_, '_>, what: &str) -> Option<Measures> {
+    let node = fields.node("measure")?;
+    Fields::of(node, what, fields.problems()).map(measures)
+}
+
+/// Placeholders that are no axis: the study's folder, that of its build, that of the probes.
+pub const OWN_PLACEHOLDERS: [&str; 3] = ["dir", "build", "probes"];
 
 /// Stands for all axes until they are known.
 pub const ALL_AXES: &str = "*";
@@ -285,24 +298,26 @@ fn need(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Need> {
 
 fn axis(name: At<String>, node: &Node<'_>, problems: &mut Problems) -> Option<Axis> {
     check_name(&name, "an axis's name", "_", problems);
-    if [SUBJECT, "dir", "build"].contains(&name.value.as_str()) {
+    if name.value == SUBJECT || OWN_PLACEHOLDERS.contains(&name.value.as_str()) {
         problems
             .add(name.offset, format!("[axes] `{}` has a meaning already; name it otherwise", name.value));
     }
     let what = format!("[axes] {}", name.value);
     let mut axis = Axis { name: name.value, offset: name.offset, ..Axis::default() };
     let (values, default) = match node.get_ref() {
-        DeValue::Array(_) => (Some(node), Vec::new()),
+        DeValue::Array(_) => (Some(node), None),
         _ => {
             let mut fields = Fields::of(node, what.as_str(), problems)?;
             let values = fields.node("values");
             let default = fields.node("default").map(|node| names(node, fields.problems()));
             axis.unit = fields.text("unit").map(|unit| unit.value);
             fields.finish();
-            (values, default.unwrap_or_default())
+            (values, default)
         }
     };
     let items = match values.map(Spanned::get_ref) {
+        // Whoever runs it says what it is.
+        None if default.as_ref().is_some_and(Vec::is_empty) => return Some(axis),
         Some(DeValue::Array(items)) if !items.is_empty() && items.len() <= MOST_CHOICES => items,
         Some(DeValue::Array(items)) if !items.is_empty() => {
             problems.add(axis.offset, format!("{what}: more than {MOST_CHOICES} values"));
@@ -322,7 +337,7 @@ fn axis(name: At<String>, node: &Node<'_>, problems: &mut Problems) -> Option<Ax
         axis.choices.push(choice);
     }
     let all = || axis.choices.iter().map(|choice| choice.name.clone()).collect();
-    axis.default = if default.is_empty() { all() } else { default };
+    axis.default = default.unwrap_or_else(all);
     Some(axis)
 }
 
@@ -376,6 +391,7 @@ fn measures(mut fields: Fields<'_, '_>) -> Measures {
         fields.problem(fields.offset, "`at` says when ledgers are taken, but there are no `rows` to take");
     }
     measure.json = patterns(&mut fields, "json");
+    measure.texts = patterns(&mut fields, "texts");
     if let Some(how) = fields.text("instructions") {
         measure.cachegrind = how.value == "cachegrind";
         if !["cachegrind", "counters"].contains(&how.value.as_str()) {

@@ -3,7 +3,9 @@
 use toml::de::DeValue;
 
 use super::diagnostics::{Fields, Node, Problems, kind, number};
-use super::file::{Claim, Exclusion, PlotSpec, Selection, Side, Statistic, Study, TableSpec};
+use super::file::{
+    Claim, Exclusion, PlotSpec, PublishedFigure, Selection, Side, Statistic, Study, TableSpec,
+};
 use super::parse::{check_name, patterns, scalar};
 
 /// Lists longer than this are refused.
@@ -93,13 +95,11 @@ pub fn tables(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
         let columns = side(&mut fields, "columns");
         let metric = fields.text("metric").map(|metric| metric.value);
         let wants_metric = matches!((&rows, &columns), (Side::Axis(_), Side::Axis(_)));
-        if matches!((&rows, &columns), (Side::Metrics(_), Side::Metrics(_))) {
-            fields.problem(fields.offset, "of `rows` and `columns` one at least names an axis");
-        } else if wants_metric != metric.is_some() {
+        if wants_metric != metric.is_some() {
             let text = if wants_metric {
                 "`metric` is missing: rows and columns are both axes"
             } else {
-                "`metric` has no place: one side names metrics already"
+                "`metric` has no place: `rows` or `columns` name metrics already"
             };
             fields.problem(fields.offset, text);
         }
@@ -190,7 +190,7 @@ fn selection(fields: &mut Fields<'_, '_>, key: &'static str) -> Selection {
 }
 
 /// `published = { ROW = { COLUMN = 1.5 } }`.
-fn published_cells(fields: &mut Fields<'_, '_>) -> Vec<(String, String, f64)> {
+fn published_cells(fields: &mut Fields<'_, '_>) -> Vec<PublishedFigure> {
     let Some(node) = fields.node("published") else { return Vec::new() };
     let what = format!("{} published", fields.what());
     let Some(mut rows) = Fields::of(node, what.as_str(), fields.problems()) else { return Vec::new() };
@@ -199,7 +199,7 @@ fn published_cells(fields: &mut Fields<'_, '_>) -> Vec<(String, String, f64)> {
         let Some(mut columns) = Fields::of(node, what.as_str(), rows.problems()) else { continue };
         for (column, node) in columns.all() {
             match number(node.get_ref()) {
-                Some(figure) => cells.push((row.value.clone(), column.value, figure)),
+                Some(figure) => cells.push(PublishedFigure { row: row.clone(), column, figure }),
                 None => columns.problem(node.span().start, "a number is wanted: { ROW = { COLUMN = 1.5 } }"),
             }
         }
@@ -223,11 +223,8 @@ pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
         let series = fields.text("series").map(|series| series.value);
         match (&x, y.len()) {
             (Side::Axis(_), 0) => fields.problem(fields.offset, "`y` is missing: the metric that is drawn"),
-            (Side::Axis(_), 2..) if series.is_some() => {
+            (_, 2..) if series.is_some() => {
                 fields.problem(fields.offset, "`series` or several metrics in `y`, not both");
-            }
-            (Side::Metrics(_), 1..) => {
-                fields.problem(fields.offset, "`y` has no place: `x` names the metrics already");
             }
             _ => {}
         }
@@ -238,6 +235,8 @@ pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
             y,
             series,
             given: selection(&mut fields, "where"),
+            x_title: fields.text("x_title").map(|title| title.value),
+            y_title: fields.text("y_title").map(|title| title.value),
             kind: kind.map_or_else(|| "lines".to_owned(), |kind| kind.value),
             x_is_logarithmic: fields.flag("x_logarithmic").unwrap_or(false),
             y_is_logarithmic: fields.flag("y_logarithmic").unwrap_or(false),

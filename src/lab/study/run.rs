@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::build::{commands, folder, missing, preloads, values, why_not_preloaded};
 use super::data::{CellData, Data};
-use super::extract::Extractor;
+use super::extract::{Extractor, Taken};
+use super::find;
 use super::matrix::{Key, Matrix, fill};
 use crate::lab::cell::{End, Measure, Outcome, Subject};
 use crate::lab::engine::{Judge, Next, Progress, Results};
@@ -95,10 +96,12 @@ pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration
         environment.insert("LD_PRELOAD".to_owned(), Some(preloads.join(":")));
     }
     subject.environment = environment.into_iter().collect();
-    if study.measure.records() {
-        let (interval, ledgers) = (study.measure.interval, study.measure.ledgers());
+    let measure = matrix.subjects.get(key.subject).map(|subject| study.measure_of(subject));
+    if let Some(measure) = measure.filter(|measure| measure.records()) {
+        let (interval, ledgers) = (measure.interval, measure.ledgers());
         subject.measure = Measure::Recording { interval, ledgers };
     }
+    subject.rounds = Some(matrix.repeats_of(key));
     subject
 }
 
@@ -133,6 +136,7 @@ pub fn build(
     how_it_ended: &dyn Fn(&Outcome) -> String,
     say: &dyn Fn(&str),
 ) -> Result<Failed, Stopped> {
+    find::unpack_probes().map_err(Stopped::Failed)?;
     let mut failed = Failed::new();
     let mut done: BTreeSet<PathBuf> = BTreeSet::new();
     for key in cells {
@@ -228,6 +232,11 @@ fn counts(outcome: &Outcome, may_fail: bool) -> bool {
     outcome.end.is_success() || may_fail && matches!(outcome.end, End::Exited(_) | End::Signalled(_))
 }
 
+/// Whether a cell's instructions are counted by valgrind, in runs of their own.
+pub fn is_counted(matrix: &Matrix, key: &Key) -> bool {
+    matrix.subjects.get(key.subject).is_some_and(|subject| matrix.study.measure_of(subject).cachegrind)
+}
+
 /// Makes data of what was run. `cells` are in the plan's order; `counted` are the runs in cachegrind, in the same.
 pub fn data(
     matrix: &Matrix,
@@ -237,18 +246,25 @@ pub fn data(
     failures: &BTreeMap<usize, (u32, Outcome)>,
     how_it_ended: &dyn Fn(&Outcome) -> String,
 ) -> Data {
-    let extractor = Extractor::new(&matrix.study);
     let mut data = Data::default();
     for (key, why) in &bill.missing {
         let cell = CellData { not_run: Some(why.clone()), ..CellData::default() };
         data.cells.insert(key.clone(), cell);
     }
     for (index, key) in bill.cells.iter().enumerate() {
-        let counted = counted.map(|counted| counted.outcomes.get(index).map_or(&[][..], Vec::as_slice));
-        let outcomes = results.outcomes.get(index).map_or(&[][..], Vec::as_slice);
+        let rounds = matrix.repeats_of(key) as usize;
+        let of = |results: &'_ Results| -> Vec<Option<Outcome>> {
+            results
+                .outcomes
+                .get(index)
+                .map(|runs| runs.iter().take(rounds).cloned().collect())
+                .unwrap_or_default()
+        };
+        let counted = counted.filter(|_| is_counted(matrix, key)).map(of);
+        let outcomes = of(results);
         let failed = failures.get(&index);
         data.cells
-            .insert(key.clone(), cell(matrix, key, &extractor, (outcomes, counted), failed, how_it_ended));
+            .insert(key.clone(), cell(matrix, key, (&outcomes, counted.as_deref()), failed, how_it_ended));
     }
     data
 }
@@ -257,12 +273,12 @@ pub fn data(
 fn cell(
     matrix: &Matrix,
     key: &Key,
-    extractor: &Extractor<'_>,
     (outcomes, counted): (&[Option<Outcome>], Option<&[Option<Outcome>]>),
     failed: Option<&(u32, Outcome)>,
     how_it_ended: &dyn Fn(&Outcome) -> String,
 ) -> CellData {
-    let may_fail = matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail);
+    let Some(subject) = matrix.subjects.get(key.subject) else { return CellData::default() };
+    let (may_fail, extractor) = (subject.may_fail, Extractor::new(&matrix.study, subject));
     let is_good = |outcome: &&Outcome| counts(outcome, may_fail);
     let mut cell = CellData::default();
     let instructions = |round: usize| {
@@ -274,7 +290,10 @@ fn cell(
         ran += usize::from(outcome.is_some());
         let Some(outcome) = outcome.as_ref().filter(is_good) else { continue };
         good += 1;
-        let mut metrics = extractor.metrics(outcome);
+        let Taken { figures: mut metrics, texts } = extractor.metrics(outcome);
+        for (name, text) in texts {
+            cell.texts.entry(name).or_default().insert(text);
+        }
         if counted.is_some() {
             // The processor's counts are of another kind than cachegrind's.
             metrics.remove("instructions");

@@ -203,3 +203,67 @@ fn names_that_no_ledger_has_and_placeholders_that_nothing_fills_are_told() {
         assert!(lines.iter().any(|line| line.contains(wanted)), "{lines:?}");
     }
 }
+
+const TWO: &str = "title = 't'\n[[subject]]\nname = 'a'\ncommand = 'a'\nneeds = []\nrepeats = 2\n\
+    [subject.measure]\njson = ['x']\ntexts = ['said']\n\
+    [[subject]]\nname = 'b'\ncommand = 'b'\n[measure]\njson = ['y']\n[metrics]\ndouble = '2 * metric(\"x\")'\n";
+
+#[test]
+fn a_subject_has_its_own_metrics_and_repeats() {
+    let text = TWO.to_owned()
+        + &claim("median(\"double\") < 5 && text(\"said\") == \"good\"")
+        + "[[claim]]\nid = 'd'\ntext = 'd'\nholds = 'median(\"y\") < 5'\n";
+    let matrix = matrix(&text);
+    let names = |index: usize| matrix.subjects[index].metrics.clone();
+    assert!(names(0).contains_key("double") && names(0).contains_key("said") && !names(0).contains_key("y"));
+    assert!(names(1).contains_key("y") && !names(1).contains_key("double"));
+    assert_eq!((matrix.runs(), matrix.most_repeats()), (Some(2 + 5), 5));
+    let folder = tempfile::tempdir().unwrap();
+    let printed = |text: &str, name: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        Outcome { stdout: Some(path), ..outcome(End::Exited(0), 1, 1.0) }
+    };
+    let good = printed("{\"x\": 2, \"said\": \"good\", \"y\": 7}\n", "good");
+    let bad = printed("{\"x\": 2, \"said\": \"bad\", \"y\": 7}\n", "bad");
+    let cells: Vec<_> = run::bill(&matrix).unwrap().missing.into_iter().map(|(key, _)| key).collect();
+    let bill = Bill { cells, missing: Vec::new() };
+    let judged = |last: &Outcome| {
+        let runs = results(vec![vec![good.clone(), last.clone()], vec![good.clone(); 5]]);
+        let data = run::data(&matrix, &bill, &runs, None, &Default::default(), &|_| String::new());
+        claims(&matrix, data)
+    };
+    let same = judged(&good);
+    assert_eq!((same[0].verdict, same[1].verdict), (Verdict::Holds, Verdict::Fails), "{same:#?}");
+    let other = judged(&bad);
+    assert_eq!(other[0].verdict, Verdict::NotRun);
+    let reason = other[0].reason.as_deref().unwrap();
+    assert_eq!(reason, "subject=a: said differs between runs: \"bad\", \"good\"");
+}
+
+#[test]
+fn what_a_claim_reads_has_to_be_of_the_subject_that_it_names() {
+    let wrong = |holds: &str| {
+        let text = TWO.to_owned() + &claim(holds);
+        Study::parse(Path::new("x/study.toml"), &text).map(|_| ()).unwrap_err().join("\n")
+    };
+    let line = wrong("median(\"y\", {\"subject\": \"a\"}) < 5");
+    assert!(line.contains("the subject `a` has no metric `y`"), "{line}");
+    assert!(wrong("median(\"said\") < 5").contains("is a text: write text(…)"));
+    assert!(wrong("text(\"x\") == \"5\"").contains("is a figure: write median(…)"));
+    assert!(wrong("text(\"said\") != \"\" || text(\"said\") == \"\"").contains("it cannot fail"));
+}
+
+#[test]
+fn an_axis_that_whoever_runs_it_fills_has_no_cells_before() {
+    let text = "title = 't'\n[axes.perl]\ndefault = []\n[[subject]]\nname = 's'\ncommand = '{perl} -e 1'\n"
+        .to_owned()
+        + &claim("median(\"wall_seconds\") < 5");
+    let study = Arc::new(Study::parse(Path::new("x/study.toml"), &text).unwrap());
+    let without = Matrix::chosen(study.clone(), false, &[]).unwrap();
+    assert_eq!(without.cells().unwrap(), []);
+    let judged = claims(&without, Data::default()).remove(0);
+    assert_eq!(judged.reason.as_deref(), Some("nothing is chosen for perl: --axis perl=…"));
+    let with = Matrix::chosen(study, false, &[("perl".to_owned(), vec!["true".to_owned()])]).unwrap();
+    assert_eq!(with.cells().unwrap().len(), 1);
+}

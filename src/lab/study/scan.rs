@@ -7,7 +7,10 @@ use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue};
 use cel::common::types::CelDouble;
 
 /// Functions that read what was measured.
-pub const READING: [&str; 8] = ["median", "low", "high", "least", "most", "ratio", "ratio_low", "ratio_high"];
+pub const READING: [&str; 9] =
+    ["median", "low", "high", "least", "most", "ratio", "ratio_low", "ratio_high", TEXT];
+/// The one of them that gives a text.
+pub const TEXT: &str = "text";
 /// Functions that read nothing.
 pub const PLAIN: [&str; 6] = ["near", "abs", "min", "max", "values", "metric"];
 /// An expression may not take more steps.
@@ -26,6 +29,8 @@ pub struct Scan {
     pub metrics: BTreeSet<String>,
     /// Numbers that stand in it.
     pub numbers: Vec<f64>,
+    /// Texts that stand in it.
+    pub texts: Vec<String>,
     /// Whether it reads what was measured.
     pub reads: bool,
     /// What is wrong with it.
@@ -65,6 +70,9 @@ fn walk(
             }
             if let LiteralValue::Double(number) = literal {
                 scan.numbers.push(*number.inner());
+            }
+            if let LiteralValue::String(text) = literal {
+                scan.texts.push(text.inner().to_owned());
             }
         }
         Expr::Ident(name) => {

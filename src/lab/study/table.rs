@@ -1,11 +1,12 @@
-//! Tables of a study: an axis against another, or against metrics, with published figures beside the measured ones.
+//! Tables of a study: an axis against another or against metrics, or the first part of metrics against the second
+//! (marks against columns), with published figures beside the measured ones.
 
 use std::collections::BTreeSet;
 
 use super::data::{Measured, estimate, figure, ratio};
-use super::file::{SUBJECT, Selection, Side, Study, TableSpec};
+use super::file::{SUBJECT, Selection, Side, Statistic, Study, TableSpec};
 use super::matrix::Matrix;
-use super::metric::{Unit, unit};
+use super::metric::{Metric, Unit, unit};
 use super::parse_results::UNITS;
 use crate::report::lab::page::{Cell, Column, Table, Tone};
 use crate::report::text::{clean, grouped};
@@ -34,13 +35,32 @@ pub fn tables(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec
             named.insert(axis);
         }
     }
-    let groups = groups(matrix, &named, &spec.given);
+    let mut metrics = all_met([&spec.rows, &spec.columns]);
+    metrics.extend(spec.metric.clone());
+    let groups = groups(matrix, &named, &spec.given, &metrics);
     groups.iter().take(MOST_TABLES).map(|group| table(spec, matrix, measured, group)).collect()
 }
 
-/// The combinations of the axes that are not `named`, for the subjects that `given` allows.
-pub fn groups(matrix: &Matrix, named: &BTreeSet<&str>, given: &[(String, String)]) -> Vec<Selection> {
-    let subjects = given.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name.clone()).collect();
+/// All metrics of two sides.
+pub fn all_met(sides: [&Side; 2]) -> Vec<String> {
+    let [first, second] = sides.map(|side| match side {
+        Side::Metrics(names) if !names.is_empty() => names.iter().map(|name| Some(name.as_str())).collect(),
+        _ => vec![None],
+    });
+    first.iter().flat_map(|one| second.iter().filter_map(|other| met(*one, *other))).collect()
+}
+
+/// The combinations of the axes that are not `named`, for the subjects that `given` allows, or those that have the
+/// `metrics`.
+pub fn groups(
+    matrix: &Matrix,
+    named: &BTreeSet<&str>,
+    given: &[(String, String)],
+    metrics: &[String],
+) -> Vec<Selection> {
+    let subjects: BTreeSet<String> =
+        given.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name.clone()).collect();
+    let subjects = matrix.meant(&subjects, metrics.iter());
     matrix.groups(&|axis| named.contains(axis), &subjects).unwrap_or_default()
 }
 
@@ -60,8 +80,10 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Sel
         columns.truncate(MOST_COLUMNS);
     }
     let published = |row: &Line, column: &Line| {
-        let found = spec.published.iter().find(|(r, c, _)| *r == row.name && *c == column.name);
-        found.map(|(_, _, figure)| *figure)
+        let is_meant = |name: &str, line: &Line| name == line.name;
+        let mut figures = spec.published.iter();
+        let found = figures.find(|one| is_meant(&one.row.value, row) && is_meant(&one.column.value, column));
+        found.map(|one| one.figure)
     };
     let has_published: Vec<bool> =
         columns.iter().map(|column| rows.iter().any(|row| published(row, column).is_some())).collect();
@@ -80,7 +102,7 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Sel
                 let metric = metric_of(spec, [row, column]);
                 let text = published(row, column).map_or_else(
                     || NOTHING.to_owned(),
-                    |figure| show_published(spec, matrix, metric.unwrap_or_default(), figure),
+                    |figure| show_published(spec, matrix, metric.as_deref().unwrap_or_default(), figure),
                 );
                 cells.push(Cell { text, tone: Tone::Faint });
             }
@@ -119,8 +141,17 @@ pub fn choices(matrix: &Matrix, axis: &str) -> Vec<String> {
     found.map_or_else(Vec::new, |axis| axis.choices.iter().map(|choice| choice.name.clone()).collect())
 }
 
-fn metric_of<'l>(spec: &'l TableSpec, lines: [&'l Line; 2]) -> Option<&'l str> {
-    lines.into_iter().find_map(|line| line.metric.as_deref()).or(spec.metric.as_deref())
+fn metric_of(spec: &TableSpec, lines: [&Line; 2]) -> Option<String> {
+    let [row, column] = lines.map(|line| line.metric.as_deref());
+    met(row, column).or_else(|| spec.metric.clone())
+}
+
+/// The metric where two sides meet, or the one that one of them names.
+pub fn met(first: Option<&str>, second: Option<&str>) -> Option<String> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(format!("{first}.{second}")),
+        (one, other) => one.or(other).map(str::to_owned),
+    }
 }
 
 fn cell(
@@ -139,16 +170,31 @@ fn cell(
         named.retain(|(axis, _)| !spec.ratio_to.iter().any(|(other, _)| other == axis));
         named.extend(spec.ratio_to.iter().cloned());
         let found = matrix.resolve(&named, group).map_err(|_| String::new());
-        let found = found.and_then(|to| ratio(measured, &key, &to, metric));
-        return found.map_or_else(|_| nothing(), |ratio| plain(factor(spec, ratio.median)));
+        let Ok(ratio) = found.and_then(|to| ratio(measured, &key, &to, &metric)) else { return nothing() };
+        let value = match spec.statistic {
+            Statistic::Low => ratio.low,
+            Statistic::High => ratio.high,
+            Statistic::Median | Statistic::Least | Statistic::Most => Some(ratio.median),
+        };
+        return shown(spec, value, [ratio.low, ratio.high], &|value| factor(spec, value));
     }
-    let Ok(estimate) = estimate(measured, &key, metric) else { return nothing() };
-    let show = |value: f64| show(spec.unit.as_deref(), &matrix.study, metric, value);
-    let mut text = figure(&estimate, spec.statistic).map_or_else(|| "–".to_owned(), show);
-    if let (true, Some(low), Some(high)) = (spec.interval, estimate.low, estimate.high) {
-        text = format!("{text} ({} – {})", show(low), show(high));
+    if matches!(matrix.study.metrics.get(&metric), Some(Metric::Text(_))) {
+        return measured.text(&key, &metric).map_or_else(|_| nothing(), |text| plain(clean(&text)));
     }
-    plain(text)
+    let Ok(estimate) = estimate(measured, &key, &metric) else { return nothing() };
+    let show = |value: f64| show(spec.unit.as_deref(), &matrix.study, &metric, value);
+    shown(spec, figure(&estimate, spec.statistic), [estimate.low, estimate.high], &show)
+}
+
+/// A figure, with its interval where one is wanted and known.
+fn shown(spec: &TableSpec, value: Option<f64>, ends: [Option<f64>; 2], show: &dyn Fn(f64) -> String) -> Cell {
+    let Some(value) = value else { return Cell { text: NOTHING.to_owned(), tone: Tone::Faint } };
+    match ends {
+        [Some(low), Some(high)] if spec.interval => {
+            plain(format!("{} ({} – {})", show(value), show(low), show(high)))
+        }
+        _ => plain(show(value)),
+    }
 }
 
 fn factor(spec: &TableSpec, ratio: f64) -> String {

@@ -23,8 +23,7 @@ pub fn cleaned(page: &Page) -> Page {
 
 /// The same for a book.
 pub fn cleaned_book(book: &Book) -> Book {
-    let chapter =
-        |chapter: &Chapter| Chapter { name: name_of(&chapter.name), page: cleaned(&chapter.page) };
+    let chapter = |chapter: &Chapter| Chapter { name: name_of(&chapter.name), page: cleaned(&chapter.page) };
     Book {
         title: clean_sentence(&one_line(&book.title)),
         headline: sentence(&book.headline),

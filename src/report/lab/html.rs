@@ -89,7 +89,8 @@ struct Chapter {
 impl Chapter {
     fn new(page: &Page, anchor: Option<String>, names: &mut Names) -> Self {
         let base = anchor.as_ref().map(|anchor| format!("{anchor}-")).unwrap_or_default();
-        let sections: Vec<Part> = page.sections.iter().map(|section| Part::new(section, &base, names)).collect();
+        let sections: Vec<Part> =
+            page.sections.iter().map(|section| Part::new(section, &base, names)).collect();
         let links = sections.iter().flat_map(Part::links).filter(|(_, name)| !name.is_empty());
         Self {
             links: links.take(MOST_LINKS).collect(),

@@ -21,8 +21,11 @@ pub fn book(book: &Book) -> String {
     let book = cleaned_book(book);
     let mut parts = vec![format!("# {}", escaped(&book.title)), format!("**{}**", escaped(&book.headline))];
     parts.push(rows(&book.contents));
-    let facts: Vec<String> =
-        book.environment.iter().map(|(name, value)| format!("- {}: {}", escaped(name), escaped(value))).collect();
+    let facts: Vec<String> = book
+        .environment
+        .iter()
+        .map(|(name, value)| format!("- {}: {}", escaped(name), escaped(value)))
+        .collect();
     if !facts.is_empty() {
         parts.push(format!("Measured on:\n\n{}", facts.join("\n")));
     }

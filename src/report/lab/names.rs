@@ -49,6 +49,9 @@ mod tests {
         assert_eq!((slug("../../etc"), slug("漢字"), slug("")), ("etc".into(), "x".into(), "x".into()));
         assert!(slug(&"long ".repeat(100)).len() <= MOST);
         let mut names = Names::default();
-        assert_eq!(["a", "a", "a-2", "b", "a"].map(|name| names.give(name)), ["a", "a-2", "a-2-2", "b", "a-3"]);
+        assert_eq!(
+            ["a", "a", "a-2", "b", "a"].map(|name| names.give(name)),
+            ["a", "a-2", "a-2-2", "b", "a-3"]
+        );
     }
 }

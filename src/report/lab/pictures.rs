@@ -66,14 +66,17 @@ mod tests {
     #[test]
     fn plots_of_the_same_title_are_files_of_their_own() {
         let plot = |title: &str| Plot { title: title.to_owned(), ..Plot::default() };
-        let section = Section { plots: vec![plot("By size"), plot("By size"), plot("</title>")], ..Section::default() };
+        let section =
+            Section { plots: vec![plot("By size"), plot("By size"), plot("</title>")], ..Section::default() };
         let mut page = Page { sections: vec![section], ..Page::default() };
         let pictures = pictures(&mut page, "mine", "p", &mut Names::default());
         let names: Vec<&str> = pictures.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["mine-by-size.svg", "mine-by-size-2.svg", "mine-title.svg"]);
         assert_eq!(page.sections[0].plots[1].address, "p/mine-by-size-2.svg");
         for (_, text) in &pictures {
-            assert!(text.starts_with("<svg ") && text.contains("fill=\"#ffffff\"") && !text.contains("<script"));
+            assert!(
+                text.starts_with("<svg ") && text.contains("fill=\"#ffffff\"") && !text.contains("<script")
+            );
         }
     }
 }

@@ -65,7 +65,11 @@ fn drawn(plot: &Plot, is_file: bool) -> String {
         drawing.quiet((MARGIN, height + 6.0), Anchor::Start, &fitted(&notes.join("; "), room));
         bottom += 20.0;
     }
-    if is_file { drawing.finished_on_white(bottom, &plot.title) } else { drawing.finished(bottom, &plot.title) }
+    if is_file {
+        drawing.finished_on_white(bottom, &plot.title)
+    } else {
+        drawing.finished(bottom, &plot.title)
+    }
 }
 
 /// What has been drawn of a plot, all but its title and legend.

@@ -73,7 +73,8 @@ mod tests {
         assert!(filled(&first, "newer").unwrap().is_some());
         let last = format!("{BEGIN}\n{END}");
         assert_eq!(filled(&last, "x").unwrap().unwrap(), format!("{BEGIN}\n\nx\n\n{END}\n"));
-        for without in ["", "# Mine\n", BEGIN, END, &format!("{END}\n{BEGIN}\n"), &format!("{BEGIN}\nold\n")] {
+        for without in ["", "# Mine\n", BEGIN, END, &format!("{END}\n{BEGIN}\n"), &format!("{BEGIN}\nold\n")]
+        {
             assert!(filled(without, "x").is_err(), "{without:?}");
         }
     }

@@ -47,7 +47,8 @@ impl Totals {
 
     /// "5 studies, 83 claims: 71 hold, 9 fail, 3 not run".
     pub fn line(&self) -> String {
-        let studies = if self.studies == 1 { "1 study".to_owned() } else { format!("{} studies", self.studies) };
+        let studies =
+            if self.studies == 1 { "1 study".to_owned() } else { format!("{} studies", self.studies) };
         let verb = if self.tally.holds == 1 { "holds" } else { "hold" };
         let claims = counted(self.tally.claims, "claim");
         let rest = self.tally.others();
@@ -110,7 +111,14 @@ fn contents(items: &[Item<'_>]) -> Table {
         let name = Cell { text: clean(item.name), tone: Tone::Plain };
         let Ok(facts) = &item.came else {
             let none = || Cell { text: "?".to_owned(), tone: Tone::Faint };
-            return vec![name, none(), none(), none(), none(), Cell { text: "not run".to_owned(), tone: Tone::Bad }];
+            return vec![
+                name,
+                none(),
+                none(),
+                none(),
+                none(),
+                Cell { text: "not run".to_owned(), tone: Tone::Bad },
+            ];
         };
         let tally = Tally::of(facts.claims);
         vec![

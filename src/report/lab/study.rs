@@ -8,8 +8,9 @@ use super::page::{Cell, Column, Page, Section, Table, Tone};
 use super::surroundings;
 use crate::lab::study::claim::{Judged, Verdict};
 use crate::lab::study::data::{Data, estimate};
-use crate::lab::study::expression::Read;
+use crate::lab::study::expression::{Figure, Read};
 use crate::lab::study::matrix::Matrix;
+use crate::lab::study::metric::Metric;
 use crate::lab::study::{plots, table};
 use crate::report::text::{clean, clean_sentence, counted, shorten};
 
@@ -49,12 +50,20 @@ pub fn document(facts: &Facts<'_>) -> Document {
     let cells = facts.data.cells.iter().map(|(key, cell)| {
         let axes: Map<String, Value> =
             facts.matrix.names(key).into_iter().map(|(axis, choice)| (axis, json!(choice))).collect();
-        let metrics: Map<String, Value> = study
-            .metrics
-            .keys()
-            .map(|name| (name.clone(), json!(estimate(facts.data, key, name).ok())))
-            .collect();
-        json!({ "axes": axes, "metrics": metrics, "not_run": cell.not_run,
+        let own =
+            facts.matrix.subjects.get(key.subject).map(|subject| &subject.metrics).into_iter().flatten();
+        let mut metrics = Map::new();
+        let mut texts = Map::new();
+        for (name, metric) in own {
+            if matches!(metric, Metric::Text(_)) {
+                let given: Vec<&String> = cell.texts.get(name).into_iter().flatten().collect();
+                let one = if let [one] = given.as_slice() { json!(one) } else { json!(given) };
+                texts.insert(name.clone(), if given.is_empty() { Value::Null } else { one });
+            } else {
+                metrics.insert(name.clone(), json!(estimate(facts.data, key, name).ok()));
+            }
+        }
+        json!({ "axes": axes, "metrics": metrics, "texts": texts, "not_run": cell.not_run,
             "runs_that_count": cell.runs.map(|(good, _)| good) })
     });
     Document {
@@ -62,7 +71,7 @@ pub fn document(facts: &Facts<'_>) -> Document {
         folder: study.folder.to_string_lossy().into_owned(),
         title: study.title.clone(),
         provenance: study.provenance.iter().map(|(name, value)| (name.clone(), json!(value))).collect(),
-        repeats: facts.matrix.repeats,
+        repeats: facts.matrix.most_repeats(),
         cells: cells.collect(),
         claims: facts.claims.to_vec(),
         caveats: facts.caveats.iter().map(|(code, text)| json!({ "code": code, "text": text })).collect(),
@@ -104,7 +113,11 @@ pub fn page(facts: &Facts<'_>) -> Page {
 
 fn headline(facts: &Facts<'_>) -> String {
     let cells = counted(facts.data.cells.len() as u64, "cell");
-    let runs = format!("{cells}, each run {}", counted(u64::from(facts.matrix.repeats), "time"));
+    let repeats = facts.matrix.subjects.iter().filter_map(|subject| subject.repeats);
+    let (least, most) = repeats.fold((u32::MAX, 0), |(least, most), one| (least.min(one), most.max(one)));
+    let times = counted(u64::from(most), "time");
+    let times = if least < most { format!("{least} to {times}") } else { times };
+    let runs = format!("{cells}, each run {times}");
     let tally = Tally::of(facts.claims);
     if tally.claims == 0 {
         return format!("{runs}; nothing is claimed.");
@@ -227,10 +240,11 @@ fn published(value: &Value) -> String {
 }
 
 fn value(read: &Read, matrix: &Matrix) -> String {
-    if read.statistic.starts_with("ratio") {
-        return format!("{:.3}", read.value);
+    match &read.value {
+        Figure::Text(text) => format!("\"{}\"", clean(text)),
+        Figure::Number(ratio) if read.statistic.starts_with("ratio") => format!("{ratio:.3}"),
+        Figure::Number(number) => table::show(None, &matrix.study, &read.metric, *number),
     }
-    table::show(None, &matrix.study, &read.metric, read.value)
 }
 
 /// The figures that a claim read, without what they are of.
@@ -256,7 +270,11 @@ fn figures(reads: &[Read], matrix: &Matrix) -> String {
         let place = of(&read.axes);
         let place = if place.is_empty() { place } else { format!(" at {place}") };
         let to = read.to.as_ref().map(|to| format!(" to {}", of(to))).unwrap_or_default();
-        let what = if read.statistic == "median" { String::new() } else { format!("{} of ", read.statistic) };
+        let what = if ["median", "text"].contains(&read.statistic.as_str()) {
+            String::new()
+        } else {
+            format!("{} of ", read.statistic)
+        };
         format!("{what}{} {}{place}{to}", clean(&read.metric), value(read, matrix))
     };
     let shown: Vec<String> = reads.iter().take(MOST_FIGURES).map(one).collect();
