@@ -19,7 +19,7 @@ const SOME_RUNS: u64 = 200;
 /// Refuses a study that takes very long, or has very many runs, that nobody said yes to. One cell is run to tell
 /// how long it would take.
 pub fn ask(chosen: &Chosen, arguments: &Arguments) -> std::result::Result<(), Gone> {
-    let (matrix, runs) = (&chosen.matrix, chosen.runs());
+    let (matrix, runs) = (&chosen.matrix, chosen.matrix.runs());
     let is_few = runs.is_some_and(|runs| runs < SOME_RUNS);
     if is_few || arguments.lab.yes {
         return Ok(());

@@ -317,6 +317,16 @@ pub enum Side {
     Metrics(Vec<String>),
 }
 
+impl Side {
+    /// The metrics that it names.
+    pub fn metrics(&self) -> &[String] {
+        match self {
+            Self::Axis(_) => &[],
+            Self::Metrics(names) => names,
+        }
+    }
+}
+
 impl Default for Side {
     fn default() -> Self {
         Self::Metrics(Vec::new())
