@@ -16,7 +16,7 @@ use crate::lab::study::claim::{Judged, Verdict, judge};
 use crate::lab::study::file::Study;
 use crate::lab::study::matrix::Matrix;
 use crate::lab::study::run::{self, Bill, COUNTED_ROUNDS, Referee};
-use crate::lab::study::{find, skeleton};
+use crate::lab::study::{find, needs, skeleton};
 use crate::report::lab::page::{Cell, Column, Page, Section, Table, Tone};
 use crate::report::lab::study::{Facts, document, page};
 use crate::report::text::{clean, clean_sentence};
@@ -111,7 +111,7 @@ fn list(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         let (title, needs, tone) = match read {
             Ok(study) => {
                 let title = study.title.clone();
-                let (needs, tone) = needs(Arc::new(study));
+                let (needs, tone) = what_it_needs(Arc::new(study));
                 (title, needs, tone)
             }
             Err(lines) => {
@@ -143,17 +143,24 @@ fn list(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
-fn needs(study: Arc<Study>) -> (String, Tone) {
+fn what_it_needs(study: Arc<Study>) -> (String, Tone) {
     const MOST_CELLS: u64 = 10_000;
     let Ok(matrix) = Matrix::chosen(study, false, &[]) else { return ("?".to_owned(), Tone::Faint) };
     if matrix.count().is_none_or(|count| count > MOST_CELLS) {
         return ("not looked at: many cells".to_owned(), Tone::Faint);
     }
     let Ok(bill) = run::bill(&matrix) else { return ("?".to_owned(), Tone::Faint) };
+    let probed = needs::probed(&matrix, &bill.cells);
     let mut missing: Vec<String> = bill.missing.into_iter().map(|(_, why)| why).collect();
     missing.sort();
     missing.dedup();
-    if missing.is_empty() { ("met".to_owned(), Tone::Good) } else { (missing.join("; "), Tone::Bad) }
+    // To look would be to run something.
+    let probed = (!probed.is_empty()).then(|| format!("not looked at: {}", probed.join(", ")));
+    if missing.is_empty() {
+        (Some("met".to_owned()).into_iter().chain(probed).collect::<Vec<_>>().join("; "), Tone::Good)
+    } else {
+        (missing.into_iter().chain(probed).collect::<Vec<_>>().join("; "), Tone::Bad)
+    }
 }
 
 fn run_study(name: &str, arguments: &Arguments, output: &mut Output) -> Result<Ending> {
@@ -212,15 +219,11 @@ fn measure(
     teller: &Teller,
 ) -> std::result::Result<Measured, Gone> {
     let (mut bench, build) = open(matrix, text, bill, arguments, &arguments.lab)?;
-    let built = match bench.executors.first_mut() {
-        Some(executor) => {
-            let say = |line: &str| teller.say(line);
-            let resumed = bench.journal.found() > 0;
-            run::build(matrix, &bill.cells, (&build, resumed), &mut **executor, &how_it_ended, &say)?
-        }
-        None => run::Failed::new(),
-    };
-    run::without_failed(matrix, bill, &build, &built);
+    if let Some(executor) = bench.executors.first_mut() {
+        let say = |line: &str| teller.say(line);
+        let resumed = bench.journal.found() > 0;
+        run::prepare(matrix, bill, (&build, resumed), &mut **executor, &how_it_ended, &say)?;
+    }
     let subjects: Vec<Subject> =
         bill.cells.iter().map(|key| run::subject(matrix, key, &build, arguments.lab.timeout)).collect();
     let may_fail = |key: &crate::lab::study::matrix::Key| {
@@ -336,16 +339,18 @@ fn time_of_one(
     let Some(key) = bill.cells.first() else { return Ok(None) };
     let (mut bench, build) = open(matrix, text, bill, arguments, lab)?;
     let Some(executor) = bench.executors.first_mut() else { return Ok(None) };
-    let built = (build.as_path(), false);
-    let failed = run::build(matrix, &bill.cells, built, &mut **executor, &how_it_ended, &|_| {})?;
+    let mut prepared = bill.clone();
+    let below = (build.as_path(), false);
+    run::prepare(matrix, &mut prepared, below, &mut **executor, &how_it_ended, &|_| {})?;
+    let can_run = prepared.cells.contains(key);
     let begin = Instant::now();
-    if failed.is_empty() {
+    if can_run {
         let subject = run::subject(matrix, key, &build, arguments.lab.timeout);
         executor.run(&subject, &build.join(".output"))?;
     }
     let each = begin.elapsed();
     bench.close();
-    Ok(failed.is_empty().then_some(each))
+    Ok(can_run.then_some(each))
 }
 
 /// What is to be known about the figures.
