@@ -3,7 +3,7 @@
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full bench lint deps docs need-cargo
+.PHONY: help demo test test-full bench studies lint deps docs need-cargo
 
 help: ## list these
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,12 +18,16 @@ demo: need-cargo ## build strandline and watch it work on a process of its own
 test: need-cargo deps ## install what the tests need and run them
 	@scripts/test
 
-test-full: need-cargo deps ## the same with the long tests, and other glibcs in a private folder
+test-full: need-cargo deps ## the same with the long tests, and other glibcs and perls in private folders
 	@scripts/fetch-glibcs .cache/glibcs || true
-	@STRANDLINE_FULL=1 STRANDLINE_GLIBCS=$(CURDIR)/.cache/glibcs scripts/test
+	@scripts/fetch-perls .cache/perls || true
+	@STRANDLINE_FULL=1 STRANDLINE_GLIBCS=$(CURDIR)/.cache/glibcs STRANDLINE_PERLS=$(CURDIR)/.cache/perls scripts/test
 
 bench: need-cargo ## measure, as ratios within one run; writes benches/RESULTS.md
 	@benches/run.sh
+
+studies: need-cargo deps ## run the five studies in full (an hour); writes studies/RESULTS.md and their READMEs
+	@scripts/studies
 
 lint: need-cargo ## formatting, clippy, the unsafe fence, licences
 	@scripts/lint

@@ -229,6 +229,8 @@ Examples:
   strandline study freed-or-not
   strandline study perl-lexicals --axis perl=/usr/bin/perl,/opt/perl-5.40/bin/perl
   strandline study ./my-study --repeat 20 --format html -o my-study.html
+  strandline study --all --short --report        every study, and one page of what came of them
+  strandline study freed-or-not --plots plots --format markdown -o freed.md
   strandline study --json freed-or-not | jq '.claims[] | {id, verdict}'
   strandline study new my-study && strandline study check my-study
 
@@ -252,15 +254,36 @@ pub struct Study {
     /// The study's short form: fewer choices and rounds
     #[arg(long)]
     pub short: bool,
+    /// Run all studies there are, one after the other; with --dir DIR each in DIR/NAME
+    #[arg(long, conflicts_with = "name")]
+    pub all: bool,
     /// Exit with 1 where a claim fails
     #[arg(long)]
     pub fail_if_claims_fail: bool,
+    /// Write one HTML page of claims, tables and plots as well, by default strandline-study-NAME.html, or
+    /// strandline-studies.html of all; a file that is no such page is not overwritten
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<Option<PathBuf>>,
+    /// Write every plot as an SVG file into this folder; Markdown then refers to them
+    #[arg(long, value_name = "FOLDER")]
+    pub plots: Option<PathBuf>,
+    /// Write the verdicts, the first table and the first plot into the study's README.md, between the lines
+    /// `<!-- results -->` and `<!-- end of results -->`
+    #[arg(long)]
+    pub readme: bool,
     /// Where it works
     #[command(flatten)]
     pub lab: Lab,
     /// How it is shown
     #[command(flatten)]
     pub shown: Shown,
+}
+
+impl Study {
+    /// Whether files are asked for, besides what is shown.
+    pub fn writes(&self) -> bool {
+        self.report.is_some() || self.plots.is_some() || self.readme
+    }
 }
 
 /// What else to do with a study.

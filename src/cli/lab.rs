@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
+use strandline_inspect::environment::Environment;
 
 use super::arguments_lab::{Lab, LabFormat, Shown};
 use super::output::{Output, complain};
@@ -120,13 +121,13 @@ fn failure(stopped: &Stopped) -> Failure {
 /// A line that says how far a lab has come.
 pub struct Teller {
     line: Line,
-    verb: &'static str,
+    verb: String,
 }
 
 impl Teller {
     /// For `verb`; silent where a document was asked for and there is no terminal.
-    pub fn new(verb: &'static str, wanted: bool) -> Self {
-        Self { line: Line::new(wanted), verb }
+    pub fn new(verb: impl Into<String>, wanted: bool) -> Self {
+        Self { line: Line::new(wanted), verb: verb.into() }
     }
 
     /// Tells it.
@@ -169,17 +170,28 @@ pub fn show<T: Serialize>(
     shown: &Shown,
     output: &mut Output,
 ) -> Result<()> {
-    let format = if output.json { LabFormat::Json } else { shown.format.unwrap_or(LabFormat::Terminal) };
-    let text = match format {
+    let text = match format(shown, output) {
         LabFormat::Terminal => terminal::lines(page, output.surface),
         LabFormat::Markdown => markdown::text(page),
         LabFormat::Html => html::text(page)?,
-        LabFormat::Json => {
-            let machine = strandline_inspect::environment::Environment::read();
-            crate::report::json::document(schema, &machine, None, body)?
-        }
+        LabFormat::Json => json(schema, body)?,
     };
-    let Some(path) = &shown.output else { return output.print(&text) };
+    deliver(&text, shown, output)
+}
+
+/// The format that was asked for.
+pub fn format(shown: &Shown, output: &Output) -> LabFormat {
+    if output.json { LabFormat::Json } else { shown.format.unwrap_or(LabFormat::Terminal) }
+}
+
+/// A document about this machine.
+pub fn json<T: Serialize>(schema: &str, body: &T) -> Result<String> {
+    Ok(crate::report::json::document(schema, &Environment::read(), None, body)?)
+}
+
+/// Puts a report where it was asked for.
+pub fn deliver(text: &str, shown: &Shown, output: &mut Output) -> Result<()> {
+    let Some(path) = &shown.output else { return output.print(text) };
     let written = std::fs::File::create(path).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| Failure(format!("{}: {error}", path.display())))?;
     if std::io::stderr().is_terminal() {

@@ -145,6 +145,9 @@ fn contradiction(arguments: &Arguments) -> Option<&'static str> {
         Verb::Try(arguments) if arguments.command.iter().any(|word| word.to_str().is_none()) => {
             Some("a word of the command is not UTF-8, and would be changed: start the command from a script")
         }
+        Verb::Study(study) if study.name.is_none() && !study.all && study.writes() => Some(
+            "--report, --plots and --readme are for what came of a study: name one before them, or give --all",
+        ),
         Verb::Completions(_) | Verb::Man(_) | Verb::Mark(_) if arguments.common.json => {
             Some("--json is not for this verb: what it writes is no report; leave it out")
         }

@@ -107,6 +107,7 @@ fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selec
         y_is_logarithmic: spec.y_is_logarithmic,
         series,
         x_names: along.names,
+        address: String::new(),
     })
 }
 

@@ -376,9 +376,10 @@ pub fn description(matrix: &Matrix, text: &str) -> impl serde::Serialize + use<>
     while let Some(folder) = waiting.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             let Ok(data) = entry.metadata() else { continue };
-            // What interpreters and editors leave behind while it runs is no part of it.
+            // What interpreters and editors leave behind while it runs is no part of it, nor are its results.
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with('.') || name == "__pycache__" || name.ends_with(".pyc") {
+            let is_result = folder == matrix.study.folder && ["README.md", "plots"].contains(&name.as_str());
+            if name.starts_with('.') || name == "__pycache__" || name.ends_with(".pyc") || is_result {
                 continue;
             }
             if data.is_dir() && files.len() < MOST_FILES {

@@ -1,5 +1,6 @@
 //! A page whose texts are safe to show: what every writer begins with, so that none of them can forget.
 
+use super::book::{Book, Chapter};
 use super::page::{Cell, Column, Page, Plot, Section, Series, Table};
 use crate::report::text::{clean, clean_sentence, shorten};
 
@@ -20,9 +21,22 @@ pub fn cleaned(page: &Page) -> Page {
     }
 }
 
+/// The same for a book.
+pub fn cleaned_book(book: &Book) -> Book {
+    let chapter = |chapter: &Chapter| Chapter { name: name_of(&chapter.name), page: cleaned(&chapter.page) };
+    Book {
+        title: clean_sentence(&one_line(&book.title)),
+        headline: sentence(&book.headline),
+        contents: table(&book.contents),
+        chapters: book.chapters.iter().map(chapter).collect(),
+        environment: book.environment.iter().map(|(name, value)| (name_of(name), name_of(value))).collect(),
+    }
+}
+
 fn section(section: &Section) -> Section {
     Section {
         heading: name_of(&section.heading),
+        rows_are: name_of(&section.rows_are),
         paragraphs: section.paragraphs.iter().map(|paragraph| sentence(paragraph)).collect(),
         tables: section.tables.iter().map(table).collect(),
         plots: section.plots.iter().map(plot).collect(),

@@ -1,17 +1,42 @@
 //! A page as Markdown, for an issue or a mailing list: GitHub's tables, whose columns also stand below each other
 //! where they are read as they are. What a program is called is never taken for markup.
 
-use super::cleaned::cleaned;
-use super::page::{Page, Section, Table};
+use super::book::Book;
+use super::cleaned::{cleaned, cleaned_book};
+use super::page::{Page, Plot, Section, Table};
 use crate::report::text::{left, right, width};
 
 /// Wider columns than this are not filled up: one long name would push every line over its reader's edge.
 const MOST_ALIGNED: usize = 100;
 
-/// The whole page, ending with a newline. Its plots are not in it.
+/// The whole page, ending with a newline. Of its plots those that are files are referred to.
 pub fn text(page: &Page) -> String {
-    let page = cleaned(page);
     let mut parts = Vec::new();
+    whole(&mut parts, &cleaned(page));
+    parts.join("\n\n") + "\n"
+}
+
+/// The whole book, ending with a newline: what came of all and the machine first, then its chapters.
+pub fn book(book: &Book) -> String {
+    let book = cleaned_book(book);
+    let mut parts = vec![format!("# {}", escaped(&book.title)), format!("**{}**", escaped(&book.headline))];
+    parts.push(rows(&book.contents));
+    let facts: Vec<String> = book
+        .environment
+        .iter()
+        .map(|(name, value)| format!("- {}: {}", escaped(name), escaped(value)))
+        .collect();
+    if !facts.is_empty() {
+        parts.push(format!("Measured on:\n\n{}", facts.join("\n")));
+    }
+    for chapter in book.chapters {
+        whole(&mut parts, &Page { environment: Vec::new(), ..chapter.page });
+    }
+    parts.join("\n\n") + "\n"
+}
+
+/// Title, headline and all parts of a page that is clean.
+fn whole(parts: &mut Vec<String>, page: &Page) {
     if !page.title.is_empty() {
         parts.push(format!("## {}", escaped(&page.title)));
     }
@@ -19,7 +44,7 @@ pub fn text(page: &Page) -> String {
         parts.push(format!("**{}**", escaped(&page.headline)));
     }
     for section in &page.sections {
-        part(&mut parts, section);
+        part(parts, section);
     }
     if !page.caveats.is_empty() {
         let caveats: Vec<String> =
@@ -31,7 +56,6 @@ pub fn text(page: &Page) -> String {
             page.environment.iter().map(|(name, value)| format!("{name} {value}")).collect();
         parts.push(format!("Measured on: {}.", escaped(&facts.join("; "))));
     }
-    parts.join("\n\n") + "\n"
 }
 
 fn part(parts: &mut Vec<String>, section: &Section) {
@@ -47,6 +71,9 @@ fn part(parts: &mut Vec<String>, section: &Section) {
             parts.push(rows(table));
         }
     }
+    for plot in section.plots.iter().filter(|plot| !plot.address.is_empty()) {
+        parts.push(picture(plot));
+    }
     for (what, text) in &section.snippets {
         if !what.is_empty() {
             parts.push(escaped(what));
@@ -58,8 +85,15 @@ fn part(parts: &mut Vec<String>, section: &Section) {
     }
 }
 
+/// A plot that is a file.
+pub fn picture(plot: &Plot) -> String {
+    // Square brackets would end what it is called.
+    let title = escaped(&plot.title.replace('[', "(").replace(']', ")"));
+    format!("![{title}]({})", plot.address)
+}
+
 /// The table, its columns filled up to the same width.
-fn rows(table: &Table) -> String {
+pub fn rows(table: &Table) -> String {
     let mut rooms: Vec<usize> =
         table.columns.iter().map(|column| width(&escaped(&column.title)).max(4)).collect();
     for row in &table.rows {
@@ -95,7 +129,7 @@ fn rows(table: &Table) -> String {
 }
 
 /// `text` with a backslash before whatever Markdown would act on, and before nothing else: it is also read as it is.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let characters: Vec<char> = text.chars().collect();
     let mut safe = String::with_capacity(text.len());
     let is_word = |at: Option<&char>| at.is_some_and(|c| c.is_alphanumeric());

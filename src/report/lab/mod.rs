@@ -3,13 +3,18 @@
 //! A verb's room turns what it found into a [`page::Page`], whose parts the writers here lay out: every verb looks
 //! the same in every format. Nothing in here runs or judges anything.
 
+pub mod book;
 mod cleaned;
 pub mod compare;
 pub mod html;
 pub mod markdown;
+pub mod names;
 pub mod page;
+pub mod pictures;
 pub mod plot;
+pub mod readme;
 pub mod squeeze;
+pub mod studies;
 pub mod study;
 pub mod terminal;
 pub mod trial;

@@ -20,6 +20,8 @@ pub struct Page {
 pub struct Section {
     /// Its heading; empty for none.
     pub heading: String,
+    /// What the rows of its tables are, where one may want to refer to a row; empty for nothing.
+    pub rows_are: String,
     /// Sentences before its tables.
     pub paragraphs: Vec<String>,
     /// Its tables.
@@ -98,6 +100,8 @@ pub struct Plot {
     /// Names of the places 0, 1, 2, … of the x axis, where it has names instead of figures. Bars and strips are drawn
     /// in rows, a name to the left of each.
     pub x_names: Vec<String>,
+    /// Where it is as a file, for formats that refer to pictures; empty for nowhere.
+    pub address: String,
 }
 
 /// How the points of a plot are joined.

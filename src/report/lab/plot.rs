@@ -27,6 +27,15 @@ const MOST_LEGEND_ROWS: usize = 4;
 
 /// The plot as an SVG document, that can stand in a page as it is. Names are escaped.
 pub fn svg(plot: &Plot) -> String {
+    drawn(plot, false)
+}
+
+/// The plot as a file of its own: on white, since what it will stand on is not known.
+pub fn file(plot: &Plot) -> String {
+    drawn(plot, true)
+}
+
+fn drawn(plot: &Plot, is_file: bool) -> String {
     let left_out = plot.series.len().saturating_sub(MOST_SERIES);
     let series: Vec<&Series> = plot.series.iter().take(MOST_SERIES).collect();
     let legend = legend(&series);
@@ -56,7 +65,11 @@ pub fn svg(plot: &Plot) -> String {
         drawing.quiet((MARGIN, height + 6.0), Anchor::Start, &fitted(&notes.join("; "), room));
         bottom += 20.0;
     }
-    drawing.finished(bottom, &plot.title)
+    if is_file {
+        drawing.finished_on_white(bottom, &plot.title)
+    } else {
+        drawing.finished(bottom, &plot.title)
+    }
 }
 
 /// What has been drawn of a plot, all but its title and legend.

@@ -108,7 +108,7 @@ fn edge(findings: &Findings) -> Section {
         paragraphs,
         tables: vec![limits(findings)],
         plots: vec![trials(findings)],
-        snippets: Vec::new(),
+        ..Section::default()
     }
 }
 
@@ -250,7 +250,7 @@ fn near(findings: &Findings) -> Option<Section> {
         )],
         tables: vec![table],
         plots: vec![slowdown(levels)],
-        snippets: Vec::new(),
+        ..Section::default()
     })
 }
 

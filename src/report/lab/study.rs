@@ -116,30 +116,72 @@ pub fn page(facts: &Facts<'_>) -> Page {
 }
 
 fn headline(facts: &Facts<'_>) -> String {
-    let count = |verdict: Verdict| facts.claims.iter().filter(|claim| claim.verdict == verdict).count();
-    let (holds, fails, not_run) = (count(Verdict::Holds), count(Verdict::Fails), count(Verdict::NotRun));
     let cells = counted(facts.data.cells.len() as u64, "cell");
     let repeats = facts.matrix.subjects.iter().filter_map(|subject| subject.repeats);
     let (least, most) = repeats.fold((u32::MAX, 0), |(least, most), one| (least.min(one), most.max(one)));
     let times = counted(u64::from(most), "time");
     let times = if least < most { format!("{least} to {times}") } else { times };
     let runs = format!("{cells}, each run {times}");
-    if facts.claims.is_empty() {
+    let tally = Tally::of(facts.claims);
+    if tally.claims == 0 {
         return format!("{runs}; nothing is claimed.");
     }
-    let all = facts.claims.len();
-    let rest: Vec<String> = [(fails, "fail"), (not_run, "not run")]
-        .into_iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, what)| format!("{count} {what}{}", if what == "fail" && count == 1 { "s" } else { "" }))
-        .collect();
-    let rest = if rest.is_empty() { String::new() } else { format!(", {}", rest.join(", ")) };
-    let verb = if holds == 1 { "holds" } else { "hold" };
-    format!("{holds} of {} {verb}{rest} ({runs}).", counted(all as u64, "claim"))
+    let verb = if tally.holds == 1 { "holds" } else { "hold" };
+    let all = counted(tally.claims, "claim");
+    format!("{} of {all} {verb}{} ({runs}).", tally.holds, tally.others())
 }
 
-/// A table that is narrow enough for a terminal, and what each claim says in sentences after it.
-fn claims(facts: &Facts<'_>) -> [Section; 2] {
+/// How many claims have which verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// All of them.
+    pub claims: u64,
+    /// Those that hold.
+    pub holds: u64,
+    /// Those that do not.
+    pub fails: u64,
+    /// Those that could not be judged.
+    pub not_run: u64,
+}
+
+impl Tally {
+    /// Counts them.
+    pub fn of(claims: &[Judged]) -> Self {
+        let count = |verdict| claims.iter().filter(|claim| claim.verdict == verdict).count() as u64;
+        Self {
+            claims: claims.len() as u64,
+            holds: count(Verdict::Holds),
+            fails: count(Verdict::Fails),
+            not_run: count(Verdict::NotRun),
+        }
+    }
+
+    /// ", 2 fail, 1 not run": those that do not hold, where there are any.
+    pub fn others(self) -> String {
+        let fails = match self.fails {
+            0 => String::new(),
+            1 => ", 1 fails".to_owned(),
+            count => format!(", {count} fail"),
+        };
+        if self.not_run > 0 { format!("{fails}, {} not run", self.not_run) } else { fails }
+    }
+}
+
+impl std::ops::Add for Tally {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            claims: self.claims + other.claims,
+            holds: self.holds + other.holds,
+            fails: self.fails + other.fails,
+            not_run: self.not_run + other.not_run,
+        }
+    }
+}
+
+/// A table of the verdicts that is narrow enough for a terminal.
+pub fn verdicts(facts: &Facts<'_>) -> Table {
     // Names come first where what follows are figures.
     let column = |title: &str| Column { title: title.to_owned(), figures: title != "claim" };
     let columns = ["claim", "", "published", "measured"].map(column).to_vec();
@@ -157,7 +199,12 @@ fn claims(facts: &Facts<'_>) -> [Section; 2] {
             plain(values(&claim.measured, facts.matrix)),
         ]
     });
-    let table = Table { caption: String::new(), columns, rows: rows.collect() };
+    Table { caption: String::new(), columns, rows: rows.collect() }
+}
+
+/// That table, and what each claim says in sentences after it.
+fn claims(facts: &Facts<'_>) -> [Section; 2] {
+    let table = verdicts(facts);
     let sentences = facts.claims.iter().map(|claim| {
         let measured = figures(&claim.measured, facts.matrix);
         let measured = (!measured.is_empty()).then(|| format!("measured: {measured}"));
@@ -171,7 +218,12 @@ fn claims(facts: &Facts<'_>) -> [Section; 2] {
         format!("{}: {}{end}", clean(&claim.id), clean(&claim.text))
     });
     [
-        Section { heading: "Claims".to_owned(), tables: vec![table], ..Section::default() },
+        Section {
+            heading: "Claims".to_owned(),
+            rows_are: "claim".to_owned(),
+            tables: vec![table],
+            ..Section::default()
+        },
         Section { paragraphs: sentences.collect(), ..Section::default() },
     ]
 }

@@ -81,6 +81,14 @@ impl Drawing {
         )
     }
 
+    /// The same on white, whatever it stands on.
+    pub fn finished_on_white(self, height: f64, name: &str) -> String {
+        let ground = format!(
+            "<path d=\"M0 0H{WIDTH}V{height:.0}H0Z\" fill=\"#ffffff\"/>\n<g fill=\"#1b1f23\" color=\"#1b1f23\">\n"
+        );
+        Self { text: ground + &self.text + "</g>\n" }.finished(height, name)
+    }
+
     fn put(&mut self, what: std::fmt::Arguments<'_>) {
         // Writing to a string does not fail.
         let _ = self.text.write_fmt(what);

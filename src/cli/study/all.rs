@@ -1,0 +1,175 @@
+//! `study --all`: every study there is, one after the other, each in a lab of its own.
+
+use super::super::arguments_lab::{Lab, LabFormat, Study as Arguments};
+use super::super::lab::{Teller, deliver, format, json};
+use super::super::output::{Output, complain};
+use super::super::{Ending, Failure, Result};
+use super::ask::ask;
+use super::files::Files;
+use super::run::{Chosen, Ran, conduct};
+use super::{Gone, Text, read};
+use crate::lab::executor::Stopped;
+use crate::lab::study::file::SUBJECT;
+use crate::lab::study::find;
+use crate::report::lab::page::Page;
+use crate::report::lab::studies::{Item, Totals, brief, document, page};
+use crate::report::lab::{html, markdown, terminal};
+
+const SCHEMA: &str = "strandline/studies-run/1";
+
+/// A study, and why it cannot be run where it cannot.
+struct Entry {
+    name: String,
+    chosen: std::result::Result<Chosen, String>,
+}
+
+/// Runs all and shows what came of them.
+pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
+    let mut files = Files::wanted(arguments, "strandline-studies.html")?;
+    let mut entries = entries(arguments)?;
+    let ran = match ask_all(&mut entries, arguments).and_then(|()| conduct_all(&entries, arguments, output)) {
+        Ok(ran) => ran,
+        Err(gone) => return gone.end(),
+    };
+    let items: Vec<Item<'_>> =
+        entries.iter().zip(&ran).map(|(entry, ran)| item(&entry.name, ran.as_ref())).collect();
+    let mut pages: Vec<Page> = items.iter().map(page).collect();
+    for (item, page) in items.iter().zip(&mut pages) {
+        files.pictures(item.name, page)?;
+        files.readme(item)?;
+    }
+    files.report(&items, &pages)?;
+    let text = match format(&arguments.shown, output) {
+        LabFormat::Terminal if is_shown_meanwhile(arguments, output) => total(&items, output),
+        LabFormat::Terminal => {
+            let text: String = items.iter().map(|item| terminal_text(item, output)).collect();
+            text + &total(&items, output)
+        }
+        LabFormat::Markdown => markdown::book(&files.book(&items, &pages)),
+        LabFormat::Html => html::book(&files.book(&items, &pages))?,
+        LabFormat::Json => json(SCHEMA, &document(&items))?,
+    };
+    deliver(&text, &arguments.shown, output)?;
+    let totals = Totals::of(&items);
+    drop(items);
+    for one in ran.into_iter().flatten() {
+        one.bench.close();
+    }
+    Ok(match totals {
+        _ if totals.could_not_be_run > 0 => Ending::CouldNot,
+        _ if totals.tally.fails > 0 && arguments.fail_if_claims_fail => Ending::Found,
+        _ => Ending::Done,
+    })
+}
+
+/// All studies, read.
+fn entries(arguments: &Arguments) -> Result<Vec<Entry>> {
+    let texts: Vec<(String, std::result::Result<Text, String>)> =
+        find::list().into_iter().map(|(name, _)| (name.clone(), read_one(&name))).collect();
+    if texts.is_empty() {
+        return Err(Failure("there is no study: `strandline study new NAME` makes one".to_owned()));
+    }
+    let readable = || texts.iter().filter_map(|(_, text)| text.as_ref().ok());
+    for (axis, choices) in &arguments.axis {
+        if !readable().any(|text| has(text, axis, choices)) {
+            return Err(Failure(format!("--axis {axis}={}: no study has that", choices.join(","))));
+        }
+    }
+    let chosen = |text: std::result::Result<Text, String>| {
+        let text = text?;
+        let axes = arguments.axis.iter().filter_map(|(axis, choices)| {
+            has(&text, axis, choices).then(|| (axis.clone(), own(&text, axis, choices)))
+        });
+        let axes: Vec<(String, Vec<String>)> = axes.collect();
+        Chosen::new(text, arguments, &axes)
+    };
+    Ok(texts.into_iter().map(|(name, text)| Entry { name, chosen: chosen(text) }).collect())
+}
+
+/// Reads a study; what is wrong with it, in one line.
+fn read_one(name: &str) -> std::result::Result<Text, String> {
+    read(name).map_err(|lines| {
+        let more = lines.len().saturating_sub(1);
+        let first = lines.into_iter().next().unwrap_or_default();
+        if more > 0 { format!("{first} (and {more} more: `strandline study check {name}`)") } else { first }
+    })
+}
+
+/// Whether `--axis` is for this study: it has the axis, or one of the subjects.
+fn has(text: &Text, axis: &str, choices: &[String]) -> bool {
+    if axis == SUBJECT { !own(text, axis, choices).is_empty() } else { text.0.axis(axis).is_some() }
+}
+
+/// What of `--axis` is for this study: of subjects, those that it has.
+fn own((study, _): &Text, axis: &str, choices: &[String]) -> Vec<String> {
+    let is_own =
+        |choice: &&String| axis != SUBJECT || study.subjects.iter().any(|subject| subject.name == **choice);
+    choices.iter().filter(is_own).cloned().collect()
+}
+
+/// Asks for all before any is begun.
+fn ask_all(entries: &mut [Entry], arguments: &Arguments) -> std::result::Result<(), Gone> {
+    for entry in entries {
+        let Ok(chosen) = &entry.chosen else { continue };
+        match ask(chosen, arguments) {
+            Err(Gone::Failed(why)) => entry.chosen = Err(why.0),
+            asked => asked?,
+        }
+    }
+    Ok(())
+}
+
+/// Runs one after the other. What was run stays in the journals: a second call does not run it again.
+fn conduct_all(
+    entries: &[Entry],
+    arguments: &Arguments,
+    output: &mut Output,
+) -> std::result::Result<Vec<std::result::Result<Ran, String>>, Gone> {
+    let mut all = Vec::with_capacity(entries.len());
+    for (index, entry) in entries.iter().enumerate() {
+        let ran = match &entry.chosen {
+            Ok(chosen) => {
+                let teller =
+                    Teller::new(format!("{} of {}, {}", index + 1, entries.len(), entry.name), !output.json);
+                let dir = arguments.lab.dir.as_ref().map(|dir| dir.join(&entry.name));
+                match conduct(chosen, arguments, &Lab { dir, ..arguments.lab.clone() }, &teller) {
+                    Ok(mut ran) => {
+                        ran.bench.executors.clear();
+                        Ok(ran)
+                    }
+                    Err(Gone::Failed(why)) => Err(why.0),
+                    Err(Gone::Stopped(Stopped::Failed(why))) => Err(why),
+                    Err(gone) => return Err(gone),
+                }
+            }
+            Err(why) => Err(why.clone()),
+        };
+        if let Err(why) = &ran {
+            complain(&format!("study {}: {why}", entry.name));
+        }
+        if is_shown_meanwhile(arguments, output) {
+            let text = terminal_text(&item(&entry.name, ran.as_ref()), output);
+            output.print(&text).map_err(Gone::Unasked)?;
+        }
+        all.push(ran);
+    }
+    Ok(all)
+}
+
+fn item<'a>(name: &'a str, ran: std::result::Result<&'a Ran, &'a String>) -> Item<'a> {
+    Item { name, came: ran.map(Ran::facts).map_err(String::as_str) }
+}
+
+/// Whether what came of a study is shown before the next one begins.
+fn is_shown_meanwhile(arguments: &Arguments, output: &Output) -> bool {
+    format(&arguments.shown, output) == LabFormat::Terminal && arguments.shown.output.is_none()
+}
+
+fn terminal_text(item: &Item<'_>, output: &Output) -> String {
+    terminal::lines(&brief(item), output.surface) + "\n"
+}
+
+fn total(items: &[Item<'_>], output: &Output) -> String {
+    let page = Page { headline: Totals::of(items).line(), ..Page::default() };
+    terminal::lines(&page, output.surface)
+}

@@ -1,0 +1,112 @@
+//! `study [NAME]`: lists studies, runs one or all and judges their claims; `study check`, `study new`.
+
+mod all;
+mod ask;
+mod caveats;
+mod files;
+mod list;
+mod run;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::arguments_lab::{Study as Arguments, StudyAction};
+use super::lab::stopped;
+use super::output::{Output, complain};
+use super::{Ending, Failure, Result};
+use crate::lab::executor::Stopped;
+use crate::lab::study::file::Study;
+use crate::lab::study::matrix::Matrix;
+use crate::lab::study::{find, skeleton};
+use crate::report::text::clean;
+
+/// Does what the arguments say.
+pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
+    match &arguments.action {
+        Some(StudyAction::Check { name }) => check(name, output),
+        Some(StudyAction::New { name }) => new(name, output),
+        None => match &arguments.name {
+            Some(name) => run::run(name, arguments, output),
+            None if arguments.all => all::run(arguments, output),
+            None => list::run(arguments, output),
+        },
+    }
+}
+
+/// Why there is nothing to show.
+enum Gone {
+    /// A signal came, or its lab broke.
+    Stopped(Stopped),
+    /// It could not be run.
+    Failed(Failure),
+    /// It is too long to begin unasked.
+    Unasked(Failure),
+}
+
+impl Gone {
+    /// How it ends strandline.
+    fn end(self) -> Result<Ending> {
+        match self {
+            Self::Stopped(why) => stopped(&why),
+            Self::Failed(why) | Self::Unasked(why) => Err(why),
+        }
+    }
+}
+
+impl From<Stopped> for Gone {
+    fn from(why: Stopped) -> Self {
+        Self::Stopped(why)
+    }
+}
+
+/// A study that was read, and its text.
+type Text = (Arc<Study>, String);
+
+/// Reads the study `name`.
+fn read(name: &str) -> std::result::Result<Text, Vec<String>> {
+    let folder = find::find(name).map_err(|line| vec![line])?;
+    Study::read(&folder).map(|(study, text)| (Arc::new(study), text))
+}
+
+fn check(name: &str, output: &mut Output) -> Result<Ending> {
+    let folder = find::find(name).map_err(Failure)?;
+    let (ending, problems) = match Study::read(&folder) {
+        Ok((study, _)) => {
+            let matrix = Matrix::full(Arc::new(study));
+            let cells = matrix.count().map_or_else(|| "too many".to_owned(), |count| count.to_string());
+            if !output.json {
+                output.print(&clean_line(&format!(
+                    "{}: nothing is wrong with it; cells: {cells}, claims: {}",
+                    folder.display(),
+                    matrix.study.claims.len()
+                )))?;
+            }
+            (Ending::Done, Vec::new())
+        }
+        Err(lines) => {
+            lines.iter().for_each(|line| complain(line));
+            (Ending::CouldNot, lines)
+        }
+    };
+    if output.json {
+        let body = serde_json::json!({ "path": folder, "problems": problems });
+        output.document("strandline/study-check/1", None, &body)?;
+    }
+    Ok(ending)
+}
+
+fn clean_line(line: &str) -> String {
+    format!("{}\n", clean(line))
+}
+
+fn new(name: &str, output: &mut Output) -> Result<Ending> {
+    let path = if name.contains('/') { PathBuf::from(name) } else { Path::new("studies").join(name) };
+    let made = skeleton::make(&path).map_err(Failure)?;
+    if output.json {
+        output.document("strandline/study-new/1", None, &serde_json::json!({ "files": made }))?;
+        return Ok(Ending::Done);
+    }
+    let files: String = made.iter().map(|file| clean_line(&file.display().to_string())).collect();
+    output.print(&format!("{files}run it with: strandline study {}\n", clean(name)))?;
+    Ok(Ending::Done)
+}

@@ -1,0 +1,198 @@
+//! Running one study: its choices, its lab, its runs, and its claims judged.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::super::arguments_lab::{Lab, Study as Arguments};
+use super::super::lab::{Bench, Teller, how_it_ended, show};
+use super::super::output::{Output, complain};
+use super::super::{Ending, Failure, Result};
+use super::ask::ask;
+use super::caveats::caveats;
+use super::files::Files;
+use super::{Gone, Text, read};
+use crate::lab::cell::Subject;
+use crate::lab::compare::counted;
+use crate::lab::engine::{self, Plan};
+use crate::lab::study::claim::{Judged, Verdict, judge};
+use crate::lab::study::data::Data;
+use crate::lab::study::find;
+use crate::lab::study::matrix::Matrix;
+use crate::lab::study::run::{self, Bill, COUNTED_ROUNDS, Referee};
+use crate::report::lab::studies::{Item, page};
+use crate::report::lab::study::{Facts, document};
+use crate::report::text::clean;
+
+const SCHEMA: &str = "strandline/study/1";
+
+/// Runs the study `name` and shows what came of it.
+pub fn run(name: &str, arguments: &Arguments, output: &mut Output) -> Result<Ending> {
+    let text = read(name).map_err(|mut lines| {
+        let last = lines.pop().unwrap_or_default();
+        lines.iter().for_each(|line| complain(line));
+        Failure(last)
+    })?;
+    let folder = &text.0.folder;
+    if let Some(others) = find::also_in(name, folder) {
+        complain(&clean(&format!("study {name}: the one in {} is taken, not {others}", folder.display())));
+    }
+    let chosen = Chosen::new(text, arguments, &arguments.axis).map_err(Failure)?;
+    let mut files = Files::wanted(arguments, &format!("strandline-study-{}.html", chosen.matrix.study.name))?;
+    let teller = Teller::new("study", !output.json);
+    let ran = ask(&chosen, arguments).and_then(|()| conduct(&chosen, arguments, &arguments.lab, &teller));
+    drop(teller);
+    let ran = match ran {
+        Ok(ran) => ran,
+        Err(gone) => return gone.end(),
+    };
+    let item = Item { name: &chosen.matrix.study.name, came: Ok(ran.facts()) };
+    let mut page = page(&item);
+    files.pictures(item.name, &mut page)?;
+    files.readme(&item)?;
+    files.report(std::slice::from_ref(&item), std::slice::from_ref(&page))?;
+    show(SCHEMA, &document(&ran.facts()), &page, &arguments.shown, output)?;
+    let fails = ran.fails();
+    ran.bench.close();
+    Ok(if fails && arguments.fail_if_claims_fail { Ending::Found } else { Ending::Done })
+}
+
+/// A study with the choices of this run.
+#[derive(Clone)]
+pub struct Chosen {
+    /// Its cells.
+    pub matrix: Matrix,
+    text: String,
+}
+
+impl Chosen {
+    /// With what the arguments say, and these choices of axes.
+    pub fn new(
+        (study, text): Text,
+        arguments: &Arguments,
+        axes: &[(String, Vec<String>)],
+    ) -> std::result::Result<Self, String> {
+        let mut matrix = Matrix::chosen(study, arguments.short, axes)?;
+        if let Some(repeat) = arguments.repeat {
+            matrix.repeat(repeat);
+        }
+        Ok(Self { matrix, text })
+    }
+}
+
+/// A study that was run and judged.
+pub struct Ran {
+    /// The lab, whose journal is kept until all is shown.
+    pub bench: Bench,
+    matrix: Matrix,
+    data: Data,
+    judged: Vec<Judged>,
+    caveats: Vec<(&'static str, String)>,
+}
+
+impl Ran {
+    /// For the report.
+    pub fn facts(&self) -> Facts<'_> {
+        Facts { matrix: &self.matrix, data: &self.data, claims: &self.judged, caveats: self.caveats.clone() }
+    }
+
+    /// Whether a claim fails.
+    pub fn fails(&self) -> bool {
+        self.judged.iter().any(|claim| claim.verdict == Verdict::Fails)
+    }
+}
+
+/// Runs a study in `lab` and judges its claims.
+pub fn conduct(
+    chosen: &Chosen,
+    arguments: &Arguments,
+    lab: &Lab,
+    teller: &Teller,
+) -> std::result::Result<Ran, Gone> {
+    let matrix = &chosen.matrix;
+    let mut bill = run::bill(matrix).map_err(|line| Gone::Failed(Failure(line)))?;
+    let (bench, data, caveats) = measure(chosen, &mut bill, arguments, lab, teller)?;
+    let (shared_matrix, shared) = (Arc::new(matrix.clone()), run::shared(data.clone()));
+    let judged = matrix.study.claims.iter().map(|claim| judge(claim, &shared_matrix, &shared)).collect();
+    Ok(Ran { bench, matrix: matrix.clone(), data, judged, caveats })
+}
+
+type Measured = (Bench, Data, Vec<(&'static str, String)>);
+
+/// Sets up, builds, runs all cells.
+fn measure(
+    chosen: &Chosen,
+    bill: &mut Bill,
+    arguments: &Arguments,
+    lab: &Lab,
+    teller: &Teller,
+) -> std::result::Result<Measured, Gone> {
+    let matrix = &chosen.matrix;
+    let (mut bench, build) = open(chosen, bill, arguments, lab)?;
+    if let Some(executor) = bench.executors.first_mut() {
+        let say = |line: &str| teller.say(line);
+        let resumed = bench.journal.found() > 0;
+        run::prepare(matrix, bill, (&build, resumed), &mut **executor, &how_it_ended, &say)?;
+    }
+    let subjects: Vec<Subject> =
+        bill.cells.iter().map(|key| run::subject(matrix, key, &build, arguments.lab.timeout)).collect();
+    let may_fail = |key: &crate::lab::study::matrix::Key| {
+        matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail)
+    };
+    let mut referee = Referee {
+        may_fail: bill.cells.iter().map(may_fail).collect(),
+        progress: &|progress| teller.tell(progress),
+        failures: Default::default(),
+        left_behind: 0,
+    };
+    let plan = Plan {
+        subjects,
+        warm_up: matrix.study.settings.warm_up,
+        at_least: matrix.most_repeats(),
+        at_most: matrix.most_repeats(),
+        seed: matrix.study.settings.seed,
+    };
+    let results = engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
+    let is_counted: Vec<bool> = bill.cells.iter().map(|key| run::is_counted(matrix, key)).collect();
+    let counts = if is_counted.contains(&true) {
+        let rounds = COUNTED_ROUNDS.min(matrix.most_repeats());
+        let mut subjects = counted(&plan.subjects);
+        for (subject, _) in subjects.iter_mut().zip(&is_counted).filter(|(_, is_counted)| !**is_counted) {
+            subject.rounds = Some(0);
+        }
+        let plan = Plan { subjects, warm_up: 0, at_least: rounds, at_most: rounds, seed: plan.seed };
+        // A cell that failed before is tried again here, but what failed before stays known.
+        let timed = std::mem::take(&mut referee.failures);
+        let counts = engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
+        for (index, (count, outcome)) in timed {
+            referee.failures.entry(index).and_modify(|known| known.0 += count).or_insert((count, outcome));
+        }
+        Some(counts)
+    } else {
+        None
+    };
+    let data = run::data(matrix, bill, &results, counts.as_ref(), &referee.failures, &how_it_ended);
+    let caveats = caveats(matrix, bill, &plan.subjects, &referee, arguments, &bench);
+    Ok((bench, data, caveats))
+}
+
+/// The lab of these cells, and the folder that `{build}` stands for.
+pub fn open(
+    chosen: &Chosen,
+    bill: &Bill,
+    arguments: &Arguments,
+    lab: &Lab,
+) -> std::result::Result<(Bench, PathBuf), Gone> {
+    let matrix = &chosen.matrix;
+    // The folder's name comes of what is run: there the folder for builds has its placeholder still.
+    let unbuilt = |key| Subject {
+        directory: None,
+        ..run::subject(matrix, key, Path::new("{build}"), arguments.lab.timeout)
+    };
+    let subjects: Vec<Subject> = bill.cells.iter().map(unbuilt).collect();
+    let described = (run::description(matrix, &chosen.text), matrix.most_repeats());
+    let bench = Bench::open("study", &described, &subjects, lab).map_err(Gone::Failed)?;
+    let build = bench.journal.folder().join("build");
+    let made = std::fs::create_dir_all(&build).and_then(|()| build.canonicalize());
+    let build = made.map_err(|error| Gone::Failed(Failure(format!("{}: {error}", build.display()))))?;
+    Ok((bench, build))
+}

@@ -1,0 +1,57 @@
+//! Names for files and anchors, made of titles: stable from run to run, and no two the same.
+
+use std::collections::BTreeSet;
+
+/// Longer names are cut: two that begin alike are then told apart by a number.
+const MOST: usize = 60;
+
+/// `text` as a name of small letters, digits and hyphens: "Peak memory, MiB" as `peak-memory-mib`.
+pub fn slug(text: &str) -> String {
+    let mut name = String::new();
+    for c in text.chars() {
+        if name.len() >= MOST {
+            break;
+        }
+        match c.to_ascii_lowercase() {
+            c if c.is_ascii_alphanumeric() => name.push(c),
+            _ if !name.is_empty() && !name.ends_with('-') => name.push('-'),
+            _ => {}
+        }
+    }
+    let name = name.trim_end_matches('-');
+    if name.is_empty() { "x".to_owned() } else { name.to_owned() }
+}
+
+/// Names that were given, so that no two are the same.
+#[derive(Debug, Default)]
+pub struct Names(BTreeSet<String>);
+
+impl Names {
+    /// `name`, or the first of `name-2`, `name-3`, … that was not given yet.
+    pub fn give(&mut self, name: &str) -> String {
+        let mut given = name.to_owned();
+        let mut turn = 1u64;
+        while !self.0.insert(given.clone()) {
+            turn += 1;
+            given = format!("{name}-{turn}");
+        }
+        given
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_safe_and_unlike_each_other() {
+        assert_eq!(slug("Peak memory, MiB (perl=5.36)"), "peak-memory-mib-perl-5-36");
+        assert_eq!((slug("../../etc"), slug("漢字"), slug("")), ("etc".into(), "x".into(), "x".into()));
+        assert!(slug(&"long ".repeat(100)).len() <= MOST);
+        let mut names = Names::default();
+        assert_eq!(
+            ["a", "a", "a-2", "b", "a"].map(|name| names.give(name)),
+            ["a", "a-2", "a-2-2", "b", "a-3"]
+        );
+    }
+}
