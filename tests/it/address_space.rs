@@ -54,6 +54,25 @@ fn stack_below_the_stack_pointer() -> Outcome {
 }
 
 #[test]
+fn a_heap_behind_a_mapped_image_is_not_called_static_data() -> Outcome {
+    if Command::new("sbcl").arg("--version").output().is_err() {
+        skipped("a heap behind a mapped image", "sbcl is not here");
+        return Ok(());
+    }
+    let program = "(defvar *kept* (make-array 100000000 :element-type '(unsigned-byte 8) :initial-element 1)) \
+        (format t \"{\\\"ready\\\": 1}~%\") (finish-output) (read-line)";
+    let mut command = Command::new("sbcl");
+    command.args(["--noinform", "--no-userinit", "--eval", program, "--quit"]);
+    let subject = Subject::start_command(command)?;
+    let document = explain_at_rest(&subject)?;
+    let data = strandline::row(&document, "program.data");
+    let anonymous = strandline::row(&document, "anonymous");
+    assert!(data < 90_000_000, "the array is not the program's static data: {data}");
+    assert!(anonymous >= 100_000_000, "{anonymous}");
+    Ok(())
+}
+
+#[test]
 fn lazyfree_is_evictable() -> Outcome {
     let subject = Subject::start("lazyfree", &["16"])?;
     let document = explain_at_rest(&subject)?;

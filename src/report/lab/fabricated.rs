@@ -310,6 +310,7 @@ pub fn hostile() -> Page {
         headline: text(),
         sections: vec![Section {
             heading: text(),
+            rows_are: text(),
             paragraphs: vec![text()],
             tables: vec![Table {
                 caption: text(),

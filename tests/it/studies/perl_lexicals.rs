@@ -1,1 +1,275 @@
-//! The study `perl-lexicals` in its short form.
+//! The study `perl-lexicals` in its short form, and its programs.
+
+#![cfg(test)]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::{Studied, folder, short};
+use crate::support::{Folder, Outcome, Result, full, skipped};
+
+/// What holds in every perl from 5.20 on that was tried (5.28 to 5.42).
+const ALWAYS: [&str; 32] = [
+    "assigning-undef-keeps-20",
+    "calling-undef-releases",
+    "closure-cleared",
+    "closure-own-storage",
+    "closure-takes-over",
+    "closures-released",
+    "closures-ten-and-ten",
+    "constant-before-call",
+    "constant-costs",
+    "constant-function-two",
+    "constant-not-shared",
+    "function-one-string",
+    "function-value-not-reused",
+    "functions-add-up",
+    "kept-expression",
+    "limit-in-sub-9",
+    "limit-kills",
+    "limit-message-begins",
+    "local-frees",
+    "local-one-constant",
+    "no-temporary",
+    "not-a-leak",
+    "recursion-retained-variable",
+    "recursion-shrinks",
+    "reference-hands-over",
+    "reference-in-block",
+    "sizes-half",
+    "sizes-quarter-fixed",
+    "value-in-block-less",
+    "value-may-release",
+    "value-shares-buffer",
+    "walk-fixed",
+];
+
+/// What was true of 5.18, or of the talk's 32-bit machine, and fails since.
+const NO_LONGER: [&str; 8] = [
+    "constant-function-least",
+    "expression-reuses",
+    "function-1568-kib",
+    "len-of-80000",
+    "limit-in-sub-5",
+    "sizes-quarter",
+    "undef-temporary",
+    "value-keeps-buffer",
+];
+
+/// What fails from 5.42 on, where constants that perl folds are shared.
+const UNTIL_SHARED_CONSTANTS: [&str; 10] = [
+    "assigning-undef-keeps",
+    "depends-on-source",
+    "kept-between-calls",
+    "len-after-undef",
+    "number-keeps",
+    "recursion-defined-after",
+    "recursion-each-depth",
+    "recursion-retained",
+    "shorter-keeps",
+    "side-by-side",
+];
+
+/// What fails from 5.40 on, where the message says more.
+const UNTIL_NEW_MESSAGE: [&str; 1] = ["limit-message"];
+
+/// The walk's sizes interact with malloc everywhere that was tried.
+const OF_MALLOC: [&str; 1] = ["walk-not-size-alone"];
+
+/// The `[5, 36]` of a perl; `None` where there is none.
+fn series(perl: &str) -> Option<(u32, u32)> {
+    let output = Command::new(perl).args(["-e", "printf '%vd', $^V"]).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let mut numbers = text.split('.').map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
+/// Every perl of `scripts/fetch-perls`, by its path; names what is not there.
+fn fetched() -> Vec<PathBuf> {
+    let reason = match std::env::var_os("STRANDLINE_PERLS") {
+        _ if !full() => "STRANDLINE_FULL=1 is not set (make test-full)".to_owned(),
+        None => "STRANDLINE_PERLS does not name a folder of scripts/fetch-perls".to_owned(),
+        Some(folder) => {
+            let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+            let is_perl = |path: &PathBuf| path.to_string_lossy().contains("/perl-5.");
+            let perls: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_perl).collect();
+            if !perls.is_empty() {
+                return perls;
+            }
+            format!("no perl in {}", folder.display())
+        }
+    };
+    skipped("perl-lexicals with other perls", &reason);
+    Vec::new()
+}
+
+/// Asserts what each claim says of that perl.
+fn judge(studied: &Studied, series: (u32, u32)) {
+    studied.assert_no_others(&[&ALWAYS, &NO_LONGER, &UNTIL_SHARED_CONSTANTS, &UNTIL_NEW_MESSAGE, &OF_MALLOC]);
+    studied.assert("holds", &[&ALWAYS[..], &OF_MALLOC[..]].concat());
+    studied.assert("fails", &NO_LONGER);
+    let until = |last: u32| if series <= (5, last) { "holds" } else { "fails" };
+    studied.assert(until(40), &UNTIL_SHARED_CONSTANTS);
+    studied.assert(until(38), &UNTIL_NEW_MESSAGE);
+}
+
+/// The median of a metric of a subject.
+fn median(studied: &Studied, subject: &str, metric: &str) -> f64 {
+    let cells = studied.document["cells"].as_array();
+    let cell = cells.and_then(|cells| cells.iter().find(|cell| cell["axes"]["subject"] == subject));
+    cell.and_then(|cell| cell["metrics"][metric]["median"].as_f64()).unwrap_or(f64::NAN)
+}
+
+#[test]
+fn every_claim_has_its_verdict() -> Outcome {
+    let Some(series) = series("perl") else {
+        skipped("perl-lexicals", "no perl here (apt install perl)");
+        return Ok(());
+    };
+    let studied = short("perl-lexicals", &[])?;
+    judge(&studied, series);
+
+    // 800,000 bytes are 196 pages with malloc's header.
+    let each = median(&studied, "vanilla", "first_bytes") / 20.0;
+    assert!((800_000.0..830_000.0).contains(&each), "{each}");
+    assert_eq!(median(&studied, "limit", "completed"), 8.0);
+    let started = median(&studied, "limit", "start_peak_bytes");
+    assert_eq!(median(&studied, "limit", "limit_bytes"), started + 6_669_312.0);
+    let shown = studied.document["cells"].to_string();
+    assert!(!shown.contains("aaaa") && !shown.contains("bbbb"), "what the strings hold is in the output");
+    Ok(())
+}
+
+#[test]
+fn other_perls_differ_where_their_versions_do() -> Outcome {
+    for perl in fetched() {
+        let path = perl.display().to_string();
+        let series = series(&path).ok_or_else(|| format!("{path} does not run"))?;
+        judge(&short("perl-lexicals", &["--axis", &format!("perl={path}")])?, series);
+    }
+    Ok(())
+}
+
+/// What Devel::Peek says of a scalar, in the order of its dumps: addresses of head and buffer, CUR and LEN.
+fn dumped(text: &str) -> Vec<[u64; 4]> {
+    let number = |text: &str, radix| {
+        let digits = text.trim_start_matches("0x");
+        let end = digits.find(|c: char| !c.is_digit(radix)).unwrap_or(digits.len());
+        u64::from_str_radix(&digits[..end], radix).unwrap_or(0)
+    };
+    let mut states: Vec<[u64; 4]> = Vec::new();
+    for line in text.lines() {
+        if let Some((_, at)) = line.strip_prefix("SV = ").and_then(|rest| rest.split_once(") at ")) {
+            states.push([number(at, 16), 0, 0, 0]);
+        }
+        let Some(state) = states.last_mut() else { continue };
+        match line.trim().split_once(" = ") {
+            Some(("PV", value)) => state[1] = number(value, 16),
+            Some(("CUR", value)) => state[2] = number(value, 10),
+            Some(("LEN", value)) => state[3] = number(value, 10),
+            _ => {}
+        }
+    }
+    states
+}
+
+/// Addresses by the order in which they were seen; 0 stays 0.
+fn numbered(addresses: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut seen = BTreeMap::new();
+    let number = |address| match (address, seen.len() as u64 + 1) {
+        (0, _) => 0,
+        (_, next) => *seen.entry(address).or_insert(next),
+    };
+    addresses.map(number).collect()
+}
+
+#[test]
+fn what_is_read_from_inside_is_what_devel_peek_dumps() -> Outcome {
+    if series("perl").is_none() {
+        skipped("perl-lexicals: peek.pl", "no perl here (apt install perl)");
+        return Ok(());
+    }
+    let study = folder("perl-lexicals");
+    let probes = study.join("../../probes/perl");
+    // Not `code`: Devel::Peek is given copies of what the code holds.
+    let experiments =
+        ["kept", "value", "reference", "assign", "call", "shorter", "local", "function", "own", "closures"];
+    for experiment in experiments {
+        let program = study.join("peek.pl");
+        let output = Command::new("perl")
+            .arg(format!("-I{}", probes.display()))
+            .args([program.as_os_str(), experiment.as_ref(), "--dump".as_ref()])
+            .output()?;
+        let dumps = dumped(&String::from_utf8_lossy(&output.stderr));
+        let states = in_order(&String::from_utf8(output.stdout)?)?;
+        assert!(states.len() >= 4, "{experiment}: {states:?}");
+        let of = |at: usize| states.iter().map(|state| state[at]).collect::<Vec<_>>();
+        assert_eq!(of(0), numbered(dumps.iter().map(|dump| dump[0])), "{experiment}: heads");
+        assert_eq!(of(1), numbered(dumps.iter().map(|dump| dump[1])), "{experiment}: buffers");
+        assert_eq!(of(2), dumps.iter().map(|dump| dump[2]).collect::<Vec<_>>(), "{experiment}: CUR");
+        assert_eq!(of(3), dumps.iter().map(|dump| dump[3]).collect::<Vec<_>>(), "{experiment}: LEN");
+    }
+    Ok(())
+}
+
+/// The states of peek.pl's line in their order: sv, buffer, cur, len.
+fn in_order(line: &str) -> Result<Vec<[u64; 4]>> {
+    let document: Value = serde_json::from_str(line)?;
+    let object = document.as_object().ok_or("no object")?;
+    let mut states: Vec<(usize, [u64; 4])> = Vec::new();
+    for (name, state) in object {
+        let at = line.find(&format!("\"{name}\":")).ok_or("a name that is not in the line")?;
+        let number = |key: &str| state[key].as_u64().unwrap_or(u64::MAX);
+        states.push((at, [number("sv"), number("buffer"), number("cur"), number("len")]));
+    }
+    states.sort_unstable();
+    Ok(states.into_iter().map(|(_, state)| state).collect())
+}
+
+#[test]
+fn the_generator_writes_what_compiles_and_refuses_what_it_does_not_know() -> Outcome {
+    if series("perl").is_none() {
+        skipped("perl-lexicals: generate.pl", "no perl here (apt install perl)");
+        return Ok(());
+    }
+    let study = folder("perl-lexicals");
+    let probes = format!("-I{}", study.join("../../probes/perl").display());
+    let place = Folder::new("perl-lexicals-generator")?;
+    let program = place.0.join("program.pl");
+    let generate = |options: &str| {
+        let mut command = Command::new("perl");
+        command.arg(study.join("generate.pl")).args(options.split_whitespace()).arg("--output").arg(&program);
+        command.output()
+    };
+    let mut several: Vec<String> =
+        ["closures --second clear", "closures --second empty", "recursion", "walk"]
+            .map(|shape| format!("--shape {shape}"))
+            .into();
+    for value in ["variable", "constant", "function"] {
+        for rest in [
+            "--undef call --cycles 2",
+            "--undef assign --storage local --say",
+            "--return value",
+            "--size 9,8",
+        ] {
+            several.push(format!("--functions 3 --value {value} {rest}"));
+        }
+    }
+    several.extend(
+        ["before", "after", "shrinking"].map(|define| format!("--shape recursion --define {define}")),
+    );
+    for options in &several {
+        assert!(generate(options)?.status.success(), "{options}");
+        // It runs to its end, and without strandline its marks do nothing.
+        let output = Command::new("perl").arg(&probes).arg("-w").arg(&program).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{options}: {said}");
+    }
+    for options in ["--value other", "--size 0", "--size 1x", "--cycles 3 --size 1,2", "--shape", "--none"] {
+        assert!(!generate(options)?.status.success(), "{options}");
+    }
+    Ok(())
+}

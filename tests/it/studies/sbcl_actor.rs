@@ -1,1 +1,125 @@
-//! The study `sbcl-actor` in its short form.
+//! The study `sbcl-actor` in its short form, and its actor by itself.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::{Studied, folder, short};
+use crate::record_support::finish;
+use crate::support::{Outcome, Result, skipped};
+
+/// They say what collections do, or what is in the heap: no load of the machine changes it.
+const HOLD: &[&str] = &[
+    "queue-grows",
+    "memory-stays",
+    "gc-full-frees",
+    "gc-gen-2-frees",
+    "rule-tells-what-stays",
+    "samples-are-messages",
+    "samples-tell-the-share",
+    "survivors-are-messages",
+    "survivors-are-dead",
+    "survivors-are-old",
+    "no-path",
+    "pauses-keep-memory-low",
+    "bound-keeps-memory-low",
+    "ledger-has-the-growth",
+];
+
+/// Against the author's words: a program whose objects survive has its older generations collected.
+const FAIL: &[&str] = &["working-programs-do-not-reach-it"];
+
+/// Of times, of this version of SBCL, or of which collection came last: each run decides anew. `rule-tells-what-stays`
+/// asserts what decides.
+const EITHER: &[&str] = &[
+    "message-size",
+    "memory-stays-as-published",
+    "gc-alone-does-not",
+    "regular-collections-do-not-reach-it",
+    "pauses-cut-gc-time",
+    "pauses-cut-gc-time-by-far",
+    "bound-cuts-gc-time",
+    "pauses-are-faster",
+    "pauses-take-less-time",
+    "some-pause-is-faster",
+    "bound-is-faster",
+    "pauses-cost-elsewhere",
+    "pauses-cut-cpu-time",
+    "same-bytes",
+];
+
+/// Which SBCLs before 2.3.7 do not count.
+const BY_VERSION: &[&str] = &["pauses-cut-gc-real-time"];
+
+fn has_sbcl(test: &str) -> bool {
+    let found = Command::new("sbcl").arg("--version").output().is_ok();
+    if !found {
+        skipped(test, "no sbcl (apt-get install sbcl)");
+    }
+    found
+}
+
+/// The median of a metric in the cell of a subject and a mode.
+fn median(studied: &Studied, subject: &str, mode: &str, metric: &str) -> Result<f64> {
+    let cells = studied.document["cells"].as_array().ok_or("no cells")?;
+    let is_it = |cell: &&Value| cell["axes"]["subject"] == subject && cell["axes"]["mode"] == mode;
+    let cell = cells.iter().find(is_it).ok_or_else(|| format!("no cell {subject} {mode}"))?;
+    let value = cell["metrics"][metric]["median"].as_f64();
+    value.ok_or_else(|| format!("no {metric} in {subject} {mode}: {}", cell["not_run"]).into())
+}
+
+#[test]
+fn its_claims() -> Outcome {
+    if !has_sbcl("sbcl_actor::its_claims") {
+        return Ok(());
+    }
+    let studied = short("sbcl-actor", &[])?;
+    studied.assert("holds", HOLD);
+    studied.assert("fails", FAIL);
+    studied.assert_no_others(&[HOLD, FAIL, EITHER, BY_VERSION]);
+    let is_unjudged =
+        |id: &&&str| !matches!(studied.verdicts.get(**id), Some((verdict, _)) if verdict != "not_run");
+    let not_judged: Vec<_> = EITHER.iter().filter(is_unjudged).collect();
+    assert!(not_judged.is_empty(), "not judged: {not_judged:?}");
+
+    // A message is 64 bytes with its header, its closure and its two conses 32 each, and its cons in the queue 16: all
+    // that is left in the older generations is of so many bytes a message, and messages only.
+    let older = median(&studied, "remedies", "unthrottled", "grown_older_bytes")?;
+    let messages = median(&studied, "look", "unthrottled", "heap.messages")?;
+    assert!((0.3..3.0).contains(&(older / 144.0 / messages)), "{older} bytes, {messages} messages");
+    // Eight producers may each have looked before the others sent.
+    let longest = median(&studied, "times", "bounded", "longest_queue_messages")?;
+    assert!((500.0..=1008.0).contains(&longest), "{longest} messages in a queue for 1,000");
+    // Back at the start: what came with the core, and little else.
+    let start = median(&studied, "remedies", "unthrottled", "start.dynamic_bytes")?;
+    let full = median(&studied, "remedies", "unthrottled", "gc_full.dynamic_bytes")?;
+    assert!((full - start).abs() < 1e6, "{start} at the start, {full} after a full collection");
+    Ok(())
+}
+
+/// Every message is handled once, in every mode, and the seed draws the same pauses.
+#[test]
+fn its_actor() -> Outcome {
+    if !has_sbcl("sbcl_actor::its_actor") {
+        return Ok(());
+    }
+    for mode in ["unthrottled", "paused", "paused-unscaled", "bounded"] {
+        let mut command = Command::new("sbcl");
+        command
+            .args(["--dynamic-space-size", "1GB", "--script"])
+            .arg(folder("sbcl-actor").join("actor.lisp"));
+        let probe = folder("../probes/lisp/strandline.lisp");
+        command.arg(format!("probe={}", probe.display()));
+        command.args([&format!("mode={mode}"), "messages=40000", "bound=100", "then=look"]);
+        let ended = finish(command, b"")?;
+        assert_eq!(ended.how(), 0, "{mode}: {}", ended.complaint());
+        let told: Value = serde_json::from_slice(&ended.stdout)?;
+        assert_eq!(told["messages"], 40_000, "{mode}");
+        assert_eq!(told["found_paths"], 0, "{mode}");
+        assert_eq!(told["found_paths_to_a_kept_message"], 1, "{mode}");
+        assert_eq!(told["heap_after_gc_full"]["messages"], 0, "{mode}");
+        let longest = told["longest_queue_messages"].as_u64().unwrap_or(u64::MAX);
+        assert!(mode != "bounded" || longest <= 108, "{mode}: {longest}");
+    }
+    Ok(())
+}

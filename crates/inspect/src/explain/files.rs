@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use object::LittleEndian;
-use object::elf::{FileHeader64, PF_W, PT_LOAD};
+use object::elf::{FileHeader32, FileHeader64, PF_W, PT_LOAD};
 use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::environment::version_line;
@@ -48,8 +48,10 @@ pub fn bss(process: &Process, spaces: &[SmapsEntry]) -> Vec<Range<u64>> {
         if !is_data || file.end != next.start || !next.is_private_anonymous() || !next.name.is_empty() {
             continue;
         }
+        // Behind a file that is no program, such as a mapped image of a Lisp's heap, any memory may follow: what
+        // no header says is bss is not called so.
         let end = first.filter(|first| same_file(first, file)).and_then(|first| data_end(process, first));
-        let end = end.map_or(next.end, |end| end.clamp(next.start, next.end));
+        let end = end.map_or(next.start, |end| end.clamp(next.start, next.end));
         if end > next.start {
             found.push(next.start..end);
         }
@@ -70,15 +72,21 @@ fn data_end(process: &Process, first: &Mapping) -> Option<u64> {
     let mut bytes = vec![0; HEADER_BYTES];
     let got = file.read_at(&mut bytes, 0).ok()?;
     bytes.truncate(got);
-    let header = FileHeader64::<LittleEndian>::parse(bytes.as_slice()).ok()?;
-    let headers = header.program_headers(LittleEndian, bytes.as_slice()).ok()?;
+    // A program of 32 bits has another header.
+    end_of::<FileHeader64<LittleEndian>>(&bytes, first)
+        .or_else(|| end_of::<FileHeader32<LittleEndian>>(&bytes, first))
+}
+
+fn end_of<Header: FileHeader<Endian = LittleEndian>>(bytes: &[u8], first: &Mapping) -> Option<u64> {
+    let header = Header::parse(bytes).ok()?;
+    let headers = header.program_headers(LittleEndian, bytes).ok()?;
     let loads = || headers.iter().filter(|header| header.p_type(LittleEndian) == PT_LOAD);
-    let lowest = loads().map(|header| header.p_vaddr(LittleEndian)).min()?;
+    let start = |header: &Header::ProgramHeader| -> u64 { header.p_vaddr(LittleEndian).into() };
+    let lowest = loads().map(start).min()?;
     let bias = first.start.wrapping_sub(lowest - lowest % 4096);
     let writable = loads().filter(|header| header.p_flags(LittleEndian).contains(PF_W));
-    let end = writable
-        .map(|header| header.p_vaddr(LittleEndian).saturating_add(header.p_memsz(LittleEndian)))
-        .max()?;
+    let end =
+        writable.map(|header| start(header).saturating_add(header.p_memsz(LittleEndian).into())).max()?;
     bias.wrapping_add(end).checked_next_multiple_of(4096)
 }
 
