@@ -110,7 +110,8 @@ fn its_actor() -> Outcome {
             .arg(folder("sbcl-actor").join("actor.lisp"));
         let probe = folder("../probes/lisp/strandline.lisp");
         command.arg(format!("probe={}", probe.display()));
-        command.args([&format!("mode={mode}"), "messages=40000", "bound=100", "then=look"]);
+        command.arg(format!("mode={mode}"));
+        command.args(["messages=40000", "bound=100", "then=look"]);
         let ended = finish(command, b"")?;
         assert_eq!(ended.how(), 0, "{mode}: {}", ended.complaint());
         let told: Value = serde_json::from_slice(&ended.stdout)?;
