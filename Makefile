@@ -3,7 +3,7 @@
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full bench lint deps docs need-cargo
+.PHONY: help demo test test-full bench studies lint deps docs need-cargo
 
 help: ## list these
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ test-full: need-cargo deps ## the same with the long tests, and other glibcs and
 
 bench: need-cargo ## measure, as ratios within one run; writes benches/RESULTS.md
 	@benches/run.sh
+
+studies: need-cargo deps ## run the five studies in full (an hour); writes studies/RESULTS.md and their READMEs
+	@scripts/studies
 
 lint: need-cargo ## formatting, clippy, the unsafe fence, licences
 	@scripts/lint

@@ -19,7 +19,7 @@ const SOME_RUNS: u64 = 200;
 /// Refuses a study that takes very long, or has very many runs, that nobody said yes to. One cell is run to tell
 /// how long it would take.
 pub fn ask(chosen: &Chosen, arguments: &Arguments) -> std::result::Result<(), Gone> {
-    let (matrix, runs) = (&chosen.matrix, chosen.runs());
+    let (matrix, runs) = (&chosen.matrix, chosen.matrix.runs());
     let is_few = runs.is_some_and(|runs| runs < SOME_RUNS);
     if is_few || arguments.lab.yes {
         return Ok(());
@@ -63,14 +63,16 @@ fn time_of_one(
     let Some(key) = bill.cells.first() else { return Ok(None) };
     let (mut bench, build) = open(chosen, bill, arguments, lab)?;
     let Some(executor) = bench.executors.first_mut() else { return Ok(None) };
-    let built = (build.as_path(), false);
-    let failed = run::build(matrix, &bill.cells, built, &mut **executor, &how_it_ended, &|_| {})?;
+    let mut prepared = bill.clone();
+    let below = (build.as_path(), false);
+    run::prepare(matrix, &mut prepared, below, &mut **executor, &how_it_ended, &|_| {})?;
+    let can_run = prepared.cells.contains(key);
     let begin = Instant::now();
-    if failed.is_empty() {
+    if can_run {
         let subject = run::subject(matrix, key, &build, arguments.lab.timeout);
         executor.run(&subject, &build.join(".output"))?;
     }
     let each = begin.elapsed();
     bench.close();
-    Ok(failed.is_empty().then_some(each))
+    Ok(can_run.then_some(each))
 }

@@ -4,7 +4,7 @@ use super::super::arguments_lab::Study as Arguments;
 use super::super::lab::{Bench, how_it_ended};
 use crate::lab::cell::{Measure, Subject};
 use crate::lab::study::matrix::Matrix;
-use crate::lab::study::run::{Bill, COUNTED_ROUNDS, Referee, is_counted};
+use crate::lab::study::run::{self as runs, Bill, COUNTED_ROUNDS, Referee};
 
 /// Each with its code.
 pub fn caveats(
@@ -48,7 +48,7 @@ pub fn caveats(
         let reads = matrix.study.claims.iter().any(|claim| claim.holds.value.contains(name));
         reads || matrix.study.tables.iter().any(|table| format!("{table:?}").contains(name))
     };
-    if bill.cells.iter().any(|key| is_counted(matrix, key)) {
+    if bill.cells.iter().any(|key| runs::is_counted(matrix, key)) {
         let text = format!(
             "instructions are counted by valgrind's cachegrind, in {COUNTED_ROUNDS} runs more of each"
         );

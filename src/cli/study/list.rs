@@ -8,29 +8,36 @@ use super::super::output::Output;
 use super::super::{Ending, Result};
 use crate::lab::study::file::Study;
 use crate::lab::study::matrix::Matrix;
-use crate::lab::study::{find, run as runs};
+use crate::lab::study::{find, needs, run as runs};
 use crate::report::lab::page::{Cell, Column, Page, Section, Table, Tone};
 use crate::report::text::clean_sentence;
+
+/// Studies of more cells are not looked at closely.
+const MOST_CELLS: u64 = 10_000;
 
 /// Names, titles, and whether what they need is here.
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     let mut rows = Vec::new();
-    let mut items = Vec::new();
+    let (mut items, mut sentences) = (Vec::new(), Vec::new());
     for (name, folder) in find::list() {
         let path = folder.map_or_else(|| find::find(&name), Ok);
         let read = path.map_err(|line| vec![line]).and_then(|path| Study::glance(&path));
         let line = match read {
             Ok(study) => Line::of(Arc::new(study)),
             Err(lines) => Line {
-                needs: format!("cannot be read: {}", lines.into_iter().next().unwrap_or_default()),
+                needs: "cannot be read".to_owned(),
+                missing: lines.into_iter().take(1).collect(),
                 tone: Tone::Bad,
                 ..Line::default()
             },
         };
         items.push(serde_json::json!({
             "name": name, "title": line.title, "cells": line.cells, "claims": line.claims,
-            "ready": line.tone == Tone::Good, "needs": line.needs,
+            "ready": line.tone == Tone::Good, "needs": line.needs(),
         }));
+        let missing =
+            line.missing.iter().chain(&line.probed).map(|why| clean_sentence(&format!("{name}: {why}")));
+        sentences.extend(missing);
         let plain = |text: &str| Cell { text: clean_sentence(text), tone: Tone::Plain };
         let count = |count: Option<u64>| plain(&count.map_or_else(String::new, |count| count.to_string()));
         let needs = Cell { text: clean_sentence(&line.needs), tone: line.tone };
@@ -49,7 +56,10 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     let page = Page {
         title: "studies".to_owned(),
         headline,
-        sections: vec![Section { tables: vec![table], ..Section::default() }],
+        sections: vec![
+            Section { tables: vec![table], ..Section::default() },
+            Section { paragraphs: sentences, ..Section::default() },
+        ],
         ..Page::default()
     };
     show("strandline/studies/1", &serde_json::json!({ "studies": items }), &page, &arguments.shown, output)?;
@@ -64,27 +74,55 @@ struct Line {
     cells: Option<u64>,
     claims: Option<u64>,
     needs: String,
+    /// What is not here, or what is wrong with it.
+    missing: Vec<String>,
+    /// What is looked for by commands.
+    probed: Option<String>,
     tone: Tone,
 }
 
 impl Line {
     fn of(study: Arc<Study>) -> Self {
-        let (title, claims) = (study.title.clone(), Some(study.claims.len() as u64));
-        let matrix = Matrix::chosen(study, false, &[]);
-        let cells = matrix.as_ref().ok().and_then(Matrix::count);
-        let (needs, tone) = matrix.map_or_else(|_| ("?".to_owned(), Tone::Faint), |matrix| needs(&matrix));
-        Self { title, cells, claims, needs, tone }
+        let line =
+            Self { title: study.title.clone(), claims: Some(study.claims.len() as u64), ..Self::default() };
+        let unknown = |cells, needs: &str| Self {
+            cells,
+            needs: needs.to_owned(),
+            tone: Tone::Faint,
+            ..Self::default()
+        };
+        let looked_at = match Matrix::chosen(study, false, &[]) {
+            Ok(matrix) if matrix.count().is_none_or(|count| count > MOST_CELLS) => {
+                unknown(matrix.count(), "not looked at: many cells")
+            }
+            Ok(matrix) => {
+                runs::bill(&matrix).map_or_else(|_| unknown(None, "?"), |bill| Self::needing(&matrix, &bill))
+            }
+            Err(_) => unknown(None, "?"),
+        };
+        Self { title: line.title, claims: line.claims, ..looked_at }
     }
-}
 
-fn needs(matrix: &Matrix) -> (String, Tone) {
-    const MOST_CELLS: u64 = 10_000;
-    if matrix.count().is_none_or(|count| count > MOST_CELLS) {
-        return ("not looked at: many cells".to_owned(), Tone::Faint);
+    /// What its cells need.
+    fn needing(matrix: &Matrix, bill: &runs::Bill) -> Self {
+        let (here, gone) = (bill.cells.len(), bill.missing.len());
+        let mut missing: Vec<String> = bill.missing.iter().map(|(_, why)| why.clone()).collect();
+        missing.sort();
+        missing.dedup();
+        let (needs, tone) = match (here, gone) {
+            (_, 0) => ("met".to_owned(), Tone::Good),
+            (0, _) => ("not met".to_owned(), Tone::Bad),
+            _ => (format!("met for {here} cells"), Tone::Bad),
+        };
+        // To look would be to run something.
+        let probed = needs::probed(matrix, &bill.cells);
+        let probed = (!probed.is_empty()).then(|| format!("not looked at: {}", probed.join(", ")));
+        Self { cells: Some((here + gone) as u64), needs, missing, probed, tone, ..Self::default() }
     }
-    let Ok(bill) = runs::bill(matrix) else { return ("?".to_owned(), Tone::Faint) };
-    let mut missing: Vec<String> = bill.missing.into_iter().map(|(_, why)| why).collect();
-    missing.sort();
-    missing.dedup();
-    if missing.is_empty() { ("met".to_owned(), Tone::Good) } else { (missing.join("; "), Tone::Bad) }
+
+    /// In a word, or what is missing.
+    fn needs(&self) -> String {
+        let needs = if self.missing.is_empty() { self.needs.clone() } else { self.missing.join("; ") };
+        self.probed.iter().fold(needs, |needs, probed| format!("{needs}; {probed}"))
+    }
 }

@@ -65,9 +65,6 @@ type Text = (Arc<Study>, String);
 /// Reads the study `name`.
 fn read(name: &str) -> std::result::Result<Text, Vec<String>> {
     let folder = find::find(name).map_err(|line| vec![line])?;
-    if let Some(others) = find::also_in(name, &folder) {
-        complain(&clean(&format!("study {name}: the one in {} is taken, not {others}", folder.display())));
-    }
     Study::read(&folder).map(|(study, text)| (Arc::new(study), text))
 }
 

@@ -16,10 +16,12 @@ use crate::lab::compare::counted;
 use crate::lab::engine::{self, Plan};
 use crate::lab::study::claim::{Judged, Verdict, judge};
 use crate::lab::study::data::Data;
+use crate::lab::study::find;
 use crate::lab::study::matrix::Matrix;
 use crate::lab::study::run::{self, Bill, COUNTED_ROUNDS, Referee};
 use crate::report::lab::studies::{Item, page};
 use crate::report::lab::study::{Facts, document};
+use crate::report::text::clean;
 
 const SCHEMA: &str = "strandline/study/1";
 
@@ -30,6 +32,10 @@ pub fn run(name: &str, arguments: &Arguments, output: &mut Output) -> Result<End
         lines.iter().for_each(|line| complain(line));
         Failure(last)
     })?;
+    let folder = &text.0.folder;
+    if let Some(others) = find::also_in(name, folder) {
+        complain(&clean(&format!("study {name}: the one in {} is taken, not {others}", folder.display())));
+    }
     let chosen = Chosen::new(text, arguments, &arguments.axis).map_err(Failure)?;
     let mut files = Files::wanted(arguments, &format!("strandline-study-{}.html", chosen.matrix.study.name))?;
     let teller = Teller::new("study", !output.json);
@@ -70,11 +76,6 @@ impl Chosen {
             matrix.repeat(repeat);
         }
         Ok(Self { matrix, text })
-    }
-
-    /// How many runs that is; `None` for more than can be counted.
-    pub fn runs(&self) -> Option<u64> {
-        self.matrix.runs()
     }
 }
 
@@ -127,15 +128,11 @@ fn measure(
 ) -> std::result::Result<Measured, Gone> {
     let matrix = &chosen.matrix;
     let (mut bench, build) = open(chosen, bill, arguments, lab)?;
-    let built = match bench.executors.first_mut() {
-        Some(executor) => {
-            let say = |line: &str| teller.say(line);
-            let resumed = bench.journal.found() > 0;
-            run::build(matrix, &bill.cells, (&build, resumed), &mut **executor, &how_it_ended, &say)?
-        }
-        None => run::Failed::new(),
-    };
-    run::without_failed(matrix, bill, &build, &built);
+    if let Some(executor) = bench.executors.first_mut() {
+        let say = |line: &str| teller.say(line);
+        let resumed = bench.journal.found() > 0;
+        run::prepare(matrix, bill, (&build, resumed), &mut **executor, &how_it_ended, &say)?;
+    }
     let subjects: Vec<Subject> =
         bill.cells.iter().map(|key| run::subject(matrix, key, &build, arguments.lab.timeout)).collect();
     let may_fail = |key: &crate::lab::study::matrix::Key| {

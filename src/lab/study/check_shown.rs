@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use super::check::selection;
 use super::diagnostics::{Problems, nearest};
 use super::expression::unknown_metric;
-use super::file::{PublishedFigure, SUBJECT, Side, Statistic, Study, TableSpec};
+use super::file::{PublishedFigure, SUBJECT, Side, Statistic, Study, Subject, TableSpec};
 use super::matrix::Matrix;
 use super::metric::MOST_METRICS;
-use super::table::met;
+use super::table::between;
 
 /// Of the names in one table or plot that are none, so many are told.
 const MOST_TOLD: usize = 5;
@@ -16,8 +16,16 @@ const MOST_TOLD: usize = 5;
 /// Checks the tables and plots of `study`.
 pub fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
     for table in &study.tables {
-        sides(matrix, [&table.rows, &table.columns], table.offset, problems);
-        metrics(matrix, table.metric.iter().cloned(), table.offset, problems);
+        let metric: Vec<String> = table.metric.iter().cloned().collect();
+        axes(study, &[&table.rows, &table.columns], table.offset, problems);
+        metrics(
+            matrix,
+            [table.rows.metrics(), table.columns.metrics()],
+            &table.given,
+            table.offset,
+            problems,
+        );
+        metrics(matrix, [&metric, &[]], &table.given, table.offset, problems);
         selection(&table.given, matrix, table.offset, problems);
         selection(&table.ratio_to, matrix, table.offset, problems);
         let is_extreme = matches!(table.statistic, Statistic::Least | Statistic::Most);
@@ -30,50 +38,49 @@ pub fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
         published(table, study, problems);
     }
     for plot in &study.plots {
-        let y = if plot.y.is_empty() { None } else { Some(Side::Metrics(plot.y.clone())) };
-        match (&plot.x, &y) {
-            (Side::Axis(_), _) | (_, None) => {
-                side(matrix, &plot.x, plot.offset, problems);
-                metrics(matrix, plot.y.iter().cloned(), plot.offset, problems);
-            }
-            (x, Some(y)) => sides(matrix, [x, y], plot.offset, problems),
-        }
-        plot.series.iter().for_each(|name| axis(study, name, plot.offset, problems));
+        let series = plot.series.clone().map(Side::Axis);
+        let sides: Vec<&Side> = Some(&plot.x).into_iter().chain(&series).collect();
+        axes(study, &sides, plot.offset, problems);
+        metrics(matrix, [plot.x.metrics(), &plot.y], &plot.given, plot.offset, problems);
         selection(&plot.given, matrix, plot.offset, problems);
     }
 }
 
-fn axis(study: &Study, name: &str, offset: usize, problems: &mut Problems) {
-    if name != SUBJECT && study.axis(name).is_none() {
-        problems.add(offset, format!("there is no axis `{name}`; metrics stand in a list: [\"{name}\"]"));
+fn axes(study: &Study, sides: &[&Side], offset: usize, problems: &mut Problems) {
+    for side in sides {
+        if let Side::Axis(name) = side
+            && name != SUBJECT
+            && study.axis(name).is_none()
+        {
+            problems.add(offset, format!("there is no axis `{name}`; metrics stand in a list: [\"{name}\"]"));
+        }
     }
 }
 
-fn side(matrix: &Matrix, side: &Side, offset: usize, problems: &mut Problems) {
-    match side {
-        Side::Axis(name) => axis(&matrix.study, name, offset, problems),
-        Side::Metrics(names) => metrics(matrix, names.iter().cloned(), offset, problems),
-    }
-}
-
-/// Where both are lists, what stands where they meet are metrics.
-fn sides(matrix: &Matrix, both: [&Side; 2], offset: usize, problems: &mut Problems) {
-    let [Side::Metrics(rows), Side::Metrics(columns)] = both else {
-        both.into_iter().for_each(|one| side(matrix, one, offset, problems));
-        return;
-    };
-    if rows.len().saturating_mul(columns.len()) > MOST_METRICS {
+/// What two lists name together are metrics of a subject that is meant.
+fn metrics(
+    matrix: &Matrix,
+    [first, second]: [&[String]; 2],
+    given: &[(String, String)],
+    offset: usize,
+    problems: &mut Problems,
+) {
+    if first.len().saturating_mul(second.len()) > MOST_METRICS {
         problems.add(offset, format!("more than {MOST_METRICS} metrics in one table or plot"));
         return;
     }
-    let names = rows.iter().flat_map(|row| columns.iter().filter_map(|column| met(Some(row), Some(column))));
-    metrics(matrix, names, offset, problems);
-}
-
-fn metrics(matrix: &Matrix, names: impl Iterator<Item = String>, offset: usize, problems: &mut Problems) {
-    let unknown = names.filter(|name| !matrix.study.metrics.contains_key(name));
-    for name in unknown.take(MOST_TOLD) {
-        problems.add(offset, unknown_metric(&name, matrix));
+    let subject = given.iter().find(|(axis, _)| axis == SUBJECT).map(|(_, name)| name);
+    let meant: Vec<&Subject> =
+        matrix.subjects.iter().filter(|one| subject.is_none_or(|name| one.name == *name)).collect();
+    // A subject that is not there is told elsewhere.
+    let is_known = |name: &String| meant.is_empty() || meant.iter().any(|one| one.metrics.contains_key(name));
+    let names = between(first, second);
+    for name in names.iter().filter(|name| !is_known(name)).take(MOST_TOLD) {
+        let text = match subject.filter(|_| matrix.study.metrics.contains_key(name)) {
+            Some(subject) => format!("the subject `{subject}` has no metric `{name}`"),
+            None => unknown_metric(name, matrix),
+        };
+        problems.add(offset, text);
     }
 }
 

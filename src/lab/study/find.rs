@@ -1,7 +1,9 @@
 //! Where studies are: a path, a name below `studies/` here or in `$STRANDLINE_STUDIES`, or one that came with
 //! strandline itself.
 
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::file::FILE_NAME;
@@ -96,7 +98,7 @@ pub fn list() -> Vec<(String, Option<PathBuf>)> {
 }
 
 fn embedded_names() -> Vec<String> {
-    let files = embedded::STUDIES.iter().filter_map(|(path, _)| path.strip_suffix(FILE_NAME));
+    let files = embedded::STUDIES.iter().filter_map(|(path, ..)| path.strip_suffix(FILE_NAME));
     files.map(|folder| folder.trim_end_matches('/').to_owned()).filter(|name| !name.contains('/')).collect()
 }
 
@@ -107,7 +109,7 @@ fn unpacked() -> PathBuf {
 /// Puts the files of a study that came with strandline into the user's cache: its programs read them there.
 fn unpack(name: &str) -> Result<PathBuf, String> {
     let begin = format!("{name}/");
-    put(&unpacked(), embedded::STUDIES.iter().filter(|(file, _)| file.starts_with(&begin)))?;
+    put(&unpacked(), embedded::STUDIES.iter().filter(|(file, ..)| file.starts_with(&begin)))?;
     Ok(unpacked().join(name))
 }
 
@@ -124,19 +126,28 @@ pub fn unpack_probes() -> Result<(), String> {
     put(&probes(), embedded::PROBES.iter())
 }
 
+/// A file that came with strandline: its path, its content, and whether it may be executed.
+type Embedded = (&'static str, &'static [u8], bool);
+
 /// Puts files below `base`, each whole: another strandline may be at it as well.
-fn put<'f>(base: &Path, files: impl Iterator<Item = &'f (&'f str, &'f [u8])>) -> Result<(), String> {
+fn put(base: &Path, files: impl Iterator<Item = &'static Embedded>) -> Result<(), String> {
     let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    for (file, content) in files {
+    for (file, content, may_be_executed) in files {
         let path = base.join(file);
         let folder = path.parent().unwrap_or(base);
         std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
+        let mode = if *may_be_executed { 0o755 } else { 0o644 };
+        let is_so = |data: std::fs::Metadata| data.permissions().mode() & 0o777 == mode;
         // Left as it is where it is the same: a lab that goes on knows its files by their times.
-        if std::fs::read(&path).is_ok_and(|there| there == **content) {
+        if std::fs::metadata(&path).is_ok_and(is_so)
+            && std::fs::read(&path).is_ok_and(|there| there == **content)
+        {
             continue;
         }
         let mut new = tempfile::NamedTempFile::new_in(folder).map_err(|error| named(folder, &error))?;
-        new.write_all(content).map_err(|error| named(&path, &error))?;
+        let written =
+            new.write_all(content).and_then(|()| new.as_file().set_permissions(Permissions::from_mode(mode)));
+        written.map_err(|error| named(&path, &error))?;
         new.persist(&path).map_err(|error| named(&path, &error.error))?;
     }
     Ok(())
@@ -150,10 +161,24 @@ mod tests {
     fn a_study_that_came_with_strandline_is_right() {
         let names = embedded_names();
         assert!(names.contains(&"freed-or-not".to_owned()), "{names:?}");
-        for (path, content) in embedded::STUDIES.iter().filter(|(path, _)| path.ends_with(FILE_NAME)) {
+        for (path, content, _) in embedded::STUDIES.iter().filter(|(path, ..)| path.ends_with(FILE_NAME)) {
             let text = std::str::from_utf8(content).unwrap();
             let read = super::super::file::Study::parse(Path::new(path), text);
             assert!(read.is_ok(), "{:#?}", read.map(|_| ()));
+        }
+    }
+
+    #[test]
+    fn what_may_be_executed_may_be_so_where_it_is_put() {
+        const FILES: [Embedded; 2] = [("a/run.sh", b"#!/bin/sh\n", true), ("a/data", b"1\n", false)];
+        let folder = tempfile::tempdir().unwrap();
+        let mode =
+            |file: &str| std::fs::metadata(folder.path().join(file)).unwrap().permissions().mode() & 0o777;
+        for _ in 0..2 {
+            put(folder.path(), FILES.iter()).unwrap();
+            assert_eq!((mode("a/run.sh"), mode("a/data")), (0o755, 0o644));
+            // An earlier strandline put it there without.
+            std::fs::set_permissions(folder.path().join("a/run.sh"), Permissions::from_mode(0o600)).unwrap();
         }
     }
 

@@ -7,7 +7,7 @@ use super::data::{Measured, estimate};
 use super::file::{Axis, PlotSpec, Selection, Side};
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
-use super::table::{all_met, choices, groups, met};
+use super::table::{between, choices, groups, met};
 use crate::report::lab::page::{Plot, PlotKind, Series};
 use crate::report::text::clean;
 
@@ -46,8 +46,7 @@ pub fn plots(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec<P
     if let Side::Axis(axis) = &spec.x {
         named.insert(axis);
     }
-    let metrics = all_met([&spec.x, &Side::Metrics(spec.y.clone())]);
-    let groups = groups(matrix, &named, &spec.given, &metrics);
+    let groups = groups(matrix, &named, &spec.given, &between(spec.x.metrics(), &spec.y));
     groups.iter().take(MOST_PLOTS).filter_map(|group| plot(spec, matrix, measured, group)).collect()
 }
 

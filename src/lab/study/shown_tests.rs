@@ -161,3 +161,22 @@ fn what_tables_and_plots_name_has_to_be_there() {
         assert!(lines.iter().any(|line| line.contains(wanted)), "{shown}: {lines:#?}");
     }
 }
+
+#[test]
+fn a_table_is_of_the_subjects_that_have_what_it_shows() {
+    let other =
+        "[[subject]]\nname = 'other'\naxes = []\ncommand = 'true'\n[subject.measure]\nmarks = ['begin']\n";
+    let table = "[[table]]\ntitle = 'T'\nrows = ['start', 'f1']\ncolumns = ['VmData']\n";
+    let tables = |shown: &str| {
+        let matrix = matrix(&format!("{other}{shown}"));
+        let tables = table::tables(&matrix.study.tables[0], &matrix, &data(&matrix, 3, by_mark));
+        tables.into_iter().map(|table| table.caption).collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(tables(table), "T (subject=s, layout=classic); T (subject=s, layout=cow)");
+    // No subject has both.
+    let both = "[[table]]\ntitle = 'T'\nrows = 'layout'\ncolumns = ['start.VmData', 'begin.rss_bytes']\n";
+    assert_eq!(tables(both), "T (subject=s)");
+    let wrong = format!("{other}{table}where = {{ subject = 'other' }}\n");
+    let lines = parse(&wrong).map(|_| ()).unwrap_err();
+    assert!(lines[0].ends_with("the subject `other` has no metric `start.VmData`"), "{lines:#?}");
+}

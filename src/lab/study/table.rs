@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::data::{Measured, estimate, figure, ratio};
-use super::file::{SUBJECT, Selection, Side, Statistic, Study, TableSpec};
+use super::file::{SUBJECT, Selection, Side, Statistic, Study, Subject, TableSpec};
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
 use super::parse_results::UNITS;
@@ -35,23 +35,29 @@ pub fn tables(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec
             named.insert(axis);
         }
     }
-    let mut metrics = all_met([&spec.rows, &spec.columns]);
-    metrics.extend(spec.metric.clone());
-    let groups = groups(matrix, &named, &spec.given, &metrics);
+    let groups = groups(matrix, &named, &spec.given, &metrics_of(spec));
     groups.iter().take(MOST_TABLES).map(|group| table(spec, matrix, measured, group)).collect()
 }
 
-/// All metrics of two sides.
-pub fn all_met(sides: [&Side; 2]) -> Vec<String> {
-    let [first, second] = sides.map(|side| match side {
-        Side::Metrics(names) if !names.is_empty() => names.iter().map(|name| Some(name.as_str())).collect(),
-        _ => vec![None],
-    });
-    first.iter().flat_map(|one| second.iter().filter_map(|other| met(*one, *other))).collect()
+/// All metrics that a table shows.
+fn metrics_of(spec: &TableSpec) -> Vec<String> {
+    let between = between(spec.rows.metrics(), spec.columns.metrics());
+    between.into_iter().chain(spec.metric.clone()).collect()
 }
 
-/// The combinations of the axes that are not `named`, for the subjects that `given` allows, or those that have the
-/// `metrics`.
+/// All metrics that are where two sides meet; those of one of them where the other names none.
+pub fn between(first: &[String], second: &[String]) -> Vec<String> {
+    match (first, second) {
+        ([], some) | (some, []) => some.to_vec(),
+        (first, second) => {
+            let of = |name| second.iter().filter_map(move |other: &String| met(Some(name), Some(other)));
+            first.iter().flat_map(|name| of(name)).collect()
+        }
+    }
+}
+
+/// The combinations of the axes that are not `named`, for the subjects that `given` allows, or those that have all
+/// the `metrics`, or any of them where none has all.
 pub fn groups(
     matrix: &Matrix,
     named: &BTreeSet<&str>,
@@ -60,7 +66,14 @@ pub fn groups(
 ) -> Vec<Selection> {
     let subjects: BTreeSet<String> =
         given.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name.clone()).collect();
-    let subjects = matrix.meant(&subjects, metrics.iter());
+    let has = |metric: &String| matrix.subjects.iter().any(|subject| subject.metrics.contains_key(metric));
+    let has_all = |subject: &Subject| metrics.iter().all(|metric| subject.metrics.contains_key(metric));
+    let has_any = |subject: &&Subject| metrics.iter().any(|metric| subject.metrics.contains_key(metric));
+    let subjects = if subjects.is_empty() && !matrix.subjects.iter().any(has_all) && metrics.iter().any(has) {
+        matrix.subjects.iter().filter(has_any).map(|subject| subject.name.clone()).collect()
+    } else {
+        matrix.meant(&subjects, metrics.iter())
+    };
     matrix.groups(&|axis| named.contains(axis), &subjects).unwrap_or_default()
 }
 

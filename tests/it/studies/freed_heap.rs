@@ -1,1 +1,230 @@
-//! The study `freed-heap` in its short form.
+//! The study `freed-heap` in its short form, and its subject programs by themselves.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::{Studied, folder, short};
+use crate::support::{Folder, Outcome, Result, skipped};
+
+/// Hold with any glibc since 2.26 on x86-64, and with no other allocator installed.
+const HOLD: &[&str] = &[
+    "c1-small-blocks-stay",
+    "c1-oldest-first-goes",
+    "c1-one-on-top-keeps",
+    "c2-large-go-ascending",
+    "c3-trim-gives-back",
+    "c3-trim-keeps-pages",
+    "c3-ledger-foretells",
+    "c4-mmapped-ascending",
+    "memory-comes-with-use",
+    "cutoff-is-128KiB",
+    "cutoff-moves",
+    "rule-gives-cutoff",
+    "rule-predicts",
+    "rule-is-exact",
+    "rule-exact-settings",
+    "figures-tell-order",
+    "published-order-rerun",
+    "libstdcxx-takes-72kB",
+    "new-vector-as-malloc",
+    "stuck-block-has-row",
+    "settings-hold-still",
+    "top-has-to-be-small",
+    "mmap-gives-all-back",
+    "operators-give-back",
+];
+
+/// Fail with any of those: what the article says leaves out that the threshold moves, and what small blocks merge to.
+const FAIL: &[&str] = &[
+    "c1-many-small-stay",
+    "c2-large-blocks-go",
+    "c4-large-are-mmapped",
+    "cutoff-200kB-to-2MB",
+    "size-alone-decides",
+    "published-heap-growth",
+    "tunables-no-effect",
+    "threshold-suffices",
+    "mallopt-returns-0",
+];
+
+/// Fails since glibc 2.35.
+const FAIL_WITH_GLIBC_2_36: &[&str] = &["mallopt-limit-32MiB"];
+
+/// Hold with jemalloc 5.3.
+const HOLD_WITH_JEMALLOC: &[&str] = &[
+    "c3-trim-is-glibcs",
+    "jemalloc-larger-start",
+    "jemalloc-no-decay",
+    "jemalloc-keeps-vm",
+    "jemalloc-takes-conf",
+];
+
+/// Fail with jemalloc 5.3: the article had an older one; the last is what one would expect of the option.
+const FAIL_WITH_JEMALLOC: &[&str] =
+    &["jemalloc-200kB-goes", "jemalloc-large-go", "jemalloc-refuses-conf", "jemalloc-conf-decides"];
+
+/// Holds with jemalloc 5.3, tcmalloc of gperftools 2.10 and mimalloc 2.0.
+const HOLD_WITH_ALL: &[&str] = &["c5-allocators-differ"];
+
+#[test]
+fn claims_of_the_short_form_have_the_verdicts_that_the_readme_explains() -> Outcome {
+    if !has_tools("freed-heap") {
+        return Ok(());
+    }
+    let studied = short("freed-heap", &[])?;
+    studied.assert_no_others(&[
+        HOLD,
+        FAIL,
+        FAIL_WITH_GLIBC_2_36,
+        HOLD_WITH_JEMALLOC,
+        FAIL_WITH_JEMALLOC,
+        HOLD_WITH_ALL,
+    ]);
+    studied.assert("holds", HOLD);
+    studied.assert("fails", FAIL);
+    let said = |asked: &str| text(&studied, "said", &[("asked", asked)], "version");
+    match said("glibc").as_deref() {
+        Some("2.36") => studied.assert("fails", FAIL_WITH_GLIBC_2_36),
+        other => skipped("freed-heap, glibc 2.36", &format!("glibc here is {other:?}")),
+    }
+    match said("jemalloc") {
+        Some(version) if version.starts_with("5.3.") => {
+            studied.assert("holds", HOLD_WITH_JEMALLOC);
+            studied.assert("fails", FAIL_WITH_JEMALLOC);
+        }
+        other => skipped("freed-heap, jemalloc 5.3", &format!("jemalloc here is {other:?}")),
+    }
+    let others = [("heap", "tcmalloc"), ("heap", "mimalloc")];
+    if others.iter().all(|choice| figure(&studied, "cutoff", &[*choice], "turns_physical").is_some()) {
+        studied.assert("holds", HOLD_WITH_ALL);
+    } else {
+        skipped(
+            "freed-heap, all allocators",
+            "libtcmalloc_minimal.so.4 or libmimalloc.so.2 is not installed",
+        );
+    }
+    figures_are_plausible(&studied);
+    Ok(())
+}
+
+/// What the verdicts rest on is there, and of a size that can be.
+fn figures_are_plausible(studied: &Studied) {
+    let rule = |name: &str| figure(studied, "rule", &[], name).unwrap_or(f64::NAN);
+    assert!(rule("frees") >= 150.0, "few frees: {}", rule("frees"));
+    assert!(rule("size_alone_share") > 0.3 && rule("size_alone_share") < 0.95);
+    let given = [("heap", "glibc"), ("order", "given")];
+    let taken = figure(studied, "sweep", &given, "200MB.allocated_physical_bytes");
+    assert_eq!(taken, Some(204_804.0 * 1024.0), "200 MB and the page of the chunk's header");
+    let after = [("allocator", "glibc"), ("order", "published")];
+    let stuck = figure(studied, "ledger", &after, "after-200kB.glibc.free.trim");
+    assert!(stuck.is_some_and(|bytes| bytes > 180.0 * 1024.0), "stuck: {stuck:?}");
+    let none = [("allocator", "glibc"), ("block_bytes", "1000"), ("survivors", "one-in-500")];
+    assert_eq!(figure(studied, "blocks", &none, "survivors"), Some(128.0));
+}
+
+#[test]
+fn a_rule_with_other_thresholds_is_found_wrong() -> Outcome {
+    let Some(built) = build("freed-heap-rule")? else { return Ok(()) };
+    let script = built.0.join("plain");
+    write_script(&script, &format!("exec env -u GLIBC_TUNABLES '{}'", built.0.join("steps").display()))?;
+    let tunables = "glibc.malloc.mmap_threshold=16384";
+    let steps = built.0.join("steps");
+    for (program, exact) in [(&steps, true), (&script, false)] {
+        let mut command = rule(&["check", &program.display().to_string(), "5"]);
+        let found = json(command.env("GLIBC_TUNABLES", tunables))?;
+        let number = |key: &str| found[key].as_u64().unwrap_or(0);
+        assert!(number("steps") >= 200, "{found}");
+        assert_eq!(number("steps_exact") == number("steps"), exact, "{found}");
+        assert_eq!(number("frees_right") == number("frees"), exact, "{found}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_orders_are_permutations_and_the_same_for_the_same_seed() -> Outcome {
+    let Some(built) = build("freed-heap-orders")? else { return Ok(()) };
+    let order = |name: &str| -> Result<Vec<String>> {
+        let found = json(Command::new(built.0.join("sweep")).args(["mmap", name]))?;
+        let text = found["order"].as_str().ok_or("no order")?;
+        Ok(text.split(' ').map(str::to_owned).collect())
+    };
+    let given = order("given")?;
+    let mut seen = std::collections::BTreeSet::new();
+    for name in ["published", "published-jemalloc", "largest-first", "shuffled-1", "shuffled-2", "shuffled-3"]
+    {
+        let once = order(name)?;
+        let mut sorted = once.clone();
+        sorted.sort_by_key(|size| given.iter().position(|other| other == size));
+        assert_eq!(sorted, given, "{name}");
+        assert_eq!(once, order(name)?, "{name} twice");
+        assert!(seen.insert(once), "{name} is another one's order");
+    }
+    let unknown = Command::new(built.0.join("sweep")).args(["mmap", "descending"]).output()?;
+    assert_eq!(unknown.status.code(), Some(2));
+    Ok(())
+}
+
+/// The study's programs, built; none where the compiler is missing, which is said.
+fn build(name: &str) -> Result<Option<Folder>> {
+    if !has_tools(name) {
+        return Ok(None);
+    }
+    let built = Folder::new(name)?;
+    let probes = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("probes");
+    let study = folder("freed-heap");
+    let mut command = Command::new("sh");
+    command.arg(study.join("build.sh")).args([&study, &probes]).current_dir(&built.0);
+    let ended = command.output()?;
+    if !ended.status.success() {
+        return Err(String::from_utf8_lossy(&ended.stderr).into_owned().into());
+    }
+    Ok(Some(built))
+}
+
+fn has_tools(name: &str) -> bool {
+    let missing =
+        ["c++", "python3"].into_iter().find(|tool| Command::new(tool).arg("--version").output().is_err());
+    if let Some(tool) = missing {
+        skipped(name, &format!("{tool} is not installed"));
+    }
+    missing.is_none()
+}
+
+fn rule(arguments: &[&str]) -> Command {
+    let mut command = Command::new("python3");
+    command.arg(folder("freed-heap").join("rule.py")).args(arguments);
+    command
+}
+
+fn json(command: &mut Command) -> Result<Value> {
+    let ended = command.output()?;
+    if !ended.status.success() {
+        return Err(format!("{command:?}: {}", String::from_utf8_lossy(&ended.stderr)).into());
+    }
+    Ok(serde_json::from_slice(&ended.stdout)?)
+}
+
+fn write_script(path: &Path, line: &str) -> Outcome {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, format!("#!/bin/sh\n{line}\n"))?;
+    Ok(std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?)
+}
+
+/// The first cell of a subject that has these choices.
+fn cell<'a>(studied: &'a Studied, subject: &str, choices: &[(&str, &str)]) -> Option<&'a Value> {
+    let is = |cell: &Value, axis: &str, choice: &str| cell["axes"][axis].as_str() == Some(choice);
+    let fits = |cell: &&Value| {
+        is(cell, "subject", subject) && choices.iter().all(|(axis, choice)| is(cell, axis, choice))
+    };
+    studied.document["cells"].as_array()?.iter().find(fits)
+}
+
+fn figure(studied: &Studied, subject: &str, choices: &[(&str, &str)], metric: &str) -> Option<f64> {
+    cell(studied, subject, choices)?["metrics"][metric]["median"].as_f64()
+}
+
+fn text(studied: &Studied, subject: &str, choices: &[(&str, &str)], name: &str) -> Option<String> {
+    Some(cell(studied, subject, choices)?["texts"][name].as_str()?.to_owned())
+}

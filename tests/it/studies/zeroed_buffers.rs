@@ -1,1 +1,200 @@
 //! The study `zeroed-buffers` in its short form.
+
+use std::fs::{File, read_to_string};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use super::{Studied, folder, short};
+use crate::support::{Folder, Outcome, Result, skipped};
+
+/// True of any kernel, C library and D compiler that the study runs on.
+const HOLD_ANYWHERE: [&str; 22] = [
+    "new-is-resident",
+    "gc-calloc-is-resident",
+    "malloc-is-not",
+    "malloc-and-zero-is-resident",
+    "calloc-is-not",
+    "peak-as-published",
+    "contents-are-zero",
+    "lazy-ways-cost-next-to-nothing",
+    "a-fault-a-page",
+    "reading-maps-the-page-of-zeros",
+    "writing-copies",
+    "lazy-is-not-cheaper-when-all-is-used",
+    "as-written-without-optimiser",
+    "the-collector-writes-zeros",
+    "ledger-names-the-zeros",
+    "ledger-finds-none-in-lazy-ones",
+    "ledger-after-writing",
+    "zeros-come-back",
+    "written-pages-stay",
+    "prediction-is-kept",
+    "contents-are-intact",
+    "lazy-ones-have-nothing-to-give",
+];
+
+/// True of the compilers, runtimes and C library of Debian 12, and of later ones so far.
+const HOLD_HERE: [&str; 16] = [
+    "calloc-clears-used-memory",
+    "optimiser-makes-calloc",
+    "optimiser-drops-what-nobody-uses",
+    "ldc-drops-new",
+    "the-collector-takes-back-what-is-dropped",
+    "lazy-or-eager",
+    "all-give-zeros",
+    "c",
+    "cpp",
+    "go",
+    "java",
+    "node",
+    "python",
+    "numpy",
+    "perl",
+    "sbcl",
+];
+
+/// Not what was published, or not any more: their notes say why.
+const FAIL: [&str; 3] =
+    ["malloc-and-zero-is-resident-optimised", "references-are-given-at-once", "no-caveats"];
+
+/// Either may come of them: times of some milliseconds, and what depends on the version of rustc.
+const EITHER: [&str; 4] = [
+    "eager-ways-cost-the-same-system-time",
+    "zeroing-malloc-costs-less-user-time-than-new",
+    "zeroing-malloc-costs-less-user-time-than-gc-calloc",
+    "rust",
+];
+
+/// Those of `ids` that were judged. The others are named where something is missing here that can be installed.
+fn judged<'a>(studied: &Studied, ids: &[&'a str]) -> Vec<&'a str> {
+    let lacks = |id: &&str| match studied.verdicts.get(*id) {
+        Some((verdict, reason)) if verdict == "not_run" && reason.contains("install") => {
+            skipped(&format!("zeroed_buffers: {id}"), reason);
+            true
+        }
+        _ => false,
+    };
+    ids.iter().copied().filter(|id| !lacks(id)).collect()
+}
+
+/// The median of `metric` in the cell of these axes.
+fn median(studied: &Studied, metric: &str, axes: &[(&str, &str)]) -> Option<f64> {
+    let cells = studied.document["cells"].as_array()?;
+    let is_it = |cell: &&serde_json::Value| axes.iter().all(|(axis, choice)| cell["axes"][*axis] == **choice);
+    cells.iter().find(is_it)?["metrics"][metric]["median"].as_f64()
+}
+
+#[test]
+fn zeroed_buffers_claims() -> Outcome {
+    let studied = short("zeroed-buffers", &[])?;
+    studied.assert_no_others(&[&HOLD_ANYWHERE, &HOLD_HERE, &FAIL, &EITHER]);
+    studied.assert("holds", &judged(&studied, &HOLD_ANYWHERE));
+    studied.assert("holds", &judged(&studied, &HOLD_HERE));
+    studied.assert("fails", &judged(&studied, &FAIL));
+    for id in judged(&studied, &EITHER) {
+        assert_ne!(studied.verdicts[id].0, "not_run", "{id}: {}", studied.verdicts[id].1);
+    }
+
+    // Each buffer lies on 257 pages; of calloc's only the first is touched, where malloc keeps the size.
+    let d = |way, optimisation, metric| {
+        let axes = [
+            ("subject", "D"),
+            ("compiler", "gdc"),
+            ("use", "kept"),
+            ("way", way),
+            ("optimisation", optimisation),
+        ];
+        median(&studied, metric, &axes)
+    };
+    if let Some(grown) = d("malloc and zero", "-O0", "grown_kib_of_512") {
+        assert!((grown - 512.0 * 257.0 * 4.0).abs() < 1024.0, "512 zeroed buffers grow by {grown} KiB");
+        let faults = d("malloc and zero", "-O2", "taking_faults");
+        assert!(
+            faults.is_some_and(|faults| (64.0..80.0).contains(&faults)),
+            "{faults:?} faults of 64 callocs"
+        );
+    }
+    let reclaim = [("subject", "D reclaim"), ("reclaimed", "gdc"), ("way", "new ubyte[]")];
+    if let Some(actual) = median(&studied, "touched.actual_bytes", &reclaim) {
+        let least = median(&studied, "untouched.actual_bytes", &reclaim).unwrap_or_default() - actual;
+        assert!((least / 4096.0 / 64.0 - 2.5).abs() < 0.6, "three bytes kept {least} bytes of 64 buffers");
+    }
+    Ok(())
+}
+
+/// The program of the study that holds its buffers and answers; ends with the test.
+struct Holder {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Holder {
+    /// Starts what was built in `built`, with four buffers of malloc and zeroing, three bytes written in each.
+    fn start(built: &Folder) -> Result<Self> {
+        let mut child = Command::new(built.0.join("buffers"))
+            .args(["malloc_zero", "hold", "4", "3"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let answers = BufReader::new(child.stdout.take().ok_or("no standard output")?);
+        Ok(Self { child, answers })
+    }
+
+    fn answer(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+
+    /// How many bytes the program says are wrong.
+    fn wrong_bytes(&mut self) -> Result<String> {
+        self.child.stdin.as_mut().ok_or("no standard input")?.write_all(b"check\n")?;
+        self.answer()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The claim that all contents are intact rests on the program's own look: it sees one byte that another wrote.
+#[test]
+fn zeroed_buffers_are_checked_to_the_byte() -> Outcome {
+    let built = Folder::new("zeroed-buffers")?;
+    let root = folder("zeroed-buffers");
+    let probe = root.join("../../probes/d");
+    let mut build = Command::new("sh");
+    build.arg(root.join("build.sh")).args(["gdc", "-O0"]).arg(probe).current_dir(&built.0);
+    if Command::new("gdc").arg("--version").output().is_err() {
+        skipped("zeroed_buffers_are_checked_to_the_byte", "gdc is not installed (make deps)");
+        return Ok(());
+    }
+    assert!(build.status()?.success());
+
+    let mut holder = Holder::start(&built)?;
+    assert_eq!(holder.answer()?, "ready");
+    assert_eq!(holder.wrong_bytes()?, "0");
+
+    // Four buffers lie next to each other, in one mapping without a name.
+    let proc = format!("/proc/{}", holder.child.id());
+    let maps = read_to_string(format!("{proc}/maps"))?;
+    let start = maps.lines().find_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (from, to) = range.split_once('-')?;
+        let (from, to) = (u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?);
+        let is_plain = rest.starts_with("rw-p") && rest.split_whitespace().count() == 4;
+        (is_plain && to - from >= 4 * 257 * 4096).then_some(from)
+    });
+    let start = start.ok_or("no mapping of the buffers")?;
+    let memory = File::options().write(true).open(format!("{proc}/mem"))?;
+    memory.write_all_at(&[7], start + 16 + 12_345)?;
+    assert_eq!(holder.wrong_bytes()?, "1");
+    // One of those that the program wrote itself: the first of a buffer.
+    memory.write_all_at(&[0], start + 16)?;
+    assert_eq!(holder.wrong_bytes()?, "2");
+    Ok(())
+}
