@@ -63,10 +63,8 @@ impl Group {
     /// # Errors
     /// One line that says which ways were tried, and why each cannot be used.
     pub fn new(bytes: u64) -> Result<Self, String> {
-        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let mut reasons = Vec::new();
-        for (version, folder) in places(&own, &mounts) {
+        for (version, folder) in memory_groups() {
             match Self::within(version, &folder, bytes) {
                 Ok(group) => return Ok(group),
                 Err(reason) => reasons.push(reason),
@@ -161,6 +159,14 @@ pub fn can_limit_memory(bytes: u64) -> Result<String, String> {
     let group = Group::new(bytes)?;
     group.remove()?;
     Ok(group.limit.by.clone())
+}
+
+/// The groups of this process in the hierarchies that may have memory, and those beside which another could be made:
+/// version and folder.
+pub fn memory_groups() -> Vec<(u8, PathBuf)> {
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    places(&own, &mounts)
 }
 
 /// Where a group could be made, best first: below this process's own group of each hierarchy that has memory, and for

@@ -23,7 +23,7 @@ use std::time::Duration;
 use strandline_recording::Ending;
 
 pub use command::{NotStarted, Surroundings, run};
-pub use limits::{Group, Limits, can_limit_memory};
+pub use limits::{Group, Limits, can_limit_memory, memory_groups};
 pub use marks::VARIABLE as MARK_VARIABLE;
 pub use plan::Plan;
 pub use session::record;

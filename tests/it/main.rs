@@ -24,6 +24,7 @@ mod lab_compare;
 mod lab_engine;
 mod lab_squeeze;
 mod lab_study;
+mod lab_study_needs;
 mod lab_support;
 mod lab_try;
 mod privacy;

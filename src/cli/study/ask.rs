@@ -63,14 +63,16 @@ fn time_of_one(
     let Some(key) = bill.cells.first() else { return Ok(None) };
     let (mut bench, build) = open(chosen, bill, arguments, lab)?;
     let Some(executor) = bench.executors.first_mut() else { return Ok(None) };
-    let built = (build.as_path(), false);
-    let failed = run::build(matrix, &bill.cells, built, &mut **executor, &how_it_ended, &|_| {})?;
+    let mut prepared = bill.clone();
+    let below = (build.as_path(), false);
+    run::prepare(matrix, &mut prepared, below, &mut **executor, &how_it_ended, &|_| {})?;
+    let can_run = prepared.cells.contains(key);
     let begin = Instant::now();
-    if failed.is_empty() {
+    if can_run {
         let subject = run::subject(matrix, key, &build, arguments.lab.timeout);
         executor.run(&subject, &build.join(".output"))?;
     }
     let each = begin.elapsed();
     bench.close();
-    Ok(failed.is_empty().then_some(each))
+    Ok(can_run.then_some(each))
 }

@@ -8,7 +8,7 @@ use super::super::output::Output;
 use super::super::{Ending, Result};
 use crate::lab::study::file::Study;
 use crate::lab::study::matrix::Matrix;
-use crate::lab::study::{find, run as runs};
+use crate::lab::study::{find, needs, run as runs};
 use crate::report::lab::page::{Cell, Column, Page, Section, Table, Tone};
 use crate::report::text::clean_sentence;
 
@@ -35,7 +35,8 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
             "name": name, "title": line.title, "cells": line.cells, "claims": line.claims,
             "ready": line.tone == Tone::Good, "needs": line.needs(),
         }));
-        let missing = line.missing.iter().map(|why| clean_sentence(&format!("{name}: {why}")));
+        let missing =
+            line.missing.iter().chain(&line.probed).map(|why| clean_sentence(&format!("{name}: {why}")));
         sentences.extend(missing);
         let plain = |text: &str| Cell { text: clean_sentence(text), tone: Tone::Plain };
         let count = |count: Option<u64>| plain(&count.map_or_else(String::new, |count| count.to_string()));
@@ -75,6 +76,8 @@ struct Line {
     needs: String,
     /// What is not here, or what is wrong with it.
     missing: Vec<String>,
+    /// What is looked for by commands.
+    probed: Option<String>,
     tone: Tone,
 }
 
@@ -93,7 +96,7 @@ impl Line {
                 unknown(matrix.count(), "not looked at: many cells")
             }
             Ok(matrix) => {
-                runs::bill(&matrix).map_or_else(|_| unknown(None, "?"), |bill| Self::needing(&bill))
+                runs::bill(&matrix).map_or_else(|_| unknown(None, "?"), |bill| Self::needing(&matrix, &bill))
             }
             Err(_) => unknown(None, "?"),
         };
@@ -101,7 +104,7 @@ impl Line {
     }
 
     /// What its cells need.
-    fn needing(bill: &runs::Bill) -> Self {
+    fn needing(matrix: &Matrix, bill: &runs::Bill) -> Self {
         let (here, gone) = (bill.cells.len(), bill.missing.len());
         let mut missing: Vec<String> = bill.missing.iter().map(|(_, why)| why.clone()).collect();
         missing.sort();
@@ -111,11 +114,15 @@ impl Line {
             (0, _) => ("not met".to_owned(), Tone::Bad),
             _ => (format!("met for {here} cells"), Tone::Bad),
         };
-        Self { cells: Some((here + gone) as u64), needs, missing, tone, ..Self::default() }
+        // To look would be to run something.
+        let probed = needs::probed(matrix, &bill.cells);
+        let probed = (!probed.is_empty()).then(|| format!("not looked at: {}", probed.join(", ")));
+        Self { cells: Some((here + gone) as u64), needs, missing, probed, tone, ..Self::default() }
     }
 
     /// In a word, or what is missing.
     fn needs(&self) -> String {
-        if self.missing.is_empty() { self.needs.clone() } else { self.missing.join("; ") }
+        let needs = if self.missing.is_empty() { self.needs.clone() } else { self.missing.join("; ") };
+        self.probed.iter().fold(needs, |needs, probed| format!("{needs}; {probed}"))
     }
 }

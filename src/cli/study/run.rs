@@ -128,15 +128,11 @@ fn measure(
 ) -> std::result::Result<Measured, Gone> {
     let matrix = &chosen.matrix;
     let (mut bench, build) = open(chosen, bill, arguments, lab)?;
-    let built = match bench.executors.first_mut() {
-        Some(executor) => {
-            let say = |line: &str| teller.say(line);
-            let resumed = bench.journal.found() > 0;
-            run::build(matrix, &bill.cells, (&build, resumed), &mut **executor, &how_it_ended, &say)?
-        }
-        None => run::Failed::new(),
-    };
-    run::without_failed(matrix, bill, &build, &built);
+    if let Some(executor) = bench.executors.first_mut() {
+        let say = |line: &str| teller.say(line);
+        let resumed = bench.journal.found() > 0;
+        run::prepare(matrix, bill, (&build, resumed), &mut **executor, &how_it_ended, &say)?;
+    }
     let subjects: Vec<Subject> =
         bill.cells.iter().map(|key| run::subject(matrix, key, &build, arguments.lab.timeout)).collect();
     let may_fail = |key: &crate::lab::study::matrix::Key| {

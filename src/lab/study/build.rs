@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-use super::file::{Need, NeedKind};
-use super::matrix::{Key, Matrix, fill};
+use super::file::{Axis, Choice, Need, NeedKind};
+use super::matrix::{Key, Matrix, fill, placeholders};
+use super::needs::{of_cell, too_little_memory};
 use crate::lab::cell::Subject;
 use crate::lab::figures::find_in_path;
 use crate::lab::trial::program::{Program, fits};
@@ -38,15 +39,11 @@ pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
     let program = subject.command.first().map(|word| fill(word, &values));
     // A program that is built first is not there yet.
     let program = program.filter(|program| !program.contains("{build}"));
-    let program = program.map(|name| Need { kind: NeedKind::Tool, name, install: None });
-    let of_choices = matrix.choices(key).flat_map(|(_, choice)| &choice.needs);
+    let program = program.map(|name| Need { name, ..Need::default() });
     let builders = subject.build.iter().filter_map(|words| words.first());
-    let builders = builders.filter(|word| !word.contains("{build}")).map(|word| Need {
-        kind: NeedKind::Tool,
-        name: word.clone(),
-        install: None,
-    });
-    let needs = subject.needs.iter().chain(of_choices).cloned().chain(builders).chain(program);
+    let builders = builders.filter(|word| !word.contains("{build}"));
+    let builders = builders.map(|word| Need { name: word.clone(), ..Need::default() });
+    let needs = of_cell(matrix, key).cloned().chain(builders).chain(program);
     let mut missing: Vec<String> = Vec::new();
     for need in needs {
         let name = fill(&need.name, &values);
@@ -58,6 +55,12 @@ pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
             NeedKind::Tool => find_in_path(&name).is_some(),
             NeedKind::Library => find_library(&name, &matrix.study.folder).is_some(),
             NeedKind::File => Path::new(&name).exists(),
+            NeedKind::Memory => {
+                missing.extend(too_little_memory(need.bytes));
+                continue;
+            }
+            // Runs something: with the builds.
+            NeedKind::Probe => continue,
         };
         let begin = format!("{name} is not here");
         if !is_here && !missing.iter().any(|known| known.starts_with(&begin)) {
@@ -83,6 +86,9 @@ pub fn find_library(name: &str, folder: &Path) -> Option<PathBuf> {
 pub fn folder(matrix: &Matrix, key: &Key, root: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     filled(matrix, key, &values(matrix, key)).hash(&mut hasher);
+    // What differs by a variable alone is built apart as well.
+    let named = named_by_build(matrix, key).filter(|(axis, _)| names_variable(matrix, key, &axis.name));
+    named.for_each(|(axis, choice)| (&axis.name, &choice.value).hash(&mut hasher));
     root.join(format!("{:016x}", hasher.finish()))
 }
 
@@ -91,6 +97,60 @@ pub fn commands(matrix: &Matrix, key: &Key, root: &Path) -> Vec<Vec<String>> {
     let mut values = values(matrix, key);
     values.insert("build".to_owned(), folder(matrix, key, root).to_string_lossy().into_owned());
     filled(matrix, key, &values)
+}
+
+/// The variable that tells a program or a build of an axis.
+pub fn axis_variable(axis: &str) -> String {
+    let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+    format!("STRANDLINE_AXIS_{}", axis.chars().map(upper).collect::<String>())
+}
+
+/// Whether the commands that build a cell's subject name an axis by its variable.
+fn names_variable(matrix: &Matrix, key: &Key, axis: &str) -> bool {
+    let words =
+        matrix.subjects.get(key.subject).into_iter().flat_map(|subject| subject.build.iter().flatten());
+    let variable = axis_variable(axis);
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    words.into_iter().any(|word| {
+        word.match_indices(&variable)
+            .any(|(at, _)| !word.get(at + variable.len()..).is_some_and(|after| after.starts_with(is_name)))
+    })
+}
+
+/// The choices of a cell on axes that the commands that build its subject name, as placeholders or variables. Others
+/// make no difference to them: builds are shared.
+fn named_by_build<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item = (&'m Axis, &'m Choice)> {
+    let subject = matrix.subjects.get(key.subject);
+    matrix.choices(key).filter(move |(axis, _)| {
+        let mut words = subject.into_iter().flat_map(|subject| subject.build.iter().flatten());
+        words.any(|word| placeholders(word).contains(&axis.name.as_str()))
+            || names_variable(matrix, key, &axis.name)
+    })
+}
+
+/// The variables that tell where a study and a cell's build are, and the cell's choices.
+pub fn told(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
+    let mut variables = told_of_folders(matrix, key, root);
+    let choices = matrix.choices(key);
+    variables.extend(choices.map(|(axis, choice)| (axis_variable(&axis.name), Some(choice.value.clone()))));
+    variables
+}
+
+/// Those that a cell's build hears of: of the choices only those that its commands name.
+pub fn told_to_build(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
+    let mut variables = told_of_folders(matrix, key, root);
+    let choices = named_by_build(matrix, key);
+    variables.extend(choices.map(|(axis, choice)| (axis_variable(&axis.name), Some(choice.value.clone()))));
+    variables
+}
+
+fn told_of_folders(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
+    let text = |path: &Path| Some(path.to_string_lossy().into_owned());
+    [
+        ("STRANDLINE_STUDY_DIR".to_owned(), text(&matrix.study.folder)),
+        ("STRANDLINE_STUDY_BUILD".to_owned(), text(&folder(matrix, key, root))),
+    ]
+    .into()
 }
 
 fn filled(matrix: &Matrix, key: &Key, values: &BTreeMap<String, String>) -> Vec<Vec<String>> {

@@ -77,7 +77,7 @@ fn subjects(study: &mut Study, problems: &mut Problems) {
             problems.add(subject.offset, format!("{what}: there is no axis `{axis}`"));
         }
         let variables = subject.environment.iter().filter_map(|(_, value)| value.as_ref());
-        let needs = subject.needs.iter().map(|need| &need.name);
+        let needs = subject.needs.iter().flat_map(|need| need.command.iter().chain([&need.name]));
         let words =
             subject.command.iter().chain(subject.build.iter().flatten()).chain(variables).chain(needs);
         let mut unknown = BTreeSet::new();
@@ -121,7 +121,8 @@ fn placeholders_of_all(study: &Study, problems: &mut Problems) {
         for choice in &axis.choices {
             let variables = choice.environment.iter().filter_map(|(_, value)| value.as_ref());
             let what = format!("[axes] {}: {}", axis.name, choice.name);
-            look(&what, axis.offset, &mut variables.chain(&choice.preload));
+            let needs = choice.needs.iter().flat_map(|need| &need.command);
+            look(&what, axis.offset, &mut variables.chain(&choice.preload).chain(needs));
         }
     }
 }
@@ -224,7 +225,7 @@ fn derived(study: &mut Study, problems: &mut Problems) {
         let expression = match Expression::parse(&derived.expression.value, &|_| None, &[]) {
             Ok(expression) => expression,
             Err(wrong) => {
-                wrong.iter().for_each(|line| problems.add(at, format!("{what}: {line}")));
+                wrong.iter().for_each(|wrong| problems.add_within(at, wrong.at, format!("{what}: {wrong}")));
                 continue;
             }
         };
@@ -276,14 +277,15 @@ fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
     let begin = Instant::now();
     for claim in &study.claims {
         let at = claim.holds.offset;
-        let mut add = |line: &str| problems.add(at, format!("[[claim]] {}: {line}", claim.id));
         let expression = match claim::parse(claim, matrix) {
             Ok(expression) => expression,
             Err(wrong) => {
-                wrong.iter().for_each(|line| add(line));
+                let line = |text: &str| format!("[[claim]] {}: {text}", claim.id);
+                wrong.iter().for_each(|wrong| problems.add_within(at, wrong.at, line(&wrong.text)));
                 continue;
             }
         };
+        let mut add = |line: &str| problems.add(at, format!("[[claim]] {}: {line}", claim.id));
         if !expression.scan.reads {
             add(
                 "it reads nothing that is measured: a claim compares figures such as median(\"high_water_bytes\")",

@@ -10,6 +10,7 @@ use super::expression::{Evaluated, Expression, Outcome, Read, World};
 use super::file::Claim;
 use super::matrix::{Key, Matrix};
 use super::metric::Metric;
+use super::syntax::Wrong;
 
 /// What is to be said of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -57,7 +58,7 @@ const MOST_NAMED: usize = 3;
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn parse(claim: &Claim, matrix: &Matrix) -> Result<Expression, Vec<String>> {
+pub fn parse(claim: &Claim, matrix: &Matrix) -> Result<Expression, Vec<Wrong>> {
     let axis_size = |name: &str| -> Option<usize> {
         if name == super::file::SUBJECT {
             return Some(matrix.study.subjects.len());
@@ -92,7 +93,10 @@ fn verdict(
     let not_run = |why: String| (Verdict::NotRun, Some(why), Vec::new());
     let expression = match parse(claim, matrix) {
         Ok(expression) => expression,
-        Err(wrong) => return not_run(wrong.join("; ")),
+        Err(wrong) => {
+            let lines: Vec<String> = wrong.into_iter().map(|wrong| wrong.text).collect();
+            return not_run(lines.join("; "));
+        }
     };
     let names = |axis: &str| expression.scan.axes.contains(axis);
     let meant = matrix.meant(&expression.scan.subjects, expression.scan.metrics.iter());

@@ -27,6 +27,8 @@ pub struct At<T> {
 pub struct Problem {
     /// Where: bytes from the file's beginning.
     pub offset: usize,
+    /// Where in the string that stands there, in bytes of what it says; `None` for its beginning.
+    pub within: Option<usize>,
     /// What, and what to do about it: one line.
     pub text: String,
 }
@@ -41,8 +43,13 @@ pub struct Problems {
 impl Problems {
     /// Adds one.
     pub fn add(&mut self, offset: usize, text: impl Into<String>) {
+        self.add_within(offset, None, text);
+    }
+
+    /// Adds one that is so many bytes within what the string at `offset` says.
+    pub fn add_within(&mut self, offset: usize, within: Option<usize>, text: impl Into<String>) {
         if self.found.len() < MOST_PROBLEMS {
-            self.found.push(Problem { offset, text: text.into() });
+            self.found.push(Problem { offset, within, text: text.into() });
         } else {
             self.more += 1;
         }
@@ -72,7 +79,8 @@ impl Problems {
             .sorted()
             .into_iter()
             .map(|problem| {
-                let (line, column) = place(problem.offset);
+                let within = problem.within.map(|within| within_string(text, problem.offset, within));
+                let (line, column) = place(within.unwrap_or(problem.offset));
                 format!("{}:{line}:{column}: {}", path.display(), problem.text)
             })
             .collect();
@@ -81,6 +89,49 @@ impl Problems {
         }
         lines
     }
+}
+
+/// Where in the file's `text` the byte `within` of what the string at `offset` says is written.
+fn within_string(text: &str, offset: usize, within: usize) -> usize {
+    let Some(raw) = text.get(offset..) else { return offset };
+    let quotes = ["\"\"\"", "'''", "\"", "'"];
+    let Some(quote) = quotes.into_iter().find(|quote| raw.starts_with(quote)) else { return offset };
+    let has_escapes = quote.starts_with('"');
+    let mut at = quote.len();
+    let rest = |at: usize| raw.get(at..).unwrap_or_default();
+    if quote.len() == 3 {
+        // A line's end behind the opening is not part of it.
+        at += ["\r\n", "\n"].into_iter().find(|end| rest(at).starts_with(end)).map_or(0, str::len);
+    }
+    let mut said = 0;
+    while said < within {
+        let Some(c) = rest(at).chars().next() else { break };
+        if !(has_escapes && c == '\\') {
+            (at, said) = (at + c.len_utf8(), said + c.len_utf8());
+            continue;
+        }
+        let escape = rest(at + 1).chars().next().unwrap_or(' ');
+        let digits = match escape {
+            'u' => 4,
+            'U' => 8,
+            'x' => 2,
+            _ => 0,
+        };
+        if escape.is_whitespace() {
+            // What is behind a line's end up to the next word is not part of it either.
+            let after = rest(at + 1);
+            at += 1 + after.len() - after.trim_start().len();
+            if after.is_empty() {
+                break;
+            }
+        } else if digits > 0 {
+            let code = rest(at + 2).get(..digits).and_then(|code| u32::from_str_radix(code, 16).ok());
+            (at, said) = (at + 2 + digits, said + code.and_then(char::from_u32).map_or(1, char::len_utf8));
+        } else {
+            (at, said) = (at + 1 + escape.len_utf8(), said + 1);
+        }
+    }
+    (offset + at).min(text.len())
 }
 
 /// A table that is read key by key; [`Fields::finish`] names the keys that nobody asked for.

@@ -24,6 +24,7 @@ use super::file::{SUBJECT, Selection, Statistic};
 use super::matrix::{Key, Matrix, NoCell};
 use super::metric::Metric;
 use super::scan::{self, Scan};
+use super::syntax::{self, Wrong};
 
 /// Expressions are no longer.
 pub const MOST_BYTES: usize = 4_000;
@@ -133,18 +134,20 @@ impl Expression {
     /// Parses `text`; `axis_size` tells how many values an axis has, `variables` what it may name.
     ///
     /// # Errors
-    /// What is wrong with it: one line each.
+    /// What is wrong with it.
     pub fn parse(
         text: &str,
         axis_size: &(dyn Fn(&str) -> Option<usize> + Sync),
         variables: &[&str],
-    ) -> Result<Self, Vec<String>> {
+    ) -> Result<Self, Vec<Wrong>> {
         if text.len() > MOST_BYTES {
-            return Err(vec![format!("an expression has at most {MOST_BYTES} bytes")]);
+            return Err(vec![format!("an expression has at most {MOST_BYTES} bytes").into()]);
         }
         with_room(|| {
             let program = Program::compile(text).map_err(|errors| {
-                errors.errors.iter().take(5).map(|error| one_line(&error.to_string())).collect::<Vec<_>>()
+                // What else the parser says follows from the first.
+                let mut first = errors.errors.iter().map(|error| syntax::wrong(text, error.pos, &error.msg));
+                first.next().into_iter().collect::<Vec<_>>()
             })?;
             let mut tree = program.expression().clone();
             let scan = scan::scan(&mut tree, axis_size, variables);
@@ -160,9 +163,13 @@ impl Expression {
                     wrong.push(format!("there is no function `{name}`"));
                 }
             }
-            if wrong.is_empty() { Ok(Self { tree, scan }) } else { Err(wrong) }
+            if wrong.is_empty() {
+                Ok(Self { tree, scan })
+            } else {
+                Err(wrong.into_iter().map(Wrong::from).collect())
+            }
         })
-        .map_err(|line| vec![line])?
+        .map_err(|line| vec![line.into()])?
     }
 
     /// Whether it is one figure being more or less than another, and nothing else.

@@ -98,12 +98,16 @@ pub struct Short {
 /// Something that has to be here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Need {
-    /// A program, a library to preload, or a file.
+    /// A program, a library to preload, a file, a command that succeeds, or memory.
     pub kind: NeedKind,
     /// Its name or path, with placeholders.
     pub name: String,
     /// How to get it.
     pub install: Option<String>,
+    /// The command that tells whether it is here, with placeholders, of a probe.
+    pub command: Vec<String>,
+    /// How much of it, of memory.
+    pub bytes: u64,
 }
 
 /// What kind of thing is needed.
@@ -116,6 +120,10 @@ pub enum NeedKind {
     Library,
     /// A file.
     File,
+    /// Whatever a command looks for, which has to succeed.
+    Probe,
+    /// Available memory.
+    Memory,
 }
 
 /// A program that is run.

@@ -159,6 +159,10 @@ impl Matrix {
     /// # Errors
     /// One line where there are more than [`MOST_CELLS`].
     pub fn cells(&self) -> Result<Vec<Key>, String> {
+        Ok(self.all()?.into_iter().filter(|key| self.excluded(key).is_none()).collect())
+    }
+
+    fn all(&self) -> Result<Vec<Key>, String> {
         match self.count() {
             Some(count) if count <= MOST_CELLS => {}
             count => {
@@ -172,10 +176,18 @@ impl Matrix {
         for (index, subject) in self.subjects.iter().enumerate() {
             let varied: Vec<usize> = self.axes_of(subject);
             let start = Key { subject: index, choices: vec![None; self.axes.len()] };
-            let keys = self.products(start, &varied);
-            cells.extend(keys.into_iter().filter(|key| self.excluded(key).is_none()));
+            cells.extend(self.products(start, &varied));
         }
         Ok(cells)
+    }
+
+    /// Those that are left out, and why.
+    ///
+    /// # Errors
+    /// As [`Matrix::cells`].
+    pub fn left_out(&self) -> Result<Vec<(Key, &str)>, String> {
+        let with_why = |key: Key| self.excluded(&key).map(|why| (key, why));
+        Ok(self.all()?.into_iter().filter_map(with_why).collect())
     }
 
     /// `start` with every combination of the choices of the axes `varied`; who calls has counted them.
@@ -426,7 +438,7 @@ fn added(axis: &Axis, name: &str) -> Choice {
     let path =
         std::path::absolute(name).ok().filter(|path| name.contains('/') && (preloads || path.exists()));
     let value = path.map_or_else(|| name.to_owned(), |path| path.to_string_lossy().into_owned());
-    let need = Need { kind: NeedKind::Library, name: escaped(&value), install: None };
+    let need = Need { kind: NeedKind::Library, name: escaped(&value), ..Need::default() };
     Choice {
         name: name.to_owned(),
         number: name.parse().ok().filter(|number: &f64| number.is_finite()),

@@ -17,12 +17,14 @@ pub mod find;
 mod kinds;
 pub mod matrix;
 pub mod metric;
+pub mod needs;
 mod parse;
 mod parse_results;
 pub mod plots;
 pub mod run;
 mod scan;
 pub mod skeleton;
+mod syntax;
 pub mod table;
 
 #[cfg(test)]

@@ -278,7 +278,7 @@ fn needs(fields: &mut Fields<'_, '_>) -> Vec<Need> {
 
 fn need(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Need> {
     if let DeValue::String(name) = node.get_ref() {
-        return Some(Need { kind: NeedKind::Tool, name: name.to_string(), install: None });
+        return Some(Need { name: name.to_string(), ..Need::default() });
     }
     let mut fields = Fields::of(node, what, problems)?;
     let found = [
@@ -286,14 +286,40 @@ fn need(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Need> {
         (NeedKind::Library, fields.text("library")),
         (NeedKind::File, fields.text("file")),
     ];
+    let mut found: Vec<Need> = found
+        .into_iter()
+        .filter_map(|(kind, name)| Some(Need { kind, name: name?.value, ..Need::default() }))
+        .collect();
+    found.extend(probe(&mut fields));
+    if fields.node("memory").is_some() {
+        let bytes = fields.size("memory").unwrap_or_default();
+        found.push(Need { kind: NeedKind::Memory, bytes, ..Need::default() });
+    }
     let install = fields.text("install").map(|text| text.value);
-    let mut found = found.into_iter().filter_map(|(kind, name)| Some((kind, name?.value)));
-    let first = found.next();
-    if first.is_none() || found.next().is_some() {
-        fields.problem(node.span().start, "one of `tool`, `library` and `file` is wanted");
+    if found.len() != 1 {
+        let text = "one of `tool`, `library`, `file`, `probe` and `memory` is wanted";
+        fields.problem(node.span().start, text);
     }
     fields.finish();
-    first.map(|(kind, name)| Need { kind, name, install })
+    found.pop().map(|need| Need { install, ..need })
+}
+
+/// `{ probe = "python3 -c 'import numpy'", name = "numpy" }`.
+fn probe(fields: &mut Fields<'_, '_>) -> Option<Need> {
+    let offset = fields.node("probe").map(|node| node.span().start);
+    let command = command(fields, "probe");
+    let name = fields.text("name");
+    let Some(offset) = offset else {
+        if let Some(name) = name {
+            fields.problem(name.offset, "`name` is for a `probe`");
+        }
+        return None;
+    };
+    let name = name.map(|name| name.value);
+    if command.is_empty() || name.as_ref().is_none_or(|name| name.trim().is_empty()) {
+        fields.problem(offset, "`probe` is a command, and `name` says what it looks for");
+    }
+    Some(Need { kind: NeedKind::Probe, name: name.unwrap_or_default(), command, ..Need::default() })
 }
 
 fn axis(name: At<String>, node: &Node<'_>, problems: &mut Problems) -> Option<Axis> {
@@ -367,10 +393,10 @@ fn choice(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Choice
         needs: needs(&mut fields),
     };
     if let Some(library) = choice.preload.clone() {
-        choice.needs.push(Need { kind: NeedKind::Library, name: library, install });
+        choice.needs.push(Need { kind: NeedKind::Library, name: library, install, ..Need::default() });
     } else if let Some(install) = install {
         // What it is that has to be installed is the value itself: a program's path or name.
-        choice.needs.push(Need { kind: NeedKind::Tool, name: choice.value.clone(), install: Some(install) });
+        choice.needs.push(Need { name: choice.value.clone(), install: Some(install), ..Need::default() });
     }
     fields.finish();
     Some(choice)

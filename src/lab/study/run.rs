@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::build::{commands, folder, missing, preloads, values, why_not_preloaded};
+use super::build::{commands, folder, missing, preloads, told, told_to_build, values, why_not_preloaded};
 use super::data::{CellData, Data};
 use super::extract::{Extractor, Taken};
 use super::find;
 use super::matrix::{Key, Matrix, fill};
+use super::needs::{When, probe};
 use crate::lab::cell::{End, Measure, Outcome, Subject};
 use crate::lab::engine::{Judge, Next, Progress, Results};
 use crate::lab::executor::{Executor, Stopped};
@@ -62,7 +63,7 @@ pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration
         directory: Some(build),
         ..Subject::default()
     };
-    let mut environment: BTreeMap<String, Option<String>> = BTreeMap::new();
+    let mut environment = told(matrix, key, root);
     let mut set = |variables: &[(String, Option<String>)]| {
         for (name, value) in variables {
             environment.insert(name.clone(), value.as_ref().map(|value| fill(value, &values)));
@@ -120,15 +121,34 @@ fn over(all: Limits, own: Limits) -> Limits {
     }
 }
 
-/// A build that failed: the commands that it was, and why.
-pub type Failed = BTreeMap<Vec<Vec<String>>, String>;
+/// A build that failed: its folder, and why.
+pub type Failed = BTreeMap<PathBuf, String>;
+
+/// Looks for what the cells' probes look for, and builds what they need below the folder `root`; takes the cells that
+/// cannot be run out of `bill`, and says why.
+///
+/// # Errors
+/// [`Stopped`].
+pub fn prepare(
+    matrix: &Matrix,
+    bill: &mut Bill,
+    (root, is_resumed): (&Path, bool),
+    executor: &mut dyn Executor,
+    how_it_ended: &dyn Fn(&Outcome) -> String,
+    say: &dyn Fn(&str),
+) -> Result<(), Stopped> {
+    probe(matrix, bill, (root, When::Before), executor, how_it_ended, say)?;
+    let failed = build(matrix, &bill.cells, (root, is_resumed), executor, how_it_ended, say)?;
+    without_failed(matrix, bill, root, &failed);
+    probe(matrix, bill, (root, When::After), executor, how_it_ended, say)
+}
 
 /// Builds what the cells need below the folder `root`, each way once; tells what could not be built. Where
 /// `is_resumed`, what a lab before this one built is not built again.
 ///
 /// # Errors
 /// [`Stopped`].
-pub fn build(
+fn build(
     matrix: &Matrix,
     cells: &[Key],
     (root, is_resumed): (&Path, bool),
@@ -163,17 +183,18 @@ pub fn build(
             let subject = Subject {
                 name: "build".to_owned(),
                 command: words.clone(),
+                environment: told_to_build(matrix, key, root).into_iter().collect(),
                 directory: Some(build.clone()),
                 timeout: Some(BUILD_TIMEOUT),
                 ..Subject::default()
             };
             let outcome = executor.run(&subject, &build.with_extension("output").join(number.to_string()))?;
             if !outcome.end.is_success() {
-                failed.insert(wanted.clone(), format!("not built: {command}: {}", how_it_ended(&outcome)));
+                failed.insert(build.clone(), format!("not built: {command}: {}", how_it_ended(&outcome)));
                 break;
             }
         }
-        if !failed.contains_key(&wanted) {
+        if !failed.contains_key(&build) {
             std::fs::write(&stamp, "").map_err(named)?;
         }
     }
@@ -182,10 +203,10 @@ pub fn build(
 
 /// Takes the cells that cannot be run, now that builds were made, out of those that are: their build failed, or
 /// what they preload would not take effect.
-pub fn without_failed(matrix: &Matrix, bill: &mut Bill, root: &Path, failed: &Failed) {
+fn without_failed(matrix: &Matrix, bill: &mut Bill, root: &Path, failed: &Failed) {
     let cells = std::mem::take(&mut bill.cells);
     for key in cells {
-        let why = failed.get(&commands(matrix, &key, root)).cloned();
+        let why = failed.get(&folder(matrix, &key, root)).cloned();
         let why = why.or_else(|| why_not_preloaded(matrix, &key, root, &subject(matrix, &key, root, None)));
         match why {
             Some(why) => bill.missing.push((key, why)),

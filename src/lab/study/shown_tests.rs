@@ -164,7 +164,8 @@ fn what_tables_and_plots_name_has_to_be_there() {
 
 #[test]
 fn a_table_is_of_the_subjects_that_have_what_it_shows() {
-    let other = "[[subject]]\nname = 'other'\naxes = []\ncommand = 'true'\n[subject.measure]\nmarks = ['begin']\n";
+    let other =
+        "[[subject]]\nname = 'other'\naxes = []\ncommand = 'true'\n[subject.measure]\nmarks = ['begin']\n";
     let table = "[[table]]\ntitle = 'T'\nrows = ['start', 'f1']\ncolumns = ['VmData']\n";
     let tables = |shown: &str| {
         let matrix = matrix(&format!("{other}{shown}"));

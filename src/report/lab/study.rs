@@ -7,9 +7,9 @@ use strandline_inspect::environment::Environment;
 use super::page::{Cell, Column, Page, Section, Table, Tone};
 use super::surroundings;
 use crate::lab::study::claim::{Judged, Verdict};
-use crate::lab::study::data::{Data, estimate};
+use crate::lab::study::data::{CellData, Data, estimate};
 use crate::lab::study::expression::{Figure, Read};
-use crate::lab::study::matrix::Matrix;
+use crate::lab::study::matrix::{Key, Matrix};
 use crate::lab::study::metric::Metric;
 use crate::lab::study::{plots, table};
 use crate::report::text::{clean, clean_sentence, counted, shorten};
@@ -47,7 +47,7 @@ pub struct Document {
 /// The document, for scripts.
 pub fn document(facts: &Facts<'_>) -> Document {
     let study = &facts.matrix.study;
-    let cells = facts.data.cells.iter().map(|(key, cell)| {
+    let describe = |key: &Key, cell: &CellData| {
         let axes: Map<String, Value> =
             facts.matrix.names(key).into_iter().map(|(axis, choice)| (axis, json!(choice))).collect();
         let own =
@@ -65,6 +65,10 @@ pub fn document(facts: &Facts<'_>) -> Document {
         }
         json!({ "axes": axes, "metrics": metrics, "texts": texts, "not_run": cell.not_run,
             "runs_that_count": cell.runs.map(|(good, _)| good) })
+    };
+    let cells = facts.data.cells.iter().map(|(key, cell)| describe(key, cell));
+    let left_out = facts.matrix.left_out().unwrap_or_default().into_iter().map(|(key, why)| {
+        describe(&key, &CellData { not_run: Some(format!("left out: {why}")), ..CellData::default() })
     });
     Document {
         study: study.name.clone(),
@@ -72,7 +76,7 @@ pub fn document(facts: &Facts<'_>) -> Document {
         title: study.title.clone(),
         provenance: study.provenance.iter().map(|(name, value)| (name.clone(), json!(value))).collect(),
         repeats: facts.matrix.most_repeats(),
-        cells: cells.collect(),
+        cells: cells.chain(left_out).collect(),
         claims: facts.claims.to_vec(),
         caveats: facts.caveats.iter().map(|(code, text)| json!({ "code": code, "text": text })).collect(),
     }
