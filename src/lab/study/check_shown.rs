@@ -35,6 +35,7 @@ pub fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
                 "[[table]]: a ratio has a median, low and high: no `statistic` \"least\" or \"most\" with `ratio_to`",
             );
         }
+        several(&table.given, &[table.rows.axis(), table.columns.axis()], table.offset, problems);
         published(table, study, problems);
     }
     for plot in &study.plots {
@@ -43,6 +44,17 @@ pub fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
         axes(study, &sides, plot.offset, problems);
         metrics(matrix, [plot.x.metrics(), &plot.y], &plot.given, plot.offset, problems);
         selection(&plot.given, matrix, plot.offset, problems);
+        several(&plot.given, &[plot.x.axis(), plot.series.as_deref()], plot.offset, problems);
+    }
+}
+
+/// Several choices stand along a side.
+fn several(given: &[(String, String)], sides: &[Option<&str>], offset: usize, problems: &mut Problems) {
+    let mut seen = BTreeSet::new();
+    for (axis, _) in given {
+        if !seen.insert(axis) && !sides.contains(&Some(axis)) {
+            problems.add(offset, format!("`where` has several choices on `{axis}`, which is no side of it"));
+        }
     }
 }
 
@@ -69,14 +81,15 @@ fn metrics(
         problems.add(offset, format!("more than {MOST_METRICS} metrics in one table or plot"));
         return;
     }
-    let subject = given.iter().find(|(axis, _)| axis == SUBJECT).map(|(_, name)| name);
-    let meant: Vec<&Subject> =
-        matrix.subjects.iter().filter(|one| subject.is_none_or(|name| one.name == *name)).collect();
+    let subjects: Vec<&String> =
+        given.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name).collect();
+    let is_meant = |one: &&Subject| subjects.is_empty() || subjects.contains(&&one.name);
+    let meant: Vec<&Subject> = matrix.subjects.iter().filter(is_meant).collect();
     // A subject that is not there is told elsewhere.
     let is_known = |name: &String| meant.is_empty() || meant.iter().any(|one| one.metrics.contains_key(name));
     let names = between(first, second);
     for name in names.iter().filter(|name| !is_known(name)).take(MOST_TOLD) {
-        let text = match subject.filter(|_| matrix.study.metrics.contains_key(name)) {
+        let text = match subjects.first().filter(|_| matrix.study.metrics.contains_key(name)) {
             Some(subject) => format!("the subject `{subject}` has no metric `{name}`"),
             None => unknown_metric(name, matrix),
         };

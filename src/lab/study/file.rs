@@ -326,6 +326,14 @@ pub enum Side {
 }
 
 impl Side {
+    /// The axis that it names.
+    pub fn axis(&self) -> Option<&str> {
+        match self {
+            Self::Axis(name) => Some(name),
+            Self::Metrics(_) => None,
+        }
+    }
+
     /// The metrics that it names.
     pub fn metrics(&self) -> &[String] {
         match self {

@@ -6,7 +6,7 @@ use super::diagnostics::{Fields, Node, Problems, kind, number};
 use super::file::{
     Claim, Exclusion, PlotSpec, PublishedFigure, Selection, Side, Statistic, Study, TableSpec,
 };
-use super::parse::{check_name, patterns, scalar};
+use super::parse::{check_name, names, patterns, scalar};
 
 /// Lists longer than this are refused.
 const MOST: usize = 1_000;
@@ -15,7 +15,7 @@ const MOST: usize = 1_000;
 pub fn exclusions(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     for node in bounded(nodes, "[[exclude]]", problems) {
         let Some(mut fields) = Fields::of(node, "[[exclude]]", problems) else { continue };
-        let given = selection(&mut fields, "where");
+        let given = selection(&mut fields, "where", false);
         if given.is_empty() {
             fields.problem(fields.offset, "`where` is missing: which cells, as { AXIS = \"CHOICE\" }");
         }
@@ -35,15 +35,15 @@ pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
         if !ids.insert(id.value.clone()) {
             fields.problem(id.offset, format_args!("the id `{}` is there twice", id.value));
         }
-        let text = fields.wanted_text("text").value;
+        let text = folded(&fields.wanted_text("text").value);
         let holds = fields.wanted_text("holds");
         let published = fields.node("published").map(|node| published(node, 0, fields.problems()));
         let tolerance = fields.number("tolerance", 0.0, 1e6);
-        let why = fields.text("why").map(|why| why.value);
+        let why = fields.text("why").map(|why| folded(&why.value));
         if let (Some(tolerance), None) = (&tolerance, &why) {
             fields.problem(tolerance.offset, "`tolerance` without `why`: say why a figure may be so far off");
         }
-        let note = fields.text("note").map(|note| note.value);
+        let note = fields.text("note").map(|note| folded(&note.value));
         fields.finish();
         study.claims.push(Claim {
             id: id.value,
@@ -55,6 +55,11 @@ pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
             note,
         });
     }
+}
+
+/// A sentence that was written in several lines.
+fn folded(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Published figures as data: numbers, strings, and tables and lists of them.
@@ -111,8 +116,8 @@ pub fn tables(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
             metric,
             statistic: statistic(&mut fields),
             interval: fields.flag("interval").unwrap_or(false),
-            given: selection(&mut fields, "where"),
-            ratio_to: selection(&mut fields, "ratio_to"),
+            given: selection(&mut fields, "where", true),
+            ratio_to: selection(&mut fields, "ratio_to", false),
             unit: unit(&mut fields),
             published: published_cells(&mut fields),
         };
@@ -171,16 +176,20 @@ fn side(fields: &mut Fields<'_, '_>, key: &'static str) -> Side {
     }
 }
 
-/// `where = { size = 2000, order = "up" }`.
-fn selection(fields: &mut Fields<'_, '_>, key: &'static str) -> Selection {
+/// `where = { size = 2000, order = "up" }`; with lists of choices where there may be `several`.
+fn selection(fields: &mut Fields<'_, '_>, key: &'static str, several: bool) -> Selection {
     let Some(node) = fields.node(key) else { return Vec::new() };
     let what = format!("{} {key}", fields.what());
     let Some(mut inner) = Fields::of(node, what, fields.problems()) else { return Vec::new() };
     let mut selection = Vec::new();
     for (axis, node) in inner.all() {
-        match scalar(node) {
-            Some(choice) => selection.push((axis.value, choice)),
-            None => inner.problem(
+        match (scalar(node), node.get_ref()) {
+            (Some(choice), _) => selection.push((axis.value, choice)),
+            (None, DeValue::Array(items)) if several && !items.is_empty() => {
+                let choices = names(node, inner.problems()).into_iter();
+                selection.extend(choices.map(|choice| (axis.value.clone(), choice)));
+            }
+            _ => inner.problem(
                 node.span().start,
                 format_args!("the name of a choice is wanted, not {}", kind(node.get_ref())),
             ),
@@ -234,7 +243,7 @@ pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
             x,
             y,
             series,
-            given: selection(&mut fields, "where"),
+            given: selection(&mut fields, "where", true),
             x_title: fields.text("x_title").map(|title| title.value),
             y_title: fields.text("y_title").map(|title| title.value),
             kind: kind.map_or_else(|| "lines".to_owned(), |kind| kind.value),

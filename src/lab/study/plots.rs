@@ -7,7 +7,7 @@ use super::data::{Measured, estimate};
 use super::file::{Axis, PlotSpec, Selection, Side};
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
-use super::table::{between, choices, groups, met};
+use super::table::{between, choices, groups, met, without};
 use crate::report::lab::page::{Plot, PlotKind, Series};
 use crate::report::text::clean;
 
@@ -60,12 +60,12 @@ fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selec
     let metrics: Vec<String> =
         columns.iter().filter_map(|column| metric_of(first, *column)).take(MOST_SERIES).collect();
     let mut series = Vec::new();
-    let chosen = spec.series.as_ref().map(|axis| choices(matrix, axis)).unwrap_or_default();
+    let chosen = spec.series.as_ref().map(|axis| choices(matrix, axis, &spec.given)).unwrap_or_default();
     let lines: Vec<Option<&String>> =
         if spec.series.is_some() { chosen.iter().map(Some).collect() } else { vec![None] };
     for choice in lines.into_iter().take(MOST_SERIES) {
         for (&column, metric) in columns.iter().zip(&metrics) {
-            let mut given = spec.given.clone();
+            let mut given = without(&spec.given, &[spec.x.axis(), spec.series.as_deref()]);
             let name = match (&spec.series, choice) {
                 (Some(axis), Some(choice)) => {
                     given.push((axis.clone(), choice.clone()));
@@ -165,11 +165,11 @@ fn along_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> Along {
 
 fn along_axis(spec: &PlotSpec, name: &str, matrix: &Matrix) -> Along {
     let axis = matrix.axes.iter().find(|axis| axis.name == *name);
+    let choices: Vec<String> = choices(matrix, name, &spec.given).into_iter().take(MOST_POINTS).collect();
     let numbers: Option<Vec<f64>> =
-        axis.and_then(|axis| axis.choices.iter().map(|choice| choice.number).collect());
+        axis.and_then(|axis| choices.iter().map(|name| axis.choice(name)?.number).collect());
     // Bars and strips stand beside each other, whatever their numbers are.
     let numbers = numbers.filter(|_| !is_in_rows(spec));
-    let choices: Vec<String> = choices(matrix, name).into_iter().take(MOST_POINTS).collect();
     let place = |(index, choice): (usize, &String)| Place {
         x: numbers.as_ref().and_then(|numbers| numbers.get(index).copied()).unwrap_or(index as f64),
         choice: Some((name.to_owned(), choice.clone())),

@@ -180,3 +180,26 @@ fn a_table_is_of_the_subjects_that_have_what_it_shows() {
     let lines = parse(&wrong).map(|_| ()).unwrap_err();
     assert!(lines[0].ends_with("the subject `other` has no metric `start.VmData`"), "{lines:#?}");
 }
+
+#[test]
+fn a_side_has_the_choices_that_are_asked_for_and_subjects_that_have_what_is_shown() {
+    let text = "title = 't'\n[[subject]]\nname = 'a'\ncommand = 'a'\n[subject.measure]\njson = ['x']\n\
+        [[subject]]\nname = 'b'\ncommand = 'b'\n[subject.measure]\njson = ['x']\n\
+        [[subject]]\nname = 'c'\ncommand = 'c'\n";
+    let table =
+        |given: &str| format!("{text}[[table]]\ntitle = 't'\nrows = 'subject'\ncolumns = ['x']\n{given}");
+    let names = |text: &str| {
+        let study = Study::parse(Path::new("x/study.toml"), text).map_err(|lines| lines.join("\n"));
+        let matrix = Matrix::full(Arc::new(study?));
+        let tables = super::table::tables(&matrix.study.tables[0], &matrix, &Data::default());
+        Ok(tables[0].rows.iter().map(|row| row[0].text.clone()).collect::<Vec<_>>().join(" "))
+    };
+    assert_eq!(names(&table("")), Ok("a b".to_owned()));
+    assert_eq!(names(&table("where = { subject = ['b', 'a'] }")), Ok("b a".to_owned()));
+    assert_eq!(names(&table("where = { subject = 'b' }")), Ok("b".to_owned()));
+    let other: Result<String, String> = names(
+        &table("where = { size = [1, 2] }")
+            .replace("[[subject]]\nname = 'a'", "[axes]\nsize = [1, 2]\n[[subject]]\nname = 'a'"),
+    );
+    assert!(other.unwrap_err().contains("several choices on `size`"));
+}

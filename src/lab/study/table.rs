@@ -78,7 +78,7 @@ pub fn groups(
 }
 
 fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selection) -> Table {
-    let (mut rows, mut columns) = (lines(&spec.rows, matrix), lines(&spec.columns, matrix));
+    let (mut rows, mut columns) = (lines(&spec.rows, spec, matrix), lines(&spec.columns, spec, matrix));
     let group_name = matrix.group_name(group);
     let mut caption = clean(&spec.title);
     if !group_name.is_empty() {
@@ -132,26 +132,45 @@ fn side_name(side: &Side) -> String {
     }
 }
 
-fn lines(side: &Side, matrix: &Matrix) -> Vec<Line> {
+/// What stands along a side. Of subjects those that have a metric of the table.
+fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Line> {
+    let metrics = metrics_of(spec);
+    let is_shown = |axis: &str, name: &str| {
+        let subject = matrix.subjects.iter().find(|subject| axis == SUBJECT && subject.name == name);
+        subject.is_none_or(|subject| metrics.iter().any(|metric| subject.metrics.contains_key(metric)))
+    };
     match side {
         Side::Metrics(names) => names
             .iter()
             .map(|name| Line { name: name.clone(), choice: None, metric: Some(name.clone()) })
             .collect(),
-        Side::Axis(axis) => choices(matrix, axis)
+        Side::Axis(axis) => choices(matrix, axis, &spec.given)
             .into_iter()
+            .filter(|name| is_shown(axis, name))
             .map(|name| Line { choice: Some((axis.clone(), name.clone())), name, metric: None })
             .collect(),
     }
 }
 
-/// The names of the choices of an axis, or of the subjects.
-pub fn choices(matrix: &Matrix, axis: &str) -> Vec<String> {
-    if axis == SUBJECT {
-        return matrix.subjects.iter().map(|subject| subject.name.clone()).collect();
+/// The names of the choices of an axis, or of the subjects: those of them that are `given`, where there are such.
+pub fn choices(matrix: &Matrix, axis: &str, given: &[(String, String)]) -> Vec<String> {
+    let all: Vec<String> = if axis == SUBJECT {
+        matrix.subjects.iter().map(|subject| subject.name.clone()).collect()
+    } else {
+        let found = matrix.axes.iter().find(|found| found.name == axis);
+        found.map_or_else(Vec::new, |axis| axis.choices.iter().map(|choice| choice.name.clone()).collect())
+    };
+    let wanted: Vec<&String> =
+        given.iter().filter(|(known, _)| known == axis).map(|(_, name)| name).collect();
+    if wanted.is_empty() {
+        return all;
     }
-    let found = matrix.axes.iter().find(|found| found.name == axis);
-    found.map_or_else(Vec::new, |axis| axis.choices.iter().map(|choice| choice.name.clone()).collect())
+    wanted.into_iter().filter(|name| all.contains(name)).cloned().collect()
+}
+
+/// What is `given` for axes that are not along a side.
+pub fn without(given: &[(String, String)], axes: &[Option<&str>]) -> Selection {
+    given.iter().filter(|(axis, _)| !axes.contains(&Some(axis))).cloned().collect()
 }
 
 fn metric_of(spec: &TableSpec, lines: [&Line; 2]) -> Option<String> {
@@ -176,7 +195,7 @@ fn cell(
 ) -> Cell {
     let nothing = || Cell { text: NOTHING.to_owned(), tone: Tone::Faint };
     let Some(metric) = metric_of(spec, lines) else { return nothing() };
-    let mut named = spec.given.clone();
+    let mut named = without(&spec.given, &[spec.rows.axis(), spec.columns.axis()]);
     named.extend(lines.iter().filter_map(|line| line.choice.clone()));
     let Ok(key) = matrix.resolve(&named, group) else { return nothing() };
     if !spec.ratio_to.is_empty() {
