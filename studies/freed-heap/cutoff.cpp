@@ -24,11 +24,21 @@ struct Gone {
     bool physical, virtually;
 };
 
+struct Tried {
+    long bytes;
+    Gone gone;
+};
+static Tried tried[256]; // physical and virtual cut-off are often the same one: no size is tried twice
+
 // A fresh process of this program; its answer is its exit status: bit 0 physical, bit 1 virtual, above 3 a failure.
 static Gone try_size(long bytes) {
+    for (int i = 0; i < processes; i++) {
+        if (tried[i].bytes == bytes) {
+            return tried[i].gone;
+        }
+    }
     char word[32];
     snprintf(word, sizeof word, "%ld", bytes);
-    processes++;
     pid_t child = vfork();
     if (child == 0) {
         execl("/proc/self/exe", "cutoff", way_word, before_word, word, static_cast<char *>(nullptr));
@@ -40,7 +50,9 @@ static Gone try_size(long bytes) {
     if (child < 0 || !WIFEXITED(status) || WEXITSTATUS(status) > 3) {
         fail("a process that tries a size failed at ", word);
     }
-    return Gone{(WEXITSTATUS(status) & 1) != 0, (WEXITSTATUS(status) & 2) != 0};
+    Gone gone{(WEXITSTATUS(status) & 1) != 0, (WEXITSTATUS(status) & 2) != 0};
+    tried[processes++] = Tried{bytes, gone};
+    return gone;
 }
 
 static int be_tried(long before_bytes, long bytes) {

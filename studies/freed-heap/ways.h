@@ -13,8 +13,9 @@
 
 enum class Way { malloc_free, new_delete, vector, mmap_munmap };
 
+// A path is that of an allocator's library, which `--axis heap=PATH` preloads: malloc's way.
 inline Way way_named(const char *name) {
-    if (strcmp(name, "malloc") == 0) {
+    if (strcmp(name, "malloc") == 0 || strchr(name, '/') != nullptr) {
         return Way::malloc_free;
     }
     if (strcmp(name, "new") == 0) {

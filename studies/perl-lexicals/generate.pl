@@ -3,18 +3,19 @@
 # the memory of the process (Vm… of /proc/PID/status) is read there. The program is written to --output, or printed.
 #
 #   --shape functions   (default) N functions with a scalar each, called in turn, in one or more cycles.
-#                       Marks: c1 before the first cycle, c1f1 … c1fN after each call, c2, c2f1 …
+#                       Marks: c1 before the first cycle, c1f1 … c1fN after each call, c2, c2f1 …; with --mark s: s1 …
 #   --shape closures    N closures kept, then N more. Marks: start, g1 … gN, (emptied,) g(N+1) … g(2N)
 #   --shape recursion   a function that calls itself to depth 20; then 20 to 45, so 25 deep. Marks: r1 … r45 as the
 #                       talk has them (on entry, before the scalar of that depth is filled), done
-#   --shape walk        one function that is called with 17 sizes up and down. Marks: start, w1 … w17
+#   --shape walk        one function that is called with 17 sizes up and down. Marks: w0, w1 … w17
 #
 #   --functions N       of functions or closures (20; of closures in each half)
 #   --size BYTES        of each scalar's string (800000); --size 800000,400000,200000: a size for each cycle
 #   --cycles N          how often all functions are called (1, or as many as there are sizes)
 #   --value variable|constant|function
 #                       the expression: one that only the call knows; one that perl can fold when it compiles; or what
-#                       one other function returns (of a constant, or of the cycle's size where there are several)
+#                       one other function returns (of a constant, or of the cycle's size where there are several).
+#                       In a recursion it is always a function that returns it: of a constant, as the talk has it, or not
 #   --undef none|call|assign    what is done with the scalar at the end: nothing, undef($s), $s = undef
 #   --storage my|local  the scalar is lexical, or a package variable made local
 #   --return nothing|value|reference    what a function returns; the value goes to a variable of a block around the call
@@ -29,10 +30,10 @@ use Getopt::Long qw(GetOptions);
 
 my %o = (
     shape => 'functions', functions => 20, size => 800_000, value => 'variable', undef => 'none', storage => 'my',
-    return => 'nothing', second => 'keep', define => 'before',
+    return => 'nothing', second => 'keep', define => 'before', mark => 'c',
 );
 GetOptions(\%o, 'shape=s', 'functions=i', 'size=s', 'cycles=i', 'value=s', 'undef=s', 'storage=s', 'return=s', 'second=s',
-    'define=s', 'say', 'output=s') or die "$0: see the head of this file\n";
+    'define=s', 'mark=s', 'say', 'output=s') or die "$0: see the head of this file\n";
 my %choices = (
     shape => 'functions closures recursion walk', value => 'variable constant function', undef => 'none call assign',
     storage => 'my local', return => 'nothing value reference', second => 'keep clear empty',
@@ -43,6 +44,7 @@ for my $name (sort keys %choices) {
     die "$0: --$name is one of @known\n" unless grep { $_ eq $o{$name} } @known;
 }
 my @sizes = split /,/, $o{size};
+die "$0: --mark takes letters\n" unless $o{mark} =~ /\A[a-z]+\z/;
 die "$0: --size takes numbers\n" if !@sizes || grep { !/\A[1-9][0-9]{0,9}\z/ } @sizes;
 my $size = $sizes[0];
 my $cycles = $o{cycles} || @sizes;
@@ -65,12 +67,12 @@ sub functions {
         if $o{value} eq 'function';
     $text .= one_function($_, $several) for 1 .. $o{functions};
     for my $cycle (1 .. $cycles) {
-        $text .= "Strandline::mark(\"c$cycle\");\n";
+        $text .= "Strandline::mark(\"$o{mark}$cycle\");\n";
         my $argument = $several ? $sizes[$cycle - 1] : $cycle;
         for my $n (1 .. $o{functions}) {
             my $call = "f$n($argument);";
             $call = "{ my \$x = $call }" if $o{return} ne 'nothing';
-            $text .= "$call\nStrandline::mark(\"c${cycle}f$n\");\n";
+            $text .= "$call\nStrandline::mark(\"$o{mark}${cycle}f$n\");\n";
         }
     }
     return $text;
@@ -128,7 +130,8 @@ PERL
 sub recursion {
     my $fill = "    my \$s;\n    \$s = value(\$count);\n";
     my $call = "    recur(\$count, \$limit);\n";
-    my ($value, $body, $more) = ("return chr(ord(\"a\")) x $size;", "$fill    return recur(\$count, \$limit);\n", '');
+    my $character = $o{value} eq 'constant' ? 'ord("a")' : 'ord("a") + shift';
+    my ($value, $body, $more) = ("return chr($character) x $size;", "$fill    return recur(\$count, \$limit);\n", '');
     $body = $call . $fill . "    return;\n" if $o{define} eq 'after';
     if ($o{define} eq 'shrinking') {
         $value = "my \$part = shift;\n    \$part -= 10;\n    \$part = 1 if \$part < 1;\n"
@@ -167,7 +170,7 @@ sub test {
     $s = value($size);
     return;
 }
-Strandline::mark("start");
+Strandline::mark("w0");
 my $step = 1;
 for my $kib (250, 500, 750, 1000, 750, 500, 250, 500, 750, 1000, 2000, 1000, 750, 500, 250, 500, 750) {
     test($kib * 1024 - 4);

@@ -24,6 +24,8 @@ use Strandline;
 
 my $experiment = shift;
 my $dump = @ARGV && $ARGV[0] eq '--dump' && shift;
+my $pointer_bytes = length pack 'p', undef;
+my $pointer_format = $pointer_bytes == 8 ? 'Q' : 'L';
 my (%sv_number, %buffer_number, @steps);
 
 # Notes the state of the scalar (an alias, not a copy) under a name.
@@ -43,7 +45,7 @@ sub state_of {
     dump_of($object) if $dump;
     # A body with a string is of a type from PV on; below that the third word is something else.
     my $has_body = $object->isa('B::PV');
-    my $pointer = $has_body ? unpack 'J', unpack 'P' . length(pack 'J', 0), pack 'J', $address + head_bytes() : 0;
+    my $pointer = $has_body ? pointer_at($address + $pointer_bytes + 8) : 0;
     my ($cur, $len) = $has_body && $pointer ? ($object->CUR, $object->LEN) : (0, 0);
     my $sv = number_of(\%sv_number, $address);
     my $buffer = $pointer && $len ? number_of(\%buffer_number, $pointer) : 0;
@@ -72,8 +74,10 @@ sub number_of {
     return $numbers->{$address};
 }
 
-# Where `sv_u` is in the head: after a pointer, and two numbers of 32 bits.
-sub head_bytes { return length(pack 'J', 0) + 8 }
+# The pointer that is at an address. In a scalar's head `sv_u` comes after a pointer and two numbers of 32 bits.
+sub pointer_at {
+    return unpack $pointer_format, unpack "P$pointer_bytes", pack $pointer_format, $_[0];
+}
 
 my %experiments = (
     kept => sub {

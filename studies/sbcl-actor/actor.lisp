@@ -166,6 +166,23 @@
   "What has outlived a collection, but did not come with the core."
   (loop for generation from 1 to 5 sum (sb-ext:generation-bytes-allocated generation)))
 
+(defun trigger (generation)
+  "The size beyond which that generation is collected: what it had after its last collection, and a fifth of a nursery."
+  (sb-alien:slot (sb-alien:deref (sb-alien:extern-alien "generations" (array sb-kernel::generation 7)) generation)
+                 'sb-kernel::gc-trigger))
+
+(defun out-of-reach-bytes ()
+  "What collections of the nursery will not go on to, by the rule of `collect_garbage` in SBCL's gencgc.c, while
+nothing else survives: a generation is collected when the younger one was raised into it and it is beyond its trigger,
+and raised when it has been collected before."
+  (loop with reached = t
+        for generation from 1 to 5
+        for bytes = (sb-ext:generation-bytes-allocated generation)
+        do (setf reached (and reached (> bytes (trigger generation))))
+        unless reached sum bytes
+        do (setf reached (and reached (>= (sb-ext:generation-number-of-gcs generation)
+                                          (sb-ext:generation-number-of-gcs-before-promotion generation))))))
+
 (defun snapshot (name)
   "The heap as SBCL itself counts it, then a mark, at which strandline counts."
   (tell (sb-kernel:dynamic-usage) "~A.dynamic_bytes" name)
@@ -173,6 +190,7 @@
   (loop for generation to 6
         do (tell (sb-ext:generation-bytes-allocated generation) "~A.generation_~D_bytes" name generation))
   (tell (older-bytes) "~A.older_bytes" name)
+  (tell (out-of-reach-bytes) "~A.out_of_reach_bytes" name)
   (strandline:mark name))
 
 (defvar *gc-real-time* (find-symbol "*GC-REAL-TIME*" :sb-ext) "SBCL counts it from 2.3.7 on.")

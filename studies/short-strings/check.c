@@ -159,6 +159,10 @@ static void check_buffer(const struct scalar *s)
         wrong("a text larger than its buffer");
     if (s->flags & (IS_SHORT | IS_KEY) && s->flags & IS_COW)
         wrong("a short text, or a key's, is shared");
+#ifdef HAS_LINKS
+    if (!(s->flags & (IS_COW | IS_SHORT | IS_KEY_BODY)) && EXTRA(s))
+        wrong("a link of one who shares with none");
+#endif
 #ifndef HAS_COW
     if (s->flags & (IS_COW | IS_SHORT))
         wrong("shared or short in a layout without");

@@ -11,63 +11,59 @@ use crate::support::{Folder, Outcome, Result, skipped};
 /// Hold with any glibc since 2.26 on x86-64, and with no other allocator installed.
 const HOLD: &[&str] = &[
     "c1-small-blocks-stay",
-    "c1-many-blocks-freed-in-order-go",
-    "c1-one-block-on-top-keeps-all",
-    "c2-large-blocks-go-in-ascending-order",
-    "c3-malloc-trim-gives-back",
-    "c3-malloc-trim-keeps-survivors-pages",
-    "c3-ledger-foretells-malloc-trim",
-    "c4-large-buffers-are-mmapped-in-ascending-order",
+    "c1-oldest-first-goes",
+    "c1-one-on-top-keeps",
+    "c2-large-go-ascending",
+    "c3-trim-gives-back",
+    "c3-trim-keeps-pages",
+    "c3-ledger-foretells",
+    "c4-mmapped-ascending",
     "memory-comes-with-use",
-    "cut-off-is-128-KiB",
-    "cut-off-moves",
-    "rule-gives-the-cut-off",
+    "cutoff-is-128KiB",
+    "cutoff-moves",
+    "rule-gives-cutoff",
     "rule-predicts",
     "rule-is-exact",
-    "rule-is-exact-under-settings",
-    "figures-tell-the-order",
-    "published-order-gives-published-figures",
-    "libstdcxx-takes-72-kB-of-the-top",
-    "new-and-vector-are-malloc",
-    "stuck-block-is-on-a-row",
-    "settings-keep-the-threshold-still",
+    "rule-exact-settings",
+    "figures-tell-order",
+    "published-order-rerun",
+    "libstdcxx-takes-72kB",
+    "new-vector-as-malloc",
+    "stuck-block-has-row",
+    "settings-hold-still",
     "top-has-to-be-small",
     "mmap-gives-all-back",
-    "operators-give-all-back",
+    "operators-give-back",
 ];
 
 /// Fail with any of those: what the article says leaves out that the threshold moves, and what small blocks merge to.
 const FAIL: &[&str] = &[
-    "c1-many-small-blocks-stay",
+    "c1-many-small-stay",
     "c2-large-blocks-go",
-    "c4-large-buffers-are-mmapped",
-    "cut-off-between-200-kB-and-2-MB",
+    "c4-large-are-mmapped",
+    "cutoff-200kB-to-2MB",
     "size-alone-decides",
     "published-heap-growth",
-    "tunables-change-nothing",
-    "threshold-below-the-block-suffices",
+    "tunables-no-effect",
+    "threshold-suffices",
     "mallopt-returns-0",
 ];
 
 /// Fails since glibc 2.35.
-const FAIL_WITH_GLIBC_2_36: &[&str] = &["mallopt-refuses-more-than-32-MiB"];
+const FAIL_WITH_GLIBC_2_36: &[&str] = &["mallopt-limit-32MiB"];
 
 /// Hold with jemalloc 5.3.
 const HOLD_WITH_JEMALLOC: &[&str] = &[
-    "c3-malloc-trim-is-glibcs",
-    "jemalloc-starts-larger",
-    "jemalloc-without-decay",
-    "jemalloc-keeps-virtual-memory",
-    "jemalloc-takes-oversize-threshold",
+    "c3-trim-is-glibcs",
+    "jemalloc-larger-start",
+    "jemalloc-no-decay",
+    "jemalloc-keeps-vm",
+    "jemalloc-takes-conf",
 ];
 
 /// Fail with jemalloc 5.3: the article had an older one; the last is what one would expect of the option.
-const FAIL_WITH_JEMALLOC: &[&str] = &[
-    "jemalloc-gives-back-200-kB",
-    "jemalloc-gives-back-large-blocks",
-    "jemalloc-refuses-oversize-threshold",
-    "jemalloc-oversize-threshold-decides",
-];
+const FAIL_WITH_JEMALLOC: &[&str] =
+    &["jemalloc-200kB-goes", "jemalloc-large-go", "jemalloc-refuses-conf", "jemalloc-conf-decides"];
 
 /// Holds with jemalloc 5.3, tcmalloc of gperftools 2.10 and mimalloc 2.0.
 const HOLD_WITH_ALL: &[&str] = &["c5-allocators-differ"];

@@ -9,10 +9,10 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::{Studied, folder, short};
-use crate::support::{Outcome, Result, full, skipped};
+use crate::support::{Folder, Outcome, Result, full, skipped};
 
 /// What holds in every perl from 5.20 on that was tried (5.28 to 5.42).
-const ALWAYS: [&str; 31] = [
+const ALWAYS: [&str; 32] = [
     "assigning-undef-keeps-20",
     "calling-undef-releases",
     "closure-cleared",
@@ -35,6 +35,7 @@ const ALWAYS: [&str; 31] = [
     "local-one-constant",
     "no-temporary",
     "not-a-leak",
+    "recursion-retained-variable",
     "recursion-shrinks",
     "reference-hands-over",
     "reference-in-block",
@@ -226,4 +227,49 @@ fn in_order(line: &str) -> Result<Vec<[u64; 4]>> {
     }
     states.sort_unstable();
     Ok(states.into_iter().map(|(_, state)| state).collect())
+}
+
+#[test]
+fn the_generator_writes_what_compiles_and_refuses_what_it_does_not_know() -> Outcome {
+    if series("perl").is_none() {
+        skipped("perl-lexicals: generate.pl", "no perl here (apt install perl)");
+        return Ok(());
+    }
+    let study = folder("perl-lexicals");
+    let probes = format!("-I{}", study.join("../../probes/perl").display());
+    let place = Folder::new("perl-lexicals-generator")?;
+    let program = place.0.join("program.pl");
+    let generate = |options: &str| {
+        let mut command = Command::new("perl");
+        command.arg(study.join("generate.pl")).args(options.split_whitespace()).arg("--output").arg(&program);
+        command.output()
+    };
+    let mut several: Vec<String> =
+        ["closures --second clear", "closures --second empty", "recursion", "walk"]
+            .map(|shape| format!("--shape {shape}"))
+            .into();
+    for value in ["variable", "constant", "function"] {
+        for rest in [
+            "--undef call --cycles 2",
+            "--undef assign --storage local --say",
+            "--return value",
+            "--size 9,8",
+        ] {
+            several.push(format!("--functions 3 --value {value} {rest}"));
+        }
+    }
+    several.extend(
+        ["before", "after", "shrinking"].map(|define| format!("--shape recursion --define {define}")),
+    );
+    for options in &several {
+        assert!(generate(options)?.status.success(), "{options}");
+        // It runs to its end, and without strandline its marks do nothing.
+        let output = Command::new("perl").arg(&probes).arg("-w").arg(&program).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{options}: {said}");
+    }
+    for options in ["--value other", "--size 0", "--size 1x", "--cycles 3 --size 1,2", "--shape", "--none"] {
+        assert!(!generate(options)?.status.success(), "{options}");
+    }
+    Ok(())
 }
