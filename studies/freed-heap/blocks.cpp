@@ -18,7 +18,7 @@ struct Arguments {
 
 static Arguments read_arguments(int count, char **words) {
     if (count != 5) {
-        fail("usage: blocks malloc|new|mmap BLOCK_BYTES none|top|one-in-500 oldest-first|newest-first", "");
+        fail("usage: blocks malloc|new BLOCK_BYTES none|top|one-in-500 oldest-first|newest-first", "");
     }
     Arguments asked;
     asked.way = way_named(words[1]);
@@ -26,8 +26,14 @@ static Arguments read_arguments(int count, char **words) {
     if (asked.block_bytes == 0) {
         fail("not a number of bytes: ", words[2]);
     }
-    asked.survivors = strcmp(words[3], "none") == 0 ? 0 : strcmp(words[3], "top") == 0 ? 1 : 500;
+    asked.survivors = strcmp(words[3], "none") == 0         ? 0
+                      : strcmp(words[3], "top") == 0        ? 1
+                      : strcmp(words[3], "one-in-500") == 0 ? 500
+                                                            : -1;
     asked.newest_first = strcmp(words[4], "newest-first") == 0;
+    if (asked.survivors < 0 || (!asked.newest_first && strcmp(words[4], "oldest-first") != 0)) {
+        fail("no such survivors, or order of freeing: ", words[3]);
+    }
     return asked;
 }
 

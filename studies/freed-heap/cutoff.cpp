@@ -30,7 +30,11 @@ struct Tried {
 };
 static Tried tried[256]; // physical and virtual cut-off are often the same one: no size is tried twice
 
-// A fresh process of this program; its answer is its exit status: bit 0 physical, bit 1 virtual, above 3 a failure.
+// What a tried size's process ends with: this, plus 1 where physical memory fell, plus 2 where virtual memory did. Other
+// statuses are failures.
+static const int answers = 64;
+
+// A fresh process of this program, and its answer.
 static Gone try_size(long bytes) {
     for (int i = 0; i < processes; i++) {
         if (tried[i].bytes == bytes) {
@@ -47,10 +51,11 @@ static Gone try_size(long bytes) {
     int status = 0;
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }
-    if (child < 0 || !WIFEXITED(status) || WEXITSTATUS(status) > 3) {
+    int answer = child > 0 && WIFEXITED(status) ? WEXITSTATUS(status) - answers : -1;
+    if (answer < 0 || answer > 3) {
         fail("a process that tries a size failed at ", word);
     }
-    Gone gone{(WEXITSTATUS(status) & 1) != 0, (WEXITSTATUS(status) & 2) != 0};
+    Gone gone{(answer & 1) != 0, (answer & 2) != 0};
     tried[processes++] = Tried{bytes, gone};
     return gone;
 }
@@ -71,10 +76,9 @@ static int be_tried(long before_bytes, long bytes) {
     Memory during = memory_now();
     give(block);
     Memory after = memory_now();
-    // Half, and in whole pages: half a page cannot leave.
     bool physical = during.physical_bytes - after.physical_bytes >= (bytes + 1) / 2;
     bool virtually = during.virtual_bytes - after.virtual_bytes >= (bytes + 1) / 2;
-    return (physical ? 1 : 0) | (virtually ? 2 : 0);
+    return answers + (physical ? 1 : 0) + (virtually ? 2 : 0);
 }
 
 // The turning point between the last size of the ladder that stayed and the first that went; -1 where there is none.

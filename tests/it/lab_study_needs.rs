@@ -127,7 +127,7 @@ size = [1, 2]
 free = ["a"]
 [[subject]]
 name = "script"
-build = "sh -c 'echo $STRANDLINE_AXIS_OPT_LEVEL ${STRANDLINE_AXIS_SIZE-none} > $STRANDLINE_STUDY_BUILD/told'"
+build = "sh -c 'echo $STRANDLINE_AXIS_OPT_LEVEL $(env | grep -c AXIS_SIZE) > $STRANDLINE_STUDY_BUILD/told'"
 command = "sh {dir}/say.sh"
 [measure]
 json = ["size", "build", "dir"]
@@ -164,7 +164,7 @@ fn programs_and_builds_hear_of_folders_and_choices() -> Outcome {
             continue;
         }
         // A build is not told of an axis that it does not name: it is shared by all choices of that.
-        let texts = json!({ "built": format!("{level} none"), "level": level, "free": "own" });
+        let texts = json!({ "built": format!("{level} 0"), "level": level, "free": "own" });
         assert_eq!(cell["texts"], texts, "{cell:#}");
         assert_eq!(
             (&cell["metrics"]["dir"]["median"], &cell["metrics"]["build"]["median"]),
@@ -178,19 +178,19 @@ fn programs_and_builds_hear_of_folders_and_choices() -> Outcome {
 fn the_place_of_a_mistake_in_an_expression_is_that_in_the_file() -> Outcome {
     let lab = Lab::new()?;
     let text = "title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\n\
-        [metrics]\nhalf = 'metric(\"wall_seconds\") // 2'\n\
+        [metrics]\nhalf = 'metric(\"wall_seconds\") 2'\n\
         [[claim]]\nid = 'a'\ntext = 'a'\nholds = \"median(\\\"cycles\\\") > 1 and true\"\n\
         [[claim]]\nid = 'b'\ntext = 'b'\nholds = '''\n  median(\"cycles\") > 1 &&\n    median(\"cycles\" < 9'''\n";
     study(&lab, "wrong", text)?;
     let first = lab.run(&["study", "check", "wrong"])?.complaint();
     let lines: Vec<&str> = first.lines().collect();
     assert_eq!(lines.len(), 1, "{first}");
-    assert!(first.contains("study.toml:6:"), "{first}");
-    study(&lab, "wrong", &text.replace("// 2", "/ 2"))?;
+    assert!(first.contains("study.toml:6:32: [metrics] half: `2` cannot stand here"), "{first}");
+    study(&lab, "wrong", &text.replace(") 2'", ") / 2'"))?;
     let complaint = lab.run(&["study", "check", "wrong"])?.complaint();
     let lines: Vec<&str> = complaint.lines().collect();
     let wanted = [
-        "strandline: studies/wrong/study.toml:10:35: [[claim]] a: `and` cannot stand here; write &&",
+        "strandline: studies/wrong/study.toml:10:33: [[claim]] a: `and` cannot stand here; write &&",
         "strandline: studies/wrong/study.toml:16:24: [[claim]] b: `)` is missing at its end",
     ];
     assert_eq!(lines, wanted);

@@ -61,7 +61,9 @@ pub fn also_in(name: &str, taken: &Path) -> Option<String> {
         return None;
     }
     let folders = places().into_iter().map(|place| place.join(name));
-    let others = folders.filter(|path| path.join(FILE_NAME).is_file() && path != taken);
+    // One that is named from here is taken as an absolute path.
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let others = folders.filter(|path| path.join(FILE_NAME).is_file() && real(path) != real(taken));
     let mut others: Vec<String> = others.map(|path| path.display().to_string()).collect();
     let is_own = came_with_strandline(taken);
     if !is_own && embedded_names().iter().any(|known| known == name) {

@@ -39,7 +39,9 @@ fn main() {
         "capacity" => run(wanted, || Vec::<u8>::with_capacity(BUFFER_BYTES), |buffer| buffer.len() as u8),
         "boxed_slice" => run(wanted, || vec![0u8; BUFFER_BYTES].into_boxed_slice(), |buffer| buffer[5000]),
         "boxed_array" => run(wanted, || Box::new([0u8; BUFFER_BYTES]), |buffer| buffer[5000]),
-        "collect" => run(wanted, || (0..BUFFER_BYTES).map(|_| 0u8).collect::<Vec<u8>>(), |buffer| buffer[5000]),
+        "collect" => {
+            run(wanted, || (0..BUFFER_BYTES).map(|_| 0u8).collect::<Vec<u8>>(), |buffer| buffer[5000])
+        }
         _ => exit(2),
     }
 }

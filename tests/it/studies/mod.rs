@@ -1,4 +1,5 @@
-//! The studies that come with strandline, each in its short form against what is installed here: a file a study.
+//! The studies that come with strandline against what is installed here, in their short form (whole in full mode): a
+//! file a study.
 
 mod freed_heap;
 mod perl_lexicals;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use crate::lab_support::Lab;
-use crate::support::Result;
+use crate::support::{Result, full};
 
 /// What came of a study's run.
 #[derive(Debug)]
@@ -28,11 +29,17 @@ pub fn folder(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("studies").join(name)
 }
 
-/// Runs the short form of the study `name`, with more arguments.
+/// Runs the study `name`, with more arguments: its short form, or all of it where all is tested. However long that
+/// takes: a study has time limits of its own.
 pub fn short(name: &str, arguments: &[&str]) -> Result<Studied> {
     let lab = Lab::new()?;
     let path = folder(name).display().to_string();
-    let document = lab.document(&[&["study", &path, "--short"], arguments].concat())?;
+    let form: &[&str] = if full() { &["--yes"] } else { &["--short", "--yes"] };
+    let output = lab.command(&[&["--json", "study", &path], form, arguments].concat()).output()?;
+    if !output.status.success() {
+        return Err(format!("{name}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into());
+    }
+    let document: Value = serde_json::from_slice(&output.stdout)?;
     let mut verdicts = BTreeMap::new();
     for claim in document["claims"].as_array().ok_or("no claims")? {
         let text = |key: &str| claim[key].as_str().unwrap_or_default().to_owned();
