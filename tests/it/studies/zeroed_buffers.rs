@@ -33,7 +33,7 @@ const HOLD_ANYWHERE: [&str; 21] = [
     "lazy-ones-have-nothing-to-give",
 ];
 
-/// True of the compilers, runtimes and C library of Debian 12, and of later ones so far.
+/// True of the compilers, runtimes and C library of Debian 12 (and Go 1.26, Node 20).
 const HOLD_HERE: [&str; 16] = [
     "calloc-clears-used-memory",
     "optimiser-makes-calloc",
