@@ -101,26 +101,7 @@ impl Journal {
             ),
             _ => named(&path, &error),
         })?;
-        let about = folder.join("lab.json");
-        let lab = std::fs::read(&about).ok().and_then(|text| serde_json::from_slice::<Lab>(&text).ok());
-        match lab {
-            Some(lab) if lab.key == key => {}
-            // One without a run holds nothing that could be lost.
-            Some(lab) if !place.is_fresh && file.metadata().is_ok_and(|data| data.len() > 0) => {
-                return Err(format!(
-                    "{} holds another lab ({}, or the same with other commands, files, settings or variables); give \
-                     another --dir, or --fresh to replace it",
-                    folder.display(),
-                    lab.lab
-                ));
-            }
-            _ => {
-                let lab = Lab { lab: verb.to_owned(), key };
-                let text = serde_json::to_vec_pretty(&lab).map_err(|error| error.to_string())?;
-                std::fs::write(&about, text).map_err(|error| named(&about, &error))?;
-                file.set_len(0).map_err(|error| named(&path, &error))?;
-            }
-        }
+        own(&folder, (verb, key), (&file, &path), place.is_fresh)?;
         if place.is_fresh {
             file.set_len(0).map_err(|error| named(&path, &error))?;
             // What earlier runs wrote is not to be taken for what these did.
@@ -192,6 +173,34 @@ impl Journal {
             if entry.file_name().to_string_lossy().starts_with("work-") {
                 drop(std::fs::remove_dir_all(entry.path()));
             }
+        }
+    }
+}
+
+/// Sees to it that the folder is that of the lab `verb` with this key: `file` is its journal, at `path`.
+fn own(
+    folder: &Path,
+    (verb, key): (&str, String),
+    (file, path): (&File, &Path),
+    is_fresh: bool,
+) -> Result<(), String> {
+    let about = folder.join("lab.json");
+    let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let lab = std::fs::read(&about).ok().and_then(|text| serde_json::from_slice::<Lab>(&text).ok());
+    match lab {
+        Some(lab) if lab.key == key => Ok(()),
+        // One without a run holds nothing that could be lost.
+        Some(lab) if !is_fresh && file.metadata().is_ok_and(|data| data.len() > 0) => Err(format!(
+            "{} holds another lab ({}, or the same with other commands, files, settings or variables); give \
+             another --dir, or --fresh to replace it",
+            folder.display(),
+            lab.lab
+        )),
+        _ => {
+            let lab = Lab { lab: verb.to_owned(), key };
+            let text = serde_json::to_vec_pretty(&lab).map_err(|error| error.to_string())?;
+            std::fs::write(&about, text).map_err(|error| named(&about, &error))?;
+            file.set_len(0).map_err(|error| named(path, &error))
         }
     }
 }
