@@ -1,7 +1,7 @@
 //! Tables of a study: an axis against another or against metrics, or the first part of metrics against the second
 //! (marks against columns), with published figures beside the measured ones.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::data::{Measured, estimate, figure, ratio};
 use super::file::{SUBJECT, Selection, Side, Statistic, Study, Subject, TableSpec};
@@ -92,12 +92,15 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Sel
         rows.truncate(MOST_ROWS);
         columns.truncate(MOST_COLUMNS);
     }
-    let published = |row: &Line, column: &Line| {
-        let is_meant = |name: &str, line: &Line| name == line.name;
-        let mut figures = spec.published.iter();
-        let found = figures.find(|one| is_meant(&one.row.value, row) && is_meant(&one.column.value, column));
-        found.map(|one| one.figure)
-    };
+    // The first of several for one place counts.
+    let figures: BTreeMap<(&str, &str), f64> = spec
+        .published
+        .iter()
+        .rev()
+        .map(|one| ((one.row.value.as_str(), one.column.value.as_str()), one.figure))
+        .collect();
+    let published =
+        |row: &Line, column: &Line| figures.get(&(row.name.as_str(), column.name.as_str())).copied();
     let has_published: Vec<bool> =
         columns.iter().map(|column| rows.iter().any(|row| published(row, column).is_some())).collect();
     let mut heads = vec![Column { title: side_name(&spec.rows), figures: false }];
