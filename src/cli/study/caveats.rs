@@ -2,15 +2,16 @@
 
 use super::super::arguments_lab::Study as Arguments;
 use super::super::lab::{Bench, how_it_ended};
-use crate::lab::cell::{Measure, Subject};
+use crate::lab::cell::{self, Measure};
+use crate::lab::study::file::Subject;
 use crate::lab::study::matrix::Matrix;
-use crate::lab::study::run::{self as runs, Bill, COUNTED_ROUNDS, Referee};
+use crate::lab::study::run::{Bill, COUNTED_ROUNDS, Referee};
 
 /// Each with its code.
 pub fn caveats(
     matrix: &Matrix,
     bill: &Bill,
-    subjects: &[Subject],
+    subjects: &[cell::Subject],
     referee: &Referee<'_>,
     arguments: &Arguments,
     bench: &Bench,
@@ -27,10 +28,13 @@ pub fn caveats(
     for (why, count) in reasons.into_iter().take(MOST) {
         caveats.push(("not_run", format!("{} not run: {why}", cells(count))));
     }
-    for (&index, (count, outcome)) in referee.failures.iter().take(MOST) {
-        let name = subjects.get(index).map_or("a cell", |subject| subject.name.as_str());
-        let how = how_it_ended(outcome);
-        caveats.push(("failed_runs", format!("{name}: {count} runs failed, and do not count: {how}")));
+    for (failures, place) in [(&referee.failures, ""), (&referee.uncounted, " under cachegrind")] {
+        for (&index, (count, outcome)) in failures.iter().take(MOST) {
+            let name = subjects.get(index).map_or("a cell", |subject| subject.name.as_str());
+            let how = how_it_ended(outcome);
+            let text = format!("{name}: {count} runs failed{place}, and do not count: {how}");
+            caveats.push(("failed_runs", text));
+        }
     }
     if referee.left_behind > 0 {
         let text = format!("{} runs left processes behind, which were ended", referee.left_behind);
@@ -48,17 +52,36 @@ pub fn caveats(
         let reads = matrix.study.claims.iter().any(|claim| claim.holds.value.contains(name));
         reads || matrix.study.tables.iter().any(|table| format!("{table:?}").contains(name))
     };
-    if bill.cells.iter().any(|key| runs::is_counted(matrix, key)) {
-        let text = format!(
-            "instructions are counted by valgrind's cachegrind, in {COUNTED_ROUNDS} runs more of each"
-        );
-        caveats.push(("instructions_by_cachegrind", text));
-    } else if wants("instructions")
+    let counted = by_cachegrind(matrix);
+    let is_all = counted.as_ref().is_some_and(|(_, is_all)| *is_all);
+    let of = if counted.is_some() { " of other subjects" } else { "" };
+    caveats.extend(counted.map(|(text, _)| ("instructions_by_cachegrind", text)));
+    if wants("instructions")
+        && !is_all
         && let Some(why) = bench.executors.first().and_then(|executor| executor.no_counters())
     {
-        caveats.push(("no_counters", format!("instructions and cycles are not counted: {why}")));
+        caveats.push(("no_counters", format!("instructions and cycles{of} are not counted: {why}")));
     }
     caveats
+}
+
+/// Which subjects' instructions are counted by cachegrind, and whether it is all of them; nothing where it is none.
+fn by_cachegrind(matrix: &Matrix) -> Option<(String, bool)> {
+    let is_counted = |subject: &&Subject| matrix.study.is_counted(subject);
+    let counted: Vec<&str> =
+        matrix.subjects.iter().filter(is_counted).map(|subject| subject.name.as_str()).collect();
+    let is_all = counted.len() == matrix.subjects.len();
+    let (of, others) = match is_all {
+        true => (String::new(), ""),
+        false => (
+            format!(" of {}", counted.join(", ")),
+            "; the processor counts otherwise: its counts of other subjects are left out",
+        ),
+    };
+    let text = format!(
+        "instructions{of} are counted by valgrind's cachegrind, in {COUNTED_ROUNDS} runs more of each{others}"
+    );
+    (!counted.is_empty()).then_some((text, is_all))
 }
 
 fn cells(count: usize) -> String {

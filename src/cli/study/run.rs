@@ -142,6 +142,7 @@ fn measure(
         may_fail: bill.cells.iter().map(may_fail).collect(),
         progress: &|progress| teller.tell(progress),
         failures: Default::default(),
+        uncounted: Default::default(),
         left_behind: 0,
     };
     let plan = Plan {
@@ -160,17 +161,16 @@ fn measure(
             subject.rounds = Some(0);
         }
         let plan = Plan { subjects, warm_up: 0, at_least: rounds, at_most: rounds, seed: plan.seed };
-        // A cell that failed before is tried again here, but what failed before stays known.
+        // A cell that failed before is tried again here; what fails here is no failure of its timed runs.
         let timed = std::mem::take(&mut referee.failures);
         let counts = engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
-        for (index, (count, outcome)) in timed {
-            referee.failures.entry(index).and_modify(|known| known.0 += count).or_insert((count, outcome));
-        }
+        referee.uncounted = std::mem::replace(&mut referee.failures, timed);
         Some(counts)
     } else {
         None
     };
-    let data = run::data(matrix, bill, &results, counts.as_ref(), &referee.failures, &how_it_ended);
+    let counts = counts.as_ref().map(|counts| (counts, &referee.uncounted));
+    let data = run::data(matrix, bill, &results, counts, &referee.failures, &how_it_ended);
     let caveats = caveats(matrix, bill, &plan.subjects, &referee, arguments, &bench);
     Ok((bench, data, caveats))
 }

@@ -1,6 +1,6 @@
 //! What was measured, as claims, tables and plots ask for it: samples of a metric in a cell, a place a round.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::file::Statistic;
 use super::matrix::Key;
@@ -24,8 +24,8 @@ pub trait Measured: Send + Sync {
     /// Why there is none: words that fit behind "not run: ".
     fn text(&self, key: &Key, metric: &str) -> Result<String, String>;
 
-    /// How many of a cell's runs count, and of how many, where not all do.
-    fn runs(&self, _key: &Key) -> Option<(usize, usize)> {
+    /// How many of a cell's runs gave a metric, and of how many, where not all did.
+    fn runs(&self, _key: &Key, _metric: &str) -> Option<(usize, usize)> {
         None
     }
 }
@@ -35,12 +35,16 @@ pub trait Measured: Send + Sync {
 pub struct CellData {
     /// Metric and samples, by rounds.
     pub samples: BTreeMap<String, Vec<Option<f64>>>,
-    /// Metric and texts that the runs gave, each once.
-    pub texts: BTreeMap<String, BTreeSet<String>>,
+    /// Metric and texts that the runs gave, and how many runs gave each.
+    pub texts: BTreeMap<String, BTreeMap<String, usize>>,
+    /// Why there is no figure of a metric that other metrics of the cell do not suffer from.
+    pub void: BTreeMap<String, String>,
     /// Why it was not run, or no run of it counts.
     pub not_run: Option<String>,
-    /// How many of its runs count, and of how many, where not all do.
-    pub runs: Option<(usize, usize)>,
+    /// How many of its runs count.
+    pub good: usize,
+    /// Of how many.
+    pub all: usize,
 }
 
 /// All cells.
@@ -56,6 +60,9 @@ impl Measured for Data {
         if let Some(why) = &cell.not_run {
             return Err(why.clone());
         }
+        if let Some(why) = cell.void.get(metric) {
+            return Err(why.clone());
+        }
         match cell.samples.get(metric) {
             Some(samples) if samples.iter().any(Option::is_some) => Ok(samples.clone()),
             _ => Err(format!("no run gave {metric}")),
@@ -67,16 +74,26 @@ impl Measured for Data {
         if let Some(why) = &cell.not_run {
             return Err(why.clone());
         }
-        let texts: Vec<&String> = cell.texts.get(metric).into_iter().flatten().collect();
+        let texts: Vec<(&String, &usize)> = cell.texts.get(metric).into_iter().flatten().collect();
         match texts.as_slice() {
-            [one] => Ok((*one).clone()),
+            [(_, count)] if **count < cell.good => {
+                Err(format!("{count} of {} runs gave {metric}", cell.good))
+            }
+            [(one, _)] => Ok((*one).clone()),
             [] => Err(format!("no run gave {metric}")),
-            [one, other, ..] => Err(format!("{metric} differs between runs: \"{one}\", \"{other}\"")),
+            [(one, _), (other, _), ..] => {
+                Err(format!("{metric} differs between runs: \"{one}\", \"{other}\""))
+            }
         }
     }
 
-    fn runs(&self, key: &Key) -> Option<(usize, usize)> {
-        self.cells.get(key)?.runs
+    fn runs(&self, key: &Key, metric: &str) -> Option<(usize, usize)> {
+        let cell = self.cells.get(key)?;
+        let (given, all) = match cell.samples.get(metric) {
+            Some(samples) => (samples.iter().flatten().count(), samples.len()),
+            None => (cell.good, cell.all),
+        };
+        (given < all).then_some((given, all))
     }
 }
 
@@ -107,8 +124,15 @@ pub fn figure(estimate: &Estimate, statistic: Statistic) -> Option<f64> {
 /// # Errors
 /// Why there is none.
 pub fn ratio(measured: &dyn Measured, of: &Key, to: &Key, metric: &str) -> Result<Ratio, String> {
-    let (ours, theirs) = (measured.samples(of, metric)?, measured.samples(to, metric)?);
-    let pairs: Vec<(f64, f64)> = theirs.iter().zip(&ours).filter_map(|(a, b)| Some(((*a)?, (*b)?))).collect();
+    paired(&measured.samples(of, metric)?, &measured.samples(to, metric)?, metric)
+}
+
+/// The ratio of samples of a metric to others of it, paired by rounds.
+///
+/// # Errors
+/// Why there is none.
+pub fn paired(ours: &[Option<f64>], theirs: &[Option<f64>], metric: &str) -> Result<Ratio, String> {
+    let pairs: Vec<(f64, f64)> = theirs.iter().zip(ours).filter_map(|(a, b)| Some(((*a)?, (*b)?))).collect();
     let resolution = metric::resolution(metric, metric::unit(metric, None));
     statistics::paired_ratio(&pairs, resolution, CONFIDENCE)
         .ok_or_else(|| format!("no ratio of {metric}: what it would be a ratio to is 0, or was not measured"))

@@ -19,7 +19,7 @@ use cel::extractors::Arguments;
 use cel::objects::Key as MapKey;
 use cel::{Context, ExecutionError, IdedExpr, Program, Value};
 
-use super::data::{Measured, estimate, figure, ratio};
+use super::data::{Measured, estimate, figure, paired};
 use super::file::{SUBJECT, Selection, Statistic};
 use super::matrix::{Key, Matrix, NoCell};
 use super::metric::Metric;
@@ -142,6 +142,9 @@ impl Expression {
     ) -> Result<Self, Vec<Wrong>> {
         if text.len() > MOST_BYTES {
             return Err(vec![format!("an expression has at most {MOST_BYTES} bytes").into()]);
+        }
+        if let Some(comment) = syntax::comment(text) {
+            return Err(vec![comment]);
         }
         with_room(|| {
             let program = Program::compile(text).map_err(|errors| {
@@ -338,71 +341,88 @@ fn read(
 }
 
 fn read_cell(name: &str, arguments: &[Value], world: &World) -> Result<Read, NoCell> {
-    let is_ratio = name.starts_with("ratio");
-    let (metric, first, second) = match arguments {
-        [Value::String(metric)] if !is_ratio => (metric, None, None),
-        [Value::String(metric), first] if !is_ratio => (metric, Some(first), None),
-        [Value::String(metric), first, second] if is_ratio => (metric, Some(first), Some(second)),
-        _ if is_ratio => {
-            return Err(NoCell::Wrong("wants a metric and two choices: (\"METRIC\", { … }, { … })".into()));
-        }
-        _ => return Err(NoCell::Wrong("wants a metric and choices: (\"METRIC\", { \"axis\": … })".into())),
-    };
-    let is_text = match world.matrix.study.metrics.get(metric.as_str()) {
-        None => return Err(NoCell::Wrong(unknown_metric(metric, &world.matrix))),
+    let (metric, first, second) = asked(name, arguments)?;
+    let matrix = &world.matrix;
+    let is_text = match matrix.study.metrics.get(metric) {
+        None => return Err(NoCell::Wrong(unknown_metric(metric, matrix))),
         Some(found) => matches!(found, Metric::Text(_)),
     };
     if is_text != (name == scan::TEXT) {
         let what = if is_text { "a text: write text(…)" } else { "a figure: write median(…)" };
         return Err(NoCell::Wrong(format!("`{metric}` is {what}")));
     }
-    let named = first.map_or_else(|| Ok(Vec::new()), |first| selection(first, &world.matrix))?;
-    let key = world.matrix.resolve(&named, &world.fixed)?;
-    let own = world.matrix.subjects.get(key.subject);
-    if let Some(subject) = own.filter(|subject| !subject.metrics.contains_key(metric.as_str())) {
+    let named = first.map_or_else(|| Ok(Vec::new()), |first| selection(first, matrix))?;
+    let key = matrix.resolve(&named, &world.fixed)?;
+    let own = matrix.subjects.get(key.subject);
+    if let Some(subject) = own.filter(|subject| !subject.metrics.contains_key(metric)) {
         return Err(NoCell::Wrong(format!("the subject `{}` has no metric `{metric}`", subject.name)));
     }
-    let axes: BTreeMap<String, String> = world.matrix.names(&key).into_iter().collect();
-    let at = |why: String| NoCell::NotRun(place(&axes, &why));
-    let few = || NoCell::NotRun(format!("too few repeats for an interval of {metric}"));
-    let runs = |key: &Key| world.measured.runs(key).map(|(good, all)| format!("{good} of {all} runs"));
-    if is_text {
-        let (statistic, metric, from) = (name.to_owned(), metric.to_string(), runs(&key));
-        let value = Figure::Text(world.measured.text(&key, &metric).map_err(at)?);
-        return Ok(Read { statistic, metric, axes, to: None, value, from });
-    }
-    let Some(second) = second else {
-        let estimate = estimate(&*world.measured, &key, metric).map_err(at)?;
-        let statistic = Statistic::NAMES.iter().find(|(known, _)| *known == name);
-        let value = figure(&estimate, statistic.map_or(Statistic::Median, |(_, statistic)| *statistic));
-        let value = value.ok_or_else(few)?;
-        let from = runs(&key);
-        return Ok(Read {
-            statistic: name.to_owned(),
-            metric: metric.to_string(),
-            axes,
-            to: None,
-            value: Figure::Number(value),
-            from,
-        });
+    let other = second.map(|second| matrix.resolve(&selection(second, matrix)?, &world.fixed)).transpose()?;
+    let value = match &other {
+        _ if is_text => {
+            Figure::Text(world.measured.text(&key, metric).map_err(|why| at(&key, matrix, &why))?)
+        }
+        Some(other) => Figure::Number(read_ratio(name, metric, [&key, other], world)?),
+        None => Figure::Number(read_figure(name, metric, &key, world)?),
     };
-    let other = world.matrix.resolve(&selection(second, &world.matrix)?, &world.fixed)?;
-    let ratio = ratio(&*world.measured, &key, &other, metric).map_err(at)?;
+    let runs =
+        |key: &Key| world.measured.runs(key, metric).map(|(given, all)| format!("{given} of {all} runs"));
+    Ok(Read {
+        statistic: name.to_owned(),
+        metric: metric.to_owned(),
+        axes: matrix.names(&key).into_iter().collect(),
+        to: other.as_ref().map(|other| matrix.names(other).into_iter().collect()),
+        value,
+        from: runs(&key).or_else(|| other.as_ref().and_then(runs)),
+    })
+}
+
+/// The metric that a reading function is asked for, and the choices of one cell or two.
+fn asked<'v>(
+    name: &str,
+    arguments: &'v [Value],
+) -> Result<(&'v str, Option<&'v Value>, Option<&'v Value>), NoCell> {
+    let is_ratio = name.starts_with("ratio");
+    match arguments {
+        [Value::String(metric)] if !is_ratio => Ok((metric, None, None)),
+        [Value::String(metric), first] if !is_ratio => Ok((metric, Some(first), None)),
+        [Value::String(metric), first, second] if is_ratio => Ok((metric, Some(first), Some(second))),
+        _ if is_ratio => {
+            Err(NoCell::Wrong("wants a metric and two choices: (\"METRIC\", { … }, { … })".into()))
+        }
+        _ => Err(NoCell::Wrong("wants a metric and choices: (\"METRIC\", { \"axis\": … })".into())),
+    }
+}
+
+fn read_figure(name: &str, metric: &str, key: &Key, world: &World) -> Result<f64, NoCell> {
+    let estimate = estimate(&*world.measured, key, metric).map_err(|why| at(key, &world.matrix, &why))?;
+    let statistic = Statistic::NAMES.iter().find(|(known, _)| *known == name);
+    let value = figure(&estimate, statistic.map_or(Statistic::Median, |(_, statistic)| *statistic));
+    value.ok_or_else(|| too_few(metric))
+}
+
+/// The ratio of the first cell to the second; each answers for what it has not.
+fn read_ratio(name: &str, metric: &str, [of, to]: [&Key; 2], world: &World) -> Result<f64, NoCell> {
+    let samples = |key| world.measured.samples(key, metric).map_err(|why| at(key, &world.matrix, &why));
+    let (ours, theirs) = (samples(of)?, samples(to)?);
+    let ratio = paired(&ours, &theirs, metric).map_err(|why| at(to, &world.matrix, &why))?;
     let value = match name {
         "ratio_low" => ratio.low,
         "ratio_high" => ratio.high,
         _ => Some(ratio.median),
     };
-    let value = Figure::Number(value.ok_or_else(few)?);
-    let to = Some(world.matrix.names(&other).into_iter().collect());
-    let from = runs(&key).or_else(|| runs(&other));
-    Ok(Read { statistic: name.to_owned(), metric: metric.to_string(), axes, to, value, from })
+    value.ok_or_else(|| too_few(metric))
 }
 
-/// `why`, with the cell that it is about where there are several.
-fn place(axes: &BTreeMap<String, String>, why: &str) -> String {
-    let named: Vec<String> = axes.iter().map(|(axis, choice)| format!("{axis}={choice}")).collect();
-    if named.is_empty() { why.to_owned() } else { format!("{}: {why}", named.join(", ")) }
+fn too_few(metric: &str) -> NoCell {
+    NoCell::NotRun(format!("too few repeats for an interval of {metric}"))
+}
+
+/// What is not there, with the cell that it is about where there are several.
+fn at(key: &Key, matrix: &Matrix, why: &str) -> NoCell {
+    let named: Vec<String> =
+        matrix.names(key).iter().map(|(axis, choice)| format!("{axis}={choice}")).collect();
+    NoCell::NotRun(if named.is_empty() { why.to_owned() } else { format!("{}: {why}", named.join(", ")) })
 }
 
 /// What to say of a metric that does not exist.

@@ -104,6 +104,19 @@ impl<'s> Extractor<'s> {
         (!recorded.ledgers.is_empty()).then(|| names.collect())
     }
 
+    /// What is derived of `metric`, also by way of others.
+    pub fn derived_of(&self, metric: &str) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        // Each comes after those that it reads.
+        for (name, expression) in &self.derived {
+            let mut reads = expression.iter().flat_map(|expression| &expression.scan.metrics);
+            if reads.any(|read| read == metric || found.contains(read)) {
+                found.insert(name.clone());
+            }
+        }
+        found
+    }
+
     /// Puts what is derived of one run's metrics among them.
     pub fn derive(&self, metrics: &mut BTreeMap<String, f64>) {
         for (name, expression) in &self.derived {

@@ -467,6 +467,11 @@ impl Study {
         subject.measure.as_ref().unwrap_or(&self.measure)
     }
 
+    /// Whether `subject`'s instructions are counted by valgrind, in runs of their own.
+    pub fn is_counted(&self, subject: &Subject) -> bool {
+        self.measure_of(subject).cachegrind
+    }
+
     /// The axis of that name.
     pub fn axis(&self, name: &str) -> Option<&Axis> {
         self.axes.iter().find(|axis| axis.name == name)

@@ -216,6 +216,9 @@ fn without_failed(matrix: &Matrix, bill: &mut Bill, root: &Path, failed: &Failed
     }
 }
 
+/// How many runs failed, by the plan's subjects, and the last of them.
+pub type Failures = BTreeMap<usize, (u32, Outcome)>;
+
 /// Hears of a study's runs: a cell that fails again and again is dropped, the others go on.
 pub struct Referee<'a> {
     /// Whether runs of a subject may fail, by the plan's subjects.
@@ -223,7 +226,9 @@ pub struct Referee<'a> {
     /// Hears how far it has come.
     pub progress: &'a (dyn Fn(&Progress) + Sync),
     /// How many runs failed, by the plan's subjects, and the last of them.
-    pub failures: BTreeMap<usize, (u32, Outcome)>,
+    pub failures: Failures,
+    /// The same of runs in cachegrind.
+    pub uncounted: Failures,
     /// Runs that left processes behind.
     pub left_behind: u32,
 }
@@ -256,16 +261,17 @@ fn counts(outcome: &Outcome, may_fail: bool) -> bool {
 
 /// Whether a cell's instructions are counted by valgrind, in runs of their own.
 pub fn is_counted(matrix: &Matrix, key: &Key) -> bool {
-    matrix.subjects.get(key.subject).is_some_and(|subject| matrix.study.measure_of(subject).cachegrind)
+    matrix.subjects.get(key.subject).is_some_and(|subject| matrix.study.is_counted(subject))
 }
 
-/// Makes data of what was run. `cells` are in the plan's order; `counted` are the runs in cachegrind, in the same.
+/// Makes data of what was run, the cells of `bill` in the plan's order; `counted` are the runs in cachegrind, in the
+/// same. Failures of either are apart: those in cachegrind take nothing but its counts.
 pub fn data(
     matrix: &Matrix,
     bill: &Bill,
     results: &Results,
-    counted: Option<&Results>,
-    failures: &BTreeMap<usize, (u32, Outcome)>,
+    counted: Option<(&Results, &Failures)>,
+    failures: &Failures,
     how_it_ended: &dyn Fn(&Outcome) -> String,
 ) -> Data {
     let mut data = Data::default();
@@ -282,69 +288,98 @@ pub fn data(
                 .map(|runs| runs.iter().take(rounds).cloned().collect())
                 .unwrap_or_default()
         };
-        let counted = counted.filter(|_| is_counted(matrix, key)).map(of);
-        let outcomes = of(results);
-        let failed = failures.get(&index);
-        data.cells
-            .insert(key.clone(), cell(matrix, key, (&outcomes, counted.as_deref()), failed, how_it_ended));
+        let counted = counted.filter(|_| is_counted(matrix, key));
+        let counted = counted.map(|(results, failures)| (of(results), failures.get(&index)));
+        let counted = counted.as_ref().map(|(outcomes, failed)| (outcomes.as_slice(), *failed));
+        let timed = (&*of(results), failures.get(&index));
+        data.cells.insert(key.clone(), cell(matrix, key, timed, counted, how_it_ended));
     }
     data
 }
+
+/// A cell's runs, by rounds, and how many of them failed with the last that did.
+type Runs<'r> = (&'r [Option<Outcome>], Option<&'r (u32, Outcome)>);
 
 /// What the runs of one cell gave: those that were timed, and those that were counted where there are such.
 fn cell(
     matrix: &Matrix,
     key: &Key,
-    (outcomes, counted): (&[Option<Outcome>], Option<&[Option<Outcome>]>),
-    failed: Option<&(u32, Outcome)>,
+    (outcomes, failed): Runs<'_>,
+    counted: Option<Runs<'_>>,
     how_it_ended: &dyn Fn(&Outcome) -> String,
 ) -> CellData {
     let Some(subject) = matrix.subjects.get(key.subject) else { return CellData::default() };
     let (may_fail, extractor) = (subject.may_fail, Extractor::new(&matrix.study, subject));
     let is_good = |outcome: &&Outcome| counts(outcome, may_fail);
-    let mut cell = CellData::default();
-    let instructions = |round: usize| {
-        let outcome = counted?.get(round)?.as_ref().filter(is_good)?;
-        outcome.figures.instructions.map(|count| count as f64)
-    };
-    let (mut good, mut ran) = (0, 0);
+    let mut cell = CellData { all: outcomes.len(), ..CellData::default() };
+    let instructions: Option<Vec<Option<f64>>> = counted.map(|(outcomes, _)| {
+        let good = outcomes.iter().map(|outcome| outcome.as_ref().filter(is_good));
+        good.map(|outcome| outcome?.figures.instructions.map(|count| count as f64)).collect()
+    });
+    let is_of_cachegrind = matrix.subjects.iter().any(|subject| matrix.study.is_counted(subject));
     for (round, outcome) in outcomes.iter().enumerate() {
-        ran += usize::from(outcome.is_some());
         let Some(outcome) = outcome.as_ref().filter(is_good) else { continue };
-        good += 1;
+        cell.good += 1;
         let Taken { figures: mut metrics, texts } = extractor.metrics(outcome);
         for (name, text) in texts {
-            cell.texts.entry(name).or_default().insert(text);
+            *cell.texts.entry(name).or_default().entry(text).or_default() += 1;
         }
-        if counted.is_some() {
+        if is_of_cachegrind {
             // The processor's counts are of another kind than cachegrind's.
             metrics.remove("instructions");
             metrics.remove("cycles");
-            metrics.extend(instructions(round).map(|count| ("instructions".to_owned(), count)));
+            let count = instructions.as_ref().and_then(|counts| counts.get(round).copied().flatten());
+            metrics.extend(count.map(|count| ("instructions".to_owned(), count)));
         }
         extractor.derive(&mut metrics);
         put(&mut cell, round, outcomes.len(), metrics);
     }
-    let bare: Vec<Option<f64>> = (0..counted.map_or(0, <[_]>::len)).map(instructions).collect();
-    if bare.iter().any(Option::is_some) {
-        cell.samples.insert("instructions".to_owned(), bare);
+    if let Some((instructions, runs)) = instructions.zip(counted) {
+        let good = instructions.iter().flatten().count();
+        let why = why_void(runs, good, how_it_ended).map(|why| format!("under cachegrind {why}"));
+        put_counts(&mut cell, &extractor, instructions, why);
     }
-    let how = failed.map(|(count, outcome)| (*count, how_it_ended(outcome)));
     let first = outcomes.iter().flatten().find(is_good);
     let not_mapped = first.and_then(|outcome| not_mapped(matrix, key, outcome));
-    cell.not_run = match how {
-        _ if not_mapped.is_some() => not_mapped,
-        Some((_, how)) if good == 0 => Some(format!("it failed: {how}")),
-        Some((count, how)) if count >= MOST_FAILURES => {
-            Some(format!("it failed in {count} of {} runs: {how}", ran.max(count as usize)))
-        }
-        None if good == 0 => Some("it was not run".to_owned()),
-        _ => None,
-    };
-    cell.runs = (good < outcomes.len()).then_some((good, outcomes.len()));
+    let failed = || why_void((outcomes, failed), cell.good, how_it_ended);
+    let nothing = || (cell.good == 0).then(|| "it was not run".to_owned());
+    cell.not_run = not_mapped.or_else(failed).or_else(nothing);
     cell
 }
 
+/// Why runs of which so many are good carry no claim, where they failed too often.
+fn why_void(
+    (outcomes, failed): Runs<'_>,
+    good: usize,
+    how_it_ended: &dyn Fn(&Outcome) -> String,
+) -> Option<String> {
+    let (count, last) = failed?;
+    let (count, how) = (*count, how_it_ended(last));
+    let ran = outcomes.iter().flatten().count().max(count as usize);
+    match good {
+        0 => Some(format!("it failed: {how}")),
+        _ if count >= MOST_FAILURES => Some(format!("it failed in {count} of {ran} runs: {how}")),
+        _ => None,
+    }
+}
+
+/// Cachegrind's counts, of rounds of their own; what is derived of them is known in no more rounds. Where there is a
+/// reason `why` they are not to be read, neither are.
+fn put_counts(cell: &mut CellData, extractor: &Extractor<'_>, counts: Vec<Option<f64>>, why: Option<String>) {
+    let derived = extractor.derived_of("instructions");
+    for name in &derived {
+        if let Some(samples) = cell.samples.get_mut(name) {
+            samples.truncate(counts.len());
+        }
+    }
+    if counts.iter().any(Option::is_some) {
+        cell.samples.insert("instructions".to_owned(), counts);
+    }
+    if let Some(why) = why {
+        let names = derived.into_iter().chain(["instructions".to_owned()]);
+        cell.void.extend(names.map(|name| (name, why.clone())));
+    }
+}
 /// Which of the allocators that a cell preloads is in none of a run's ledgers.
 fn not_mapped(matrix: &Matrix, key: &Key, outcome: &Outcome) -> Option<String> {
     const KNOWN: [&str; 3] = ["jemalloc", "tcmalloc", "mimalloc"];

@@ -51,7 +51,8 @@ fn what_is_derived_reads_the_counts_that_claims_read_and_failed_runs_do_not_coun
     let timed = results(vec![vec![good(5), good(5), good(5)]]);
     let counted = results(vec![vec![good(7000), outcome(End::Exited(3), 9, 1.0), good(9000)]]);
     let how = |_: &Outcome| "status 3".to_owned();
-    let data = run::data(&matrix, &bill, &timed, Some(&counted), &Default::default(), &how);
+    let data =
+        run::data(&matrix, &bill, &timed, Some((&counted, &Default::default())), &Default::default(), &how);
     let cell = data.cells.values().next().unwrap();
     assert_eq!(cell.samples["instructions"], [Some(7000.0), None, Some(9000.0)]);
     assert_eq!(cell.samples["thousands"], [Some(7.0), None, Some(9.0)]);
@@ -266,4 +267,96 @@ fn an_axis_that_whoever_runs_it_fills_has_no_cells_before() {
     assert_eq!(judged.reason.as_deref(), Some("nothing is chosen for perl: --axis perl=…"));
     let with = Matrix::chosen(study, false, &[("perl".to_owned(), vec!["true".to_owned()])]).unwrap();
     assert_eq!(with.cells().unwrap().len(), 1);
+}
+
+/// What the runs of `matrix` come to that printed these lines, a list for each cell; empty is a run that printed none.
+fn printed(matrix: &Matrix, cells: &[&[&str]]) -> Data {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |(number, line): (usize, &&str)| {
+        let path = folder.path().join(number.to_string());
+        std::fs::write(&path, line).unwrap();
+        Outcome { stdout: Some(path), ..outcome(End::Exited(0), 1, 1.0) }
+    };
+    let mut data = Data::default();
+    for (index, lines) in cells.iter().enumerate() {
+        let mut runs = vec![Vec::new(); cells.len()];
+        runs[index] = lines.iter().enumerate().map(run).collect();
+        let bill = Bill { cells: matrix.cells().unwrap(), missing: Vec::new() };
+        let all = run::data(matrix, &bill, &results(runs), None, &Default::default(), &|_| String::new());
+        let key = &bill.cells[index];
+        data.cells.insert(key.clone(), all.cells[key].clone());
+    }
+    data
+}
+
+#[test]
+fn what_one_run_of_four_gave_is_not_what_all_gave() {
+    let text =
+        "title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\nrepeats = 4\n[measure]\ntexts = ['msg']\n\
+                json = ['x']\n"
+            .to_owned()
+            + &claim("text(\"msg\") == \"ok\"")
+            + "[[claim]]\nid = 'x'\ntext = 'x'\nholds = 'median(\"x\") < 5'\n";
+    let matrix = matrix(&text);
+    let one = claims(&matrix, printed(&matrix, &[&["{\"msg\": \"ok\", \"x\": 1}", "", "", ""]]));
+    assert_eq!((one[0].verdict, one[0].reason.as_deref()), (Verdict::NotRun, Some("1 of 4 runs gave msg")));
+    assert_eq!((one[1].verdict, one[1].reason.as_deref()), (Verdict::Holds, Some("from 1 of 4 runs")));
+    let all = claims(&matrix, printed(&matrix, &[&["{\"msg\": \"ok\", \"x\": 1}"; 4]]));
+    assert!(all.iter().all(|claim| claim.verdict == Verdict::Holds && claim.reason.is_none()), "{all:#?}");
+}
+
+#[test]
+fn a_ratio_blames_the_cell_that_lacks_the_figure() {
+    let text = "title = 't'\n[axes]\nn = [1, 2]\n[[subject]]\nname = 's'\ncommand = 'true {n}'\n[measure]\n\
+                json = ['x']\n"
+        .to_owned()
+        + &claim("ratio(\"x\", {\"n\": 1}, {\"n\": 2}) < 2");
+    let matrix = matrix(&text);
+    let reason = |cells: &[&[&str]]| claims(&matrix, printed(&matrix, cells)).remove(0).reason.unwrap();
+    let given: &[&str] = &["{\"x\": 1}"];
+    assert_eq!(reason(&[given, &[""]]), "n=2: no run gave x");
+    assert_eq!(reason(&[&[""], given]), "n=1: no run gave x");
+    assert!(reason(&[given, &["{\"x\": 0}"]]).starts_with("n=2: no ratio of x: "));
+}
+
+#[test]
+fn what_fails_under_cachegrind_takes_nothing_but_its_counts() {
+    let text = COUNTED.to_owned()
+        + &claim("median(\"wall_seconds\") < 5")
+        + "[[claim]]\nid = 'd'\ntext = 'd'\nholds = 'median(\"thousands\") < 5'\n";
+    let matrix = matrix(&text);
+    let bill = run::bill(&matrix).unwrap();
+    let (good, bad) = (|| outcome(End::Exited(0), 7000, 1.0), || outcome(End::Exited(3), 9, 1.0));
+    let judged = |counted: Vec<Outcome>, failures: u32| {
+        let failures = [(0, (failures, bad()))].into();
+        let (timed, counted) = (results(vec![vec![good(), good(), good(), good()]]), results(vec![counted]));
+        let counted = Some((&counted, &failures));
+        let how = |_: &Outcome| "status 3".to_owned();
+        let data = run::data(&matrix, &bill, &timed, counted, &Default::default(), &how);
+        claims(&matrix, data)
+    };
+    let mostly = judged(vec![bad(), good(), bad()], 2);
+    assert_eq!((mostly[0].verdict, mostly[0].reason.as_deref()), (Verdict::Holds, None));
+    assert_eq!(mostly[1].verdict, Verdict::NotRun);
+    assert_eq!(mostly[1].reason.as_deref(), Some("under cachegrind it failed in 2 of 3 runs: status 3"));
+    let once = judged(vec![good(), bad(), good()], 1);
+    assert_eq!(
+        (once[1].verdict, once[1].reason.as_deref().unwrap()),
+        (Verdict::Fails, "what was measured says otherwise; from 2 of 3 runs")
+    );
+}
+
+#[test]
+fn counts_of_the_processor_do_not_stand_beside_those_of_cachegrind() {
+    let text = "title = 't'\n[[subject]]\nname = 'a'\ncommand = 'true'\n[subject.measure]\n\
+                instructions = 'cachegrind'\n[[subject]]\nname = 'b'\ncommand = 'true'\n"
+        .to_owned()
+        + &claim("ratio(\"instructions\", {\"subject\": \"a\"}, {\"subject\": \"b\"}) < 5");
+    let matrix = matrix(&text);
+    let bill = run::bill(&matrix).unwrap();
+    let runs = || results(vec![vec![outcome(End::Exited(0), 7000, 1.0)]; 2]);
+    let (counted, none) = (runs(), Default::default());
+    let data = run::data(&matrix, &bill, &runs(), Some((&counted, &none)), &none, &|_| String::new());
+    let judged = claims(&matrix, data).remove(0);
+    assert_eq!(judged.reason.as_deref(), Some("subject=b: no run gave instructions"));
 }

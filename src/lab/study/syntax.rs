@@ -36,6 +36,33 @@ pub fn wrong(expression: &str, (line, column): (isize, isize), says: &str) -> Wr
     Wrong { at: Some(at), text: told(says, expression.get(at..).unwrap_or_default()) }
 }
 
+/// Where a comment begins in `expression`: what follows it would be read by nobody.
+pub fn comment(expression: &str) -> Option<Wrong> {
+    let bytes = expression.as_bytes();
+    let rest = |at: usize| bytes.get(at..).unwrap_or_default();
+    let mut at = 0;
+    while at < bytes.len() {
+        if rest(at).starts_with(b"//") {
+            let text = "`//` begins a comment, and hides what follows; to divide, write /".to_owned();
+            return Some(Wrong { at: Some(at), text });
+        }
+        let quote =
+            [&b"\"\"\""[..], b"'''", b"\"", b"'"].into_iter().find(|quote| rest(at).starts_with(quote));
+        let Some(quote) = quote else {
+            at += 1;
+            continue;
+        };
+        let before = at.checked_sub(1).and_then(|before| bytes.get(before));
+        let is_raw = matches!(before, Some(b'r' | b'R'));
+        at += quote.len();
+        while at < bytes.len() && !rest(at).starts_with(quote) {
+            at += if !is_raw && rest(at).starts_with(b"\\") { 2 } else { 1 };
+        }
+        at += quote.len();
+    }
+    None
+}
+
 fn told(says: &str, rest: &str) -> String {
     let says = says.strip_prefix("Syntax error: ").unwrap_or(says);
     let is_end = rest.trim().is_empty();
@@ -106,6 +133,22 @@ fn shortened(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::expression::Expression;
+
+    #[test]
+    fn comments_are_refused_and_texts_may_hold_what_begins_one() {
+        for (expression, at) in [
+            ("median(\"a\") // 2 < 1", Some(12)),
+            ("text(\"a\") == \"http://x\"", None),
+            ("text(\"a\") == '\\'//' // x", Some(20)),
+            ("text(\"a\") == r'\\' // x", Some(18)),
+            ("text(\"a\") == \"\"\"a\"//\"\"\"", None),
+            ("median(\"a\") / 2 < 1", None),
+        ] {
+            let wrong = Expression::parse(expression, &|_| None, &[]).map(|_| ()).err();
+            let at_comment = wrong.filter(|wrong| wrong[0].text.contains("begins a comment"));
+            assert_eq!(at_comment.and_then(|wrong| wrong[0].at), at, "{expression}");
+        }
+    }
 
     #[test]
     fn what_cannot_be_read_is_told_in_one_line_with_its_place() {

@@ -7,7 +7,7 @@ use strandline_inspect::environment::Environment;
 use super::page::{Cell, Column, Page, Section, Table, Tone};
 use super::surroundings;
 use crate::lab::study::claim::{Judged, Verdict};
-use crate::lab::study::data::{CellData, Data, estimate};
+use crate::lab::study::data::{CellData, Data, Measured as _, estimate};
 use crate::lab::study::expression::{Figure, Read};
 use crate::lab::study::matrix::{Key, Matrix};
 use crate::lab::study::metric::Metric;
@@ -56,15 +56,16 @@ pub fn document(facts: &Facts<'_>) -> Document {
         let mut texts = Map::new();
         for (name, metric) in own {
             if matches!(metric, Metric::Text(_)) {
-                let given: Vec<&String> = cell.texts.get(name).into_iter().flatten().collect();
-                let one = if let [one] = given.as_slice() { json!(one) } else { json!(given) };
-                texts.insert(name.clone(), if given.is_empty() { Value::Null } else { one });
+                let given: Vec<&String> =
+                    cell.texts.get(name).into_iter().flat_map(|texts| texts.keys()).collect();
+                let given = if given.is_empty() { Value::Null } else { json!(given) };
+                texts.insert(name.clone(), facts.data.text(key, name).map_or(given, Value::String));
             } else {
                 metrics.insert(name.clone(), json!(estimate(facts.data, key, name).ok()));
             }
         }
         json!({ "axes": axes, "metrics": metrics, "texts": texts, "not_run": cell.not_run,
-            "runs_that_count": cell.runs.map(|(good, _)| good) })
+            "runs_that_count": (cell.good < cell.all).then_some(cell.good) })
     };
     let cells = facts.data.cells.iter().map(|(key, cell)| describe(key, cell));
     let left_out = facts.matrix.left_out().unwrap_or_default().into_iter().map(|(key, why)| {
