@@ -107,12 +107,15 @@ pub fn axis_variable(axis: &str) -> String {
 
 /// Whether the commands that build a cell's subject name an axis by its variable.
 fn names_variable(matrix: &Matrix, key: &Key, axis: &str) -> bool {
-    let words =
-        matrix.subjects.get(key.subject).into_iter().flat_map(|subject| subject.build.iter().flatten());
-    let variable = axis_variable(axis);
+    let subject = matrix.subjects.get(key.subject).into_iter();
+    name_variable(subject.flat_map(|subject| subject.build.iter().flatten()), &axis_variable(axis))
+}
+
+/// Whether one of these words names a variable.
+pub fn name_variable<'w>(mut words: impl Iterator<Item = &'w String>, variable: &str) -> bool {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    words.into_iter().any(|word| {
-        word.match_indices(&variable)
+    words.any(|word| {
+        word.match_indices(variable)
             .any(|(at, _)| !word.get(at + variable.len()..).is_some_and(|after| after.starts_with(is_name)))
     })
 }

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::build::axis_variable;
 use super::claim::{self, Tried};
 use super::diagnostics::{Problems, nearest};
 use super::expression::{Expression, unknown_metric};
-use super::file::{Derived, Measures, SUBJECT, Study};
+use super::file::{Derived, Measures, SUBJECT, Study, Subject};
 use super::matrix::{Matrix, NoCell, placeholders};
-use super::metric::{self, MOST_METRICS, TOTALS};
+use super::metric::{self, MOST_METRICS, Metric, TOTALS};
 use super::parse::{ALL_AXES, OWN_PLACEHOLDERS};
 
 /// All claims of a study together are tried no longer.
@@ -37,7 +38,18 @@ pub fn study(study: &mut Study, with_claims: bool, problems: &mut Problems) {
 }
 
 fn axes(study: &Study, problems: &mut Problems) {
+    let mut variables: BTreeMap<String, &str> = BTreeMap::new();
     for axis in &study.axes {
+        let variable = axis_variable(&axis.name);
+        if let Some(other) = variables.get(&variable) {
+            let text = format!("[axes]: `{other}` and `{}` have one variable, {variable}", axis.name);
+            problems.add(axis.offset, text);
+        }
+        variables.entry(variable).or_insert(&axis.name);
+        if let Some(choice) = axis.choices.iter().find(|choice| choice.name.contains(',')) {
+            let text = format!("[axes] {}: {}", axis.name, no_comma(&choice.name));
+            problems.add(axis.offset, text);
+        }
         // An axis may have very many choices.
         let known: BTreeSet<&str> = axis.choices.iter().map(|choice| choice.name.as_str()).collect();
         for name in axis.default.iter().filter(|name| !known.contains(name.as_str())) {
@@ -62,10 +74,18 @@ fn axes(study: &Study, problems: &mut Problems) {
     }
 }
 
+/// What to say of a name that nobody could choose.
+fn no_comma(name: &str) -> String {
+    format!("`{name}` has a comma, at which --axis parts names; give it another `name`")
+}
+
 fn subjects(study: &mut Study, problems: &mut Problems) {
     let all: Vec<String> = study.axes.iter().map(|axis| axis.name.clone()).collect();
     let mut seen = BTreeSet::new();
     for subject in &mut study.subjects {
+        if subject.name.contains(',') {
+            problems.add(subject.offset, format!("[[subject]]: {}", no_comma(&subject.name)));
+        }
         if !seen.insert(subject.name.clone()) {
             problems.add(subject.offset, format!("[[subject]]: `{}` is there twice", subject.name));
         }
@@ -146,6 +166,7 @@ fn metrics(study: &mut Study, problems: &mut Problems) {
         let new = subject.metrics.iter().map(|(name, metric)| (name.clone(), metric.clone()));
         study.metrics.extend(new);
     }
+    one_kind(&subjects, problems);
     study.subjects = subjects;
     for name in twice {
         let offset = study.derived.iter().find(|derived| derived.name == name);
@@ -154,6 +175,27 @@ fn metrics(study: &mut Study, problems: &mut Problems) {
     }
     if study.subjects.iter().map(|subject| subject.metrics.len()).sum::<usize>() > MOST_METRICS {
         problems.add(0, format!("the subjects have more than {MOST_METRICS} metrics together"));
+    }
+}
+
+/// A metric is a text of all subjects that have it, or a figure of all.
+fn one_kind(subjects: &[Subject], problems: &mut Problems) {
+    let mut first: BTreeMap<&str, (&Subject, bool)> = BTreeMap::new();
+    for subject in subjects {
+        for (name, metric) in &subject.metrics {
+            let is_text = matches!(metric, Metric::Text(_));
+            let (other, was_text) = *first.entry(name).or_insert((subject, is_text));
+            if is_text != was_text {
+                let (text, figure) = if is_text { (subject, other) } else { (other, subject) };
+                problems.add(
+                    subject.offset,
+                    format!(
+                        "`{name}` is a text of the subject `{}` and a figure of `{}`: give one another name",
+                        text.name, figure.name
+                    ),
+                );
+            }
+        }
     }
 }
 
@@ -212,11 +254,8 @@ fn measure(measure: &Measures, what: &str, offset: usize, problems: &mut Problem
 
 /// Puts derived metrics in an order in which each comes after those that it reads.
 fn derived(study: &mut Study, problems: &mut Problems) {
-    let given: BTreeSet<String> = study
-        .subjects
-        .iter()
-        .flat_map(|subject| metric::all(study.measure_of(subject), &[]).0.into_keys())
-        .collect();
+    let given: BTreeMap<String, Metric> =
+        study.subjects.iter().flat_map(|subject| metric::all(study.measure_of(subject), &[]).0).collect();
     let names: BTreeSet<&str> = study.derived.iter().map(|derived| derived.name.as_str()).collect();
     let mut reads: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for derived in &study.derived {
@@ -236,7 +275,10 @@ fn derived(study: &mut Study, problems: &mut Problems) {
             problems.add(at, format!("{what}: it reads no metric: write metric(\"METRIC\")"));
         }
         for name in &expression.scan.metrics {
-            if !given.contains(name) && !names.contains(name.as_str()) {
+            if matches!(given.get(name), Some(Metric::Text(_))) {
+                problems.add(at, format!("{what}: `{name}` is a text, of which nothing is derived"));
+            }
+            if !given.contains_key(name) && !names.contains(name.as_str()) {
                 problems.add(at, format!("{what}: there is no metric `{name}`"));
             }
         }
@@ -275,6 +317,7 @@ pub fn selection(given: &[(String, String)], matrix: &Matrix, offset: usize, pro
 
 fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
     let begin = Instant::now();
+    let with_numbers = Matrix::full_with_numbers(matrix.study.clone()).map(Arc::new);
     for claim in &study.claims {
         let at = claim.holds.offset;
         let expression = match claim::parse(claim, matrix) {
@@ -314,7 +357,16 @@ fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
         if begin.elapsed() > MOST_TRYING {
             continue;
         }
-        match claim::try_out(claim, &expression, matrix) {
+        let mut tried = claim::try_out(claim, &expression, matrix);
+        // Choices that are to be given may be numbers.
+        if tried != Tried::CanFail
+            && let Some(numbers) = &with_numbers
+        {
+            let again = claim::try_out(claim, &expression, numbers);
+            let is_better = again == Tried::CanFail || matches!(tried, Tried::Wrong(_));
+            tried = if is_better && !matches!(again, Tried::Wrong(_)) { again } else { tried };
+        }
+        match tried {
             Tried::CanFail => {}
             Tried::AlwaysHolds => add("it holds whatever is measured: it cannot fail, so it claims nothing"),
             Tried::NeverHolds if expression.is_one_comparison() => {

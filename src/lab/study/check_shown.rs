@@ -7,7 +7,7 @@ use super::diagnostics::{Problems, nearest};
 use super::expression::unknown_metric;
 use super::file::{PublishedFigure, SUBJECT, Side, Statistic, Study, Subject, TableSpec};
 use super::matrix::Matrix;
-use super::metric::MOST_METRICS;
+use super::metric::{MOST_METRICS, Metric};
 use super::table::between;
 
 /// Of the names in one table or plot that are none, so many are told.
@@ -43,6 +43,7 @@ pub fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
         let sides: Vec<&Side> = Some(&plot.x).into_iter().chain(&series).collect();
         axes(study, &sides, plot.offset, problems);
         metrics(matrix, [plot.x.metrics(), &plot.y], &plot.given, plot.offset, problems);
+        texts(study, [plot.x.metrics(), &plot.y], plot.offset, problems);
         selection(&plot.given, matrix, plot.offset, problems);
         several(&plot.given, &[plot.x.axis(), plot.series.as_deref()], plot.offset, problems);
     }
@@ -94,6 +95,17 @@ fn metrics(
             None => unknown_metric(name, matrix),
         };
         problems.add(offset, text);
+    }
+}
+
+/// Of what two lists name together, none is a text: a plot shows figures.
+fn texts(study: &Study, [first, second]: [&[String]; 2], offset: usize, problems: &mut Problems) {
+    if first.len().saturating_mul(second.len()) > MOST_METRICS {
+        return;
+    }
+    let is_text = |name: &&String| matches!(study.metrics.get(*name), Some(Metric::Text(_)));
+    if let Some(name) = between(first, second).iter().find(is_text) {
+        problems.add(offset, format!("[[plot]]: `{name}` is a text: a plot shows figures"));
     }
 }
 

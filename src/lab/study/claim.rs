@@ -168,6 +168,8 @@ fn list(items: &[String]) -> String {
 /// How many made-up measurements a claim is tried on, and for how long.
 const MOST_TRIES: u64 = 1_000;
 const MOST_TIME: Duration = Duration::from_secs(1);
+/// What was never measured in so many of them is not there at all.
+const MOST_MISSING: u64 = 40;
 
 /// What trying a claim on made-up measurements showed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,56 +195,74 @@ pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>) -> 
     let pool = Arc::new(pool(claim, expression));
     let texts = Arc::new(texts(claim, expression));
     let begin = Instant::now();
-    let (mut held, mut failed, mut why) = (false, false, None);
+    let mut trial = Trial::default();
     for group in groups.iter().take(20) {
         for seed in 0..MOST_TRIES {
+            let made_up = MadeUp { seed, pool: pool.clone(), texts: texts.clone(), matrix: matrix.clone() };
             let world = World {
                 matrix: matrix.clone(),
-                measured: Arc::new(MadeUp {
-                    seed,
-                    pool: pool.clone(),
-                    texts: texts.clone(),
-                    matrix: matrix.clone(),
-                }),
+                measured: Arc::new(made_up),
                 fixed: group.clone(),
                 published: claim.published.clone(),
                 tolerance: claim.tolerance,
                 until: begin.checked_add(MOST_TIME),
             };
-            match expression.evaluate(&world).outcome {
-                Outcome::Says(true) => held = true,
-                Outcome::Says(false) => failed = true,
-                Outcome::Missing(text) => {
-                    // A ratio to a figure that happens to be 0 is one thing, a cell that is left out another.
-                    why.get_or_insert(text);
-                    if seed >= 40 && !held && !failed {
-                        break;
-                    }
-                }
-                // A division by a measured 0, or the like, is not the claim's fault.
-                Outcome::Wrong(_) if held || failed => {}
-                Outcome::Wrong(text) => return Tried::Wrong(text),
+            if let Some(tried) = trial.heard(expression.evaluate(&world).outcome) {
+                return tried;
             }
-            if held && failed {
-                return Tried::CanFail;
-            }
-            if begin.elapsed() > MOST_TIME {
+            if begin.elapsed() > MOST_TIME || seed >= MOST_MISSING && !trial.has_answered() {
                 break;
             }
         }
-        if held || failed || begin.elapsed() > MOST_TIME {
+        if trial.has_answered() || begin.elapsed() > MOST_TIME {
             break;
         }
     }
-    match (held, failed) {
-        (false, false) if begin.elapsed() > MOST_TIME => {
-            let seconds = MOST_TIME.as_secs();
-            Tried::Wrong(format!("it takes more than {seconds} s to judge: shorter lists, or name more axes"))
+    trial.end(begin.elapsed() > MOST_TIME)
+}
+
+/// What a claim answered so far.
+#[derive(Default)]
+struct Trial {
+    held: bool,
+    failed: bool,
+    why: Option<String>,
+}
+
+impl Trial {
+    fn has_answered(&self) -> bool {
+        self.held || self.failed
+    }
+
+    /// Hears one more answer; tells what is known for good after it.
+    fn heard(&mut self, outcome: Outcome) -> Option<Tried> {
+        match outcome {
+            Outcome::Says(true) => self.held = true,
+            Outcome::Says(false) => self.failed = true,
+            // A ratio to a figure that happens to be 0 is one thing, a cell that is left out another.
+            Outcome::Missing(text) => drop(self.why.get_or_insert(text)),
+            // A division by a measured 0, or the like, is not the claim's fault.
+            Outcome::Wrong(_) if self.has_answered() => {}
+            Outcome::Wrong(text) => return Some(Tried::Wrong(text)),
         }
-        (true, false) => Tried::AlwaysHolds,
-        (false, true) => Tried::NeverHolds,
-        (true, true) => Tried::CanFail,
-        (false, false) => Tried::Wrong(why.unwrap_or_else(|| "it reads no cell that there is".to_owned())),
+        (self.held && self.failed).then_some(Tried::CanFail)
+    }
+
+    fn end(self, took_too_long: bool) -> Tried {
+        match (self.held, self.failed) {
+            (false, false) if took_too_long => {
+                let seconds = MOST_TIME.as_secs();
+                let text =
+                    format!("it takes more than {seconds} s to judge: shorter lists, or name more axes");
+                Tried::Wrong(text)
+            }
+            (true, false) => Tried::AlwaysHolds,
+            (false, true) => Tried::NeverHolds,
+            (true, true) => Tried::CanFail,
+            (false, false) => {
+                Tried::Wrong(self.why.unwrap_or_else(|| "it reads no cell that there is".to_owned()))
+            }
+        }
     }
 }
 

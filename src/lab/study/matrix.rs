@@ -11,6 +11,9 @@ pub const MOST_CELLS: u64 = 1_000_000;
 /// A claim, a table or a plot is not made for more combinations of the axes that it does not name.
 const MOST_GROUPS: u64 = 10_000;
 
+/// What to say of a subject that `--axis subject=…` leaves out.
+const NO_SUBJECT: &str = "its subject is not part of this run";
+
 /// A cell: the subject and, for each axis of the study, which of the chosen ones; `None` for an axis that the
 /// subject does not take.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,10 +48,21 @@ impl Matrix {
     /// The cells of all choices that the study has. An axis whose choices whoever runs it gives has one that stands
     /// for them.
     pub fn full(study: Arc<Study>) -> Self {
+        Self::with_stand_in(study, "any")
+    }
+
+    /// As [`Matrix::full`], where what stands for choices that are to be given is a number; `None` where there are
+    /// no such axes.
+    pub fn full_with_numbers(study: Arc<Study>) -> Option<Self> {
+        let is_open = study.axes.iter().any(|axis| axis.choices.is_empty());
+        is_open.then(|| Self::with_stand_in(study, "1"))
+    }
+
+    fn with_stand_in(study: Arc<Study>, stand_in: &str) -> Self {
         let mut matrix = Self::declared(study);
         for axis in matrix.axes.iter_mut().filter(|axis| axis.choices.is_empty()) {
-            let any = || "any".to_owned();
-            axis.choices.push(Choice { name: any(), value: any(), ..Choice::default() });
+            let (name, value) = (stand_in.to_owned(), stand_in.to_owned());
+            axis.choices.push(Choice { name, value, number: stand_in.parse().ok(), ..Choice::default() });
         }
         matrix
     }
@@ -264,10 +278,9 @@ impl Matrix {
                 ));
             }
         };
-        let subject =
-            subject.ok_or_else(|| NoCell::NotRun("its subject is not part of this run".to_owned()))?;
+        let subject = subject.ok_or_else(|| NoCell::NotRun(NO_SUBJECT.to_owned()))?;
         let Some(found) = self.subjects.get(subject) else {
-            return Err(NoCell::NotRun("its subject is not part of this run".to_owned()));
+            return Err(NoCell::NotRun(NO_SUBJECT.to_owned()));
         };
         if let Some((axis, _)) = named.iter().find(|(axis, _)| axis != SUBJECT && !found.axes.contains(axis))
         {
@@ -398,14 +411,22 @@ impl Matrix {
             return subjects.clone();
         }
         let has = |subject: &&Subject| metrics.clone().all(|name| subject.metrics.contains_key(name));
-        let having: BTreeSet<String> =
-            self.subjects.iter().filter(has).map(|subject| subject.name.clone()).collect();
-        if having.len() == self.subjects.len() { BTreeSet::new() } else { having }
+        let having = |subjects: &[Subject]| -> BTreeSet<String> {
+            subjects.iter().filter(has).map(|subject| subject.name.clone()).collect()
+        };
+        match having(&self.subjects) {
+            here if here.is_empty() => having(&self.study.subjects),
+            here if here.len() == self.subjects.len() => BTreeSet::new(),
+            here => here,
+        }
     }
 
     /// Why there is no cell of these `subjects`, or of any where none is named.
     pub fn why_none(&self, subjects: &BTreeSet<String>) -> String {
         let meant = self.subjects.iter().filter(|one| subjects.is_empty() || subjects.contains(&one.name));
+        if meant.clone().next().is_none() {
+            return NO_SUBJECT.to_owned();
+        }
         let axes = meant.flat_map(|subject| self.axes_of(subject)).filter_map(|axis| self.axes.get(axis));
         let mut empty = axes.filter(|axis| axis.choices.is_empty());
         let other = || "none of its cells is part of this run".to_owned();

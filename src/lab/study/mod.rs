@@ -28,6 +28,8 @@ mod syntax;
 pub mod table;
 
 #[cfg(test)]
+mod check_tests;
+#[cfg(test)]
 mod run_tests;
 #[cfg(test)]
 mod shown_tests;

@@ -7,10 +7,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::build::{folder, values};
+use super::build::{axis_variable, folder, name_variable, values};
 use super::file::{Need, NeedKind};
 use super::matrix::{Key, Matrix, fill, placeholders};
-use super::run::Bill;
+use super::run::{Bill, subject};
 use crate::lab::cell::{Outcome, Subject};
 use crate::lab::executor::{Executor, Stopped};
 use crate::record::memory_groups;
@@ -61,22 +61,26 @@ pub fn probe(
     how_it_ended: &dyn Fn(&Outcome) -> String,
     say: &dyn Fn(&str),
 ) -> Result<(), Stopped> {
-    let mut done: BTreeMap<Vec<String>, Option<String>> = BTreeMap::new();
+    let mut done: BTreeMap<(Vec<String>, Environment), Option<String>> = BTreeMap::new();
     let mut cells = Vec::new();
     for key in std::mem::take(&mut bill.cells) {
         let build = folder(matrix, &key, root);
         let mut values = values(matrix, &key);
         values.insert("build".to_owned(), build.to_string_lossy().into_owned());
+        let own = subject(matrix, &key, root, None).environment;
         let mut missing = Vec::new();
         for need in of_cell(matrix, &key).filter(|need| is_due(need, when)) {
             let words: Vec<String> = need.command.iter().map(|word| fill(word, &values)).collect();
+            let environment = told(matrix, &words, when, &own);
             let number = done.len();
-            if !done.contains_key(&words) {
+            let known = (words, environment);
+            if !done.contains_key(&known) {
                 let name = fill(&need.name, &values);
                 say(&format!("looking for {name}"));
                 let subject = Subject {
                     name: "probe".to_owned(),
-                    command: words.clone(),
+                    command: known.0.clone(),
+                    environment: known.1.clone(),
                     // There is no other folder yet where nothing was built.
                     directory: Some(if when == When::After { build.clone() } else { root.to_owned() }),
                     timeout: Some(PROBE_TIMEOUT),
@@ -84,10 +88,10 @@ pub fn probe(
                 };
                 let outcome = executor.run(&subject, &root.join(".probes").join(number.to_string()))?;
                 let failed = (!outcome.end.is_success()).then(|| how_it_ended(&outcome));
-                done.insert(words.clone(), failed);
+                done.insert(known.clone(), failed);
             }
-            if let Some(Some(how)) = done.get(&words) {
-                missing.push(is_missing(need, &fill(&need.name, &values), &words, how));
+            if let Some(Some(how)) = done.get(&known) {
+                missing.push(is_missing(need, &fill(&need.name, &values), &known.0, how));
             }
         }
         missing.dedup();
@@ -99,6 +103,19 @@ pub fn probe(
     }
     bill.cells = cells;
     Ok(())
+}
+
+type Environment = Vec<(String, Option<String>)>;
+
+/// What a probe finds of the environment of a cell's runs: all but the choices that it does not name, and the folder
+/// of a build that is not yet, so that cells share it that do not differ for it.
+fn told(matrix: &Matrix, words: &[String], when: When, own: &Environment) -> Environment {
+    let axes: Vec<String> = matrix.axes.iter().map(|axis| axis_variable(&axis.name)).collect();
+    let is_told = |name: &String| match name.as_str() {
+        "STRANDLINE_STUDY_BUILD" => when == When::After,
+        _ => !axes.contains(name) || name_variable(words.iter(), name),
+    };
+    own.iter().filter(|(name, _)| is_told(name)).cloned().collect()
 }
 
 fn is_due(need: &Need, when: When) -> bool {
