@@ -220,7 +220,7 @@ fn in_order(line: &str) -> Result<Vec<[u64; 4]>> {
     let document: Value = serde_json::from_str(line)?;
     let object = document.as_object().ok_or("no object")?;
     let mut states: Vec<(usize, [u64; 4])> = Vec::new();
-    for (name, state) in object {
+    for (name, state) in object.iter().filter(|(_, state)| state.is_object()) {
         let at = line.find(&format!("\"{name}\":")).ok_or("a name that is not in the line")?;
         let number = |key: &str| state[key].as_u64().unwrap_or(u64::MAX);
         states.push((at, [number("sv"), number("buffer"), number("cur"), number("len")]));
