@@ -73,7 +73,8 @@ impl Journal {
         let is_kept = place.folder.is_some();
         let short = key.get(..16).unwrap_or(&key);
         let folder = match &place.folder {
-            Some(folder) => folder.clone(),
+            // Jobs have folders of their own, from which another one would be meant.
+            Some(folder) => std::path::absolute(folder).unwrap_or_else(|_| folder.clone()),
             None => prepare_cache()?.join(format!("{verb}-{short}")),
         };
         let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());

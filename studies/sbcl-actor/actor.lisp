@@ -138,10 +138,10 @@
 
 ;;; What is told
 
-(defvar *told* '() "Names and numbers, the last first.")
+(defvar *told* '() "Names and numbers (or texts), the last first.")
 
-(defun tell (number format &rest arguments)
-  (push (cons (apply #'format nil format arguments) number) *told*))
+(defun tell (value format &rest arguments)
+  (push (cons (apply #'format nil format arguments) value) *told*))
 
 (defun seconds (units) (/ (float units 1d0) internal-time-units-per-second))
 
@@ -158,7 +158,10 @@
                (when object (format t "~S: {" object))
                (setf inside object separator ""))
              (format t "~A~S: ~A" separator (if dot (subseq name (1+ dot)) name)
-                     (if (integerp value) value (format nil "~,6F" value)))
+                     (typecase value
+                       (integer value)
+                       (string (format nil "~S" value))
+                       (t (format nil "~,6F" value))))
              (setf separator ", "))
     (format t "~:[~;}~]}~%" inside)))
 
@@ -345,6 +348,7 @@ a message that is kept. One search for all: it inverts the whole heap first."
                 (kept (make-array (ceiling (* 4 nursery) 16000) :initial-element nil)))
            (collections (lambda () (allocate nursery kept))))))
   (tell (sb-ext:bytes-consed-between-gcs) "nursery_bytes")
+  (tell (lisp-implementation-version) "sbcl_version")
   (print-told))
 
 (main)

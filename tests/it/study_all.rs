@@ -198,6 +198,17 @@ fn an_axis_is_for_those_that_have_it() -> Outcome {
     Ok(())
 }
 
+#[test]
+fn a_folder_named_from_here_takes_recordings() -> Outcome {
+    let text = "title = \"Recorded\"\n[settings]\nrepeats = 1\n[[subject]]\nname = \"a\"\n\
+                command = \"sleep 0.05\"\n[measure]\nrows = [\"rss\"]\nat = [\"exit\"]\n";
+    let place = Place::new(&[("recorded", text)])?;
+    let (status, document) = place.document(&["recorded", "--dir", "kept"])?;
+    assert_eq!((status, &document["cells"][0]["not_run"]), (0, &Value::Null), "{}", document["cells"]);
+    assert!(place.lab.folder.0.join("kept/journal.jsonl").is_file());
+    Ok(())
+}
+
 /// A study of 20 runs that say that they ran.
 fn counting(name: &str) -> String {
     format!(

@@ -41,7 +41,7 @@ impl Totals {
             studies: items.len() as u64,
             could_not_be_run: items.len() as u64 - ran().count() as u64,
             tally: ran().fold(Tally::default(), |all, facts| all + Tally::of(facts.claims)),
-            run_seconds: ran().map(|facts| run_seconds(facts.data)).sum(),
+            run_seconds: ran().map(|facts| run_seconds(facts.data)).fold(0.0, |all, one| all + one),
         }
     }
 
@@ -64,7 +64,8 @@ impl Totals {
 /// How long the runs that count took together.
 fn run_seconds(data: &Data) -> f64 {
     let samples = data.cells.values().filter_map(|cell| cell.samples.get("wall_seconds"));
-    samples.flatten().flatten().sum()
+    // A sum of nothing would be -0.
+    samples.flatten().flatten().fold(0.0, |all, one| all + one)
 }
 
 /// The document, for scripts.

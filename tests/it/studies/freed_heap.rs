@@ -1,4 +1,4 @@
-//! The study `freed-heap` in its short form, and its subject programs by themselves.
+//! The study `freed-heap` (short, or whole where all is tested), and its subject programs by themselves.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::{Studied, folder, short};
-use crate::support::{Folder, Outcome, Result, skipped};
+use crate::support::{Folder, Outcome, Result, full, skipped};
 
 /// Hold with any glibc since 2.26 on x86-64, and with no other allocator installed.
 const HOLD: &[&str] = &[
@@ -49,8 +49,8 @@ const FAIL: &[&str] = &[
     "mallopt-returns-0",
 ];
 
-/// Of blocks that the short form leaves out.
-const NOT_RUN: &[&str] = &["c2-2GB-goes"];
+/// Holds in the whole study where there is memory for it; the short form leaves its subject out.
+const HOLD_IN_FULL: &[&str] = &["c2-2GB-goes"];
 
 /// Fails since glibc 2.35.
 const FAIL_WITH_GLIBC_2_36: &[&str] = &["mallopt-limit-32MiB"];
@@ -72,7 +72,7 @@ const FAIL_WITH_JEMALLOC: &[&str] =
 const HOLD_WITH_ALL: &[&str] = &["c5-allocators-differ"];
 
 #[test]
-fn claims_of_the_short_form_have_the_verdicts_that_the_readme_explains() -> Outcome {
+fn claims_have_the_verdicts_that_the_readme_explains() -> Outcome {
     if !has_tools("freed-heap") {
         return Ok(());
     }
@@ -80,7 +80,7 @@ fn claims_of_the_short_form_have_the_verdicts_that_the_readme_explains() -> Outc
     studied.assert_no_others(&[
         HOLD,
         FAIL,
-        NOT_RUN,
+        HOLD_IN_FULL,
         FAIL_WITH_GLIBC_2_36,
         HOLD_WITH_JEMALLOC,
         FAIL_WITH_JEMALLOC,
@@ -88,7 +88,15 @@ fn claims_of_the_short_form_have_the_verdicts_that_the_readme_explains() -> Outc
     ]);
     studied.assert("holds", HOLD);
     studied.assert("fails", FAIL);
-    studied.assert("not_run", NOT_RUN);
+    if !full() {
+        studied.assert("not_run", HOLD_IN_FULL);
+    } else if figure(&studied, "two gigabytes", &[("allocator", "glibc")], "2GB.freed_physical_bytes")
+        .is_some()
+    {
+        studied.assert("holds", HOLD_IN_FULL);
+    } else {
+        skipped("freed-heap, 2 GB", "it wants 3 GiB of available memory");
+    }
     let said = |asked: &str| text(&studied, "said", &[("asked", asked)], "version");
     match said("glibc").as_deref() {
         Some("2.36") => studied.assert("fails", FAIL_WITH_GLIBC_2_36),
