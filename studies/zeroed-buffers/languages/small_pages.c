@@ -1,6 +1,6 @@
 /* Becomes COMMAND, to which the kernel gives no huge pages: small_pages COMMAND… Where huge pages are given to everybody
- * (/sys/kernel/mm/transparent_hugepage/enabled is `always`), the first byte that is written makes two megabytes resident,
- * and no buffer of one megabyte looks lazy. Linux 3.15; before, and where it is refused, COMMAND runs as it would. */
+ * (/sys/kernel/mm/transparent_hugepage/enabled is `always`), the first byte that is written may make two megabytes resident,
+ * and a lazy buffer look eager. Linux 3.15; before, and where it is refused, COMMAND runs as it would. */
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <unistd.h>
