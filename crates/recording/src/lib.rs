@@ -22,5 +22,5 @@ pub use record::{
     Beat, Caution, CommandUsage, Ending, Exec, Header, Ledger, Limit, Mark, Moment, ProcessEnd, ProcessStart,
     Record, SCHEMA,
 };
-pub use sample::{Column, Sample};
+pub use sample::{Column, Sample, Shown};
 pub use write::{MOST_FRAME_BYTES, Writer};

@@ -50,6 +50,63 @@ impl Column {
         Self::System,
         Self::Threads,
     ];
+
+    /// Its name in tables and documents, which has the unit that it is shown in.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rss => "rss_bytes",
+            Self::Virtual => "virtual_bytes",
+            Self::Data => "data_bytes",
+            Self::Anonymous => "anonymous_bytes",
+            Self::File => "file_bytes",
+            Self::Shmem => "shmem_bytes",
+            Self::Swap => "swap_bytes",
+            Self::MinorFaults => "minor_faults",
+            Self::MajorFaults => "major_faults",
+            Self::User => "user_seconds",
+            Self::System => "system_seconds",
+            Self::Threads => "threads",
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|column| column.name() == name)
+    }
+
+    /// A figure of it, in the unit that its name has.
+    pub fn shown(self, figure: u64) -> Shown {
+        match self {
+            Self::Rss
+            | Self::Virtual
+            | Self::Data
+            | Self::Anonymous
+            | Self::File
+            | Self::Shmem
+            | Self::Swap => Shown::Whole(figure.saturating_mul(1024)),
+            Self::User | Self::System => Shown::Micros(figure.saturating_mul(1000)),
+            Self::MinorFaults | Self::MajorFaults | Self::Threads => Shown::Whole(figure),
+        }
+    }
+}
+
+/// A figure as it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// Bytes, or a count.
+    Whole(u64),
+    /// Seconds, in microseconds.
+    Micros(u64),
+}
+
+impl Shown {
+    /// It as a number: bytes, a count, seconds.
+    pub fn number(self) -> f64 {
+        match self {
+            Self::Whole(figure) => figure as f64,
+            Self::Micros(micros) => micros as f64 / 1e6,
+        }
+    }
 }
 
 /// A process's figures at one instant, as the kernel's counters gave them.
@@ -98,6 +155,11 @@ impl Sample {
             self.system_ms,
             self.threads,
         ]
+    }
+
+    /// Its figure of a column, as it is shown.
+    pub fn shown(&self, column: Column) -> Shown {
+        column.shown(self.figures().get(column as usize).copied().unwrap_or_default())
     }
 
     /// A sample of these figures.

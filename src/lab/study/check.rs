@@ -10,7 +10,7 @@ use super::diagnostics::{Problems, nearest};
 use super::expression::{Expression, unknown_metric};
 use super::file::{Derived, Measures, SUBJECT, Study};
 use super::matrix::{Matrix, NoCell, placeholders};
-use super::metric::{self, COLUMNS, MOST_METRICS, TOTALS};
+use super::metric::{self, MOST_METRICS, TOTALS};
 use super::parse::{ALL_AXES, OWN_PLACEHOLDERS};
 
 /// All claims of a study together are tried no longer.
@@ -176,12 +176,12 @@ fn measures(study: &Study, problems: &mut Problems) {
 fn measure(measure: &Measures, what: &str, offset: usize, problems: &mut Problems) {
     for column in &measure.columns {
         let is_kernels = ["Vm", "Rss", "Hugetlb"].iter().any(|begin| column.starts_with(begin));
-        if !COLUMNS.contains(&column.as_str()) && !is_kernels {
+        if !metric::columns().any(|known| known == column) && !is_kernels {
             problems.add(
                 offset,
                 format!(
                     "{what} columns: `{column}` is none; there are {}, and the Vm… lines",
-                    COLUMNS.join(", ")
+                    metric::columns().collect::<Vec<_>>().join(", ")
                 ),
             );
         }

@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use strandline_inspect::facts::Explanation;
-use strandline_recording::{Ledger, Mark, Moment, Reader, Record};
+use strandline_recording::{Column, Ledger, Mark, Moment, Reader, Record};
 
 use super::expression::Expression;
 use super::file::{Study, Subject};
@@ -154,21 +154,11 @@ impl Recorded {
     }
 }
 
-fn of_mark(mark: &Mark, column: &str) -> Option<f64> {
-    let sample = &mark.sample;
-    let kib = |kib: u64| Some(kib as f64 * 1024.0);
-    match column {
-        "rss_bytes" => kib(sample.rss_kib),
-        "virtual_bytes" => kib(sample.virtual_kib),
-        "data_bytes" => kib(sample.data_kib),
-        "anonymous_bytes" => kib(sample.anonymous_kib),
-        "file_bytes" => kib(sample.file_kib),
-        "shmem_bytes" => kib(sample.shmem_kib),
-        "swap_bytes" => kib(sample.swap_kib),
-        "minor_faults" => Some(sample.minor_faults as f64),
-        "major_faults" => Some(sample.major_faults as f64),
-        "user_seconds" => Some(sample.user_ms as f64 / 1e3),
-        "system_seconds" => Some(sample.system_ms as f64 / 1e3),
+fn of_mark(mark: &Mark, name: &str) -> Option<f64> {
+    if let Some(column) = Column::named(name) {
+        return Some(mark.sample.shown(column).number());
+    }
+    match name {
         "seconds" => Some(mark.at_us as f64 / 1e6),
         "tree_pss_bytes" => mark.tree_pss_bytes.map(|bytes| bytes as f64),
         line => mark.status_bytes.get(line).map(|&bytes| bytes as f64),

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use strandline_recording::Column;
+
 use super::file::{Derived, Measures};
 
 /// A study may not ask for more metrics.
@@ -19,22 +21,14 @@ pub const FIGURES: [&str; 8] = [
 ];
 /// How a run ended: its status, or null; the signal that ended it, or null.
 pub const ENDS: [&str; 2] = ["exit_status", "signal"];
+/// What a mark has besides the columns of its sample.
+const OF_MARKS: [&str; 2] = ["seconds", "tree_pss_bytes"];
+
 /// What a mark has; also each `Vm…` and `Rss…` line of /proc/PID/status by its name there, in bytes.
-pub const COLUMNS: [&str; 13] = [
-    "rss_bytes",
-    "virtual_bytes",
-    "data_bytes",
-    "anonymous_bytes",
-    "file_bytes",
-    "shmem_bytes",
-    "swap_bytes",
-    "minor_faults",
-    "major_faults",
-    "user_seconds",
-    "system_seconds",
-    "seconds",
-    "tree_pss_bytes",
-];
+pub fn columns() -> impl Iterator<Item = &'static str> {
+    Column::ALL.into_iter().map(Column::name).chain(OF_MARKS)
+}
+
 /// What a ledger has besides its rows.
 pub const TOTALS: [&str; 6] = ["live", "stranded", "pinned", "evictable", "unattributed", "rss"];
 

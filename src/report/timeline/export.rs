@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use strandline_recording::{Error, Ledger, Mark, Moment, Reader, Record, Sample};
+use strandline_recording::{Column, Error, Ledger, Mark, Moment, Reader, Record, Sample, Shown};
 
 use super::html_data::moment_name as moment_kind;
 use super::{Process, Timeline};
@@ -16,24 +16,8 @@ use crate::report::json::{escape, surroundings, whole};
 
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/report/1";
-/// The columns of a sample, as `docs/schema.md` names them.
-pub const COLUMNS: [&str; 15] = [
-    "seconds",
-    "pid",
-    "process",
-    "rss_bytes",
-    "virtual_bytes",
-    "data_bytes",
-    "anonymous_bytes",
-    "file_bytes",
-    "shmem_bytes",
-    "swap_bytes",
-    "minor_faults",
-    "major_faults",
-    "user_seconds",
-    "system_seconds",
-    "threads",
-];
+/// What a row has before the columns of its sample; `docs/schema.md` names all of them.
+const BEFORE: [&str; 3] = ["seconds", "pid", "process"];
 /// Rows that wait for the end of their second, to be put in order of time; of a sane recording there are
 /// far fewer.
 const MOST_ROWS: usize = 1 << 18;
@@ -58,30 +42,23 @@ struct Row {
 }
 
 impl Row {
-    /// Its cells, by [`COLUMNS`].
-    fn cells(&self, pids: &Pids) -> [Cell; COLUMNS.len()] {
-        let s = &self.sample;
-        let kib = |kib: u64| Cell::Whole(kib.saturating_mul(1024));
+    /// Its cells, by [`columns`].
+    fn cells(&self, pids: &Pids) -> impl Iterator<Item = Cell> {
         let pid =
             pids.get(&self.process).map_or(Cell::Unknown, |pid| Cell::Whole(u64::from(pid.unsigned_abs())));
-        [
-            Cell::Micros(self.at_us),
-            pid,
-            Cell::Whole(self.process.into()),
-            kib(s.rss_kib),
-            kib(s.virtual_kib),
-            kib(s.data_kib),
-            kib(s.anonymous_kib),
-            kib(s.file_kib),
-            kib(s.shmem_kib),
-            kib(s.swap_kib),
-            Cell::Whole(s.minor_faults),
-            Cell::Whole(s.major_faults),
-            Cell::Micros(s.user_ms.saturating_mul(1000)),
-            Cell::Micros(s.system_ms.saturating_mul(1000)),
-            Cell::Whole(s.threads),
-        ]
+        let sample = self.sample;
+        let shown = move |column: Column| match sample.shown(column) {
+            Shown::Whole(whole) => Cell::Whole(whole),
+            Shown::Micros(micros) => Cell::Micros(micros),
+        };
+        let before = [Cell::Micros(self.at_us), pid, Cell::Whole(self.process.into())];
+        before.into_iter().chain(Column::ALL.into_iter().map(shown))
     }
+}
+
+/// The names of a row's cells.
+fn columns() -> impl Iterator<Item = &'static str> {
+    BEFORE.into_iter().chain(Column::ALL.map(Column::name))
 }
 
 /// Process ids by the processes' numbers.
@@ -153,7 +130,7 @@ fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Res
 /// See [`Failed`].
 pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
     let mut out = BufWriter::new(out);
-    writeln!(out, "{},mark", COLUMNS.join(","))?;
+    writeln!(out, "{},mark", columns().collect::<Vec<_>>().join(","))?;
     rows(path, &mut |row, pids| {
         for cell in row.cells(pids) {
             cell.write(&mut out, "")?;
@@ -217,27 +194,27 @@ fn field(out: &mut impl Write, first: &mut bool, name: &str, value: &impl Serial
 
 /// Each column in a temporary file, then one behind the other: nothing is kept in memory.
 fn samples(path: &Path, out: &mut impl Write) -> Result<(), Failed> {
-    let mut columns = Vec::new();
-    for _ in COLUMNS {
-        columns.push(BufWriter::with_capacity(64 << 10, tempfile::tempfile()?));
+    let mut files = Vec::new();
+    for _ in columns() {
+        files.push(BufWriter::with_capacity(64 << 10, tempfile::tempfile()?));
     }
     let mut first = true;
     rows(path, &mut |row, pids| {
         if row.mark.is_some() {
             return Ok(());
         }
-        for (cell, column) in row.cells(pids).iter().zip(&mut columns) {
+        for (cell, file) in row.cells(pids).zip(&mut files) {
             if !first {
-                column.write_all(b",")?;
+                file.write_all(b",")?;
             }
-            cell.write(column, "null")?;
+            cell.write(file, "null")?;
         }
         first = false;
         Ok(())
     })?;
-    for (index, (name, column)) in COLUMNS.iter().zip(columns).enumerate() {
+    for (index, (name, file)) in columns().zip(files).enumerate() {
         write!(out, "{}\n    \"{name}\": [", if index == 0 { "{" } else { "," })?;
-        let mut file: File = column.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let mut file: File = file.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.rewind()?;
         copy(&mut file, out)?;
         out.write_all(b"]")?;
@@ -277,28 +254,23 @@ fn recording(timeline: &Timeline) -> Value {
 }
 
 fn mark(mark: &Mark) -> Value {
-    let s = &mark.sample;
-    json!({
-        "name": mark.name,
-        "seconds": seconds(mark.at_us),
-        "pid": mark.pid,
-        "process": mark.process,
-        "rss_bytes": s.rss_kib.saturating_mul(1024),
-        "virtual_bytes": s.virtual_kib.saturating_mul(1024),
-        "data_bytes": s.data_kib.saturating_mul(1024),
-        "anonymous_bytes": s.anonymous_kib.saturating_mul(1024),
-        "file_bytes": s.file_kib.saturating_mul(1024),
-        "shmem_bytes": s.shmem_kib.saturating_mul(1024),
-        "swap_bytes": s.swap_kib.saturating_mul(1024),
-        "minor_faults": s.minor_faults,
-        "major_faults": s.major_faults,
-        "user_seconds": s.user_ms as f64 / 1e3,
-        "system_seconds": s.system_ms as f64 / 1e3,
-        "threads": s.threads,
-        "status_bytes": mark.status_bytes,
-        "tree_pss_bytes": mark.tree_pss_bytes,
-        "waited_seconds": seconds(mark.waited_us),
-    })
+    let mut fields = serde_json::Map::new();
+    let mut put = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
+    put("name", json!(mark.name));
+    put("seconds", json!(seconds(mark.at_us)));
+    put("pid", json!(mark.pid));
+    put("process", json!(mark.process));
+    for column in Column::ALL {
+        let figure = match mark.sample.shown(column) {
+            Shown::Whole(whole) => json!(whole),
+            micros @ Shown::Micros(_) => json!(micros.number()),
+        };
+        put(column.name(), figure);
+    }
+    put("status_bytes", json!(mark.status_bytes));
+    put("tree_pss_bytes", json!(mark.tree_pss_bytes));
+    put("waited_seconds", json!(seconds(mark.waited_us)));
+    Value::Object(fields)
 }
 
 /// What a moment is called: the mark's name, or the kind of moment.
