@@ -184,9 +184,9 @@ nothing else survives: a generation is collected when the younger one was raised
 and raised when it has been collected before.
 
 There is a second condition, `generation_average_age` beyond `minimum_age_before_gc` (0.75). That age is the sum of what
-the generation held before each raise into it, by what it holds now: 0 after the first, but at least 1 after the next one
-if that brings nothing. So it puts off the collection by one raise, which is every second collection of the nursery, and
-does not decide whether it comes within ten."
+the generation held before each raise into it, by what it holds now: 0 after the first into an empty one, but at least 1
+after the next one that brings nothing. So it keeps a queue from being collected with the raise that brought it, puts that
+off to the next raise (every second collection of the nursery raises), and does not decide whether it comes within ten."
   (loop with reached = t
         for generation from 1 to 5
         for bytes = (sb-ext:generation-bytes-allocated generation)
