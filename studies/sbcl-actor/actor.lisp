@@ -10,19 +10,20 @@
 ;;;; then=working    the same, but a tenth of what it allocates is kept for some collections
 ;;;;
 ;;;; Keys: probe (the path of strandline.lisp), mode (unthrottled, paused, paused-unscaled, bounded), messages (of all
-;;;; producers), producers, pause (seconds), bound (messages in the queue), sampled (objects), seed, and nursery (bytes allocated between collections; 0 is what SBCL chooses).
+;;;; producers), producers, pause (seconds), bound (messages in the queue), sampled (objects), seed,
+;;;; and nursery (bytes allocated between collections; 0 is what SBCL chooses).
 ;;;;
 ;;;; Scale: the author sent 16,000,000 messages. With fewer, what else has a size is smaller in proportion: the nursery
 ;;;; (he had 4 GB of dynamic space, of which SBCL takes 5 %), the 10,000 to 20,000 messages between two pauses and the
-;;;; length of these. So there are as many pauses as he had, and as many nurseries are filled: 14. Collections may be fewer
-;;;; (`gcs` tells). In paused-unscaled the pauses and what is sent between them are his.
+;;;; length of these. So there are as many pauses as he had, and as many nurseries are filled: 14. Collections may be
+;;;; fewer (`gcs` tells). In paused-unscaled the pauses and what is sent between them are his.
 ;;;;
 ;;;; Prints one line, a JSON object; units are in the names.
 ;;;;
 ;;;; Conservative roots: SBCL takes every word on a thread's stack that looks like an address for a reference.
-;;;; So whatever touches a message (the run, the census, the sampling) does so in a thread of its own, which has ended before
-;;;; paths are searched for or collections asked for: the stacks of the main thread and of the one that searches never held
-;;;; one, and stacks of ended threads are not scanned.
+;;;; So whatever touches a message (the run, the census, the sampling) does so in a thread of its own, which has ended
+;;;; before paths are searched for or collections asked for: the stacks of the main thread and of the one that searches
+;;;; never held one, and stacks of ended threads are not scanned.
 
 (defpackage :actor (:use :common-lisp))
 (in-package :actor)
@@ -185,8 +186,9 @@ and raised when it has been collected before.
 
 There is a second condition, `generation_average_age` beyond `minimum_age_before_gc` (0.75). That age is the sum of what
 the generation held before each raise into it, by what it holds now: 0 after the first into an empty one, but at least 1
-after the next one that brings nothing. So it keeps a queue from being collected with the raise that brought it, puts that
-off to the next raise (every second collection of the nursery raises), and does not decide whether it comes within ten."
+after the next one that brings nothing. So it keeps a queue from being collected with the raise that brought it, puts
+that off to the next raise (every second collection of the nursery raises), and does not decide whether it comes within
+ten."
   (loop with reached = t
         for generation from 1 to 5
         for bytes = (sb-ext:generation-bytes-allocated generation)
