@@ -297,9 +297,16 @@ a message that is kept. One search for all: it inverts the whole heap first."
     (multiple-value-prog1 (values (count *kept* found :test-not #'eq) (count *kept* found))
       (setf *kept* nil))))
 
+(defun hold-collections ()
+  "No more collections by allocation until one is asked for: the census and the search allocate, and a collection between
+them would take what is looked at. 0 is the runtime's word for no trigger (gencgc.c)."
+  (let ((at (sb-sys:find-foreign-symbol-address "auto_gc_trigger")))
+    (when at (setf (sb-sys:sap-ref-64 (sb-sys:int-sap at) 0) 0))))
+
 (defun look ()
   "The author's question: what are random objects of the heap, and does anything refer to those that are messages?
 Its own stack never holds one: what touches them has threads that have ended."
+  (hold-collections)
   (let* ((state (sb-ext:seed-random-state *seed*))
          (objects (in-thread (lambda () (census "heap"))))
          (messages (in-thread (lambda () (sampled-messages *sampled* objects state))))
