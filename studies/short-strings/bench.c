@@ -134,6 +134,7 @@ int main(int argc, char **argv)
         fputs("usage: bench A|B|A-new|B-new|C|D|E COUNT\n", stderr);
         return 2;
     }
-    printf("{\"layout\": \"%s\", \"benchmark\": \"%s\", \"count\": %zu, \"digest\": %u}\n", LAYOUT_NAME, which, count, digest);
+    printf("{\"layout\": \"%s\", \"benchmark\": \"%s\", \"count\": %zu, \"digest\": %u}\n", LAYOUT_NAME, which, count,
+           digest);
     return 0;
 }

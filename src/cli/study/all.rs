@@ -77,9 +77,8 @@ fn entries(arguments: &Arguments) -> Result<Vec<Entry>> {
     }
     let chosen = |text: std::result::Result<Text, String>| {
         let text = text?;
-        let axes = arguments.axis.iter().filter_map(|(axis, choices)| {
-            has(&text, axis, choices).then(|| (axis.clone(), own(&text, axis, choices)))
-        });
+        let known = arguments.axis.iter().filter(|(axis, choices)| has(&text, axis, choices));
+        let axes = known.map(|(axis, choices)| (axis.clone(), own(&text, axis, choices)));
         let axes: Vec<(String, Vec<String>)> = axes.collect();
         Chosen::new(text, arguments, &axes)
     };

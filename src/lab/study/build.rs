@@ -149,8 +149,16 @@ fn told_of_folders(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, 
     [
         ("STRANDLINE_STUDY_DIR".to_owned(), text(&matrix.study.folder)),
         ("STRANDLINE_STUDY_BUILD".to_owned(), text(&folder(matrix, key, root))),
+        ("STRANDLINE_PROGRAM".to_owned(), own_program().and_then(|path| text(&path))),
     ]
     .into()
+}
+
+/// Strandline's own program, also where another file was put in its place since it began.
+pub fn own_program() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let name = program.to_str()?;
+    Some(name.strip_suffix(" (deleted)").filter(|_| !program.exists()).map_or(program.clone(), PathBuf::from))
 }
 
 fn filled(matrix: &Matrix, key: &Key, values: &BTreeMap<String, String>) -> Vec<Vec<String>> {

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::build::{commands, folder, missing, preloads, told, told_to_build, values, why_not_preloaded};
+use super::build::{
+    commands, folder, missing, own_program, preloads, told, told_to_build, values, why_not_preloaded,
+};
 use super::data::{CellData, Data};
 use super::extract::{Extractor, Taken};
 use super::find;
@@ -108,8 +110,7 @@ pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration
 
 /// The folder of strandline's own program.
 fn own_folder() -> Option<String> {
-    let program = std::env::current_exe().ok()?;
-    program.parent()?.to_str().map(str::to_owned).filter(|folder| !folder.contains(':'))
+    own_program()?.parent()?.to_str().map(str::to_owned).filter(|folder| !folder.contains(':'))
 }
 
 /// `own` limits where there are any, else those of `all`.
