@@ -2,9 +2,9 @@
 # string work is that of the library's cow-byte, and that it is replaced by that of short. The two perls that the study
 # takes as p0 and p1 are what can be measured.
 #
-#   estimate.pl BENCHMARK PROGRAM COW_BYTE SHORT    the program as perl -e takes it; the library's two benches
+#   estimate.pl BENCHMARK COW_BYTE SHORT    A, B, C or D; the library's bench in the two layouts
 #
-# Each is run under cachegrind with 10,000 and with 20,000 iterations. Prints one JSON line, in instructions an iteration
+# Each, and the mail's program, is run under cachegrind with 10,000 and with 20,000 iterations. Prints one JSON line, in instructions an iteration
 # (the difference, so that starting is not in them):
 #
 #   perl, cow_byte, short   of each
@@ -15,8 +15,16 @@ use strict;
 use warnings;
 use Config;
 
-my ($benchmark, $program, $cow_byte, $short) = @ARGV;
-die "usage: estimate.pl BENCHMARK PROGRAM COW_BYTE SHORT\n" if !defined $short;
+# How often is the programs' argument.
+my $expressions = 'for (1 .. shift) { my $x = "a" x $n; my $y = substr($x, 3, $n-5); my $z = $y . "xyz"; }';
+my %programs = (
+    A => "my \$n = 12; $expressions",
+    B => "my \$n = 24; $expressions",
+    C => 'my @a; push @a, "aaa$_" for 1 .. shift;',
+    D => 'my @a; push @a, "aaaaaaaaaaaaaaaaaaaaaa$_" for 1 .. shift;',
+);
+my ($benchmark, $cow_byte, $short) = @ARGV;
+die "usage: estimate.pl A|B|C|D COW_BYTE SHORT\n" if !defined $short || !$programs{$benchmark};
 
 # Instructions of the command, by cachegrind.
 sub instructions {
@@ -41,7 +49,7 @@ sub slope {
     return (instructions(@_, 20_000) - instructions(@_, 10_000)) / 10_000;
 }
 
-my $perl_each = slope($^X, '-e', $program);
+my $perl_each = slope($^X, '-e', $programs{$benchmark});
 my $cow_each = slope($cow_byte, $benchmark);
 my $short_each = slope($short, $benchmark);
 printf qq({"perl": %.1f, "cow_byte": %.1f, "short": %.1f, "strings_part": %.1f, "estimate": %.1f, "version": "%vd, %s"}\n),
