@@ -1,9 +1,9 @@
 //! The newest results in a study's README: what stands between two comments is replaced.
 
 use super::cleaned::cleaned;
-use super::markdown::{escaped, picture, rows};
+use super::markdown::{claims, escaped, picture, rows};
 use super::page::{Page, Section};
-use super::study::{Facts, verdicts};
+use super::study::Facts;
 
 /// The lines between which results stand.
 pub const BEGIN: &str = "<!-- results -->";
@@ -14,18 +14,18 @@ const MEASURED: &str = "Measured on: ";
 
 /// The results in short: the verdicts, the first table and the first plot of `page`, which is that of `facts`.
 pub fn block(facts: &Facts<'_>, page: &Page, surroundings: &[(String, String)]) -> String {
-    // What comes first in the page are the verdicts, which are here already.
-    let own = |section: &&Section| section.rows_are.is_empty();
-    let table = page.sections.iter().filter(own).flat_map(|section| &section.tables).next();
+    let table = page.sections.iter().flat_map(|section| &section.tables).next();
     let plot = page.sections.iter().flat_map(|section| &section.plots).find(|plot| !plot.address.is_empty());
     let section = Section {
-        tables: [verdicts(facts)].into_iter().chain(table.cloned()).collect(),
+        claims: super::study::claims(facts),
+        tables: table.cloned().into_iter().collect(),
         plots: plot.cloned().into_iter().collect(),
         ..Section::default()
     };
     let page = cleaned(&Page { sections: vec![section], ..page.clone() });
     let mut parts = vec![format!("**{}**", escaped(&page.headline))];
     for section in &page.sections {
+        claims(&mut parts, &section.claims);
         for table in section.tables.iter().filter(|table| !table.rows.is_empty()) {
             if !table.caption.is_empty() {
                 parts.push(escaped(&table.caption));
