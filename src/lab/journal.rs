@@ -309,6 +309,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_there_is_counted_without_opening_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { folder: Some(folder.path().join("lab")), is_fresh: false };
+        assert_eq!(Journal::peek("study", &"x", &place), 0);
+        assert!(!folder.path().join("lab").exists());
+        let mut journal = Journal::open("study", &"x", &place).unwrap();
+        assert_eq!(Journal::peek("study", &"x", &place), 0);
+        journal.keep("a", 0, &outcome(0)).unwrap();
+        assert_eq!(Journal::peek("study", &"x", &place), 1);
+        assert_eq!(Journal::peek("study", &"y", &place), 0, "another's");
+        assert_eq!(Journal::peek("study", &"x", &Place { is_fresh: true, ..place.clone() }), 0);
+    }
+
+    #[test]
     fn a_journal_goes_on_after_its_last_whole_line() {
         let folder = tempfile::tempdir().unwrap();
         let place = Place { folder: Some(folder.path().to_owned()), is_fresh: false };

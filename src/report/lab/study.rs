@@ -213,7 +213,8 @@ fn shown(claim: &Judged, matrix: &Matrix) -> Claim {
         published: shorten(&published(&claim.published), MOST_FIGURE_COLUMNS),
         measured: values(&claim.measured, matrix),
         reason: reason.map(clean_sentence).unwrap_or_default(),
-        note: claim.note.as_deref().map(clean_sentence).unwrap_or_default(),
+        // Whole, as a sentence of a page may be: it says why.
+        note: claim.note.as_deref().map(|note| clean(note.replace('\n', " ").trim())).unwrap_or_default(),
         figures: measured.into_iter().chain(tolerance).collect(),
     }
 }
