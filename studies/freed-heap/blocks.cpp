@@ -2,8 +2,8 @@
 //
 // SURVIVORS is `none`, `top` (the last block taken, which lies above all others where the heap grows upwards) or
 // `one-in-500`. FREED is the order: `oldest-first` or `newest-first`. Marks: before, full, freed, trimmed. Prints one
-// JSON object, bytes: what was filled, given back by the frees, given back by malloc_trim, kept after it; the number of
-// survivors; what malloc_trim returned.
+// JSON object, bytes: what was filled, given back by the frees, given back by malloc_trim, kept after it (physical:
+// resident, anonymous: of that without pages of files); the number of survivors; what malloc_trim returned.
 #include "strandline.h"
 #include "ways.h"
 
@@ -92,12 +92,16 @@ int main(int count, char **words) {
     int returned = malloc_trim(0);
     Memory trimmed = memory_now();
     strandline_mark("trimmed");
-    say("{\"filled_bytes\":%ld,", full.physical_bytes - before.physical_bytes);
+    say("{\"filled_anonymous_bytes\":%ld,", full.anonymous_bytes - before.anonymous_bytes);
+    say("\"freed_anonymous_bytes\":%ld,", full.anonymous_bytes - freed.anonymous_bytes);
+    say("\"trimmed_anonymous_bytes\":%ld,", freed.anonymous_bytes - trimmed.anonymous_bytes);
+    say("\"kept_anonymous_bytes\":%ld,", trimmed.anonymous_bytes - before.anonymous_bytes);
+    say("\"filled_physical_bytes\":%ld,", full.physical_bytes - before.physical_bytes);
     say("\"freed_physical_bytes\":%ld,", full.physical_bytes - freed.physical_bytes);
     say("\"freed_virtual_bytes\":%ld,", full.virtual_bytes - freed.virtual_bytes);
     say("\"trimmed_physical_bytes\":%ld,", freed.physical_bytes - trimmed.physical_bytes);
     say("\"trimmed_virtual_bytes\":%ld,", freed.virtual_bytes - trimmed.virtual_bytes);
-    say("\"kept_bytes\":%ld,\"survivors\":%zu,", trimmed.physical_bytes - before.physical_bytes, survivors);
+    say("\"kept_physical_bytes\":%ld,\"survivors\":%zu,", trimmed.physical_bytes - before.physical_bytes, survivors);
     say("\"malloc_trim_returned\":%d}\n", returned);
     say(nullptr);
     return 0;

@@ -2,9 +2,9 @@
 //
 // Each size is tried in a process of its own (this program, started again as `cutoff WAY FREED_BEFORE SIZE`): a block of
 // FREED_BEFORE bytes is taken and given back first (0: none), then one of SIZE bytes is taken, filled and given back. It
-// went back where at least half of it left physical memory (or virtual memory, asked apart). First 29 sizes from 4 KiB
-// to 64 MiB, two for each doubling, tell between which two it turns, and whether it turns once; then the interval is
-// halved until it is one byte.
+// went back where at least half of it left physical memory (anonymous resident bytes, which pages of files cannot
+// blur), or virtual memory, asked apart. First 29 sizes from 4 KiB to 64 MiB, two for each doubling, tell between which
+// two it turns, and whether it turns once; then the interval is halved until it is one byte.
 //
 // Prints one JSON object: cutoff_physical_bytes and cutoff_virtual_bytes, the smallest request that goes back (null
 // where none up to 64 MiB does; 4096 where all do); turns_physical, turns_virtual: how often neighbours among the 29
@@ -76,7 +76,7 @@ static int be_tried(long before_bytes, long bytes) {
     Memory during = memory_now();
     give(block);
     Memory after = memory_now();
-    bool physical = during.physical_bytes - after.physical_bytes >= (bytes + 1) / 2;
+    bool physical = during.anonymous_bytes - after.anonymous_bytes >= (bytes + 1) / 2;
     bool virtually = during.virtual_bytes - after.virtual_bytes >= (bytes + 1) / 2;
     return answers + (physical ? 1 : 0) + (virtually ? 2 : 0);
 }

@@ -3,7 +3,8 @@
 // The author read VmSize and VmRSS of /proc/self/status with fopen, which takes a FILE and its buffer from the heap
 // under study and gives them back. Here the files are read with read(2) into a static buffer. VmRSS is approximate on
 // kernels since 6.2 (it is counted by CPU and added up late), by more than the small blocks' size: resident bytes are
-// Rss of /proc/self/smaps_rollup, which is counted in the page tables. VmRSS is kept beside it. All are bytes.
+// Rss of /proc/self/smaps_rollup, which is counted in the page tables. VmRSS is kept beside it, and Anonymous: pages of
+// libraries, which the kernel may take and bring back at any time, are not in that. All are bytes.
 #ifndef FREED_HEAP_MEMORY_H
 #define FREED_HEAP_MEMORY_H
 

@@ -12,8 +12,9 @@ The rule (main arena, one thread, requests of 1,100 bytes to 48 MB; names as in 
 3. If there is no room: a chunk of mmap_threshold or more gets a mapping of its own (sysmalloc_mmap); else the heap
    grows by what is missing, plus top_pad, plus 32, rounded up to pages (sysmalloc).
 4. A freed chunk with its own mapping is unmapped: virtual and physical memory fall at once. If it was larger than
-   mmap_threshold, and less than 32 MiB, mmap_threshold becomes its size and trim_threshold twice that (free).
-   Nothing moves once one of the thresholds was set from outside (no_dyn_threshold).
+   mmap_threshold, and less than 32 MiB, mmap_threshold becomes its size and trim_threshold twice that (free). Its
+   size is that of the mapping, in glibc 2.43 less the 16 bytes of its header (mmap_set_chunk). Nothing moves once one of the
+   thresholds was set from outside (no_dyn_threshold).
 5. Another freed chunk merges with its free neighbours and the top. If what came of that has 64 KiB or more
    (FASTBIN_CONSOLIDATION_THRESHOLD) and the top has trim_threshold or more, the heap is cut back so that top_pad + 33
    bytes, rounded up to pages, stay on top (systrim): virtual memory falls by that, physical memory by the pages in it
@@ -53,11 +54,12 @@ class Thresholds:
 
     TUNABLES = ("mmap_threshold", "trim_threshold", "top_pad")
 
-    def __init__(self, environment):
+    def __init__(self, environment, glibc=(2, 36)):
         self.mmap_threshold = 128 << 10
         self.trim_threshold = 128 << 10
         self.top_pad = 128 << 10
         self.moves = True
+        self.header = 16 if glibc >= (2, 43) else 0
         for setting in environment.get("GLIBC_TUNABLES", "").split(":"):
             name, _, value = setting.partition("=")
             self.set(name.removeprefix("glibc.malloc."), value)
@@ -73,8 +75,9 @@ class Thresholds:
             setattr(self, name, int(value))
             self.moves = False
 
-    def mapping_freed(self, size):
+    def mapping_freed(self, mapping):
         """A chunk with a mapping of its own was freed."""
+        size = mapping - self.header
         flagged = size | 2  # compared with the flag IS_MMAPPED in it (chunksize_nomask), so just 32 MiB is too much
         if self.moves and self.mmap_threshold < flagged <= THRESHOLD_MOST:
             self.mmap_threshold = size
@@ -215,6 +218,11 @@ def draw_order(seed, steps=40, most_live=8):
     return order
 
 
+def thresholds_of(state):
+    """Those of the process that tells its glibc and its top."""
+    return Thresholds(os.environ, tuple(int(number) for number in state["glibc"].split(".")))
+
+
 def measure(program, order):
     """What the real process says of that order."""
     text = " ".join(f"{sign}{number}" for sign, number in order)
@@ -224,7 +232,7 @@ def measure(program, order):
 
 def compare(order, measured, counts):
     """Predicts an order step by step and counts what is right. Whether it all was."""
-    heap = Heap(Thresholds(os.environ), measured)
+    heap = Heap(thresholds_of(measured), measured)
     was_virtual, was_physical = heap.virtual(), heap.physical()
     all_right = True
     for index, (sign, number) in enumerate(order):
@@ -339,7 +347,7 @@ def cutoff(program, before):
 
 def falls_by_half(start, before, request):
     """Whether by the rule at least half of a block leaves physical memory when it is freed."""
-    heap = Heap(Thresholds(os.environ), start)
+    heap = Heap(thresholds_of(start), start)
     if before:
         heap.take("before", before)
         heap.give("before")

@@ -3,7 +3,8 @@
 // ORDER is `given` (ascending), `published` and `published-jemalloc` (the orders that the article's figures tell, see
 // `orders` in rule.py), `largest-first`, or `shuffled-SEED`; `+2GB` behind it adds a block of 2 GB. Marks: start, and
 // before-SIZE, during-SIZE, after-SIZE. Prints one JSON object: for each size, in bytes, what virtual and physical memory
-// were before, during and after, and what was taken, filled and given back; the order; what mallopt returned.
+// were before, during and after, and what was taken, filled and given back, of anonymous memory too; the order; what
+// mallopt returned.
 //
 // Sizes are the author's, in binary units: "2 kB" is 1,024 elements of 2 bytes.
 #include "strandline.h"
@@ -104,7 +105,9 @@ static void tell(const Step &step) {
         before.physical_bytes);
     say("\"during_virtual_bytes\":%ld,\"during_physical_bytes\":%ld,", during.virtual_bytes, during.physical_bytes);
     say("\"after_virtual_bytes\":%ld,\"after_physical_bytes\":%ld,", after.virtual_bytes, after.physical_bytes);
-    say("\"before_fill_physical_bytes\":%ld,", taken.physical_bytes - before.physical_bytes);
+    say("\"before_fill_anonymous_bytes\":%ld,", taken.anonymous_bytes - before.anonymous_bytes);
+    say("\"allocated_anonymous_bytes\":%ld,", during.anonymous_bytes - before.anonymous_bytes);
+    say("\"freed_anonymous_bytes\":%ld,", during.anonymous_bytes - after.anonymous_bytes);
     say("\"allocated_virtual_bytes\":%ld,\"allocated_physical_bytes\":%ld,", during.virtual_bytes - before.virtual_bytes,
         gained);
     say("\"freed_virtual_bytes\":%ld,\"freed_physical_bytes\":%ld,", during.virtual_bytes - after.virtual_bytes, lost);

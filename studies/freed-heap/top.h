@@ -5,6 +5,7 @@
 #ifndef FREED_HEAP_TOP_H
 #define FREED_HEAP_TOP_H
 
+#include <gnu/libc-version.h>
 #include <malloc.h>
 #include <stdint.h>
 
@@ -17,7 +18,7 @@ inline unsigned char *take_fence() {
     return fence;
 }
 
-// Says the members top_offset_bytes (of its header, within its page), top_bytes, and top_pages: for each page from the
+// Says the members glibc (its version), top_offset_bytes (of its header, within its page), top_bytes, and top_pages: for each page from the
 // header's on, 1 where it is resident, else 0. `fence` was cut from the top just now.
 inline void say_top(unsigned char *fence) {
     const size_t page_bytes = 4096;
@@ -27,6 +28,7 @@ inline void say_top(unsigned char *fence) {
     if (top + bytes != reinterpret_cast<uintptr_t>(sbrk(0))) {
         fail("the top chunk was not found: this is not glibc's malloc, or its layout is another one", "");
     }
+    say("\"glibc\":\"%s\",", gnu_get_libc_version());
     say("\"top_offset_bytes\":%zu,\"top_bytes\":%zu,\"top_pages\":\"", static_cast<size_t>(top % page_bytes),
         static_cast<size_t>(bytes));
     int file = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
 # Generates one Perl program that fills lexical (or local) scalars and tells `strandline run` each step by a mark;
-# the memory of the process (Vm… of /proc/PID/status) is read there. The program is written to --output, or printed.
+# the memory of the process (Vm… of /proc/PID/status) is read there. At its end it prints { "version": the perl's }.
+# The program is written to --output, or printed.
 #
 #   --shape functions   (default) N functions with a scalar each, called in turn, in one or more cycles.
 #                       Marks: c1 before the first cycle, c1f1 … c1fN after each call, c2, c2f1 …; with --mark s: s1 …
@@ -23,7 +24,7 @@
 #                       array that holds the first N was emptied
 #   --define before|after|shrinking     recursion: the scalar is filled before the recursive call; after it; or before
 #                       it, with less from the 12th call on (and then a third time, 45 to 50)
-#   --say               prints "sub N" on entry of function N, for limit.pl
+#   --say               prints "sub N" on entry of function N, for limit.pl, and not the version
 use strict;
 use warnings;
 use Getopt::Long qw(GetOptions);
@@ -53,6 +54,8 @@ die "$0: as many --cycles as sizes\n" if @sizes != $cycles;
 
 my %shapes = (functions => \&functions, closures => \&closures, recursion => \&recursion, walk => \&walk);
 my $program = "# Made by generate.pl.\nuse strict;\nuse warnings;\nuse Strandline;\n" . $shapes{ $o{shape} }->();
+# Which perl it was, in a line of JSON at the end.
+$program .= q(printf "{\"version\":\"%vd\"}\n", $^V;) . "\n" unless $o{say};
 my $out = \*STDOUT;
 if (defined $o{output}) { open $out, '>', $o{output} or die "$0: $o{output}: $!\n" }
 print {$out} $program or die "$0: $!\n";

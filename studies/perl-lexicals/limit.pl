@@ -7,8 +7,8 @@
 # there) plus HEADROOM_BYTES: so a perl that is larger at the start has as much left for the functions.
 #
 # Prints one line of JSON: start_peak_bytes; limit_bytes; completed, the functions that returned; died_in, the number
-# of the function that was running (0: all returned); status, the exit status; ended_by_signal; message, the last line that was
-# not "sub N".
+# of the function that was running (0: all returned); status, the exit status; ended_by_signal; version, that of PERL;
+# message, the last line that was not "sub N".
 use strict;
 use warnings;
 
@@ -17,6 +17,9 @@ die "usage: $0 PERL PROGRAM HEADROOM_BYTES\n" unless @ARGV == 3 && -r $program &
 # Where the probe is.
 my @modules = map { "-I$_" } grep { -e "$_/Strandline.pm" } @INC;
 
+open my $asked, '-|', $perl, '-e', 'printf "%vd", $^V' or die "$0: $perl: $!\n";
+my $version = <$asked>;
+close $asked or die "$0: $perl does not run\n";
 my $start_kib = start_peak_kib();
 my $limit_kib = $start_kib + int $headroom / 1024;
 # The shell's ulimit counts in KiB. What perl says when it runs out of memory goes to standard error.
@@ -34,8 +37,9 @@ die "$0: ended before its first function: $message\n" unless $running;
 my $died = $? == 0 ? 0 : $running;
 $message =~ s/[^ -~]//g;
 $message =~ s/(["\\])/\\$1/g;
-printf qq({"start_peak_bytes":%d,"limit_bytes":%d,"completed":%d,"died_in":%d,"status":%d,"ended_by_signal":%d,"message":"%s"}\n),
-    $start_kib * 1024, $limit_kib * 1024, $died ? $died - 1 : $running, $died, $status, $signal, $message;
+printf qq({"start_peak_bytes":%d,"limit_bytes":%d,"completed":%d,"died_in":%d,"status":%d,"ended_by_signal":%d,),
+    $start_kib * 1024, $limit_kib * 1024, $died ? $died - 1 : $running, $died, $status, $signal;
+printf qq("version":"%s","message":"%s"}\n), $version, $message;
 
 # VmPeak of a perl that has loaded the program's modules and compiled it.
 sub start_peak_kib {

@@ -5,7 +5,7 @@
 #
 # At each step the scalar's head is read by the core module B (address, reference count, flags, CUR, LEN), and the
 # buffer's address from the head itself (its third word since Perl 5.10, `sv_u`); each step is a mark for
-# `strandline run` too. Prints one line of JSON, { STEP: { … } }:
+# `strandline run` too. Prints one line of JSON, { "version": the perl's, STEP: { … } }:
 #
 #   sv, buffer   which head, which buffer: 1 for the first address seen, 2 for the next, …; buffer 0: none
 #   cur, len     CUR: bytes of the string; LEN: bytes allocated for it (0 where there is no body or no buffer)
@@ -285,4 +285,4 @@ sub is_folded { return $_[0]->can('folded') ? $_[0]->folded : 1 }
 
 die "usage: $0 @{[sort keys %experiments]}\n" unless defined $experiment && $experiments{$experiment} && !@ARGV;
 $experiments{$experiment}->();
-print '{', join(',', @steps), "}\n";
+print '{', join(',', sprintf('"version":"%vd"', $^V), @steps), "}\n";

@@ -29,7 +29,15 @@ int arena_is_sound(const struct arena *arena);
 void arena_end(struct arena *arena);
 
 /* Under the address sanitizer a free piece may not be touched, but for its first word. */
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__has_feature) /* clang */
+#if __has_feature(address_sanitizer)
+#define ARENA_IS_CHECKED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) /* gcc */
+#define ARENA_IS_CHECKED 1
+#endif
+#if defined(ARENA_IS_CHECKED)
 #include <sanitizer/asan_interface.h>
 #define ARENA_HIDE(arena, piece) ASAN_POISON_MEMORY_REGION((char *)(piece) + 8, (arena)->piece_bytes - 8)
 #define ARENA_SHOW(arena, piece) ASAN_UNPOISON_MEMORY_REGION((char *)(piece) + 8, (arena)->piece_bytes - 8)

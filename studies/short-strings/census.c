@@ -5,6 +5,7 @@
  *                malloc's own words), from 10,000 of them, by malloc's count of what is in use
  *   buffers.N    buffers that malloc was asked for, for each of them
  *   pviv.N       bytes for one of them that was upgraded for a number as well
+ *   written      bytes for an integer of 12 digits whose text was wanted then: it has both
  *   uncowable    lengths from 16 to 1,000 that one scalar, set to longer and longer texts, cannot share; and the first
  *   first.I      of them
  *   refused      of the same lengths, those not shared because much of the buffer is unused (a choice, not a limit)
@@ -74,6 +75,22 @@ static void lengths(void)
     list("bytes", bytes, LONGEST + 1);
     list("buffers", buffers, LONGEST + 1);
     list("pviv", upgraded, LONGEST + 1);
+}
+
+/* Bytes of each of EACH integers that got a text besides, in the body that they had already. */
+static double written(void)
+{
+    size_t before = in_use();
+    for (size_t i = 0; i < EACH; i++) {
+        scalars[i] = scalar_new();
+        scalar_set_integer(scalars[i], 123456789012);
+        scalar_write_integer(scalars[i]);
+    }
+    double bytes = (double)(in_use() - before) / EACH;
+    for (size_t i = 0; i < EACH; i++)
+        scalar_free(scalars[i]);
+    scalars_end();
+    return bytes;
 }
 
 /* Which lengths cannot be shared by a scalar whose buffer is used again. */
@@ -162,6 +179,7 @@ int main(void)
     memset(text, 'a', sizeof text);
     printf("{\"layout\": \"%s\", ", LAYOUT_NAME);
     lengths();
+    printf("\"written\": %.4g, ", written());
     uncowable();
     sharing();
     keys();

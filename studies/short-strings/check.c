@@ -32,6 +32,8 @@ static struct slot {
     size_t length;
     int has_integer;
     int64_t integer;
+    int has_number;
+    double number;
 } slots[SLOTS];
 
 static unsigned long long seed, step;
@@ -94,7 +96,7 @@ static void expect(struct slot *slot, const char *text, size_t length)
     free(slot->text);
     slot->text = copy;
     slot->length = text ? length : 0;
-    slot->has_integer = 0;
+    slot->has_integer = slot->has_number = 0;
 }
 
 static void expect_appended(struct slot *slot, const char *text, size_t length)
@@ -113,6 +115,8 @@ static void expect_same(struct slot *to, const struct slot *from)
     expect(to, from->text, from->length);
     to->has_integer = from->has_integer;
     to->integer = from->integer;
+    to->has_number = from->has_number;
+    to->number = from->number;
 }
 
 /* The text that an integer without one gets where one is wanted. */
@@ -136,6 +140,8 @@ static void check_text(const struct slot *slot)
         wrong("slot %d: has %s text", (int)(slot - slots), slot->text ? "no" : "a");
     if (!(s->flags & HAS_INTEGER) != !slot->has_integer || (slot->has_integer && BODY(s)->integer != slot->integer))
         wrong("slot %d: another integer", (int)(slot - slots));
+    if (!(s->flags & HAS_NUMBER) != !slot->has_number || (slot->has_number && BODY(s)->number != slot->number))
+        wrong("slot %d: another number", (int)(slot - slots));
     if (!slot->text)
         return;
     if (scalar_length(s) != slot->length || memcmp(scalar_text(s), slot->text, slot->length))
@@ -390,7 +396,7 @@ static void write_into(struct slot *slot, struct slot *other)
     expect_written(slot);
     if (!slot->text)
         expect(slot, "", 0);
-    slot->has_integer = 0;
+    slot->has_integer = slot->has_number = 0;
     if (slot->length) {
         size_t at = draw(slot->length);
         text[at] = slot->text[at] = (char)draw(256);
@@ -427,7 +433,7 @@ static void renew(struct slot *slot, struct slot *other)
     (void)other;
     size_t length = draw_bytes();
     if (draw(4)) {
-        replace(slot, scalar_new_text(bytes, length));
+        replace(slot, scalar_new_text(length ? bytes : NULL, length));
         expect(slot, bytes, length);
     } else {
         replace(slot, scalar_new());
@@ -469,8 +475,11 @@ static void set_integer(struct slot *slot, struct slot *other)
 static void set_number(struct slot *slot, struct slot *other)
 {
     (void)other;
-    scalar_set_number(slot->scalar, 0.5);
+    double value = 0.5 * (double)draw(1000);
+    scalar_set_number(slot->scalar, value);
     expect(slot, NULL, 0);
+    slot->has_number = 1;
+    slot->number = value;
 }
 
 static void write_integer(struct slot *slot, struct slot *other)
@@ -556,8 +565,9 @@ int main(int argc, char **argv)
     for (seed = first; seed < first + seeds; seed++)
         run(steps);
     printf("{\"layout\": \"%s\", \"steps\": %llu, \"sound\": 1, \"shared\": %llu, \"copied\": %llu, \"stolen\": %llu, "
-           "\"promoted\": %llu, \"demoted\": %llu, \"paired\": %llu, \"no_byte\": %llu, \"buffers\": %llu}\n",
-           LAYOUT_NAME, seeds * steps, counts.shared, counts.copied, counts.stolen, counts.promoted, counts.demoted,
-           counts.paired, counts.no_byte, counts.buffers);
+           "\"keyed\": %llu, \"promoted\": %llu, \"demoted\": %llu, \"paired\": %llu, \"no_byte\": %llu, "
+           "\"buffers\": %llu}\n",
+           LAYOUT_NAME, seeds * steps, counts.shared, counts.copied, counts.stolen, counts.keyed, counts.promoted,
+           counts.demoted, counts.paired, counts.no_byte, counts.buffers);
     return 0;
 }

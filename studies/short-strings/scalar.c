@@ -328,7 +328,9 @@ void scalar_free(struct scalar *s)
 void scalar_set(struct scalar *s, const char *bytes, size_t length)
 {
     plain_for_new_value(s);
-    memcpy(reserve(s, length + 1), bytes, length);
+    char *text = reserve(s, length + 1);
+    if (length) /* else bytes may be NULL */
+        memcpy(text, bytes, length);
     end_text(s, length);
 }
 
@@ -365,7 +367,8 @@ void scalar_append(struct scalar *s, const char *bytes, size_t length)
 {
     char *text = scalar_make_mutable(s, length + APPEND_SPARE);
     size_t before = BODY(s)->cur;
-    memcpy(text + before, bytes, length);
+    if (length)
+        memcpy(text + before, bytes, length);
     end_text(s, before + length);
 }
 
@@ -421,15 +424,17 @@ void scalar_write_integer(struct scalar *s)
 void scalar_repeat(struct scalar *to, struct scalar *from, size_t count)
 {
     want_text(from);
-    size_t length = scalar_length(from);
+    size_t length = scalar_length(from), all;
+    if (__builtin_mul_overflow(length, count, &all) || all > PTRDIFF_MAX / 2)
+        checked(NULL); /* no malloc gives so much, and sizes derived from it could wrap around */
     scalar_copy(to, from);
-    char *text = scalar_make_mutable(to, length * count);
+    char *text = scalar_make_mutable(to, all);
     if (length == 1)
         memset(text, *text, count);
     else
         for (size_t i = 1; i < count; i++)
             memcpy(text + i * length, text, length);
-    end_text(to, length * count);
+    end_text(to, all);
 }
 
 /* perl: pp_substr; in place as sv_chop does. */
@@ -517,7 +522,7 @@ static void copy_key(struct scalar *to, struct scalar *from)
         BODY(to)->cur = BODY(from)->cur;
     to->text = from->text;
     to->flags |= IS_KEY | HAS_TEXT;
-    COUNTED(shared);
+    COUNTED(keyed);
 }
 
 /* Whether the buffer may be taken: `from` is about to be freed, or has a large text that an operator wrote. */

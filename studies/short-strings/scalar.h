@@ -111,7 +111,8 @@ struct counts {
     unsigned long long buffers;       /* buffers taken from malloc */
     unsigned long long buffers_live;  /* of them, not yet freed */
     unsigned long long resized;       /* buffers resized */
-    unsigned long long shared;        /* copies that share the buffer */
+    unsigned long long shared;        /* copies that share the buffer, of scalars (keys are not among them) */
+    unsigned long long keyed;         /* copies that use the same hash key */
     unsigned long long copied;        /* copies of a text, byte by byte */
     unsigned long long stolen;        /* copies that took the buffer */
     unsigned long long no_byte;       /* could have shared, but there is no spare byte */
@@ -130,7 +131,10 @@ extern struct counts counts;
 #define UNCOUNTED(what) ((void)0)
 #endif
 
-/* --- Operations. Bytes that are given must not be those of the scalar itself. A number without a text is as empty. --- */
+/*
+ * --- Operations. Bytes that are given must not be those of the scalar itself, and may be NULL where there are none. A
+ * number without a text is as empty. Without memory the program ends with 3 and a message. ---
+ */
 
 /* A scalar without a value, with one reference. */
 struct scalar *scalar_new(void);
@@ -147,7 +151,7 @@ void scalar_set_integer(struct scalar *s, int64_t value);
 void scalar_set_number(struct scalar *s, double value);
 /* The text of an integer that has none yet, which it keeps: perl's sv_2pv. */
 void scalar_write_integer(struct scalar *s);
-/* perl's x: `count` times the text of `from`. */
+/* perl's x: `count` times the text of `from`. A text larger than can be is no memory. */
 void scalar_repeat(struct scalar *to, struct scalar *from, size_t count);
 /* At most `length` bytes from `at` on, of `from` (which may be `to`). */
 void scalar_substr(struct scalar *to, struct scalar *from, size_t at, size_t length);
@@ -204,7 +208,11 @@ struct key {
     size_t references;
     uint32_t hash;
 #ifdef HAS_LINKS
-    size_t cur; /* From here on it is a body with its text where a short text is: scalars need none of their own. */
+    /*
+     * From here on it is a body with its text where a short text is: scalars need none of their own. It is written as a
+     * key and read as a body, which C's rules of aliasing do not allow: built with -fno-strict-aliasing, as perl is.
+     */
+    size_t cur;
 #else
     uint32_t cur;
 #endif

@@ -10,11 +10,13 @@
  *
  * Prints one line of JSON: `wanted_bytes`, and for each round ROUND_mapped_bytes, of the buffers' pages that the page
  * table maps once they are taken and before they are written, and ROUND_calloc_seconds, user and system time of the
- * taking. */
+ * taking. Huge pages are refused, so that all is counted in pages of 4096 bytes whatever the machine's setting. Ends with 3
+ * where memory is not given or the page table cannot be read. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -26,14 +28,22 @@ static double seconds(void) {
   return now.ru_utime.tv_sec + now.ru_stime.tv_sec + (now.ru_utime.tv_usec + now.ru_stime.tv_usec) / 1e6;
 }
 
+/* A figure that was not measured must not look like one. */
+static void fail(const char *what) {
+  perror(what);
+  exit(3);
+}
+
 /* Bytes of the whole pages within the buffers that are mapped, by bit 63 of the words of pagemap. */
 static long mapped(char *const *buffers, size_t count) {
   int map = open("/proc/self/pagemap", O_RDONLY);
   uint64_t words[PAGES - 1];
   long pages = 0;
+  if (map < 0) fail("again: /proc/self/pagemap");
   for (size_t i = 0; i < count; i++) {
     off_t first = ((uintptr_t)buffers[i] + PAGE_BYTES - 1) / PAGE_BYTES;
-    if (pread(map, words, sizeof words, first * (off_t)sizeof *words) != sizeof words) return -1;
+    if (pread(map, words, sizeof words, first * (off_t)sizeof *words) != sizeof words)
+      fail("again: /proc/self/pagemap");
     for (size_t k = 0; k < PAGES - 1; k++) pages += words[k] >> 63;
   }
   close(map);
@@ -43,7 +53,7 @@ static long mapped(char *const *buffers, size_t count) {
 static void take(char **buffers, size_t count, const char *round) {
   double start = seconds();
   for (size_t i = 0; i < count; i++)
-    if (!(buffers[i] = calloc(1, BUFFER_BYTES))) exit(3);
+    if (!(buffers[i] = calloc(1, BUFFER_BYTES))) fail("again: calloc");
   printf("\"%s_calloc_seconds\": %.6f, ", round, seconds() - start);
   printf("\"%s_mapped_bytes\": %ld, ", round, mapped(buffers, count));
   for (size_t i = 0; i < count; i++)
@@ -54,6 +64,7 @@ int main(int count, char **values) {
   size_t many = count > 1 ? strtoul(values[1], NULL, 10) : 512;
   char **buffers = malloc((many + 1) * sizeof *buffers);
   if (!many || !buffers) return 2;
+  prctl(PR_SET_THP_DISABLE, 1UL, 0UL, 0UL, 0UL);
   putchar('{');
   take(buffers, many, "first");
   for (size_t i = 0; i < many; i++) free(buffers[i]);

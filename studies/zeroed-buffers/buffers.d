@@ -1,21 +1,25 @@
 /**
- * Takes buffers of 1 MiB in one of five ways, as Marco Leise's benchmark of 2012 did, and tells what that cost.
+ * Takes buffers of 1 MiB in one of five ways, as Marco Leise's benchmark of 2012 did, or in a sixth, and tells what that
+ * cost.
  *
  *     buffers WAY kept|dropped BUFFERS
  *     buffers WAY hold BUFFERS BYTES_WRITTEN
  *
- * WAY: new, gc_calloc, malloc, malloc_zero, calloc. `kept` stores each buffer where other code can see it, so that no
- * compiler may leave it out; `dropped` does not.
+ * WAY: new, gc_calloc, malloc, malloc_zero, calloc; gc_calloc_no_scan is gc_calloc of memory that holds no pointers.
+ * `kept` stores each buffer where other code can see it, so that no compiler may leave it out; `dropped` does not.
+ * Huge pages are refused, so that all is counted in pages of 4096 bytes whatever the machine's setting.
  *
  * `kept` and `dropped`, at marks `before`, `taken`, then (kept) `read` after one byte of every page was read and
  * `written` after one byte of every page was set, print one line of JSON:
  *     wanted_bytes              BUFFERS MiB
  *     taking_user_seconds, taking_system_seconds, taking_faults, taking_peak_bytes
  *                               growth of getrusage's figures over the taking (peak: of ru_maxrss)
- *     collections               of the garbage collector, by the mark `taken`
+ *     collections, collecting_seconds
+ *                               of the garbage collector by the mark `taken`: how many, and how long they took
  *     taken_mapped_pages, read_mapped_pages, written_mapped_pages
  *                               pages of the buffers (each with the page that its end lies on) that the page table
  *                               maps to something, the shared page of zeros or a page of their own
+ *     collection_seconds        the shortest of three more collections in the end (by the clock: others may interrupt one)
  *     reading_faults, writing_faults
  *     wrong_bytes               of those read that were not zero (-1 with malloc alone, which promises nothing)
  *     malloc_calls, calloc_calls, memset_calls
@@ -23,12 +27,14 @@
  *
  * `hold` sets BYTES_WRITTEN bytes of each buffer, prints `ready`, and then answers lines on standard input: `check` with
  * the number of bytes of all buffers that are not what was written, `quit` by ending.
+ *
+ * Ends with 2 where the arguments are wrong, with 3 where the page table cannot be read.
  */
 module buffers;
 
 import core.memory : GC;
 import core.stdc.stdio;
-import core.stdc.stdlib : atoi, calloc, malloc;
+import core.stdc.stdlib : atoi, calloc, exit, malloc;
 import core.stdc.string : strcmp, strcpy;
 import core.sys.linux.dlfcn : RTLD_DEFAULT;
 import core.sys.posix.dlfcn : dlsym;
@@ -39,6 +45,9 @@ import core.sys.posix.sys.resource;
 import core.volatile : volatileLoad, volatileStore;
 
 import strandline;
+
+extern (C) int prctl(int option, ...);
+enum PR_SET_THP_DISABLE = 41;
 
 enum bytes = 1024 * 1024;
 enum pageBytes = 4096;
@@ -58,6 +67,11 @@ extern (C)
     pragma(inline, false) void kept_gc_calloc(size_t i)
     {
         buffers[i] = GC.calloc(bytes);
+    }
+
+    pragma(inline, false) void kept_gc_calloc_no_scan(size_t i)
+    {
+        buffers[i] = GC.calloc(bytes, GC.BlkAttr.NO_SCAN);
     }
 
     pragma(inline, false) void kept_malloc(size_t i)
@@ -85,6 +99,11 @@ extern (C)
     pragma(inline, false) void dropped_gc_calloc(size_t)
     {
         auto buffer = GC.calloc(bytes);
+    }
+
+    pragma(inline, false) void dropped_gc_calloc_no_scan(size_t)
+    {
+        auto buffer = GC.calloc(bytes, GC.BlkAttr.NO_SCAN);
     }
 
     pragma(inline, false) void dropped_malloc(size_t)
@@ -115,6 +134,7 @@ struct Way
 immutable Way[] ways = [
     {"new", &kept_new, &dropped_new},
     {"gc_calloc", &kept_gc_calloc, &dropped_gc_calloc},
+    {"gc_calloc_no_scan", &kept_gc_calloc_no_scan, &dropped_gc_calloc_no_scan},
     {"malloc", &kept_malloc, &dropped_malloc},
     {"malloc_zero", &kept_malloc_zero, &dropped_malloc_zero},
     {"calloc", &kept_calloc, &dropped_calloc},
@@ -158,7 +178,7 @@ long mappedPages()
 {
     immutable map = open("/proc/self/pagemap", O_RDONLY);
     if (map < 0)
-        return -1;
+        unreadable();
     scope (exit)
         close(map);
     ulong[bytes / pageBytes + 1] words;
@@ -168,11 +188,18 @@ long mappedPages()
         immutable first = cast(size_t) buffer / pageBytes;
         immutable pages = (cast(size_t) buffer + bytes - 1) / pageBytes - first + 1;
         if (pread(map, words.ptr, pages * ulong.sizeof, first * ulong.sizeof) != pages * ulong.sizeof)
-            return -1;
+            unreadable();
         foreach (word; words[0 .. pages])
             mapped += word >> 63;
     }
     return mapped;
+}
+
+/// Ends the program: a figure that was not measured must not look like one.
+void unreadable()
+{
+    perror("buffers: /proc/self/pagemap");
+    exit(3);
 }
 
 /// What interpose.c counted; null where it is not preloaded.
@@ -197,17 +224,36 @@ int measure(ref immutable Way way, bool kept, size_t wanted)
         take(i);
     immutable taken = usage();
     mark("taken");
+    immutable collector = GC.profileStats();
     immutable mallocs = count("interposed_malloc_calls");
     immutable callocs = count("interposed_calloc_calls");
     immutable memsets = count("interposed_memset_calls");
     printf(`{"wanted_bytes": %zu, "taking_user_seconds": %.6f, "taking_system_seconds": %.6f, `,
             wanted * bytes, seconds(start.ru_utime, taken.ru_utime), seconds(start.ru_stime, taken.ru_stime));
-    printf(`"taking_faults": %ld, "taking_peak_bytes": %ld, "collections": %zu, `, taken.ru_minflt - start.ru_minflt,
-            (taken.ru_maxrss - start.ru_maxrss) * 1024, cast(size_t) GC.profileStats().numCollections);
+    printf(`"taking_faults": %ld, "taking_peak_bytes": %ld, `, taken.ru_minflt - start.ru_minflt,
+            (taken.ru_maxrss - start.ru_maxrss) * 1024);
+    printf(`"collections": %zu, "collecting_seconds": %.7f, `, cast(size_t) collector.numCollections,
+            collector.totalCollectionTime.total!"hnsecs" / 1e7);
     if (kept)
         look(way.name);
+    printf(`"collection_seconds": %.7f, `, collectionSeconds());
     printf(`"malloc_calls": %ld, "calloc_calls": %ld, "memset_calls": %ld}` ~ "\n", mallocs, callocs, memsets);
     return 0;
+}
+
+/// The shortest of three collections, with all buffers that are kept.
+double collectionSeconds()
+{
+    double shortest = double.infinity;
+    foreach (_; 0 .. 3)
+    {
+        immutable before = GC.profileStats().totalCollectionTime;
+        GC.collect();
+        immutable seconds = (GC.profileStats().totalCollectionTime - before).total!"hnsecs" / 1e7;
+        if (seconds < shortest)
+            shortest = seconds;
+    }
+    return shortest;
 }
 
 /// What is mapped after the taking, after reading and after writing, and what it costs to read and to write.
@@ -286,6 +332,7 @@ int main(string[] arguments)
         fprintf(stderr, "buffers WAY kept|dropped BUFFERS, or buffers WAY hold BUFFERS BYTES_WRITTEN\n");
         return 2;
     }
+    prctl(PR_SET_THP_DISABLE, 1UL, 0UL, 0UL, 0UL);
     immutable wanted = cast(size_t) atoi((arguments[3] ~ '\0').ptr);
     buffers = new void*[wanted];
     foreach (ref way; ways)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Which functions a way of taking buffers calls: as compiled (by objdump, in way.o) and as run (interpose.c counts calls
-# for a whole buffer). Prints one line of JSON: `calls`, a text such as "malloc, memset", and the three counts.
+# for a whole buffer). Prints one line of JSON: `calls`, a text such as "malloc, memset", `wanted_bytes`, and the three
+# counts. For x86-64 and glibc, as interpose.c is.
 #   calls.sh BUILD WAY kept|dropped BUFFERS
 set -eu
 build=$1 way=$2 use=$3 buffers=$4
@@ -17,5 +18,6 @@ calls=$(objdump -dr --no-show-raw-insn "$build/way.o" | awk -v function_name="<$
     }
     END { if (!found) exit 1; print list == "" ? "nothing" : substr(list, 3) }')
 counted=$(LD_PRELOAD="$build/interpose.so" "$build/buffers" "$way" "$use" "$buffers" |
-    sed -n 's/.*\("malloc_calls".*}\)/\1/p')
+    sed -n 's/^{\("wanted_bytes": [0-9]*, \).*\("malloc_calls".*}\)$/\1\2/p')
+[ -n "$counted" ]
 printf '{"calls": "%s", %s\n' "$calls" "$counted"

@@ -1,5 +1,6 @@
 /* Preloaded: counts calls of malloc, calloc and memset for a buffer of 1 MiB or more, as the program and its libraries
- * make them (libc's own, such as calloc's clearing, do not come through here). buffers.d prints the three counters. */
+ * make them (libc's own, such as calloc's clearing, do not come through here). buffers.d prints the three counters. For x86-64 and
+ * glibc. */
 #include <stddef.h>
 
 enum { BUFFER_BYTES = 1 << 20 };

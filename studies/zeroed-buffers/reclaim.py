@@ -14,10 +14,13 @@ that is the only way.
 
 import concurrent.futures
 import json
+import os
 import subprocess
 import sys
 
 BUFFER_BYTES = 1024 * 1024
+# The one that runs the study; by hand, the one on PATH.
+STRANDLINE = os.environ.get("STRANDLINE_PROGRAM") or "strandline"
 
 
 def reclaim(program, way, buffers, written):
@@ -35,7 +38,7 @@ def reclaim(program, way, buffers, written):
             raise RuntimeError("the program ended before it was ready")
         wrong_before = wrong_bytes()
         done = json.loads(subprocess.run(
-            ["strandline", "reclaim", "--remedy", "zero_pages", "--allow-lost-write-risk", "--json", str(held.pid)],
+            [STRANDLINE, "reclaim", "--remedy", "zero_pages", "--allow-lost-write-risk", "--json", str(held.pid)],
             stdout=subprocess.PIPE, text=True,
         ).stdout)
         wrong_after = wrong_bytes()

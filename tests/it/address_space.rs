@@ -59,10 +59,10 @@ fn a_heap_behind_a_mapped_image_is_not_called_static_data() -> Outcome {
         skipped("a heap behind a mapped image", "sbcl is not here");
         return Ok(());
     }
-    let program = "(defvar *kept* (make-array 100000000 :element-type '(unsigned-byte 8) :initial-element 1)) \
-        (format t \"{\\\"ready\\\": 1}~%\") (finish-output) (read-line)";
+    let kept = "(defvar *kept* (make-array 100000000 :element-type '(unsigned-byte 8) :initial-element 1))";
+    let wait = "(progn (format t \"{\\\"ready\\\": 1}~%\") (finish-output) (read-line))";
     let mut command = Command::new("sbcl");
-    command.args(["--noinform", "--no-userinit", "--eval", program, "--quit"]);
+    command.args(["--noinform", "--no-userinit", "--eval", kept, "--eval", wait, "--quit"]);
     let subject = Subject::start_command(command)?;
     let document = explain_at_rest(&subject)?;
     let data = strandline::row(&document, "program.data");

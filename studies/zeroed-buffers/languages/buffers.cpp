@@ -8,7 +8,8 @@
 
 #include "strandline.h"
 
-constexpr std::size_t buffer_bytes = 1 << 20;
+// No constant: g++ would fill a vector and a string of a megabyte while it compiles, to see whether it can.
+static std::size_t buffer_bytes = 1 << 20;
 
 // Takes them with `take`, and reads them through `bytes_of`.
 template <typename Take, typename BytesOf> int run(std::size_t wanted, Take take, BytesOf bytes_of) {

@@ -12,6 +12,7 @@ build() {
     (cd "$folder" && "$@") >"$language.log" 2>&1 || echo "build.sh: $language: $(grep -m 1 -i error "$language.log")" >&2
 }
 folder=.
+build small_pages cc -O2 -o small_pages "$here/small_pages.c"
 build c0 cc -O0 "-I$probes/c" -o c0 "$here/buffers.c"
 build c2 cc -O2 "-I$probes/c" -o c2 "$here/buffers.c"
 build cpp g++ -std=c++20 -O2 "-I$probes/c" -o cpp "$here/buffers.cpp"
@@ -24,7 +25,12 @@ cp "$probes/go/strandline.go" go.module/strandline/
 printf 'module buffers\n\ngo 1.19\n' >go.module/go.mod
 GOFLAGS=-mod=mod GOTOOLCHAIN=local
 export GOFLAGS GOTOOLCHAIN
-[ -n "${GOCACHE-}${HOME-}" ] || { GOCACHE=$PWD/go.cache && export GOCACHE; }
+# Go compiles its own library too: the user's cache of it, wherever XDG_CACHE_HOME points, or else one that is kept here.
+if [ -z "${GOCACHE-}" ]; then
+    GOCACHE=${HOME-}/.cache/go-build
+    [ -w "$GOCACHE" ] || GOCACHE=${XDG_CACHE_HOME:-$PWD}/go-build
+    export GOCACHE
+fi
 folder=go.module
 build go go build -o ../go.program .
 

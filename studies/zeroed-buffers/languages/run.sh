@@ -7,28 +7,39 @@ built() {
     [ -e "$build/$1" ] || { head -n 5 "$build/$language.log" >&2; exit 127; }
 }
 
+# Goes on as a command, without huge pages where small_pages.c could be compiled.
+start() {
+    if [ -x "$build/small_pages" ]; then exec "$build/small_pages" "$@"; else exec "$@"; fi
+}
+
 case $language in
 c0 | c2 | cpp | rust0 | rust2)
     built "$language"
-    exec "$build/$language" "$idiom" "$buffers"
+    start "$build/$language" "$idiom" "$buffers"
     ;;
 go)
     built go.program
-    exec "$build/go.program" "$idiom" "$buffers"
+    start "$build/go.program" "$idiom" "$buffers"
     ;;
 java)
     built java.classes/Buffers.class
     # 3 GiB: a megabyte and the array's header take two of G1's regions of a megabyte.
-    exec java -Xms16m -Xmx3g -XX:MaxDirectMemorySize=1g -XX:-AlwaysPreTouch -cp "$build/java.classes" \
+    start java -Xms16m -Xmx3g -XX:MaxDirectMemorySize=1g -XX:-AlwaysPreTouch -cp "$build/java.classes" \
         Buffers "$idiom" "$buffers"
     ;;
-node) exec node "$here/buffers.js" "$probes/node/strandline.js" "$idiom" "$buffers" ;;
-python) PYTHONPATH=$probes/python exec python3 "$here/buffers.py" "$idiom" "$buffers" ;;
+node) start node "$here/buffers.js" "$probes/node/strandline.js" "$idiom" "$buffers" ;;
+python)
+    export PYTHONPATH="$probes/python"
+    start python3 "$here/buffers.py" "$idiom" "$buffers"
+    ;;
 # Debian's own Python, which python3-numpy is for.
-numpy) PYTHONPATH=$probes/python exec /usr/bin/python3 "$here/buffers.py" "np.$idiom" "$buffers" ;;
-perl) exec perl "-I$probes/perl" "$here/buffers.pl" "$idiom" "$buffers" ;;
+numpy)
+    export PYTHONPATH="$probes/python"
+    start /usr/bin/python3 "$here/buffers.py" "np.$idiom" "$buffers"
+    ;;
+perl) start perl "-I$probes/perl" "$here/buffers.pl" "$idiom" "$buffers" ;;
 sbcl)
-    exec sbcl --dynamic-space-size 2GB --script "$here/buffers.lisp" "$probes/lisp/strandline.lisp" "$idiom" "$buffers"
+    start sbcl --dynamic-space-size 2GB --script "$here/buffers.lisp" "$probes/lisp/strandline.lisp" "$idiom" "$buffers"
     ;;
 *)
     echo "run.sh: no such language: $language" >&2

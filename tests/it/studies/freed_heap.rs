@@ -6,12 +6,11 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::{Studied, folder, short};
-use crate::support::{Folder, Outcome, Result, full, skipped};
+use crate::support::{Folder, Libc, Outcome, Result, full, skipped};
 
-/// Hold with any glibc since 2.26 on x86-64, and with no other allocator installed.
+/// Hold with any glibc since 2.26 on x86-64, and with no other allocator installed; tried with 2.36.
 const HOLD: &[&str] = &[
     "c1-small-blocks-stay",
-    "c1-oldest-first-goes",
     "c1-one-on-top-keeps",
     "c2-large-go-ascending",
     "c3-trim-gives-back",
@@ -19,15 +18,10 @@ const HOLD: &[&str] = &[
     "c3-ledger-foretells",
     "c4-mmapped-ascending",
     "memory-comes-with-use",
+    "under-100kB-stays",
     "cutoff-is-128KiB",
-    "cutoff-moves",
-    "rule-gives-cutoff",
-    "rule-predicts",
-    "rule-is-exact",
-    "rule-exact-settings",
     "figures-tell-order",
     "published-order-rerun",
-    "libstdcxx-takes-72kB",
     "new-vector-as-malloc",
     "stuck-block-has-row",
     "settings-hold-still",
@@ -36,14 +30,31 @@ const HOLD: &[&str] = &[
     "operators-give-back",
 ];
 
-/// Fail with any of those: what the article says leaves out that the threshold moves, and what small blocks merge to.
+/// Hold with the layouts of the glibcs of [`LAYOUTS_TRIED`]. With 2.43 the first and the last two do not, for the reasons
+/// that their notes give.
+const HOLD_WITH_LAYOUT: &[&str] = &[
+    "c1-oldest-first-goes",
+    "rule-gives-cutoff",
+    "rule-predicts",
+    "rule-is-exact",
+    "rule-exact-settings",
+    "cutoff-moves",
+    "libstdcxx-takes-72kB",
+];
+
+/// Fail with those: what small blocks merge to, and where libstdc++'s pool lies.
+const FAIL_WITH_LAYOUT: &[&str] = &["c1-many-small-stay", "published-heap-growth"];
+
+/// The whole study was run with the first, `blocks`, `cutoff` and the rule with the second too.
+const LAYOUTS_TRIED: &[&str] = &["2.36", "2.41"];
+
+/// Fail with any of those: what the article says leaves out that the threshold moves, and room on the top.
 const FAIL: &[&str] = &[
-    "c1-many-small-stay",
     "c2-large-blocks-go",
     "c4-large-are-mmapped",
+    "cutoff-is-100kB",
     "cutoff-200kB-to-2MB",
     "size-alone-decides",
-    "published-heap-growth",
     "tunables-no-effect",
     "threshold-suffices",
     "mallopt-returns-0",
@@ -55,7 +66,7 @@ const HOLD_IN_FULL: &[&str] = &["c2-2GB-goes"];
 /// Fails since glibc 2.35.
 const FAIL_WITH_GLIBC_2_36: &[&str] = &["mallopt-limit-32MiB"];
 
-/// Hold with jemalloc 5.3.
+/// Hold with jemalloc 5.3.0.
 const HOLD_WITH_JEMALLOC: &[&str] = &[
     "c3-trim-is-glibcs",
     "jemalloc-larger-start",
@@ -64,11 +75,11 @@ const HOLD_WITH_JEMALLOC: &[&str] = &[
     "jemalloc-takes-conf",
 ];
 
-/// Fail with jemalloc 5.3: the article had an older one; the last is what one would expect of the option.
+/// Fail with jemalloc 5.3.0: the article had an older one; the last is what one would expect of the option.
 const FAIL_WITH_JEMALLOC: &[&str] =
     &["jemalloc-200kB-goes", "jemalloc-large-go", "jemalloc-refuses-conf", "jemalloc-conf-decides"];
 
-/// Holds with jemalloc 5.3, tcmalloc of gperftools 2.10 and mimalloc 2.0.
+/// Holds with jemalloc 5.3.0, tcmalloc of gperftools 2.10 and mimalloc 2.0.
 const HOLD_WITH_ALL: &[&str] = &["c5-allocators-differ"];
 
 #[test]
@@ -80,6 +91,8 @@ fn claims_have_the_verdicts_that_the_readme_explains() -> Outcome {
     studied.assert_no_others(&[
         HOLD,
         FAIL,
+        HOLD_WITH_LAYOUT,
+        FAIL_WITH_LAYOUT,
         HOLD_IN_FULL,
         FAIL_WITH_GLIBC_2_36,
         HOLD_WITH_JEMALLOC,
@@ -99,18 +112,25 @@ fn claims_have_the_verdicts_that_the_readme_explains() -> Outcome {
     }
     let said = |asked: &str| text(&studied, "said", &[("asked", asked)], "version");
     match said("glibc").as_deref() {
+        Some(version) if LAYOUTS_TRIED.contains(&version) => {
+            studied.assert("holds", HOLD_WITH_LAYOUT);
+            studied.assert("fails", FAIL_WITH_LAYOUT);
+        }
+        other => skipped("freed-heap, layout", &format!("glibc here is {other:?}")),
+    }
+    match said("glibc").as_deref() {
         Some("2.36") => studied.assert("fails", FAIL_WITH_GLIBC_2_36),
         other => skipped("freed-heap, glibc 2.36", &format!("glibc here is {other:?}")),
     }
     match said("jemalloc") {
-        Some(version) if version.starts_with("5.3.") => {
+        Some(version) if version.starts_with("5.3.0-") => {
             studied.assert("holds", HOLD_WITH_JEMALLOC);
             studied.assert("fails", FAIL_WITH_JEMALLOC);
         }
-        other => skipped("freed-heap, jemalloc 5.3", &format!("jemalloc here is {other:?}")),
+        other => skipped("freed-heap, jemalloc 5.3.0", &format!("jemalloc here is {other:?}")),
     }
     let others = [("heap", "tcmalloc"), ("heap", "mimalloc")];
-    if others.iter().all(|choice| figure(&studied, "cutoff", &[*choice], "turns_physical").is_some()) {
+    if others.iter().all(|choice| figure(&studied, "sweep", &[*choice], "2MB.freed_share").is_some()) {
         studied.assert("holds", HOLD_WITH_ALL);
     } else {
         skipped(
@@ -125,10 +145,10 @@ fn claims_have_the_verdicts_that_the_readme_explains() -> Outcome {
 /// What the verdicts rest on is there, and of a size that can be.
 fn figures_are_plausible(studied: &Studied) {
     let rule = |name: &str| figure(studied, "rule", &[], name).unwrap_or(f64::NAN);
-    assert!(rule("frees") >= 150.0, "few frees: {}", rule("frees"));
+    assert!(rule("frees") >= 80.0, "few frees: {}", rule("frees"));
     assert!(rule("size_alone_share") > 0.3 && rule("size_alone_share") < 0.95);
-    let given = [("heap", "glibc"), ("order", "given")];
-    let taken = figure(studied, "sweep", &given, "200MB.allocated_physical_bytes");
+    let published = [("heap", "glibc"), ("order", "published")];
+    let taken = figure(studied, "sweep", &published, "200MB.allocated_anonymous_bytes");
     assert_eq!(taken, Some(204_804.0 * 1024.0), "200 MB and the page of the chunk's header");
     let after = [("allocator", "glibc"), ("order", "published")];
     let stuck = figure(studied, "ledger", &after, "after-200kB.glibc.free.trim");
@@ -153,6 +173,47 @@ fn a_rule_with_other_thresholds_is_found_wrong() -> Outcome {
         assert_eq!(number("frees_right") == number("frees"), exact, "{found}");
     }
     Ok(())
+}
+
+/// Debian's other glibcs: 2.31, 2.41, and unstable's, which has other sizes of mapped chunks.
+#[test]
+fn the_rule_is_exact_with_other_glibcs() -> Outcome {
+    if !has_tools("freed-heap, other glibcs") {
+        return Ok(());
+    }
+    for libc in Libc::foreign().iter().filter(|libc| !libc.is_static) {
+        let built = Folder::new(&format!("freed-heap-{}", libc.name))?;
+        let steps = compile(libc, &built, "steps")?;
+        let found = json(&mut rule(&["check", &steps, "20"]))?;
+        let number = |key: &str| found[key].as_u64().unwrap_or(0);
+        assert!(number("steps") >= 800, "{}: {found}", libc.name);
+        assert_eq!(number("steps_exact"), number("steps"), "{}: {found}", libc.name);
+        // The compiler's libstdc++ wants a newer glibc than bullseye's.
+        if libc.name == "bullseye" {
+            continue;
+        }
+        let cutoff = compile(libc, &built, "cutoff")?;
+        for before in ["0", "20971520", "33550313"] {
+            let found = json(&mut rule(&["cutoff", &cutoff, before]))?;
+            let told = &found["predicted_physical_bytes"];
+            assert_eq!(&found["cutoff_physical_bytes"], told, "{} after {before}", libc.name);
+        }
+    }
+    Ok(())
+}
+
+/// One of the study's programs, built with that C library; its path.
+fn compile(libc: &Libc, built: &Folder, name: &str) -> Result<String> {
+    let program = built.0.join(name);
+    let mut cxx = Command::new("c++");
+    cxx.args(["-std=c++11", "-O2"]).arg(folder("freed-heap").join(format!("{name}.cpp")));
+    cxx.arg("-o").arg(&program).arg("-Wl,--as-needed");
+    libc.link(&mut cxx);
+    let ended = cxx.output()?;
+    if !ended.status.success() {
+        return Err(String::from_utf8_lossy(&ended.stderr).into_owned().into());
+    }
+    Ok(program.display().to_string())
 }
 
 #[test]

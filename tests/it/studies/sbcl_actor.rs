@@ -11,43 +11,45 @@ use crate::support::{Outcome, Result, full, skipped};
 
 /// They say what collections do, or what is in the heap: no load of the machine changes it.
 const HOLD: &[&str] = &[
-    "queue-grows",
-    "memory-stays",
     "gc-full-frees",
     "gc-gen-2-frees",
-    "rule-tells-what-stays",
-    "samples-are-messages",
+    "rule-tells-what-gc-leaves",
     "samples-tell-the-share",
-    "survivors-are-messages",
     "survivors-are-messages-to-the-byte",
     "survivors-are-dead",
-    "survivors-are-old",
     "no-path",
-    "pauses-keep-memory-low",
-    "bound-keeps-memory-low",
-    "ledger-has-the-growth",
 ];
 
 /// Against the author's words: a program whose objects survive has its older generations collected.
 const FAIL: &[&str] = &["working-programs-do-not-reach-it"];
 
-/// Of times, of this version of SBCL, or of which collection came last: each run decides anew. `rule-tells-what-stays`
-/// asserts what decides.
+/// Of times, of this version of SBCL, of how long the queue became, or of which collection came last: each run, and what
+/// else the machine does, decides anew. `rule-tells-what-gc-leaves` asserts what decides.
 const EITHER: &[&str] = &[
+    "queue-grows",
     "message-size",
+    "memory-stays",
     "memory-stays-as-published",
     "gc-alone-does-not",
     "regular-collections-do-not-reach-it",
+    "rule-tells-what-regular-collections-leave",
+    "samples-are-messages",
+    "survivors-are-messages",
+    "survivors-are-old",
+    "pauses-keep-memory-low",
+    "bound-keeps-memory-low",
     "pauses-cut-gc-time",
     "pauses-cut-gc-time-by-far",
     "bound-cuts-gc-time",
     "pauses-are-faster",
+    "pauses-are-not-slower",
     "pauses-take-less-time",
     "some-pause-is-faster",
     "bound-is-faster",
     "pauses-cost-elsewhere",
     "pauses-cut-cpu-time",
     "same-bytes",
+    "ledger-has-the-growth",
 ];
 
 /// Which SBCLs before 2.3.7 do not count.
@@ -109,7 +111,15 @@ fn its_claims() -> Outcome {
 
     // Eight producers may each have looked before the others sent.
     let longest = median(&studied, "times", "bounded", "longest_queue_messages")?;
-    assert!((500.0..=1008.0).contains(&longest), "{longest} messages in a queue for 1,000");
+    assert!(longest <= 1008.0, "{longest} messages in a queue for 1,000");
+    // As many bytes with pauses as without, but for what threads leave behind: that is of bytes, not a part.
+    let with_pauses = median(&studied, "times", "paused", "consed_bytes")?;
+    let without = median(&studied, "times", "unthrottled", "consed_bytes")?;
+    assert!((with_pauses - without).abs() < 1e7, "{with_pauses} bytes with pauses, {without} without");
+    // The claim says a hundredth, which the few MB of the short form may miss by the runtime's own pages.
+    let unattributed = median(&studied, "remedies", "unthrottled", "grown_unattributed_share")?;
+    let live = median(&studied, "remedies", "unthrottled", "grown_live_share")?;
+    assert!(unattributed > 0.9 && live < 0.05, "{unattributed} of it is unattributed, {live} live");
     // Back at the start: what came with the core, and little else.
     let start = median(&studied, "remedies", "unthrottled", "start.dynamic_bytes")?;
     let full = median(&studied, "remedies", "unthrottled", "gc_full.dynamic_bytes")?;
@@ -122,6 +132,31 @@ fn its_claims_of_other_versions() -> Outcome {
     for sbcl in fetched() {
         eprintln!("{}", sbcl.display());
         judge(&short("sbcl-actor", &["--axis", &format!("sbcl={}", sbcl.display())])?);
+    }
+    Ok(())
+}
+
+/// A queue for one message, whose producers all wait in turn: none waits for ever, and no message is lost.
+#[test]
+fn its_smallest_bound() -> Outcome {
+    if !has_sbcl("sbcl_actor::its_smallest_bound") {
+        return Ok(());
+    }
+    for bound in [1, 2, 3] {
+        let mut command = Command::new("sbcl");
+        command
+            .args(["--dynamic-space-size", "1GB", "--script"])
+            .arg(folder("sbcl-actor").join("actor.lisp"));
+        let probe = folder("../probes/lisp/strandline.lisp");
+        command.arg(format!("probe={}", probe.display()));
+        command.arg(format!("bound={bound}"));
+        command.args(["mode=bounded", "messages=8000"]);
+        let ended = finish(command, b"")?;
+        assert_eq!(ended.how(), 0, "{bound}: {}", ended.complaint());
+        let told: Value = serde_json::from_slice(&ended.stdout)?;
+        assert_eq!(told["messages"], 8_000, "{bound}");
+        let longest = told["longest_queue_messages"].as_u64().unwrap_or(u64::MAX);
+        assert!(longest <= bound + 8, "{bound}: {longest}");
     }
     Ok(())
 }
@@ -146,6 +181,7 @@ fn its_actor() -> Outcome {
         let told: Value = serde_json::from_slice(&ended.stdout)?;
         assert_eq!(told["messages"], 40_000, "{mode}");
         assert_eq!(told["found_paths"], 0, "{mode}");
+        assert_eq!(told["searched_messages"], told["sampled_messages"], "{mode}");
         assert_eq!(told["found_paths_to_a_kept_message"], 1, "{mode}");
         assert_eq!(told["heap_after_gc_full"]["messages"], 0, "{mode}");
         let longest = told["longest_queue_messages"].as_u64().unwrap_or(u64::MAX);

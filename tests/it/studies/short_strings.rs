@@ -10,14 +10,16 @@ use super::{Studied, folder, short};
 use crate::support::{Folder, Outcome, Result, repetitions, skipped};
 
 /// Counted by the programs, or memory of a million strings: no load of the machine changes it.
-const HOLD: [&str; 21] = [
+const HOLD: [&str; 24] = [
     "sound-in-all-layouts",
+    "sharing-is-tested",
     "promoted-and-demoted",
     "same-texts",
     "short-needs-no-buffer",
     "short-is-48-bytes",
     "one-word-more",
     "upgraded-saves-nothing",
+    "integer-first-saves",
     "uncowable-lengths",
     "no-uncowable-lengths",
     "byte-is-full",
@@ -30,29 +32,29 @@ const HOLD: [&str; 21] = [
     "goal-memory-c",
     "memory-c-as-published",
     "memory-d-as-published",
-    "memory-e-as-published",
+    "memory-e-at-most",
+    "thirty-per-cent-memory",
     "others-pay-memory",
 ];
 
 /// Not what was published: their notes say why.
 const FAIL: [&str; 1] = ["goal-memory-d"];
 
-/// Which of these hold depends on the compiler, by a few per cent of instructions, or on the version of perl.
-const EITHER: [&str; 13] = [
+/// By cachegrind, and a tenth and more away from the bound: no compiler's few per cent change them.
+const COUNTED_HOLD: [&str; 2] = ["goal-instructions-c", "e-instructions"];
+const COUNTED_FAIL: [&str; 1] = ["thirty-per-cent-instructions"];
+
+/// A few per cent away from the bound, with gcc 12: what holds with this compiler.
+const HOLD_WITH_GCC_12: [&str; 5] = [
     "goal-instructions-a",
     "goal-instructions-b",
-    "goal-instructions-c",
     "goal-instructions-d",
-    "thirty-per-cent",
-    "e-instructions",
-    "in-a-whole-perl-b",
-    "uncowable-as-in-perl",
     "others-pay-instructions-b",
     "others-pay-instructions-d",
-    "in-a-whole-perl-a",
-    "in-a-whole-perl-c",
-    "in-a-whole-perl-d",
 ];
+
+/// What perl's sv_grow does, which is another from perl 5.37 on.
+const EITHER: [&str; 1] = ["uncowable-as-in-perl"];
 
 /// Of two perls that only whoever runs the study can name.
 const NOT_RUN: [&str; 14] = [
@@ -93,14 +95,36 @@ fn median(studied: &Studied, axes: &[(&str, &str)], metric: &str) -> Result<f64>
     value.ok_or_else(|| format!("no {metric} in {axes:?}: {}", cell["not_run"]).into())
 }
 
+/// The first line of what the compiler says of itself: "cc (Debian 12.2.0-14) 12.2.0".
+fn compiler() -> String {
+    let said = Command::new("cc").arg("--version").output().map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&said).lines().next().unwrap_or("no compiler").to_owned()
+}
+
 #[test]
 fn its_claims() -> Outcome {
     let studied = short("short-strings", &[])?;
     studied.assert("holds", &judged(&studied, &HOLD));
     studied.assert("fails", &judged(&studied, &FAIL));
     studied.assert("not_run", &NOT_RUN);
-    studied.assert_no_others(&[&HOLD, &FAIL, &EITHER, &NOT_RUN]);
-    for id in judged(&studied, &EITHER) {
+    studied.assert_no_others(&[
+        &HOLD,
+        &FAIL,
+        &COUNTED_HOLD,
+        &COUNTED_FAIL,
+        &HOLD_WITH_GCC_12,
+        &EITHER,
+        &NOT_RUN,
+    ]);
+    let compiler = compiler();
+    eprintln!("short_strings: instructions of what {compiler} makes");
+    studied.assert("holds", &judged(&studied, &COUNTED_HOLD));
+    studied.assert("fails", &judged(&studied, &COUNTED_FAIL));
+    let is_gcc_12 = compiler.starts_with("cc (Debian 12.");
+    if is_gcc_12 {
+        studied.assert("holds", &judged(&studied, &HOLD_WITH_GCC_12));
+    }
+    for id in judged(&studied, &[&EITHER[..], &HOLD_WITH_GCC_12[..]].concat()) {
         let verdict = studied.verdicts.get(id).map(|(verdict, _)| verdict.as_str());
         assert!(matches!(verdict, Some("holds" | "fails")), "{id}: {verdict:?}");
     }
@@ -113,6 +137,15 @@ fn its_claims() -> Outcome {
     for (layout, least) in [("classic", 72.0), ("cow-byte", 72.0), ("short", 48.0), ("cow3", 48.0)] {
         let bytes = bytes(layout)?;
         assert!((least..least * 1.03).contains(&bytes), "{layout}: {bytes} bytes for a text of 8");
+    }
+    // Its body is there already where an integer gets a text: 24 and 24 or 32, and a chunk of 32 where it needs one.
+    let written = |layout| median(&studied, &[("subject", "census"), ("layout", layout)], "written");
+    for (layout, least) in [("classic", 80.0), ("cow-byte", 80.0), ("short", 56.0), ("cow3", 56.0)] {
+        let bytes = written(layout)?;
+        assert!(
+            (least..least * 1.03).contains(&bytes),
+            "{layout}: {bytes} bytes for an integer and its text"
+        );
     }
     // A million of them, their array of eight bytes each and up to a fifth more, and a process.
     for (layout, least) in [("classic", 80e6), ("cow3", 56e6)] {
@@ -131,7 +164,14 @@ fn its_claims() -> Outcome {
 fn check(from: &Path, layout: &str, seeds: u64, first: u64) -> Result<(bool, String)> {
     let program = from.join(format!("check-{layout}"));
     let mut cc = Command::new("cc");
-    cc.args(["-g0", "-O1", "-DCOUNT", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
+    cc.args([
+        "-g0",
+        "-O1",
+        "-fno-strict-aliasing",
+        "-DCOUNT",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+    ]);
     cc.arg(format!("-DLAYOUT_{layout}")).arg("-o").arg(&program);
     cc.args(["check.c", "scalar.c", "key.c", "arena.c"].map(|name| from.join(name)));
     let built = cc.output()?;
@@ -179,7 +219,8 @@ fn its_scalars_are_sound() -> Outcome {
     Ok(())
 }
 
-/// The property tests notice when a sharer is not counted, a body is lost, or a foreign text is written to.
+/// The property tests notice when a sharer is not counted, a body is lost, a foreign text is written to, or a number
+/// is not copied.
 #[test]
 fn its_property_tests_can_fail() -> Outcome {
     if !has_cc("short_strings::its_property_tests_can_fail") {
@@ -190,6 +231,13 @@ fn its_property_tests_can_fail() -> Outcome {
         ("COW3", "share_pair.h", "        share_counter(s)->sharers--;\n", ""),
         ("COW3", "share_pair.h", "        share_counter(s)->all ^= (uintptr_t)s;\n", ""),
         ("COW3", "scalar.c", "        old->cur = old_type;", "        "),
+        ("COW3", "scalar.c", "        BODY(to)->number = BODY(from)->number;\n", ""),
+        (
+            "COW3",
+            "scalar.c",
+            "    if (from->flags & (HAS_INTEGER | HAS_NUMBER))\n        copy_numbers(to, from);\n",
+            "",
+        ),
         ("COW3", "scalar.c", "} else if (s->flags & IS_NOT_MUTABLE) {", "} else if (0) {"),
     ];
     for (layout, file, text, by) in changes {

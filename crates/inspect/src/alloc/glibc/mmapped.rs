@@ -36,8 +36,9 @@ pub fn chunk_bytes(pair: (u64, u64), page: u64, limit: u64) -> Option<u64> {
 const MOST_ALIGNED_PAGES: u64 = 16;
 
 /// The length of the mapping that starts at `page`, by the header that memalign wrote behind its
-/// start, if there is one.
-fn aligned_chunk_bytes(memory: &dyn Memory, page: u64, limit: u64) -> Option<u64> {
+/// start, if there is one. A header was written, so its page is in one of the resident `runs`; reading another page
+/// would have the kernel map one in the target.
+fn aligned_chunk_bytes(memory: &dyn Memory, page: u64, limit: u64, runs: &[(u64, u64)]) -> Option<u64> {
     let mut bytes = [0; PAGE_BYTES as usize];
     memory.read(page, &mut bytes).ok()?;
     let at = |offset: u64| Some((word_at(&bytes, offset as usize)?, word_at(&bytes, offset as usize + 8)?));
@@ -46,13 +47,20 @@ fn aligned_chunk_bytes(memory: &dyn Memory, page: u64, limit: u64) -> Option<u64
     let beyond = || {
         let last_words = (2..=MOST_ALIGNED_PAGES)
             .map(|pages| pages * PAGE_BYTES - 16)
-            .take_while(|offset| page + offset < limit);
+            .take_while(|offset| page + offset < limit)
+            .filter(|offset| is_resident(runs, page + offset));
         let offsets: Vec<u64> = last_words.collect();
         let places: Vec<u64> = offsets.iter().map(|offset| page + offset).collect();
         let pairs = memory.read_pairs(&places);
         offsets.iter().zip(pairs).find_map(|(&offset, pair)| aligned_end(offset, pair?, page, limit))
     };
     within.or_else(beyond)
+}
+
+/// Whether `address` is in one of the `runs`, which are in address order.
+fn is_resident(runs: &[(u64, u64)], address: u64) -> bool {
+    let before = runs.partition_point(|&(start, _)| start <= address);
+    before.checked_sub(1).and_then(|last| runs.get(last)).is_some_and(|&(_, end)| address < end)
 }
 
 /// The mapping's length, if `pair` is the header of a block moved by `offset`.
@@ -98,7 +106,7 @@ pub fn find(memory: &dyn Memory, places: &[(u64, Vec<(u64, u64)>)], count: u64, 
     let mut search = Search { memory, count, bytes, found: Found::default() };
     for (limit, runs) in places {
         if let Some(&(first, _)) = runs.first() {
-            search.side_by_side(first, *limit);
+            search.side_by_side(first, *limit, runs);
         }
     }
     if !search.is_done() {
@@ -126,11 +134,11 @@ impl Search<'_> {
     }
 
     /// Takes the chunk whose mapping starts at one of `pages`, the first there is; returns its end.
-    fn take_first(&mut self, pages: &[u64], limit: u64) -> Option<u64> {
+    fn take_first(&mut self, pages: &[u64], limit: u64, runs: &[(u64, u64)]) -> Option<u64> {
         self.found.pages_read += pages.len() as u64;
         let pairs = self.memory.read_pairs(pages);
         let length = |at: u64, pair: (u64, u64)| {
-            let moved = may_start(pair).then(|| aligned_chunk_bytes(self.memory, at, limit)).flatten();
+            let moved = may_start(pair).then(|| aligned_chunk_bytes(self.memory, at, limit, runs)).flatten();
             moved.or_else(|| chunk_bytes(pair, at, limit))
         };
         let hit = pages.iter().zip(&pairs).find_map(|(&at, pair)| Some((at, length(at, (*pair)?)?)));
@@ -141,10 +149,11 @@ impl Search<'_> {
     }
 
     /// Takes the chunks that follow each other from `page` on.
-    fn side_by_side(&mut self, page: u64, limit: u64) {
+    fn side_by_side(&mut self, page: u64, limit: u64, runs: &[(u64, u64)]) {
         let mut page = Some(page);
-        while let Some(at) = page.filter(|&at| at < limit && !self.is_done() && !self.over_budget()) {
-            page = self.take_first(&[at], limit);
+        let may_be = |at: &u64| *at < limit && is_resident(runs, *at);
+        while let Some(at) = page.filter(may_be).filter(|_| !self.is_done() && !self.over_budget()) {
+            page = self.take_first(&[at], limit, runs);
         }
     }
 
@@ -156,7 +165,7 @@ impl Search<'_> {
             let mut batch = 1;
             while page < to && !self.is_done() && !self.over_budget() {
                 let pages: Vec<u64> = (page..to).step_by(PAGE_BYTES as usize).take(batch).collect();
-                match self.take_first(&pages, limit) {
+                match self.take_first(&pages, limit, runs) {
                     Some(end) => {
                         (next, page) = (end, end);
                         batch = 1;
