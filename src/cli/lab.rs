@@ -41,15 +41,8 @@ impl Bench {
     /// Sets up the lab `verb` over what `description` and the subjects' files make it.
     pub fn open(verb: &str, description: &impl Serialize, subjects: &[Subject], lab: &Lab) -> Result<Self> {
         let interrupt = Arc::new(Interrupt::new().map_err(Failure)?);
-        let files = (identity::files(subjects), identity::machine());
-        let folder = std::env::current_dir().unwrap_or_default();
-        let mut variables: Vec<_> = std::env::vars_os().collect();
-        variables.retain(|(name, _)| !is_of_the_shell(&name.to_string_lossy()));
-        variables.sort();
-        // Runs that shared the machine with others are not to be mixed with those that had it for themselves.
-        let whole = (description, subjects, files, folder, variables, lab.jobs > 1);
         let place = Place { folder: lab.dir.clone(), is_fresh: lab.fresh };
-        let journal = Journal::open(verb, &whole, &place).map_err(Failure)?;
+        let journal = Journal::open(verb, &whole(description, subjects, lab), &place).map_err(Failure)?;
         let mut executors: Vec<Box<dyn Executor>> = Vec::new();
         for number in 0..lab.jobs as usize {
             executors.push(Box::new(Local::start(&journal.workshop(number), &interrupt).map_err(Failure)?));
@@ -59,6 +52,12 @@ impl Bench {
             complain(&format!("going on after {found} of an earlier lab; --fresh begins anew"));
         }
         Ok(Self { journal, executors })
+    }
+
+    /// How many runs an earlier lab of the same left to go on from; nothing is set up.
+    pub fn found(verb: &str, description: &impl Serialize, subjects: &[Subject], lab: &Lab) -> usize {
+        let place = Place { folder: lab.dir.clone(), is_fresh: lab.fresh };
+        Journal::peek(verb, &whole(description, subjects, lab), &place)
     }
 
     /// Refuses a lab of very many runs that nobody said yes to, with the time it would take.
@@ -91,6 +90,21 @@ impl Bench {
         drop(self.executors);
         self.journal.finish();
     }
+}
+
+/// All that makes a lab's runs what they are.
+fn whole<'a, T: Serialize>(
+    description: &'a T,
+    subjects: &'a [Subject],
+    lab: &Lab,
+) -> impl Serialize + use<'a, T> {
+    let files = (identity::files(subjects), identity::machine());
+    let folder = std::env::current_dir().unwrap_or_default();
+    let mut variables: Vec<_> = std::env::vars_os().collect();
+    variables.retain(|(name, _)| !is_of_the_shell(&name.to_string_lossy()));
+    variables.sort();
+    // Runs that shared the machine with others are not to be mixed with those that had it for themselves.
+    (description, subjects, files, folder, variables, lab.jobs > 1)
 }
 
 /// Whether a variable differs from one shell to the next, and tells a program nothing: a lab goes on all the same.

@@ -62,20 +62,31 @@ struct Line {
 }
 
 impl Journal {
+    /// How many runs the folder of this lab holds; none where it is another's, or is to begin anew.
+    pub fn peek(verb: &str, description: &impl Serialize, place: &Place) -> usize {
+        let Ok(key) = key(verb, description) else { return 0 };
+        let folder = place.folder.clone().unwrap_or_else(|| cache().join(folder_name(verb, &key)));
+        let lab = std::fs::read(folder.join("lab.json")).ok();
+        let lab = lab.and_then(|text| serde_json::from_slice::<Lab>(&text).ok());
+        if place.is_fresh || lab.is_none_or(|lab| lab.key != key) {
+            return 0;
+        }
+        let journal = File::open(folder.join("journal.jsonl"));
+        journal.map_or(0, |file| BufReader::new(file).split(b'\n').map_while(Result::ok).count())
+    }
+
     /// Opens the folder of the lab `verb` over `description`: everything that makes its runs what they are. A
     /// folder with the same description goes on.
     ///
     /// # Errors
     /// One line that names the folder: of another lab, in use, not to be written.
     pub fn open(verb: &str, description: &impl Serialize, place: &Place) -> Result<Self, String> {
-        let text = serde_json::to_vec(&(verb, env!("CARGO_PKG_VERSION"), description));
-        let key = hex(&Sha256::digest(text.map_err(|error| error.to_string())?));
+        let key = key(verb, description)?;
         let is_kept = place.folder.is_some();
-        let short = key.get(..16).unwrap_or(&key);
         let folder = match &place.folder {
             // Jobs have folders of their own, from which another one would be meant.
             Some(folder) => std::path::absolute(folder).unwrap_or_else(|_| folder.clone()),
-            None => prepare_cache()?.join(format!("{verb}-{short}")),
+            None => prepare_cache()?.join(folder_name(verb, &key)),
         };
         let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         std::fs::DirBuilder::new()
@@ -205,6 +216,17 @@ fn own(
     }
 }
 
+/// What tells a lab from any other.
+fn key(verb: &str, description: &impl Serialize) -> Result<String, String> {
+    let text = serde_json::to_vec(&(verb, env!("CARGO_PKG_VERSION"), description));
+    Ok(hex(&Sha256::digest(text.map_err(|error| error.to_string())?)))
+}
+
+/// What its folder is called in the cache.
+fn folder_name(verb: &str, key: &str) -> String {
+    format!("{verb}-{}", key.get(..16).unwrap_or(key))
+}
+
 /// Locks the journal, waiting a moment: a process that was just started may have the descriptor still, until it
 /// starts its program.
 fn lock(file: &File) -> std::io::Result<()> {
@@ -293,6 +315,20 @@ mod tests {
 
     fn outcome(status: u8) -> Outcome {
         Outcome { end: End::Exited(status), ..Outcome::not_started(String::new()) }
+    }
+
+    #[test]
+    fn what_is_there_is_counted_without_opening_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { folder: Some(folder.path().join("lab")), is_fresh: false };
+        assert_eq!(Journal::peek("study", &"x", &place), 0);
+        assert!(!folder.path().join("lab").exists());
+        let mut journal = Journal::open("study", &"x", &place).unwrap();
+        assert_eq!(Journal::peek("study", &"x", &place), 0);
+        journal.keep("a", 0, &outcome(0)).unwrap();
+        assert_eq!(Journal::peek("study", &"x", &place), 1);
+        assert_eq!(Journal::peek("study", &"y", &place), 0, "another's");
+        assert_eq!(Journal::peek("study", &"x", &Place { is_fresh: true, ..place.clone() }), 0);
     }
 
     #[test]

@@ -42,5 +42,6 @@ mod record_tree;
 mod report_html;
 mod studies;
 mod study_all;
+mod study_files;
 mod support;
 mod synth_adopted;

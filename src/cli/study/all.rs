@@ -1,5 +1,7 @@
 //! `study --all`: every study there is, one after the other, each in a lab of its own.
 
+use std::path::PathBuf;
+
 use super::super::arguments_lab::{Lab, LabFormat, Study as Arguments};
 use super::super::lab::{Teller, deliver, format, json};
 use super::super::output::{Output, complain};
@@ -7,7 +9,7 @@ use super::super::{Ending, Failure, Result};
 use super::ask::ask;
 use super::files::Files;
 use super::run::{Chosen, Ran, conduct};
-use super::{Gone, Text, read};
+use super::{Gone, Text, read_in};
 use crate::lab::executor::Stopped;
 use crate::lab::study::file::SUBJECT;
 use crate::lab::study::find;
@@ -26,19 +28,21 @@ struct Entry {
 /// Runs all and shows what came of them.
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     let mut files = Files::wanted(arguments, "strandline-studies.html")?;
-    let mut entries = entries(arguments)?;
-    let ran = match ask_all(&mut entries, arguments).and_then(|()| conduct_all(&entries, arguments, output)) {
-        Ok(ran) => ran,
-        Err(gone) => return gone.end(),
-    };
+    let entries = entries(arguments)?;
+    let ran =
+        match ask_all(&entries, arguments, output).and_then(|()| conduct_all(&entries, arguments, output)) {
+            Ok(ran) => ran,
+            Err(gone) => {
+                files.none_written();
+                return gone.end();
+            }
+        };
     let items: Vec<Item<'_>> =
         entries.iter().zip(&ran).map(|(entry, ran)| item(&entry.name, ran.as_ref())).collect();
     let mut pages: Vec<Page> = items.iter().map(page).collect();
     for (item, page) in items.iter().zip(&mut pages) {
-        files.pictures(item.name, page)?;
-        files.readme(item)?;
+        files.pictures(item.name, page);
     }
-    files.report(&items, &pages)?;
     let text = match format(&arguments.shown, output) {
         LabFormat::Terminal if is_shown_meanwhile(arguments, output) => total(&items, output),
         LabFormat::Terminal => {
@@ -50,6 +54,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         LabFormat::Json => json(SCHEMA, &document(&items))?,
     };
     deliver(&text, &arguments.shown, output)?;
+    files.write(&items, &pages)?;
     let totals = Totals::of(&items);
     drop(items);
     for one in ran.into_iter().flatten() {
@@ -65,7 +70,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
 /// All studies, read.
 fn entries(arguments: &Arguments) -> Result<Vec<Entry>> {
     let texts: Vec<(String, std::result::Result<Text, String>)> =
-        find::list().into_iter().map(|(name, _)| (name.clone(), read_one(&name))).collect();
+        find::list().into_iter().map(|(name, folder)| (name.clone(), read_one(&name, folder))).collect();
     if texts.is_empty() {
         return Err(Failure("there is no study: `strandline study new NAME` makes one".to_owned()));
     }
@@ -86,11 +91,16 @@ fn entries(arguments: &Arguments) -> Result<Vec<Entry>> {
 }
 
 /// Reads a study; what is wrong with it, in one line.
-fn read_one(name: &str) -> std::result::Result<Text, String> {
-    read(name).map_err(|lines| {
+fn read_one(name: &str, folder: Option<PathBuf>) -> std::result::Result<Text, String> {
+    let folder = find::listed(name, folder)?;
+    read_in(&folder).map_err(|lines| {
         let more = lines.len().saturating_sub(1);
         let first = lines.into_iter().next().unwrap_or_default();
-        if more > 0 { format!("{first} (and {more} more: `strandline study check {name}`)") } else { first }
+        if more > 0 {
+            format!("{first} (and {more} more: `strandline study check {}`)", folder.display())
+        } else {
+            first
+        }
     })
 }
 
@@ -106,16 +116,20 @@ fn own((study, _): &Text, axis: &str, choices: &[String]) -> Vec<String> {
     choices.iter().filter(is_own).cloned().collect()
 }
 
-/// Asks for all before any is begun.
-fn ask_all(entries: &mut [Entry], arguments: &Arguments) -> std::result::Result<(), Gone> {
-    for entry in entries {
-        let Ok(chosen) = &entry.chosen else { continue };
-        match ask(chosen, arguments) {
-            Err(Gone::Failed(why)) => entry.chosen = Err(why.0),
-            asked => asked?,
-        }
-    }
-    Ok(())
+/// Asks for all together before any is begun.
+fn ask_all(entries: &[Entry], arguments: &Arguments, output: &Output) -> std::result::Result<(), Gone> {
+    let labs: Vec<(&Chosen, Lab)> = entries
+        .iter()
+        .filter_map(|entry| Some((entry.chosen.as_ref().ok()?, lab_of(&entry.name, arguments))))
+        .collect();
+    let labs: Vec<(&Chosen, &Lab)> = labs.iter().map(|(chosen, lab)| (*chosen, lab)).collect();
+    ask(&labs, arguments, &Teller::new("studies", !output.json))
+}
+
+/// The lab of one of the studies.
+fn lab_of(name: &str, arguments: &Arguments) -> Lab {
+    let dir = arguments.lab.dir.as_ref().map(|dir| dir.join(name));
+    Lab { dir, ..arguments.lab.clone() }
 }
 
 /// Runs one after the other. What was run stays in the journals: a second call does not run it again.
@@ -130,8 +144,7 @@ fn conduct_all(
             Ok(chosen) => {
                 let teller =
                     Teller::new(format!("{} of {}, {}", index + 1, entries.len(), entry.name), !output.json);
-                let dir = arguments.lab.dir.as_ref().map(|dir| dir.join(&entry.name));
-                match conduct(chosen, arguments, &Lab { dir, ..arguments.lab.clone() }, &teller) {
+                match conduct(chosen, arguments, &lab_of(&entry.name, arguments), &teller) {
                     Ok(mut ran) => {
                         ran.bench.executors.clear();
                         Ok(ran)
@@ -144,6 +157,9 @@ fn conduct_all(
             Err(why) => Err(why.clone()),
         };
         if let Err(why) = &ran {
+            // Why is shown with the others.
+            let is_shown = is_shown_meanwhile(arguments, output);
+            let why = if is_shown { "it could not be run" } else { why.as_str() };
             complain(&format!("study {}: {why}", entry.name));
         }
         if is_shown_meanwhile(arguments, output) {

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::super::Failure;
 use super::super::arguments_lab::{Lab, Study as Arguments};
-use super::super::lab::how_it_ended;
+use super::super::lab::{Teller, how_it_ended};
 use super::Gone;
-use super::run::{Chosen, open};
+use super::run::{Chosen, found, open};
 use crate::lab::study::run::{self, Bill};
 use crate::report::units::seconds;
 
@@ -16,40 +16,74 @@ const MANY_RUNS: u64 = 10_000;
 const LONG: Duration = Duration::from_secs(20 * 60);
 const SOME_RUNS: u64 = 200;
 
-/// Refuses a study that takes very long, or has very many runs, that nobody said yes to. One cell is run to tell
-/// how long it would take.
-pub fn ask(chosen: &Chosen, arguments: &Arguments) -> std::result::Result<(), Gone> {
-    let (matrix, runs) = (&chosen.matrix, chosen.matrix.runs());
-    let is_few = runs.is_some_and(|runs| runs < SOME_RUNS);
-    if is_few || arguments.lab.yes {
+/// Refuses studies that take very long together, or have very many runs, that nobody said yes to. One cell of each is
+/// run to tell how long they would take. Those that an earlier one left something to go on from were said yes to.
+pub fn ask(
+    studies: &[(&Chosen, &Lab)],
+    arguments: &Arguments,
+    teller: &Teller,
+) -> std::result::Result<(), Gone> {
+    let all = |studies: &[&Chosen]| {
+        studies.iter().try_fold(0u64, |all, chosen| all.checked_add(chosen.matrix.runs()?))
+    };
+    let is_few = |runs: Option<u64>| runs.is_some_and(|runs| runs < SOME_RUNS);
+    if arguments.lab.yes || is_few(all(&studies.iter().map(|(chosen, _)| *chosen).collect::<Vec<_>>())) {
         return Ok(());
     }
+    let is_new = |(chosen, lab): &&(&Chosen, &Lab)| found(chosen, arguments, lab) == 0;
+    let new: Vec<&Chosen> = studies.iter().filter(is_new).map(|(chosen, _)| *chosen).collect();
+    let runs = all(&new);
+    if is_few(runs) {
+        return Ok(());
+    }
+    let (mut seconds_of_all, mut one) = (Some(0.0), None);
+    for chosen in &new {
+        teller.say(&format!("one run of {}, to tell how long all take", chosen.matrix.study.name));
+        let each = estimate(chosen, arguments)?;
+        let whole = each.zip(chosen.matrix.runs());
+        let whole =
+            whole.map(|(each, runs)| each.as_secs_f64() * runs as f64 / f64::from(arguments.lab.jobs));
+        // One that cannot be run here takes no time; of a single one it is told that nothing is known.
+        seconds_of_all =
+            if new.len() > 1 { seconds_of_all.map(|all: f64| all + whole.unwrap_or(0.0)) } else { whole };
+        one = each;
+    }
+    let is_long = seconds_of_all.is_some_and(|whole| whole > LONG.as_secs_f64());
+    if !is_long && runs.is_some_and(|runs| runs <= MANY_RUNS) {
+        return Ok(());
+    }
+    let runs = runs.map_or_else(|| "more than 10^19".to_owned(), |runs| runs.to_string());
+    let about = match (seconds_of_all, one, new.as_slice()) {
+        (Some(whole), Some(each), [_]) => {
+            format!(", about {} (one was run, and took {})", seconds(whole), seconds(each.as_secs_f64()))
+        }
+        (Some(whole), _, [_, _, ..]) => format!(", about {} (one of each study was run)", seconds(whole)),
+        _ => ", and one could not be run to tell how long they take".to_owned(),
+    };
+    let name = match new.as_slice() {
+        [one] => one.matrix.study.name.clone(),
+        several => format!("{} studies", several.len()),
+    };
+    Err(Gone::Unasked(Failure(format!(
+        "{name}: that is {runs} runs{about}; narrow an axis with --axis, or add --yes to begin"
+    ))))
+}
+
+/// How long the first cell of a study takes; `None` where it cannot be run.
+fn estimate(chosen: &Chosen, arguments: &Arguments) -> std::result::Result<Option<Duration>, Gone> {
     let mut first = chosen.clone();
     for axis in &mut first.matrix.axes {
         axis.choices.truncate(1);
     }
     first.matrix.subjects.truncate(1);
     first.matrix.repeat(1);
-    let bill = run::bill(&first.matrix).map_err(|line| Gone::Failed(Failure(line)))?;
+    let Ok(bill) = run::bill(&first.matrix) else { return Ok(None) };
     let lab = Lab { dir: None, jobs: 1, fresh: true, ..arguments.lab.clone() };
-    let each = time_of_one(&first, &bill, arguments, &lab)?;
-    let runs_text = runs.map_or_else(|| "more than 10^19".to_owned(), |runs| runs.to_string());
-    let whole =
-        each.zip(runs).map(|(each, runs)| each.as_secs_f64() * runs as f64 / f64::from(arguments.lab.jobs));
-    let is_long = whole.is_some_and(|whole| whole > LONG.as_secs_f64());
-    if !is_long && runs.is_some_and(|runs| runs <= MANY_RUNS) {
-        return Ok(());
+    match time_of_one(&first, &bill, arguments, &lab) {
+        // Why is told when it is run.
+        Err(Gone::Failed(_)) => Ok(None),
+        each => each,
     }
-    let about = match (whole, each) {
-        (Some(whole), Some(each)) => {
-            format!(", about {} (one was run, and took {})", seconds(whole), seconds(each.as_secs_f64()))
-        }
-        _ => ", and one could not be run to tell how long they take".to_owned(),
-    };
-    Err(Gone::Unasked(Failure(format!(
-        "{}: that is {runs_text} runs{about}; narrow an axis with --axis, or add --yes to begin",
-        matrix.study.name
-    ))))
 }
 
 /// How long one cell takes; `None` where it cannot be run. A signal meanwhile stops all.
@@ -61,7 +95,7 @@ fn time_of_one(
 ) -> std::result::Result<Option<Duration>, Gone> {
     let matrix = &chosen.matrix;
     let Some(key) = bill.cells.first() else { return Ok(None) };
-    let (mut bench, build) = open(chosen, bill, arguments, lab)?;
+    let (mut bench, build) = open(chosen, arguments, lab)?;
     let Some(executor) = bench.executors.first_mut() else { return Ok(None) };
     let mut prepared = bill.clone();
     let below = (build.as_path(), false);

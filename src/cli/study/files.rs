@@ -2,9 +2,12 @@
 //! README.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use strandline_inspect::environment::Environment;
+use tempfile::NamedTempFile;
 
 use super::super::arguments_lab::Study as Arguments;
 use super::super::output::complain;
@@ -14,10 +17,10 @@ use crate::report::lab::book::Book;
 use crate::report::lab::names::Names;
 use crate::report::lab::page::Page;
 use crate::report::lab::studies::{self, Item};
-use crate::report::lab::{html, pictures, readme, study, surroundings};
+use crate::report::lab::{html, pictures, plot, readme, study, surroundings};
 
 /// Enough of a file to tell whose it is.
-const BEGIN_BYTES: u64 = 512;
+const BEGIN_BYTES: u64 = 8192;
 
 /// The files that were asked for.
 pub struct Files {
@@ -25,40 +28,77 @@ pub struct Files {
     /// The folder for plots, and its address in what is shown.
     plots: Option<(PathBuf, String)>,
     readme: bool,
-    is_short: bool,
+    form: &'static str,
     names: Names,
+    /// Plots that are drawn and not written yet: what was measured is shown before anything is written.
+    drawn: Vec<(PathBuf, String)>,
 }
 
 impl Files {
     /// As the arguments say; `report` is what the report is called by default. Refuses before anything is run what
     /// could not be written after it.
     pub fn wanted(arguments: &Arguments, report: &str) -> Result<Self> {
+        let is_narrowed = !arguments.axis.is_empty() || arguments.repeat.is_some();
+        if is_narrowed && arguments.readme {
+            let why = "--readme is for a study's results, and not for a run with --axis or --repeat";
+            return Err(Failure(why.to_owned()));
+        }
         let file = |file: &Option<PathBuf>| file.clone().unwrap_or_else(|| PathBuf::from(report));
         let report = arguments.report.as_ref().map(file);
-        report.as_deref().map_or(Ok(()), may_be_written)?;
+        if let Some(report) = &report {
+            may_be_replaced(report, html::is_book, "report of studies")?;
+            new_beside(report)?;
+        }
+        arguments.shown.output.as_deref().map_or(Ok(()), can_be_written)?;
         let plots = match &arguments.plots {
             Some(folder) => {
                 fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
+                new_beside(&folder.join("plot.svg"))?;
                 Some((folder.clone(), address(folder, arguments.shown.output.as_deref())?))
             }
             None => None,
         };
-        let (readme, is_short) = (arguments.readme, arguments.short);
-        Ok(Self { report, plots, readme, is_short, names: Names::default() })
+        let form = match (is_narrowed, arguments.short) {
+            (true, _) => "narrowed: other choices or rounds than the study's own",
+            (_, true) => "short: fewer choices and rounds",
+            _ => "full",
+        };
+        let readme = arguments.readme;
+        Ok(Self { report, plots, readme, form, names: Names::default(), drawn: Vec::new() })
     }
 
-    /// Writes the plots of a study's page as files, which it then refers to.
-    pub fn pictures(&mut self, study: &str, page: &mut Page) -> Result<()> {
-        let Some((folder, address)) = &self.plots else { return Ok(()) };
+    /// Draws the plots of a study's page, which from now on refers to their files; [`Files::write`] writes them.
+    pub fn pictures(&mut self, study: &str, page: &mut Page) {
+        let Some((folder, address)) = &self.plots else { return };
         for (name, text) in pictures::pictures(page, study, address, &mut self.names) {
-            write(&folder.join(name), &text)?;
+            self.drawn.push((folder.join(name), text));
         }
-        Ok(())
+    }
+
+    /// Writes plots, READMEs and the report. What cannot be written is told of, and the rest is written.
+    ///
+    /// # Errors
+    /// The last that could not be written.
+    pub fn write(&self, items: &[Item<'_>], pages: &[Page]) -> Result<()> {
+        let plots = self.drawn.iter().map(|(path, text)| put_plot(path, text));
+        let readmes = items.iter().map(|item| self.readme(item));
+        let mut failures: Vec<Failure> = plots.chain(readmes).filter_map(std::result::Result::err).collect();
+        failures.extend(self.report(items, pages).err());
+        let last = failures.pop();
+        failures.iter().for_each(|failure| complain(&failure.0));
+        last.map_or(Ok(()), Err)
+    }
+
+    /// Says of a run that was stopped what it leaves unwritten.
+    pub fn none_written(&self) {
+        if self.report.is_some() || self.plots.is_some() || self.readme {
+            complain("no report, plots or README were written");
+        }
     }
 
     /// Writes what came of a study into its README, with its first plot beside it. One that has no place for it is told
     /// of and left as it is.
-    pub fn readme(&self, item: &Item<'_>) -> Result<()> {
+    fn readme(&self, item: &Item<'_>) -> Result<()> {
         let (true, Ok(facts)) = (self.readme, &item.came) else { return Ok(()) };
         let folder = &facts.matrix.study.folder;
         let path = folder.join("README.md");
@@ -67,6 +107,20 @@ impl Files {
             refused("it came with strandline");
             return Ok(());
         }
+        let old = match fs::read_to_string(&path) {
+            Ok(old) => old,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let (path, begin, end) = (path.display(), readme::BEGIN, readme::END);
+                complain(&format!(
+                    "{path}: there is none; results are written into one with a line `{begin}` and a line `{end}` below it"
+                ));
+                return Ok(());
+            }
+            Err(error) => {
+                refused(&error.to_string());
+                return Ok(());
+            }
+        };
         let mut page = study::page(facts);
         let mut plots = page.sections.iter_mut().map(|section| std::mem::take(&mut section.plots));
         let first: Vec<_> = plots.by_ref().flatten().take(1).collect();
@@ -74,21 +128,14 @@ impl Files {
         page.sections.extend([crate::report::lab::page::Section { plots: first, ..Default::default() }]);
         let drawn = pictures::pictures(&mut page, item.name, "plots", &mut Names::default());
         let block = readme::block(facts, &page, &self.environment());
-        let old = match fs::read_to_string(&path) {
-            Ok(old) => old,
-            Err(error) => {
-                refused(&error.to_string());
-                return Ok(());
-            }
-        };
         match readme::filled(&old, &block) {
             Ok(Some(new)) => {
                 for (name, text) in &drawn {
                     let folder = folder.join("plots");
                     fs::create_dir_all(&folder).map_err(|error| failed(&folder, &error))?;
-                    write(&folder.join(name), text)?;
+                    put_plot(&folder.join(name), text)?;
                 }
-                write(&path, &new)
+                put(&followed(&path), &new)
             }
             Ok(None) => Ok(()),
             Err(why) => {
@@ -99,12 +146,12 @@ impl Files {
     }
 
     /// Writes the report, where one was asked for.
-    pub fn report(&self, items: &[Item<'_>], pages: &[Page]) -> Result<()> {
+    fn report(&self, items: &[Item<'_>], pages: &[Page]) -> Result<()> {
         let Some(path) = &self.report else { return Ok(()) };
         let text = html::book(&self.book(items, pages))?;
         // Somebody may have put another file there meanwhile.
-        may_be_written(path)?;
-        write(path, &text)?;
+        may_be_replaced(path, html::is_book, "report of studies")?;
+        put(&followed(path), &text)?;
         complain(&format!("the report is in {}", path.display()));
         Ok(())
     }
@@ -115,9 +162,8 @@ impl Files {
     }
 
     fn environment(&self) -> Vec<(String, String)> {
-        let form = if self.is_short { "short: fewer choices and rounds" } else { "full" };
         let mut environment = surroundings(&Environment::read());
-        environment.push(("form of the studies".to_owned(), form.to_owned()));
+        environment.push(("form of the studies".to_owned(), self.form.to_owned()));
         environment
     }
 }
@@ -126,35 +172,79 @@ fn failed(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure(format!("{}: {error}", path.display()))
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).map_err(|error| failed(path, &error))
+/// The folder of a file.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A report takes the place of nothing but a report.
-fn may_be_written(path: &Path) -> Result<()> {
-    use std::io::Read;
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if !parent.is_dir() {
-        return Err(failed(path, &"there is no such folder to write the report into"));
+/// The file that a link leads to.
+fn followed(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// A new file in the folder of `path`, that goes with what holds it.
+fn new_beside(path: &Path) -> Result<NamedTempFile> {
+    let folder = folder_of(path);
+    if !folder.is_dir() {
+        return Err(failed(path, &"there is no such folder to write it into"));
     }
+    // As a file that is made at its place, that is without what the umask takes.
+    let made = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o666)).tempfile_in(folder);
+    made.map_err(|error| failed(path, &error))
+}
+
+/// Refuses an output that cannot be written: it is opened when there is something to write.
+fn can_be_written(path: &Path) -> Result<()> {
+    match fs::metadata(path) {
+        Err(_) => new_beside(path).map(drop),
+        Ok(data) if data.is_dir() => Err(failed(path, &"is a folder")),
+        Ok(data) if data.is_file() => {
+            fs::OpenOptions::new().append(true).open(path).map(drop).map_err(|error| failed(path, &error))
+        }
+        // To open a pipe would be to wait for its reader.
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Puts `text` at `path`, whole or not at all; what was there gives its mode, and a link there is replaced.
+fn put(path: &Path, text: &str) -> Result<()> {
+    let mut new = new_beside(path)?;
+    new.write_all(text.as_bytes()).map_err(|error| failed(path, &error))?;
+    if let Ok(old) = fs::symlink_metadata(path)
+        && old.is_file()
+    {
+        new.as_file().set_permissions(old.permissions()).map_err(|error| failed(path, &error))?;
+    }
+    new.persist(path).map(drop).map_err(|error| failed(path, &error.error))
+}
+
+/// Puts a plot where there is nothing, a link or a plot by strandline.
+fn put_plot(path: &Path, text: &str) -> Result<()> {
+    if !fs::symlink_metadata(path).is_ok_and(|data| data.is_symlink()) {
+        may_be_replaced(path, plot::is_file, "plot")?;
+    }
+    put(path, text)
+}
+
+/// Refuses a file that is not of strandline's own writing, as `is_own` tells from its begin.
+fn may_be_replaced(path: &Path, is_own: fn(&[u8]) -> bool, what: &str) -> Result<()> {
     let data = match fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         data => data.map_err(|error| failed(path, &error))?,
     };
-    let other = "is there already, and is no report of studies by strandline: it is not overwritten; give --report=FILE";
+    let other = format!("is there already, and is no {what} by strandline: it is not overwritten");
     if !data.is_file() {
         return Err(failed(path, &other));
     }
     let mut begin = Vec::new();
     let file = fs::File::open(path).and_then(|file| file.take(BEGIN_BYTES).read_to_end(&mut begin));
     file.map_err(|error| failed(path, &error))?;
-    if begin.is_empty() || html::is_book(&begin) { Ok(()) } else { Err(failed(path, &other)) }
+    if begin.is_empty() || is_own(&begin) { Ok(()) } else { Err(failed(path, &other)) }
 }
 
 /// The address of `folder` in what is written to `output`, or shown here.
 fn address(folder: &Path, output: Option<&Path>) -> Result<String> {
     let Some(output) = output else { return Ok(pictures::encoded(&folder.to_string_lossy())) };
-    let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let whole = |path: &Path| path.canonicalize().map_err(|error| failed(path, &error));
-    Ok(pictures::address(&whole(folder)?, &whole(parent)?))
+    Ok(pictures::address(&whole(folder)?, &whole(folder_of(output))?))
 }

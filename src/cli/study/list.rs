@@ -20,7 +20,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     let mut rows = Vec::new();
     let (mut items, mut sentences) = (Vec::new(), Vec::new());
     for (name, folder) in find::list() {
-        let path = folder.map_or_else(|| find::find(&name), Ok);
+        let path = find::listed(&name, folder);
         let read = path.map_err(|line| vec![line]).and_then(|path| Study::glance(&path));
         let line = match read {
             Ok(study) => Line::of(Arc::new(study)),

@@ -64,8 +64,12 @@ type Text = (Arc<Study>, String);
 
 /// Reads the study `name`.
 fn read(name: &str) -> std::result::Result<Text, Vec<String>> {
-    let folder = find::find(name).map_err(|line| vec![line])?;
-    Study::read(&folder).map(|(study, text)| (Arc::new(study), text))
+    read_in(&find::find(name).map_err(|line| vec![line])?)
+}
+
+/// Reads the study of a folder, or of a file.
+fn read_in(path: &Path) -> std::result::Result<Text, Vec<String>> {
+    Study::read(path).map(|(study, text)| (Arc::new(study), text))
 }
 
 fn check(name: &str, output: &mut Output) -> Result<Ending> {

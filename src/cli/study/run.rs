@@ -39,18 +39,21 @@ pub fn run(name: &str, arguments: &Arguments, output: &mut Output) -> Result<End
     let chosen = Chosen::new(text, arguments, &arguments.axis).map_err(Failure)?;
     let mut files = Files::wanted(arguments, &format!("strandline-study-{}.html", chosen.matrix.study.name))?;
     let teller = Teller::new("study", !output.json);
-    let ran = ask(&chosen, arguments).and_then(|()| conduct(&chosen, arguments, &arguments.lab, &teller));
+    let ran = ask(&[(&chosen, &arguments.lab)], arguments, &teller)
+        .and_then(|()| conduct(&chosen, arguments, &arguments.lab, &teller));
     drop(teller);
     let ran = match ran {
         Ok(ran) => ran,
-        Err(gone) => return gone.end(),
+        Err(gone) => {
+            files.none_written();
+            return gone.end();
+        }
     };
     let item = Item { name: &chosen.matrix.study.name, came: Ok(ran.facts()) };
     let mut page = page(&item);
-    files.pictures(item.name, &mut page)?;
-    files.readme(&item)?;
-    files.report(std::slice::from_ref(&item), std::slice::from_ref(&page))?;
+    files.pictures(item.name, &mut page);
     show(SCHEMA, &document(&ran.facts()), &page, &arguments.shown, output)?;
+    files.write(std::slice::from_ref(&item), std::slice::from_ref(&page))?;
     let fails = ran.fails();
     ran.bench.close();
     Ok(if fails && arguments.fail_if_claims_fail { Ending::Found } else { Ending::Done })
@@ -127,7 +130,7 @@ fn measure(
     teller: &Teller,
 ) -> std::result::Result<Measured, Gone> {
     let matrix = &chosen.matrix;
-    let (mut bench, build) = open(chosen, bill, arguments, lab)?;
+    let (mut bench, build) = open(chosen, arguments, lab)?;
     if let Some(executor) = bench.executors.first_mut() {
         let say = |line: &str| teller.say(line);
         let resumed = bench.journal.found() > 0;
@@ -178,21 +181,35 @@ fn measure(
 /// The lab of these cells, and the folder that `{build}` stands for.
 pub fn open(
     chosen: &Chosen,
-    bill: &Bill,
     arguments: &Arguments,
     lab: &Lab,
 ) -> std::result::Result<(Bench, PathBuf), Gone> {
+    let (described, subjects) = described(chosen, arguments).map_err(|line| Gone::Failed(Failure(line)))?;
+    let bench = Bench::open("study", &described, &subjects, lab).map_err(Gone::Failed)?;
+    let build = bench.journal.folder().join("build");
+    let made = std::fs::create_dir_all(&build).and_then(|()| build.canonicalize());
+    let build = made.map_err(|error| Gone::Failed(Failure(format!("{}: {error}", build.display()))))?;
+    Ok((bench, build))
+}
+
+/// How many runs an earlier one left to go on from.
+pub fn found(chosen: &Chosen, arguments: &Arguments, lab: &Lab) -> usize {
+    let Ok((described, subjects)) = described(chosen, arguments) else { return 0 };
+    Bench::found("study", &described, &subjects, lab)
+}
+
+/// What makes a study's lab the same lab: what it says, and all its cells. Those that cannot be run at the moment are
+/// among them: memory that is free now, or a file that is there, makes it no other lab.
+fn described(
+    chosen: &Chosen,
+    arguments: &Arguments,
+) -> std::result::Result<(impl serde::Serialize + use<>, Vec<Subject>), String> {
     let matrix = &chosen.matrix;
     // The folder's name comes of what is run: there the folder for builds has its placeholder still.
     let unbuilt = |key| Subject {
         directory: None,
         ..run::subject(matrix, key, Path::new("{build}"), arguments.lab.timeout)
     };
-    let subjects: Vec<Subject> = bill.cells.iter().map(unbuilt).collect();
-    let described = (run::description(matrix, &chosen.text), matrix.most_repeats());
-    let bench = Bench::open("study", &described, &subjects, lab).map_err(Gone::Failed)?;
-    let build = bench.journal.folder().join("build");
-    let made = std::fs::create_dir_all(&build).and_then(|()| build.canonicalize());
-    let build = made.map_err(|error| Gone::Failed(Failure(format!("{}: {error}", build.display()))))?;
-    Ok((bench, build))
+    let subjects: Vec<Subject> = matrix.cells()?.iter().map(unbuilt).collect();
+    Ok(((run::description(matrix, &chosen.text), matrix.most_repeats()), subjects))
 }

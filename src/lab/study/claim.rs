@@ -51,6 +51,8 @@ pub struct Judged {
 
 /// What an expression of a claim may name besides functions.
 pub const VARIABLES: [&str; 2] = ["published", "tolerance"];
+/// The reason of a claim that fails, and of which there is no more to say than that.
+pub const OTHERWISE: &str = "what was measured says otherwise";
 /// Of this many combinations, reasons name the first.
 const MOST_NAMED: usize = 3;
 
@@ -135,7 +137,7 @@ fn verdict(
     if !fails.is_empty() {
         let reason =
             several.then(|| format!("not for {} of {}: {}", fails.len(), groups.len(), list(&fails)));
-        let reason = reason.unwrap_or_else(|| "what was measured says otherwise".to_owned());
+        let reason = reason.unwrap_or_else(|| OTHERWISE.to_owned());
         return (Verdict::Fails, joined([Some(reason), left_out]), reads);
     }
     match (holds, missing.first()) {

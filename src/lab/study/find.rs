@@ -62,7 +62,6 @@ pub fn also_in(name: &str, taken: &Path) -> Option<String> {
     }
     let folders = places().into_iter().map(|place| place.join(name));
     // One that is named from here is taken as an absolute path.
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let others = folders.filter(|path| path.join(FILE_NAME).is_file() && real(path) != real(taken));
     let mut others: Vec<String> = others.map(|path| path.display().to_string()).collect();
     let is_own = came_with_strandline(taken);
@@ -74,7 +73,20 @@ pub fn also_in(name: &str, taken: &Path) -> Option<String> {
 
 /// Whether a study's folder is that of one that came with strandline.
 pub fn came_with_strandline(folder: &Path) -> bool {
-    folder.starts_with(unpacked())
+    real(folder).starts_with(real(&unpacked()))
+}
+
+/// The path of a folder without links and dots, where it is there.
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// The folder of a study that [`list`] names: the one that it found, and no other of the name.
+///
+/// # Errors
+/// One line where what came with strandline cannot be put into the cache.
+pub fn listed(name: &str, folder: Option<PathBuf>) -> Result<PathBuf, String> {
+    folder.map_or_else(|| unpack(name), Ok)
 }
 
 /// All studies that can be run by name: name, and its folder where it is not one that came with strandline.

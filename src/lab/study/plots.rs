@@ -41,13 +41,30 @@ struct Along {
 
 /// The plots of one `[[plot]]`: one for each combination of the axes that it does not name.
 pub fn plots(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec<Plot> {
+    let groups = groups_of(spec, matrix).unwrap_or_default();
+    groups.iter().take(MOST_PLOTS).filter_map(|group| plot(spec, matrix, measured, group)).collect()
+}
+
+/// What of one `[[plot]]` is not shown, and why.
+pub fn left_out(spec: &PlotSpec, matrix: &Matrix) -> Vec<String> {
+    let lines = spec.series.as_ref().map_or(0, |axis| choices(matrix, axis, &spec.given).len());
+    let series = (lines.max(spec.y.len()) > MOST_SERIES)
+        .then(|| format!("{MOST_SERIES} of {} lines are drawn; narrow an axis", lines.max(spec.y.len())));
+    let plots = match groups_of(spec, matrix) {
+        Ok(groups) if groups.len() <= MOST_PLOTS => None,
+        Ok(groups) => Some(format!("{MOST_PLOTS} of {} plots are shown; narrow an axis", groups.len())),
+        Err(why) => Some(format!("it is not drawn: {why}")),
+    };
+    plots.into_iter().chain(series).map(|why| format!("plot \"{}\": {why}", clean(&spec.title))).collect()
+}
+
+fn groups_of(spec: &PlotSpec, matrix: &Matrix) -> Result<Vec<Selection>, String> {
     let mut named: BTreeSet<&str> = spec.given.iter().map(|(axis, _)| axis.as_str()).collect();
     named.extend(spec.series.as_deref());
     if let Side::Axis(axis) = &spec.x {
         named.insert(axis);
     }
-    let groups = groups(matrix, &named, &spec.given, &between(spec.x.metrics(), &spec.y));
-    groups.iter().take(MOST_PLOTS).filter_map(|group| plot(spec, matrix, measured, group)).collect()
+    groups(matrix, &named, &spec.given, &between(spec.x.metrics(), &spec.y))
 }
 
 fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selection) -> Option<Plot> {

@@ -203,3 +203,31 @@ fn a_side_has_the_choices_that_are_asked_for_and_subjects_that_have_what_is_show
     );
     assert!(other.unwrap_err().contains("several choices on `size`"));
 }
+
+#[test]
+fn what_is_not_shown_is_told() {
+    let many: Vec<String> = (0..120).map(|value| value.to_string()).collect();
+    let text = format!(
+        "title = 't'\n[axes]\na = [{}]\nb = [1, 2]\n[[subject]]\nname = 's'\ncommand = 'true'\n[measure]\n\
+         json = ['kept']\n[[table]]\ntitle = 'T'\nrows = 'b'\ncolumns = ['kept']\n\
+         [[plot]]\ntitle = 'By b'\nx = 'b'\ny = 'kept'\n[[plot]]\ntitle = 'By a'\nx = 'a'\ny = 'kept'\n\
+         [[plot]]\ntitle = 'Lines'\nx = 'b'\ny = 'kept'\nseries = 'a'\n",
+        many.join(", ")
+    );
+    let matrix = Matrix::full(Arc::new(Study::parse(Path::new("x/study.toml"), &text).unwrap()));
+    let told: Vec<String> = matrix
+        .study
+        .tables
+        .iter()
+        .filter_map(|spec| table::left_out(spec, &matrix))
+        .chain(matrix.study.plots.iter().flat_map(|spec| plots::left_out(spec, &matrix)))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "table \"T\": 50 of 120 tables are shown; narrow an axis",
+            "plot \"By b\": 24 of 120 plots are shown; narrow an axis",
+            "plot \"Lines\": 100 of 120 lines are drawn; narrow an axis",
+        ]
+    );
+}

@@ -29,14 +29,28 @@ struct Line {
 
 /// The tables of one `[[table]]`: one for each combination of the axes that it does not name.
 pub fn tables(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec<Table> {
+    let groups = groups_of(spec, matrix).unwrap_or_default();
+    groups.iter().take(MOST_TABLES).map(|group| table(spec, matrix, measured, group)).collect()
+}
+
+/// What of one `[[table]]` is not shown, and why.
+pub fn left_out(spec: &TableSpec, matrix: &Matrix) -> Option<String> {
+    let why = match groups_of(spec, matrix) {
+        Ok(groups) if groups.len() <= MOST_TABLES => return None,
+        Ok(groups) => format!("{MOST_TABLES} of {} tables are shown; narrow an axis", groups.len()),
+        Err(why) => format!("it is not shown: {why}"),
+    };
+    Some(format!("table \"{}\": {why}", clean(&spec.title)))
+}
+
+fn groups_of(spec: &TableSpec, matrix: &Matrix) -> Result<Vec<Selection>, String> {
     let mut named: BTreeSet<&str> = spec.given.iter().map(|(axis, _)| axis.as_str()).collect();
     for side in [&spec.rows, &spec.columns] {
         if let Side::Axis(axis) = side {
             named.insert(axis);
         }
     }
-    let groups = groups(matrix, &named, &spec.given, &metrics_of(spec));
-    groups.iter().take(MOST_TABLES).map(|group| table(spec, matrix, measured, group)).collect()
+    groups(matrix, &named, &spec.given, &metrics_of(spec))
 }
 
 /// All metrics that a table shows.
@@ -58,12 +72,15 @@ pub fn between(first: &[String], second: &[String]) -> Vec<String> {
 
 /// The combinations of the axes that are not `named`, for the subjects that `given` allows, or those that have all
 /// the `metrics`, or any of them where none has all.
+///
+/// # Errors
+/// One line where there are too many.
 pub fn groups(
     matrix: &Matrix,
     named: &BTreeSet<&str>,
     given: &[(String, String)],
     metrics: &[String],
-) -> Vec<Selection> {
+) -> Result<Vec<Selection>, String> {
     let subjects: BTreeSet<String> =
         given.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name.clone()).collect();
     let has = |metric: &String| matrix.subjects.iter().any(|subject| subject.metrics.contains_key(metric));
@@ -74,7 +91,7 @@ pub fn groups(
     } else {
         matrix.meant(&subjects, metrics.iter())
     };
-    matrix.groups(&|axis| named.contains(axis), &subjects).unwrap_or_default()
+    matrix.groups(&|axis| named.contains(axis), &subjects)
 }
 
 fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selection) -> Table {

@@ -1,7 +1,7 @@
 //! A page whose texts are safe to show: what every writer begins with, so that none of them can forget.
 
 use super::book::{Book, Chapter};
-use super::page::{Cell, Column, Page, Plot, Section, Series, Table};
+use super::page::{Cell, Claim, Column, Page, Plot, Section, Series, Table};
 use crate::report::text::{clean, clean_sentence, shorten};
 
 /// What a paragraph is cut to, in terminal columns.
@@ -38,9 +38,23 @@ fn section(section: &Section) -> Section {
         heading: name_of(&section.heading),
         rows_are: name_of(&section.rows_are),
         paragraphs: section.paragraphs.iter().map(|paragraph| sentence(paragraph)).collect(),
+        claims: section.claims.iter().map(claim).collect(),
         tables: section.tables.iter().map(table).collect(),
         plots: section.plots.iter().map(plot).collect(),
         snippets: section.snippets.iter().map(|(what, text)| (sentence(what), snippet(text))).collect(),
+    }
+}
+
+fn claim(claim: &Claim) -> Claim {
+    Claim {
+        id: name_of(&claim.id),
+        says: sentence(&claim.says),
+        verdict: Cell { text: name_of(&claim.verdict.text), tone: claim.verdict.tone },
+        published: name_of(&claim.published),
+        measured: name_of(&claim.measured),
+        reason: sentence(&claim.reason),
+        note: sentence(&claim.note),
+        figures: claim.figures.iter().map(|text| sentence(text)).collect(),
     }
 }
 

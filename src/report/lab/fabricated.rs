@@ -1,6 +1,6 @@
 //! Pages with known content, for the tests of the writers.
 
-use super::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
+use super::page::{Cell, Claim, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
 
 fn columns(names: &[&str], figures: &[&str]) -> Vec<Column> {
     let words = names.iter().map(|title| Column { title: (*title).to_owned(), figures: false });
@@ -312,6 +312,16 @@ pub fn hostile() -> Page {
             heading: text(),
             rows_are: text(),
             paragraphs: vec![text()],
+            claims: vec![Claim {
+                id: text(),
+                says: text(),
+                verdict: cell(),
+                published: text(),
+                measured: text(),
+                reason: text(),
+                note: text(),
+                figures: vec![text()],
+            }],
             tables: vec![Table {
                 caption: text(),
                 columns: vec![

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::book::Book;
 use super::cleaned::{cleaned, cleaned_book};
 use super::names::{Names, slug};
-use super::page::{Cell, Page, Section, Table, Tone};
+use super::page::{Cell, Claim, Page, Section, Table, Tone};
 use super::plot;
 use crate::report::json::VERSION;
 use crate::report::timeline::NotDrawn;
@@ -109,9 +109,41 @@ struct Part {
     id: String,
     heading: String,
     paragraphs: Vec<String>,
+    claims: Vec<Judged>,
     tables: Vec<Rows>,
     plots: Vec<Figure>,
     snippets: Vec<(String, String)>,
+}
+
+/// A claim, as the template reads it.
+#[derive(Serialize)]
+struct Judged {
+    /// What it is referred to by.
+    anchor: String,
+    id: String,
+    says: String,
+    verdict: Datum,
+    published: String,
+    measured: String,
+    /// Why it does not hold, and what its author says of it.
+    remarks: Vec<String>,
+    figures: Vec<String>,
+}
+
+impl Judged {
+    fn new(claim: &Claim, anchor: String) -> Self {
+        let remarks = [&claim.reason, &claim.note].into_iter().filter(|text| !text.is_empty());
+        Self {
+            anchor,
+            id: claim.id.clone(),
+            says: claim.says.clone(),
+            verdict: datum(&claim.verdict, ""),
+            published: claim.published.clone(),
+            measured: claim.measured.clone(),
+            remarks: remarks.cloned().collect(),
+            figures: claim.figures.clone(),
+        }
+    }
 }
 
 /// A plot, as the template reads it.
@@ -129,6 +161,8 @@ impl Part {
             if text.is_empty() { String::new() } else { names.give(&format!("{base}{kind}{}", slug(text))) }
         };
         let heading = id("", &section.heading);
+        let claims = section.claims.iter().map(|claim| Judged::new(claim, id("claim-", &claim.id)));
+        let claims = claims.collect();
         let mut tables = Vec::new();
         for table in &section.tables {
             let own = id("table-", &table.caption);
@@ -148,6 +182,7 @@ impl Part {
             id: heading,
             heading: section.heading.clone(),
             paragraphs: section.paragraphs.clone(),
+            claims,
             tables,
             snippets: section.snippets.clone(),
         }

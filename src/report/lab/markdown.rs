@@ -3,7 +3,7 @@
 
 use super::book::Book;
 use super::cleaned::{cleaned, cleaned_book};
-use super::page::{Page, Plot, Section, Table};
+use super::page::{Cell, Claim, Column, Page, Plot, Section, Table, Tone};
 use crate::report::text::{left, right, width};
 
 /// Wider columns than this are not filled up: one long name would push every line over its reader's edge.
@@ -63,6 +63,7 @@ fn part(parts: &mut Vec<String>, section: &Section) {
         parts.push(format!("### {}", escaped(&section.heading)));
     }
     parts.extend(section.paragraphs.iter().map(|paragraph| escaped(paragraph)));
+    claims(parts, &section.claims);
     for table in &section.tables {
         if !table.caption.is_empty() {
             parts.push(escaped(&table.caption));
@@ -82,6 +83,40 @@ fn part(parts: &mut Vec<String>, section: &Section) {
         let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
         let fence = "`".repeat((longest + 1).max(3));
         parts.push(format!("{fence}\n{text}\n{fence}"));
+    }
+}
+
+/// Claims as a table with what each says, and below it why some do not hold, or not for all.
+pub fn claims(parts: &mut Vec<String>, claims: &[Claim]) {
+    if claims.is_empty() {
+        return;
+    }
+    let column = |title: &str| Column { title: title.to_owned(), figures: false };
+    let plain = |text: String| Cell { text, tone: Tone::Plain };
+    let row = |claim: &Claim| {
+        let says = if claim.says.is_empty() { String::new() } else { format!(": {}", claim.says) };
+        vec![
+            plain(format!("{}{says}", claim.id)),
+            claim.verdict.clone(),
+            plain(claim.published.clone()),
+            plain(claim.measured.clone()),
+        ]
+    };
+    let columns = ["claim", "verdict", "published", "measured"].map(column).to_vec();
+    let rows_of_claims = claims.iter().map(row).collect();
+    parts.push(rows(&Table { caption: String::new(), columns, rows: rows_of_claims }));
+    let doubtful = |claim: &&Claim| claim.verdict.tone != Tone::Good || !claim.reason.is_empty();
+    let said = |claim: &Claim| {
+        let parts = [&claim.reason, &claim.note].into_iter().chain(&claim.figures);
+        let parts: Vec<&str> =
+            parts.filter(|part| !part.is_empty()).map(|part| part.trim_end_matches('.')).collect();
+        let verdict = escaped(&claim.verdict.text);
+        (!parts.is_empty())
+            .then(|| format!("- **{}** ({verdict}): {}", escaped(&claim.id), escaped(&parts.join("; "))))
+    };
+    let said: Vec<String> = claims.iter().filter(doubtful).filter_map(said).collect();
+    if !said.is_empty() {
+        parts.push(said.join("\n"));
     }
 }
 

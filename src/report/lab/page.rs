@@ -26,10 +26,33 @@ pub struct Section {
     pub paragraphs: Vec<String>,
     /// Its tables.
     pub tables: Vec<Table>,
+    /// Claims, which stand before its tables.
+    pub claims: Vec<Claim>,
     /// Its plots, for formats that have pictures.
     pub plots: Vec<Plot>,
     /// Text to copy as it is (a setting for a shell, a unit file): what it is for, and the text.
     pub snippets: Vec<(String, String)>,
+}
+
+/// A claim that was judged.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Claim {
+    /// What it is called.
+    pub id: String,
+    /// What it says, in a sentence.
+    pub says: String,
+    /// Whether it holds.
+    pub verdict: Cell,
+    /// The published figures, in short; empty for none.
+    pub published: String,
+    /// What was measured, in short; empty for nothing.
+    pub measured: String,
+    /// Why it does not hold, or not for all; empty for nothing to say.
+    pub reason: String,
+    /// What its author says of it; empty for nothing.
+    pub note: String,
+    /// Which figures were read, and how far they may be off, a sentence each.
+    pub figures: Vec<String>,
 }
 
 /// A table.

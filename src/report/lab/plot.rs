@@ -30,6 +30,12 @@ pub fn svg(plot: &Plot) -> String {
     drawn(plot, false)
 }
 
+/// Whether a file that begins like this is a plot that strandline wrote.
+pub fn is_file(begin: &[u8]) -> bool {
+    let begin = String::from_utf8_lossy(begin);
+    begin.starts_with("<svg ") && begin.contains(drawing::FILE_MARK)
+}
+
 /// The plot as a file of its own: on white, since what it will stand on is not known.
 pub fn file(plot: &Plot) -> String {
     drawn(plot, true)

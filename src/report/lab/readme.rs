@@ -1,9 +1,9 @@
 //! The newest results in a study's README: what stands between two comments is replaced.
 
 use super::cleaned::cleaned;
-use super::markdown::{escaped, picture, rows};
+use super::markdown::{claims, escaped, picture, rows};
 use super::page::{Page, Section};
-use super::study::{Facts, verdicts};
+use super::study::Facts;
 
 /// The lines between which results stand.
 pub const BEGIN: &str = "<!-- results -->";
@@ -12,20 +12,23 @@ pub const END: &str = "<!-- end of results -->";
 /// How the line begins that says where and when; it alone is no news.
 const MEASURED: &str = "Measured on: ";
 
+/// Of the tables that the first `[[table]]` makes, one for each combination of the axes it does not name, so many.
+const MOST_TABLES: usize = 3;
+
 /// The results in short: the verdicts, the first table and the first plot of `page`, which is that of `facts`.
 pub fn block(facts: &Facts<'_>, page: &Page, surroundings: &[(String, String)]) -> String {
-    // What comes first in the page are the verdicts, which are here already.
-    let own = |section: &&Section| section.rows_are.is_empty();
-    let table = page.sections.iter().filter(own).flat_map(|section| &section.tables).next();
+    let tables = page.sections.iter().map(|section| &section.tables).find(|tables| !tables.is_empty());
     let plot = page.sections.iter().flat_map(|section| &section.plots).find(|plot| !plot.address.is_empty());
     let section = Section {
-        tables: [verdicts(facts)].into_iter().chain(table.cloned()).collect(),
+        claims: super::study::claims(facts),
+        tables: tables.into_iter().flatten().take(MOST_TABLES).cloned().collect(),
         plots: plot.cloned().into_iter().collect(),
         ..Section::default()
     };
     let page = cleaned(&Page { sections: vec![section], ..page.clone() });
     let mut parts = vec![format!("**{}**", escaped(&page.headline))];
     for section in &page.sections {
+        claims(&mut parts, &section.claims);
         for table in section.tables.iter().filter(|table| !table.rows.is_empty()) {
             if !table.caption.is_empty() {
                 parts.push(escaped(&table.caption));

@@ -4,9 +4,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::book::{Book, Chapter};
-use super::page::{Cell, Column, Page, Section, Table, Tone};
-use super::study::{self, Facts, Tally, verdicts};
-use crate::lab::study::claim::Verdict;
+use super::page::{Cell, Claim, Column, Page, Section, Table, Tone};
+use super::study::{self, Facts, Tally};
 use crate::lab::study::data::Data;
 use crate::report::text::{clean, clean_sentence, counted};
 use crate::report::units::seconds;
@@ -49,7 +48,7 @@ impl Totals {
     pub fn line(&self) -> String {
         let studies =
             if self.studies == 1 { "1 study".to_owned() } else { format!("{} studies", self.studies) };
-        let verb = if self.tally.holds == 1 { "holds" } else { "hold" };
+        let verb = if self.tally.holds == 1 || self.tally.claims == 1 { "holds" } else { "hold" };
         let claims = counted(self.tally.claims, "claim");
         let rest = self.tally.others();
         let broken = match self.could_not_be_run {
@@ -155,17 +154,26 @@ pub fn brief(item: &Item<'_>) -> Page {
             };
         }
     };
-    let reason = |claim: &crate::lab::study::claim::Judged| {
-        let reason = claim.reason.as_deref().filter(|_| claim.verdict != Verdict::Holds)?;
-        Some(format!("{}: {}", clean(&claim.id), clean_sentence(reason)))
-    };
     let mut sections = Vec::new();
     if !facts.claims.is_empty() {
-        sections.push(Section { tables: vec![verdicts(facts)], ..Section::default() });
-        let reasons: Vec<String> = facts.claims.iter().filter_map(reason).collect();
-        if !reasons.is_empty() {
-            sections.push(Section { paragraphs: reasons, ..Section::default() });
-        }
+        // What holds needs no words here; of the others, why.
+        let short = |claim: Claim| {
+            let holds = claim.verdict.tone == Tone::Good;
+            let note = if claim.reason.is_empty() { claim.note } else { String::new() };
+            if holds {
+                Claim {
+                    says: String::new(),
+                    reason: String::new(),
+                    note: String::new(),
+                    figures: Vec::new(),
+                    ..claim
+                }
+            } else {
+                Claim { note, figures: Vec::new(), ..claim }
+            }
+        };
+        let claims = study::claims(facts).into_iter().map(short).collect();
+        sections.push(Section { claims, ..Section::default() });
     }
     Page { sections, caveats: Vec::new(), environment: Vec::new(), ..study::page(facts) }
 }

@@ -4,9 +4,9 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use strandline_inspect::environment::Environment;
 
-use super::page::{Cell, Column, Page, Section, Table, Tone};
+use super::page::{Cell, Claim, Page, Section, Tone};
 use super::surroundings;
-use crate::lab::study::claim::{Judged, Verdict};
+use crate::lab::study::claim::{Judged, OTHERWISE, Verdict};
 use crate::lab::study::data::{CellData, Data, Measured as _, estimate};
 use crate::lab::study::expression::{Figure, Read};
 use crate::lab::study::matrix::{Key, Matrix};
@@ -14,8 +14,8 @@ use crate::lab::study::metric::Metric;
 use crate::lab::study::{plots, table};
 use crate::report::text::{clean, clean_sentence, counted, shorten};
 
-/// Room for published figures in a table; they stand whole in the document.
-const MOST_PUBLISHED_COLUMNS: usize = 20;
+/// Room for published figures and measured texts in a table; they stand whole in the document.
+const MOST_FIGURE_COLUMNS: usize = 20;
 /// Figures that a claim's row names.
 const MOST_FIGURES: usize = 6;
 
@@ -96,7 +96,12 @@ pub fn page(facts: &Facts<'_>) -> Page {
         sections.push(Section { paragraphs, ..Section::default() });
     }
     if !facts.claims.is_empty() {
-        sections.extend(claims(facts));
+        sections.push(Section {
+            heading: "Claims".to_owned(),
+            rows_are: "claim".to_owned(),
+            claims: claims(facts),
+            ..Section::default()
+        });
     }
     for spec in &study.tables {
         let tables = table::tables(spec, facts.matrix, facts.data);
@@ -107,11 +112,14 @@ pub fn page(facts: &Facts<'_>) -> Page {
     if !plots.is_empty() {
         sections.push(Section { plots, ..Section::default() });
     }
+    let left_out = study.tables.iter().filter_map(|spec| table::left_out(spec, facts.matrix));
+    let left_out = left_out.chain(study.plots.iter().flat_map(|spec| plots::left_out(spec, facts.matrix)));
+    let caveats = facts.caveats.iter().map(|(_, text)| text.clone()).chain(left_out);
     Page {
         title: format!("study {}: {}", clean(&study.name), clean(&study.title)),
         headline: headline(facts),
         sections,
-        caveats: facts.caveats.iter().map(|(_, text)| clean_sentence(text)).collect(),
+        caveats: caveats.map(|text| clean_sentence(&text)).collect(),
         environment: surroundings(&Environment::read()),
     }
 }
@@ -127,7 +135,7 @@ fn headline(facts: &Facts<'_>) -> String {
     if tally.claims == 0 {
         return format!("{runs}; nothing is claimed.");
     }
-    let verb = if tally.holds == 1 { "holds" } else { "hold" };
+    let verb = if tally.holds == 1 || tally.claims == 1 { "holds" } else { "hold" };
     let all = counted(tally.claims, "claim");
     format!("{} of {all} {verb}{} ({runs}).", tally.holds, tally.others())
 }
@@ -181,52 +189,35 @@ impl std::ops::Add for Tally {
     }
 }
 
-/// A table of the verdicts that is narrow enough for a terminal.
-pub fn verdicts(facts: &Facts<'_>) -> Table {
-    // Names come first where what follows are figures.
-    let column = |title: &str| Column { title: title.to_owned(), figures: title != "claim" };
-    let columns = ["claim", "", "published", "measured"].map(column).to_vec();
-    let plain = |text: String| Cell { text, tone: Tone::Plain };
-    let rows = facts.claims.iter().map(|claim| {
-        let (text, tone) = match claim.verdict {
-            Verdict::Holds => ("holds", Tone::Good),
-            Verdict::Fails => ("fails", Tone::Bad),
-            Verdict::NotRun => ("not run", Tone::Faint),
-        };
-        vec![
-            plain(clean(&claim.id)),
-            Cell { text: text.to_owned(), tone },
-            plain(shorten(&published(&claim.published), MOST_PUBLISHED_COLUMNS)),
-            plain(values(&claim.measured, facts.matrix)),
-        ]
-    });
-    Table { caption: String::new(), columns, rows: rows.collect() }
+/// The claims, as every format shows them.
+pub fn claims(facts: &Facts<'_>) -> Vec<Claim> {
+    facts.claims.iter().map(|claim| shown(claim, facts.matrix)).collect()
 }
 
-/// That table, and what each claim says in sentences after it.
-fn claims(facts: &Facts<'_>) -> [Section; 2] {
-    let table = verdicts(facts);
-    let sentences = facts.claims.iter().map(|claim| {
-        let measured = figures(&claim.measured, facts.matrix);
-        let measured = (!measured.is_empty()).then(|| format!("measured: {measured}"));
-        let tolerance = claim.tolerance.zip(claim.why.as_ref());
-        let tolerance = tolerance
-            .map(|(part, why)| format!("tolerance {} % ({})", table::digits(part * 100.0), clean(why)));
-        let rest = claim.reason.as_deref().map(clean_sentence).into_iter();
-        let rest = rest.chain(claim.note.as_deref().map(clean_sentence)).chain(measured).chain(tolerance);
-        let rest: Vec<String> = rest.map(|part| part.trim_end_matches('.').to_owned()).collect();
-        let end = if rest.is_empty() { String::new() } else { format!(" ({})", rest.join("; ")) };
-        format!("{}: {}{end}", clean(&claim.id), clean(&claim.text))
-    });
-    [
-        Section {
-            heading: "Claims".to_owned(),
-            rows_are: "claim".to_owned(),
-            tables: vec![table],
-            ..Section::default()
-        },
-        Section { paragraphs: sentences.collect(), ..Section::default() },
-    ]
+fn shown(claim: &Judged, matrix: &Matrix) -> Claim {
+    let (text, tone) = match claim.verdict {
+        Verdict::Holds => ("holds", Tone::Good),
+        Verdict::Fails => ("fails", Tone::Bad),
+        Verdict::NotRun => ("not run", Tone::Faint),
+    };
+    let measured = figures(&claim.measured, matrix);
+    let measured = (!measured.is_empty()).then(|| format!("measured: {measured}"));
+    let tolerance = claim.tolerance.zip(claim.why.as_ref());
+    let tolerance =
+        tolerance.map(|(part, why)| format!("tolerance {} % ({})", table::digits(part * 100.0), clean(why)));
+    // That it fails is said already.
+    let reason = claim.reason.as_deref().filter(|reason| *reason != OTHERWISE);
+    Claim {
+        id: clean(&claim.id),
+        says: clean(&claim.text),
+        verdict: Cell { text: text.to_owned(), tone },
+        published: shorten(&published(&claim.published), MOST_FIGURE_COLUMNS),
+        measured: values(&claim.measured, matrix),
+        reason: reason.map(clean_sentence).unwrap_or_default(),
+        // Whole, as a sentence of a page may be: it says why.
+        note: claim.note.as_deref().map(|note| clean(note.replace('\n', " ").trim())).unwrap_or_default(),
+        figures: measured.into_iter().chain(tolerance).collect(),
+    }
 }
 
 /// Published figures, in short.
@@ -246,7 +237,7 @@ fn published(value: &Value) -> String {
 
 fn value(read: &Read, matrix: &Matrix) -> String {
     match &read.value {
-        Figure::Text(text) => format!("\"{}\"", clean(text)),
+        Figure::Text(text) => format!("\"{}\"", shorten(&clean(text), MOST_FIGURE_COLUMNS)),
         Figure::Number(ratio) if read.statistic.starts_with("ratio") => format!("{ratio:.3}"),
         Figure::Number(number) => table::show(None, &matrix.study, &read.metric, *number),
     }

@@ -2,7 +2,7 @@
 //! shorter names first, then headings in several lines, then its columns below each other.
 
 use super::cleaned::cleaned;
-use super::page::{Cell, Column, Page, Section, Table, Tone};
+use super::page::{Cell, Claim, Column, Page, Section, Table, Tone};
 use crate::report::paint::{Paint, Surface};
 use crate::report::text::{hanging, left, right, shorten, width, wrap};
 
@@ -64,8 +64,13 @@ fn part(lines: &mut Vec<String>, section: &Section, surface: Surface) {
     for paragraph in &section.paragraphs {
         lines.extend(wrap(paragraph, surface.columns));
     }
+    claims(lines, &section.claims, surface);
     for (index, table) in section.tables.iter().enumerate() {
-        if index > 0 || !section.paragraphs.is_empty() || !table.caption.is_empty() {
+        if index > 0
+            || !section.claims.is_empty()
+            || !section.paragraphs.is_empty()
+            || !table.caption.is_empty()
+        {
             apart(lines);
         }
         if !table.caption.is_empty() {
@@ -80,6 +85,36 @@ fn part(lines: &mut Vec<String>, section: &Section, surface: Surface) {
         }
         // As it is, however wide: it is there to be copied.
         lines.extend(text.lines().map(|line| format!("    {line}")));
+    }
+}
+
+/// Claims as a table of verdicts that is narrow enough for a terminal, and below it what each says.
+fn claims(lines: &mut Vec<String>, claims: &[Claim], surface: Surface) {
+    if claims.is_empty() {
+        return;
+    }
+    // Names come first where what follows are figures.
+    let column = |title: &str| Column { title: title.to_owned(), figures: title != "claim" };
+    let columns = ["claim", "", "published", "measured"].map(column).to_vec();
+    let plain = |text: &String| Cell { text: text.clone(), tone: Tone::Plain };
+    let row = |claim: &Claim| {
+        vec![plain(&claim.id), claim.verdict.clone(), plain(&claim.published), plain(&claim.measured)]
+    };
+    let rows = claims.iter().map(row).collect();
+    lines.extend(lay_out(&Table { caption: String::new(), columns, rows }, surface));
+    let told = |claim: &&Claim| !claim.says.is_empty();
+    for (index, claim) in claims.iter().filter(told).enumerate() {
+        if index == 0 {
+            apart(lines);
+        }
+        let rest: Vec<&str> = [&claim.reason, &claim.note]
+            .into_iter()
+            .chain(&claim.figures)
+            .filter(|part| !part.is_empty())
+            .map(|part| part.trim_end_matches('.'))
+            .collect();
+        let end = if rest.is_empty() { String::new() } else { format!(" ({})", rest.join("; ")) };
+        lines.extend(wrap(&format!("{}: {}{end}", claim.id, claim.says), surface.columns));
     }
 }
 

@@ -15,6 +15,8 @@ pub const WIDTH: f64 = 720.0;
 /// The height of text, in pixels.
 pub const TEXT: f64 = 13.0;
 
+/// By this a plot's file is known for one that strandline wrote.
+pub const FILE_MARK: &str = "<!-- a plot by strandline -->";
 /// Colours of series, which people with any of the common colour-vision deficiencies tell apart, dark enough for
 /// white. Elements of series have a class as well, `s0` to `s7`, by which a page gives them other ones in the dark.
 const COLOURS: [&str; 8] =
@@ -81,10 +83,10 @@ impl Drawing {
         )
     }
 
-    /// The same on white, whatever it stands on.
+    /// The same on white, whatever it stands on, with the mark of a file that strandline wrote.
     pub fn finished_on_white(self, height: f64, name: &str) -> String {
         let ground = format!(
-            "<path d=\"M0 0H{WIDTH}V{height:.0}H0Z\" fill=\"#ffffff\"/>\n<g fill=\"#1b1f23\" color=\"#1b1f23\">\n"
+            "{FILE_MARK}\n<path d=\"M0 0H{WIDTH}V{height:.0}H0Z\" fill=\"#ffffff\"/>\n<g fill=\"#1b1f23\" color=\"#1b1f23\">\n"
         );
         Self { text: ground + &self.text + "</g>\n" }.finished(height, name)
     }
