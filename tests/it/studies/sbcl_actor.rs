@@ -136,6 +136,20 @@ fn its_claims_of_other_versions() -> Outcome {
     Ok(())
 }
 
+/// What the actor tells, run with these arguments.
+fn actor(arguments: &[&str]) -> Result<Value> {
+    let mut command = Command::new("sbcl");
+    command.args(["--dynamic-space-size", "1GB", "--script"]);
+    command.arg(folder("sbcl-actor").join("actor.lisp"));
+    command.arg(format!("probe={}", folder("../probes/lisp/strandline.lisp").display()));
+    command.args(arguments);
+    let ended = finish(command, b"")?;
+    if ended.how() != 0 {
+        return Err(format!("{arguments:?} ended with {}: {}", ended.how(), ended.complaint()).into());
+    }
+    Ok(serde_json::from_slice(&ended.stdout)?)
+}
+
 /// A queue for one message, whose producers all wait in turn: none waits for ever, and no message is lost.
 #[test]
 fn its_smallest_bound() -> Outcome {
@@ -143,17 +157,7 @@ fn its_smallest_bound() -> Outcome {
         return Ok(());
     }
     for bound in [1, 2, 3] {
-        let mut command = Command::new("sbcl");
-        command
-            .args(["--dynamic-space-size", "1GB", "--script"])
-            .arg(folder("sbcl-actor").join("actor.lisp"));
-        let probe = folder("../probes/lisp/strandline.lisp");
-        command.arg(format!("probe={}", probe.display()));
-        command.arg(format!("bound={bound}"));
-        command.args(["mode=bounded", "messages=8000"]);
-        let ended = finish(command, b"")?;
-        assert_eq!(ended.how(), 0, "{bound}: {}", ended.complaint());
-        let told: Value = serde_json::from_slice(&ended.stdout)?;
+        let told = actor(&["mode=bounded", &format!("bound={bound}"), "messages=8000"])?;
         assert_eq!(told["messages"], 8_000, "{bound}");
         let longest = told["longest_queue_messages"].as_u64().unwrap_or(u64::MAX);
         assert!(longest <= bound + 8, "{bound}: {longest}");
@@ -168,17 +172,7 @@ fn its_actor() -> Outcome {
         return Ok(());
     }
     for mode in ["unthrottled", "paused", "paused-unscaled", "bounded"] {
-        let mut command = Command::new("sbcl");
-        command
-            .args(["--dynamic-space-size", "1GB", "--script"])
-            .arg(folder("sbcl-actor").join("actor.lisp"));
-        let probe = folder("../probes/lisp/strandline.lisp");
-        command.arg(format!("probe={}", probe.display()));
-        command.arg(format!("mode={mode}"));
-        command.args(["messages=40000", "bound=100", "then=look"]);
-        let ended = finish(command, b"")?;
-        assert_eq!(ended.how(), 0, "{mode}: {}", ended.complaint());
-        let told: Value = serde_json::from_slice(&ended.stdout)?;
+        let told = actor(&[&format!("mode={mode}"), "messages=40000", "bound=100", "then=look"])?;
         assert_eq!(told["messages"], 40_000, "{mode}");
         assert_eq!(told["found_paths"], 0, "{mode}");
         assert_eq!(told["searched_messages"], told["sampled_messages"], "{mode}");
