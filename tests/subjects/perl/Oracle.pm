@@ -249,8 +249,9 @@ sub figures {
             pads($cv, \@entries);
         }
         elsif (my $entry = buffer($sv)) {
-            my $buffer = $buffers{ $entry->{buffer} } //= { len => $entry->{len}, owners => 0, cow => $entry->{cow} };
+            my $buffer = $buffers{ $entry->{buffer} } //= { len => $entry->{len}, owners => 0, strings => 0, cow => $entry->{cow} };
             $buffer->{owners}++;
+            $buffer->{strings}++ if $entry->{string};
             $strings{buffers_bytes} += $entry->{len};
             next unless $entry->{string};
             $strings{strings}++;
@@ -266,6 +267,8 @@ sub figures {
         distinct_bytes => sum(map { $_->{len} } values %buffers),
         shared_buffers => scalar(grep { $_->{owners} > 1 } values %buffers),
         shared_bytes => sum(map { $_->{len} } grep { $_->{owners} > 1 } values %buffers),
+        shared_strings => scalar(grep { $_->{strings} > 1 } values %buffers),
+        shared_string_bytes => sum(map { $_->{len} } grep { $_->{strings} > 1 } values %buffers),
         own_cvs => $own_cvs, retained(\@entries, \%buffers),
     };
 }
@@ -280,7 +283,7 @@ sub retained {
         my $why = why_retained($entry) or next;
         next if $seen{ $entry->{buffer} }++;
         my $owners = ($buffers->{ $entry->{buffer} } // { owners => 1 })->{owners};
-        push @retained, { (map { ($_ => $entry->{$_}) } qw(sub name named depth cur len buffer cow temporary cv)),
+        push @retained, { (map { ($_ => $entry->{$_}) } qw(sub name named depth cur len buffer cow temporary cv string)),
             why => $why, owners => $owners };
     }
     my @alone = grep { $_->{owners} == 1 } @retained;
