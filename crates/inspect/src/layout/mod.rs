@@ -5,3 +5,4 @@
 
 pub mod glibc;
 pub mod sbcl;
+pub mod perl;
