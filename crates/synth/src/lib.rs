@@ -1,4 +1,4 @@
-//! Fabricated glibc heaps for tests: byte-exact memory whose every figure is known by construction.
+//! Fabricated glibc heaps and perls for tests: byte-exact memory whose every figure is known by construction.
 //!
 //! [`fabricate`] follows a [`Recipe`] and returns a [`Heap`]: an [`Image`] that is read as a target's
 //! memory is read, the text of its /proc/PID/maps, its threads, and [`Expected`]: what `mallinfo2()`
@@ -23,6 +23,7 @@ mod damage;
 mod dice;
 mod expected;
 mod image;
+mod perl;
 mod plan;
 mod version;
 mod write;
@@ -31,6 +32,7 @@ pub use damage::{Damage, DamageKind};
 pub use dice::Dice;
 pub use expected::{Expected, ExpectedArena, Mallinfo};
 pub use image::Image;
+pub use perl::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables, TRAPS, Trap, fabricate_perl};
 pub use version::{VERSIONS, Version};
 
 /// Where the parts of a process stand that address randomisation moves.
