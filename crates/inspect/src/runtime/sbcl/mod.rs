@@ -22,6 +22,9 @@ pub mod store;
 pub mod threads;
 pub mod trace;
 
+#[cfg(test)]
+mod tests;
+
 use self::heap::{Doubt, Heap};
 use self::spaces::{Slots, Space};
 use self::threads::Threads;
