@@ -41,6 +41,12 @@
   (sb-ext:gc :gen 1)
   object)
 
+(defun keep (live dead)
+  "Raises both beyond the nursery, and then refers to LIVE only."
+  (setf *kept* (cons live dead))
+  (old nil)
+  (setf *kept* live))
+
 (defmacro aside (&body body)
   "The value of BODY, which runs in a thread that has ended then."
   `(in-thread (lambda () ,@body)))
@@ -192,9 +198,7 @@ values of the second, both of the third."
                    collect (make-array 200000 :initial-element content)
                    collect (make-array 1000000 :element-type '(unsigned-byte 8))
                    collect (make-array 200000 :element-type 'double-float))))
-      (vectors (make-message))
-      (setf *kept* (vectors (make-message)))
-      (old nil))
+      (keep (vectors (make-message)) (vectors (make-message))))
     nil)
   1)
 
@@ -214,13 +218,12 @@ values of the second, both of the third."
               (loop for n from 62 to 600 collect (1+ (ash 7 n)))
               (list (/ 1 (+ 3 n)) (complex 1 (+ 2 n)) (complex 1f0 (+ 2f0 n)) (complex 1d0 (+ 2d0 n)) (+ 1d0 n)
                     (make-array (list 3 4 (+ 5 n))) (make-array 10 :adjustable t :fill-pointer 3)
-                    (make-string-output-stream) (sb-sys:int-sap (ash 1 (+ 40 n))) (random-state-p *random-state*)
+                    (make-string-output-stream) (sb-sys:int-sap (+ 4096 n)) (random-state-p *random-state*)
                     (make-random-state) (make-symbol "UNINTERNED") (make-hash-table :test 'equal)
                     (make-condition 'simple-error :format-control "" :format-arguments (list n))
                     (sb-thread:make-mutex) (copy-readtable) (make-message)))))
-      (dotimes (i 50) (some-of-each i))
-      (setf *kept* (loop for i below 50 append (some-of-each i)))
-      (old nil))
+      (keep (loop for i below 50 append (some-of-each i))
+            (loop for i below 50 append (some-of-each i))))
     nil)
   50)
 
@@ -230,7 +233,7 @@ values of the second, both of the third."
     (let* ((count (floor *count* 10))
            (closures (loop for message in (messages count)
                            collect (let ((message message)) (lambda (&optional new) (if new (setf message new) message))))))
-      (setf *kept* (old (subseq closures 0 (floor count 2)))))
+      (keep (subseq closures 0 (floor count 2)) closures))
     nil)
   (floor (floor *count* 10) 2))
 
@@ -245,9 +248,7 @@ values of the second, both of the third."
                    collect (make-instance 'thing :message (make-message))
                    collect (make-instance 'callable :message (make-message))
                    collect (funcall 'make-raw :message (make-message)))))
-      (things 1000)
-      (setf *kept* (things 500))
-      (old nil))
+      (keep (things 500) (things 1000)))
     nil)
   1500)
 
@@ -257,9 +258,7 @@ values of the second, both of the third."
     (flet ((long-list ()
              (let ((list (list (make-message))))
                (dotimes (i (* 100 *count*) list) (push i list)))))
-      (long-list)
-      (setf *kept* (long-list))
-      (old nil))
+      (keep (long-list) (long-list)))
     nil)
   1)
 
@@ -268,8 +267,7 @@ values of the second, both of the third."
   (aside
     (let ((table (make-hash-table :test 'eq)))
       (dolist (message (messages (floor *count* 10))) (setf (gethash message table) (list message)))
-      (setf *kept* (list table)))
-    (old nil)
+      (keep (list table) (messages (floor *count* 10))))
     nil)
   (floor *count* 10))
 
@@ -407,7 +405,7 @@ uninterned one; and by a function's name."
                    (map '(simple-array (unsigned-byte 8) (*)) #'char-code secret) (pathname secret)
                    (make-message :content (copy-seq secret) :handler (intern secret))
                    (let ((text (copy-seq secret))) (lambda () text)))))
-      (aside (dotimes (i 500) (hide)) (setf *kept* (loop repeat 500 collect (hide))) (old nil) nil)))
+      (aside (keep (loop repeat 500 collect (hide)) (loop repeat 500 collect (hide))) nil)))
   500)
 
 (defun allocate-for-ever (ring)
