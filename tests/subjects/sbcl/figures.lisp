@@ -26,6 +26,8 @@
 (sb-ext:defglobal *census-instances* (make-array 8 :initial-element 0))
 (sb-ext:defglobal *census-bytes* (make-array 8 :initial-element 0))
 (sb-ext:defglobal *census-objects* 0)
+(sb-ext:defglobal *gc-active* 0)
+(declaim (type (unsigned-byte 62) *gc-active*))
 (declaim (type simple-vector *average-ages* *census-instances* *census-bytes*) (type fixnum *census-objects*))
 
 (defun make-room ()
@@ -99,11 +101,6 @@
             ((and (minusp count) (= (sb-alien:get-errno) 4)))
             (t (return 113))))))
 
-(defun word-of-runtime (name)
-  "The word of the runtime of that name."
-  (let ((address (sb-sys:find-foreign-symbol-address name)))
-    (if address (logand (sb-sys:sap-ref-64 (sb-sys:int-sap address) 0) (1- (ash 1 62))) 0)))
-
 (defun put-generation (number)
   (declare (type (integer 0 6) number))
   (when (plusp number) (put ", "))
@@ -147,6 +144,7 @@
   (put-field "dynamic_space_bytes" (sb-ext:dynamic-space-size))
   (put-field "bytes_consed_between_gcs" (sb-ext:bytes-consed-between-gcs))
   (put-field "auto_gc_trigger_bytes" (logand (sb-sys:sap-ref-64 trigger 0) (1- (ash 1 62))))
+  (put-field "gc_active_address" *gc-active*)
   (put-field "census_objects" *census-objects*)
   (put-field "message_instances" (sum *census-instances*))
   (put-field "message_bytes" (sum *census-bytes*))
@@ -192,6 +190,7 @@ not leave it on the stack of one that stays."
         (trigger (sb-sys:int-sap (sb-sys:find-foreign-symbol-address "auto_gc_trigger")))
         (expected (loop for (name . value) in expected collect (cons (coerce name 'simple-base-string) value))))
     (make-room)
+    (setf *gc-active* (or (sb-sys:find-foreign-symbol-address "gc_active_p") 0))
     (finish-output)
     (tell kind version trigger expected)
     (loop
