@@ -115,6 +115,7 @@ fuzz_target!(|data: &[u8]| {
         start_brk: Some(heap.recipe.places.heap),
         locked: &[],
             swapped: &[],
+            refinements: None,
             deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
         before_call: false,
         cell_bytes: Some(4096 << (threads % 8)),

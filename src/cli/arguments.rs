@@ -164,6 +164,9 @@ pub struct Explain {
     /// Look at the process and all its descendants: a line each, shared pages counted once
     #[arg(long)]
     pub tree: bool,
+    /// Do not look into language runtimes (Perl, SBCL): malloc's and the kernel's rows only, in a shorter stop
+    #[arg(long)]
+    pub no_runtimes: bool,
 }
 
 /// Arguments of `reclaim`.

@@ -124,13 +124,14 @@ impl Subject {
     }
 }
 
-/// The bytes of the row `id`. A row that is not there is empty, unless it belongs to an allocator that was
-/// found and not read: then nobody knows.
+/// The bytes of the row `id`. A row that is not there is empty, unless it belongs to an allocator or a
+/// runtime that was found and not read: then nobody knows.
 fn row(explanation: &Explanation, id: &str) -> Option<u64> {
     let mut rows = explanation.rows.iter().filter(|row| row.id == id).peekable();
     if rows.peek().is_none() {
         let owner = id.split('.').next().unwrap_or_default();
-        let unread = explanation.allocators.iter().any(|found| found.name == owner && !found.read);
+        let unread = explanation.allocators.iter().any(|found| found.name == owner && !found.read)
+            || explanation.runtimes.iter().any(|found| found.name == owner && !found.read);
         return if unread { None } else { Some(0) };
     }
     Some(rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes)))

@@ -16,7 +16,7 @@ pub const SCHEMA: &str = "strandline/explain/1";
 
 /// Explains one process and answers the conditions.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
-    let explanation = look(arguments.pid, !output.json)?;
+    let explanation = look_with(arguments.pid, !output.json, !arguments.no_runtimes)?;
     if output.json {
         output.document(SCHEMA, Some(&explanation), &explanation)?;
     } else {
@@ -28,9 +28,13 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
 
 /// Looks at process `pid`; shows progress if it may.
 pub fn look(pid: i32, progress: bool) -> Result<Explanation> {
+    look_with(pid, progress, true)
+}
+
+fn look_with(pid: i32, progress: bool, runtimes: bool) -> Result<Explanation> {
     let line = Progress::new(progress);
     let tell = |what: &str, done, total| line.tell(what, done, total);
-    let options = Options { progress: Some(&tell), ..Options::default() };
+    let options = Options { progress: Some(&tell), runtimes, ..Options::default() };
     Ok(explain(pid, &options)?)
 }
 

@@ -207,6 +207,7 @@ pub fn java() -> Explanation {
             name: "jvm".to_owned(),
             version: Some("17.0.9".to_owned()),
             found_by: "mapped file libjvm.so".to_owned(),
+            ..facts::Runtime::default()
         }],
         verdict: Verdict {
             headline: "2.8 GiB of 2.9 GiB RSS is memory of the JVM, which strandline does not read yet"

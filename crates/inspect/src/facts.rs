@@ -6,6 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::caveat::Caveat;
+use crate::runtime::perl::facts::Perl;
+use crate::runtime::sbcl::facts::Sbcl;
 
 /// Everything `explain` says about one process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -131,7 +133,8 @@ pub enum State {
 /// One row of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// Its name, unique in the ledger: `glibc.free.trim`. `docs/accounting.md` defines each.
+    /// Its name: `glibc.free.trim`. `docs/accounting.md` defines each. Where parts of it have holders with names
+    /// of their own, there are several rows of one name.
     pub id: String,
     /// Who holds the bytes, in general.
     pub stratum: Stratum,
@@ -339,6 +342,15 @@ pub struct Runtime {
     pub version: Option<String>,
     /// What gave it away.
     pub found_by: String,
+    /// Whether its structures were read; false means named only.
+    #[serde(default)]
+    pub read: bool,
+    /// Perl's own figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perl: Option<Box<Perl>>,
+    /// SBCL's own figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sbcl: Option<Box<Sbcl>>,
 }
 
 /// What kind of thing a remedy is.

@@ -7,8 +7,8 @@
 //!
 //! The crate prints nothing and contains no `unsafe`.
 //!
-//! Data flows one way: target → address-space map → page states → allocator walkers → ledger →
-//! verdict and remedies.
+//! Data flows one way: target → address-space map → page states → allocator walkers and runtime readers →
+//! ledger → verdict and remedies.
 
 #![forbid(unsafe_code)]
 
@@ -28,6 +28,7 @@ pub mod pages;
 pub mod procfs;
 pub mod recognise;
 pub mod remedy;
+pub mod runtime;
 pub mod smaps;
 pub mod stacks;
 pub mod target;

@@ -236,7 +236,8 @@ fn measure(measure: &Measures, what: &str, offset: usize, problems: &mut Problem
     }
     for row in &measure.rows {
         let ids = strandline_inspect::ledger::rows::ids;
-        if !ids().any(|id| id == row) && !TOTALS.contains(&row.as_str()) {
+        let of_runtime = row.starts_with("runtime.perl.") || row.starts_with("runtime.sbcl.");
+        if !of_runtime && !ids().any(|id| id == row) && !TOTALS.contains(&row.as_str()) {
             let hint = match nearest(row, ids().chain(TOTALS)) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => {

@@ -188,18 +188,35 @@ fn of_ledger(explain: &Explanation, row: &str) -> Option<f64> {
         "evictable" => totals.evictable,
         "unattributed" => totals.unattributed,
         "rss" => explain.kernel.rss_bytes,
-        id => match explain.rows.iter().find(|row| row.id == id) {
-            Some(row) => row.bytes,
-            None => {
-                let is_read = |name: &str| explain.allocators.iter().any(|one| one.name == name && one.read);
-                if id.starts_with("glibc.") && !is_read("glibc") {
-                    return None;
-                }
-                0
-            }
+        id => match id.strip_prefix("runtime.") {
+            Some(path) => return of_runtime(explain, path),
+            None => of_row(explain, id)?,
         },
     };
     Some(bytes as f64)
+}
+
+fn of_row(explain: &Explanation, id: &str) -> Option<u64> {
+    let mut rows = explain.rows.iter().filter(|row| row.id == id).peekable();
+    if rows.peek().is_some() {
+        return Some(rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes)));
+    }
+    let owner = id.split('.').next().unwrap_or_default();
+    let is_read = match owner {
+        "glibc" => explain.allocators.iter().any(|one| one.name == owner && one.read),
+        "perl" | "sbcl" => explain.runtimes.iter().any(|one| one.name == owner && one.read),
+        _ => true,
+    };
+    is_read.then_some(0)
+}
+
+/// A figure of a runtime's reader by its name and its place there: `perl.retained.bytes`.
+fn of_runtime(explain: &Explanation, path: &str) -> Option<f64> {
+    let (name, rest) = path.split_once('.')?;
+    let runtime = explain.runtimes.iter().find(|one| one.name == name && one.read)?;
+    let figures = serde_json::to_value(runtime).ok()?;
+    let keys: Vec<String> = rest.split('.').map(str::to_owned).collect();
+    of_json(figures.get(name)?, &keys)?.as_f64()
 }
 
 /// The last line that is a JSON object; one behind the prefix goes before all others.

@@ -12,6 +12,7 @@ use crate::facts;
 use crate::ledger::fold::Sums;
 use crate::map::AddressSpace;
 use crate::memory::Memory;
+use crate::runtime::refine::{Matched, Refinements};
 
 /// What a reader may look at. All of it is of one frozen state.
 pub struct Context<'a> {
@@ -29,6 +30,8 @@ pub struct Context<'a> {
     pub locked: &'a [(u64, u64)],
     /// The mappings of which something is swapped out, in address order.
     pub swapped: &'a [(u64, u64)],
+    /// What language runtimes say of chunks in use.
+    pub refinements: Option<&'a Refinements>,
     /// When the target has been stopped for long enough: what is not read by then is left unread.
     pub deadline: Instant,
     /// Whether to check what trimming would follow beyond what the ledger needs, before a call.
@@ -61,6 +64,8 @@ pub struct Reading {
     pub claims: Vec<RangeClaim>,
     /// Chunks that are mappings of their own: start and end.
     pub mapped_chunks: Vec<(u64, u64)>,
+    /// Chunks of the claimed ranges of which a runtime says more.
+    pub refined: Matched,
     /// What trimming would do.
     pub trim: Option<TrimPlan>,
     /// All-zero resident pages of the claimed ranges, as runs.

@@ -11,12 +11,13 @@ use crate::ledger::rows::{self, Id};
 use crate::procfs::{Process, Status};
 use crate::recognise;
 use crate::remedy::zero_pages;
+use crate::runtime;
 use crate::verdict::remedies::Means;
 use crate::verdict::{self, Findings};
 
 /// Describes what was found since `start`.
 pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: Instant) -> Explanation {
-    let rows = ledger.tally.rows();
+    let rows = ledger.tally.rows(&ledger.holders);
     let status = process.status().unwrap_or_default();
     let kernel = kernel(frozen, &status, ledger.tally.of(Id::Shmem));
     let mut caveats = std::mem::take(&mut frozen.caveats);
@@ -40,7 +41,9 @@ pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: I
     };
     let swap = zero_pages::has_swap();
     let means = Means { pid: process.pid(), zero_bytes: ledger.zero_bytes, swap, arenas: &arenas };
-    let (verdict, remedies) = (verdict::verdict(&findings), verdict::remedies::remedies(&findings, &means));
+    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| reading.remedies.iter().cloned());
+    let remedies = verdict::remedies::remedies(&findings, &means, of_runtimes.collect());
+    let verdict = verdict::verdict(&findings);
     let read = frozen.readings.iter().map(|reading| Allocator {
         version: reading.trim.as_ref().and_then(|trim| glibc_release(process, &frozen.space, trim.object)),
         ..reading.allocator.clone()
@@ -119,24 +122,38 @@ fn recognise(
     if !found.allocators.is_empty() {
         caveats.retain(|caveat| caveat.code != "heap_not_found");
     }
-    let own_heap = |runtime: &&recognise::Found| OWN_HEAPS.contains(&runtime.name.as_str());
-    for runtime in found.runtimes.iter().filter(own_heap).filter(|_| anonymous_bytes >= WORTH_NAMING_BYTES) {
-        let text = format!(
-            "{} keeps objects in memory of its own, which is not read yet and stands on the row anonymous",
-            runtime.name
-        );
-        caveats.push(Caveat::new("runtime_not_read", runtime.found_by.clone(), Some(anonymous_bytes), text));
-    }
     let allocators = found.allocators.into_iter().map(|found| Allocator {
         name: found.name,
         version: found.version,
         found_by: found.found_by,
         ..Allocator::default()
     });
-    let runtime = |found: recognise::Found| Runtime {
-        name: found.name,
-        version: found.version,
-        found_by: found.found_by,
-    };
-    (allocators.collect(), found.runtimes.into_iter().map(runtime).collect())
+    let runtimes = runtimes(found.runtimes, &frozen.runtimes);
+    let own_heap = |runtime: &&Runtime| !runtime.read && OWN_HEAPS.contains(&runtime.name.as_str());
+    for runtime in runtimes.iter().filter(own_heap).filter(|_| anonymous_bytes >= WORTH_NAMING_BYTES) {
+        let text = format!(
+            "{} keeps objects in memory of its own, which is not read and stands on the row anonymous",
+            runtime.name
+        );
+        caveats.push(Caveat::new("runtime_not_read", runtime.found_by.clone(), Some(anonymous_bytes), text));
+    }
+    (allocators.collect(), runtimes)
+}
+
+/// The runtimes that were recognised by their files, with what their readers found.
+fn runtimes(recognised: Vec<recognise::Found>, readings: &[runtime::Reading]) -> Vec<Runtime> {
+    let mut all: Vec<Runtime> = readings.iter().map(|reading| reading.facts.clone()).collect();
+    all.retain(|runtime| !runtime.name.is_empty());
+    for found in recognised {
+        match all.iter_mut().find(|runtime| runtime.name == found.name) {
+            Some(read) => read.version = read.version.take().or(found.version),
+            None => all.push(Runtime {
+                name: found.name,
+                version: found.version,
+                found_by: found.found_by,
+                ..Runtime::default()
+            }),
+        }
+    }
+    all
 }

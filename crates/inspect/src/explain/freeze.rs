@@ -16,6 +16,9 @@ use crate::ledger::page_map::Plan;
 use crate::map::AddressSpace;
 use crate::pages::{self, Residency};
 use crate::procfs::Process;
+use crate::runtime::refine::Refinements;
+use crate::runtime::resident::Resident;
+use crate::runtime::{self, Busy};
 use crate::smaps::{self, Counts, Smaps, SmapsEntry};
 use crate::stacks::{self, Stack, ThreadFacts};
 use crate::target::live::Live;
@@ -27,6 +30,11 @@ const MOST_LOOKS: usize = 5;
 /// A heap is read in a second for every 3 GiB on a small machine; one that takes ten seconds, and one
 /// for each GiB, is made to take long, and is left with a caveat.
 const MOST_STOPPED: Duration = Duration::from_secs(10);
+
+/// How often a process is looked at whose runtime is in the middle of its own collection, and how long it may
+/// go on in between.
+const MOST_BUSY_LOOKS: u32 = 5;
+const WHILE_BUSY: Duration = Duration::from_millis(50);
 
 /// What was read while the process was stopped.
 pub struct Frozen {
@@ -44,6 +52,10 @@ pub struct Frozen {
     pub pss_bytes: Option<u64>,
     /// What allocators' readers found.
     pub readings: Vec<Reading>,
+    /// What language runtimes' readers found.
+    pub runtimes: Vec<runtime::Reading>,
+    /// What they say of allocators' chunks.
+    pub refinements: Refinements,
     /// Its threads' stacks.
     pub stacks: Vec<Stack>,
     /// How many threads it had.
@@ -70,32 +82,63 @@ pub enum Hold<'a> {
 
 /// Reads `process` with `workers` threads while it is held.
 pub fn freeze(process: &Process, hold: &Hold<'_>, workers: usize, options: &Options<'_>) -> Result<Frozen> {
+    // Files are looked through before the stop.
+    let found = if options.runtimes { find_runtimes(process)? } else { runtime::Found::default() };
+    let how = How { workers, options, found: &found };
     let mut frozen = match hold {
-        Hold::Stop => {
-            let stopped = Stopped::stop(process)?;
-            let threads: Vec<_> = stopped.threads().map(|thread| (thread.tid, thread.registers)).collect();
-            let count = threads.len() + stopped.asleep().len();
-            let mut caveats = Vec::new();
-            for tid in stopped.asleep() {
-                let text = "the thread is in an uninterruptible sleep: its stack and its malloc cache were \
-                            not looked at";
-                caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
-            }
-            let held = Held { threads: &threads, count: count as u64, caveats };
-            let mut frozen = read(process, held, workers, options)?;
-            frozen.stopped = stopped.resume();
-            frozen
-        }
+        Hold::Stop => stop_and_read(process, &how)?,
         Hold::Ending(ending) => {
             let others = ending.other_threads;
             let caveats = ending.caveats(process);
             let held = Held { threads: ending.registers, count: others.saturating_add(1), caveats };
-            read(process, held, workers, options)?
+            read(process, held, &how, LastTry(true))?.0
         }
     };
     frozen.pss_bytes = pss_bytes(process);
     Ok(frozen)
 }
+
+fn find_runtimes(process: &Process) -> Result<runtime::Found> {
+    let (space, _) = AddressSpace::parse(&process.maps_text()?);
+    Ok(runtime::find(process, &space))
+}
+
+/// Stops the process and reads it; where a runtime was caught in the middle of its own collection, lets it go
+/// on for a moment and looks again.
+fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
+    let mut stopped_before = Duration::ZERO;
+    for left in (0..MOST_BUSY_LOOKS).rev() {
+        let stopped = Stopped::stop(process)?;
+        let threads: Vec<_> = stopped.threads().map(|thread| (thread.tid, thread.registers)).collect();
+        let count = threads.len() + stopped.asleep().len();
+        let mut caveats = Vec::new();
+        for tid in stopped.asleep() {
+            let text = "the thread is in an uninterruptible sleep: its stack and its malloc cache were \
+                        not looked at";
+            caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
+        }
+        let held = Held { threads: &threads, count: count as u64, caveats };
+        let (mut frozen, busy) = read(process, held, how, LastTry(left == 0))?;
+        frozen.stopped = stopped_before + stopped.resume();
+        if !busy {
+            return Ok(frozen);
+        }
+        stopped_before = frozen.stopped;
+        std::thread::sleep(WHILE_BUSY);
+    }
+    Err(Error::Ended { pid: process.pid() })
+}
+
+/// How to read, the same at each look.
+struct How<'a> {
+    workers: usize,
+    options: &'a Options<'a>,
+    found: &'a runtime::Found,
+}
+
+/// Whether what is read must do, also of a runtime in the middle of its own collection.
+#[derive(Clone, Copy, PartialEq)]
+struct LastTry(bool);
 
 /// The threads of a process that stands still.
 struct Held<'a> {
@@ -107,7 +150,8 @@ struct Held<'a> {
     caveats: Vec<Caveat>,
 }
 
-fn read(process: &Process, held: Held<'_>, workers: usize, options: &Options<'_>) -> Result<Frozen> {
+/// Reads the process; true with it where it has to be let go and looked at again.
+fn read(process: &Process, held: Held<'_>, how: &How<'_>, last: LastTry) -> Result<(Frozen, bool)> {
     // An open pagemap or mem stays with the program it was opened on: opened before the stop, it would
     // show the old one of a process that exec'd in between. A refusal to stop also says more.
     let pagemap = process.open_file("pagemap")?;
@@ -121,13 +165,15 @@ fn read(process: &Process, held: Held<'_>, workers: usize, options: &Options<'_>
         caveats.push(Caveat::new("smaps_lines", format!("/proc/{}/smaps", process.pid()), None, text));
     }
     let mut frozen = Frozen {
-        page_map: options.page_map.then(|| Plan::new(&smaps.entries, &residency)),
+        page_map: how.options.page_map.then(|| Plan::new(&smaps.entries, &residency)),
         sums: smaps.total(),
         spaces: smaps.entries,
         space,
         residency,
         pss_bytes: None,
         readings: Vec::new(),
+        runtimes: Vec::new(),
+        refinements: Refinements::default(),
         stacks: Vec::new(),
         threads: held.count,
         memory_file,
@@ -136,11 +182,23 @@ fn read(process: &Process, held: Held<'_>, workers: usize, options: &Options<'_>
         caveats,
         bytes_read: 0,
     };
-    if let Some(threads) = threads {
-        frozen.stacks = stacks::stacks(&threads, &Live::new(process.pid()), &frozen.space);
-        frozen.read_heaps(process, &threads, workers, options)?;
+    let Some(threads) = threads else { return Ok((frozen, false)) };
+    frozen.stacks = stacks::stacks(&threads, &Live::new(process.pid()), &frozen.space);
+    match frozen.read_runtimes(process, &threads, how) {
+        Err(_) if last == LastTry(false) => return Ok((frozen, true)),
+        Err(busy) => frozen.caveats.push(collecting(&busy)),
+        Ok(()) => {}
     }
-    Ok(frozen)
+    frozen.read_heaps(process, &threads, how)?;
+    Ok((frozen, false))
+}
+
+fn collecting(busy: &Busy) -> Caveat {
+    let text = format!(
+        "{} stood in the middle of its own collection at {MOST_BUSY_LOOKS} looks: its memory is not read",
+        busy.runtime
+    );
+    Caveat::new("runtime_busy", busy.runtime, busy.bytes, text)
 }
 
 /// The threads' registers as far as the readers need them; `None` for a 32-bit program.
@@ -192,30 +250,54 @@ fn pss_bytes(process: &Process) -> Option<u64> {
 }
 
 impl Frozen {
-    fn read_heaps(
+    /// When the target will have been stopped for long enough.
+    fn deadline(&self) -> Instant {
+        Instant::now() + MOST_STOPPED + Duration::from_secs(self.sums.anonymous_bytes >> 30)
+    }
+
+    fn read_runtimes(
         &mut self,
         process: &Process,
         threads: &[ThreadFacts],
-        workers: usize,
-        options: &Options<'_>,
-    ) -> Result<()> {
+        how: &How<'_>,
+    ) -> std::result::Result<(), Busy> {
+        if how.found.is_empty() {
+            return Ok(());
+        }
         let total = self.sums.anonymous_bytes;
         let done = AtomicU64::new(0);
-        let progress = |bytes: u64| {
-            let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            if let Some(progress) = options.progress {
-                progress("reading the heap", done.min(total), total);
-            }
+        let progress = |bytes: u64| how.advance("reading runtimes", &done, bytes, total);
+        let private = self
+            .spaces
+            .iter()
+            .map(|space| &space.mapping)
+            .filter(|mapping| mapping.is_private_anonymous() && mapping.permissions.write);
+        let runs = private.flat_map(|mapping| self.residency.runs_in(mapping.start..mapping.end));
+        let refinements = Refinements::new(runs.map(|run| (run.start, run.end)));
+        let resident = |from, to| anonymous_runs(&self.residency, from, to);
+        let context = runtime::Context {
+            memory: &Resident::new(Live::new(process.pid()), &self.residency),
+            process,
+            space: &self.space,
+            resident: &resident,
+            threads,
+            deadline: self.deadline(),
+            workers: how.workers,
+            cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
+            progress: &progress,
         };
+        self.runtimes = runtime::read(&context, how.found, &refinements)?;
+        self.refinements = refinements;
+        self.bytes_read += self.runtimes.iter().map(|reading| reading.bytes_read).sum::<u64>();
+        Ok(())
+    }
+
+    fn read_heaps(&mut self, process: &Process, threads: &[ThreadFacts], how: &How<'_>) -> Result<()> {
+        let total = self.sums.anonymous_bytes;
+        let done = AtomicU64::new(0);
+        let progress = |bytes: u64| how.advance("reading the heap", &done, bytes, total);
         let fs_bases: Vec<u64> =
             threads.iter().map(|thread| thread.fs_base).filter(|&base| base != 0).collect();
-        let runs = |from, to| {
-            self.residency
-                .runs_in(from..to)
-                .filter(|run| run.anonymous)
-                .map(|run| (run.start, run.end))
-                .collect()
-        };
         let ranges_of = |wanted: &dyn Fn(&SmapsEntry) -> bool| -> Vec<(u64, u64)> {
             let spaces = self.spaces.iter().filter(|space| wanted(space));
             spaces.map(|space| (space.mapping.start, space.mapping.end)).collect()
@@ -223,15 +305,16 @@ impl Frozen {
         let context = Context {
             memory: &Live::new(process.pid()),
             space: &self.space,
-            resident: &runs,
+            resident: &|from, to| anonymous_runs(&self.residency, from, to),
             fs_bases: &fs_bases,
             start_brk: process.stat()?.start_brk,
             locked: &ranges_of(&|space| space.flags.is_locked()),
             swapped: &ranges_of(&|space| space.counts.swap_bytes > 0),
-            deadline: Instant::now() + MOST_STOPPED + Duration::from_secs(total >> 30),
-            before_call: options.before_call,
+            refinements: Some(&self.refinements).filter(|refinements| !refinements.is_empty()),
+            deadline: self.deadline(),
+            before_call: how.options.before_call,
             cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
-            threads: workers,
+            threads: how.workers,
             progress: &progress,
         };
         let (mut readings, caveats) = glibc::read(&context).map_err(|error| Error::Overlap {
@@ -245,4 +328,18 @@ impl Frozen {
         self.readings = readings;
         Ok(())
     }
+}
+
+impl How<'_> {
+    fn advance(&self, what: &str, done: &AtomicU64, bytes: u64, total: u64) {
+        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if let Some(progress) = self.options.progress {
+            progress(what, done.min(total), total);
+        }
+    }
+}
+
+fn anonymous_runs(residency: &Residency, from: u64, to: u64) -> Vec<(u64, u64)> {
+    let runs = residency.runs_in(from..to).filter(|run| run.anonymous);
+    runs.map(|run| (run.start, run.end)).collect()
 }

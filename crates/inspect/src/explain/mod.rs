@@ -20,6 +20,7 @@ use crate::facts::Explanation;
 use crate::ledger::assemble::{self, Inputs};
 use crate::ledger::zeros;
 use crate::procfs::{Process, mounts};
+use crate::runtime::refine::Matched;
 use crate::target::admission;
 use crate::target::live::Opened;
 use crate::target::tracee::on_own_thread;
@@ -34,6 +35,8 @@ pub struct Options<'a> {
     pub fold_zero_pages: bool,
     /// Whether the heap is checked for a call into the allocator, which takes longer.
     pub before_call: bool,
+    /// Whether to read language runtimes, which takes longer.
+    pub runtimes: bool,
     /// Whether to make a picture of the address space too ([`Explanation::page_map`]).
     pub page_map: bool,
     /// Threads to read with; `None` for as many as there are processors.
@@ -44,7 +47,14 @@ pub struct Options<'a> {
 
 impl Default for Options<'_> {
     fn default() -> Self {
-        Self { fold_zero_pages: true, before_call: false, page_map: false, threads: None, progress: None }
+        Self {
+            fold_zero_pages: true,
+            before_call: false,
+            runtimes: true,
+            page_map: false,
+            threads: None,
+            progress: None,
+        }
     }
 }
 
@@ -90,6 +100,7 @@ pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
 /// Makes the ledger of what was read, and puts it into words.
 fn account(process: &Process, mut frozen: Frozen, start: Instant, options: &Options<'_>) -> Result<Look> {
     let (pid, threads) = (process.pid(), options.reading_threads());
+    finish_runtimes(&mut frozen, threads, options);
     let mut zero_runs =
         if options.fold_zero_pages { find_zeros(&mut frozen, threads, options)? } else { Vec::new() };
     let shared = mounts_of(process);
@@ -97,6 +108,8 @@ fn account(process: &Process, mut frozen: Frozen, start: Instant, options: &Opti
         spaces: &frozen.spaces,
         residency: &frozen.residency,
         readings: &frozen.readings,
+        runtimes: &frozen.runtimes,
+        refinements: &frozen.refinements,
         stacks: &frozen.stacks,
         bss: &files::bss(process, &frozen.spaces),
         zero_runs: &zero_runs,
@@ -115,9 +128,27 @@ fn account(process: &Process, mut frozen: Frozen, start: Instant, options: &Opti
         return Err(Error::DoesNotAddUp { pid, detail });
     }
     zero_runs.extend(frozen.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
+    zero_runs.extend(frozen.runtimes.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
     zero_runs.sort_unstable();
     let explanation = describe::describe(process, &mut frozen, ledger, start);
     Ok(Look { explanation, readings: frozen.readings, zero_runs })
+}
+
+/// Does what readers of runtimes left for when the target runs again.
+fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) {
+    let mut matched = Matched::default();
+    frozen.readings.iter().for_each(|reading| matched.add(&reading.refined));
+    let mapped = frozen.readings.iter().flat_map(|reading| reading.mapped_chunks.iter().copied());
+    matched.add_mapped(&frozen.refinements, mapped);
+    for reading in &mut frozen.runtimes {
+        reading.finish(threads, &|what, done, total| {
+            if let Some(progress) = options.progress {
+                progress(what, done, total);
+            }
+        });
+        reading.take_matched(&matched);
+        frozen.caveats.append(&mut reading.caveats);
+    }
 }
 
 fn mounts_of(process: &Process) -> mounts::Devices {
@@ -125,7 +156,8 @@ fn mounts_of(process: &Process) -> mounts::Devices {
 }
 
 fn find_zeros(frozen: &mut Frozen, threads: usize, options: &Options<'_>) -> Result<Vec<(u64, u64)>> {
-    let runs = assemble::unclaimed_runs(&frozen.spaces, &frozen.residency, &frozen.readings)?;
+    let runs =
+        assemble::unclaimed_runs(&frozen.spaces, &frozen.residency, &frozen.readings, &frozen.runtimes)?;
     let total: u64 = runs.iter().map(|run| run.1 - run.0).sum();
     let done = AtomicU64::new(0);
     let progress = |bytes: u64| {

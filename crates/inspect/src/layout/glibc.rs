@@ -3,6 +3,9 @@
 //! The layout in force is told by the structures themselves, never by a version string: a static,
 //! stripped program has none.
 
+/// The distance of the pointers that malloc returns to their chunks (malloc.c, CHUNK_HDR_SZ).
+pub const CHUNK_HEADER_BYTES: u64 = 16;
+
 /// Chunks are multiples of this and start on it (`MALLOC_ALIGNMENT`).
 pub const ALIGNMENT: u64 = 16;
 /// The smallest real chunk (`MINSIZE`).

@@ -4,3 +4,4 @@
 //! structure it was read from, and is checked against real processes of that version in the tests.
 
 pub mod glibc;
+pub mod sbcl;

@@ -6,16 +6,20 @@
 
 use std::ops::Range;
 
-use super::fold::{CellSums, Class, Held};
+use super::fold::{CellSums, Class, Held, Slot};
+use super::named;
 use super::page_map::{Painter, Plan};
 use super::range::PAGE_BYTES;
-use super::rows::{Id, Tally};
-use crate::alloc::Reading;
+use super::rows::{Holders, Id, Tally};
+use crate::alloc::{RangeClaim, Reading};
 use crate::caveat::Caveat;
 use crate::error::{Error, Result};
 use crate::facts::PageMap;
+use crate::layout::glibc as layout;
 use crate::map::Mapping;
 use crate::pages::Residency;
+use crate::runtime::refine::{Finder, Refinements};
+use crate::runtime::{self, Palette};
 use crate::smaps::SmapsEntry;
 use crate::stacks::Stack;
 
@@ -30,6 +34,10 @@ pub struct Inputs<'a> {
     pub residency: &'a Residency,
     /// What allocators claim.
     pub readings: &'a [Reading],
+    /// What language runtimes claim.
+    pub runtimes: &'a [runtime::Reading],
+    /// What language runtimes say of allocators' chunks.
+    pub refinements: &'a Refinements,
     /// Thread stacks, in address order.
     pub stacks: &'a [Stack],
     /// Where programs' bss lies, in address order.
@@ -75,6 +83,8 @@ impl Spans {
 pub struct Ledger {
     /// Bytes by row.
     pub tally: Tally,
+    /// Those of holders with names of their own.
+    pub holders: Holders,
     /// All zero pages' bytes in claimed ranges and outside: what the zero_pages remedy would free.
     pub zero_bytes: u64,
     /// The picture of the address space, where one was asked for.
@@ -98,9 +108,38 @@ impl Sheet<'_> {
     }
 }
 
-/// Makes the ledger. Fails with [`Error::Overlap`] where two allocators claim one byte.
+/// What refined classes of one reader's claims stand for.
+#[derive(Clone, Copy)]
+struct Meaning<'a>(Option<&'a Palette>);
+
+impl<'a> Meaning<'a> {
+    /// The row of a slot, and who holds it. A slot without a meaning is unknown, and stays visible.
+    fn of(self, slot: Slot) -> (Id, Option<&'a str>) {
+        self.0.and_then(|palette| palette.get(slot)).unwrap_or((Id::Anonymous, None))
+    }
+}
+
+impl<'a> Inputs<'a> {
+    /// All claims on ranges, with what their refined classes stand for.
+    fn claims(&self) -> impl Iterator<Item = (&'a RangeClaim, Meaning<'a>)> {
+        let refined = self.refined();
+        let allocators = self.readings.iter().flat_map(|reading| &reading.claims);
+        let runtimes = self
+            .runtimes
+            .iter()
+            .flat_map(|reading| reading.claims.iter().map(|claim| (claim, Meaning(Some(&reading.palette)))));
+        allocators.map(move |claim| (claim, refined)).chain(runtimes)
+    }
+
+    /// What the slots of refined chunks stand for.
+    fn refined(&self) -> Meaning<'a> {
+        Meaning(self.runtimes.iter().find(|reading| reading.refines).map(|reading| &reading.palette))
+    }
+}
+
+/// Makes the ledger. Fails with [`Error::Overlap`] where two readers claim one byte.
 pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
-    let allocators = allocator_spans(inputs.readings)?;
+    let claimed = claimed_spans(inputs.readings, inputs.runtimes, inputs.refined(), inputs.refinements)?;
     let program = program_spans(inputs);
     let zeros = Spans(
         inputs
@@ -109,30 +148,38 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
             .map(|&(start, end)| Span { range: start..end, holder: Holder::Row(Id::Zero) })
             .collect(),
     );
-    let mut ledger = Ledger { tally: Tally::default(), zero_bytes: 0, page_map: None, caveats: Vec::new() };
-    for claim in inputs.readings.iter().flat_map(|reading| &reading.claims) {
-        add_claim(&mut ledger.tally, &claim.sums.held);
+    let mut ledger = Ledger {
+        tally: Tally::default(),
+        holders: Holders::default(),
+        zero_bytes: 0,
+        page_map: None,
+        caveats: Vec::new(),
+    };
+    for (claim, meaning) in inputs.claims() {
+        add_claim(&mut ledger.tally, &claim.sums.held, meaning, Some(&mut ledger.holders));
     }
+    named::add(inputs, &mut ledger.holders);
     let mut painter = inputs.page_map.map(Painter::new);
-    let mut cells = claimed_cells(inputs.readings).into_iter().peekable();
+    let mut cells = claimed_cells(inputs).into_iter().peekable();
     let none = Spans(Vec::new());
     let programs = program_files(inputs.spaces);
     for (index, space) in inputs.spaces.iter().enumerate() {
         if let (Some(painter), Some(plan)) = (&mut painter, inputs.page_map) {
             painter.open(plan.lists(index), space);
-            while let Some(cell) = cells.next_if(|cell| cell.start < space.mapping.end) {
+            while let Some((cell, meaning)) = cells.next_if(|(cell, _)| cell.start < space.mapping.end) {
                 let mut tally = Tally::default();
-                add_claim(&mut tally, &cell.held);
+                add_claim(&mut tally, &cell.held, meaning, None);
                 painter.add_tally(cell.start, &tally);
             }
         }
         let mut sheet = Sheet { tally: Tally::default(), painter: painter.as_mut() };
         for run in inputs.residency.runs_in(space.mapping.start..space.mapping.end) {
             if run.anonymous && space.mapping.is_private_anonymous() {
-                split(&mut sheet, run.start..run.end, [&allocators, &zeros, &program], Id::Anonymous);
+                split(&mut sheet, run.start..run.end, [&claimed, &zeros, &program], Id::Anonymous);
             } else if run.anonymous && space.mapping.has_file() {
-                // brk can start on the last page of a program's data; nothing else claims such pages.
-                split(&mut sheet, run.start..run.end, [&allocators, &none, &none], Id::ProgramData);
+                // brk can start on the last page of a program's data, and a runtime's heap in the file it was
+                // saved in.
+                split(&mut sheet, run.start..run.end, [&claimed, &none, &none], Id::ProgramData);
             } else {
                 sheet.add(mapping_row(inputs, space, run.anonymous, &programs), run.start..run.end);
             }
@@ -148,35 +195,58 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     Ok(ledger)
 }
 
-/// The cells of what allocators claim, in address order; none overlaps a mapping's start.
-fn claimed_cells(readings: &[Reading]) -> Vec<&CellSums> {
-    let claims = readings.iter().flat_map(|reading| &reading.claims);
-    let mut cells: Vec<_> = claims.flat_map(|claim| &claim.sums.cells).collect();
-    cells.sort_by_key(|cell| cell.start);
+/// The cells of what is claimed, in address order; none overlaps a mapping's start.
+fn claimed_cells<'a>(inputs: &Inputs<'a>) -> Vec<(&'a CellSums, Meaning<'a>)> {
+    let mut cells: Vec<_> = inputs
+        .claims()
+        .flat_map(|(claim, meaning)| claim.sums.cells.iter().map(move |cell| (cell, meaning)))
+        .collect();
+    cells.sort_by_key(|(cell, _)| cell.start);
     cells
 }
 
-fn allocator_spans(readings: &[Reading]) -> Result<Spans> {
-    let mut spans: Vec<Span> = Vec::new();
-    for reading in readings {
-        let claimed = reading.claims.iter().map(|c| Span { range: c.start..c.end, holder: Holder::Claimed });
-        let mapped = reading
-            .mapped_chunks
-            .iter()
-            .map(|&(start, end)| Span { range: start..end, holder: Holder::Row(Id::GlibcMmapped) });
-        spans.extend(claimed.chain(mapped));
+fn claimed_spans(
+    readings: &[Reading],
+    runtimes: &[runtime::Reading],
+    meaning: Meaning<'_>,
+    refinements: &Refinements,
+) -> Result<Spans> {
+    let claims = readings.iter().flat_map(|reading| &reading.claims);
+    let claims = claims.chain(runtimes.iter().flat_map(|reading| &reading.claims));
+    let mut spans: Vec<Span> =
+        claims.map(|claim| Span { range: claim.start..claim.end, holder: Holder::Claimed }).collect();
+    let mut finder = refinements.finder();
+    for &(start, end) in readings.iter().flat_map(|reading| &reading.mapped_chunks) {
+        let mut at = start;
+        let mut push = |until: u64, id| {
+            spans.push(Span { range: at..until, holder: Holder::Row(id) });
+            at = until;
+        };
+        if let Some((payload, refined)) = refined_mapped(&mut finder, start, end) {
+            push(payload.start, Id::GlibcMmapped);
+            push(payload.end, meaning.of(refined).0);
+        }
+        push(end, Id::GlibcMmapped);
     }
+    spans.retain(|span| !span.range.is_empty());
     spans.sort_by_key(|span| span.range.start);
     for pair in spans.windows(2) {
         if pair[1].range.start < pair[0].range.end {
             return Err(Error::Overlap {
                 address: pair[1].range.start,
-                first: format!("malloc's {:#x}-{:#x}", pair[0].range.start, pair[0].range.end),
-                second: format!("malloc's {:#x}-{:#x}", pair[1].range.start, pair[1].range.end),
+                first: format!("a claim on {:#x}-{:#x}", pair[0].range.start, pair[0].range.end),
+                second: format!("a claim on {:#x}-{:#x}", pair[1].range.start, pair[1].range.end),
             });
         }
     }
     Ok(Spans(spans))
+}
+
+/// What a runtime says of a chunk that is a mapping of its own: which part of it, and what that is.
+fn refined_mapped(finder: &mut Finder<'_>, start: u64, end: u64) -> Option<(Range<u64>, Slot)> {
+    let payload = start.checked_add(layout::CHUNK_HEADER_BYTES)?;
+    let refined = finder.find(start, end.checked_sub(payload)?)?;
+    Some((payload..payload + refined.bytes, refined.slot))
 }
 
 /// Stacks above and below their pointers, and bss.
@@ -222,7 +292,18 @@ fn split(sheet: &mut Sheet<'_>, run: Range<u64>, [allocators, zeros, program]: [
     }
 }
 
-fn add_claim(tally: &mut Tally, held: &Held) {
+fn add_claim(tally: &mut Tally, held: &Held, meaning: Meaning<'_>, mut holders: Option<&mut Holders>) {
+    for slot in Slot::all() {
+        let bytes = held.of(Class::Refined(slot));
+        if bytes == 0 {
+            continue;
+        }
+        let (id, holder) = meaning.of(slot);
+        tally.add(id, bytes);
+        if let (Some(holder), Some(holders)) = (holder, &mut holders) {
+            holders.add(id, holder, bytes);
+        }
+    }
     for (class, id) in [
         (Class::Live, Id::GlibcLive),
         (Class::Header, Id::GlibcHeader),
@@ -296,8 +377,9 @@ pub fn unclaimed_runs(
     spaces: &[SmapsEntry],
     residency: &Residency,
     readings: &[Reading],
+    runtimes: &[runtime::Reading],
 ) -> Result<Vec<(u64, u64)>> {
-    let spans = allocator_spans(readings)?;
+    let spans = claimed_spans(readings, runtimes, Meaning(None), &Refinements::default())?;
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for space in
         spaces.iter().filter(|space| space.mapping.is_private_anonymous() && space.mapping.permissions.read)

@@ -11,7 +11,6 @@ use super::range::{PAGE_BYTES, RangePages, page_of};
 
 /// What stands on a byte of an allocator's range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
 pub enum Class {
     /// Payload of a chunk in use.
     Live,
@@ -29,10 +28,65 @@ pub enum Class {
     Foreign,
     /// The allocator's, but not understood.
     Unread,
+    /// A language runtime's, which says more of it: a slot of its palette.
+    Refined(Slot),
 }
 
-/// How many classes there are.
-const CLASSES: usize = 8;
+/// What a language runtime calls a byte: a place in its palette ([`crate::runtime::Palette`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(u8);
+
+impl Slot {
+    /// The slot at `index`; `None` for more than there are.
+    pub const fn new(index: u8) -> Option<Self> {
+        if (index as usize) < SLOTS { Some(Self(index)) } else { None }
+    }
+
+    /// Its place in the palette.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// All slots.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..SLOTS as u8).map(Self)
+    }
+}
+
+/// What a runtime says of a chunk that its allocator holds in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refined {
+    /// What its first bytes are.
+    pub slot: Slot,
+    /// How many: at most what the chunk can hold.
+    pub bytes: u64,
+    /// For an arena of the runtime's own: what free places in it are, and their bytes on each page that
+    /// it touches.
+    pub free: Option<(Slot, [u16; 2])>,
+}
+
+/// How many slots a palette may have.
+pub const SLOTS: usize = 24;
+/// How many classes there are besides.
+const PLAIN: usize = 8;
+const CLASSES: usize = PLAIN + SLOTS;
+
+impl Class {
+    #[inline]
+    const fn index(self) -> usize {
+        match self {
+            Self::Live => 0,
+            Self::Header => 1,
+            Self::Metadata => 2,
+            Self::Cached => 3,
+            Self::Free => 4,
+            Self::Mmapped => 5,
+            Self::Foreign => 6,
+            Self::Unread => 7,
+            Self::Refined(slot) => PLAIN + slot.index(),
+        }
+    }
+}
 
 /// Resident bytes, by what stands on them. All-zero pages stand under `zero` only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,7 +106,7 @@ pub struct Held {
 impl Held {
     /// The bytes of one class.
     pub fn of(&self, class: Class) -> u64 {
-        self.bytes[class as usize]
+        self.bytes[class.index()]
     }
 
     /// All of them.
@@ -77,12 +131,12 @@ impl Held {
             return;
         }
         for (sum, (class, &bytes)) in self.bytes.iter_mut().zip(page.bytes.iter().enumerate()) {
-            if class != Class::Free as usize {
+            if class != Class::Free.index() {
                 *sum += u64::from(bytes);
             }
         }
         let free = if holds_live { &mut self.pinned } else { &mut self.kept };
-        *free += u64::from(page.bytes[Class::Free as usize]);
+        *free += u64::from(page.bytes[Class::Free.index()]);
     }
 }
 
@@ -176,7 +230,7 @@ impl Sums {
         if pages.has_cells() {
             self.cell(page.address, || pages.cell_at(page.address)).add_page(page, is_zero, holds_live);
         }
-        if is_zero || !holds_live || page.bytes[Class::Free as usize] == 0 {
+        if is_zero || !holds_live || page.bytes[Class::Free.index()] == 0 {
             return;
         }
         let is_new = page.carried != 0 && page.carried != self.last_counted;
@@ -199,7 +253,7 @@ impl Sums {
                     held.zero += zero;
                     *(match whole {
                         Whole::Class(Class::Free) => &mut held.kept,
-                        Whole::Class(class) => &mut held.bytes[class as usize],
+                        Whole::Class(class) => &mut held.bytes[class.index()],
                         Whole::Trim => &mut held.trim,
                     }) += upto - at - zero;
                 };
@@ -237,7 +291,7 @@ impl Page {
 
     fn holds_live(&self) -> bool {
         self.bytes.iter().enumerate().any(|(class, &bytes)| {
-            bytes > 0 && class != Class::Free as usize && class != Class::Cached as usize
+            bytes > 0 && class != Class::Free.index() && class != Class::Cached.index()
         })
     }
 
@@ -367,7 +421,7 @@ impl<'a> Fold<'a> {
                 continue;
             }
             let upto = end.min(page + PAGE_BYTES);
-            self.page(page).bytes[class as usize] += (upto - at) as u16;
+            self.page(page).bytes[class.index()] += (upto - at) as u16;
             at = upto;
         }
         self.cursor = self.cursor.max(end);
@@ -376,6 +430,34 @@ impl<'a> Fold<'a> {
     /// Claims a chunk in use up to `end`, its first `header_bytes` as the allocator's own.
     #[inline]
     pub fn claim_live(&mut self, end: u64, header_bytes: u64) {
+        self.claim_used(end, header_bytes, |_| ());
+    }
+
+    /// As [`Fold::claim_live`], for a chunk of whose payload a runtime says more: what it says nothing of stays
+    /// the allocator's.
+    pub fn claim_refined(&mut self, end: u64, header_bytes: u64, refined: &Refined) {
+        self.claim_used(end, header_bytes, |fold| {
+            let until = fold.cursor.saturating_add(refined.bytes).min(end);
+            let Some((free, on_pages)) = refined.free else {
+                fold.claim_to(until, Class::Refined(refined.slot));
+                return;
+            };
+            let mut on_pages = on_pages.into_iter();
+            // What would not fit on its page, by the few bytes of a header, goes to the next.
+            let mut free_bytes = 0;
+            while fold.cursor < until {
+                let page_end = (page_of(fold.cursor) + PAGE_BYTES).min(until);
+                free_bytes += u64::from(on_pages.next().unwrap_or(0));
+                let here = free_bytes.min(page_end - fold.cursor);
+                free_bytes -= here;
+                fold.claim_to(page_end - here, Class::Refined(refined.slot));
+                fold.claim_to(page_end, Class::Refined(free));
+            }
+        });
+    }
+
+    #[inline]
+    fn claim_used(&mut self, end: u64, header_bytes: u64, payload: impl FnOnce(&mut Self)) {
         let start = self.cursor;
         let first = page_of(start);
         {
@@ -384,6 +466,7 @@ impl<'a> Fold<'a> {
             page.last_chunk = start;
         }
         self.claim_to(start + header_bytes, Class::Header);
+        payload(self);
         self.claim_to(end, Class::Live);
         let last = page_of(end);
         if last != first && end != last {
@@ -540,6 +623,26 @@ mod tests {
         assert_eq!(sums.trimmable, 0x3000);
         assert_eq!(sums.held.pinned, 0x800 + 0x800);
         assert_eq!(sums.held.total(), 0x7000);
+    }
+
+    #[test]
+    fn a_refined_chunk_is_the_runtimes_up_to_its_length() {
+        let pages = RangePages::new(0, 0x4000, [(0, 0x4000)]);
+        let (slot, free) = (Slot::new(0).unwrap(), Slot::new(7).unwrap());
+        let mut fold = Fold::new(0, &pages);
+        fold.claim_refined(0x100, 8, &Refined { slot, bytes: 0xe0, free: None });
+        fold.claim_refined(0x140, 8, &Refined { slot, bytes: u64::MAX, free: None });
+        fold.claim_to(0xf00, Class::Metadata);
+        let arena = Refined { slot, bytes: 0x1ff0, free: Some((free, [0x200, 0x1000])) };
+        fold.claim_refined(0x2f00, 8, &arena);
+        fold.claim_to(0x4000, Class::Metadata);
+        let sums = whole(&pages, vec![fold.cut()]);
+        assert_eq!(sums.held.total(), 0x4000);
+        assert_eq!(sums.held.of(Class::Header), 24);
+        // All of the first page's rest, all of the second page, and what did not fit on the third.
+        assert_eq!(sums.held.of(Class::Refined(free)), 0x1200);
+        assert_eq!(sums.held.of(Class::Refined(slot)), 0xe0 + 0x38 + 0x1ff0 - 0x1200);
+        assert_eq!(sums.held.of(Class::Live), 0x18 + 8);
     }
 
     #[test]

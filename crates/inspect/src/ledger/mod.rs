@@ -3,6 +3,7 @@
 pub mod assemble;
 pub mod fold;
 pub mod marks;
+mod named;
 pub mod page_map;
 pub mod range;
 pub mod rows;

@@ -1,9 +1,11 @@
 //! The rows that exist: name, stratum, state and holder of each. `docs/accounting.md` defines them.
 
+use std::collections::BTreeMap;
+
 use crate::facts::{Row, State, Stratum, Totals};
 
 /// A row of the ledger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
 pub enum Id {
     /// Code and constants of mapped programs and libraries.
@@ -44,10 +46,46 @@ pub enum Id {
     GlibcUnread,
     /// Anonymous memory that nobody explains.
     Anonymous,
+    /// Perl: string buffers in use.
+    PerlString,
+    /// Perl: string buffers that several values share.
+    PerlStringShared,
+    /// Perl: constants in op trees.
+    PerlConstant,
+    /// Perl: storage of arrays and hashes, and their keys.
+    PerlContainer,
+    /// Perl: heads and bodies of values in use.
+    PerlArena,
+    /// Perl: free places in arenas.
+    PerlArenaFree,
+    /// Perl: buffers kept by lexicals and temporaries out of use.
+    PerlPadRetained,
+    /// Perl: buffers kept by other variables without a value.
+    PerlBufferRetained,
+    /// SBCL: objects in use.
+    SbclLive,
+    /// SBCL: objects that nothing reaches.
+    SbclDead,
+    /// SBCL: objects, in use or not.
+    SbclAllocated,
+    /// SBCL: the unused rest of pages in use.
+    SbclWaste,
+    /// SBCL: free pages.
+    SbclFree,
+    /// SBCL: compiled code.
+    SbclCode,
+    /// SBCL: its static space.
+    SbclStatic,
+    /// SBCL: its immobile spaces.
+    SbclImmobile,
+    /// SBCL: its threads' own structures.
+    SbclThread,
+    /// SBCL: its collector's tables.
+    SbclTables,
 }
 
 /// All rows, in the order of their discriminants.
-const ROWS: [(Id, &str, Stratum, State, &str); 19] = [
+const ROWS: [(Id, &str, Stratum, State, &str); 37] = [
     (
         Id::ProgramText,
         "program.text",
@@ -121,6 +159,66 @@ const ROWS: [(Id, &str, Stratum, State, &str); 19] = [
         "malloc, damaged or caught in motion",
     ),
     (Id::Anonymous, "anonymous", Stratum::Kernel, State::Unattributed, "anonymous memory nobody explains"),
+    (Id::PerlString, "perl.string", Stratum::Values, State::Live, "perl, string buffers in use"),
+    (
+        Id::PerlStringShared,
+        "perl.string.shared",
+        Stratum::Values,
+        State::Live,
+        "perl, string buffers that several values share (copy-on-write), counted once",
+    ),
+    (Id::PerlConstant, "perl.constant", Stratum::Values, State::Live, "perl, constants in op trees"),
+    (
+        Id::PerlContainer,
+        "perl.container",
+        Stratum::Values,
+        State::Live,
+        "perl, storage of arrays and hashes, and their keys",
+    ),
+    (Id::PerlArena, "perl.arena", Stratum::Values, State::Live, "perl, heads and bodies of values"),
+    (
+        Id::PerlArenaFree,
+        "perl.arena.free",
+        Stratum::Runtime,
+        State::Pinned,
+        "perl, free places for heads and bodies, which perl keeps",
+    ),
+    (
+        Id::PerlPadRetained,
+        "perl.pad.retained",
+        Stratum::Runtime,
+        State::Stranded,
+        "perl, buffers kept by lexicals and temporaries out of use",
+    ),
+    (
+        Id::PerlBufferRetained,
+        "perl.buffer.retained",
+        Stratum::Runtime,
+        State::Stranded,
+        "perl, buffers kept by other variables without a value",
+    ),
+    (Id::SbclLive, "sbcl.live", Stratum::Values, State::Live, "sbcl, objects in use"),
+    (
+        Id::SbclDead,
+        "sbcl.dead",
+        Stratum::Collector,
+        State::Stranded,
+        "sbcl, objects that nothing reaches, not collected yet",
+    ),
+    (
+        Id::SbclAllocated,
+        "sbcl.allocated",
+        Stratum::Collector,
+        State::Unattributed,
+        "sbcl, objects, in use or not",
+    ),
+    (Id::SbclWaste, "sbcl.waste", Stratum::Collector, State::Pinned, "sbcl, unused rest of pages in use"),
+    (Id::SbclFree, "sbcl.free", Stratum::Collector, State::Stranded, "sbcl, free pages"),
+    (Id::SbclCode, "sbcl.code", Stratum::Runtime, State::Live, "sbcl, compiled code"),
+    (Id::SbclStatic, "sbcl.static", Stratum::Runtime, State::Live, "sbcl, static space"),
+    (Id::SbclImmobile, "sbcl.immobile", Stratum::Runtime, State::Live, "sbcl, immobile spaces"),
+    (Id::SbclThread, "sbcl.thread", Stratum::Runtime, State::Live, "sbcl, threads' own structures"),
+    (Id::SbclTables, "sbcl.tables", Stratum::Runtime, State::Live, "sbcl, the collector's tables"),
 ];
 
 /// The name of every row that a ledger may have.
@@ -134,8 +232,14 @@ pub fn legend() -> impl Iterator<Item = (&'static str, State)> {
 }
 
 /// Bytes by row.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally([u64; ROWS.len()]);
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self([0; ROWS.len()])
+    }
+}
 
 impl Tally {
     /// Adds bytes to a row.
@@ -179,21 +283,46 @@ impl Tally {
         self.0.iter().sum()
     }
 
-    /// The rows that hold something, largest first.
-    pub fn rows(&self) -> Vec<Row> {
-        let mut rows: Vec<Row> = ROWS
-            .iter()
-            .map(|&(id, name, stratum, state, holder)| Row {
-                id: name.to_owned(),
-                stratum,
-                state,
-                holder: holder.to_owned(),
-                bytes: self.of(id),
-            })
-            .filter(|row| row.bytes > 0)
-            .collect();
-        rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)));
+    /// The rows that hold something, largest first. What `holders` hold of one is a row of its own, each; what
+    /// they say beyond what there is is left out.
+    pub fn rows(&self, holders: &Holders) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for &(id, name, stratum, state, holder) in &ROWS {
+            let mut rest = self.of(id);
+            let mut push = |holder: &str, bytes| {
+                if bytes > 0 {
+                    let (id, holder) = (name.to_owned(), holder.to_owned());
+                    rows.push(Row { id, stratum, state, holder, bytes });
+                }
+            };
+            for (holder, &bytes) in holders.of(id) {
+                let bytes = bytes.min(rest);
+                rest -= bytes;
+                push(holder, bytes);
+            }
+            push(holder, rest);
+        }
+        rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| (&a.id, &a.holder).cmp(&(&b.id, &b.holder))));
         rows
+    }
+}
+
+/// Bytes of rows that have holders with names of their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holders(BTreeMap<Id, BTreeMap<String, u64>>);
+
+impl Holders {
+    /// Adds what `holder` holds of a row.
+    pub fn add(&mut self, id: Id, holder: &str, bytes: u64) {
+        let of_row = self.0.entry(id).or_default();
+        match of_row.get_mut(holder) {
+            Some(sum) => *sum += bytes,
+            None => drop(of_row.insert(holder.to_owned(), bytes)),
+        }
+    }
+
+    fn of(&self, id: Id) -> impl Iterator<Item = (&String, &u64)> {
+        self.0.get(&id).into_iter().flatten()
     }
 }
 

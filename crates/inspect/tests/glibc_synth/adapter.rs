@@ -113,6 +113,7 @@ impl Subject {
             start_brk: self.start_brk,
             locked: &[],
             swapped: &[],
+            refinements: None,
             deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
             before_call: true,
             cell_bytes: Some(0x4000),

@@ -136,6 +136,7 @@ fn check(stale: Stale, every: u64) {
         fast: Fast::Known,
         memory: &memory,
         pages: &expected_pages,
+        refinements: None,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
     };
     let expected = straight(&ground);

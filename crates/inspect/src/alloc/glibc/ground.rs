@@ -7,6 +7,7 @@ use super::lists::{Links, Lists};
 use crate::ledger::fold::Block;
 use crate::ledger::range::RangePages;
 use crate::memory::Memory;
+use crate::runtime::refine::{Matched, Refinements};
 
 /// How a range came to the arena, which decides how it ends and where it may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +88,8 @@ pub struct Counts {
     pub mmapped_chunks: u64,
     /// Mmapped chunks met between pieces: bytes.
     pub mmapped_bytes: u64,
+    /// Chunks in use of which a runtime says more.
+    pub refined: Matched,
 }
 
 impl Counts {
@@ -108,6 +111,7 @@ impl Counts {
         self.touched_pages += other.touched_pages;
         self.mmapped_chunks += other.mmapped_chunks;
         self.mmapped_bytes += other.mmapped_bytes;
+        self.refined.add(&other.refined);
     }
 }
 
@@ -144,6 +148,8 @@ pub struct Ground<'a> {
     pub memory: &'a dyn Memory,
     /// The region's pages.
     pub pages: &'a RangePages,
+    /// What runtimes say of chunks in use.
+    pub refinements: Option<&'a Refinements>,
     /// When the target has been stopped for long enough: what is not walked by then is left unread.
     pub deadline: Instant,
 }

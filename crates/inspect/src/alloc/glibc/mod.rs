@@ -91,6 +91,9 @@ fn read_one(
     let mut walked = heap.walk(parameters.as_ref(), &mut reading)?;
     take_walked(context, &mut reading, &owned, &mut walked, &pages);
     mapped_chunks.add(parameters.as_ref(), &walked);
+    for walked in &walked {
+        reading.refined.add(&walked.counts.refined);
+    }
     let by_arena = by_arena(&arenas, &owned, &walked);
     check_sums(&arenas, &by_arena, &mut reading);
     reading.allocator = facts(object, &arenas, &by_arena, parameters.as_ref());
@@ -193,6 +196,7 @@ impl Heap<'_> {
             fast: fast(owned),
             memory: self.context.memory,
             pages,
+            refinements: self.context.refinements,
             deadline: self.context.deadline,
         };
         parts.map(ground).collect()

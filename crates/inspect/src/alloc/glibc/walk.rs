@@ -13,6 +13,7 @@ use crate::layout::glibc as layout;
 use crate::ledger::fold::{Class, Fold};
 use crate::ledger::range::{PAGE_BYTES, page_of, page_up};
 use crate::ledger::window::Window;
+use crate::runtime::refine::{Finder, Refinements};
 
 /// Chunks that must make sense one after the other before a place is believed to start one.
 const CHAIN: usize = 12;
@@ -37,6 +38,7 @@ pub struct Walker<'a> {
     candidates: Vec<Candidate>,
     window: Window<'a>,
     fold: Fold<'a>,
+    refinements: Option<Finder<'a>>,
     at: u64,
     run: Option<Run>,
     counts: Counts,
@@ -50,7 +52,7 @@ pub struct Walker<'a> {
 impl<'a> Walker<'a> {
     /// A walk that starts at the chunk boundary `at`.
     pub fn new(ground: Ground<'a>, at: u64) -> Self {
-        let Ground { region, lists, fast, memory, pages, .. } = ground;
+        let Ground { region, lists, fast, memory, pages, refinements, .. } = ground;
         Self {
             region,
             lists,
@@ -58,6 +60,7 @@ impl<'a> Walker<'a> {
             candidates: Vec::new(),
             window: Window::new(memory, pages, at),
             fold: Fold::new(at, pages),
+            refinements: refinements.map(Refinements::finder),
             at,
             run: None,
             counts: Counts::default(),
@@ -232,11 +235,25 @@ impl<'a> Walker<'a> {
                 return false;
             }
             Some(Held::Metadata) => self.fold.claim_to(next, Class::Metadata),
-            _ => self.fold.claim_live(next, 8),
+            _ => self.claim_live(next, bytes),
         }
         self.counts.live_bytes += bytes;
         self.counts.live_chunks += 1;
         true
+    }
+
+    /// Claims the chunk in use that ends at `next`, as a runtime says where one does.
+    #[inline]
+    fn claim_live(&mut self, next: u64, bytes: u64) {
+        // Of its last word, malloc's header takes none while the chunk is in use (malloc.c, chunk2mem).
+        let found = self.refinements.as_mut().and_then(|finder| finder.find(next - bytes, bytes - 8));
+        match found {
+            Some(refined) => {
+                self.counts.refined.count(next - bytes, &refined);
+                self.fold.claim_refined(next, 8, &refined);
+            }
+            None => self.fold.claim_live(next, 8),
+        }
     }
 
     fn extend_run(&mut self, at: u64, next: u64, bytes: u64, fast: bool) {
@@ -347,7 +364,7 @@ impl<'a> Walker<'a> {
             if let Some(chunk) = self.mmapped_before(from, upto) {
                 self.skip(chunk.0, Class::Foreign);
                 self.window.advance(chunk.1 - 1);
-                self.fold.claim_to(chunk.1, Class::Mmapped);
+                self.claim_mmapped(chunk);
                 self.counts.mmapped_chunks += 1;
                 self.counts.mmapped_bytes += chunk.1 - chunk.0;
                 from = chunk.1;
@@ -370,6 +387,17 @@ impl<'a> Walker<'a> {
             self.done = found.is_none();
             return;
         }
+    }
+
+    fn claim_mmapped(&mut self, (start, end): (u64, u64)) {
+        let usable = end - start - layout::CHUNK_HEADER_BYTES;
+        if let Some(refined) = self.refinements.as_mut().and_then(|finder| finder.find(start, usable)) {
+            self.counts.refined.count(start, &refined);
+            self.fold.claim_to(start + layout::CHUNK_HEADER_BYTES, Class::Mmapped);
+            self.fold
+                .claim_to(start + layout::CHUNK_HEADER_BYTES + refined.bytes, Class::Refined(refined.slot));
+        }
+        self.fold.claim_to(end, Class::Mmapped);
     }
 
     /// Between pieces, mappings of single chunks may lie: the first one in `from..upto`.

@@ -1,0 +1,56 @@
+//! The resident bytes of chunks that have holders with names of their own.
+//!
+//! A chunk's row has them already; here they are counted again, chunk by chunk, by the same rule: what is
+//! resident and not on a page of zeros.
+
+use super::assemble::Inputs;
+use super::rows::Holders;
+use crate::layout::glibc as layout;
+
+/// Adds what each named chunk holds to `holders`.
+pub fn add(inputs: &Inputs<'_>, holders: &mut Holders) {
+    if inputs.runtimes.iter().all(|reading| reading.named.is_empty()) {
+        return;
+    }
+    let mut mapped: Vec<(u64, u64)> =
+        inputs.readings.iter().flat_map(|reading| reading.mapped_chunks.iter().copied()).collect();
+    mapped.sort_unstable();
+    let mut zeros: Vec<(u64, u64)> =
+        inputs.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()).collect();
+    zeros.extend_from_slice(inputs.zero_runs);
+    zeros.sort_unstable();
+    for reading in inputs.runtimes {
+        for named in &reading.named {
+            let Some((id, _)) = reading.palette.get(named.slot) else { continue };
+            let chunk = named.pointer.saturating_sub(layout::CHUNK_HEADER_BYTES);
+            // In an arena, a chunk in use ends with the word that the next one starts with; the walk counts a
+            // chunk's words from its own start on.
+            let shift = if mapped.binary_search_by_key(&chunk, |range| range.0).is_ok() { 0 } else { 8 };
+            let start = named.pointer.saturating_sub(shift);
+            let end = start.saturating_add(named.bytes);
+            let resident: u64 = inputs.residency.runs_in(start..end).map(|run| run.end - run.start).sum();
+            let zero = within(&zeros, start, end);
+            holders.add(id, &named.holder, resident.saturating_sub(zero));
+        }
+    }
+}
+
+/// How many bytes of `start..end` lie in `runs`, which are in address order and without overlap.
+fn within(runs: &[(u64, u64)], start: u64, end: u64) -> u64 {
+    let first = runs.partition_point(|run| run.1 <= start);
+    let overlap = runs[first..].iter().take_while(|run| run.0 < end);
+    overlap.map(|run| run.1.min(end) - run.0.max(start)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_runs_are_counted() {
+        let runs = [(0x1000, 0x2000), (0x3000, 0x5000)];
+        assert_eq!(within(&runs, 0x1800, 0x3800), 0x1000);
+        assert_eq!(within(&runs, 0, 0x1000), 0);
+        assert_eq!(within(&runs, 0x5000, u64::MAX), 0);
+    }
+}
