@@ -15,6 +15,9 @@ pub struct Sbcl {
     pub dynamic_space_bytes: u64,
     /// Bytes of one page of the garbage collector (a "GC card" before 2.2.6).
     pub gc_page_bytes: u64,
+    /// Bytes handed out from regions that threads still allocate from: SBCL counts them once a region is closed,
+    /// so they are in no other figure.
+    pub open_region_bytes: u64,
     /// What `(sb-ext:bytes-consed-between-gcs)` returns: the nursery.
     pub bytes_consed_between_gcs: Option<u64>,
     /// The dynamic usage at which the next collection starts; `None` where none is set.

@@ -25,7 +25,9 @@ const NEEDED: [&str; 7] = [
     "from_space",
 ];
 /// Read where they are there.
-const WANTED: [&str; 33] = [
+const WANTED: [&str; 35] = [
+    "ALIEN_LINKAGE_SPACE_START",
+    "ALIEN_LINKAGE_TABLE_SPACE_START",
     "FIXEDOBJ_SPACE_START",
     "READ_ONLY_SPACE_END",
     "READ_ONLY_SPACE_START",
