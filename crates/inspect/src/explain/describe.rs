@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::files::glibc_release;
 use super::freeze::Frozen;
 use crate::caveat::Caveat;
-use crate::facts::{Allocator, Cost, Explanation, Kernel, Runtime, Target, TargetKind};
+use crate::facts::{Allocator, Cost, Explanation, Kernel, Remedy, Runtime, Target, TargetKind};
 use crate::ledger::assemble::Ledger;
 use crate::ledger::rows::{self, Id};
 use crate::procfs::{Process, Status};
@@ -27,6 +27,8 @@ pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: I
     let arenas: Vec<_> =
         frozen.readings.iter().flat_map(|reading| reading.allocator.arenas.clone()).collect();
     let trims = frozen.readings.iter().filter_map(|reading| reading.trim.as_ref());
+    let of_runtimes: Vec<Remedy> =
+        frozen.runtimes.iter().flat_map(|reading| reading.remedies.iter().cloned()).collect();
     let findings = Findings {
         rows: &rows,
         rss_bytes: kernel.rss_bytes,
@@ -38,11 +40,11 @@ pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: I
             .map(|claim| claim.sums.pinning_chunks)
             .sum(),
         unread_allocators: &unread,
+        of_runtimes: &of_runtimes,
     };
     let swap = zero_pages::has_swap();
     let means = Means { pid: process.pid(), zero_bytes: ledger.zero_bytes, swap, arenas: &arenas };
-    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| reading.remedies.iter().cloned());
-    let remedies = verdict::remedies::remedies(&findings, &means, of_runtimes.collect());
+    let remedies = verdict::remedies::remedies(&findings, &means);
     let verdict = verdict::verdict(&findings);
     let read = frozen.readings.iter().map(|reading| Allocator {
         version: reading.trim.as_ref().and_then(|trim| glibc_release(process, &frozen.space, trim.object)),

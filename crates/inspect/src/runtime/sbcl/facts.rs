@@ -82,7 +82,7 @@ pub struct Generation {
     pub added_bytes: u64,
     /// `added_bytes` by `bytes_allocated_kept`: `(generation-average-age n)`.
     pub average_age: f64,
-    /// The average age from which it is collected: `(generation-minimum-age n)`.
+    /// The average age from which it is collected: `(generation-minimum-age-before-gc n)`.
     pub minimum_age: f64,
     /// The bytes from which it is collected: `gc_trigger`.
     pub trigger_bytes: u64,
