@@ -32,6 +32,12 @@
 (defvar *threads* (argument "threads" 4))
 (declaim (type fixnum *count* *threads*))
 
+(defun format-free (number)
+  "A text of 20 characters, without what FORMAT would allocate besides."
+  (let ((text (make-string 20 :initial-element #\x)))
+    (setf (schar text 0) (code-char (+ 48 (mod number 10))))
+    text))
+
 (defun messages (count &optional (content :foo))
   (loop repeat count collect (make-message :content content)))
 
@@ -408,6 +414,20 @@ uninterned one; and by a function's name."
       (aside (keep (loop repeat 500 collect (hide)) (loop repeat 500 collect (hide))) nil)))
   500)
 
+(define-kind mixed ()
+  "As programs have it: messages with a list, a vector and a text each, of which three in four live. 304 bytes each."
+  (let ((count (floor *count*)))
+    (aside
+      (let ((all '()))
+        (dotimes (i count)
+          (push (make-message :content (format-free i) :arguments (list i i) :handler (make-array 8 :initial-element i))
+                all))
+        (old all)
+        (setf *kept* (loop for message in all for i from 0 unless (= 3 (mod i 4)) collect message)))
+      nil)
+    (old nil)
+    (- count (floor count 4))))
+
 (defun allocate-for-ever (ring)
   "Allocates and drops, and keeps some of it for a while."
   (declare (type simple-vector ring))
@@ -431,7 +451,7 @@ uninterned one; and by a function's name."
   (let ((function (cdr (assoc kind *kinds* :test #'string=))))
     (unless function (error "no kind ~A: one of ~{~A~^ ~}" kind (mapcar #'car *kinds*)))
     (prog1 (funcall function)
-      (unless (string= kind "hot") (take-census)))))
+      (unless (or (string= kind "hot") (plusp (argument "census-less" 0))) (take-census)))))
 
 (defun answer-kind (kind)
   (answer kind (cons "expected_messages" (make-heap kind))))

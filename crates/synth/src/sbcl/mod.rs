@@ -136,6 +136,13 @@ impl SbclHeap {
     pub fn maps(&self) -> String {
         crate::maps_text(&self.mappings)
     }
+
+    /// The words that hold it together, for whoever overwrites them by choice: page table, headers, links, threads, the
+    /// runtime's variables.
+    pub fn structure(&self) -> Vec<u64> {
+        let table = (0..self.table.1).map(|entry| self.table.0 + 8 * entry);
+        self.structure.iter().copied().chain(table).collect()
+    }
 }
 
 /// Makes the heap of `recipe`. The same recipe gives the same heap.
