@@ -247,7 +247,9 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
     let name = name_and_version(&allocator.name, &allocator.version);
     let found = clean_sentence(&allocator.found_by);
     let mut title = format!("{name} (found by {found})");
-    if allocator.read {
+    if allocator.read && allocator.arenas.is_empty() {
+        title += ": read with its runtime";
+    } else if allocator.read {
         title += &format!(": {}", counted(allocator.arenas.len() as u64, "arena"));
     } else {
         title += ": recognised, not read; its memory is unattributed";

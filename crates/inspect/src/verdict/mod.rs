@@ -123,6 +123,14 @@ fn free_heap(findings: &Findings<'_>, free: u64, pinned: u64) -> String {
 }
 
 fn unattributed_memory(findings: &Findings<'_>, unattributed: u64) -> String {
+    let untraced = findings.row("sbcl.allocated");
+    if untraced > unattributed / 2 {
+        return format!(
+            "{} of {} RSS is objects of SBCL of which it is not known whether anything needs them",
+            bytes(untraced),
+            bytes(findings.rss_bytes)
+        );
+    }
     let mut text = format!(
         "{} of {} RSS is anonymous memory that strandline cannot look into",
         bytes(unattributed),
