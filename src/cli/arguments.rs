@@ -181,6 +181,7 @@ Examples:
 Remedies:
   malloc_trim  glibc gives back the whole free pages of its heaps
   zero_pages   the kernel takes back resident pages that are all zero
+  sbcl_full_gc what (gc :full t) would give back of an SBCL: predicted (--dry-run), never applied from outside
 
 A refusal is exit status 3, with the reason.")]
 pub struct Reclaim {
@@ -188,7 +189,7 @@ pub struct Reclaim {
     #[arg(value_name = "PID", value_parser = pid)]
     pub pid: i32,
     /// Which remedy; malloc_trim if not given
-    #[arg(long, value_name = "ID", value_parser = ["malloc_trim", "zero_pages"])]
+    #[arg(long, value_name = "ID", value_parser = ["malloc_trim", "zero_pages", "sbcl_full_gc"])]
     pub remedy: Option<String>,
     /// Predict only; change nothing
     #[arg(long)]

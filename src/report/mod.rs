@@ -10,6 +10,7 @@ pub mod lab;
 pub mod model;
 pub mod paint;
 pub mod reclamation;
+pub mod runtimes;
 pub mod table;
 pub mod terminal;
 pub mod text;

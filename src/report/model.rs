@@ -5,11 +5,12 @@
 
 use strandline_inspect::caveat::Caveat;
 use strandline_inspect::facts::{
-    Allocator, Arena, ArenaKind, Explanation, Kernel, Remedy, Row, State, Stratum, Target,
+    Allocator, Arena, ArenaKind, Explanation, Kernel, Remedy, Row, Runtime, State, Stratum, Target,
 };
 
 use super::bars::Segment;
 use super::paint;
+use super::runtimes::{self, RuntimeView};
 use super::text::{clean, clean_sentence, counted};
 use super::units::{bytes, maybe_bytes, percent, seconds};
 
@@ -44,8 +45,10 @@ pub struct View {
     pub folded: Option<RowView>,
     /// The allocators with their arenas.
     pub allocators: Vec<AllocatorView>,
-    /// The runtimes: `cpython 3.11.2`.
+    /// The runtimes that were not read: `cpython 3.11.2`.
     pub runtimes: Vec<String>,
+    /// Those that were.
+    pub readings: Vec<RuntimeView>,
     /// What gives memory back, best first.
     pub remedies: Vec<RemedyView>,
     /// What is not known.
@@ -109,7 +112,8 @@ impl View {
             rows: shown,
             folded,
             allocators: explanation.allocators.iter().map(allocator).collect(),
-            runtimes: explanation.runtimes.iter().map(|r| name_and_version(&r.name, &r.version)).collect(),
+            runtimes: named_only(&explanation.runtimes),
+            readings: runtimes::views(&explanation.runtimes),
             remedies: explanation
                 .remedies
                 .iter()
@@ -230,6 +234,11 @@ fn ledger(explanation: &Explanation, which: Rows) -> (Vec<RowView>, Option<RowVi
     (large, folded)
 }
 
+fn named_only(runtimes: &[Runtime]) -> Vec<String> {
+    let unread = runtimes.iter().filter(|runtime| !runtime.read);
+    unread.map(|runtime| name_and_version(&runtime.name, &runtime.version)).collect()
+}
+
 fn name_and_version(name: &str, version: &Option<String>) -> String {
     version.as_ref().map_or_else(|| clean(name), |version| format!("{} {}", clean(name), clean(version)))
 }
@@ -238,7 +247,9 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
     let name = name_and_version(&allocator.name, &allocator.version);
     let found = clean_sentence(&allocator.found_by);
     let mut title = format!("{name} (found by {found})");
-    if allocator.read {
+    if allocator.read && allocator.arenas.is_empty() {
+        title += ": read with its runtime";
+    } else if allocator.read {
         title += &format!(": {}", counted(allocator.arenas.len() as u64, "arena"));
     } else {
         title += ": recognised, not read; its memory is unattributed";

@@ -4,6 +4,7 @@
 use super::bars::{Segment, bar};
 use super::model::{AllocatorView, RemedyView, RowView, View, state_name};
 use super::paint::{self, Paint, Surface};
+use super::runtimes::RuntimeView;
 use super::table::{Column, figures, lay_out, words};
 use super::text::{hanging, left, right, shorten, width, wrap};
 use super::units::{bytes, percent};
@@ -16,6 +17,7 @@ pub fn explanation(view: &View, surface: Surface) -> String {
     lines.push(String::new());
     lines.extend(ledger(view, surface));
     lines.extend(allocators(&view.allocators, surface));
+    lines.extend(readings(&view.readings, surface));
     lines.extend(listed("runtimes", &view.runtimes, surface));
     lines.extend(remedies(&view.remedies, surface));
     lines.extend(listed("caveats", &view.caveats, surface));
@@ -136,6 +138,22 @@ fn allocators(allocators: &[AllocatorView], surface: Surface) -> Vec<String> {
         let table = lay_out(&ARENA_HEAD, &rows, 0, surface.columns);
         lines.extend(faint(&table[..1], surface));
         lines.extend_from_slice(&table[1..]);
+    }
+    lines
+}
+
+/// Runtimes that were read: sentences and tables.
+fn readings(readings: &[RuntimeView], surface: Surface) -> Vec<String> {
+    let mut lines = Vec::new();
+    for reading in readings {
+        lines.push(String::new());
+        lines.extend(hanging("", &format!("runtime {}", reading.title), surface.columns));
+        lines.extend(reading.lines.iter().flat_map(|line| hanging("  - ", line, surface.columns)));
+        for table in &reading.tables {
+            let table = lay_out(table.head, &table.rows, table.flexible, surface.columns);
+            lines.extend(faint(&table[..1], surface));
+            lines.extend_from_slice(&table[1..]);
+        }
     }
     lines
 }

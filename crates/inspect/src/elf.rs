@@ -211,7 +211,8 @@ impl Object {
         Some((header, self.section(b".eh_frame")?))
     }
 
-    fn section(&self, name: &[u8]) -> Option<Section> {
+    /// The section `name`; `None` where there is none that the file holds bytes of.
+    pub fn section(&self, name: &[u8]) -> Option<Section> {
         let bias = self.bias;
         self.with_parsed(|data, (_, sections)| {
             let (_, section) = sections.section_by_name(LE, name)?;

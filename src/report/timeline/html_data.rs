@@ -14,6 +14,7 @@ use strandline_recording::{Ledger, Moment, Sample};
 use super::choice::{bytes_of, largest, others, process_name};
 use super::{Point, Timeline};
 use crate::report::model::{Rows, View, state_name};
+use crate::report::runtimes::RuntimeView;
 use crate::report::text::{clean, clean_sentence, counted};
 use crate::report::units::bytes;
 
@@ -211,6 +212,12 @@ impl RowNames {
     }
 }
 
+/// What is said of the runtimes: those that were read in sentences, the others by name.
+fn of_runtimes(read: Vec<RuntimeView>, named: Vec<String>) -> Vec<String> {
+    let sentences = read.into_iter().map(|one| [vec![one.title], one.lines].concat().join(". "));
+    sentences.chain(named).collect()
+}
+
 fn stratum_name(stratum: Stratum) -> &'static str {
     match stratum {
         Stratum::Values => "values",
@@ -257,7 +264,7 @@ impl LedgerData {
             cost: view.cost,
             remedies: view.remedies.into_iter().map(|one| [one.id, one.gives, one.how, one.cost]).collect(),
             allocators: view.allocators.into_iter().map(|allocator| allocator.title).collect(),
-            runtimes: view.runtimes,
+            runtimes: of_runtimes(view.readings, view.runtimes),
             settings: explain
                 .settings
                 .iter()

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::files::glibc_release;
 use super::freeze::Frozen;
 use crate::caveat::Caveat;
-use crate::facts::{Allocator, Cost, Explanation, Kernel, Runtime, Target, TargetKind};
+use crate::facts::{Allocator, Cost, Explanation, Kernel, Remedy, Runtime, Target, TargetKind};
 use crate::ledger::assemble::Ledger;
 use crate::ledger::rows::{self, Id};
 use crate::procfs::{Process, Status};
@@ -23,10 +23,13 @@ pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: I
     let mut caveats = std::mem::take(&mut frozen.caveats);
     let (others, runtimes) = recognise(process, frozen, &mut caveats, ledger.tally.of(Id::Anonymous));
     caveats.extend(ledger.caveats);
-    let unread: Vec<String> = others.iter().map(|allocator| allocator.name.clone()).collect();
+    let unread: Vec<String> =
+        others.iter().filter(|one| !one.read).map(|allocator| allocator.name.clone()).collect();
     let arenas: Vec<_> =
         frozen.readings.iter().flat_map(|reading| reading.allocator.arenas.clone()).collect();
     let trims = frozen.readings.iter().filter_map(|reading| reading.trim.as_ref());
+    let of_runtimes: Vec<Remedy> =
+        frozen.runtimes.iter().flat_map(|reading| reading.remedies.iter().cloned()).collect();
     let findings = Findings {
         rows: &rows,
         rss_bytes: kernel.rss_bytes,
@@ -38,11 +41,11 @@ pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: I
             .map(|claim| claim.sums.pinning_chunks)
             .sum(),
         unread_allocators: &unread,
+        of_runtimes: &of_runtimes,
     };
     let swap = zero_pages::has_swap();
     let means = Means { pid: process.pid(), zero_bytes: ledger.zero_bytes, swap, arenas: &arenas };
-    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| reading.remedies.iter().cloned());
-    let remedies = verdict::remedies::remedies(&findings, &means, of_runtimes.collect());
+    let remedies = verdict::remedies::remedies(&findings, &means);
     let verdict = verdict::verdict(&findings);
     let read = frozen.readings.iter().map(|reading| Allocator {
         version: reading.trim.as_ref().and_then(|trim| glibc_release(process, &frozen.space, trim.object)),
@@ -106,7 +109,10 @@ fn recognise(
     anonymous_bytes: u64,
 ) -> (Vec<Allocator>, Vec<Runtime>) {
     let found = recognise::recognise(process, &frozen.space);
-    for allocator in &found.allocators {
+    let runtimes = runtimes(found.runtimes, &frozen.runtimes);
+    // A runtime may manage all its memory itself: then its reader has read the allocator.
+    let is_read = |name: &str| runtimes.iter().any(|runtime| runtime.read && runtime.name == name);
+    for allocator in found.allocators.iter().filter(|allocator| !is_read(&allocator.name)) {
         let text = format!(
             "{} manages memory of its own, which is not read yet and stands on the row anonymous",
             allocator.name
@@ -123,12 +129,12 @@ fn recognise(
         caveats.retain(|caveat| caveat.code != "heap_not_found");
     }
     let allocators = found.allocators.into_iter().map(|found| Allocator {
+        read: is_read(&found.name),
         name: found.name,
         version: found.version,
         found_by: found.found_by,
         ..Allocator::default()
     });
-    let runtimes = runtimes(found.runtimes, &frozen.runtimes);
     let own_heap = |runtime: &&Runtime| !runtime.read && OWN_HEAPS.contains(&runtime.name.as_str());
     for runtime in runtimes.iter().filter(own_heap).filter(|_| anonymous_bytes >= WORTH_NAMING_BYTES) {
         let text = format!(
@@ -137,7 +143,8 @@ fn recognise(
         );
         caveats.push(Caveat::new("runtime_not_read", runtime.found_by.clone(), Some(anonymous_bytes), text));
     }
-    (allocators.collect(), runtimes)
+    let allocators = allocators.collect();
+    (allocators, runtimes)
 }
 
 /// The runtimes that were recognised by their files, with what their readers found.

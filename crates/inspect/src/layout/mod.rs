@@ -5,3 +5,4 @@
 
 pub mod glibc;
 pub mod perl;
+pub mod sbcl;

@@ -17,7 +17,7 @@ use crate::procfs::Process;
 /// How to give memory back.
 #[derive(Clone, Copy, Default)]
 pub struct ReclaimOptions<'a> {
-    /// Which remedy: `malloc_trim` or `zero_pages`; `None` for `malloc_trim`.
+    /// Which remedy, of [`REMEDIES`]; `None` for `malloc_trim`.
     pub remedy: Option<&'a str>,
     /// Predict only.
     pub dry_run: bool,
@@ -31,8 +31,8 @@ pub struct ReclaimOptions<'a> {
     pub progress: Option<Progress<'a>>,
 }
 
-/// The remedies that [`reclaim`] can apply.
-pub const REMEDIES: [&str; 2] = ["malloc_trim", "zero_pages"];
+/// The remedies that [`reclaim`] can apply, or refuses with what to do instead.
+pub const REMEDIES: [&str; 3] = ["malloc_trim", "zero_pages", "sbcl_full_gc"];
 
 /// Applies a remedy to process `pid` and says what it was predicted to give back and what it did.
 ///
@@ -58,11 +58,12 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
     let applied = match remedy {
         "malloc_trim" => trim(pid, &before, options, &mut answer),
         "zero_pages" => zero(pid, &before, options, &mut answer),
+        "sbcl_full_gc" => {
+            full_gc(pid, &before, options, &mut answer);
+            false
+        }
         other => {
-            refuse(
-                &mut answer,
-                format!("there is no remedy {other:?}; there are {}", REMEDIES.join(" and ")),
-            );
+            refuse(&mut answer, format!("there is no remedy {other:?}; there are {}", REMEDIES.join(", ")));
             false
         }
     };
@@ -79,6 +80,31 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
         }
     }
     Ok(answer)
+}
+
+/// Predicts a full collection of SBCL's. None is ever started from outside: SBCL collects only where one of
+/// its own threads asks for it in Lisp (`gc_stop_the_world` waits for every other thread to come to a safepoint or to
+/// take a signal, with the locks of gencgc.c's `collect_garbage` held), and a thread caught anywhere else may
+/// hold `free_pages_lock`, or stand without-gcing, where a call would deadlock or corrupt its heap.
+fn full_gc(pid: i32, before: &Look, options: &ReclaimOptions<'_>, answer: &mut Reclamation) {
+    let sbcl = before.explanation.runtimes.iter().find(|runtime| runtime.name == "sbcl");
+    match sbcl {
+        None => refuse(answer, "there is no SBCL in it"),
+        Some(sbcl) if !sbcl.read => {
+            refuse(answer, "its SBCL was not read (see the caveats of explain): nothing can be predicted");
+        }
+        Some(_) if answer.predicted_bytes == Some(0) => nothing(answer, "nothing in it is dead"),
+        Some(_) if options.dry_run => {}
+        Some(_) => refuse(
+            answer,
+            format!(
+                "a running SBCL has no door through which a collection could be asked for safely from outside; \
+                 evaluate (sb-ext:gc :full t) in it (a REPL, Swank or Slynk, or a timer of its own), or start \
+                 it with settings that `strandline try` compares; --dry-run predicts what it gives back. \
+                 Nothing was touched in process {pid}"
+            ),
+        ),
+    }
 }
 
 /// How often a heap that makes no sense is looked at again: a moment later, malloc caught in motion

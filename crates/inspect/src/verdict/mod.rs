@@ -6,7 +6,7 @@ pub mod remedies;
 pub mod units;
 
 use self::units::bytes;
-use crate::facts::{Row, State, Stratum, Verdict};
+use crate::facts::{Remedy, Row, State, Stratum, Verdict};
 
 /// What the verdict is made of.
 pub struct Findings<'a> {
@@ -20,6 +20,8 @@ pub struct Findings<'a> {
     pub pinning_chunks: u64,
     /// Allocators that were recognised but not read.
     pub unread_allocators: &'a [String],
+    /// What runtimes' readers say gives memory back.
+    pub of_runtimes: &'a [Remedy],
 }
 
 impl Findings<'_> {
@@ -31,13 +33,20 @@ impl Findings<'_> {
         self.rows.iter().filter(|row| row.state == state).map(|row| row.bytes).sum()
     }
 
+    /// What a runtime's remedy is predicted to give back, as the end of a sentence.
+    fn given_back_by(&self, id: &str, words: &str) -> String {
+        let remedy = self.of_runtimes.iter().find(|remedy| remedy.id == id);
+        let predicted = remedy.and_then(|remedy| remedy.predicted_bytes);
+        predicted.map_or_else(String::new, |predicted| format!("; {words} {}", bytes(predicted)))
+    }
+
     /// Whether `part` is worth a sentence: a tenth of RSS, and a megabyte.
     fn matters(&self, part: u64) -> bool {
         part >= self.rss_bytes / 10 && part >= 1 << 20
     }
 }
 
-/// The sentence and the class.
+/// The sentence and the class: of what holds memory for nobody, the largest that is worth a sentence.
 pub fn verdict(findings: &Findings<'_>) -> Verdict {
     let pinned = findings.row("glibc.free.pinned");
     let free = findings.row("glibc.free.trim")
@@ -46,22 +55,57 @@ pub fn verdict(findings: &Findings<'_>) -> Verdict {
         + findings.row("glibc.tcache");
     let zero = findings.row("kernel.zero");
     let unattributed = findings.state(State::Unattributed);
-    let (class, headline) = if findings.matters(free) && free >= zero && free >= unattributed {
-        let class = if pinned > free / 2 { "pinned_heap" } else { "free_heap" };
-        (class, free_heap(findings, free, pinned))
-    } else if findings.matters(unattributed) && unattributed >= zero {
-        ("unattributed", unattributed_memory(findings, unattributed))
-    } else if findings.matters(zero) {
-        let text = format!(
-            "{} of {} RSS is pages that hold only zeros; giving them back changes nothing the program reads",
-            bytes(zero),
-            bytes(findings.rss_bytes)
-        );
-        ("zero_pages", text)
-    } else {
-        mostly_used(findings)
+    let retained = findings.row("perl.pad.retained") + findings.row("perl.buffer.retained");
+    let dead = findings.row("sbcl.dead");
+    // Of two as large, the earlier one.
+    let all = [free, retained, dead, unattributed, zero];
+    let largest = all.into_iter().filter(|&bytes| findings.matters(bytes)).max();
+    let (class, headline) = match largest.and_then(|bytes| all.iter().position(|&one| one == bytes)) {
+        Some(0) => {
+            let class = if pinned > free / 2 { "pinned_heap" } else { "free_heap" };
+            (class, free_heap(findings, free, pinned))
+        }
+        Some(1) => ("retained_buffers", retained_buffers(findings, retained)),
+        Some(2) => ("dead_objects", dead_objects(findings, dead)),
+        Some(3) => ("unattributed", unattributed_memory(findings, unattributed)),
+        Some(_) => ("zero_pages", zero_pages(findings, zero)),
+        None => mostly_used(findings),
     };
     Verdict { headline, class: class.to_owned() }
+}
+
+fn zero_pages(findings: &Findings<'_>, zero: u64) -> String {
+    format!(
+        "{} of {} RSS is pages that hold only zeros; giving them back changes nothing the program reads",
+        bytes(zero),
+        bytes(findings.rss_bytes)
+    )
+}
+
+fn retained_buffers(findings: &Findings<'_>, retained: u64) -> String {
+    let mut text = format!(
+        "{} of {} RSS is buffers that Perl keeps for variables out of use",
+        bytes(retained),
+        bytes(findings.rss_bytes)
+    );
+    let named = findings.rows.iter().filter(|row| row.id == "perl.pad.retained" && row.holder.contains("::"));
+    if let Some(largest) = named.max_by_key(|row| row.bytes) {
+        text += &format!("; the largest is that of {}, {}", largest.holder, bytes(largest.bytes));
+    }
+    text + &findings.given_back_by("perl_undef", "undef of them gives back")
+}
+
+fn dead_objects(findings: &Findings<'_>, dead: u64) -> String {
+    let mut text = format!(
+        "{} of {} RSS is objects of SBCL that nothing reaches",
+        bytes(dead),
+        bytes(findings.rss_bytes)
+    );
+    let of_generation = findings.rows.iter().filter(|row| row.id == "sbcl.dead");
+    if let Some(most) = of_generation.max_by_key(|row| row.bytes) {
+        text += &format!(", {} of them in {}", bytes(most.bytes), most.holder);
+    }
+    text + &findings.given_back_by("sbcl_full_gc", "(gc :full t) gives back")
 }
 
 fn free_heap(findings: &Findings<'_>, free: u64, pinned: u64) -> String {
@@ -79,6 +123,14 @@ fn free_heap(findings: &Findings<'_>, free: u64, pinned: u64) -> String {
 }
 
 fn unattributed_memory(findings: &Findings<'_>, unattributed: u64) -> String {
+    let untraced = findings.row("sbcl.allocated");
+    if untraced > unattributed / 2 {
+        return format!(
+            "{} of {} RSS is objects of SBCL of which it is not known whether anything needs them",
+            bytes(untraced),
+            bytes(findings.rss_bytes)
+        );
+    }
     let mut text = format!(
         "{} of {} RSS is anonymous memory that strandline cannot look into",
         bytes(unattributed),
@@ -133,6 +185,7 @@ mod tests {
             trim_bytes: Some(1100 << 20),
             pinning_chunks: 12_411,
             unread_allocators: &[],
+            of_runtimes: &[],
         };
         let verdict = verdict(&findings);
         assert_eq!(verdict.class, "free_heap");
@@ -140,6 +193,48 @@ mod tests {
             verdict.headline,
             "1.17 GiB of 1.56 GiB RSS is free heap; malloc_trim gives back 1.07 GiB; \
              96.0 MiB is pinned by 12,411 live chunks"
+        );
+    }
+
+    #[test]
+    fn what_a_runtime_keeps_is_named() {
+        let named = |id: &str, holder: &str, bytes| Row {
+            holder: holder.to_owned(),
+            ..row(id, State::Stranded, bytes)
+        };
+        let perl = [
+            named("perl.pad.retained", "main::f1 $s (depth 1)", 40 << 20),
+            named("perl.pad.retained", "perl, buffers kept", 10 << 20),
+        ];
+        let remedy =
+            Remedy { id: "perl_undef".to_owned(), predicted_bytes: Some(39 << 20), ..Remedy::default() };
+        let of = |rows, of_runtimes| {
+            let unread_allocators: &[String] = &[];
+            let findings = Findings {
+                rows,
+                rss_bytes: 60 << 20,
+                trim_bytes: None,
+                pinning_chunks: 0,
+                unread_allocators,
+                of_runtimes,
+            };
+            verdict(&findings)
+        };
+        assert_eq!(
+            of(&perl, std::slice::from_ref(&remedy)).headline,
+            "50.0 MiB of 60.0 MiB RSS is buffers that Perl keeps for variables out of use; the largest is that of \
+             main::f1 $s (depth 1), 40.0 MiB; undef of them gives back 39.0 MiB"
+        );
+        let sbcl = [
+            named("sbcl.dead", "generation 1", 2 << 20),
+            named("sbcl.dead", "generation 2", 20 << 20),
+            row("anonymous", State::Unattributed, 9 << 20),
+        ];
+        let said = of(&sbcl, &[]);
+        assert_eq!(said.class, "dead_objects");
+        assert_eq!(
+            said.headline,
+            "22.0 MiB of 60.0 MiB RSS is objects of SBCL that nothing reaches, 20.0 MiB of them in generation 2"
         );
     }
 
@@ -156,6 +251,7 @@ mod tests {
             trim_bytes: None,
             pinning_chunks: 0,
             unread_allocators: &names,
+            of_runtimes: &[],
         };
         let verdict = verdict(&findings);
         assert_eq!(verdict.class, "unattributed");

@@ -15,11 +15,11 @@ pub struct Means<'a> {
     pub arenas: &'a [Arena],
 }
 
-/// The remedies, those `of_runtimes` among them, best first; those whose effect cannot be told from outside
-/// come last.
-pub fn remedies(findings: &Findings<'_>, means: &Means<'_>, of_runtimes: Vec<Remedy>) -> Vec<Remedy> {
+/// The remedies, those of runtimes among them, best first; those whose effect cannot be told from outside come
+/// last.
+pub fn remedies(findings: &Findings<'_>, means: &Means<'_>) -> Vec<Remedy> {
     let pid = means.pid;
-    let mut remedies = of_runtimes;
+    let mut remedies = findings.of_runtimes.to_vec();
     if let Some(trim) = findings.trim_bytes {
         remedies.push(Remedy {
             id: "malloc_trim".to_owned(),

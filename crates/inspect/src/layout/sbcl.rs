@@ -1,0 +1,308 @@
+//! SBCL's structures on x86-64 Linux with threads, by release.
+//!
+//! Each figure names the file of SBCL's source that it is from. Verified on the source of every release
+//! from 2.1.0 to 2.1.4 and from 2.2.8 to 2.6.7 (the definitions named below were compared tag by tag), and
+//! on running SBCLs 2.1.1, 2.2.9, 2.5.2 and 2.6.4 (Debian's builds). From 2.1.5 to 2.2.7 widetags, the page
+//! table and symbols changed several times: those releases are not read. What moves between releases
+//! of one table (the slots of a thread) is found by what must hold of it, in the reader.
+
+/// A release: 2.5.2 is `Release(2, 5, 2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Release(pub u32, pub u32, pub u32);
+
+impl Release {
+    /// Of a version as SBCL prints it: `2.2.9.debian`, `2.6.4`, `2.3.0.12-abcdef`.
+    pub fn parse(version: &str) -> Option<Self> {
+        let mut parts = version.split(['.', '-']).map(str::parse);
+        Some(Self(parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?))
+    }
+}
+
+/// `GENCGC-PAGE-BYTES` (`GENCGC-CARD-BYTES` in 2.1): x86-64/parms.lisp, the same in all releases.
+pub const GC_PAGE_BYTES: u64 = 32768;
+/// `struct page`: u32 scan start, u16 used, u8 type, i8 generation (gencgc-internal.h, gencgc-impl.h).
+pub const PAGE_ENTRY_BYTES: usize = 8;
+/// `struct generation`: bytes_allocated, gc_trigger, bytes_consed_between_gc, then the ints num_gc and
+/// number_of_gcs_before_promotion, cum_sum_bytes_allocated, the double minimum_age_before_gc (gencgc.c,
+/// gencgc-internal.h, gencgc-impl.h).
+pub const GENERATION_BYTES: usize = 48;
+/// 0 to 5, 6 for what came with the core, 7 as scratch (gencgc.c: `NUM_GENERATIONS`).
+pub const GENERATIONS: usize = 8;
+/// `PSEUDO_STATIC_GENERATION`.
+pub const PSEUDO_STATIC: usize = 6;
+/// `HIGHEST_NORMAL_GENERATION`.
+pub const OLDEST: usize = 5;
+
+/// `LOWTAG_MASK` (early-objdef.lisp).
+pub const LOWTAG_MASK: u64 = 15;
+/// `INSTANCE_POINTER_LOWTAG`.
+pub const INSTANCE_LOWTAG: u64 = 3;
+/// `LIST_POINTER_LOWTAG`.
+pub const LIST_LOWTAG: u64 = 7;
+/// `FUN_POINTER_LOWTAG`.
+pub const FUN_LOWTAG: u64 = 11;
+/// `OTHER_POINTER_LOWTAG`.
+pub const OTHER_LOWTAG: u64 = 15;
+/// From a function's tagged address to the raw one that closures jump to: `FUN_RAW_ADDR_OFFSET`, two words
+/// less the lowtag (simple-fun-insts-offset 2).
+pub const FUN_RAW_OFFSET: u64 = 5;
+/// `UNBOUND_MARKER_WIDETAG`.
+pub const UNBOUND_MARKER: u64 = 9;
+
+/// `PAGE_TYPE_MASK`, which is 15 from 2.2.2 on; in 2.1 its fourth bit is `OPEN_REGION_PAGE_FLAG`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageTypes {
+    /// The bits that tell what is on it; 0 is free.
+    pub mask: u8,
+    /// A single object is on it, alone or with the pages that follow.
+    pub single_object: u8,
+    /// A thread allocates from it.
+    pub open_region: u8,
+    /// Objects without pointers.
+    pub unboxed: u8,
+    /// Compiled code.
+    pub code: u8,
+}
+
+/// How large an object is, and where it has pointers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// No header: a cons, or no object at all.
+    Cons,
+    /// `BOXED_NWORDS`: 23 bits of payload words, all of them pointers.
+    Boxed,
+    /// `SHORT_BOXED_NWORDS`: 15 bits of payload words; the first is a raw address of code.
+    Closure,
+    /// As a closure, with a layout in the header's upper half.
+    FunInstance,
+    /// 14 bits of payload words, and one more when it was hashed and moved; a layout as above.
+    Instance,
+    /// Six words (seven in 2.1 where extended: eight).
+    Symbol,
+    /// Four words.
+    Fdefn,
+    /// Words in the header's upper half; bytes of boxed words in the second word's lower half.
+    Code,
+    /// Only within code.
+    SimpleFun,
+    /// Pointers: a length, then elements.
+    SimpleVector,
+    /// No pointers: a length, then elements of so many bits, and so many more elements than it says.
+    Vector(u8, u8),
+    /// 8 bits of payload words, no pointers.
+    Unboxed,
+    /// Digits counted in the header.
+    Bignum,
+    /// An array's header: seven words and its further dimensions.
+    Array,
+    /// One value that it does not keep, or a vector of such where its payload is 0.
+    WeakPointer,
+    /// Unused room: see [`Layout::filler_in_upper_half`].
+    Filler,
+}
+
+/// Where the structures of some releases differ from the others.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The first release it is of.
+    pub first: Release,
+    /// The last one.
+    pub last: Release,
+    /// What the type byte of a page says (gencgc-internal.h).
+    pub page_types: PageTypes,
+    /// Whether a page's used part is counted in bytes with a flag in bit 0; else in words, above such a flag.
+    pub used_in_bytes: bool,
+    /// Words of an allocation region (gencgc-alloc-region.h): free pointer, end, in 2.1 the last page, start.
+    pub region_words: usize,
+    /// Objects by widetag (early-objdef.lisp); what is not named is none.
+    pub kinds: &'static [(u8, Kind, &'static str)],
+    /// Where in a vector's header its flags are (`ARRAY_FLAGS_POSITION`).
+    pub vector_flags_shift: u32,
+    /// A symbol's word that points to its name, and what of it is the pointer (objdef.lisp).
+    pub symbol_name: (usize, u64),
+    /// The word of a layout that points to the classoid; another from the release named on.
+    pub layout_classoid: (usize, Release, usize),
+    /// Whether a filler's words are counted in its header's upper half; else above the widetag, the header not
+    /// included.
+    pub filler_in_upper_half: bool,
+    /// `CHARACTER_WIDETAG`: an immediate, which starts a cons.
+    pub character: u8,
+}
+
+/// `flag_VectorWeak`, `flag_VectorHashing` (vector-weak-flag, vector-hashing-flag: early-vm.lisp).
+pub const VECTOR_WEAK: u64 = 1;
+/// See [`VECTOR_WEAK`].
+pub const VECTOR_HASHING: u64 = 4;
+/// The word of a classoid that points to its name (early-classoid.lisp).
+pub const CLASSOID_NAME: usize = 2;
+/// The word of a hash table with its flags, which are raw from 2.3.7 on and a fixnum before
+/// (target-hash-table.lisp); weakness is in bits 6 and 7: key-and-value, key, value, key-or-value.
+pub const HASH_TABLE_FLAGS: usize = 10;
+/// See [`HASH_TABLE_FLAGS`].
+pub const HASH_TABLE_FLAGS_RAW: Release = Release(2, 3, 7);
+
+const B: Kind = Kind::Boxed;
+const U: Kind = Kind::Unboxed;
+const A: Kind = Kind::Array;
+const fn v(bits: u8) -> Kind {
+    Kind::Vector(bits, 0)
+}
+
+/// All layouts.
+pub const LAYOUTS: [Layout; 2] = [
+    Layout {
+        first: Release(2, 1, 0),
+        last: Release(2, 1, 4),
+        page_types: PageTypes { mask: 7, single_object: 16, open_region: 8, unboxed: 2, code: 3 },
+        used_in_bytes: true,
+        region_words: 4,
+        kinds: &[
+            (0x11, Kind::Bignum, "bignum"),
+            (0x15, B, "ratio"),
+            (0x1d, U, "double-float"),
+            (0x21, B, "complex"),
+            (0x25, U, "complex-single-float"),
+            (0x29, U, "complex-double-float"),
+            (0x2d, Kind::Symbol, "symbol"),
+            (0x31, Kind::Code, "code"),
+            (0x35, Kind::SimpleFun, "simple-fun"),
+            (0x39, Kind::Closure, "closure"),
+            (0x3d, Kind::FunInstance, "funcallable-instance"),
+            (0x45, B, "value-cell"),
+            (0x4d, U, "system-area-pointer"),
+            (0x55, Kind::WeakPointer, "weak-pointer"),
+            (0x59, Kind::Instance, "instance"),
+            (0x5d, Kind::Fdefn, "fdefn"),
+            (0x65, U, "simd-pack"),
+            (0x69, U, "simd-pack-256"),
+            (0x6d, Kind::Filler, "filler"),
+            (0x81, A, "simple-array"),
+            (0x85, Kind::SimpleVector, "simple-vector"),
+            (0x89, v(1), "simple-bit-vector"),
+            (0x8d, v(2), "(unsigned-byte 2) vector"),
+            (0x91, v(4), "(unsigned-byte 4) vector"),
+            (0x95, v(8), "(unsigned-byte 7) vector"),
+            (0x99, v(8), "(unsigned-byte 8) vector"),
+            (0x9d, v(16), "(unsigned-byte 15) vector"),
+            (0xa1, v(16), "(unsigned-byte 16) vector"),
+            (0xa5, v(32), "(unsigned-byte 31) vector"),
+            (0xa9, v(32), "(unsigned-byte 32) vector"),
+            (0xad, v(64), "unsigned fixnum vector"),
+            (0xb1, v(64), "(unsigned-byte 63) vector"),
+            (0xb5, v(64), "(unsigned-byte 64) vector"),
+            (0xb9, v(8), "(signed-byte 8) vector"),
+            (0xbd, v(16), "(signed-byte 16) vector"),
+            (0xc1, v(32), "(signed-byte 32) vector"),
+            (0xc5, v(64), "fixnum vector"),
+            (0xc9, v(64), "(signed-byte 64) vector"),
+            (0xcd, v(32), "single-float vector"),
+            (0xd1, v(64), "double-float vector"),
+            (0xd5, v(64), "complex-single-float vector"),
+            (0xd9, v(128), "complex-double-float vector"),
+            (0xdd, v(0), "nil vector"),
+            (0xe1, Kind::Vector(8, 1), "simple-base-string"),
+            (0xe5, v(32), "simple-character-string"),
+            (0xe9, A, "complex-base-string"),
+            (0xed, A, "complex-character-string"),
+            (0xf1, A, "complex-bit-vector"),
+            (0xf5, A, "complex-vector"),
+            (0xf9, A, "complex-array"),
+        ],
+        vector_flags_shift: 8,
+        symbol_name: (4, u64::MAX),
+        layout_classoid: (3, Release(2, 5, 7), 4),
+        filler_in_upper_half: false,
+        character: 0x49,
+    },
+    Layout {
+        first: Release(2, 2, 8),
+        last: Release(2, 6, 7),
+        page_types: PageTypes { mask: 15, single_object: 16, open_region: 32, unboxed: 1, code: 7 },
+        used_in_bytes: false,
+        region_words: 3,
+        kinds: &[
+            (0x11, Kind::Bignum, "bignum"),
+            (0x15, B, "ratio"),
+            (0x1d, U, "double-float"),
+            (0x21, B, "complex"),
+            (0x25, U, "complex-single-float"),
+            (0x29, U, "complex-double-float"),
+            (0x2d, Kind::Symbol, "symbol"),
+            (0x31, U, "system-area-pointer"),
+            (0x35, Kind::Code, "code"),
+            (0x39, Kind::Instance, "instance"),
+            (0x3d, Kind::FunInstance, "funcallable-instance"),
+            (0x41, Kind::SimpleFun, "simple-fun"),
+            (0x45, Kind::Closure, "closure"),
+            (0x4d, B, "value-cell"),
+            (0x59, Kind::WeakPointer, "weak-pointer"),
+            (0x5d, Kind::Fdefn, "fdefn"),
+            (0x65, U, "simd-pack"),
+            (0x69, U, "simd-pack-256"),
+            (0x6d, Kind::Filler, "filler"),
+            (0x81, A, "simple-array"),
+            (0x85, v(0), "nil vector"),
+            (0x89, Kind::SimpleVector, "simple-vector"),
+            (0x8d, v(1), "simple-bit-vector"),
+            (0x91, v(2), "(unsigned-byte 2) vector"),
+            (0x95, v(4), "(unsigned-byte 4) vector"),
+            (0x99, v(8), "(unsigned-byte 7) vector"),
+            (0x9d, v(8), "(unsigned-byte 8) vector"),
+            (0xa1, v(16), "(unsigned-byte 15) vector"),
+            (0xa5, v(16), "(unsigned-byte 16) vector"),
+            (0xa9, v(32), "(unsigned-byte 31) vector"),
+            (0xad, v(32), "(unsigned-byte 32) vector"),
+            (0xb1, v(64), "unsigned fixnum vector"),
+            (0xb5, v(64), "(unsigned-byte 63) vector"),
+            (0xb9, v(64), "(unsigned-byte 64) vector"),
+            (0xbd, v(8), "(signed-byte 8) vector"),
+            (0xc1, v(16), "(signed-byte 16) vector"),
+            (0xc5, v(32), "(signed-byte 32) vector"),
+            (0xc9, v(64), "fixnum vector"),
+            (0xcd, v(64), "(signed-byte 64) vector"),
+            (0xd1, v(32), "single-float vector"),
+            (0xd5, v(64), "double-float vector"),
+            (0xd9, v(64), "complex-single-float vector"),
+            (0xdd, v(128), "complex-double-float vector"),
+            (0xe1, Kind::Vector(8, 1), "simple-base-string"),
+            (0xe5, v(32), "simple-character-string"),
+            (0xe9, A, "complex-base-string"),
+            (0xed, A, "complex-character-string"),
+            (0xf1, A, "complex-bit-vector"),
+            (0xf5, A, "complex-vector"),
+            (0xf9, A, "complex-array"),
+        ],
+        vector_flags_shift: 16,
+        symbol_name: (5, 0xffff_ffff_ffff),
+        layout_classoid: (3, Release(2, 5, 7), 4),
+        filler_in_upper_half: true,
+        character: 0x51,
+    },
+];
+
+/// The layout of a release; `None` for one that is not known.
+pub fn layout_of(release: Release) -> Option<&'static Layout> {
+    LAYOUTS.iter().find(|layout| layout.first <= release && release <= layout.last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_they_are_printed() {
+        assert_eq!(Release::parse("2.2.9.debian"), Some(Release(2, 2, 9)));
+        assert_eq!(Release::parse("2.3.0.12-abcdef"), Some(Release(2, 3, 0)));
+        assert_eq!(Release::parse("2.6"), None);
+        assert_eq!(layout_of(Release(2, 1, 1)).map(|l| l.region_words), Some(4));
+        assert_eq!(layout_of(Release(2, 2, 0)), None);
+        assert_eq!(layout_of(Release(2, 7, 0)), None);
+    }
+
+    #[test]
+    fn widetags_stand_once_and_in_order() {
+        for layout in &LAYOUTS {
+            assert!(layout.kinds.is_sorted_by(|a, b| a.0 < b.0));
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What a report shows of language runtimes that were read: titles, sentences and tables, already clean.
+
+use strandline_inspect::facts::Runtime;
+use strandline_inspect::runtime::perl::facts::{Amount, Interpreter, Perl};
+use strandline_inspect::runtime::sbcl::facts::{Generation, Sbcl, TypeBytes};
+
+use super::table::{Column, figures, words};
+use super::text::{clean, clean_sentence, counted};
+use super::units::{bytes, maybe_bytes, thousands};
+
+/// One runtime, ready to be laid out.
+#[derive(Clone, Debug)]
+pub struct RuntimeView {
+    /// `perl 5.36.0: 1 interpreter, 12,345 values`.
+    pub title: String,
+    /// Sentences.
+    pub lines: Vec<String>,
+    /// Tables, below each other.
+    pub tables: Vec<RuntimeTable>,
+}
+
+/// A table of a runtime's figures.
+#[derive(Clone, Debug)]
+pub struct RuntimeTable {
+    /// Its columns.
+    pub head: &'static [Column],
+    /// Its rows.
+    pub rows: Vec<Vec<String>>,
+    /// The column that is cut where there is no room.
+    pub flexible: usize,
+}
+
+/// Buffers and types shown one by one.
+const MOST_SHOWN: usize = 10;
+
+const RETAINED_HEAD: [Column; 2] = [figures("bytes"), words("kept by")];
+const GENERATION_HEAD: [Column; 8] = [
+    words("generation"),
+    figures("allocated"),
+    figures("live"),
+    figures("dead"),
+    figures("waste"),
+    figures("large"),
+    figures("pages"),
+    figures("until collected"),
+];
+const TYPE_HEAD: [Column; 5] =
+    [words(""), figures("bytes"), figures("instances"), words("type"), words("mostly in")];
+
+/// The views of all runtimes that were read.
+pub fn views(runtimes: &[Runtime]) -> Vec<RuntimeView> {
+    runtimes.iter().filter(|runtime| runtime.read).filter_map(view).collect()
+}
+
+fn view(runtime: &Runtime) -> Option<RuntimeView> {
+    let name = match &runtime.version {
+        Some(version) => format!("{} {}", clean(&runtime.name), clean(version)),
+        None => clean(&runtime.name),
+    };
+    match (&runtime.perl, &runtime.sbcl) {
+        (Some(facts), _) => Some(perl(&name, facts)),
+        (None, Some(facts)) => Some(sbcl(&name, facts)),
+        (None, None) => None,
+    }
+}
+
+fn sum(perl: &Perl, figure: impl Fn(&Interpreter) -> u64) -> u64 {
+    perl.interpreters.iter().fold(0, |sum: u64, one| sum.saturating_add(figure(one)))
+}
+
+fn perl(name: &str, facts: &Perl) -> RuntimeView {
+    let title = format!(
+        "{name}: {}, {} values",
+        counted(facts.interpreters.len() as u64, "interpreter"),
+        thousands(sum(facts, |one| one.heads.live))
+    );
+    let mut lines = vec![format!(
+        "strings: {} with {} in them, in buffers of {}; {} of 15 bytes or less take {}",
+        thousands(sum(facts, |one| one.strings.values)),
+        bytes(sum(facts, |one| one.strings.payload_bytes)),
+        bytes(sum(facts, |one| one.strings.capacity_bytes)),
+        thousands(sum(facts, |one| one.strings.short.strings)),
+        bytes(sum(facts, |one| one.strings.short.chunk_bytes)),
+    )];
+    let repeated = sum(facts, |one| one.strings.equal.repeated_bytes);
+    if repeated > 0 {
+        lines.push(format!("equal strings: {} hold what another one holds too", bytes(repeated)));
+    }
+    let mut retained = Amount::default();
+    for one in &facts.interpreters {
+        retained.buffers = retained.buffers.saturating_add(one.retained.total.buffers);
+        retained.bytes = retained.bytes.saturating_add(one.retained.total.bytes);
+    }
+    lines.push(format!(
+        "kept though nobody needs it: {} in {}",
+        bytes(retained.bytes),
+        counted(retained.buffers, "buffer")
+    ));
+    let mut top: Vec<_> = facts.interpreters.iter().flat_map(|one| &one.retained.top).collect();
+    top.sort_by_key(|buffer| std::cmp::Reverse(buffer.bytes));
+    let mut rows: Vec<Vec<String>> = top
+        .iter()
+        .take(MOST_SHOWN)
+        .map(|buffer| vec![bytes(buffer.bytes), clean_sentence(&buffer.holder)])
+        .collect();
+    if top.len() > MOST_SHOWN {
+        let rest = top[MOST_SHOWN..].iter().fold(0, |sum: u64, buffer| sum.saturating_add(buffer.bytes));
+        let more = format!("{} more; --json has them", counted((top.len() - MOST_SHOWN) as u64, "buffer"));
+        rows.push(vec![bytes(rest), more]);
+    }
+    let table = RuntimeTable { head: &RETAINED_HEAD, rows, flexible: 1 };
+    RuntimeView { title, lines, tables: if top.is_empty() { Vec::new() } else { vec![table] } }
+}
+
+fn sbcl(name: &str, facts: &Sbcl) -> RuntimeView {
+    let title = format!(
+        "{name}: {} of a dynamic space of {} in use",
+        bytes(facts.dynamic_usage_bytes),
+        bytes(facts.dynamic_space_bytes)
+    );
+    let mut lines = Vec::new();
+    match (facts.dead_bytes, facts.usage_after_full_gc_bytes) {
+        (Some(dead), Some(after)) => lines.push(format!(
+            "nothing reaches {}: (gc :full t) is predicted to leave {} in use",
+            bytes(dead),
+            bytes(after)
+        )),
+        _ => lines.push("not traced: what is live and what is dead is not known".to_owned()),
+    }
+    let used = facts.generations.iter().filter(|generation| generation.pages > 0);
+    let mut tables =
+        vec![RuntimeTable { head: &GENERATION_HEAD, rows: used.map(generation_row).collect(), flexible: 0 }];
+    let mut rows = type_rows("dead", &facts.dead_by_type, MOST_SHOWN);
+    rows.extend(type_rows("live", &facts.live_by_type, MOST_SHOWN / 2));
+    if !rows.is_empty() {
+        tables.push(RuntimeTable { head: &TYPE_HEAD, rows, flexible: 3 });
+    }
+    RuntimeView { title, lines, tables }
+}
+
+fn generation_row(generation: &Generation) -> Vec<String> {
+    let name =
+        if generation.is_pseudo_static { "pseudo-static".to_owned() } else { generation.number.to_string() };
+    vec![
+        name,
+        bytes(generation.bytes_allocated),
+        maybe_bytes(generation.live_bytes),
+        maybe_bytes(generation.dead_bytes),
+        bytes(generation.waste_bytes),
+        bytes(generation.large_bytes),
+        thousands(generation.pages),
+        maybe_bytes(generation.bytes_until_collected),
+    ]
+}
+
+fn type_rows(word: &str, types: &[TypeBytes], most: usize) -> Vec<Vec<String>> {
+    let row = |one: &TypeBytes| {
+        vec![
+            word.to_owned(),
+            bytes(one.bytes),
+            thousands(one.instances),
+            clean(&one.type_name),
+            format!("generation {}", one.generation),
+        ]
+    };
+    types.iter().take(most).map(row).collect()
+}
