@@ -10,7 +10,7 @@ fn builds() -> impl Strategy<Value = Build> {
 }
 
 fn check_trap(seed: u64, trap: Trap, build: Build) {
-    let recipe = PerlRecipe { subs: 6, depth: 4, ..PerlRecipe::from_seed(seed) };
+    let recipe = PerlRecipe { subs: 6, depth: 4, most_string_bytes: 20_000, ..PerlRecipe::from_seed(seed) };
     let mut perl = fabricate_perl(&recipe);
     let sound = Subject::of(&perl, build).read(1);
     perl.trap(trap);
