@@ -4,9 +4,10 @@
 #   benches/run.sh [OUT]            OUT: benches/RESULTS.md
 #
 # STRANDLINE=PATH   the program to measure (default: target/release/strandline, built here)
-# BENCH="explain recording lab"               which ones
+# BENCH="explain recording lab perl"          which ones
 # BENCH_GIB="1 4"   heap sizes; BENCH_ROUNDS=3; BENCH_IDLE_ROUNDS=30
 # BENCH_COMPARISONS=100; BENCH_LAB_PAIRS=7
+# BENCH_PERL_VALUES=5000000; BENCH_PERL_ROUNDS=7; BENCH_PERL=perl
 # BENCH_PAIRS=15    pairs a ratio; BENCH_SECONDS=2 of work each; BENCH_IDLE_SECONDS=60
 #
 # Numbers are ratios against something run beside it, in turns, not limits on time.
@@ -26,7 +27,7 @@ fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/strandline-bench-XXXXXX")
 trap 'rm -rf "$work"' EXIT INT TERM
 out=${1:-$here/RESULTS.md}
-for bench in ${BENCH:-explain recording lab}; do
+for bench in ${BENCH:-explain recording lab perl}; do
     case $bench in
         explain) cc -std=gnu11 -O2 -pthread "$root/tests/subjects/big_heap.c" -o "$work/big_heap" -ldl ;;
         recording)
@@ -38,6 +39,7 @@ for bench in ${BENCH:-explain recording lab}; do
             fi
             ;;
         lab) cc -std=gnu11 -O2 -pthread "$root/tests/subjects/lab.c" -o "$work/lab" ;;
+        perl) ;;
         *) echo "bench: there is no bench $bench" >&2; exit 2 ;;
     esac
     python3 "$here/$bench.py" "$work" "$out"
