@@ -41,6 +41,7 @@ mod record_support;
 mod record_tree;
 mod report_html;
 mod runtime_perl;
+mod runtime_sbcl;
 mod studies;
 mod study_all;
 mod study_files;

@@ -21,7 +21,7 @@ const MOST_ABOVE_THREAD_POINTER: u64 = 0x4000;
 const MOST_STACK_BYTES: u64 = 64 << 30;
 
 /// What must be known of a stopped thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadFacts {
     /// The thread.
     pub tid: i32,
@@ -29,6 +29,8 @@ pub struct ThreadFacts {
     pub stack_pointer: u64,
     /// Its FS base, the thread pointer; 0 where it has none.
     pub fs_base: u64,
+    /// Its general registers and its instruction pointer: a runtime's object may be held by them alone.
+    pub general: [u64; 16],
 }
 
 /// The stack of one thread.
@@ -135,9 +137,9 @@ mod tests {
         let fs_base = BASE + 0x80_0700;
         let memory = Bytes(fs_base, pthread(BASE, 0x80_1000, 0x1000));
         let threads = [
-            ThreadFacts { tid: 7, stack_pointer: 0x7ffe_0001_0000, fs_base: 0 },
-            ThreadFacts { tid: 8, stack_pointer: BASE + 0x70_0000, fs_base },
-            ThreadFacts { tid: 9, stack_pointer: 0x1234, fs_base },
+            ThreadFacts { tid: 7, stack_pointer: 0x7ffe_0001_0000, fs_base: 0, ..ThreadFacts::default() },
+            ThreadFacts { tid: 8, stack_pointer: BASE + 0x70_0000, fs_base, ..ThreadFacts::default() },
+            ThreadFacts { tid: 9, stack_pointer: 0x1234, fs_base, ..ThreadFacts::default() },
         ];
         let expected = [
             Stack { tid: 8, low: BASE + 0x1000, high: BASE + 0x80_1000, stack_pointer: BASE + 0x70_0000 },
@@ -151,7 +153,8 @@ mod tests {
         let (space, _) = AddressSpace::parse(MAPS);
         let fs_base = BASE + 0x80_0700;
         let memory = Bytes(fs_base, pthread(BASE, 0x80_1000, 0x1000));
-        let thread = |tid, stack_pointer| ThreadFacts { tid, stack_pointer, fs_base };
+        let thread =
+            |tid, stack_pointer| ThreadFacts { tid, stack_pointer, fs_base, ..ThreadFacts::default() };
         let found = stacks(&[thread(1, BASE + 0x5000), thread(2, BASE + 0x6000)], &memory, &space);
         assert_eq!(found.iter().map(|stack| stack.tid).collect::<Vec<_>>(), [1]);
     }
@@ -160,7 +163,8 @@ mod tests {
     fn a_struct_that_does_not_hold_together_claims_nothing() {
         let (space, _) = AddressSpace::parse(MAPS);
         let fs_base = BASE + 0x80_0700;
-        let thread = ThreadFacts { tid: 8, stack_pointer: BASE + 0x70_0000, fs_base };
+        let thread =
+            ThreadFacts { tid: 8, stack_pointer: BASE + 0x70_0000, fs_base, ..ThreadFacts::default() };
         for (block, size, guard) in [
             (BASE + 8, 0x80_1000, 0x1000),
             (BASE, u64::MAX, 0x1000),
@@ -191,7 +195,12 @@ mod tests {
         ptrace::wait(tid, true).unwrap();
         let registers = ptrace::registers(tid).unwrap();
         ptrace::detach(tid, 0).unwrap();
-        ThreadFacts { tid, stack_pointer: registers.rsp, fs_base: registers.fs_base }
+        ThreadFacts {
+            tid,
+            stack_pointer: registers.rsp,
+            fs_base: registers.fs_base,
+            ..ThreadFacts::default()
+        }
     }
 
     #[test]
@@ -238,7 +247,7 @@ mod tests {
             let (space, _) = AddressSpace::parse(MAPS);
             let fs_base = stack_pointer + above;
             let memory = Bytes(fs_base, bytes);
-            for stack in stacks(&[ThreadFacts { tid: 1, stack_pointer, fs_base }], &memory, &space) {
+            for stack in stacks(&[ThreadFacts { tid: 1, stack_pointer, fs_base, ..ThreadFacts::default() }], &memory, &space) {
                 prop_assert!(stack.low <= stack.stack_pointer && stack.stack_pointer < stack.high);
                 prop_assert!(stack.high <= BASE + 0x90_1000);
             }

@@ -1,4 +1,4 @@
-//! Fabricated glibc heaps and perls for tests: byte-exact memory whose every figure is known by construction.
+//! Fabricated glibc heaps, perls and SBCLs for tests: byte-exact memory whose every figure is known by construction.
 //!
 //! [`fabricate`] follows a [`Recipe`] and returns a [`Heap`]: an [`Image`] that is read as a target's
 //! memory is read, the text of its /proc/PID/maps, its threads, and [`Expected`]: what `mallinfo2()`
@@ -25,6 +25,7 @@ mod expected;
 mod image;
 mod perl;
 mod plan;
+mod sbcl;
 mod version;
 mod write;
 
@@ -33,6 +34,10 @@ pub use dice::Dice;
 pub use expected::{Expected, ExpectedArena, Mallinfo};
 pub use image::Image;
 pub use perl::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables, TRAPS, Trap, fabricate_perl};
+pub use sbcl::{
+    SBCL_GENERATIONS, SBCL_RELEASES, SBCL_TYPES, SbclExpected, SbclGeneration, SbclHeap, SbclInstances,
+    SbclRecipe, SbclRelease, SbclThread, fabricate_sbcl,
+};
 pub use version::{VERSIONS, Version};
 
 /// Where the parts of a process stand that address randomisation moves.
@@ -151,13 +156,17 @@ pub struct Heap {
 impl Heap {
     /// Its mappings as /proc/PID/maps prints them.
     pub fn maps(&self) -> String {
-        let lines = self.mappings.iter().map(|mapping| {
-            let (device, inode) = if mapping.name.starts_with('/') { ("fe:01", 4711) } else { ("00:00", 0) };
-            let (start, end, permissions) = (mapping.start, mapping.end, mapping.permissions);
-            format!("{start:x}-{end:x} {permissions} 00000000 {device} {inode} {}\n", mapping.name)
-        });
-        lines.collect()
+        maps_text(&self.mappings)
     }
+}
+
+fn maps_text(mappings: &[Mapping]) -> String {
+    let lines = mappings.iter().map(|mapping| {
+        let (device, inode) = if mapping.name.starts_with('/') { ("fe:01", 4711) } else { ("00:00", 0) };
+        let (start, end, permissions) = (mapping.start, mapping.end, mapping.permissions);
+        format!("{start:x}-{end:x} {permissions} 00000000 {device} {inode} {}\n", mapping.name)
+    });
+    lines.collect()
 }
 
 /// Makes the heap of `recipe`. The same recipe gives the same heap.

@@ -212,7 +212,15 @@ fn threads(
         caveats.push(Caveat::new("not_64_bit", format!("process {}", process.pid()), None, text));
         return None;
     }
-    let facts = |&(tid, r): &(i32, Registers)| ThreadFacts { tid, stack_pointer: r.rsp, fs_base: r.fs_base };
+    let facts = |&(tid, r): &(i32, Registers)| ThreadFacts {
+        tid,
+        stack_pointer: r.rsp,
+        fs_base: r.fs_base,
+        general: [
+            r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
+            r.r15, r.rip,
+        ],
+    };
     Some(known.iter().map(facts).collect())
 }
 

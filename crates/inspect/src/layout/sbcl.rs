@@ -125,8 +125,8 @@ pub struct Layout {
     /// Whether a filler's words are counted in its header's upper half; else above the widetag, the header not
     /// included.
     pub filler_in_upper_half: bool,
-    /// Where in an entry of `fixedobj_pages` the object spacing is, and the entry's bytes.
-    pub fixedobj_spacing: (usize, usize),
+    /// `CHARACTER_WIDETAG`: an immediate, which starts a cons.
+    pub character: u8,
 }
 
 /// `flag_VectorWeak`, `flag_VectorHashing` (vector-weak-flag, vector-hashing-flag: early-vm.lisp).
@@ -212,7 +212,7 @@ pub const LAYOUTS: [Layout; 2] = [
         symbol_name: (4, u64::MAX),
         layout_classoid: (3, Release(2, 5, 7), 4),
         filler_in_upper_half: false,
-        fixedobj_spacing: (1, 12),
+        character: 0x49,
     },
     Layout {
         first: Release(2, 2, 8),
@@ -276,7 +276,7 @@ pub const LAYOUTS: [Layout; 2] = [
         symbol_name: (5, 0xffff_ffff_ffff),
         layout_classoid: (3, Release(2, 5, 7), 4),
         filler_in_upper_half: true,
-        fixedobj_spacing: (5, 8),
+        character: 0x51,
     },
 ];
 

@@ -23,7 +23,11 @@ pub(crate) fn room_bytes(
 ) -> Option<u64> {
     let (stack_pointer, fs_base) = (registers.rsp, registers.fs_base);
     space.find(stack_pointer).filter(|m| m.permissions.write && !m.permissions.shared)?;
-    let stack = stacks::stack_of(&ThreadFacts { tid, stack_pointer, fs_base }, memory, space)?;
+    let stack = stacks::stack_of(
+        &ThreadFacts { tid, stack_pointer, fs_base, ..ThreadFacts::default() },
+        memory,
+        space,
+    )?;
     stack_pointer.checked_sub(stack.low)
 }
 

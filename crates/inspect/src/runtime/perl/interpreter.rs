@@ -10,7 +10,7 @@ use super::retained;
 use super::roots::{self, Roots};
 use super::spaces::{self, BodySpaces, Bounds, Damage, ENTRIES, HeadArena};
 use super::survey::{self, Survey};
-use super::{Slots, keys};
+use super::{Slots, globals, keys};
 use crate::caveat::Caveat;
 use crate::layout::perl::Release;
 use crate::memory::Memory;
@@ -227,6 +227,8 @@ impl<'a> Reader<'a> {
         // What a pad keeps stands by its own name.
         let mut others = survey.others;
         others.retain(|other| kept.binary_search_by_key(&other.head, |kept| kept.head).is_err());
+        let until = (self.context.workers, self.context.deadline);
+        globals::name(self.memory, &ground.heads, self.release, until, &mut others);
         kept.extend(others);
         let holders = retained::list(self.context, &mut pages, &mut names, kept, retained);
         found.named = retained::rows(holders, self.slots.pad, self.slots.buffer);

@@ -9,6 +9,7 @@ mod batch;
 mod census;
 mod equal;
 pub mod facts;
+mod globals;
 mod interpreter;
 mod keys;
 pub mod locate;
@@ -18,6 +19,8 @@ mod retained;
 mod roots;
 mod spaces;
 mod survey;
+#[cfg(test)]
+mod tests;
 mod work;
 
 use self::batch::{Counted, Pages};

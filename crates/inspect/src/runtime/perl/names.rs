@@ -51,9 +51,7 @@ impl<'a> Names<'a> {
         } else if named == 0 {
             ("__ANON__".to_owned(), stash)
         } else {
-            let glob = self.head(named)?;
-            let (name, package) = self.pages.pair(glob.any.checked_add(layout::GLOB_NAME)?)?;
-            (self.key(name)?, package)
+            self.glob(named)?
         };
         let package = self.package(stash).unwrap_or_else(|| "__ANON__".to_owned());
         Some(Sub { name: format!("{package}::{name}"), is_closure })
@@ -72,6 +70,19 @@ impl<'a> Names<'a> {
             (head.u, usize::try_from(length).ok()?)
         };
         self.text(text, length)
+    }
+
+    /// The name of the scalar of the glob at `address`.
+    pub fn global(&mut self, address: u64) -> Option<String> {
+        let (name, stash) = self.glob(address)?;
+        let package = self.package(stash)?;
+        Some(format!("${package}::{name}"))
+    }
+
+    fn glob(&mut self, address: u64) -> Option<(String, u64)> {
+        let glob = self.head(address)?;
+        let (name, stash) = self.pages.pair(glob.any.checked_add(layout::GLOB_NAME)?)?;
+        Some((self.key(name)?, stash))
     }
 
     fn head(&mut self, address: u64) -> Option<Head> {

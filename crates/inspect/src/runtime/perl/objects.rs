@@ -124,11 +124,6 @@ impl Type {
         all.get(code as usize).copied()
     }
 
-    /// Its name, without `SVt_`.
-    pub fn name(self) -> &'static str {
-        NAMES.get(self as usize).map_or("", |entry| entry.1)
-    }
-
     /// The size of its bodies, and how far before them their pointers point; `None` where it needs none, or has them
     /// from malloc one by one.
     pub fn body(self, release: &Release) -> Option<Body> {

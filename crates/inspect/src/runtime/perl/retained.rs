@@ -50,7 +50,12 @@ pub fn rows(holders: Vec<(u64, u64, Keeper, String)>, pad: Slot, other: Slot) ->
 
 fn named(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {
     let sub = if kept.sub == 0 { None } else { names.sub(kept.sub) };
-    let lexical = if kept.name == 0 { None } else { names.lexical(kept.name) };
+    let named = |names: &mut Names<'_>| match kept.keeper {
+        _ if kept.name == 0 => None,
+        Keeper::Other => names.global(kept.name),
+        Keeper::Lexical | Keeper::Temporary => names.lexical(kept.name),
+    };
+    let name = named(names);
     let closure = sub.as_ref().filter(|sub| sub.is_closure).map(|_| format!("{:#x}", kept.sub));
     let sub_name = sub.map(|sub| sub.name);
     let place = match &closure {
@@ -58,8 +63,9 @@ fn named(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {
         None => format!("depth {}", kept.depth),
     };
     let shown = sub_name.as_deref().unwrap_or("a sub without a name");
-    let holder = match (kept.keeper, &lexical) {
-        (Keeper::Other, _) => format!("a variable in no pad, head at {:#x}", kept.head),
+    let holder = match (kept.keeper, &name) {
+        (Keeper::Other, Some(global)) => global.clone(),
+        (Keeper::Other, None) => format!("a variable in no pad, head at {:#x}", kept.head),
         (Keeper::Lexical, Some(lexical)) => format!("{shown} {lexical} ({place})"),
         (Keeper::Lexical, None) => format!("{shown} (a lexical, {place})"),
         (Keeper::Temporary, _) => format!("{shown} (a temporary, {place})"),
@@ -69,7 +75,7 @@ fn named(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {
         keeper: kept.keeper,
         kind: kept.kind,
         sub: sub_name,
-        lexical,
+        lexical: name.filter(|_| kept.keeper == Keeper::Lexical),
         depth: (kept.sub != 0).then_some(kept.depth),
         closure,
         head: format!("{:#x}", kept.head),

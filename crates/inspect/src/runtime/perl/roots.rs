@@ -79,7 +79,7 @@ pub struct Kept {
     pub sub: u64,
     /// The depth of its pad, from 1.
     pub depth: u64,
-    /// The lexical's name, where that is.
+    /// The lexical's name, where that is; of a global its glob; 0 for neither.
     pub name: u64,
     /// Whether it has no value.
     pub valueless: bool,

@@ -4,33 +4,38 @@
 //! each other, `threads` the regions that are open, `spaces` claims the memory. While the target stands
 //! still its objects are only copied; live and dead ones are told apart once it runs again.
 
+pub mod budget;
+pub mod census;
+pub mod copy;
 pub mod facts;
 mod figures;
 pub mod heap;
 pub mod locate;
+pub mod mark;
+pub mod names;
+pub mod objects;
+pub mod path;
+pub mod remedies;
+pub mod roots;
 pub mod spaces;
+pub mod store;
 pub mod threads;
+pub mod trace;
+
+#[cfg(test)]
+mod tests;
 
 use self::heap::{Doubt, Heap};
-use self::spaces::Slots;
+use self::spaces::{Slots, Space};
+use self::threads::Threads;
+pub use self::trace::Pending;
 use super::{Busy, Context, Palette, Reading};
 use crate::caveat::Caveat;
 use crate::facts::Runtime;
+use crate::layout::sbcl::{Layout, Release};
+use crate::ledger::fold::Class;
+use crate::ledger::range::RangePages;
 use crate::ledger::rows::Id;
-
-/// What was copied of the target, to be traced once it runs again.
-pub struct Pending {}
-
-impl Pending {
-    /// Tells live objects from dead ones, and claims both in `reading`.
-    pub fn finish(
-        self,
-        _reading: &mut Reading,
-        _workers: usize,
-        _progress: &(dyn Fn(&str, u64, u64) + Sync),
-    ) {
-    }
-}
 
 /// Reads one SBCL.
 ///
@@ -38,7 +43,7 @@ impl Pending {
 /// [`Busy`] where it stands in the middle of its own collection.
 pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading, Busy> {
     let mut reading = Reading { facts: named(program), ..Reading::default() };
-    let Some((_, layout)) = program.layout() else {
+    let Some((release, layout)) = program.layout() else {
         let version = program.version.as_deref().unwrap_or("of unknown version");
         let text = format!("SBCL {version}: where its structures stand is not known; nothing of it is read");
         reading.caveats.push(Caveat::new("sbcl_unknown_version", program.path.clone(), None, text));
@@ -61,7 +66,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
         reading.caveats.push(Caveat::new("sbcl_threads", program.path.clone(), None, text));
     }
     let found = spaces::spaces(context.memory, program);
-    let mut figures = figures::figures(context, &heap, &threads.regions, &found, layout);
+    let figures = figures::figures(context, &heap, &threads.regions, &found, layout);
     let mut palette = Palette::default();
     for whole in spaces::wholes(context, program, &found, &threads) {
         if let Some(slot) = palette.add(whole.id, None)
@@ -71,20 +76,89 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
             reading.claims.push(spaces::claim_whole(&pages, whole.start, whole.end, slot));
         }
     }
-    if let Some(slots) = Slots::new(&mut palette, Id::SbclAllocated)
-        && spaces::may_claim(context, heap.start, heap.start + heap.size)
-    {
-        let pages = spaces::range_pages(context, heap.start, heap.start + heap.size);
-        let claim = spaces::claim_pages(&pages, &heap, &threads.regions, layout, &slots);
-        let held = |slot| claim.sums.held.of(crate::ledger::fold::Class::Refined(slot));
-        figures.free_resident_bytes = held(slots.free);
-        figures.waste_resident_bytes = held(slots.waste);
-        reading.claims.push(claim);
-    }
     reading.palette = palette;
     reading.facts.read = true;
     reading.facts.sbcl = Some(Box::new(figures));
+    if !spaces::may_claim(context, heap.start, heap.start + heap.size) {
+        let text = "SBCL's dynamic space would lie on the heap or a stack: nothing of it is claimed";
+        reading.caveats.push(Caveat::new("sbcl_damaged", format!("{:#x}", heap.start), None, text));
+        return Ok(reading);
+    }
+    let pages = spaces::range_pages(context, heap.start, heap.start + heap.size);
+    let seen = Seen { program, layout, release, heap, threads, spaces: found };
+    seen.take(context, pages, &mut reading);
     Ok(reading)
+}
+
+/// All that is known before objects are looked at.
+struct Seen<'a> {
+    program: &'a locate::Program,
+    layout: &'static Layout,
+    release: Release,
+    heap: Heap,
+    threads: Threads,
+    spaces: Vec<Space>,
+}
+
+impl Seen<'_> {
+    /// Copies what is to be traced later; where that is too much, claims dynamic space by page.
+    fn take(self, context: &Context<'_>, pages: RangePages, reading: &mut Reading) {
+        let plan = copy::Plan::new(&self.heap, &self.threads.regions, &self.spaces, self.layout);
+        let why = self.why_not(context, &plan);
+        let copied = if why.is_none() { plan.copy(context, &pages) } else { None };
+        let Some(copied) = copied else {
+            let why = why.unwrap_or_else(|| "copying them took too long".to_owned());
+            self.claim_by_page(&pages, &why, reading);
+            return;
+        };
+        reading.bytes_read += copied.bytes_read;
+        let roots = roots::read(context, self.program, &self.threads);
+        reading.pending = Some(super::Pending::Sbcl(Box::new(Pending {
+            copied,
+            runs: objects::runs(&self.heap, &self.threads.regions),
+            heap: self.heap,
+            spaces: self.spaces,
+            layout: self.layout,
+            release: self.release,
+            roots,
+            pages,
+            place: self.program.path.clone(),
+            path_to: None,
+        })));
+    }
+
+    /// Why objects are not traced, if they are not.
+    fn why_not(&self, context: &Context<'_>, plan: &copy::Plan) -> Option<String> {
+        let budget = budget::bytes();
+        if plan.bytes() > budget {
+            return Some(format!(
+                "a copy of them takes {} bytes, and {budget} (half of what is available) may be used",
+                plan.bytes()
+            ));
+        }
+        if self.threads.doubt.is_some() {
+            return Some(
+                "not all of its threads are known, and what they hold would count as dead".to_owned(),
+            );
+        }
+        let swapped = context.process.status().ok().and_then(|status| status.swap_bytes).unwrap_or(0);
+        (swapped > 0).then(|| format!("{swapped} bytes of the process are swapped out and may be theirs"))
+    }
+
+    fn claim_by_page(&self, pages: &RangePages, why: &str, reading: &mut Reading) {
+        let text =
+            format!("SBCL's objects are not traced ({why}): which are live and which dead is not known");
+        let bytes = Some(self.heap.bytes_allocated);
+        reading.caveats.push(Caveat::new("sbcl_not_traced", self.program.path.clone(), bytes, text));
+        let Some(slots) = Slots::new(&mut reading.palette, Id::SbclAllocated) else { return };
+        let claim = spaces::claim_pages(pages, &self.heap, &self.threads.regions, self.layout, &slots);
+        if let Some(figures) = reading.facts.sbcl.as_deref_mut() {
+            figures.free_resident_bytes = claim.sums.held.of(Class::Refined(slots.free));
+            figures.waste_resident_bytes = claim.sums.held.of(Class::Refined(slots.waste));
+            reading.remedies.extend(remedies::remedies(figures));
+        }
+        reading.claims.push(claim);
+    }
 }
 
 fn named(program: &locate::Program) -> Runtime {

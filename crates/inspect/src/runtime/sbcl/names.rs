@@ -1,0 +1,85 @@
+//! Names of types, from layouts; no other text of the target is read.
+//!
+//! A layout (a wrapper in 2.1 to 2.2) points to its classoid, that to its name, a symbol, that to a string
+//! (early-classoid.lisp, objdef.lisp). What is no identifier of Lisp is replaced, and counted.
+
+use super::objects::Kinds;
+use super::store::Store;
+use crate::layout::sbcl::{CLASSOID_NAME, INSTANCE_LOWTAG, Kind, LOWTAG_MASK, Layout, OTHER_LOWTAG, Release};
+
+/// The longest name told.
+const MOST_NAME_BYTES: usize = 200;
+
+/// Reads names.
+pub struct Names<'a> {
+    /// The copy.
+    pub store: &'a Store,
+    /// What objects are.
+    pub kinds: &'a Kinds,
+    /// The layout of the release.
+    pub layout: &'static Layout,
+    /// The release.
+    pub release: Release,
+    /// How many names had something replaced.
+    pub replaced: u64,
+}
+
+impl Names<'_> {
+    /// The name of the type whose layout `layout` points to.
+    pub fn of_layout(&mut self, layout: u64) -> Option<String> {
+        let (slot, since, later) = self.layout.layout_classoid;
+        let slot = if self.release >= since { later } else { slot };
+        let classoid = self.slot_of(layout, slot, INSTANCE_LOWTAG, Kind::Instance)?;
+        let symbol = self.slot_of(classoid, CLASSOID_NAME, INSTANCE_LOWTAG, Kind::Instance)?;
+        let (slot, mask) = self.layout.symbol_name;
+        let string = self.slot_of(symbol, slot, OTHER_LOWTAG, Kind::Symbol)? & mask;
+        self.string(string)
+    }
+
+    /// Word `slot` of the object of `kind` that `pointer` points to.
+    fn slot_of(&self, pointer: u64, slot: usize, lowtag: u64, kind: Kind) -> Option<u64> {
+        let address = pointer & !LOWTAG_MASK;
+        let fits = pointer & LOWTAG_MASK == lowtag && self.kinds.of(self.store.word(address)?) == Some(kind);
+        fits.then(|| self.store.word(address + slot as u64 * 8)).flatten()
+    }
+
+    fn string(&mut self, pointer: u64) -> Option<String> {
+        if pointer & LOWTAG_MASK != OTHER_LOWTAG {
+            return None;
+        }
+        let address = pointer & !LOWTAG_MASK;
+        let header = self.store.word(address)?;
+        let length = usize::try_from(self.store.word(address + 8)? >> 1).ok()?.min(MOST_NAME_BYTES);
+        let characters: Vec<u32> = match (self.kinds.of(header)?, self.kinds.name(header)) {
+            (Kind::Vector(8, 1), _) => {
+                self.store.bytes_at(address + 16, length).into_iter().map(u32::from).collect()
+            }
+            (_, "simple-character-string") => {
+                let bytes = self.store.bytes_at(address + 16, length * 4);
+                bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+            }
+            _ => return None,
+        };
+        let mut name = String::with_capacity(length);
+        let mut replaced = characters.len() < length;
+        for character in characters {
+            match char::from_u32(character).filter(|&character| is_of_name(character)) {
+                Some(character) if name.len() < MOST_NAME_BYTES => name.push(character),
+                _ => {
+                    replaced = true;
+                    name.push('?');
+                }
+            }
+            if name.len() >= MOST_NAME_BYTES {
+                break;
+            }
+        }
+        self.replaced += u64::from(replaced);
+        (!name.is_empty()).then_some(name)
+    }
+}
+
+/// What names of types consist of.
+fn is_of_name(character: char) -> bool {
+    character.is_alphanumeric() || "-+*/@$%^&_=<>.!?:~#[]{}".contains(character)
+}

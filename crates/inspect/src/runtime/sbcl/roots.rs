@@ -1,0 +1,193 @@
+//! The roots: what a full collection starts from.
+//!
+//! As `garbage_collect_generation` (gencgc.c) has them: every word of each thread's control stack from its
+//! stack pointer on and its registers, conservatively; the values on binding stacks and thread-local storage; handlers
+//! of signals and the few Lisp objects that the runtime's own variables hold; static space; what is
+//! pseudo-static, in dynamic space and in the immobile ones.
+
+use super::heap::Heap;
+use super::locate::Program;
+use super::mark::Tracer;
+use super::objects::{self, Kinds, Run};
+use super::spaces::{Kind as SpaceKind, Space};
+use super::store::Store;
+use super::threads::Threads;
+use crate::layout::sbcl::PSEUDO_STATIC;
+use crate::memory::{Memory, word_at};
+use crate::runtime::Context;
+
+/// Variables of the runtime that hold Lisp objects: `lisp_sig_handlers` is an array.
+const GLOBALS: [&str; 5] = [
+    "lisp_sig_handlers",
+    "lisp_package_vector",
+    "lisp_init_function",
+    "alloc_profile_data",
+    "gc_object_watcher",
+];
+/// The most of one variable that is read.
+const MOST_GLOBAL_BYTES: u64 = 4096;
+const PAGE: usize = 4096;
+
+/// Where a root is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The control stack of the thread of that number in SBCL's list, first 0.
+    ControlStack(usize),
+    /// A register of the thread of that number.
+    Register(usize),
+    /// The binding stack of the thread of that number.
+    BindingStack(usize),
+    /// The thread-local storage of the thread of that number.
+    ThreadLocal(usize),
+    /// A variable of the runtime.
+    Global(&'static str),
+    /// Static space, or another that is never collected.
+    Static,
+    /// What came with the core.
+    PseudoStatic,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::ControlStack(thread) => write!(f, "thread {thread}'s control stack"),
+            Self::Register(thread) => write!(f, "thread {thread}'s registers"),
+            Self::BindingStack(thread) => write!(f, "thread {thread}'s binding stack"),
+            Self::ThreadLocal(thread) => write!(f, "thread {thread}'s local values"),
+            Self::Global(name) => write!(f, "the runtime's {name}"),
+            Self::Static => f.write_str("static space"),
+            Self::PseudoStatic => f.write_str("an object that came with the core (pseudo-static)"),
+        }
+    }
+}
+
+/// Words outside of what is copied as objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roots {
+    /// Words that may be anything: where, and the words.
+    pub ambiguous: Vec<(Place, Vec<u64>)>,
+    /// Words that are Lisp's.
+    pub exact: Vec<(Place, Vec<u64>)>,
+    /// Threads of whose stack it is not known how much is in use: all of it was taken.
+    pub whole_stacks: usize,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::Static
+    }
+}
+
+/// Reads the roots that are no objects.
+pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Roots {
+    let mut roots = Roots::default();
+    for (number, thread) in threads.threads.iter().enumerate() {
+        let (low, high) = thread.control;
+        let on_it = context.threads.iter().find(|facts| (low..high).contains(&facts.stack_pointer));
+        let from = on_it.map_or(low, |facts| facts.stack_pointer & !7);
+        roots.whole_stacks += usize::from(on_it.is_none());
+        let stack = words(context.memory, from, high);
+        // A word that points into the stack is a frame's or a stack object's: it keeps nothing.
+        let stack = stack.into_iter().filter(|word| !(low..thread.locals.1).contains(word)).collect();
+        roots.ambiguous.push((Place::ControlStack(number), stack));
+        if let Some(facts) = on_it {
+            roots.ambiguous.push((Place::Register(number), facts.general.to_vec()));
+        }
+        let bindings = words(context.memory, thread.bindings.0, thread.bindings.1);
+        // Pairs of a value and the number of a symbol.
+        roots.exact.push((Place::BindingStack(number), bindings.into_iter().step_by(2).collect()));
+        let locals = words(context.memory, thread.locals.0, thread.locals.1);
+        roots.exact.push((Place::ThreadLocal(number), locals));
+    }
+    for name in GLOBALS {
+        let Some(at) = program.address(name) else { continue };
+        let end = at.saturating_add(program.bytes(name).min(MOST_GLOBAL_BYTES));
+        roots.exact.push((Place::Global(name), words(context.memory, at, end)));
+    }
+    roots
+}
+
+/// The words of `start..end` that can be read and are no 0.
+fn words(memory: &dyn Memory, start: u64, end: u64) -> Vec<u64> {
+    let mut found = Vec::new();
+    let mut page = [0; PAGE];
+    let mut at = start;
+    while at < end {
+        let upto = ((at | (PAGE as u64 - 1)) + 1).min(end);
+        let length = (upto - at) as usize;
+        let got = page.get_mut(..length).map_or(0, |bytes| memory.read_some(at, bytes));
+        // Pairs stay pairs: zeros are kept.
+        found.extend((0..got / 8).filter_map(|index| word_at(&page, index * 8)));
+        if got < length {
+            found.extend(std::iter::repeat_n(0, (length - got) / 8));
+        }
+        at = upto;
+    }
+    found
+}
+
+/// All that is looked at when roots are visited.
+pub struct Ground<'a> {
+    /// The copy.
+    pub store: &'a Store,
+    /// What objects are.
+    pub kinds: &'a Kinds,
+    /// The books.
+    pub heap: &'a Heap,
+    /// The spaces besides dynamic space.
+    pub spaces: &'a [Space],
+    /// Dynamic space's runs of objects.
+    pub runs: &'a [Run],
+}
+
+impl Roots {
+    /// Visits all roots; `enter` hears of each place before its roots are visited.
+    pub fn visit(
+        &self,
+        tracer: &mut Tracer<'_>,
+        ground: &Ground<'_>,
+        mut enter: impl FnMut(&mut Tracer<'_>, &Place),
+    ) {
+        for (place, words) in &self.ambiguous {
+            enter(tracer, place);
+            for &word in words {
+                tracer.visit_ambiguous(word);
+            }
+        }
+        for (place, words) in &self.exact {
+            enter(tracer, place);
+            for &word in words {
+                tracer.visit(word);
+            }
+        }
+        for space in ground.spaces {
+            enter(tracer, if is_whole_root(space.kind) { &Place::Static } else { &Place::PseudoStatic });
+            visit_space(space, tracer, ground);
+        }
+        enter(tracer, &Place::PseudoStatic);
+        for run in ground.runs {
+            let generation = ground.heap.pages.get(run.page).map(|page| usize::from(page.generation));
+            if generation == Some(PSEUDO_STATIC) {
+                objects::walk(ground.store, ground.kinds, *run, |at, _, _| tracer.visit_object(at));
+            }
+        }
+    }
+}
+
+fn is_whole_root(kind: SpaceKind) -> bool {
+    matches!(kind, SpaceKind::Static | SpaceKind::Permanent)
+}
+
+/// Static space is visited word by word; of the immobile spaces, the objects that are pseudo-static: their
+/// generation is in the header's fourth byte.
+fn visit_space(space: &Space, tracer: &mut Tracer<'_>, ground: &Ground<'_>) {
+    if is_whole_root(space.kind) {
+        ground.store.each_word(space.start, 0, (space.end - space.start) / 8, |_, word| tracer.visit(word));
+    } else if space.kind != SpaceKind::ReadOnly {
+        objects::walk_space(ground.store, ground.kinds, space, |at, _, header| {
+            if (header >> 24) & 15 == PSEUDO_STATIC as u64 {
+                tracer.visit_object(at);
+            }
+        });
+    }
+}

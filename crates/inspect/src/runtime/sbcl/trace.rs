@@ -1,0 +1,259 @@
+//! What is done once the target runs again: live objects are told from dead ones, and both are claimed.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use super::census::{self, Census, Count};
+use super::copy::Copied;
+use super::facts::{Sbcl, TypeBytes};
+use super::heap::Heap;
+use super::mark::Tracer;
+use super::names::Names;
+use super::objects::{self, Kinds, Run};
+use super::remedies;
+use super::roots::{self, Roots};
+use super::spaces::{Slots, Space};
+use super::store::{Spot, Store};
+use crate::alloc::RangeClaim;
+use crate::caveat::Caveat;
+use crate::layout::sbcl::{GC_PAGE_BYTES, GENERATIONS, Kind, Layout, OLDEST, PSEUDO_STATIC, Release};
+use crate::ledger::fold::{Class, Fold};
+use crate::ledger::range::RangePages;
+use crate::ledger::rows::Id;
+use crate::runtime::Reading;
+
+/// How many types are told by dead bytes, and by live ones.
+const MOST_TYPES: usize = 50;
+/// A collection copies to pages of some six kinds, of which the last one each is not full.
+const PARTIAL_PAGES: u64 = 6;
+
+/// What was copied of the target, to be traced once it runs again.
+pub struct Pending {
+    pub(super) copied: Copied,
+    pub(super) heap: Heap,
+    pub(super) runs: Vec<Run>,
+    pub(super) spaces: Vec<Space>,
+    pub(super) layout: &'static Layout,
+    pub(super) release: Release,
+    pub(super) roots: Roots,
+    pub(super) pages: RangePages,
+    pub(super) place: String,
+    pub(super) path_to: Option<String>,
+}
+
+/// What the marks came to.
+struct Marked {
+    pinned: Vec<bool>,
+    pins: Vec<Spot>,
+}
+
+impl Pending {
+    /// Tells live objects from dead ones, and claims both in `reading`.
+    pub fn finish(
+        mut self,
+        reading: &mut Reading,
+        workers: usize,
+        progress: &(dyn Fn(&str, u64, u64) + Sync),
+    ) {
+        let started = Instant::now();
+        progress("tracing SBCL's objects", 0, 3);
+        let missing = self.copied.fill();
+        let kinds = Kinds::new(self.layout);
+        let marked = self.mark(&kinds, workers);
+        progress("tracing SBCL's objects", 2, 3);
+        let slots = Slots::new(&mut reading.palette, Id::SbclLive);
+        let unread = reading.palette.add(Id::SbclAllocated, None);
+        let (Some(slots), Some(unread)) = (slots, unread) else { return };
+        let ground = census::Ground {
+            store: &self.copied.store,
+            kinds: &kinds,
+            heap: &self.heap,
+            layout: self.layout,
+            runs: &self.runs,
+            pinned: &marked.pinned,
+            pins: &marked.pins,
+            slots: &slots,
+            unread,
+            pages: &self.pages,
+        };
+        let (census, mut block) = ground.count(workers);
+        let end = self.heap.start + self.heap.size;
+        let mut fold = Fold::new(self.heap.end(), &self.pages);
+        fold.claim_to(end, Class::Refined(slots.free));
+        // It starts where the blocks end.
+        let _ = block.join(fold.cut(), &self.pages);
+        let sums = block.finish(&self.pages);
+        if let Some(figures) = reading.facts.sbcl.as_deref_mut() {
+            figures.free_resident_bytes = sums.held.of(Class::Refined(slots.free));
+            figures.waste_resident_bytes = sums.held.of(Class::Refined(slots.waste));
+            self.tell(figures, &census, &marked, &kinds);
+            figures.path = self.path_to.as_deref().and_then(|name| self.path_to_root(name, &kinds));
+            reading.remedies.extend(remedies::remedies(figures));
+            figures.trace_seconds = Some(started.elapsed().as_secs_f64());
+        }
+        reading.zero_runs.extend(self.pages.zero_runs());
+        reading.claims.push(RangeClaim { start: self.heap.start, end, sums });
+        reading.caveats.extend(self.caveats(&census, missing));
+        progress("tracing SBCL's objects", 3, 3);
+    }
+
+    /// Has the way from a root to a live object of the type of that name told too: see
+    /// [`facts::Sbcl::path`](super::facts::Sbcl::path).
+    pub fn want_path(&mut self, type_name: &str) {
+        self.path_to = Some(type_name.to_owned());
+    }
+
+    /// Notes where objects start and marks what the roots reach.
+    fn mark(&mut self, kinds: &Kinds, workers: usize) -> Marked {
+        self.copied.store.make_bits();
+        let store = &self.copied.store;
+        note_all_starts(store, kinds, &self.runs, workers);
+        for space in &self.spaces {
+            objects::walk_space(store, kinds, space, |at, _, header| {
+                if kinds.of(header) != Some(Kind::Filler)
+                    && let Some(spot) = store.spot(at)
+                {
+                    store.set_start(spot);
+                }
+            });
+        }
+        let mut tracer = Tracer::new(store, kinds, self.layout, &self.heap, self.release);
+        let ground = roots::Ground { store, kinds, heap: &self.heap, spaces: &self.spaces, runs: &self.runs };
+        self.roots.visit(&mut tracer, &ground, |_, _| {});
+        tracer.run();
+        let (pinned, mut pins) = tracer.into_pinned();
+        pins.sort_unstable();
+        pins.dedup();
+        Marked { pinned, pins }
+    }
+
+    /// Tells the figures that the trace gives.
+    fn tell(&self, figures: &mut Sbcl, census: &Census, marked: &Marked, kinds: &Kinds) {
+        let mut all = Count::default();
+        for count in census.types.values() {
+            for (sums, counts) in [(&mut all.live, &count.live), (&mut all.dead, &count.dead)] {
+                for (sum, count) in sums.iter_mut().zip(counts) {
+                    *sum = (sum.0 + count.0, sum.1 + count.1);
+                }
+            }
+        }
+        for (generation, (live, dead)) in figures.generations.iter_mut().zip(all.live.iter().zip(&all.dead)) {
+            generation.live_bytes = Some(live.1);
+            generation.dead_bytes = Some(dead.1);
+        }
+        figures.traced = true;
+        figures.live_bytes = Some(all.live.iter().map(|live| live.1).sum());
+        figures.dead_bytes = Some(all.dead.iter().map(|dead| dead.1).sum());
+        let (usage, kept_bytes) = self.after_full_collection(census, marked);
+        figures.usage_after_full_gc_bytes = Some(usage);
+        let resident: u64 =
+            self.pages.runs_in(self.heap.start, self.heap.start + self.heap.size).map(|r| r.1 - r.0).sum();
+        figures.full_gc_gives_back_bytes = Some(resident.saturating_sub(kept_bytes));
+        let mut names = Names {
+            store: &self.copied.store,
+            kinds,
+            layout: self.layout,
+            release: self.release,
+            replaced: 0,
+        };
+        figures.dead_by_type = by_type(census, &mut names, |count| &count.dead);
+        figures.live_by_type = by_type(census, &mut names, |count| &count.live);
+        figures.names_replaced = names.replaced;
+    }
+
+    /// Dynamic usage after a full collection, and how much of dynamic space is resident then. What is not pinned is
+    /// copied to new pages, a page with something pinned stays whole (obliterate_nonpinned_words fills its rest),
+    /// large objects and what is pseudo-static stay where they are; all other pages are given back
+    /// (remap_free_pages), each in one piece.
+    fn after_full_collection(&self, census: &Census, marked: &Marked) -> (u64, u64) {
+        let mut usage = census.moved_bytes + census.large.1;
+        let copied_pages = census.moved_bytes.div_ceil(GC_PAGE_BYTES) + PARTIAL_PAGES.min(census.moved_bytes);
+        let mut resident = copied_pages * GC_PAGE_BYTES + census.large.0;
+        for (index, page) in self.heap.pages.iter().enumerate() {
+            let generation = usize::from(page.generation);
+            let is_pinned = marked.pinned.get(index).copied().unwrap_or(false) && generation <= OLDEST;
+            let stays = generation == PSEUDO_STATIC && page.used > 0;
+            if stays || (is_pinned && !page.is_large(self.layout)) {
+                usage += u64::from(page.used);
+                let start = self.heap.address_of(index);
+                resident +=
+                    self.pages.runs_in(start, start + GC_PAGE_BYTES).map(|run| run.1 - run.0).sum::<u64>();
+            }
+        }
+        (usage, resident)
+    }
+
+    fn caveats(&self, census: &Census, missing: u64) -> Vec<Caveat> {
+        let mut caveats = Vec::new();
+        if let Some(at) = census.damage {
+            let text =
+                "a run of SBCL's objects makes no sense from here on: its rest is neither live nor dead";
+            caveats.push(Caveat::new("sbcl_damaged", format!("{at:#x}"), Some(census.unread_bytes), text));
+        }
+        if missing > 0 || self.copied.unopened > 0 {
+            let text =
+                "parts of the core's file could not be read: objects that only they hold count as dead";
+            caveats.push(Caveat::new("sbcl_core_not_read", self.place.clone(), None, text));
+        }
+        if self.roots.whole_stacks > 0 {
+            let text = format!(
+                "of {} of SBCL's threads it is not known how far their control stack is in use: all of it counts",
+                self.roots.whole_stacks
+            );
+            caveats.push(Caveat::new("sbcl_whole_stack", self.place.clone(), None, text));
+        }
+        caveats
+    }
+}
+
+/// Notes the starts of all objects of dynamic space.
+fn note_all_starts(store: &Store, kinds: &Kinds, runs: &[Run], workers: usize) {
+    let next = AtomicUsize::new(0);
+    let chunks: Vec<&[Run]> = runs.chunks(64).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..workers.max(1) {
+            scope.spawn(|| {
+                while let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    for run in *chunk {
+                        objects::note_starts(store, kinds, *run);
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// The types with most bytes, largest first.
+fn by_type(
+    census: &Census,
+    names: &mut Names<'_>,
+    which: impl Fn(&Count) -> &[(u64, u64); GENERATIONS],
+) -> Vec<TypeBytes> {
+    let mut all: Vec<TypeBytes> = Vec::new();
+    let mut totals: Vec<(u64, u64)> = census
+        .types
+        .iter()
+        .map(|(&key, count)| (which(count).iter().map(|count| count.1).sum(), key))
+        .filter(|total| total.0 > 0)
+        .collect();
+    totals.sort_unstable_by(|a, b| b.cmp(a));
+    for (bytes, key) in totals.into_iter().take(MOST_TYPES) {
+        let Some(counts) = census.types.get(&key).map(&which) else { continue };
+        let name = if key > 0xff { names.of_layout(key) } else { None };
+        let plain = if key > 0xff { "instance" } else { names.kinds.name(key) };
+        let most = counts.iter().enumerate().max_by_key(|(_, count)| count.1).map_or(0, |(number, _)| number);
+        all.push(TypeBytes {
+            is_named: name.is_some(),
+            type_name: name.unwrap_or_else(|| plain.to_owned()),
+            instances: counts.iter().map(|count| count.0).sum(),
+            bytes,
+            generation: most as u64,
+            by_generation: (0..)
+                .zip(counts)
+                .filter(|(_, count)| count.0 > 0)
+                .map(|(number, count)| (number, count.0, count.1))
+                .collect(),
+        });
+    }
+    all
+}

@@ -1,0 +1,76 @@
+//! Damage to a fabricated SBCL: words that hold it together overwritten, and page tables that lie.
+
+use super::SbclHeap;
+use crate::Dice;
+
+impl SbclHeap {
+    /// Overwrites `words` words chosen by `seed` among those that hold the heap together: headers, links, page table,
+    /// threads, the runtime's variables. `expected` then no longer holds.
+    pub fn damage(&mut self, seed: u64, words: usize) {
+        let mut dice = Dice::new(seed ^ 0x5bda);
+        for _ in 0..words {
+            if dice.chance(30) {
+                self.damage_table(&mut dice);
+                continue;
+            }
+            let (address, other) = (dice.one_of(&self.structure), dice.one_of(&self.structure));
+            let before = self.image.word(address).unwrap_or(0);
+            let behind = self.dynamic.1;
+            let after = match dice.below(12) {
+                0 => dice.word(),
+                1 => 0,
+                // A header or a length that goes on for ever, with the widetag as it was.
+                2 => before & 0xff | dice.word() << 8,
+                3 => before & 0xff | u64::MAX << 8,
+                4 => u64::MAX - dice.below(64),
+                5 => before ^ 1 << dice.below(64),
+                // References: to itself, to another word, to the wrong kind of it, out of dynamic space, past its end.
+                6 => address & !15 | dice.one_of(&[3, 7, 11, 15]),
+                7 => other & !15 | dice.one_of(&[3, 7, 11, 15]),
+                8 => other + dice.below(16),
+                9 => (behind - dice.below(64)) | 15,
+                10 => 0xffff_8880_0000_0000 | dice.word() >> 20,
+                _ => before.wrapping_add(dice.one_of(&[1, 2, 8, 16, 1 << 10, 1 << 32])),
+            };
+            self.image.put_word(address, after);
+        }
+    }
+
+    /// An entry of the page table: another generation (200), type, used part or scan start.
+    fn damage_table(&mut self, dice: &mut Dice) {
+        let entry = self.table.0 + 8 * dice.below(self.table.1);
+        let before = self.image.word(entry).unwrap_or(0);
+        let after = match dice.below(8) {
+            0 => dice.word(),
+            1 => before & !(0xff << 56) | 200 << 56,
+            2 => before & !(0xff << 56) | dice.below(9) << 56,
+            3 => before & !(0xff << 48) | dice.below(256) << 48,
+            4 => before | 0xffff << 32,
+            5 => before & !(0xffff << 32),
+            6 => before | 0xffff_fffe,
+            _ => before & !0xffff_ffff | dice.word() & 0xffff_ffff,
+        };
+        self.image.put_word(entry, after);
+    }
+
+    /// Overwrites `share` of 100 of all words of dynamic space with random ones.
+    pub fn overwrite(&mut self, seed: u64, share: u64) {
+        let mut dice = Dice::new(seed ^ 0x0b1f);
+        for address in (self.dynamic.0..self.dynamic.1).step_by(8) {
+            if dice.chance(share) {
+                let word = dice.word();
+                self.image.put_word(address, word);
+            }
+        }
+    }
+
+    /// A chain of so many conses through dynamic space's first pages of them, or of whatever stands there: each word
+    /// refers to the next one, the last to the first.
+    pub fn chain(&mut self) {
+        for address in (self.dynamic.0..self.dynamic.1).step_by(16) {
+            let next = if address + 16 < self.dynamic.1 { address + 16 } else { self.dynamic.0 };
+            self.image.put_word(address, next | 7);
+            self.image.put_word(address + 8, next | 7);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Fabricated SBCL heaps: dynamic space with its page table, threads with their stacks and thread-local values, static
+//! and immobile space, the runtime's variables; and what of it lives, known by construction.
+//!
+//! A heap is a graph of objects drawn from a seed. What roots reach is live; pseudo-static objects are roots.
+
+mod damage;
+mod graph;
+mod image;
+mod release;
+mod space;
+
+pub use release::{SBCL_RELEASES, SbclRelease};
+
+use crate::{Dice, Image, Mapping};
+
+/// Generations 0 to 5, 6 for what came with the core, 7 as scratch.
+pub const SBCL_GENERATIONS: usize = 8;
+/// The structures that there are instances of.
+pub const SBCL_TYPES: [&str; 3] = ["MESSAGE", "ACTOR", "NODE"];
+
+/// What a heap is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SbclRecipe {
+    /// Whose layout.
+    pub release: SbclRelease,
+    /// Chooses shapes, links and places.
+    pub seed: u64,
+    /// How many objects it has.
+    pub objects: usize,
+    /// Objects that are larger than four pages.
+    pub large_objects: usize,
+    /// How many threads it has; at least 1.
+    pub threads: usize,
+    /// Of 100 links, how many there are.
+    pub link_percent: u64,
+    /// How many roots there are, of all kinds together.
+    pub roots: usize,
+}
+
+impl SbclRecipe {
+    /// A recipe in which everything is drawn from `seed`.
+    pub fn from_seed(release: SbclRelease, seed: u64) -> Self {
+        let mut dice = Dice::new(seed ^ 0x5bc1);
+        Self {
+            release,
+            seed,
+            objects: 50 + dice.below(4000) as usize,
+            large_objects: dice.below(4) as usize,
+            threads: 1 + dice.below(3) as usize,
+            link_percent: 20 + dice.below(60),
+            roots: dice.below(40) as usize,
+        }
+    }
+}
+
+/// A thread of the fabricated process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SbclThread {
+    /// Its number for the kernel.
+    pub tid: i32,
+    /// Where its control stack is at.
+    pub stack_pointer: u64,
+    /// Its `struct thread`.
+    pub address: u64,
+}
+
+/// What is true of a generation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SbclGeneration {
+    /// Bytes in use on its pages.
+    pub bytes: u64,
+    /// Its pages.
+    pub pages: u64,
+    /// Bytes in use on pages of large objects.
+    pub large_bytes: u64,
+    /// Pages of large objects.
+    pub large_pages: u64,
+    /// Bytes of objects that roots reach.
+    pub live_bytes: u64,
+}
+
+/// What is true of a structure's instances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SbclInstances {
+    /// Those that roots reach.
+    pub live: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// Those that nothing reaches.
+    pub dead: u64,
+    /// Their bytes.
+    pub dead_bytes: u64,
+}
+
+/// What is true of a fabricated heap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SbclExpected {
+    /// By number.
+    pub generations: [SbclGeneration; SBCL_GENERATIONS],
+    /// By type: those of [`SBCL_TYPES`].
+    pub types: [SbclInstances; 3],
+}
+
+impl SbclExpected {
+    /// What `(sb-kernel:dynamic-usage)` returns.
+    pub fn usage(&self) -> u64 {
+        self.generations.iter().map(|generation| generation.bytes).sum()
+    }
+}
+
+/// A fabricated process with an SBCL.
+#[derive(Clone, Debug)]
+pub struct SbclHeap {
+    /// What it was made from.
+    pub recipe: SbclRecipe,
+    /// Its memory.
+    pub image: Image,
+    /// Its mappings, in address order.
+    pub mappings: Vec<Mapping>,
+    /// The runtime's variables: name, address, bytes.
+    pub symbols: Vec<(&'static str, u64, u64)>,
+    /// Its threads.
+    pub threads: Vec<SbclThread>,
+    /// Where dynamic space starts, and the first byte behind its pages.
+    pub dynamic: (u64, u64),
+    /// What is true of it.
+    pub expected: SbclExpected,
+    /// The words that hold it together: page table, headers, links, threads, the runtime's variables.
+    structure: Vec<u64>,
+    /// The page table, and how many entries it has.
+    table: (u64, u64),
+}
+
+impl SbclHeap {
+    /// Its mappings as /proc/PID/maps prints them.
+    pub fn maps(&self) -> String {
+        crate::maps_text(&self.mappings)
+    }
+
+    /// The words that hold it together, for whoever overwrites them by choice: page table, headers, links, threads, the
+    /// runtime's variables.
+    pub fn structure(&self) -> Vec<u64> {
+        let table = (0..self.table.1).map(|entry| self.table.0 + 8 * entry);
+        self.structure.iter().copied().chain(table).collect()
+    }
+}
+
+/// Makes the heap of `recipe`. The same recipe gives the same heap.
+pub fn fabricate_sbcl(recipe: &SbclRecipe) -> SbclHeap {
+    let graph = graph::graph(recipe);
+    image::image(recipe, graph)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_recipe_gives_the_same_heap() {
+        for release in SBCL_RELEASES {
+            let recipe = SbclRecipe::from_seed(release, 3);
+            let (one, two) = (fabricate_sbcl(&recipe), fabricate_sbcl(&recipe));
+            assert!(one.image.ranges().eq(two.image.ranges()));
+            assert_eq!(one.expected, two.expected);
+        }
+    }
+
+    #[test]
+    fn live_bytes_are_part_of_all_and_something_is_dead() {
+        let mut dead = 0;
+        for release in SBCL_RELEASES {
+            for seed in 0..20 {
+                let heap = fabricate_sbcl(&SbclRecipe::from_seed(release, seed));
+                assert!(heap.mappings.is_sorted_by(|a, b| a.end <= b.start), "{}", heap.maps());
+                for generation in &heap.expected.generations {
+                    assert!(generation.live_bytes <= generation.bytes);
+                    assert!(generation.bytes <= generation.pages * 0x8000);
+                    dead += generation.bytes - generation.live_bytes;
+                }
+                let six = heap.expected.generations[6];
+                assert_eq!(six.bytes, six.live_bytes);
+            }
+        }
+        assert!(dead > 0);
+    }
+}

@@ -1,0 +1,145 @@
+//! The SBCL reader over fabricated heaps with words overwritten and pages absent: claims lie apart and add up to what is
+//! resident, and reading ends after a bounded number of bytes.
+#![no_main]
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use libfuzzer_sys::fuzz_target;
+use strandline_inspect::map::AddressSpace;
+use strandline_inspect::memory::Memory;
+use strandline_inspect::procfs::Process;
+use strandline_inspect::runtime::sbcl::locate::Program;
+use strandline_inspect::runtime::{Context, sbcl};
+use strandline_inspect::stacks::ThreadFacts;
+use strandline_synth::{Image, SBCL_RELEASES, SbclHeap, SbclRecipe, fabricate_sbcl};
+
+const PAGE: u64 = 4096;
+/// Small heaps of every layout, in four shapes each.
+const SHAPES: u64 = 4;
+
+struct Target {
+    image: Image,
+    runs: Vec<(u64, u64)>,
+    bytes_read: AtomicU64,
+}
+
+impl Memory for Target {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let after = self.runs.partition_point(|run| run.1 <= address);
+        let run = self.runs.get(after).filter(|run| run.0 <= address);
+        let room = run.map_or(0, |run| run.1 - address).min(buffer.len() as u64);
+        let got = self.image.read_some(address, &mut buffer[..room as usize]);
+        self.bytes_read.fetch_add(got as u64, Ordering::Relaxed);
+        got
+    }
+}
+
+fn heaps() -> &'static [SbclHeap] {
+    static HEAPS: OnceLock<Vec<SbclHeap>> = OnceLock::new();
+    HEAPS.get_or_init(|| {
+        let shapes = (0..SHAPES).flat_map(|shape| SBCL_RELEASES.map(|release| (shape, release)));
+        let heap = |(shape, release)| {
+            fabricate_sbcl(&SbclRecipe {
+                objects: 60 + 40 * shape as usize,
+                large_objects: usize::from(shape == 3),
+                threads: 1 + shape as usize % 2,
+                roots: 12,
+                ..SbclRecipe::from_seed(release, 7 + shape)
+            })
+        };
+        shapes.map(heap).collect()
+    })
+}
+
+/// Overwrites words: each twelve bytes of `patches` are a place and a word, or a reference to a place.
+fn patch(heap: &SbclHeap, image: &mut Image, patches: &[u8]) {
+    let places = heap.structure();
+    let place = |number: u64| places[(number % places.len() as u64) as usize];
+    for patch in patches.as_chunks::<12>().0 {
+        let (at, word) = patch.split_at(4);
+        let number = u64::from(u32::from_le_bytes(at.try_into().unwrap_or_default()));
+        let at = place(number >> 3);
+        let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+        let before = image.word(at).unwrap_or(0);
+        let word = match number & 7 {
+            0 => word,
+            1 => place(word),
+            2 => place(word) & !15 | [3, 7, 11, 15][(word >> 60) as usize & 3],
+            3 => before ^ word,
+            4 => before & 0xff | word << 8,
+            5 => before & !0xff | word & 0xff,
+            6 => before.wrapping_add(word % 64),
+            _ => heap.dynamic.0 + word % (heap.dynamic.1 - heap.dynamic.0),
+        };
+        image.put_word(at, word);
+    }
+}
+
+/// Resident runs: every page of the image but those whose bit in `absent` is set, in turn.
+fn resident(image: &Image, absent: u64) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    let pages =
+        image.ranges().flat_map(|(start, bytes)| (start..start + bytes.len() as u64).step_by(PAGE as usize));
+    for (_, page) in pages.enumerate().filter(|(index, _)| absent & (1 << (index % 64)) == 0) {
+        match runs.last_mut() {
+            Some(last) if last.1 == page => last.1 += PAGE,
+            _ => runs.push((page, page + PAGE)),
+        }
+    }
+    runs
+}
+
+fn cut(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
+    let cut = runs.iter().map(|run| (run.0.max(from), run.1.min(to)));
+    cut.filter(|run| run.0 < run.1).collect()
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&[choice, workers], data)) = data.split_first_chunk() else { return };
+    let Some((absent, patches)) = data.split_first_chunk() else { return };
+    let heap = &heaps()[usize::from(choice) % heaps().len()];
+    let mut image = heap.image.clone();
+    patch(heap, &mut image, patches);
+    // One in four has pages that are absent.
+    let absent = if workers & 0x30 == 0 { u64::from_le_bytes(*absent) } else { 0 };
+    let runs = resident(&image, absent);
+    let image_bytes: u64 = image.ranges().map(|(_, bytes)| bytes.len() as u64).sum();
+    let (space, _) = AddressSpace::parse(heap.maps().as_bytes());
+    let facts = |thread: &strandline_synth::SbclThread| ThreadFacts {
+        tid: thread.tid,
+        stack_pointer: thread.stack_pointer,
+        fs_base: thread.address,
+    };
+    let threads: Vec<ThreadFacts> = heap.threads.iter().map(facts).collect();
+    let program =
+        Program::of_symbols("/usr/bin/fabricated", heap.symbols[0].1, heap.recipe.release.name(), &heap.symbols);
+    let process = Process::open(i32::try_from(std::process::id()).unwrap_or(1)).expect("this process");
+    let target = Target { image, runs, bytes_read: AtomicU64::new(0) };
+    let workers = usize::from(workers % 2) + 1;
+    let context = Context {
+        memory: &target,
+        process: &process,
+        space: &space,
+        resident: &|from, to| cut(&target.runs, from, to),
+        threads: &threads,
+        deadline: Instant::now() + Duration::from_secs(600),
+        workers,
+        cell_bytes: Some(4096 << (choice % 8)),
+        progress: &|_| {},
+    };
+    let Ok(mut reading) = sbcl::read(&context, &program) else { return };
+    reading.finish(workers, &|_, _, _| {});
+    let mut ranges = Vec::new();
+    for claim in &reading.claims {
+        ranges.push((claim.start, claim.end));
+        let sum = claim.sums.held.total();
+        assert_eq!(claim.sums.cells.iter().map(|cell| cell.held.total()).sum::<u64>(), sum);
+        let resident: u64 = cut(&target.runs, claim.start, claim.end).iter().map(|run| run.1 - run.0).sum();
+        assert_eq!(sum, resident);
+    }
+    ranges.sort_unstable();
+    assert!(ranges.is_sorted_by(|a, b| a.1 <= b.0));
+    assert!(target.bytes_read.into_inner() <= 64 * image_bytes + (16 << 20));
+});
