@@ -44,7 +44,7 @@ for bench in ${BENCH:-explain recording lab sbcl perl}; do
             cc -std=gnu11 -O2 -pthread "$root/tests/subjects/big_heap.c" -o "$work/big_heap" -ldl
             ;;
         lab) cc -std=gnu11 -O2 -pthread "$root/tests/subjects/lab.c" -o "$work/lab" ;;
-        perl) ;;
+        perl) command -v "${BENCH_PERL:-perl}" >/dev/null || { echo "bench: perl: no perl; apt-get install perl" >&2; continue; } ;;
         *) echo "bench: there is no bench $bench" >&2; exit 2 ;;
     esac
     python3 "$here/$bench.py" "$work" "$out"
