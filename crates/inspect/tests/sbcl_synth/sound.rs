@@ -48,7 +48,7 @@ fn what_roots_reach_is_live_and_the_rest_is_dead() {
                 assert_eq!(told, (Some(live), Some(theirs.bytes - live)), "{ours:?} of {:?}", heap.recipe);
             }
             let live: u64 = expected.generations.iter().map(|generation| generation.live_bytes).sum();
-            assert_eq!(figures.usage_after_full_gc_bytes, Some(live), "{:?}", heap.recipe);
+            assert_eq!(figures.usage_after_full_gc_bytes, Some(live), "{figures:?} of {:?}", heap.recipe);
         }
     }
 }
