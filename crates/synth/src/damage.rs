@@ -1,6 +1,6 @@
 //! Damage: words of a heap overwritten in the ways that make readers loop, overflow or run away.
 
-use crate::{Dice, Heap};
+use crate::{Dice, Heap, Image};
 
 /// What a word became.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,33 +61,7 @@ impl Heap {
     /// sizes, links, arenas, heap_info, tcaches, mp_) and returns what was done, in order.
     /// `expected` then no longer holds.
     pub fn damage(&mut self, seed: u64, words: usize) -> Vec<Damage> {
-        let mut dice = Dice::new(seed ^ 0xdaa6e);
-        let mut done = Vec::new();
-        if self.structure.is_empty() {
-            return done;
-        }
-        for _ in 0..words {
-            let address = dice.one_of(&self.structure);
-            let other = dice.one_of(&self.structure);
-            let kind = dice.one_of(&KINDS);
-            let before = self.image.word(address).unwrap_or(0);
-            let after = match kind {
-                DamageKind::Random => dice.word(),
-                DamageKind::Zero => 0,
-                DamageKind::Huge => 1 << 63 | dice.below(8),
-                DamageKind::Wraps => u64::MAX - dice.below(64),
-                DamageKind::Misaligned => before.wrapping_add(1 + dice.below(15)),
-                DamageKind::SelfPointer => address - dice.one_of(&[0, 8, 16, 24]),
-                DamageKind::Cross => other - dice.one_of(&[0, 8, 16, 24]),
-                DamageKind::ProtectedCross => (address >> 12) ^ (other & !15),
-                DamageKind::Kernel => 0xffff_8880_0000_0000 | dice.word() >> 20,
-                DamageKind::Bit => before ^ 1 << dice.below(64),
-                DamageKind::Tiny => 0x10 | dice.below(8),
-            };
-            self.image.put_word(address, after);
-            done.push(Damage { address, kind, before, after });
-        }
-        done
+        overwrite_words(&mut self.image, &self.structure, seed, words)
     }
 
     /// Overwrites `share` of 100 of all words of the heap's mappings, payload too, with random ones;
@@ -108,6 +82,37 @@ impl Heap {
             }
         }
     }
+}
+
+/// Overwrites `words` words of `image` chosen by `seed` among those at `structure`, and returns what was done, in order.
+pub fn overwrite_words(image: &mut Image, structure: &[u64], seed: u64, words: usize) -> Vec<Damage> {
+    let mut dice = Dice::new(seed ^ 0xdaa6e);
+    let mut done = Vec::new();
+    if structure.is_empty() {
+        return done;
+    }
+    for _ in 0..words {
+        let address = dice.one_of(structure);
+        let other = dice.one_of(structure);
+        let kind = dice.one_of(&KINDS);
+        let before = image.word(address).unwrap_or(0);
+        let after = match kind {
+            DamageKind::Random => dice.word(),
+            DamageKind::Zero => 0,
+            DamageKind::Huge => 1 << 63 | dice.below(8),
+            DamageKind::Wraps => u64::MAX - dice.below(64),
+            DamageKind::Misaligned => before.wrapping_add(1 + dice.below(15)),
+            DamageKind::SelfPointer => address - dice.one_of(&[0, 8, 16, 24]),
+            DamageKind::Cross => other - dice.one_of(&[0, 8, 16, 24]),
+            DamageKind::ProtectedCross => (address >> 12) ^ (other & !15),
+            DamageKind::Kernel => 0xffff_8880_0000_0000 | dice.word() >> 20,
+            DamageKind::Bit => before ^ 1 << dice.below(64),
+            DamageKind::Tiny => 0x10 | dice.below(8),
+        };
+        image.put_word(address, after);
+        done.push(Damage { address, kind, before, after });
+    }
+    done
 }
 
 #[cfg(test)]

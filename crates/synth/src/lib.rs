@@ -1,4 +1,4 @@
-//! Fabricated glibc and SBCL heaps for tests: byte-exact memory whose every figure is known by construction.
+//! Fabricated glibc heaps, perls and SBCLs for tests: byte-exact memory whose every figure is known by construction.
 //!
 //! [`fabricate`] follows a [`Recipe`] and returns a [`Heap`]: an [`Image`] that is read as a target's
 //! memory is read, the text of its /proc/PID/maps, its threads, and [`Expected`]: what `mallinfo2()`
@@ -23,6 +23,7 @@ mod damage;
 mod dice;
 mod expected;
 mod image;
+mod perl;
 mod plan;
 mod sbcl;
 mod version;
@@ -32,6 +33,7 @@ pub use damage::{Damage, DamageKind};
 pub use dice::Dice;
 pub use expected::{Expected, ExpectedArena, Mallinfo};
 pub use image::Image;
+pub use perl::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables, TRAPS, Trap, fabricate_perl};
 pub use sbcl::{
     SBCL_GENERATIONS, SBCL_RELEASES, SBCL_TYPES, SbclExpected, SbclGeneration, SbclHeap, SbclInstances,
     SbclRecipe, SbclRelease, SbclThread, fabricate_sbcl,

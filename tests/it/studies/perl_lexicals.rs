@@ -3,13 +3,13 @@
 #![cfg(test)]
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
 
 use super::{Studied, folder, short};
-use crate::support::{Folder, Outcome, Result, full, skipped};
+use crate::support::perls::{fetched, series, version};
+use crate::support::{Folder, Outcome, Result, skipped};
 
 /// What holds in every perl from 5.20 on that was tried (5.28 to 5.42).
 const ALWAYS: [&str; 32] = [
@@ -79,38 +79,6 @@ const UNTIL_NEW_MESSAGE: [&str; 1] = ["limit-message"];
 /// The walk's sizes interact with malloc everywhere that was tried.
 const OF_MALLOC: [&str; 1] = ["walk-not-size-alone"];
 
-/// The version of a perl, such as 5.36.0; `None` where there is none.
-fn version(perl: &str) -> Option<String> {
-    let output = Command::new(perl).args(["-e", "printf '%vd', $^V"]).output().ok()?;
-    String::from_utf8(output.stdout).ok()
-}
-
-/// The `(5, 36)` of a perl; `None` where there is none.
-fn series(perl: &str) -> Option<(u32, u32)> {
-    let text = version(perl)?;
-    let mut numbers = text.split('.').map(|number| number.parse().ok());
-    Some((numbers.next()??, numbers.next()??))
-}
-
-/// Every perl of `scripts/fetch-perls`, by its path; names what is not there.
-fn fetched() -> Vec<PathBuf> {
-    let reason = match std::env::var_os("STRANDLINE_PERLS") {
-        _ if !full() => "STRANDLINE_FULL=1 is not set (make test-full)".to_owned(),
-        None => "STRANDLINE_PERLS does not name a folder of scripts/fetch-perls".to_owned(),
-        Some(folder) => {
-            let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-            let is_perl = |path: &PathBuf| path.to_string_lossy().contains("/perl-5.");
-            let perls: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_perl).collect();
-            if !perls.is_empty() {
-                return perls;
-            }
-            format!("no perl in {}", folder.display())
-        }
-    };
-    skipped("perl-lexicals with other perls", &reason);
-    Vec::new()
-}
-
 /// Asserts what each claim says of that perl.
 fn judge(studied: &Studied, series: (u32, u32)) {
     studied.assert_no_others(&[&ALWAYS, &NO_LONGER, &UNTIL_SHARED_CONSTANTS, &UNTIL_NEW_MESSAGE, &OF_MALLOC]);
@@ -161,7 +129,7 @@ fn every_claim_has_its_verdict() -> Outcome {
 
 #[test]
 fn other_perls_differ_where_their_versions_do() -> Outcome {
-    for perl in fetched() {
+    for perl in fetched("perl-lexicals") {
         let path = perl.display().to_string();
         let series = series(&path).ok_or_else(|| format!("{path} does not run"))?;
         judge(&short("perl-lexicals", &["--axis", &format!("perl={path}")])?, series);

@@ -80,10 +80,10 @@ fn rows(document: &Value) -> Vec<String> {
         if !known("state", &STATES) || !known("stratum", &STRATA) || row["bytes"].as_u64().is_none() {
             broken.push(format!("row out of bounds: {row}"));
         }
-        // Rows of runtimes may have one id and several holders.
-        let key = row["id"].as_str().zip(row["holder"].as_str());
-        if !key.is_some_and(|key| ids.insert(key)) {
-            broken.push(format!("row without id or holder, or that stands twice: {row}"));
+        // Rows of one id are told apart by their holders.
+        let name = row["id"].as_str().zip(row["holder"].as_str());
+        if !name.is_some_and(|name| ids.insert(name)) {
+            broken.push(format!("row without holder, or that stands twice: {row}"));
         }
     }
     let sum = |state: Option<&str>| -> u64 {

@@ -3,6 +3,7 @@
 
 pub mod invariants;
 pub mod libc;
+pub mod perls;
 pub mod strandline;
 pub mod subject;
 

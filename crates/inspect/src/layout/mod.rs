@@ -4,4 +4,5 @@
 //! structure it was read from, and is checked against real processes of that version in the tests.
 
 pub mod glibc;
+pub mod perl;
 pub mod sbcl;

@@ -46,7 +46,7 @@ pub struct Census {
     pub unread_bytes: u64,
     /// Live bytes that a full collection copies: not those of large or pinned objects.
     pub moved_bytes: u64,
-    /// Live bytes of large objects, by whole pages of 32 KiB, and in use.
+    /// Live bytes of large objects: those resident, and those in use.
     pub large: (u64, u64),
     /// The first address at which a run makes no sense.
     pub damage: Option<u64>,
@@ -219,7 +219,8 @@ impl Ground<'_> {
             let lives = reached || generation == PSEUDO_STATIC;
             if reached && generation != PSEUDO_STATIC {
                 if large {
-                    census.large.0 += bytes.div_ceil(GC_PAGE_BYTES);
+                    let resident = self.pages.runs_in(at, at + bytes).map(|run| run.1 - run.0);
+                    census.large.0 += resident.sum::<u64>();
                     census.large.1 += bytes;
                 } else if !self.is_pinned(index, spot) {
                     census.moved_bytes += bytes;

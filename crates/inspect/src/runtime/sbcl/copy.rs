@@ -177,7 +177,10 @@ fn copy_page(
         let got = context.memory.read_some(from, part);
         read += got as u64;
         for (page, content) in (from..to).step_by(PAGE_BYTES as usize).zip(part.chunks(PAGE_BYTES as usize)) {
-            if is_all_zero(content) {
+            // A page of a mapped core that holds only zeros does not read the same once it is given back.
+            if is_all_zero(content)
+                && context.space.find(page).is_some_and(|mapping| mapping.is_private_anonymous())
+            {
                 pages.set_zero(page);
             }
         }

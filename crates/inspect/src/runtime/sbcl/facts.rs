@@ -47,6 +47,9 @@ pub struct Sbcl {
     pub dead_by_type: Vec<TypeBytes>,
     /// The types that make up most of the live bytes, largest first.
     pub live_by_type: Vec<TypeBytes>,
+    /// From a root to an object of the type that was asked for; `None` where none was, or none is live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<Path>,
     /// Names of types that had characters replaced because no identifier has them.
     pub names_replaced: u64,
 }
@@ -127,4 +130,30 @@ pub struct TypeBytes {
     pub generation: u64,
     /// By generation: number, instances, bytes.
     pub by_generation: Vec<(u64, u64, u64)>,
+}
+
+/// What keeps an object: the way from a root to it, a short one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Path {
+    /// Where it starts: `thread 0's control stack`, `static space`, `an object that came with the core
+    /// (pseudo-static)`.
+    pub root: String,
+    /// From the object that the root holds to the one asked for.
+    pub steps: Vec<Step>,
+    /// How many steps in between were left out: a long list is told by its ends.
+    pub left_out: u64,
+}
+
+/// One object on a path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// What it is, as in [`TypeBytes`].
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// Where.
+    pub address: u64,
+    /// Its generation; `None` for what is not in dynamic space.
+    pub generation: Option<u64>,
+    /// Which of its words points to the next object; `None` for the last one, and where a weak table's pair does.
+    pub word: Option<u64>,
 }

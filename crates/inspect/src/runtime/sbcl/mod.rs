@@ -14,11 +14,16 @@ pub mod locate;
 pub mod mark;
 pub mod names;
 pub mod objects;
+pub mod path;
+pub mod remedies;
 pub mod roots;
 pub mod spaces;
 pub mod store;
 pub mod threads;
 pub mod trace;
+
+#[cfg(test)]
+mod tests;
 
 use self::heap::{Doubt, Heap};
 use self::spaces::{Slots, Space};
@@ -118,6 +123,7 @@ impl Seen<'_> {
             roots,
             pages,
             place: self.program.path.clone(),
+            path_to: None,
         })));
     }
 
@@ -149,6 +155,7 @@ impl Seen<'_> {
         if let Some(figures) = reading.facts.sbcl.as_deref_mut() {
             figures.free_resident_bytes = claim.sums.held.of(Class::Refined(slots.free));
             figures.waste_resident_bytes = claim.sums.held.of(Class::Refined(slots.waste));
+            reading.remedies.extend(remedies::remedies(figures));
         }
         reading.claims.push(claim);
     }

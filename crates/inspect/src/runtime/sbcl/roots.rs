@@ -141,36 +141,36 @@ pub struct Ground<'a> {
 }
 
 impl Roots {
-    /// Visits all roots; `done` hears of each place after its roots were visited.
+    /// Visits all roots; `enter` hears of each place before its roots are visited.
     pub fn visit(
         &self,
         tracer: &mut Tracer<'_>,
         ground: &Ground<'_>,
-        mut done: impl FnMut(&mut Tracer<'_>, &Place),
+        mut enter: impl FnMut(&mut Tracer<'_>, &Place),
     ) {
         for (place, words) in &self.ambiguous {
+            enter(tracer, place);
             for &word in words {
                 tracer.visit_ambiguous(word);
             }
-            done(tracer, place);
         }
         for (place, words) in &self.exact {
+            enter(tracer, place);
             for &word in words {
                 tracer.visit(word);
             }
-            done(tracer, place);
         }
         for space in ground.spaces {
+            enter(tracer, if is_whole_root(space.kind) { &Place::Static } else { &Place::PseudoStatic });
             visit_space(space, tracer, ground);
-            done(tracer, if is_whole_root(space.kind) { &Place::Static } else { &Place::PseudoStatic });
         }
+        enter(tracer, &Place::PseudoStatic);
         for run in ground.runs {
             let generation = ground.heap.pages.get(run.page).map(|page| usize::from(page.generation));
             if generation == Some(PSEUDO_STATIC) {
                 objects::walk(ground.store, ground.kinds, *run, |at, _, _| tracer.visit_object(at));
             }
         }
-        done(tracer, &Place::PseudoStatic);
     }
 }
 

@@ -214,6 +214,11 @@ impl Store {
         None
     }
 
+    /// One more than the last spot.
+    pub fn spots(&self) -> usize {
+        self.addresses.len() * UNITS_PER_PAGE
+    }
+
     /// Bytes of the copy.
     pub fn copied_bytes(&self) -> u64 {
         self.addresses.len() as u64 * GC_PAGE_BYTES

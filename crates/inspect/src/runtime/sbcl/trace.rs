@@ -10,6 +10,7 @@ use super::heap::Heap;
 use super::mark::Tracer;
 use super::names::Names;
 use super::objects::{self, Kinds, Run};
+use super::remedies;
 use super::roots::{self, Roots};
 use super::spaces::{Slots, Space};
 use super::store::{Spot, Store};
@@ -17,7 +18,7 @@ use crate::alloc::RangeClaim;
 use crate::caveat::Caveat;
 use crate::layout::sbcl::{GC_PAGE_BYTES, GENERATIONS, Kind, Layout, OLDEST, PSEUDO_STATIC, Release};
 use crate::ledger::fold::{Class, Fold};
-use crate::ledger::range::{PAGE_BYTES, RangePages};
+use crate::ledger::range::RangePages;
 use crate::ledger::rows::Id;
 use crate::runtime::Reading;
 
@@ -37,6 +38,7 @@ pub struct Pending {
     pub(super) roots: Roots,
     pub(super) pages: RangePages,
     pub(super) place: String,
+    pub(super) path_to: Option<String>,
 }
 
 /// What the marks came to.
@@ -85,12 +87,20 @@ impl Pending {
             figures.free_resident_bytes = sums.held.of(Class::Refined(slots.free));
             figures.waste_resident_bytes = sums.held.of(Class::Refined(slots.waste));
             self.tell(figures, &census, &marked, &kinds);
+            figures.path = self.path_to.as_deref().and_then(|name| self.path_to_root(name, &kinds));
+            reading.remedies.extend(remedies::remedies(figures));
             figures.trace_seconds = Some(started.elapsed().as_secs_f64());
         }
         reading.zero_runs.extend(self.pages.zero_runs());
         reading.claims.push(RangeClaim { start: self.heap.start, end, sums });
         reading.caveats.extend(self.caveats(&census, missing));
         progress("tracing SBCL's objects", 3, 3);
+    }
+
+    /// Has the way from a root to a live object of the type of that name told too: see
+    /// [`facts::Sbcl::path`](super::facts::Sbcl::path).
+    pub fn want_path(&mut self, type_name: &str) {
+        self.path_to = Some(type_name.to_owned());
     }
 
     /// Notes where objects start and marks what the roots reach.
@@ -158,7 +168,7 @@ impl Pending {
     fn after_full_collection(&self, census: &Census, marked: &Marked) -> (u64, u64) {
         let mut usage = census.moved_bytes + census.large.1;
         let copied_pages = census.moved_bytes.div_ceil(GC_PAGE_BYTES) + PARTIAL_PAGES.min(census.moved_bytes);
-        let mut resident = copied_pages * GC_PAGE_BYTES + census.large.1.next_multiple_of(PAGE_BYTES);
+        let mut resident = copied_pages * GC_PAGE_BYTES + census.large.0;
         for (index, page) in self.heap.pages.iter().enumerate() {
             let generation = usize::from(page.generation);
             let is_pinned = marked.pinned.get(index).copied().unwrap_or(false) && generation <= OLDEST;

@@ -1,0 +1,199 @@
+//! Perl's structures, x86-64, perl 5.18 to 5.42: `sv.h`, `av.h`, `hv.h`, `cv.h`, `pad.h`, `intrpvar.h`.
+//!
+//! All offsets and flags come from programs of `offsetof` that were compiled against the headers themselves:
+//! those that Debian ships for 5.32, 5.36, 5.40 and 5.42 and those of builds of 5.18.2 and 5.28.1; of the other
+//! releases, the headers of tag `v5.N.0` with the `config.h` of a neighbour. Structures of values are the same
+//! with and without ithreads. Only 64-bit integers, `double` and no `-DDEBUGGING` are meant: `PL_interp_size` and checks
+//! on the structures tell others apart.
+
+/// Offsets in `struct interpreter` (`intrpvar.h`, with `MULTIPLICITY`), and what else differs by release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// The second number of the version: 36 for 5.36.x.
+    pub version: u8,
+    /// `Istrtab`.
+    pub strtab: u64,
+    /// `Isv_count`.
+    pub sv_count: u64,
+    /// `Isv_arenaroot`; `Isv_root` lies before it.
+    pub sv_arenaroot: u64,
+    /// `Imain_cv`.
+    pub main_cv: u64,
+    /// `Ibody_roots`.
+    pub body_roots: u64,
+    /// `Ibody_arenas`.
+    pub body_arenas: u64,
+    /// `sizeof (struct regexp)`, the body of a REGEXP.
+    pub regexp_bytes: u64,
+}
+
+impl Release {
+    /// Whether pad names are structures of their own (since 5.22), else values.
+    pub const fn has_padnames(&self) -> bool {
+        self.version >= 22
+    }
+    /// `xpadn_flags`; `xpadn_len` is the byte before it. 5.38 put `xpadn_fieldinfo` in front.
+    pub const fn padname_flags(&self) -> u64 {
+        if self.version >= 38 { 49 } else { 41 }
+    }
+    /// Whether `struct xpvhv_aux` lies in the hash's body (since 5.36), else behind its table.
+    pub const fn aux_in_body(&self) -> bool {
+        self.version >= 36
+    }
+    /// `sizeof (struct xpvhv_aux)`, for where it lies behind the table.
+    pub const fn aux_bytes(&self) -> u64 {
+        56
+    }
+    /// `sizeof (struct xpvhv_with_aux)`; its arenas are those of the IV, which needs none.
+    pub const fn hash_with_aux_bytes(&self) -> Option<u64> {
+        match self.version {
+            ..36 => None,
+            36 => Some(88),
+            _ => Some(144),
+        }
+    }
+    /// `SVf_IsCOW`: it moved to a bit of its own in 5.22.
+    pub const fn is_cow(&self) -> u32 {
+        if self.version >= 22 { 0x1000_0000 } else { 0x1_0000 }
+    }
+}
+
+const fn release(version: u8, early: [u64; 3], late: [u64; 3], regexp_bytes: u64) -> Release {
+    let [strtab, sv_count, sv_arenaroot] = early;
+    let [main_cv, body_roots, body_arenas] = late;
+    Release { version, strtab, sv_count, sv_arenaroot, main_cv, body_roots, body_arenas, regexp_bytes }
+}
+
+/// All releases that are known: maintenance releases do not change structures.
+pub const RELEASES: [Release; 13] = [
+    release(18, [136, 208, 232], [1648, 1984, 2888], 144),
+    release(20, [152, 240, 264], [1568, 1904, 2672], 192),
+    release(22, [152, 248, 264], [1696, 2032, 2808], 192),
+    release(24, [152, 248, 264], [1664, 2000, 2784], 200),
+    release(26, [152, 256, 272], [1672, 2016, 2848], 200),
+    release(28, [152, 256, 272], [1816, 2144, 2648], 200),
+    release(30, [152, 256, 272], [1816, 2144, 2632], 200),
+    release(32, [152, 256, 272], [1816, 2168, 2616], 192),
+    release(34, [144, 240, 256], [1800, 2152, 2584], 192),
+    release(36, [144, 240, 256], [1800, 2152, 2584], 192),
+    release(38, [144, 240, 256], [1584, 1928, 2456], 224),
+    release(40, [144, 240, 256], [1584, 1928, 2328], 224),
+    release(42, [144, 240, 256], [1584, 1928, 2328], 224),
+];
+
+/// `sizeof (SV)`: `sv_any`, `sv_refcnt`, `sv_flags`, `sv_u`.
+pub const HEAD_BYTES: u64 = 24;
+/// `SVTYPEMASK`: the type; all of it where a head is free.
+pub const TYPE_MASK: u32 = 0xff;
+
+/// Flags of heads (`sv.h`), the same in all releases.
+pub mod flags {
+    /// `SVf_POK`, and the private `SVp_POK`: it has a string.
+    pub const POK: u32 = 0x400 | 0x4000;
+    /// `SVf_ROK`: it is a reference, which stands where a string would.
+    pub const ROK: u32 = 0x800;
+    /// `SVp_POK`.
+    pub const PRIVATE_POK: u32 = 0x4000;
+    /// `SVp_SCREAM`, `SVpgv_GP`: a glob with its contents, unless it has a string.
+    pub const GLOB: u32 = 0x8000;
+    /// `SVs_PADTMP`: an operator's target, or with READONLY a constant.
+    pub const PADTMP: u32 = 0x2_0000;
+    /// `SVf_FAKE`.
+    pub const FAKE: u32 = 0x100_0000;
+    /// `SVf_OOK`: a string that does not start at its buffer's begin; a hash with `struct xpvhv_aux`.
+    pub const OOK: u32 = 0x200_0000;
+    /// `SVf_READONLY`.
+    pub const READONLY: u32 = 0x800_0000;
+    /// `SVf_UTF8` of strings.
+    pub const UTF8: u32 = 0x2000_0000;
+    /// `SVphv_SHAREKEYS` of hashes: keys are those of `PL_strtab`.
+    pub const SHARE_KEYS: u32 = 0x2000_0000;
+    /// `SVpad_OUR` of a pad name that is a value (before 5.22).
+    pub const PAD_OUR: u32 = 0x4_0000;
+    /// `SVpad_STATE` of the same.
+    pub const PAD_STATE: u32 = 0x8000_0000;
+}
+
+/// Flags of pad names (`pad.h`, since 5.22).
+pub mod padname {
+    /// `PADNAMEf_OUTER`: captured, and another pad's.
+    pub const OUTER: u8 = 1;
+    /// `PADNAMEf_STATE`.
+    pub const STATE: u8 = 2;
+    /// `PADNAMEf_OUR`.
+    pub const OUR: u8 = 16;
+    /// `PADNAMEf_FIELD` (5.38): an object's field.
+    pub const FIELD: u8 = 32;
+    /// `sizeof (PADNAME)` at most.
+    pub const BYTES: usize = 56;
+}
+
+/// `xpadl_max`; `xpadl_arr` follows it: the names, then a pad for each depth.
+pub const PADLIST_MAX: u64 = 0;
+/// `xpadnl_fill`; `xpadnl_alloc` follows it.
+pub const PADNAMELIST_FILL: u64 = 0;
+
+/// `xpv_cur`; `xpv_len` follows it. Bodies of short types begin here, what is before does not exist.
+pub const CUR: u64 = 16;
+/// `xav_fill` of an array's body; `xav_max` follows it.
+pub const ARRAY_FILL: u64 = 16;
+/// `xav_alloc` of an array's body.
+pub const ARRAY_ALLOC: u64 = 32;
+/// `xhv_keys` of a hash's body; `xhv_max` follows it.
+pub const HASH_KEYS: u64 = 16;
+/// `xhv_aux` of a hash's body (since 5.36).
+pub const HASH_AUX: u64 = 32;
+/// `xhv_name_count` of `struct xpvhv_aux`; `xhv_name_u` is its first word.
+pub const AUX_NAME_COUNT: u64 = 28;
+/// `xobject_maxfield` of an object's body (since 5.38).
+pub const OBJECT_MAXFIELD: u64 = 16;
+/// `xobject_fields` of the same.
+pub const OBJECT_FIELDS: u64 = 32;
+/// `xnv_u` of a body: where an NV has none (5.22), it points this far before its own head's `sv_u`.
+pub const NV_FIELD: u64 = 40;
+/// `xiv_u` of a glob's body, its `xivu_namehek`; `xgv_stash` follows it.
+pub const GLOB_NAME: u64 = 32;
+
+/// Offsets in a sub's body (`struct xpvcv`).
+pub mod sub {
+    /// `xcv_stash`.
+    pub const STASH: usize = 32;
+    /// `xcv_gv_u`: its glob, or with NAMED its name.
+    pub const GLOB: usize = 56;
+    /// `xcv_padlist_u`.
+    pub const PADLIST: usize = 72;
+    /// `xcv_flags`.
+    pub const FLAGS: usize = 92;
+    /// `xcv_depth`.
+    pub const DEPTH: usize = 96;
+    /// `sizeof (XPVCV)`.
+    pub const BYTES: usize = 104;
+    /// `CVf_ISXSUB`: written in C; it has no pads.
+    pub const IS_XSUB: u32 = 0x8;
+    /// `CVf_CLONED`: a closure.
+    pub const CLONED: u32 = 0x40;
+    /// `CVf_UNIQUE`: a file, an eval.
+    pub const UNIQUE: u32 = 0x100;
+    /// `CVf_NAMED`: its name stands where its glob would.
+    pub const NAMED: u32 = 0x8000;
+}
+
+/// `hek_len` of a key; its bytes and their flags follow it at 8.
+pub const KEY_LENGTH: u64 = 4;
+/// `hek_key`.
+pub const KEY_BYTES_AT: u64 = 8;
+/// What a key takes besides its bytes: hash, length, final NUL, flags.
+pub const KEY_EXTRA_BYTES: u64 = 10;
+/// `sizeof (HE)`: next, key, value.
+pub const ENTRY_BYTES: u64 = 24;
+
+/// `struct arena_set` (`sv.c`): next, size, how many are in use; then of each arena: address, size, type.
+pub const ARENA_SET_HEADER_BYTES: u64 = 16;
+/// `sizeof (struct arena_desc)`.
+pub const ARENA_DESCRIPTION_BYTES: u64 = 24;
+
+/// glibc's `pthread_key_t` values in a `struct pthread`: `specific_1stblock` (nptl/descr.h, x86-64), pairs of
+/// sequence number and value.
+pub const THREAD_SPECIFIC: u64 = 0x310;
+/// How many pairs it has.
+pub const THREAD_SPECIFIC_KEYS: u64 = 32;

@@ -1,0 +1,153 @@
+//! How many strings are equal, in bounded memory: a 64-bit hash of each, and of many strings only those whose hash
+//! ends in zeros. Nothing of a string is kept but its hash.
+
+use std::collections::HashMap;
+
+use super::facts::Equal;
+
+/// The most different strings that one thread keeps the hashes of.
+const MOST_KEPT: usize = 1 << 16;
+/// Longer strings are not compared.
+pub const MOST_STRING_BYTES: u64 = 4096;
+
+/// Strings by hash.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// Hashes with one of these bits set are left out.
+    mask: u64,
+    kept: HashMap<u64, Same, Passed>,
+    skipped: (u64, u64),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Same {
+    strings: u64,
+    bytes: u64,
+}
+
+/// Hashes are hashes already.
+#[derive(Clone, Copy, Debug, Default)]
+struct Passed(u64);
+
+impl std::hash::BuildHasher for Passed {
+    type Hasher = Self;
+    fn build_hasher(&self) -> Self {
+        Self(0)
+    }
+}
+
+impl std::hash::Hasher for Passed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = hash(bytes);
+    }
+    fn write_u64(&mut self, value: u64) {
+        // The lowest bits are the same in all that are kept.
+        self.0 = value.rotate_right(20);
+    }
+}
+
+impl Sample {
+    /// Takes note of a string whose buffer has `bytes`.
+    pub fn add(&mut self, text: &[u8], bytes: u64) {
+        let hash = hash(text);
+        if hash & self.mask != 0 {
+            return;
+        }
+        let same = self.kept.entry(hash).or_default();
+        same.strings += 1;
+        same.bytes += bytes;
+        if self.kept.len() > MOST_KEPT {
+            self.mask = self.mask << 1 | 1;
+            let mask = self.mask;
+            self.kept.retain(|hash, _| hash & mask == 0);
+        }
+    }
+
+    /// Takes note of one that is not compared.
+    pub fn skip(&mut self, bytes: u64) {
+        self.skipped = (self.skipped.0 + 1, self.skipped.1 + bytes);
+    }
+
+    /// Adds what another thread took note of.
+    pub fn join(&mut self, other: Self) {
+        self.mask |= other.mask;
+        let mask = self.mask;
+        self.kept.retain(|hash, _| hash & mask == 0);
+        for (hash, theirs) in other.kept.into_iter().filter(|(hash, _)| hash & mask == 0) {
+            let same = self.kept.entry(hash).or_default();
+            same.strings += theirs.strings;
+            same.bytes += theirs.bytes;
+        }
+        self.skipped = (self.skipped.0 + other.skipped.0, self.skipped.1 + other.skipped.1);
+    }
+
+    /// What it comes to, for all strings.
+    pub fn figures(&self) -> Equal {
+        let one_in = self.mask + 1;
+        let mut equal = Equal { sampled_one_in: one_in, ..Equal::default() };
+        for same in self.kept.values() {
+            equal.strings += same.strings;
+            equal.distinct += 1;
+            equal.repeated_bytes += same.bytes - same.bytes / same.strings.max(1);
+        }
+        for figure in [&mut equal.strings, &mut equal.distinct, &mut equal.repeated_bytes] {
+            *figure = figure.saturating_mul(one_in);
+        }
+        (equal.skipped, equal.skipped_bytes) = self.skipped;
+        equal
+    }
+}
+
+/// A 64-bit hash: eight bytes at a time are multiplied in, and the length.
+fn hash(bytes: &[u8]) -> u64 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |state: u64, word: u64| {
+        let product = u128::from(state ^ word) * u128::from(FACTOR | 1);
+        (product as u64) ^ (product >> 64) as u64
+    };
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut state = 0x2545_f491_4f6c_dd1d ^ bytes.len() as u64;
+    for word in words {
+        state = mix(state, u64::from_le_bytes(*word));
+    }
+    let mut last = [0; 8];
+    for (to, from) in last.iter_mut().zip(rest) {
+        *to = *from;
+    }
+    mix(mix(state, u64::from_le_bytes(last)), FACTOR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_strings_are_counted() {
+        let mut sample = Sample::default();
+        for text in ["a", "bb", "a", "a", "ccccccccccccccccccccccc", ""] {
+            sample.add(text.as_bytes(), 16);
+        }
+        sample.skip(5000);
+        let equal = sample.figures();
+        assert_eq!((equal.strings, equal.distinct, equal.repeated_bytes), (6, 4, 32));
+        assert_eq!((equal.sampled_one_in, equal.skipped, equal.skipped_bytes), (1, 1, 5000));
+    }
+
+    #[test]
+    fn of_many_a_part_is_kept_and_the_rest_estimated() {
+        let mut samples = [Sample::default(), Sample::default()];
+        for n in 0..400_000u64 {
+            samples[(n % 2) as usize].add(format!("{}", n / 4).as_bytes(), 24);
+        }
+        let [mut all, other] = samples;
+        all.join(other);
+        assert!(all.kept.len() <= MOST_KEPT && all.mask > 0);
+        let equal = all.figures();
+        let near = |figure: u64, truth: f64| (figure as f64 / truth - 1.0).abs() < 0.05;
+        assert!(near(equal.strings, 400_000.0) && near(equal.distinct, 100_000.0), "{equal:?}");
+        assert!(near(equal.repeated_bytes, 300_000.0 * 24.0), "{equal:?}");
+    }
+}

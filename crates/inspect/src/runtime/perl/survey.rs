@@ -1,0 +1,639 @@
+//! One pass over all values: what their buffers are, which bodies are in use, and what strings take.
+//!
+//! Arenas of heads are read in address order, a few at a time, by several threads; of each value the body is read,
+//! and of a shared string the last byte, which counts its other owners. Nothing is kept of a value
+//! but sums: buffers go to the refinements.
+
+use super::batch::{Batch, Pages};
+use super::census::{self, ARENAS_PER_JOB};
+use super::equal::{MOST_STRING_BYTES, Sample};
+use super::facts::{Amount, BufferKind, Containers, Keeper, Strings};
+use super::objects::{Head, Shape, Type, chunk_bytes};
+use super::roots::{self, Buffer, Kept, LARGE_BYTES, Mark};
+use super::spaces::{BodyArena, HeadArena};
+use super::{Slots, work};
+use crate::layout::perl::{self as layout, HEAD_BYTES, Release, flags};
+use crate::memory::Memory;
+use crate::runtime::refine::Refinements;
+use std::time::Instant;
+
+/// The most large buffers of variables in no pad that are listed, of each thread.
+const MOST_OTHERS: usize = 16 << 10;
+/// The most hashes with keys of their own that are looked into.
+const MOST_HASHES: usize = 256 << 10;
+/// From here on malloc may have given a buffer a mapping of its own, whose size it wrote down.
+const MAPPED_BYTES: u64 = 128 << 10;
+/// A buffer longer than this is not believed.
+const MOST_BUFFER_BYTES: u64 = 1 << 46;
+
+/// What is looked at, the same for all threads.
+pub struct Ground<'a> {
+    /// The target's memory.
+    pub memory: &'a dyn Memory,
+    /// Whose layout.
+    pub release: &'static Release,
+    /// Arenas of heads, in address order.
+    pub heads: &'a [HeadArena],
+    /// Arenas of bodies, in address order.
+    pub bodies: &'a [BodyArena],
+    /// What pads say of values, sorted by address.
+    pub marks: &'a [u64],
+    /// `PL_strtab`: a hash whose entries are not in arenas.
+    pub strtab: u64,
+    /// Where buffers are claimed.
+    pub refinements: &'a Refinements,
+    /// As what.
+    pub slots: Slots,
+    /// When to stop.
+    pub deadline: Instant,
+    /// Threads to read with.
+    pub workers: usize,
+    /// Hears of bytes read.
+    pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+/// Sums over values.
+#[derive(Default)]
+pub struct Survey {
+    /// Strings in use; shared ones by `cow`.
+    pub strings: Strings,
+    /// Of buffers with as many owners as its place says: how many values, and the sum of their `LEN`, of what is
+    /// unused and of what malloc takes.
+    cow: Vec<Shared>,
+    /// Arrays and hashes.
+    pub containers: Containers,
+    /// Kept by lexicals, by temporaries, by others; of lexicals, containers.
+    pub retained: [Amount; 4],
+    /// Large buffers that others keep.
+    pub others: Vec<Kept>,
+    /// Those that the list has no place for.
+    pub others_left_out: u64,
+    /// Of each arena of bodies: bodies in use, and their bytes on each page.
+    pub used: Vec<(u32, [u16; 2])>,
+    /// Hashes with keys of their own: table and last place.
+    pub own_keys: Vec<(u64, u64)>,
+    /// Entries of hashes in use.
+    pub entries: u64,
+    /// Bodies in use that can hold a string.
+    pub string_bodies: u64,
+    /// Values that do not hold together.
+    pub damaged: u64,
+    /// Values of which something could not be read.
+    pub unread: u64,
+    /// Buffers claimed.
+    pub claimed: u64,
+    /// Arenas not read because time was over.
+    pub arenas_left: u64,
+    equal: Sample,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Shared {
+    values: u64,
+    capacity_bytes: u64,
+    unused_bytes: u64,
+    rounding_bytes: u64,
+}
+
+/// Reads all values.
+pub fn take(ground: &Ground<'_>) -> Survey {
+    let jobs = ground.heads.len().div_ceil(ARENAS_PER_JOB);
+    let (surveyors, left) =
+        work::share(ground.workers, jobs, ground.deadline, || Surveyor::new(ground), Surveyor::job);
+    let mut all = Survey::default();
+    for surveyor in surveyors {
+        all.add(surveyor.survey);
+    }
+    all.arenas_left = (left * ARENAS_PER_JOB) as u64;
+    all.settle();
+    all
+}
+
+struct Surveyor<'a> {
+    ground: &'a Ground<'a>,
+    batch: Batch<'a>,
+    pages: Pages<'a>,
+    survey: Survey,
+    buffer: Vec<u8>,
+    heads: Vec<Head>,
+    values: Vec<Value>,
+    addresses: Vec<u64>,
+    pairs: Vec<Option<(u64, u64)>>,
+    last_arena: usize,
+}
+
+/// A value that is looked at further.
+#[derive(Clone, Copy)]
+struct Value {
+    head: Head,
+    kind: Type,
+    shape: Shape,
+    mark: Option<Mark>,
+    /// The two words of its body that matter.
+    body: Option<(u64, u64)>,
+    /// A third, of arrays and objects; of shared strings, how many others own its buffer.
+    more: u64,
+}
+
+impl<'a> Surveyor<'a> {
+    fn new(ground: &'a Ground<'a>) -> Self {
+        let survey = Survey { used: vec![(0, [0; 2]); ground.bodies.len()], ..Survey::default() };
+        Self {
+            ground,
+            batch: Batch::new(ground.memory),
+            pages: Pages::new(ground.memory),
+            survey,
+            buffer: Vec::new(),
+            heads: Vec::new(),
+            values: Vec::new(),
+            addresses: Vec::new(),
+            pairs: Vec::new(),
+            last_arena: 0,
+        }
+    }
+
+    fn job(&mut self, number: usize) {
+        self.values.clear();
+        let mut bytes = 0;
+        for arena in self.ground.heads.iter().skip(number * ARENAS_PER_JOB).take(ARENAS_PER_JOB) {
+            bytes += arena.bytes();
+            let mut heads = std::mem::take(&mut self.heads);
+            census::heads(self.ground.memory, arena, &mut self.buffer, &mut heads);
+            self.sort(arena, &heads);
+            self.heads = heads;
+        }
+        self.read_bodies();
+        self.read_owners();
+        let values = std::mem::take(&mut self.values);
+        for value in &values {
+            match value.shape {
+                Shape::String => self.string(value),
+                Shape::Array => self.array(value),
+                Shape::Hash => self.hash(value),
+                Shape::Object => self.object(value),
+                Shape::Plain | Shape::Sub => {}
+            }
+        }
+        self.compare(&values);
+        self.values = values;
+        (self.ground.progress)(bytes);
+    }
+
+    /// Counts bodies in use, and picks out what is looked at further.
+    fn sort(&mut self, arena: &HeadArena, heads: &[Head]) {
+        let marks = self.ground.marks;
+        let from = marks.partition_point(|&mark| mark < arena.address);
+        let to = marks.partition_point(|&mark| mark < arena.address + arena.bytes());
+        let mut marks = marks.get(from..to).unwrap_or(&[]).iter().map(|&mark| Mark::split(mark)).peekable();
+        for &head in heads {
+            if head.is_free() {
+                continue;
+            }
+            let Some(kind) = head.kind(self.ground.release) else { continue };
+            self.use_body(&head, kind);
+            let shape = head.shape(kind);
+            if matches!(shape, Shape::Plain | Shape::Sub) {
+                continue;
+            }
+            while marks.next_if(|mark| mark.0 < head.address).is_some() {}
+            let mark = marks.next_if(|mark| mark.0 == head.address).and_then(|mark| mark.1);
+            self.values.push(Value { head, kind, shape, mark, body: None, more: 0 });
+        }
+    }
+
+    fn use_body(&mut self, head: &Head, kind: Type) {
+        let Some((start, bytes)) = head.body(kind, self.ground.release) else { return };
+        self.survey.string_bodies += u64::from(kind.can_hold_string());
+        let bodies = self.ground.bodies;
+        let holds = |index: usize| bodies.get(index).filter(|arena| arena.has_place(start, bytes));
+        // Values made one after the other have bodies in one arena.
+        let index = if holds(self.last_arena).is_some() {
+            self.last_arena
+        } else {
+            match census::find(bodies, start).filter(|&index| holds(index).is_some()) {
+                Some(index) => index,
+                None => {
+                    self.survey.damaged += 1;
+                    return;
+                }
+            }
+        };
+        self.last_arena = index;
+        if let (Some(arena), Some(used)) = (bodies.get(index), self.survey.used.get_mut(index)) {
+            let on_pages = arena.on_pages(start - arena.address, bytes);
+            used.0 += 1;
+            for (sum, here) in used.1.iter_mut().zip(on_pages) {
+                *sum = sum.saturating_add(u16::try_from(here).unwrap_or(u16::MAX));
+            }
+        }
+    }
+
+    fn read_bodies(&mut self) {
+        self.addresses.clear();
+        self.addresses.extend(self.values.iter().map(|value| value.head.any.wrapping_add(layout::CUR)));
+        self.batch.pairs(&self.addresses, &mut self.pairs);
+        for (value, pair) in self.values.iter_mut().zip(&self.pairs) {
+            value.body = *pair;
+        }
+        const { assert!(layout::CUR == layout::ARRAY_FILL && layout::CUR == layout::HASH_KEYS) };
+        const { assert!(layout::CUR == layout::OBJECT_MAXFIELD && layout::ARRAY_ALLOC == layout::OBJECT_FIELDS) };
+        let storage = |value: &Value| matches!(value.shape, Shape::Array | Shape::Object);
+        self.more(storage, |value| value.head.any.wrapping_add(layout::ARRAY_ALLOC - 8), |_, pair| pair.1);
+    }
+
+    /// Reads a third word of those values that have one: the address of a pair, and what of it.
+    fn more(
+        &mut self,
+        which: impl Fn(&Value) -> bool,
+        place: impl Fn(&Value) -> u64,
+        take: impl Fn(&Value, (u64, u64)) -> u64,
+    ) {
+        self.addresses.clear();
+        self.addresses.extend(self.values.iter().filter(|value| which(value)).map(place));
+        self.batch.pairs(&self.addresses, &mut self.pairs);
+        for (value, pair) in self.values.iter_mut().filter(|value| which(value)).zip(&self.pairs) {
+            match pair {
+                Some(pair) => value.more = take(value, *pair),
+                None => value.body = None,
+            }
+        }
+    }
+
+    /// Reads the last bytes of shared strings' buffers, which count their other owners.
+    fn read_owners(&mut self) {
+        let cow = self.ground.release.is_cow();
+        let shared = |value: &Value| {
+            let length = value.body.map_or(0, |body| body.1);
+            value.shape == Shape::String && value.head.flags & cow != 0 && length > 0
+        };
+        let last =
+            |value: &Value| value.head.u.wrapping_add(value.body.map_or(0, |body| body.1)).wrapping_sub(1);
+        let others = |value: &Value, pair: (u64, u64)| {
+            let at = last(value) % 16;
+            let word = if at < 8 { pair.0 } else { pair.1 };
+            (word >> (at % 8 * 8)) & 0xff
+        };
+        self.more(shared, |value| last(value) & !15, others);
+    }
+
+    fn string(&mut self, value: &Value) {
+        let head = &value.head;
+        let Some((current, length)) = value.body else {
+            self.survey.unread += 1;
+            return;
+        };
+        if length == 0 {
+            return self.no_buffer(head, current);
+        }
+        let hidden = if head.has(flags::OOK) { roots::offset(&mut self.pages, head.u) } else { Some(0) };
+        let buffer = hidden.and_then(|hidden| {
+            let (pointer, bytes) = (head.u.checked_sub(hidden)?, length.checked_add(hidden)?);
+            Some(Buffer { pointer, bytes })
+        });
+        let Some(buffer) = buffer.filter(|buffer| current < length && buffer.bytes < MOST_BUFFER_BYTES)
+        else {
+            self.survey.damaged += 1;
+            return;
+        };
+        let slots = self.ground.slots;
+        let unused = buffer.bytes - current - 1;
+        if value.more > 0 {
+            self.claim(buffer, slots.shared);
+            self.survey.share(value.more, buffer.bytes, unused);
+        } else {
+            let slot = match (value.mark, head.has_string()) {
+                (Some(Mark::Lexical), _) => self.survey.retain(0, buffer.bytes, slots.pad),
+                (Some(Mark::Temporary), _) => self.survey.retain(1, buffer.bytes, slots.pad),
+                (_, false) => {
+                    self.survey.other(head, buffer);
+                    self.survey.retain(2, buffer.bytes, slots.buffer)
+                }
+                (mark, true) if mark == Some(Mark::Constant) || head.has(flags::READONLY | flags::PADTMP) => {
+                    self.survey.strings.constants.buffers += 1;
+                    self.survey.strings.constants.capacity_bytes += buffer.bytes;
+                    slots.constant
+                }
+                _ => slots.string,
+            };
+            self.claim(buffer, slot);
+            if slot == slots.pad || slot == slots.buffer {
+                return;
+            }
+            let rounding = self.rounding(buffer);
+            self.survey.own(current, buffer.bytes, unused, rounding);
+        }
+        if head.has_string() {
+            self.survey.value(value, current, self.ground.release);
+            self.survey.strings.offset += u64::from(head.has(flags::OOK));
+        }
+    }
+
+    /// A string without a buffer: a key that it shares, or static text.
+    fn no_buffer(&mut self, head: &Head, current: u64) {
+        if !head.has_string() {
+            return;
+        }
+        let strings = &mut self.survey.strings;
+        strings.values += 1;
+        strings.payload_bytes = strings.payload_bytes.saturating_add(current.min(MOST_BUFFER_BYTES));
+        strings.head_bytes += HEAD_BYTES;
+        strings.utf8 += u64::from(head.has(flags::UTF8));
+        strings.cow.key_values += u64::from(head.flags & self.ground.release.is_cow() != 0);
+    }
+
+    /// What malloc rounds up: by its size word where the buffer may have a mapping of its own.
+    fn rounding(&mut self, buffer: Buffer) -> u64 {
+        let usual = chunk_bytes(buffer.bytes);
+        let written = (buffer.bytes >= MAPPED_BYTES)
+            .then(|| self.pages.word(buffer.pointer.wrapping_sub(8)))
+            .flatten()
+            .map(|size| size & !7)
+            .filter(|&size| size >= usual && size <= usual + (64 << 10));
+        written.unwrap_or(usual) - 8 - buffer.bytes
+    }
+
+    fn array(&mut self, value: &Value) {
+        let Some((fill, last)) = value.body else {
+            self.survey.unread += 1;
+            return;
+        };
+        if value.more == 0 {
+            return;
+        }
+        let Some(bytes) = roots::array_bytes(value.head.u, value.more, last) else {
+            self.survey.damaged += 1;
+            return;
+        };
+        let elements = fill.wrapping_add(1);
+        let slots = self.ground.slots;
+        let slot = if value.mark == Some(Mark::Lexical) {
+            self.survey.retained[3].add(bytes);
+            self.survey.retain(0, bytes, slots.pad)
+        } else {
+            let containers = &mut self.survey.containers;
+            containers.arrays += 1;
+            containers.array_bytes += bytes;
+            containers.array_unused_bytes += bytes.saturating_sub(elements.saturating_mul(8));
+            slots.container
+        };
+        self.claim(Buffer { pointer: value.more, bytes }, slot);
+    }
+
+    fn hash(&mut self, value: &Value) {
+        let Some((keys, last)) = value.body else {
+            self.survey.unread += 1;
+            return;
+        };
+        let table = value.head.u;
+        let bytes =
+            last.checked_add(1).and_then(|count| count.checked_mul(8)).filter(|&bytes| bytes < 1 << 46);
+        let Some(bytes) = bytes.filter(|_| keys < 1 << 43) else {
+            self.survey.damaged += 1;
+            return;
+        };
+        if table == 0 {
+            return;
+        }
+        let release = self.ground.release;
+        let behind = value.head.has(flags::OOK) && !release.aux_in_body();
+        let bytes = bytes + if behind { release.aux_bytes() } else { 0 };
+        let slots = self.ground.slots;
+        let slot = if value.mark == Some(Mark::Lexical) {
+            self.survey.retained[3].add(bytes);
+            self.survey.retain(0, bytes, slots.pad)
+        } else {
+            self.survey.containers.hashes += 1;
+            self.survey.containers.table_bytes += bytes;
+            slots.container
+        };
+        self.claim(Buffer { pointer: table, bytes }, slot);
+        if value.head.address == self.ground.strtab {
+            return;
+        }
+        self.survey.entries += keys;
+        if keys > 0 && !value.head.has(flags::SHARE_KEYS) {
+            if self.survey.own_keys.len() < MOST_HASHES {
+                self.survey.own_keys.push((table, last));
+            } else {
+                self.survey.others_left_out += 1;
+            }
+        }
+    }
+
+    fn object(&mut self, value: &Value) {
+        let Some((last, _)) = value.body else {
+            self.survey.unread += 1;
+            return;
+        };
+        let bytes = last.wrapping_add(1).saturating_mul(8);
+        if value.more != 0 && bytes > 0 && bytes < MOST_BUFFER_BYTES {
+            self.claim(Buffer { pointer: value.more, bytes }, self.ground.slots.container);
+        }
+    }
+
+    fn claim(&mut self, buffer: Buffer, slot: crate::ledger::fold::Slot) {
+        let is_new = self.ground.refinements.claim(buffer.pointer, buffer.bytes, slot);
+        self.survey.claimed += u64::from(is_new);
+    }
+
+    /// Compares the strings in use that nobody shares.
+    fn compare(&mut self, values: &[Value]) {
+        let mut places = Vec::new();
+        for value in values {
+            let own = value.shape == Shape::String && value.more == 0 && value.head.has_string();
+            let kept = matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
+            let Some((current, length)) = value.body.filter(|_| own && !kept) else { continue };
+            if length == 0 || current >= length {
+                continue;
+            }
+            if current > MOST_STRING_BYTES {
+                self.survey.equal.skip(length);
+            } else {
+                places.push((value.head.u, current, length));
+            }
+        }
+        let wanted: Vec<(u64, u64)> = places.iter().map(|place| (place.0, place.1)).collect();
+        let equal = &mut self.survey.equal;
+        self.batch.bytes(&wanted, &mut |index, bytes| {
+            if let Some(place) = places.get(index) {
+                equal.add(bytes, place.2);
+            }
+        });
+    }
+}
+
+impl Amount {
+    /// Adds a buffer.
+    pub fn add(&mut self, bytes: u64) {
+        self.buffers += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// Adds all of another.
+    pub fn join(&mut self, other: Self) {
+        self.buffers += other.buffers;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+}
+
+impl Survey {
+    fn retain(
+        &mut self,
+        whose: usize,
+        bytes: u64,
+        slot: crate::ledger::fold::Slot,
+    ) -> crate::ledger::fold::Slot {
+        if let Some(amount) = self.retained.get_mut(whose) {
+            amount.add(bytes);
+        }
+        slot
+    }
+
+    fn other(&mut self, head: &Head, buffer: Buffer) {
+        if buffer.bytes <= LARGE_BYTES {
+            return;
+        }
+        if self.others.len() >= MOST_OTHERS {
+            self.others_left_out += 1;
+            return;
+        }
+        self.others.push(Kept {
+            head: head.address,
+            pointer: buffer.pointer,
+            bytes: buffer.bytes,
+            kind: BufferKind::String,
+            keeper: Keeper::Other,
+            captured: false,
+            sub: 0,
+            depth: 0,
+            name: 0,
+            valueless: true,
+        });
+    }
+
+    /// A buffer of its own, in use.
+    fn own(&mut self, current: u64, bytes: u64, unused: u64, rounding: u64) {
+        let strings = &mut self.strings;
+        strings.buffers += 1;
+        strings.capacity_bytes += bytes;
+        strings.unused_bytes += unused;
+        strings.header_bytes += 8;
+        strings.rounding_bytes += rounding;
+        if current <= 15 {
+            strings.short.strings += 1;
+            strings.short.chunk_bytes += chunk_bytes(bytes);
+        }
+    }
+
+    /// One owner of a buffer that `others` own too.
+    fn share(&mut self, others: u64, bytes: u64, unused: u64) {
+        let place = usize::try_from(others).unwrap_or(0).min(255);
+        if self.cow.len() <= place {
+            self.cow.resize(place + 1, Shared::default());
+        }
+        if let Some(shared) = self.cow.get_mut(place) {
+            shared.values += 1;
+            shared.capacity_bytes += bytes;
+            shared.unused_bytes += unused;
+            shared.rounding_bytes += chunk_bytes(bytes) - 8 - bytes;
+        }
+    }
+
+    /// A value that has a string.
+    fn value(&mut self, value: &Value, current: u64, release: &Release) {
+        let strings = &mut self.strings;
+        strings.values += 1;
+        strings.payload_bytes += current;
+        strings.head_bytes += HEAD_BYTES;
+        strings.body_bytes += value.head.body(value.kind, release).map_or(0, |body| body.1);
+        strings.utf8 += u64::from(value.head.has(flags::UTF8));
+    }
+
+    fn add(&mut self, other: Self) {
+        add_strings(&mut self.strings, &other.strings);
+        if self.cow.len() < other.cow.len() {
+            self.cow.resize(other.cow.len(), Shared::default());
+        }
+        for (mine, theirs) in self.cow.iter_mut().zip(other.cow) {
+            mine.values += theirs.values;
+            mine.capacity_bytes += theirs.capacity_bytes;
+            mine.unused_bytes += theirs.unused_bytes;
+            mine.rounding_bytes += theirs.rounding_bytes;
+        }
+        let (mine, theirs) = (&mut self.containers, &other.containers);
+        mine.arrays += theirs.arrays;
+        mine.array_bytes += theirs.array_bytes;
+        mine.array_unused_bytes += theirs.array_unused_bytes;
+        mine.hashes += theirs.hashes;
+        mine.table_bytes += theirs.table_bytes;
+        for (mine, theirs) in self.retained.iter_mut().zip(other.retained) {
+            mine.join(theirs);
+        }
+        self.others.extend(other.others);
+        self.others_left_out += other.others_left_out;
+        if self.used.is_empty() {
+            self.used = other.used;
+        } else {
+            for (mine, theirs) in self.used.iter_mut().zip(other.used) {
+                mine.0 += theirs.0;
+                mine.1 = [mine.1[0].saturating_add(theirs.1[0]), mine.1[1].saturating_add(theirs.1[1])];
+            }
+        }
+        self.own_keys.extend(other.own_keys);
+        self.entries += other.entries;
+        self.string_bodies += other.string_bodies;
+        self.damaged += other.damaged;
+        self.unread += other.unread;
+        self.claimed += other.claimed;
+        self.equal.join(other.equal);
+    }
+
+    /// Counts shared buffers once, and works out what follows from sums.
+    fn settle(&mut self) {
+        let strings = &mut self.strings;
+        for (others, shared) in self.cow.iter().enumerate() {
+            // All its owners are values, and each has been counted.
+            let owners = others as u64 + 1;
+            let once = shared.capacity_bytes / owners;
+            let buffers = shared.values / owners;
+            strings.cow.buffers += buffers;
+            strings.cow.owners += shared.values;
+            strings.cow.shared_bytes += once;
+            strings.cow.saved_bytes += shared.capacity_bytes - once;
+            strings.buffers += buffers;
+            strings.capacity_bytes += once;
+            strings.unused_bytes += shared.unused_bytes / owners;
+            strings.header_bytes += 8 * buffers;
+            strings.rounding_bytes += shared.rounding_bytes / owners;
+        }
+        strings.equal = self.equal.figures();
+        strings.short.extra_word_bytes = 8 * self.string_bodies;
+        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        strings.short.saved_bytes =
+            signed(strings.short.chunk_bytes) - signed(strings.short.extra_word_bytes);
+    }
+}
+
+fn add_strings(mine: &mut Strings, theirs: &Strings) {
+    let pairs = [
+        (&mut mine.values, theirs.values),
+        (&mut mine.buffers, theirs.buffers),
+        (&mut mine.payload_bytes, theirs.payload_bytes),
+        (&mut mine.capacity_bytes, theirs.capacity_bytes),
+        (&mut mine.unused_bytes, theirs.unused_bytes),
+        (&mut mine.header_bytes, theirs.header_bytes),
+        (&mut mine.rounding_bytes, theirs.rounding_bytes),
+        (&mut mine.head_bytes, theirs.head_bytes),
+        (&mut mine.body_bytes, theirs.body_bytes),
+        (&mut mine.utf8, theirs.utf8),
+        (&mut mine.offset, theirs.offset),
+        (&mut mine.constants.buffers, theirs.constants.buffers),
+        (&mut mine.constants.capacity_bytes, theirs.constants.capacity_bytes),
+        (&mut mine.cow.key_values, theirs.cow.key_values),
+        (&mut mine.short.strings, theirs.short.strings),
+        (&mut mine.short.chunk_bytes, theirs.short.chunk_bytes),
+    ];
+    for (mine, theirs) in pairs {
+        *mine = mine.saturating_add(theirs);
+    }
+}

@@ -1,0 +1,86 @@
+//! Perls in ruins: reading always ends, reads no more than it may, and claims nothing that is in doubt.
+
+use proptest::prelude::*;
+use strandline_synth::{PerlRecipe, TRAPS, Trap, fabricate_perl};
+
+use crate::adapter::{Build, PAGE, Subject};
+
+fn builds() -> impl Strategy<Value = Build> {
+    prop::sample::select(&[Build::Threads, Build::Globals][..])
+}
+
+#[test]
+fn traps_end_and_are_told() {
+    for seed in 0..8 {
+        for trap in TRAPS {
+            for build in [Build::Threads, Build::Globals] {
+                let recipe = PerlRecipe { subs: 6, depth: 4, ..PerlRecipe::from_seed(seed) };
+                let mut perl = fabricate_perl(&recipe);
+                let sound = Subject::of(&perl, build).read(1);
+                perl.trap(trap);
+                let read = Subject::of(&perl, build).read(2);
+                let is_seen = !read.reading.caveats.is_empty()
+                    || read.main().is_none_or(|main| sound.main().is_none_or(|before| main != before));
+                // Where there are globals nobody looks at the interpreter's address; keys and lists of free bodies
+                // may hold together for all that is read of them.
+                let may_be_missed =
+                    matches!(trap, Trap::InterpreterOfTheKernel | Trap::BodyListCycle | Trap::KeyCycle);
+                assert!(
+                    is_seen || may_be_missed,
+                    "{trap:?} of seed {seed}, {build:?}: neither figures nor a caveat"
+                );
+                if matches!(
+                    trap,
+                    Trap::ArenaCycle | Trap::ArenaOfItself | Trap::EndlessArena | Trap::ChainToNowhere
+                ) {
+                    assert!(
+                        read.main().is_none_or(|main| !main.read),
+                        "{trap:?}: the heads cannot be counted"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn names_without_bounds_are_cut_and_counted() {
+    for trap in [Trap::EndlessNames, Trap::HostileNames] {
+        let recipe = PerlRecipe { seed: 5, values: 10, subs: 4, depth: 2, most_string_bytes: 30_000 };
+        let mut perl = fabricate_perl(&recipe);
+        perl.trap(trap);
+        let read = Subject::of(&perl, Build::Threads).read(1);
+        if let Some(main) = read.main().filter(|main| main.read) {
+            assert!(
+                main.subs.names_replaced > 0 || main.retained.top.iter().all(|one| one.sub.is_none()),
+                "{trap:?}"
+            );
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 120, max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn damaged_words_never_hurt_the_reader(seed: u64, words in 1..200usize, workers in 1..=3usize, build in builds()) {
+        let mut perl = fabricate_perl(&PerlRecipe::from_seed(seed));
+        perl.damage(seed, words);
+        Subject::of(&perl, build).read(workers);
+    }
+
+    #[test]
+    fn a_single_damaged_word_never_hurts_the_reader(seed in 0..64u64, choice: u64, build in builds()) {
+        let mut perl = fabricate_perl(&PerlRecipe::from_seed(seed));
+        perl.damage(choice, 1);
+        Subject::of(&perl, build).read(1);
+    }
+
+    #[test]
+    fn pages_that_are_not_there_never_hurt_the_reader(seed: u64, one_in in 1..40u64, build in builds()) {
+        let perl = fabricate_perl(&PerlRecipe::from_seed(seed));
+        let mut subject = Subject::of(&perl, build);
+        subject.evict(|page| (page / PAGE).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed) >> 32 < (u64::from(u32::MAX) / one_in));
+        subject.read(2);
+    }
+}

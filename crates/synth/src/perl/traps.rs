@@ -1,0 +1,243 @@
+//! Structures that readers get lost in: chains that come back, lists without an end, sizes that nothing has.
+
+use super::PerlVariables;
+use super::layout::{body, flags, padname};
+use crate::Image;
+
+/// What is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trap {
+    /// The last arena of heads leads back to the first.
+    ArenaCycle,
+    /// An arena leads to itself.
+    ArenaOfItself,
+    /// An arena says to have 2^32 - 1 heads.
+    EndlessArena,
+    /// An arena is reached twice, a few bytes apart.
+    OverlappingArenas,
+    /// The interpreter counts 2^63 values.
+    AbsurdCount,
+    /// Every head of the first arena is overwritten with ones.
+    OverwrittenHeads,
+    /// Strings with LEN of almost 2^64.
+    AbsurdLength,
+    /// Strings whose CUR is more than their LEN.
+    AbsurdCur,
+    /// Strings whose buffers are their own heads.
+    BufferInArena,
+    /// Strings that all have one buffer, and do not share it.
+    OneBuffer,
+    /// Offset strings whose offset is more than what is before them.
+    AbsurdOffset,
+    /// Shared strings that say to have other owners, and have none.
+    LonelySharing,
+    /// Pads that are their own lists.
+    PadsOfThemselves,
+    /// A list of pads with 2^40 depths.
+    EndlessDepths,
+    /// A list of pads whose every depth is one pad.
+    ThousandsOfDepths,
+    /// Names of 1 GiB.
+    EndlessNames,
+    /// Names that are not names: control characters, and no UTF-8.
+    HostileNames,
+    /// A list of names with 2^40 of them.
+    EndlessNameList,
+    /// A set of body arenas that leads to itself.
+    SetOfItself,
+    /// A list of free bodies that leads to itself.
+    BodyListCycle,
+    /// The interpreter is the kernel's memory.
+    InterpreterOfTheKernel,
+    /// The arena chain leaves what is mapped.
+    ChainToNowhere,
+    /// The hash of shared keys has an entry that leads to itself.
+    KeyCycle,
+    /// It says to have 2^40 places.
+    EndlessKeys,
+}
+
+/// All of them.
+pub const TRAPS: [Trap; 24] = [
+    Trap::ArenaCycle,
+    Trap::ArenaOfItself,
+    Trap::EndlessArena,
+    Trap::OverlappingArenas,
+    Trap::AbsurdCount,
+    Trap::OverwrittenHeads,
+    Trap::AbsurdLength,
+    Trap::AbsurdCur,
+    Trap::BufferInArena,
+    Trap::OneBuffer,
+    Trap::AbsurdOffset,
+    Trap::LonelySharing,
+    Trap::PadsOfThemselves,
+    Trap::EndlessDepths,
+    Trap::ThousandsOfDepths,
+    Trap::EndlessNames,
+    Trap::HostileNames,
+    Trap::EndlessNameList,
+    Trap::SetOfItself,
+    Trap::BodyListCycle,
+    Trap::InterpreterOfTheKernel,
+    Trap::ChainToNowhere,
+    Trap::KeyCycle,
+    Trap::EndlessKeys,
+];
+
+/// Where things stand that traps are built of.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// Arenas of heads; the last one is the first of the chain.
+    pub arenas: Vec<u64>,
+    /// Heads of strings that pads keep.
+    pub kept: Vec<u64>,
+    /// Heads of strings.
+    pub strings: Vec<u64>,
+    /// `PADLIST`s.
+    pub padlists: Vec<u64>,
+    /// `PADNAME`s.
+    pub padnames: Vec<u64>,
+    /// `HEK`s.
+    pub keys: Vec<u64>,
+}
+
+fn read(image: &Image, address: u64) -> u64 {
+    image.word(address).unwrap_or(0)
+}
+
+/// Builds a trap into the memory.
+pub fn build(image: &mut Image, variables: &PerlVariables, places: &Places, trap: Trap) {
+    match trap {
+        Trap::InterpreterOfTheKernel => image.put_word(variables.curinterp, 0xffff_8880_0000_1000),
+        Trap::AbsurdCount => image.put_word(variables.sv_count, 1 << 63),
+        Trap::ChainToNowhere => image.put_word(variables.sv_arenaroot, 0x1234_5678_9000),
+        Trap::SetOfItself => {
+            let set = read(image, variables.body_arenas);
+            image.put_word(set, set);
+        }
+        Trap::BodyListCycle => {
+            for whose in 0..17 {
+                let first = read(image, variables.body_roots + 8 * whose);
+                if first != 0 {
+                    image.put_word(first, first);
+                }
+            }
+        }
+        Trap::KeyCycle | Trap::EndlessKeys => keys(image, variables, trap),
+        Trap::ArenaCycle
+        | Trap::ArenaOfItself
+        | Trap::EndlessArena
+        | Trap::OverlappingArenas
+        | Trap::OverwrittenHeads => arenas(image, places, trap),
+        Trap::PadsOfThemselves | Trap::EndlessDepths | Trap::ThousandsOfDepths => pads(image, places, trap),
+        Trap::EndlessNames | Trap::HostileNames | Trap::EndlessNameList => names(image, places, trap),
+        _ => strings(image, places, trap),
+    }
+}
+
+fn arenas(image: &mut Image, places: &Places, trap: Trap) {
+    let (Some(&last), Some(&first)) = (places.arenas.first(), places.arenas.last()) else { return };
+    match trap {
+        Trap::ArenaCycle => image.put_word(last, first),
+        Trap::ArenaOfItself => image.put_word(first, first),
+        Trap::EndlessArena => image.put(first + 8, &u32::MAX.to_le_bytes()),
+        Trap::OverlappingArenas => {
+            // A head of the first arena that looks like an arena's first.
+            image.put_word(first + 48, read(image, first));
+            image.put_word(first + 56, 170);
+            image.put_word(first, first + 48);
+        }
+        _ => image.put(first + 24, &[0xff; 24 * 169]),
+    }
+}
+
+fn strings(image: &mut Image, places: &Places, trap: Trap) {
+    let one = places.strings.first().map_or(0, |&head| read(image, head + 16));
+    for (index, &head) in places.strings.iter().enumerate() {
+        let any = read(image, head);
+        let head_flags = read(image, head + 8);
+        let with = |more: u32| head_flags | u64::from(more) << 32;
+        let mut set = |flags: u32| image.put_word(head + 8, with(flags));
+        match trap {
+            Trap::AbsurdLength => image.put_word(any + body::LEN, u64::MAX - index as u64 * 8),
+            Trap::AbsurdCur => {
+                set(flags::POK);
+                image.put_word(any + body::CUR, u64::MAX - index as u64);
+            }
+            Trap::BufferInArena => {
+                set(flags::POK);
+                image.put_word(head + 16, head & !15);
+            }
+            Trap::OneBuffer => image.put_word(head + 16, one),
+            Trap::AbsurdOffset => {
+                set(flags::POK | flags::OOK);
+                let buffer = read(image, head + 16);
+                image.put(buffer - 1, &[0]);
+                image.put_word(buffer - 9, u64::MAX - index as u64);
+            }
+            _ => {
+                set(flags::POK | flags::IS_COW);
+                let (buffer, len) = (read(image, head + 16), read(image, any + body::LEN));
+                image.put(buffer.wrapping_add(len).wrapping_sub(1), &[200]);
+            }
+        }
+    }
+}
+
+fn pads(image: &mut Image, places: &Places, trap: Trap) {
+    for &list in &places.padlists {
+        let table = read(image, list + 8);
+        match trap {
+            Trap::PadsOfThemselves => {
+                image.put_word(table + 8, list);
+                image.put_word(list + 8, list);
+            }
+            Trap::EndlessDepths => image.put_word(list, 1 << 40),
+            _ => {
+                // The table goes on through all that follows it.
+                image.put_word(list, 5000);
+                let pad = read(image, table + 8);
+                for depth in 2..8 {
+                    image.put_word(table + 8 * depth, pad);
+                }
+            }
+        }
+    }
+}
+
+fn names(image: &mut Image, places: &Places, trap: Trap) {
+    for &key in &places.keys {
+        match trap {
+            Trap::EndlessNames => image.put(key + 4, &(1_u32 << 30).to_le_bytes()),
+            Trap::HostileNames => image.put(key + 8, b"\x1b[2"),
+            _ => {}
+        }
+    }
+    for &name in &places.padnames {
+        let text = read(image, name + padname::TEXT);
+        match trap {
+            Trap::EndlessNames => image.put(name + padname::LENGTH, &[255]),
+            Trap::HostileNames => image.put(text, b"\xff\x07\n"),
+            _ => {}
+        }
+    }
+    if trap == Trap::EndlessNameList {
+        for &list in &places.padlists {
+            let table = read(image, list + 8);
+            let names = read(image, table);
+            image.put_word(names, 1 << 40);
+        }
+    }
+}
+
+fn keys(image: &mut Image, variables: &PerlVariables, trap: Trap) {
+    let head = read(image, variables.strtab);
+    let (any, table) = (read(image, head), read(image, head + 16));
+    if trap == Trap::EndlessKeys {
+        image.put_word(any + body::MAX, (1 << 40) - 1);
+        return;
+    }
+    let entry = read(image, table);
+    image.put_word(entry, entry);
+}

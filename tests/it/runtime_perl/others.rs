@@ -1,0 +1,48 @@
+//! Perl over another malloc: its figures are there, and its memory stays on the allocator's rows.
+
+use std::path::Path;
+
+use super::{Seen, command, number};
+use crate::support::{Outcome, Subject, perls, skipped, strandline};
+
+const JEMALLOC: &str = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
+
+#[test]
+fn under_jemalloc_the_figures_hold_and_the_rows_are_the_allocators() -> Outcome {
+    let name = "runtime_perl: jemalloc";
+    let Some(perl) = perls::all(name).into_iter().next() else { return Ok(()) };
+    if !Path::new(JEMALLOC).exists() {
+        skipped(name, &format!("no {JEMALLOC} (apt install libjemalloc2)"));
+        return Ok(());
+    }
+    let mut command = command(&perl, "functions");
+    command.env("LD_PRELOAD", JEMALLOC);
+    let mut subject = Subject::start_command(command)?;
+    let theirs = super::asked(&mut subject)?;
+    let seen = Seen::of(subject.pid())?;
+    let main = seen.main()?;
+    assert_eq!(number(main, "heads.live")?, number(&theirs, "live_heads")?);
+    assert_eq!(number(main, "retained.lexicals.bytes")?, number(&theirs, "retained_lexicals_bytes")?);
+    let rows: Vec<_> = seen.rows("perl.pad.retained");
+    assert!(rows.is_empty(), "jemalloc's chunks are not read: {rows:?}");
+    let codes = strandline::caveats(&seen.document);
+    assert!(
+        codes.iter().any(|code| code.contains("perl") || code.contains("runtime")),
+        "a caveat says so: {codes:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn without_runtimes_nothing_is_refined() -> Outcome {
+    let Some(perl) = perls::all("runtime_perl: --no-runtimes").into_iter().next() else { return Ok(()) };
+    let subject = super::start(&perl, "functions")?;
+    let document = strandline::json(&["explain", "--json", "--no-runtimes", &subject.pid_text()])?;
+    crate::support::invariants::hold(&document)?;
+    let ids = super::list(&document["rows"]).iter().filter_map(|row| row["id"].as_str());
+    let refined: Vec<&str> = ids.filter(|id| id.starts_with("perl.")).collect();
+    assert!(refined.is_empty(), "{refined:?}");
+    // With them the sum of all rows is RSS as well, which both documents assert.
+    assert!(!Seen::of(subject.pid())?.rows("perl.pad.retained").is_empty());
+    Ok(())
+}

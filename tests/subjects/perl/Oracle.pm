@@ -1,0 +1,339 @@
+package Oracle;
+# What a perl knows of its own memory: the figures that a reader from outside has to agree with.
+#
+# Nothing here knows perl's structures but the head of a scalar (three words and the arena's first head, sv.h), which the
+# talk's tools show as well. Everything else is asked of the core module B, of any head that stands in the arenas: an object
+# of B is a reference to an address, so one can be made of each. The interpreter's own count of its heads (PL_sv_count) is
+# found by what it does: it is the word that grows by as many as scalars are made.
+#
+# The figures are taken by a child process, of the memory that it has in common with the parent: so the parent is as
+# it was before it was asked, but for the lexicals of this package, which are left out of the figures.
+#
+# It prints sizes, addresses and names of code: never what strings hold.
+use strict;
+use warnings;
+use B ();
+use DynaLoader ();
+
+my $VERSION_NUMBER = $];
+my ($COUNT_AT, $ROOT_AT) = (0, 0);
+my @keep;
+my ($before, $after, $again) = ('') x 3;
+
+# The bytes that stand at an address.
+sub bytes_at { return unpack "P$_[1]", pack 'J', $_[0] }
+sub word_at { return unpack 'J', unpack 'P8', pack 'J', $_[0] }
+
+sub grow { my ($scalars) = @_; push @keep, 7 for 1 .. $scalars; return }
+
+# Finds PL_sv_count: an exported variable, or in an interpreter with ithreads the word of it that grows by what is made.
+sub find_count {
+    my $program = DynaLoader::dl_load_file('', 0);
+    my $exported = DynaLoader::dl_find_symbol($program, 'PL_sv_count');
+    if ($exported) {
+        ($COUNT_AT, $ROOT_AT) = ($exported, DynaLoader::dl_find_symbol($program, 'PL_sv_arenaroot'));
+        return;
+    }
+    my $interpreter = word_at(symbol($program, 'PL_curinterp'));
+    my $bytes = unpack 'S', bytes_at(symbol($program, 'PL_interp_size'), 2);
+    for my $round (1 .. 2) {
+        @keep = ();
+        $before = bytes_at($interpreter, $bytes);
+        grow(997);
+        $after = bytes_at($interpreter, $bytes);
+        grow(1009);
+        $again = bytes_at($interpreter, $bytes);
+    }
+    my @words = map { [unpack 'J*', $_] } $before, $after, $again;
+    my @found = grep {
+        $words[1][$_] - $words[0][$_] == 997 && $words[2][$_] - $words[1][$_] == 1009
+    } 0 .. $#{ $words[0] };
+    @found == 1 or die 'Oracle: ' . @found . " words of the interpreter count scalars\n";
+    @keep = ();
+    # PL_sv_arenaroot is near (intrpvar.h). The first head of an arena counts its slots and has no flags; `heads` checks
+    # that the chain has as many heads as are counted.
+    $COUNT_AT = $interpreter + 8 * $found[0];
+    for my $at (map { $COUNT_AT + 8 * $_ } 1 .. 4) {
+        my $address = word_at($at);
+        next if $address < 65536 || $address % 8;
+        my ($slots, $flags) = unpack 'LL', bytes_at($address + 8, 8);
+        $ROOT_AT = $at if $flags == 0 && $slots > 100 && $slots < 1000;
+    }
+    $ROOT_AT or die "Oracle: no chain of arenas near the count\n";
+    return;
+}
+
+sub symbol {
+    my ($program, $name) = @_;
+    return DynaLoader::dl_find_symbol($program, $name)
+        // DynaLoader::dl_find_symbol(scalar DynaLoader::dl_load_file("libperl.so.$1", 0), $name)
+        // die "Oracle: this perl does not export $name\n";
+}
+
+# All heads in use, of the memory that is open: addresses, and the interpreter's own count.
+sub heads {
+    my ($memory) = @_;
+    my $at = sub {
+        my ($address, $bytes) = @_;
+        sysseek($memory, $address, 0) && sysread($memory, my $read, $bytes) == $bytes or die "Oracle: nothing at $address\n";
+        return $read;
+    };
+    my $count = unpack 'J', $at->($COUNT_AT, 8);
+    my $arena = unpack 'J', $at->($ROOT_AT, 8);
+    my (@used, $free, $arenas);
+    while ($arena) {
+        my ($next, $slots, $flags) = unpack 'JLL', $at->($arena, 16);
+        $flags == 0 && $slots > 1 && $slots < 1e6 or die "Oracle: no arena at $arena: $slots slots, flags $flags\n";
+        $arenas++;
+        my $heads = $at->($arena, 24 * $slots);
+        for my $slot (1 .. $slots - 1) {
+            # SVTYPEMASK alone: a free head.
+            if (unpack('L', substr $heads, 24 * $slot + 12, 4) == 0xff) { $free++ }
+            else { push @used, $arena + 24 * $slot }
+        }
+        $arena = $next;
+    }
+    # A value that is being destroyed may be in the count and have no type any more.
+    abs(@used - $count) <= 4 or die 'Oracle: ' . @used . " heads in use, the interpreter says $count\n";
+    return (\@used, $count, $free // 0, $arenas);
+}
+
+# Whether code is of this package: of it, or anonymous in it.
+sub is_own {
+    my ($cv) = @_;
+    my $stash = $cv->STASH;
+    return ref $stash && $stash->isa('B::HV') && $stash->NAME eq __PACKAGE__;
+}
+
+sub name_of {
+    my ($cv) = @_;
+    return 'main (file scope)' if $$cv == ${ B::main_cv() };
+    my $named = $cv->can('NAME_HEK') && $cv->NAME_HEK;
+    if (defined $named && length $named) {
+        my $stash = $cv->STASH;
+        return text($stash->NAME) . '::' . text($named);
+    }
+    my $gv = $cv->GV;
+    return '?' unless $gv && $gv->isa('B::GV');
+    my $stash = $gv->STASH;
+    return ($stash->isa('B::HV') ? text($stash->NAME) : '?') . '::' . text($gv->NAME);
+}
+
+# As bytes of UTF-8.
+sub text {
+    my ($text) = @_;
+    utf8::encode($text) if utf8::is_utf8($text);
+    return $text;
+}
+
+# The number of a type, by an example of it.
+sub type_of { return B::svref_2object($_[0])->SvTYPE }
+
+format EXAMPLE =
+.
+
+# Types of scalars that have CUR and LEN.
+my %string_type = do {
+    my ($pv, $pviv, $pvnv, $pvmg) = ('a') x 4;
+    { no warnings; $pviv += 0; $pviv = 1; $pviv .= ''; $pvnv = 1.5; $pvnv .= '' }
+    $pvmg =~ /a/g;
+    pos $pvmg;
+    map { type_of($_) => 1 } \$pv, \$pviv, \$pvnv, \$pvmg, \substr($pv, 0), ref ${ \qr/x/ } ? () : ${ \\qr/x/ };
+};
+my $LV_TYPE = type_of(\substr(my $text = 'a', 0));
+my $CV_TYPE = type_of(\&type_of);
+my $FM_TYPE = type_of(*EXAMPLE{FORMAT});
+
+# Flags of sv.h, the same since 5.18: SVp_POK and the like; SVf_IsCOW since 5.20.
+my ($OK, $POK, $FAKE, $COW, $PADTMP, $OOK) = (0xff00, 0x4400, 0x0100_0000, 0x1000_0000, 0x0002_0000, 0x0200_0000);
+my $READONLY = B::SVf_READONLY();
+my ($OUTER, $STATE, $OUR) = $VERSION_NUMBER >= 5.021_007 ? ($FAKE, 2, 16) : ($FAKE, 0x800, 0x40000);
+
+# Every entry of the code's pads that has a buffer of its own: name, kind, depth, CUR, LEN and state.
+sub pads {
+    my ($cv, $entries) = @_;
+    return if $cv->CvFLAGS & B::CVf_ISXSUB();
+    my $list = $cv->PADLIST;
+    return unless $$list && $list->can('MAX') && $list->MAX >= 0;
+    my $depth_now = $cv->DEPTH;
+    my $is_main = $$cv == ${ B::main_cv() };
+    $depth_now = 1 if $is_main && $depth_now == 0;
+    my @names = $list->ARRAYelt(0)->ARRAY;
+    my $sub = name_of($cv);
+    for my $depth (1 .. $list->MAX) {
+        my $pad = $list->ARRAYelt($depth);
+        next unless $$pad && $pad->can('ARRAY');
+        my @slots = $pad->ARRAY;
+        for my $index (1 .. $#slots) {
+            my ($sv, $name) = ($slots[$index], $names[$index]);
+            next unless $$sv && $sv->can('SvTYPE');
+            my $entry = buffer($sv) or next;
+            my $called = $name && $name->can('PV') ? $name->PV : undef;
+            my $flags = defined $called ? $name->FLAGS : 0;
+            next if defined $called && $flags & $OUTER;
+            $entry->{sub} = $sub;
+            $entry->{cv} = $$cv;
+            $entry->{depth} = $depth;
+            $entry->{running} = $depth <= $depth_now ? 1 : 0;
+            $entry->{named} = defined $called && length $called && $called ne '&' ? 1 : 0;
+            $entry->{name} = $entry->{named} ? text($called) : '';
+            $entry->{state} = $flags & $STATE ? 1 : 0;
+            $entry->{our} = $flags & $OUR ? 1 : 0;
+            push @$entries, $entry;
+        }
+    }
+    return;
+}
+
+# CUR, LEN and what flags tell of a scalar that has a buffer of its own.
+sub buffer {
+    my ($sv) = @_;
+    my $type = $sv->SvTYPE;
+    return unless $string_type{$type};
+    my $flags = $sv->FLAGS;
+    my $pv = bless \(my $address = $$sv), 'B::PV';
+    # A variable of type PVLV may hold a glob, and a reference stands where the buffer would.
+    return if $type == $LV_TYPE && $flags & 0x8000 && $flags & 0x00c0_0000 && ($flags & 0xff00) == 0x8000;
+    my $len = $pv->LEN or return;
+    my $word = word_at($$sv + 16) or return;
+    my $offset = 0;
+    if ($flags & $OOK) {
+        my $last = unpack 'C', bytes_at($word - 1, 1);
+        $offset = $last || word_at($word - 1 - 8);
+    }
+    return {
+        sv => $$sv, type => $type, cur => $flags & $POK ? $pv->CUR : 0, len => $len + $offset, buffer => $word - $offset,
+        value => $flags & $OK ? 1 : 0, string => $flags & $POK ? 1 : 0, cow => $flags & $COW ? 1 : 0,
+        temporary => $flags & $PADTMP ? 1 : 0, readonly => $flags & $READONLY ? 1 : 0, references => $sv->REFCNT,
+    };
+}
+
+# Why a pad keeps a buffer that nobody needs: its code does not run at that depth, or it has no value; '' where it is in use.
+sub why_retained {
+    my ($entry) = @_;
+    return '' if $entry->{our};
+    # What the code holds as constants is in use whether it runs or not.
+    return '' if !$entry->{named} && $entry->{readonly};
+    return 'no value' if !$entry->{value};
+    return '' if $entry->{state} || $entry->{running} || ($entry->{named} && $entry->{references} > 1);
+    return 'not running';
+}
+
+sub json_string {
+    my $text = text($_[0]);
+    $text =~ s/([\x00-\x1f"\\])/sprintf '\\u%04x', ord $1/ge;
+    return qq("$text");
+}
+
+sub json {
+    my ($value) = @_;
+    return '{' . join(',', map { json_string($_) . ':' . json($value->{$_}) } sort keys %$value) . '}' if ref $value eq 'HASH';
+    return '[' . join(',', map { json($_) } @$value) . ']' if ref $value eq 'ARRAY';
+    return 'null' unless defined $value;
+    return $value =~ /\A-?(?:0|[1-9][0-9]{0,18})\z/ ? $value : json_string($value);
+}
+
+# Everything, as a structure.
+sub figures {
+    my ($memory) = @_;
+    my ($heads, $count, $free, $arenas) = heads($memory);
+    my (%types, @entries, %buffers, $own_cvs);
+    my %strings = (strings => 0, payload_bytes => 0, short_strings => 0);
+    for my $address (@$heads) {
+        my $sv = bless \(my $copy = $address), 'B::SV';
+        my $type = $sv->SvTYPE;
+        $types{$type}++;
+        if ($type == $CV_TYPE || $type == $FM_TYPE) {
+            my $cv = bless \(my $other = $address), $type == $FM_TYPE ? 'B::FM' : 'B::CV';
+            if (is_own($cv)) { $own_cvs++; next }
+            pads($cv, \@entries);
+        }
+        elsif (my $entry = buffer($sv)) {
+            my $buffer = $buffers{ $entry->{buffer} } //= { len => $entry->{len}, owners => 0, strings => 0, cow => $entry->{cow} };
+            $buffer->{owners}++;
+            $buffer->{strings}++ if $entry->{string};
+            $strings{buffers_bytes} += $entry->{len};
+            next unless $entry->{string};
+            $strings{strings}++;
+            $strings{payload_bytes} += $entry->{cur};
+            $strings{short_strings}++ if $entry->{cur} <= 15;
+        }
+    }
+    return {
+        sv_count => $count, live_heads => scalar @$heads, free_heads => $free, arenas => $arenas,
+        types => { map { ("t$_" => $types{$_}) } keys %types },
+        %strings,
+        distinct_buffers => scalar(keys %buffers),
+        distinct_bytes => sum(map { $_->{len} } values %buffers),
+        shared_buffers => scalar(grep { $_->{owners} > 1 } values %buffers),
+        shared_bytes => sum(map { $_->{len} } grep { $_->{owners} > 1 } values %buffers),
+        shared_strings => scalar(grep { $_->{strings} > 1 } values %buffers),
+        shared_string_bytes => sum(map { $_->{len} } grep { $_->{strings} > 1 } values %buffers),
+        own_cvs => $own_cvs, retained(\@entries, \%buffers),
+    };
+}
+
+sub sum { my $sum = 0; $sum += $_ for @_; return $sum }
+
+# What pads retain: the sums, and each buffer.
+sub retained {
+    my ($entries, $buffers) = @_;
+    my (@retained, %seen);
+    for my $entry (@$entries) {
+        my $why = why_retained($entry) or next;
+        next if $seen{ $entry->{buffer} }++;
+        my $owners = ($buffers->{ $entry->{buffer} } // { owners => 1 })->{owners};
+        push @retained, { (map { ($_ => $entry->{$_}) } qw(sub name named depth cur len buffer cow temporary cv string)),
+            why => $why, owners => $owners };
+    }
+    my @alone = grep { $_->{owners} == 1 } @retained;
+    return (
+        retained => [sort { $b->{len} <=> $a->{len} || $a->{buffer} <=> $b->{buffer} } @retained],
+        retained_bytes => sum(map { $_->{len} } @alone),
+        retained_lexicals_bytes => sum(map { $_->{len} } grep { $_->{named} } @alone),
+        retained_temporaries_bytes => sum(map { $_->{len} } grep { !$_->{named} } @alone),
+    );
+}
+
+# Prints the figures of this process as one line of JSON.
+sub say_figures {
+    my $child = fork;
+    defined $child or die "Oracle: fork: $!\n";
+    if ($child) {
+        waitpid $child, 0;
+        return;
+    }
+    my $parent = getppid;
+    my $line = eval {
+        open my $memory, '<:raw', "/proc/$parent/mem" or die "Oracle: the memory of $parent: $!\n";
+        json(figures($memory));
+    };
+    $line = json({ error => "$@" }) unless defined $line;
+    $line .= "\n";
+    my $done = 0;
+    while ($done < length $line) {
+        my $wrote = syswrite STDOUT, $line, length($line) - $done, $done;
+        last unless defined $wrote;
+        $done += $wrote;
+    }
+    # Nothing of the parent's is to be ended by the child.
+    kill 'KILL', $$;
+    return;
+}
+
+# Prints the ready line, then answers commands, a byte each, until the end: o the figures, others by `$answers`.
+sub serve {
+    my ($ready, %answers) = @_;
+    my $line = json({ version => sprintf('%vd', $^V), pid => $$, %$ready }) . "\n";
+    syswrite STDOUT, $line;
+    undef $line;
+    while (sysread STDIN, my $command, 1) {
+        last if $command eq 'q';
+        if ($command eq 'o') { say_figures() }
+        elsif ($answers{$command}) { my $answer = json($answers{$command}->()) . "\n"; syswrite STDOUT, $answer }
+    }
+    return;
+}
+
+find_count();
+1;
