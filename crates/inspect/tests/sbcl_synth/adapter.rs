@@ -48,6 +48,7 @@ impl Subject {
             tid: thread.tid,
             stack_pointer: thread.stack_pointer,
             fs_base: thread.address,
+            general: Default::default(),
         };
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for (start, bytes) in heap.image.ranges() {
