@@ -174,7 +174,7 @@ impl Subject {
                 for name in
                     [Some(&buffer.holder), buffer.sub.as_ref(), buffer.lexical.as_ref()].into_iter().flatten()
                 {
-                    assert!(name.len() <= 600, "{} bytes of name", name.len());
+                    assert!(name.len() <= 700, "{} bytes of name", name.len());
                     assert!(!name.chars().any(char::is_control), "{name:?}");
                 }
             }

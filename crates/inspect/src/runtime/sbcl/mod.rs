@@ -124,7 +124,6 @@ impl Seen<'_> {
             roots,
             pages,
             place: self.program.path.clone(),
-            path_to: None,
         })));
     }
 
