@@ -161,6 +161,19 @@ values of the second, both of the third."
   ;; all of 0, 1 and 2 (6).
   (* (+ 8 5 5 4 6) (floor (floor *count* 20) 4)))
 
+(defun one-table (weakness quarters)
+  "A table of one weakness; how many messages are left by quarters of it."
+  (aside
+    (multiple-value-bind (table kept) (table-of weakness) (setf *kept* (list table kept)))
+    (old nil)
+    nil)
+  (* quarters (floor (floor *count* 20) 4)))
+
+(define-kind weak-key () "A table as those of `weaktables`." (one-table :key 5))
+(define-kind weak-value () "See `weak-key`." (one-table :value 5))
+(define-kind weak-key-and-value () "See `weak-key`." (one-table :key-and-value 4))
+(define-kind weak-key-or-value () "See `weak-key`." (one-table :key-or-value 6))
+
 (define-kind ephemerons ()
   "Tables weak on key whose values refer to their keys, and to the keys of the next entry: nothing else does."
   (aside

@@ -1,8 +1,8 @@
 //! Perl's structures, x86-64, perl 5.18 to 5.42: `sv.h`, `av.h`, `hv.h`, `cv.h`, `pad.h`, `intrpvar.h`.
 //!
-//! All offsets and flags come from programs of `offsetof` that were compiled against the headers themselves:
-//! those that Debian ships for 5.32, 5.36, 5.40 and 5.42 and those of builds of 5.18.2 and 5.28.1; of the other
-//! releases, the headers of tag `v5.N.0` with the `config.h` of a neighbour. Structures of values are the same
+//! All offsets and flags come from programs of `offsetof` that were compiled against the headers themselves
+//! (`scripts/perl-offsets`): those that Debian ships for 5.32, 5.36, 5.40 and 5.42 and those of builds of 5.18.2 and
+//! 5.28.1; of the other releases, the headers of tag `v5.N.0` with the `config.h` of a neighbour. Structures of values are the same
 //! with and without ithreads. Only 64-bit integers, `double` and no `-DDEBUGGING` are meant: `PL_interp_size` and checks
 //! on the structures tell others apart.
 

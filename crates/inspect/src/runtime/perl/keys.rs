@@ -19,6 +19,8 @@ use crate::runtime::refine::Refinements;
 const BUCKETS_PER_JOB: u64 = 4096;
 /// How many steps are taken between looks at the clock.
 const STEPS: u64 = 4096;
+/// The most jobs: tables of a thousand million buckets.
+const MOST_JOBS: usize = 256 << 10;
 /// Longer keys are not believed.
 const MOST_KEY_BYTES: u64 = 1 << 31;
 
@@ -65,7 +67,7 @@ pub fn follow(ground: &Ground<'_>, tables: &[(u64, u64)], keys: u64, kind: Kind)
     for &(table, last) in tables {
         let mut first = 0;
         // A table costs the target eight bytes a bucket.
-        while first <= last && jobs.len() < 4 << 20 {
+        while first <= last && jobs.len() < MOST_JOBS {
             jobs.push((table.wrapping_add(8 * first), (last - first + 1).min(BUCKETS_PER_JOB)));
             first += BUCKETS_PER_JOB;
         }

@@ -30,7 +30,7 @@ const WORDS: u64 = 256;
 /// Lists of names that are kept: closures of one sub share one.
 const LISTS_KEPT: usize = 256;
 /// The most entries that are marked, and the most buffers that are listed by name, of each thread.
-const MOST_MARKS: usize = 2 << 20;
+const MOST_MARKS: usize = 1 << 20;
 const MOST_KEPT: usize = 64 << 10;
 /// Buffers of more than this are listed by name.
 pub const LARGE_BYTES: u64 = 4096;

@@ -15,7 +15,9 @@ use crate::pages::page_of;
 /// How few and how many heads an arena is believed to have: perl's has 170. Each arena costs us 24 bytes.
 const LEAST_SLOTS: u64 = 64;
 const MOST_SLOTS: u64 = 1 << 16;
-/// The largest arena of bodies that is believed: perl's are of 4080 bytes.
+/// The shortest and the largest arena of bodies that is believed: perl's are of 2080 to 4080 bytes. Each costs us
+/// some 60 bytes.
+const LEAST_ARENA_BYTES: u64 = 1024;
 const MOST_ARENA_BYTES: u64 = 1 << 20;
 /// The most arenas that a set is believed to have: perl's has 169.
 const MOST_IN_SET: u32 = 4096;
@@ -207,7 +209,7 @@ fn body_arena(pages: &mut Pages<'_>, place: u64, release: &Release) -> Result<Bo
         (Type::Iv, Some(bytes)) => (HASHES_WITH_AUX, bytes),
         (kind, _) => (kind as usize, kind.body(release).ok_or(unknown)?.bytes),
     };
-    let fits = (body_bytes..=MOST_ARENA_BYTES).contains(&bytes) && address.checked_add(bytes).is_some();
+    let fits = (LEAST_ARENA_BYTES..=MOST_ARENA_BYTES).contains(&bytes) && address.checked_add(bytes).is_some();
     if address == 0 || !address.is_multiple_of(8) || !fits {
         return Err(Damage::new(place, "an arena of bodies of an impossible size"));
     }

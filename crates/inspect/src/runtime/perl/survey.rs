@@ -308,7 +308,7 @@ impl<'a> Surveyor<'a> {
                     self.survey.other(head, buffer);
                     self.survey.retain(2, buffer.bytes, slots.buffer)
                 }
-                (mark, true) if mark == Some(Mark::Constant) || head.has(flags::READONLY | flags::PADTMP) => {
+                (mark, true) if mark == Some(Mark::Constant) || self.is_constant(head) => {
                     self.survey.strings.constants.buffers += 1;
                     self.survey.strings.constants.capacity_bytes += buffer.bytes;
                     slots.constant
@@ -326,6 +326,15 @@ impl<'a> Surveyor<'a> {
             self.survey.value(value, current, self.ground.release);
             self.survey.strings.offset += u64::from(head.has(flags::OOK));
         }
+    }
+
+    /// Whether a string in no pad is a constant of the program's code: read-only, and made ready to be shared
+    /// (op.c, ck_svconst), or an operator's. Without ithreads nothing else tells: code points to its
+    /// constants itself. Before 5.20 none were shared.
+    fn is_constant(&self, head: &Head) -> bool {
+        let release = self.ground.release;
+        head.has(flags::READONLY)
+            && (release.version < 20 || head.flags & (flags::PADTMP | release.is_cow()) != 0)
     }
 
     /// A string without a buffer: a key that it shares, or static text.

@@ -64,8 +64,8 @@ const WANTED: [&str; 35] = [
 ];
 /// The longest version believed.
 const MOST_VERSION_BYTES: usize = 64;
-/// The most files looked into.
-const MOST_FILES: usize = 16;
+/// The most mappings looked behind.
+const MOST_TRIES: usize = 4096;
 
 /// A mapped file that holds an SBCL.
 #[derive(Clone, Debug)]
@@ -142,19 +142,24 @@ fn is_of_version(byte: u8) -> bool {
 /// The mapped files that hold an SBCL.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     let executable = process.executable().unwrap_or_default();
-    let mut seen: Vec<(u64, (u32, u32))> = Vec::new();
+    let mut known: Vec<(u64, (u32, u32))> = Vec::new();
     let mut found = Vec::new();
+    let mut tries = 0;
+    // A core within an executable is mapped too, in many parts: only those of the runtime itself tell where it is.
     for mapping in space.mappings().iter().filter(|mapping| mapping.permissions.execute && mapping.has_file())
     {
         let name = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
         let file = name.rsplit('/').next().unwrap_or(name);
         let may_be = mapping.name == executable || file.contains("sbcl");
         let key = (mapping.inode, mapping.device);
-        if !may_be || file.ends_with(".core") || seen.contains(&key) || seen.len() >= MOST_FILES {
+        if !may_be || file.ends_with(".core") || known.contains(&key) || tries >= MOST_TRIES {
             continue;
         }
-        seen.push(key);
-        found.extend(program(process, space, mapping));
+        tries += 1;
+        if let Some(program) = program(process, space, mapping) {
+            known.push(key);
+            found.push(program);
+        }
     }
     found
 }

@@ -123,7 +123,6 @@ impl Seen<'_> {
             roots,
             pages,
             place: self.program.path.clone(),
-            path_to: None,
         })));
     }
 
@@ -140,6 +139,9 @@ impl Seen<'_> {
             return Some(
                 "not all of its threads are known, and what they hold would count as dead".to_owned(),
             );
+        }
+        if self.program.value(context.memory, "arena_chain").is_some_and(|chain| chain != 0) {
+            return Some("it has arenas, and what they alone hold would count as dead".to_owned());
         }
         let swapped = context.process.status().ok().and_then(|status| status.swap_bytes).unwrap_or(0);
         (swapped > 0).then(|| format!("{swapped} bytes of the process are swapped out and may be theirs"))
