@@ -209,7 +209,8 @@ fn body_arena(pages: &mut Pages<'_>, place: u64, release: &Release) -> Result<Bo
         (Type::Iv, Some(bytes)) => (HASHES_WITH_AUX, bytes),
         (kind, _) => (kind as usize, kind.body(release).ok_or(unknown)?.bytes),
     };
-    let fits = (LEAST_ARENA_BYTES..=MOST_ARENA_BYTES).contains(&bytes) && address.checked_add(bytes).is_some();
+    let fits =
+        (LEAST_ARENA_BYTES..=MOST_ARENA_BYTES).contains(&bytes) && address.checked_add(bytes).is_some();
     if address == 0 || !address.is_multiple_of(8) || !fits {
         return Err(Damage::new(place, "an arena of bodies of an impossible size"));
     }
