@@ -17,6 +17,8 @@ pub struct Release {
     pub sv_count: u64,
     /// `Isv_arenaroot`; `Isv_root` lies before it.
     pub sv_arenaroot: u64,
+    /// `Isv_undef`.
+    pub sv_undef: u64,
     /// `Imain_cv`.
     pub main_cv: u64,
     /// `Ibody_roots`.
@@ -52,33 +54,47 @@ impl Release {
             _ => Some(144),
         }
     }
+    /// The flags of `PL_sv_undef`: read-only, and since 5.22 protected (`SVf_PROTECT`).
+    pub const fn undef_flags(&self) -> u32 {
+        if self.version >= 22 { flags::READONLY | 0x1_0000 } else { flags::READONLY }
+    }
     /// `SVf_IsCOW`: it moved to a bit of its own in 5.22.
     pub const fn is_cow(&self) -> u32 {
         if self.version >= 22 { 0x1000_0000 } else { 0x1_0000 }
     }
 }
 
-const fn release(version: u8, early: [u64; 3], late: [u64; 3], regexp_bytes: u64) -> Release {
-    let [strtab, sv_count, sv_arenaroot] = early;
+const fn release(version: u8, early: [u64; 4], late: [u64; 3], regexp_bytes: u64) -> Release {
+    let [strtab, sv_count, sv_arenaroot, sv_undef] = early;
     let [main_cv, body_roots, body_arenas] = late;
-    Release { version, strtab, sv_count, sv_arenaroot, main_cv, body_roots, body_arenas, regexp_bytes }
+    Release {
+        version,
+        strtab,
+        sv_count,
+        sv_arenaroot,
+        sv_undef,
+        main_cv,
+        body_roots,
+        body_arenas,
+        regexp_bytes,
+    }
 }
 
 /// All releases that are known: maintenance releases do not change structures.
 pub const RELEASES: [Release; 13] = [
-    release(18, [136, 208, 232], [1648, 1984, 2888], 144),
-    release(20, [152, 240, 264], [1568, 1904, 2672], 192),
-    release(22, [152, 248, 264], [1696, 2032, 2808], 192),
-    release(24, [152, 248, 264], [1664, 2000, 2784], 200),
-    release(26, [152, 256, 272], [1672, 2016, 2848], 200),
-    release(28, [152, 256, 272], [1816, 2144, 2648], 200),
-    release(30, [152, 256, 272], [1816, 2144, 2632], 200),
-    release(32, [152, 256, 272], [1816, 2168, 2616], 192),
-    release(34, [144, 240, 256], [1800, 2152, 2584], 192),
-    release(36, [144, 240, 256], [1800, 2152, 2584], 192),
-    release(38, [144, 240, 256], [1584, 1928, 2456], 224),
-    release(40, [144, 240, 256], [1584, 1928, 2328], 224),
-    release(42, [144, 240, 256], [1584, 1928, 2328], 224),
+    release(18, [136, 208, 232, 376], [1648, 1984, 2888], 144),
+    release(20, [152, 240, 264, 304], [1568, 1904, 2672], 192),
+    release(22, [152, 248, 264, 304], [1696, 2032, 2808], 192),
+    release(24, [152, 248, 264, 304], [1664, 2000, 2784], 200),
+    release(26, [152, 256, 272, 312], [1672, 2016, 2848], 200),
+    release(28, [152, 256, 272, 336], [1816, 2144, 2648], 200),
+    release(30, [152, 256, 272, 336], [1816, 2144, 2632], 200),
+    release(32, [152, 256, 272, 336], [1816, 2168, 2616], 192),
+    release(34, [144, 240, 256, 320], [1800, 2152, 2584], 192),
+    release(36, [144, 240, 256, 320], [1800, 2152, 2584], 192),
+    release(38, [144, 240, 256, 320], [1584, 1928, 2456], 224),
+    release(40, [144, 240, 256, 320], [1584, 1928, 2328], 224),
+    release(42, [144, 240, 256, 320], [1584, 1928, 2328], 224),
 ];
 
 /// `sizeof (SV)`: `sv_any`, `sv_refcnt`, `sv_flags`, `sv_u`.

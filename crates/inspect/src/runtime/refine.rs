@@ -10,7 +10,7 @@
 //! table besides.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::layout::glibc::CHUNK_HEADER_BYTES;
@@ -35,6 +35,8 @@ pub struct Refinements {
     /// refused, so that pointers cannot make us allocate more than a part of the target's resident bytes.
     numbers: Vec<u64>,
     leaves: Vec<Leaf>,
+    /// By how much a leaf's number was last above its place: most of a heap is in one piece.
+    ahead: AtomicU64,
     large: Mutex<HashMap<u64, Large>>,
 }
 
@@ -54,7 +56,7 @@ impl Refinements {
             numbers.extend(first..=last);
         }
         let leaves = numbers.iter().map(|_| OnceLock::new()).collect();
-        Self { numbers, leaves, large: Mutex::default() }
+        Self { numbers, leaves, ahead: AtomicU64::new(0), large: Mutex::default() }
     }
 
     /// Claims the first `bytes` of the chunk that malloc returned `pointer` for. False where it is refused: not
@@ -101,7 +103,17 @@ impl Refinements {
     }
 
     fn leaf(&self, number: u64) -> Option<&Leaf> {
-        self.leaves.get(self.numbers.binary_search(&number).ok()?)
+        let likely = usize::try_from(number.wrapping_sub(self.ahead.load(Ordering::Relaxed))).ok();
+        let likely = likely.filter(|&index| self.numbers.get(index) == Some(&number));
+        let index = match likely {
+            Some(index) => index,
+            None => {
+                let index = self.numbers.binary_search(&number).ok()?;
+                self.ahead.store(number.wrapping_sub(index as u64), Ordering::Relaxed);
+                index
+            }
+        };
+        self.leaves.get(index)
     }
 
     /// Whether nothing was claimed.

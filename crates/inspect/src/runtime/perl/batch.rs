@@ -10,9 +10,9 @@ use crate::memory::{Memory, Unreadable, word_at};
 use crate::pages::{PAGE_BYTES, page_of};
 
 /// How much is read in one piece at most.
-const MOST_PIECE_BYTES: u64 = 64 << 10;
-/// Places are read in one piece where there is one in this many bytes, at least.
-const DENSE_BYTES: u64 = 512;
+const MOST_PIECE_BYTES: u64 = 256 << 10;
+/// Places are read in one piece where gaps are no longer: an arena may lie between.
+const DENSE_BYTES: u64 = 4608;
 /// Fewer than this are read one by one, many in one call.
 const LEAST_IN_PIECE: usize = 4;
 /// How many pages [`Pages`] keeps: a power of two.
@@ -92,9 +92,12 @@ impl<'a> Batch<'a> {
         for index in std::mem::take(&mut self.scattered) {
             let (address, length) = wanted(index);
             let Ok(length) = usize::try_from(length.min(MOST_PIECE_BYTES)) else { continue };
-            self.piece.resize(length, 0);
-            if self.memory.read(address, &mut self.piece).is_ok() {
-                show(index as usize, &self.piece);
+            if self.piece.len() < length {
+                self.piece.resize(length, 0);
+            }
+            let Some(piece) = self.piece.get_mut(..length) else { continue };
+            if self.memory.read(address, piece).is_ok() {
+                show(index as usize, piece);
             }
         }
     }
@@ -141,8 +144,13 @@ impl<'a> Batch<'a> {
         wanted: &dyn Fn(u32) -> (u64, u64),
         show: &mut dyn FnMut(u32, &[u8]),
     ) {
-        self.piece.resize(usize::try_from(end - start).unwrap_or(0), 0);
-        let got = self.memory.read_some(start, &mut self.piece);
+        let length = usize::try_from(end - start).unwrap_or(0);
+        // What is left of the piece before costs nothing, to clear it would.
+        if self.piece.len() < length {
+            self.piece.resize(length, 0);
+        }
+        let Some(piece) = self.piece.get_mut(..length) else { return };
+        let got = self.memory.read_some(start, piece);
         for &index in indices {
             let (address, length) = wanted(index);
             let at = usize::try_from(address.saturating_sub(start)).unwrap_or(usize::MAX);

@@ -57,7 +57,6 @@ impl Default for Census {
 pub fn heads(memory: &dyn Memory, arena: &HeadArena, buffer: &mut Vec<u8>, heads: &mut Vec<Head>) -> u64 {
     heads.clear();
     let length = usize::try_from(arena.bytes()).unwrap_or(0);
-    buffer.clear();
     buffer.resize(length, 0);
     let got = memory.read_some(arena.address, buffer);
     let mut unread = 0;

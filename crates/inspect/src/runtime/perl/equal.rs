@@ -7,6 +7,9 @@ use super::facts::Equal;
 
 /// The most different strings that one thread keeps the hashes of.
 const MOST_KEPT: usize = 1 << 16;
+/// How many bits choose which are kept: of strings whose ends are all the same, none or all are.
+const MASKED: u32 = 20;
+const MOST_MASK: u64 = (1 << MASKED) - 1;
 /// Longer strings are not compared.
 pub const MOST_STRING_BYTES: u64 = 4096;
 
@@ -52,14 +55,18 @@ impl std::hash::Hasher for Passed {
 impl Sample {
     /// Takes note of a string whose buffer has `bytes`.
     pub fn add(&mut self, text: &[u8], bytes: u64) {
-        let hash = hash(text);
-        if hash & self.mask != 0 {
+        if ends(text) & self.mask != 0 {
             return;
         }
-        let same = self.kept.entry(hash).or_default();
+        // Whether it is kept is told by the same bits of what it is known by.
+        let known = hash(text) << MASKED | ends(text) & MOST_MASK;
+        if self.mask == MOST_MASK && self.kept.len() > MOST_KEPT && !self.kept.contains_key(&known) {
+            return self.skip(bytes);
+        }
+        let same = self.kept.entry(known).or_default();
         same.strings += 1;
         same.bytes += bytes;
-        if self.kept.len() > MOST_KEPT {
+        if self.kept.len() > MOST_KEPT && self.mask < MOST_MASK {
             self.mask = self.mask << 1 | 1;
             let mask = self.mask;
             self.kept.retain(|hash, _| hash & mask == 0);
@@ -101,13 +108,24 @@ impl Sample {
     }
 }
 
+/// A hash of the length, the first and the last eight bytes: most strings are left out by it, unread.
+fn ends(bytes: &[u8]) -> u64 {
+    let first = bytes.first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
+    let last = bytes.last_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
+    if bytes.len() < 8 {
+        return hash(bytes);
+    }
+    mix(mix(first, bytes.len() as u64), last)
+}
+
+fn mix(state: u64, word: u64) -> u64 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let product = u128::from(state ^ word.rotate_left(32)) * u128::from(FACTOR);
+    (product as u64) ^ (product >> 64) as u64
+}
+
 /// A 64-bit hash: eight bytes at a time are multiplied in, and the length.
 fn hash(bytes: &[u8]) -> u64 {
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |state: u64, word: u64| {
-        let product = u128::from(state ^ word) * u128::from(FACTOR | 1);
-        (product as u64) ^ (product >> 64) as u64
-    };
     let (words, rest) = bytes.as_chunks::<8>();
     let mut state = 0x2545_f491_4f6c_dd1d ^ bytes.len() as u64;
     for word in words {
@@ -117,7 +135,7 @@ fn hash(bytes: &[u8]) -> u64 {
     for (to, from) in last.iter_mut().zip(rest) {
         *to = *from;
     }
-    mix(mix(state, u64::from_le_bytes(last)), FACTOR)
+    mix(mix(state, u64::from_le_bytes(last)), bytes.len() as u64)
 }
 
 #[cfg(test)]

@@ -188,6 +188,16 @@ pub fn interpreters(
     found
 }
 
+/// Adds those of `others` that are not known yet.
+pub fn add(known: &mut Vec<Anchor>, others: &[u64], release: &Release) {
+    for &other in others {
+        let is_new = known.iter().all(|one| one.interpreter != Some(other));
+        if is_new && known.len() < MOST_INTERPRETERS {
+            known.push(anchor(other, false, None, release));
+        }
+    }
+}
+
 fn anchor(interpreter: u64, main: bool, thread: Option<i32>, release: &Release) -> Anchor {
     let at = |offset: u64| interpreter.wrapping_add(offset);
     let addresses = Addresses {

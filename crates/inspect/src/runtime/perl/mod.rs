@@ -17,6 +17,7 @@ mod names;
 mod objects;
 mod retained;
 mod roots;
+mod search;
 mod spaces;
 mod survey;
 #[cfg(test)]
@@ -100,9 +101,19 @@ fn read_program(
     reading: &mut Reading,
     perl: &mut Perl,
 ) {
-    let anchors = locate::interpreters(program, release, context.threads, &mut Pages::new(memory));
+    let mut anchors = locate::interpreters(program, release, context.threads, &mut Pages::new(memory));
     if anchors.is_empty() {
         return;
+    }
+    if may_have_others(context, program, &anchors) {
+        let runs = (context.resident)(0, u64::MAX);
+        let until = (context.workers, context.deadline);
+        let (others, whole) = search::search(memory, &runs, release, until);
+        locate::add(&mut anchors, &others, release);
+        if !whole {
+            let text = "not all memory was searched for interpreters that no thread has as its own";
+            reading.caveats.push(Caveat::new("perl_interpreters", program.path.clone(), None, text));
+        }
     }
     perl.ithreads |= program.has_threads();
     reading.facts.found_by.clone_from(&program.path);
@@ -113,6 +124,16 @@ fn read_program(
         reading.named.extend(of_interpreter.named);
         perl.interpreters.push(of_interpreter.facts);
     }
+}
+
+/// Whether there may be interpreters that nothing exported points to: in a program that is no perl itself, and in
+/// one with threads.
+fn may_have_others(context: &Context<'_>, program: &locate::Program, anchors: &[locate::Anchor]) -> bool {
+    let is_perl = |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with("perl"));
+    let embedded =
+        !is_perl(&program.path) && !context.process.executable().is_some_and(|path| is_perl(&path));
+    let apart = matches!(program.variables, locate::Variables::Interpreters { .. });
+    apart && (embedded || anchors.len() > 1)
 }
 
 fn unknown_version(version: Option<String>, found_by: &str) -> Caveat {
