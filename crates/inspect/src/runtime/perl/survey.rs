@@ -6,7 +6,7 @@
 
 use super::batch::{Batch, Pages};
 use super::census::{self, ARENAS_PER_JOB};
-use super::equal::{MOST_STRING_BYTES, Sample};
+use super::equal::Sample;
 use super::facts::{Amount, BufferKind, Containers, Keeper, Strings};
 use super::objects::{Head, Shape, Type, chunk_bytes};
 use super::roots::{self, Buffer, Kept, LARGE_BYTES, Mark};
@@ -23,6 +23,10 @@ const MOST_OTHERS: usize = 16 << 10;
 const MOST_HASHES: usize = 256 << 10;
 /// From here on malloc may have given a buffer a mapping of its own, whose size it wrote down.
 const MAPPED_BYTES: u64 = 128 << 10;
+/// Longer buffers are not read whole.
+const MOST_READ_BYTES: u64 = 4608;
+/// The owners of a buffer that could not be read.
+const UNREAD: u64 = u64::MAX;
 /// A buffer longer than this is not believed.
 const MOST_BUFFER_BYTES: u64 = 1 << 46;
 
@@ -164,6 +168,7 @@ impl<'a> Surveyor<'a> {
         }
         self.read_bodies();
         self.read_owners();
+        self.read_texts();
         let values = std::mem::take(&mut self.values);
         for value in &values {
             match value.shape {
@@ -174,7 +179,6 @@ impl<'a> Surveyor<'a> {
                 Shape::Plain | Shape::Sub => {}
             }
         }
-        self.compare(&values);
         self.values = values;
         (self.ground.progress)(bytes);
     }
@@ -259,12 +263,12 @@ impl<'a> Surveyor<'a> {
         }
     }
 
-    /// Reads the last bytes of shared strings' buffers, which count their other owners.
+    /// Reads the last bytes of long shared strings' buffers, which count their other owners.
     fn read_owners(&mut self) {
         let cow = self.ground.release.is_cow();
-        let shared = |value: &Value| {
+        let long = |value: &Value| {
             let length = value.body.map_or(0, |body| body.1);
-            value.shape == Shape::String && value.head.flags & cow != 0 && length > 0
+            value.shape == Shape::String && value.head.flags & cow != 0 && length > MOST_READ_BYTES
         };
         let last =
             |value: &Value| value.head.u.wrapping_add(value.body.map_or(0, |body| body.1)).wrapping_sub(1);
@@ -273,7 +277,46 @@ impl<'a> Surveyor<'a> {
             let word = if at < 8 { pair.0 } else { pair.1 };
             (word >> (at % 8 * 8)) & 0xff
         };
-        self.more(shared, |value| last(value) & !15, others);
+        self.more(long, |value| last(value) & !15, others);
+    }
+
+    /// Reads short strings: the last byte of a shared one counts its other owners, and those in use that
+    /// nobody shares are compared.
+    fn read_texts(&mut self) {
+        let cow = self.ground.release.is_cow();
+        let mut places = Vec::new();
+        let mut whose = Vec::new();
+        for (index, value) in self.values.iter_mut().enumerate() {
+            let Some((current, length)) = value.body.filter(|_| value.shape == Shape::String) else {
+                continue;
+            };
+            let is_used =
+                value.head.has_string() && !matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
+            let is_cow = value.head.flags & cow != 0;
+            if current >= length || length > MOST_READ_BYTES || !(is_used || is_cow) {
+                continue;
+            }
+            if is_cow {
+                // Until it is read.
+                value.more = UNREAD;
+            }
+            places.push((value.head.u, if is_cow { length } else { current }));
+            whose.push(index);
+        }
+        let (values, equal) = (&mut self.values, &mut self.survey.equal);
+        self.batch.bytes(&places, &mut |place, bytes| {
+            let Some(value) = whose.get(place).and_then(|&index| values.get_mut(index)) else { return };
+            let Some((current, length)) = value.body else { return };
+            if value.head.flags & cow != 0 {
+                value.more = bytes.last().copied().map_or(UNREAD, u64::from);
+            }
+            let is_used =
+                value.head.has_string() && !matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
+            let text = usize::try_from(current).ok().and_then(|current| bytes.get(..current));
+            if let Some(text) = text.filter(|_| value.more == 0 && is_used) {
+                equal.add(text, length);
+            }
+        });
     }
 
     fn string(&mut self, value: &Value) {
@@ -284,6 +327,10 @@ impl<'a> Surveyor<'a> {
         };
         if length == 0 {
             return self.no_buffer(head, current);
+        }
+        if value.more == UNREAD {
+            self.survey.unread += 1;
+            return;
         }
         let hidden = if head.has(flags::OOK) { roots::offset(&mut self.pages, head.u) } else { Some(0) };
         let buffer = hidden.and_then(|hidden| {
@@ -321,6 +368,9 @@ impl<'a> Surveyor<'a> {
             }
             let rounding = self.rounding(buffer);
             self.survey.own(current, buffer.bytes, unused, rounding);
+            if length > MOST_READ_BYTES {
+                self.survey.equal.skip(buffer.bytes);
+            }
         }
         if head.has_string() {
             self.survey.value(value, current, self.ground.release);
@@ -443,31 +493,6 @@ impl<'a> Surveyor<'a> {
     fn claim(&mut self, buffer: Buffer, slot: crate::ledger::fold::Slot) {
         let is_new = self.ground.refinements.claim(buffer.pointer, buffer.bytes, slot);
         self.survey.claimed += u64::from(is_new);
-    }
-
-    /// Compares the strings in use that nobody shares.
-    fn compare(&mut self, values: &[Value]) {
-        let mut places = Vec::new();
-        for value in values {
-            let own = value.shape == Shape::String && value.more == 0 && value.head.has_string();
-            let kept = matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
-            let Some((current, length)) = value.body.filter(|_| own && !kept) else { continue };
-            if length == 0 || current >= length {
-                continue;
-            }
-            if current > MOST_STRING_BYTES {
-                self.survey.equal.skip(length);
-            } else {
-                places.push((value.head.u, current, length));
-            }
-        }
-        let wanted: Vec<(u64, u64)> = places.iter().map(|place| (place.0, place.1)).collect();
-        let equal = &mut self.survey.equal;
-        self.batch.bytes(&wanted, &mut |index, bytes| {
-            if let Some(place) = places.get(index) {
-                equal.add(bytes, place.2);
-            }
-        });
     }
 }
 

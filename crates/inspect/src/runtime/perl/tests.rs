@@ -120,7 +120,8 @@ impl Fabric {
         let size = objects::chunk_bytes(bytes);
         let chunk = self.heap;
         self.heap += size;
-        self.put(chunk, &[0, size | 1]);
+        // The last word of a chunk is the first of the next.
+        self.put(chunk + 8, &[size | 1]);
         self.put(chunk + 16, &vec![0; (size / 8 - 1) as usize]);
         chunk + 16
     }
