@@ -111,6 +111,7 @@ fuzz_target!(|data: &[u8]| {
         tid: thread.tid,
         stack_pointer: thread.stack_pointer,
         fs_base: thread.address,
+        general: Default::default(),
     };
     let threads: Vec<ThreadFacts> = heap.threads.iter().map(facts).collect();
     let program =

@@ -164,6 +164,9 @@ pub struct Explain {
     /// Look at the process and all its descendants: a line each, shared pages counted once
     #[arg(long)]
     pub tree: bool,
+    /// Tell what keeps a live object of this type: the way from a root to it (SBCL: a structure's or class's name)
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["tree", "no_runtimes"])]
+    pub path_to: Option<String>,
     /// Do not look into language runtimes (Perl, SBCL): malloc's and the kernel's rows only, in a shorter stop
     #[arg(long)]
     pub no_runtimes: bool,

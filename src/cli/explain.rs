@@ -10,13 +10,27 @@ use super::progress::Progress;
 use super::{Ending, Result};
 use crate::report::model::View;
 use crate::report::terminal;
+use crate::report::text::clean;
 
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/explain/1";
 
 /// Explains one process and answers the conditions.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
-    let explanation = look_with(arguments.pid, !output.json, !arguments.no_runtimes)?;
+    let tell = Progress::new(!output.json);
+    let explanation = explain(
+        arguments.pid,
+        &Options {
+            progress: Some(&|what, done, total| tell.tell(what, done, total)),
+            runtimes: !arguments.no_runtimes,
+            path_to: arguments.path_to.as_deref(),
+            ..Options::default()
+        },
+    )?;
+    drop(tell);
+    if let Some(type_name) = &arguments.path_to {
+        complain_of_no_path(type_name, &explanation);
+    }
     if output.json {
         output.document(SCHEMA, Some(&explanation), &explanation)?;
     } else {
@@ -28,14 +42,24 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
 
 /// Looks at process `pid`; shows progress if it may.
 pub fn look(pid: i32, progress: bool) -> Result<Explanation> {
-    look_with(pid, progress, true)
-}
-
-fn look_with(pid: i32, progress: bool, runtimes: bool) -> Result<Explanation> {
     let line = Progress::new(progress);
     let tell = |what: &str, done, total| line.tell(what, done, total);
-    let options = Options { progress: Some(&tell), runtimes, ..Options::default() };
+    let options = Options { progress: Some(&tell), ..Options::default() };
     Ok(explain(pid, &options)?)
+}
+
+/// Says why there is no path where one was asked for.
+fn complain_of_no_path(type_name: &str, explanation: &Explanation) {
+    let sbcl = explanation.runtimes.iter().find_map(|runtime| runtime.sbcl.as_deref());
+    let name = clean(type_name);
+    match sbcl {
+        None => complain("--path-to: no SBCL was read in it, the runtime whose objects can be followed"),
+        Some(sbcl) if !sbcl.traced => complain("--path-to: its SBCL's objects were not traced"),
+        Some(sbcl) if sbcl.path.is_none() => {
+            complain(&format!("--path-to: no live object of the type {name} was found"));
+        }
+        Some(_) => {}
+    }
 }
 
 /// Answers the conditions, in words on standard error. One that cannot be answered outweighs one that

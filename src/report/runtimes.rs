@@ -2,7 +2,7 @@
 
 use strandline_inspect::facts::Runtime;
 use strandline_inspect::runtime::perl::facts::{Amount, Interpreter, Perl};
-use strandline_inspect::runtime::sbcl::facts::{Generation, Sbcl, TypeBytes};
+use strandline_inspect::runtime::sbcl::facts::{Generation, Path, Sbcl, TypeBytes};
 
 use super::table::{Column, figures, words};
 use super::text::{clean, clean_sentence, counted};
@@ -34,15 +34,14 @@ pub struct RuntimeTable {
 const MOST_SHOWN: usize = 10;
 
 const RETAINED_HEAD: [Column; 2] = [figures("bytes"), words("kept by")];
-const GENERATION_HEAD: [Column; 8] = [
+const GENERATION_HEAD: [Column; 7] = [
     words("generation"),
     figures("allocated"),
     figures("live"),
     figures("dead"),
     figures("waste"),
-    figures("large"),
     figures("pages"),
-    figures("until collected"),
+    figures("until gc"),
 ];
 const TYPE_HEAD: [Column; 5] =
     [words(""), figures("bytes"), figures("instances"), words("type"), words("mostly in")];
@@ -127,6 +126,9 @@ fn sbcl(name: &str, facts: &Sbcl) -> RuntimeView {
         )),
         _ => lines.push("not traced: what is live and what is dead is not known".to_owned()),
     }
+    if let Some(path) = &facts.path {
+        lines.push(format!("what keeps one of them: {}", path_text(path)));
+    }
     let used = facts.generations.iter().filter(|generation| generation.pages > 0);
     let mut tables =
         vec![RuntimeTable { head: &GENERATION_HEAD, rows: used.map(generation_row).collect(), flexible: 0 }];
@@ -138,6 +140,19 @@ fn sbcl(name: &str, facts: &Sbcl) -> RuntimeView {
     RuntimeView { title, lines, tables }
 }
 
+/// `thread 0's control stack → cons, word 0 → MESSAGE`.
+fn path_text(path: &Path) -> String {
+    let mut parts = vec![clean_sentence(&path.root)];
+    for (index, step) in path.steps.iter().enumerate() {
+        let word = step.word.map_or_else(String::new, |word| format!(", word {word}"));
+        parts.push(format!("{} {:#x}{word}", clean(&step.type_name), step.address));
+        if path.left_out > 0 && index + 1 == path.steps.len() / 2 {
+            parts.push(format!("({} more)", thousands(path.left_out)));
+        }
+    }
+    parts.join(" → ")
+}
+
 fn generation_row(generation: &Generation) -> Vec<String> {
     let name =
         if generation.is_pseudo_static { "pseudo-static".to_owned() } else { generation.number.to_string() };
@@ -147,7 +162,6 @@ fn generation_row(generation: &Generation) -> Vec<String> {
         maybe_bytes(generation.live_bytes),
         maybe_bytes(generation.dead_bytes),
         bytes(generation.waste_bytes),
-        bytes(generation.large_bytes),
         thousands(generation.pages),
         maybe_bytes(generation.bytes_until_collected),
     ]

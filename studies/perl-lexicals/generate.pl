@@ -24,6 +24,8 @@
 #                       array that holds the first N was emptied
 #   --define before|after|shrinking     recursion: the scalar is filled before the recursive call; after it; or before
 #                       it, with less from the 12th call on (and then a third time, 45 to 50)
+#   --inside            at its end a mark "kept", and then what the core module B tells from inside of what subs keep
+#                       (Inside.pm), in the line of JSON
 #   --say               prints "sub N" on entry of function N, for limit.pl, and not the version
 use strict;
 use warnings;
@@ -34,7 +36,7 @@ my %o = (
     return => 'nothing', second => 'keep', define => 'before', mark => 'c',
 );
 GetOptions(\%o, 'shape=s', 'functions=i', 'size=s', 'cycles=i', 'value=s', 'undef=s', 'storage=s', 'return=s', 'second=s',
-    'define=s', 'mark=s', 'say', 'output=s') or die "$0: see the head of this file\n";
+    'define=s', 'mark=s', 'inside', 'say', 'output=s') or die "$0: see the head of this file\n";
 my %choices = (
     shape => 'functions closures recursion walk', value => 'variable constant function', undef => 'none call assign',
     storage => 'my local', return => 'nothing value reference', second => 'keep clear empty',
@@ -53,9 +55,11 @@ my $cycles = $o{cycles} || @sizes;
 die "$0: as many --cycles as sizes\n" if @sizes != $cycles;
 
 my %shapes = (functions => \&functions, closures => \&closures, recursion => \&recursion, walk => \&walk);
-my $program = "# Made by generate.pl.\nuse strict;\nuse warnings;\nuse Strandline;\n" . $shapes{ $o{shape} }->();
+my $used = $o{inside} ? "use Strandline;\nuse Inside;\n" : "use Strandline;\n";
+my $program = "# Made by generate.pl.\nuse strict;\nuse warnings;\n$used" . $shapes{ $o{shape} }->();
 # Which perl it was, in a line of JSON at the end.
-$program .= q(printf "{\"version\":\"%vd\"}\n", $^V;) . "\n" unless $o{say};
+my $told = $o{inside} ? 'Strandline::mark("kept"); Inside::say_kept();' : q(printf "{\"version\":\"%vd\"}\n", $^V;);
+$program .= "$told\n" unless $o{say};
 my $out = \*STDOUT;
 if (defined $o{output}) { open $out, '>', $o{output} or die "$0: $o{output}: $!\n" }
 print {$out} $program or die "$0: $!\n";

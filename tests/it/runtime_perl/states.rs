@@ -131,12 +131,8 @@ fn perls_inside_a_program_are_read_each() -> Outcome {
             .filter_map(|buffer| buffer["bytes"].as_u64())
             .collect();
         kept.sort_unstable();
-        // Which one PL_curinterp names is read; the others are where they can be found.
-        assert!(!kept.is_empty(), "{count}: {interpreters:?}");
-        let told = list(&seen.document["caveats"])
-            .iter()
-            .any(|caveat| caveat["code"].as_str().is_some_and(|code| code.contains("perl")));
-        assert!(kept.len() as u64 == count || told, "{kept:?} of {count}, and no caveat");
+        // The one that PL_curinterp names, and those that threads run in. Perl has no list of others.
+        assert!(kept.len() as u64 >= count.min(2), "{kept:?} of {count}");
         for bytes in kept {
             assert!((100_001..=310_000).contains(&bytes), "{bytes}");
         }

@@ -12,7 +12,7 @@ use crate::support::perls::{fetched, series, version};
 use crate::support::{Folder, Outcome, Result, skipped};
 
 /// What holds in every perl from 5.20 on that was tried (5.28 to 5.42).
-const ALWAYS: [&str; 32] = [
+const ALWAYS: [&str; 38] = [
     "assigning-undef-keeps-20",
     "calling-undef-releases",
     "closure-cleared",
@@ -28,6 +28,12 @@ const ALWAYS: [&str; 32] = [
     "function-value-not-reused",
     "functions-add-up",
     "kept-expression",
+    "ledger-closures",
+    "ledger-constants",
+    "ledger-figures",
+    "ledger-kept",
+    "ledger-recursion",
+    "ledger-undef",
     "limit-in-sub-9",
     "limit-kills",
     "limit-message-begins",
@@ -221,6 +227,7 @@ fn the_generator_writes_what_compiles_and_refuses_what_it_does_not_know() -> Out
     }
     let study = folder("perl-lexicals");
     let probes = format!("-I{}", study.join("../../probes/perl").display());
+    let own = format!("-I{}", study.display());
     let place = Folder::new("perl-lexicals-generator")?;
     let program = place.0.join("program.pl");
     let generate = |options: &str| {
@@ -245,10 +252,11 @@ fn the_generator_writes_what_compiles_and_refuses_what_it_does_not_know() -> Out
     several.extend(
         ["before", "after", "shrinking"].map(|define| format!("--shape recursion --define {define}")),
     );
+    several.push("--functions 2 --size 1000 --inside".to_owned());
     for options in &several {
         assert!(generate(options)?.status.success(), "{options}");
         // It runs to its end, and without strandline its marks do nothing.
-        let output = Command::new("perl").arg(&probes).arg("-w").arg(&program).output()?;
+        let output = Command::new("perl").arg(&probes).arg(&own).arg("-w").arg(&program).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && said.is_empty(), "{options}: {said}");
     }

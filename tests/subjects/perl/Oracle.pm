@@ -6,8 +6,9 @@ package Oracle;
 # of B is a reference to an address, so one can be made of each. The interpreter's own count of its heads (PL_sv_count) is
 # found by what it does: it is the word that grows by as many as scalars are made.
 #
-# The figures are taken by a child process, of the memory that it has in common with the parent: so the parent is as
-# it was before it was asked, but for the lexicals of this package, which are left out of the figures.
+# The figures are taken by a child process, so that the parent is as it was before it was asked. B tells of the memory
+# that the child has in common with the parent; heads, CUR and LEN are read from the parent's, and where B tells
+# otherwise of what is not of this package, that is an error.
 #
 # It prints sizes, addresses and names of code: never what strings hold.
 use strict;
@@ -70,14 +71,19 @@ sub symbol {
         // die "Oracle: this perl does not export $name\n";
 }
 
-# All heads in use, of the memory that is open: addresses, and the interpreter's own count.
-sub heads {
+# Reads the parent's memory.
+sub reader_of {
     my ($memory) = @_;
-    my $at = sub {
+    return sub {
         my ($address, $bytes) = @_;
         sysseek($memory, $address, 0) && sysread($memory, my $read, $bytes) == $bytes or die "Oracle: nothing at $address\n";
         return $read;
     };
+}
+
+# All heads in use: address, sv_any, references, flags and sv_u; and the interpreter's own count.
+sub heads {
+    my ($at) = @_;
     my $count = unpack 'J', $at->($COUNT_AT, 8);
     my $arena = unpack 'J', $at->($ROOT_AT, 8);
     my (@used, $free, $arenas);
@@ -87,9 +93,10 @@ sub heads {
         $arenas++;
         my $heads = $at->($arena, 24 * $slots);
         for my $slot (1 .. $slots - 1) {
+            my ($any, $references, $flags, $word) = unpack 'JLLJ', substr $heads, 24 * $slot, 24;
             # SVTYPEMASK alone: a free head.
-            if (unpack('L', substr $heads, 24 * $slot + 12, 4) == 0xff) { $free++ }
-            else { push @used, $arena + 24 * $slot }
+            if ($flags == 0xff) { $free++ }
+            else { push @used, [$arena + 24 * $slot, $any, $references, $flags, $word] }
         }
         $arena = $next;
     }
@@ -114,7 +121,8 @@ sub name_of {
         return text($stash->NAME) . '::' . text($named);
     }
     my $gv = $cv->GV;
-    return '?' unless $gv && $gv->isa('B::GV');
+    # An eval's code, or a file's, has no name.
+    return ($cv->STASH->isa('B::HV') ? text($cv->STASH->NAME) : 'main') . ' (file scope)' unless $gv && $gv->isa('B::GV');
     my $stash = $gv->STASH;
     return ($stash->isa('B::HV') ? text($stash->NAME) : '?') . '::' . text($gv->NAME);
 }
@@ -134,8 +142,8 @@ format EXAMPLE =
 
 # Types of scalars that have CUR and LEN.
 my %string_type = do {
-    my ($pv, $pviv, $pvnv, $pvmg) = ('a') x 4;
-    { no warnings; $pviv += 0; $pviv = 1; $pviv .= ''; $pvnv = 1.5; $pvnv .= '' }
+    my ($pv, $pviv, $pvnv, $pvmg) = ('a', 1, 1.5, 'a');
+    $_ .= '' for $pviv, $pvnv;
     $pvmg =~ /a/g;
     pos $pvmg;
     map { type_of($_) => 1 } \$pv, \$pviv, \$pvnv, \$pvmg, \substr($pv, 0), ref ${ \qr/x/ } ? () : ${ \\qr/x/ };
@@ -147,15 +155,16 @@ my $FM_TYPE = type_of(*EXAMPLE{FORMAT});
 # Flags of sv.h, the same since 5.18: SVp_POK and the like; SVf_IsCOW since 5.20.
 my ($OK, $POK, $FAKE, $COW, $PADTMP, $OOK) = (0xff00, 0x4400, 0x0100_0000, 0x1000_0000, 0x0002_0000, 0x0200_0000);
 my $READONLY = B::SVf_READONLY();
-my ($OUTER, $STATE, $OUR) = $VERSION_NUMBER >= 5.021_007 ? ($FAKE, 2, 16) : ($FAKE, 0x800, 0x40000);
+my ($OUTER, $STATE, $OUR) = $VERSION_NUMBER >= 5.021_007 ? ($FAKE, 2, 16) : ($FAKE, 0x8000_0000, 0x40000);
 
 # Every entry of the code's pads that has a buffer of its own: name, kind, depth, CUR, LEN and state.
 sub pads {
-    my ($cv, $entries) = @_;
+    my ($cv, $entries, $strings) = @_;
     return if $cv->CvFLAGS & B::CVf_ISXSUB();
     my $list = $cv->PADLIST;
     return unless $$list && $list->can('MAX') && $list->MAX >= 0;
-    my $depth_now = $cv->DEPTH;
+    my $is_own = is_own($cv);
+    my $depth_now = $is_own ? runs_in_parent($cv) : $cv->DEPTH;
     my $is_main = $$cv == ${ B::main_cv() };
     $depth_now = 1 if $is_main && $depth_now == 0;
     my @names = $list->ARRAYelt(0)->ARRAY;
@@ -167,7 +176,8 @@ sub pads {
         for my $index (1 .. $#slots) {
             my ($sv, $name) = ($slots[$index], $names[$index]);
             next unless $$sv && $sv->can('SvTYPE');
-            my $entry = buffer($sv) or next;
+            my $entry = { %{ $strings->{$$sv} // next } };
+            $is_own || agrees($sv, $entry) or die "Oracle: B tells otherwise of $$sv\n";
             my $called = $name && $name->can('PV') ? $name->PV : undef;
             my $flags = defined $called ? $name->FLAGS : 0;
             next if defined $called && $flags & $OUTER;
@@ -177,6 +187,8 @@ sub pads {
             $entry->{running} = $depth <= $depth_now ? 1 : 0;
             $entry->{named} = defined $called && length $called && $called ne '&' ? 1 : 0;
             $entry->{name} = $entry->{named} ? text($called) : '';
+            # The name of what the code holds for itself is empty; an operator's target has none.
+            $entry->{constant} = defined $called && !length $called ? 1 : 0;
             $entry->{state} = $flags & $STATE ? 1 : 0;
             $entry->{our} = $flags & $OUR ? 1 : 0;
             push @$entries, $entry;
@@ -185,26 +197,37 @@ sub pads {
     return;
 }
 
+# Whether B says the same of a scalar with a buffer.
+sub agrees {
+    my ($sv, $entry) = @_;
+    my $pv = bless \(my $address = $$sv), 'B::PV';
+    return $sv->FLAGS == $entry->{flags} && $pv->LEN + $entry->{offset} == $entry->{len}
+        && (!$entry->{string} || $pv->CUR == $entry->{cur});
+}
+
+# The code of this package that waits in the parent.
+sub runs_in_parent { return name_of($_[0]) =~ /\AOracle::(?:serve|say_figures)\z/ ? 1 : 0 }
+
 # CUR, LEN and what flags tell of a scalar that has a buffer of its own.
 sub buffer {
-    my ($sv) = @_;
-    my $type = $sv->SvTYPE;
-    return unless $string_type{$type};
-    my $flags = $sv->FLAGS;
-    my $pv = bless \(my $address = $$sv), 'B::PV';
-    # A variable of type PVLV may hold a glob, and a reference stands where the buffer would.
-    return if $type == $LV_TYPE && $flags & 0x8000 && $flags & 0x00c0_0000 && ($flags & 0xff00) == 0x8000;
-    my $len = $pv->LEN or return;
-    my $word = word_at($$sv + 16) or return;
+    my ($at, $head) = @_;
+    my ($sv, $any, $references, $flags, $word) = @$head;
+    my $type = $flags & 0xff;
+    return unless $string_type{$type} && $any && $word && !($flags & 0x800);
+    # A variable of type PVLV may hold a glob.
+    return if $type == $LV_TYPE && ($flags & 0xc000) == 0x8000;
+    # xpv_cur and xpv_len_u: the third and the fourth word of the body.
+    my ($cur, $len) = unpack 'JJ', $at->($any + 16, 16);
+    return unless $len;
     my $offset = 0;
     if ($flags & $OOK) {
-        my $last = unpack 'C', bytes_at($word - 1, 1);
-        $offset = $last || word_at($word - 1 - 8);
+        $offset = unpack 'C', $at->($word - 1, 1);
+        $offset ||= unpack 'J', $at->($word - 9, 8);
     }
     return {
-        sv => $$sv, type => $type, cur => $flags & $POK ? $pv->CUR : 0, len => $len + $offset, buffer => $word - $offset,
-        value => $flags & $OK ? 1 : 0, string => $flags & $POK ? 1 : 0, cow => $flags & $COW ? 1 : 0,
-        temporary => $flags & $PADTMP ? 1 : 0, readonly => $flags & $READONLY ? 1 : 0, references => $sv->REFCNT,
+        sv => $sv, cur => $flags & $POK ? $cur : 0, len => $len + $offset, offset => $offset, buffer => $word - $offset,
+        flags => $flags, value => $flags & $OK ? 1 : 0, string => $flags & $POK ? 1 : 0, cow => $flags & $COW ? 1 : 0,
+        temporary => $flags & $PADTMP ? 1 : 0, readonly => $flags & $READONLY ? 1 : 0, references => $references,
     };
 }
 
@@ -213,7 +236,7 @@ sub why_retained {
     my ($entry) = @_;
     return '' if $entry->{our};
     # What the code holds as constants is in use whether it runs or not.
-    return '' if !$entry->{named} && $entry->{readonly};
+    return '' if !$entry->{named} && ($entry->{readonly} || $entry->{constant});
     return 'no value' if !$entry->{value};
     return '' if $entry->{state} || $entry->{running} || ($entry->{named} && $entry->{references} > 1);
     return 'not running';
@@ -235,30 +258,28 @@ sub json {
 
 # Everything, as a structure.
 sub figures {
-    my ($memory) = @_;
-    my ($heads, $count, $free, $arenas) = heads($memory);
-    my (%types, @entries, %buffers, $own_cvs);
-    my %strings = (strings => 0, payload_bytes => 0, short_strings => 0);
-    for my $address (@$heads) {
-        my $sv = bless \(my $copy = $address), 'B::SV';
-        my $type = $sv->SvTYPE;
+    my ($at) = @_;
+    my ($heads, $count, $free, $arenas) = heads($at);
+    my (%types, @codes, @entries, %buffers, %values);
+    my %strings = (strings => 0, payload_bytes => 0, short_strings => 0, buffers_bytes => 0);
+    for my $head (@$heads) {
+        my ($address, $type) = ($head->[0], $head->[3] & 0xff);
         $types{$type}++;
-        if ($type == $CV_TYPE || $type == $FM_TYPE) {
-            my $cv = bless \(my $other = $address), $type == $FM_TYPE ? 'B::FM' : 'B::CV';
-            if (is_own($cv)) { $own_cvs++; next }
-            pads($cv, \@entries);
-        }
-        elsif (my $entry = buffer($sv)) {
-            my $buffer = $buffers{ $entry->{buffer} } //= { len => $entry->{len}, owners => 0, strings => 0, cow => $entry->{cow} };
-            $buffer->{owners}++;
-            $buffer->{strings}++ if $entry->{string};
-            $strings{buffers_bytes} += $entry->{len};
-            next unless $entry->{string};
-            $strings{strings}++;
-            $strings{payload_bytes} += $entry->{cur};
-            $strings{short_strings}++ if $entry->{cur} <= 15;
-        }
+        push @codes, bless \(my $copy = $address), $type == $FM_TYPE ? 'B::FM' : 'B::CV'
+            if $type == $CV_TYPE || $type == $FM_TYPE;
+        my $entry = buffer($at, $head) or next;
+        $values{$address} = $entry;
+        my $buffer = $buffers{ $entry->{buffer} } //= { len => $entry->{len}, owners => 0, strings => 0 };
+        $buffer->{owners}++;
+        $buffer->{strings}++ if $entry->{string};
+        $strings{buffers_bytes} += $entry->{len};
+        next unless $entry->{string};
+        $strings{strings}++;
+        $strings{payload_bytes} += $entry->{cur};
+        $strings{short_strings}++ if $entry->{cur} <= 15;
     }
+    pads($_, \@entries, \%values) for @codes;
+    my $retained = retained(\@entries, \%buffers);
     return {
         sv_count => $count, live_heads => scalar @$heads, free_heads => $free, arenas => $arenas,
         types => { map { ("t$_" => $types{$_}) } keys %types },
@@ -267,9 +288,11 @@ sub figures {
         distinct_bytes => sum(map { $_->{len} } values %buffers),
         shared_buffers => scalar(grep { $_->{owners} > 1 } values %buffers),
         shared_bytes => sum(map { $_->{len} } grep { $_->{owners} > 1 } values %buffers),
+        strings_in_use => scalar(grep { $_->{strings} > 0 } values %buffers)
+            - scalar(grep { $_->{string} && $_->{owners} == 1 } @{ $retained->{retained} }),
         shared_strings => scalar(grep { $_->{strings} > 1 } values %buffers),
         shared_string_bytes => sum(map { $_->{len} } grep { $_->{strings} > 1 } values %buffers),
-        own_cvs => $own_cvs, retained(\@entries, \%buffers),
+        %$retained,
     };
 }
 
@@ -287,12 +310,12 @@ sub retained {
             why => $why, owners => $owners };
     }
     my @alone = grep { $_->{owners} == 1 } @retained;
-    return (
+    return {
         retained => [sort { $b->{len} <=> $a->{len} || $a->{buffer} <=> $b->{buffer} } @retained],
         retained_bytes => sum(map { $_->{len} } @alone),
         retained_lexicals_bytes => sum(map { $_->{len} } grep { $_->{named} } @alone),
         retained_temporaries_bytes => sum(map { $_->{len} } grep { !$_->{named} } @alone),
-    );
+    };
 }
 
 # Prints the figures of this process as one line of JSON.
@@ -306,7 +329,7 @@ sub say_figures {
     my $parent = getppid;
     my $line = eval {
         open my $memory, '<:raw', "/proc/$parent/mem" or die "Oracle: the memory of $parent: $!\n";
-        json(figures($memory));
+        json(figures(reader_of($memory)));
     };
     $line = json({ error => "$@" }) unless defined $line;
     $line .= "\n";

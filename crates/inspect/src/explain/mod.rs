@@ -20,6 +20,7 @@ use crate::facts::Explanation;
 use crate::ledger::assemble::{self, Inputs};
 use crate::ledger::zeros;
 use crate::procfs::{Process, mounts};
+use crate::runtime::Finish;
 use crate::runtime::refine::Matched;
 use crate::target::admission;
 use crate::target::live::Opened;
@@ -37,6 +38,8 @@ pub struct Options<'a> {
     pub before_call: bool,
     /// Whether to read language runtimes, which takes longer.
     pub runtimes: bool,
+    /// A type of which to tell a live object's path to a root, where a reader can (SBCL's).
+    pub path_to: Option<&'a str>,
     /// Whether to make a picture of the address space too ([`Explanation::page_map`]).
     pub page_map: bool,
     /// Threads to read with; `None` for as many as there are processors.
@@ -51,6 +54,7 @@ impl Default for Options<'_> {
             fold_zero_pages: true,
             before_call: false,
             runtimes: true,
+            path_to: None,
             page_map: false,
             threads: None,
             progress: None,
@@ -91,7 +95,8 @@ pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
     // A thread of its own is the tracer: with its end the kernel lets go of everything, of threads too
     // that were in an uninterruptible sleep and could not be stopped and let go in order.
     let frozen = on_own_thread(|| freeze::freeze(&process, &Hold::Stop, threads, options));
-    let no_thread = || std::io::Error::other("no thread could be started for it");
+    let no_thread =
+        || std::io::Error::other("the thread that looks did not start, or failed (try --no-runtimes)");
     let frozen =
         frozen.ok_or_else(|| Error::Io { pid, what: "stopping".to_owned(), source: no_thread() })??;
     account(&process, frozen, start, options)
@@ -140,12 +145,14 @@ fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) {
     frozen.readings.iter().for_each(|reading| matched.add(&reading.refined));
     let mapped = frozen.readings.iter().flat_map(|reading| reading.mapped_chunks.iter().copied());
     matched.add_mapped(&frozen.refinements, mapped);
+    let progress = |what: &str, done, total| {
+        if let Some(progress) = options.progress {
+            progress(what, done, total);
+        }
+    };
+    let how = Finish { workers: threads, path_to: options.path_to, progress: &progress };
     for reading in &mut frozen.runtimes {
-        reading.finish(threads, &|what, done, total| {
-            if let Some(progress) = options.progress {
-                progress(what, done, total);
-            }
-        });
+        reading.finish(&how);
         reading.take_matched(&matched);
         frozen.caveats.append(&mut reading.caveats);
     }

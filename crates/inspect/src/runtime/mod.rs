@@ -163,11 +163,21 @@ pub fn read(context: &Context<'_>, found: &Found, refinements: &Refinements) -> 
     Ok(readings)
 }
 
+/// How to do what was left for when the target runs again.
+pub struct Finish<'a> {
+    /// Threads to work with.
+    pub workers: usize,
+    /// A type of which a live object's path to a root is to be told.
+    pub path_to: Option<&'a str>,
+    /// Hears of work done: what, how much, of how much.
+    pub progress: &'a (dyn Fn(&str, u64, u64) + Sync),
+}
+
 impl Reading {
-    /// Does what was left for when the target runs again, with `workers` threads.
-    pub fn finish(&mut self, workers: usize, progress: &(dyn Fn(&str, u64, u64) + Sync)) {
+    /// Does what was left for when the target runs again.
+    pub fn finish(&mut self, how: &Finish<'_>) {
         match self.pending.take() {
-            Some(Pending::Sbcl(pending)) => pending.finish(self, workers, progress),
+            Some(Pending::Sbcl(pending)) => pending.finish(self, how),
             None => {}
         }
     }

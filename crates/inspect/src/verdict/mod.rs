@@ -7,6 +7,7 @@ pub mod units;
 
 use self::units::bytes;
 use crate::facts::{Remedy, Row, State, Stratum, Verdict};
+use crate::ledger::rows;
 
 /// What the verdict is made of.
 pub struct Findings<'a> {
@@ -58,7 +59,8 @@ pub fn verdict(findings: &Findings<'_>) -> Verdict {
     let retained = findings.row("perl.pad.retained") + findings.row("perl.buffer.retained");
     let dead = findings.row("sbcl.dead");
     // Of two as large, the earlier one.
-    let all = [free, retained, dead, unattributed, zero];
+    let slots = findings.row("perl.arena.free");
+    let all = [free, retained, dead, unattributed, zero, slots];
     let largest = all.into_iter().filter(|&bytes| findings.matters(bytes)).max();
     let (class, headline) = match largest.and_then(|bytes| all.iter().position(|&one| one == bytes)) {
         Some(0) => {
@@ -68,7 +70,8 @@ pub fn verdict(findings: &Findings<'_>) -> Verdict {
         Some(1) => ("retained_buffers", retained_buffers(findings, retained)),
         Some(2) => ("dead_objects", dead_objects(findings, dead)),
         Some(3) => ("unattributed", unattributed_memory(findings, unattributed)),
-        Some(_) => ("zero_pages", zero_pages(findings, zero)),
+        Some(4) => ("zero_pages", zero_pages(findings, zero)),
+        Some(_) => ("free_slots", free_slots(findings, slots)),
         None => mostly_used(findings),
     };
     Verdict { headline, class: class.to_owned() }
@@ -82,13 +85,23 @@ fn zero_pages(findings: &Findings<'_>, zero: u64) -> String {
     )
 }
 
+fn free_slots(findings: &Findings<'_>, slots: u64) -> String {
+    format!(
+        "{} of {} RSS is free places for Perl's values: perl uses them again and never gives them back, only a \
+         restart does",
+        bytes(slots),
+        bytes(findings.rss_bytes)
+    )
+}
+
 fn retained_buffers(findings: &Findings<'_>, retained: u64) -> String {
     let mut text = format!(
         "{} of {} RSS is buffers that Perl keeps for variables out of use",
         bytes(retained),
         bytes(findings.rss_bytes)
     );
-    let named = findings.rows.iter().filter(|row| row.id == "perl.pad.retained" && row.holder.contains("::"));
+    let kept = |row: &&Row| ["perl.pad.retained", "perl.buffer.retained"].contains(&row.id.as_str());
+    let named = findings.rows.iter().filter(kept).filter(|row| rows::holder(&row.id) != Some(&row.holder));
     if let Some(largest) = named.max_by_key(|row| row.bytes) {
         text += &format!("; the largest is that of {}, {}", largest.holder, bytes(largest.bytes));
     }
@@ -204,7 +217,7 @@ mod tests {
         };
         let perl = [
             named("perl.pad.retained", "main::f1 $s (depth 1)", 40 << 20),
-            named("perl.pad.retained", "perl, buffers kept", 10 << 20),
+            named("perl.pad.retained", rows::holder("perl.pad.retained").unwrap(), 41 << 20),
         ];
         let remedy =
             Remedy { id: "perl_undef".to_owned(), predicted_bytes: Some(39 << 20), ..Remedy::default() };
@@ -212,7 +225,7 @@ mod tests {
             let unread_allocators: &[String] = &[];
             let findings = Findings {
                 rows,
-                rss_bytes: 60 << 20,
+                rss_bytes: 100 << 20,
                 trim_bytes: None,
                 pinning_chunks: 0,
                 unread_allocators,
@@ -222,7 +235,7 @@ mod tests {
         };
         assert_eq!(
             of(&perl, std::slice::from_ref(&remedy)).headline,
-            "50.0 MiB of 60.0 MiB RSS is buffers that Perl keeps for variables out of use; the largest is that of \
+            "81.0 MiB of 100 MiB RSS is buffers that Perl keeps for variables out of use; the largest is that of \
              main::f1 $s (depth 1), 40.0 MiB; undef of them gives back 39.0 MiB"
         );
         let sbcl = [
@@ -230,11 +243,12 @@ mod tests {
             named("sbcl.dead", "generation 2", 20 << 20),
             row("anonymous", State::Unattributed, 9 << 20),
         ];
+        assert_eq!(of(&[row("perl.arena.free", State::Pinned, 30 << 20)], &[]).class, "free_slots");
         let said = of(&sbcl, &[]);
         assert_eq!(said.class, "dead_objects");
         assert_eq!(
             said.headline,
-            "22.0 MiB of 60.0 MiB RSS is objects of SBCL that nothing reaches, 20.0 MiB of them in generation 2"
+            "22.0 MiB of 100 MiB RSS is objects of SBCL that nothing reaches, 20.0 MiB of them in generation 2"
         );
     }
 

@@ -21,10 +21,11 @@ fn check(perl: &PerlImage, read: &Read) {
         counts(main.heads.by_type.values().copied().collect()),
         counts(expected.by_type.values().copied().collect())
     );
-    assert_eq!(main.strings.buffers, expected.strings);
+    assert_eq!(main.strings.values, expected.strings);
+    assert_eq!(main.strings.buffers, expected.buffers);
     assert_eq!(main.strings.payload_bytes, expected.payload_bytes);
     assert_eq!((main.strings.cow.buffers, main.strings.cow.shared_bytes), expected.shared);
-    let constants = main.strings.constants;
+    let constants = &main.strings.constants;
     assert_eq!((constants.buffers, constants.capacity_bytes), expected.constants);
     let (lexicals, temporaries) = expected.kept_bytes();
     assert_eq!(main.retained.lexicals.bytes, lexicals);

@@ -7,7 +7,7 @@ use strandline_inspect::map::AddressSpace;
 use strandline_inspect::memory::Memory;
 use strandline_inspect::procfs::Process;
 use strandline_inspect::runtime::sbcl::locate::Program;
-use strandline_inspect::runtime::{Busy, Context, Reading, sbcl};
+use strandline_inspect::runtime::{Busy, Context, Finish, Reading, sbcl};
 use strandline_inspect::stacks::ThreadFacts;
 use strandline_synth::{Dice, Image, SbclHeap};
 
@@ -48,6 +48,7 @@ impl Subject {
             tid: thread.tid,
             stack_pointer: thread.stack_pointer,
             fs_base: thread.address,
+            general: Default::default(),
         };
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for (start, bytes) in heap.image.ranges() {
@@ -104,7 +105,7 @@ impl Subject {
             progress: &|_| {},
         };
         let mut reading = sbcl::read(&context, &self.program)?;
-        reading.finish(workers, &|_, _, _| {});
+        reading.finish(&Finish { workers, path_to: None, progress: &|_, _, _| {} });
         assert!(reading.pending.is_none());
         self.check(&reading);
         Ok(reading)

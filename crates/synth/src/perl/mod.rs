@@ -71,6 +71,8 @@ pub struct ExpectedPerl {
     pub by_type: BTreeMap<u32, u64>,
     /// Strings in use that have a buffer.
     pub strings: u64,
+    /// Buffers of strings in use: fewer, where several share one.
+    pub buffers: u64,
     /// Their bytes (`CUR`).
     pub payload_bytes: u64,
     /// Buffers that several strings share: how many, and their bytes, counted once.

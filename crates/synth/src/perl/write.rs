@@ -152,6 +152,7 @@ impl Perl {
         let kind = self.dice.one_of(&[Type::Pv, Type::Pv, Type::Pv, Type::PvIv, Type::PvNv, Type::PvMg]);
         let len = cur + 2 + self.dice.below(14);
         self.expected.strings += 1;
+        self.expected.buffers += 1;
         self.expected.payload_bytes += cur;
         self.string(kind, Text { flags: flags::POK, cur, len }, None).0
     }
@@ -167,6 +168,7 @@ impl Perl {
         }
         self.heap.put_bytes(buffer + len - 1, &[(owners - 1) as u8]);
         self.expected.strings += owners;
+        self.expected.buffers += 1;
         self.expected.payload_bytes += owners * cur;
         self.expected.shared.0 += 1;
         self.expected.shared.1 += len;
@@ -319,6 +321,7 @@ impl Perl {
         let cur = self.dice.below(most);
         let len = cur + 2;
         self.expected.strings += 1;
+        self.expected.buffers += 1;
         self.expected.payload_bytes += cur;
         self.expected.constants.0 += 1;
         self.expected.constants.1 += len;

@@ -160,7 +160,8 @@ impl Writer {
     fn names(&mut self) -> Names {
         let tags = self.release.widetags();
         let mut names = Names { classoids: Vec::new(), bytes: 0 };
-        for name in SBCL_TYPES {
+        // Classoids are instances of a structure too.
+        for name in SBCL_TYPES.into_iter().chain(["CLASSOID"]) {
             let text_bytes = (16 + name.len() as u64 + 1).next_multiple_of(16);
             let text = self.dynamic.allocate(6, PageKind::Unboxed, text_bytes, 1);
             self.header(text, tags.base_string);
@@ -174,8 +175,8 @@ impl Writer {
             let package = if self.release == SbclRelease::V2_1_1 { 0 } else { 7 << 48 };
             self.dynamic.put(symbol + 8 * self.release.symbol_name(), (text + OTHER) | package);
             let classoid = self.dynamic.allocate(6, PageKind::Mixed, 96, 1);
-            // Its own layout does not matter to anybody: that of the first type.
-            self.header(classoid, tags.instance | 11 << 10 | (FIXED_START + PAGE + INSTANCE) << 32);
+            let layout = FIXED_START + PAGE + SBCL_TYPES.len() as u64 * LAYOUT_WORDS * 8 + INSTANCE;
+            self.header(classoid, tags.instance | 11 << 10 | layout << 32);
             for word in 1..12 {
                 self.dynamic.put(classoid + 8 * word, NIL);
             }
@@ -205,9 +206,11 @@ impl Writer {
 
     /// The word of a link: what it refers to, or something that refers to nothing.
     fn link(&mut self, link: Option<usize>) -> u64 {
+        let tags = self.release.widetags();
         match link {
             Some(to) => self.references[to],
-            None => self.dice.one_of(&[NIL, FIXNUM, 0, !1, 0x4_1151, (3 << 32) | 0x19]),
+            // NIL, numbers, a character, a single float.
+            None => self.dice.one_of(&[NIL, FIXNUM, 0, !1, 0x4_1100 | tags.character, (3 << 32) | 0x19]),
         }
     }
 

@@ -39,6 +39,7 @@ impl Count {
 }
 
 /// The count of all types.
+#[derive(Default)]
 pub struct Census {
     /// By type.
     pub types: HashMap<Type, Count>,
@@ -50,12 +51,6 @@ pub struct Census {
     pub large: (u64, u64),
     /// The first address at which a run makes no sense.
     pub damage: Option<u64>,
-}
-
-impl Default for Census {
-    fn default() -> Self {
-        Self { types: HashMap::new(), unread_bytes: 0, moved_bytes: 0, large: (0, 0), damage: None }
-    }
 }
 
 impl Census {
@@ -195,7 +190,7 @@ impl Ground<'_> {
 
     /// What holds no objects up to `end`: the rest of a page that does, and pages that are free or unused so far.
     fn gap(&self, fold: &mut Fold<'_>, end: u64) {
-        if fold.cursor() % GC_PAGE_BYTES != 0 {
+        if !fold.cursor().is_multiple_of(GC_PAGE_BYTES) {
             let page_end = (fold.cursor() | (GC_PAGE_BYTES - 1)) + 1;
             fold.claim_to(page_end.min(end), Class::Refined(self.slots.waste));
         }

@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use super::room::Room;
 use crate::elf::Object;
 use crate::layout::sbcl::{Layout, Release, layout_of};
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::{Memory, word_at};
-use crate::namespaces;
 use crate::procfs::{Process, printable};
+use crate::target::live::Live;
 
 /// Without these a file is no SBCL runtime, or one whose collector is not known (`:mark-region-gc` has no
 /// `from_space`).
@@ -64,8 +65,8 @@ const WANTED: [&str; 35] = [
 ];
 /// The longest version believed.
 const MOST_VERSION_BYTES: usize = 64;
-/// The most files looked into.
-const MOST_FILES: usize = 16;
+/// The most mappings looked behind.
+const MOST_TRIES: usize = 4096;
 
 /// A mapped file that holds an SBCL.
 #[derive(Clone, Debug)]
@@ -76,6 +77,8 @@ pub struct Program {
     pub start: u64,
     /// The version that it names among its constants; `None` for none, or several.
     pub version: Option<String>,
+    /// Memory for a copy of its objects.
+    pub(super) room: Room,
     /// Its symbols: address and size in bytes.
     symbols: BTreeMap<&'static str, (u64, u64)>,
 }
@@ -84,7 +87,13 @@ impl Program {
     /// Made of symbols at given addresses, for memory that was fabricated.
     pub fn of_symbols(path: &str, start: u64, version: &str, symbols: &[(&'static str, u64, u64)]) -> Self {
         let symbols = symbols.iter().map(|&(name, address, bytes)| (name, (address, bytes))).collect();
-        Self { path: path.to_owned(), start, version: Some(version.to_owned()), symbols }
+        Self {
+            path: path.to_owned(),
+            start,
+            version: Some(version.to_owned()),
+            room: Room::default(),
+            symbols,
+        }
     }
 
     /// Where a symbol is.
@@ -142,19 +151,24 @@ fn is_of_version(byte: u8) -> bool {
 /// The mapped files that hold an SBCL.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     let executable = process.executable().unwrap_or_default();
-    let mut seen: Vec<(u64, (u32, u32))> = Vec::new();
+    let mut known: Vec<(u64, (u32, u32))> = Vec::new();
     let mut found = Vec::new();
+    let mut tries = 0;
+    // A core within an executable is mapped too, in many parts: only those of the runtime itself tell where it is.
     for mapping in space.mappings().iter().filter(|mapping| mapping.permissions.execute && mapping.has_file())
     {
         let name = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
         let file = name.rsplit('/').next().unwrap_or(name);
         let may_be = mapping.name == executable || file.contains("sbcl");
         let key = (mapping.inode, mapping.device);
-        if !may_be || file.ends_with(".core") || seen.contains(&key) || seen.len() >= MOST_FILES {
+        if !may_be || file.ends_with(".core") || known.contains(&key) || tries >= MOST_TRIES {
             continue;
         }
-        seen.push(key);
-        found.extend(program(process, space, mapping));
+        tries += 1;
+        if let Some(program) = program(process, space, mapping) {
+            known.push(key);
+            found.push(program);
+        }
     }
     found
 }
@@ -172,12 +186,12 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
         return None;
     }
     let version = object.section(b".rodata").and_then(|constants| version_in(&constants.bytes));
-    Some(Program { path: printable(&mapping.name, 256), start: mapping.start, version, symbols })
-}
-
-/// Opens the file behind `mapping`, to read what of it is not resident.
-pub fn open(process: &Process, mapping: &Mapping) -> Option<std::fs::File> {
-    namespaces::open_mapped_file(process, mapping).ok()
+    let path = printable(&mapping.name, 256);
+    let mut program = Program { path, start: mapping.start, version, room: Room::default(), symbols };
+    if program.layout().is_some() {
+        program.room = Room::of(&Live::new(process.pid()), &program);
+    }
+    Some(program)
 }
 
 #[cfg(test)]

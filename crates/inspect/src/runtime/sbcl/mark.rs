@@ -19,6 +19,9 @@ const MOST_CODE_UNITS: u32 = (16 << 20) / 16;
 /// Flags of a hash table: it is weak (hash-table.lisp, `hash-table-weak-flag`).
 const TABLE_IS_WEAK: u64 = 16;
 
+/// How often weak tables are gone over.
+const MOST_WEAK_ROUNDS: u32 = 100;
+
 /// A weak hash table that was reached.
 #[derive(Clone, Copy, Debug)]
 struct WeakTable {
@@ -144,7 +147,7 @@ impl<'a> Tracer<'a> {
     pub fn visit_ambiguous(&mut self, word: u64) {
         let Some(spot) = self.store.spot(word & !LOWTAG_MASK) else { return };
         let page = self.heap.page_of(word).map(|(_, page)| page);
-        let in_code = page.map_or(true, |page| page.content(self.layout) == self.layout.page_types.code);
+        let in_code = page.is_none_or(|page| page.content(self.layout) == self.layout.page_types.code);
         if in_code && let Some(start) = self.store.start_before(spot, MOST_CODE_UNITS) {
             let header = self.store.near_word(start, 0);
             let words = self.kinds.words(header, self.store.near_word(start, 1)).unwrap_or(0);
@@ -201,7 +204,7 @@ impl<'a> Tracer<'a> {
 
     /// Marks all that can be reached from what was visited.
     pub fn run(&mut self) {
-        loop {
+        for round in 0.. {
             if self.parents.is_empty() {
                 while let Some(spot) = self.work.pop() {
                     self.scan(spot);
@@ -214,7 +217,10 @@ impl<'a> Tracer<'a> {
                     self.scan(spot);
                 }
             }
-            if !self.visit_weak_tables() {
+            // A chain of tables may take a round each; what has more of them than that is made to take long, and
+            // keeps all its pairs.
+            let as_strong = round >= MOST_WEAK_ROUNDS;
+            if !self.visit_weak_tables(as_strong) {
                 return;
             }
         }
@@ -292,7 +298,7 @@ impl<'a> Tracer<'a> {
     }
 
     /// Visits what weak tables keep, by what is live so far. Returns whether there was anything new.
-    fn visit_weak_tables(&mut self) -> bool {
+    fn visit_weak_tables(&mut self, as_strong: bool) -> bool {
         let tables = std::mem::take(&mut self.weak);
         for table in &tables {
             let mut key = None;
@@ -313,7 +319,7 @@ impl<'a> Tracer<'a> {
                     2 => value_lives,
                     3 => key_lives || value_lives,
                     _ => false,
-                };
+                } || as_strong;
                 if keeps && !(key_lives && value_lives) {
                     self.visit(key);
                     self.visit(value);

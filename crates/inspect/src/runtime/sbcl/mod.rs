@@ -16,6 +16,7 @@ pub mod names;
 pub mod objects;
 pub mod path;
 pub mod remedies;
+pub mod room;
 pub mod roots;
 pub mod spaces;
 pub mod store;
@@ -105,7 +106,7 @@ impl Seen<'_> {
     fn take(self, context: &Context<'_>, pages: RangePages, reading: &mut Reading) {
         let plan = copy::Plan::new(&self.heap, &self.threads.regions, &self.spaces, self.layout);
         let why = self.why_not(context, &plan);
-        let copied = if why.is_none() { plan.copy(context, &pages) } else { None };
+        let copied = if why.is_none() { plan.copy(context, &pages, &self.program.room) } else { None };
         let Some(copied) = copied else {
             let why = why.unwrap_or_else(|| "copying them took too long".to_owned());
             self.claim_by_page(&pages, &why, reading);
@@ -123,13 +124,12 @@ impl Seen<'_> {
             roots,
             pages,
             place: self.program.path.clone(),
-            path_to: None,
         })));
     }
 
     /// Why objects are not traced, if they are not.
     fn why_not(&self, context: &Context<'_>, plan: &copy::Plan) -> Option<String> {
-        let budget = budget::bytes();
+        let budget = budget::bytes(self.program.room.bytes());
         if plan.bytes() > budget {
             return Some(format!(
                 "a copy of them takes {} bytes, and {budget} (half of what is available) may be used",
@@ -140,6 +140,9 @@ impl Seen<'_> {
             return Some(
                 "not all of its threads are known, and what they hold would count as dead".to_owned(),
             );
+        }
+        if self.program.value(context.memory, "arena_chain").is_some_and(|chain| chain != 0) {
+            return Some("it has arenas, and what they alone hold would count as dead".to_owned());
         }
         let swapped = context.process.status().ok().and_then(|status| status.swap_bytes).unwrap_or(0);
         (swapped > 0).then(|| format!("{swapped} bytes of the process are swapped out and may be theirs"))

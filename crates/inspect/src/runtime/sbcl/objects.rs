@@ -73,7 +73,7 @@ impl Kinds {
             // Bit 63 of the header is no part of the length (fullcgc's mark in 2.1).
             Kind::Bignum => 1 + (((header << 1) >> 9 & 0x7f_ffff) | 1),
             // `array_header_nwords`: seven words and the dimensions; a rank of 1 is kept as 0, 0 as 255.
-            Kind::Array => (7 + ((header >> self.rank_shift) + 1 & 0xff)).next_multiple_of(2),
+            Kind::Array => (7 + (((header >> self.rank_shift) + 1) & 0xff)).next_multiple_of(2),
             Kind::WeakPointer if self.filler_in_upper_half && payload & 0xff == 0 => {
                 vector_words(second, 64, 0)?
             }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::budget;
 use super::facts::{Path, Step};
 use super::mark::Tracer;
 use super::names::Names;
@@ -19,6 +20,9 @@ impl Pending {
     /// the one at the lowest address. Needs a quarter of the copy again. The marks are made anew.
     pub(super) fn path_to_root(&self, type_name: &str, kinds: &Kinds) -> Option<Path> {
         let store = &self.copied.store;
+        if store.spots() as u64 * 4 > budget::bytes(0) {
+            return None;
+        }
         store.clear_marks();
         let mut tracer = Tracer::new(store, kinds, self.layout, &self.heap, self.release);
         tracer.note_parents();

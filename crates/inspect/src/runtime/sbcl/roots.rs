@@ -13,7 +13,7 @@ use super::spaces::{Kind as SpaceKind, Space};
 use super::store::Store;
 use super::threads::Threads;
 use crate::layout::sbcl::PSEUDO_STATIC;
-use crate::memory::{Memory, word_at};
+use crate::memory::word_at;
 use crate::runtime::Context;
 
 /// Variables of the runtime that hold Lisp objects: `lisp_sig_handlers` is an array.
@@ -26,7 +26,7 @@ const GLOBALS: [&str; 5] = [
 ];
 /// The most of one variable that is read.
 const MOST_GLOBAL_BYTES: u64 = 4096;
-const PAGE: usize = 4096;
+const BLOCK_BYTES: usize = 65_536;
 
 /// Where a root is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,12 +72,6 @@ pub struct Roots {
     pub whole_stacks: usize,
 }
 
-impl Default for Place {
-    fn default() -> Self {
-        Self::Static
-    }
-}
-
 /// Reads the roots that are no objects.
 pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Roots {
     let mut roots = Roots::default();
@@ -86,42 +80,42 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
         let on_it = context.threads.iter().find(|facts| (low..high).contains(&facts.stack_pointer));
         let from = on_it.map_or(low, |facts| facts.stack_pointer & !7);
         roots.whole_stacks += usize::from(on_it.is_none());
-        let stack = words(context.memory, from, high);
+        let stack = words(context, from, high);
         // A word that points into the stack is a frame's or a stack object's: it keeps nothing.
         let stack = stack.into_iter().filter(|word| !(low..thread.locals.1).contains(word)).collect();
         roots.ambiguous.push((Place::ControlStack(number), stack));
         if let Some(facts) = on_it {
             roots.ambiguous.push((Place::Register(number), facts.general.to_vec()));
         }
-        let bindings = words(context.memory, thread.bindings.0, thread.bindings.1);
+        let bindings = words(context, thread.bindings.0, thread.bindings.1);
         // Pairs of a value and the number of a symbol.
         roots.exact.push((Place::BindingStack(number), bindings.into_iter().step_by(2).collect()));
-        let locals = words(context.memory, thread.locals.0, thread.locals.1);
+        let locals = words(context, thread.locals.0, thread.locals.1);
         roots.exact.push((Place::ThreadLocal(number), locals));
     }
     for name in GLOBALS {
         let Some(at) = program.address(name) else { continue };
-        let end = at.saturating_add(program.bytes(name).min(MOST_GLOBAL_BYTES));
-        roots.exact.push((Place::Global(name), words(context.memory, at, end)));
+        let length = usize::try_from(program.bytes(name).min(MOST_GLOBAL_BYTES)).unwrap_or(0);
+        let mut bytes = vec![0; length];
+        let got = context.memory.read_some(at, &mut bytes);
+        let words = (0..got / 8).filter_map(|index| word_at(&bytes, index * 8)).collect();
+        roots.exact.push((Place::Global(name), words));
     }
     roots
 }
 
-/// The words of `start..end` that can be read and are no 0.
-fn words(memory: &dyn Memory, start: u64, end: u64) -> Vec<u64> {
+/// The words of `start..end` that are resident. Pairs stay pairs: pages are left out whole.
+fn words(context: &Context<'_>, start: u64, end: u64) -> Vec<u64> {
     let mut found = Vec::new();
-    let mut page = [0; PAGE];
-    let mut at = start;
-    while at < end {
-        let upto = ((at | (PAGE as u64 - 1)) + 1).min(end);
-        let length = (upto - at) as usize;
-        let got = page.get_mut(..length).map_or(0, |bytes| memory.read_some(at, bytes));
-        // Pairs stay pairs: zeros are kept.
-        found.extend((0..got / 8).filter_map(|index| word_at(&page, index * 8)));
-        if got < length {
-            found.extend(std::iter::repeat_n(0, (length - got) / 8));
+    let mut block = vec![0; BLOCK_BYTES];
+    for (from, to) in (context.resident)(start & !7, end) {
+        let mut at = from;
+        while at < to {
+            let length = usize::try_from(to - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+            let got = block.get_mut(..length).map_or(0, |bytes| context.memory.read_some(at, bytes));
+            found.extend((0..got / 16 * 2).filter_map(|index| word_at(&block, index * 8)));
+            at += length as u64;
         }
-        at = upto;
     }
     found
 }

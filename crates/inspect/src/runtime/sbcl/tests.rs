@@ -11,7 +11,7 @@ use crate::map::AddressSpace;
 use crate::pages::Residency;
 use crate::procfs::Process;
 use crate::runtime::resident::Resident;
-use crate::runtime::{Busy, Context, Pending, Reading};
+use crate::runtime::{Busy, Context, Finish, Reading};
 use crate::smaps::Smaps;
 use crate::stacks::ThreadFacts;
 use crate::target::live::Live;
@@ -129,10 +129,7 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
         };
         let mut reading = read(&context, &found[0])?;
         drop(stopped);
-        if let (Some(Pending::Sbcl(pending)), Some(name)) = (&mut reading.pending, &path_to) {
-            pending.want_path(name);
-        }
-        reading.finish(2, &|_, _, _| {});
+        reading.finish(&Finish { workers: 2, path_to: path_to.as_deref(), progress: &|_, _, _| {} });
         Ok(reading)
     };
     on_own_thread(read).unwrap()

@@ -64,12 +64,12 @@ pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &Heap
     let local_bytes =
         program.value(memory, "dynamic_values_bytes").filter(|&bytes| bytes <= MOST_LOCAL_BYTES);
     let mut at = program.value(memory, "all_threads").unwrap_or(0);
+    let mut seen = std::collections::HashSet::new();
     if at == 0 {
         found.doubt = Some("the list of threads is empty".to_owned());
     }
     while at != 0 {
-        let seen = found.threads.iter().any(|thread| thread.address == at);
-        if seen || found.threads.len() >= MOST_THREADS {
+        if !seen.insert(at) || found.threads.len() >= MOST_THREADS {
             found.doubt = Some(format!("the list of threads does not end at {at:#x}"));
             break;
         }

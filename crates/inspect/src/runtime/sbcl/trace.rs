@@ -20,7 +20,7 @@ use crate::layout::sbcl::{GC_PAGE_BYTES, GENERATIONS, Kind, Layout, OLDEST, PSEU
 use crate::ledger::fold::{Class, Fold};
 use crate::ledger::range::RangePages;
 use crate::ledger::rows::Id;
-use crate::runtime::Reading;
+use crate::runtime::{Finish, Reading};
 
 /// How many types are told by dead bytes, and by live ones.
 const MOST_TYPES: usize = 50;
@@ -38,7 +38,6 @@ pub struct Pending {
     pub(super) roots: Roots,
     pub(super) pages: RangePages,
     pub(super) place: String,
-    pub(super) path_to: Option<String>,
 }
 
 /// What the marks came to.
@@ -49,12 +48,8 @@ struct Marked {
 
 impl Pending {
     /// Tells live objects from dead ones, and claims both in `reading`.
-    pub fn finish(
-        mut self,
-        reading: &mut Reading,
-        workers: usize,
-        progress: &(dyn Fn(&str, u64, u64) + Sync),
-    ) {
+    pub fn finish(mut self, reading: &mut Reading, how: &Finish<'_>) {
+        let Finish { workers, path_to, progress } = *how;
         let started = Instant::now();
         progress("tracing SBCL's objects", 0, 3);
         let missing = self.copied.fill();
@@ -87,7 +82,7 @@ impl Pending {
             figures.free_resident_bytes = sums.held.of(Class::Refined(slots.free));
             figures.waste_resident_bytes = sums.held.of(Class::Refined(slots.waste));
             self.tell(figures, &census, &marked, &kinds);
-            figures.path = self.path_to.as_deref().and_then(|name| self.path_to_root(name, &kinds));
+            figures.path = path_to.and_then(|name| self.path_to_root(name, &kinds));
             reading.remedies.extend(remedies::remedies(figures));
             figures.trace_seconds = Some(started.elapsed().as_secs_f64());
         }
@@ -95,12 +90,6 @@ impl Pending {
         reading.claims.push(RangeClaim { start: self.heap.start, end, sums });
         reading.caveats.extend(self.caveats(&census, missing));
         progress("tracing SBCL's objects", 3, 3);
-    }
-
-    /// Has the way from a root to a live object of the type of that name told too: see
-    /// [`facts::Sbcl::path`](super::facts::Sbcl::path).
-    pub fn want_path(&mut self, type_name: &str) {
-        self.path_to = Some(type_name.to_owned());
     }
 
     /// Notes where objects start and marks what the roots reach.
