@@ -127,10 +127,11 @@ sub name_of {
     return ($stash->isa('B::HV') ? text($stash->NAME) : '?') . '::' . text($gv->NAME);
 }
 
-# As bytes of UTF-8.
+# As bytes of UTF-8; what is none is Latin-1, as old perls tell names.
 sub text {
     my ($text) = @_;
-    utf8::encode($text) if utf8::is_utf8($text);
+    my $copy = $text;
+    utf8::encode($text) if utf8::is_utf8($text) || !utf8::decode($copy);
     return $text;
 }
 
