@@ -57,7 +57,7 @@ pub fn verdict(findings: &Findings<'_>) -> Verdict {
     let zero = findings.row("kernel.zero");
     let unattributed = findings.state(State::Unattributed);
     let retained = findings.row("perl.pad.retained") + findings.row("perl.buffer.retained");
-    let dead = findings.row("sbcl.dead");
+    let dead = findings.row("sbcl.dead") + findings.row("sbcl.free");
     // Of two as large, the earlier one.
     let slots = findings.row("perl.arena.free");
     let all = [free, retained, dead, unattributed, zero, slots];
@@ -108,15 +108,22 @@ fn retained_buffers(findings: &Findings<'_>, retained: u64) -> String {
     text + &findings.given_back_by("perl_undef", "undef of them gives back")
 }
 
-fn dead_objects(findings: &Findings<'_>, dead: u64) -> String {
-    let mut text = format!(
-        "{} of {} RSS is objects of SBCL that nothing reaches",
-        bytes(dead),
-        bytes(findings.rss_bytes)
-    );
+fn dead_objects(findings: &Findings<'_>, sum: u64) -> String {
+    let (dead, free) = (findings.row("sbcl.dead"), findings.row("sbcl.free"));
+    let mut text =
+        format!("{} of {} RSS is of no use to SBCL any more", bytes(sum), bytes(findings.rss_bytes));
     let of_generation = findings.rows.iter().filter(|row| row.id == "sbcl.dead");
     if let Some(most) = of_generation.max_by_key(|row| row.bytes) {
-        text += &format!(", {} of them in {}", bytes(most.bytes), most.holder);
+        text += &format!(
+            ": {} of objects that nothing reaches ({} of them in {})",
+            bytes(dead),
+            bytes(most.bytes),
+            most.holder
+        );
+    }
+    if free > 0 {
+        text += if dead > 0 { " and" } else { ":" };
+        text += &format!(" {} of free pages", bytes(free));
     }
     text + &findings.given_back_by("sbcl_full_gc", "(gc :full t) gives back")
 }
@@ -241,6 +248,7 @@ mod tests {
         let sbcl = [
             named("sbcl.dead", "generation 1", 2 << 20),
             named("sbcl.dead", "generation 2", 20 << 20),
+            row("sbcl.free", State::Stranded, 5 << 20),
             row("anonymous", State::Unattributed, 9 << 20),
         ];
         assert_eq!(of(&[row("perl.arena.free", State::Pinned, 30 << 20)], &[]).class, "free_slots");
@@ -248,7 +256,8 @@ mod tests {
         assert_eq!(said.class, "dead_objects");
         assert_eq!(
             said.headline,
-            "22.0 MiB of 100 MiB RSS is objects of SBCL that nothing reaches, 20.0 MiB of them in generation 2"
+            "27.0 MiB of 100 MiB RSS is of no use to SBCL any more: 22.0 MiB of objects that nothing reaches \
+             (20.0 MiB of them in generation 2) and 5.00 MiB of free pages"
         );
     }
 

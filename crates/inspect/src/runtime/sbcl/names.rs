@@ -51,9 +51,13 @@ impl Names<'_> {
         let header = self.store.word(address)?;
         let length = usize::try_from(self.store.word(address + 8)? >> 1).ok()?.min(MOST_NAME_BYTES);
         let characters: Vec<u32> = match (self.kinds.of(header)?, self.kinds.name(header)) {
-            (Kind::Vector(8, 1), _) => {
-                self.store.bytes_at(address + 16, length).into_iter().map(u32::from).collect()
-            }
+            // Base characters are those below 128.
+            (Kind::Vector(8, 1), _) => self
+                .store
+                .bytes_at(address + 16, length)
+                .into_iter()
+                .map(|byte| if byte < 128 { u32::from(byte) } else { 0 })
+                .collect(),
             (_, "simple-character-string") => {
                 let bytes = self.store.bytes_at(address + 16, length * 4);
                 bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
@@ -61,21 +65,22 @@ impl Names<'_> {
             _ => return None,
         };
         let mut name = String::with_capacity(length);
-        let mut replaced = characters.len() < length;
+        let mut replaced = length.saturating_sub(characters.len());
         for character in characters {
-            match char::from_u32(character).filter(|&character| is_of_name(character)) {
-                Some(character) if name.len() < MOST_NAME_BYTES => name.push(character),
-                _ => {
-                    replaced = true;
-                    name.push('?');
-                }
-            }
-            if name.len() >= MOST_NAME_BYTES {
+            let character = char::from_u32(character).filter(|&character| is_of_name(character));
+            replaced += usize::from(character.is_none());
+            let character = character.unwrap_or('?');
+            if name.len() + character.len_utf8() > MOST_NAME_BYTES {
                 break;
             }
+            name.push(character);
         }
-        self.replaced += u64::from(replaced);
-        (!name.is_empty()).then_some(name)
+        // What hardly reads like a name is none: it may be anything.
+        if name.is_empty() || replaced * 4 > length {
+            return None;
+        }
+        self.replaced += u64::from(replaced > 0);
+        Some(name)
     }
 }
 

@@ -116,6 +116,7 @@ pub struct Run {
 /// The runs of dynamic space, in address order.
 pub fn runs(heap: &Heap, regions: &[Region]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
+    let mut generation = u8::MAX;
     for (index, page) in heap.pages.iter().enumerate() {
         let start = heap.address_of(index);
         let end = used_end(heap, regions, index);
@@ -123,9 +124,13 @@ pub fn runs(heap: &Heap, regions: &[Region]) -> Vec<Run> {
             continue;
         }
         match runs.last_mut() {
-            Some(last) if last.end == start && page.scan_start != 0 => last.end = end,
+            // No object lies in two generations.
+            Some(last) if last.end == start && page.scan_start != 0 && page.generation == generation => {
+                last.end = end;
+            }
             _ => runs.push(Run { start, end, page: index }),
         }
+        generation = page.generation;
     }
     runs
 }

@@ -144,12 +144,19 @@ impl Store {
         }
     }
 
-    /// Copies the bytes at `address`, as far as they were copied.
+    /// Copies the bytes at `address`, as far as they were copied; `length` is at most a page's.
     pub fn bytes_at(&self, address: u64, length: usize) -> Vec<u8> {
-        let Some(spot) = self.spot(address) else { return Vec::new() };
-        let first = spot as usize * UNIT_BYTES as usize + (address % UNIT_BYTES) as usize;
-        let page_end = (first / PAGE + 1) * PAGE;
-        self.bytes.get(first..page_end.min(first + length)).unwrap_or_default().to_vec()
+        let mut found = Vec::new();
+        // They may go on on the next page.
+        for _ in 0..2 {
+            let at = address.saturating_add(found.len() as u64);
+            let Some(spot) = self.spot(at) else { break };
+            let first = spot as usize * UNIT_BYTES as usize + (at % UNIT_BYTES) as usize;
+            let page_end = (first / PAGE + 1) * PAGE;
+            let rest = length.saturating_sub(found.len());
+            found.extend_from_slice(self.bytes.get(first..page_end.min(first + rest)).unwrap_or_default());
+        }
+        found
     }
 
     #[inline]
@@ -253,6 +260,7 @@ mod tests {
         assert_eq!(store.start_before(far, 2), None);
         store.clear_marks();
         assert!(store.is_start(spot) && !store.is_marked(spot));
+        assert_eq!(store.bytes_at(0x11_fff8, 9), 0x11_8007u64.to_le_bytes());
         let mut seen = Vec::new();
         store.each_word(0x11_fff0, 0, 4, |index, word| seen.push((index, word)));
         assert_eq!(seen, [(0, 0), (1, 0x11_8007)], "up to where it was copied");
