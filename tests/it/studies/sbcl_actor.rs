@@ -18,6 +18,10 @@ const HOLD: &[&str] = &[
     "survivors-are-messages-to-the-byte",
     "survivors-are-dead",
     "no-path",
+    "ledger-agrees-with-sbcl",
+    "ledger-calls-it-dead",
+    "ledger-finds-the-dead-in-older-generations",
+    "ledger-predicts-gc-full",
 ];
 
 /// Against the author's words: a program whose objects survive has its older generations collected.
@@ -49,7 +53,7 @@ const EITHER: &[&str] = &[
     "pauses-cost-elsewhere",
     "pauses-cut-cpu-time",
     "same-bytes",
-    "ledger-has-the-growth",
+    "ledger-predicts-what-is-given-back",
 ];
 
 /// Which SBCLs before 2.3.7 do not count.
@@ -116,10 +120,6 @@ fn its_claims() -> Outcome {
     let with_pauses = median(&studied, "times", "paused", "consed_bytes")?;
     let without = median(&studied, "times", "unthrottled", "consed_bytes")?;
     assert!((with_pauses - without).abs() < 1e7, "{with_pauses} bytes with pauses, {without} without");
-    // The claim says a hundredth, which the few MB of the short form may miss by the runtime's own pages.
-    let unattributed = median(&studied, "remedies", "unthrottled", "grown_unattributed_share")?;
-    let live = median(&studied, "remedies", "unthrottled", "grown_live_share")?;
-    assert!(unattributed > 0.9 && live < 0.05, "{unattributed} of it is unattributed, {live} live");
     // Back at the start: what came with the core, and little else.
     let start = median(&studied, "remedies", "unthrottled", "start.dynamic_bytes")?;
     let full = median(&studied, "remedies", "unthrottled", "gc_full.dynamic_bytes")?;
