@@ -32,6 +32,8 @@ const LISTS_KEPT: usize = 256;
 /// The most entries that are marked, and the most buffers that are listed by name, of each thread.
 const MOST_MARKS: usize = 1 << 20;
 const MOST_KEPT: usize = 64 << 10;
+/// A buffer longer than this is not believed.
+pub const MOST_BUFFER_BYTES: u64 = 1 << 46;
 /// Buffers of more than this are listed by name.
 pub const LARGE_BYTES: u64 = 4096;
 
@@ -410,7 +412,8 @@ fn string(pages: &mut Pages<'_>, head: &Head, release: &Release) -> Option<Buffe
         (others == [0]).then_some(())?;
     }
     let hidden = if head.has(flags::OOK) { offset(pages, head.u)? } else { 0 };
-    Some(Buffer { pointer: head.u.checked_sub(hidden)?, bytes: length.checked_add(hidden)? })
+    let bytes = length.checked_add(hidden).filter(|&bytes| bytes < MOST_BUFFER_BYTES)?;
+    Some(Buffer { pointer: head.u.checked_sub(hidden)?, bytes })
 }
 
 /// How far behind its buffer's begin a string starts (`SvOOK_offset`): in the byte before it, or, where that
@@ -436,7 +439,10 @@ fn empty_array(pages: &mut Pages<'_>, head: &Head) -> Option<Buffer> {
 /// How long an array's storage is: its elements start behind `storage` where some were shifted off.
 pub fn array_bytes(elements: u64, storage: u64, last: u64) -> Option<u64> {
     let shifted = elements.checked_sub(storage)?;
-    last.wrapping_add(1).checked_mul(8)?.checked_add(shifted).filter(|&bytes| bytes > 0 && bytes < 1 << 47)
+    last.wrapping_add(1)
+        .checked_mul(8)?
+        .checked_add(shifted)
+        .filter(|bytes| (1..MOST_BUFFER_BYTES).contains(bytes))
 }
 
 /// The table of a hash without keys.
@@ -445,5 +451,6 @@ fn empty_hash(pages: &mut Pages<'_>, head: &Head) -> Option<Buffer> {
     if keys != 0 || head.u == 0 {
         return None;
     }
-    Some(Buffer { pointer: head.u, bytes: last.checked_add(1)?.checked_mul(8)? })
+    let bytes = last.checked_add(1)?.checked_mul(8).filter(|&bytes| bytes < MOST_BUFFER_BYTES)?;
+    Some(Buffer { pointer: head.u, bytes })
 }

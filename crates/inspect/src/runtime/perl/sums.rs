@@ -103,14 +103,14 @@ impl Survey {
     /// A buffer of its own, in use.
     pub fn own(&mut self, current: u64, bytes: u64, unused: u64, rounding: u64) {
         let strings = &mut self.strings;
-        strings.buffers += 1;
-        strings.capacity_bytes += bytes;
-        strings.unused_bytes += unused;
-        strings.header_bytes += 8;
-        strings.rounding_bytes += rounding;
+        add(&mut strings.buffers, 1);
+        add(&mut strings.capacity_bytes, bytes);
+        add(&mut strings.unused_bytes, unused);
+        add(&mut strings.header_bytes, 8);
+        add(&mut strings.rounding_bytes, rounding);
         if current <= 15 {
-            strings.short.strings += 1;
-            strings.short.chunk_bytes += chunk_bytes(bytes);
+            add(&mut strings.short.strings, 1);
+            add(&mut strings.short.chunk_bytes, chunk_bytes(bytes));
         }
     }
 
@@ -121,21 +121,21 @@ impl Survey {
             self.cow.resize(place + 1, Shared::default());
         }
         if let Some(shared) = self.cow.get_mut(place) {
-            shared.values += 1;
-            shared.capacity_bytes += bytes;
-            shared.unused_bytes += unused;
-            shared.rounding_bytes += chunk_bytes(bytes) - 8 - bytes;
+            add(&mut shared.values, 1);
+            add(&mut shared.capacity_bytes, bytes);
+            add(&mut shared.unused_bytes, unused);
+            add(&mut shared.rounding_bytes, chunk_bytes(bytes) - 8 - bytes);
         }
     }
 
     /// A value that has a string.
     pub fn value(&mut self, (head, kind): (&Head, Type), current: u64, release: &Release) {
         let strings = &mut self.strings;
-        strings.values += 1;
-        strings.payload_bytes += current;
-        strings.head_bytes += HEAD_BYTES;
-        strings.body_bytes += head.body(kind, release).map_or(0, |body| body.1);
-        strings.utf8 += u64::from(head.has(flags::UTF8));
+        add(&mut strings.values, 1);
+        add(&mut strings.payload_bytes, current);
+        add(&mut strings.head_bytes, HEAD_BYTES);
+        add(&mut strings.body_bytes, head.body(kind, release).map_or(0, |body| body.1));
+        add(&mut strings.utf8, u64::from(head.has(flags::UTF8)));
     }
 
     /// Adds another thread's.
@@ -145,17 +145,17 @@ impl Survey {
             self.cow.resize(other.cow.len(), Shared::default());
         }
         for (mine, theirs) in self.cow.iter_mut().zip(other.cow) {
-            mine.values += theirs.values;
-            mine.capacity_bytes += theirs.capacity_bytes;
-            mine.unused_bytes += theirs.unused_bytes;
-            mine.rounding_bytes += theirs.rounding_bytes;
+            add(&mut mine.values, theirs.values);
+            add(&mut mine.capacity_bytes, theirs.capacity_bytes);
+            add(&mut mine.unused_bytes, theirs.unused_bytes);
+            add(&mut mine.rounding_bytes, theirs.rounding_bytes);
         }
         let (mine, theirs) = (&mut self.containers, &other.containers);
-        mine.arrays += theirs.arrays;
-        mine.array_bytes += theirs.array_bytes;
-        mine.array_unused_bytes += theirs.array_unused_bytes;
-        mine.hashes += theirs.hashes;
-        mine.table_bytes += theirs.table_bytes;
+        add(&mut mine.arrays, theirs.arrays);
+        add(&mut mine.array_bytes, theirs.array_bytes);
+        add(&mut mine.array_unused_bytes, theirs.array_unused_bytes);
+        add(&mut mine.hashes, theirs.hashes);
+        add(&mut mine.table_bytes, theirs.table_bytes);
         for (mine, theirs) in self.retained.iter_mut().zip(other.retained) {
             mine.join(theirs);
         }
@@ -170,7 +170,7 @@ impl Survey {
             }
         }
         self.own_keys.extend(other.own_keys);
-        self.entries += other.entries;
+        add(&mut self.entries, other.entries);
         self.string_bodies += other.string_bodies;
         self.damaged += other.damaged;
         self.unread += other.unread;
@@ -186,15 +186,15 @@ impl Survey {
             let owners = others as u64 + 1;
             let once = shared.capacity_bytes / owners;
             let buffers = shared.values / owners;
-            strings.cow.buffers += buffers;
-            strings.cow.owners += shared.values;
-            strings.cow.shared_bytes += once;
-            strings.cow.saved_bytes += shared.capacity_bytes - once;
-            strings.buffers += buffers;
-            strings.capacity_bytes += once;
-            strings.unused_bytes += shared.unused_bytes / owners;
-            strings.header_bytes += 8 * buffers;
-            strings.rounding_bytes += shared.rounding_bytes / owners;
+            add(&mut strings.cow.buffers, buffers);
+            add(&mut strings.cow.owners, shared.values);
+            add(&mut strings.cow.shared_bytes, once);
+            add(&mut strings.cow.saved_bytes, shared.capacity_bytes - once);
+            add(&mut strings.buffers, buffers);
+            add(&mut strings.capacity_bytes, once);
+            add(&mut strings.unused_bytes, shared.unused_bytes / owners);
+            add(&mut strings.header_bytes, 8 * buffers);
+            add(&mut strings.rounding_bytes, shared.rounding_bytes / owners);
         }
         strings.equal = self.equal.figures();
         strings.short.extra_word_bytes = 8 * self.string_bodies;
@@ -226,4 +226,9 @@ fn add_strings(mine: &mut Strings, theirs: &Strings) {
     for (mine, theirs) in pairs {
         *mine = mine.saturating_add(theirs);
     }
+}
+
+/// Adds to a sum. What values say of their lengths is not believed, but its sum may be anything.
+pub fn add(sum: &mut u64, more: u64) {
+    *sum = sum.saturating_add(more);
 }

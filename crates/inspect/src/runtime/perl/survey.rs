@@ -7,9 +7,9 @@
 use super::batch::{Batch, Pages};
 use super::census::{self, ARENAS_PER_JOB};
 use super::objects::{Head, Shape, Type, chunk_bytes};
-use super::roots::{self, Buffer, Mark};
+use super::roots::{self, Buffer, MOST_BUFFER_BYTES, Mark};
 use super::spaces::{BodyArena, HeadArena};
-use super::sums::Survey;
+use super::sums::{Survey, add};
 use super::{Slots, work};
 use crate::layout::perl::{self as layout, HEAD_BYTES, Release, flags};
 use crate::memory::Memory;
@@ -24,8 +24,6 @@ const MAPPED_BYTES: u64 = 128 << 10;
 const MOST_READ_BYTES: u64 = 4608;
 /// The owners of a buffer that could not be read.
 const UNREAD: u64 = u64::MAX;
-/// A buffer longer than this is not believed.
-const MOST_BUFFER_BYTES: u64 = 1 << 46;
 
 /// What is looked at, the same for all threads.
 pub struct Ground<'a> {
@@ -311,8 +309,8 @@ impl<'a> Surveyor<'a> {
                     self.survey.retain(2, buffer.bytes, slots.buffer)
                 }
                 (mark, true) if mark == Some(Mark::Constant) || self.is_constant(head) => {
-                    self.survey.strings.constants.buffers += 1;
-                    self.survey.strings.constants.capacity_bytes += buffer.bytes;
+                    add(&mut self.survey.strings.constants.buffers, 1);
+                    add(&mut self.survey.strings.constants.capacity_bytes, buffer.bytes);
                     slots.constant
                 }
                 _ => slots.string,
@@ -329,7 +327,7 @@ impl<'a> Surveyor<'a> {
         }
         if head.has_string() {
             self.survey.value((head, value.kind), current, self.ground.release);
-            self.survey.strings.offset += u64::from(head.has(flags::OOK));
+            add(&mut self.survey.strings.offset, u64::from(head.has(flags::OOK)));
         }
     }
 
@@ -348,11 +346,11 @@ impl<'a> Surveyor<'a> {
             return;
         }
         let strings = &mut self.survey.strings;
-        strings.values += 1;
+        add(&mut strings.values, 1);
         strings.payload_bytes = strings.payload_bytes.saturating_add(current.min(MOST_BUFFER_BYTES));
-        strings.head_bytes += HEAD_BYTES;
-        strings.utf8 += u64::from(head.has(flags::UTF8));
-        strings.cow.key_values += u64::from(head.flags & self.ground.release.is_cow() != 0);
+        add(&mut strings.head_bytes, HEAD_BYTES);
+        add(&mut strings.utf8, u64::from(head.has(flags::UTF8)));
+        add(&mut strings.cow.key_values, u64::from(head.flags & self.ground.release.is_cow() != 0));
     }
 
     /// What malloc rounds up: by its size word where the buffer may have a mapping of its own.
@@ -385,9 +383,9 @@ impl<'a> Surveyor<'a> {
             self.survey.retain(0, bytes, slots.pad)
         } else {
             let containers = &mut self.survey.containers;
-            containers.arrays += 1;
-            containers.array_bytes += bytes;
-            containers.array_unused_bytes += bytes.saturating_sub(elements.saturating_mul(8));
+            add(&mut containers.arrays, 1);
+            add(&mut containers.array_bytes, bytes);
+            add(&mut containers.array_unused_bytes, bytes.saturating_sub(elements.saturating_mul(8)));
             slots.container
         };
         self.claim(Buffer { pointer: value.more, bytes }, slot);
@@ -416,15 +414,15 @@ impl<'a> Surveyor<'a> {
             self.survey.retained[3].add(bytes);
             self.survey.retain(0, bytes, slots.pad)
         } else {
-            self.survey.containers.hashes += 1;
-            self.survey.containers.table_bytes += bytes;
+            add(&mut self.survey.containers.hashes, 1);
+            add(&mut self.survey.containers.table_bytes, bytes);
             slots.container
         };
         self.claim(Buffer { pointer: table, bytes }, slot);
         if value.head.address == self.ground.strtab {
             return;
         }
-        self.survey.entries += keys;
+        add(&mut self.survey.entries, keys);
         if keys > 0 && !value.head.has(flags::SHARE_KEYS) {
             if self.survey.own_keys.len() < MOST_HASHES {
                 self.survey.own_keys.push((table, last));
