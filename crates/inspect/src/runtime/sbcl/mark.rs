@@ -201,6 +201,14 @@ impl<'a> Tracer<'a> {
         }
     }
 
+    /// A word of what could not be read as objects: whatever it may point to is live.
+    pub fn visit_unread(&mut self, word: u64) {
+        self.visit_ambiguous(word);
+        self.visit_raw(word);
+        // A header's upper half may be a layout.
+        self.visit(word >> 32);
+    }
+
     fn pin(&mut self, spot: Spot) {
         let address = self.store.address(spot);
         let words =
