@@ -118,6 +118,7 @@ impl Seen<'_> {
             copied,
             runs: objects::runs(&self.heap, &self.threads.regions),
             heap: self.heap,
+            regions: self.threads.regions,
             spaces: self.spaces,
             layout: self.layout,
             release: self.release,

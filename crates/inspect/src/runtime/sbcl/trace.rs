@@ -1,5 +1,6 @@
 //! What is done once the target runs again: live objects are told from dead ones, and both are claimed.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -12,8 +13,9 @@ use super::names::Names;
 use super::objects::{self, Kinds, Run};
 use super::remedies;
 use super::roots::{self, Roots};
-use super::spaces::{Slots, Space};
+use super::spaces::{self, Slots, Space};
 use super::store::{Spot, Store};
+use super::threads::Region;
 use crate::alloc::RangeClaim;
 use crate::caveat::Caveat;
 use crate::layout::sbcl::{GC_PAGE_BYTES, GENERATIONS, Kind, Layout, OLDEST, PSEUDO_STATIC, Release};
@@ -31,6 +33,7 @@ const PARTIAL_PAGES: u64 = 6;
 pub struct Pending {
     pub(super) copied: Copied,
     pub(super) heap: Heap,
+    pub(super) regions: Vec<Region>,
     pub(super) runs: Vec<Run>,
     pub(super) spaces: Vec<Space>,
     pub(super) layout: &'static Layout,
@@ -53,6 +56,10 @@ impl Pending {
         let started = Instant::now();
         progress("tracing SBCL's objects", 0, 3);
         let missing = self.copied.fill();
+        if missing > 0 || self.copied.unopened > 0 {
+            self.claim_by_page(missing, reading);
+            return;
+        }
         let kinds = Kinds::new(self.layout);
         let marked = self.mark(&kinds, workers);
         progress("tracing SBCL's objects", 2, 3);
@@ -83,12 +90,15 @@ impl Pending {
             figures.waste_resident_bytes = sums.held.of(Class::Refined(slots.waste));
             self.tell(figures, &census, &marked, &kinds);
             figures.path = path_to.and_then(|name| self.path_to_root(name, &kinds));
-            reading.remedies.extend(remedies::remedies(figures));
+            // Of a heap that makes no sense somewhere no collection is advised.
+            if census.damage.is_none() {
+                reading.remedies.extend(remedies::remedies(figures));
+            }
             figures.trace_seconds = Some(started.elapsed().as_secs_f64());
         }
         reading.zero_runs.extend(self.pages.zero_runs());
         reading.claims.push(RangeClaim { start: self.heap.start, end, sums });
-        reading.caveats.extend(self.caveats(&census, missing));
+        reading.caveats.extend(self.caveats(&census));
         progress("tracing SBCL's objects", 3, 3);
     }
 
@@ -96,7 +106,7 @@ impl Pending {
     fn mark(&mut self, kinds: &Kinds, workers: usize) -> Marked {
         self.copied.store.make_bits();
         let store = &self.copied.store;
-        note_all_starts(store, kinds, &self.runs, workers);
+        let unread = note_all_starts(store, kinds, &self.runs, workers);
         for space in &self.spaces {
             objects::walk_space(store, kinds, space, |at, _, header| {
                 if kinds.of(header) != Some(Kind::Filler)
@@ -109,6 +119,9 @@ impl Pending {
         let mut tracer = Tracer::new(store, kinds, self.layout, &self.heap, self.release);
         let ground = roots::Ground { store, kinds, heap: &self.heap, spaces: &self.spaces, runs: &self.runs };
         self.roots.visit(&mut tracer, &ground, |_, _| {});
+        for &(start, end) in &unread {
+            visit_unread(store, &mut tracer, start, end);
+        }
         tracer.run();
         let (pinned, mut pins) = tracer.into_pinned();
         pins.sort_unstable();
@@ -172,17 +185,30 @@ impl Pending {
         (usage, resident)
     }
 
-    fn caveats(&self, census: &Census, missing: u64) -> Vec<Caveat> {
+    /// Claims dynamic space by page: not all of what was to be traced was read.
+    fn claim_by_page(&self, missing: u64, reading: &mut Reading) {
+        let text = format!(
+            "parts of what SBCL's objects are in could not be read ({missing} bytes, {} files): which objects are \
+             live and which dead is not known",
+            self.copied.unopened
+        );
+        let bytes = Some(self.heap.bytes_allocated);
+        reading.caveats.push(Caveat::new("sbcl_core_not_read", self.place.clone(), bytes, text));
+        let Some(slots) = Slots::new(&mut reading.palette, Id::SbclAllocated) else { return };
+        let claim = spaces::claim_pages(&self.pages, &self.heap, &self.regions, self.layout, &slots);
+        if let Some(figures) = reading.facts.sbcl.as_deref_mut() {
+            figures.free_resident_bytes = claim.sums.held.of(Class::Refined(slots.free));
+            figures.waste_resident_bytes = claim.sums.held.of(Class::Refined(slots.waste));
+        }
+        reading.zero_runs.extend(self.pages.zero_runs());
+        reading.claims.push(claim);
+    }
+
+    fn caveats(&self, census: &Census) -> Vec<Caveat> {
         let mut caveats = Vec::new();
         if let Some(at) = census.damage {
-            let text =
-                "a run of SBCL's objects makes no sense from here on: its rest is neither live nor dead";
+            let text = "a run of SBCL's objects makes no sense from here on: its rest is neither live nor dead, and what it may point to counts as live";
             caveats.push(Caveat::new("sbcl_damaged", format!("{at:#x}"), Some(census.unread_bytes), text));
-        }
-        if missing > 0 || self.copied.unopened > 0 {
-            let text =
-                "parts of the core's file could not be read: objects that only they hold count as dead";
-            caveats.push(Caveat::new("sbcl_core_not_read", self.place.clone(), None, text));
         }
         if self.roots.whole_stacks > 0 {
             let text = format!(
@@ -195,21 +221,39 @@ impl Pending {
     }
 }
 
-/// Notes the starts of all objects of dynamic space.
-fn note_all_starts(store: &Store, kinds: &Kinds, runs: &[Run], workers: usize) {
+/// Visits every word of a part of dynamic space that could not be walked: what it holds is not known, so what it
+/// may point to is not called dead.
+fn visit_unread(store: &Store, tracer: &mut Tracer<'_>, start: u64, end: u64) {
+    let mut at = start;
+    while at < end {
+        let page_end = ((at | (GC_PAGE_BYTES - 1)).saturating_add(1)).min(end);
+        store.each_word(at, 0, (page_end - at) / 8, |_, word| tracer.visit_unread(word));
+        at = page_end;
+    }
+}
+
+/// Notes the starts of all objects of dynamic space. Returns what could not be walked.
+fn note_all_starts(store: &Store, kinds: &Kinds, runs: &[Run], workers: usize) -> Vec<(u64, u64)> {
     let next = AtomicUsize::new(0);
+    let unread = Mutex::new(Vec::new());
     let chunks: Vec<&[Run]> = runs.chunks(64).collect();
     std::thread::scope(|scope| {
         for _ in 0..workers.max(1) {
             scope.spawn(|| {
                 while let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
                     for run in *chunk {
-                        objects::note_starts(store, kinds, *run);
+                        let end = objects::note_starts(store, kinds, *run);
+                        if end < run.end
+                            && let Ok(mut unread) = unread.lock()
+                        {
+                            unread.push((end, run.end));
+                        }
                     }
                 }
             });
         }
     });
+    unread.into_inner().unwrap_or_default()
 }
 
 /// The types with most bytes, largest first.
