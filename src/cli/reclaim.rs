@@ -48,7 +48,8 @@ fn text(pid: i32, given: &Reclamation, output: &Output) -> String {
     let title = report::text::shorten(&title, output.surface.columns);
     let title = output.surface.paint(report::paint::Paint::Faint, &title);
     let mut text = format!("{title}\n\n{}", reclamation::reclamation(given, output.surface));
-    if given.dry_run && given.outcome == Outcome::Done {
+    // What is only predicted cannot be applied from here.
+    if given.dry_run && given.outcome == Outcome::Done && given.remedy != "sbcl_full_gc" {
         text += &format!(
             "\napply it: strandline reclaim {pid} --remedy {}\n",
             report::text::clean(&given.remedy)

@@ -3,6 +3,8 @@
 //! Everything here is already clean (`text::clean`), so what lays it out need not think of hostile
 //! names. Reads no process and knows no terminal.
 
+use std::collections::BTreeMap;
+
 use strandline_inspect::caveat::Caveat;
 use strandline_inspect::facts::{
     Allocator, Arena, ArenaKind, Explanation, Kernel, Remedy, Row, Runtime, State, Stratum, Target,
@@ -94,6 +96,8 @@ pub struct RemedyView {
     pub cost: String,
 }
 
+/// Holders of one row shown one by one.
+const MOST_HOLDERS: usize = 3;
 /// Arenas shown one by one; a server of many threads has hundreds.
 const MOST_ARENAS: usize = 8;
 /// Caveats shown one by one.
@@ -203,7 +207,14 @@ fn strata(explanation: &Explanation) -> Vec<Segment> {
 
 fn ledger(explanation: &Explanation, which: Rows) -> (Vec<RowView>, Option<RowView>) {
     let whole = explanation.kernel.rss_bytes;
-    let mut rows: Vec<&Row> = explanation.rows.iter().collect();
+    let folded_rows;
+    let mut rows: Vec<&Row> = match which {
+        Rows::Large => {
+            folded_rows = with_few_holders(&explanation.rows);
+            folded_rows.iter().collect()
+        }
+        _ => explanation.rows.iter().collect(),
+    };
     rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)));
     let shown = match which {
         Rows::All => rows.len(),
@@ -232,6 +243,27 @@ fn ledger(explanation: &Explanation, which: Rows) -> (Vec<RowView>, Option<RowVi
         .map(|row| view(row.bytes, Some(row.state), clean(&row.id), clean_sentence(&row.holder)))
         .collect();
     (large, folded)
+}
+
+/// The rows, where of each id only the largest holders stand on their own: a program may have thousands.
+fn with_few_holders(rows: &[Row]) -> Vec<Row> {
+    let mut by_id: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
+    for row in rows {
+        by_id.entry(&row.id).or_default().push(row);
+    }
+    let mut all = Vec::new();
+    for mut of_id in by_id.into_values() {
+        of_id.sort_by_key(|row| std::cmp::Reverse(row.bytes));
+        let shown = if of_id.len() > MOST_HOLDERS + 1 { MOST_HOLDERS } else { of_id.len() };
+        let (large, small) = of_id.split_at(shown);
+        all.extend(large.iter().map(|row| (*row).clone()));
+        if let Some(first) = small.first() {
+            let bytes = small.iter().fold(0, |sum: u64, row| sum.saturating_add(row.bytes));
+            let holder = format!("{} more (--rows all shows them)", small.len());
+            all.push(Row { holder, bytes, ..(*first).clone() });
+        }
+    }
+    all
 }
 
 fn named_only(runtimes: &[Runtime]) -> Vec<String> {

@@ -388,7 +388,7 @@ pub struct Remedy {
 pub struct Verdict {
     /// One sentence a person can act on.
     pub headline: String,
-    /// `live`, `free_heap`, `pinned_heap`, `retained_buffers`, `dead_objects`, `zero_pages`, `evictable`, `unattributed`, `mixed`.
+    /// `live`, `free_heap`, `pinned_heap`, `retained_buffers`, `dead_objects`, `zero_pages`, `free_slots`, `evictable`, `unattributed`, `mixed`.
     pub class: String,
 }
 

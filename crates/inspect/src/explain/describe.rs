@@ -112,7 +112,14 @@ fn recognise(
     let runtimes = runtimes(found.runtimes, &frozen.runtimes);
     // A runtime may manage all its memory itself: then its reader has read the allocator.
     let is_read = |name: &str| runtimes.iter().any(|runtime| runtime.read && runtime.name == name);
+    // What has a caveat of its own needs no other.
+    let is_told = |caveats: &[Caveat], name: &str| {
+        caveats.iter().any(|caveat| caveat.code == "runtime_busy" && caveat.place == name)
+    };
     for allocator in found.allocators.iter().filter(|allocator| !is_read(&allocator.name)) {
+        if is_told(caveats, &allocator.name) {
+            continue;
+        }
         let text = format!(
             "{} manages memory of its own, which is not read yet and stands on the row anonymous",
             allocator.name
@@ -137,6 +144,9 @@ fn recognise(
     });
     let own_heap = |runtime: &&Runtime| !runtime.read && OWN_HEAPS.contains(&runtime.name.as_str());
     for runtime in runtimes.iter().filter(own_heap).filter(|_| anonymous_bytes >= WORTH_NAMING_BYTES) {
+        if is_told(caveats, &runtime.name) {
+            continue;
+        }
         let text = format!(
             "{} keeps objects in memory of its own, which is not read and stands on the row anonymous",
             runtime.name

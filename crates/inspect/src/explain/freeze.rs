@@ -64,6 +64,8 @@ pub struct Frozen {
     pub memory_file: File,
     /// See `memory_file`.
     pub pagemap: File,
+    /// When reading of its memory began.
+    began: Instant,
     /// How long its threads were stopped.
     pub stopped: Duration,
     /// What was not read.
@@ -178,6 +180,7 @@ fn read(process: &Process, held: Held<'_>, how: &How<'_>, last: LastTry) -> Resu
         threads: held.count,
         memory_file,
         pagemap,
+        began: Instant::now(),
         stopped: Duration::ZERO,
         caveats,
         bytes_read: 0,
@@ -258,9 +261,9 @@ fn pss_bytes(process: &Process) -> Option<u64> {
 }
 
 impl Frozen {
-    /// When the target will have been stopped for long enough.
-    fn deadline(&self) -> Instant {
-        Instant::now() + MOST_STOPPED + Duration::from_secs(self.sums.anonymous_bytes >> 30)
+    /// How long the target may be stopped: half of it is for runtimes.
+    fn longest_stop(&self) -> Duration {
+        MOST_STOPPED + Duration::from_secs(self.sums.anonymous_bytes >> 30)
     }
 
     fn read_runtimes(
@@ -289,7 +292,7 @@ impl Frozen {
             space: &self.space,
             resident: &resident,
             threads,
-            deadline: self.deadline(),
+            deadline: self.began + self.longest_stop() / 2,
             workers: how.workers,
             cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
             progress: &progress,
@@ -319,7 +322,7 @@ impl Frozen {
             locked: &ranges_of(&|space| space.flags.is_locked()),
             swapped: &ranges_of(&|space| space.counts.swap_bytes > 0),
             refinements: Some(&self.refinements).filter(|refinements| !refinements.is_empty()),
-            deadline: self.deadline(),
+            deadline: self.began + self.longest_stop(),
             before_call: how.options.before_call,
             cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
             threads: how.workers,

@@ -95,7 +95,8 @@ pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
     // A thread of its own is the tracer: with its end the kernel lets go of everything, of threads too
     // that were in an uninterruptible sleep and could not be stopped and let go in order.
     let frozen = on_own_thread(|| freeze::freeze(&process, &Hold::Stop, threads, options));
-    let no_thread = || std::io::Error::other("no thread could be started for it");
+    let no_thread =
+        || std::io::Error::other("the thread that looks did not start, or failed (try --no-runtimes)");
     let frozen =
         frozen.ok_or_else(|| Error::Io { pid, what: "stopping".to_owned(), source: no_thread() })??;
     account(&process, frozen, start, options)

@@ -221,6 +221,11 @@ const ROWS: [(Id, &str, Stratum, State, &str); 37] = [
     (Id::SbclTables, "sbcl.tables", Stratum::Runtime, State::Live, "sbcl, the collector's tables"),
 ];
 
+/// Who holds a row, in general: what it says where no holder has a name of its own.
+pub fn holder(id: &str) -> Option<&'static str> {
+    ROWS.iter().find(|row| row.1 == id).map(|row| row.4)
+}
+
 /// The name of every row that a ledger may have.
 pub fn ids() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|row| row.1)

@@ -100,8 +100,8 @@ fn full_gc(pid: i32, before: &Look, options: &ReclaimOptions<'_>, answer: &mut R
             format!(
                 "a running SBCL has no door through which a collection could be asked for safely from outside; \
                  evaluate (sb-ext:gc :full t) in it (a REPL, Swank or Slynk, or a timer of its own), or start \
-                 it with settings that `strandline try` compares; --dry-run predicts what it gives back. \
-                 Nothing was touched in process {pid}"
+                 it with settings that `strandline try` compares; `strandline reclaim --dry-run --remedy sbcl_full_gc \
+                 {pid}` predicts what it gives back"
             ),
         ),
     }

@@ -7,6 +7,7 @@ pub mod units;
 
 use self::units::bytes;
 use crate::facts::{Remedy, Row, State, Stratum, Verdict};
+use crate::ledger::rows;
 
 /// What the verdict is made of.
 pub struct Findings<'a> {
@@ -56,9 +57,10 @@ pub fn verdict(findings: &Findings<'_>) -> Verdict {
     let zero = findings.row("kernel.zero");
     let unattributed = findings.state(State::Unattributed);
     let retained = findings.row("perl.pad.retained") + findings.row("perl.buffer.retained");
-    let dead = findings.row("sbcl.dead");
+    let dead = findings.row("sbcl.dead") + findings.row("sbcl.free");
     // Of two as large, the earlier one.
-    let all = [free, retained, dead, unattributed, zero];
+    let slots = findings.row("perl.arena.free");
+    let all = [free, retained, dead, unattributed, zero, slots];
     let largest = all.into_iter().filter(|&bytes| findings.matters(bytes)).max();
     let (class, headline) = match largest.and_then(|bytes| all.iter().position(|&one| one == bytes)) {
         Some(0) => {
@@ -68,7 +70,8 @@ pub fn verdict(findings: &Findings<'_>) -> Verdict {
         Some(1) => ("retained_buffers", retained_buffers(findings, retained)),
         Some(2) => ("dead_objects", dead_objects(findings, dead)),
         Some(3) => ("unattributed", unattributed_memory(findings, unattributed)),
-        Some(_) => ("zero_pages", zero_pages(findings, zero)),
+        Some(4) => ("zero_pages", zero_pages(findings, zero)),
+        Some(_) => ("free_slots", free_slots(findings, slots)),
         None => mostly_used(findings),
     };
     Verdict { headline, class: class.to_owned() }
@@ -82,28 +85,45 @@ fn zero_pages(findings: &Findings<'_>, zero: u64) -> String {
     )
 }
 
+fn free_slots(findings: &Findings<'_>, slots: u64) -> String {
+    format!(
+        "{} of {} RSS is free places for Perl's values: perl uses them again and never gives them back, only a \
+         restart does",
+        bytes(slots),
+        bytes(findings.rss_bytes)
+    )
+}
+
 fn retained_buffers(findings: &Findings<'_>, retained: u64) -> String {
     let mut text = format!(
         "{} of {} RSS is buffers that Perl keeps for variables out of use",
         bytes(retained),
         bytes(findings.rss_bytes)
     );
-    let named = findings.rows.iter().filter(|row| row.id == "perl.pad.retained" && row.holder.contains("::"));
+    let kept = |row: &&Row| ["perl.pad.retained", "perl.buffer.retained"].contains(&row.id.as_str());
+    let named = findings.rows.iter().filter(kept).filter(|row| rows::holder(&row.id) != Some(&row.holder));
     if let Some(largest) = named.max_by_key(|row| row.bytes) {
         text += &format!("; the largest is that of {}, {}", largest.holder, bytes(largest.bytes));
     }
     text + &findings.given_back_by("perl_undef", "undef of them gives back")
 }
 
-fn dead_objects(findings: &Findings<'_>, dead: u64) -> String {
-    let mut text = format!(
-        "{} of {} RSS is objects of SBCL that nothing reaches",
-        bytes(dead),
-        bytes(findings.rss_bytes)
-    );
+fn dead_objects(findings: &Findings<'_>, sum: u64) -> String {
+    let (dead, free) = (findings.row("sbcl.dead"), findings.row("sbcl.free"));
+    let mut text =
+        format!("{} of {} RSS is of no use to SBCL any more", bytes(sum), bytes(findings.rss_bytes));
     let of_generation = findings.rows.iter().filter(|row| row.id == "sbcl.dead");
     if let Some(most) = of_generation.max_by_key(|row| row.bytes) {
-        text += &format!(", {} of them in {}", bytes(most.bytes), most.holder);
+        text += &format!(
+            ": {} of objects that nothing reaches ({} of them in {})",
+            bytes(dead),
+            bytes(most.bytes),
+            most.holder
+        );
+    }
+    if free > 0 {
+        text += if dead > 0 { " and" } else { ":" };
+        text += &format!(" {} of free pages", bytes(free));
     }
     text + &findings.given_back_by("sbcl_full_gc", "(gc :full t) gives back")
 }
@@ -204,7 +224,7 @@ mod tests {
         };
         let perl = [
             named("perl.pad.retained", "main::f1 $s (depth 1)", 40 << 20),
-            named("perl.pad.retained", "perl, buffers kept", 10 << 20),
+            named("perl.pad.retained", rows::holder("perl.pad.retained").unwrap(), 41 << 20),
         ];
         let remedy =
             Remedy { id: "perl_undef".to_owned(), predicted_bytes: Some(39 << 20), ..Remedy::default() };
@@ -212,7 +232,7 @@ mod tests {
             let unread_allocators: &[String] = &[];
             let findings = Findings {
                 rows,
-                rss_bytes: 60 << 20,
+                rss_bytes: 100 << 20,
                 trim_bytes: None,
                 pinning_chunks: 0,
                 unread_allocators,
@@ -222,19 +242,23 @@ mod tests {
         };
         assert_eq!(
             of(&perl, std::slice::from_ref(&remedy)).headline,
-            "50.0 MiB of 60.0 MiB RSS is buffers that Perl keeps for variables out of use; the largest is that of \
+            "81.0 MiB of 100 MiB RSS is buffers that Perl keeps for variables out of use; the largest is that of \
              main::f1 $s (depth 1), 40.0 MiB; undef of them gives back 39.0 MiB"
         );
         let sbcl = [
             named("sbcl.dead", "generation 1", 2 << 20),
             named("sbcl.dead", "generation 2", 20 << 20),
+            row("sbcl.free", State::Stranded, 5 << 20),
             row("anonymous", State::Unattributed, 9 << 20),
         ];
+        let free = [row("perl.arena.free", State::Pinned, 30 << 20)];
+        assert_eq!(of(&free, &[]).class, "free_slots");
         let said = of(&sbcl, &[]);
         assert_eq!(said.class, "dead_objects");
         assert_eq!(
             said.headline,
-            "22.0 MiB of 60.0 MiB RSS is objects of SBCL that nothing reaches, 20.0 MiB of them in generation 2"
+            "27.0 MiB of 100 MiB RSS is of no use to SBCL any more: 22.0 MiB of objects that nothing reaches \
+             (20.0 MiB of them in generation 2) and 5.00 MiB of free pages"
         );
     }
 

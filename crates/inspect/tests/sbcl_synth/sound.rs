@@ -50,7 +50,11 @@ fn what_roots_reach_is_live_and_the_rest_is_dead() {
             // Pages that a stack pins stay whole.
             let live: u64 = expected.generations.iter().map(|generation| generation.live_bytes).sum();
             let after = figures.usage_after_full_gc_bytes.expect("it was traced");
-            assert!(after >= live && after <= expected.usage() + live, "{after} of {live} in {:?}", heap.recipe);
+            assert!(
+                after >= live && after <= expected.usage() + live,
+                "{after} of {live} in {:?}",
+                heap.recipe
+            );
             assert!(heap.recipe.roots > 0 || after == live, "{after} of {live} in {:?}", heap.recipe);
         }
     }

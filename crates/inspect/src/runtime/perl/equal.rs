@@ -10,8 +10,6 @@ const MOST_KEPT: usize = 1 << 16;
 /// How many bits choose which are kept: of strings whose ends are all the same, none or all are.
 const MASKED: u32 = 20;
 const MOST_MASK: u64 = (1 << MASKED) - 1;
-/// Longer strings are not compared.
-pub const MOST_STRING_BYTES: u64 = 4096;
 
 /// Strings by hash.
 #[derive(Clone, Debug, Default)]

@@ -19,6 +19,7 @@ mod retained;
 mod roots;
 mod search;
 mod spaces;
+mod sums;
 mod survey;
 #[cfg(test)]
 mod tests;

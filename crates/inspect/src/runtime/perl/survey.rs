@@ -6,23 +6,24 @@
 
 use super::batch::{Batch, Pages};
 use super::census::{self, ARENAS_PER_JOB};
-use super::equal::{MOST_STRING_BYTES, Sample};
-use super::facts::{Amount, BufferKind, Containers, Keeper, Strings};
 use super::objects::{Head, Shape, Type, chunk_bytes};
-use super::roots::{self, Buffer, Kept, LARGE_BYTES, Mark};
+use super::roots::{self, Buffer, Mark};
 use super::spaces::{BodyArena, HeadArena};
+use super::sums::Survey;
 use super::{Slots, work};
 use crate::layout::perl::{self as layout, HEAD_BYTES, Release, flags};
 use crate::memory::Memory;
 use crate::runtime::refine::Refinements;
 use std::time::Instant;
 
-/// The most large buffers of variables in no pad that are listed, of each thread.
-const MOST_OTHERS: usize = 16 << 10;
 /// The most hashes with keys of their own that are looked into.
 const MOST_HASHES: usize = 256 << 10;
 /// From here on malloc may have given a buffer a mapping of its own, whose size it wrote down.
 const MAPPED_BYTES: u64 = 128 << 10;
+/// Longer buffers are not read whole.
+const MOST_READ_BYTES: u64 = 4608;
+/// The owners of a buffer that could not be read.
+const UNREAD: u64 = u64::MAX;
 /// A buffer longer than this is not believed.
 const MOST_BUFFER_BYTES: u64 = 1 << 46;
 
@@ -50,49 +51,6 @@ pub struct Ground<'a> {
     pub workers: usize,
     /// Hears of bytes read.
     pub progress: &'a (dyn Fn(u64) + Sync),
-}
-
-/// Sums over values.
-#[derive(Default)]
-pub struct Survey {
-    /// Strings in use; shared ones by `cow`.
-    pub strings: Strings,
-    /// Of buffers with as many owners as its place says: how many values, and the sum of their `LEN`, of what is
-    /// unused and of what malloc takes.
-    cow: Vec<Shared>,
-    /// Arrays and hashes.
-    pub containers: Containers,
-    /// Kept by lexicals, by temporaries, by others; of lexicals, containers.
-    pub retained: [Amount; 4],
-    /// Large buffers that others keep.
-    pub others: Vec<Kept>,
-    /// Those that the list has no place for.
-    pub others_left_out: u64,
-    /// Of each arena of bodies: bodies in use, and their bytes on each page.
-    pub used: Vec<(u32, [u16; 2])>,
-    /// Hashes with keys of their own: table and last place.
-    pub own_keys: Vec<(u64, u64)>,
-    /// Entries of hashes in use.
-    pub entries: u64,
-    /// Bodies in use that can hold a string.
-    pub string_bodies: u64,
-    /// Values that do not hold together.
-    pub damaged: u64,
-    /// Values of which something could not be read.
-    pub unread: u64,
-    /// Buffers claimed.
-    pub claimed: u64,
-    /// Arenas not read because time was over.
-    pub arenas_left: u64,
-    equal: Sample,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Shared {
-    values: u64,
-    capacity_bytes: u64,
-    unused_bytes: u64,
-    rounding_bytes: u64,
 }
 
 /// Reads all values.
@@ -137,7 +95,8 @@ struct Value {
 
 impl<'a> Surveyor<'a> {
     fn new(ground: &'a Ground<'a>) -> Self {
-        let survey = Survey { used: vec![(0, [0; 2]); ground.bodies.len()], ..Survey::default() };
+        let mut survey = Survey::default();
+        survey.used.resize(ground.bodies.len(), (0, [0; 2]));
         Self {
             ground,
             batch: Batch::new(ground.memory),
@@ -164,6 +123,7 @@ impl<'a> Surveyor<'a> {
         }
         self.read_bodies();
         self.read_owners();
+        self.read_texts();
         let values = std::mem::take(&mut self.values);
         for value in &values {
             match value.shape {
@@ -174,7 +134,6 @@ impl<'a> Surveyor<'a> {
                 Shape::Plain | Shape::Sub => {}
             }
         }
-        self.compare(&values);
         self.values = values;
         (self.ground.progress)(bytes);
     }
@@ -259,12 +218,12 @@ impl<'a> Surveyor<'a> {
         }
     }
 
-    /// Reads the last bytes of shared strings' buffers, which count their other owners.
+    /// Reads the last bytes of long shared strings' buffers, which count their other owners.
     fn read_owners(&mut self) {
         let cow = self.ground.release.is_cow();
-        let shared = |value: &Value| {
+        let long = |value: &Value| {
             let length = value.body.map_or(0, |body| body.1);
-            value.shape == Shape::String && value.head.flags & cow != 0 && length > 0
+            value.shape == Shape::String && value.head.flags & cow != 0 && length > MOST_READ_BYTES
         };
         let last =
             |value: &Value| value.head.u.wrapping_add(value.body.map_or(0, |body| body.1)).wrapping_sub(1);
@@ -273,7 +232,46 @@ impl<'a> Surveyor<'a> {
             let word = if at < 8 { pair.0 } else { pair.1 };
             (word >> (at % 8 * 8)) & 0xff
         };
-        self.more(shared, |value| last(value) & !15, others);
+        self.more(long, |value| last(value) & !15, others);
+    }
+
+    /// Reads short strings: the last byte of a shared one counts its other owners, and those in use that
+    /// nobody shares are compared.
+    fn read_texts(&mut self) {
+        let cow = self.ground.release.is_cow();
+        let mut places = Vec::new();
+        let mut whose = Vec::new();
+        for (index, value) in self.values.iter_mut().enumerate() {
+            let Some((current, length)) = value.body.filter(|_| value.shape == Shape::String) else {
+                continue;
+            };
+            let is_used =
+                value.head.has_string() && !matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
+            let is_cow = value.head.flags & cow != 0;
+            if current >= length || length > MOST_READ_BYTES || !(is_used || is_cow) {
+                continue;
+            }
+            if is_cow {
+                // Until it is read.
+                value.more = UNREAD;
+            }
+            places.push((value.head.u, if is_cow { length } else { current }));
+            whose.push(index);
+        }
+        let (values, equal) = (&mut self.values, &mut self.survey.equal);
+        self.batch.bytes(&places, &mut |place, bytes| {
+            let Some(value) = whose.get(place).and_then(|&index| values.get_mut(index)) else { return };
+            let Some((current, length)) = value.body else { return };
+            if value.head.flags & cow != 0 {
+                value.more = bytes.last().copied().map_or(UNREAD, u64::from);
+            }
+            let is_used =
+                value.head.has_string() && !matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
+            let text = usize::try_from(current).ok().and_then(|current| bytes.get(..current));
+            if let Some(text) = text.filter(|_| value.more == 0 && is_used) {
+                equal.add(text, length);
+            }
+        });
     }
 
     fn string(&mut self, value: &Value) {
@@ -284,6 +282,10 @@ impl<'a> Surveyor<'a> {
         };
         if length == 0 {
             return self.no_buffer(head, current);
+        }
+        if value.more == UNREAD {
+            self.survey.unread += 1;
+            return;
         }
         let hidden = if head.has(flags::OOK) { roots::offset(&mut self.pages, head.u) } else { Some(0) };
         let buffer = hidden.and_then(|hidden| {
@@ -321,9 +323,12 @@ impl<'a> Surveyor<'a> {
             }
             let rounding = self.rounding(buffer);
             self.survey.own(current, buffer.bytes, unused, rounding);
+            if length > MOST_READ_BYTES {
+                self.survey.equal.skip(buffer.bytes);
+            }
         }
         if head.has_string() {
-            self.survey.value(value, current, self.ground.release);
+            self.survey.value((head, value.kind), current, self.ground.release);
             self.survey.strings.offset += u64::from(head.has(flags::OOK));
         }
     }
@@ -443,206 +448,5 @@ impl<'a> Surveyor<'a> {
     fn claim(&mut self, buffer: Buffer, slot: crate::ledger::fold::Slot) {
         let is_new = self.ground.refinements.claim(buffer.pointer, buffer.bytes, slot);
         self.survey.claimed += u64::from(is_new);
-    }
-
-    /// Compares the strings in use that nobody shares.
-    fn compare(&mut self, values: &[Value]) {
-        let mut places = Vec::new();
-        for value in values {
-            let own = value.shape == Shape::String && value.more == 0 && value.head.has_string();
-            let kept = matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
-            let Some((current, length)) = value.body.filter(|_| own && !kept) else { continue };
-            if length == 0 || current >= length {
-                continue;
-            }
-            if current > MOST_STRING_BYTES {
-                self.survey.equal.skip(length);
-            } else {
-                places.push((value.head.u, current, length));
-            }
-        }
-        let wanted: Vec<(u64, u64)> = places.iter().map(|place| (place.0, place.1)).collect();
-        let equal = &mut self.survey.equal;
-        self.batch.bytes(&wanted, &mut |index, bytes| {
-            if let Some(place) = places.get(index) {
-                equal.add(bytes, place.2);
-            }
-        });
-    }
-}
-
-impl Amount {
-    /// Adds a buffer.
-    pub fn add(&mut self, bytes: u64) {
-        self.buffers += 1;
-        self.bytes = self.bytes.saturating_add(bytes);
-    }
-
-    /// Adds all of another.
-    pub fn join(&mut self, other: Self) {
-        self.buffers += other.buffers;
-        self.bytes = self.bytes.saturating_add(other.bytes);
-    }
-}
-
-impl Survey {
-    fn retain(
-        &mut self,
-        whose: usize,
-        bytes: u64,
-        slot: crate::ledger::fold::Slot,
-    ) -> crate::ledger::fold::Slot {
-        if let Some(amount) = self.retained.get_mut(whose) {
-            amount.add(bytes);
-        }
-        slot
-    }
-
-    fn other(&mut self, head: &Head, buffer: Buffer) {
-        if buffer.bytes <= LARGE_BYTES {
-            return;
-        }
-        if self.others.len() >= MOST_OTHERS {
-            self.others_left_out += 1;
-            return;
-        }
-        self.others.push(Kept {
-            head: head.address,
-            pointer: buffer.pointer,
-            bytes: buffer.bytes,
-            kind: BufferKind::String,
-            keeper: Keeper::Other,
-            captured: false,
-            sub: 0,
-            depth: 0,
-            name: 0,
-            valueless: true,
-        });
-    }
-
-    /// A buffer of its own, in use.
-    fn own(&mut self, current: u64, bytes: u64, unused: u64, rounding: u64) {
-        let strings = &mut self.strings;
-        strings.buffers += 1;
-        strings.capacity_bytes += bytes;
-        strings.unused_bytes += unused;
-        strings.header_bytes += 8;
-        strings.rounding_bytes += rounding;
-        if current <= 15 {
-            strings.short.strings += 1;
-            strings.short.chunk_bytes += chunk_bytes(bytes);
-        }
-    }
-
-    /// One owner of a buffer that `others` own too.
-    fn share(&mut self, others: u64, bytes: u64, unused: u64) {
-        let place = usize::try_from(others).unwrap_or(0).min(255);
-        if self.cow.len() <= place {
-            self.cow.resize(place + 1, Shared::default());
-        }
-        if let Some(shared) = self.cow.get_mut(place) {
-            shared.values += 1;
-            shared.capacity_bytes += bytes;
-            shared.unused_bytes += unused;
-            shared.rounding_bytes += chunk_bytes(bytes) - 8 - bytes;
-        }
-    }
-
-    /// A value that has a string.
-    fn value(&mut self, value: &Value, current: u64, release: &Release) {
-        let strings = &mut self.strings;
-        strings.values += 1;
-        strings.payload_bytes += current;
-        strings.head_bytes += HEAD_BYTES;
-        strings.body_bytes += value.head.body(value.kind, release).map_or(0, |body| body.1);
-        strings.utf8 += u64::from(value.head.has(flags::UTF8));
-    }
-
-    fn add(&mut self, other: Self) {
-        add_strings(&mut self.strings, &other.strings);
-        if self.cow.len() < other.cow.len() {
-            self.cow.resize(other.cow.len(), Shared::default());
-        }
-        for (mine, theirs) in self.cow.iter_mut().zip(other.cow) {
-            mine.values += theirs.values;
-            mine.capacity_bytes += theirs.capacity_bytes;
-            mine.unused_bytes += theirs.unused_bytes;
-            mine.rounding_bytes += theirs.rounding_bytes;
-        }
-        let (mine, theirs) = (&mut self.containers, &other.containers);
-        mine.arrays += theirs.arrays;
-        mine.array_bytes += theirs.array_bytes;
-        mine.array_unused_bytes += theirs.array_unused_bytes;
-        mine.hashes += theirs.hashes;
-        mine.table_bytes += theirs.table_bytes;
-        for (mine, theirs) in self.retained.iter_mut().zip(other.retained) {
-            mine.join(theirs);
-        }
-        self.others.extend(other.others);
-        self.others_left_out += other.others_left_out;
-        if self.used.is_empty() {
-            self.used = other.used;
-        } else {
-            for (mine, theirs) in self.used.iter_mut().zip(other.used) {
-                mine.0 += theirs.0;
-                mine.1 = [mine.1[0].saturating_add(theirs.1[0]), mine.1[1].saturating_add(theirs.1[1])];
-            }
-        }
-        self.own_keys.extend(other.own_keys);
-        self.entries += other.entries;
-        self.string_bodies += other.string_bodies;
-        self.damaged += other.damaged;
-        self.unread += other.unread;
-        self.claimed += other.claimed;
-        self.equal.join(other.equal);
-    }
-
-    /// Counts shared buffers once, and works out what follows from sums.
-    fn settle(&mut self) {
-        let strings = &mut self.strings;
-        for (others, shared) in self.cow.iter().enumerate() {
-            // All its owners are values, and each has been counted.
-            let owners = others as u64 + 1;
-            let once = shared.capacity_bytes / owners;
-            let buffers = shared.values / owners;
-            strings.cow.buffers += buffers;
-            strings.cow.owners += shared.values;
-            strings.cow.shared_bytes += once;
-            strings.cow.saved_bytes += shared.capacity_bytes - once;
-            strings.buffers += buffers;
-            strings.capacity_bytes += once;
-            strings.unused_bytes += shared.unused_bytes / owners;
-            strings.header_bytes += 8 * buffers;
-            strings.rounding_bytes += shared.rounding_bytes / owners;
-        }
-        strings.equal = self.equal.figures();
-        strings.short.extra_word_bytes = 8 * self.string_bodies;
-        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-        strings.short.saved_bytes =
-            signed(strings.short.chunk_bytes) - signed(strings.short.extra_word_bytes);
-    }
-}
-
-fn add_strings(mine: &mut Strings, theirs: &Strings) {
-    let pairs = [
-        (&mut mine.values, theirs.values),
-        (&mut mine.buffers, theirs.buffers),
-        (&mut mine.payload_bytes, theirs.payload_bytes),
-        (&mut mine.capacity_bytes, theirs.capacity_bytes),
-        (&mut mine.unused_bytes, theirs.unused_bytes),
-        (&mut mine.header_bytes, theirs.header_bytes),
-        (&mut mine.rounding_bytes, theirs.rounding_bytes),
-        (&mut mine.head_bytes, theirs.head_bytes),
-        (&mut mine.body_bytes, theirs.body_bytes),
-        (&mut mine.utf8, theirs.utf8),
-        (&mut mine.offset, theirs.offset),
-        (&mut mine.constants.buffers, theirs.constants.buffers),
-        (&mut mine.constants.capacity_bytes, theirs.constants.capacity_bytes),
-        (&mut mine.cow.key_values, theirs.cow.key_values),
-        (&mut mine.short.strings, theirs.short.strings),
-        (&mut mine.short.chunk_bytes, theirs.short.chunk_bytes),
-    ];
-    for (mine, theirs) in pairs {
-        *mine = mine.saturating_add(theirs);
     }
 }

@@ -120,7 +120,8 @@ impl Fabric {
         let size = objects::chunk_bytes(bytes);
         let chunk = self.heap;
         self.heap += size;
-        self.put(chunk, &[0, size | 1]);
+        // The last word of a chunk is the first of the next.
+        self.put(chunk + 8, &[size | 1]);
         self.put(chunk + 16, &vec![0; (size / 8 - 1) as usize]);
         chunk + 16
     }
@@ -422,26 +423,28 @@ proptest! {
     }
 }
 
+/// Tells of each large buffer in the pads of two subs: LEN, depth, sub.
+const SCRIPT: &str = r#"
+    use B;
+    sub big { my $s = chr(97 + $_[0]) x 800_000; return }
+    sub deep { my ($n) = @_; my $s = chr(97) x (100_000 * $n); deep($n - 1) if $n > 1; return }
+    big(1); deep(3);
+    for my $sub (\&big, \&deep) {
+        my @lists = B::svref_2object($sub)->PADLIST->ARRAY;
+        for my $depth (1 .. $#lists) {
+            for my $sv ($lists[$depth]->ARRAY) {
+                print $sv->LEN, " $depth ", B::svref_2object($sub)->GV->NAME, "\n"
+                    if ref $sv eq 'B::PV' && $sv->LEN > 4096;
+            }
+        }
+    }
+    $| = 1; print "ready\n"; <STDIN>;
+"#;
+
 /// What a perl says of itself is what is read from outside.
 #[test]
 fn the_systems_perl_agrees() {
     use std::io::BufRead;
-    const SCRIPT: &str = r#"
-        use B;
-        sub big { my $s = chr(97 + $_[0]) x 800_000; return }
-        sub deep { my ($n) = @_; my $s = chr(97) x (100_000 * $n); deep($n - 1) if $n > 1; return }
-        big(1); deep(3);
-        for my $sub (\&big, \&deep) {
-            my @lists = B::svref_2object($sub)->PADLIST->ARRAY;
-            for my $depth (1 .. $#lists) {
-                for my $sv ($lists[$depth]->ARRAY) {
-                    print $sv->LEN, " $depth ", B::svref_2object($sub)->GV->NAME, "\n"
-                        if ref $sv eq 'B::PV' && $sv->LEN > 4096;
-                }
-            }
-        }
-        $| = 1; print "ready\n"; <STDIN>;
-    "#;
     let program = std::process::Command::new("perl")
         .args(["-e", SCRIPT])
         .stdin(std::process::Stdio::piped())

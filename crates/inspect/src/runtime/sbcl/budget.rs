@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-/// Half of what is available on this machine, and of what is left in the control group.
-pub fn bytes() -> u64 {
+/// Half of what is available on this machine, and of what is left in the control group, where `taken` bytes were
+/// taken for it already.
+pub fn bytes(taken: u64) -> u64 {
     let available = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
     let left = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| left_in_group(&text));
-    [available, left].into_iter().flatten().min().unwrap_or(0) / 2
+    [available, left].into_iter().flatten().min().unwrap_or(0).saturating_add(taken) / 2
 }
 
 fn available(meminfo: &str) -> Option<u64> {
@@ -41,6 +42,6 @@ mod tests {
     fn available_memory_is_read() {
         assert_eq!(available("MemTotal: 9 kB\nMemAvailable:   24 kB\n"), Some(24 << 10));
         assert_eq!(available("MemTotal: 9 kB\n"), None);
-        assert!(bytes() > 0);
+        assert!(bytes(0) > 0);
     }
 }

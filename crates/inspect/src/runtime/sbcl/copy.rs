@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::heap::Heap;
+use super::room::Room;
 use super::spaces::{Space, used_end};
 use super::store::Store;
 use super::threads::Region;
@@ -92,8 +93,8 @@ impl Plan {
 
     /// Copies; `None` where there was not time enough. All-zero pages are noted in `pages`, those of dynamic
     /// space.
-    pub fn copy(&self, context: &Context<'_>, pages: &RangePages) -> Option<Copied> {
-        let mut store = Store::with_pages(self.pages())?;
+    pub fn copy(&self, context: &Context<'_>, pages: &RangePages, room: &Room) -> Option<Copied> {
+        let mut store = Store::with_pages(self.pages(), room)?;
         let mut runs = Vec::new();
         for (start, end, wanted) in &self.areas {
             store.add_area(*start, *end, wanted);

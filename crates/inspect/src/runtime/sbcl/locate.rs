@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use super::room::Room;
 use crate::elf::Object;
 use crate::layout::sbcl::{Layout, Release, layout_of};
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::{Memory, word_at};
-use crate::namespaces;
 use crate::procfs::{Process, printable};
+use crate::target::live::Live;
 
 /// Without these a file is no SBCL runtime, or one whose collector is not known (`:mark-region-gc` has no
 /// `from_space`).
@@ -76,6 +77,8 @@ pub struct Program {
     pub start: u64,
     /// The version that it names among its constants; `None` for none, or several.
     pub version: Option<String>,
+    /// Memory for a copy of its objects.
+    pub(super) room: Room,
     /// Its symbols: address and size in bytes.
     symbols: BTreeMap<&'static str, (u64, u64)>,
 }
@@ -84,7 +87,13 @@ impl Program {
     /// Made of symbols at given addresses, for memory that was fabricated.
     pub fn of_symbols(path: &str, start: u64, version: &str, symbols: &[(&'static str, u64, u64)]) -> Self {
         let symbols = symbols.iter().map(|&(name, address, bytes)| (name, (address, bytes))).collect();
-        Self { path: path.to_owned(), start, version: Some(version.to_owned()), symbols }
+        Self {
+            path: path.to_owned(),
+            start,
+            version: Some(version.to_owned()),
+            room: Room::default(),
+            symbols,
+        }
     }
 
     /// Where a symbol is.
@@ -177,12 +186,12 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
         return None;
     }
     let version = object.section(b".rodata").and_then(|constants| version_in(&constants.bytes));
-    Some(Program { path: printable(&mapping.name, 256), start: mapping.start, version, symbols })
-}
-
-/// Opens the file behind `mapping`, to read what of it is not resident.
-pub fn open(process: &Process, mapping: &Mapping) -> Option<std::fs::File> {
-    namespaces::open_mapped_file(process, mapping).ok()
+    let path = printable(&mapping.name, 256);
+    let mut program = Program { path, start: mapping.start, version, room: Room::default(), symbols };
+    if program.layout().is_some() {
+        program.room = Room::of(&Live::new(process.pid()), &program);
+    }
+    Some(program)
 }
 
 #[cfg(test)]

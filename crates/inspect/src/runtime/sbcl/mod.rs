@@ -16,6 +16,7 @@ pub mod names;
 pub mod objects;
 pub mod path;
 pub mod remedies;
+pub mod room;
 pub mod roots;
 pub mod spaces;
 pub mod store;
@@ -105,7 +106,7 @@ impl Seen<'_> {
     fn take(self, context: &Context<'_>, pages: RangePages, reading: &mut Reading) {
         let plan = copy::Plan::new(&self.heap, &self.threads.regions, &self.spaces, self.layout);
         let why = self.why_not(context, &plan);
-        let copied = if why.is_none() { plan.copy(context, &pages) } else { None };
+        let copied = if why.is_none() { plan.copy(context, &pages, &self.program.room) } else { None };
         let Some(copied) = copied else {
             let why = why.unwrap_or_else(|| "copying them took too long".to_owned());
             self.claim_by_page(&pages, &why, reading);
@@ -128,7 +129,7 @@ impl Seen<'_> {
 
     /// Why objects are not traced, if they are not.
     fn why_not(&self, context: &Context<'_>, plan: &copy::Plan) -> Option<String> {
-        let budget = budget::bytes();
+        let budget = budget::bytes(self.program.room.bytes());
         if plan.bytes() > budget {
             return Some(format!(
                 "a copy of them takes {} bytes, and {budget} (half of what is available) may be used",

@@ -20,7 +20,7 @@ impl Pending {
     /// the one at the lowest address. Needs a quarter of the copy again. The marks are made anew.
     pub(super) fn path_to_root(&self, type_name: &str, kinds: &Kinds) -> Option<Path> {
         let store = &self.copied.store;
-        if store.spots() as u64 * 4 > budget::bytes() {
+        if store.spots() as u64 * 4 > budget::bytes(0) {
             return None;
         }
         store.clear_marks();

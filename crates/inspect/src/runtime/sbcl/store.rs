@@ -7,6 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::room::Room;
 use crate::layout::sbcl::GC_PAGE_BYTES;
 use crate::memory::word_at;
 
@@ -42,12 +43,11 @@ pub type Spot = u32;
 
 impl Store {
     /// Room for `pages` pages; `None` where that is more than spots can tell apart.
-    pub fn with_pages(pages: usize) -> Option<Self> {
+    pub fn with_pages(pages: usize, room: &Room) -> Option<Self> {
         let fits = pages.checked_mul(UNITS_PER_PAGE).is_some_and(|units| units < NONE as usize);
-        // Zeroed memory is only taken as it is written to.
         fits.then(|| Self {
             areas: Vec::new(),
-            bytes: vec![0; pages * PAGE],
+            bytes: room.take(pages * PAGE),
             addresses: Vec::with_capacity(pages),
             bits: Vec::new(),
         })
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn spots_words_and_bits_agree() {
-        let mut store = Store::with_pages(3).unwrap();
+        let mut store = Store::with_pages(3, &Room::default()).unwrap();
         store.add_area(0x10_0000, 0x20_0000, &[1, 3]);
         store.add_area(0x5000_0000, 0x5000_8000, &[0]);
         store.make_bits();
@@ -260,6 +260,6 @@ mod tests {
 
     #[test]
     fn too_many_pages_are_refused() {
-        assert!(Store::with_pages(usize::MAX / 2).is_none());
+        assert!(Store::with_pages(usize::MAX / 2, &Room::default()).is_none());
     }
 }

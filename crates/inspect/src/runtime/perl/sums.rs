@@ -1,0 +1,229 @@
+//! Sums over values, as threads add them up and as the figures want them.
+
+use super::equal::Sample;
+use super::facts::{Amount, BufferKind, Containers, Keeper, Strings};
+use super::objects::{Head, Type, chunk_bytes};
+use super::roots::{Buffer, Kept, LARGE_BYTES};
+use crate::layout::perl::{HEAD_BYTES, Release, flags};
+use crate::ledger::fold::Slot;
+
+/// The most large buffers of variables in no pad that are listed, of each thread.
+const MOST_OTHERS: usize = 16 << 10;
+
+/// Sums over values.
+#[derive(Default)]
+pub struct Survey {
+    /// Strings in use; shared ones by `cow`.
+    pub strings: Strings,
+    /// Of buffers with as many owners as its place says: how many values, and the sum of their `LEN`, of what is
+    /// unused and of what malloc takes.
+    cow: Vec<Shared>,
+    /// Arrays and hashes.
+    pub containers: Containers,
+    /// Kept by lexicals, by temporaries, by others; of lexicals, containers.
+    pub retained: [Amount; 4],
+    /// Large buffers that others keep.
+    pub others: Vec<Kept>,
+    /// Those that the list has no place for.
+    pub others_left_out: u64,
+    /// Of each arena of bodies: bodies in use, and their bytes on each page.
+    pub used: Vec<(u32, [u16; 2])>,
+    /// Hashes with keys of their own: table and last place.
+    pub own_keys: Vec<(u64, u64)>,
+    /// Entries of hashes in use.
+    pub entries: u64,
+    /// Bodies in use that can hold a string.
+    pub string_bodies: u64,
+    /// Values that do not hold together.
+    pub damaged: u64,
+    /// Values of which something could not be read.
+    pub unread: u64,
+    /// Buffers claimed.
+    pub claimed: u64,
+    /// Arenas not read because time was over.
+    pub arenas_left: u64,
+    /// Strings that nobody shares, by hash.
+    pub equal: Sample,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Shared {
+    values: u64,
+    capacity_bytes: u64,
+    unused_bytes: u64,
+    rounding_bytes: u64,
+}
+
+impl Amount {
+    /// Adds a buffer.
+    pub fn add(&mut self, bytes: u64) {
+        self.buffers += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// Adds all of another.
+    pub fn join(&mut self, other: Self) {
+        self.buffers += other.buffers;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+}
+
+impl Survey {
+    /// Adds a buffer that is kept, by its place in `retained`; hands on its slot.
+    pub fn retain(&mut self, whose: usize, bytes: u64, slot: Slot) -> Slot {
+        if let Some(amount) = self.retained.get_mut(whose) {
+            amount.add(bytes);
+        }
+        slot
+    }
+
+    /// Lists a large buffer that a variable in no pad keeps.
+    pub fn other(&mut self, head: &Head, buffer: Buffer) {
+        if buffer.bytes <= LARGE_BYTES {
+            return;
+        }
+        if self.others.len() >= MOST_OTHERS {
+            self.others_left_out += 1;
+            return;
+        }
+        self.others.push(Kept {
+            head: head.address,
+            pointer: buffer.pointer,
+            bytes: buffer.bytes,
+            kind: BufferKind::String,
+            keeper: Keeper::Other,
+            captured: false,
+            sub: 0,
+            depth: 0,
+            name: 0,
+            valueless: true,
+        });
+    }
+
+    /// A buffer of its own, in use.
+    pub fn own(&mut self, current: u64, bytes: u64, unused: u64, rounding: u64) {
+        let strings = &mut self.strings;
+        strings.buffers += 1;
+        strings.capacity_bytes += bytes;
+        strings.unused_bytes += unused;
+        strings.header_bytes += 8;
+        strings.rounding_bytes += rounding;
+        if current <= 15 {
+            strings.short.strings += 1;
+            strings.short.chunk_bytes += chunk_bytes(bytes);
+        }
+    }
+
+    /// One owner of a buffer that `others` own too.
+    pub fn share(&mut self, others: u64, bytes: u64, unused: u64) {
+        let place = usize::try_from(others).unwrap_or(0).min(255);
+        if self.cow.len() <= place {
+            self.cow.resize(place + 1, Shared::default());
+        }
+        if let Some(shared) = self.cow.get_mut(place) {
+            shared.values += 1;
+            shared.capacity_bytes += bytes;
+            shared.unused_bytes += unused;
+            shared.rounding_bytes += chunk_bytes(bytes) - 8 - bytes;
+        }
+    }
+
+    /// A value that has a string.
+    pub fn value(&mut self, (head, kind): (&Head, Type), current: u64, release: &Release) {
+        let strings = &mut self.strings;
+        strings.values += 1;
+        strings.payload_bytes += current;
+        strings.head_bytes += HEAD_BYTES;
+        strings.body_bytes += head.body(kind, release).map_or(0, |body| body.1);
+        strings.utf8 += u64::from(head.has(flags::UTF8));
+    }
+
+    /// Adds another thread's.
+    pub fn add(&mut self, other: Self) {
+        add_strings(&mut self.strings, &other.strings);
+        if self.cow.len() < other.cow.len() {
+            self.cow.resize(other.cow.len(), Shared::default());
+        }
+        for (mine, theirs) in self.cow.iter_mut().zip(other.cow) {
+            mine.values += theirs.values;
+            mine.capacity_bytes += theirs.capacity_bytes;
+            mine.unused_bytes += theirs.unused_bytes;
+            mine.rounding_bytes += theirs.rounding_bytes;
+        }
+        let (mine, theirs) = (&mut self.containers, &other.containers);
+        mine.arrays += theirs.arrays;
+        mine.array_bytes += theirs.array_bytes;
+        mine.array_unused_bytes += theirs.array_unused_bytes;
+        mine.hashes += theirs.hashes;
+        mine.table_bytes += theirs.table_bytes;
+        for (mine, theirs) in self.retained.iter_mut().zip(other.retained) {
+            mine.join(theirs);
+        }
+        self.others.extend(other.others);
+        self.others_left_out += other.others_left_out;
+        if self.used.is_empty() {
+            self.used = other.used;
+        } else {
+            for (mine, theirs) in self.used.iter_mut().zip(other.used) {
+                mine.0 += theirs.0;
+                mine.1 = [mine.1[0].saturating_add(theirs.1[0]), mine.1[1].saturating_add(theirs.1[1])];
+            }
+        }
+        self.own_keys.extend(other.own_keys);
+        self.entries += other.entries;
+        self.string_bodies += other.string_bodies;
+        self.damaged += other.damaged;
+        self.unread += other.unread;
+        self.claimed += other.claimed;
+        self.equal.join(other.equal);
+    }
+
+    /// Counts shared buffers once, and works out what follows from sums.
+    pub fn settle(&mut self) {
+        let strings = &mut self.strings;
+        for (others, shared) in self.cow.iter().enumerate() {
+            // All its owners are values, and each has been counted.
+            let owners = others as u64 + 1;
+            let once = shared.capacity_bytes / owners;
+            let buffers = shared.values / owners;
+            strings.cow.buffers += buffers;
+            strings.cow.owners += shared.values;
+            strings.cow.shared_bytes += once;
+            strings.cow.saved_bytes += shared.capacity_bytes - once;
+            strings.buffers += buffers;
+            strings.capacity_bytes += once;
+            strings.unused_bytes += shared.unused_bytes / owners;
+            strings.header_bytes += 8 * buffers;
+            strings.rounding_bytes += shared.rounding_bytes / owners;
+        }
+        strings.equal = self.equal.figures();
+        strings.short.extra_word_bytes = 8 * self.string_bodies;
+        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        strings.short.saved_bytes =
+            signed(strings.short.chunk_bytes) - signed(strings.short.extra_word_bytes);
+    }
+}
+
+fn add_strings(mine: &mut Strings, theirs: &Strings) {
+    let pairs = [
+        (&mut mine.values, theirs.values),
+        (&mut mine.buffers, theirs.buffers),
+        (&mut mine.payload_bytes, theirs.payload_bytes),
+        (&mut mine.capacity_bytes, theirs.capacity_bytes),
+        (&mut mine.unused_bytes, theirs.unused_bytes),
+        (&mut mine.header_bytes, theirs.header_bytes),
+        (&mut mine.rounding_bytes, theirs.rounding_bytes),
+        (&mut mine.head_bytes, theirs.head_bytes),
+        (&mut mine.body_bytes, theirs.body_bytes),
+        (&mut mine.utf8, theirs.utf8),
+        (&mut mine.offset, theirs.offset),
+        (&mut mine.constants.buffers, theirs.constants.buffers),
+        (&mut mine.constants.capacity_bytes, theirs.constants.capacity_bytes),
+        (&mut mine.cow.key_values, theirs.cow.key_values),
+        (&mut mine.short.strings, theirs.short.strings),
+        (&mut mine.short.chunk_bytes, theirs.short.chunk_bytes),
+    ];
+    for (mine, theirs) in pairs {
+        *mine = mine.saturating_add(theirs);
+    }
+}
