@@ -374,7 +374,7 @@ impl<'a> Surveyor<'a> {
             .then(|| self.pages.word(buffer.pointer.wrapping_sub(8)))
             .flatten()
             .map(|size| size & !7)
-            .filter(|&size| size >= usual && size <= usual + (64 << 10));
+            .filter(|&size| size >= usual && size <= usual.saturating_add(64 << 10));
         written.unwrap_or(usual) - 8 - buffer.bytes
     }
 
