@@ -1,7 +1,7 @@
 //! SBCL's structures on x86-64 Linux with threads, by release.
 //!
 //! Each figure names the file of SBCL's source that it is from. Verified on the source of every release
-//! from 2.1.0 to 2.1.4 and from 2.2.8 to 2.6.7 (the definitions named below were compared tag by tag), and
+//! from 2.1.0 to 2.1.4 and from 2.2.8 to 2.6.6 (the definitions named below were compared tag by tag), and
 //! on running SBCLs 2.1.1, 2.2.9, 2.5.2 and 2.6.4 (Debian's builds). From 2.1.5 to 2.2.7 widetags, the page
 //! table and symbols changed several times: those releases are not read. What moves between releases
 //! of one table (the slots of a thread) is found by what must hold of it, in the reader.
@@ -216,7 +216,7 @@ pub const LAYOUTS: [Layout; 2] = [
     },
     Layout {
         first: Release(2, 2, 8),
-        last: Release(2, 6, 7),
+        last: Release(2, 6, 6),
         page_types: PageTypes { mask: 15, single_object: 16, open_region: 32, unboxed: 1, code: 7 },
         used_in_bytes: false,
         region_words: 3,

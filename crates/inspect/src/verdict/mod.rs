@@ -251,7 +251,8 @@ mod tests {
             row("sbcl.free", State::Stranded, 5 << 20),
             row("anonymous", State::Unattributed, 9 << 20),
         ];
-        assert_eq!(of(&[row("perl.arena.free", State::Pinned, 30 << 20)], &[]).class, "free_slots");
+        let slots = [row("perl.arena.free", State::Pinned, 30 << 20)];
+        assert_eq!(of(&slots, &[]).class, "free_slots");
         let said = of(&sbcl, &[]);
         assert_eq!(said.class, "dead_objects");
         assert_eq!(

@@ -17,8 +17,10 @@ use crate::layout::sbcl::{
 /// Code is at most so large: how far back its start is looked for, in units of 16 bytes.
 const MOST_CODE_UNITS: u32 = (16 << 20) / 16;
 /// Flags of a hash table: it is weak (hash-table.lisp, `hash-table-weak-flag`).
-const TABLE_IS_WEAK: u64 = 16;
+const TABLE_IS_WEAK: u64 = 8;
 
+/// The header of code that stands for a closure: its instructions follow.
+const TRAMPOLINE_BYTES: u64 = 32;
 /// How often weak tables are gone over.
 const MOST_WEAK_ROUNDS: u32 = 100;
 
@@ -137,7 +139,29 @@ impl<'a> Tracer<'a> {
         } else if word & LOWTAG_MASK == 0 && word != 0 {
             let address = word.wrapping_sub(FUN_RAW_OFFSET + FUN_LOWTAG);
             if let Some(spot) = self.store.spot(address) {
-                self.visit_function(address, spot);
+                if self.kinds.of(self.store.near_word(spot, 0)) == Some(Kind::SimpleFun) {
+                    self.visit_function(address, spot);
+                } else {
+                    self.visit_trampoline(word);
+                }
+            }
+        }
+    }
+
+    /// A raw address that is no function's: of a funcallable instance's own code, or of code that stands for a
+    /// closure (`make-simplifying-trampoline` in x86-64-vm.lisp), which alone holds it.
+    fn visit_trampoline(&mut self, word: u64) {
+        for (before, kind) in
+            [(FUN_RAW_OFFSET + FUN_LOWTAG, Kind::FunInstance), (TRAMPOLINE_BYTES, Kind::Code)]
+        {
+            let Some(spot) = self.store.spot(word.wrapping_sub(before)) else { continue };
+            let is_start =
+                self.store.is_start(spot) && self.kinds.of(self.store.near_word(spot, 0)) == Some(kind);
+            if is_start {
+                if self.store.mark(spot) {
+                    self.reach(spot);
+                }
+                return;
             }
         }
     }
@@ -290,11 +314,21 @@ impl<'a> Tracer<'a> {
         // The last element of a weak table's pairs is the table.
         let table = self.store.word(address + words.saturating_sub(1) * 8).unwrap_or(0);
         self.visit(table);
-        let flags = self.store.word((table & !LOWTAG_MASK) + HASH_TABLE_FLAGS as u64 * 8).unwrap_or(0);
+        match self.weakness(table) {
+            Some(weakness) => self.weak.push(WeakTable { pairs: address, words, weakness }),
+            // A table that does not say that it is weak keeps all.
+            None => self.store.each_word(address, 2, words, |_, word| self.visit(word)),
+        }
+    }
+
+    /// How a hash table is weak; `None` where it is not, or is no hash table.
+    fn weakness(&self, table: u64) -> Option<u64> {
+        if table & LOWTAG_MASK != INSTANCE_LOWTAG {
+            return None;
+        }
+        let flags = self.store.word((table & !LOWTAG_MASK) + HASH_TABLE_FLAGS as u64 * 8)?;
         let flags = if self.release >= HASH_TABLE_FLAGS_RAW { flags } else { flags / 2 };
-        let is_weak = flags <= 0xff && flags & TABLE_IS_WEAK != 0;
-        let weakness = if is_weak { flags >> 6 & 3 } else { 1 };
-        self.weak.push(WeakTable { pairs: address, words, weakness });
+        (flags <= 0xff && flags & TABLE_IS_WEAK != 0).then_some(flags >> 6 & 3)
     }
 
     /// Visits what weak tables keep, by what is live so far. Returns whether there was anything new.

@@ -209,6 +209,69 @@ fn books_and_a_full_collection_are_as_sbcl_has_them() {
     }
 }
 
+fn instances(list: &[super::facts::TypeBytes], name: &str) -> u64 {
+    list.iter().find(|of_type| of_type.type_name == name).map_or(0, |of_type| of_type.instances)
+}
+
+/// One key or value of each table is kept, the other is the table's only: what stays of it is named by the last
+/// list.
+#[test]
+fn weak_tables_keep_what_their_weakness_says() {
+    const FORM: &str = r#"(progn (defstruct k-k) (defstruct k-v) (defstruct v-k) (defstruct v-v)
+     (defstruct b-k) (defstruct b-v) (defstruct o-k) (defstruct o-v) (defvar *keep* nil)
+     (defvar *k* (make-hash-table :test 'eq :weakness :key)) (defvar *v* (make-hash-table :test 'eq :weakness :value))
+     (defvar *b* (make-hash-table :test 'eq :weakness :key-and-value))
+     (defvar *o* (make-hash-table :test 'eq :weakness :key-or-value))
+     (dotimes (i 20000)
+      (let ((k (make-k-k))) (push k *keep*) (setf (gethash k *k*) (make-k-v)))
+      (setf (gethash (make-k-k) *k*) (make-k-v))
+      (let ((v (make-v-v))) (push v *keep*) (setf (gethash (make-v-k) *v*) v))
+      (setf (gethash (make-v-k) *v*) (make-v-v))
+      (let ((k (make-b-k))) (push k *keep*) (setf (gethash k *b*) (make-b-v)))
+      (let ((v (make-o-v))) (push v *keep*) (setf (gethash (make-o-k) *o*) v))
+      (let ((k (make-o-k))) (push k *keep*) (setf (gethash k *o*) (make-o-v)))))"#;
+    for sbcl in sbcls() {
+        let mut lisp = Lisp::start(&sbcl).unwrap();
+        lisp.eval(FORM);
+        lisp.eval("(fill (make-array 5000) 0)");
+        let reading = lisp.look(None);
+        let live = &figures(&reading).live_by_type;
+        let dead = &figures(&reading).dead_by_type;
+        let told = |name| (instances(live, name), instances(dead, name));
+        let version = &reading.facts.version;
+        for (name, kept, total) in [
+            ("K-K", 20_000, 40_000),
+            ("K-V", 20_000, 40_000),
+            ("V-K", 20_000, 40_000),
+            ("V-V", 20_000, 40_000),
+            ("B-K", 20_000, 20_000),
+            ("B-V", 0, 20_000),
+            ("O-K", 40_000, 40_000),
+            ("O-V", 40_000, 40_000),
+        ] {
+            // The last one made may still be in a register or on the stack.
+            let (live, dead) = told(name);
+            assert!(live.abs_diff(kept) <= 2, "{version:?}: {live} live {name} of {kept}");
+            assert!(live + dead == total || dead == 0, "{version:?}: {live} and {dead} {name} of {total}");
+        }
+    }
+}
+
+#[test]
+fn what_a_global_function_closes_over_is_live() {
+    const FORM: &str = r#"(progn (defstruct closed a)
+     (dotimes (i 2000) (let ((m (make-closed :a i)))
+      (setf (fdefinition (intern (format nil "FN-~d" i))) (lambda () m)))) (gc :full t))"#;
+    for sbcl in sbcls() {
+        let mut lisp = Lisp::start(&sbcl).unwrap();
+        lisp.eval(FORM);
+        let reading = lisp.look(None);
+        let told = figures(&reading);
+        assert_eq!(instances(&told.live_by_type, "CLOSED"), 2000, "{:?}", reading.facts.version);
+        assert_eq!(instances(&told.dead_by_type, "CLOSED"), 0, "{:?}", reading.facts.version);
+    }
+}
+
 #[test]
 fn a_live_sample_has_a_path_from_a_root() {
     for sbcl in sbcls() {
