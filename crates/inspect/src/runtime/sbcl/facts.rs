@@ -98,6 +98,9 @@ pub struct Generation {
     pub live_bytes: Option<u64>,
     /// Bytes that nothing reaches.
     pub dead_bytes: Option<u64>,
+    /// Bytes of fillers, which are no objects: the unused room beside those that a conservative root kept where
+    /// they are, and at the ends of regions. They are in use by the collector's count, and stay as long as their page.
+    pub filler_bytes: Option<u64>,
 }
 
 /// A range of addresses that the runtime keeps objects in.
