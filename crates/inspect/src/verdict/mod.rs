@@ -102,7 +102,8 @@ fn retained_buffers(findings: &Findings<'_>, retained: u64) -> String {
     );
     let kept = |row: &&Row| ["perl.pad.retained", "perl.buffer.retained"].contains(&row.id.as_str());
     let named = findings.rows.iter().filter(kept).filter(|row| rows::holder(&row.id) != Some(&row.holder));
-    if let Some(largest) = named.max_by_key(|row| row.bytes) {
+    // Of several as large, the first.
+    if let Some(largest) = named.rev().max_by_key(|row| row.bytes) {
         text += &format!("; the largest is that of {}, {}", largest.holder, bytes(largest.bytes));
     }
     text + &findings.given_back_by("perl_undef", "undef of them gives back")
