@@ -212,7 +212,7 @@ pub struct Subs {
 pub struct Retained {
     /// All of it: the three below.
     pub total: Amount,
-    /// Kept by lexicals out of use.
+    /// Kept by lexicals without a value: what has one is in use, whether its sub runs or not.
     pub lexicals: Amount,
     /// Kept by operators' temporaries out of use.
     pub temporaries: Amount,
@@ -286,7 +286,8 @@ pub struct Buffer {
     pub address: String,
     /// Its bytes: `LEN`, and what `OOK` hides before it.
     pub bytes: u64,
-    /// Whether the variable has no value any more; else it is out of use because its sub is not running.
+    /// Whether the variable has no value any more (true of all but operators' targets); else it is out of use because
+    /// its sub is not running.
     pub valueless: bool,
     /// Whole resident pages within it.
     pub page_bytes: u64,

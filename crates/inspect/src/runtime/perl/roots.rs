@@ -4,9 +4,10 @@
 //! of them: an entry without a name is an operator's target, one with an empty name a constant. When a sub
 //! returns, its lexicals lose their values and keep their buffers: those are what is looked for here.
 //!
-//! **Kept by a pad** is the buffer of an entry that is out of use: of a pad deeper than the sub runs (`CvDEPTH`), if it
-//! is no state variable, not captured from another pad, and nobody else refers to it; or of an entry that has no
-//! string any more. A buffer that others share (copy-on-write) is in use.
+//! **Kept by a pad** is the buffer of an entry that has no value any more (neither a string nor a number nor a
+//! reference), and of an operator's target in a pad deeper than the sub runs (`CvDEPTH`) that nobody else refers to.
+//! A lexical that has a value is in use wherever it stands: `my $x if 0` keeps it from call to call. A
+//! buffer that others share (copy-on-write) is in use.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ pub const LARGE_BYTES: u64 = 4096;
 pub enum Mark {
     /// A constant.
     Constant = 1,
-    /// A lexical out of use.
+    /// A lexical without a value.
     Lexical = 2,
     /// An operator's target out of use.
     Temporary = 3,
@@ -276,14 +277,22 @@ impl Looker<'_> {
             return Some(());
         }
         let alone = !pad.running && head.references == 1;
-        let out_of_use = alone && matches!(name.class, Class::Own | Class::Temporary);
+        let out_of_use = match name.class {
+            // What a lexical of a sub that is not running still holds, it holds for the next call (`my $x if 0`).
+            Class::Temporary => alone || !head.has_value(),
+            _ => !head.has_value(),
+        };
         let (Buffer { pointer, bytes }, kind) = match shape {
             _ if name.class == Class::Other => return Some(()),
-            Shape::String if out_of_use || !head.has_string() => {
+            Shape::String if out_of_use => {
                 (string(&mut self.pages, &head, self.place.release)?, BufferKind::String)
             }
-            Shape::Array if out_of_use => (empty_array(&mut self.pages, &head)?, BufferKind::Array),
-            Shape::Hash if out_of_use => (empty_hash(&mut self.pages, &head)?, BufferKind::Hash),
+            Shape::Array if alone && name.class == Class::Own => {
+                (empty_array(&mut self.pages, &head)?, BufferKind::Array)
+            }
+            Shape::Hash if alone && name.class == Class::Own => {
+                (empty_hash(&mut self.pages, &head)?, BufferKind::Hash)
+            }
             _ => return Some(()),
         };
         let temporary = name.class == Class::Temporary;
@@ -303,7 +312,7 @@ impl Looker<'_> {
                 sub: pad.sub,
                 depth: pad.depth,
                 name: name.address,
-                valueless: kind != BufferKind::String || !head.has_string(),
+                valueless: kind != BufferKind::String || !head.has_value(),
             });
         }
         Some(())

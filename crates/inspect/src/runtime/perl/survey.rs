@@ -304,6 +304,9 @@ impl<'a> Surveyor<'a> {
             let slot = match (value.mark, head.has_string()) {
                 (Some(Mark::Lexical), _) => self.survey.retain(0, buffer.bytes, slots.pad),
                 (Some(Mark::Temporary), _) => self.survey.retain(1, buffer.bytes, slots.pad),
+                // A number with the buffer of the string that it was, or memory that code in C holds:
+                // in use, and no string. It stays malloc's.
+                (_, false) if head.has_value() => return,
                 (_, false) => {
                     self.survey.other(head, buffer);
                     self.survey.retain(2, buffer.bytes, slots.buffer)

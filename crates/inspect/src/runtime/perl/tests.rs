@@ -243,17 +243,21 @@ fn claimed(refinements: &Refinements, pointer: u64, usable: u64) -> Option<Refin
     refinements.finder().find(pointer - 16, usable)
 }
 
-/// A sub with a lexical and a target that keep buffers, called as deep as twice, running as deep as `depth`.
-fn with_sub(depth: u64) -> (Fabric, [u64; 3]) {
+/// A sub with a lexical and a target that keep buffers, called as deep as twice, running as deep as `depth`. Two
+/// more lexicals have values: a string, and a number with the buffer of a string.
+fn with_sub(depth: u64) -> (Fabric, [u64; 5]) {
     let mut fabric = Fabric::new();
     let one = fabric.string("", 5000, 0);
-    let two = fabric.string("still here", 9000, flags::POK);
+    let two = fabric.string("", 9000, 0);
+    let string = fabric.string("still here", 7000, flags::POK);
+    let number = fabric.string("", 8000, 0x1100);
     let target = fabric.string("a target's", 600, flags::POK | flags::PADTMP);
     let constant = fabric.string("a constant", 700, flags::POK | flags::READONLY | flags::PADTMP);
     let (scalar, nothing) = (fabric.pad_name("$buf", 0), fabric.pad_name("", 0));
-    let names = [0, scalar, 0, nothing];
-    fabric.sub("f", &names, &[&[0, one, target, constant], &[0, two, 0, constant]], depth);
-    (fabric, [one, two, constant])
+    let names = [0, scalar, 0, nothing, fabric.pad_name("$still", 0), fabric.pad_name("$count", 0)];
+    let first = [0, one, target, constant, string, number];
+    fabric.sub("f", &names, &[&first, &[0, two, 0, constant]], depth);
+    (fabric, [one, two, constant, string, number])
 }
 
 fn buffer_of(fabric: &Fabric, head: u64) -> u64 {
@@ -262,7 +266,7 @@ fn buffer_of(fabric: &Fabric, head: u64) -> u64 {
 
 #[test]
 fn what_pads_keep_is_named() {
-    let (fabric, [one, two, constant]) = with_sub(0);
+    let (fabric, [one, two, constant, string, number]) = with_sub(0);
     let (found, refinements) = fabric.read();
     assert_eq!(found.caveats, []);
     let facts = &found.facts;
@@ -272,7 +276,7 @@ fn what_pads_keep_is_named() {
     let top: Vec<_> =
         facts.retained.top.iter().map(|buffer| (buffer.holder.as_str(), buffer.bytes)).collect();
     assert_eq!(top, [("main::f $buf (depth 2)", 9000), ("main::f $buf (depth 1)", 5000)]);
-    assert_eq!(facts.retained.top.iter().map(|buffer| buffer.valueless).collect::<Vec<_>>(), [false, true]);
+    assert!(facts.retained.top.iter().all(|buffer| buffer.valueless));
     assert_eq!(facts.retained.top[0].head, format!("{two:#x}"));
     assert_eq!((facts.retained.lexicals.bytes, facts.retained.temporaries.bytes), (14000, 600));
     assert_eq!((facts.strings.constants.buffers, facts.strings.constants.capacity_bytes), (1, 700));
@@ -280,6 +284,9 @@ fn what_pads_keep_is_named() {
     let first = claimed(&refinements, buffer_of(&fabric, one), 5000).unwrap();
     assert_eq!((first.slot, first.bytes), (slots.pad, 5000));
     assert_eq!(claimed(&refinements, buffer_of(&fabric, constant), 704).unwrap().slot, slots.constant);
+    // What has a value is in use though the sub does not run; of a number with a string's buffer nothing is said.
+    assert_eq!(claimed(&refinements, buffer_of(&fabric, string), 7000).unwrap().slot, slots.string);
+    assert_eq!(claimed(&refinements, buffer_of(&fabric, number), 8000), None);
     assert_eq!(found.named.len(), 2);
     let heads = claimed(&refinements, HEADS, 4088).unwrap();
     let free = facts.heads.free * HEAD_BYTES;
@@ -287,15 +294,14 @@ fn what_pads_keep_is_named() {
 }
 
 #[test]
-fn a_running_sub_uses_what_has_a_value() {
-    let (fabric, [one, ..]) = with_sub(2);
-    let facts = fabric.read().0.facts;
-    assert_eq!(facts.subs.running, 1);
-    let top: Vec<_> = facts.retained.top.iter().map(|buffer| buffer.head.clone()).collect();
-    assert_eq!(top, [format!("{one:#x}")]);
-    assert_eq!(facts.retained.temporaries.buffers, 0);
-    let (fabric, _) = with_sub(1);
-    assert_eq!(fabric.read().0.facts.retained.top.len(), 2, "the second pad is out of use");
+fn a_running_sub_uses_its_targets() {
+    for (depth, kept) in [(0, 600), (1, 0), (2, 0)] {
+        let (fabric, _) = with_sub(depth);
+        let facts = fabric.read().0.facts;
+        assert_eq!(facts.subs.running, u64::from(depth > 0));
+        assert_eq!(facts.retained.temporaries.bytes, kept, "depth {depth}");
+        assert_eq!(facts.retained.lexicals.bytes, 14000, "without a value, running or not");
+    }
 }
 
 #[test]
