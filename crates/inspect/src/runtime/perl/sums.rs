@@ -10,6 +10,19 @@ use crate::ledger::fold::Slot;
 /// The most large buffers of variables in no pad that are listed, of each thread.
 const MOST_OTHERS: usize = 16 << 10;
 
+/// Whose what is kept is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Lexicals'.
+    Lexical,
+    /// Operators' targets'.
+    Temporary,
+    /// Other variables'.
+    Other,
+    /// Of lexicals', the storage of arrays and hashes: counted there too.
+    Container,
+}
+
 /// Sums over values.
 #[derive(Default)]
 pub struct Survey {
@@ -20,7 +33,7 @@ pub struct Survey {
     cow: Vec<Shared>,
     /// Arrays and hashes.
     pub containers: Containers,
-    /// Kept by lexicals, by temporaries, by others; of lexicals, containers.
+    /// What is kept, by [`Whose`].
     pub retained: [Amount; 4],
     /// Large buffers that others keep.
     pub others: Vec<Kept>,
@@ -38,8 +51,6 @@ pub struct Survey {
     pub damaged: u64,
     /// Values of which something could not be read.
     pub unread: u64,
-    /// Buffers claimed.
-    pub claimed: u64,
     /// Arenas not read because time was over.
     pub arenas_left: u64,
     /// Strings that nobody shares, by hash.
@@ -69,9 +80,9 @@ impl Amount {
 }
 
 impl Survey {
-    /// Adds a buffer that is kept, by its place in `retained`; hands on its slot.
-    pub fn retain(&mut self, whose: usize, bytes: u64, slot: Slot) -> Slot {
-        if let Some(amount) = self.retained.get_mut(whose) {
+    /// Adds a buffer that is kept; hands on its slot.
+    pub fn retain(&mut self, whose: Whose, bytes: u64, slot: Slot) -> Slot {
+        if let Some(amount) = self.retained.get_mut(whose as usize) {
             amount.add(bytes);
         }
         slot
@@ -174,7 +185,6 @@ impl Survey {
         self.string_bodies += other.string_bodies;
         self.damaged += other.damaged;
         self.unread += other.unread;
-        self.claimed += other.claimed;
         self.equal.join(other.equal);
     }
 

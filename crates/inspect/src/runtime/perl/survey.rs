@@ -9,7 +9,7 @@ use super::census::{self, ARENAS_PER_JOB};
 use super::objects::{Head, Shape, Type, chunk_bytes};
 use super::roots::{self, Buffer, MOST_BUFFER_BYTES, Mark};
 use super::spaces::{BodyArena, HeadArena};
-use super::sums::{Survey, add};
+use super::sums::{Survey, Whose, add};
 use super::{Slots, work};
 use crate::layout::perl::{self as layout, HEAD_BYTES, Release, flags};
 use crate::memory::Memory;
@@ -302,14 +302,14 @@ impl<'a> Surveyor<'a> {
             self.survey.share(value.more, buffer.bytes, unused);
         } else {
             let slot = match (value.mark, head.has_string()) {
-                (Some(Mark::Lexical), _) => self.survey.retain(0, buffer.bytes, slots.pad),
-                (Some(Mark::Temporary), _) => self.survey.retain(1, buffer.bytes, slots.pad),
+                (Some(Mark::Lexical), _) => self.survey.retain(Whose::Lexical, buffer.bytes, slots.pad),
+                (Some(Mark::Temporary), _) => self.survey.retain(Whose::Temporary, buffer.bytes, slots.pad),
                 // A number with the buffer of the string that it was, or memory that code in C holds:
                 // in use, and no string. It stays malloc's.
                 (_, false) if head.has_value() => return,
                 (_, false) => {
                     self.survey.other(head, buffer);
-                    self.survey.retain(2, buffer.bytes, slots.buffer)
+                    self.survey.retain(Whose::Other, buffer.bytes, slots.buffer)
                 }
                 (mark, true) if mark == Some(Mark::Constant) || self.is_constant(head) => {
                     add(&mut self.survey.strings.constants.buffers, 1);
@@ -382,8 +382,8 @@ impl<'a> Surveyor<'a> {
         let elements = fill.wrapping_add(1);
         let slots = self.ground.slots;
         let slot = if value.mark == Some(Mark::Lexical) {
-            self.survey.retained[3].add(bytes);
-            self.survey.retain(0, bytes, slots.pad)
+            self.survey.retain(Whose::Container, bytes, slots.pad);
+            self.survey.retain(Whose::Lexical, bytes, slots.pad)
         } else {
             let containers = &mut self.survey.containers;
             add(&mut containers.arrays, 1);
@@ -414,8 +414,8 @@ impl<'a> Surveyor<'a> {
         let bytes = bytes + if behind { release.aux_bytes() } else { 0 };
         let slots = self.ground.slots;
         let slot = if value.mark == Some(Mark::Lexical) {
-            self.survey.retained[3].add(bytes);
-            self.survey.retain(0, bytes, slots.pad)
+            self.survey.retain(Whose::Container, bytes, slots.pad);
+            self.survey.retain(Whose::Lexical, bytes, slots.pad)
         } else {
             add(&mut self.survey.containers.hashes, 1);
             add(&mut self.survey.containers.table_bytes, bytes);
@@ -447,7 +447,6 @@ impl<'a> Surveyor<'a> {
     }
 
     fn claim(&mut self, buffer: Buffer, slot: crate::ledger::fold::Slot) {
-        let is_new = self.ground.refinements.claim(buffer.pointer, buffer.bytes, slot);
-        self.survey.claimed += u64::from(is_new);
+        self.ground.refinements.claim(buffer.pointer, buffer.bytes, slot);
     }
 }
