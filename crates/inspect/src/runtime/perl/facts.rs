@@ -216,7 +216,8 @@ pub struct Retained {
     pub lexicals: Amount,
     /// Kept by operators' temporaries out of use.
     pub temporaries: Amount,
-    /// Kept by other variables that have no value.
+    /// Kept by package variables that have no value. Memory that code in C holds by a value without one is not
+    /// told from malloc's other chunks.
     pub other: Amount,
     /// Of lexicals: storage of arrays and hashes without elements.
     pub containers: Amount,
@@ -246,7 +247,7 @@ pub enum Keeper {
     Lexical,
     /// An operator's target.
     Temporary,
-    /// A variable that is in no pad.
+    /// A package variable.
     Other,
 }
 

@@ -213,7 +213,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn fill(&self, ground: &Ground, roots: Roots, survey: Survey, sums: &Sums<'_>, found: &mut Found) {
+    fn fill(&self, ground: &Ground, roots: Roots, mut survey: Survey, sums: &Sums<'_>, found: &mut Found) {
+        let others =
+            globals::keep(self.memory, &mut survey, &roots.globs, (self.refinements, self.slots.buffer));
         let facts = &mut found.facts;
         facts.strings = survey.strings.clone();
         facts.subs = roots.subs.clone();
@@ -225,11 +227,6 @@ impl<'a> Reader<'a> {
         let mut pages = Pages::new(self.memory);
         let mut names = Names::new(Pages::new(self.memory), self.release, ground.main_cv);
         let mut kept = roots.kept;
-        // What a pad keeps stands by its own name.
-        let mut others = survey.others;
-        others.retain(|other| kept.binary_search_by_key(&other.head, |kept| kept.head).is_err());
-        let until = (self.context.workers, self.context.deadline);
-        globals::name(self.memory, &ground.heads, self.release, until, &mut others);
         kept.extend(others);
         let holders = retained::list(self.context, &mut pages, &mut names, kept, retained);
         found.named = retained::rows(holders, self.slots.pad, self.slots.buffer);

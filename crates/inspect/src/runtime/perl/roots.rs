@@ -95,6 +95,8 @@ pub struct Roots {
     pub marks: Vec<u64>,
     /// Large buffers that are kept.
     pub kept: Vec<Kept>,
+    /// Globs in pads, sorted: those that code was compiled to refer to (with ithreads).
+    pub globs: Vec<u64>,
     /// Figures; names are not yet looked at.
     pub subs: super::facts::Subs,
     /// What there was no place for.
@@ -144,6 +146,7 @@ impl Roots {
     fn add(&mut self, other: Self) {
         self.marks.extend(other.marks);
         self.kept.extend(other.kept);
+        self.globs.extend(other.globs);
         self.left_out += other.left_out;
         self.subs.with_pads += other.subs.with_pads;
         self.subs.closures += other.subs.closures;
@@ -158,6 +161,8 @@ impl Roots {
         self.marks.dedup_by_key(|mark| *mark & !7);
         self.kept.sort_unstable_by_key(|kept| (kept.head, kept.captured, kept.sub, kept.depth));
         self.kept.dedup_by_key(|kept| kept.head);
+        self.globs.sort_unstable();
+        self.globs.dedup();
     }
 }
 
@@ -269,6 +274,11 @@ impl Looker<'_> {
     fn entry(&mut self, address: u64, name: Name, pad: Pad) -> Option<()> {
         let (head, kind) = self.head(address)?;
         let shape = head.shape(kind);
+        // A lexical that a glob was assigned to is FAKE.
+        let is_glob = kind == Type::PvGv && shape == Shape::Plain && head.flags & flags::FAKE == 0;
+        if is_glob && name.class != Class::Own && self.found.globs.len() < MOST_MARKS {
+            self.found.globs.push(address);
+        }
         let read_only = name.class == Class::Temporary && head.flags & flags::READONLY != 0;
         if name.class == Class::Constant || read_only {
             if shape == Shape::String {

@@ -7,8 +7,9 @@ use super::roots::{Buffer, Kept, LARGE_BYTES};
 use crate::layout::perl::{HEAD_BYTES, Release, flags};
 use crate::ledger::fold::Slot;
 
-/// The most large buffers of variables in no pad that are listed, of each thread.
+/// The most buffers of values in no pad that are listed, and the most globs, of each thread.
 const MOST_OTHERS: usize = 16 << 10;
+const MOST_GLOBS: usize = 128 << 10;
 
 /// Whose what is kept is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +36,10 @@ pub struct Survey {
     pub containers: Containers,
     /// What is kept, by [`Whose`].
     pub retained: [Amount; 4],
-    /// Large buffers that others keep.
+    /// Values in no pad that have a buffer and no value: of variables, or memory of code in C.
     pub others: Vec<Kept>,
+    /// Globs: where what is in them lies, and their heads.
+    pub globs: Vec<(u64, u64)>,
     /// Those that the list has no place for.
     pub others_left_out: u64,
     /// Of each arena of bodies: bodies in use, and their bytes on each page.
@@ -88,12 +91,10 @@ impl Survey {
         slot
     }
 
-    /// Lists a large buffer that a variable in no pad keeps.
+    /// Lists the buffer of a value in no pad that has none. Small ones leave half the list to large ones.
     pub fn other(&mut self, head: &Head, buffer: Buffer) {
-        if buffer.bytes <= LARGE_BYTES {
-            return;
-        }
-        if self.others.len() >= MOST_OTHERS {
+        let most = if buffer.bytes > LARGE_BYTES { MOST_OTHERS } else { MOST_OTHERS / 2 };
+        if self.others.len() >= most {
             self.others_left_out += 1;
             return;
         }
@@ -109,6 +110,15 @@ impl Survey {
             name: 0,
             valueless: true,
         });
+    }
+
+    /// Lists a glob.
+    pub fn glob(&mut self, head: &Head) {
+        if self.globs.len() < MOST_GLOBS {
+            self.globs.push((head.u, head.address));
+        } else {
+            self.others_left_out += 1;
+        }
     }
 
     /// A buffer of its own, in use.
@@ -171,6 +181,7 @@ impl Survey {
             mine.join(theirs);
         }
         self.others.extend(other.others);
+        self.globs.extend(other.globs);
         self.others_left_out += other.others_left_out;
         if self.used.is_empty() {
             self.used = other.used;

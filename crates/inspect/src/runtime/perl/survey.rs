@@ -149,6 +149,9 @@ impl<'a> Surveyor<'a> {
             let Some(kind) = head.kind(self.ground.release) else { continue };
             self.use_body(&head, kind);
             let shape = head.shape(kind);
+            if kind == Type::PvGv && shape == Shape::Plain && head.u != 0 {
+                self.survey.glob(&head);
+            }
             if matches!(shape, Shape::Plain | Shape::Sub) {
                 continue;
             }
@@ -308,8 +311,8 @@ impl<'a> Surveyor<'a> {
                 // in use, and no string. It stays malloc's.
                 (_, false) if head.has_value() => return,
                 (_, false) => {
-                    self.survey.other(head, buffer);
-                    self.survey.retain(Whose::Other, buffer.bytes, slots.buffer)
+                    // A variable's, or memory that code in C holds: globs tell.
+                    return self.survey.other(head, buffer);
                 }
                 (mark, true) if mark == Some(Mark::Constant) || self.is_constant(head) => {
                     add(&mut self.survey.strings.constants.buffers, 1);
@@ -319,7 +322,7 @@ impl<'a> Surveyor<'a> {
                 _ => slots.string,
             };
             self.claim(buffer, slot);
-            if slot == slots.pad || slot == slots.buffer {
+            if slot == slots.pad {
                 return;
             }
             let rounding = self.rounding(buffer);

@@ -349,24 +349,33 @@ fn shared_buffers_are_counted_once() {
 }
 
 #[test]
-fn a_global_without_a_value_is_named() {
+fn a_global_without_a_value_is_named_where_code_has_its_name() {
     let mut fabric = Fabric::new();
-    let head = fabric.string("", 6000, 0);
-    let glob = fabric.glob("Some::Where", "buffer");
-    let contents = buffer_of(&fabric, glob);
-    fabric.put(contents, &[head]);
-    let (found, _) = fabric.read();
-    assert_eq!(found.facts.retained.top[0].holder, "$Some::Where::buffer");
+    let compiled = fabric.string("", 6000, 0);
+    let made = fabric.string("", 5000, 0);
+    let globs = ["buffer", "user_0815"].map(|name| fabric.glob("Some::Where", name));
+    for (glob, scalar) in globs.into_iter().zip([compiled, made]) {
+        let contents = buffer_of(&fabric, glob);
+        fabric.put(contents, &[scalar]);
+    }
+    fabric.sub("f", &[0, 0], &[&[0, globs[0]]], 0);
+    let (found, refinements) = fabric.read();
+    let retained = &found.facts.retained;
+    let top: Vec<_> = retained.top.iter().map(|buffer| (buffer.holder.as_str(), buffer.keeper)).collect();
+    let unnamed = format!("a package variable, head at {made:#x}");
+    assert_eq!(top, [("$Some::Where::buffer", Keeper::Other), (&unnamed, Keeper::Other)]);
+    assert_eq!((retained.other.bytes, retained.total.bytes), (11000, 11000));
+    let slots = Slots::new(&mut Palette::default()).unwrap();
+    assert_eq!(claimed(&refinements, buffer_of(&fabric, made), 5000).unwrap().slot, slots.buffer);
 }
 
 #[test]
-fn a_buffer_without_a_value_is_kept() {
+fn memory_of_no_variable_stays_mallocs() {
     let mut fabric = Fabric::new();
     let head = fabric.string("", 6000, 0);
-    let (found, _) = fabric.read();
-    let [kept] = found.facts.retained.top.as_slice() else { panic!("{:?}", found.facts.retained) };
-    assert_eq!((kept.keeper, kept.bytes, kept.head.as_str()), (Keeper::Other, 6000, &*format!("{head:#x}")));
-    assert_eq!(found.facts.retained.other.bytes, 6000);
+    let (found, refinements) = fabric.read();
+    assert_eq!((found.facts.retained.top.len(), found.facts.retained.total.bytes), (0, 0));
+    assert_eq!(claimed(&refinements, buffer_of(&fabric, head), 6000), None);
 }
 
 fn refused(fabric: &Fabric, code: &str) {
