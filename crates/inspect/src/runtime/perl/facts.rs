@@ -139,7 +139,7 @@ pub struct Cow {
 /// on 2017-05-05: one word more in each body that can hold a string, which with `LEN` gives 16 bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Short {
-    /// Strings in use of 15 bytes or less (`CUR`) that have a buffer of their own.
+    /// Strings in use of 15 bytes or less (`CUR`) that have a buffer of their own, of 24 bytes or less (`LEN`).
     pub strings: u64,
     /// Chunks of malloc that hold them, size words and rounding included.
     pub chunk_bytes: u64,
@@ -156,7 +156,7 @@ pub struct Equal {
     pub strings: u64,
     /// Different ones among them.
     pub distinct: u64,
-    /// Bytes of buffers (`LEN`) that hold what another one holds too.
+    /// Bytes of strings (`CUR`) that another one holds too.
     pub repeated_bytes: u64,
     /// One of how many different strings was looked at: 1 where all were. The figures above are those of
     /// all strings, estimated from it.

@@ -24,6 +24,11 @@ pub enum Whose {
     Container,
 }
 
+/// What the body would hold instead of a buffer (`Short`), and the most that the buffer of such a string has: what the
+/// smallest of malloc's chunks can hold.
+const MOST_SHORT_BYTES: u64 = 15;
+const MOST_SHORT_BUFFER_BYTES: u64 = 24;
+
 /// Sums over values.
 #[derive(Default)]
 pub struct Survey {
@@ -129,7 +134,8 @@ impl Survey {
         add(&mut strings.unused_bytes, unused);
         add(&mut strings.header_bytes, 8);
         add(&mut strings.rounding_bytes, rounding);
-        if current <= 15 {
+        // One that had been longer has a buffer that is not short: it would have that one too.
+        if current <= MOST_SHORT_BYTES && bytes <= MOST_SHORT_BUFFER_BYTES {
             add(&mut strings.short.strings, 1);
             add(&mut strings.short.chunk_bytes, chunk_bytes(bytes));
         }

@@ -270,7 +270,7 @@ impl<'a> Surveyor<'a> {
                 value.head.has_string() && !matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
             let text = usize::try_from(current).ok().and_then(|current| bytes.get(..current));
             if let Some(text) = text.filter(|_| value.more == 0 && is_used) {
-                equal.add(text, length);
+                equal.add(text, current);
             }
         });
     }
@@ -328,7 +328,7 @@ impl<'a> Surveyor<'a> {
             let rounding = self.rounding(buffer);
             self.survey.own(current, buffer.bytes, unused, rounding);
             if length > MOST_READ_BYTES {
-                self.survey.equal.skip(buffer.bytes);
+                self.survey.equal.skip(current);
             }
         }
         if head.has_string() {

@@ -325,6 +325,18 @@ fn captured_and_state_variables_are_in_use() {
 }
 
 #[test]
+fn short_strings_have_short_buffers() {
+    let mut fabric = Fabric::new();
+    fabric.string("short", 16, flags::POK);
+    fabric.string("was long", 4000, flags::POK);
+    fabric.string("more than fifteen", 24, flags::POK);
+    fabric.string("was long", 16, flags::POK);
+    let strings = fabric.read().0.facts.strings;
+    assert_eq!((strings.short.strings, strings.short.chunk_bytes), (2, 64));
+    assert_eq!((strings.equal.strings, strings.equal.repeated_bytes), (4, 8), "CUR, not LEN");
+}
+
+#[test]
 fn shared_buffers_are_counted_once() {
     let mut fabric = Fabric::new();
     let cow = fabric.release.is_cow();
