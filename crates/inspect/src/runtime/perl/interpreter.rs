@@ -126,6 +126,7 @@ impl<'a> Reader<'a> {
             main_cv: ground.main_cv,
             deadline: self.context.deadline,
             workers: self.context.workers,
+            resident_bytes: self.bounds.resident_bytes,
         };
         let (roots, roots_whole) = roots::look(&place, &census.subs);
         let survey = survey::take(&survey::Ground {

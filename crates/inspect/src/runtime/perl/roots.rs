@@ -11,6 +11,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::batch::Pages;
@@ -22,6 +23,8 @@ use crate::memory::{Memory, half_word_at, word_at};
 
 /// How many subs are one job.
 const SUBS_PER_JOB: usize = 64;
+/// How many depths are gone through between looks at the clock.
+const DEPTHS: u64 = 4096;
 /// Deeper recursion, longer pads and lists of names are not believed.
 const MOST_DEPTH: u64 = 1 << 26;
 const MOST_ENTRIES: u64 = 1 << 20;
@@ -116,18 +119,22 @@ pub struct Place<'a> {
     pub deadline: Instant,
     /// Threads to read with.
     pub workers: usize,
+    /// What is resident: lists of pads and pads are there, at eight bytes an entry, each once.
+    pub resident_bytes: u64,
 }
 
 /// Looks through the pads of `subs`; false besides where time was over.
 pub fn look(place: &Place<'_>, subs: &[u64]) -> (Roots, bool) {
     let jobs = subs.len().div_ceil(SUBS_PER_JOB);
+    let left = AtomicU64::new(place.resident_bytes / 8);
     let new = || Looker {
+        left: &left,
         pages: Pages::new(place.memory),
         place: *place,
         lists: HashMap::new(),
         found: Roots::default(),
     };
-    let (lookers, left) = work::share(place.workers, jobs, place.deadline, new, |looker, job| {
+    let (lookers, jobs_left) = work::share(place.workers, jobs, place.deadline, new, |looker, job| {
         for &address in subs.iter().skip(job * SUBS_PER_JOB).take(SUBS_PER_JOB) {
             if looker.sub(address).is_none() {
                 looker.found.subs.damaged += 1;
@@ -139,7 +146,7 @@ pub fn look(place: &Place<'_>, subs: &[u64]) -> (Roots, bool) {
         all.add(looker.found);
     }
     all.settle();
-    (all, left == 0)
+    (all, jobs_left == 0)
 }
 
 impl Roots {
@@ -192,6 +199,8 @@ struct Name {
 struct Looker<'a> {
     pages: Pages<'a>,
     place: Place<'a>,
+    /// How many depths and entries of pads there may still be, of all subs.
+    left: &'a AtomicU64,
     lists: HashMap<u64, Arc<Vec<Name>>>,
     found: Roots,
 }
@@ -209,6 +218,17 @@ impl Looker<'_> {
         let bytes: [u8; 24] = self.pages.array(address)?;
         let head = Head::parse(address, &bytes)?;
         Some((head, head.kind(self.place.release)?))
+    }
+
+    /// Takes `words` from what may be gone through; `None` where that is more than is resident.
+    fn take(&self, words: u64) -> Option<()> {
+        let less = |left: u64| left.checked_sub(words);
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok().then_some(())
+    }
+
+    /// `None` where time is over.
+    fn in_time(&self) -> Option<()> {
+        (Instant::now() <= self.place.deadline).then_some(())
     }
 
     /// Looks through the pads of the sub at `address`; `None` where they do not hold together.
@@ -229,16 +249,18 @@ impl Looker<'_> {
         self.found.subs.with_pads += 1;
         self.found.subs.closures += u64::from(of_sub & sub::CLONED != 0);
         self.found.subs.running += u64::from(running > 0);
+        self.take(last)?;
         let names = self.pages.word(pads)?;
         let names = self.names(names)?;
         for depth in 1..=last {
+            if depth.is_multiple_of(DEPTHS) {
+                self.in_time()?;
+            }
             let pad = self.pages.word(pads.checked_add(8 * depth)?)?;
             if pad == 0 {
                 continue;
             }
-            if Instant::now() > self.place.deadline {
-                return None;
-            }
+            self.in_time()?;
             self.found.subs.pads += 1;
             self.pad(pad, &names, Pad { sub: address, depth, running: depth <= running })?;
         }
@@ -252,8 +274,10 @@ impl Looker<'_> {
         if kind != Type::PvAv || count > MOST_ENTRIES {
             return None;
         }
+        self.take(count)?;
         let mut words = [0u8; 8 * WORDS as usize];
         for first in (0..count).step_by(WORDS as usize) {
+            self.in_time()?;
             let here = (count - first).min(WORDS);
             let bytes = words.get_mut(..8 * usize::try_from(here).ok()?)?;
             self.pages.read(head.u.checked_add(8 * first)?, bytes).ok()?;

@@ -435,6 +435,26 @@ fn chains_of_keys_end() {
     assert_eq!(found.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(), ["perl_late"]);
 }
 
+/// Lists of pads that are longer than what is resident are refused, and so are many that together are.
+#[test]
+fn endless_pads_are_refused() {
+    let (mut fabric, _) = with_sub(0);
+    let resident = PAGE_BYTES * fabric.pages.len() as u64;
+    let list = fabric.chunk(8);
+    let padlist = fabric.chunk(24);
+    fabric.put(padlist, &[resident / 8, list]);
+    let any = fabric.body(PVCV, 0);
+    fabric.put(any + 56, &[0, 0, padlist, 0, 0, 0]);
+    fabric.head(any, PVCV, 1, 0);
+    let (found, _) = fabric.read();
+    assert_eq!(found.facts.subs.damaged, 1);
+    assert_eq!(
+        found.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(),
+        ["perl_subs_damaged"]
+    );
+    assert_eq!(found.facts.retained.lexicals.bytes, 14000, "of others it is not taken");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
