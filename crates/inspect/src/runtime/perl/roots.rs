@@ -31,8 +31,8 @@ const MOST_ENTRIES: u64 = 1 << 20;
 const MOST_NAMES: u64 = 1 << 16;
 /// Words read at a time.
 const WORDS: u64 = 256;
-/// Lists of names that are kept: closures of one sub share one.
-const LISTS_KEPT: usize = 256;
+/// Names in lists that are kept, of each thread: closures of one sub share a list. 2 MiB.
+const MOST_NAMES_KEPT: usize = 128 << 10;
 /// The most entries that are marked, and the most buffers that are listed by name, of each thread.
 const MOST_MARKS: usize = 1 << 20;
 const MOST_KEPT: usize = 64 << 10;
@@ -132,6 +132,7 @@ pub fn look(place: &Place<'_>, subs: &[u64]) -> (Roots, bool) {
         pages: Pages::new(place.memory),
         place: *place,
         lists: HashMap::new(),
+        names_kept: 0,
         found: Roots::default(),
     };
     let (lookers, jobs_left) = work::share(place.workers, jobs, place.deadline, new, |looker, job| {
@@ -202,6 +203,8 @@ struct Looker<'a> {
     /// How many depths and entries of pads there may still be, of all subs.
     left: &'a AtomicU64,
     lists: HashMap<u64, Arc<Vec<Name>>>,
+    /// Names in `lists`.
+    names_kept: usize,
     found: Roots,
 }
 
@@ -378,14 +381,21 @@ impl Looker<'_> {
         }
         let mut names = Vec::new();
         for index in 0..count {
+            if index.is_multiple_of(WORDS) {
+                self.in_time()?;
+            }
             let address = self.pages.word(array.checked_add(8 * index)?)?;
             let class = if address == 0 { Class::Temporary } else { self.class(address)? };
             names.push(Name { address, class });
         }
         let names = Arc::new(names);
-        if self.lists.len() >= LISTS_KEPT {
+        // A list without names takes its place in the table.
+        let cost = names.len() + 4;
+        if self.names_kept + cost > MOST_NAMES_KEPT {
             self.lists.clear();
+            self.names_kept = 0;
         }
+        self.names_kept += cost;
         self.lists.insert(list, Arc::clone(&names));
         Some(names)
     }
