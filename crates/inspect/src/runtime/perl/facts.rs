@@ -111,7 +111,8 @@ pub struct Strings {
     pub equal: Equal,
 }
 
-/// Constants of the program's code.
+/// Constants of the program's code. Of a perl without ithreads only those that its compiler worked out (`"a" x 1000`, since
+/// 5.20): literals cannot be told from variables that were made read-only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Constants {
     /// How many have a buffer.

@@ -304,6 +304,9 @@ impl<'a> Surveyor<'a> {
             self.claim(buffer, slots.shared);
             self.survey.share(value.more, buffer.bytes, unused);
         } else {
+            // With ithreads constants of code stand in pads. Without, code points to them itself: those that the
+            // compiler worked out it made an operator's (PADTMP, op.c, since 5.20); literals cannot be told from variables that
+            // a program made read-only, and count as strings.
             let slot = match (value.mark, head.has_string()) {
                 (Some(Mark::Lexical), _) => self.survey.retain(Whose::Lexical, buffer.bytes, slots.pad),
                 (Some(Mark::Temporary), _) => self.survey.retain(Whose::Temporary, buffer.bytes, slots.pad),
@@ -314,7 +317,7 @@ impl<'a> Surveyor<'a> {
                     // A variable's, or memory that code in C holds: globs tell.
                     return self.survey.other(head, buffer);
                 }
-                (mark, true) if mark == Some(Mark::Constant) || self.is_constant(head) => {
+                (mark, true) if mark == Some(Mark::Constant) || head.has(flags::READONLY | flags::PADTMP) => {
                     add(&mut self.survey.strings.constants.buffers, 1);
                     add(&mut self.survey.strings.constants.capacity_bytes, buffer.bytes);
                     slots.constant
@@ -335,15 +338,6 @@ impl<'a> Surveyor<'a> {
             self.survey.value((head, value.kind), current, self.ground.release);
             add(&mut self.survey.strings.offset, u64::from(head.has(flags::OOK)));
         }
-    }
-
-    /// Whether a string in no pad is a constant of the program's code: read-only, and made ready to be shared
-    /// (op.c, ck_svconst), or an operator's. Without ithreads nothing else tells: code points to its
-    /// constants itself. Before 5.20 none were shared.
-    fn is_constant(&self, head: &Head) -> bool {
-        let release = self.ground.release;
-        head.has(flags::READONLY)
-            && (release.version < 20 || head.flags & (flags::PADTMP | release.is_cow()) != 0)
     }
 
     /// A string without a buffer: a key that it shares, or static text.

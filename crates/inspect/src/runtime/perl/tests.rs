@@ -337,6 +337,16 @@ fn short_strings_have_short_buffers() {
 }
 
 #[test]
+fn a_variable_made_read_only_is_no_constant() {
+    let mut fabric = Fabric::new();
+    let cow = fabric.release.is_cow();
+    fabric.string("Readonly my $x", 100, flags::POK | flags::READONLY | cow);
+    fabric.string("folded", 200, flags::POK | flags::READONLY | flags::PADTMP);
+    let strings = fabric.read().0.facts.strings;
+    assert_eq!((strings.constants.buffers, strings.constants.capacity_bytes), (1, 200));
+}
+
+#[test]
 fn shared_buffers_are_counted_once() {
     let mut fabric = Fabric::new();
     let cow = fabric.release.is_cow();
