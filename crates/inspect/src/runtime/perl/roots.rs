@@ -6,7 +6,7 @@
 //!
 //! **Kept by a pad** is the buffer of an entry that has no value any more (neither a string nor a number nor a
 //! reference), and of an operator's target in a pad deeper than the sub runs (`CvDEPTH`) that nobody else refers to.
-//! A lexical that has a value is in use wherever it stands: `my $x if 0` keeps it from call to call. A
+//! The storage of an array or a hash without elements counts too. A lexical that has a value is in use wherever it stands: `my $x if 0` keeps it from call to call. A
 //! buffer that others share (copy-on-write) is in use.
 
 use std::collections::HashMap;
@@ -319,17 +319,15 @@ impl Looker<'_> {
             Class::Temporary => alone || !head.has_value(),
             _ => !head.has_value(),
         };
+        // An array or a hash without elements is the same to all that refer to it when its storage is gone.
+        let is_lexical = name.class != Class::Temporary;
         let (Buffer { pointer, bytes }, kind) = match shape {
             _ if name.class == Class::Other => return Some(()),
             Shape::String if out_of_use => {
                 (string(&mut self.pages, &head, self.place.release)?, BufferKind::String)
             }
-            Shape::Array if alone && name.class == Class::Own => {
-                (empty_array(&mut self.pages, &head)?, BufferKind::Array)
-            }
-            Shape::Hash if alone && name.class == Class::Own => {
-                (empty_hash(&mut self.pages, &head)?, BufferKind::Hash)
-            }
+            Shape::Array if is_lexical => (empty_array(&mut self.pages, &head)?, BufferKind::Array),
+            Shape::Hash if is_lexical => (empty_hash(&mut self.pages, &head)?, BufferKind::Hash),
             _ => return Some(()),
         };
         let temporary = name.class == Class::Temporary;

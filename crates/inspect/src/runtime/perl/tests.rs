@@ -316,12 +316,16 @@ fn captured_and_state_variables_are_in_use() {
     let body = fabric.read_word(array).unwrap();
     fabric.put(body + 16, &[u64::MAX]);
     let names = [&[0], names.as_slice(), &[array_name]].concat();
-    fabric.sub("f", &names, &[&[0, outer, state, referred, our, array]], 0);
-    let facts = fabric.read().0.facts;
-    assert_eq!(facts.strings.buffers, 4);
-    let [kept] = facts.retained.top.as_slice() else { panic!("{:?}", facts.retained) };
-    assert_eq!((kept.holder.as_str(), kept.kind), ("main::f @list (depth 1)", BufferKind::Array));
-    assert_eq!((kept.bytes, facts.retained.containers.bytes), (6400, 6400));
+    let sub = fabric.sub("f", &names, &[&[0, outer, state, referred, our, array]], 0);
+    let body = fabric.read_word(sub).unwrap();
+    for depth in [0, 1] {
+        fabric.put(body + 96, &[depth]);
+        let facts = fabric.read().0.facts;
+        assert_eq!((facts.strings.buffers, facts.subs.running), (4, depth));
+        let [kept] = facts.retained.top.as_slice() else { panic!("{:?}", facts.retained) };
+        assert_eq!((kept.holder.as_str(), kept.kind), ("main::f @list (depth 1)", BufferKind::Array));
+        assert_eq!((kept.bytes, facts.retained.containers.bytes), (6400, 6400));
+    }
 }
 
 #[test]
