@@ -164,7 +164,7 @@ pub struct Equal {
     pub sampled_one_in: u64,
     /// Strings not compared: longer than what is read of each.
     pub skipped: u64,
-    /// Their bytes (`LEN`).
+    /// Their bytes (`CUR`).
     pub skipped_bytes: u64,
 }
 

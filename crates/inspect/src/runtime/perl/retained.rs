@@ -136,7 +136,7 @@ pub fn remedy(retained: &[&Retained]) -> Option<Remedy> {
     }
     let mut cost = "the next call allocates the buffer again".to_owned();
     if beyond > 0 {
-        cost += &format!("; temporaries and variables without a name keep {} more", text_of(beyond));
+        cost += &format!("; temporaries and package variables keep {} more", text_of(beyond));
     }
     Some(Remedy {
         id: "perl_undef".to_owned(),

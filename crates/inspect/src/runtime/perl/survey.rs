@@ -262,7 +262,7 @@ impl<'a> Surveyor<'a> {
         let (values, equal) = (&mut self.values, &mut self.survey.equal);
         self.batch.bytes(&places, &mut |place, bytes| {
             let Some(value) = whose.get(place).and_then(|&index| values.get_mut(index)) else { return };
-            let Some((current, length)) = value.body else { return };
+            let Some((current, _)) = value.body else { return };
             if value.head.flags & cow != 0 {
                 value.more = bytes.last().copied().map_or(UNREAD, u64::from);
             }
@@ -304,28 +304,7 @@ impl<'a> Surveyor<'a> {
             self.claim(buffer, slots.shared);
             self.survey.share(value.more, buffer.bytes, unused);
         } else {
-            // With ithreads constants of code stand in pads. Without, code points to them itself: those that the
-            // compiler worked out it made an operator's (PADTMP, op.c, since 5.20); literals cannot be told from variables that
-            // a program made read-only, and count as strings.
-            let slot = match (value.mark, head.has_string()) {
-                (Some(Mark::Lexical), _) => self.survey.retain(Whose::Lexical, buffer.bytes, slots.pad),
-                (Some(Mark::Temporary), _) => self.survey.retain(Whose::Temporary, buffer.bytes, slots.pad),
-                // A number with the buffer of the string that it was, or memory that code in C holds:
-                // in use, and no string. It stays malloc's.
-                (_, false) if head.has_value() => return,
-                (_, false) => {
-                    // A variable's, or memory that code in C holds: globs tell.
-                    return self.survey.other(head, buffer);
-                }
-                (mark, true) if mark == Some(Mark::Constant) || head.has(flags::READONLY | flags::PADTMP) => {
-                    add(&mut self.survey.strings.constants.buffers, 1);
-                    add(&mut self.survey.strings.constants.capacity_bytes, buffer.bytes);
-                    slots.constant
-                }
-                _ => slots.string,
-            };
-            self.claim(buffer, slot);
-            if slot == slots.pad {
+            if !self.own_buffer(value, buffer) {
                 return;
             }
             let rounding = self.rounding(buffer);
@@ -338,6 +317,34 @@ impl<'a> Surveyor<'a> {
             self.survey.value((head, value.kind), current, self.ground.release);
             add(&mut self.survey.strings.offset, u64::from(head.has(flags::OOK)));
         }
+    }
+
+    /// Claims a buffer that nobody shares; false where no string is in use in it.
+    fn own_buffer(&mut self, value: &Value, buffer: Buffer) -> bool {
+        let (head, slots, bytes) = (&value.head, self.ground.slots, buffer.bytes);
+        let (slot, in_use) = match value.mark {
+            Some(Mark::Lexical) => (self.survey.retain(Whose::Lexical, bytes, slots.pad), false),
+            Some(Mark::Temporary) => (self.survey.retain(Whose::Temporary, bytes, slots.pad), false),
+            // A number with the buffer of the string that it was, or memory that code in C holds: in use, and
+            // no string. It stays malloc's.
+            _ if !head.has_string() && head.has_value() => return false,
+            // A variable's, or memory that code in C holds: globs tell.
+            _ if !head.has_string() => {
+                self.survey.other(head, buffer);
+                return false;
+            }
+            // With ithreads constants of code stand in pads. Without, code points to them itself: those that the
+            // compiler worked out it made an operator's (PADTMP, op.c, since 5.20); literals cannot be told
+            // from variables that a program made read-only, and count as strings.
+            mark if mark == Some(Mark::Constant) || head.has(flags::READONLY | flags::PADTMP) => {
+                add(&mut self.survey.strings.constants.buffers, 1);
+                add(&mut self.survey.strings.constants.capacity_bytes, bytes);
+                (slots.constant, true)
+            }
+            _ => (slots.string, true),
+        };
+        self.claim(buffer, slot);
+        in_use
     }
 
     /// A string without a buffer: a key that it shares, or static text.
