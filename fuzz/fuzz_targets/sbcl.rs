@@ -11,7 +11,7 @@ use strandline_inspect::map::AddressSpace;
 use strandline_inspect::memory::Memory;
 use strandline_inspect::procfs::Process;
 use strandline_inspect::runtime::sbcl::locate::Program;
-use strandline_inspect::runtime::{Context, sbcl};
+use strandline_inspect::runtime::{Context, Finish, sbcl};
 use strandline_inspect::stacks::ThreadFacts;
 use strandline_synth::{Image, SBCL_RELEASES, SbclHeap, SbclRecipe, fabricate_sbcl};
 
@@ -131,7 +131,7 @@ fuzz_target!(|data: &[u8]| {
         progress: &|_| {},
     };
     let Ok(mut reading) = sbcl::read(&context, &program) else { return };
-    reading.finish(workers, &|_, _, _| {});
+    reading.finish(&Finish { workers, path_to: Some("MESSAGE"), progress: &|_, _, _| {} });
     let mut ranges = Vec::new();
     for claim in &reading.claims {
         ranges.push((claim.start, claim.end));

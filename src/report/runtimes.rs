@@ -41,7 +41,7 @@ const GENERATION_HEAD: [Column; 7] = [
     figures("dead"),
     figures("waste"),
     figures("pages"),
-    figures("until gc"),
+    words("collected after"),
 ];
 const TYPE_HEAD: [Column; 5] =
     [words(""), figures("bytes"), figures("instances"), words("type"), words("mostly in")];
@@ -131,7 +131,7 @@ fn sbcl(name: &str, facts: &Sbcl) -> RuntimeView {
     }
     let used = facts.generations.iter().filter(|generation| generation.pages > 0);
     let mut tables =
-        vec![RuntimeTable { head: &GENERATION_HEAD, rows: used.map(generation_row).collect(), flexible: 0 }];
+        vec![RuntimeTable { head: &GENERATION_HEAD, rows: used.map(generation_row).collect(), flexible: 6 }];
     let mut rows = type_rows("dead", &facts.dead_by_type, MOST_SHOWN);
     rows.extend(type_rows("live", &facts.live_by_type, MOST_SHOWN / 2));
     if !rows.is_empty() {
@@ -163,7 +163,7 @@ fn generation_row(generation: &Generation) -> Vec<String> {
         maybe_bytes(generation.dead_bytes),
         bytes(generation.waste_bytes),
         thousands(generation.pages),
-        maybe_bytes(generation.bytes_until_collected),
+        generation.waits_for.clone(),
     ]
 }
 

@@ -3,8 +3,8 @@
 //! All offsets and flags come from programs of `offsetof` that were compiled against the headers themselves
 //! (`scripts/perl-offsets`): those that Debian ships for 5.32, 5.36, 5.40 and 5.42 and those of builds of 5.18.2 and
 //! 5.28.1; of the other releases, the headers of tag `v5.N.0` with the `config.h` of a neighbour. Structures of values are the same
-//! with and without ithreads. Only 64-bit integers, `double` and no `-DDEBUGGING` are meant: `PL_interp_size` and checks
-//! on the structures tell others apart.
+//! with and without ithreads. Only 64-bit integers, `double` and no `-DDEBUGGING` are meant: checks on the
+//! structures (the count of values, the types of what variables point to) tell others apart.
 
 /// Offsets in `struct interpreter` (`intrpvar.h`, with `MULTIPLICITY`), and what else differs by release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

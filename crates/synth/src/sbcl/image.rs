@@ -352,17 +352,7 @@ impl Writer {
         // Half of the roots are on the stack, between other words; the others bound, in the thread's value or below it.
         let used = 0x400 + 16 * roots.len() as u64;
         let stack = control_end - used;
-        for word in 0..used / 8 {
-            let noise = self.dice.one_of(&[
-                0,
-                1,
-                FIXNUM,
-                place.base + stack + 0x40,
-                TEXT_START + 8,
-                DYNAMIC_START - 9,
-            ]);
-            put(&mut bytes, stack + 8 * word, noise);
-        }
+        self.noise(&mut bytes, stack, used, place.base);
         let (mut bindings, mut local) = (0, words.lisp_thread + 40);
         for (number, &root) in roots.iter().enumerate() {
             let reference = self.references[root];
@@ -408,6 +398,14 @@ impl Writer {
         set(words.tls_size, 8 * (local + 1));
         set(words.lisp_thread, NIL);
         (bytes, place.base + stack)
+    }
+
+    /// Words of a control stack that are no references, though some are addresses.
+    fn noise(&mut self, bytes: &mut [u8], stack: u64, used: u64, base: u64) {
+        let words = [0, 1, FIXNUM, base + stack + 0x40, TEXT_START + 8, DYNAMIC_START - 9];
+        for word in 0..used / 8 {
+            put(bytes, stack + 8 * word, self.dice.one_of(&words));
+        }
     }
 
     /// NIL, and symbols whose values are roots.
@@ -462,40 +460,16 @@ impl Writer {
             "gc_alloc_region",
             &vec![0; (8 * self.release.region_words() * self.release.static_regions()) as usize],
         );
-        let usage = expected.usage();
-        let static_used = 0x130 + 48 * (STATIC_BYTES / 48 - 7);
         let fixed_table = table_at + 8 * (DYNAMIC_SIZE / GC_PAGE_BYTES) + 0x100;
-        let words = [
+        let books = [
             ("page_table", table_at),
-            ("page_table_pages", DYNAMIC_SIZE / GC_PAGE_BYTES),
             ("next_free_page", entries),
-            ("bytes_allocated", usage),
-            ("DYNAMIC_SPACE_START", DYNAMIC_START),
-            ("dynamic_space_size", DYNAMIC_SIZE),
-            ("bytes_consed_between_gcs", 53_687_091),
-            ("auto_gc_trigger", usage + 53_687_091),
+            ("bytes_allocated", expected.usage()),
+            ("auto_gc_trigger", expected.usage() + 53_687_091),
             ("all_threads", threads.first().map_or(0, |thread| thread.address)),
-            ("FIXEDOBJ_SPACE_START", FIXED_START),
-            ("fixedobj_free_pointer", FIXED_START + FIXED_PAGES * PAGE),
             ("fixedobj_pages", fixed_table),
-            ("static_space_free_pointer", STATIC_START + static_used),
-            ("STATIC_SPACE_START", STATIC_START),
-            ("READ_ONLY_SPACE_START", 0),
-            ("READ_ONLY_SPACE_END", 0),
-            ("read_only_space_free_pointer", 0),
         ];
-        for (name, word) in words {
-            variable(name, &word.to_le_bytes());
-        }
-        let text = match self.release {
-            SbclRelease::V2_1_1 => {
-                [("VARYOBJ_SPACE_START", TEXT_START), ("varyobj_free_pointer", TEXT_START)]
-            }
-            SbclRelease::V2_2_9 => {
-                [("TEXT_SPACE_START", TEXT_START), ("text_space_highwatermark", TEXT_START)]
-            }
-        };
-        for (name, word) in text {
+        for (name, word) in books.into_iter().chain(places(self.release)) {
             variable(name, &word.to_le_bytes());
         }
         variable("dynamic_values_bytes", &(VALUES_BYTES as u32).to_le_bytes());
@@ -512,6 +486,30 @@ impl Writer {
         memory.add(table_at - 0x10, pages, "rw-p", "");
         (table_at, entries)
     }
+}
+
+/// Where the spaces are, and their sizes.
+fn places(release: SbclRelease) -> Vec<(&'static str, u64)> {
+    let static_used = 0x130 + 48 * (STATIC_BYTES / 48 - 7);
+    let (text_start, text_end) = match release {
+        SbclRelease::V2_1_1 => ("VARYOBJ_SPACE_START", "varyobj_free_pointer"),
+        SbclRelease::V2_2_9 => ("TEXT_SPACE_START", "text_space_highwatermark"),
+    };
+    vec![
+        ("page_table_pages", DYNAMIC_SIZE / GC_PAGE_BYTES),
+        ("DYNAMIC_SPACE_START", DYNAMIC_START),
+        ("dynamic_space_size", DYNAMIC_SIZE),
+        ("bytes_consed_between_gcs", 53_687_091),
+        ("FIXEDOBJ_SPACE_START", FIXED_START),
+        ("fixedobj_free_pointer", FIXED_START + FIXED_PAGES * PAGE),
+        ("static_space_free_pointer", STATIC_START + static_used),
+        ("STATIC_SPACE_START", STATIC_START),
+        ("READ_ONLY_SPACE_START", 0),
+        ("READ_ONLY_SPACE_END", 0),
+        ("read_only_space_free_pointer", 0),
+        (text_start, TEXT_START),
+        (text_end, TEXT_START),
+    ]
 }
 
 /// Where a thread's parts are.

@@ -63,7 +63,7 @@ impl Sample {
         }
         let same = self.kept.entry(known).or_default();
         same.strings += 1;
-        same.bytes += bytes;
+        same.bytes = same.bytes.saturating_add(bytes);
         if self.kept.len() > MOST_KEPT && self.mask < MOST_MASK {
             self.mask = self.mask << 1 | 1;
             let mask = self.mask;
@@ -84,7 +84,7 @@ impl Sample {
         for (hash, theirs) in other.kept.into_iter().filter(|(hash, _)| hash & mask == 0) {
             let same = self.kept.entry(hash).or_default();
             same.strings += theirs.strings;
-            same.bytes += theirs.bytes;
+            same.bytes = same.bytes.saturating_add(theirs.bytes);
         }
         self.skipped = (self.skipped.0 + other.skipped.0, self.skipped.1 + other.skipped.1);
     }

@@ -5,7 +5,7 @@ use super::census::{self, Census};
 use super::facts::{Bodies, Heads, Interpreter};
 use super::locate::Anchor;
 use super::names::Names;
-use super::objects;
+use super::objects::{self, Type};
 use super::retained;
 use super::roots::{self, Roots};
 use super::spaces::{self, BodySpaces, Bounds, Damage, ENTRIES, HeadArena};
@@ -105,9 +105,20 @@ impl<'a> Reader<'a> {
         if root == 0 {
             return Err(Damage { address: at.sv_arenaroot, what: "it has no values" });
         }
+        self.check_kind(pages, strtab, Type::PvHv)?;
+        self.check_kind(pages, main_cv, Type::PvCv)?;
         let heads = spaces::head_arenas(pages, root, &self.bounds)?;
         let bodies = spaces::body_spaces(pages, body_arenas, self.release, &self.bounds)?;
         Ok((Ground { id, heads, bodies, strtab, main_cv, entries_root }, sv_count))
+    }
+
+    /// Checks that what a variable points to is of the type it must be: a build with other options than the known ones
+    /// has its variables elsewhere.
+    fn check_kind(&self, pages: &mut Pages<'_>, address: u64, wanted: Type) -> Result<(), Damage> {
+        let what = "its variables are not where this release has them (a perl built with other options?)";
+        let head = pages.array::<24>(address).and_then(|bytes| objects::Head::parse(address, &bytes));
+        let kind = head.and_then(|head| head.kind(self.release));
+        if address == 0 || kind == Some(wanted) { Ok(()) } else { Err(Damage { address, what }) }
     }
 
     fn read_ground(&self, ground: &Ground, pages: &mut Pages<'_>, found: &mut Found) {

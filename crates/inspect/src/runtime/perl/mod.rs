@@ -80,6 +80,8 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
         return reading;
     };
     for program in programs {
+        // A program may hold one Perl and have loaded another.
+        let release = program.release().unwrap_or(release);
         read_program(context, &memory, (program, release), (refinements, slots), &mut reading, &mut perl);
     }
     if perl.interpreters.is_empty() {
@@ -134,7 +136,14 @@ fn may_have_others(context: &Context<'_>, program: &locate::Program, anchors: &[
     let embedded =
         !is_perl(&program.path) && !context.process.executable().is_some_and(|path| is_perl(&path));
     let apart = matches!(program.variables, locate::Variables::Interpreters { .. });
-    apart && (embedded || anchors.len() > 1)
+    apart && (embedded || anchors.len() > 1 || has_loaded_threads(context))
+}
+
+/// Whether the module for threads is loaded: threads that ended keep their interpreters until they are joined, and
+/// shared variables have one of their own.
+fn has_loaded_threads(context: &Context<'_>) -> bool {
+    let modules = ["/threads/threads.so", "/threads/shared/shared.so"];
+    context.space.mappings().iter().any(|mapping| modules.iter().any(|module| mapping.name.ends_with(module)))
 }
 
 fn unknown_version(version: Option<String>, found_by: &str) -> Caveat {
@@ -152,8 +161,13 @@ pub fn take_matched(reading: &mut Reading, matched: &Matched) {
     let read: u64 =
         perl.interpreters.iter().filter(|interpreter| interpreter.read).map(|i| i.heads.arenas).sum();
     if read > 0 && matched.chunks() == 0 {
-        let text = "perl's values are not in chunks of the C library's malloc (it has another allocator): its figures \
-                    hold, its bytes stand on the allocator's rows";
+        let text = "perl's values are not in chunks of the C library's malloc (it has another allocator): its bytes \
+                    stand on the allocator's rows, and what malloc's headers and rounding take are those of glibc";
         reading.caveats.push(Caveat::new("perl_not_refined", reading.facts.found_by.clone(), None, text));
+        // What another allocator does with what it is given back is not known.
+        for remedy in &mut reading.remedies {
+            remedy.predicted_bytes = None;
+            remedy.how = remedy.how.replace("; then malloc_trim", "");
+        }
     }
 }

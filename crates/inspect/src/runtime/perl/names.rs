@@ -4,6 +4,7 @@ use super::batch::Pages;
 use super::objects::Head;
 use crate::layout::perl::{self as layout, Release, flags, padname, sub};
 use crate::memory::{half_word_at, word_at};
+use std::borrow::Cow;
 
 /// The longest name that is given.
 const MOST_NAME_BYTES: usize = 200;
@@ -126,7 +127,13 @@ impl<'a> Names<'a> {
 /// A name with nothing in it but what identifiers, packages and sigils have; true with it where something was
 /// replaced. Names are Latin-1 or UTF-8; of bytes that are neither's letters nothing is shown.
 fn clean(bytes: &[u8], length: usize) -> (String, bool) {
-    let text = String::from_utf8_lossy(bytes);
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        // Cut within a letter.
+        Err(error) if error.error_len().is_none() && length > bytes.len() => String::from_utf8_lossy(bytes),
+        // Perl keeps keys as Latin-1 where it can.
+        Err(_) => bytes.iter().map(|&byte| char::from(byte)).collect(),
+    };
     let is_name = |c: char| c.is_alphanumeric() || "_:'$@%&*".contains(c);
     let mut replaced = length > bytes.len();
     let name = text
@@ -148,7 +155,8 @@ mod tests {
     fn names_have_nothing_else_in_them() {
         assert_eq!(clean(b"$buf", 4), ("$buf".to_owned(), false));
         assert_eq!(clean("$größe".as_bytes(), 8), ("$größe".to_owned(), false));
-        assert_eq!(clean(b"a b\x1b[0m\xff", 7), ("a?b??0m?".to_owned(), true));
+        assert_eq!(clean(b"gr\xf6\xdfe", 5), ("größe".to_owned(), false));
+        assert_eq!(clean(b"a b\x1b[0m\x9b", 8), ("a?b??0m?".to_owned(), true));
         assert!(clean(&[b'x'; 200], 4000).1, "too long");
     }
 }

@@ -92,7 +92,7 @@ fn whole_pages(context: &Context<'_>, pages: &mut Pages<'_>, kept: &Kept) -> u64
     let chunk = kept.pointer.wrapping_sub(16);
     let usual = chunk_bytes(kept.bytes);
     let word = pages.word(kept.pointer.wrapping_sub(8)).unwrap_or(0);
-    let size = Some(word & !SIZE_BITS).filter(|size| (usual..=usual + (64 << 10)).contains(size));
+    let size = Some(word & !SIZE_BITS).filter(|size| (usual..=usual.saturating_add(64 << 10)).contains(size));
     let end = chunk.saturating_add(size.unwrap_or(usual));
     let is_mapped = size.is_some() && word & IS_MMAPPED != 0 && chunk.is_multiple_of(PAGE_BYTES);
     // malloc keeps a free chunk's own words at its begin.

@@ -39,6 +39,9 @@ impl Damage {
     }
 }
 
+/// No program of x86-64 has memory from here on (56 bits, with five levels of page tables): sums stay small.
+const END_OF_ADDRESSES: u64 = 1 << 56;
+
 /// What bounds the reading of a chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -74,7 +77,7 @@ pub fn head_arenas(pages: &mut Pages<'_>, root: u64, bounds: &Bounds) -> Result<
     while at != 0 {
         let head: [u8; 24] = pages.array(at).ok_or(Damage::new(at, "an arena of heads cannot be read"))?;
         let slots = u64::from(half_word_at(&head, 8).unwrap_or(0));
-        if !at.is_multiple_of(8) || !(LEAST_SLOTS..=MOST_SLOTS).contains(&slots) {
+        if !at.is_multiple_of(8) || at >= END_OF_ADDRESSES || !(LEAST_SLOTS..=MOST_SLOTS).contains(&slots) {
             return Err(Damage::new(at, "no arena of heads"));
         }
         let fake = half_word_at(&head, 12).unwrap_or(0) & flags::FAKE != 0;
@@ -177,6 +180,9 @@ pub fn body_spaces(
         spaces.sets.push((at, set_bytes));
         // So that a chain that comes back to itself ends.
         bytes += set_bytes;
+        if bytes > bounds.resident_bytes {
+            return Err(damage("sets of arenas are more than is resident"));
+        }
         for index in 0..u64::from(used) {
             let place = at + layout::ARENA_SET_HEADER_BYTES + index * layout::ARENA_DESCRIPTION_BYTES;
             let arena = body_arena(pages, place, release)?;
@@ -209,8 +215,7 @@ fn body_arena(pages: &mut Pages<'_>, place: u64, release: &Release) -> Result<Bo
         (Type::Iv, Some(bytes)) => (HASHES_WITH_AUX, bytes),
         (kind, _) => (kind as usize, kind.body(release).ok_or(unknown)?.bytes),
     };
-    let fits =
-        (LEAST_ARENA_BYTES..=MOST_ARENA_BYTES).contains(&bytes) && address.checked_add(bytes).is_some();
+    let fits = (LEAST_ARENA_BYTES..=MOST_ARENA_BYTES).contains(&bytes) && address < END_OF_ADDRESSES - bytes;
     if address == 0 || !address.is_multiple_of(8) || !fits {
         return Err(Damage::new(place, "an arena of bodies of an impossible size"));
     }

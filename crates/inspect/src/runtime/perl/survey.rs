@@ -22,6 +22,10 @@ const MOST_HASHES: usize = 256 << 10;
 const MAPPED_BYTES: u64 = 128 << 10;
 /// Longer buffers are not read whole.
 const MOST_READ_BYTES: u64 = 4608;
+/// All strings are compared in a process with so many arenas or fewer (a million and a half of values), else those of
+/// one job in so many: to read them all would keep the target stopped for as long again.
+const ARENAS_COMPARED: usize = 8192;
+const COMPARED_ONE_IN: usize = 8;
 /// The owners of a buffer that could not be read.
 const UNREAD: u64 = u64::MAX;
 
@@ -76,6 +80,8 @@ struct Surveyor<'a> {
     addresses: Vec<u64>,
     pairs: Vec<Option<(u64, u64)>>,
     last_arena: usize,
+    /// Whether the strings of the job under way are compared.
+    compares: bool,
 }
 
 /// A value that is looked at further.
@@ -106,11 +112,14 @@ impl<'a> Surveyor<'a> {
             addresses: Vec::new(),
             pairs: Vec::new(),
             last_arena: 0,
+            compares: true,
         }
     }
 
     fn job(&mut self, number: usize) {
         self.values.clear();
+        let many = self.ground.heads.len() > ARENAS_COMPARED;
+        self.compares = !many || number.is_multiple_of(COMPARED_ONE_IN);
         let mut bytes = 0;
         for arena in self.ground.heads.iter().skip(number * ARENAS_PER_JOB).take(ARENAS_PER_JOB) {
             bytes += arena.bytes();
@@ -219,12 +228,14 @@ impl<'a> Surveyor<'a> {
         }
     }
 
-    /// Reads the last bytes of long shared strings' buffers, which count their other owners.
+    /// Reads the last bytes of shared strings' buffers that are not read whole, which count their other owners.
     fn read_owners(&mut self) {
         let cow = self.ground.release.is_cow();
-        let long = |value: &Value| {
+        let compares = self.compares;
+        let long = move |value: &Value| {
             let length = value.body.map_or(0, |body| body.1);
-            value.shape == Shape::String && value.head.flags & cow != 0 && length > MOST_READ_BYTES
+            let is_whole = compares && length <= MOST_READ_BYTES;
+            value.shape == Shape::String && value.head.flags & cow != 0 && !is_whole
         };
         let last =
             |value: &Value| value.head.u.wrapping_add(value.body.map_or(0, |body| body.1)).wrapping_sub(1);
@@ -239,6 +250,9 @@ impl<'a> Surveyor<'a> {
     /// Reads short strings: the last byte of a shared one counts its other owners, and those in use that
     /// nobody shares are compared.
     fn read_texts(&mut self) {
+        if !self.compares {
+            return;
+        }
         let cow = self.ground.release.is_cow();
         let mut places = Vec::new();
         let mut whose = Vec::new();
@@ -309,7 +323,7 @@ impl<'a> Surveyor<'a> {
             }
             let rounding = self.rounding(buffer);
             self.survey.own(current, buffer.bytes, unused, rounding);
-            if length > MOST_READ_BYTES {
+            if length > MOST_READ_BYTES || !self.compares {
                 self.survey.equal.skip(current);
             }
         }
@@ -367,7 +381,7 @@ impl<'a> Surveyor<'a> {
             .then(|| self.pages.word(buffer.pointer.wrapping_sub(8)))
             .flatten()
             .map(|size| size & !7)
-            .filter(|&size| size >= usual && size <= usual + (64 << 10));
+            .filter(|&size| size >= usual && size <= usual.saturating_add(64 << 10));
         written.unwrap_or(usual) - 8 - buffer.bytes
     }
 

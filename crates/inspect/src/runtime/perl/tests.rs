@@ -425,8 +425,9 @@ fn structures_that_disagree_claim_nothing() {
     fabric.put(HEADS + 8, &[3]);
     refused(&fabric, "perl_damaged");
     let mut fabric = whole.clone();
+    // The first head is that of a variable, whose type is looked at first.
     fabric.put(HEADS + HEAD_BYTES + 8, &[1 | 0x55 << 32]);
-    refused(&fabric, "perl_disagrees");
+    refused(&fabric, "perl_damaged");
     let mut fabric = whole.clone();
     fabric.put(SETS, &[SETS]);
     refused(&fabric, "perl_damaged");

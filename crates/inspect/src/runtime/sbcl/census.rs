@@ -43,6 +43,8 @@ impl Count {
 pub struct Census {
     /// By type.
     pub types: HashMap<Type, Count>,
+    /// Bytes of fillers, by generation.
+    pub fillers: [u64; GENERATIONS],
     /// Bytes in runs that could not be walked to their end.
     pub unread_bytes: u64,
     /// Live bytes that a full collection copies: not those of large or pinned objects.
@@ -57,6 +59,9 @@ impl Census {
     fn add(&mut self, other: Self) {
         for (key, count) in other.types {
             self.types.entry(key).or_default().add(&count);
+        }
+        for (mine, theirs) in self.fillers.iter_mut().zip(other.fillers) {
+            *mine += theirs;
         }
         self.unread_bytes += other.unread_bytes;
         self.moved_bytes += other.moved_bytes;
@@ -220,6 +225,13 @@ impl Ground<'_> {
                 } else if !self.is_pinned(index, spot) {
                     census.moved_bytes += bytes;
                 }
+            }
+            if self.kinds.of(header) == Some(Kind::Filler) {
+                if let Some(fillers) = census.fillers.get_mut(generation) {
+                    *fillers += bytes;
+                }
+                fold.claim_to(at + bytes, Class::Refined(self.slots.waste));
+                return;
             }
             if let Some(count) = counter.of(self.type_of(header)) {
                 let counts = if lives { &mut count.live } else { &mut count.dead };

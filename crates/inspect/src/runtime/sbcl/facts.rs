@@ -81,9 +81,10 @@ pub struct Generation {
     pub collections: u64,
     /// After how many it is raised: `(generation-number-of-gcs-before-promotion n)`.
     pub collections_before_promotion: u64,
-    /// Bytes added since its last collection, summed over raises into it: `cum_sum_bytes_allocated`.
-    pub added_bytes: u64,
-    /// `added_bytes` by `bytes_allocated_kept`: `(generation-average-age n)`.
+    /// Since its last collection, its whole size before each raise into it, added up:
+    /// `cum_sum_bytes_allocated`.
+    pub cum_sum_bytes: u64,
+    /// `cum_sum_bytes` by `bytes_allocated_kept`: `(generation-average-age n)`.
     pub average_age: f64,
     /// The average age from which it is collected: `(generation-minimum-age-before-gc n)`.
     pub minimum_age: f64,
@@ -91,13 +92,19 @@ pub struct Generation {
     pub trigger_bytes: u64,
     /// `(generation-bytes-consed-between-gcs n)`.
     pub bytes_consed_between_gcs: u64,
-    /// How many bytes have yet to come into it before a collection takes it: 0 where its size is no
-    /// hindrance; `None` for the generations that are never collected of themselves.
+    /// What has to be before a collection takes it: `a raise of generation 1; average age 0.00 of 0.75; 2.0 MiB
+    /// more`, `the next collection`, `never`.
+    pub waits_for: String,
+    /// How many bytes have yet to be allocated (for generation 0) or to come into it before a collection takes it;
+    /// `None` where it waits for anything else besides.
     pub bytes_until_collected: Option<u64>,
     /// Bytes reached from the roots; `None` where nothing was traced.
     pub live_bytes: Option<u64>,
     /// Bytes that nothing reaches.
     pub dead_bytes: Option<u64>,
+    /// Bytes of fillers, which are no objects: the unused room beside those that a conservative root kept where
+    /// they are, and at the ends of regions. They are in use by the collector's count, and stay as long as their page.
+    pub filler_bytes: Option<u64>,
 }
 
 /// A range of addresses that the runtime keeps objects in.

@@ -43,7 +43,7 @@ pub struct Books {
     /// `number_of_gcs_before_promotion`
     pub before_promotion: u32,
     /// `cum_sum_bytes_allocated`
-    pub added: u64,
+    pub cum_sum: u64,
     /// `minimum_age_before_gc`
     pub minimum_age: f64,
 }
@@ -126,7 +126,7 @@ impl Heap {
                 consed_between: word(2),
                 collections: word(3) as u32,
                 before_promotion: (word(3) >> 32) as u32,
-                added: word(4),
+                cum_sum: word(4),
                 minimum_age: f64::from_bits(word(5)),
             };
         }
@@ -188,7 +188,7 @@ impl Heap {
     /// The average age of a generation, as `generation_average_age` has it.
     pub fn average_age(&self, generation: usize) -> f64 {
         match self.generations.get(generation) {
-            Some(books) if books.bytes_allocated > 0 => books.added as f64 / books.bytes_allocated as f64,
+            Some(books) if books.bytes_allocated > 0 => books.cum_sum as f64 / books.bytes_allocated as f64,
             _ => 0.0,
         }
     }

@@ -14,6 +14,7 @@
 //! So it is advice: the program itself calls `(sb-ext:gc :full t)`, or somebody at its REPL (Swank, Slynk) does.
 
 use super::facts::Sbcl;
+use super::figures::mib;
 use crate::facts::{Remedy, RemedyKind};
 
 /// Below this it is not worth telling.
@@ -33,7 +34,10 @@ pub fn remedies(figures: &Sbcl) -> Vec<Remedy> {
         how: "(sb-ext:gc :full t) in the program after its peak, or from a REPL it serves (Swank, Slynk); \
               nothing outside the process can ask for it safely"
             .to_owned(),
-        cost: format!("all Lisp threads stand still while {live} live bytes are copied or scanned"),
+        cost: format!(
+            "all Lisp threads stand still while {} of live objects are copied or scanned",
+            mib(live)
+        ),
     };
     let settings = Remedy {
         id: "sbcl_generations".to_owned(),
@@ -51,15 +55,17 @@ pub fn remedies(figures: &Sbcl) -> Vec<Remedy> {
 fn generations(figures: &Sbcl) -> String {
     let worst = figures.generations.iter().filter(|generation| (1..6).contains(&generation.number));
     let worst = worst.max_by_key(|generation| generation.dead_bytes);
-    let (number, promoted) =
-        worst.map_or((1, 1), |worst| (worst.number, worst.collections_before_promotion.max(1)));
-    let nursery = figures.bytes_consed_between_gcs.unwrap_or(figures.dynamic_space_bytes / 20);
+    let number = worst.map_or(1, |worst| worst.number);
+    let between = worst.map_or(0, |worst| worst.bytes_consed_between_gcs);
+    let nursery =
+        figures.bytes_consed_between_gcs.map_or_else(String::new, |bytes| format!(" ({} now)", mib(bytes)));
     format!(
         "(setf (sb-ext:generation-number-of-gcs-before-promotion 0) 3) keeps what dies soon from being raised; \
-         (setf (sb-ext:generation-minimum-age-before-gc {number}) 0.0d0 (sb-ext:generation-bytes-consed-between-gcs {number}) \
-         {trigger}) has generation {number} (raised after {promoted}) collected sooner; \
-         (setf (sb-ext:bytes-consed-between-gcs) {nursery}) is the nursery now, larger ones collect less often",
-        trigger = nursery / 20,
+         (setf (sb-ext:generation-minimum-age-before-gc {number}) 0.0d0) has generation {number} collected at a raise \
+         into it whatever its age; a smaller (sb-ext:generation-bytes-consed-between-gcs {number}) ({between} now) \
+         has it collected sooner, from its next collection on; a larger (sb-ext:bytes-consed-between-gcs){nursery} \
+         collects less often, and less that is still in use is raised",
+        between = mib(between),
     )
 }
 

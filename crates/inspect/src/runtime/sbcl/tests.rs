@@ -182,12 +182,14 @@ fn books_and_a_full_collection_are_as_sbcl_has_them() {
             assert_eq!(generation.collections, collections);
             let before = format!("(sb-ext:generation-number-of-gcs-before-promotion {number})");
             assert_eq!(generation.collections_before_promotion, lisp.number(&before));
-            let live_and_dead = generation.live_bytes.unwrap() + generation.dead_bytes.unwrap();
+            let live_and_dead = generation.live_bytes.unwrap()
+                + generation.dead_bytes.unwrap()
+                + generation.filler_bytes.unwrap();
             let open = if number == 0 { figures.open_region_bytes } else { 0 };
             assert_eq!(
                 live_and_dead,
                 bytes + open,
-                "{version}, generation {number}: every byte is live or dead"
+                "{version}, generation {number}: every byte is live, dead or a filler"
             );
         }
         let dead = figures.dead_by_type.iter().find(|of_type| of_type.type_name == "MESSAGE").unwrap();
@@ -258,6 +260,28 @@ fn weak_tables_keep_what_their_weakness_says() {
 }
 
 #[test]
+fn fillers_beside_what_stacks_pin_are_not_dead() {
+    const FORM: &str = r#"(progn (defvar *l* (loop for i below 200000 collect (list i i)))
+     (dotimes (i 10) (let ((k (nthcdr (* i 9000) *l*)))
+      (sb-thread:make-thread (lambda (x) (let ((v (make-array 400))) (declare (dynamic-extent v))
+       (loop for j below 400 for c = x then (nthcdr 20 c) do (setf (aref v j) (car c)) (setf (cdr (aref v j)) nil))
+       (sleep 600) (print v))) :arguments (list k))))
+     (sleep 1) (setf *l* nil) (gc :full t) (gc :full t))"#;
+    for sbcl in sbcls() {
+        let mut lisp = Lisp::start(&sbcl).unwrap();
+        lisp.eval(FORM);
+        let reading = lisp.look(None);
+        let told = figures(&reading);
+        let version = &reading.facts.version;
+        let fillers: u64 = told.generations.iter().filter_map(|one| one.filler_bytes).sum();
+        assert!(fillers > 500_000, "{version:?}: {fillers} bytes of fillers");
+        assert_eq!(instances(&told.dead_by_type, "filler"), 0);
+        let older: u64 = told.generations[1..].iter().filter_map(|one| one.dead_bytes).sum();
+        assert!(older < 100_000, "{version:?}: {older} bytes dead right after a full collection");
+    }
+}
+
+#[test]
 fn what_a_global_function_closes_over_is_live() {
     const FORM: &str = r#"(progn (defstruct closed a)
      (dotimes (i 2000) (let ((m (make-closed :a i)))
@@ -301,7 +325,8 @@ fn threads_that_allocate_are_read_at_any_instant() {
             assert_eq!(reading.caveats, []);
             let sums: u64 = figures.generations.iter().map(|generation| generation.bytes_allocated).sum();
             assert_eq!(sums, figures.dynamic_usage_bytes);
-            let told = figures.live_bytes.unwrap() + figures.dead_bytes.unwrap();
+            let fillers: u64 = figures.generations.iter().filter_map(|one| one.filler_bytes).sum();
+            let told = figures.live_bytes.unwrap() + figures.dead_bytes.unwrap() + fillers;
             assert_eq!(told, figures.dynamic_usage_bytes + figures.open_region_bytes);
         }
         lisp.eval("(setf *stop* t)");

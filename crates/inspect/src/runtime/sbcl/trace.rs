@@ -143,6 +143,9 @@ impl Pending {
             generation.live_bytes = Some(live.1);
             generation.dead_bytes = Some(dead.1);
         }
+        for (generation, &fillers) in figures.generations.iter_mut().zip(&census.fillers) {
+            generation.filler_bytes = Some(fillers);
+        }
         figures.traced = true;
         figures.live_bytes = Some(all.live.iter().map(|live| live.1).sum());
         figures.dead_bytes = Some(all.dead.iter().map(|dead| dead.1).sum());
