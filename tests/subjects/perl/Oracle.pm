@@ -232,14 +232,15 @@ sub buffer {
     };
 }
 
-# Why a pad keeps a buffer that nobody needs: its code does not run at that depth, or it has no value; '' where it is in use.
+# Why a pad keeps a buffer that nobody needs: it has no value, or it is an operator's target and its code does not run at that
+# depth; '' where it is in use. A lexical with a value is (`my $x if 0` keeps it from call to call).
 sub why_retained {
     my ($entry) = @_;
     return '' if $entry->{our};
     # What the code holds as constants is in use whether it runs or not.
     return '' if !$entry->{named} && ($entry->{readonly} || $entry->{constant});
     return 'no value' if !$entry->{value};
-    return '' if $entry->{state} || $entry->{running} || ($entry->{named} && $entry->{references} > 1);
+    return '' if $entry->{named} || $entry->{running};
     return 'not running';
 }
 

@@ -158,6 +158,21 @@ sub case_ook {
 # Arrays and hashes that are empty again, with their storage.
 sub array_user { my @list = (1 .. $_[0]); my %table = map { $_ => 1 } 1 .. $_[1]; return scalar(@list) + keys %table }
 
+# A variable that was a string and is a number now has a value, and so has one that keeps its own from call to call. Before
+# 5.30 there was a way to say the latter by accident, as old programs do.
+{ my $counter = ''; sub next_number { return $counter = length $counter ? $counter + 1 : 'c' x ($_[0] // 1) } sub to_number { return $counter = 42 } }
+BEGIN {
+    eval($] < 5.030 ? q{ sub cached { no warnings; my $cache if 0; $cache = 'v' x 300_000 if !defined $cache; return length $cache } 1 }
+        : q{ { my $cache; sub cached { $cache = 'v' x 300_000 if !defined $cache; return length $cache } } 1 }) or die $@;
+}
+
+sub case_numbers {
+    next_number(700_000);
+    to_number();
+    cached();
+    return { expected => [], absent => ['$counter', '$cache'], live_strings_bytes => 300_000 };
+}
+
 sub case_arrays {
     array_user(200_000, 20_000);
     return { expected => [], containers => [['main::array_user', '@list', 1], ['main::array_user', '%table', 1]] };

@@ -108,6 +108,8 @@ pub mod flags {
     pub const POK: u32 = 0x400 | 0x4000;
     /// `SVf_ROK`: it is a reference, which stands where a string would.
     pub const ROK: u32 = 0x800;
+    /// All of `SVf_IOK`, `SVf_NOK`, `SVf_POK`, `SVf_ROK` and the private ones: it has a value of some kind.
+    pub const ANY_VALUE: u32 = 0xff00;
     /// `SVp_POK`.
     pub const PRIVATE_POK: u32 = 0x4000;
     /// `SVp_SCREAM`, `SVpgv_GP`: a glob with its contents, unless it has a string.

@@ -111,7 +111,8 @@ pub struct Strings {
     pub equal: Equal,
 }
 
-/// Constants of the program's code.
+/// Constants of the program's code. Of a perl without ithreads only those that its compiler worked out (`"a" x 1000`, since
+/// 5.20): literals cannot be told from variables that were made read-only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Constants {
     /// How many have a buffer.
@@ -139,7 +140,7 @@ pub struct Cow {
 /// on 2017-05-05: one word more in each body that can hold a string, which with `LEN` gives 16 bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Short {
-    /// Strings in use of 15 bytes or less (`CUR`) that have a buffer of their own.
+    /// Strings in use of 15 bytes or less (`CUR`) that have a buffer of their own, of 24 bytes or less (`LEN`).
     pub strings: u64,
     /// Chunks of malloc that hold them, size words and rounding included.
     pub chunk_bytes: u64,
@@ -156,7 +157,7 @@ pub struct Equal {
     pub strings: u64,
     /// Different ones among them.
     pub distinct: u64,
-    /// Bytes of buffers (`LEN`) that hold what another one holds too.
+    /// Bytes of strings (`CUR`) that another one holds too.
     pub repeated_bytes: u64,
     /// One of how many different strings was looked at: 1 where all were. The figures above are those of
     /// all strings, estimated from it.
@@ -164,7 +165,7 @@ pub struct Equal {
     /// Strings not compared: longer than what is read of each, and, where there are millions of values, those of
     /// seven in eight places: `repeated_bytes` is then what is at least repeated.
     pub skipped: u64,
-    /// Their bytes (`LEN`).
+    /// Their bytes (`CUR`).
     pub skipped_bytes: u64,
 }
 
@@ -213,11 +214,12 @@ pub struct Subs {
 pub struct Retained {
     /// All of it: the three below.
     pub total: Amount,
-    /// Kept by lexicals out of use.
+    /// Kept by lexicals without a value: what has one is in use, whether its sub runs or not.
     pub lexicals: Amount,
     /// Kept by operators' temporaries out of use.
     pub temporaries: Amount,
-    /// Kept by other variables that have no value.
+    /// Kept by package variables that have no value. Memory that code in C holds by a value without one is not
+    /// told from malloc's other chunks.
     pub other: Amount,
     /// Of lexicals: storage of arrays and hashes without elements.
     pub containers: Amount,
@@ -247,7 +249,7 @@ pub enum Keeper {
     Lexical,
     /// An operator's target.
     Temporary,
-    /// A variable that is in no pad.
+    /// A package variable.
     Other,
 }
 
@@ -287,7 +289,8 @@ pub struct Buffer {
     pub address: String,
     /// Its bytes: `LEN`, and what `OOK` hides before it.
     pub bytes: u64,
-    /// Whether the variable has no value any more; else it is out of use because its sub is not running.
+    /// Whether the variable has no value any more (true of all but operators' targets); else it is out of use because
+    /// its sub is not running.
     pub valueless: bool,
     /// Whole resident pages within it.
     pub page_bytes: u64,

@@ -1,57 +1,63 @@
-//! Which global variables values are: the scalar of a glob.
+//! Which values without a value are global variables: the scalar of a glob.
 //!
-//! A glob points to its variables, and not the other way round: one more pass over all heads, made only where
-//! a name is wanted.
+//! A buffer of a value that has none may be memory that code in C holds (`newSV(bytes)`), of which nobody outside can
+//! say that it is out of use. Of a variable it can be said: pads hold the lexicals, globs the globals.
 
 use std::collections::HashMap;
 
 use super::batch::Batch;
-use super::census::{self, ARENAS_PER_JOB};
-use super::objects::{Shape, Type};
-use super::roots::Kept;
-use super::spaces::HeadArena;
-use super::work;
-use crate::layout::perl::{Release, flags};
+use super::roots::{Kept, LARGE_BYTES};
+use super::sums::{Survey, Whose};
+use crate::ledger::fold::Slot;
 use crate::memory::Memory;
-use std::time::Instant;
+use crate::runtime::refine::Refinements;
 
-/// Fills in the globs of those in `kept` that are globals' scalars, as their names.
-pub fn name(
+/// How many globs are read at a time.
+const GLOBS_AT_A_TIME: usize = 4096;
+
+/// Of the values without a value in `survey`, claims the buffers of those that are scalars of globs, and counts
+/// them; returns the large ones. `compiled` are the globs that code refers to, sorted: those are named.
+pub fn keep(
     memory: &dyn Memory,
-    arenas: &[HeadArena],
-    release: &Release,
-    until: (usize, Instant),
-    kept: &mut [Kept],
-) {
-    if kept.is_empty() {
-        return;
+    survey: &mut Survey,
+    compiled: &[u64],
+    (refinements, slot): (&Refinements, Slot),
+) -> Vec<Kept> {
+    let mut others = std::mem::take(&mut survey.others);
+    let globs = std::mem::take(&mut survey.globs);
+    if others.is_empty() {
+        return others;
     }
     let wanted: HashMap<u64, usize> =
-        kept.iter().enumerate().map(|(index, kept)| (kept.head, index)).collect();
-    let new = || (Batch::new(memory), Vec::new(), Vec::new(), Vec::new());
-    let jobs = arenas.len().div_ceil(ARENAS_PER_JOB);
-    let (states, _) = work::share(until.0, jobs, until.1, new, |(batch, found, buffer, heads), job| {
-        for arena in arenas.iter().skip(job * ARENAS_PER_JOB).take(ARENAS_PER_JOB) {
-            census::heads(memory, arena, buffer, heads);
-            let globs: Vec<_> = heads
-                .iter()
-                .filter(|head| head.has(flags::GLOB) && head.kind(release) == Some(Type::PvGv))
-                .filter(|head| head.shape(Type::PvGv) == Shape::Plain && head.u != 0)
-                .collect();
-            // `gp_sv` is the first field of `struct gp` (gv.h).
-            let contents: Vec<u64> = globs.iter().map(|glob| glob.u).collect();
-            let mut pairs = Vec::new();
-            batch.pairs(&contents, &mut pairs);
-            let scalars = globs.iter().zip(pairs).filter_map(|(glob, pair)| Some((pair?.0, glob.address)));
-            found.extend(scalars.filter_map(|(scalar, glob)| Some((*wanted.get(&scalar)?, glob))));
-        }
-    });
-    let mut found: Vec<(usize, u64)> = states.into_iter().flat_map(|state| state.1).collect();
+        others.iter().enumerate().map(|(index, other)| (other.head, index)).collect();
+    let mut found: Vec<(usize, u64)> = Vec::new();
+    let mut batch = Batch::new(memory);
+    let mut pairs = Vec::new();
+    for globs in globs.chunks(GLOBS_AT_A_TIME) {
+        // `gp_sv` is the first field of `struct gp` (gv.h).
+        let contents: Vec<u64> = globs.iter().map(|glob| glob.0).collect();
+        batch.pairs(&contents, &mut pairs);
+        let scalars = globs.iter().zip(&pairs).filter_map(|(glob, pair)| Some(((*pair)?.0, glob.1)));
+        found.extend(scalars.filter_map(|(scalar, glob)| Some((*wanted.get(&scalar)?, glob))));
+    }
     // Of aliases, the same one each time.
     found.sort_unstable();
+    let mut is_global = vec![false; others.len()];
     for (index, glob) in found {
-        if let Some(kept) = kept.get_mut(index).filter(|kept| kept.name == 0) {
-            kept.name = glob;
+        if let Some(flag) = is_global.get_mut(index) {
+            *flag = true;
+        }
+        let named = compiled.binary_search(&glob).is_ok();
+        if let Some(other) = others.get_mut(index).filter(|other| named && other.name == 0) {
+            other.name = glob;
         }
     }
+    let mut flags = is_global.into_iter();
+    others.retain(|_| flags.next().unwrap_or(false));
+    for other in &others {
+        survey.retain(Whose::Other, other.bytes, slot);
+        refinements.claim(other.pointer, other.bytes, slot);
+    }
+    others.retain(|other| other.bytes > LARGE_BYTES);
+    others
 }

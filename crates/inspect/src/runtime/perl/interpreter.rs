@@ -18,6 +18,10 @@ use crate::memory::Memory;
 use crate::pages::{PAGE_BYTES, page_of};
 use crate::runtime::refine::Refinements;
 use crate::runtime::{Context, Named};
+use std::time::Instant;
+
+/// The id of an interpreter in static variables, which has no address.
+const ONLY: &str = "globals";
 
 /// What reads the interpreters of one program.
 pub struct Reader<'a> {
@@ -67,7 +71,7 @@ impl<'a> Reader<'a> {
 
     /// Reads the interpreter at `anchor`. Where its structures do not agree with each other, nothing is claimed.
     pub fn read(&self, anchor: &Anchor) -> Found {
-        let id = anchor.interpreter.map_or_else(|| "globals".to_owned(), |address| format!("{address:#x}"));
+        let id = anchor.interpreter.map_or_else(|| ONLY.to_owned(), |address| format!("{address:#x}"));
         let mut found = Found::default();
         found.facts.id.clone_from(&id);
         found.facts.main = anchor.main;
@@ -82,7 +86,7 @@ impl<'a> Reader<'a> {
                 "perl_damaged",
                 format!("{:#x}", damage.address),
                 None,
-                format!("the interpreter {}: {}; nothing of it is told apart", found.facts.id, damage.what),
+                format!("{}: {}; nothing of it is told apart", called(&found.facts.id), damage.what),
             )),
         }
         found
@@ -125,8 +129,7 @@ impl<'a> Reader<'a> {
         let disagrees =
             if whole { census.disagrees(found.facts.sv_count) } else { Some("no time was left".to_owned()) };
         if let Some(why) = disagrees {
-            let text =
-                format!("the interpreter {} is not read: {why}; nothing of it is told apart", ground.id);
+            let text = format!("{} is not read: {why}; nothing of it is told apart", called(&ground.id));
             found.caveats.push(Caveat::new("perl_disagrees", ground.id.clone(), Some(arena_bytes), text));
             return;
         }
@@ -137,6 +140,7 @@ impl<'a> Reader<'a> {
             main_cv: ground.main_cv,
             deadline: self.context.deadline,
             workers: self.context.workers,
+            resident_bytes: self.bounds.resident_bytes,
         };
         let (roots, roots_whole) = roots::look(&place, &census.subs);
         let survey = survey::take(&survey::Ground {
@@ -154,8 +158,9 @@ impl<'a> Reader<'a> {
         });
         let keys_whole = self.keys(ground, &survey, pages, &mut found.facts);
         self.claim_arenas(ground, &census, &survey, pages, &mut found.facts.bodies);
-        let late = !(roots_whole && keys_whole) || survey.arenas_left > 0;
-        let sums = Sums { census: &census, late, arena_bytes };
+        let over = Instant::now() > self.context.deadline;
+        let late = !roots_whole || survey.arenas_left > 0 || (!keys_whole && over);
+        let sums = Sums { census: &census, late, keys_damaged: !keys_whole && !over, arena_bytes };
         self.fill(ground, roots, survey, &sums, found);
     }
 
@@ -224,7 +229,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn fill(&self, ground: &Ground, roots: Roots, survey: Survey, sums: &Sums<'_>, found: &mut Found) {
+    fn fill(&self, ground: &Ground, roots: Roots, mut survey: Survey, sums: &Sums<'_>, found: &mut Found) {
+        let others =
+            globals::keep(self.memory, &mut survey, &roots.globs, (self.refinements, self.slots.buffer));
         let facts = &mut found.facts;
         facts.strings = survey.strings.clone();
         facts.subs = roots.subs.clone();
@@ -236,21 +243,18 @@ impl<'a> Reader<'a> {
         let mut pages = Pages::new(self.memory);
         let mut names = Names::new(Pages::new(self.memory), self.release, ground.main_cv);
         let mut kept = roots.kept;
-        // What a pad keeps stands by its own name.
-        let mut others = survey.others;
-        others.retain(|other| kept.binary_search_by_key(&other.head, |kept| kept.head).is_err());
-        let until = (self.context.workers, self.context.deadline);
-        globals::name(self.memory, &ground.heads, self.release, until, &mut others);
         kept.extend(others);
         let holders = retained::list(self.context, &mut pages, &mut names, kept, retained);
         found.named = retained::rows(holders, self.slots.pad, self.slots.buffer);
         facts.subs.names_replaced = names.replaced;
         let left_out = roots.left_out + survey.others_left_out + sums.census.subs_left_out;
         let doubts = [
+            ("perl_late", u64::from(sums.late), "not all of it was read before the time to stop it was over"),
             (
-                "perl_late",
-                u64::from(sums.late),
-                "not all was read in time, or chains of keys do not hold together",
+                "perl_keys_damaged",
+                u64::from(sums.keys_damaged),
+                "chains of hashes' keys do not hold together (they may have been changing): keys that were not reached \
+                 stay with the allocator",
             ),
             (
                 "perl_values_damaged",
@@ -267,12 +271,10 @@ impl<'a> Reader<'a> {
         ];
         for (code, count, what) in doubts.into_iter().filter(|doubt| doubt.1 > 0) {
             let bytes = if code == "perl_late" { Some(sums.arena_bytes) } else { None };
+            let who = called(&ground.id);
             let text = match code {
-                "perl_late" => format!("the interpreter {}: {what}", ground.id),
-                _ => format!(
-                    "the interpreter {}: {count} {what}: their buffers stay with the allocator",
-                    ground.id
-                ),
+                "perl_late" | "perl_keys_damaged" => format!("{who}: {what}"),
+                _ => format!("{who}: {count} {what}: their buffers stay with the allocator"),
             };
             found.caveats.push(Caveat::new(code, ground.id.clone(), bytes, text));
         }
@@ -283,7 +285,13 @@ impl<'a> Reader<'a> {
 struct Sums<'a> {
     census: &'a Census,
     late: bool,
+    keys_damaged: bool,
     arena_bytes: u64,
+}
+
+/// How texts call the interpreter of that id.
+fn called(id: &str) -> String {
+    if id == ONLY { "perl's only interpreter".to_owned() } else { format!("perl's interpreter at {id}") }
 }
 
 fn heads(ground: &Ground, census: &Census, arena_bytes: u64) -> Heads {

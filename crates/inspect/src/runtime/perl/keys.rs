@@ -46,8 +46,6 @@ pub struct Keys {
     pub keys: u64,
     /// Their bytes, as malloc was asked for them.
     pub bytes: u64,
-    /// How many were claimed.
-    pub claimed: u64,
     /// Whether all were found, and there were not more than there should be.
     pub is_whole: bool,
 }
@@ -94,7 +92,6 @@ pub fn follow(ground: &Ground<'_>, tables: &[(u64, u64)], keys: u64, kind: Kind)
     for follower in followers {
         all.keys += follower.keys.keys;
         all.bytes += follower.keys.bytes;
-        all.claimed += follower.keys.claimed;
         all.is_whole &= follower.keys.is_whole;
     }
     all
@@ -148,8 +145,7 @@ impl Follower<'_> {
                 let bytes = before + KEY_EXTRA_BYTES + length;
                 self.keys.keys += 1;
                 self.keys.bytes += bytes;
-                self.keys.claimed +=
-                    u64::from(self.ground.refinements.claim(pointer, bytes, self.ground.slot));
+                self.ground.refinements.claim(pointer, bytes, self.ground.slot);
             }
             level.clear();
             level.extend(self.pairs.iter().flatten().map(|pair| pair.0).filter(|&next| next != 0));

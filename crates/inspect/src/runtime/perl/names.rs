@@ -73,7 +73,8 @@ impl<'a> Names<'a> {
         self.text(text, length)
     }
 
-    /// The name of the scalar of the glob at `address`.
+    /// The name of the scalar of the glob at `address`. A program can make globs of any text it has
+    /// (`${"user_$name"}`): this is asked only of those that code was compiled to refer to.
     pub fn global(&mut self, address: u64) -> Option<String> {
         let (name, stash) = self.glob(address)?;
         let package = self.package(stash)?;

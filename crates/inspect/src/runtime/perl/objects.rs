@@ -227,6 +227,11 @@ impl Head {
         self.flags & flags::POK != 0
     }
 
+    /// Whether it has a value: a string, a number or a reference. One without is `undef`.
+    pub fn has_value(&self) -> bool {
+        self.flags & flags::ANY_VALUE != 0
+    }
+
     /// What of it is looked at further.
     pub fn shape(&self, kind: Type) -> Shape {
         match kind {

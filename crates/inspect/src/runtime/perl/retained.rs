@@ -65,7 +65,7 @@ fn named(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {
     let shown = sub_name.as_deref().unwrap_or("a sub without a name");
     let holder = match (kept.keeper, &name) {
         (Keeper::Other, Some(global)) => global.clone(),
-        (Keeper::Other, None) => format!("a variable in no pad, head at {:#x}", kept.head),
+        (Keeper::Other, None) => format!("a package variable, head at {:#x}", kept.head),
         (Keeper::Lexical, Some(lexical)) => format!("{shown} {lexical} ({place})"),
         (Keeper::Lexical, None) => format!("{shown} (a lexical, {place})"),
         (Keeper::Temporary, _) => format!("{shown} (a temporary, {place})"),
@@ -136,7 +136,7 @@ pub fn remedy(retained: &[&Retained]) -> Option<Remedy> {
     }
     let mut cost = "the next call allocates the buffer again".to_owned();
     if beyond > 0 {
-        cost += &format!("; temporaries and variables without a name keep {} more", text_of(beyond));
+        cost += &format!("; temporaries and package variables keep {} more", text_of(beyond));
     }
     Some(Remedy {
         id: "perl_undef".to_owned(),

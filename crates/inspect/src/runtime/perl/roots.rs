@@ -4,12 +4,14 @@
 //! of them: an entry without a name is an operator's target, one with an empty name a constant. When a sub
 //! returns, its lexicals lose their values and keep their buffers: those are what is looked for here.
 //!
-//! **Kept by a pad** is the buffer of an entry that is out of use: of a pad deeper than the sub runs (`CvDEPTH`), if it
-//! is no state variable, not captured from another pad, and nobody else refers to it; or of an entry that has no
-//! string any more. A buffer that others share (copy-on-write) is in use.
+//! **Kept by a pad** is the buffer of an entry that has no value any more (neither a string nor a number nor a
+//! reference), and of an operator's target in a pad deeper than the sub runs (`CvDEPTH`) that nobody else refers to.
+//! The storage of an array or a hash without elements counts too. A lexical that has a value is in use wherever it stands: `my $x if 0` keeps it from call to call. A
+//! buffer that others share (copy-on-write) is in use.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::batch::Pages;
@@ -21,14 +23,16 @@ use crate::memory::{Memory, half_word_at, word_at};
 
 /// How many subs are one job.
 const SUBS_PER_JOB: usize = 64;
+/// How many depths are gone through between looks at the clock.
+const DEPTHS: u64 = 4096;
 /// Deeper recursion, longer pads and lists of names are not believed.
 const MOST_DEPTH: u64 = 1 << 26;
 const MOST_ENTRIES: u64 = 1 << 20;
 const MOST_NAMES: u64 = 1 << 16;
 /// Words read at a time.
 const WORDS: u64 = 256;
-/// Lists of names that are kept: closures of one sub share one.
-const LISTS_KEPT: usize = 256;
+/// Names in lists that are kept, of each thread: closures of one sub share a list. 2 MiB.
+const MOST_NAMES_KEPT: usize = 128 << 10;
 /// The most entries that are marked, and the most buffers that are listed by name, of each thread.
 const MOST_MARKS: usize = 1 << 20;
 const MOST_KEPT: usize = 64 << 10;
@@ -43,7 +47,7 @@ pub const LARGE_BYTES: u64 = 4096;
 pub enum Mark {
     /// A constant.
     Constant = 1,
-    /// A lexical out of use.
+    /// A lexical without a value.
     Lexical = 2,
     /// An operator's target out of use.
     Temporary = 3,
@@ -94,6 +98,8 @@ pub struct Roots {
     pub marks: Vec<u64>,
     /// Large buffers that are kept.
     pub kept: Vec<Kept>,
+    /// Globs in pads, sorted: those that code was compiled to refer to (with ithreads).
+    pub globs: Vec<u64>,
     /// Figures; names are not yet looked at.
     pub subs: super::facts::Subs,
     /// What there was no place for.
@@ -113,18 +119,23 @@ pub struct Place<'a> {
     pub deadline: Instant,
     /// Threads to read with.
     pub workers: usize,
+    /// What is resident: lists of pads and pads are there, at eight bytes an entry, each once.
+    pub resident_bytes: u64,
 }
 
 /// Looks through the pads of `subs`; false besides where time was over.
 pub fn look(place: &Place<'_>, subs: &[u64]) -> (Roots, bool) {
     let jobs = subs.len().div_ceil(SUBS_PER_JOB);
+    let left = AtomicU64::new(place.resident_bytes / 8);
     let new = || Looker {
+        left: &left,
         pages: Pages::new(place.memory),
         place: *place,
         lists: HashMap::new(),
+        names_kept: 0,
         found: Roots::default(),
     };
-    let (lookers, left) = work::share(place.workers, jobs, place.deadline, new, |looker, job| {
+    let (lookers, jobs_left) = work::share(place.workers, jobs, place.deadline, new, |looker, job| {
         for &address in subs.iter().skip(job * SUBS_PER_JOB).take(SUBS_PER_JOB) {
             if looker.sub(address).is_none() {
                 looker.found.subs.damaged += 1;
@@ -136,13 +147,14 @@ pub fn look(place: &Place<'_>, subs: &[u64]) -> (Roots, bool) {
         all.add(looker.found);
     }
     all.settle();
-    (all, left == 0)
+    (all, jobs_left == 0)
 }
 
 impl Roots {
     fn add(&mut self, other: Self) {
         self.marks.extend(other.marks);
         self.kept.extend(other.kept);
+        self.globs.extend(other.globs);
         self.left_out += other.left_out;
         self.subs.with_pads += other.subs.with_pads;
         self.subs.closures += other.subs.closures;
@@ -157,6 +169,8 @@ impl Roots {
         self.marks.dedup_by_key(|mark| *mark & !7);
         self.kept.sort_unstable_by_key(|kept| (kept.head, kept.captured, kept.sub, kept.depth));
         self.kept.dedup_by_key(|kept| kept.head);
+        self.globs.sort_unstable();
+        self.globs.dedup();
     }
 }
 
@@ -186,7 +200,11 @@ struct Name {
 struct Looker<'a> {
     pages: Pages<'a>,
     place: Place<'a>,
+    /// How many depths and entries of pads there may still be, of all subs.
+    left: &'a AtomicU64,
     lists: HashMap<u64, Arc<Vec<Name>>>,
+    /// Names in `lists`.
+    names_kept: usize,
     found: Roots,
 }
 
@@ -203,6 +221,17 @@ impl Looker<'_> {
         let bytes: [u8; 24] = self.pages.array(address)?;
         let head = Head::parse(address, &bytes)?;
         Some((head, head.kind(self.place.release)?))
+    }
+
+    /// Takes `words` from what may be gone through; `None` where that is more than is resident.
+    fn take(&self, words: u64) -> Option<()> {
+        let less = |left: u64| left.checked_sub(words);
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok().then_some(())
+    }
+
+    /// `None` where time is over.
+    fn in_time(&self) -> Option<()> {
+        (Instant::now() <= self.place.deadline).then_some(())
     }
 
     /// Looks through the pads of the sub at `address`; `None` where they do not hold together.
@@ -223,16 +252,18 @@ impl Looker<'_> {
         self.found.subs.with_pads += 1;
         self.found.subs.closures += u64::from(of_sub & sub::CLONED != 0);
         self.found.subs.running += u64::from(running > 0);
+        self.take(last)?;
         let names = self.pages.word(pads)?;
         let names = self.names(names)?;
         for depth in 1..=last {
+            if depth.is_multiple_of(DEPTHS) {
+                self.in_time()?;
+            }
             let pad = self.pages.word(pads.checked_add(8 * depth)?)?;
             if pad == 0 {
                 continue;
             }
-            if Instant::now() > self.place.deadline {
-                return None;
-            }
+            self.in_time()?;
             self.found.subs.pads += 1;
             self.pad(pad, &names, Pad { sub: address, depth, running: depth <= running })?;
         }
@@ -246,8 +277,10 @@ impl Looker<'_> {
         if kind != Type::PvAv || count > MOST_ENTRIES {
             return None;
         }
+        self.take(count)?;
         let mut words = [0u8; 8 * WORDS as usize];
         for first in (0..count).step_by(WORDS as usize) {
+            self.in_time()?;
             let here = (count - first).min(WORDS);
             let bytes = words.get_mut(..8 * usize::try_from(here).ok()?)?;
             self.pages.read(head.u.checked_add(8 * first)?, bytes).ok()?;
@@ -268,6 +301,11 @@ impl Looker<'_> {
     fn entry(&mut self, address: u64, name: Name, pad: Pad) -> Option<()> {
         let (head, kind) = self.head(address)?;
         let shape = head.shape(kind);
+        // A lexical that a glob was assigned to is FAKE.
+        let is_glob = kind == Type::PvGv && shape == Shape::Plain && head.flags & flags::FAKE == 0;
+        if is_glob && name.class != Class::Own && self.found.globs.len() < MOST_MARKS {
+            self.found.globs.push(address);
+        }
         let read_only = name.class == Class::Temporary && head.flags & flags::READONLY != 0;
         if name.class == Class::Constant || read_only {
             if shape == Shape::String {
@@ -276,14 +314,20 @@ impl Looker<'_> {
             return Some(());
         }
         let alone = !pad.running && head.references == 1;
-        let out_of_use = alone && matches!(name.class, Class::Own | Class::Temporary);
+        let out_of_use = match name.class {
+            // What a lexical of a sub that is not running still holds, it holds for the next call (`my $x if 0`).
+            Class::Temporary => alone || !head.has_value(),
+            _ => !head.has_value(),
+        };
+        // An array or a hash without elements is the same to all that refer to it when its storage is gone.
+        let is_lexical = name.class != Class::Temporary;
         let (Buffer { pointer, bytes }, kind) = match shape {
             _ if name.class == Class::Other => return Some(()),
-            Shape::String if out_of_use || !head.has_string() => {
+            Shape::String if out_of_use => {
                 (string(&mut self.pages, &head, self.place.release)?, BufferKind::String)
             }
-            Shape::Array if out_of_use => (empty_array(&mut self.pages, &head)?, BufferKind::Array),
-            Shape::Hash if out_of_use => (empty_hash(&mut self.pages, &head)?, BufferKind::Hash),
+            Shape::Array if is_lexical => (empty_array(&mut self.pages, &head)?, BufferKind::Array),
+            Shape::Hash if is_lexical => (empty_hash(&mut self.pages, &head)?, BufferKind::Hash),
             _ => return Some(()),
         };
         let temporary = name.class == Class::Temporary;
@@ -303,7 +347,7 @@ impl Looker<'_> {
                 sub: pad.sub,
                 depth: pad.depth,
                 name: name.address,
-                valueless: kind != BufferKind::String || !head.has_string(),
+                valueless: kind != BufferKind::String || !head.has_value(),
             });
         }
         Some(())
@@ -335,14 +379,21 @@ impl Looker<'_> {
         }
         let mut names = Vec::new();
         for index in 0..count {
+            if index.is_multiple_of(WORDS) {
+                self.in_time()?;
+            }
             let address = self.pages.word(array.checked_add(8 * index)?)?;
             let class = if address == 0 { Class::Temporary } else { self.class(address)? };
             names.push(Name { address, class });
         }
         let names = Arc::new(names);
-        if self.lists.len() >= LISTS_KEPT {
+        // A list without names takes its place in the table.
+        let cost = names.len() + 4;
+        if self.names_kept + cost > MOST_NAMES_KEPT {
             self.lists.clear();
+            self.names_kept = 0;
         }
+        self.names_kept += cost;
         self.lists.insert(list, Arc::clone(&names));
         Some(names)
     }

@@ -7,8 +7,27 @@ use super::roots::{Buffer, Kept, LARGE_BYTES};
 use crate::layout::perl::{HEAD_BYTES, Release, flags};
 use crate::ledger::fold::Slot;
 
-/// The most large buffers of variables in no pad that are listed, of each thread.
+/// The most buffers of values in no pad that are listed, and the most globs, of each thread.
 const MOST_OTHERS: usize = 16 << 10;
+const MOST_GLOBS: usize = 128 << 10;
+
+/// Whose what is kept is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Lexicals'.
+    Lexical,
+    /// Operators' targets'.
+    Temporary,
+    /// Other variables'.
+    Other,
+    /// Of lexicals', the storage of arrays and hashes: counted there too.
+    Container,
+}
+
+/// What the body would hold instead of a buffer (`Short`), and the most that the buffer of such a string has: what the
+/// smallest of malloc's chunks can hold.
+const MOST_SHORT_BYTES: u64 = 15;
+const MOST_SHORT_BUFFER_BYTES: u64 = 24;
 
 /// Sums over values.
 #[derive(Default)]
@@ -20,10 +39,12 @@ pub struct Survey {
     cow: Vec<Shared>,
     /// Arrays and hashes.
     pub containers: Containers,
-    /// Kept by lexicals, by temporaries, by others; of lexicals, containers.
+    /// What is kept, by [`Whose`].
     pub retained: [Amount; 4],
-    /// Large buffers that others keep.
+    /// Values in no pad that have a buffer and no value: of variables, or memory of code in C.
     pub others: Vec<Kept>,
+    /// Globs: where what is in them lies, and their heads.
+    pub globs: Vec<(u64, u64)>,
     /// Those that the list has no place for.
     pub others_left_out: u64,
     /// Of each arena of bodies: bodies in use, and their bytes on each page.
@@ -38,8 +59,6 @@ pub struct Survey {
     pub damaged: u64,
     /// Values of which something could not be read.
     pub unread: u64,
-    /// Buffers claimed.
-    pub claimed: u64,
     /// Arenas not read because time was over.
     pub arenas_left: u64,
     /// Strings that nobody shares, by hash.
@@ -69,20 +88,18 @@ impl Amount {
 }
 
 impl Survey {
-    /// Adds a buffer that is kept, by its place in `retained`; hands on its slot.
-    pub fn retain(&mut self, whose: usize, bytes: u64, slot: Slot) -> Slot {
-        if let Some(amount) = self.retained.get_mut(whose) {
+    /// Adds a buffer that is kept; hands on its slot.
+    pub fn retain(&mut self, whose: Whose, bytes: u64, slot: Slot) -> Slot {
+        if let Some(amount) = self.retained.get_mut(whose as usize) {
             amount.add(bytes);
         }
         slot
     }
 
-    /// Lists a large buffer that a variable in no pad keeps.
+    /// Lists the buffer of a value in no pad that has none. Small ones leave half the list to large ones.
     pub fn other(&mut self, head: &Head, buffer: Buffer) {
-        if buffer.bytes <= LARGE_BYTES {
-            return;
-        }
-        if self.others.len() >= MOST_OTHERS {
+        let most = if buffer.bytes > LARGE_BYTES { MOST_OTHERS } else { MOST_OTHERS / 2 };
+        if self.others.len() >= most {
             self.others_left_out += 1;
             return;
         }
@@ -100,6 +117,15 @@ impl Survey {
         });
     }
 
+    /// Lists a glob.
+    pub fn glob(&mut self, head: &Head) {
+        if self.globs.len() < MOST_GLOBS {
+            self.globs.push((head.u, head.address));
+        } else {
+            self.others_left_out += 1;
+        }
+    }
+
     /// A buffer of its own, in use.
     pub fn own(&mut self, current: u64, bytes: u64, unused: u64, rounding: u64) {
         let strings = &mut self.strings;
@@ -108,7 +134,8 @@ impl Survey {
         add(&mut strings.unused_bytes, unused);
         add(&mut strings.header_bytes, 8);
         add(&mut strings.rounding_bytes, rounding);
-        if current <= 15 {
+        // One that had been longer has a buffer that is not short: it would have that one too.
+        if current <= MOST_SHORT_BYTES && bytes <= MOST_SHORT_BUFFER_BYTES {
             add(&mut strings.short.strings, 1);
             add(&mut strings.short.chunk_bytes, chunk_bytes(bytes));
         }
@@ -160,6 +187,7 @@ impl Survey {
             mine.join(theirs);
         }
         self.others.extend(other.others);
+        self.globs.extend(other.globs);
         self.others_left_out += other.others_left_out;
         if self.used.is_empty() {
             self.used = other.used;
@@ -174,7 +202,6 @@ impl Survey {
         self.string_bodies += other.string_bodies;
         self.damaged += other.damaged;
         self.unread += other.unread;
-        self.claimed += other.claimed;
         self.equal.join(other.equal);
     }
 

@@ -9,7 +9,7 @@ use super::census::{self, ARENAS_PER_JOB};
 use super::objects::{Head, Shape, Type, chunk_bytes};
 use super::roots::{self, Buffer, MOST_BUFFER_BYTES, Mark};
 use super::spaces::{BodyArena, HeadArena};
-use super::sums::{Survey, add};
+use super::sums::{Survey, Whose, add};
 use super::{Slots, work};
 use crate::layout::perl::{self as layout, HEAD_BYTES, Release, flags};
 use crate::memory::Memory;
@@ -158,6 +158,9 @@ impl<'a> Surveyor<'a> {
             let Some(kind) = head.kind(self.ground.release) else { continue };
             self.use_body(&head, kind);
             let shape = head.shape(kind);
+            if kind == Type::PvGv && shape == Shape::Plain && head.u != 0 {
+                self.survey.glob(&head);
+            }
             if matches!(shape, Shape::Plain | Shape::Sub) {
                 continue;
             }
@@ -273,7 +276,7 @@ impl<'a> Surveyor<'a> {
         let (values, equal) = (&mut self.values, &mut self.survey.equal);
         self.batch.bytes(&places, &mut |place, bytes| {
             let Some(value) = whose.get(place).and_then(|&index| values.get_mut(index)) else { return };
-            let Some((current, length)) = value.body else { return };
+            let Some((current, _)) = value.body else { return };
             if value.head.flags & cow != 0 {
                 value.more = bytes.last().copied().map_or(UNREAD, u64::from);
             }
@@ -281,7 +284,7 @@ impl<'a> Surveyor<'a> {
                 value.head.has_string() && !matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
             let text = usize::try_from(current).ok().and_then(|current| bytes.get(..current));
             if let Some(text) = text.filter(|_| value.more == 0 && is_used) {
-                equal.add(text, length);
+                equal.add(text, current);
             }
         });
     }
@@ -315,28 +318,13 @@ impl<'a> Surveyor<'a> {
             self.claim(buffer, slots.shared);
             self.survey.share(value.more, buffer.bytes, unused);
         } else {
-            let slot = match (value.mark, head.has_string()) {
-                (Some(Mark::Lexical), _) => self.survey.retain(0, buffer.bytes, slots.pad),
-                (Some(Mark::Temporary), _) => self.survey.retain(1, buffer.bytes, slots.pad),
-                (_, false) => {
-                    self.survey.other(head, buffer);
-                    self.survey.retain(2, buffer.bytes, slots.buffer)
-                }
-                (mark, true) if mark == Some(Mark::Constant) || self.is_constant(head) => {
-                    add(&mut self.survey.strings.constants.buffers, 1);
-                    add(&mut self.survey.strings.constants.capacity_bytes, buffer.bytes);
-                    slots.constant
-                }
-                _ => slots.string,
-            };
-            self.claim(buffer, slot);
-            if slot == slots.pad || slot == slots.buffer {
+            if !self.own_buffer(value, buffer) {
                 return;
             }
             let rounding = self.rounding(buffer);
             self.survey.own(current, buffer.bytes, unused, rounding);
             if length > MOST_READ_BYTES || !self.compares {
-                self.survey.equal.skip(buffer.bytes);
+                self.survey.equal.skip(current);
             }
         }
         if head.has_string() {
@@ -345,13 +333,32 @@ impl<'a> Surveyor<'a> {
         }
     }
 
-    /// Whether a string in no pad is a constant of the program's code: read-only, and made ready to be shared
-    /// (op.c, ck_svconst), or an operator's. Without ithreads nothing else tells: code points to its
-    /// constants itself. Before 5.20 none were shared.
-    fn is_constant(&self, head: &Head) -> bool {
-        let release = self.ground.release;
-        head.has(flags::READONLY)
-            && (release.version < 20 || head.flags & (flags::PADTMP | release.is_cow()) != 0)
+    /// Claims a buffer that nobody shares; false where no string is in use in it.
+    fn own_buffer(&mut self, value: &Value, buffer: Buffer) -> bool {
+        let (head, slots, bytes) = (&value.head, self.ground.slots, buffer.bytes);
+        let (slot, in_use) = match value.mark {
+            Some(Mark::Lexical) => (self.survey.retain(Whose::Lexical, bytes, slots.pad), false),
+            Some(Mark::Temporary) => (self.survey.retain(Whose::Temporary, bytes, slots.pad), false),
+            // A number with the buffer of the string that it was, or memory that code in C holds: in use, and
+            // no string. It stays malloc's.
+            _ if !head.has_string() && head.has_value() => return false,
+            // A variable's, or memory that code in C holds: globs tell.
+            _ if !head.has_string() => {
+                self.survey.other(head, buffer);
+                return false;
+            }
+            // With ithreads constants of code stand in pads. Without, code points to them itself: those that the
+            // compiler worked out it made an operator's (PADTMP, op.c, since 5.20); literals cannot be told
+            // from variables that a program made read-only, and count as strings.
+            mark if mark == Some(Mark::Constant) || head.has(flags::READONLY | flags::PADTMP) => {
+                add(&mut self.survey.strings.constants.buffers, 1);
+                add(&mut self.survey.strings.constants.capacity_bytes, bytes);
+                (slots.constant, true)
+            }
+            _ => (slots.string, true),
+        };
+        self.claim(buffer, slot);
+        in_use
     }
 
     /// A string without a buffer: a key that it shares, or static text.
@@ -393,8 +400,8 @@ impl<'a> Surveyor<'a> {
         let elements = fill.wrapping_add(1);
         let slots = self.ground.slots;
         let slot = if value.mark == Some(Mark::Lexical) {
-            self.survey.retained[3].add(bytes);
-            self.survey.retain(0, bytes, slots.pad)
+            self.survey.retain(Whose::Container, bytes, slots.pad);
+            self.survey.retain(Whose::Lexical, bytes, slots.pad)
         } else {
             let containers = &mut self.survey.containers;
             add(&mut containers.arrays, 1);
@@ -425,8 +432,8 @@ impl<'a> Surveyor<'a> {
         let bytes = bytes + if behind { release.aux_bytes() } else { 0 };
         let slots = self.ground.slots;
         let slot = if value.mark == Some(Mark::Lexical) {
-            self.survey.retained[3].add(bytes);
-            self.survey.retain(0, bytes, slots.pad)
+            self.survey.retain(Whose::Container, bytes, slots.pad);
+            self.survey.retain(Whose::Lexical, bytes, slots.pad)
         } else {
             add(&mut self.survey.containers.hashes, 1);
             add(&mut self.survey.containers.table_bytes, bytes);
@@ -458,7 +465,6 @@ impl<'a> Surveyor<'a> {
     }
 
     fn claim(&mut self, buffer: Buffer, slot: crate::ledger::fold::Slot) {
-        let is_new = self.ground.refinements.claim(buffer.pointer, buffer.bytes, slot);
-        self.survey.claimed += u64::from(is_new);
+        self.ground.refinements.claim(buffer.pointer, buffer.bytes, slot);
     }
 }
