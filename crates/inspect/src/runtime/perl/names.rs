@@ -148,6 +148,6 @@ mod tests {
         assert_eq!(clean(b"$buf", 4), ("$buf".to_owned(), false));
         assert_eq!(clean("$größe".as_bytes(), 8), ("$größe".to_owned(), false));
         assert_eq!(clean(b"a b\x1b[0m\xff", 7), ("a?b??0m?".to_owned(), true));
-        assert_eq!(clean(&[b'x'; 200], 4000).1, true);
+        assert!(clean(&[b'x'; 200], 4000).1, "too long");
     }
 }
