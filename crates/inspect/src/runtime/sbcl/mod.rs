@@ -108,7 +108,7 @@ impl Seen<'_> {
         let why = self.why_not(context, &plan);
         let copied = if why.is_none() { plan.copy(context, &pages, &self.program.room) } else { None };
         let Some(copied) = copied else {
-            let why = why.unwrap_or_else(|| "copying them took too long".to_owned());
+            let why = why.unwrap_or_else(|| "there was no memory or no time for a copy of them".to_owned());
             self.claim_by_page(&pages, &why, reading);
             return;
         };

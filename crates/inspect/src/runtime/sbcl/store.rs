@@ -42,12 +42,12 @@ pub struct Store {
 pub type Spot = u32;
 
 impl Store {
-    /// Room for `pages` pages; `None` where that is more than spots can tell apart.
+    /// Room for `pages` pages; `None` where that is more than spots can tell apart, or more memory than there is.
     pub fn with_pages(pages: usize, room: &Room) -> Option<Self> {
-        let fits = pages.checked_mul(UNITS_PER_PAGE).is_some_and(|units| units < NONE as usize);
-        fits.then(|| Self {
+        pages.checked_mul(UNITS_PER_PAGE).filter(|&units| units < NONE as usize)?;
+        Some(Self {
             areas: Vec::new(),
-            bytes: room.take(pages * PAGE),
+            bytes: room.take(pages * PAGE)?,
             addresses: Vec::with_capacity(pages),
             bits: Vec::new(),
         })
