@@ -46,8 +46,6 @@ pub const OTHER_LOWTAG: u64 = 15;
 /// From a function's tagged address to the raw one that closures jump to: `FUN_RAW_ADDR_OFFSET`, two words
 /// less the lowtag (simple-fun-insts-offset 2).
 pub const FUN_RAW_OFFSET: u64 = 5;
-/// `UNBOUND_MARKER_WIDETAG`.
-pub const UNBOUND_MARKER: u64 = 9;
 
 /// `PAGE_TYPE_MASK`, which is 15 from 2.2.2 on; in 2.1 its fourth bit is `OPEN_REGION_PAGE_FLAG`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
