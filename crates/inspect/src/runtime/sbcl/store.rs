@@ -76,6 +76,23 @@ impl Store {
         self.addresses.iter().copied().zip(self.bytes.chunks_exact_mut(PAGE)).collect()
     }
 
+    /// The same in spans of up to `most` pages that follow each other in the target too.
+    pub fn spans_mut(&mut self, most: usize) -> Vec<(u64, &mut [u8])> {
+        let mut spans = Vec::new();
+        let mut rest = self.bytes.as_mut_slice();
+        let mut first = 0;
+        while let Some(&start) = self.addresses.get(first) {
+            let follows = self.addresses.iter().skip(first).take(most.max(1));
+            let wanted = (0..).map(|index: u64| start.wrapping_add(index.wrapping_mul(GC_PAGE_BYTES)));
+            let count = follows.zip(wanted).take_while(|(address, wanted)| *address == wanted).count();
+            let Some((span, behind)) = rest.split_at_mut_checked(count * PAGE) else { break };
+            spans.push((start, span));
+            rest = behind;
+            first += count;
+        }
+        spans
+    }
+
     /// How many pages were copied.
     pub fn pages(&self) -> usize {
         self.addresses.len()
@@ -246,6 +263,14 @@ mod tests {
             bytes[..8].copy_from_slice(&address.to_le_bytes());
             bytes[PAGE - 8..].copy_from_slice(&(address + 7).to_le_bytes());
         }
+        let spans = |store: &mut Store, most| -> Vec<_> {
+            store.spans_mut(most).into_iter().map(|(start, bytes)| (start, bytes.len())).collect()
+        };
+        let apart = [(0x10_8000, PAGE), (0x11_8000, PAGE), (0x5000_0000, PAGE)];
+        assert_eq!(spans(&mut store, 8), apart);
+        let mut dense = Store::with_pages(3, &Room::default()).unwrap();
+        dense.add_area(0x10_0000, 0x20_0000, &[4, 5, 6]);
+        assert_eq!(spans(&mut dense, 2), [(0x12_0000, 2 * PAGE), (0x13_0000, PAGE)]);
         assert_eq!(store.spot(0x10_0000), None, "not wanted");
         assert_eq!(store.word(0x10_8000), Some(0x10_8000));
         assert_eq!(store.word(0x5000_7ff8), Some(0x5000_0007));
