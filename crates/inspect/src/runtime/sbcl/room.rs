@@ -71,7 +71,10 @@ mod tests {
     #[test]
     fn room_is_as_large_as_asked_for() {
         let room = Room(Arc::new(Mutex::new(vec![0; 100])));
-        assert_eq!((room.bytes(), room.clone().take(60).map(|taken| taken.len()), room.bytes()), (100, Some(60), 0));
+        assert_eq!(
+            (room.bytes(), room.clone().take(60).map(|taken| taken.len()), room.bytes()),
+            (100, Some(60), 0)
+        );
         assert_eq!(room.take(200), Some(vec![0; 200]));
         assert_eq!(room.take(usize::MAX / 2), None, "refused, and no end of the program");
     }

@@ -129,7 +129,8 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
         let locals = words(context, thread.locals.0, thread.locals.1);
         roots.exact.push((Place::ThreadLocal(number), locals));
     }
-    let is_on = |pointer: u64| threads.threads.iter().any(|one| (one.control.0..one.control.1).contains(&pointer));
+    let is_on =
+        |pointer: u64| threads.threads.iter().any(|one| (one.control.0..one.control.1).contains(&pointer));
     if roots.whole_stacks > 0 {
         let others = context.threads.iter().filter(|facts| !is_on(facts.stack_pointer));
         let registers = others.flat_map(|facts| facts.general).collect();
