@@ -29,7 +29,7 @@ pub struct Sbcl {
     pub spaces: Vec<Space>,
     /// Resident bytes of dynamic space's pages that hold nothing.
     pub free_resident_bytes: u64,
-    /// Resident bytes of pages in use, behind their used part.
+    /// Resident bytes of pages in use, behind their used part; fillers where objects were traced.
     pub waste_resident_bytes: u64,
     /// Whether objects were traced from the roots: else what is live and dead is not known.
     pub traced: bool,
