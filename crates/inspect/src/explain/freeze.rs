@@ -35,6 +35,10 @@ const MOST_STOPPED: Duration = Duration::from_secs(10);
 /// go on in between.
 const MOST_BUSY_LOOKS: u32 = 5;
 const WHILE_BUSY: Duration = Duration::from_millis(50);
+/// How long the end of a runtime's collection is waited for before a stop, and how often it is asked for: a target
+/// that runs loses nothing by that.
+const MOST_WAITED: Duration = Duration::from_secs(2);
+const BETWEEN_ASKING: Duration = Duration::from_millis(10);
 
 /// What was read while the process was stopped.
 pub struct Frozen {
@@ -109,8 +113,15 @@ fn find_runtimes(process: &Process) -> Result<runtime::Found> {
 /// on for a moment and looks again.
 fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
     let mut stopped_before = Duration::ZERO;
+    let memory = Live::new(process.pid());
     for left in (0..MOST_BUSY_LOOKS).rev() {
+        wait_for_collection(&memory, how);
         let stopped = Stopped::stop(process)?;
+        if left > 0 && runtime::is_collecting(&memory, how.found) {
+            stopped_before += stopped.resume();
+            std::thread::sleep(WHILE_BUSY);
+            continue;
+        }
         let threads: Vec<_> = stopped.threads().map(|thread| (thread.tid, thread.registers)).collect();
         let count = threads.len() + stopped.asleep().len();
         let mut caveats = Vec::new();
@@ -129,6 +140,14 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
         std::thread::sleep(WHILE_BUSY);
     }
     Err(Error::Ended { pid: process.pid() })
+}
+
+/// Lets a runtime's collection that is under way come to its end, within reason.
+fn wait_for_collection(memory: &Live, how: &How<'_>) {
+    let until = Instant::now() + MOST_WAITED;
+    while runtime::is_collecting(memory, how.found) && Instant::now() < until {
+        std::thread::sleep(BETWEEN_ASKING);
+    }
 }
 
 /// How to read, the same at each look.
@@ -197,10 +216,12 @@ fn read(process: &Process, held: Held<'_>, how: &How<'_>, last: LastTry) -> Resu
 }
 
 fn collecting(busy: &Busy) -> Caveat {
-    let text = format!(
-        "{} stood in the middle of its own collection at {MOST_BUSY_LOOKS} looks: its memory is not read",
-        busy.runtime
-    );
+    let what = if busy.collecting {
+        "stood in the middle of its own collection"
+    } else {
+        "had books that do not agree with each other, as in the middle of a change or when damaged,"
+    };
+    let text = format!("{} {what} at {MOST_BUSY_LOOKS} looks: its memory is not read", busy.runtime);
     Caveat::new("runtime_busy", busy.runtime, busy.bytes, text)
 }
 

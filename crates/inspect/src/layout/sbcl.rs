@@ -18,6 +18,18 @@ impl Release {
     }
 }
 
+/// The release of a version, if its structures are known: a build between two releases (`2.3.6.120-abcdef`, of a
+/// tree after 2.3.6) has those of either, so both must be laid out alike.
+pub fn known_release(version: &str) -> Option<(Release, &'static Layout)> {
+    let release = Release::parse(version)?;
+    let layout = layout_of(release)?;
+    let is_between = version.split(['.', '-']).nth(3).is_some_and(|part| part.parse::<u32>().is_ok());
+    let next = Release(release.0, release.1, release.2.saturating_add(1));
+    let changes = [HASH_TABLE_FLAGS_RAW, layout.layout_classoid.1];
+    let is_changed = layout_of(next) != Some(layout) || changes.contains(&next);
+    (!(is_between && is_changed)).then_some((release, layout))
+}
+
 /// `GENCGC-PAGE-BYTES` (`GENCGC-CARD-BYTES` in 2.1): x86-64/parms.lisp, the same in all releases.
 pub const GC_PAGE_BYTES: u64 = 32768;
 /// `struct page`: u32 scan start, u16 used, u8 type, i8 generation (gencgc-internal.h, gencgc-impl.h).
@@ -46,8 +58,6 @@ pub const OTHER_LOWTAG: u64 = 15;
 /// From a function's tagged address to the raw one that closures jump to: `FUN_RAW_ADDR_OFFSET`, two words
 /// less the lowtag (simple-fun-insts-offset 2).
 pub const FUN_RAW_OFFSET: u64 = 5;
-/// `UNBOUND_MARKER_WIDETAG`.
-pub const UNBOUND_MARKER: u64 = 9;
 
 /// `PAGE_TYPE_MASK`, which is 15 from 2.2.2 on; in 2.1 its fourth bit is `OPEN_REGION_PAGE_FLAG`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,6 +307,14 @@ mod tests {
         assert_eq!(layout_of(Release(2, 1, 1)).map(|l| l.region_words), Some(4));
         assert_eq!(layout_of(Release(2, 2, 0)), None);
         assert_eq!(layout_of(Release(2, 7, 0)), None);
+        let known = |version| known_release(version).map(|known| known.0);
+        assert_eq!(known("2.2.9.debian"), Some(Release(2, 2, 9)));
+        assert_eq!(known("2.3.5.12-abcdef"), Some(Release(2, 3, 5)));
+        assert_eq!(known("2.3.6"), Some(Release(2, 3, 6)));
+        assert_eq!(known("2.3.6.120-abcdef"), None, "flags of tables change from 2.3.6 to 2.3.7");
+        assert_eq!(known("2.5.6.3"), None, "layouts change from 2.5.6 to 2.5.7");
+        assert_eq!(known("2.6.6.1-abcdef"), None, "what follows is not known");
+        assert_eq!(known("2.1.4.7"), None);
     }
 
     #[test]

@@ -126,6 +126,8 @@ pub struct Busy {
     pub runtime: &'static str,
     /// How many resident bytes are not read.
     pub bytes: Option<u64>,
+    /// Whether it says so itself; else its books do not agree with each other, for a moment or for good.
+    pub collecting: bool,
 }
 
 /// The runtimes among the files that a process has mapped.
@@ -146,6 +148,12 @@ impl Found {
 /// found is checked when it is read.
 pub fn find(process: &Process, space: &AddressSpace) -> Found {
     Found { perl: perl::locate::find(process, space), sbcl: sbcl::locate::find(process, space) }
+}
+
+/// Whether one of the runtimes that were found says that it is in the middle of its own collection. Reads a word of
+/// each; the process may run.
+pub fn is_collecting(memory: &dyn Memory, found: &Found) -> bool {
+    found.sbcl.iter().any(|program| sbcl::is_collecting(memory, program))
 }
 
 /// Reads the runtimes that were found. Those that refine malloc's chunks claim them in `refinements`.

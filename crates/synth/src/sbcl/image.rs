@@ -129,10 +129,10 @@ fn note(expected: &mut SbclExpected, writer: &Writer, graph: &Graph, names: &Nam
         }
         if let Shape::Instance(of, _) = node.shape {
             let instances = &mut expected.types[of];
-            if is_live {
+            if is_live && node.generation != 6 {
                 instances.live += 1;
                 instances.live_bytes += bytes;
-            } else {
+            } else if !is_live {
                 instances.dead += 1;
                 instances.dead_bytes += bytes;
             }

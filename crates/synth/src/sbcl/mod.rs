@@ -82,7 +82,7 @@ pub struct SbclGeneration {
 /// What is true of a structure's instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SbclInstances {
-    /// Those that roots reach.
+    /// Those that roots reach, without those in generation 6.
     pub live: u64,
     /// Their bytes.
     pub live_bytes: u64,

@@ -12,6 +12,10 @@ use crate::ledger::range::RangePages;
 
 /// How many places the cache of types has: a power of two.
 const CACHE: usize = 1024;
+/// How many types are told apart: a program has thousands, a damaged heap as many as it has instances.
+const MOST_TYPES: usize = 65_536;
+/// What instances of further types are counted by: no layout is there.
+const OTHERS: Type = 1 << 40;
 /// How many runs a thread takes at a time.
 const RUNS_AT_ONCE: usize = 64;
 
@@ -58,7 +62,8 @@ pub struct Census {
 impl Census {
     fn add(&mut self, other: Self) {
         for (key, count) in other.types {
-            self.types.entry(key).or_default().add(&count);
+            let is_full = self.types.len() >= MOST_TYPES && key > 0xff && !self.types.contains_key(&key);
+            self.types.entry(if is_full { OTHERS } else { key }).or_default().add(&count);
         }
         for (mine, theirs) in self.fillers.iter_mut().zip(other.fillers) {
             *mine += theirs;
@@ -91,6 +96,8 @@ impl Counter {
             Some((_, index)) => index,
             None => {
                 let next = self.counts.len();
+                let is_full = next >= MOST_TYPES && key > 0xff && !self.index.contains_key(&key);
+                let key = if is_full { OTHERS } else { key };
                 let index = *self.index.entry(key).or_insert(next);
                 if index == next {
                     self.counts.push((key, Count::default()));
@@ -258,5 +265,26 @@ impl Ground<'_> {
             Some(Kind::Instance | Kind::FunInstance) if header >> 32 != 0 => header >> 32,
             _ => header & 0xff,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_types_are_told_apart_than_programs_have() {
+        let mut counter = Counter::new();
+        for layout in 0..3 * MOST_TYPES as u64 {
+            counter.of(0x1000 + layout * 16).unwrap().dead[0].0 += 1;
+        }
+        counter.of(0x11).unwrap().dead[0].0 += 1;
+        assert_eq!(counter.counts.len(), MOST_TYPES + 2, "the others, and what is no instance");
+        let mut census = Census { types: counter.counts.iter().copied().collect(), ..Census::default() };
+        let more = (0..100u64).map(|layout| (0x8000_0000 + layout, Count::default())).collect();
+        census.add(Census { types: more, ..Census::default() });
+        assert_eq!(census.types.len(), MOST_TYPES + 2);
+        let counted: u64 = census.types.values().map(|count| count.dead[0].0).sum();
+        assert_eq!(counted, 3 * MOST_TYPES as u64 + 1);
     }
 }

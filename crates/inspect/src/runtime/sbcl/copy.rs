@@ -22,6 +22,8 @@ use crate::runtime::Context;
 
 /// How many pages of the collector a thread takes at a time.
 const PAGES_AT_ONCE: usize = 32;
+/// How many spans of pages a thread takes at a time: each is read at once.
+const SPANS_AT_ONCE: usize = 4;
 
 /// What to copy.
 pub struct Plan {
@@ -50,6 +52,8 @@ pub struct Copied {
     parts: Vec<Part>,
     /// Resident runs that were copied, in address order: the file has what lies between.
     runs: Vec<(u64, u64)>,
+    /// Resident bytes that could not be read.
+    missing: u64,
     /// Mappings whose file could not be opened.
     pub unopened: u64,
 }
@@ -103,13 +107,15 @@ impl Plan {
         runs.sort_unstable();
         let read = AtomicU64::new(0);
         let late = AtomicBool::new(false);
-        let mut targets = store.pages_mut();
+        let missing = AtomicU64::new(0);
+        let mut targets = store.spans_mut(PAGES_AT_ONCE);
         let copy = |address: u64, bytes: &mut [u8]| {
-            let got = copy_page(context, &runs, address, bytes, pages);
+            let (got, less) = copy_pages(context, &runs, address, bytes, pages);
             read.fetch_add(got, Ordering::Relaxed);
             (context.progress)(got);
+            less
         };
-        let work = Mutex::new(targets.chunks_mut(PAGES_AT_ONCE));
+        let work = Mutex::new(targets.chunks_mut(SPANS_AT_ONCE));
         let zeros = Mutex::new(self.only_for_zeros.chunks(PAGES_AT_ONCE));
         std::thread::scope(|scope| {
             for _ in 0..context.workers.max(1) {
@@ -120,7 +126,7 @@ impl Plan {
                             return;
                         }
                         for (address, bytes) in chunk {
-                            copy(*address, bytes);
+                            missing.fetch_add(copy(*address, bytes), Ordering::Relaxed);
                         }
                     }
                     let mut scratch = vec![0; GC_PAGE_BYTES as usize];
@@ -140,7 +146,8 @@ impl Plan {
             return None;
         }
         let (parts, unopened) = self.parts(context);
-        Some(Copied { store, bytes_read: read.load(Ordering::Relaxed), parts, runs, unopened })
+        let missing = missing.load(Ordering::Relaxed);
+        Some(Copied { store, bytes_read: read.load(Ordering::Relaxed), parts, runs, missing, unopened })
     }
 
     /// The files behind the areas.
@@ -163,20 +170,21 @@ impl Plan {
     }
 }
 
-/// Copies what is resident of a page of the collector. Returns how much.
-fn copy_page(
+/// Copies what is resident of pages of the collector. Returns how much, and how much of it could not be read.
+fn copy_pages(
     context: &Context<'_>,
     runs: &[(u64, u64)],
     address: u64,
     bytes: &mut [u8],
     pages: &RangePages,
-) -> u64 {
+) -> (u64, u64) {
     let end = address + bytes.len() as u64;
-    let mut read = 0;
+    let (mut read, mut missing) = (0, 0);
     for (from, to) in within(runs, address, end) {
         let Some(part) = bytes.get_mut((from - address) as usize..(to - address) as usize) else { continue };
         let got = context.memory.read_some(from, part);
         read += got as u64;
+        missing += (part.len() - got.min(part.len())) as u64;
         for (page, content) in (from..to).step_by(PAGE_BYTES as usize).zip(part.chunks(PAGE_BYTES as usize)) {
             // A page of a mapped core that holds only zeros does not read the same once it is given back.
             if is_all_zero(content)
@@ -186,7 +194,7 @@ fn copy_page(
             }
         }
     }
-    read
+    (read, missing)
 }
 
 /// The parts of `runs` that lie in `start..end`.
@@ -199,9 +207,10 @@ fn within(runs: &[(u64, u64)], start: u64, end: u64) -> impl Iterator<Item = (u6
 }
 
 impl Copied {
-    /// Reads from files what was not resident, or was the file's own. Returns how many bytes could not be read.
+    /// Reads from files what was not resident, or was the file's own. Returns how many bytes could not be read,
+    /// of memory or of files.
     pub fn fill(&mut self) -> u64 {
-        let mut missing = 0;
+        let mut missing = self.missing;
         let runs = std::mem::take(&mut self.runs);
         for (address, bytes) in self.store.pages_mut() {
             let end = address + bytes.len() as u64;

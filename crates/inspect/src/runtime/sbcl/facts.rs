@@ -29,7 +29,7 @@ pub struct Sbcl {
     pub spaces: Vec<Space>,
     /// Resident bytes of dynamic space's pages that hold nothing.
     pub free_resident_bytes: u64,
-    /// Resident bytes of pages in use, behind their used part.
+    /// Resident bytes of pages in use, behind their used part; fillers where objects were traced.
     pub waste_resident_bytes: u64,
     /// Whether objects were traced from the roots: else what is live and dead is not known.
     pub traced: bool,
@@ -45,7 +45,8 @@ pub struct Sbcl {
     pub full_gc_gives_back_bytes: Option<u64>,
     /// The types that make up most of the dead bytes, largest first.
     pub dead_by_type: Vec<TypeBytes>,
-    /// The types that make up most of the live bytes, largest first.
+    /// The types that make up most of the live bytes, largest first; what came with the core (pseudo-static) is left
+    /// out.
     pub live_by_type: Vec<TypeBytes>,
     /// From a root to an object of the type that was asked for; `None` where none was, or none is live.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -86,7 +86,7 @@ impl Heap {
         let value = |name: &str| {
             program.value(memory, name).ok_or_else(|| Doubt::Damaged(format!("{name} cannot be read")))
         };
-        if program.value(memory, "gc_active_p").is_some_and(|active| active != 0) {
+        if super::is_collecting(memory, program) {
             return Err(Doubt::Busy);
         }
         let start = value("DYNAMIC_SPACE_START")?;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::room::Room;
 use crate::elf::Object;
-use crate::layout::sbcl::{Layout, Release, layout_of};
+use crate::layout::sbcl::{Layout, Release, known_release};
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::{Memory, word_at};
 use crate::procfs::{Process, printable};
@@ -117,8 +117,7 @@ impl Program {
 
     /// The layout of its version.
     pub fn layout(&self) -> Option<(Release, &'static Layout)> {
-        let release = Release::parse(self.version.as_deref()?)?;
-        Some((release, layout_of(release)?))
+        known_release(self.version.as_deref()?)
     }
 }
 

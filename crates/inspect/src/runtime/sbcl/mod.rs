@@ -52,7 +52,11 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     };
     let heap = match Heap::read(context.memory, program, layout) {
         Ok(heap) => heap,
-        Err(Doubt::Busy) => return Err(Busy { runtime: "sbcl", bytes: dynamic_resident(context, program) }),
+        Err(Doubt::Busy) => {
+            let bytes = dynamic_resident(context, program);
+            let collecting = is_collecting(context.memory, program);
+            return Err(Busy { runtime: "sbcl", bytes, collecting });
+        }
         Err(Doubt::Damaged(what)) => {
             let bytes = dynamic_resident(context, program);
             let text = format!("SBCL's own books do not hold together ({what}); nothing of it is read");
@@ -108,7 +112,7 @@ impl Seen<'_> {
         let why = self.why_not(context, &plan);
         let copied = if why.is_none() { plan.copy(context, &pages, &self.program.room) } else { None };
         let Some(copied) = copied else {
-            let why = why.unwrap_or_else(|| "copying them took too long".to_owned());
+            let why = why.unwrap_or_else(|| "there was no memory or no time for a copy of them".to_owned());
             self.claim_by_page(&pages, &why, reading);
             return;
         };
@@ -163,6 +167,12 @@ impl Seen<'_> {
         }
         reading.claims.push(claim);
     }
+}
+
+/// Whether `program` says that it is in the middle of its own collection (`gc_active_p`): all else would be read in
+/// vain.
+pub fn is_collecting(memory: &dyn crate::memory::Memory, program: &locate::Program) -> bool {
+    program.value(memory, "gc_active_p").is_some_and(|active| active != 0)
 }
 
 fn named(program: &locate::Program) -> Runtime {

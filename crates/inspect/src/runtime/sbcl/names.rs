@@ -10,6 +10,9 @@ use crate::layout::sbcl::{CLASSOID_NAME, INSTANCE_LOWTAG, Kind, LOWTAG_MASK, Lay
 /// The longest name told.
 const MOST_NAME_BYTES: usize = 200;
 
+/// A longer name is none, or its length is damaged.
+const MOST_CHARACTERS: usize = 1024;
+
 /// Reads names.
 pub struct Names<'a> {
     /// The copy.
@@ -49,23 +52,32 @@ impl Names<'_> {
         }
         let address = pointer & !LOWTAG_MASK;
         let header = self.store.word(address)?;
-        let length = usize::try_from(self.store.word(address + 8)? >> 1).ok()?.min(MOST_NAME_BYTES);
+        let length = usize::try_from(self.store.word(address + 8)? >> 1).ok()?;
+        if length == 0 || length > MOST_CHARACTERS {
+            return None;
+        }
         let characters: Vec<u32> = match (self.kinds.of(header)?, self.kinds.name(header)) {
-            // Base characters are those below 128.
-            (Kind::Vector(8, 1), _) => self
-                .store
-                .bytes_at(address + 16, length)
-                .into_iter()
-                .map(|byte| if byte < 128 { u32::from(byte) } else { 0 })
-                .collect(),
+            // Of a damaged length, what follows the name would be told: it ends with its string's zero byte, and has
+            // none before.
+            (Kind::Vector(8, 1), _) => {
+                let bytes = self.store.bytes_at(address + 16, length + 1);
+                let (&last, bytes) = bytes.split_last().filter(|(_, bytes)| bytes.len() == length)?;
+                let is_printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
+                (last == 0 && bytes.iter().all(is_printable)).then_some(())?;
+                bytes.iter().map(|&byte| u32::from(byte)).collect()
+            }
             (_, "simple-character-string") => {
                 let bytes = self.store.bytes_at(address + 16, length * 4);
-                bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+                let characters: Vec<u32> =
+                    bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+                let is_graphic = |&c: &u32| char::from_u32(c).is_some_and(|c| !c.is_control());
+                (characters.len() == length && characters.iter().all(is_graphic)).then_some(())?;
+                characters
             }
             _ => return None,
         };
         let mut name = String::with_capacity(length);
-        let mut replaced = length.saturating_sub(characters.len());
+        let mut replaced = 0;
         for character in characters {
             let character = char::from_u32(character).filter(|&character| is_of_name(character));
             replaced += usize::from(character.is_none());
@@ -75,11 +87,11 @@ impl Names<'_> {
             }
             name.push(character);
         }
+        self.replaced += u64::from(replaced > 0);
         // What hardly reads like a name is none: it may be anything.
         if name.is_empty() || replaced * 4 > length {
             return None;
         }
-        self.replaced += u64::from(replaced > 0);
         Some(name)
     }
 }

@@ -10,7 +10,6 @@ use super::locate::Program;
 use crate::layout::sbcl::GC_PAGE_BYTES;
 use crate::memory::Memory;
 
-const PAGE_BYTES: usize = 4096;
 /// What may come to be in use until the target is stopped, and its spaces besides dynamic space.
 const MORE_BYTES: u64 = 48 << 20;
 
@@ -35,13 +34,8 @@ impl Room {
         if used > space || wanted > budget::bytes(0) {
             return Self::default();
         }
-        let mut bytes = vec![0; usize::try_from(wanted).unwrap_or(0)];
-        for page in bytes.chunks_mut(PAGE_BYTES) {
-            if let Some(first) = page.first_mut() {
-                *std::hint::black_box(first) = 0;
-            }
-        }
-        Self(Arc::new(Mutex::new(bytes)))
+        let bytes = usize::try_from(wanted).ok().and_then(zeros);
+        Self(Arc::new(Mutex::new(bytes.unwrap_or_default())))
     }
 
     /// How much there is.
@@ -49,15 +43,25 @@ impl Room {
         self.0.lock().map_or(0, |bytes| bytes.len() as u64)
     }
 
-    /// Hands it out, all of it zeros: `bytes` bytes, more than there were if need be.
-    pub fn take(&self, bytes: usize) -> Vec<u8> {
+    /// Hands it out, all of it zeros: `bytes` bytes, more than there were if need be. `None` where there are not
+    /// so many.
+    pub fn take(&self, bytes: usize) -> Option<Vec<u8>> {
         let mut room = self.0.lock().map(|mut room| std::mem::take(&mut *room)).unwrap_or_default();
         if room.len() < bytes {
-            return vec![0; bytes];
+            drop(room);
+            return zeros(bytes);
         }
         room.truncate(bytes);
-        room
+        Some(room)
     }
+}
+
+/// That many zeros, each page of them touched; `None` where memory is refused.
+fn zeros(bytes: usize) -> Option<Vec<u8>> {
+    let mut all = Vec::new();
+    all.try_reserve_exact(bytes).ok()?;
+    all.resize(bytes, 0);
+    Some(all)
 }
 
 #[cfg(test)]
@@ -67,7 +71,11 @@ mod tests {
     #[test]
     fn room_is_as_large_as_asked_for() {
         let room = Room(Arc::new(Mutex::new(vec![0; 100])));
-        assert_eq!((room.bytes(), room.clone().take(60).len(), room.bytes()), (100, 60, 0));
-        assert_eq!(room.take(200), vec![0; 200]);
+        assert_eq!(
+            (room.bytes(), room.clone().take(60).map(|taken| taken.len()), room.bytes()),
+            (100, Some(60), 0)
+        );
+        assert_eq!(room.take(200), Some(vec![0; 200]));
+        assert_eq!(room.take(usize::MAX / 2), None, "refused, and no end of the program");
     }
 }

@@ -27,18 +27,25 @@ const GLOBALS: [&str; 5] = [
 /// The most of one variable that is read.
 const MOST_GLOBAL_BYTES: u64 = 4096;
 const BLOCK_BYTES: usize = 65_536;
+/// The most that is taken for an alternate stack: behind the last thread another's memory may follow in the same
+/// mapping.
+const MOST_SIGNAL_STACK_BYTES: u64 = 16 << 20;
 
 /// Where a root is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The control stack of the thread of that number in SBCL's list, first 0.
-    ControlStack(usize),
-    /// A register of the thread of that number.
-    Register(usize),
-    /// The binding stack of the thread of that number.
-    BindingStack(usize),
-    /// The thread-local storage of the thread of that number.
-    ThreadLocal(usize),
+    /// A thread's control stack.
+    ControlStack(Who),
+    /// A thread's registers.
+    Register(Who),
+    /// A thread's binding stack.
+    BindingStack(Who),
+    /// A thread's thread-local storage.
+    ThreadLocal(Who),
+    /// What lies behind a thread's thread-local storage: its alternate stack for signals.
+    SignalStack(Who),
+    /// The registers of threads that are on no control stack.
+    OtherRegisters,
     /// A variable of the runtime.
     Global(&'static str),
     /// Static space, or another that is never collected.
@@ -47,13 +54,33 @@ pub enum Place {
     PseudoStatic,
 }
 
+/// Which thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The kernel's number.
+    Tid(i32),
+    /// Where that is not known, its number in SBCL's list, first 0.
+    Number(usize),
+}
+
+impl std::fmt::Display for Who {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tid(tid) => write!(f, "thread {tid}"),
+            Self::Number(number) => write!(f, "thread number {number} of SBCL's list"),
+        }
+    }
+}
+
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::ControlStack(thread) => write!(f, "thread {thread}'s control stack"),
-            Self::Register(thread) => write!(f, "thread {thread}'s registers"),
-            Self::BindingStack(thread) => write!(f, "thread {thread}'s binding stack"),
-            Self::ThreadLocal(thread) => write!(f, "thread {thread}'s local values"),
+            Self::ControlStack(thread) => write!(f, "{thread}'s control stack"),
+            Self::Register(thread) => write!(f, "{thread}'s registers"),
+            Self::BindingStack(thread) => write!(f, "{thread}'s binding stack"),
+            Self::ThreadLocal(thread) => write!(f, "{thread}'s local values"),
+            Self::SignalStack(thread) => write!(f, "{thread}'s stack for signals"),
+            Self::OtherRegisters => f.write_str("the registers of a thread that is on no control stack"),
             Self::Global(name) => write!(f, "the runtime's {name}"),
             Self::Static => f.write_str("static space"),
             Self::PseudoStatic => f.write_str("an object that came with the core (pseudo-static)"),
@@ -79,7 +106,16 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
         let (low, high) = thread.control;
         let on_it = context.threads.iter().find(|facts| (low..high).contains(&facts.stack_pointer));
         let from = on_it.map_or(low, |facts| facts.stack_pointer & !7);
-        roots.whole_stacks += usize::from(on_it.is_none());
+        let number = on_it.map_or(Who::Number(number), |facts| Who::Tid(facts.tid));
+        if on_it.is_none() {
+            // It may be on its alternate stack for signals, which lies in the same mapping.
+            roots.whole_stacks += 1;
+            let end = context.space.find(thread.address).map_or(thread.locals.1, |mapping| mapping.end);
+            if thread.locals.1 < end && end - thread.locals.1 <= MOST_SIGNAL_STACK_BYTES {
+                let behind = words(context, thread.locals.1, end);
+                roots.ambiguous.push((Place::SignalStack(number), behind));
+            }
+        }
         let stack = words(context, from, high);
         // A word that points into the stack is a frame's or a stack object's: it keeps nothing.
         let stack = stack.into_iter().filter(|word| !(low..thread.locals.1).contains(word)).collect();
@@ -93,6 +129,13 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
         let locals = words(context, thread.locals.0, thread.locals.1);
         roots.exact.push((Place::ThreadLocal(number), locals));
     }
+    let is_on =
+        |pointer: u64| threads.threads.iter().any(|one| (one.control.0..one.control.1).contains(&pointer));
+    if roots.whole_stacks > 0 {
+        let others = context.threads.iter().filter(|facts| !is_on(facts.stack_pointer));
+        let registers = others.flat_map(|facts| facts.general).collect();
+        roots.ambiguous.push((Place::OtherRegisters, registers));
+    }
     for name in GLOBALS {
         let Some(at) = program.address(name) else { continue };
         let length = usize::try_from(program.bytes(name).min(MOST_GLOBAL_BYTES)).unwrap_or(0);
@@ -104,7 +147,7 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
     roots
 }
 
-/// The words of `start..end` that are resident. Pairs stay pairs: pages are left out whole.
+/// The words of `start..end` that are resident. Pairs stay pairs: pages are left out whole, and `start` is even.
 fn words(context: &Context<'_>, start: u64, end: u64) -> Vec<u64> {
     let mut found = Vec::new();
     let mut block = vec![0; BLOCK_BYTES];
@@ -113,7 +156,7 @@ fn words(context: &Context<'_>, start: u64, end: u64) -> Vec<u64> {
         while at < to {
             let length = usize::try_from(to - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
             let got = block.get_mut(..length).map_or(0, |bytes| context.memory.read_some(at, bytes));
-            found.extend((0..got / 16 * 2).filter_map(|index| word_at(&block, index * 8)));
+            found.extend((0..got / 8).filter_map(|index| word_at(&block, index * 8)));
             at += length as u64;
         }
     }

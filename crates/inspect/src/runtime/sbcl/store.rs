@@ -42,12 +42,12 @@ pub struct Store {
 pub type Spot = u32;
 
 impl Store {
-    /// Room for `pages` pages; `None` where that is more than spots can tell apart.
+    /// Room for `pages` pages; `None` where that is more than spots can tell apart, or more memory than there is.
     pub fn with_pages(pages: usize, room: &Room) -> Option<Self> {
-        let fits = pages.checked_mul(UNITS_PER_PAGE).is_some_and(|units| units < NONE as usize);
-        fits.then(|| Self {
+        pages.checked_mul(UNITS_PER_PAGE).filter(|&units| units < NONE as usize)?;
+        Some(Self {
             areas: Vec::new(),
-            bytes: room.take(pages * PAGE),
+            bytes: room.take(pages * PAGE)?,
             addresses: Vec::with_capacity(pages),
             bits: Vec::new(),
         })
@@ -74,6 +74,23 @@ impl Store {
     /// The copied pages, to be filled: address and bytes.
     pub fn pages_mut(&mut self) -> Vec<(u64, &mut [u8])> {
         self.addresses.iter().copied().zip(self.bytes.chunks_exact_mut(PAGE)).collect()
+    }
+
+    /// The same in spans of up to `most` pages that follow each other in the target too.
+    pub fn spans_mut(&mut self, most: usize) -> Vec<(u64, &mut [u8])> {
+        let mut spans = Vec::new();
+        let mut rest = self.bytes.as_mut_slice();
+        let mut first = 0;
+        while let Some(&start) = self.addresses.get(first) {
+            let follows = self.addresses.iter().skip(first).take(most.max(1));
+            let wanted = (0..).map(|index: u64| start.wrapping_add(index.wrapping_mul(GC_PAGE_BYTES)));
+            let count = follows.zip(wanted).take_while(|(address, wanted)| *address == wanted).count();
+            let Some((span, behind)) = rest.split_at_mut_checked(count * PAGE) else { break };
+            spans.push((start, span));
+            rest = behind;
+            first += count;
+        }
+        spans
     }
 
     /// How many pages were copied.
@@ -246,6 +263,14 @@ mod tests {
             bytes[..8].copy_from_slice(&address.to_le_bytes());
             bytes[PAGE - 8..].copy_from_slice(&(address + 7).to_le_bytes());
         }
+        let spans = |store: &mut Store, most| -> Vec<_> {
+            store.spans_mut(most).into_iter().map(|(start, bytes)| (start, bytes.len())).collect()
+        };
+        let apart = [(0x10_8000, PAGE), (0x11_8000, PAGE), (0x5000_0000, PAGE)];
+        assert_eq!(spans(&mut store, 8), apart);
+        let mut dense = Store::with_pages(3, &Room::default()).unwrap();
+        dense.add_area(0x10_0000, 0x20_0000, &[4, 5, 6]);
+        assert_eq!(spans(&mut dense, 2), [(0x12_0000, 2 * PAGE), (0x13_0000, PAGE)]);
         assert_eq!(store.spot(0x10_0000), None, "not wanted");
         assert_eq!(store.word(0x10_8000), Some(0x10_8000));
         assert_eq!(store.word(0x5000_7ff8), Some(0x5000_0007));

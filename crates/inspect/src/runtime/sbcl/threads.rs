@@ -41,8 +41,6 @@ pub struct Thread {
     pub control: (u64, u64),
     /// Its binding stack, as far as it is in use.
     pub bindings: (u64, u64),
-    /// Where its alien stack starts.
-    pub alien_start: u64,
     /// Its slots and thread-local storage from behind those that are no Lisp objects.
     pub locals: (u64, u64),
 }
@@ -61,8 +59,11 @@ pub struct Threads {
 /// Follows the list of threads.
 pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &Heap) -> Threads {
     let mut found = Threads::default();
-    let local_bytes =
-        program.value(memory, "dynamic_values_bytes").filter(|&bytes| bytes <= MOST_LOCAL_BYTES);
+    let local_bytes = program.value(memory, "dynamic_values_bytes");
+    let local_bytes = local_bytes.filter(|bytes| (1..=MOST_LOCAL_BYTES).contains(bytes));
+    if local_bytes.is_none() {
+        found.doubt = Some("the size of their local storage is not known".to_owned());
+    }
     let mut at = program.value(memory, "all_threads").unwrap_or(0);
     let mut seen = std::collections::HashSet::new();
     if at == 0 {
@@ -111,7 +112,7 @@ fn thread(at: u64, words: &[u8], local_bytes: u64) -> Option<(Thread, u64)> {
             && at - binding_start <= MOST_STACK_BYTES;
         let locals = (at + (this as u64 + 3) * 8, at.checked_add(local_bytes)?);
         let bindings = (binding_start, binding_end);
-        holds.then_some((Thread { address: at, control, bindings, alien_start, locals }, word(this + 2)?))
+        holds.then_some((Thread { address: at, control, bindings, locals }, word(this + 2)?))
     })
 }
 

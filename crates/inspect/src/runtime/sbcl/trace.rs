@@ -162,7 +162,16 @@ impl Pending {
             replaced: 0,
         };
         figures.dead_by_type = by_type(census, &mut names, |count| &count.dead);
-        figures.live_by_type = by_type(census, &mut names, |count| &count.live);
+        // What came with the core is always live: it would hide what the program made.
+        let types = census.types.iter().map(|(&key, count)| {
+            let mut count = *count;
+            if let Some(of_core) = count.live.get_mut(PSEUDO_STATIC) {
+                *of_core = (0, 0);
+            }
+            (key, count)
+        });
+        let made = Census { types: types.collect(), ..Census::default() };
+        figures.live_by_type = by_type(&made, &mut names, |count| &count.live);
         figures.names_replaced = names.replaced;
     }
 
