@@ -51,7 +51,7 @@ pub struct Sbcl {
     /// From a root to an object of the type that was asked for; `None` where none was, or none is live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<Path>,
-    /// Names of types that had characters replaced because no identifier has them.
+    /// Names of types that had characters replaced because no identifier has them, or that are not told at all.
     pub names_replaced: u64,
 }
 

@@ -23,7 +23,7 @@ pub struct Names<'a> {
     pub layout: &'static Layout,
     /// The release.
     pub release: Release,
-    /// How many names had something replaced.
+    /// How many names had something replaced, or are not told.
     pub replaced: u64,
 }
 
@@ -36,7 +36,9 @@ impl Names<'_> {
         let symbol = self.slot_of(classoid, CLASSOID_NAME, INSTANCE_LOWTAG, Kind::Instance)?;
         let (slot, mask) = self.layout.symbol_name;
         let string = self.slot_of(symbol, slot, OTHER_LOWTAG, Kind::Symbol)? & mask;
-        self.string(string)
+        let name = self.string(string);
+        self.replaced += u64::from(name.is_none());
+        name
     }
 
     /// Word `slot` of the object of `kind` that `pointer` points to.
@@ -87,11 +89,11 @@ impl Names<'_> {
             }
             name.push(character);
         }
-        self.replaced += u64::from(replaced > 0);
         // What hardly reads like a name is none: it may be anything.
         if name.is_empty() || replaced * 4 > length {
             return None;
         }
+        self.replaced += u64::from(replaced > 0);
         Some(name)
     }
 }
