@@ -124,7 +124,7 @@ fuzz_target!(|data: &[u8]| {
             process: &process,
             space: &space,
             resident: &|from, to| cut(&runs, from, to),
-            threads: &[ThreadFacts { tid: 1, stack_pointer: 0, fs_base: target.fs_base }],
+            threads: &[ThreadFacts { tid: 1, stack_pointer: 0, fs_base: target.fs_base, general: [0; 16] }],
             deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
             workers: usize::from(how >> 1 & 1) + 1,
             cell_bytes: None,
