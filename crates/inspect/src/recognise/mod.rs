@@ -257,5 +257,12 @@ fn java_version(process: &Process, library: &str) -> Option<String> {
     names::leading_version(line.trim_matches('"'))
 }
 
+/// Whether the file that `mapping` is of defines one of `names` among its dynamic symbols. Reads each table once: for
+/// files with very many symbols, of which nearly all are somebody else's.
+pub(crate) fn exports(process: &Process, mapping: &Mapping, names: &[&'static str]) -> bool {
+    let image = open_mapped_file(process, mapping).ok().and_then(Image::open);
+    image.is_some_and(|image| !image.exported(names).is_empty())
+}
+
 #[cfg(test)]
 mod tests;

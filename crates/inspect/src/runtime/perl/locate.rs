@@ -13,6 +13,7 @@ use crate::layout::perl::{RELEASES, Release, THREAD_SPECIFIC, THREAD_SPECIFIC_KE
 use crate::map::{AddressSpace, Mapping};
 use crate::namespaces::open_mapped_file;
 use crate::procfs::{Process, printable};
+use crate::recognise::exports;
 use crate::stacks::ThreadFacts;
 
 /// The most distinct mapped files that are looked into.
@@ -97,6 +98,9 @@ const GLOBALS: [&str; 6] =
     ["PL_strtab", "PL_sv_count", "PL_sv_arenaroot", "PL_main_cv", "PL_body_roots", "PL_body_arenas"];
 
 fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option<Program> {
+    if !exports(process, mapping, &[CURRENT, GLOBALS[0]]) {
+        return None;
+    }
     let object = Object::open(process, space, mapping).ok()?;
     let mut symbols = std::collections::HashMap::new();
     object.each_symbol(&mut |name, symbol| {

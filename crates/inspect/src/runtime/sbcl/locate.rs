@@ -12,6 +12,7 @@ use crate::layout::sbcl::{Layout, Release, known_release};
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::{Memory, word_at};
 use crate::procfs::{Process, printable};
+use crate::recognise::exports;
 use crate::target::live::Live;
 
 /// Without these a file is no SBCL runtime, or one whose collector is not known (`:mark-region-gc` has no
@@ -173,6 +174,9 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
 }
 
 fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option<Program> {
+    if !exports(process, mapping, &NEEDED[..1]) {
+        return None;
+    }
     let object = Object::open(process, space, mapping).ok()?;
     let mut symbols = BTreeMap::new();
     object.each_symbol(&mut |name, symbol| {
