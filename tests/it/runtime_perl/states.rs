@@ -12,7 +12,7 @@ use crate::support::{Outcome, Result, Subject, full, perls, repetitions, skipped
 fn a_perl_that_runs_hot_is_never_counted_wrong() -> Outcome {
     for perl in perls::all("runtime_perl: hot") {
         let subject = Subject::start_command(command(&perl, "hot"))?;
-        let (mut read, looks) = (0, repetitions(50, 300));
+        let (mut read, looks) = (0, repetitions(20, 300));
         for _ in 0..looks {
             // The invariants hold, whatever it was doing.
             let document = strandline::explain(subject.pid())?;
