@@ -62,8 +62,10 @@ fn a_main_thread_that_ends_first_is_a_caveat() -> Outcome {
 #[test]
 fn the_peak_is_caught_within_a_tenth() -> Outcome {
     // A step lasts so long; beside tests that keep all processors busy a look may come too late for one.
-    let tries = (0..3).map(|_| peak_share());
-    let share = tries.fold(Ok(0.0), |best: Result<f64>, share| Ok(best?.max(share?)))?;
+    let mut share = 0.0_f64;
+    for _ in 0..3 {
+        share = share.max(peak_share()?);
+    }
     assert!(share * 1.1 >= 1.0, "the best of three is {share}");
     Ok(())
 }
