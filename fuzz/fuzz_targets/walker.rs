@@ -112,6 +112,7 @@ fuzz_target!(|data: &[u8]| {
         space: &space,
         resident: &|from, to| cut(&runs, from, to),
         fs_bases: &fs_bases,
+        stacks: &[],
         start_brk: Some(heap.recipe.places.heap),
         locked: &[],
             swapped: &[],

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Libc, Outcome, Subject, skipped, strandline, subject};
 use crate::heap_mallinfo::same;
+use crate::support::{Libc, Outcome, Subject, skipped, strandline, subject};
 
 /// Where Debian puts libraries.
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";

@@ -6,19 +6,15 @@
 
 mod address_space;
 mod bad_input;
-#[cfg(test)]
 mod cli_demo;
-#[cfg(test)]
 mod cli_doctor;
-#[cfg(test)]
 mod cli_explain;
-#[cfg(test)]
 mod cli_reclaim;
-#[cfg(test)]
 mod cli_tree;
-#[cfg(test)]
 mod cli_usage;
 mod heap_mallinfo;
+mod heap_other;
+mod heap_pieces;
 mod heap_trim;
 mod lab_compare;
 mod lab_engine;

@@ -24,6 +24,8 @@ pub struct Context<'a> {
     pub resident: &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync),
     /// The FS base of each thread that could be asked.
     pub fs_bases: &'a [u64],
+    /// The bounds of threads' stacks, in address order: the kernel may list one and a heap as one mapping.
+    pub stacks: &'a [(u64, u64)],
     /// Where the data segment grown by brk starts.
     pub start_brk: Option<u64>,
     /// The mappings that are locked in memory, in address order.
@@ -94,9 +96,29 @@ pub struct TrimPlan {
     pub heaps: Vec<(u64, u64)>,
     /// What it gives back.
     pub predicted_bytes: u64,
-    /// The first place at which the heap is damaged, or was caught in motion: then no call is safe.
-    /// Complete only where [`Context::before_call`] was set.
-    pub damage: Option<u64>,
-    /// Whether parts of the heap are swapped out, which were not read.
-    pub swapped: bool,
+    /// What speaks against a call. Complete only where [`Context::before_call`] was set.
+    pub doubt: Option<Doubt>,
+}
+
+/// A place of a heap because of which no call into its allocator is safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    /// The first such place.
+    pub at: u64,
+    /// What is the matter with it.
+    pub cause: Cause,
+}
+
+/// Why a place of a heap was not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The allocator's own chain of blocks does not hold together: damaged, or caught in motion.
+    Broken,
+    /// Parts are swapped out, and reading would bring them in.
+    Swapped,
+    /// The time for which a target may be stopped was over.
+    TooSlow,
+    /// The allocator leads to memory outside the ranges that were found to be its own, and it has more
+    /// than was found.
+    Elsewhere,
 }

@@ -330,6 +330,7 @@ impl Frozen {
         let progress = |bytes: u64| how.advance("reading the heap", &done, bytes, total);
         let fs_bases: Vec<u64> =
             threads.iter().map(|thread| thread.fs_base).filter(|&base| base != 0).collect();
+        let stacks: Vec<_> = self.stacks.iter().map(|stack| (stack.low, stack.high)).collect();
         let ranges_of = |wanted: &dyn Fn(&SmapsEntry) -> bool| -> Vec<(u64, u64)> {
             let spaces = self.spaces.iter().filter(|space| wanted(space));
             spaces.map(|space| (space.mapping.start, space.mapping.end)).collect()
@@ -339,6 +340,7 @@ impl Frozen {
             space: &self.space,
             resident: &|from, to| anonymous_runs(&self.residency, from, to),
             fs_bases: &fs_bases,
+            stacks: &stacks,
             start_brk: process.stat()?.start_brk,
             locked: &ranges_of(&|space| space.flags.is_locked()),
             swapped: &ranges_of(&|space| space.counts.swap_bytes > 0),

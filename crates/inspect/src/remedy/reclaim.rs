@@ -7,6 +7,8 @@ use std::time::Duration;
 use super::Applied;
 use super::malloc_trim::{self, TrimRequest};
 use super::zero_pages::{self, ZeroRequest};
+use crate::alloc::glibc::SUM_DIFFERS;
+use crate::alloc::{Cause, Doubt};
 use crate::caveat::Caveat;
 use crate::elf::Object;
 use crate::error::Result;
@@ -117,7 +119,7 @@ fn look_before(pid: i32, remedy: &str, options: &ReclaimOptions<'_>) -> Result<L
     let look_options = Options { progress: options.progress, before_call: is_call, ..Options::default() };
     let mut seen = look(pid, &look_options)?;
     for _ in 1..MOST_LOOKS {
-        if !is_call || damage(&seen).is_none() {
+        if !is_call || doubt(&seen).is_none() {
             break;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -126,9 +128,31 @@ fn look_before(pid: i32, remedy: &str, options: &ReclaimOptions<'_>) -> Result<L
     Ok(seen)
 }
 
-/// Where a heap is damaged.
-fn damage(look: &Look) -> Option<u64> {
-    look.readings.iter().filter_map(|reading| reading.trim.as_ref()).find_map(|trim| trim.damage)
+/// What speaks against a call into a heap's allocator.
+fn doubt(look: &Look) -> Option<Doubt> {
+    look.readings.iter().filter_map(|reading| reading.trim.as_ref()).find_map(|trim| trim.doubt)
+}
+
+/// Why a heap is left alone after so many looks, and what to do instead.
+fn unsafe_heap(doubt: &Doubt, looks: u32) -> String {
+    let (at, plural) = (doubt.at, if looks == 1 { "" } else { "s" });
+    match doubt.cause {
+        Cause::Broken => format!(
+            "its heap makes no sense at {at:#x}, in {looks} look{plural}: malloc_trim could abort it or never end. Look \
+             for the overflow (valgrind, -fsanitize=address)"
+        ),
+        Cause::Swapped => {
+            "parts of its heap are swapped out, so that it cannot be checked before the call".to_owned()
+        }
+        Cause::TooSlow => format!(
+            "its heap was read up to {at:#x} only in the time for which a process may be stopped, so that it \
+             cannot be checked before the call; try again when the machine is less busy"
+        ),
+        Cause::Elsewhere => format!(
+            "its free chunk at {at:#x} lies in a part of the heap that was not found, so that what the call would do \
+             there cannot be checked (caveat {SUM_DIFFERS}); please report it with the output of explain --json"
+        ),
+    }
 }
 
 /// Marks `answer` as refused for `reason`.
@@ -158,24 +182,14 @@ fn trim(pid: i32, before: &Look, options: &ReclaimOptions<'_>, answer: &mut Recl
         return false;
     }
     if options.dry_run {
+        if let Some(doubt) = doubt(before) {
+            let text = format!("as it stands the call would be refused: {}", unsafe_heap(&doubt, 1));
+            answer.caveats.push(Caveat::new("would_be_refused", format!("{:#x}", doubt.at), None, text));
+        }
         return false;
     }
-    let mut plans_of = before.readings.iter().filter_map(|reading| reading.trim.as_ref());
-    if plans_of.any(|trim| trim.swapped && trim.damage.is_some()) {
-        refuse(
-            answer,
-            "parts of its heap are swapped out, so that it cannot be checked before the call; nothing was touched",
-        );
-        return false;
-    }
-    if let Some(address) = damage(before) {
-        refuse(
-            answer,
-            format!(
-                "its heap makes no sense at {address:#x}, in {MOST_LOOKS} looks: malloc_trim could abort it or never \
-                 end; nothing was touched. Look for the overflow (valgrind, -fsanitize=address)"
-            ),
-        );
+    if let Some(doubt) = doubt(before) {
+        refuse(answer, unsafe_heap(&doubt, MOST_LOOKS));
         return false;
     }
     let mut done = Totals::default();

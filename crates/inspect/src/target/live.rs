@@ -1,4 +1,5 @@
-//! The memory of a running or stopped process, through `process_vm_readv`.
+//! The memory of a running or stopped process, through `process_vm_readv`, and `/proc/PID/mem` for what the process
+//! itself may not read.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,11 +20,24 @@ impl Live {
     pub fn new(pid: i32) -> Self {
         Self { pid }
     }
+
+    /// Reads memory that the process protected (a page without access in the middle of a heap): the kernel gives it
+    /// to whoever traces the process, by this way only (proc(5), FOLL_FORCE).
+    fn read_protected(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let file = File::open(format!("/proc/{}/mem", self.pid));
+        file.map_or(0, |file| Opened::new(file).read_some(address, buffer))
+    }
 }
 
 impl Memory for Live {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        memory::read(self.pid, address, buffer).unwrap_or(0)
+        let got = memory::read(self.pid, address, buffer).unwrap_or(0);
+        match buffer.get_mut(got..) {
+            Some(rest) if !rest.is_empty() => {
+                got + self.read_protected(address.saturating_add(got as u64), rest)
+            }
+            _ => got,
+        }
     }
 
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
@@ -34,8 +48,10 @@ impl Memory for Live {
             let got = memory::read_many(self.pid, rest, 16, &mut bytes).unwrap_or(0);
             pairs.extend((0..got).map(|n| Some((word_at(&bytes, 16 * n)?, word_at(&bytes, 16 * n + 8)?))));
             if got < rest.len().min(memory::MOST_RANGES) {
-                // The one that follows the last good one cannot be read.
-                pairs.push(None);
+                // The one that follows the last good one cannot be read in this way.
+                let mut pair = [0; 16];
+                let got = addresses.get(pairs.len()).map_or(0, |&address| self.read_some(address, &mut pair));
+                pairs.push((got == 16).then(|| Some((word_at(&pair, 0)?, word_at(&pair, 8)?))).flatten());
             }
         }
         pairs

@@ -110,6 +110,7 @@ impl Subject {
             space: &space,
             resident: &resident,
             fs_bases: &self.fs_bases,
+            stacks: &[],
             start_brk: self.start_brk,
             locked: &[],
             swapped: &[],

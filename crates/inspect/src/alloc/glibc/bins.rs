@@ -15,32 +15,43 @@ const FIRST_LARGE_BIN: usize = 64;
 /// The unsorted bin.
 const UNSORTED_BIN: usize = 1;
 
+/// A place in the bins that is not as malloc leaves it.
+pub struct Fault {
+    /// The chunk.
+    pub at: u64,
+    /// Whether it lies outside what is known of the heap.
+    pub is_outside: bool,
+}
+
 /// The first place in the bins of `arena` that is not as malloc leaves it. `pages` are the ranges of
 /// all arenas, in address order; `most` is how many free chunks there can be.
-pub fn first_damage(
+pub fn first_fault(
     cache: &mut PageCache<'_>,
     arena: &Arena,
     pages: &[RangePages],
     most: u64,
-) -> Option<u64> {
+) -> Option<Fault> {
     let followed = |bin: &&Bin| bin.index == UNSORTED_BIN || bin.index >= FIRST_LARGE_BIN;
     let mut rest = most;
-    arena.bins.iter().filter(followed).find_map(|bin| damage_of(cache, bin, pages, &mut rest))
+    arena.bins.iter().filter(followed).find_map(|bin| fault_of(cache, bin, pages, &mut rest))
 }
 
-fn damage_of(cache: &mut PageCache<'_>, bin: &Bin, pages: &[RangePages], rest: &mut u64) -> Option<u64> {
+fn fault_of(cache: &mut PageCache<'_>, bin: &Bin, pages: &[RangePages], rest: &mut u64) -> Option<Fault> {
     let mut behind = bin.address;
     let mut chunk = bin.last;
     while chunk != bin.address {
-        if *rest == 0 || !holds(pages, chunk) {
-            return Some(chunk);
+        let is_outside = !holds(pages, chunk);
+        if *rest == 0 || is_outside {
+            return Some(Fault { at: chunk, is_outside });
         }
         *rest -= 1;
-        let Some(before) = sound_chunk(cache, chunk, behind, pages) else { return Some(chunk) };
+        let Some(before) = sound_chunk(cache, chunk, behind, pages) else {
+            return Some(Fault { at: chunk, is_outside: false });
+        };
         behind = chunk;
         chunk = before;
     }
-    (behind != bin.first).then_some(behind)
+    (behind != bin.first).then_some(Fault { at: behind, is_outside: false })
 }
 
 fn holds(pages: &[RangePages], address: u64) -> bool {

@@ -1,6 +1,9 @@
 //! Chunks that are mappings of their own: large blocks, given to the kernel as soon as freed.
 //!
-//! Nothing lists them. Each mapping starts with the words (0, size | IS_MMAPPED). Where memalign moved
+//! Nothing lists them. A program may call madvise, mprotect, mlock or prctl for a part of its block (numpy asks for
+//! huge pages within arrays of 4 MiB), which makes the kernel list that block as several mappings; and it lists
+//! blocks side by side as one. So they are looked for in stretches of private anonymous memory, however these
+//! are cut. Each block starts with the words (0, size | IS_MMAPPED). Where memalign moved
 //! the block, that first header stays, and a second one with the distance to the mapping's start is
 //! the one that malloc goes by: after a realloc only it is true. malloc's own counters say how
 //! many there are and how many bytes they span: the search ends when both are met, and a difference
@@ -97,21 +100,54 @@ pub struct Found {
     pub pages_read: u64,
 }
 
-/// Looks through `places` (a mapping piece's end, and its resident runs) for the `count` chunks that
-/// malloc says there are, and their `bytes` where those can be trusted.
+/// A stretch of private anonymous memory without a gap, of one mapping or of several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// First byte behind it.
+    pub end: u64,
+    /// Its resident runs, in address order.
+    pub runs: Vec<(u64, u64)>,
+    /// The first resident page of each of its mappings, in address order.
+    pub firsts: Vec<u64>,
+}
+
+impl Place {
+    /// Goes on with `start..end`, a mapping or a part of one, whose resident runs are `runs`.
+    fn extend(&mut self, end: u64, runs: Vec<(u64, u64)>) {
+        self.end = end;
+        self.firsts.extend(runs.first().map(|run| run.0));
+        for (from, to) in runs {
+            match self.runs.last_mut() {
+                Some(last) if last.1 == from => last.1 = to,
+                _ => self.runs.push((from, to)),
+            }
+        }
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        self.runs.iter().map(|(from, to)| to - from).sum()
+    }
+}
+
+/// Looks through `places` for the `count` chunks that malloc says there are, and their `bytes` where those can
+/// be trusted.
 ///
-/// Most stand at the start of their place or right behind each other: there is looked first, and
+/// Most stand at the start of a mapping or right behind each other: there is looked first, and
 /// everywhere only where that is not all of them.
-pub fn find(memory: &dyn Memory, places: &[(u64, Vec<(u64, u64)>)], count: u64, bytes: Option<u64>) -> Found {
+pub fn find(memory: &dyn Memory, places: &[Place], count: u64, bytes: Option<u64>) -> Found {
     let mut search = Search { memory, count, bytes, found: Found::default() };
-    for (limit, runs) in places {
-        if let Some(&(first, _)) = runs.first() {
-            search.side_by_side(first, *limit, runs);
+    for place in places {
+        let mut end = 0;
+        for &first in &place.firsts {
+            // A mapping may start within a chunk.
+            if first >= end {
+                end = search.side_by_side(first, place.end, &place.runs);
+            }
         }
     }
     if !search.is_done() {
         search.found = Found { pages_read: search.found.pages_read, ..Found::default() };
-        places.iter().for_each(|(limit, runs)| search.everywhere(runs, *limit));
+        places.iter().for_each(|place| search.everywhere(&place.runs, place.end));
     }
     search.found
 }
@@ -148,13 +184,16 @@ impl Search<'_> {
         Some(at + length)
     }
 
-    /// Takes the chunks that follow each other from `page` on.
-    fn side_by_side(&mut self, page: u64, limit: u64, runs: &[(u64, u64)]) {
-        let mut page = Some(page);
-        let may_be = |at: &u64| *at < limit && is_resident(runs, *at);
-        while let Some(at) = page.filter(may_be).filter(|_| !self.is_done() && !self.over_budget()) {
-            page = self.take_first(&[at], limit, runs);
+    /// Takes the chunks that follow each other from `page` on; returns where the last one ends.
+    fn side_by_side(&mut self, page: u64, limit: u64, runs: &[(u64, u64)]) -> u64 {
+        let mut end = page;
+        while end < limit && is_resident(runs, end) && !self.is_done() && !self.over_budget() {
+            match self.take_first(&[end], limit, runs) {
+                Some(next) => end = next,
+                None => break,
+            }
         }
+        end
     }
 
     /// Takes every chunk in the resident `runs`.
@@ -180,22 +219,30 @@ impl Search<'_> {
     }
 }
 
-/// The parts of writable private anonymous memory beside `taken`: where each ends, and its resident runs.
-fn free_places(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<(u64, Vec<(u64, u64)>)> {
-    let mut places = Vec::new();
-    let writable =
-        |m: &&Mapping| m.is_private_anonymous() && m.permissions.write && !m.name.starts_with("[stack");
-    for mapping in context.space.mappings().iter().filter(writable) {
+/// The stretches of private anonymous memory beside `taken`, whatever their mappings allow: a block may have been
+/// protected since.
+fn places(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Place> {
+    let mut places: Vec<Place> = Vec::new();
+    let mut add = |start: u64, end: u64| {
+        if start >= end {
+            return;
+        }
+        let goes_on = places.last().is_some_and(|place| place.end == start);
+        if !goes_on {
+            places.push(Place::default());
+        }
+        if let Some(place) = places.last_mut() {
+            place.extend(end, (context.resident)(start, end));
+        }
+    };
+    let may_hold = |m: &&Mapping| m.is_private_anonymous() && !m.name.starts_with("[stack");
+    for mapping in context.space.mappings().iter().filter(may_hold) {
         let mut from = mapping.start;
         for &(start, end) in overlapping(taken, mapping.start, mapping.end) {
-            if start > from {
-                places.push((start, (context.resident)(from, start)));
-            }
+            add(from, start);
             from = from.max(page_up(end));
         }
-        if from < mapping.end {
-            places.push((mapping.end, (context.resident)(from, mapping.end)));
-        }
+        add(from, mapping.end);
     }
     places
 }
@@ -235,11 +282,12 @@ impl MappedChunks {
         }
         let claims = readings.iter().flat_map(|reading| &reading.claims);
         let mut taken: Vec<_> = claims.map(|claim| (claim.start, claim.end)).collect();
+        taken.extend(context.stacks);
         taken.sort_unstable();
         let Some(reading) = readings.first_mut() else { return };
-        let mut places = free_places(context, &taken);
+        let mut places = places(context, &taken);
         // Small places first: a giant one (another heap) is then mostly not needed.
-        places.sort_by_key(|(_, runs)| runs.iter().map(|(a, b)| b - a).sum::<u64>());
+        places.sort_by_key(Place::resident_bytes);
         let bytes = (!self.drifts).then_some(self.bytes);
         let found = find(context.memory, &places, self.count, bytes);
         reading.bytes_read += found.pages_read * 16;

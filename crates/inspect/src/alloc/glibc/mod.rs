@@ -26,8 +26,9 @@ use self::mmapped::MappedChunks;
 use self::objects::Object;
 use self::regions::Owned;
 use self::segments::{Parts, Walked};
+pub use self::summary::SUM_DIFFERS;
 use self::summary::{by_arena, check_sums, facts, trim_bytes};
-use super::{Context, RangeClaim, Reading, TrimPlan, overlapping};
+use super::{Cause, Context, Doubt, RangeClaim, Reading, TrimPlan, overlapping};
 use crate::caveat::Caveat;
 use crate::layout::glibc as layout;
 use crate::ledger::fold::OutOfOrder;
@@ -102,8 +103,7 @@ fn read_one(
         locks: arenas.iter().map(|arena| arena.address).collect(),
         heaps: owned.iter().map(|o| (o.region.start, o.region.end)).collect(),
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
-        damage: heap.damage(&walked, &reading),
-        swapped: owned.iter().any(|o| is_swapped(context, o)),
+        doubt: heap.doubt(&walked, &reading),
     });
     Ok(Some(reading))
 }
@@ -116,13 +116,21 @@ fn taken_by(before: &[Reading]) -> Vec<(u64, u64)> {
     taken
 }
 
-/// Whether something of a region is swapped out.
-fn is_swapped(context: &Context<'_>, owned: &Owned) -> bool {
-    !overlapping(context.swapped, owned.region.start, owned.region.end).is_empty()
+/// Why a region was not followed at some place.
+fn cause(context: &Context<'_>, owned: &Owned) -> Cause {
+    if !overlapping(context.swapped, owned.region.start, owned.region.end).is_empty() {
+        Cause::Swapped
+    } else if Instant::now() >= context.deadline {
+        Cause::TooSlow
+    } else {
+        Cause::Broken
+    }
 }
 
-/// Caveats that make a call into the allocator unsafe.
-const DAMAGE: [&str; 3] = ["heap_damaged", "free_list_broken", "arena_sum_differs"];
+/// Whether a caveat of this code was made.
+fn is_said(reading: &Reading, code: &str) -> bool {
+    reading.caveats.iter().any(|caveat| caveat.code == code)
+}
 
 /// The ranges of all arenas, about to be walked.
 struct Heap<'a> {
@@ -172,20 +180,31 @@ impl Heap<'_> {
         all.into_iter().zip(&grounds).map(|(parts, ground)| parts.sum(ground)).collect()
     }
 
-    /// The first place at which the heap is not as malloc leaves it.
-    fn damage(&self, walked: &[Walked], reading: &Reading) -> Option<u64> {
-        if let Some(address) = walked.iter().find_map(|walked| walked.counts.first_damage) {
-            return Some(address);
+    /// The first place at which the heap is not as malloc leaves it. A sum that differs is none by itself: a
+    /// part of the heap was not found then, and what matters is whether the call would go there.
+    fn doubt(&self, walked: &[Walked], reading: &Reading) -> Option<Doubt> {
+        let damaged = |(walked, owned): (&Walked, &Owned)| {
+            let at = walked.counts.first_damage?;
+            Some(Doubt { at, cause: cause(self.context, owned) })
+        };
+        if let Some(doubt) = walked.iter().zip(self.owned).find_map(damaged) {
+            return Some(doubt);
         }
-        if reading.caveats.iter().any(|caveat| DAMAGE.contains(&caveat.code.as_str())) {
-            return Some(self.arenas.first().map_or(0, |arena| arena.address));
+        if is_said(reading, LIST_BROKEN) {
+            let at = self.arenas.first().map_or(0, |arena| arena.address);
+            return Some(Doubt { at, cause: Cause::Broken });
         }
         if !self.context.before_call {
             return None;
         }
         let most = walked.iter().map(|walked| walked.counts.bin_chunks).sum::<u64>() + 1;
         let mut cache = PageCache::new(self.context.memory);
-        self.arenas.iter().find_map(|arena| bins::first_damage(&mut cache, arena, self.pages, most))
+        let fault =
+            self.arenas.iter().find_map(|arena| bins::first_fault(&mut cache, arena, self.pages, most));
+        let cause = |outside| {
+            if outside && is_said(reading, SUM_DIFFERS) { Cause::Elsewhere } else { Cause::Broken }
+        };
+        fault.map(|fault| Doubt { at: fault.at, cause: cause(fault.is_outside) })
     }
 
     fn grounds<'a>(&'a self, lists: &'a [Lists], fast: impl Fn(&Owned) -> Fast<'a>) -> Vec<Ground<'a>> {
@@ -273,11 +292,14 @@ impl Heap<'_> {
     }
 }
 
+/// The caveat of free lists that do not hold together.
+const LIST_BROKEN: &str = "free_list_broken";
+
 fn say_broken(broken: u64, of: &str, reading: &mut Reading) {
     if broken > 0 {
         let text =
             format!("{broken} lists of {of} are damaged or in motion; what stands behind counts as in use");
-        reading.caveats.push(Caveat::new("free_list_broken", format!("glibc, {of}"), None, text));
+        reading.caveats.push(Caveat::new(LIST_BROKEN, format!("glibc, {of}"), None, text));
     }
 }
 
@@ -298,12 +320,12 @@ fn take_walked(
         reading.zero_runs.extend(pages.zero_runs());
         if walked.counts.damages > 0 {
             let at = walked.counts.first_damage.unwrap_or(region.start);
-            let (code, cause) = if is_swapped(context, owned) {
-                ("heap_swapped", "parts of it are swapped out, and reading would bring them in")
-            } else if Instant::now() >= context.deadline {
-                ("heap_too_slow", "the time for which a target may be stopped was over")
-            } else {
-                ("heap_damaged", "damaged, or caught in motion")
+            let (code, cause) = match cause(context, owned) {
+                Cause::Swapped => {
+                    ("heap_swapped", "parts of it are swapped out, and reading would bring them in")
+                }
+                Cause::TooSlow => ("heap_too_slow", "the time for which a target may be stopped was over"),
+                Cause::Broken | Cause::Elsewhere => ("heap_damaged", "damaged, or caught in motion"),
             };
             let text = format!(
                 "the heap {:#x}-{:#x} was not followed at {} places: {cause}; {} bytes were skipped",

@@ -1,5 +1,7 @@
 //! The address ranges of each arena, ready to be walked.
 
+use std::collections::BTreeMap;
+
 use super::ground::{Region, Shape, Top};
 use super::locate::{Arena, Parameters};
 use crate::alloc::{Context, overlapping};
@@ -52,6 +54,7 @@ pub fn of_arenas(
     });
     // Pieces are looked for in whole mappings, with which the kernel may have merged heaps.
     let mut taken = taken.to_vec();
+    taken.extend(context.stacks);
     taken.extend(all.iter().map(|owned| (owned.region.start, owned.region.end)));
     taken.sort_unstable();
     for piece in pieces {
@@ -150,18 +153,17 @@ fn main(context: &Context<'_>, arena: &Arena, top: Top, parameters: Option<&Para
     }
     let known_bytes: u64 = regions.iter().map(|r| r.end - r.start).sum();
     if arena.system_mem > known_bytes {
-        for mapping in piece_mappings(context, arena, &regions) {
-            let top_here = mapping.contains(top.address);
+        for (start, end) in stretches(context.space.mappings(), &piece_mappings(context, arena, &regions)) {
             regions.push(Region {
-                start: mapping.start,
-                end: mapping.end,
+                start,
+                end,
                 first: None,
                 shape: Shape::Pieces,
                 main: true,
-                top: top_here.then_some(top),
+                top: (start..end).contains(&top.address).then_some(top),
                 break_at_top: false,
                 trim_unit_bytes,
-                locked: overlapping(context.locked, mapping.start, mapping.end).to_vec(),
+                locked: overlapping(context.locked, start, end).to_vec(),
             });
         }
     }
@@ -186,28 +188,61 @@ fn break_end(context: &Context<'_>, base: u64) -> Option<u64> {
     end
 }
 
+/// The longest part in between that a program may have protected within one of its blocks; what is longer is taken
+/// for a reservation of somebody else's.
+const MOST_PROTECTED_BYTES: u64 = 16 << 20;
+
+/// The stretches of memory that the mappings `of` a heap stand in: a program that calls madvise, mlock, mprotect or
+/// prctl within a block makes the kernel list what was one mapping as several.
+fn stretches(all: &[Mapping], of: &[&Mapping]) -> Vec<(u64, u64)> {
+    let mut stretches: Vec<(u64, u64)> = Vec::new();
+    for mapping in of {
+        if stretches.last().is_some_and(|last| mapping.end <= last.1) {
+            continue;
+        }
+        let at = all.partition_point(|m| m.start < mapping.start);
+        let before = all[..at].iter().rev().map(|m| (m, m.end, m.start));
+        let behind = all[at..].iter().skip(1).map(|m| (m, m.start, m.end));
+        stretches.push((furthest(mapping.start, before), furthest(mapping.end, behind)));
+    }
+    stretches
+}
+
+/// How far from `edge` on a heap may go: over the neighbours that touch it, each with its nearer and its further end, to
+/// the last one that can be written to.
+fn furthest<'a>(mut edge: u64, neighbours: impl Iterator<Item = (&'a Mapping, u64, u64)>) -> u64 {
+    let mut furthest = edge;
+    for (mapping, near, far) in neighbours {
+        let may_be_cut = mapping.is_private_anonymous()
+            && !is_named_by_kernel(mapping)
+            && (mapping.permissions.write || mapping.bytes() <= MOST_PROTECTED_BYTES);
+        if near != edge || !may_be_cut {
+            break;
+        }
+        edge = far;
+        if mapping.permissions.write {
+            furthest = far;
+        }
+    }
+    furthest
+}
+
 /// The most free chunks that are asked where they stand.
 const MOST_CHUNKS_ASKED: usize = 4096;
 
-/// The mappings in which the main arena goes on: those of its top and of its free chunks.
-///
-/// A piece that holds no free chunk lies in most cases beside one that does, in the same mapping; the
-/// sum of all pieces against `system_mem` shows whether one was missed.
+/// The mappings in which the main arena goes on: those of its top and of its free chunks, and those that begin with
+/// a chain of chunks, for a piece that is all in use.
 fn piece_mappings<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region]) -> Vec<&'a Mapping> {
-    let mut found: Vec<&Mapping> = Vec::new();
+    let is_known = |address| known.iter().any(|r| (r.start..r.end).contains(&address));
+    let may_be = |m: &&Mapping| m.is_private_anonymous() && m.permissions.write && !is_named_by_kernel(m);
+    let mut found: BTreeMap<u64, &Mapping> = BTreeMap::new();
     let mut take = |address: u64| {
-        let is_known = known.iter().any(|r| (r.start..r.end).contains(&address));
-        let mapping = context
-            .space
-            .find(address)
-            .filter(|m| m.is_private_anonymous() && m.permissions.write && m.name != "[heap]");
-        if let Some(mapping) = mapping.filter(|_| !is_known)
-            && !found.iter().any(|m| m.start == mapping.start)
-        {
-            found.push(mapping);
+        if let Some(mapping) = context.space.find(address).filter(may_be).filter(|_| !is_known(address)) {
+            found.insert(mapping.start, mapping);
         }
     };
     take(arena.top);
+    arena.fastbins.iter().for_each(|&chunk| take(chunk));
     let mut asked = 0;
     for bin in &arena.bins {
         take(bin.first);
@@ -224,6 +259,41 @@ fn piece_mappings<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region])
             chunk = next;
         }
     }
-    found.sort_by_key(|mapping| mapping.start);
-    found
+    let begins = |m: &&Mapping| !is_known(m.start) && begins_with_chunks(context, m);
+    context.space.mappings().iter().filter(may_be).filter(begins).for_each(|mapping| take(mapping.start));
+    found.into_values().collect()
+}
+
+/// Whether the kernel gives a mapping a name that tells what it is for.
+fn is_named_by_kernel(mapping: &Mapping) -> bool {
+    mapping.name == "[heap]" || mapping.name.starts_with("[stack")
+}
+
+/// Chunks that must follow each other before a mapping is believed to begin with them.
+const CHAIN: usize = 12;
+
+/// Whether a mapping begins with chunks of the main arena: each leads to the next, up to the fenceposts that end a
+/// piece if there are not that many.
+fn begins_with_chunks(context: &Context<'_>, mapping: &Mapping) -> bool {
+    let mut at = mapping.start;
+    for _ in 0..CHAIN {
+        // Reading a page that is not there would have the kernel map one in the target.
+        if at >= mapping.end || (context.resident)(at, at + 1).is_empty() {
+            return false;
+        }
+        let Ok(head) = context.memory.read_word(at + 8) else { return false };
+        let bytes = head & !layout::SIZE_BITS;
+        if bytes == layout::FENCEPOST_BYTES {
+            return at > mapping.start;
+        }
+        let is_chunk = bytes >= layout::MIN_CHUNK_BYTES
+            && bytes.is_multiple_of(layout::ALIGNMENT)
+            && head & (layout::IS_MMAPPED | layout::NON_MAIN_ARENA) == 0
+            && (at > mapping.start || head & layout::PREV_INUSE != 0);
+        match at.checked_add(bytes).filter(|_| is_chunk) {
+            Some(next) => at = next,
+            None => return false,
+        }
+    }
+    true
 }

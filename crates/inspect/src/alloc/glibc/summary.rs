@@ -50,6 +50,9 @@ fn spanned(owned: &Owned, walked: &Walked, contiguous: bool) -> (u64, u64) {
     }
 }
 
+/// The caveat of an arena of which less or more was found than it says it has.
+pub const SUM_DIFFERS: &str = "arena_sum_differs";
+
 /// Says where an arena's ranges and its own figure for them do not agree.
 pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&Owned, &Walked)>], reading: &mut Reading) {
     for (arena, of_arena) in arenas.iter().zip(by_arena) {
@@ -64,7 +67,7 @@ pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&Owned, &Walked)>], reading
             );
             let place = format!("{:#x}", arena.address);
             let bytes = most.abs_diff(arena.system_mem);
-            reading.caveats.push(Caveat::new("arena_sum_differs", place, Some(bytes), text));
+            reading.caveats.push(Caveat::new(SUM_DIFFERS, place, Some(bytes), text));
         }
     }
 }

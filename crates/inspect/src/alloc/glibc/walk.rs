@@ -228,6 +228,11 @@ impl<'a> Walker<'a> {
 
     fn take_used(&mut self, next: u64, bytes: u64, held: Option<Held>) -> bool {
         self.at = next;
+        // A heap was left with a top too small to be freed: one chunk of it and the fencepost (arena.c's sizes,
+        // malloc.c, sysmalloc: "Setup fencepost and free the old top chunk"). It is nobody's block.
+        let rest = self.region.end.saturating_sub(next);
+        let is_left_top = rest == layout::FENCEPOST_BYTES && self.region.shape == Shape::Heap;
+        let held = if is_left_top { Some(Held::Metadata) } else { held };
         match held {
             Some(Held::ThreadCache) => {
                 self.counts.cached_bytes += bytes;
@@ -325,24 +330,46 @@ impl<'a> Walker<'a> {
 
     /// A chunk too small to be one: the end of a section, or damage.
     fn take_fencepost(&mut self, at: u64, head: u64) {
-        let (next, rest) = (at + layout::FENCEPOST_BYTES, self.region.end - at);
-        let is_heap_end = self.region.shape == Shape::Heap
-            && (rest == 32 && head & !layout::SIZE_BITS == layout::FENCEPOST_BYTES
-                || rest == 16 && head & !layout::SIZE_BITS == 0);
-        let post = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
-        let is_double = self.region.shape != Shape::Heap
-            && head & !layout::NON_MAIN_ARENA & !layout::PREV_INUSE == layout::FENCEPOST_BYTES
-            && rest >= 32
-            && self.window.pair(next).1 == post;
-        if !is_heap_end && !is_double {
+        let end = if self.region.shape == Shape::Heap {
+            self.heap_end(at, head)
+        } else {
+            self.behind_fenceposts(at, head)
+        };
+        let Some(end) = end else {
             self.take_damage(at);
             return;
-        }
+        };
         self.close_run(at);
-        let end = if is_heap_end { self.region.end } else { at + 2 * layout::FENCEPOST_BYTES };
         self.fold.claim_to(end, Class::Metadata);
         self.counts.live_bytes += end - at;
         self.section(end);
+    }
+
+    /// A secondary arena's heap ends in a chunk of 16 bytes, or of none in its last 16.
+    fn heap_end(&self, at: u64, head: u64) -> Option<u64> {
+        let (rest, bytes) = (self.region.end - at, head & !layout::SIZE_BITS);
+        let is_end = (rest, bytes) == (32, layout::FENCEPOST_BYTES) || (rest, bytes) == (16, 0);
+        is_end.then_some(self.region.end)
+    }
+
+    /// Where the fenceposts at `at` end that malloc makes of the old top when the main arena goes on elsewhere:
+    /// two of 16 bytes, or three where the top had `MINSIZE` and 16 bytes, the first being what was left of it, too
+    /// small to be freed (malloc.c, sysmalloc: "Shrink old_top to insert fenceposts"). The old top ended on a page
+    /// boundary, which tells a third one from what somebody else put behind two.
+    fn behind_fenceposts(&mut self, at: u64, head: u64) -> Option<u64> {
+        const POST: u64 = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
+        let second = at + layout::FENCEPOST_BYTES;
+        let third = second + layout::FENCEPOST_BYTES;
+        let is_pair = head & !layout::NON_MAIN_ARENA & !layout::PREV_INUSE == layout::FENCEPOST_BYTES
+            && self.region.end - at >= 2 * layout::FENCEPOST_BYTES
+            && self.window.pair(second).1 == POST;
+        let end_of_three = third + layout::FENCEPOST_BYTES;
+        let is_third = |walker: &mut Self| {
+            end_of_three.is_multiple_of(PAGE_BYTES)
+                && end_of_three <= walker.region.end
+                && walker.window.pair(third).1 == POST
+        };
+        is_pair.then(|| if is_third(self) { end_of_three } else { third })
     }
 
     /// A section ended at `from`: the next one starts there or behind somebody else's bytes.

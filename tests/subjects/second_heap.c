@@ -1,0 +1,54 @@
+/* A secondary arena that went on in a second heap, with a top of LEFT bytes left over in its first.
+ *
+ *   second_heap [LEFT]
+ *
+ * malloc makes fenceposts of that top: what is left between them is free, or nobody's, and never a block.
+ * Then 'i', 't' and 'q' as random_heap has them.
+ */
+#include "subject.h"
+
+enum { HEAP_BYTES = 64 << 20, HEADER = 8 };
+
+static size_t left;
+static size_t live, usable;
+static atomic_uint parked;
+
+static char *take(size_t bytes) {
+  char *block = malloc(bytes);
+  if (!block) _exit(3);
+  *block = 1;
+  live++;
+  usable += malloc_usable_size(block);
+  return block;
+}
+
+static void *traffic(void *unused) {
+  (void)unused;
+  /* What stands behind the end of a block, up to the end of its heap, is the top. */
+  char *block = take(1000), *end = (char *)(((uintptr_t)block & ~(uintptr_t)(HEAP_BYTES - 1)) + HEAP_BYTES);
+  while ((size_t)(end - block) > (1 << 20)) block = take(100000);
+  size_t top = (size_t)(end - block) + HEADER - malloc_usable_size(block);
+  take(top - left - HEADER);
+  take(5000); /* does not fit any more */
+  atomic_fetch_add(&parked, 1);
+  park();
+  return 0;
+}
+
+int main(int count, char **values) {
+  static struct figures now;
+  static pthread_t id;
+  left = argument(count, values, 1, 48);
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  if (pthread_create(&id, 0, traffic, 0)) return 3;
+  while (!atomic_load(&parked)) usleep(1000);
+  usleep(20000);
+  read_mallinfo(&now);
+  line_open();
+  line_mallinfo("mallinfo", &now);
+  line_number("live", live);
+  line_number("usable", usable);
+  line_number("break_address", (uint64_t)(uintptr_t)sbrk(0));
+  line_print();
+  obey_heap_commands();
+}
