@@ -38,6 +38,15 @@ enum Limit {
     Percent(f64),
 }
 
+/// What sizes of several processes are parts of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whole {
+    /// Their RSS.
+    Rss,
+    /// Their PSS.
+    Pss,
+}
+
 /// What came of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -73,15 +82,19 @@ impl Condition {
     }
 
     /// Whether the condition holds for `processes` together: sizes are added up, and a per cent is of
-    /// their RSS added up.
-    pub fn test(&self, processes: &[&Explanation]) -> Answer {
-        let rss = sum(processes, |process| Some(process.kernel.rss_bytes)).unwrap_or(0);
+    /// `whole` added up.
+    pub fn test(&self, processes: &[&Explanation], whole: Whole) -> Answer {
+        let (whole_bytes, of) = match whole {
+            Whole::Rss => (sum(processes, |process| Some(process.kernel.rss_bytes)), "RSS"),
+            Whole::Pss => (sum(processes, |process| process.kernel.pss_bytes), "PSS"),
+        };
+        let whole_bytes = whole_bytes.unwrap_or(0);
         let Some(value) = sum(processes, |process| self.subject.value(process)) else {
             return Answer::Unknown(format!("cannot tell whether '{}': that figure is not known", self.text));
         };
         let ordering = match self.limit {
             Limit::Bytes(limit) => Some(value.cmp(&limit)),
-            Limit::Percent(limit) => (value as f64 * 100.0).partial_cmp(&(limit * rss as f64)),
+            Limit::Percent(limit) => (value as f64 * 100.0).partial_cmp(&(limit * whole_bytes as f64)),
         };
         let holds = ordering.is_some_and(|ordering| match self.comparison {
             Comparison::More => ordering.is_gt(),
@@ -91,7 +104,7 @@ impl Condition {
             Comparison::Equal => ordering.is_eq(),
         });
         if holds {
-            Answer::Yes(format!("'{}' holds: it is {value} bytes of {rss} bytes RSS", self.text))
+            Answer::Yes(format!("'{}' holds: it is {value} bytes of {whole_bytes} bytes {of}", self.text))
         } else {
             Answer::No
         }
@@ -219,7 +232,7 @@ mod tests {
     }
 
     fn holds(text: &str, explanation: &Explanation) -> bool {
-        matches!(parsed(text).test(&[explanation]), Answer::Yes(_))
+        matches!(parsed(text).test(&[explanation], Whole::Rss), Answer::Yes(_))
     }
 
     #[test]
@@ -315,19 +328,23 @@ mod tests {
     fn what_is_not_known_is_not_zero() {
         let mut java = fabricated::java();
         java.kernel.pss_bytes = None;
-        assert!(matches!(parsed("pss > 1").test(&[&java]), Answer::Unknown(_)));
+        assert!(matches!(parsed("pss > 1").test(&[&java], Whole::Rss), Answer::Unknown(_)));
         java.allocators[0].name = "glibc".to_owned();
-        assert!(matches!(parsed("row.glibc.tcache > 1").test(&[&java]), Answer::Unknown(_)));
-        assert_eq!(parsed("predicted > 0").test(&[&java]), Answer::No, "no remedy, nothing predicted");
+        assert!(matches!(parsed("row.glibc.tcache > 1").test(&[&java], Whole::Rss), Answer::Unknown(_)));
+        assert_eq!(
+            parsed("predicted > 0").test(&[&java], Whole::Rss),
+            Answer::No,
+            "no remedy, nothing predicted"
+        );
         java.remedies = fabricated::service().remedies.split_off(2);
-        assert!(matches!(parsed("predicted > 0").test(&[&java]), Answer::Unknown(_)));
+        assert!(matches!(parsed("predicted > 0").test(&[&java], Whole::Rss), Answer::Unknown(_)));
     }
 
     #[test]
     fn a_tree_is_tested_together() {
         let (service, shell) = (fabricated::service(), fabricated::shell());
         let rss = service.kernel.rss_bytes + shell.kernel.rss_bytes;
-        let answer = parsed(&format!("rss == {rss}")).test(&[&service, &shell]);
+        let answer = parsed(&format!("rss == {rss}")).test(&[&service, &shell], Whole::Rss);
         assert!(matches!(answer, Answer::Yes(_)));
     }
 }

@@ -4,7 +4,7 @@ use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::Explanation;
 
 use super::arguments::Explain;
-use super::condition::{Answer, Condition};
+use super::condition::{Answer, Condition, Whole};
 use super::output::{Output, complain};
 use super::progress::Progress;
 use super::{Ending, Result};
@@ -37,7 +37,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
         let view = View::new(&explanation, arguments.rows.unwrap_or_default());
         output.print(&terminal::explanation(&view, output.surface))?;
     }
-    Ok(answer(&arguments.fail_if, &[&explanation]))
+    Ok(answer(&arguments.fail_if, &[&explanation], Whole::Rss))
 }
 
 /// Looks at process `pid`; shows progress if it may.
@@ -64,10 +64,10 @@ fn complain_of_no_path(type_name: &str, explanation: &Explanation) {
 
 /// Answers the conditions, in words on standard error. One that cannot be answered outweighs one that
 /// holds: a script must not take "unknown" for either.
-pub fn answer(conditions: &[Condition], processes: &[&Explanation]) -> Ending {
+pub fn answer(conditions: &[Condition], processes: &[&Explanation], whole: Whole) -> Ending {
     let mut ending = Ending::Done;
     for condition in conditions {
-        match condition.test(processes) {
+        match condition.test(processes, whole) {
             Answer::No => {}
             Answer::Yes(sentence) => {
                 complain(&sentence);
@@ -95,9 +95,9 @@ mod tests {
         java.kernel.pss_bytes = None;
         let conditions =
             |texts: &[&str]| texts.iter().map(|text| Condition::parse(text).unwrap()).collect::<Vec<_>>();
-        assert_eq!(answer(&conditions(&[]), &[&java]), Ending::Done);
-        assert_eq!(answer(&conditions(&["rss < 1"]), &[&java]), Ending::Done);
-        assert_eq!(answer(&conditions(&["rss < 1", "rss > 1"]), &[&java]), Ending::Found);
-        assert_eq!(answer(&conditions(&["pss > 1", "rss > 1"]), &[&java]), Ending::CouldNot);
+        assert_eq!(answer(&conditions(&[]), &[&java], Whole::Rss), Ending::Done);
+        assert_eq!(answer(&conditions(&["rss < 1"]), &[&java], Whole::Rss), Ending::Done);
+        assert_eq!(answer(&conditions(&["rss < 1", "rss > 1"]), &[&java], Whole::Rss), Ending::Found);
+        assert_eq!(answer(&conditions(&["pss > 1", "rss > 1"]), &[&java], Whole::Rss), Ending::CouldNot);
     }
 }

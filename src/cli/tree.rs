@@ -8,8 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use strandline_inspect::Error;
 use strandline_inspect::caveat::Caveat;
 use strandline_inspect::explain::{Options, explain};
+use strandline_inspect::facts::Explanation;
+use strandline_inspect::ledger::{proportional, rows};
 
 use super::arguments::Explain;
+use super::condition::Whole;
 use super::output::Output;
 use super::{Ending, Result, explain::answer};
 use crate::report::tree::{Member, Tree, tree};
@@ -28,8 +31,27 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
     } else {
         output.print(&tree(&found, output.surface))?;
     }
-    let processes: Vec<_> = found.processes.iter().map(|member| &member.explanation).collect();
-    Ok(answer(&arguments.fail_if, &processes))
+    let processes = found.processes.iter();
+    Ok(match found.total_pss_bytes {
+        Some(_) => {
+            let shares: Vec<Explanation> = processes.map(as_shares).collect();
+            answer(&arguments.fail_if, &shares.iter().collect::<Vec<_>>(), Whole::Pss)
+        }
+        None => {
+            let whole: Vec<_> = processes.map(|member| &member.explanation).collect();
+            answer(&arguments.fail_if, &whole, Whole::Rss)
+        }
+    })
+}
+
+/// A process with its rows and states as parts of its PSS: what conditions on a tree are about.
+fn as_shares(member: &Member) -> Explanation {
+    let mut explanation = member.explanation.clone();
+    if let Some(rows) = proportional::rows(&explanation) {
+        explanation.totals = rows::totals(&rows);
+        explanation.rows = rows;
+    }
+    explanation
 }
 
 fn look(root: i32) -> Result<Tree> {
@@ -54,7 +76,7 @@ fn look(root: i32) -> Result<Tree> {
         }
         let options = Options::default();
         match explain(pid, &options) {
-            Ok(explanation) => members.push(Member { parent, depth, explanation }),
+            Ok(explanation) => members.push(Member::new(parent, depth, explanation)),
             Err(error) if pid == root => return Err(error.into()),
             Err(Error::NoSuchProcess { .. } | Error::Ended { .. }) => {
                 let text = "it ended before it was looked at";

@@ -224,12 +224,13 @@ pub fn hostile() -> Explanation {
     let evil = "\x1b[2J\x1b]0;owned\x07\u{9b}31m\u{202e}\r\n\0";
     let mut explanation = service();
     explanation.target.executable = Some(format!("/tmp/{evil}{}", "漢".repeat(3000)));
+    explanation.target.command = vec![format!("/tmp/{evil}{}", "字".repeat(3000)), evil.repeat(3)];
     explanation.verdict.headline = format!("{evil}{}", "wide".repeat(60));
     explanation.rows.push(row(&format!("evil.{evil}"), Kernel, Live, &evil.repeat(30), 200 * MIB));
     explanation.remedies[0].how = evil.repeat(12);
     explanation.caveats[0].text = evil.repeat(12);
     explanation.allocators[0].found_by = evil.to_owned();
-    explanation.allocators[0].arenas[0].id = evil.repeat(9);
+    explanation.allocators[0].arenas[1].id = evil.repeat(9);
     explanation.runtimes = vec![facts::Runtime { name: evil.to_owned(), ..facts::Runtime::default() }];
     balanced(explanation)
 }

@@ -126,19 +126,70 @@ fn a_refusal_says_why() {
 }
 
 #[test]
+fn nothing_to_give_back_is_one_sentence() {
+    let nothing = Reclamation {
+        remedy: "malloc_trim".to_owned(),
+        outcome: Outcome::NothingToGiveBack,
+        reason: Some("no page of its heap is one that the call gives back".to_owned()),
+        predicted_bytes: Some(0),
+        actual_bytes: Some(0),
+        rss_before_bytes: Some(4096),
+        ..Reclamation::default()
+    };
+    let text = reclamation::reclamation(&nothing, PLAIN).replace('\n', " ");
+    assert_eq!(
+        text.trim_end(),
+        "malloc_trim has nothing to give back: no page of its heap is one that the call gives back"
+    );
+}
+
+#[test]
+fn arenas_are_told_apart() {
+    use strandline_inspect::facts::{Allocator, Arena, ArenaKind};
+    let arena = |number: u64| Arena {
+        id: format!("{:#x}", 0x7705_0400_0030 + (number << 26)),
+        kind: if number == 0 { ArenaKind::Main } else { ArenaKind::Secondary },
+        mapped_bytes: 1023 << 20,
+        used_bytes: 1023 << 20,
+        free_bytes: 1023 << 10,
+        tcache_bytes: 1023 << 10,
+        top_bytes: 1023 << 10,
+        trim_bytes: 1023 << 10,
+        ..Arena::default()
+    };
+    let glibc = Allocator {
+        name: "glibc".to_owned(),
+        read: true,
+        arenas: (0..8).map(arena).collect(),
+        ..Allocator::default()
+    };
+    let text = shown(&Explanation { allocators: vec![glibc], ..Explanation::default() }, Rows::Large);
+    let names =
+        text.lines().filter(|line| line.contains("1.00 GiB  1.00 GiB")).map(|line| line.split(' ').next());
+    let names: std::collections::BTreeSet<_> = names.collect();
+    assert_eq!(names.len(), 8, "{text}");
+    assert!(names.contains(&Some("0x770508000030")), "{text}");
+}
+
+#[test]
 fn a_tree_counts_shared_pages_once() {
     let mut child = fabricated::shell();
     child.kernel.pss_bytes = Some(100 * 1024);
     let members = vec![
-        Member { parent: 1, depth: 0, explanation: fabricated::service() },
-        Member { parent: 4711, depth: 1, explanation: child },
-        Member { parent: 4711, depth: 1, explanation: fabricated::hostile() },
+        Member::new(1, 0, fabricated::service()),
+        Member::new(4711, 1, child),
+        Member::new(4711, 1, fabricated::hostile()),
     ];
     let text = tree::tree(&Tree::new(4711, members.clone(), Vec::new()), PLAIN);
     assert_fits(&text, 80);
     insta::assert_snapshot!(text);
 
-    let mut unknown = members;
-    unknown[1].explanation.kernel.pss_bytes = None;
-    assert_eq!(Tree::new(4711, unknown, Vec::new()).total_pss_bytes, None, "unknown is not 0");
+    let mut unknown = members.clone();
+    let mut without = members[1].explanation.clone();
+    without.kernel.pss_bytes = None;
+    unknown[1] = Member::new(4711, 1, without);
+    let unknown = Tree::new(4711, unknown, Vec::new());
+    assert_eq!(unknown.total_pss_bytes, None, "unknown is not 0");
+    let live: u64 = members.iter().map(|member| member.explanation.totals.live).sum();
+    assert_eq!(unknown.totals.live, live, "parts of RSS where PSS is not known");
 }

@@ -13,7 +13,7 @@ use strandline_inspect::facts::{
 use super::bars::Segment;
 use super::paint;
 use super::runtimes::{self, RuntimeView};
-use super::text::{clean, clean_sentence, counted};
+use super::text::{clean, clean_sentence, counted, own_name};
 use super::units::{bytes, maybe_bytes, percent, seconds};
 
 /// Which rows are shown one by one.
@@ -130,10 +130,27 @@ impl View {
     }
 }
 
-/// The name that a person knows a process by: its executable's path, or else its command's first word.
+/// Who a process is: its executable's path, behind the name it goes by where that is another. A link leads to a file of
+/// another name (redis-server's to redis-check-rdb), a server's worker writes its part there.
 pub fn program(target: &Target) -> String {
-    let path = target.executable.as_deref().or(target.command.first().map(String::as_str));
-    path.map_or_else(|| "(unknown program)".to_owned(), clean_sentence)
+    let executable = target.executable.as_deref().map(clean_sentence);
+    // A login shell's name begins with a dash; a file that was replaced is told so behind its path.
+    let is_same = |own: &str, path: &str| {
+        let file = path.trim_end_matches(" (deleted)").rsplit('/').next();
+        file == Some(own.trim_start_matches('-'))
+    };
+    match (own_name(&target.command), executable) {
+        (Some(own), Some(path)) if !is_same(&own, &path) => format!("{own} ({path})"),
+        (_, Some(path)) => path,
+        (Some(own), None) => own,
+        (None, None) => "(unknown program)".to_owned(),
+    }
+}
+
+/// The same in a word: the name that a process goes by, or else its file's.
+pub fn short_name(target: &Target) -> String {
+    let file = || own_name(target.executable.as_slice());
+    own_name(&target.command).or_else(file).unwrap_or_else(|| "(unknown program)".to_owned())
 }
 
 fn title(target: &Target) -> String {
@@ -289,7 +306,12 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
     let mut arenas: Vec<&Arena> = allocator.arenas.iter().collect();
     arenas.sort_by_key(|arena| std::cmp::Reverse(arena.mapped_bytes));
     let (shown, rest) = arenas.split_at(arenas.len().min(MOST_ARENAS));
-    let mut lines: Vec<Vec<String>> = shown.iter().map(|one| arena_row(clean(&one.id), &[*one])).collect();
+    // There is one main arena, which every debugger finds by that name; the others are told by their address.
+    let name = |one: &Arena| match one.kind {
+        ArenaKind::Main => "main".to_owned(),
+        ArenaKind::Secondary => clean(&one.id),
+    };
+    let mut lines: Vec<Vec<String>> = shown.iter().map(|one| arena_row(name(one), &[*one])).collect();
     if !rest.is_empty() {
         lines.push(arena_row(format!("{} more", rest.len()), rest));
     }
@@ -297,11 +319,7 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
 }
 
 /// The figures of `arenas`, added up.
-fn arena_row(id: String, arenas: &[&Arena]) -> Vec<String> {
-    let kind = match arenas {
-        [one] if one.kind == ArenaKind::Main => "main",
-        _ => "other",
-    };
+fn arena_row(name: String, arenas: &[&Arena]) -> Vec<String> {
     let figures: [fn(&Arena) -> u64; 6] = [
         |arena| arena.mapped_bytes,
         |arena| arena.used_bytes,
@@ -312,7 +330,7 @@ fn arena_row(id: String, arenas: &[&Arena]) -> Vec<String> {
     ];
     let sums =
         figures.map(|figure| bytes(arenas.iter().fold(0, |sum, arena| figure(arena).saturating_add(sum))));
-    [id, kind.to_owned()].into_iter().chain(sums).collect()
+    std::iter::once(name).chain(sums).collect()
 }
 
 fn remedy(remedy: &Remedy) -> RemedyView {

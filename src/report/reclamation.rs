@@ -14,7 +14,8 @@ pub fn reclamation(reclamation: &Reclamation, surface: Surface) -> String {
         .iter()
         .map(|line| surface.paint(Paint::Strong, line))
         .collect();
-    if reclamation.outcome != Outcome::Refused {
+    // Where nothing was done there are no figures beside the sentence.
+    if reclamation.outcome == Outcome::Done {
         lines.push(String::new());
         lines.extend(figures(reclamation, surface));
     }

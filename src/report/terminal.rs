@@ -105,9 +105,8 @@ pub fn ledger(view: &View, surface: Surface) -> Vec<String> {
     lines
 }
 
-const ARENA_HEAD: [Column; 8] = [
+const ARENA_HEAD: [Column; 7] = [
     words("arena"),
-    words("kind"),
     figures("mapped"),
     figures("used"),
     figures("free"),
@@ -124,18 +123,7 @@ fn allocators(allocators: &[AllocatorView], surface: Surface) -> Vec<String> {
         if allocator.arenas.is_empty() {
             continue;
         }
-        let rows: Vec<Vec<String>> = allocator
-            .arenas
-            .iter()
-            .map(|arena| {
-                let mut cells = arena.clone();
-                if let Some(id) = cells.first_mut() {
-                    *id = shorten(id, 18);
-                }
-                cells
-            })
-            .collect();
-        let table = lay_out(&ARENA_HEAD, &rows, 0, surface.columns);
+        let table = lay_out(&ARENA_HEAD, &allocator.arenas, 0, surface.columns);
         lines.extend(faint(&table[..1], surface));
         lines.extend_from_slice(&table[1..]);
     }

@@ -21,6 +21,28 @@ pub fn clean_sentence(text: &str) -> String {
     shorten(&clean(text), MOST_COLUMNS)
 }
 
+/// A command as a shell would take it, safe to show: an empty word, or one with spaces, stays what it is.
+pub fn command_line(words: &[String]) -> String {
+    clean_sentence(&shell_words::join(words))
+}
+
+/// The command of a process as it shows itself. One that renames itself leaves a single word with spaces
+/// (`nginx: worker process`), which no shell quoted.
+pub fn own_command(words: &[String]) -> String {
+    match words {
+        [title] if title.contains(' ') => clean_sentence(title),
+        words => command_line(words),
+    }
+}
+
+/// What a process calls itself: the last part of its command's first word, or its title if it wrote one there.
+pub fn own_name(words: &[String]) -> Option<String> {
+    let first = words.first()?.trim();
+    let (path, rest) = first.split_once(' ').map_or((first, None), |(path, rest)| (path, Some(rest)));
+    let name = path.rsplit('/').find(|part| !part.is_empty())?;
+    Some(clean_sentence(&rest.map_or_else(|| name.to_owned(), |rest| format!("{name} {}", rest.trim()))))
+}
+
 /// Whether a terminal may act on `c`, or a reader not see it.
 ///
 /// The C0 and C1 controls and DEL start escape sequences (U+009B is CSI by itself); the others are
@@ -154,6 +176,23 @@ mod tests {
         assert_eq!(wrap("", 10), [""]);
         assert!(wrap("a 漢字漢字漢字 b", 5).iter().all(|line| width(line) <= 5));
         assert_eq!(hanging("- ", "one two", 5), ["- one", "  two"]);
+    }
+
+    #[test]
+    fn commands_can_be_pasted_and_processes_keep_their_names() {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        assert_eq!(command_line(&words(&["redis", "--save", "", "a b"])), "redis --save '' 'a b'");
+        assert_eq!(own_command(&words(&["nginx: worker process"])), "nginx: worker process");
+        assert_eq!(own_command(&words(&["sh", "-c", "exit 1"])), "sh -c 'exit 1'");
+        let name = |list: &[&str]| own_name(&words(list));
+        assert_eq!(name(&["/usr/bin/redis-server 127.0.0.1:6379"]).unwrap(), "redis-server 127.0.0.1:6379");
+        assert_eq!(
+            name(&["nginx: master process /usr/sbin/nginx"]).unwrap(),
+            "nginx: master process /usr/sbin/nginx"
+        );
+        assert_eq!(name(&["/usr/bin/python3", "x.py"]).unwrap(), "python3");
+        assert_eq!(name(&["\u{1b}[2J"]).unwrap(), "\\u{1b}[2J");
+        assert_eq!((name(&[]), name(&[""]), name(&["/"])), (None, None, None));
     }
 
     #[test]

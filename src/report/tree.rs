@@ -1,13 +1,14 @@
 //! A process and its descendants: one line each, and what they hold together.
 //!
 //! Shared pages stand in the RSS of every process that maps them, so RSS figures of a tree must not be
-//! added up; PSS divides each page among its sharers and may be.
+//! added up; PSS divides each page among its sharers and may be. The states of a tree are parts of its PSS.
 
 use serde::Serialize;
 use strandline_inspect::caveat::Caveat;
 use strandline_inspect::facts::{Explanation, Totals};
+use strandline_inspect::ledger::proportional;
 
-use super::model::{self, program};
+use super::model::{self, short_name};
 use super::paint::{Paint, Surface};
 use super::table::{Column, figures, lay_out, words};
 use super::terminal::{faint, joined, listed};
@@ -25,7 +26,8 @@ pub struct Tree {
     pub total_pss_bytes: Option<u64>,
     /// Their RSS, added up: pages that they share are in it once for each.
     pub total_rss_bytes: u64,
-    /// Their totals by state, added up; shared pages once for each.
+    /// Their totals by state, as parts of their PSS, which they add up to. Where one process's PSS is not known, of
+    /// their RSS: shared pages are in it once for each.
     pub totals: Totals,
     /// Which processes were left out, and why.
     pub caveats: Vec<Caveat>,
@@ -38,20 +40,31 @@ pub struct Member {
     pub parent: i32,
     /// How far it is from the tree's root.
     pub depth: usize,
+    /// Its totals by state as parts of its PSS.
+    pub proportional: Option<Totals>,
     /// Everything `explain` says about it.
     #[serde(flatten)]
     pub explanation: Explanation,
+}
+
+impl Member {
+    /// A process of a tree.
+    pub fn new(parent: i32, depth: usize, explanation: Explanation) -> Self {
+        Self { parent, depth, proportional: proportional::totals(&explanation), explanation }
+    }
 }
 
 impl Tree {
     /// A tree of `processes`, added up.
     pub fn new(root: i32, processes: Vec<Member>, caveats: Vec<Caveat>) -> Self {
         let mut tree = Self { root, total_pss_bytes: Some(0), caveats, ..Self::default() };
-        for Member { explanation, .. } in &processes {
+        let is_known = processes.iter().all(|member| member.proportional.is_some());
+        for Member { explanation, proportional, .. } in &processes {
             let pss = explanation.kernel.pss_bytes;
             tree.total_pss_bytes = tree.total_pss_bytes.zip(pss).map(|(sum, one)| sum.saturating_add(one));
             tree.total_rss_bytes = tree.total_rss_bytes.saturating_add(explanation.kernel.rss_bytes);
-            let (sum, one) = (&mut tree.totals, &explanation.totals);
+            let shares = proportional.as_ref().filter(|_| is_known);
+            let (sum, one) = (&mut tree.totals, shares.unwrap_or(&explanation.totals));
             sum.live = sum.live.saturating_add(one.live);
             sum.stranded = sum.stranded.saturating_add(one.stranded);
             sum.pinned = sum.pinned.saturating_add(one.pinned);
@@ -92,10 +105,12 @@ pub fn tree(tree: &Tree, surface: Surface) -> String {
     lines.extend_from_slice(&table[1..]);
     lines.push(String::new());
     let totals = &tree.totals;
+    let of = match tree.total_pss_bytes {
+        Some(pss) => format!("PSS {}, of it", bytes(pss)),
+        None => "PSS is not known; of their RSS (shared pages once for each process)".to_owned(),
+    };
     let sums = format!(
-        "together: PSS {}; by state (shared pages once for each process): live {}, stranded {}, \
-         pinned {}, evictable {}, unattributed {}",
-        maybe_bytes(tree.total_pss_bytes),
+        "together: {of} live {}, stranded {}, pinned {}, evictable {}, unattributed {}",
         bytes(totals.live),
         bytes(totals.stranded),
         bytes(totals.pinned),
@@ -103,7 +118,7 @@ pub fn tree(tree: &Tree, surface: Surface) -> String {
         bytes(totals.unattributed),
     );
     lines.extend(wrap(&sums, surface.columns));
-    let hint = "each process by itself: strandline explain PID";
+    let hint = "states are parts of PSS; each process by itself: strandline explain PID";
     lines.extend(faint(&[hint.to_owned()], surface));
     lines.extend(listed("left out", &model::caveats(&tree.caveats), surface));
     joined(&lines)
@@ -111,13 +126,12 @@ pub fn tree(tree: &Tree, surface: Surface) -> String {
 
 fn member(member: &Member) -> Vec<String> {
     let explanation = &member.explanation;
-    let (kernel, totals) = (&explanation.kernel, &explanation.totals);
-    let path = program(&explanation.target);
-    let name = path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(&path);
+    let kernel = &explanation.kernel;
+    let totals = member.proportional.as_ref().unwrap_or(&explanation.totals);
     // Deep trees stay readable: the indent stops growing.
     let indent = "  ".repeat(member.depth.min(5));
     vec![
-        format!("{indent}{} {}", explanation.target.pid, shorten(name, 30)),
+        format!("{indent}{} {}", explanation.target.pid, shorten(&short_name(&explanation.target), 30)),
         bytes(kernel.rss_bytes),
         maybe_bytes(kernel.pss_bytes),
         bytes(totals.live),

@@ -93,6 +93,19 @@ fn a_process_that_is_not_there_is_status_3() {
 }
 
 #[test]
+fn a_process_goes_by_its_own_name() {
+    let folder = Folder::new("own-name").unwrap();
+    let link = folder.0.join("tide-server");
+    std::os::unix::fs::symlink("/bin/sh", &link).unwrap();
+    let mut command = Command::new(&link);
+    command.args(["-c", "echo ready; read end"]);
+    let subject = Subject::start_command(command).unwrap();
+    let view = strandline::run(&["explain", &subject.pid_text()]).unwrap();
+    let title = view.stdout.lines().next().unwrap_or_default();
+    assert!(title.contains("· tide-server (/") && title.contains("sh)"), "{title}");
+}
+
+#[test]
 fn a_hostile_name_reaches_no_terminal() {
     use std::os::unix::ffi::OsStrExt;
     let folder = Folder::new("hostile").unwrap();

@@ -30,6 +30,20 @@ fn descendants_are_found_and_added_up() {
     assert_eq!(document["total_pss_bytes"], sum("pss_bytes"));
     assert_eq!(document["total_rss_bytes"], sum("rss_bytes"));
     assert!(sum("pss_bytes") < sum("rss_bytes"), "they share libc");
+    let states = |totals: &serde_json::Value| -> u64 {
+        totals.as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum()
+    };
+    assert_eq!(states(&document["totals"]), sum("pss_bytes"), "states are parts of what the tree holds");
+    for process in processes {
+        assert_eq!(states(&process["proportional"]), process["kernel"]["pss_bytes"].as_u64().unwrap());
+        assert_eq!(states(&process["totals"]), process["kernel"]["rss_bytes"].as_u64().unwrap());
+    }
+    // File pages that four processes share cannot be evicted four times.
+    let evictable = document["totals"]["evictable"].as_u64().unwrap();
+    assert!(evictable * 2 < processes.iter().map(|one| one["totals"]["evictable"].as_u64().unwrap()).sum());
+    let conditions = format!("evictable > {}", evictable * 2);
+    let run = strandline::run(&["explain", "--tree", "--fail-if", &conditions, &subject.pid_text()]).unwrap();
+    assert_eq!(run.status, Some(0), "{run:?}");
 }
 
 #[test]

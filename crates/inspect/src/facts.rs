@@ -74,6 +74,9 @@ pub struct Kernel {
     pub rss_bytes: u64,
     /// Proportional set size: shared pages divided by their sharers. Read right after the stop.
     pub pss_bytes: Option<u64>,
+    /// The parts of `pss_bytes` by kind of page; unknown before Linux 5.4.
+    #[serde(default)]
+    pub pss_parts: Option<PssParts>,
     /// Resident anonymous bytes.
     pub anonymous_bytes: u64,
     /// Resident bytes of files, shared memory left out.
@@ -94,6 +97,17 @@ pub struct Kernel {
     pub high_water_bytes: Option<u64>,
     /// VmRSS of /proc/PID/status, which newer kernels approximate.
     pub status_rss_bytes: Option<u64>,
+}
+
+/// The proportional set size by kind of page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PssParts {
+    /// Anonymous pages.
+    pub anonymous_bytes: u64,
+    /// Pages of files.
+    pub file_bytes: u64,
+    /// Shared memory.
+    pub shmem_bytes: u64,
 }
 
 /// Who holds a byte.

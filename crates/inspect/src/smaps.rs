@@ -71,6 +71,12 @@ pub struct Counts {
     pub rss_bytes: u64,
     /// Pss: resident bytes, shared pages divided by their sharers.
     pub pss_bytes: u64,
+    /// Pss_Anon: the part of Pss that is anonymous. The parts are in smaps_rollup only (Linux 5.4 and later).
+    pub pss_anonymous_bytes: u64,
+    /// Pss_File: the part that is files'.
+    pub pss_file_bytes: u64,
+    /// Pss_Shmem: the part that is shared memory.
+    pub pss_shmem_bytes: u64,
     /// Anonymous: resident anonymous bytes, private copies of file pages among them.
     pub anonymous_bytes: u64,
     /// Swap: swapped out.
@@ -97,6 +103,9 @@ impl Counts {
         Some(match key {
             "Rss" => &mut self.rss_bytes,
             "Pss" => &mut self.pss_bytes,
+            "Pss_Anon" => &mut self.pss_anonymous_bytes,
+            "Pss_File" => &mut self.pss_file_bytes,
+            "Pss_Shmem" => &mut self.pss_shmem_bytes,
             "Anonymous" => &mut self.anonymous_bytes,
             "Swap" => &mut self.swap_bytes,
             "LazyFree" => &mut self.lazy_free_bytes,
@@ -122,9 +131,12 @@ impl Counts {
 
     /// Adds another mapping's counts; saturates.
     pub fn add(&mut self, other: &Self) {
-        let pairs: [(&mut u64, u64); 11] = [
+        let pairs: [(&mut u64, u64); 14] = [
             (&mut self.rss_bytes, other.rss_bytes),
             (&mut self.pss_bytes, other.pss_bytes),
+            (&mut self.pss_anonymous_bytes, other.pss_anonymous_bytes),
+            (&mut self.pss_file_bytes, other.pss_file_bytes),
+            (&mut self.pss_shmem_bytes, other.pss_shmem_bytes),
             (&mut self.anonymous_bytes, other.anonymous_bytes),
             (&mut self.swap_bytes, other.swap_bytes),
             (&mut self.lazy_free_bytes, other.lazy_free_bytes),

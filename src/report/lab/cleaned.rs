@@ -50,7 +50,7 @@ fn claim(claim: &Claim) -> Claim {
         id: name_of(&claim.id),
         says: sentence(&claim.says),
         verdict: Cell { text: name_of(&claim.verdict.text), tone: claim.verdict.tone },
-        published: name_of(&claim.published),
+        published: sentence(&claim.published),
         measured: name_of(&claim.measured),
         reason: sentence(&claim.reason),
         note: sentence(&claim.note),

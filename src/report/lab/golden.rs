@@ -1,6 +1,7 @@
 //! What the writers make of known pages, compared with what they made before, and the rules that hold for all.
 
-use super::page::{Cell, Column, Page, Section, Table};
+use super::book::{Book, Chapter};
+use super::page::{Cell, Claim, Column, Page, Section, Table};
 use super::{fabricated, html, markdown, terminal};
 use crate::report::paint::Surface;
 use crate::report::text::{is_unsafe, width};
@@ -112,6 +113,42 @@ fn a_page_of_html_needs_nothing_else() {
     assert_eq!(text.matches("<th scope=\"col\"").count(), 9);
     assert_eq!(text.matches("<th scope=\"row\"").count(), 4);
     assert_eq!(text.matches("<svg ").count(), 2);
+}
+
+/// A published figure of many parts stands whole in every format: cut, it says something else.
+#[test]
+fn published_figures_stand_whole() {
+    let parts: Vec<String> = (0..30).map(|n| format!("malloc_zeroed_{n} 0.0{n}")).collect();
+    let claim = |says: &str| Claim {
+        id: "as-published".to_owned(),
+        says: says.to_owned(),
+        published: parts.join(", "),
+        ..Claim::default()
+    };
+    let claims = vec![claim("It is so."), claim("")];
+    let section = Section { heading: "Claims".to_owned(), claims, ..Section::default() };
+    let page = Page { sections: vec![section], ..Page::default() };
+    let shown = terminal::lines(&page, PLAIN);
+    assert_fits(&shown, 80);
+    let texts =
+        [shown.replace('\n', " "), markdown::text(&page).replace('\\', ""), html::text(&page).unwrap()];
+    for text in texts {
+        assert!(parts.iter().all(|part| text.matches(part.as_str()).count() >= 2), "{text}");
+        assert!(!text.contains('…'), "{text}");
+    }
+}
+
+/// A study with thirty plots begins with its claims, not with thirty links.
+#[test]
+fn contents_of_a_chapter_fold() {
+    let page = fabricated::study();
+    let book = Book { chapters: vec![Chapter { name: "one".to_owned(), page }], ..Book::default() };
+    let text = html::book(&book).unwrap();
+    let (before, rest) = text.split_once("<nav class=\"parts\"").unwrap();
+    let nav = rest.split("</nav>").next().unwrap();
+    assert!(nav.contains("<details><summary>2 plots<"), "{nav}");
+    assert!(!nav.contains("<details open"), "{nav}");
+    assert!(before.contains("<h2>"));
 }
 
 /// Writes the pages where STRANDLINE_PICTURES says, to be looked at.

@@ -11,6 +11,7 @@ use super::names::{Names, slug};
 use super::page::{Cell, Claim, Page, Section, Table, Tone};
 use super::plot;
 use crate::report::json::VERSION;
+use crate::report::text::counted;
 use crate::report::timeline::NotDrawn;
 use crate::report::timeline::html::digest;
 
@@ -82,6 +83,8 @@ struct Chapter {
     headline: String,
     /// Anchor and name of its parts.
     links: Vec<(String, String)>,
+    /// What the links lead to: `52 claims, 5 tables, 12 plots`.
+    links_to: String,
     sections: Vec<Part>,
     caveats: Vec<String>,
 }
@@ -92,8 +95,19 @@ impl Chapter {
         let sections: Vec<Part> =
             page.sections.iter().map(|section| Part::new(section, &base, names)).collect();
         let links = sections.iter().flat_map(Part::links).filter(|(_, name)| !name.is_empty());
+        let count = |of: fn(&Section) -> usize, thing: &str| {
+            let count: usize = page.sections.iter().map(of).sum();
+            (count > 0).then(|| counted(count as u64, thing))
+        };
+        let parts = [
+            count(|one| one.claims.len(), "claim"),
+            count(|one| one.tables.len(), "table"),
+            count(|one| one.plots.len(), "plot"),
+        ];
+        let links_to: Vec<String> = parts.into_iter().flatten().collect();
         Self {
             links: links.take(MOST_LINKS).collect(),
+            links_to: links_to.join(", "),
             anchor: anchor.unwrap_or_default(),
             title: page.title.clone(),
             headline: page.headline.clone(),

@@ -43,7 +43,7 @@ pub struct Claim {
     pub says: String,
     /// Whether it holds.
     pub verdict: Cell,
-    /// The published figures, in short; empty for none.
+    /// The published figures, all of them; empty for none.
     pub published: String,
     /// What was measured, in short; empty for nothing.
     pub measured: String,

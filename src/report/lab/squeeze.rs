@@ -6,7 +6,7 @@ use crate::lab::squeeze::Kind;
 use crate::lab::squeeze::findings::{AtLimit, Band, Findings};
 use crate::lab::squeeze::slowdown::{Beside, Level};
 use crate::lab::statistics::Estimate;
-use crate::report::text::{clean_sentence, counted, grouped};
+use crate::report::text::{clean_sentence, command_line, counted, grouped};
 use crate::report::units::{UNKNOWN, bytes, seconds};
 
 /// The limits to paste are by so much above the smallest.
@@ -33,7 +33,7 @@ pub fn page(findings: &Findings, environment: Vec<(String, String)>) -> Page {
 }
 
 fn shown_command(findings: &Findings) -> String {
-    clean_sentence(&shell_words::join(&findings.command))
+    command_line(&findings.command)
 }
 
 /// What is limited, as a sentence has it.

@@ -14,8 +14,10 @@ use crate::lab::study::metric::Metric;
 use crate::lab::study::{plots, table};
 use crate::report::text::{clean, clean_sentence, counted, shorten};
 
-/// Room for published figures and measured texts in a table; they stand whole in the document.
-const MOST_FIGURE_COLUMNS: usize = 20;
+/// Room for a measured text in a table; it stands whole in the document.
+const MOST_TEXT_COLUMNS: usize = 20;
+/// Published figures stand whole in every format, within reason.
+const MOST_PUBLISHED_COLUMNS: usize = 2000;
 /// Figures that a claim's row names.
 const MOST_FIGURES: usize = 6;
 
@@ -211,7 +213,7 @@ fn shown(claim: &Judged, matrix: &Matrix) -> Claim {
         id: clean(&claim.id),
         says: clean(&claim.text),
         verdict: Cell { text: text.to_owned(), tone },
-        published: shorten(&published(&claim.published), MOST_FIGURE_COLUMNS),
+        published: shorten(&published(&claim.published), MOST_PUBLISHED_COLUMNS),
         measured: values(&claim.measured, matrix),
         reason: reason.map(clean_sentence).unwrap_or_default(),
         // Whole, as a sentence of a page may be: it says why.
@@ -220,7 +222,7 @@ fn shown(claim: &Judged, matrix: &Matrix) -> Claim {
     }
 }
 
-/// Published figures, in short.
+/// Published figures in a line.
 fn published(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -237,7 +239,7 @@ fn published(value: &Value) -> String {
 
 fn value(read: &Read, matrix: &Matrix) -> String {
     match &read.value {
-        Figure::Text(text) => format!("\"{}\"", shorten(&clean(text), MOST_FIGURE_COLUMNS)),
+        Figure::Text(text) => format!("\"{}\"", shorten(&clean(text), MOST_TEXT_COLUMNS)),
         Figure::Number(ratio) if read.statistic.starts_with("ratio") => format!("{ratio:.3}"),
         Figure::Number(number) => table::show(None, &matrix.study, &read.metric, *number),
     }
@@ -248,7 +250,7 @@ fn values(reads: &[Read], matrix: &Matrix) -> String {
     const MOST: usize = 3;
     let mut shown: Vec<String> = reads.iter().take(MOST).map(|read| value(read, matrix)).collect();
     if reads.len() > MOST {
-        shown.push("…".to_owned());
+        shown.push(format!("{} more", reads.len() - MOST));
     }
     shown.join(", ")
 }

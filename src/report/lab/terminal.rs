@@ -88,6 +88,9 @@ fn part(lines: &mut Vec<String>, section: &Section, surface: Surface) {
     }
 }
 
+/// Published figures that are wider stand below the table of claims.
+const MOST_FIGURE_COLUMNS: usize = 20;
+
 /// Claims as a table of verdicts that is narrow enough for a terminal, and below it what each says.
 fn claims(lines: &mut Vec<String>, claims: &[Claim], surface: Surface) {
     if claims.is_empty() {
@@ -97,24 +100,32 @@ fn claims(lines: &mut Vec<String>, claims: &[Claim], surface: Surface) {
     let column = |title: &str| Column { title: title.to_owned(), figures: title != "claim" };
     let columns = ["claim", "", "published", "measured"].map(column).to_vec();
     let plain = |text: &String| Cell { text: text.clone(), tone: Tone::Plain };
+    let is_long = |claim: &Claim| width(&claim.published) > MOST_FIGURE_COLUMNS;
     let row = |claim: &Claim| {
-        vec![plain(&claim.id), claim.verdict.clone(), plain(&claim.published), plain(&claim.measured)]
+        let published = if is_long(claim) { "below".to_owned() } else { claim.published.clone() };
+        vec![plain(&claim.id), claim.verdict.clone(), plain(&published), plain(&claim.measured)]
     };
     let rows = claims.iter().map(row).collect();
     lines.extend(lay_out(&Table { caption: String::new(), columns, rows }, surface));
-    let told = |claim: &&Claim| !claim.says.is_empty();
+    let told = |claim: &&Claim| !claim.says.is_empty() || is_long(claim);
     for (index, claim) in claims.iter().filter(told).enumerate() {
         if index == 0 {
             apart(lines);
         }
+        let published = is_long(claim).then(|| format!("published: {}", claim.published));
         let rest: Vec<&str> = [&claim.reason, &claim.note]
             .into_iter()
+            .chain(&published)
             .chain(&claim.figures)
             .filter(|part| !part.is_empty())
             .map(|part| part.trim_end_matches('.'))
             .collect();
-        let end = if rest.is_empty() { String::new() } else { format!(" ({})", rest.join("; ")) };
-        lines.extend(wrap(&format!("{}: {}{end}", claim.id, claim.says), surface.columns));
+        let said = match (claim.says.is_empty(), rest.is_empty()) {
+            (false, true) => claim.says.clone(),
+            (false, false) => format!("{} ({})", claim.says, rest.join("; ")),
+            (true, _) => rest.join("; "),
+        };
+        lines.extend(wrap(&format!("{}: {said}", claim.id), surface.columns));
     }
 }
 

@@ -12,7 +12,7 @@ use crate::lab::trial::look::Instant;
 use crate::lab::trial::paste::{Paste, paste};
 use crate::lab::trial::rank::{self, Goal, Status};
 use crate::lab::trial::tries::{self, BASELINE, Figure, Judged, Trial, Try};
-use crate::report::text::{clean, clean_sentence, counted, grouped};
+use crate::report::text::{clean, clean_sentence, command_line, counted, grouped};
 use crate::report::units::{UNKNOWN, bytes, percent_of, seconds};
 
 /// A run is named that stands apart by more than this part of the median.
@@ -243,7 +243,7 @@ pub fn page(trial: &Trial) -> Page {
         environment.push(("runtime".to_owned(), clean(&runtimes.join(", "))));
     }
     Page {
-        title: format!("try: {}", clean(&trial.command.join(" "))),
+        title: format!("try: {}", command_line(&trial.command)),
         headline: headline(trial),
         sections,
         caveats: caveats(trial).into_iter().map(|(_, text)| clean_sentence(&text)).collect(),

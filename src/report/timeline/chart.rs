@@ -11,7 +11,9 @@ use super::{Process, Timeline};
 use crate::report::paint::{Paint, Surface};
 use crate::report::table::{Column, figures, lay_out, words};
 use crate::report::terminal::{faint, joined, listed};
-use crate::report::text::{clean_sentence, counted, grouped, hanging, left, right, shorten, width, wrap};
+use crate::report::text::{
+    clean_sentence, command_line, counted, grouped, hanging, left, right, shorten, width, wrap,
+};
 use crate::report::units::{UNKNOWN, bytes, maybe_bytes, seconds};
 
 /// Lines of text that the chart itself is high.
@@ -103,7 +105,7 @@ fn one(timeline: &Timeline, surface: Surface, glyphs: Glyphs) -> Vec<String> {
 }
 
 fn heading(timeline: &Timeline, surface: Surface) -> Vec<String> {
-    let command = clean_sentence(&timeline.header.command.join(" "));
+    let command = command_line(&timeline.header.command);
     let title = format!("{} · {command}", clean_sentence(&timeline.name));
     let mut lines = vec![surface.paint(Paint::Faint, &shorten(&title, surface.columns)), String::new()];
     let ended = timeline.end.as_ref().and_then(|end| end.high_water_kib);
@@ -391,8 +393,8 @@ fn cost(timeline: &Timeline) -> String {
 
 /// What to type next.
 fn next(timelines: &[Timeline], surface: Surface) -> Vec<String> {
-    let names: Vec<String> = timelines.iter().map(|one| clean_sentence(&one.name)).collect();
-    let text = format!("strandline report {} --format html -o report.html", names.join(" "));
+    let names: Vec<String> = timelines.iter().map(|one| one.name.clone()).collect();
+    let text = format!("strandline report {} --format html -o report.html", command_line(&names));
     let mut lines = vec![String::new(), "next, to look closer or to attach to an issue".to_owned()];
     lines.extend(hanging("  ", &text, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)));
     lines

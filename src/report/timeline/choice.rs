@@ -6,7 +6,7 @@
 use strandline_recording::Sample;
 
 use super::{Point, Process, Timeline};
-use crate::report::text::{clean, clean_sentence, shorten};
+use crate::report::text::{command_line, own_name, shorten};
 use crate::report::units::seconds;
 
 /// The instants at which processes that are not drawn by themselves are added up.
@@ -38,17 +38,12 @@ pub fn largest(timeline: &Timeline) -> Vec<usize> {
 
 /// A process in a few words: `4711 tide-server --port 8080`, the program's folders left out.
 pub fn process_name(process: &Process, most: usize) -> String {
-    let mut words = process.command().iter();
-    let first = words.next().map(String::as_str).or(process.start.executable.as_deref());
-    let first = first.map_or("(ended before it could be asked)", |path| {
-        path.rsplit('/').find(|part| !part.is_empty()).unwrap_or(path)
-    });
-    let mut name = format!("{} {}", process.start.pid, clean(first));
-    for word in words.take(16) {
-        name.push(' ');
-        name += &clean_sentence(word);
-    }
-    shorten(&name, most)
+    let executable = || own_name(process.start.executable.as_slice());
+    let first = own_name(process.command()).or_else(executable);
+    let first = first.unwrap_or_else(|| "(ended before it could be asked)".to_owned());
+    let words: Vec<String> = process.command().iter().skip(1).take(16).cloned().collect();
+    let rest = if words.is_empty() { String::new() } else { format!(" {}", command_line(&words)) };
+    shorten(&format!("{} {first}{rest}", process.start.pid), most)
 }
 
 /// Processes added up: how many, and their sums at instants of equal distance.

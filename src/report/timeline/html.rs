@@ -16,7 +16,7 @@ use super::choice::{bytes_of, ending, process_name, seconds_of};
 use super::html_data::{Data, MOST_MARKS, caveat_lines};
 use super::{NotDrawn, Process, Timeline};
 use crate::report::json::VERSION;
-use crate::report::text::{clean, clean_sentence, grouped, shorten};
+use crate::report::text::{clean, clean_sentence, command_line, grouped, own_command, shorten};
 use crate::report::units::{UNKNOWN, bytes, maybe_bytes, seconds};
 
 const PAGE: &str = include_str!("assets/page.html");
@@ -84,7 +84,7 @@ fn command(timeline: &Timeline) -> String {
     if timeline.header.command.is_empty() {
         return clean_sentence(&timeline.name);
     }
-    clean_sentence(&timeline.header.command.join(" "))
+    command_line(&timeline.header.command)
 }
 
 /// The digest of an inline script or style, as a content security policy names it.
@@ -332,7 +332,7 @@ impl ProcessRow {
         Self {
             name: start.pid.to_string(),
             parent: start.parent.map_or(UNKNOWN.to_owned(), |pid| pid.to_string()),
-            command: clean_sentence(&process.command().join(" ")),
+            command: own_command(process.command()),
             from: format!("{:.3} s", seconds_of(start.at_us)),
             to: process.end.as_ref().map_or(String::new(), |end| format!("{:.3} s", seconds_of(end.at_us))),
             peak: Cell { text: maybe_bytes(peak), exact: peak.map(i128::from) },

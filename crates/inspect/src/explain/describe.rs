@@ -5,13 +5,14 @@ use std::time::Instant;
 use super::files::glibc_release;
 use super::freeze::Frozen;
 use crate::caveat::Caveat;
-use crate::facts::{Allocator, Cost, Explanation, Kernel, Remedy, Runtime, Target, TargetKind};
+use crate::facts::{Allocator, Cost, Explanation, Kernel, PssParts, Remedy, Runtime, Target, TargetKind};
 use crate::ledger::assemble::Ledger;
 use crate::ledger::rows::{self, Id};
 use crate::procfs::{Process, Status};
 use crate::recognise;
 use crate::remedy::zero_pages;
 use crate::runtime;
+use crate::smaps::Counts;
 use crate::verdict::remedies::Means;
 use crate::verdict::{self, Findings};
 
@@ -82,7 +83,8 @@ fn kernel(frozen: &Frozen, status: &Status, shmem_bytes: u64) -> Kernel {
     let sums = &frozen.sums;
     Kernel {
         rss_bytes: sums.rss_bytes,
-        pss_bytes: frozen.pss_bytes,
+        pss_bytes: frozen.rollup.as_ref().map(|rollup| rollup.pss_bytes),
+        pss_parts: frozen.rollup.as_ref().and_then(pss_parts),
         anonymous_bytes: sums.anonymous_bytes,
         file_bytes: sums.rss_bytes.saturating_sub(sums.anonymous_bytes.saturating_add(shmem_bytes)),
         shmem_bytes,
@@ -94,6 +96,16 @@ fn kernel(frozen: &Frozen, status: &Status, shmem_bytes: u64) -> Kernel {
         high_water_bytes: status.high_water_bytes,
         status_rss_bytes: status.rss_bytes,
     }
+}
+
+/// The parts of the proportional set size, where the kernel tells them.
+fn pss_parts(rollup: &Counts) -> Option<PssParts> {
+    let parts = PssParts {
+        anonymous_bytes: rollup.pss_anonymous_bytes,
+        file_bytes: rollup.pss_file_bytes,
+        shmem_bytes: rollup.pss_shmem_bytes,
+    };
+    (rollup.pss_bytes == 0 || parts != PssParts::default()).then_some(parts)
 }
 
 /// Runtimes that map memory for their objects beside malloc's, and are not named as allocators.

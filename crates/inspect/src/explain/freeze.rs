@@ -52,8 +52,8 @@ pub struct Frozen {
     pub page_map: Option<Plan>,
     /// The kernel's figures over all mappings, added up: what smaps_rollup says of the same state.
     pub sums: Counts,
-    /// The proportional set size.
-    pub pss_bytes: Option<u64>,
+    /// The kernel's sums right after the stop: for the proportional set size.
+    pub rollup: Option<Counts>,
     /// What allocators' readers found.
     pub readings: Vec<Reading>,
     /// What language runtimes' readers found.
@@ -100,7 +100,7 @@ pub fn freeze(process: &Process, hold: &Hold<'_>, workers: usize, options: &Opti
             read(process, held, &how, LastTry(true))?.0
         }
     };
-    frozen.pss_bytes = pss_bytes(process);
+    frozen.rollup = rollup(process);
     Ok(frozen)
 }
 
@@ -191,7 +191,7 @@ fn read(process: &Process, held: Held<'_>, how: &How<'_>, last: LastTry) -> Resu
         spaces: smaps.entries,
         space,
         residency,
-        pss_bytes: None,
+        rollup: None,
         readings: Vec::new(),
         runtimes: Vec::new(),
         refinements: Refinements::default(),
@@ -276,9 +276,8 @@ fn page_tables(process: &Process, pagemap: &File) -> Result<(Smaps, Residency)> 
 
 /// The proportional set size, by the kernel's own sum: that of smaps' lines is rounded in each of them.
 /// It costs a walk over all page tables and depends on other processes anyway: read after the stop.
-fn pss_bytes(process: &Process) -> Option<u64> {
-    let file = process.open_file("smaps_rollup").ok()?;
-    smaps::read_rollup(file).ok().map(|sums| sums.pss_bytes)
+fn rollup(process: &Process) -> Option<Counts> {
+    smaps::read_rollup(process.open_file("smaps_rollup").ok()?).ok()
 }
 
 impl Frozen {

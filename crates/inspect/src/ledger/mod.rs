@@ -6,6 +6,7 @@ pub mod fold;
 pub mod marks;
 mod named;
 pub mod page_map;
+pub mod proportional;
 pub mod range;
 pub mod rows;
 pub mod window;

@@ -178,7 +178,7 @@ fn trim(pid: i32, before: &Look, options: &ReclaimOptions<'_>, answer: &mut Recl
         return false;
     }
     if answer.predicted_bytes == Some(0) {
-        nothing(answer, "malloc_trim(0) would give back no page");
+        nothing(answer, "no page of its heap is one that the call gives back");
         return false;
     }
     if options.dry_run {

@@ -1,0 +1,123 @@
+//! A process's rows as shares: each page divided among the processes that map it, so that the rows of a tree of
+//! processes may be added up.
+//!
+//! The kernel tells the proportional set size (PSS) of a process's anonymous pages, of its file pages and of its shared
+//! memory, and not page by page. Within each of the three every row gets the same share: where a row's pages are shared
+//! by more processes than another's of its kind, the division between the two is an estimate. Their sum is none.
+
+use super::rows;
+use crate::facts::{Explanation, Kernel, Row, Totals};
+
+/// What kind of page a row's bytes are on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Anonymous,
+    File,
+    SharedMemory,
+}
+
+fn kind(id: &str) -> Kind {
+    match id {
+        "program.text" | "kernel.file" | "kernel.device" => Kind::File,
+        "kernel.shmem" => Kind::SharedMemory,
+        _ => Kind::Anonymous,
+    }
+}
+
+/// The rows of `explanation`, which add up to its `kernel.pss_bytes`; `None` where that is not known.
+pub fn rows(explanation: &Explanation) -> Option<Vec<Row>> {
+    let kernel = &explanation.kernel;
+    let pss = kernel.pss_bytes?;
+    let mut rows = explanation.rows.clone();
+    let kinds = [Kind::Anonymous, Kind::File, Kind::SharedMemory];
+    match parts(kernel, pss) {
+        Some(parts) => {
+            let mut rest = 0;
+            for (one, part) in kinds.into_iter().zip(parts) {
+                let mut of_kind: Vec<&mut Row> = rows.iter_mut().filter(|row| kind(&row.id) == one).collect();
+                if !divide(&mut of_kind, part) {
+                    rest += part;
+                }
+            }
+            // Of a kind that came after the rows were read.
+            if let Some(largest) = rows.iter_mut().max_by_key(|row| row.bytes) {
+                largest.bytes = largest.bytes.saturating_add(rest);
+            }
+        }
+        None => drop(divide(&mut rows.iter_mut().collect::<Vec<_>>(), pss)),
+    }
+    Some(rows)
+}
+
+/// The same, added up by state.
+pub fn totals(explanation: &Explanation) -> Option<Totals> {
+    rows(explanation).map(|rows| rows::totals(&rows))
+}
+
+/// The three parts of `pss`, which each were rounded: the first takes what that left.
+fn parts(kernel: &Kernel, pss: u64) -> Option<[u64; 3]> {
+    let parts = kernel.pss_parts?;
+    let others = parts.file_bytes.checked_add(parts.shmem_bytes)?;
+    Some([pss.checked_sub(others)?, parts.file_bytes, parts.shmem_bytes])
+}
+
+/// Makes `rows` add up to `whole`, each in proportion; the largest takes what rounding leaves. False where they
+/// hold nothing.
+fn divide(rows: &mut [&mut Row], whole: u64) -> bool {
+    let sum: u128 = rows.iter().map(|row| u128::from(row.bytes)).sum();
+    if sum == 0 {
+        return whole == 0;
+    }
+    let mut rest = whole;
+    for row in rows.iter_mut() {
+        let share = u128::from(row.bytes) * u128::from(whole) / sum;
+        row.bytes = u64::try_from(share).unwrap_or(0).min(rest);
+        rest -= row.bytes;
+    }
+    if let Some(largest) = rows.iter_mut().max_by_key(|row| row.bytes) {
+        largest.bytes += rest;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::{PssParts, State, Stratum};
+
+    fn explanation(parts: Option<PssParts>, pss: u64, rows: &[(&str, State, u64)]) -> Explanation {
+        let row = |&(id, state, bytes): &(&str, State, u64)| Row {
+            id: id.to_owned(),
+            stratum: Stratum::Program,
+            state,
+            holder: String::new(),
+            bytes,
+        };
+        let kernel = Kernel { pss_bytes: Some(pss), pss_parts: parts, ..Kernel::default() };
+        Explanation { kernel, rows: rows.iter().map(row).collect(), ..Explanation::default() }
+    }
+
+    #[test]
+    fn shares_add_up_to_the_proportional_set_size() {
+        let parts = PssParts { anonymous_bytes: 700, file_bytes: 101, shmem_bytes: 10 };
+        let rows = [
+            ("glibc.live", State::Live, 1000),
+            ("glibc.free.trim", State::Stranded, 400),
+            ("program.text", State::Evictable, 3000),
+            ("kernel.file", State::Evictable, 30),
+            ("kernel.shmem", State::Live, 40),
+        ];
+        let of = |parts, pss| totals(&explanation(parts, pss, &rows)).unwrap();
+        let shared = of(Some(parts), 813);
+        assert_eq!((shared.live, shared.stranded, shared.evictable), (502 + 10, 200, 101));
+        assert_eq!(shared.live + shared.stranded + shared.evictable, 813);
+        let alike = of(None, 4470 / 2);
+        assert_eq!((alike.live, alike.stranded, alike.evictable), (520, 200, 1515));
+        // What is not known is not guessed, and nothing is divided by nothing.
+        assert_eq!(super::rows(&Explanation::default()), None);
+        let empty = explanation(Some(parts), 811, &[("glibc.live", State::Live, 7)]);
+        assert_eq!(totals(&empty).unwrap().live, 811);
+        let none = explanation(Some(parts), 811, &[]);
+        assert_eq!(super::rows(&none), Some(Vec::new()));
+    }
+}
