@@ -12,7 +12,7 @@ use crate::procfs::{Process, Status};
 use crate::recognise;
 use crate::remedy::zero_pages;
 use crate::runtime;
-use crate::smaps::Counts;
+use crate::smaps::{Counts, SmapsEntry};
 use crate::verdict::remedies::Means;
 use crate::verdict::{self, Findings};
 
@@ -108,8 +108,8 @@ fn pss_parts(rollup: &Counts) -> Option<PssParts> {
     (rollup.pss_bytes == 0 || parts != PssParts::default()).then_some(parts)
 }
 
-/// Runtimes that map memory for their objects beside malloc's, and are not named as allocators.
-const OWN_HEAPS: [&str; 4] = ["cpython", "ruby", "php", "sbcl"];
+/// So much anonymous memory, and a tenth of RSS, is not left without a word.
+const WORTH_A_CAVEAT_BYTES: u64 = 1 << 20;
 /// Less anonymous memory than this needs no explanation.
 const WORTH_NAMING_BYTES: u64 = 256 << 10;
 
@@ -120,7 +120,16 @@ fn recognise(
     caveats: &mut Vec<Caveat>,
     anonymous_bytes: u64,
 ) -> (Vec<Allocator>, Vec<Runtime>) {
-    let found = recognise::recognise(process, &frozen.space);
+    let resident = |from, to| frozen.residency.runs_in(from..to).map(|run| (run.start, run.end)).collect();
+    let found = recognise::recognise(
+        process,
+        &recognise::Known {
+            space: &frozen.space,
+            memory: &frozen.memory,
+            resident: &resident,
+            has_glibc: !frozen.readings.is_empty(),
+        },
+    );
     let runtimes = runtimes(found.runtimes, &frozen.runtimes);
     // A runtime may manage all its memory itself: then its reader has read the allocator.
     let is_read = |name: &str| runtimes.iter().any(|runtime| runtime.read && runtime.name == name);
@@ -147,14 +156,11 @@ fn recognise(
     if !found.allocators.is_empty() {
         caveats.retain(|caveat| caveat.code != "heap_not_found");
     }
-    let allocators = found.allocators.into_iter().map(|found| Allocator {
-        read: is_read(&found.name),
-        name: found.name,
-        version: found.version,
-        found_by: found.found_by,
-        ..Allocator::default()
-    });
-    let own_heap = |runtime: &&Runtime| !runtime.read && OWN_HEAPS.contains(&runtime.name.as_str());
+    // Those whose heap goes by a name among allocators were told there.
+    let is_allocator = |name: &str| found.allocators.iter().any(|allocator| allocator.found_by == name);
+    let own_heap = |runtime: &&Runtime| {
+        !runtime.read && recognise::has_own_heap(&runtime.name) && !is_allocator(&runtime.found_by)
+    };
     for runtime in runtimes.iter().filter(own_heap).filter(|_| anonymous_bytes >= WORTH_NAMING_BYTES) {
         if is_told(caveats, &runtime.name) {
             continue;
@@ -165,8 +171,35 @@ fn recognise(
         );
         caveats.push(Caveat::new("runtime_not_read", runtime.found_by.clone(), Some(anonymous_bytes), text));
     }
-    let allocators = allocators.collect();
-    (allocators, runtimes)
+    let is_unread = |code: &str| ["allocator_not_read", "runtime_not_read", "runtime_busy"].contains(&code);
+    let is_explained = caveats.iter().any(|caveat| is_unread(&caveat.code) || caveat.code == "not_64_bit");
+    if anonymous_bytes >= WORTH_A_CAVEAT_BYTES.max(frozen.sums.rss_bytes / 10) && !is_explained {
+        caveats.push(unexplained(frozen, anonymous_bytes));
+    }
+    let allocators = found.allocators.into_iter().map(|found| Allocator {
+        read: is_read(&found.name),
+        name: found.name,
+        version: found.version,
+        found_by: found.found_by,
+        ..Allocator::default()
+    });
+    (allocators.collect(), runtimes)
+}
+
+/// Says of memory that no known allocator or runtime holds where most of it lies.
+fn unexplained(frozen: &Frozen, bytes: u64) -> Caveat {
+    let private = frozen.spaces.iter().filter(|space| space.mapping.is_private_anonymous());
+    let claims = || frozen.readings.iter().flat_map(|reading| &reading.claims);
+    let is_claimed = |space: &SmapsEntry| {
+        let mapping = &space.mapping;
+        claims().any(|claim| claim.start < mapping.end && mapping.start < claim.end)
+    };
+    let largest = private.filter(|space| !is_claimed(space)).max_by_key(|space| space.counts.rss_bytes);
+    let place = largest
+        .map_or_else(String::new, |space| format!("{:#x}-{:#x}", space.mapping.start, space.mapping.end));
+    let text = "no allocator or runtime that strandline knows was found that would hold it: the program may have mapped \
+                it itself, or carries an allocator of its own; the place is that of the largest mapping";
+    Caveat::new("anonymous_unexplained", place, Some(bytes), text)
 }
 
 /// The runtimes that were recognised by their files, with what their readers found.

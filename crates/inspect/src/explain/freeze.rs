@@ -21,7 +21,7 @@ use crate::runtime::resident::Resident;
 use crate::runtime::{self, Busy};
 use crate::smaps::{self, Counts, Smaps, SmapsEntry};
 use crate::stacks::{self, Stack, ThreadFacts};
-use crate::target::live::Live;
+use crate::target::live::{Live, Opened};
 use crate::target::quiet::CS_64_BIT;
 use crate::target::stop::Stopped;
 
@@ -65,8 +65,8 @@ pub struct Frozen {
     /// How many threads it had.
     pub threads: u64,
     /// Its open /proc/PID/mem and /proc/PID/pagemap, which stay those of this program.
-    pub memory_file: File,
-    /// See `memory_file`.
+    pub memory: Opened,
+    /// See `memory`.
     pub pagemap: File,
     /// When reading of its memory began.
     began: Instant,
@@ -197,7 +197,7 @@ fn read(process: &Process, held: Held<'_>, how: &How<'_>, last: LastTry) -> Resu
         refinements: Refinements::default(),
         stacks: Vec::new(),
         threads: held.count,
-        memory_file,
+        memory: Opened::new(memory_file),
         pagemap,
         began: Instant::now(),
         stopped: Duration::ZERO,

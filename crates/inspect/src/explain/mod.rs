@@ -23,7 +23,6 @@ use crate::procfs::{Process, mounts};
 use crate::runtime::Finish;
 use crate::runtime::refine::Matched;
 use crate::target::admission;
-use crate::target::live::Opened;
 use crate::target::tracee::on_own_thread;
 
 /// Hears of work done: what is being done, bytes done so far, bytes in all.
@@ -173,9 +172,7 @@ fn find_zeros(frozen: &mut Frozen, threads: usize, options: &Options<'_>) -> Res
             progress("looking for pages of zeros", done, total);
         }
     };
-    let file = frozen.memory_file.try_clone();
-    let memory = Opened::new(file.map_err(|source| Error::File { path: "/proc/PID/mem".into(), source })?);
-    let found = zeros::find(&memory, &runs, threads, &progress);
+    let found = zeros::find(&frozen.memory, &runs, threads, &progress);
     frozen.bytes_read += found.bytes_read;
     Ok(zeros::still_resident(&frozen.pagemap, found.runs))
 }

@@ -2,17 +2,21 @@
 //!
 //! Cheap evidence first: the names of mapped files, then the symbols and strings of the executable
 //! and of the few files that need a second look. A name proves little and is therefore reported as
-//! what it is: [`Found::found_by`] says what gave it away. No target memory is read here, and glibc's
-//! malloc is left to its own reader, which finds it by its structures.
+//! what it is: [`Found::found_by`] says what gave it away. Target memory is read only where files say nothing
+//! (a static musl), and glibc's malloc is left to its own reader, which finds it by its structures.
 
 mod image;
+mod musl;
 mod names;
 
 use std::collections::HashSet;
 
 use image::{Image, Symbol};
 
+pub(crate) use names::has_own_heap;
+
 use crate::map::{AddressSpace, Mapping};
+use crate::memory::Memory;
 use crate::namespaces::{open_executable, open_in_root, open_mapped_file};
 use crate::procfs::{Process, printable};
 
@@ -39,10 +43,23 @@ pub struct Recognised {
 /// The most distinct mapped files whose names are looked at; a process may map a million.
 const MOST_FILES: usize = 16_384;
 
+/// What is known of a process beside its files.
+pub struct Known<'a> {
+    /// Its mappings.
+    pub space: &'a AddressSpace,
+    /// Its memory.
+    pub memory: &'a dyn Memory,
+    /// The runs of resident pages in a range, cut to it: what else is read would grow the target.
+    pub resident: &'a dyn Fn(u64, u64) -> Vec<(u64, u64)>,
+    /// Whether its malloc is glibc's, and was found.
+    pub has_glibc: bool,
+}
+
 /// The allocators and runtimes of a process, each once, in the order they were found.
 ///
 /// Never fails: what cannot be opened gives no evidence.
-pub fn recognise(process: &Process, space: &AddressSpace) -> Recognised {
+pub fn recognise(process: &Process, known: &Known<'_>) -> Recognised {
+    let space = known.space;
     let mut found = Recognised::default();
     let mut seen: HashSet<&str> = HashSet::new();
     for mapping in space.mappings().iter().filter(|mapping| mapping.name.starts_with('/')) {
@@ -56,6 +73,17 @@ pub fn recognise(process: &Process, space: &AddressSpace) -> Recognised {
     let executable = process.executable().unwrap_or_default();
     if let Some(image) = open_executable(process).ok().and_then(Image::open) {
         by_executable(&image, file_name(&executable), &mut found);
+    }
+    let is_part = |name: &str, all: &[Found]| {
+        let wholes = names::PARTS.iter().filter(|(part, _)| *part == name);
+        wholes.into_iter().any(|(_, whole)| all.iter().any(|found| found.name == *whole))
+    };
+    let all = found.runtimes.clone();
+    found.runtimes.retain(|runtime| !is_part(&runtime.name, &all));
+    // A program without an interpreter has its libc inside.
+    if found.allocators.is_empty() && !known.has_glibc && musl::is_in(known, &executable) {
+        let found_by = "structure of mallocng (musl 1.2.1 and later) in the executable's data";
+        found.add_allocator("musl", None, found_by.to_owned());
     }
     found
 }
@@ -77,8 +105,9 @@ impl Recognised {
 
     /// Adds a runtime, and the allocator it brings along, if any.
     fn add_runtime(&mut self, name: &str, version: Option<String>, found_by: String) {
-        if let Some((_, allocator)) = names::OWN_HEAPS.iter().find(|(runtime, _)| *runtime == name) {
-            self.add_allocator(allocator, version.clone().filter(|_| *allocator == name), found_by.clone());
+        let heap = names::OWN_HEAPS.iter().find(|(runtime, _)| *runtime == name);
+        if let Some(allocator) = heap.and_then(|(_, allocator)| *allocator) {
+            self.add_allocator(allocator, version.clone().filter(|_| allocator == name), found_by.clone());
         }
         Self::add(&mut self.runtimes, name, version, found_by);
     }
@@ -123,10 +152,11 @@ fn by_executable(image: &Image, file: &str, found: &mut Recognised) {
     if let Some(version) = image.section_bytes(".go.buildinfo", 256).map(|bytes| go_version(&bytes)) {
         found.add_runtime("go", version, "section .go.buildinfo of the executable".to_owned());
     }
-    let exported = image.exported(names::SYMBOLS);
+    let symbols = names::symbols();
+    let exported = image.exported(&symbols);
     by_symbols(image, &exported, file, found);
     if found.allocators.is_empty() {
-        by_symbols(image, &image.unstripped(names::SYMBOLS), file, found);
+        by_symbols(image, &image.unstripped(&symbols), file, found);
     }
     by_strings(image, found);
     // A name alone, for executables whose symbols say nothing.
@@ -139,15 +169,22 @@ fn by_executable(image: &Image, file: &str, found: &mut Recognised) {
     }
 }
 
-/// Evidence from messages in the executable's read-only data.
+/// Evidence from messages and names of settings in the executable's read-only data.
 fn by_strings(image: &Image, found: &mut Recognised) {
-    let needles: Vec<String> =
-        names::ALLOCATOR_STRINGS.iter().map(|(first, rest, _)| format!("{first}{rest}")).collect();
+    let tables = || names::ALLOCATOR_STRINGS.iter().chain(names::RUNTIME_STRINGS);
+    let needles: Vec<String> = tables().map(|(first, rest, _)| format!("{first}{rest}")).collect();
     let texts = image.strings(&needles.iter().map(String::as_str).collect::<Vec<_>>());
-    for ((needle, (_, _, name)), text) in needles.iter().zip(names::ALLOCATOR_STRINGS).zip(texts) {
-        if text.is_some() && !found.has_allocator(name) {
-            let found_by = format!("string {:?} in the executable", needle.trim_end());
-            found.add_allocator(name, malloc_version(image, name), found_by);
+    let is_there = texts.iter().map(Option::is_some);
+    for (index, ((needle, (_, _, name)), is_there)) in needles.iter().zip(tables()).zip(is_there).enumerate()
+    {
+        let found_by = || format!("string {:?} in the executable", needle.trim_end());
+        if !is_there {
+            continue;
+        }
+        if index >= names::ALLOCATOR_STRINGS.len() {
+            found.add_runtime(name, None, found_by());
+        } else if !found.has_allocator(name) {
+            found.add_allocator(name, malloc_version(image, name), found_by());
         }
     }
 }
@@ -169,10 +206,6 @@ fn by_symbols(image: &Image, symbols: &[Symbol], file: &str, found: &mut Recogni
                 "ruby" => text_at(image, symbol.address),
                 _ => None,
             };
-            // node is a V8 with more around it.
-            if *name == "v8" && found.runtimes.iter().any(|runtime| runtime.name == "node") {
-                continue;
-            }
             found.add_runtime(name, version.or_else(|| names::version_in_file_name(file)), by());
         }
     }

@@ -1,22 +1,40 @@
 //! The names by which allocators and runtimes are told, as data.
 
-/// Files whose names begin with `prefix` and contain `part` belong to `name`.
+/// Files whose names begin with `prefix` and go on as `rest` says belong to `name`.
 pub(super) struct Rule {
     pub(super) prefix: &'static str,
-    pub(super) part: &'static str,
+    pub(super) rest: Rest,
     pub(super) name: &'static str,
 }
 
-const fn rule(prefix: &'static str, part: &'static str, name: &'static str) -> Rule {
-    Rule { prefix, part, name }
+/// How a file's name goes on.
+pub(super) enum Rest {
+    /// With something that contains this.
+    Has(&'static str),
+    /// With a version, or with nothing (`python3.11`, not `python-helper`).
+    Version,
+    /// With nothing.
+    Nothing,
 }
 
-/// Whether a file's name is one of the rule's. A rule without a part asks that after its prefix only
-/// a version follows (`python3.11`, not `python-helper`).
+const fn rule(prefix: &'static str, part: &'static str, name: &'static str) -> Rule {
+    Rule { prefix, rest: Rest::Has(part), name }
+}
+
+const fn versioned(prefix: &'static str, name: &'static str) -> Rule {
+    Rule { prefix, rest: Rest::Version, name }
+}
+
+const fn exact(file: &'static str, name: &'static str) -> Rule {
+    Rule { prefix: file, rest: Rest::Nothing, name }
+}
+
+/// Whether a file's name is one of the rule's.
 pub(super) fn matches(rule: &Rule, file: &str) -> bool {
-    file.strip_prefix(rule.prefix).is_some_and(|rest| match rule.part {
-        "" => rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'),
-        part => rest.contains(part),
+    file.strip_prefix(rule.prefix).is_some_and(|rest| match rule.rest {
+        Rest::Has(part) => rest.contains(part),
+        Rest::Version => rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'),
+        Rest::Nothing => rest.is_empty(),
     })
 }
 
@@ -27,6 +45,10 @@ pub(super) const ALLOCATOR_FILES: &[Rule] = &[
     rule("libmimalloc", ".so", "mimalloc"),
     rule("ld-musl-", ".so", "musl"),
     rule("libc.musl-", ".so", "musl"),
+    // Debian's; glibc's own file is libc.so.6.
+    exact("libc.so", "musl"),
+    // Boehm's collector; libgcc_s.so is another matter.
+    versioned("libgc.so.", "bdwgc"),
     rule("libsnmalloc", ".so", "snmalloc"),
     rule("librpmalloc", ".so", "rpmalloc"),
     rule("libhoard", ".so", "hoard"),
@@ -56,20 +78,28 @@ pub(super) const RUNTIME_FILES: &[Rule] = &[
     rule("libgdruntime", ".so", "d"),
     rule("libR", ".so", "r"),
     rule("libmozjs", ".so", "spidermonkey"),
+    rule("libjulia-internal", ".so", "julia"),
+    rule("libecl", ".so", "ecl"),
+    rule("libcamlrun", ".so", "ocaml"),
+    rule("libHSrts", ".so", "ghc"),
     rule("sbcl", ".core", "sbcl"),
 ];
 
 /// Executables, for those that define no telling symbol.
 pub(super) const EXECUTABLES: &[Rule] = &[
-    rule("python", "", "cpython"),
-    rule("perl", "", "perl"),
-    rule("ruby", "", "ruby"),
-    rule("node", "", "node"),
-    rule("nodejs", "", "node"),
-    rule("php", "", "php"),
-    rule("php-fpm", "", "php"),
-    rule("sbcl", "", "sbcl"),
+    versioned("python", "cpython"),
+    versioned("perl", "perl"),
+    versioned("ruby", "ruby"),
+    versioned("node", "node"),
+    versioned("nodejs", "node"),
+    versioned("php", "php"),
+    versioned("php-fpm", "php"),
+    versioned("sbcl", "sbcl"),
     rule("beam", ".smp", "erlang"),
+    exact("mono", "mono"),
+    exact("mono-sgen", "mono"),
+    exact("dotnet", "dotnet"),
+    exact("lisp.run", "clisp"),
 ];
 
 /// Symbols that only a file with the allocator inside defines.
@@ -85,6 +115,7 @@ pub(super) const ALLOCATOR_SYMBOLS: &[(&str, &str)] = &[
     ("mi_heap_malloc", "mimalloc"),
     ("sn_malloc", "snmalloc"),
     ("__asan_init", "asan"),
+    ("GC_malloc_kind", "bdwgc"),
 ];
 
 /// Symbols that only a file with the runtime inside defines.
@@ -100,35 +131,30 @@ pub(super) const RUNTIME_SYMBOLS: &[(&str, &str)] = &[
     ("gc_and_save", "sbcl"),
     ("JNI_CreateJavaVM", "jvm"),
     ("_d_run_main", "d"),
+    ("luaJIT_setmode", "luajit"),
     ("lua_newstate", "lua"),
+    ("mono_jit_init", "mono"),
+    // Programs in one file, and those compiled ahead of time.
+    ("DotNetRuntimeInfo", "dotnet"),
+    ("DotNetRuntimeDebugHeader", "dotnet"),
+    // Racket CS is a Chez Scheme with more around it.
+    ("racket_boot", "racket"),
+    ("Sscheme_init", "chez"),
+    ("erl_create_process", "erlang"),
+    ("caml_startup", "ocaml"),
+    ("caml_main", "ocaml"),
+    ("hs_init_ghc", "ghc"),
+    ("scm_boot_guile", "guile"),
 ];
 
-/// All of the above, and what holds CPython's version.
-pub(super) const SYMBOLS: &[&str] = &[
-    "mallctl",
-    "je_mallctl",
-    "je_malloc_usable_size",
-    "_rjem_mallctl",
-    "_rjem_malloc",
-    "tc_malloc",
-    "TCMallocInternalMalloc",
-    "mi_malloc",
-    "mi_heap_malloc",
-    "sn_malloc",
-    "__asan_init",
-    "_PyRuntime",
-    "PL_thr_key",
-    "perl_alloc",
-    "ruby_version",
-    "_ZN4node5StartEiPPc",
-    "_ZN2v82V810GetVersionEv",
-    "zend_startup",
-    "gc_and_save",
-    "JNI_CreateJavaVM",
-    "_d_run_main",
-    "lua_newstate",
-    "Py_Version",
-];
+/// Of two runtimes that are found together, the one that the other is a part of.
+pub(super) const PARTS: &[(&str, &str)] = &[("v8", "node"), ("lua", "luajit"), ("chez", "racket")];
+
+/// All symbols of the tables, and the one that holds CPython's version.
+pub(super) fn symbols() -> Vec<&'static str> {
+    let known = ALLOCATOR_SYMBOLS.iter().chain(RUNTIME_SYMBOLS).map(|(symbol, _)| *symbol);
+    known.chain(["Py_Version"]).collect()
+}
 
 /// How the messages begin that an allocator linked in and stripped leaves in the read-only data, and
 /// the allocator. The first letter stands apart: a program that has this table must not be taken
@@ -140,9 +166,39 @@ pub(super) const ALLOCATOR_STRINGS: &[(char, &str, &str)] = &[
     ('m', "imalloc: warning: ", "mimalloc"),
 ];
 
-/// Runtimes that allocate for themselves, with the name their heap goes by among allocators.
-pub(super) const OWN_HEAPS: &[(&str, &str)] =
-    &[("go", "go"), ("jvm", "jvm"), ("node", "v8"), ("v8", "v8"), ("sbcl", "sbcl"), ("dotnet", "dotnet")];
+/// The same for runtimes: names of their settings in the environment, which every program with them asks for.
+pub(super) const RUNTIME_STRINGS: &[(char, &str, &str)] =
+    &[('O', "CAMLRUNPARAM", "ocaml"), ('G', "HCRTS", "ghc"), ('M', "ono JIT compiler version", "mono")];
+
+/// Runtimes that map memory for their objects, beside malloc's or instead of it. Where nothing else of theirs goes
+/// through malloc, their heap has a name among allocators.
+pub(super) const OWN_HEAPS: &[(&str, Option<&str>)] = &[
+    ("go", Some("go")),
+    ("jvm", Some("jvm")),
+    ("node", Some("v8")),
+    ("v8", Some("v8")),
+    ("sbcl", Some("sbcl")),
+    ("dotnet", Some("dotnet")),
+    ("mono", Some("mono")),
+    ("erlang", Some("erlang")),
+    ("racket", Some("chez")),
+    ("chez", Some("chez")),
+    ("luajit", Some("luajit")),
+    ("ghc", Some("ghc")),
+    ("julia", Some("julia")),
+    ("clisp", Some("clisp")),
+    ("spidermonkey", Some("spidermonkey")),
+    ("cpython", None),
+    ("ruby", None),
+    ("php", None),
+    // From 5.0 on; before, its heap was malloc's.
+    ("ocaml", None),
+];
+
+/// Whether a runtime keeps objects in memory of its own.
+pub(crate) fn has_own_heap(runtime: &str) -> bool {
+    OWN_HEAPS.iter().any(|(name, _)| *name == runtime)
+}
 
 /// The version that `text` opens with (`3.11.2`), at most 24 characters; `None` where there is none.
 pub(super) fn leading_version(text: &str) -> Option<String> {
@@ -181,15 +237,24 @@ mod tests {
 
     #[test]
     fn a_prefix_alone_is_no_match() {
-        assert!(matches(&rule("python", "", "cpython"), "python3.11"));
-        assert!(!matches(&rule("python", "", "cpython"), "python-helper"));
+        assert!(matches(&versioned("python", "cpython"), "python3.11"));
+        assert!(!matches(&versioned("python", "cpython"), "python-helper"));
         assert!(matches(&rule("libtcmalloc", ".so", "tcmalloc"), "libtcmalloc_minimal.so.4"));
     }
 
     #[test]
-    fn every_symbol_of_the_tables_is_asked_for() {
-        for (symbol, _) in ALLOCATOR_SYMBOLS.iter().chain(RUNTIME_SYMBOLS) {
-            assert!(SYMBOLS.contains(symbol), "{symbol}");
+    fn files_of_like_names_are_told_apart() {
+        let allocator = |file| ALLOCATOR_FILES.iter().find(|rule| matches(rule, file)).map(|rule| rule.name);
+        assert_eq!(allocator("libc.so"), Some("musl"));
+        assert_eq!(allocator("libc.so.6"), None);
+        assert_eq!(allocator("libgc.so.1.5.1"), Some("bdwgc"));
+        assert_eq!(allocator("libgcc_s.so.1"), None);
+    }
+
+    #[test]
+    fn who_is_a_part_of_another_is_known_itself() {
+        for name in PARTS.iter().flat_map(|(part, whole)| [part, whole]) {
+            assert!(RUNTIME_SYMBOLS.iter().any(|(_, known)| known == name), "{name}");
         }
     }
 }

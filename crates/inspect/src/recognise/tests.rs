@@ -22,9 +22,21 @@ fn recognised(command: &mut Command) -> Option<Recognised> {
     let mut line = String::new();
     BufReader::new(subject.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
-    let process = Process::open(i32::try_from(subject.0.id()).unwrap()).unwrap();
+    Some(look(subject.0.id()))
+}
+
+/// Recognises a process that runs, with all its memory taken for resident.
+fn look(pid: u32) -> Recognised {
+    let pid = i32::try_from(pid).unwrap();
+    let process = Process::open(pid).unwrap();
     let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
-    Some(recognise(&process, &space))
+    let known = Known {
+        space: &space,
+        memory: &crate::target::live::Live::new(pid),
+        resident: &|from, to| vec![(from, to)],
+        has_glibc: false,
+    };
+    recognise(&process, &known)
 }
 
 fn names(list: &[Found]) -> Vec<&str> {
@@ -54,22 +66,47 @@ fn a_shell_has_neither() {
 
 #[test]
 fn this_program_is_not_what_it_looks_for() {
-    let process = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
-    let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
-    assert_eq!(recognise(&process, &space), Recognised::default());
+    assert_eq!(look(std::process::id()), Recognised::default());
 }
 
 #[test]
 fn runtimes_are_named_with_their_versions() {
     type Program<'a> = (&'a str, &'a [&'a str], &'a str, &'a str, &'a [&'a str]);
-    let programs: [Program<'_>; 3] = [
+    let programs: [Program<'_>; 10] = [
         ("python3", &["-c", "print('ready',flush=True); input()"], "cpython", "3.", &[]),
         ("perl", &["-e", "$|=1; print \"ready\\n\"; <STDIN>"], "perl", "5.", &[]),
         ("node", &["-e", "console.log('ready'); process.stdin.resume()"], "node", "", &["v8"]),
+        ("guile", &["-c", "(display \"ready\\n\") (force-output) (read-char)"], "guile", "", &["bdwgc"]),
+        ("racket", &["-e", "(displayln \"ready\") (flush-output) (read-char)"], "racket", "", &["chez"]),
+        ("scheme", &["--script", "wait.ss"], "chez", "", &["chez"]),
+        (
+            "erl",
+            &["-noshell", "-eval", "io:format(\"ready~n\"),timer:sleep(60000)."],
+            "erlang",
+            "",
+            &["erlang"],
+        ),
+        ("ocaml", &["wait.ml"], "ocaml", "", &[]),
+        ("luajit", &["-e", "print('ready') io.flush() io.read()"], "luajit", "", &["luajit"]),
+        ("mono", &["wait.exe"], "mono", "", &["mono"]),
     ];
+    let directory = scratch("recognise-runtimes");
+    let write = |file: &str, code: &str| std::fs::write(directory.join(file), code).unwrap();
+    write("wait.ss", "(display \"ready\") (newline) (flush-output-port) (read-char)");
+    write("wait.ml", "let () = print_endline \"ready\"; ignore (input_char stdin)");
+    write(
+        "wait.cs",
+        "class P{static void Main(){System.Console.WriteLine(\"ready\");System.Console.Read();}}",
+    );
+    // Without a compiler there is no wait.exe, and mono says nothing.
+    let _ = Command::new("mcs").arg("wait.cs").current_dir(&directory).output();
     for (program, arguments, name, version, allocators) in programs {
-        let Some(found) = recognised(Command::new(program).args(arguments)) else {
-            eprintln!("skipped: {program} is not on PATH");
+        let has_file = |file: &&str| !file.starts_with("wait.") || directory.join(file).exists();
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&directory);
+        let found = arguments.iter().all(has_file).then(|| recognised(&mut command)).flatten();
+        let Some(found) = found else {
+            eprintln!("skipped: runtimes_are_named_with_their_versions: {program} is not here (make deps)");
             continue;
         };
         let runtime = found.runtimes.iter().find(|runtime| runtime.name == name);
@@ -78,6 +115,7 @@ fn runtimes_are_named_with_their_versions() {
         assert!(runtime.version.as_deref().unwrap_or("").starts_with(version), "{found:?}");
         assert_eq!(names(&found.allocators), allocators, "{found:?}");
     }
+    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]
@@ -136,6 +174,31 @@ fn allocators_are_told_by_file_symbol_and_message() {
     let code = format!("{WAIT}__attribute__((weak)) int mallctl(void);\nint (*use)(void) = mallctl;\n");
     let weak = compile(&directory, "weak", &code, &["-rdynamic"]);
     assert_eq!(recognised(&mut Command::new(weak)).unwrap(), Recognised::default());
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_static_musl_is_told_by_its_structure() {
+    let directory = scratch("recognise-musl");
+    let source = directory.join("musl.c");
+    std::fs::write(
+        &source,
+        WAIT.replace("puts(", "void *volatile p = malloc(100); free(p); puts(")
+            .replace("#include <unistd.h>", "#include <unistd.h>\n#include <stdlib.h>"),
+    )
+    .unwrap();
+    for (output, arguments) in [("static", &["-static", "-s"][..]), ("dynamic", &[])] {
+        let output = directory.join(output);
+        let build = Command::new("musl-gcc").args(arguments).arg("-o").arg(&output).arg(&source).status();
+        if !build.is_ok_and(|status| status.success()) {
+            eprintln!(
+                "skipped: a_static_musl_is_told_by_its_structure: no musl-gcc (apt-get install musl-tools)"
+            );
+            break;
+        }
+        let found = recognised(&mut Command::new(&output)).unwrap();
+        assert_eq!((names(&found.allocators), found.runtimes.len()), (vec!["musl"], 0), "{found:?}");
+    }
     std::fs::remove_dir_all(directory).unwrap();
 }
 
