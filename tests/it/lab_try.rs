@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::lab_support::{Lab, complains};
 use crate::record_support::has;
-use crate::support::{Outcome, Result, skipped};
+use crate::support::subject::compile;
+use crate::support::{Libc, Outcome, Result, for_each, skipped};
 
 const MIB: f64 = 1048576.0;
 
@@ -307,5 +308,63 @@ fn the_catalogue_can_be_listed() -> Outcome {
     let text = lab.run(&["try", "--list", "--only", "jemalloc_decay_0"])?;
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     assert!(text.contains("jemalloc_decay_0") && text.contains("dirty_decay_ms:0"), "{text}");
+    Ok(())
+}
+
+/// Programs that tell no mark and fall as they end: what they held before that counts, not what was left in their
+/// last instant.
+#[test]
+fn without_marks_the_level_before_the_end_counts() -> Outcome {
+    let holder = compile("holder", &Libc::system())?.display().to_string();
+    let lab = Lab::new()?;
+    // Course, and of 96 MiB how many are settled, and where that is from.
+    let courses = [
+        ("hold", 96.0, "level"),
+        ("keep", 96.0, "exit"),
+        ("grow", 96.0, "top"),
+        ("steps", 48.0, "level"),
+        ("slow", 96.0, "level"),
+        ("rise", 96.0, "exit"),
+        ("saw", 80.0, "exit"),
+    ];
+    for_each(courses, |&(course, settled, from)| {
+        let flags = ["try", "--repeat", "1", "--pairs", "0", "--only", "arena_max_2", "--"];
+        let found = lab.document(&[&flags[..], &[&holder, course, "96", "300"]].concat())?;
+        let baseline = &found["baseline"];
+        let mebibytes = median(baseline, "settled_bytes") / MIB;
+        // What is sampled every 10 ms may miss the top of a fall.
+        let least = if from == "top" { 0.5 * settled } else { 0.95 * settled };
+        if found["settled_at"] != from || mebibytes < least || mebibytes > 1.1 * settled + 3.0 {
+            return Err(format!("{mebibytes} MiB at {}: {baseline}", found["settled_at"]).into());
+        }
+        let held = &baseline["settled_seconds"];
+        if (from == "level") != held.is_object() {
+            return Err(format!("no level is told: {baseline}").into());
+        }
+        let seconds = held["to"].as_f64().unwrap_or(0.0) - held["from"].as_f64().unwrap_or(0.0);
+        if from == "level" && seconds < 0.2 {
+            return Err(format!("it held for 300 ms: {baseline}").into());
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn what_another_allocator_does_not_keep_is_found_without_a_mark() -> Outcome {
+    const NAME: &str = "what_another_allocator_does_not_keep_is_found_without_a_mark";
+    let holder = compile("holder", &Libc::system())?.display().to_string();
+    let lab = Lab::new()?;
+    let flags = ["try", "--repeat", "3", "--pairs", "0", "--only", "jemalloc_decay_0", "--"];
+    let found = lab.document(&[&flags[..], &[&holder, "hold", "96", "300"]].concat())?;
+    let best = candidate(&found, "jemalloc_decay_0");
+    if best.is_null() {
+        skipped(NAME, "no libjemalloc.so.2 (make deps)");
+        return Ok(());
+    }
+    assert_eq!((&found["best"], &best["status"]), (&"jemalloc_decay_0".into(), &"better".into()), "{found}");
+    assert!(median(best, "settled_bytes") * 10.0 < median(&found["baseline"], "settled_bytes"), "{found}");
+    let codes: Vec<&str> =
+        found["caveats"].as_array().into_iter().flatten().filter_map(|c| c["code"].as_str()).collect();
+    assert!(codes.contains(&"fell_at_end"), "{codes:?}");
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! A batch run's recording and a server's ledgers come to the same [`Look`]. Where no ledger could be taken, the last
 //! sample stands in, and the look says so.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -11,12 +11,8 @@ use strandline_inspect::facts::Explanation;
 use strandline_recording::{Moment, Reader, Record};
 
 use super::applies::Mapped;
+use super::course::{Course, Settled};
 use crate::lab::cell::{Figures, Outcome};
-
-/// A program that frees what it has only to end does so within this time, in microseconds.
-const LAST_MOMENTS_US: u64 = 50_000;
-/// The most runs of samples of a process that are kept for its last moments.
-const MOST_TAIL_RUNS: usize = 64;
 
 /// Where a settled figure is from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +21,10 @@ pub enum Instant {
     /// The ledger of the largest process as it ended.
     #[default]
     Exit,
+    /// The level that the largest process stood on before it fell to end.
+    Level,
+    /// What the largest process fell from to end, without having stood on a level.
+    Top,
     /// The last mark that the largest process told.
     Mark,
     /// The last sample of the largest process, for want of a ledger.
@@ -38,10 +38,23 @@ impl Instant {
     pub fn text(self) -> &'static str {
         match self {
             Self::Exit => "as the process ended",
+            Self::Level => "on the last level before it ended",
+            Self::Top => "at the top of its last fall",
             Self::Mark => "at the last mark",
             Self::Sample => "in the last sample, for want of a ledger",
             Self::Load => "after the load",
         }
+    }
+
+    /// Whether figures from both are of one kind: a mark and the end of a run are not. What a process that tells no mark
+    /// came to is one kind, whichever way its end let it be told.
+    pub fn is_like(self, other: Self) -> bool {
+        let kind = |instant| match instant {
+            Self::Exit | Self::Level | Self::Top | Self::Sample => 0,
+            Self::Mark => 1,
+            Self::Load => 2,
+        };
+        kind(self) == kind(other)
     }
 }
 
@@ -51,8 +64,8 @@ impl Instant {
 /// high-water mark, of several the first that was started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Look {
-    /// Resident bytes that were left: of a batch run's largest process at the last mark it told, or else as it ended;
-    /// of a server after its load.
+    /// Resident bytes that were left: of a batch run's largest process at the last mark it told, or else on the level
+    /// that it stood on before it began to end; of a server after its load.
     pub settled_bytes: Option<u64>,
     /// The largest resident set that one of its processes had; unknown of a server of several processes.
     pub peak_bytes: Option<u64>,
@@ -72,9 +85,12 @@ pub struct Look {
     pub huge_bytes: Option<u64>,
     /// Where `settled_bytes` is from.
     pub settled_at: Instant,
-    /// The most that the largest process held in its last 50 ms, where it ended with less than four fifths of that:
-    /// whether it gave the rest back, or only freed it to end, cannot be told.
-    pub before_end_bytes: Option<u64>,
+    /// From when to when it was so, in seconds since the recording began, where it was a level.
+    #[serde(default)]
+    pub settled_seconds: Option<(f64, f64)>,
+    /// What it ended with, where that was less than four fifths of what it had settled at.
+    #[serde(default)]
+    pub ended_with_bytes: Option<u64>,
     /// The processes of a server that were looked at.
     pub processes: u32,
     /// Why it counts as failed, where its end does not say so.
@@ -110,8 +126,8 @@ struct Recorded {
     high_water_kib: u64,
     /// Its last mark's resident set.
     marked_kib: Option<u64>,
-    /// When its last runs of samples ended, and their resident sets.
-    tail: VecDeque<(u64, u64)>,
+    /// The course of its resident set.
+    course: Course,
     /// Its ledger as it ended.
     exit: Option<Box<Explanation>>,
 }
@@ -133,10 +149,7 @@ impl Recorded {
             Record::Samples(block) => {
                 for run in block.runs().filter(|run| run.sample.rss_kib > 0) {
                     self.saw(run.sample.rss_kib);
-                    self.tail.push_back((run.end_us(), run.sample.rss_kib));
-                    if self.tail.len() > MOST_TAIL_RUNS {
-                        self.tail.pop_front();
-                    }
+                    self.course.push(run.at_us, run.end_us(), run.sample.rss_kib);
                 }
             }
             Record::ProcessEnd(end) => self.saw(end.high_water_kib.unwrap_or_default()),
@@ -183,15 +196,30 @@ impl Look {
         if let Some(explain) = &process.exit {
             self.take_mapped(explain);
         }
-        (self.settled_bytes, self.settled_at) = match (process.marked_kib, ended_with) {
-            (Some(kib), _) => (Some(bytes(kib)), Instant::Mark),
-            (None, Some(settled)) => (Some(settled), Instant::Exit),
-            (None, None) => (process.tail.back().map(|&(_, kib)| bytes(kib)), Instant::Sample),
-        };
-        if let (Instant::Exit, Some(settled)) = (self.settled_at, ended_with) {
-            let before = most_at_end(&process.tail).map(bytes);
-            self.before_end_bytes = before.filter(|&before| before / 5 * 4 > settled);
+        if let Some(kib) = process.marked_kib {
+            (self.settled_bytes, self.settled_at) = (Some(bytes(kib)), Instant::Mark);
+            return;
         }
+        let ended = ended_with.or(process.course.last_kib().map(bytes));
+        let Some(ended) = ended else {
+            self.settled_at = Instant::Sample;
+            return;
+        };
+        let seconds = |us: u64| us as f64 / 1e6;
+        let (settled, at) = match process.course.settled(ended / 1024) {
+            Settled::AtEnd if ended_with.is_some() => (ended, Instant::Exit),
+            Settled::AtEnd => (ended, Instant::Sample),
+            Settled::Level { kib, from_us, to_us } => {
+                self.settled_seconds = Some((seconds(from_us), seconds(to_us)));
+                (bytes(kib), Instant::Level)
+            }
+            Settled::Top { kib, at_us } => {
+                self.settled_seconds = Some((seconds(at_us), seconds(at_us)));
+                (bytes(kib), Instant::Top)
+            }
+        };
+        (self.settled_bytes, self.settled_at) = (Some(settled), at);
+        self.ended_with_bytes = matches!(at, Instant::Level | Instant::Top).then_some(ended);
     }
 
     /// Takes what is mapped in the process of `explain`.
@@ -267,13 +295,6 @@ impl Look {
     }
 }
 
-/// The most of the samples of the last moments.
-fn most_at_end(tail: &VecDeque<(u64, u64)>) -> Option<u64> {
-    let (end, _) = *tail.back()?;
-    let late = tail.iter().filter(|(at, _)| at.saturating_add(LAST_MOMENTS_US) >= end);
-    late.map(|&(_, kib)| kib).max()
-}
-
 #[cfg(test)]
 mod tests {
     use strandline_inspect::facts::{Allocator, Kernel, Runtime, Target};
@@ -342,7 +363,10 @@ mod tests {
 
     fn recorded(high_water_kib: u64, marked_kib: Option<u64>, exit: Option<u64>) -> Recorded {
         let exit = exit.map(|rss| Box::new(ledger(rss, 0, "glibc", "")));
-        Recorded { high_water_kib, marked_kib, exit, tail: VecDeque::from([(0, high_water_kib), (9, 7)]) }
+        let mut course = Course::default();
+        course.push(0, 0, high_water_kib);
+        course.push(9, 9, 7);
+        Recorded { high_water_kib, marked_kib, exit, course }
     }
 
     #[test]
@@ -360,7 +384,7 @@ mod tests {
         assert_eq!(settled(vec![shell(), marked()]), (Some(30 << 10), Instant::Mark, name(9)));
         assert_eq!(settled(vec![marked(), script()]).1, Instant::Mark, "of two as large the first");
         let killed = recorded(60, None, None);
-        assert_eq!(settled(vec![shell(), script(), killed]), (Some(7 << 10), Instant::Sample, None));
+        assert_eq!(settled(vec![shell(), script(), killed]), (Some(60 << 10), Instant::Top, None));
         assert_eq!(settled(Vec::new()), (None, Instant::Exit, None));
     }
 }

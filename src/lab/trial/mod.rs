@@ -7,6 +7,7 @@
 
 pub mod applies;
 pub mod catalogue;
+mod course;
 mod listening;
 pub mod look;
 pub mod paste;

@@ -18,6 +18,7 @@ pub mod studies;
 pub mod study;
 pub mod terminal;
 pub mod trial;
+mod trial_caveats;
 
 #[cfg(test)]
 mod fabricated;

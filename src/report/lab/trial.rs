@@ -6,6 +6,7 @@ use strandline_inspect::environment::Environment;
 
 use super::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
 use super::surroundings;
+use super::trial_caveats::{all, caveats};
 use crate::lab::statistics::{Estimate, Ratio};
 use crate::lab::trial::catalogue::Candidate;
 use crate::lab::trial::look::Instant;
@@ -14,9 +15,6 @@ use crate::lab::trial::rank::{self, Goal, Status};
 use crate::lab::trial::tries::{self, BASELINE, Figure, Judged, Trial, Try};
 use crate::report::text::{clean, clean_sentence, command_line, counted, grouped};
 use crate::report::units::{UNKNOWN, bytes, percent_of, seconds};
-
-/// A run is named that stands apart by more than this part of the median.
-const NOTABLE: f64 = 0.05;
 
 /// The document of a trial.
 #[derive(Serialize)]
@@ -91,11 +89,14 @@ fn figures(judged: &Judged) -> Value {
         "settled_bytes": judged.settled.estimate,
         "wall_seconds": judged.wall.estimate,
         "minor_faults": judged.faults.estimate,
+        "settled_seconds": judged.settled_seconds.map(|(from, to)| json!({ "from": from, "to": to })),
+        "ended_with_bytes": judged.ended_with_bytes,
     })
 }
 
 fn candidate(tried: &Try, judged: &Judged, status: Status) -> Value {
     let mut value = figures(judged);
+    let settled = judged.settled.estimate.as_ref().map(|estimate| estimate.median.round() as u64);
     let more = json!({
         "id": tried.id,
         "title": tried.title,
@@ -109,7 +110,7 @@ fn candidate(tried: &Try, judged: &Judged, status: Status) -> Value {
         },
         "status": status,
         "reason": judged.failure,
-        "before_end_bytes": judged.before_end_bytes,
+        "before_end_bytes": judged.ended_with_bytes.and(settled),
         "known_cost": tried.cost,
         "source": tried.source,
     });
@@ -117,112 +118,6 @@ fn candidate(tried: &Try, judged: &Judged, status: Status) -> Value {
         value.extend(more);
     }
     value
-}
-
-/// What is to be known about the figures: code and sentence.
-fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
-    let mut caveats = Vec::new();
-    let falling: Vec<(&str, u64)> =
-        all(trial).filter_map(|(id, judged)| Some((id, judged.before_end_bytes?))).collect();
-    if let Some(most) = falling.iter().map(|(_, before)| *before).max() {
-        let ids: Vec<&str> = falling.iter().map(|(id, _)| *id).collect();
-        let text = format!(
-            "{}: memory fell within the last 50 ms, from up to {}; whether it was given back, or only freed to end, \
-             cannot be told. Tell a mark where it is to be looked at (docs/probes.md)",
-            some(&ids),
-            bytes(most)
-        );
-        caveats.push(("fell_at_end", text));
-    }
-    if trial.look.settled_at == Instant::Sample {
-        let text = "no ledger could be taken as its processes ended: `settled` is the last sample, and which allocator \
-                    was mapped is not known";
-        caveats.push(("settled_by_sample", text.to_owned()));
-    }
-    if let (count @ 1.., why) = &trial.baseline_failures {
-        let why = why.as_deref().unwrap_or(UNKNOWN);
-        let text = format!("{}, left out of all figures: {why}", counted(u64::from(*count), "run"));
-        caveats.push(("baseline_failed", format!("without settings it failed in {text}")));
-    }
-    caveats.extend(outliers(trial).into_iter().map(|text| ("outliers", text)));
-    if trial.rounds < 5 {
-        let rounds = counted(trial.rounds as u64, "round");
-        let text = format!("with {rounds} only large differences can be told; --repeat 5 or more");
-        caveats.push(("few_runs", text));
-    }
-    if trial.left_behind > 0 {
-        let text = format!("{} runs left processes behind, which were ended", trial.left_behind);
-        caveats.push(("left_behind", text));
-    }
-    caveats.extend(notes(trial).into_iter().map(|text| ("server", text)));
-    caveats
-}
-
-/// The run without settings and everything that was tried, each with its name.
-fn all(trial: &Trial) -> impl Iterator<Item = (&str, &Judged)> {
-    let tried = trial.tried.iter().map(|(tried, judged)| (tried.id.as_str(), judged));
-    std::iter::once((BASELINE, &trial.baseline)).chain(tried)
-}
-
-/// A few names, and how many more there are.
-fn some(names: &[&str]) -> String {
-    const MOST: usize = 6;
-    let shown = names.get(..names.len().min(MOST)).unwrap_or_default().join(", ");
-    match names.len().saturating_sub(MOST) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
-}
-
-/// A figure: what it is called, where it is, from what difference on it is looked at, and how it is shown.
-type OfFigure<'a> = (&'a str, fn(&Judged) -> &Figure, f64, &'a dyn Fn(f64) -> String);
-
-/// The runs that stand apart from the others of their setting, a sentence for each figure. Of runs that are as good as
-/// equal one always does: what nobody would set anything for is not named.
-fn outliers(trial: &Trial) -> Vec<String> {
-    const MOST: usize = 6;
-    let size = |value: f64| bytes(value.round() as u64);
-    let time = if trial.serving { "the load's time" } else { "time" };
-    let figures: [OfFigure<'_>; 2] = [
-        ("settled memory", |judged| &judged.settled, tries::RESOLUTION_BYTES, &size),
-        (time, |judged| &judged.wall, 0.0, &seconds),
-    ];
-    let mut texts = Vec::new();
-    for (what, of, least, text) in figures {
-        let mut found = Vec::new();
-        for (id, judged) in all(trial).filter(|(_, judged)| judged.failure.is_none()) {
-            let Some(estimate) = &of(judged).estimate else { continue };
-            let least = least.max(estimate.median * NOTABLE);
-            let apart = of(judged).outliers().into_iter().filter_map(|at| estimate.samples.get(at).copied());
-            let apart = apart.filter(|value| (value - estimate.median).abs() > least);
-            found.extend(apart.map(|value| format!("{} of {id} ({})", text(value), text(estimate.median))));
-        }
-        if !found.is_empty() {
-            let more = found.len().saturating_sub(MOST);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            let named = found.get(..found.len().min(MOST)).unwrap_or_default().join(", ");
-            texts.push(format!(
-                "{what} of {} stands apart from the others of its setting (in parentheses their median): {named}{more}; \
-                 counted all the same",
-                counted(found.len() as u64, "run")
-            ));
-        }
-    }
-    texts
-}
-
-/// What is to be known about runs, each with the settings whose runs it is of.
-fn notes(trial: &Trial) -> Vec<String> {
-    let mut grouped: Vec<(&str, Vec<&str>)> = Vec::new();
-    for (id, judged) in all(trial) {
-        for (note, _) in &judged.notes {
-            match grouped.iter_mut().find(|(known, _)| known == note) {
-                Some((_, ids)) => ids.push(id),
-                None => grouped.push((note, vec![id])),
-            }
-        }
-    }
-    grouped.into_iter().map(|(note, ids)| format!("{}: {note}", some(&ids))).collect()
 }
 
 /// The report.
@@ -333,13 +228,17 @@ fn results(trial: &Trial) -> Section {
         column("× (interval)", true),
         column("", false),
     ];
-    let others = vec![
+    let mut others = vec![
         column("setting", false),
         column("peak", true),
         column("× (interval)", true),
         column("faults", true),
         column("× (interval)", true),
     ];
+    // Where all were looked at in one way, the caption says it.
+    if all(trial).any(|(_, judged)| judged.settled_seconds.is_some() || judged.held_no_level) {
+        others.push(column("settled at", true));
+    }
     let mut rows = vec![row(BASELINE, &trial.baseline, None, front.iter().any(|id| id == BASELINE))];
     let mut other_rows = vec![other_row(BASELINE, &trial.baseline)];
     for index in trial.ranking().order {
@@ -358,8 +257,17 @@ fn results(trial: &Trial) -> Section {
         }
         Instant::Load => format!("settled: resident memory of {of} after the load"),
         Instant::Mark => format!("settled: resident memory of {of} at the last mark that it told"),
-        Instant::Exit => format!("settled: resident memory of {of} as it ended"),
         Instant::Sample => "settled: resident memory of the largest process at its last sample".to_owned(),
+        Instant::Exit | Instant::Level | Instant::Top => match trial.baseline.settled_seconds {
+            Some((from, to)) => format!(
+                "settled: resident memory of {of} on the level it held before it began to end (from {from:.2} to \
+                 {to:.2} s without settings)"
+            ),
+            None if trial.baseline.held_no_level => {
+                format!("settled: resident memory of {of} as it began to fall to end")
+            }
+            None => format!("settled: resident memory of {of} as it ended"),
+        },
     };
     let mut paragraphs = vec![format!(
         "{settled}. ×: to the runs without settings, round by round, {}; intervals of a column hold together with \
@@ -415,7 +323,17 @@ fn other_row(id: &str, judged: &Judged) -> Vec<Cell> {
         plain(ratio(&judged.peak)),
         plain(median(&judged.faults, |faults| grouped(faults.round() as u64))),
         plain(ratio(&judged.faults)),
+        plain(when(judged)),
     ]
+}
+
+/// When it stood on the level that is called settled.
+fn when(judged: &Judged) -> String {
+    match (judged.settled_seconds, judged.held_no_level) {
+        (Some((from, to)), _) => format!("{from:.2}–{to:.2} s"),
+        (None, true) => "no level".to_owned(),
+        (None, false) => "its end".to_owned(),
+    }
 }
 
 fn size(figure: &Figure) -> String {

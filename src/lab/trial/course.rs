@@ -1,0 +1,345 @@
+//! The course of a process's resident memory, and what it had settled at before it began to end.
+//!
+//! A program that ends tears itself down: an interpreter frees its objects, an allocator gives their pages back, and
+//! what is resident in the last instant says nothing of what the program held while it worked. So settled is
+//! the last *level*: the last time for which memory stayed within a narrow band. Only where memory did not fall after
+//! it is the last instant the better one, for it has a ledger.
+//!
+//! A level lasts for a twentieth of the course at least, and its band is 3 % wide: however long a steady fall takes,
+//! no part of it is one.
+
+use std::collections::VecDeque;
+
+/// How wide a level is: 3 % of the most it holds, and of small programs this many KiB.
+const BAND_PER_CENT: u64 = 3;
+const LEAST_BAND_KIB: u64 = 512;
+/// How long a level lasts at least: a twentieth of the course, and this.
+const LEAST_PART: u64 = 20;
+const LEAST_US: u64 = 20_000;
+/// Memory has fallen where less than four fifths are left.
+const FALLEN: (u64, u64) = (4, 5);
+/// Stretches that are kept before those are dropped that have become too short to be a level.
+const MOST_STRETCHES: usize = 256;
+
+/// A time in which memory stayed within a band.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stretch {
+    from_us: u64,
+    to_us: u64,
+    least_kib: u64,
+    most_kib: u64,
+    /// KiB times microseconds, and the microseconds, for the mean.
+    sum: u128,
+    weight: u128,
+    /// The most behind it, up to the next stretch that is kept, and when that was first.
+    dropped: Option<(u64, u64)>,
+}
+
+impl Stretch {
+    fn level_kib(&self) -> u64 {
+        u64::try_from(self.sum / self.weight.max(1)).unwrap_or(self.most_kib)
+    }
+
+    fn lasts_us(&self) -> u64 {
+        self.to_us.saturating_sub(self.from_us)
+    }
+
+    /// The most of this stretch and of what was dropped behind it, and when.
+    fn most(&self) -> (u64, u64) {
+        self.dropped.unwrap_or_default().max((self.most_kib, self.from_us))
+    }
+}
+
+fn band_kib(most_kib: u64) -> u64 {
+    (most_kib / 100 * BAND_PER_CENT).max(LEAST_BAND_KIB)
+}
+
+fn has_fallen(from_kib: u64, to_kib: u64) -> bool {
+    to_kib < from_kib / FALLEN.1 * FALLEN.0
+}
+
+/// Where memory had settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// Where it ended: it did not fall.
+    AtEnd,
+    /// On the last level, before it fell.
+    Level {
+        /// The mean of the level.
+        kib: u64,
+        /// From when, in microseconds.
+        from_us: u64,
+        /// To when.
+        to_us: u64,
+    },
+    /// It fell without having held a level: what it fell from, and when.
+    Top {
+        /// The most it held then.
+        kib: u64,
+        /// When, in microseconds.
+        at_us: u64,
+    },
+}
+
+/// The course of one process, taken sample by sample in bounded memory.
+#[derive(Clone, Debug, Default)]
+pub struct Course {
+    stretches: VecDeque<Stretch>,
+    first_us: Option<u64>,
+    last: (u64, u64),
+}
+
+impl Course {
+    /// Takes samples of `kib` from `from_us` to `to_us`, in order of time.
+    pub fn push(&mut self, from_us: u64, to_us: u64, kib: u64) {
+        let first_us = *self.first_us.get_or_insert(from_us);
+        let to_us = to_us.max(from_us);
+        let weight = u128::from(to_us.saturating_sub(self.last.0.max(first_us)).max(1));
+        self.last = (to_us, kib);
+        if let Some(last) = self.stretches.back_mut() {
+            let (least, most) = (last.least_kib.min(kib), last.most_kib.max(kib));
+            if most - least <= band_kib(most) {
+                *last = Stretch {
+                    to_us,
+                    least_kib: least,
+                    most_kib: most,
+                    sum: last.sum + u128::from(kib) * weight,
+                    weight: last.weight + weight,
+                    ..*last
+                };
+                return;
+            }
+        }
+        if self.stretches.len() >= MOST_STRETCHES {
+            self.drop_short();
+        }
+        self.stretches.push_back(Stretch {
+            from_us,
+            to_us,
+            least_kib: kib,
+            most_kib: kib,
+            sum: u128::from(kib) * weight,
+            weight,
+            dropped: None,
+        });
+    }
+
+    /// The last sample.
+    pub fn last_kib(&self) -> Option<u64> {
+        self.first_us.map(|_| self.last.1)
+    }
+
+    fn least_level_us(&self) -> u64 {
+        let lasts = self.last.0.saturating_sub(self.first_us.unwrap_or_default());
+        (lasts / LEAST_PART).max(LEAST_US)
+    }
+
+    /// Drops stretches that are too short to be a level by now, and will be then. The first stays for what was
+    /// the most before the first level.
+    fn drop_short(&mut self) {
+        let least = self.least_level_us();
+        let mut kept: VecDeque<Stretch> = VecDeque::new();
+        for stretch in self.stretches.drain(..) {
+            match kept.back_mut() {
+                Some(before) if stretch.lasts_us() < least => {
+                    before.dropped = Some(before.dropped.unwrap_or_default().max(stretch.most()));
+                }
+                _ => kept.push_back(stretch),
+            }
+        }
+        self.stretches = kept;
+    }
+
+    /// Where it had settled, if `end_kib` was resident in its last instant.
+    pub fn settled(&self, end_kib: u64) -> Settled {
+        let least = self.least_level_us();
+        let level = self.stretches.iter().rposition(|stretch| stretch.lasts_us() >= least);
+        let behind = self.stretches.iter().skip(level.map_or(0, |index| index + 1)).map(Stretch::most);
+        let level = level.and_then(|index| self.stretches.get(index));
+        // The most behind the level, the first time that it was reached.
+        let most = level.and_then(|level| level.dropped).into_iter().chain(behind);
+        let most = most.max_by_key(|&(kib, at_us)| (kib, std::cmp::Reverse(at_us)));
+        let top = most
+            .filter(|&(kib, _)| level.is_none_or(|level| kib > level.most_kib + band_kib(level.most_kib)));
+        match (top, level) {
+            (Some((kib, at_us)), _) if has_fallen(kib, end_kib) => Settled::Top { kib, at_us },
+            (None, Some(level)) if has_fallen(level.level_kib(), end_kib) => {
+                Settled::Level { kib: level.level_kib(), from_us: level.from_us, to_us: level.to_us }
+            }
+            _ => Settled::AtEnd,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1000;
+    const MIB: u64 = 1024;
+
+    /// A course sampled every millisecond: parts of so many milliseconds, each a line from one figure to another.
+    fn course(parts: &[(u64, f64, f64)]) -> Course {
+        let mut course = Course::default();
+        let mut at = 0;
+        for &(ms, from, to) in parts {
+            for n in 0..ms {
+                let mib = from + (to - from) * n as f64 / ms as f64;
+                course.push(at, at, (mib * MIB as f64) as u64);
+                at += MS;
+            }
+        }
+        course
+    }
+
+    /// The settled MiB, and whether from a level, the top of a fall, or the end.
+    fn settled(parts: &[(u64, f64, f64)], end_mib: f64) -> (u64, &'static str) {
+        match course(parts).settled((end_mib * MIB as f64) as u64) {
+            Settled::AtEnd => (end_mib.round() as u64, "end"),
+            Settled::Level { kib, .. } => ((kib + MIB / 2) / MIB, "level"),
+            Settled::Top { kib, .. } => ((kib + MIB / 2) / MIB, "top"),
+        }
+    }
+
+    #[test]
+    fn courses_of_many_kinds() {
+        type Case<'a> = (&'a str, &'a [(u64, f64, f64)], f64, (u64, &'a str));
+        let cases: [Case<'_>; 17] = [
+            (
+                "an interpreter that holds, then tears itself down",
+                &[(300, 10.0, 217.0), (1000, 217.0, 217.0), (150, 217.0, 14.0)],
+                12.5,
+                (217, "level"),
+            ),
+            (
+                "the same where its allocator had given back",
+                &[(300, 10.0, 217.0), (20, 217.0, 28.0), (1000, 28.0, 28.0), (30, 28.0, 14.0)],
+                12.5,
+                (28, "level"),
+            ),
+            ("one that ends as it stands", &[(300, 5.0, 90.0), (700, 90.0, 90.0)], 90.0, (90, "end")),
+            ("one that grows to its end", &[(2000, 5.0, 300.0)], 300.0, (300, "end")),
+            (
+                "one that stood, then grew to its end",
+                &[(2000, 50.0, 50.0), (1500, 50.0, 300.0)],
+                300.0,
+                (300, "end"),
+            ),
+            (
+                "one that grows, and frees all at once to end",
+                &[(2000, 5.0, 300.0), (20, 300.0, 8.0)],
+                7.0,
+                (300, "top"),
+            ),
+            (
+                "one that stood, grew, and freed all to end",
+                &[(2000, 50.0, 50.0), (600, 50.0, 300.0), (20, 300.0, 8.0)],
+                7.0,
+                (300, "top"),
+            ),
+            (
+                "one whose end takes longer than its work",
+                &[(200, 5.0, 200.0), (400, 200.0, 200.0), (3000, 200.0, 10.0)],
+                10.0,
+                (199, "level"),
+            ),
+            (
+                "one that frees most of it and goes on",
+                &[(500, 5.0, 400.0), (500, 400.0, 400.0), (10, 400.0, 40.0), (900, 40.0, 40.0)],
+                40.0,
+                (40, "end"),
+            ),
+            (
+                "one that frees in steps to end",
+                &[(1000, 100.0, 100.0), (20, 60.0, 60.0), (20, 30.0, 30.0)],
+                9.0,
+                (100, "level"),
+            ),
+            (
+                "one that is gone between two samples",
+                &[(100, 5.0, 80.0), (900, 80.0, 80.0)],
+                6.0,
+                (80, "level"),
+            ),
+            (
+                "one that drifts upwards slowly",
+                &[(4000, 100.0, 120.0), (30, 120.0, 10.0)],
+                10.0,
+                (118, "level"),
+            ),
+            (
+                "a collector's saw that ends anywhere",
+                &[
+                    (50, 100.0, 120.0),
+                    (50, 100.0, 120.0),
+                    (50, 100.0, 120.0),
+                    (50, 100.0, 120.0),
+                    (25, 100.0, 110.0),
+                ],
+                105.0,
+                (105, "end"),
+            ),
+            ("a small program", &[(500, 3.0, 3.2), (5, 3.2, 2.9)], 2.9, (3, "end")),
+            ("a very short one", &[(3, 1.0, 8.0)], 8.0, (8, "end")),
+            (
+                "a peak in its middle",
+                &[(300, 20.0, 20.0), (50, 20.0, 500.0), (50, 500.0, 20.0), (300, 20.0, 20.0)],
+                20.0,
+                (20, "end"),
+            ),
+            (
+                "a peak, a level, and the end",
+                &[(50, 20.0, 500.0), (50, 500.0, 90.0), (300, 90.0, 90.0), (40, 90.0, 5.0)],
+                5.0,
+                (90, "level"),
+            ),
+        ];
+        for (what, parts, end, expected) in cases {
+            assert_eq!(settled(parts, end), expected, "{what}");
+        }
+        assert_eq!(Course::default().settled(7), Settled::AtEnd, "no sample at all");
+        assert_eq!(Course::default().last_kib(), None);
+    }
+
+    #[test]
+    fn a_level_says_when_it_was() {
+        let found = course(&[(300, 10.0, 217.0), (1000, 217.0, 217.0), (150, 217.0, 14.0)]).settled(12 * MIB);
+        let Settled::Level { from_us, to_us, .. } = found else { panic!("{found:?}") };
+        assert!(
+            (290 * MS..=300 * MS).contains(&from_us) && (1295 * MS..=1310 * MS).contains(&to_us),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn equal_samples_that_stand_for_a_second_weigh_a_second() {
+        let mut course = Course::default();
+        course.push(0, 0, 100 * MIB);
+        course.push(MS, 999 * MS, 200 * MIB);
+        course.push(1000 * MS, 1000 * MS, 202 * MIB);
+        course.push(1001 * MS, 1001 * MS, 10 * MIB);
+        let Settled::Level { kib, .. } = course.settled(9 * MIB) else { panic!() };
+        assert_eq!(kib / MIB, 200);
+    }
+
+    /// Ten million samples of noise, and times that go back, take no more memory than a few.
+    #[test]
+    fn it_stays_small() {
+        let mut course = Course::default();
+        let mut dice = fastrand::Rng::with_seed(7);
+        for n in 0..1_000_000u64 {
+            course.push(n * MS, n * MS, dice.u64(1..1 << 40));
+            assert!(course.stretches.len() <= MOST_STRETCHES);
+        }
+        course.push(0, 5, u64::MAX / 2);
+        course.push(u64::MAX, 0, u64::MAX);
+        course.settled(0);
+        // What was dropped is not forgotten.
+        let mut course = Course::default();
+        for n in 0..2000 {
+            let kib = if n == 700 { 900 * MIB } else { (n % 7) * 100 * MIB };
+            course.push(n * MS, n * MS, kib);
+        }
+        assert_eq!(course.settled(MIB), Settled::Top { kib: 900 * MIB, at_us: 700 * MS });
+    }
+}
