@@ -35,6 +35,17 @@ pub fn release_memory() -> bool {
     unsafe { libc::malloc_trim(0) == 1 }
 }
 
+/// Asks the kernel to give huge pages for `memory`, of which whole ones lie in it. It may not: nothing depends on it.
+pub fn prefer_huge_pages<T>(memory: &mut [T]) {
+    const PAGE: usize = 4096;
+    let start = memory.as_ptr().addr().next_multiple_of(PAGE);
+    let end = (memory.as_ptr().addr() + size_of_val(memory)) / PAGE * PAGE;
+    if start < end {
+        // SAFETY: the range lies in `memory`, which is this program's own; the advice changes no byte of it.
+        unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
+    }
+}
+
 /// Whether this process is in the foreground of the terminal that is its standard error: only then may it write
 /// there unasked.
 pub fn is_in_foreground() -> bool {

@@ -14,6 +14,7 @@ use crate::caveat::Caveat;
 use crate::error::{Error, Result};
 use crate::ledger::page_map::Plan;
 use crate::map::AddressSpace;
+use crate::memory::Memory;
 use crate::pages::{self, Residency};
 use crate::procfs::Process;
 use crate::runtime::refine::Refinements;
@@ -21,6 +22,7 @@ use crate::runtime::resident::Resident;
 use crate::runtime::{self, Busy};
 use crate::smaps::{self, Counts, Smaps, SmapsEntry};
 use crate::stacks::{self, Stack, ThreadFacts};
+use crate::target::copy::{Copy, Room};
 use crate::target::live::{Live, Opened};
 use crate::target::quiet::CS_64_BIT;
 use crate::target::stop::Stopped;
@@ -97,7 +99,9 @@ pub fn freeze(process: &Process, hold: &Hold<'_>, workers: usize, options: &Opti
             let others = ending.other_threads;
             let caveats = ending.caveats(process);
             let held = Held { threads: ending.registers, count: others.saturating_add(1), caveats };
-            read(process, held, &how, LastTry(true))?.0
+            let (mut frozen, threads) = look(process, held, &how)?;
+            frozen.read_all(process, threads.as_deref(), &Live::new(process.pid()), &how, LastTry(true))?;
+            frozen
         }
     };
     frozen.rollup = rollup(process);
@@ -116,23 +120,15 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
     let memory = Live::new(process.pid());
     for left in (0..MOST_BUSY_LOOKS).rev() {
         wait_for_collection(&memory, how);
+        let room = if how.found.takes_longer_than_a_copy() { Room::of(process) } else { None };
         let stopped = Stopped::stop(process)?;
         if left > 0 && runtime::is_collecting(&memory, how.found) {
             stopped_before += stopped.resume();
             std::thread::sleep(WHILE_BUSY);
             continue;
         }
-        let threads: Vec<_> = stopped.threads().map(|thread| (thread.tid, thread.registers)).collect();
-        let count = threads.len() + stopped.asleep().len();
-        let mut caveats = Vec::new();
-        for tid in stopped.asleep() {
-            let text = "the thread is in an uninterruptible sleep: its stack and its malloc cache were \
-                        not looked at";
-            caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
-        }
-        let held = Held { threads: &threads, count: count as u64, caveats };
-        let (mut frozen, busy) = read(process, held, how, LastTry(left == 0))?;
-        frozen.stopped = stopped_before + stopped.resume();
+        let (mut frozen, busy) = read_stopped(process, stopped, room, how, LastTry(left == 0))?;
+        frozen.stopped += stopped_before;
         if !busy {
             return Ok(frozen);
         }
@@ -140,6 +136,53 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
         std::thread::sleep(WHILE_BUSY);
     }
     Err(Error::Ended { pid: process.pid() })
+}
+
+/// Reads a stopped process: where there is room for a copy of its memory, makes one, lets it go, and reads
+/// the copy. True with it where it has to be looked at again.
+fn read_stopped(
+    process: &Process,
+    stopped: Stopped<'_>,
+    room: Option<Room>,
+    how: &How<'_>,
+    last: LastTry,
+) -> Result<(Frozen, bool)> {
+    let threads: Vec<_> = stopped.threads().map(|thread| (thread.tid, thread.registers)).collect();
+    let count = threads.len() + stopped.asleep().len();
+    let mut caveats = Vec::new();
+    for tid in stopped.asleep() {
+        let text = "the thread is in an uninterruptible sleep: its stack and its malloc cache were \
+                    not looked at";
+        caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
+    }
+    let held = Held { threads: &threads, count: count as u64, caveats };
+    let (mut frozen, threads) = look(process, held, how)?;
+    let live = Live::new(process.pid());
+    let rest = Opened::new(process.open_file("mem")?);
+    let copy = room.and_then(|room| Copy::take(&live, own_runs(&frozen), room, how.workers, &rest));
+    let busy = match copy {
+        Some(copy) => {
+            frozen.stopped = stopped.resume();
+            frozen.bytes_read += copy.bytes();
+            frozen.read_all(process, threads.as_deref(), &copy, how, last)?
+        }
+        None => {
+            let busy = frozen.read_all(process, threads.as_deref(), &live, how, last)?;
+            frozen.stopped = stopped.resume();
+            busy
+        }
+    };
+    Ok((frozen, busy))
+}
+
+/// The resident pages that only the process itself can change, in address order.
+fn own_runs(frozen: &Frozen) -> impl Iterator<Item = (u64, u64)> {
+    frozen.spaces.iter().flat_map(|space| {
+        let permissions = space.mapping.permissions;
+        let is_data = space.mapping.has_file() && permissions.write && !permissions.shared;
+        let runs = frozen.residency.runs_in(space.mapping.start..space.mapping.end);
+        runs.filter(move |run| run.anonymous || is_data).map(|run| (run.start, run.end))
+    })
 }
 
 /// Lets a runtime's collection that is under way come to its end, within reason.
@@ -171,8 +214,9 @@ struct Held<'a> {
     caveats: Vec<Caveat>,
 }
 
-/// Reads the process; true with it where it has to be let go and looked at again.
-fn read(process: &Process, held: Held<'_>, how: &How<'_>, last: LastTry) -> Result<(Frozen, bool)> {
+/// Reads what the kernel says of a process that is held; with it what its threads have in their registers, where that
+/// is of use.
+fn look(process: &Process, held: Held<'_>, how: &How<'_>) -> Result<(Frozen, Option<Vec<ThreadFacts>>)> {
     // An open pagemap or mem stays with the program it was opened on: opened before the stop, it would
     // show the old one of a process that exec'd in between. A refusal to stop also says more.
     let pagemap = process.open_file("pagemap")?;
@@ -204,15 +248,10 @@ fn read(process: &Process, held: Held<'_>, how: &How<'_>, last: LastTry) -> Resu
         caveats,
         bytes_read: 0,
     };
-    let Some(threads) = threads else { return Ok((frozen, false)) };
-    frozen.stacks = stacks::stacks(&threads, &Live::new(process.pid()), &frozen.space);
-    match frozen.read_runtimes(process, &threads, how) {
-        Err(_) if last == LastTry(false) => return Ok((frozen, true)),
-        Err(busy) => frozen.caveats.push(collecting(&busy)),
-        Ok(()) => {}
+    if let Some(threads) = &threads {
+        frozen.stacks = stacks::stacks(threads, &Live::new(process.pid()), &frozen.space);
     }
-    frozen.read_heaps(process, &threads, how)?;
-    Ok((frozen, false))
+    Ok((frozen, threads))
 }
 
 fn collecting(busy: &Busy) -> Caveat {
@@ -286,10 +325,31 @@ impl Frozen {
         MOST_STOPPED + Duration::from_secs(self.sums.anonymous_bytes >> 30)
     }
 
+    /// Reads all that lies in its memory, which is `memory` as it was when it was looked at; true where it has to be
+    /// looked at again.
+    fn read_all(
+        &mut self,
+        process: &Process,
+        threads: Option<&[ThreadFacts]>,
+        memory: &dyn Memory,
+        how: &How<'_>,
+        last: LastTry,
+    ) -> Result<bool> {
+        let Some(threads) = threads else { return Ok(false) };
+        match self.read_runtimes(process, threads, memory, how) {
+            Err(_) if last == LastTry(false) => return Ok(true),
+            Err(busy) => self.caveats.push(collecting(&busy)),
+            Ok(()) => {}
+        }
+        self.read_heaps(process, threads, memory, how)?;
+        Ok(false)
+    }
+
     fn read_runtimes(
         &mut self,
         process: &Process,
         threads: &[ThreadFacts],
+        memory: &dyn Memory,
         how: &How<'_>,
     ) -> std::result::Result<(), Busy> {
         if how.found.is_empty() {
@@ -307,7 +367,7 @@ impl Frozen {
         let refinements = Refinements::new(runs.map(|run| (run.start, run.end)));
         let resident = |from, to| anonymous_runs(&self.residency, from, to);
         let context = runtime::Context {
-            memory: &Resident::new(Live::new(process.pid()), &self.residency),
+            memory: &Resident::new(memory, &self.residency),
             process,
             space: &self.space,
             resident: &resident,
@@ -323,7 +383,13 @@ impl Frozen {
         Ok(())
     }
 
-    fn read_heaps(&mut self, process: &Process, threads: &[ThreadFacts], how: &How<'_>) -> Result<()> {
+    fn read_heaps(
+        &mut self,
+        process: &Process,
+        threads: &[ThreadFacts],
+        memory: &dyn Memory,
+        how: &How<'_>,
+    ) -> Result<()> {
         let total = self.sums.anonymous_bytes;
         let done = AtomicU64::new(0);
         let progress = |bytes: u64| how.advance("reading the heap", &done, bytes, total);
@@ -335,7 +401,7 @@ impl Frozen {
             spaces.map(|space| (space.mapping.start, space.mapping.end)).collect()
         };
         let context = Context {
-            memory: &Live::new(process.pid()),
+            memory,
             space: &self.space,
             resident: &|from, to| anonymous_runs(&self.residency, from, to),
             fs_bases: &fs_bases,

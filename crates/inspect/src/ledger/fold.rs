@@ -333,6 +333,27 @@ impl<'a> Fold<'a> {
     /// Claims everything from the cursor to `end` for `class`.
     #[inline]
     pub fn claim_to(&mut self, end: u64, class: Class) {
+        if let Some(bytes) = self.within_page(end)
+            && let Some(page) = &mut self.current
+        {
+            page.bytes[class.index()] += bytes;
+            self.cursor = end;
+            return;
+        }
+        self.claim_over_pages(end, class);
+    }
+
+    /// How many bytes there are from the cursor to `end`, where all of them are on the current page: most chunks are
+    /// small.
+    #[inline]
+    fn within_page(&self, end: u64) -> Option<u16> {
+        let page = self.current.as_ref()?;
+        let is_within =
+            page.address <= self.cursor && self.cursor <= end && end.wrapping_sub(page.address) <= PAGE_BYTES;
+        is_within.then(|| (end - self.cursor) as u16)
+    }
+
+    fn claim_over_pages(&mut self, end: u64, class: Class) {
         let mut at = self.cursor;
         while at < end {
             let page = page_of(at);
@@ -353,6 +374,18 @@ impl<'a> Fold<'a> {
     /// Claims a chunk in use up to `end`, its first `header_bytes` as the allocator's own.
     #[inline]
     pub fn claim_live(&mut self, end: u64, header_bytes: u64) {
+        let start = self.cursor;
+        if let Some(bytes) = self.within_page(end)
+            && u64::from(bytes) >= header_bytes
+            && let Some(page) = &mut self.current
+        {
+            page.chunks = page.chunks.saturating_add(1);
+            page.last_chunk = start;
+            page.bytes[Class::Header.index()] += header_bytes as u16;
+            page.bytes[Class::Live.index()] += bytes - header_bytes as u16;
+            self.cursor = end;
+            return;
+        }
         self.claim_used(end, header_bytes, |_| ());
     }
 

@@ -26,6 +26,8 @@ pub struct Status {
     pub kernel_thread: Option<bool>,
     /// VmRSS, which kernels from 6.2 on approximate.
     pub rss_bytes: Option<u64>,
+    /// RssAnon: anonymous pages of it (Linux 4.5).
+    pub anonymous_bytes: Option<u64>,
     /// VmHWM: the most RSS it ever had.
     pub high_water_bytes: Option<u64>,
     /// VmPTE: its page tables.
@@ -85,6 +87,7 @@ impl Status {
             "Threads" => self.threads = number(value),
             "Kthread" => self.kernel_thread = number(value).map(|n| n != 0),
             "VmRSS" => self.rss_bytes = kib(value),
+            "RssAnon" => self.anonymous_bytes = kib(value),
             "VmHWM" => self.high_water_bytes = kib(value),
             "VmPTE" => self.page_tables_bytes = kib(value),
             "VmSwap" => self.swap_bytes = kib(value),

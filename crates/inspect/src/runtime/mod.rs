@@ -138,6 +138,12 @@ pub struct Found {
 }
 
 impl Found {
+    /// Whether reading what was found takes longer than to copy all of the process's memory: Perl's values are
+    /// scattered over all of it. SBCL's reader copies what it needs itself.
+    pub fn takes_longer_than_a_copy(&self) -> bool {
+        !self.perl.is_empty() && self.sbcl.is_empty()
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.perl.is_empty() && self.sbcl.is_empty()

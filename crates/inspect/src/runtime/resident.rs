@@ -7,19 +7,19 @@ use crate::memory::Memory;
 use crate::pages::Residency;
 
 /// See the module.
-pub struct Resident<'a, M> {
-    memory: M,
+pub struct Resident<'a> {
+    memory: &'a dyn Memory,
     residency: &'a Residency,
 }
 
-impl<'a, M: Memory> Resident<'a, M> {
+impl<'a> Resident<'a> {
     /// `memory`, as far as it is in `residency`.
-    pub fn new(memory: M, residency: &'a Residency) -> Self {
+    pub fn new(memory: &'a dyn Memory, residency: &'a Residency) -> Self {
         Self { memory, residency }
     }
 }
 
-impl<M: Memory> Memory for Resident<'_, M> {
+impl Memory for Resident<'_> {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let end = address.saturating_add(buffer.len() as u64);
         let mut until = address;

@@ -1,6 +1,8 @@
 //! Getting at a target: stopping it without its noticing, reading it, and letting it go.
 
 pub mod admission;
+pub mod budget;
+pub mod copy;
 pub mod exit_watch;
 pub mod live;
 pub mod quiet;

@@ -10,6 +10,8 @@
 //! members. If not, the lists are followed from candidate to candidate here, and the parts of the
 //! walk that hold an impostor are walked again.
 
+use std::ops::Range;
+
 use super::lists::Links;
 use crate::layout::glibc as layout;
 
@@ -26,6 +28,8 @@ pub struct Candidate {
 pub struct Arena {
     /// Start and end of each range, and the number of its first 16 bytes.
     ranges: Vec<(u64, u64, u32)>,
+    /// From the first range's start to the last one's end.
+    span: Range<u64>,
     heads: Vec<u64>,
 }
 
@@ -33,7 +37,10 @@ impl Arena {
     /// An arena with these ranges (sorted) and these first chunks of its fastbins (0: empty). Beyond
     /// 64 GiB of ranges there are no candidates.
     pub fn new(ranges: &[(u64, u64)], heads: &[u64]) -> Self {
-        let mut arena = Self { ranges: Vec::with_capacity(ranges.len()), heads: heads.to_vec() };
+        let (first, last) =
+            (ranges.first().map_or(0, |range| range.0), ranges.last().map_or(0, |range| range.1));
+        let mut arena =
+            Self { ranges: Vec::with_capacity(ranges.len()), span: first & !15..last, heads: heads.to_vec() };
         let mut number = 1u32;
         for &(start, end) in ranges {
             let start = start & !15;
@@ -59,13 +66,22 @@ impl Arena {
         self.heads.iter().any(|&head| head != 0)
     }
 
+    #[inline]
     fn number(&self, address: u64) -> Option<u32> {
         if address == 0 {
             return Some(0);
         }
+        // Most of what is asked for is contents of chunks in use, and leads nowhere.
+        if !address.is_multiple_of(16) || !self.span.contains(&address) {
+            return None;
+        }
+        self.number_within(address)
+    }
+
+    fn number_within(&self, address: u64) -> Option<u32> {
         let index = self.ranges.partition_point(|range| range.1 <= address);
         let &(start, _, first) = self.ranges.get(index).filter(|range| range.0 <= address)?;
-        address.is_multiple_of(16).then(|| first + ((address - start) / 16) as u32)
+        Some(first + ((address - start) / 16) as u32)
     }
 
     /// The chunk at `address` with the link word `link` (its `fd`), if it may be a member.

@@ -40,6 +40,8 @@ pub struct Walker<'a> {
     fold: Fold<'a>,
     refinements: Option<Finder<'a>>,
     at: u64,
+    /// The size word last read beyond, and where: that of the next chunk.
+    seen: (u64, u64),
     run: Option<Run>,
     counts: Counts,
     far_reads: u32,
@@ -62,6 +64,7 @@ impl<'a> Walker<'a> {
             fold: Fold::new(at, pages),
             refinements: refinements.map(Refinements::finder),
             at,
+            seen: (u64::MAX, 0),
             run: None,
             counts: Counts::default(),
             far_reads: 0,
@@ -173,7 +176,10 @@ impl<'a> Walker<'a> {
             self.take_top(top);
             return false;
         }
-        let (_, head) = self.window.pair(at);
+        let head = match self.seen {
+            (seen_at, head) if seen_at == at => head,
+            _ => self.window.pair(at).1,
+        };
         let bytes = head & !layout::SIZE_BITS;
         if bytes < layout::MIN_CHUNK_BYTES {
             self.take_fencepost(at, head);
@@ -191,6 +197,7 @@ impl<'a> Walker<'a> {
             return false;
         }
         let (previous, next_head) = self.window.pair(next);
+        self.seen = (next, next_head);
         if next_head & layout::PREV_INUSE == 0 {
             if previous != bytes {
                 // The chain still holds, but trimming would not trust it: damage, or motion.

@@ -4,7 +4,6 @@
 //! each other, `threads` the regions that are open, `spaces` claims the memory. While the target stands
 //! still its objects are only copied; live and dead ones are told apart once it runs again.
 
-pub mod budget;
 pub mod census;
 pub mod copy;
 pub mod facts;
@@ -37,6 +36,7 @@ use crate::layout::sbcl::{Layout, Release};
 use crate::ledger::fold::Class;
 use crate::ledger::range::RangePages;
 use crate::ledger::rows::Id;
+use crate::target::budget;
 
 /// Reads one SBCL.
 ///

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use super::budget;
 use super::facts::{Path, Step};
 use super::mark::Tracer;
 use super::names::Names;
@@ -11,6 +10,7 @@ use super::roots::{self, Place};
 use super::store::Spot;
 use super::trace::Pending;
 use crate::layout::sbcl::{Kind, LOWTAG_MASK, PSEUDO_STATIC};
+use crate::target::budget;
 
 /// How many steps are told from each end of a path.
 const MOST_STEPS: usize = 32;

@@ -5,10 +5,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::budget;
 use super::locate::Program;
 use crate::layout::sbcl::GC_PAGE_BYTES;
 use crate::memory::Memory;
+use crate::target::budget;
 
 /// What may come to be in use until the target is stopped, and its spaces besides dynamic space.
 const MORE_BYTES: u64 = 48 << 20;
@@ -34,7 +34,7 @@ impl Room {
         if used > space || wanted > budget::bytes(0) {
             return Self::default();
         }
-        let bytes = usize::try_from(wanted).ok().and_then(zeros);
+        let bytes = usize::try_from(wanted).ok().and_then(budget::touched);
         Self(Arc::new(Mutex::new(bytes.unwrap_or_default())))
     }
 
@@ -49,19 +49,11 @@ impl Room {
         let mut room = self.0.lock().map(|mut room| std::mem::take(&mut *room)).unwrap_or_default();
         if room.len() < bytes {
             drop(room);
-            return zeros(bytes);
+            return budget::touched(bytes);
         }
         room.truncate(bytes);
         Some(room)
     }
-}
-
-/// That many zeros, each page of them touched; `None` where memory is refused.
-fn zeros(bytes: usize) -> Option<Vec<u8>> {
-    let mut all = Vec::new();
-    all.try_reserve_exact(bytes).ok()?;
-    all.resize(bytes, 0);
-    Some(all)
 }
 
 #[cfg(test)]

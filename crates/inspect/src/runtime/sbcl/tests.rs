@@ -116,8 +116,9 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
             let runs = residency.runs_in(from..to).filter(|run| run.anonymous);
             runs.map(|run| (run.start, run.end)).collect()
         };
+        let live = Live::new(pid);
         let context = Context {
-            memory: &Resident::new(Live::new(pid), &residency),
+            memory: &Resident::new(&live, &residency),
             process: &process,
             space: &space,
             resident: &resident,

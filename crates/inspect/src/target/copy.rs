@@ -1,0 +1,183 @@
+//! A copy of a process's own memory, made while it stands still, so that it need not stand while the copy is read.
+//!
+//! Copied is what only the process can change: anonymous pages, and pages of its writable private mappings of files.
+//! What else it has mapped is read from it later, when it runs again: code and constants stay what they are. The copy is
+//! written to memory that was taken and touched before the stop, which otherwise would take as long again. It takes
+//! as much memory as the process has, so it is made only where that is a half of what is available at most.
+
+use std::sync::Mutex;
+
+use super::budget;
+use super::live::Opened;
+use crate::memory::Memory;
+use crate::procfs::Process;
+
+/// How much a thread reads at once.
+const PIECE_BYTES: u64 = 4 << 20;
+/// What a process may come to have until it is stopped.
+const MORE_BYTES: u64 = 8 << 20;
+
+/// Memory to copy to.
+pub struct Room(Vec<u8>);
+
+impl Room {
+    /// Room for the memory that `process` has now; `None` where it may not be taken.
+    pub fn of(process: &Process) -> Option<Self> {
+        // Of its files only pages that it wrote to are copied: those are anonymous too.
+        let anonymous = process.status().ok()?.anonymous_bytes?;
+        let wanted = anonymous.saturating_add(anonymous / 16).saturating_add(MORE_BYTES);
+        if wanted > budget::bytes(0) {
+            return None;
+        }
+        budget::touched(usize::try_from(wanted).ok()?).map(Self)
+    }
+}
+
+/// A range that was copied.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    start: u64,
+    end: u64,
+    /// Where in the copy it is.
+    at: usize,
+}
+
+/// See the module.
+pub struct Copy<'a> {
+    pieces: Vec<Piece>,
+    bytes: Vec<u8>,
+    rest: &'a Opened,
+}
+
+impl<'a> Copy<'a> {
+    /// Copies `runs` (in address order) of `memory` with `workers` threads. What is not in them is read from `rest`
+    /// when it is asked for. `None` where there is no room.
+    pub fn take(
+        memory: &dyn Memory,
+        runs: impl Iterator<Item = (u64, u64)>,
+        room: Room,
+        workers: usize,
+        rest: &'a Opened,
+    ) -> Option<Self> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut at = 0usize;
+        for (mut start, end) in runs {
+            while start < end {
+                let until = end.min(start.saturating_add(PIECE_BYTES));
+                pieces.push(Piece { start, end: until, at });
+                at = at.checked_add(usize::try_from(until - start).ok()?)?;
+                start = until;
+            }
+        }
+        let mut bytes = room.0;
+        if at > bytes.len() {
+            // It grew, so much that it may be more than is allowed.
+            if at as u64 > budget::bytes(bytes.len() as u64) {
+                return None;
+            }
+            bytes.try_reserve_exact(at - bytes.len()).ok()?;
+        }
+        bytes.resize(at, 0);
+        let mut targets: Vec<(&mut Piece, &mut [u8])> = Vec::with_capacity(pieces.len());
+        let mut free = bytes.as_mut_slice();
+        for piece in &mut pieces {
+            let length = usize::try_from(piece.end - piece.start).ok()?;
+            let (mine, others) = free.split_at_mut_checked(length)?;
+            targets.push((piece, mine));
+            free = others;
+        }
+        let next = Mutex::new(targets.into_iter());
+        let work = || {
+            // The lock is held for a step of the list, and not while reading.
+            while let Some((piece, to)) = next.lock().ok().and_then(|mut next| next.next()) {
+                let got = memory.read_some(piece.start, to);
+                piece.end = piece.start + got as u64;
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..workers.clamp(1, 64) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        Some(Self { pieces, bytes, rest })
+    }
+
+    /// What was copied of `address..`, as far as it is in one piece; else where the next piece starts.
+    fn piece(&self, address: u64) -> Result<&[u8], u64> {
+        let index = self.pieces.partition_point(|piece| piece.end <= address);
+        let Some(piece) = self.pieces.get(index) else { return Err(u64::MAX) };
+        if address < piece.start {
+            return Err(piece.start);
+        }
+        let skip = (address - piece.start) as usize;
+        let length = (piece.end - piece.start) as usize;
+        Ok(self.bytes.get(piece.at + skip..piece.at + length).unwrap_or_default())
+    }
+
+    /// How much was copied.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+}
+
+impl Memory for Copy<'_> {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let mut got = 0;
+        while got < buffer.len() {
+            let Some(at) = address.checked_add(got as u64) else { break };
+            let Some(room) = buffer.get_mut(got..) else { break };
+            match self.piece(at) {
+                Ok(bytes) if !bytes.is_empty() => {
+                    let count = bytes.len().min(room.len());
+                    let (Some(to), Some(from)) = (room.get_mut(..count), bytes.get(..count)) else { break };
+                    to.copy_from_slice(from);
+                    got += count;
+                }
+                Ok(_) => break,
+                Err(next) => {
+                    let count = usize::try_from(next - at).unwrap_or(usize::MAX).min(room.len());
+                    let Some(to) = room.get_mut(..count) else { break };
+                    let read = self.rest.read_some(at, to);
+                    got += read;
+                    if read < count {
+                        break;
+                    }
+                }
+            }
+        }
+        got
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::target::live::Live;
+
+    /// Of this very process: what is copied stays what it was, and what is not is read where it is.
+    #[test]
+    fn a_copy_stays_as_it_was() {
+        let rest = Opened::new(File::open("/proc/self/mem").unwrap());
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let mut block = vec![7u8; 10 << 20];
+        let start = block.as_ptr().addr() as u64;
+        let (first, second) = (start + (1 << 20), start + (8 << 20));
+        let runs = [(start, first), (second, start + (10 << 20))];
+        let copy = Copy::take(&Live::new(pid), runs.into_iter(), Room(Vec::new()), 3, &rest).unwrap();
+        assert_eq!(copy.bytes(), 3 << 20);
+        block.fill(9);
+        let mut seen = vec![0; 10 << 20];
+        assert_eq!(copy.read_some(start, &mut seen), seen.len());
+        let copied = |at: u64| at < first || at >= second;
+        let wrong = (start..).zip(&seen).find(|&(at, &byte)| byte != if copied(at) { 7 } else { 9 });
+        assert_eq!(wrong, None);
+        let mut word = [0; 8];
+        assert_eq!(copy.read_some(first - 4, &mut word), 8);
+        assert_eq!(word, [7, 7, 7, 7, 9, 9, 9, 9]);
+        assert_eq!(copy.read_some(8, &mut word), 0, "nothing is there");
+        assert_eq!(copy.read_some(u64::MAX - 3, &mut word), 0);
+    }
+}
