@@ -136,12 +136,12 @@ def claims(results, walls, stopped, small):
     rows.append((f"{big['gib']:g} GiB: peak memory at most 16 MiB + 2 % of the heap + 8 bytes a free chunk "
                  f"= {big['allowed_peak'] / MIB:.0f} MiB", figure(big["peak"], MIB, 0, " MiB"), max(big["peak"]) <= big["allowed_peak"]))
     if len(results) > 1:
-        small = results[0]
-        growth, size = median(big["explain"]) / median(small["explain"]), big["gib"] / small["gib"]
-        rows.append((f"{small['gib']:g} → {big['gib']:g} GiB: grows no more than linearly (×{size:g})", f"×{growth:.2f}", growth <= size))
+        smallest = results[0]
+        growth, size = median(big["explain"]) / median(smallest["explain"]), big["gib"] / smallest["gib"]
+        rows.append((f"{smallest['gib']:g} → {big['gib']:g} GiB: grows no more than linearly (×{size:g})", f"×{growth:.2f}", growth <= size))
     rows.append(("idle shell: explain under 30 ms", figure(walls, 1e-3, 1, " ms"), median(walls) < 0.030))
     rows.append(("idle shell: stopped under 5 ms", figure(stopped, 1e-3, 2, " ms"), median(stopped) < 0.005))
-    rows.append(("half a GiB in 6 million blocks: stopped at most 0.4 s a GiB", figure(small, suffix=" s"),
+    rows.append(("half a GiB in 6 million blocks: stopped at most 0.4 s a GiB", figure(small, suffix=" s a GiB"),
                  median(small) <= 0.4))
     for result in results:
         differing = ", ".join(result["differs"]) or "none"

@@ -10,6 +10,10 @@
 #                       talk has them (on entry, before the scalar of that depth is filled), done
 #   --shape walk        one function that is called with 17 sizes up and down. Marks: w0, w1 … w17
 #
+#   --shape talk        the talk's own script: the functions of --shape functions, which say their number, and the Vm lines
+#                       of the process's status before the first call and after each. No marks, and a module less than
+#                       with marks: for limit.pl --absolute
+#
 #   --functions N       of functions or closures (20; of closures in each half)
 #   --size BYTES        of each scalar's string (800000); --size 800000,400000,200000: a size for each cycle
 #   --cycles N          how often all functions are called (1, or as many as there are sizes)
@@ -38,7 +42,7 @@ my %o = (
 GetOptions(\%o, 'shape=s', 'functions=i', 'size=s', 'cycles=i', 'value=s', 'undef=s', 'storage=s', 'return=s', 'second=s',
     'define=s', 'mark=s', 'inside', 'say', 'output=s') or die "$0: see the head of this file\n";
 my %choices = (
-    shape => 'functions closures recursion walk', value => 'variable constant function', undef => 'none call assign',
+    shape => 'functions closures recursion walk talk', value => 'variable constant function', undef => 'none call assign',
     storage => 'my local', return => 'nothing value reference', second => 'keep clear empty',
     define => 'before after shrinking',
 );
@@ -54,9 +58,11 @@ my $cycles = $o{cycles} || @sizes;
 @sizes = ($size) x $cycles if @sizes == 1;
 die "$0: as many --cycles as sizes\n" if @sizes != $cycles;
 
-my %shapes = (functions => \&functions, closures => \&closures, recursion => \&recursion, walk => \&walk);
-my $used = $o{inside} ? "use Strandline;\nuse Inside;\n" : "use Strandline;\n";
-my $program = "# Made by generate.pl.\nuse strict;\nuse warnings;\n$used" . $shapes{ $o{shape} }->();
+my %shapes = (functions => \&functions, closures => \&closures, recursion => \&recursion, walk => \&walk, talk => \&talk);
+$o{say} = 1 if $o{shape} eq 'talk';
+my $used = $o{shape} eq 'talk' ? '' : $o{inside} ? "use Strandline;\nuse Inside;\n" : "use Strandline;\n";
+my $strict = $o{shape} eq 'talk' ? '' : "use strict;\nuse warnings;\n";
+my $program = "# Made by generate.pl.\n$strict$used" . $shapes{ $o{shape} }->();
 # Which perl it was, in a line of JSON at the end.
 my $told = $o{inside} ? 'Strandline::mark("kept"); Inside::say_kept();' : q(printf "{\"version\":\"%vd\"}\n", $^V;);
 $program .= "$told\n" unless $o{say};
@@ -82,6 +88,29 @@ sub functions {
             $text .= "$call\nStrandline::mark(\"$o{mark}${cycle}f$n\");\n";
         }
     }
+    return $text;
+}
+
+# The functions, and the calls with what the kernel says after each. It loads what the talk's script loads, because that
+# is memory too; its pauses of a second are left out.
+sub talk {
+    my $text = <<'PERL';
+use FindBin;
+{
+    package ProcVM;
+    use autodie;
+    sub print_proc_vm {
+        open my $status, '<', "/proc/$$/status";
+        while (<$status>) {
+            print if /^Vm/;
+        }
+        close $status;
+    }
+}
+PERL
+    $text .= one_function($_, 0) for 1 .. $o{functions};
+    $text .= "print \"cycle 1\\n\";\nProcVM::print_proc_vm();\n";
+    $text .= "f$_(1);\nProcVM::print_proc_vm();\n" for 1 .. $o{functions};
     return $text;
 }
 

@@ -12,7 +12,7 @@ use crate::support::perls::{fetched, series, version};
 use crate::support::{Folder, Outcome, Result, skipped};
 
 /// What holds in every perl from 5.20 on that was tried (5.28 to 5.42).
-const ALWAYS: [&str; 38] = [
+const ALWAYS: [&str; 40] = [
     "assigning-undef-keeps-20",
     "calling-undef-releases",
     "closure-cleared",
@@ -37,6 +37,8 @@ const ALWAYS: [&str; 38] = [
     "limit-in-sub-9",
     "limit-kills",
     "limit-message-begins",
+    "limit-own-script",
+    "limit-own-script-fits",
     "local-frees",
     "local-one-constant",
     "no-temporary",
@@ -54,12 +56,13 @@ const ALWAYS: [&str; 38] = [
 ];
 
 /// What was true of 5.18, or of the talk's 32-bit machine, and fails since.
-const NO_LONGER: [&str; 8] = [
+const NO_LONGER: [&str; 9] = [
     "constant-function-least",
     "expression-reuses",
     "function-1568-kib",
     "len-of-80000",
     "limit-in-sub-5",
+    "limit-own-script-in-sub-5",
     "sizes-quarter",
     "undef-temporary",
     "value-keeps-buffer",
@@ -125,7 +128,7 @@ fn every_claim_has_its_verdict() -> Outcome {
     assert_eq!(median(&studied, "limit", "limit_bytes"), started + 6_669_312.0);
     // Each cell says which perl ran.
     let ran = version("perl").ok_or("no version")?;
-    for subject in ["kept", "closures", "vanilla", "recursion", "walk", "limit"] {
+    for subject in ["kept", "closures", "vanilla", "recursion", "walk", "limit", "limit-absolute"] {
         assert_eq!(cell(&studied, subject)["texts"]["version"], ran.as_str(), "{subject}");
     }
     let shown = studied.document["cells"].to_string();
@@ -236,7 +239,7 @@ fn the_generator_writes_what_compiles_and_refuses_what_it_does_not_know() -> Out
         command.output()
     };
     let mut several: Vec<String> =
-        ["closures --second clear", "closures --second empty", "recursion", "walk"]
+        ["closures --second clear", "closures --second empty", "recursion", "walk", "talk"]
             .map(|shape| format!("--shape {shape}"))
             .into();
     for value in ["variable", "constant", "function"] {
