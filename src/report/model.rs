@@ -53,6 +53,8 @@ pub struct View {
     pub readings: Vec<RuntimeView>,
     /// What gives memory back, best first.
     pub remedies: Vec<RemedyView>,
+    /// Those that give back less than is worth a line of their own, in one.
+    pub small_remedies: Option<String>,
     /// What is not known.
     pub caveats: Vec<String>,
     /// What the look cost.
@@ -100,6 +102,8 @@ pub struct RemedyView {
 const MOST_HOLDERS: usize = 3;
 /// Arenas shown one by one; a server of many threads has hundreds.
 const MOST_ARENAS: usize = 8;
+/// What a remedy has to give back to be shown: a hundredth of RSS.
+const WORTH_SHOWING: u64 = 100;
 /// Caveats shown one by one.
 const MOST_CAVEATS: usize = 12;
 
@@ -107,6 +111,7 @@ impl View {
     /// The view of `explanation` with `rows` of its ledger.
     pub fn new(explanation: &Explanation, rows: Rows) -> Self {
         let (shown, folded) = ledger(explanation, rows);
+        let (remedies, small_remedies) = remedies(explanation);
         Self {
             title: title(&explanation.target),
             headline: clean_sentence(&explanation.verdict.headline),
@@ -118,12 +123,8 @@ impl View {
             allocators: explanation.allocators.iter().map(allocator).collect(),
             runtimes: named_only(&explanation.runtimes),
             readings: runtimes::views(&explanation.runtimes),
-            remedies: explanation
-                .remedies
-                .iter()
-                .filter(|remedy| remedy.predicted_bytes != Some(0))
-                .map(remedy)
-                .collect(),
+            remedies,
+            small_remedies,
             caveats: caveats(&explanation.caveats),
             cost: cost(explanation),
         }
@@ -331,6 +332,21 @@ fn arena_row(name: String, arenas: &[&Arena]) -> Vec<String> {
     let sums =
         figures.map(|figure| bytes(arenas.iter().fold(0, |sum, arena| figure(arena).saturating_add(sum))));
     std::iter::once(name).chain(sums).collect()
+}
+
+/// The remedies worth a look, and one line of those that hardly give anything back.
+fn remedies(explanation: &Explanation) -> (Vec<RemedyView>, Option<String>) {
+    let least = explanation.kernel.rss_bytes / WORTH_SHOWING;
+    let is_small = |remedy: &&Remedy| remedy.predicted_bytes.is_some_and(|predicted| predicted < least);
+    let (small, shown): (Vec<&Remedy>, Vec<&Remedy>) = explanation.remedies.iter().partition(is_small);
+    let of = |remedy: &&Remedy| {
+        let predicted = remedy.predicted_bytes.filter(|&predicted| predicted > 0)?;
+        Some(format!("{} {}", clean(&remedy.id), bytes(predicted)))
+    };
+    let named: Vec<String> = small.iter().filter_map(of).collect();
+    let line = (!named.is_empty())
+        .then(|| format!("less than 1 % of RSS would be given back by: {} (predicted)", named.join(", ")));
+    (shown.into_iter().map(remedy).collect(), line)
 }
 
 fn remedy(remedy: &Remedy) -> RemedyView {

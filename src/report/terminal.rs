@@ -2,7 +2,7 @@
 //! Lays out a `model::View`; decides nothing about its content.
 
 use super::bars::{Segment, bar};
-use super::model::{AllocatorView, RemedyView, RowView, View, state_name};
+use super::model::{AllocatorView, RowView, View, state_name};
 use super::paint::{self, Paint, Surface};
 use super::runtimes::RuntimeView;
 use super::table::{Column, figures, lay_out, words};
@@ -19,7 +19,7 @@ pub fn explanation(view: &View, surface: Surface) -> String {
     lines.extend(allocators(&view.allocators, surface));
     lines.extend(readings(&view.readings, surface));
     lines.extend(listed("runtimes", &view.runtimes, surface));
-    lines.extend(remedies(&view.remedies, surface));
+    lines.extend(remedies(view, surface));
     lines.extend(listed("caveats", &view.caveats, surface));
     lines.push(String::new());
     lines.extend(faint(&hanging("cost: ", &view.cost, surface.columns), surface));
@@ -146,13 +146,13 @@ fn readings(readings: &[RuntimeView], surface: Surface) -> Vec<String> {
     lines
 }
 
-/// Remedies, ranked, each with what to paste.
-pub fn remedies(remedies: &[RemedyView], surface: Surface) -> Vec<String> {
-    if remedies.is_empty() {
-        return Vec::new();
+/// Remedies, ranked, each with what to paste; those that give back next to nothing in a line at the end.
+fn remedies(view: &View, surface: Surface) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !view.remedies.is_empty() {
+        lines = vec![String::new(), "what gives memory back, best first".to_owned()];
     }
-    let mut lines = vec![String::new(), "what gives memory back, best first".to_owned()];
-    for (index, remedy) in remedies.iter().enumerate() {
+    for (index, remedy) in view.remedies.iter().enumerate() {
         let first = format!("  {}. ", index + 1);
         lines.extend(hanging(&first, &format!("{}: {}", remedy.id, remedy.gives), surface.columns));
         if !remedy.how.is_empty() {
@@ -162,6 +162,12 @@ pub fn remedies(remedies: &[RemedyView], surface: Surface) -> Vec<String> {
         if !remedy.cost.is_empty() {
             lines.extend(faint(&hanging("     cost: ", &remedy.cost, surface.columns), surface));
         }
+    }
+    if let Some(small) = &view.small_remedies {
+        if view.remedies.is_empty() {
+            lines.push(String::new());
+        }
+        lines.extend(faint(&wrap(small, surface.columns), surface));
     }
     lines
 }

@@ -6,11 +6,15 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// `text` with every control, reordering and invisible character written as `\u{…}`.
+/// `text` with every control, reordering and invisible character written as `\n`, `\t`, `\r` or `\u{…}`.
 pub fn clean(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
-        if is_unsafe(c) { safe.extend(c.escape_unicode()) } else { safe.push(c) }
+        match c {
+            '\n' | '\t' | '\r' => safe.extend(c.escape_default()),
+            _ if is_unsafe(c) => safe.extend(c.escape_unicode()),
+            _ => safe.push(c),
+        }
     }
     safe
 }
@@ -148,7 +152,7 @@ mod tests {
         let hostile = "a\x1b[31mb\u{9b}2Jc\r\nd\u{202e}e\u{7f}f\u{200b}\u{2028}\0";
         let safe = clean(hostile);
         assert!(safe.chars().all(|c| !is_unsafe(c)), "{safe:?}");
-        assert!(safe.starts_with("a\\u{1b}[31mb\\u{9b}2Jc\\u{d}\\u{a}d\\u{202e}e"));
+        assert!(safe.starts_with("a\\u{1b}[31mb\\u{9b}2Jc\\r\\nd\\u{202e}e"));
         assert_eq!(clean("/usr/bin/grün 漢字"), "/usr/bin/grün 漢字");
     }
 

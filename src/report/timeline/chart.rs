@@ -12,7 +12,7 @@ use crate::report::paint::{Paint, Surface};
 use crate::report::table::{Column, figures, lay_out, words};
 use crate::report::terminal::{faint, joined, listed};
 use crate::report::text::{
-    clean_sentence, command_line, counted, grouped, hanging, left, right, shorten, width, wrap,
+    clean_sentence, command_line, counted, grouped, hanging, left, own_name, right, shorten, width, wrap,
 };
 use crate::report::units::{UNKNOWN, bytes, maybe_bytes, seconds};
 
@@ -309,30 +309,50 @@ fn ledgers(timeline: &Timeline, surface: Surface) -> Vec<String> {
     if timeline.ledgers.is_empty() {
         return Vec::new();
     }
-    const HEAD: [Column; 5] = [
+    const HEAD: [Column; 6] = [
         words("ledger"),
         figures("time"),
         figures("RSS"),
         figures("stranded"),
         words("its largest stranded row"),
+        words("process"),
     ];
     // Those that the clock took come last: there may be thousands.
     let mut shown: Vec<&Ledger> = timeline.ledgers.iter().collect();
     shown.sort_by_key(|ledger| ledger.moment == Moment::Every);
     shown.truncate(MOST_LEDGERS);
     shown.sort_by_key(|ledger| ledger.at_us);
-    let rows: Vec<Vec<String>> = shown.iter().map(|ledger| ledger_row(ledger)).collect();
-    let table = lay_out(&HEAD, &rows, 0, surface.columns);
+    // Of several processes each ledger says whose it is.
+    let several =
+        shown.iter().any(|ledger| shown.first().is_some_and(|first| first.process != ledger.process));
+    let mut rows: Vec<Vec<String>> = shown.iter().map(|ledger| ledger_row(timeline, ledger)).collect();
+    let head = if several { &HEAD[..] } else { &HEAD[..5] };
+    rows.iter_mut().for_each(|row| row.truncate(head.len()));
+    let table = lay_out(head, &rows, if several { 5 } else { 0 }, surface.columns);
     let mut lines = headed(table, timeline.ledgers.len().saturating_sub(shown.len()), "ledgers", surface);
-    if let Some(last) = shown.last().filter(|ledger| !ledger.explain.verdict.headline.is_empty()) {
+    // The last word is that of the process with the most memory: others may have come and gone after it.
+    let largest =
+        shown.iter().max_by_key(|ledger| ledger.explain.kernel.rss_bytes).map(|ledger| ledger.process);
+    let last = shown.iter().rfind(|ledger| Some(ledger.process) == largest);
+    if let Some(last) = last.filter(|ledger| !ledger.explain.verdict.headline.is_empty()) {
         lines.push(String::new());
-        let text = format!("at the last of these: {}", clean_sentence(&last.explain.verdict.headline));
+        let of = if several { format!(" of {}", ledger_process(timeline, last)) } else { String::new() };
+        let text = format!("at the last of these{of}: {}", clean_sentence(&last.explain.verdict.headline));
         lines.extend(wrap(&text, surface.columns));
     }
     lines
 }
 
-fn ledger_row(ledger: &Ledger) -> Vec<String> {
+/// Whose a ledger is, shortly: its process id and its name.
+fn ledger_process(timeline: &Timeline, ledger: &Ledger) -> String {
+    let found = timeline.processes.iter().find(|process| process.start.process == ledger.process);
+    let name = found.and_then(|process| {
+        own_name(process.command()).or_else(|| own_name(process.start.executable.as_slice()))
+    });
+    shorten(&format!("{} {}", ledger.pid, name.unwrap_or_default()), 30).trim_end().to_owned()
+}
+
+fn ledger_row(timeline: &Timeline, ledger: &Ledger) -> Vec<String> {
     use strandline_inspect::facts::State;
     let stranded = ledger.explain.rows.iter().filter(|row| row.state == State::Stranded);
     let most = stranded.max_by_key(|row| row.bytes).filter(|row| row.bytes > 0);
@@ -348,6 +368,7 @@ fn ledger_row(ledger: &Ledger) -> Vec<String> {
         most.map_or("none".to_owned(), |row| {
             format!("{} {}", left(&shorten(&clean_sentence(&row.id), 20), 20).trim_end(), bytes(row.bytes))
         }),
+        ledger_process(timeline, ledger),
     ]
 }
 

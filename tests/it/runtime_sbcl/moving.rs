@@ -24,7 +24,7 @@ fn a_hot_process_is_looked_at_again_and_again() -> Outcome {
         let subject = sbcl.start("hot", &["threads=4", "count=20000"])?;
         let mut read = 0;
         let is_system = sbcl.path.as_os_str() == "sbcl";
-        let looks = if is_system { repetitions(15, 200) } else { repetitions(5, 50) };
+        let looks = if is_system { repetitions(10, 200) } else { repetitions(5, 50) };
         for look in 0..looks {
             // Sums are checked at each.
             let document =

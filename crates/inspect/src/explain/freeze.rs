@@ -118,8 +118,10 @@ fn find_runtimes(process: &Process) -> Result<runtime::Found> {
 fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
     let mut stopped_before = Duration::ZERO;
     let memory = Live::new(process.pid());
+    let mut ends = true;
     for left in (0..MOST_BUSY_LOOKS).rev() {
-        wait_for_collection(&memory, how);
+        // One that does not end (its process was stopped by others) is waited for once.
+        ends = ends && wait_for_collection(&memory, how);
         let room = if how.found.takes_longer_than_a_copy() { Room::of(process) } else { None };
         let stopped = Stopped::stop(process)?;
         if left > 0 && runtime::is_collecting(&memory, how.found) {
@@ -185,12 +187,16 @@ fn own_runs(frozen: &Frozen) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// Lets a runtime's collection that is under way come to its end, within reason.
-fn wait_for_collection(memory: &Live, how: &How<'_>) {
+/// Lets a runtime's collection that is under way come to its end, within reason; whether it did.
+fn wait_for_collection(memory: &Live, how: &How<'_>) -> bool {
     let until = Instant::now() + MOST_WAITED;
-    while runtime::is_collecting(memory, how.found) && Instant::now() < until {
+    while runtime::is_collecting(memory, how.found) {
+        if Instant::now() >= until {
+            return false;
+        }
         std::thread::sleep(BETWEEN_ASKING);
     }
+    true
 }
 
 /// How to read, the same at each look.
