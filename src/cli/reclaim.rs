@@ -34,7 +34,8 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<Ending> {
         output.print(&text(arguments.pid, &reclamation, output))?;
     }
     if refused {
-        complain(&format!("process {}: {}", arguments.pid, reclamation::headline(&reclamation)));
+        let more = better(&reclamation).map_or_else(String::new, |better| format!("\n{better}"));
+        complain(&format!("process {}: {}{more}", arguments.pid, reclamation::headline(&reclamation)));
         return Ok(Ending::CouldNot);
     }
     Ok(Ending::Done)
@@ -55,5 +56,23 @@ fn text(pid: i32, given: &Reclamation, output: &Output) -> String {
             report::text::clean(&given.remedy)
         );
     }
+    if let Some(better) = better(given).filter(|_| given.dry_run || given.outcome != Outcome::Done) {
+        text += &format!("\n{better}\n");
+    }
     text
+}
+
+/// The remedy, asked for by none, that is predicted to give back more than the one that was.
+fn better(given: &Reclamation) -> Option<String> {
+    let before = given.before.as_ref()?;
+    let least = given.predicted_bytes.unwrap_or(0).max(before.kernel.rss_bytes / 100);
+    let others = before.remedies.iter().filter(|other| other.id != given.remedy);
+    let best = others.max_by_key(|other| other.predicted_bytes)?;
+    let predicted = best.predicted_bytes.filter(|&predicted| predicted > least)?;
+    Some(format!(
+        "more is predicted of {}, {}: {}",
+        report::text::clean(&best.id),
+        report::units::bytes(predicted),
+        report::text::clean_sentence(&best.how)
+    ))
 }

@@ -27,7 +27,13 @@ pub fn clean_sentence(text: &str) -> String {
 
 /// A command as a shell would take it, safe to show: an empty word, or one with spaces, stays what it is.
 pub fn command_line(words: &[String]) -> String {
-    clean_sentence(&shell_words::join(words))
+    let quoted = words.iter().enumerate().map(|(index, word)| {
+        // What no shell touches needs no quotes; only a first word with `=` would be an assignment.
+        let is_plain =
+            |c: char| c.is_ascii_alphanumeric() || "@%_+:,./-".contains(c) || (c == '=' && index > 0);
+        if !word.is_empty() && word.chars().all(is_plain) { word.into() } else { shell_words::quote(word) }
+    });
+    clean_sentence(&quoted.collect::<Vec<_>>().join(" "))
 }
 
 /// The command of a process as it shows itself. One that renames itself leaves a single word with spaces
@@ -39,12 +45,19 @@ pub fn own_command(words: &[String]) -> String {
     }
 }
 
-/// What a process calls itself: the last part of its command's first word, or its title if it wrote one there.
+/// What a process calls itself: the last part of its command's first word, or its title if it wrote one there. A title of
+/// options is a command again (Chromium's children): of those, what kind of process it is.
 pub fn own_name(words: &[String]) -> Option<String> {
     let first = words.first()?.trim();
     let (path, rest) = first.split_once(' ').map_or((first, None), |(path, rest)| (path, Some(rest)));
     let name = path.rsplit('/').find(|part| !part.is_empty())?;
-    Some(clean_sentence(&rest.map_or_else(|| name.to_owned(), |rest| format!("{name} {}", rest.trim()))))
+    let rest = rest.map(str::trim).and_then(|rest| {
+        if !rest.starts_with('-') {
+            return Some(rest);
+        }
+        rest.split(' ').find_map(|word| word.strip_prefix("--type="))
+    });
+    Some(clean_sentence(&rest.map_or_else(|| name.to_owned(), |rest| format!("{name} {rest}"))))
 }
 
 /// Whether a terminal may act on `c`, or a reader not see it.
@@ -186,6 +199,7 @@ mod tests {
     fn commands_can_be_pasted_and_processes_keep_their_names() {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         assert_eq!(command_line(&words(&["redis", "--save", "", "a b"])), "redis --save '' 'a b'");
+        assert_eq!(command_line(&words(&["A=1", "--b=2"])), "'A=1' --b=2");
         assert_eq!(own_command(&words(&["nginx: worker process"])), "nginx: worker process");
         assert_eq!(own_command(&words(&["sh", "-c", "exit 1"])), "sh -c 'exit 1'");
         let name = |list: &[&str]| own_name(&words(list));
@@ -195,6 +209,8 @@ mod tests {
             "nginx: master process /usr/sbin/nginx"
         );
         assert_eq!(name(&["/usr/bin/python3", "x.py"]).unwrap(), "python3");
+        assert_eq!(name(&["/lib/chromium --a=1 --type=renderer --b"]).unwrap(), "chromium renderer");
+        assert_eq!(name(&["/lib/electron --no-sandbox"]).unwrap(), "electron");
         assert_eq!(name(&["\u{1b}[2J"]).unwrap(), "\\u{1b}[2J");
         assert_eq!((name(&[]), name(&[""]), name(&["/"])), (None, None, None));
     }

@@ -12,7 +12,8 @@ use crate::report::paint::{Paint, Surface};
 use crate::report::table::{Column, figures, lay_out, words};
 use crate::report::terminal::{faint, joined, listed};
 use crate::report::text::{
-    clean_sentence, command_line, counted, grouped, hanging, left, own_name, right, shorten, width, wrap,
+    clean_sentence, command_line, counted, grouped, hanging, left, own_command, own_name, right, shorten,
+    width, wrap,
 };
 use crate::report::units::{UNKNOWN, bytes, maybe_bytes, seconds};
 
@@ -105,7 +106,7 @@ fn one(timeline: &Timeline, surface: Surface, glyphs: Glyphs) -> Vec<String> {
 }
 
 fn heading(timeline: &Timeline, surface: Surface) -> Vec<String> {
-    let command = command_line(&timeline.header.command);
+    let command = own_command(&timeline.header.command);
     let title = format!("{} · {command}", clean_sentence(&timeline.name));
     let mut lines = vec![surface.paint(Paint::Faint, &shorten(&title, surface.columns)), String::new()];
     let ended = timeline.end.as_ref().and_then(|end| end.high_water_kib);

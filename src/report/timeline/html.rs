@@ -16,7 +16,7 @@ use super::choice::{bytes_of, ending, process_name, seconds_of};
 use super::html_data::{Data, MOST_MARKS, caveat_lines};
 use super::{NotDrawn, Process, Timeline};
 use crate::report::json::VERSION;
-use crate::report::text::{clean, clean_sentence, command_line, grouped, own_command, shorten};
+use crate::report::text::{clean, clean_sentence, grouped, own_command, shorten};
 use crate::report::units::{UNKNOWN, bytes, maybe_bytes, seconds};
 
 const PAGE: &str = include_str!("assets/page.html");
@@ -84,7 +84,7 @@ fn command(timeline: &Timeline) -> String {
     if timeline.header.command.is_empty() {
         return clean_sentence(&timeline.name);
     }
-    command_line(&timeline.header.command)
+    own_command(&timeline.header.command)
 }
 
 /// The digest of an inline script or style, as a content security policy names it.

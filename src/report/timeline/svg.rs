@@ -13,7 +13,7 @@ use plotters::style::{Color, FontStyle, IntoFont, RGBColor, ShapeStyle, TextStyl
 
 use super::choice::{bytes_of, ending, largest, process_name, seconds_of};
 use super::{NotDrawn, Point, Timeline};
-use crate::report::text::{clean_sentence, command_line, shorten};
+use crate::report::text::{clean_sentence, own_command, shorten};
 use crate::report::units::bytes;
 
 /// Width and height, in pixels.
@@ -219,7 +219,7 @@ fn picture<DB: DrawingBackend>(pen: &Pen<'_, DB>, timelines: &[Timeline]) -> Dra
     pen.area.fill(&WHITE)?;
     let room = SIZE.0 as i32 - 2 * MARGIN;
     let title = match timelines {
-        [one] if !one.header.command.is_empty() => command_line(&one.header.command),
+        [one] if !one.header.command.is_empty() => own_command(&one.header.command),
         [one] => clean_sentence(&one.name),
         several => format!("{} recordings", several.len()),
     };

@@ -24,8 +24,7 @@ pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: I
     let mut caveats = std::mem::take(&mut frozen.caveats);
     let (others, runtimes) = recognise(process, frozen, &mut caveats, ledger.tally.of(Id::Anonymous));
     caveats.extend(ledger.caveats);
-    let unread: Vec<String> =
-        others.iter().filter(|one| !one.read).map(|allocator| allocator.name.clone()).collect();
+    let unread = unread(&others, &runtimes);
     let arenas: Vec<_> =
         frozen.readings.iter().flat_map(|reading| reading.allocator.arenas.clone()).collect();
     let trims = frozen.readings.iter().filter_map(|reading| reading.trim.as_ref());
@@ -41,7 +40,7 @@ pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: I
             .flat_map(|r| &r.claims)
             .map(|claim| claim.sums.pinning_chunks)
             .sum(),
-        unread_allocators: &unread,
+        unread: &unread,
         of_runtimes: &of_runtimes,
     };
     let swap = zero_pages::has_swap();
@@ -184,6 +183,17 @@ fn recognise(
         ..Allocator::default()
     });
     (allocators.collect(), runtimes)
+}
+
+/// The names of allocators and runtimes that manage memory of their own and were not read.
+fn unread(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
+    let is_told = |runtime: &&Runtime| allocators.iter().any(|one| one.found_by == runtime.found_by);
+    let of_runtimes = runtimes
+        .iter()
+        .filter(|runtime| !runtime.read && recognise::has_own_heap(&runtime.name))
+        .filter(|runtime| !is_told(runtime))
+        .map(|runtime| runtime.name.clone());
+    allocators.iter().filter(|one| !one.read).map(|one| one.name.clone()).chain(of_runtimes).collect()
 }
 
 /// Says of memory that no known allocator or runtime holds where most of it lies.

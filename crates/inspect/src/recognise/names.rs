@@ -116,6 +116,12 @@ pub(super) const ALLOCATOR_SYMBOLS: &[(&str, &str)] = &[
     ("sn_malloc", "snmalloc"),
     ("__asan_init", "asan"),
     ("GC_malloc_kind", "bdwgc"),
+    // GCC's collector, in its compilers proper, which define it for plugins: ggc_collect(enum ggc_collect) from GCC 12
+    // on, ggc_collect() before.
+    ("_Z11ggc_collect11ggc_collect", "ggc"),
+    ("_Z11ggc_collectv", "ggc"),
+    // Chromium's, which is malloc for all of it.
+    ("ChromeMain", "partition_alloc"),
 ];
 
 /// Symbols that only a file with the runtime inside defines.

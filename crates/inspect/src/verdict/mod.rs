@@ -6,7 +6,7 @@ pub mod remedies;
 pub mod units;
 
 use self::units::bytes;
-use crate::facts::{Remedy, Row, State, Stratum, Verdict};
+use crate::facts::{Remedy, Row, State, Verdict};
 use crate::ledger::rows;
 
 /// What the verdict is made of.
@@ -19,8 +19,8 @@ pub struct Findings<'a> {
     pub trim_bytes: Option<u64>,
     /// Live chunks that pin free bytes.
     pub pinning_chunks: u64,
-    /// Allocators that were recognised but not read.
-    pub unread_allocators: &'a [String],
+    /// Allocators, and runtimes with a heap of their own, that were recognised but not read.
+    pub unread: &'a [String],
     /// What runtimes' readers say gives memory back.
     pub of_runtimes: &'a [Remedy],
 }
@@ -165,8 +165,11 @@ fn unattributed_memory(findings: &Findings<'_>, unattributed: u64) -> String {
         bytes(unattributed),
         bytes(findings.rss_bytes)
     );
-    if !findings.unread_allocators.is_empty() {
-        text += &format!(" ({} manages its own memory)", findings.unread_allocators.join(", "));
+    if !findings.unread.is_empty() {
+        let names = findings.unread.join(", ");
+        let whose =
+            if findings.unread.len() == 1 { "manages its own memory" } else { "manage their own memory" };
+        text += &format!(" ({names} {whose})");
     }
     text
 }
@@ -183,11 +186,7 @@ fn mostly_used(findings: &Findings<'_>) -> (&'static str, String) {
         );
         return ("evictable", text);
     }
-    let holder = findings
-        .rows
-        .iter()
-        .filter(|row| row.state == State::Live && row.stratum != Stratum::Kernel)
-        .max_by_key(|row| row.bytes);
+    let holder = findings.rows.iter().filter(|row| row.state == State::Live).max_by_key(|row| row.bytes);
     let holder = holder.map_or(String::new(), |row| format!(", most of it {}", row.holder));
     let class = if findings.matters(live) { "live" } else { "mixed" };
     (class, format!("{} of {rss} RSS is in use{holder}; {} is stranded", bytes(live), bytes(stranded)))
@@ -196,6 +195,7 @@ fn mostly_used(findings: &Findings<'_>) -> (&'static str, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::Stratum;
 
     fn row(id: &str, state: State, bytes: u64) -> Row {
         Row { id: id.to_owned(), stratum: Stratum::Allocator, state, holder: "x".to_owned(), bytes }
@@ -213,7 +213,7 @@ mod tests {
             rss_bytes: 1600 << 20,
             trim_bytes: Some(1100 << 20),
             pinning_chunks: 12_411,
-            unread_allocators: &[],
+            unread: &[],
             of_runtimes: &[],
         };
         let verdict = verdict(&findings);
@@ -238,7 +238,7 @@ mod tests {
                 rss_bytes: 300 << 20,
                 trim_bytes: Some(trim),
                 pinning_chunks: 0,
-                unread_allocators: &[],
+                unread: &[],
                 of_runtimes: &[],
             };
             verdict(&findings).headline
@@ -261,13 +261,13 @@ mod tests {
         let remedy =
             Remedy { id: "perl_undef".to_owned(), predicted_bytes: Some(39 << 20), ..Remedy::default() };
         let of = |rows, of_runtimes| {
-            let unread_allocators: &[String] = &[];
+            let unread: &[String] = &[];
             let findings = Findings {
                 rows,
                 rss_bytes: 100 << 20,
                 trim_bytes: None,
                 pinning_chunks: 0,
-                unread_allocators,
+                unread,
                 of_runtimes,
             };
             verdict(&findings)
@@ -306,7 +306,7 @@ mod tests {
             rss_bytes: 910 << 20,
             trim_bytes: None,
             pinning_chunks: 0,
-            unread_allocators: &names,
+            unread: &names,
             of_runtimes: &[],
         };
         let verdict = verdict(&findings);
