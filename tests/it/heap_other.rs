@@ -1,11 +1,13 @@
 //! Heaps that are not the plain case: other allocators (named, not read), 32-bit processes (kernel
 //! rows only), processes whose files cannot be seen from here.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::heap_mallinfo::same;
-use crate::support::{Libc, Outcome, Subject, skipped, strandline, subject};
+use crate::support::{Folder, Libc, Outcome, Result, Subject, skipped, strandline, subject};
 
 /// Where Debian puts libraries.
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
@@ -97,5 +99,42 @@ fn in_own_mounts(folder: &Path, program: &Path) -> Outcome {
     same(&glibcs.first().ok_or("no glibc found")?["mallinfo"], &subject.ready["mallinfo"])?;
     let predicted = strandline::predicted(&document, "malloc_trim").unwrap_or(0);
     assert_eq!(predicted, subject::number(&subject.ask(b't')?, "given_back_bytes")?);
+    Ok(())
+}
+
+/// What is free between blocks in use is pinned: another allocator may help, where one can be preloaded.
+#[test]
+fn what_a_program_would_not_heed_is_not_proposed() -> Outcome {
+    const HALF_FREE: [&str; 3] = ["60000", "200", "2"];
+    let proposes = |subject: &Subject, id: &str| -> Result<bool> {
+        let document = strandline::explain(subject.pid())?;
+        let remedies = document["remedies"].as_array().ok_or("no remedies")?;
+        Ok(remedies.iter().any(|remedy| remedy["id"] == id))
+    };
+    let dynamic = Subject::start("fragmented", &HALF_FREE)?;
+    assert!(proposes(&dynamic, "jemalloc")?, "a dynamic program takes what is preloaded");
+    let fixed = Subject::start_with(&Libc::system_static(), "fragmented", &HALF_FREE, &[])?;
+    assert!(!proposes(&fixed, "jemalloc")?, "LD_PRELOAD does nothing in a static program");
+
+    // A program with rights of its own heeds no settings.
+    const NAME: &str = "what_a_program_would_not_heed: setuid";
+    let folder = Folder::new("setuid")?;
+    let program = folder.0.join("fragmented");
+    std::fs::copy(subject::compile("fragmented", &Libc::system())?, &program)?;
+    const NOBODY: u32 = 65534;
+    if let Err(error) = std::os::unix::fs::chown(&program, Some(NOBODY), Some(NOBODY)) {
+        skipped(NAME, &format!("chown to another user: {error}"));
+        return Ok(());
+    }
+    std::fs::set_permissions(&program, Permissions::from_mode(0o4755))?;
+    let mut command = Command::new(&program);
+    command.args(HALF_FREE);
+    let secure = Subject::start_command(command)?;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", secure.pid()))?;
+    if !status.lines().any(|line| line.starts_with("Uid:") && line.contains("65534")) {
+        skipped(NAME, &format!("{} is mounted nosuid", folder.0.display()));
+        return Ok(());
+    }
+    assert!(!proposes(&secure, "jemalloc")?, "the loader ignores LD_PRELOAD there");
     Ok(())
 }

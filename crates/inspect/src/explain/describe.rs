@@ -44,7 +44,16 @@ pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: I
         of_runtimes: &of_runtimes,
     };
     let swap = zero_pages::has_swap();
-    let means = Means { pid: process.pid(), zero_bytes: ledger.zero_bytes, swap, arenas: &arenas };
+    let facts = process.start_facts();
+    let reads_settings = facts.is_none_or(|facts| !facts.is_secure);
+    let means = Means {
+        pid: process.pid(),
+        zero_bytes: ledger.zero_bytes,
+        swap,
+        arenas: &arenas,
+        reads_settings,
+        takes_preloads: reads_settings && facts.is_none_or(|facts| facts.has_loader),
+    };
     let remedies = verdict::remedies::remedies(&findings, &means);
     let verdict = verdict::verdict(&findings);
     let read = frozen.readings.iter().map(|reading| Allocator {

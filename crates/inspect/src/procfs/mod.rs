@@ -5,6 +5,7 @@
 //! they are kept as text, cut to a length, and never followed as paths. This module must not keep
 //! any variable of the target's environment that [`settings`] does not name.
 
+mod auxv;
 mod doing;
 pub mod mounts;
 pub mod settings;
@@ -16,6 +17,7 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+pub use auxv::StartFacts;
 pub use doing::Doing;
 pub use stat::Stat;
 pub use status::Status;
@@ -164,6 +166,11 @@ impl Process {
     /// The devices whose files are shared memory, for [`mounts::is_shared_memory`].
     pub fn shared_memory_devices(&self) -> Result<mounts::Devices> {
         Ok(mounts::shared_memory_devices(&self.read_file("mountinfo", MOST_ENVIRONMENT_BYTES)?))
+    }
+
+    /// What the kernel told it at its start; `None` where that may not be read.
+    pub fn start_facts(&self) -> Option<StartFacts> {
+        StartFacts::parse(&self.read_file("auxv", MOST_TEXT_BYTES).ok()?)
     }
 
     /// The memory-related settings in force in its environment, by name. See [`settings`].

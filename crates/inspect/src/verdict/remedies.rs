@@ -13,6 +13,10 @@ pub struct Means<'a> {
     pub swap: bool,
     /// glibc's arenas.
     pub arenas: &'a [Arena],
+    /// Whether libc would heed its settings in the environment, if the program were started again with them.
+    pub reads_settings: bool,
+    /// Whether a library could be preloaded.
+    pub takes_preloads: bool,
 }
 
 /// The remedies, those of runtimes among them, best first; those whose effect cannot be told from outside come
@@ -46,7 +50,10 @@ pub fn remedies(findings: &Findings<'_>, means: &Means<'_>) -> Vec<Remedy> {
     }
     let secondary = means.arenas.iter().filter(|arena| arena.kind == ArenaKind::Secondary);
     let secondary_free: u64 = secondary.map(|arena| arena.free_bytes.saturating_sub(arena.trim_bytes)).sum();
-    if means.arenas.len() > 2 && findings.matters(secondary_free) {
+    // That is of address space: no more of it can be resident than is free and resident in all.
+    let resident_free = ["glibc.free.pinned", "glibc.free.kept", "glibc.tcache"].map(|id| findings.row(id));
+    let kept = secondary_free.min(resident_free.iter().sum());
+    if means.arenas.len() > 2 && findings.matters(kept) && means.reads_settings {
         remedies.push(Remedy {
             id: "arena_max".to_owned(),
             kind: RemedyKind::Setting,
@@ -55,7 +62,7 @@ pub fn remedies(findings: &Findings<'_>, means: &Means<'_>) -> Vec<Remedy> {
             cost: "threads share arenas and wait for each other's locks".to_owned(),
         });
     }
-    if findings.matters(findings.row("glibc.free.pinned")) {
+    if findings.matters(findings.row("glibc.free.pinned")) && means.takes_preloads {
         remedies.push(Remedy {
             id: "jemalloc".to_owned(),
             kind: RemedyKind::Allocator,
