@@ -4,9 +4,6 @@
 //! This file only starts the command line and hands its exit status on.
 
 mod cli;
-mod lab;
-mod record;
-mod report;
 
 fn main() -> std::process::ExitCode {
     cli::run()

@@ -10,8 +10,8 @@ use clap_complete::Shell;
 
 pub use super::arguments_lab::{Compare, Squeeze, Study, Try};
 use super::condition::Condition;
-use crate::record::plan::{self, Plan};
-use crate::report::model::Rows;
+use strandline_recorder::plan::{self, Plan};
+use strandline_report::model::Rows;
 
 const STATUSES: &str = "\
 Exit status: 0 done; 1 done, and a --fail-if condition holds; 2 usage; 3 could not.

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::lab::squeeze::Kind;
-use crate::lab::squeeze::search::Resolution;
-use crate::lab::trial::rank::Goal;
-use crate::lab::trial::server::{Ready, Service};
-use crate::record::plan;
+use strandline_lab::squeeze::Kind;
+use strandline_lab::squeeze::search::Resolution;
+use strandline_lab::trial::rank::Goal;
+use strandline_lab::trial::server::{Ready, Service};
+use strandline_recorder::plan;
 
 /// How often, and in which order.
 #[derive(Args, Clone, Copy, Debug)]
@@ -72,6 +72,27 @@ pub enum LabFormat {
     Html,
     /// Everything, for scripts
     Json,
+}
+
+/// What is to be small, as it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GoalName {
+    /// The memory that is left at the end, or after the load.
+    Settled,
+    /// The most memory.
+    Peak,
+    /// The memory that is left, among settings that take at most 1.05 times as long.
+    TimeBounded,
+}
+
+impl From<GoalName> for Goal {
+    fn from(name: GoalName) -> Self {
+        match name {
+            GoalName::Settled => Self::Settled,
+            GoalName::Peak => Self::Peak,
+            GoalName::TimeBounded => Self::TimeBounded,
+        }
+    }
 }
 
 /// Arguments of `compare`.
@@ -164,7 +185,7 @@ pub struct Try {
     /// What is to be small: settled memory, peak, or settled memory of what takes at most 1.05 times as long. Of
     /// what has at most 5% and 1MiB more than the least, that which takes the least time is the best
     #[arg(long, value_name = "GOAL", default_value = "settled")]
-    pub goal: Goal,
+    pub goal: GoalName,
     /// Try only these candidates
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub only: Vec<String>,

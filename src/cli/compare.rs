@@ -7,13 +7,13 @@ use super::arguments_lab::{Compare, Rounds};
 use super::lab::{Bench, Teller, how_it_ended, show, stopped};
 use super::output::Output;
 use super::{Ending, Failure, Result};
-use crate::lab::cell::{End, Measure, Outcome, Subject};
-use crate::lab::command_line::{CommandLine, assignments};
-use crate::lab::compare::{Comparison, Place, Referee, counted, letter};
-use crate::lab::engine::{self, Plan, Results};
-use crate::lab::executor::Stopped;
-use crate::lab::is_in_path;
-use crate::report::lab::compare::{Facts, document, page};
+use strandline_lab::cell::{End, Measure, Outcome, Subject};
+use strandline_lab::command_line::{CommandLine, assignments};
+use strandline_lab::compare::{Comparison, Place, Referee, counted, letter};
+use strandline_lab::engine::{self, Plan, Results};
+use strandline_lab::executor::Stopped;
+use strandline_lab::is_in_path;
+use strandline_lab::pages::compare::{Facts, document, page};
 
 const SCHEMA: &str = "strandline/compare/1";
 /// Runs in cachegrind, which hardly vary, and take 20 to 50 times as long.

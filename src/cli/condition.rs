@@ -225,7 +225,7 @@ fn limit(size: &str) -> Result<Limit, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::fabricated;
+    use strandline_report::fabricated;
 
     fn parsed(text: &str) -> Condition {
         Condition::parse(text).unwrap()

@@ -16,11 +16,11 @@ use super::arguments::Demo;
 use super::explain::look;
 use super::output::Output;
 use super::{Ending, Failure, Result};
-use crate::report::model::{Rows, View};
-use crate::report::paint::Paint;
-use crate::report::text::{counted, grouped, hanging, wrap};
-use crate::report::units::{bytes, seconds};
-use crate::report::{reclamation, terminal};
+use strandline_report::model::{Rows, View};
+use strandline_report::paint::Paint;
+use strandline_report::text::{counted, grouped, hanging, wrap};
+use strandline_report::units::{bytes, seconds};
+use strandline_report::{reclamation, terminal};
 
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/demo/1";

@@ -11,8 +11,7 @@ use strandline_sys::{connector, host, memory, pagemap, ptrace};
 
 use super::output::Output;
 use super::{Ending, Result};
-use crate::record;
-use crate::report::checks::{Check, Status, checks};
+use strandline_report::checks::{Check, Status, checks};
 
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/doctor/1";
@@ -152,7 +151,7 @@ fn process_events() -> Check {
 /// Makes and removes a control group with a limit.
 fn memory_limit() -> Check {
     const LIMIT_BYTES: u64 = 1 << 30;
-    let (status, found) = match record::can_limit_memory(LIMIT_BYTES) {
+    let (status, found) = match strandline_recorder::can_limit_memory(LIMIT_BYTES) {
         Ok(by) => (Status::Ok, format!("a limit was set by {by}, and taken back")),
         Err(why) => (Status::Limited, why),
     };
@@ -163,7 +162,7 @@ fn memory_limit() -> Check {
 
 /// Whether processors count instructions for this user.
 fn counters() -> Check {
-    let (status, found) = match crate::lab::why_no_counters() {
+    let (status, found) = match strandline_lab::why_no_counters() {
         None => (Status::Ok, "instructions and cycles are counted".to_owned()),
         Some(why) => (Status::Limited, why),
     };

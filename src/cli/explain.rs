@@ -8,9 +8,9 @@ use super::condition::{Answer, Condition, Whole};
 use super::output::{Output, complain};
 use super::progress::Progress;
 use super::{Ending, Result};
-use crate::report::model::View;
-use crate::report::terminal;
-use crate::report::text::clean;
+use strandline_report::model::View;
+use strandline_report::terminal;
+use strandline_report::text::clean;
 
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/explain/1";
@@ -87,7 +87,7 @@ pub fn answer(conditions: &[Condition], processes: &[&Explanation], whole: Whole
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::fabricated;
+    use strandline_report::fabricated;
 
     #[test]
     fn unknown_outweighs_found_and_found_outweighs_done() {

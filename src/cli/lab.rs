@@ -11,18 +11,18 @@ use super::arguments_lab::{Lab, LabFormat, Shown};
 use super::output::{Output, complain};
 use super::progress::Progress as Line;
 use super::{Ending, Failure, Result};
-use crate::lab::cell::{End, Outcome, Subject};
-use crate::lab::engine::Progress;
-use crate::lab::executor::{Executor, Stopped};
-use crate::lab::identity;
-use crate::lab::interrupt::Interrupt;
-use crate::lab::journal::{Journal, Place};
-use crate::lab::local::Local;
-use crate::lab::tail::last_lines;
-use crate::report::lab::page::Page;
-use crate::report::lab::{html, markdown, terminal};
-use crate::report::text::counted;
-use crate::report::units::seconds;
+use strandline_lab::cell::{End, Outcome, Subject};
+use strandline_lab::engine::Progress;
+use strandline_lab::executor::{Executor, Stopped};
+use strandline_lab::identity;
+use strandline_lab::interrupt::Interrupt;
+use strandline_lab::journal::{Journal, Place};
+use strandline_lab::local::Local;
+use strandline_lab::tail::last_lines;
+use strandline_report::pages::page::Page;
+use strandline_report::pages::{html, markdown, terminal};
+use strandline_report::text::counted;
+use strandline_report::units::seconds;
 
 /// Labs of more runs are not begun unasked.
 const MANY: u64 = 10_000;
@@ -200,7 +200,7 @@ pub fn format(shown: &Shown, output: &Output) -> LabFormat {
 
 /// A document about this machine.
 pub fn json<T: Serialize>(schema: &str, body: &T) -> Result<String> {
-    Ok(crate::report::json::document(schema, &Environment::read(), None, body)?)
+    Ok(strandline_report::json::document(schema, &Environment::read(), None, body)?)
 }
 
 /// Puts a report where it was asked for.

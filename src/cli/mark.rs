@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use super::arguments::Mark;
 use super::{Ending, Failure, Result};
-use crate::record::MARK_VARIABLE;
+use strandline_recorder::MARK_VARIABLE;
 
 /// Tells the mark and waits until it was taken. Without a recording, or with one that has ended, there is
 /// nothing to do.

@@ -32,8 +32,6 @@ use clap::Parser;
 use arguments::{Arguments, Format, Verb};
 use output::Output;
 
-use crate::lab::trial::rank::Goal;
-
 /// How a verb ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -115,7 +113,7 @@ fn launch(socket: i32) -> Result<Ending> {
     // Ours is the copy.
     strandline_sys::spawn::keep_from_programs(number)?;
     let socket = socket.ok_or_else(|| Failure("lab-launcher is started by strandline itself".to_owned()))?;
-    crate::lab::serve_launcher(socket)?;
+    strandline_lab::serve_launcher(socket)?;
     Ok(Ending::Done)
 }
 
@@ -136,7 +134,7 @@ fn contradiction(arguments: &Arguments) -> Option<&'static str> {
             Some("--jobs is not for servers, which would share a port: leave it out")
         }
         Verb::Try(arguments)
-            if arguments.goal == Goal::TimeBounded
+            if arguments.goal == arguments_lab::GoalName::TimeBounded
                 && arguments.ready.is_some()
                 && arguments.load.is_none() =>
         {

@@ -8,9 +8,9 @@ use strandline_inspect::facts::Explanation;
 
 use super::Failure;
 use super::arguments::{Common, When};
-use crate::report::json;
-use crate::report::paint::Surface;
-use crate::report::text::clean;
+use strandline_report::json;
+use strandline_report::paint::Surface;
+use strandline_report::text::clean;
 
 /// Standard output as this run uses it.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::report::text::{clean, shorten};
-use crate::report::units::{bytes, percent};
+use strandline_report::text::{clean, shorten};
+use strandline_report::units::{bytes, percent};
 
 /// Looks shorter than this show nothing.
 const PATIENCE: Duration = Duration::from_millis(400);

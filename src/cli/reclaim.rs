@@ -8,7 +8,7 @@ use strandline_inspect::remedy::{ReclaimOptions, reclaim};
 use super::arguments::Reclaim;
 use super::output::{Output, complain};
 use super::{Ending, Result};
-use crate::report::{self, reclamation};
+use strandline_report::reclamation;
 
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/reclaim/1";
@@ -44,16 +44,16 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<Ending> {
 fn text(pid: i32, given: &Reclamation, output: &Output) -> String {
     let title = given.before.as_ref().map_or_else(
         || format!("process {pid}"),
-        |before| format!("process {pid} · {}", report::model::program(&before.target)),
+        |before| format!("process {pid} · {}", strandline_report::model::program(&before.target)),
     );
-    let title = report::text::shorten(&title, output.surface.columns);
-    let title = output.surface.paint(report::paint::Paint::Faint, &title);
+    let title = strandline_report::text::shorten(&title, output.surface.columns);
+    let title = output.surface.paint(strandline_report::paint::Paint::Faint, &title);
     let mut text = format!("{title}\n\n{}", reclamation::reclamation(given, output.surface));
     // What is only predicted cannot be applied from here.
     if given.dry_run && given.outcome == Outcome::Done && given.remedy != "sbcl_full_gc" {
         text += &format!(
             "\napply it: strandline reclaim {pid} --remedy {}\n",
-            report::text::clean(&given.remedy)
+            strandline_report::text::clean(&given.remedy)
         );
     }
     if let Some(better) = better(given).filter(|_| given.dry_run || given.outcome != Outcome::Done) {
@@ -71,8 +71,8 @@ fn better(given: &Reclamation) -> Option<String> {
     let predicted = best.predicted_bytes.filter(|&predicted| predicted > least)?;
     Some(format!(
         "more is predicted of {}, {}: {}",
-        report::text::clean(&best.id),
-        report::units::bytes(predicted),
-        report::text::clean_sentence(&best.how)
+        strandline_report::text::clean(&best.id),
+        strandline_report::units::bytes(predicted),
+        strandline_report::text::clean_sentence(&best.how)
     ))
 }

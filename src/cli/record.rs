@@ -12,9 +12,9 @@ use strandline_inspect::procfs::Process;
 use super::arguments::{Record, Recording, Run, When};
 use super::output::{Output, complain};
 use super::{Ending, Failure, Result};
-use crate::record::{self, Limits, NotStarted, Options, Plan, Progress, Recorded, Surroundings};
-use crate::report::text::{clean, counted, shorten};
-use crate::report::units::{bytes, maybe_bytes, percent, seconds};
+use strandline_recorder::{Limits, NotStarted, Options, Plan, Progress, Recorded, Surroundings};
+use strandline_report::text::{clean, counted, shorten};
+use strandline_report::units::{bytes, maybe_bytes, percent, seconds};
 
 /// The schema of `record --json`.
 const SCHEMA: &str = "strandline/record/1";
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub fn run(arguments: &Run) -> Result<Ending> {
     let program =
         arguments.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    let file = arguments.output.clone().unwrap_or_else(|| record::default_path(&program));
+    let file = arguments.output.clone().unwrap_or_else(|| strandline_recorder::default_path(&program));
     let limits = Limits {
         address_space: arguments.limit_address_space,
         data: arguments.limit_data,
@@ -45,8 +45,11 @@ pub fn run(arguments: &Run) -> Result<Ending> {
     let tell = |progress: &Progress| line.tell(progress);
     let may_watch = strandline_sys::spawn::may_trace_privileged();
     let plan = if may_watch { Plan::RUN } else { Plan::RUN_UNPRIVILEGED };
-    let ended =
-        record::run(&arguments.command, &surroundings, &options(&arguments.recording, file, plan, &tell));
+    let ended = strandline_recorder::run(
+        &arguments.command,
+        &surroundings,
+        &options(&arguments.recording, file, plan, &tell),
+    );
     line.wipe();
     match ended {
         Ok((recorded, wait_status)) => {
@@ -73,11 +76,11 @@ pub fn record(arguments: &Record, output: &mut Output) -> Result<Ending> {
         let process = Process::open(arguments.pid).ok();
         process.and_then(|process| process.executable()).unwrap_or_default()
     };
-    let file = arguments.output.clone().unwrap_or_else(|| record::default_path(&name()));
+    let file = arguments.output.clone().unwrap_or_else(|| strandline_recorder::default_path(&name()));
     let line = Line::new(arguments.recording.progress, !output.json);
     let tell = |progress: &Progress| line.tell(progress);
     let options = options(&arguments.recording, file, Plan::RECORD, &tell);
-    let recorded = record::record(arguments.pid, &options);
+    let recorded = strandline_recorder::record(arguments.pid, &options);
     line.wipe();
     let recorded = recorded.map_err(Failure)?;
     if output.json {

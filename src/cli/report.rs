@@ -11,8 +11,8 @@ use tempfile::NamedTempFile;
 use super::arguments::{Format, Report};
 use super::output::{Output, complain};
 use super::{Ending, Failure, Result};
-use crate::report::timeline::chart::{self, Glyphs};
-use crate::report::timeline::{Timeline, export, html, svg};
+use strandline_report::timeline::chart::{self, Glyphs};
+use strandline_report::timeline::{Timeline, export, html, svg};
 
 /// More lines than these cannot be told apart.
 pub const MOST_FILES: usize = 8;

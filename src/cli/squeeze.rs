@@ -7,14 +7,14 @@ use super::arguments_lab::{Lab, Squeeze};
 use super::lab::{Bench, Teller, show, stopped};
 use super::output::Output;
 use super::{Ending, Failure, Result};
-use crate::lab::cell::Subject;
-use crate::lab::squeeze::findings::{NoAnswer, Question, squeeze};
-use crate::lab::squeeze::runner::Runner;
-use crate::lab::squeeze::search::{PAGE_BYTES, Plan, pages_down};
-use crate::lab::squeeze::{Kind, Tried};
-use crate::report::lab::squeeze::page;
-use crate::report::lab::surroundings;
-use crate::report::units::bytes;
+use strandline_lab::cell::Subject;
+use strandline_lab::pages::squeeze::page;
+use strandline_lab::squeeze::findings::{NoAnswer, Question, squeeze};
+use strandline_lab::squeeze::runner::Runner;
+use strandline_lab::squeeze::search::{PAGE_BYTES, Plan, pages_down};
+use strandline_lab::squeeze::{Kind, Tried};
+use strandline_report::pages::surroundings;
+use strandline_report::units::bytes;
 
 const SCHEMA: &str = "strandline/squeeze/1";
 /// No process has more address space (x86-64 with four levels of page tables).
@@ -99,7 +99,7 @@ fn ceiling(kind: Kind, memory_bytes: Option<u64>) -> Result<u64> {
         Kind::AddressSpace => Resource::AddressSpace,
         Kind::Data => Resource::Data,
         Kind::Cgroup => {
-            crate::record::can_limit_memory(ANY_GROUP_BYTES).map_err(|why| {
+            strandline_recorder::can_limit_memory(ANY_GROUP_BYTES).map_err(|why| {
                 Failure(format!("{why}; --kind address_space and --kind data need no privileges"))
             })?;
             return Ok(memory_bytes.map_or(MOST_BYTES, pages_down).max(PAGE_BYTES));

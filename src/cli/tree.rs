@@ -15,7 +15,7 @@ use super::arguments::Explain;
 use super::condition::Whole;
 use super::output::Output;
 use super::{Ending, Result, explain::answer};
-use crate::report::tree::{Member, Tree, tree};
+use strandline_report::tree::{Member, Tree, tree};
 
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/explain-tree/1";

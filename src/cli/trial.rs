@@ -6,17 +6,17 @@ use super::arguments_lab::Try as Arguments;
 use super::lab::{Bench, Teller, show, stopped};
 use super::output::Output;
 use super::{Ending, Failure, Result};
-use crate::lab::cell::Subject;
-use crate::lab::engine::{self, Plan, Progress};
-use crate::lab::executor::{Executor, Stopped};
-use crate::lab::trial::applies::{Facts, compatible};
-use crate::lab::trial::catalogue::{Candidate, Catalogue};
-use crate::lab::trial::look::{self, Look};
-use crate::lab::trial::rank::{self, Goal};
-use crate::lab::trial::server::{Service, Serving};
-use crate::lab::trial::tries::{self, BASELINE, Judged, Referee, Trial, Try};
-use crate::report::lab::trial::{catalogue_document, catalogue_page, document, page};
-use crate::report::units::seconds;
+use strandline_lab::cell::Subject;
+use strandline_lab::engine::{self, Plan, Progress};
+use strandline_lab::executor::{Executor, Stopped};
+use strandline_lab::pages::trial::{catalogue_document, catalogue_page, document, page};
+use strandline_lab::trial::applies::{Facts, compatible};
+use strandline_lab::trial::catalogue::{Candidate, Catalogue};
+use strandline_lab::trial::look::{self, Look};
+use strandline_lab::trial::rank::{self, Goal};
+use strandline_lab::trial::server::{Service, Serving};
+use strandline_lab::trial::tries::{self, BASELINE, Judged, Referee, Trial, Try};
+use strandline_report::units::seconds;
 
 const SCHEMA: &str = "strandline/try/1";
 const LIST_SCHEMA: &str = "strandline/try-list/1";
@@ -49,7 +49,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         name: BASELINE.to_owned(),
         command,
         timeout: arguments.lab.timeout,
-        measure: if service.is_some() { crate::lab::cell::Measure::Figures } else { tries::batch() },
+        measure: if service.is_some() { strandline_lab::cell::Measure::Figures } else { tries::batch() },
         ..Subject::default()
     };
     let described = (&service, arguments.seed, format!("{catalogue:?}"));
@@ -146,7 +146,7 @@ impl Course<'_> {
         let mut trial = Trial {
             command: self.base.command.clone(),
             program: tries::file_of(&self.base.command),
-            goal: self.arguments.goal,
+            goal: self.arguments.goal.into(),
             serving: self.service.is_some(),
             rounds,
             baseline_failures,
@@ -194,7 +194,7 @@ impl Course<'_> {
         let look = referee.looks.into_iter().flatten().flatten().next();
         let look =
             look.ok_or_else(|| Broken::Fails("the first run, without settings, showed nothing".to_owned()))?;
-        let goal = self.arguments.goal;
+        let goal: Goal = self.arguments.goal.into();
         let (what, figure) = match goal {
             Goal::Peak => ("peak", look.peak_bytes),
             Goal::Settled | Goal::TimeBounded => ("settled memory", look.settled_bytes),
@@ -253,7 +253,7 @@ impl Course<'_> {
         let candidates = candidates.unwrap_or_default();
         let measured: Vec<_> = tried.iter().map(|(_, judged)| judged.measured()).collect();
         let most = self.arguments.pairs as usize;
-        rank::pairs(&candidates, &measured, self.arguments.goal, most)
+        rank::pairs(&candidates, &measured, self.arguments.goal.into(), most)
             .into_iter()
             .filter_map(|(first, second)| {
                 let ((one, _), (other, _)) = (tried.get(first)?, tried.get(second)?);

@@ -44,7 +44,7 @@ def size_text(size):
 
 def formats(browser):
     """The page's own formatting is the reports': also of sizes that lie exactly between two figures."""
-    source = pathlib.Path(__file__).parents[2] / "src/report/timeline/assets/format.js"
+    source = pathlib.Path(__file__).parents[2] / "crates/report/src/timeline/assets/format.js"
     sizes = [0, 1, 1023, 1024, 1_023_999, 96 << 20, 1 << 40]
     sizes += [step * 1024 for step in range(6_700, 6_900)] + [step * 512 for step in range(200, 300)]
     shown = browser.evaluate(f"(() => {{ {source.read_text()}; return {sizes}.map(formatBytes); }})()")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The figures that src/lab/statistics/tests.rs expects, from numpy and scipy.
+"""The figures that crates/lab/src/statistics/tests.rs expects, from numpy and scipy.
 
 It shares no code with what it checks. It was run once, and its output put into the tests:
 

@@ -10,12 +10,12 @@ use super::ask::ask;
 use super::files::Files;
 use super::run::{Chosen, Ran, conduct};
 use super::{Gone, Text, read_in};
-use crate::lab::executor::Stopped;
-use crate::lab::study::file::SUBJECT;
-use crate::lab::study::find;
-use crate::report::lab::page::Page;
-use crate::report::lab::studies::{Item, Totals, brief, document, page};
-use crate::report::lab::{html, markdown, terminal};
+use strandline_lab::executor::Stopped;
+use strandline_report::pages::page::Page;
+use strandline_report::pages::{html, markdown, terminal};
+use strandline_study::file::SUBJECT;
+use strandline_study::find;
+use strandline_study::pages::studies::{Item, Totals, brief, document, page};
 
 const SCHEMA: &str = "strandline/studies-run/1";
 

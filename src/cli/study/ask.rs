@@ -7,8 +7,8 @@ use super::super::arguments_lab::{Lab, Study as Arguments};
 use super::super::lab::{Teller, how_it_ended};
 use super::Gone;
 use super::run::{Chosen, found, open};
-use crate::lab::study::run::{self, Bill};
-use crate::report::units::seconds;
+use strandline_report::units::seconds;
+use strandline_study::run::{self, Bill};
 
 /// Studies of more runs are not begun unasked.
 const MANY_RUNS: u64 = 10_000;

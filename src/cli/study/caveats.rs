@@ -2,10 +2,10 @@
 
 use super::super::arguments_lab::Study as Arguments;
 use super::super::lab::{Bench, how_it_ended};
-use crate::lab::cell::{self, Measure};
-use crate::lab::study::file::Subject;
-use crate::lab::study::matrix::Matrix;
-use crate::lab::study::run::{Bill, COUNTED_ROUNDS, Referee};
+use strandline_lab::cell::{self, Measure};
+use strandline_study::file::Subject;
+use strandline_study::matrix::Matrix;
+use strandline_study::run::{Bill, COUNTED_ROUNDS, Referee};
 
 /// Each with its code.
 pub fn caveats(

@@ -12,12 +12,13 @@ use tempfile::NamedTempFile;
 use super::super::arguments_lab::Study as Arguments;
 use super::super::output::complain;
 use super::super::{Failure, Result};
-use crate::lab::study::find;
-use crate::report::lab::book::Book;
-use crate::report::lab::names::Names;
-use crate::report::lab::page::Page;
-use crate::report::lab::studies::{self, Item};
-use crate::report::lab::{html, pictures, plot, readme, study, surroundings};
+use strandline_report::pages::book::Book;
+use strandline_report::pages::names::Names;
+use strandline_report::pages::page::Page;
+use strandline_report::pages::{html, pictures, plot, surroundings};
+use strandline_study::find;
+use strandline_study::pages::studies::{self, Item};
+use strandline_study::pages::{readme, study};
 
 /// Enough of a file to tell whose it is.
 const BEGIN_BYTES: u64 = 8192;
@@ -125,7 +126,8 @@ impl Files {
         let mut plots = page.sections.iter_mut().map(|section| std::mem::take(&mut section.plots));
         let first: Vec<_> = plots.by_ref().flatten().take(1).collect();
         plots.for_each(drop);
-        page.sections.extend([crate::report::lab::page::Section { plots: first, ..Default::default() }]);
+        page.sections
+            .extend([strandline_report::pages::page::Section { plots: first, ..Default::default() }]);
         let drawn = pictures::pictures(&mut page, item.name, "plots", &mut Names::default());
         let block = readme::block(facts, &page, &self.environment());
         match readme::filled(&old, &block) {

@@ -6,11 +6,11 @@ use super::super::arguments_lab::Study as Arguments;
 use super::super::lab::show;
 use super::super::output::Output;
 use super::super::{Ending, Result};
-use crate::lab::study::file::Study;
-use crate::lab::study::matrix::Matrix;
-use crate::lab::study::{find, needs, run as runs};
-use crate::report::lab::page::{Cell, Column, Page, Section, Table, Tone};
-use crate::report::text::clean_sentence;
+use strandline_report::pages::page::{Cell, Column, Page, Section, Table, Tone};
+use strandline_report::text::clean_sentence;
+use strandline_study::file::Study;
+use strandline_study::matrix::Matrix;
+use strandline_study::{find, needs, run as runs};
 
 /// Studies of more cells are not looked at closely.
 const MOST_CELLS: u64 = 10_000;

@@ -14,11 +14,11 @@ use super::arguments_lab::{Study as Arguments, StudyAction};
 use super::lab::stopped;
 use super::output::{Output, complain};
 use super::{Ending, Failure, Result};
-use crate::lab::executor::Stopped;
-use crate::lab::study::file::Study;
-use crate::lab::study::matrix::Matrix;
-use crate::lab::study::{find, skeleton};
-use crate::report::text::clean;
+use strandline_lab::executor::Stopped;
+use strandline_report::text::clean;
+use strandline_study::file::Study;
+use strandline_study::matrix::Matrix;
+use strandline_study::{find, skeleton};
 
 /// Does what the arguments say.
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {

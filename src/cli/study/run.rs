@@ -11,17 +11,17 @@ use super::ask::ask;
 use super::caveats::caveats;
 use super::files::Files;
 use super::{Gone, Text, read};
-use crate::lab::cell::Subject;
-use crate::lab::compare::counted;
-use crate::lab::engine::{self, Plan};
-use crate::lab::study::claim::{Judged, Verdict, judge};
-use crate::lab::study::data::Data;
-use crate::lab::study::find;
-use crate::lab::study::matrix::Matrix;
-use crate::lab::study::run::{self, Bill, COUNTED_ROUNDS, Referee};
-use crate::report::lab::studies::{Item, page};
-use crate::report::lab::study::{Facts, document};
-use crate::report::text::clean;
+use strandline_lab::cell::Subject;
+use strandline_lab::compare::counted;
+use strandline_lab::engine::{self, Plan};
+use strandline_report::text::clean;
+use strandline_study::claim::{Judged, Verdict, judge};
+use strandline_study::data::Data;
+use strandline_study::find;
+use strandline_study::matrix::Matrix;
+use strandline_study::pages::studies::{Item, page};
+use strandline_study::pages::study::{Facts, document};
+use strandline_study::run::{self, Bill, COUNTED_ROUNDS, Referee};
 
 const SCHEMA: &str = "strandline/study/1";
 
@@ -138,7 +138,7 @@ fn measure(
     }
     let subjects: Vec<Subject> =
         bill.cells.iter().map(|key| run::subject(matrix, key, &build, arguments.lab.timeout)).collect();
-    let may_fail = |key: &crate::lab::study::matrix::Key| {
+    let may_fail = |key: &strandline_study::matrix::Key| {
         matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail)
     };
     let mut referee = Referee {

@@ -1,0 +1,360 @@
+//! `compare`: commands in pairs, each figure as a ratio with its interval.
+
+use std::collections::BTreeMap;
+
+use super::cell::{End, Figures, Measure, Outcome, Subject};
+use super::engine::{Judge, Next, Progress, Results};
+use super::statistics::{Estimate, Ratio, Verdict, estimate, outliers, paired_ratio, together};
+
+/// Joint confidence of all the intervals of ratios in one comparison.
+pub const CONFIDENCE: f64 = 0.99;
+
+/// A figure that is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Metric {
+    /// Time from start to end.
+    Wall,
+    /// Processor time in user mode.
+    User,
+    /// Processor time in the kernel.
+    System,
+    /// The largest resident set of one process.
+    HighWater,
+    /// Page faults that needed no device.
+    MinorFaults,
+    /// Instructions in user mode.
+    Instructions,
+    /// Cycles in user mode.
+    Cycles,
+}
+
+impl Metric {
+    /// All, in the order of reports.
+    pub const ALL: [Self; 7] = [
+        Self::Wall,
+        Self::User,
+        Self::System,
+        Self::HighWater,
+        Self::MinorFaults,
+        Self::Instructions,
+        Self::Cycles,
+    ];
+
+    /// Its name in documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Wall => "wall_seconds",
+            Self::User => "user_seconds",
+            Self::System => "system_seconds",
+            Self::HighWater => "high_water_bytes",
+            Self::MinorFaults => "minor_faults",
+            Self::Instructions => "instructions",
+            Self::Cycles => "cycles",
+        }
+    }
+
+    /// What a difference is at least, by how the kernel counts.
+    pub fn resolution(self) -> f64 {
+        match self {
+            Self::Wall | Self::User | Self::System => 1e-6,
+            Self::HighWater => strandline_sys::host::page_bytes() as f64,
+            Self::MinorFaults | Self::Instructions | Self::Cycles => 1.0,
+        }
+    }
+
+    /// This figure of a run.
+    pub fn of(self, figures: &Figures) -> Option<f64> {
+        let count = |count: Option<u64>| count.map(|count| count as f64);
+        match self {
+            Self::Wall => figures.wall_seconds,
+            Self::User => figures.user_seconds,
+            Self::System => figures.system_seconds,
+            Self::HighWater => count(figures.high_water_bytes),
+            Self::MinorFaults => count(figures.minor_faults),
+            Self::Instructions => count(figures.instructions),
+            Self::Cycles => count(figures.cycles),
+        }
+    }
+}
+
+/// One command in one case: which of the commands, which of the cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// From 0 on, in the order given.
+    pub command: usize,
+    /// From 0 on; 0 where there are no cases.
+    pub case: usize,
+}
+
+/// A metric of one case.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Compared {
+    /// Each command's median; `None` where it is not known.
+    pub estimates: Vec<Option<Estimate>>,
+    /// Each command's ratio to the first; `None` for the first.
+    pub ratios: Vec<Option<Ratio>>,
+}
+
+impl Compared {
+    /// What the command's ratio says.
+    pub fn verdict(&self, command: usize) -> Verdict {
+        let ratio = self.ratios.get(command).copied().flatten();
+        ratio.map_or(Verdict::Unknown, |ratio| ratio.verdict())
+    }
+}
+
+/// A figure of each command: round and value.
+type Table = Vec<Vec<(usize, f64)>>;
+
+/// All that a comparison came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Comparison {
+    /// The commands, as they were written.
+    pub commands: Vec<String>,
+    /// The cases' names; one without a name where there are none.
+    pub cases: Vec<String>,
+    /// Rounds that counted.
+    pub rounds: usize,
+    /// For each case its metrics; those that are not known are missing.
+    pub metrics: Vec<BTreeMap<Metric, Compared>>,
+    /// The confidence of each interval of a ratio.
+    pub ratio_confidence: f64,
+    /// What stands apart, a sentence each.
+    pub outliers: Vec<String>,
+}
+
+impl Comparison {
+    /// Judges what was run. `places` says which command and case a subject is; several subjects may be the same
+    /// place (one is timed, one is counted).
+    pub fn judge(
+        commands: Vec<String>,
+        cases: Vec<String>,
+        places: &[Place],
+        results: &Results,
+        seed: u64,
+    ) -> Self {
+        let mut comparison = Self {
+            rounds: results.outcomes.iter().map(Vec::len).max().unwrap_or(0),
+            metrics: vec![BTreeMap::new(); cases.len()],
+            commands,
+            cases,
+            ..Self::default()
+        };
+        let tables = comparison.tables(places, results);
+        let compared = tables.iter().filter(|(_, of_commands)| of_commands.iter().all(|all| !all.is_empty()));
+        let ratios = compared.count() * comparison.commands.len().saturating_sub(1);
+        comparison.ratio_confidence = together(CONFIDENCE, ratios);
+        for ((case, metric), of_commands) in tables {
+            comparison.name_outliers(case, metric, &of_commands);
+            let compared = comparison.compare(metric, &of_commands, seed);
+            if let Some(metrics) = comparison.metrics.get_mut(case) {
+                metrics.insert(metric, compared);
+            }
+        }
+        comparison
+    }
+
+    /// The figures by case and metric, of each command by round.
+    fn tables(&self, places: &[Place], results: &Results) -> BTreeMap<(usize, Metric), Table> {
+        let mut tables = BTreeMap::new();
+        for (place, outcomes) in places.iter().zip(&results.outcomes) {
+            for (round, outcome) in outcomes.iter().enumerate() {
+                let Some(outcome) = outcome else { continue };
+                if !matches!(outcome.end, End::Exited(_)) {
+                    // A run that was cut short is not a quick one.
+                    continue;
+                }
+                for metric in Metric::ALL {
+                    let Some(value) = metric.of(&outcome.figures) else { continue };
+                    let table = tables.entry((place.case, metric));
+                    let of_commands = table.or_insert_with(|| vec![Vec::new(); self.commands.len()]);
+                    if let Some(values) = of_commands.get_mut(place.command) {
+                        values.push((round, value));
+                    }
+                }
+            }
+        }
+        tables
+    }
+
+    fn compare(&self, metric: Metric, of_commands: &[Vec<(usize, f64)>], seed: u64) -> Compared {
+        let values = |command: &[(usize, f64)]| command.iter().map(|&(_, value)| value).collect::<Vec<_>>();
+        let estimates = of_commands.iter().map(|command| estimate(&values(command), 0.95, seed)).collect();
+        Compared { estimates, ratios: self.ratios(metric, of_commands) }
+    }
+
+    /// Each command's ratio to the first; `None` for the first.
+    fn ratios(&self, metric: Metric, of_commands: &[Vec<(usize, f64)>]) -> Vec<Option<Ratio>> {
+        let first = of_commands.first().map(Vec::as_slice).unwrap_or_default();
+        let ratio = |(number, command): (usize, &Vec<(usize, f64)>)| {
+            if number == 0 {
+                return None;
+            }
+            paired_ratio(&pairs(first, command), metric.resolution(), self.ratio_confidence)
+        };
+        of_commands.iter().enumerate().map(ratio).collect()
+    }
+
+    fn name_outliers(&mut self, case: usize, metric: Metric, of_commands: &[Vec<(usize, f64)>]) {
+        // The others say what they say about how busy the machine was; memory and instructions hardly vary.
+        if metric != Metric::Wall {
+            return;
+        }
+        for (number, command) in of_commands.iter().enumerate() {
+            let values: Vec<f64> = command.iter().map(|&(_, value)| value).collect();
+            let found = outliers(&values);
+            if found.is_empty() {
+                continue;
+            }
+            let case = self.cases.get(case).filter(|case| !case.is_empty());
+            let case = case.map(|case| format!(" in case {case}")).unwrap_or_default();
+            let rounds: Vec<String> = found
+                .iter()
+                .filter_map(|&index| command.get(index))
+                .take(5)
+                .map(|&(round, value)| {
+                    format!("{} in round {}", strandline_report::units::seconds(value), round + 1)
+                })
+                .collect();
+            self.outliers.push(format!(
+                "{}{case}: {} of {} times stand apart ({}); they are counted all the same",
+                letter(number),
+                found.len(),
+                values.len(),
+                rounds.join(", ")
+            ));
+        }
+    }
+
+    /// The largest width of a ratio's interval, as a part of the ratio, over those of `metric`; infinite where one
+    /// is not known.
+    pub fn width(&self, metric: Metric) -> f64 {
+        let compared = self.metrics.iter().filter_map(|metrics| metrics.get(&metric));
+        let ratios = compared.flat_map(|compared| compared.ratios.iter().skip(1));
+        ratios.map(|ratio| half_width(ratio.as_ref())).fold(0.0, f64::max)
+    }
+}
+
+/// Half of the width of a ratio's interval, as a part of the ratio; infinite where it is not known.
+fn half_width(ratio: Option<&Ratio>) -> f64 {
+    match ratio {
+        Some(Ratio { median, low: Some(low), high: Some(high) }) if *median > 0.0 => {
+            (high - low) / median / 2.0
+        }
+        _ => f64::INFINITY,
+    }
+}
+
+/// A, B, C, …, as documents name the commands (in lower case).
+pub fn letter(number: usize) -> String {
+    const LETTERS: [char; 26] = [
+        'A', 'B', 'C', 'D', 'E', 'F', 'G', 'H', 'I', 'J', 'K', 'L', 'M', 'N', 'O', 'P', 'Q', 'R', 'S', 'T',
+        'U', 'V', 'W', 'X', 'Y', 'Z',
+    ];
+    LETTERS.get(number).map_or_else(|| format!("command {}", number + 1), ToString::to_string)
+}
+
+/// The pairs of those rounds that both have.
+fn pairs(first: &[(usize, f64)], second: &[(usize, f64)]) -> Vec<(f64, f64)> {
+    let by_round: BTreeMap<usize, f64> = first.iter().copied().collect();
+    second.iter().filter_map(|&(round, b)| Some((*by_round.get(&round)?, b))).collect()
+}
+
+/// The subjects that count instructions for `timed`: the same in cachegrind.
+pub fn counted(timed: &[Subject]) -> Vec<Subject> {
+    let counted = |subject: &Subject| Subject {
+        // No other name begins so: those of timed subjects begin with their command's letter.
+        name: format!("instructions: {}", subject.name),
+        measure: Measure::Cachegrind,
+        ..subject.clone()
+    };
+    timed.iter().map(counted).collect()
+}
+
+/// Hears of a comparison's runs.
+pub struct Referee<'a> {
+    /// Whether commands may fail.
+    pub may_fail: bool,
+    /// Stop when intervals of wall time are this narrow, as a part of the ratio.
+    pub until: Option<f64>,
+    /// The places of the subjects.
+    pub places: &'a [Place],
+    /// How many commands and cases.
+    pub counts: (usize, usize),
+    /// Hears how far it has come.
+    pub progress: &'a (dyn Fn(&Progress) + Sync),
+    /// The first run that failed, where none may: which subject, and what came of it.
+    pub failed: Option<(usize, Outcome)>,
+    /// Runs that left processes behind.
+    pub left_behind: u32,
+    /// How many runs failed, by subject.
+    pub failures: BTreeMap<usize, u32>,
+}
+
+impl Judge for Referee<'_> {
+    fn heard(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> Next {
+        self.left_behind += u32::from(outcome.left_behind > 0);
+        if outcome.end.is_success() {
+            return Next::Go;
+        }
+        *self.failures.entry(subject).or_default() += 1;
+        if self.may_fail && !matches!(outcome.end, End::NotStarted(_)) {
+            return Next::Go;
+        }
+        self.failed.get_or_insert_with(|| (subject, outcome.clone()));
+        Next::Stop
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        (self.progress)(progress);
+    }
+
+    fn is_enough(&mut self, results: &Results) -> bool {
+        let Some(until) = self.until else { return false };
+        let (commands, cases) = self.counts;
+        let mut so_far = Comparison {
+            commands: vec![String::new(); commands],
+            cases: vec![String::new(); cases],
+            ..Comparison::default()
+        };
+        // Only the ratios of wall time are asked for; the confidence is that of all figures that will be told.
+        let tables = so_far.tables(self.places, results);
+        so_far.ratio_confidence = together(CONFIDENCE, tables.len() * commands.saturating_sub(1));
+        let width = tables.iter().filter(|((_, metric), _)| *metric == Metric::Wall).map(|(_, table)| {
+            let ratios = so_far.ratios(Metric::Wall, table);
+            ratios.iter().skip(1).map(|ratio| half_width(ratio.as_ref())).fold(0.0, f64::max)
+        });
+        width.fold(0.0, f64::max) <= until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(wall: f64, bytes: u64) -> Option<Outcome> {
+        let figures =
+            Figures { wall_seconds: Some(wall), high_water_bytes: Some(bytes), ..Figures::default() };
+        Some(Outcome { end: End::Exited(0), figures, ..Outcome::not_started(String::new()) })
+    }
+
+    #[test]
+    fn figures_are_paired_by_rounds() {
+        let places = [Place { command: 0, case: 0 }, Place { command: 1, case: 0 }];
+        // Rounds drift by a factor of ten; the second command takes twice as long in each.
+        let walls: Vec<f64> = (0..10).map(|round| 0.1 * 1.26f64.powi(round)).collect();
+        let mut results = Results::default();
+        results.outcomes.push(walls.iter().map(|&wall| outcome(wall, 1 << 20)).collect());
+        results.outcomes.push(walls.iter().map(|&wall| outcome(2.0 * wall, 1 << 20)).collect());
+        results.outcomes[0][3] = None;
+        let judged =
+            Comparison::judge(vec!["x".into(), "y".into()], vec![String::new()], &places, &results, 1);
+        let wall = judged.metrics[0][&Metric::Wall].clone();
+        let ratio = wall.ratios[1].unwrap();
+        assert!((ratio.median - 2.0).abs() < 1e-9 && ratio.low.unwrap() > 1.99, "{ratio:?}");
+        assert_eq!(wall.verdict(1), Verdict::More);
+        assert_eq!(judged.metrics[0][&Metric::HighWater].verdict(1), Verdict::Same);
+        assert!(judged.width(Metric::Wall) < 0.01 && judged.width(Metric::Cycles) == 0.0);
+        assert!(judged.ratio_confidence > 0.99, "two ratios hold together");
+    }
+}

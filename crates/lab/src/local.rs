@@ -1,0 +1,408 @@
+//! Jobs on this machine, by a launcher.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use strandline_sys::process::{adopt_orphans, reap};
+use strandline_sys::spawn::{Setup, spawn};
+
+use super::cell::{Measure, Outcome, Subject};
+use super::executor::{Executor, Job, Stopped};
+use super::figures;
+use super::interrupt::Interrupt;
+use super::protocol::{Event, Lines, Request, Start, line};
+use super::sweep::{GRACE, own_children, sweep};
+use strandline_recorder::Group;
+
+/// The hidden verb that makes strandline a launcher.
+pub const LAUNCHER_VERB: &str = "lab-launcher";
+/// What is kept of what a job wrote on standard output, and on standard error: its last bytes.
+const MOST_OUTPUT_BYTES: u64 = 16 << 20;
+/// Of a file that a job writes this much is left alone, from its end; more of it goes back to the disk meanwhile.
+const MOST_WAITING_BYTES: u64 = 4 * MOST_OUTPUT_BYTES;
+/// How often that is looked after.
+const TRIM_EVERY: Duration = Duration::from_millis(250);
+/// Groups are removed once the kernel has let go of the processes in them.
+const GROUP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Runs jobs on this machine.
+#[derive(Debug)]
+pub struct Local {
+    launcher: i32,
+    socket: UnixStream,
+    lines: Lines,
+    interrupt: Arc<Interrupt>,
+    /// Where jobs write while they run: `0`, `1`, … below it, names of one length for all.
+    folder: PathBuf,
+    slots: Vec<bool>,
+    next: Job,
+    jobs: BTreeMap<Job, Run>,
+    no_counters: Option<String>,
+    /// Children that this process had before: not ours to end.
+    spared: Vec<i32>,
+}
+
+/// A job under way, or ended and not asked for yet.
+#[derive(Debug)]
+struct Run {
+    subject: Subject,
+    /// Where it writes.
+    slot: usize,
+    /// Where what it wrote is kept.
+    keep: PathBuf,
+    group: Option<Group>,
+    pid: Option<i32>,
+    ended: Option<Event>,
+}
+
+impl Local {
+    /// Starts a launcher whose jobs write into `folder` while they run.
+    ///
+    /// # Errors
+    /// One line that says what cannot be had.
+    pub fn start(folder: &Path, interrupt: &Arc<Interrupt>) -> Result<Self, String> {
+        let failed = |error: io::Error| format!("the launcher of commands cannot be started: {error}");
+        std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
+        let spared = own_children();
+        // Should the launcher be killed, what it ran is ours to end.
+        adopt_orphans().map_err(failed)?;
+        let (socket, theirs) = UnixStream::pair().map_err(failed)?;
+        let mut command = Command::new(own_program());
+        let theirs = OwnedFd::from(theirs);
+        command.arg0("strandline").arg(LAUNCHER_VERB).arg(theirs.as_raw_fd().to_string());
+        // Of a session of its own: who kills strandline's whole process group leaves it to end what runs.
+        let setup = Setup {
+            inherit: Some(theirs),
+            signal_mask: interrupt.mask_before(),
+            new_session: true,
+            ..Setup::default()
+        };
+        let launcher = spawn(command, setup).map_err(failed)?.id().cast_signed();
+        let mut local = Self {
+            launcher,
+            socket,
+            lines: Lines::default(),
+            interrupt: Arc::clone(interrupt),
+            folder: folder.to_owned(),
+            slots: Vec::new(),
+            next: 0,
+            jobs: BTreeMap::new(),
+            no_counters: None,
+            spared,
+        };
+        match local.hear(None) {
+            Ok(Some(Event::Ready { no_counters })) => local.no_counters = no_counters,
+            Ok(_) => return Err("the launcher of commands did not begin as it should".to_owned()),
+            Err(Stopped::Interrupted(signal)) => return Err(format!("interrupted by signal {signal}")),
+            Err(Stopped::Failed(why)) => return Err(why),
+        }
+        Ok(local)
+    }
+
+    /// The next event; `None` where none comes in that time.
+    fn hear(&mut self, at_most: Option<Duration>) -> Result<Option<Event>, Stopped> {
+        let deadline = at_most.map(|pause| Instant::now() + pause);
+        let mut has_looked = false;
+        loop {
+            if let Some(event) = self.lines.next().map_err(|error| self.broken(&error))? {
+                return Ok(Some(event));
+            }
+            if let Some(signal) = self.interrupt.signal() {
+                return Err(Stopped::Interrupted(signal));
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            // Who has no time to wait hears what is there already.
+            if left == Some(Duration::ZERO) && std::mem::replace(&mut has_looked, true) {
+                return Ok(None);
+            }
+            let timeout = left.map_or(PollTimeout::NONE, |left| {
+                PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)
+            });
+            let [signals, told] = self.interrupt.descriptors();
+            let mut sources =
+                [self.socket.as_fd(), signals, told].map(|source| PollFd::new(source, PollFlags::POLLIN));
+            match poll(&mut sources, timeout) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => return Err(self.broken(&error.into())),
+            }
+            let [socket, ..] = &sources;
+            if socket.revents().is_some_and(|events| !events.is_empty()) {
+                self.read()?;
+            }
+        }
+    }
+
+    fn read(&mut self) -> Result<(), Stopped> {
+        let mut bytes = [0; 16 << 10];
+        match self.socket.read(&mut bytes) {
+            Ok(0) => Err(self.lost()),
+            Ok(count) => {
+                self.lines.push(bytes.get(..count).unwrap_or_default());
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(self.broken(&error)),
+        }
+    }
+
+    /// The launcher is gone: what it ran is ended here.
+    fn lost(&mut self) -> Stopped {
+        drop(reap(self.launcher, true));
+        self.launcher = 0;
+        sweep(&self.spared, GRACE);
+        Stopped::Failed(
+            "the launcher of commands was killed, and what it ran was ended; start again".to_owned(),
+        )
+    }
+
+    fn broken(&self, error: &io::Error) -> Stopped {
+        Stopped::Failed(format!(
+            "the launcher of commands (pid {}) cannot be talked to: {error}",
+            self.launcher
+        ))
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<(), Stopped> {
+        let sent = line(request).and_then(|line| self.socket.write_all(&line));
+        sent.map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe => self.lost(),
+            _ => self.broken(&error),
+        })
+    }
+
+    /// Takes an event into the job it is of.
+    fn take(&mut self, event: Event) {
+        let job = match &event {
+            Event::Ready { .. } => return,
+            Event::Started { job, .. } | Event::NotStarted { job, .. } => *job,
+            Event::Ended(ended) => ended.job,
+        };
+        let Some(run) = self.jobs.get_mut(&job) else { return };
+        match event {
+            Event::Started { pid, .. } => run.pid = Some(pid),
+            event => run.ended = Some(event),
+        }
+    }
+
+    /// Gives back to the disk what a job wrote too long ago to be kept: output without end fills no disk.
+    fn trim(&self, job: Job) {
+        let Some(run) = self.jobs.get(&job) else { return };
+        let place = self.place(run.slot);
+        for name in ["stdout", "stderr"] {
+            let Ok(file) = File::options().write(true).open(place.join(name)) else { continue };
+            let Ok(data) = file.metadata() else { continue };
+            // Where there was more, there may be a hole already: what counts is what the disk holds.
+            if data.blocks().saturating_mul(512) > MOST_WAITING_BYTES {
+                let end = data.len().saturating_sub(MOST_OUTPUT_BYTES);
+                let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+                // A file system without holes keeps all of it, as it would any file.
+                let _ = fallocate(&file, flags, 0, i64::try_from(end).unwrap_or(i64::MAX));
+            }
+        }
+    }
+
+    /// A place to write in that no other job under way uses.
+    fn slot(&mut self) -> Result<usize, Stopped> {
+        let free = self.slots.iter().position(|taken| !taken).unwrap_or(self.slots.len());
+        match self.slots.get_mut(free) {
+            Some(taken) => *taken = true,
+            None => {
+                let folder = self.folder.join(free.to_string());
+                std::fs::create_dir_all(&folder).map_err(|error| Stopped::Failed(named(&folder, &error)))?;
+                self.slots.push(true);
+            }
+        }
+        Ok(free)
+    }
+
+    fn place(&self, slot: usize) -> PathBuf {
+        self.folder.join(slot.to_string())
+    }
+
+    fn begin(&mut self, subject: &Subject, folder: &Path, tells_start: bool) -> Result<Job, Stopped> {
+        let slot = self.slot()?;
+        let place = self.place(slot);
+        let is_recorded = matches!(subject.measure, Measure::Recording { .. });
+        let bytes = subject.limits.memory.filter(|_| !is_recorded);
+        let group = bytes.map(Group::new).transpose().map_err(Stopped::Failed)?;
+        let limits = if is_recorded { strandline_recorder::Limits::default() } else { subject.limits };
+        self.next += 1;
+        let job = self.next;
+        let start = Start {
+            job,
+            command: figures::command(subject, &place).map_err(Stopped::Failed)?,
+            environment: if is_recorded { Vec::new() } else { subject.environment.clone() },
+            directory: subject.directory.clone(),
+            address_space_bytes: limits.address_space,
+            data_bytes: limits.data,
+            group: group.as_ref().map(Group::procs),
+            no_huge_pages: subject.no_huge_pages && !is_recorded,
+            stdin: subject.stdin.clone(),
+            stdout: place.join("stdout"),
+            stderr: place.join("stderr"),
+            tells_start,
+        };
+        let run =
+            Run { subject: subject.clone(), slot, keep: folder.to_owned(), group, pid: None, ended: None };
+        self.jobs.insert(job, run);
+        self.ask(&Request::Start(Box::new(start)))?;
+        Ok(job)
+    }
+
+    /// What came of a run that is over.
+    fn finish(&mut self, run: Run, event: Event) -> Result<Outcome, Stopped> {
+        let place = self.place(run.slot);
+        let kills = run.group.as_ref().and_then(Group::out_of_memory_kills);
+        if let Some(group) = run.group {
+            remove(&group).map_err(Stopped::Failed)?;
+        }
+        if let Some(taken) = self.slots.get_mut(run.slot) {
+            *taken = false;
+        }
+        let mut outcome = match event {
+            Event::NotStarted { why, by_command: true, .. } => Outcome::not_started(why),
+            Event::NotStarted { why, .. } => return Err(Stopped::Failed(why)),
+            Event::Ended(ended) => figures::outcome(&run.subject, &ended, &place),
+            Event::Ready { .. } | Event::Started { .. } => {
+                Outcome::not_started("its end was not told".to_owned())
+            }
+        };
+        outcome.out_of_memory_kills = outcome.out_of_memory_kills.or(kills);
+        let kept = |name: &str| keep(&place, &run.keep, name).map_err(Stopped::Failed);
+        outcome.stdout = kept("stdout")?;
+        outcome.stderr = kept("stderr")?;
+        outcome.recording = match &run.subject.measure {
+            Measure::Recording { .. } => kept(figures::RECORDING)?,
+            _ => None,
+        };
+        Ok(outcome)
+    }
+}
+impl Executor for Local {
+    fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, Stopped> {
+        self.begin(subject, folder, true)
+    }
+
+    fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, Stopped> {
+        // Nobody asks for its process id: one message less.
+        let job = self.begin(subject, folder, false)?;
+        self.finish_in_time(job, subject)
+    }
+
+    fn wait(&mut self, job: Job, at_most: Option<Duration>) -> Result<Option<Outcome>, Stopped> {
+        let deadline = at_most.map(|pause| Instant::now() + pause);
+        loop {
+            let ended = self.jobs.get_mut(&job).and_then(|run| run.ended.take());
+            if let Some(event) = ended
+                && let Some(run) = self.jobs.remove(&job)
+            {
+                return self.finish(run, event).map(Some);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            match self.hear(Some(left.map_or(TRIM_EVERY, |left| left.min(TRIM_EVERY))))? {
+                Some(event) => self.take(event),
+                None if left.is_some_and(|left| left <= TRIM_EVERY) => return Ok(None),
+                None => self.trim(job),
+            }
+        }
+    }
+
+    fn stop(&mut self, job: Job, grace: Duration) -> Result<(), Stopped> {
+        // A recorder passes the signal on to what it records.
+        let is_recorded = |run: &Run| matches!(run.subject.measure, Measure::Recording { .. });
+        let whole = !self.jobs.get(&job).is_some_and(is_recorded);
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        self.ask(&Request::Stop { job, grace_ms, whole })
+    }
+
+    fn pid(&mut self, job: Job) -> Result<Option<i32>, Stopped> {
+        while self.jobs.get(&job).is_some_and(|run| run.pid.is_none() && run.ended.is_none()) {
+            if let Some(event) = self.hear(None)? {
+                self.take(event);
+            }
+        }
+        Ok(self.jobs.get(&job).and_then(|run| run.pid))
+    }
+
+    fn output(&self, job: Job) -> Option<(PathBuf, PathBuf)> {
+        let place = self.place(self.jobs.get(&job)?.slot);
+        Some((place.join("stdout"), place.join("stderr")))
+    }
+
+    fn no_counters(&self) -> Option<String> {
+        self.no_counters.clone()
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        if self.launcher == 0 {
+            return;
+        }
+        // It ends what runs, and itself.
+        drop(self.socket.shutdown(std::net::Shutdown::Both));
+        drop(reap(self.launcher, true));
+        for group in std::mem::take(&mut self.jobs).into_values().filter_map(|run| run.group) {
+            // Nobody is left to tell.
+            drop(remove(&group));
+        }
+    }
+}
+
+/// The program that runs, also where its file has been replaced or removed since.
+pub fn own_program() -> PathBuf {
+    PathBuf::from(format!("/proc/{}/exe", std::process::id()))
+}
+
+/// Removes a job's control group, whose processes have ended.
+fn remove(group: &Group) -> Result<(), String> {
+    let begin = Instant::now();
+    loop {
+        match group.remove() {
+            Ok(()) => return Ok(()),
+            Err(why) if begin.elapsed() > GROUP_PATIENCE => return Err(why),
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// Moves `place/name` to `folder/name`, cut to its last [`MOST_OUTPUT_BYTES`]; `None` where it is empty.
+fn keep(place: &Path, folder: &Path, name: &str) -> Result<Option<PathBuf>, String> {
+    let (from, to) = (place.join(name), folder.join(name));
+    let bytes = match from.metadata() {
+        Ok(data) => data.len(),
+        Err(_) => return Ok(None),
+    };
+    if bytes == 0 {
+        return Ok(None);
+    }
+    std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
+    let kept = if name != figures::RECORDING && bytes > MOST_OUTPUT_BYTES {
+        cut(&from, &to, bytes).and_then(|()| std::fs::remove_file(&from))
+    } else {
+        std::fs::rename(&from, &to)
+    };
+    kept.map(|()| Some(to.clone())).map_err(|error| named(&to, &error))
+}
+
+/// Copies the last bytes of a file.
+fn cut(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {
+    let mut from = File::open(from)?;
+    from.seek(SeekFrom::Start(bytes.saturating_sub(MOST_OUTPUT_BYTES)))?;
+    io::copy(&mut from.take(MOST_OUTPUT_BYTES), &mut File::create(to)?).map(drop)
+}
+
+fn named(path: &Path, error: &io::Error) -> String {
+    format!("{}: {error}", path.display())
+}

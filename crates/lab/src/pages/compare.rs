@@ -1,0 +1,420 @@
+//! What a comparison came to: its document and its page.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use strandline_inspect::environment::Environment;
+
+use crate::compare::{Compared, Comparison, Metric, letter};
+use crate::statistics::{Estimate, Ratio, Verdict};
+use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
+use strandline_report::pages::surroundings;
+use strandline_report::text::clean;
+use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds};
+
+/// All that is told of a comparison.
+pub struct Facts<'a> {
+    /// What was judged.
+    pub comparison: &'a Comparison,
+    /// The variables that each command was given.
+    pub environments: Vec<Vec<(String, Option<String>)>>,
+    /// Rounds before those that count.
+    pub warm_up: u32,
+    /// What drew the order.
+    pub seed: u64,
+    /// Runs at a time.
+    pub jobs: u32,
+    /// Why the machine counts no instructions; `None` where it does.
+    pub no_counters: Option<String>,
+    /// Whether cachegrind counted them instead.
+    pub counted_by_cachegrind: bool,
+    /// In how many rounds.
+    pub counted_rounds: u32,
+    /// The subjects that a shell ran.
+    pub by_shell: &'a [String],
+    /// Runs that left processes behind.
+    pub left_behind: u32,
+    /// How many runs of which subject failed.
+    pub failures: Vec<(String, u32)>,
+    /// How narrow the interval was to become.
+    pub until: Option<f64>,
+}
+
+/// The document of a comparison.
+#[derive(Serialize)]
+pub struct Document {
+    runs: usize,
+    warm_up: u32,
+    seed: u64,
+    /// `same` where no metric differs, `different`, or `unknown`.
+    verdict: &'static str,
+    ratio_confidence: f64,
+    commands: Vec<Value>,
+    metrics: Map<String, Value>,
+    cases: Vec<Value>,
+    caveats: Vec<Value>,
+}
+
+/// The document.
+pub fn document(facts: &Facts<'_>) -> Document {
+    let comparison = facts.comparison;
+    let commands = comparison.commands.iter().zip(&facts.environments).enumerate();
+    let commands = commands.map(|(number, (command, environment))| {
+        let environment: BTreeMap<_, _> = environment.iter().cloned().collect();
+        json!({ "key": key(number), "command": command, "environment": environment })
+    });
+    let cases = comparison.cases.iter().zip(&comparison.metrics);
+    let cases = cases.filter(|(name, _)| !name.is_empty());
+    Document {
+        runs: comparison.rounds,
+        warm_up: facts.warm_up,
+        seed: facts.seed,
+        verdict: verdict(comparison),
+        ratio_confidence: comparison.ratio_confidence,
+        commands: commands.collect(),
+        metrics: comparison.metrics.first().map(metrics).unwrap_or_default(),
+        cases: cases.map(|(name, of)| json!({ "name": name, "metrics": metrics(of) })).collect(),
+        caveats: caveats(facts)
+            .into_iter()
+            .map(|(code, text)| json!({ "code": code, "where": "compare", "bytes": null, "text": text }))
+            .collect(),
+    }
+}
+
+fn key(number: usize) -> String {
+    letter(number).to_lowercase()
+}
+
+fn metrics(of: &BTreeMap<Metric, Compared>) -> Map<String, Value> {
+    let one = |metric: Metric| match of.get(&metric) {
+        None => Value::Null,
+        Some(compared) => {
+            let mut value = Map::new();
+            for (number, estimate) in compared.estimates.iter().enumerate() {
+                value.insert(key(number), json!(estimate));
+            }
+            value.insert("ratio".to_owned(), json!(compared.ratios.get(1).copied().flatten()));
+            value.insert("verdict".to_owned(), json!(compared.verdict(1)));
+            let others = compared.ratios.iter().enumerate().skip(1);
+            let others = others.map(|(number, ratio)| {
+                (key(number), json!({ "ratio": ratio, "verdict": compared.verdict(number) }))
+            });
+            value.insert("ratios".to_owned(), Value::Object(others.collect()));
+            Value::Object(value)
+        }
+    };
+    Metric::ALL.into_iter().map(|metric| (metric.name().to_owned(), one(metric))).collect()
+}
+
+/// All verdicts of a comparison: case, metric, command.
+fn verdicts(comparison: &Comparison) -> impl Iterator<Item = (usize, Metric, usize, Verdict)> + '_ {
+    comparison.metrics.iter().enumerate().flat_map(|(case, metrics)| {
+        metrics.iter().flat_map(move |(&metric, compared)| {
+            (1..compared.ratios.len()).map(move |command| (case, metric, command, compared.verdict(command)))
+        })
+    })
+}
+
+fn verdict(comparison: &Comparison) -> &'static str {
+    let differs = |verdict: Verdict| matches!(verdict, Verdict::More | Verdict::Less);
+    if verdicts(comparison).any(|(.., verdict)| differs(verdict)) {
+        return "different";
+    }
+    // Processor time that was too short to be counted is no reason to doubt the others.
+    if verdicts(comparison).any(|(.., verdict)| verdict == Verdict::Same) { "same" } else { "unknown" }
+}
+
+/// What is to be known about the figures: code and sentence.
+fn caveats(facts: &Facts<'_>) -> Vec<(&'static str, String)> {
+    let mut caveats = Vec::new();
+    if let Some(why) = &facts.no_counters {
+        caveats.push(if facts.counted_by_cachegrind {
+            (
+                "instructions_by_cachegrind",
+                format!(
+                    "instructions are counted by valgrind's cachegrind, in {} runs more of each; cycles are not counted: {why}",
+                    facts.counted_rounds
+                ),
+            )
+        } else {
+            (
+                "no_counters",
+                format!("instructions and cycles are not counted: {why}; --instructions counts instructions in valgrind"),
+            )
+        });
+    }
+    let has_zeros = |metric: &Metric| {
+        let mut of = facts.comparison.metrics.iter().filter_map(|of| of.get(metric));
+        of.any(|of| of.estimates.iter().flatten().any(|estimate| estimate.samples.contains(&0.0)))
+    };
+    if [Metric::User, Metric::System].iter().any(has_zeros) {
+        let text = "runs were so short that the kernel's clock tick split their processor time between user and \
+                    system by chance; wall time is exact";
+        caveats.push(("short_runs", text.to_owned()));
+    }
+    if !facts.by_shell.is_empty() {
+        let names = facts.by_shell.join(", ");
+        caveats.push((
+            "run_by_shell",
+            format!("{names}: run by `sh -c`, whose own start is a part of every figure"),
+        ));
+    }
+    if facts.jobs > 1 {
+        caveats.push((
+            "runs_at_once",
+            format!("{} runs at a time shared the machine: times mean little", facts.jobs),
+        ));
+    }
+    if facts.comparison.rounds < 5 {
+        caveats.push((
+            "few_runs",
+            format!(
+                "with {} rounds only large differences can be told; --repeat 10 or more",
+                facts.comparison.rounds
+            ),
+        ));
+    }
+    if let Some(until) = facts.until {
+        let width = facts.comparison.width(Metric::Wall);
+        if width > until {
+            let text = format!(
+                "the interval of wall time's ratio is still ±{} after {} rounds (--until {})",
+                percent_of(width),
+                facts.comparison.rounds,
+                percent_of(until)
+            );
+            caveats.push(("not_narrow", text));
+        }
+    }
+    for (name, count) in &facts.failures {
+        caveats.push(("failed_runs", format!("{name}: {count} runs failed, and are counted all the same")));
+    }
+    if facts.left_behind > 0 {
+        let text = format!("{} runs left processes behind, which were ended", facts.left_behind);
+        caveats.push(("left_behind", text));
+    }
+    caveats.extend(facts.comparison.outliers.iter().map(|text| ("outliers", text.clone())));
+    caveats
+}
+
+/// The report.
+pub fn page(facts: &Facts<'_>) -> Page {
+    let comparison = facts.comparison;
+    let mut sections = vec![legend(comparison)];
+    if comparison.cases.len() > 1 || comparison.cases.iter().any(|case| !case.is_empty()) {
+        sections.push(cases_section(comparison));
+    }
+    for (case, name) in comparison.cases.iter().enumerate() {
+        sections.push(case_section(comparison, case, name));
+    }
+    Page {
+        title: format!(
+            "compare: {}",
+            comparison.commands.iter().map(|text| clean(text)).collect::<Vec<_>>().join(" | ")
+        ),
+        headline: headline(comparison),
+        sections,
+        caveats: caveats(facts).into_iter().map(|(_, text)| text).collect(),
+        environment: surroundings(&Environment::read()),
+    }
+}
+
+fn headline(comparison: &Comparison) -> String {
+    let found: Vec<String> = verdicts(comparison)
+        .filter(|(.., verdict)| matches!(verdict, Verdict::More | Verdict::Less))
+        .filter_map(|(case, metric, command, _)| {
+            let ratio = comparison.metrics.get(case)?.get(&metric)?.ratios.get(command).copied()??;
+            let case = comparison.cases.get(case).filter(|case| !case.is_empty());
+            let case = case.map(|case| format!(" in {}", clean(case))).unwrap_or_default();
+            // What a command takes is memory; its high-water mark is how much.
+            let what = if metric == Metric::HighWater { "memory" } else { title(metric) };
+            Some(format!("{} takes {} {what}{case}", letter(command), change(&ratio)))
+        })
+        .collect();
+    let joint = "99 % joint confidence";
+    match (verdict(comparison), found.as_slice()) {
+        ("unknown", _) => "Unknown: too few rounds to tell.".to_owned(),
+        (_, []) => format!("Same: no figure differs ({} rounds, {joint}).", comparison.rounds),
+        (_, found) => {
+            let more = found.len().saturating_sub(4);
+            let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+            format!(
+                "{}{more} ({} rounds, {joint}).",
+                found.iter().take(4).cloned().collect::<Vec<_>>().join("; "),
+                comparison.rounds
+            )
+        }
+    }
+}
+
+/// "12.3 % more".
+fn change(ratio: &Ratio) -> String {
+    if ratio.median >= 2.0 {
+        return format!("{:.2} times as much", ratio.median);
+    }
+    let word = if ratio.median >= 1.0 { "more" } else { "less" };
+    format!("{} {word}", percent_of((ratio.median - 1.0).abs()))
+}
+
+fn title(metric: Metric) -> &'static str {
+    match metric {
+        Metric::Wall => "wall time",
+        Metric::User => "user time",
+        Metric::System => "system time",
+        Metric::HighWater => "high-water mark",
+        Metric::MinorFaults => "minor faults",
+        Metric::Instructions => "instructions",
+        Metric::Cycles => "cycles",
+    }
+}
+
+fn legend(comparison: &Comparison) -> Section {
+    let rows = comparison.commands.iter().enumerate();
+    let rows = rows.map(|(number, command)| vec![plain(letter(number)), plain(clean(command))]).collect();
+    let columns = vec![column("", false), column("command", false)];
+    Section { tables: vec![Table { caption: String::new(), columns, rows }], ..Section::default() }
+}
+
+/// A table for each metric with the cases as columns: the medians, then percentages of the first.
+fn cases_section(comparison: &Comparison) -> Section {
+    let mut columns = vec![column("", false)];
+    columns.extend(comparison.cases.iter().map(|case| column(&clean(case), true)));
+    let of = |case: usize, metric: Metric| comparison.metrics.get(case).and_then(|of| of.get(&metric));
+    let cases = 0..comparison.cases.len();
+    let known =
+        Metric::ALL.into_iter().filter(|&metric| cases.clone().any(|case| of(case, metric).is_some()));
+    let tables = known.map(|metric| {
+        let mut rows = Vec::new();
+        for command in 0..comparison.commands.len() {
+            let mut row = vec![plain(letter(command))];
+            row.extend(cases.clone().map(|case| {
+                let estimate = of(case, metric).and_then(|of| of.estimates.get(command)?.as_ref());
+                plain(estimate.map_or(UNKNOWN.to_owned(), |estimate| value(metric, estimate.median)))
+            }));
+            rows.push(row);
+        }
+        for command in 1..comparison.commands.len() {
+            let mut row = vec![plain(format!("{}/{}", letter(command), letter(0)))];
+            row.extend(cases.clone().map(|case| match of(case, metric) {
+                Some(compared) => {
+                    ratio_cell(compared, command, |ratio| format!("{:.0}%", ratio.median * 100.0))
+                }
+                None => plain(UNKNOWN.to_owned()),
+            }));
+            rows.push(row);
+        }
+        let caption = format!("{} (lower is better)", title(metric));
+        Table { caption, columns: columns.clone(), rows }
+    });
+    Section { heading: "Cases".to_owned(), tables: tables.collect(), ..Section::default() }
+}
+
+/// A table of one case: metrics as rows.
+fn case_section(comparison: &Comparison, case: usize, name: &str) -> Section {
+    let Some(metrics) = comparison.metrics.get(case) else { return Section::default() };
+    let mut columns = vec![column("", false)];
+    let commands = 0..comparison.commands.len();
+    columns.extend(commands.clone().map(|command| column(&letter(command), true)));
+    for command in commands.clone().skip(1) {
+        columns.push(column(&format!("{}/{}", letter(command), letter(0)), true));
+        columns.push(column("interval", false));
+        columns.push(column("", false));
+    }
+    let rows = metrics.iter().map(|(&metric, compared)| {
+        let mut row = vec![plain(title(metric).to_owned())];
+        row.extend(commands.clone().map(|command| {
+            let estimate = compared.estimates.get(command).and_then(Option::as_ref);
+            plain(estimate.map_or(UNKNOWN.to_owned(), |estimate| value(metric, estimate.median)))
+        }));
+        for command in commands.clone().skip(1) {
+            row.push(ratio_cell(compared, command, |ratio| factor(ratio.median)));
+            row.push(plain(interval(compared.ratios.get(command).copied().flatten())));
+            row.push(verdict_cell(compared.verdict(command)));
+        }
+        row
+    });
+    let table = Table { caption: String::new(), columns, rows: rows.collect() };
+    let heading = if name.is_empty() { "Figures".to_owned() } else { format!("Case {}", clean(name)) };
+    let plots = [Metric::Wall, Metric::HighWater].into_iter();
+    let plots = plots.filter_map(|metric| metrics.get(&metric).map(|compared| strips(metric, compared)));
+    Section { heading, tables: vec![table], plots: plots.collect(), ..Section::default() }
+}
+
+fn strips(metric: Metric, compared: &Compared) -> Plot {
+    let series = compared.estimates.iter().enumerate().filter_map(|(number, estimate)| {
+        let estimate: &Estimate = estimate.as_ref()?;
+        let points = estimate.samples.iter().map(|&sample| (number as f64, sample)).collect();
+        Some(Series { name: letter(number), points, ..Series::default() })
+    });
+    Plot {
+        title: format!("{}, every run", title(metric)),
+        y_label: if metric == Metric::Wall { "seconds".to_owned() } else { String::new() },
+        kind: PlotKind::Strips,
+        y_is_bytes: metric == Metric::HighWater,
+        series: series.collect(),
+        x_names: (0..compared.estimates.len()).map(letter).collect(),
+        ..Plot::default()
+    }
+}
+
+fn value(metric: Metric, value: f64) -> String {
+    match metric {
+        Metric::Wall | Metric::User | Metric::System => seconds(value),
+        Metric::HighWater => bytes(value.round() as u64),
+        Metric::MinorFaults | Metric::Instructions | Metric::Cycles => {
+            strandline_report::text::grouped(value.round() as u64)
+        }
+    }
+}
+
+fn interval(ratio: Option<Ratio>) -> String {
+    match ratio {
+        Some(Ratio { low: Some(low), high: Some(high), .. }) => format!("{} – {}", factor(low), factor(high)),
+        _ => UNKNOWN.to_owned(),
+    }
+}
+
+/// A ratio, as far as it means anything.
+fn factor(ratio: f64) -> String {
+    if ratio >= 1000.0 {
+        "> 1000".to_owned()
+    } else if ratio != 1.0 && (ratio - 1.0).abs() < 0.0005 {
+        // Instructions differ in figures that three decimals hide.
+        format!("{ratio:.6}")
+    } else {
+        format!("{ratio:.3}")
+    }
+}
+
+fn ratio_cell(compared: &Compared, command: usize, text: impl Fn(&Ratio) -> String) -> Cell {
+    let ratio = compared.ratios.get(command).copied().flatten();
+    let text = ratio.as_ref().map_or(UNKNOWN.to_owned(), text);
+    Cell { text, tone: tone(compared.verdict(command)) }
+}
+
+fn verdict_cell(verdict: Verdict) -> Cell {
+    let text = match verdict {
+        Verdict::Same => "same",
+        Verdict::More => "more",
+        Verdict::Less => "less",
+        Verdict::Unknown => "unknown",
+    };
+    Cell { text: text.to_owned(), tone: tone(verdict) }
+}
+
+fn tone(verdict: Verdict) -> Tone {
+    match verdict {
+        Verdict::Same | Verdict::Unknown => Tone::Faint,
+        Verdict::More => Tone::Bad,
+        Verdict::Less => Tone::Good,
+    }
+}
+
+fn plain(text: String) -> Cell {
+    Cell { text, tone: Tone::Plain }
+}
+
+fn column(title: &str, figures: bool) -> Column {
+    Column { title: title.to_owned(), figures }
+}

@@ -1,0 +1,356 @@
+//! What `squeeze` found, as a page: the edge, how the command fails below it, what it costs above it, and lines to
+//! paste.
+
+use crate::squeeze::Kind;
+use crate::squeeze::findings::{AtLimit, Band, Findings};
+use crate::squeeze::slowdown::{Beside, Level};
+use crate::statistics::Estimate;
+use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
+use strandline_report::text::{clean_sentence, command_line, counted, grouped};
+use strandline_report::units::{UNKNOWN, bytes, seconds};
+
+/// The limits to paste are by so much above the smallest.
+const HEADROOM: f64 = 1.2;
+/// Limits are pasted in these steps: in KiB small ones, in MiB others.
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+/// So many of the limits nearest to the edge are listed.
+const MOST_LIMITS: usize = 24;
+
+/// The page of these findings, measured on this machine.
+pub fn page(findings: &Findings, environment: Vec<(String, String)>) -> Page {
+    let mut sections = vec![edge(findings)];
+    sections.extend(failures(findings));
+    sections.extend(near(findings));
+    sections.extend(paste(findings));
+    Page {
+        title: format!("squeeze: {}", shown_command(findings)),
+        headline: headline(findings),
+        sections,
+        caveats: findings.caveats.iter().map(|doubt| doubt.text.clone()).collect(),
+        environment,
+    }
+}
+
+fn shown_command(findings: &Findings) -> String {
+    command_line(&findings.command)
+}
+
+/// What is limited, as a sentence has it.
+fn thing(kind: Kind) -> &'static str {
+    match kind {
+        Kind::AddressSpace => "address space",
+        Kind::Data => "data segment",
+        Kind::Cgroup => "memory in a control group",
+    }
+}
+
+/// A limit with its exact figure.
+fn exact(limit_bytes: u64) -> String {
+    format!("{} ({} bytes)", bytes(limit_bytes), grouped(limit_bytes))
+}
+
+fn headline(findings: &Findings) -> String {
+    let thing = thing(findings.kind);
+    let mut text = match (findings.smallest_bytes, findings.largest_failing_bytes) {
+        (Some(smallest), Some(failing)) if findings.band.is_none() && failing < smallest => {
+            format!("{} of {thing} is enough; under {} it fails.", exact(smallest), exact(failing))
+        }
+        (Some(smallest), None) => format!(
+            "{} of {thing} is enough, and that is the smallest limit there is to try: it never failed.",
+            exact(smallest)
+        ),
+        (Some(smallest), _) => format!("{} of {thing} is enough.", exact(smallest)),
+        (None, Some(failing)) => format!(
+            "No limit on its {thing} was found under which it succeeds: it fails under {} as well.",
+            exact(failing)
+        ),
+        (None, None) => "Nothing was found.".to_owned(),
+    };
+    if let Some(band) = &findings.band {
+        text += &format!(" {}", flaky(band));
+    }
+    if let Some(inversion) = findings.non_monotone {
+        text += &format!(
+            " More is not always better: it succeeds under {} and fails under {}, each time.",
+            exact(inversion.succeeds_at_bytes),
+            exact(inversion.fails_at_bytes)
+        );
+    }
+    text
+}
+
+fn flaky(band: &Band) -> String {
+    let low = band.low_bytes.map_or_else(|| "the smallest limit".to_owned(), bytes);
+    let high = band.high_bytes.map_or_else(|| "the largest limit".to_owned(), bytes);
+    format!(
+        "The edge is flaky: between {low} and {high} it sometimes fails ({} of {}).",
+        band.failed,
+        counted(u64::from(band.runs), "run")
+    )
+}
+
+fn edge(findings: &Findings) -> Section {
+    let mut paragraphs = Vec::new();
+    if let (Some(smallest), Some(resolution)) = (findings.smallest_bytes, findings.resolution_bytes) {
+        let runs = findings.limits.iter().find(|at| at.limit_bytes == smallest).map_or(0, |at| at.succeeded);
+        paragraphs.push(format!(
+            "Found to {} in {}; {} succeeded under {}.",
+            bytes(resolution),
+            counted(findings.trials.len() as u64, "run"),
+            counted(u64::from(runs), "run"),
+            bytes(smallest)
+        ));
+    }
+    paragraphs.extend(unlimited(findings));
+    Section {
+        heading: "The edge".to_owned(),
+        paragraphs,
+        tables: vec![limits(findings)],
+        plots: vec![trials(findings)],
+        ..Section::default()
+    }
+}
+
+/// What it took without a limit.
+fn unlimited(findings: &Findings) -> Option<String> {
+    let unlimited = &findings.unlimited;
+    let resident = unlimited.high_water_bytes.map_or_else(|| UNKNOWN.to_owned(), bytes);
+    let held = match (findings.kind, unlimited.peak_bytes?) {
+        (Kind::Cgroup, _) => String::new(),
+        (kind, peak) => format!(" was seen to hold {} of {}, and", bytes(peak), thing(kind)),
+    };
+    Some(format!("Without a limit its largest process{held} had {resident} resident."))
+}
+
+/// The limits that were tried, nearest to the edge, from the largest down.
+fn limits(findings: &Findings) -> Table {
+    let edge = findings.smallest_bytes.or(findings.largest_failing_bytes).unwrap_or(0);
+    let mut nearest: Vec<&AtLimit> = findings.limits.iter().collect();
+    nearest.sort_by_key(|at| at.limit_bytes.abs_diff(edge));
+    let left_out = nearest.len().saturating_sub(MOST_LIMITS);
+    nearest.truncate(MOST_LIMITS);
+    nearest.sort_by_key(|at| std::cmp::Reverse(at.limit_bytes));
+    let rows = nearest.iter().map(|at| {
+        let (word, tone) = match (at.succeeded, at.failed) {
+            (_, 0) => ("succeeds", Tone::Good),
+            (0, _) => ("fails", Tone::Bad),
+            _ => ("flaky", Tone::Bad),
+        };
+        vec![
+            cell(bytes(at.limit_bytes)),
+            cell(grouped(at.limit_bytes)),
+            cell((at.succeeded + at.failed).to_string()),
+            cell(at.failed.to_string()),
+            Cell { text: word.to_owned(), tone },
+        ]
+    });
+    let caption = if left_out == 0 {
+        String::new()
+    } else {
+        format!("the {MOST_LIMITS} limits nearest to the edge; {left_out} further off are left out")
+    };
+    let columns = columns(&[("limit", true), ("bytes", true), ("runs", true), ("failed", true), ("", false)]);
+    Table { caption, columns, rows: rows.collect() }
+}
+
+/// Every run: which limit, and whether it succeeded.
+fn trials(findings: &Findings) -> Plot {
+    let points = |is_success: bool| {
+        let numbered = findings.trials.iter().enumerate();
+        numbered
+            .filter(|(_, tried)| tried.is_success() == is_success)
+            .filter_map(|(number, tried)| Some(((number + 1) as f64, tried.limit_bytes? as f64)))
+            .collect()
+    };
+    let series = |name: &str, is_success| Series {
+        name: name.to_owned(),
+        points: points(is_success),
+        ..Series::default()
+    };
+    Plot {
+        title: "Every run".to_owned(),
+        x_label: "run".to_owned(),
+        y_label: "limit".to_owned(),
+        kind: PlotKind::Points,
+        y_is_bytes: true,
+        y_is_logarithmic: true,
+        series: vec![series("succeeded", true), series("failed", false)],
+        ..Plot::default()
+    }
+}
+
+fn failures(findings: &Findings) -> Option<Section> {
+    let failing = findings.largest_failing_bytes?;
+    let rows = findings.failures.iter().map(|way| {
+        let range = if way.low_bytes == way.high_bytes {
+            bytes(way.high_bytes)
+        } else {
+            format!("{} – {}", bytes(way.low_bytes), bytes(way.high_bytes))
+        };
+        vec![cell(range), cell(way.runs.to_string()), cell(clean_sentence(&way.words))]
+    });
+    let table = Table {
+        caption: String::new(),
+        columns: columns(&[("under", true), ("runs", true), ("how", false)]),
+        rows: rows.collect(),
+    };
+    let said = findings.failure.as_ref().map(|failure| failure.stderr_tail.clone()).unwrap_or_default();
+    let snippets = (!said.is_empty())
+        .then(|| (format!("what it wrote to standard error last under {}", bytes(failing)), said));
+    Some(Section {
+        heading: "How it fails below".to_owned(),
+        tables: vec![table],
+        snippets: snippets.into_iter().collect(),
+        ..Section::default()
+    })
+}
+
+fn near(findings: &Findings) -> Option<Section> {
+    let levels = &findings.slowdown_near_limit;
+    let runs = levels.first()?.runs;
+    let rows = levels.iter().map(|level| {
+        vec![
+            cell(format!("{:.1} ×", level.factor)),
+            cell(bytes(level.limit_bytes)),
+            cell(time(&level.wall_seconds)),
+            ratio(&level.wall_seconds),
+            cell(count(&level.minor_faults)),
+            ratio(&level.minor_faults),
+            cell(count(&level.major_faults)),
+        ]
+    });
+    let unlimited = &findings.unlimited;
+    let without = |estimate: &Option<Estimate>| Beside { estimate: estimate.clone(), ratio: None };
+    let last = vec![
+        cell("none".to_owned()),
+        cell(String::new()),
+        cell(time(&without(&unlimited.wall_seconds))),
+        cell(String::new()),
+        cell(count(&without(&unlimited.minor_faults))),
+        cell(String::new()),
+        cell(count(&without(&unlimited.major_faults))),
+    ];
+    let titles = [
+        ("smallest", true),
+        ("limit", true),
+        ("wall time", true),
+        ("ratio", true),
+        ("minor faults", true),
+        ("ratio", true),
+        ("major faults", true),
+    ];
+    let table =
+        Table { caption: String::new(), columns: columns(&titles), rows: rows.chain([last]).collect() };
+    Some(Section {
+        heading: "Near the limit".to_owned(),
+        paragraphs: vec![format!(
+            "Medians of {} each, beside the same rounds without a limit; in brackets the interval of the ratio.",
+            counted(u64::from(runs), "run")
+        )],
+        tables: vec![table],
+        plots: vec![slowdown(levels)],
+        ..Section::default()
+    })
+}
+
+fn slowdown(levels: &[Level]) -> Plot {
+    let known = || levels.iter().filter_map(|level| Some((level, level.wall_seconds.ratio?)));
+    Plot {
+        title: "Wall time near the limit, to that without a limit".to_owned(),
+        x_label: "limit".to_owned(),
+        y_label: "ratio".to_owned(),
+        kind: PlotKind::Lines,
+        x_is_bytes: true,
+        series: vec![Series {
+            name: "wall time".to_owned(),
+            points: known().map(|(level, ratio)| (level.limit_bytes as f64, ratio.median)).collect(),
+            intervals: known()
+                .map(|(_, ratio)| (ratio.low.unwrap_or(ratio.median), ratio.high.unwrap_or(ratio.median)))
+                .collect(),
+            labels: Vec::new(),
+        }],
+        ..Plot::default()
+    }
+}
+
+fn time(beside: &Beside) -> String {
+    beside.estimate.as_ref().map_or_else(|| UNKNOWN.to_owned(), |estimate| seconds(estimate.median))
+}
+
+fn count(beside: &Beside) -> String {
+    beside
+        .estimate
+        .as_ref()
+        .map_or_else(|| UNKNOWN.to_owned(), |estimate| grouped(estimate.median.round() as u64))
+}
+
+fn ratio(beside: &Beside) -> Cell {
+    let Some(ratio) = beside.ratio else { return cell(UNKNOWN.to_owned()) };
+    match (ratio.low, ratio.high) {
+        (Some(low), Some(high)) => {
+            let tone = if low > 1.0 { Tone::Bad } else { Tone::Plain };
+            Cell { text: format!("{:.2} [{low:.2}, {high:.2}]", ratio.median), tone }
+        }
+        _ => cell(format!("{:.2}", ratio.median)),
+    }
+}
+
+/// A limit to use: some headroom above the smallest, in whole steps.
+pub fn with_headroom(smallest_bytes: u64) -> u64 {
+    let wanted = (smallest_bytes as f64 * HEADROOM) as u64;
+    let step = if wanted >= 16 * MIB { MIB } else { 64 * KIB };
+    wanted.div_ceil(step).saturating_mul(step)
+}
+
+fn paste(findings: &Findings) -> Option<Section> {
+    let limit = with_headroom(findings.smallest_bytes?);
+    // Docker and systemd write K, M; Kubernetes Ki, Mi.
+    let size =
+        if limit.is_multiple_of(MIB) { format!("{}M", limit / MIB) } else { format!("{}K", limit / KIB) };
+    let kib = limit / KIB;
+    let command = shell_words::join(&findings.command);
+    let snippet = |what: &str, text: String| (what.to_owned(), text);
+    let snippets = match findings.kind {
+        Kind::AddressSpace => vec![
+            snippet("shell", format!("(ulimit -v {kib}; exec {command})")),
+            snippet("systemd unit", format!("[Service]\nLimitAS={size}")),
+        ],
+        Kind::Data => vec![
+            snippet("shell", format!("(ulimit -d {kib}; exec {command})")),
+            snippet("systemd unit", format!("[Service]\nLimitDATA={size}")),
+            snippet("docker", format!("docker run --ulimit data={limit} …")),
+        ],
+        Kind::Cgroup => vec![
+            snippet(
+                "shell",
+                format!("systemd-run --scope -p MemoryMax={size} -p MemorySwapMax=0 -- {command}"),
+            ),
+            snippet("systemd unit", format!("[Service]\nMemoryMax={size}\nMemorySwapMax=0")),
+            snippet("docker", format!("docker run --memory={size} --memory-swap={size} …")),
+            snippet(
+                "Kubernetes",
+                format!("resources:\n  requests:\n    memory: {size}i\n  limits:\n    memory: {size}i"),
+            ),
+        ],
+    };
+    Some(Section {
+        heading: "To paste".to_owned(),
+        paragraphs: vec![format!(
+            "{}: the smallest limit and {:.0} % of headroom. What the command needs grows with its input: squeeze it \
+             with the largest it will get.",
+            exact(limit),
+            (HEADROOM - 1.0) * 100.0
+        )],
+        snippets,
+        ..Section::default()
+    })
+}
+
+fn cell(text: String) -> Cell {
+    Cell { text, tone: Tone::Plain }
+}
+
+fn columns(titles: &[(&str, bool)]) -> Vec<Column> {
+    titles.iter().map(|(title, figures)| Column { title: (*title).to_owned(), figures: *figures }).collect()
+}

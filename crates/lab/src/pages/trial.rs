@@ -1,0 +1,506 @@
+//! What a trial came to: its document and its page.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use strandline_inspect::environment::Environment;
+
+use super::trial_caveats::{all, caveats};
+use crate::statistics::{Estimate, Ratio};
+use crate::trial::catalogue::Candidate;
+use crate::trial::look::Instant;
+use crate::trial::paste::{Paste, paste};
+use crate::trial::rank::{self, Goal, Status};
+use crate::trial::tries::{self, BASELINE, Figure, Judged, Trial, Try};
+use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
+use strandline_report::pages::surroundings;
+use strandline_report::text::{clean, clean_sentence, command_line, counted, grouped};
+use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds};
+
+/// The document of a trial.
+#[derive(Serialize)]
+pub struct Document {
+    runs: usize,
+    command: Vec<String>,
+    mode: &'static str,
+    /// Where settled figures are from: `mark`, `exit`, `sample` or `load`.
+    settled_at: Instant,
+    goal: Goal,
+    baseline: Value,
+    candidates: Vec<Value>,
+    /// The id of the best, or null.
+    best: Option<String>,
+    paste: Option<Paste>,
+    pareto: Vec<String>,
+    pairs: Vec<String>,
+    not_applicable: Vec<Value>,
+    caveats: Vec<Value>,
+}
+
+/// The document.
+pub fn document(trial: &Trial) -> Document {
+    let ranking = trial.ranking();
+    let best = ranking.best.and_then(|index| trial.tried.get(index));
+    let candidates = ranking.order.iter().filter_map(|&index| {
+        let (tried, judged) = trial.tried.get(index)?;
+        Some(candidate(tried, judged, trial.status(index)))
+    });
+    let mut baseline = figures(&trial.baseline);
+    if let Value::Object(fields) = &mut baseline {
+        fields.insert("executable".to_owned(), json!(trial.look.executable));
+        let names: Vec<_> = trial.look.allocators.iter().map(|mapped| &mapped.name).collect();
+        fields.insert("allocators".to_owned(), json!(names));
+        let runtimes = trial.look.runtimes.iter();
+        let runtimes: Vec<_> =
+            runtimes.map(|(name, version)| json!({ "name": name, "version": version })).collect();
+        fields.insert("runtimes".to_owned(), json!(runtimes));
+    }
+    Document {
+        runs: trial.rounds,
+        command: trial.command.clone(),
+        mode: if trial.serving { "server" } else { "batch" },
+        settled_at: trial.look.settled_at,
+        goal: trial.goal,
+        baseline,
+        candidates: candidates.collect(),
+        best: best.map(|(tried, _)| tried.id.clone()),
+        paste: best.map(|(tried, _)| paste(&tried.applied, &trial.command, trial.program.as_deref())),
+        pareto: trial.front(),
+        pairs: pairs(trial),
+        not_applicable: trial
+            .not_applicable
+            .iter()
+            .map(|(id, reason)| json!({ "id": id, "reason": reason }))
+            .collect(),
+        caveats: caveats(trial)
+            .into_iter()
+            .map(|(code, text)| json!({ "code": code, "where": "try", "bytes": null, "text": text }))
+            .collect(),
+    }
+}
+
+fn pairs(trial: &Trial) -> Vec<String> {
+    let ids = trial.tried.iter().map(|(tried, _)| tried.id.clone());
+    ids.filter(|id| id.contains('+')).collect()
+}
+
+fn figures(judged: &Judged) -> Value {
+    json!({
+        "peak_bytes": judged.peak.estimate,
+        "settled_bytes": judged.settled.estimate,
+        "wall_seconds": judged.wall.estimate,
+        "minor_faults": judged.faults.estimate,
+        "settled_seconds": judged.settled_seconds.map(|(from, to)| json!({ "from": from, "to": to })),
+        "ended_with_bytes": judged.ended_with_bytes,
+    })
+}
+
+fn candidate(tried: &Try, judged: &Judged, status: Status) -> Value {
+    let mut value = figures(judged);
+    let settled = judged.settled.estimate.as_ref().map(|estimate| estimate.median.round() as u64);
+    let more = json!({
+        "id": tried.id,
+        "title": tried.title,
+        "kind": tried.kind,
+        "setting": tried.applied.setting(),
+        "ratios": {
+            "peak_bytes": judged.peak.ratio,
+            "settled_bytes": judged.settled.ratio,
+            "wall_seconds": judged.wall.ratio,
+            "minor_faults": judged.faults.ratio,
+        },
+        "status": status,
+        "reason": judged.failure,
+        "before_end_bytes": judged.ended_with_bytes.and(settled),
+        "known_cost": tried.cost,
+        "source": tried.source,
+    });
+    if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
+        value.extend(more);
+    }
+    value
+}
+
+/// The report.
+pub fn page(trial: &Trial) -> Page {
+    let best = trial.ranking().best.and_then(|index| trial.tried.get(index));
+    let mut sections = vec![results(trial)];
+    if let Some((tried, _)) = best {
+        sections.push(to_paste(trial, tried));
+    }
+    sections.extend([failed(trial), left_out(trial), settings(trial)].into_iter().flatten());
+    let mut environment = surroundings(&Environment::read());
+    let allocators = trial.look.allocator_names();
+    environment.push(("allocator without settings".to_owned(), clean(&allocators)));
+    let runtimes = trial.look.runtimes.iter();
+    let runtimes: Vec<String> =
+        runtimes.map(|(name, version)| format!("{name} {}", version.as_deref().unwrap_or(UNKNOWN))).collect();
+    if !runtimes.is_empty() {
+        environment.push(("runtime".to_owned(), clean(&runtimes.join(", "))));
+    }
+    Page {
+        title: format!("try: {}", command_line(&trial.command)),
+        headline: headline(trial),
+        sections,
+        caveats: caveats(trial).into_iter().map(|(_, text)| clean_sentence(&text)).collect(),
+        environment,
+    }
+}
+
+fn of_goal(judged: &Judged, goal: Goal) -> &Figure {
+    match goal {
+        Goal::Peak => &judged.peak,
+        Goal::Settled | Goal::TimeBounded => &judged.settled,
+    }
+}
+
+fn headline(trial: &Trial) -> String {
+    let best = trial.ranking().best.and_then(|index| trial.tried.get(index));
+    let what = if trial.goal == Goal::Peak { "peaks at" } else { "leaves" };
+    let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
+    let size = |figure: &Figure| median(figure).map_or(UNKNOWN.to_owned(), |size| bytes(size.round() as u64));
+    let before = of_goal(&trial.baseline, trial.goal);
+    let Some((tried, judged)) = best else {
+        let count = trial.tried.len();
+        return format!(
+            "Nothing that was tried is better: without settings it {what} {} ({count} tried).",
+            size(before)
+        );
+    };
+    let after = of_goal(judged, trial.goal);
+    let less =
+        after.ratio.map(|ratio| format!(", {} less", percent_of(1.0 - ratio.median))).unwrap_or_default();
+    let time = judged.wall.ratio.map(|ratio| format!("; it takes {}", times(&ratio, trial)));
+    let time = time.unwrap_or_default();
+    let sentence = format!("{} {what} {} instead of {}{less}{time}.", tried.id, size(after), size(before));
+    match runner_up(trial, tried, judged) {
+        Some(more) => format!("{sentence} {more}"),
+        None => sentence,
+    }
+}
+
+/// What has less of what is to be small than the best, if anything has: the best takes less time.
+fn runner_up(trial: &Trial, best: &Try, judged: &Judged) -> Option<String> {
+    let least = trial.ranking().order.into_iter().find(|&index| trial.status(index) == Status::Better)?;
+    let (tried, other) = trial.tried.get(least)?;
+    let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
+    let of = |judged: &Judged| median(of_goal(judged, trial.goal));
+    let less = of(judged)? - of(other)?;
+    let time = median(&other.wall)? / median(&judged.wall)?;
+    // What is less by so little, or takes no longer, is as good as the best.
+    if tried.id == best.id || less <= tries::RESOLUTION_BYTES || time <= 1.02 {
+        return None;
+    }
+    let less = bytes(less.round() as u64);
+    Some(format!("Only {less} less leaves {}, in {time:.2} times the time of that.", tried.id))
+}
+
+/// "as long, as far as can be told", "1.90 times as long", "12 % less time"; where the interval spans 1 what it spans.
+fn times(ratio: &Ratio, trial: &Trial) -> String {
+    let rounds = counted(trial.rounds as u64, "round");
+    let bound = |high: f64| {
+        let up_to = rank::MOST_TIME_RATIO;
+        let is_asked = trial.goal == Goal::TimeBounded && high > up_to;
+        if is_asked { format!(" (could be up to {high:.2} times: {rounds})") } else { String::new() }
+    };
+    match (ratio.low, ratio.high) {
+        (Some(low), Some(high)) if low <= 1.0 && 1.0 <= high => match ratio.median {
+            0.97..=1.03 => format!("as long, as far as can be told{}", bound(high)),
+            median => {
+                format!("{median:.2} times as long, though {rounds} cannot tell that from 1{}", bound(high))
+            }
+        },
+        (None, _) | (_, None) => format!("{:.2} times as long, of {rounds}", ratio.median),
+        (_, Some(high)) if ratio.median >= 1.0 => {
+            format!("{:.2} times as long{}", ratio.median, bound(high))
+        }
+        _ => format!("{} less time", percent_of(1.0 - ratio.median)),
+    }
+}
+
+fn results(trial: &Trial) -> Section {
+    let front = trial.front();
+    let time = if trial.serving { "load" } else { "time" };
+    let columns = vec![
+        column("setting", false),
+        column("settled", true),
+        column("× (interval)", true),
+        column(time, true),
+        column("× (interval)", true),
+        column("", false),
+    ];
+    let mut others = vec![
+        column("setting", false),
+        column("peak", true),
+        column("× (interval)", true),
+        column("faults", true),
+        column("× (interval)", true),
+    ];
+    // Where all were looked at in one way, the caption says it.
+    if all(trial).any(|(_, judged)| judged.settled_seconds.is_some() || judged.held_no_level) {
+        others.push(column("settled at", true));
+    }
+    let mut rows = vec![row(BASELINE, &trial.baseline, None, front.iter().any(|id| id == BASELINE))];
+    let mut other_rows = vec![other_row(BASELINE, &trial.baseline)];
+    for index in trial.ranking().order {
+        let Some((tried, judged)) = trial.tried.get(index) else { continue };
+        let status = trial.status(index);
+        if status != Status::Failed {
+            rows.push(row(&tried.id, judged, Some(status), front.contains(&tried.id)));
+            other_rows.push(other_row(&tried.id, judged));
+        }
+    }
+    let of = trial.look.name().map_or("the largest process".to_owned(), |name| clean(&name));
+    let settled = match trial.look.settled_at {
+        Instant::Load if trial.look.processes > 1 => {
+            "settled: resident memory of its processes after the load, what they share counted once"
+                .to_owned()
+        }
+        Instant::Load => format!("settled: resident memory of {of} after the load"),
+        Instant::Mark => format!("settled: resident memory of {of} at the last mark that it told"),
+        Instant::Sample => "settled: resident memory of the largest process at its last sample".to_owned(),
+        Instant::Exit | Instant::Level | Instant::Top => match trial.baseline.settled_seconds {
+            Some((from, to)) => format!(
+                "settled: resident memory of {of} on the level it held before it began to end (from {from:.2} to \
+                 {to:.2} s without settings)"
+            ),
+            None if trial.baseline.held_no_level => {
+                format!("settled: resident memory of {of} as it began to fall to end")
+            }
+            None => format!("settled: resident memory of {of} as it ended"),
+        },
+    };
+    let mut paragraphs = vec![format!(
+        "{settled}. ×: to the runs without settings, round by round, {}; intervals of a column hold together with \
+         95 %. ◆: no other leaves less memory in less time.",
+        counted(trial.rounds as u64, "round")
+    )];
+    if trial.goal == Goal::TimeBounded {
+        paragraphs.push(
+            "Better are only settings that take at most 1.05 times as long in the median; the interval says how much \
+             longer it could be."
+                .to_owned(),
+        );
+    }
+    let first = Table { caption: String::new(), columns, rows };
+    let second = Table { caption: "What else changed".to_owned(), columns: others, rows: other_rows };
+    Section {
+        heading: "What was tried".to_owned(),
+        paragraphs,
+        tables: vec![first, second],
+        plots: vec![plot(trial)],
+        ..Section::default()
+    }
+}
+
+fn row(id: &str, judged: &Judged, status: Option<Status>, on_front: bool) -> Vec<Cell> {
+    let tone = match status {
+        Some(Status::Better) => Tone::Good,
+        Some(Status::Worse | Status::Failed) => Tone::Bad,
+        Some(Status::Same) => Tone::Faint,
+        None => Tone::Plain,
+    };
+    let text = match status {
+        Some(Status::Better) => "better",
+        Some(Status::Worse) => "worse",
+        Some(Status::Same) => "same",
+        Some(Status::Failed) => "failed",
+        None => "",
+    };
+    vec![
+        plain(clean(id)),
+        plain(size(&judged.settled)),
+        Cell { text: ratio(&judged.settled), tone },
+        plain(median(&judged.wall, seconds)),
+        plain(ratio(&judged.wall)),
+        Cell { text: format!("{text}{}", if on_front { " ◆" } else { "" }).trim().to_owned(), tone },
+    ]
+}
+
+fn other_row(id: &str, judged: &Judged) -> Vec<Cell> {
+    vec![
+        plain(clean(id)),
+        plain(size(&judged.peak)),
+        plain(ratio(&judged.peak)),
+        plain(median(&judged.faults, |faults| grouped(faults.round() as u64))),
+        plain(ratio(&judged.faults)),
+        plain(when(judged)),
+    ]
+}
+
+/// When it stood on the level that is called settled.
+fn when(judged: &Judged) -> String {
+    match (judged.settled_seconds, judged.held_no_level) {
+        (Some((from, to)), _) => format!("{from:.2}–{to:.2} s"),
+        (None, true) => "no level".to_owned(),
+        (None, false) => "its end".to_owned(),
+    }
+}
+
+fn size(figure: &Figure) -> String {
+    median(figure, |median| bytes(median.round() as u64))
+}
+
+fn median(figure: &Figure, text: impl Fn(f64) -> String) -> String {
+    figure.estimate.as_ref().map_or(UNKNOWN.to_owned(), |estimate: &Estimate| text(estimate.median))
+}
+
+/// "0.15 (.14–.16)": a ratio and its interval.
+fn ratio(figure: &Figure) -> String {
+    let Some(ratio) = figure.ratio else { return String::new() };
+    match (ratio.low, ratio.high) {
+        (Some(low), Some(high)) => format!("{:.2} ({}–{})", ratio.median, end(low), end(high)),
+        _ => format!("{:.2} (?)", ratio.median),
+    }
+}
+
+/// An end of an interval, in two digits: the table has to stay within 80 columns.
+fn end(value: f64) -> String {
+    match value {
+        ..0.995 => format!("{value:.2}").trim_start_matches('0').to_owned(),
+        ..9.95 => format!("{value:.1}"),
+        ..999.5 => format!("{value:.0}"),
+        _ => "1000+".to_owned(),
+    }
+}
+
+fn plot(trial: &Trial) -> Plot {
+    let known: Vec<(String, (f64, f64))> = all(trial)
+        .filter_map(|(id, judged)| {
+            let point = (judged.wall.estimate.as_ref()?.median, judged.settled.estimate.as_ref()?.median);
+            judged.failure.is_none().then_some((id.to_owned(), point))
+        })
+        .collect();
+    let labels = known.iter().map(|(id, _)| id.clone()).collect();
+    let points = known.iter().map(|(_, point)| *point).collect();
+    Plot {
+        title: "Settled memory and time".to_owned(),
+        x_label: "seconds".to_owned(),
+        y_label: "settled memory".to_owned(),
+        kind: PlotKind::Points,
+        y_is_bytes: true,
+        series: vec![Series { name: "settings".to_owned(), points, labels, ..Series::default() }],
+        ..Plot::default()
+    }
+}
+
+fn to_paste(trial: &Trial, tried: &Try) -> Section {
+    let Paste { shell, systemd, docker, kubernetes } =
+        paste(&tried.applied, &trial.command, trial.program.as_deref());
+    let snippets =
+        [("Shell", shell), ("systemd", systemd), ("Dockerfile", docker), ("Kubernetes", kubernetes)];
+    Section {
+        heading: format!("To paste: {}", tried.id),
+        paragraphs: vec![clean_sentence(&format!("{}. Known cost: {}.", tried.title, tried.cost))],
+        snippets: snippets.into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
+        ..Section::default()
+    }
+}
+
+fn failed(trial: &Trial) -> Option<Section> {
+    let failed = trial.tried.iter().filter_map(|(tried, judged)| Some((&tried.id, judged.failure.as_ref()?)));
+    reasons("Failed", failed)
+}
+
+fn left_out(trial: &Trial) -> Option<Section> {
+    reasons("Not tried", trial.not_applicable.iter().map(|(id, reason)| (id, reason)))
+}
+
+/// Reasons, each with what it is the reason for.
+fn reasons<'a>(heading: &str, reasons: impl Iterator<Item = (&'a String, &'a String)>) -> Option<Section> {
+    let mut grouped: Vec<(&String, Vec<String>)> = Vec::new();
+    for (id, reason) in reasons {
+        match grouped.iter_mut().find(|(other, _)| *other == reason) {
+            Some((_, ids)) => ids.push(clean(id)),
+            None => grouped.push((reason, vec![clean(id)])),
+        }
+    }
+    let paragraphs: Vec<String> = grouped
+        .iter()
+        .map(|(reason, ids)| format!("{}: {}.", ids.join(", "), clean_sentence(reason)))
+        .collect();
+    (!paragraphs.is_empty()).then(|| Section {
+        heading: heading.to_owned(),
+        paragraphs,
+        ..Section::default()
+    })
+}
+
+/// What each of the better ones sets, and what is known of it.
+fn settings(trial: &Trial) -> Option<Section> {
+    let better = trial.ranking().order.into_iter().filter(|&index| trial.status(index) == Status::Better);
+    let paragraphs: Vec<String> = better
+        .filter_map(|index| trial.tried.get(index))
+        .take(12)
+        .map(|(tried, _)| {
+            format!(
+                "{}: {}. Known cost: {}.",
+                clean(&tried.id),
+                clean(&tried.applied.setting()),
+                clean(&tried.cost)
+            )
+        })
+        .collect();
+    let heading = "What the better ones set".to_owned();
+    (!paragraphs.is_empty()).then(|| Section { heading, paragraphs, ..Section::default() })
+}
+
+/// The catalogue, for `--list`.
+pub fn catalogue_page(candidates: &[Candidate]) -> Page {
+    let one = |candidate: &Candidate| {
+        let mut of: Vec<&str> =
+            candidate.runtime.iter().chain(&candidate.allocator).map(String::as_str).collect();
+        if of.is_empty() {
+            of.push("any program");
+        }
+        let text = format!(
+            "{} ({}): {}. {}; known cost: {}.",
+            candidate.id,
+            of.join(", "),
+            candidate.setting(),
+            candidate.title,
+            candidate.cost
+        );
+        clean(&text)
+    };
+    Page {
+        title: "try: what there is to try".to_owned(),
+        headline: format!("{} candidates; --catalogue FILE adds to them.", candidates.len()),
+        sections: vec![Section { paragraphs: candidates.iter().map(one).collect(), ..Section::default() }],
+        ..Page::default()
+    }
+}
+
+/// The catalogue as a document.
+#[derive(Serialize)]
+pub struct CatalogueDocument {
+    candidates: Vec<Value>,
+}
+
+/// The catalogue, for `--list --json`.
+pub fn catalogue_document(candidates: &[Candidate]) -> CatalogueDocument {
+    let one = |candidate: &Candidate| {
+        json!({
+            "id": candidate.id,
+            "title": candidate.title,
+            "kind": candidate.kind,
+            "allocators": candidate.allocator,
+            "runtimes": candidate.runtime,
+            "setting": candidate.setting(),
+            "known_cost": candidate.cost,
+            "source": candidate.source,
+        })
+    };
+    CatalogueDocument { candidates: candidates.iter().map(one).collect() }
+}
+
+fn plain(text: String) -> Cell {
+    Cell { text, tone: Tone::Plain }
+}
+
+fn column(title: &str, figures: bool) -> Column {
+    Column { title: title.to_owned(), figures }
+}
+
+#[cfg(test)]
+#[path = "trial_tests.rs"]
+mod tests;

@@ -1,0 +1,125 @@
+//! What is to be known about a trial's figures, a sentence each: where memory fell to end, which runs stand apart, what
+//! was left out.
+
+use crate::trial::look::Instant;
+use crate::trial::tries::{self, BASELINE, Figure, Judged, Trial};
+use strandline_report::text::counted;
+use strandline_report::units::{UNKNOWN, bytes, seconds};
+
+/// A run is named that stands apart by more than this part of the median.
+const NOTABLE: f64 = 0.05;
+
+/// What is to be known about the figures: code and sentence.
+pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
+    let mut caveats = Vec::new();
+    let falling = |no_level: bool| -> Vec<&str> {
+        let fell = all(trial).filter(|(_, judged)| judged.ended_with_bytes.is_some());
+        fell.filter(|(_, judged)| judged.held_no_level == no_level).map(|(id, _)| id).collect()
+    };
+    let (from_level, from_top) = (falling(false), falling(true));
+    if !from_level.is_empty() {
+        let text = format!(
+            "{}: memory fell to end; settled is the level before that, not what was left. Where another instant is \
+             meant, tell a mark there (docs/probes.md)",
+            some(&from_level)
+        );
+        caveats.push(("fell_at_end", text));
+    }
+    if !from_top.is_empty() {
+        let text = format!(
+            "{}: memory fell to end without having stood on a level: settled is what it fell from. Tell a mark where it \
+             is to be looked at (docs/probes.md)",
+            some(&from_top)
+        );
+        caveats.push(("held_no_level", text));
+    }
+    if trial.look.settled_at == Instant::Sample {
+        let text = "no ledger could be taken as its processes ended: `settled` is the last sample, and which allocator \
+                    was mapped is not known";
+        caveats.push(("settled_by_sample", text.to_owned()));
+    }
+    if let (count @ 1.., why) = &trial.baseline_failures {
+        let why = why.as_deref().unwrap_or(UNKNOWN);
+        let text = format!("{}, left out of all figures: {why}", counted(u64::from(*count), "run"));
+        caveats.push(("baseline_failed", format!("without settings it failed in {text}")));
+    }
+    caveats.extend(outliers(trial).into_iter().map(|text| ("outliers", text)));
+    if trial.rounds < 5 {
+        let rounds = counted(trial.rounds as u64, "round");
+        let text = format!("with {rounds} only large differences can be told; --repeat 5 or more");
+        caveats.push(("few_runs", text));
+    }
+    if trial.left_behind > 0 {
+        let text = format!("{} runs left processes behind, which were ended", trial.left_behind);
+        caveats.push(("left_behind", text));
+    }
+    caveats.extend(notes(trial).into_iter().map(|text| ("server", text)));
+    caveats
+}
+
+/// The run without settings and everything that was tried, each with its name.
+pub fn all(trial: &Trial) -> impl Iterator<Item = (&str, &Judged)> {
+    let tried = trial.tried.iter().map(|(tried, judged)| (tried.id.as_str(), judged));
+    std::iter::once((BASELINE, &trial.baseline)).chain(tried)
+}
+
+/// A few names, and how many more there are.
+fn some(names: &[&str]) -> String {
+    const MOST: usize = 6;
+    let shown = names.get(..names.len().min(MOST)).unwrap_or_default().join(", ");
+    match names.len().saturating_sub(MOST) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// A figure: what it is called, where it is, from what difference on it is looked at, and how it is shown.
+type OfFigure<'a> = (&'a str, fn(&Judged) -> &Figure, f64, &'a dyn Fn(f64) -> String);
+
+/// The runs that stand apart from the others of their setting, a sentence for each figure. Of runs that are as good as
+/// equal one always does: what nobody would set anything for is not named.
+fn outliers(trial: &Trial) -> Vec<String> {
+    const MOST: usize = 6;
+    let size = |value: f64| bytes(value.round() as u64);
+    let time = if trial.serving { "the load's time" } else { "time" };
+    let figures: [OfFigure<'_>; 2] = [
+        ("settled memory", |judged| &judged.settled, tries::RESOLUTION_BYTES, &size),
+        (time, |judged| &judged.wall, 0.0, &seconds),
+    ];
+    let mut texts = Vec::new();
+    for (what, of, least, text) in figures {
+        let mut found = Vec::new();
+        for (id, judged) in all(trial).filter(|(_, judged)| judged.failure.is_none()) {
+            let Some(estimate) = &of(judged).estimate else { continue };
+            let least = least.max(estimate.median * NOTABLE);
+            let apart = of(judged).outliers().into_iter().filter_map(|at| estimate.samples.get(at).copied());
+            let apart = apart.filter(|value| (value - estimate.median).abs() > least);
+            found.extend(apart.map(|value| format!("{} of {id} ({})", text(value), text(estimate.median))));
+        }
+        if !found.is_empty() {
+            let more = found.len().saturating_sub(MOST);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let named = found.get(..found.len().min(MOST)).unwrap_or_default().join(", ");
+            texts.push(format!(
+                "{what} of {} stands apart from the others of its setting (in parentheses their median): {named}{more}; \
+                 counted all the same",
+                counted(found.len() as u64, "run")
+            ));
+        }
+    }
+    texts
+}
+
+/// What is to be known about runs, each with the settings whose runs it is of.
+fn notes(trial: &Trial) -> Vec<String> {
+    let mut grouped: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (id, judged) in all(trial) {
+        for (note, _) in &judged.notes {
+            match grouped.iter_mut().find(|(known, _)| known == note) {
+                Some((_, ids)) => ids.push(id),
+                None => grouped.push((note, vec![id])),
+            }
+        }
+    }
+    grouped.into_iter().map(|(note, ids)| format!("{}: {note}", some(&ids))).collect()
+}

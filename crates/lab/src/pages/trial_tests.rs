@@ -1,0 +1,120 @@
+//! Tests of how a trial is told.
+
+use super::*;
+use crate::statistics::{estimate, paired_ratio};
+use crate::trial::applies::{Applied, Variable};
+use crate::trial::catalogue::Kind;
+use crate::trial::look::Look;
+use strandline_report::pages::terminal;
+use strandline_report::paint::Surface;
+
+fn figure(before: &[f64], after: &[f64]) -> Figure {
+    let pairs: Vec<(f64, f64)> = before.iter().copied().zip(after.iter().copied()).collect();
+    Figure { estimate: estimate(after, 0.95, 1), ratio: paired_ratio(&pairs, 0.0, 0.95) }
+}
+
+fn judged(mebibytes: &[f64], seconds: &[f64]) -> Judged {
+    let sizes: Vec<f64> = mebibytes.iter().map(|size| size * 1_048_576.0).collect();
+    let (memory, time) = ([100.0 * 1_048_576.0; 5], [1.0, 1.01, 1.02, 1.0, 0.99]);
+    let settled = figure(&memory, &sizes);
+    let faults = figure(&[1e6; 5], &[12_345_678.0; 5]);
+    Judged {
+        peak: settled.clone(),
+        settled,
+        wall: figure(&time, seconds),
+        faults,
+        notes: vec![("was killed".to_owned(), 1)],
+        ..Judged::default()
+    }
+}
+
+fn tried(id: &str) -> Try {
+    let variable = Variable { name: "A".into(), value: "1".into(), added: "1".into() };
+    Try {
+        id: id.into(),
+        title: "a title".into(),
+        kind: Kind::Setting,
+        cost: "a cost".into(),
+        source: Vec::new(),
+        applied: Applied { variables: vec![variable], ..Applied::default() },
+    }
+}
+
+fn trial(tries: &[(&str, Judged)]) -> Trial {
+    Trial {
+        command: vec!["thing".into()],
+        program: Some("/bin/thing".into()),
+        goal: Goal::Settled,
+        serving: false,
+        rounds: 5,
+        baseline_failures: (1, Some("exit status 9".into())),
+        look: Look { executable: Some("/usr/bin/thing".into()), ..Look::default() },
+        baseline: judged(&[100.0, 100.1, 100.2, 100.0, 170.0], &[1.0, 1.01, 1.02, 1.0, 0.99]),
+        tried: tries.iter().map(|(id, judged)| (tried(id), judged.clone())).collect(),
+        not_applicable: Vec::new(),
+        left_behind: 0,
+    }
+}
+
+#[test]
+fn the_headline_does_not_claim_what_cannot_be_told() {
+    let slower = judged(&[50.0, 50.1, 50.2, 50.0, 49.9], &[1.7, 0.6, 2.4, 1.7, 0.9]);
+    let text = headline(&trial(&[("half", slower.clone())]));
+    assert!(text.contains("half leaves 50.0 MiB instead of 100 MiB"), "{text}");
+    assert!(text.contains("1.70 times as long, though 5 rounds cannot tell that from 1"), "{text}");
+    let even = judged(&[50.0, 50.1, 50.2, 50.0, 49.9], &[0.9, 1.0, 1.0, 1.1, 1.0]);
+    let bounded = Trial { goal: Goal::TimeBounded, ..trial(&[("half", even)]) };
+    let text = headline(&bounded);
+    assert!(text.contains("as long, as far as can be told (could be up to 1."), "{text}");
+    let few = Judged { wall: figure(&[1.0], &[1.3]), ..slower };
+    assert!(headline(&trial(&[("few", few)])).contains("1.30 times as long, of 5 rounds"));
+}
+
+#[test]
+fn what_is_a_little_less_at_more_time_is_named_beside_the_best() {
+    let least = judged(&[14.0, 14.1, 14.0, 14.0, 14.0], &[1.7; 5]);
+    let best = judged(&[15.0, 15.1, 15.0, 15.0, 15.0], &[1.0, 1.01, 1.02, 1.0, 0.99]);
+    let trial = trial(&[("least", least), ("best", best)]);
+    let text = headline(&trial);
+    assert!(text.starts_with("best leaves 15.0 MiB"), "{text}");
+    assert!(text.contains("Only 1.00 MiB less leaves least, in 1.70 times the time of that."), "{text}");
+}
+
+#[test]
+fn the_tables_have_intervals_and_fit_a_terminal() {
+    let half = judged(&[13.6, 14.1, 15.2, 16.0, 15.9], &[1.2, 2.1, 2.5, 1.9, 2.2]);
+    let other = half.clone();
+    let trial = trial(&[
+        ("mmap_threshold_32k+trim_threshold_128k", half),
+        ("mmap_threshold_128k+trim_threshold_128k", other),
+    ]);
+    let text = terminal::lines(&page(&trial), Surface { columns: 80, colour: false });
+    assert!(text.contains("0.15 (.14–.16)"), "{text}");
+    let tables = text.split("caveats").next().unwrap_or_default();
+    assert!(tables.contains("better ◆"), "{text}");
+    assert!(text.lines().all(|line| strandline_report::text::width(line) <= 80), "{text}");
+    assert!(text.contains("_32k+trim_…128k ") && text.contains("…128k+trim_…128k "), "{text}");
+    assert!(text.contains("resident memory of thing as it ended"), "{text}");
+}
+
+#[test]
+fn what_is_to_be_doubted_is_named() {
+    let trial = trial(&[("half", judged(&[50.0; 5], &[1.0; 5]))]);
+    let caveats = caveats(&trial);
+    let text = |code: &str| {
+        let found = caveats.iter().find(|(own, _)| *own == code);
+        found.map_or("", |(_, text)| text.as_str())
+    };
+    assert!(text("outliers").starts_with("settled memory of 1 run stands apart"), "{caveats:?}");
+    assert!(text("outliers").contains(": 170 MiB of baseline (100 MiB); counted"), "{caveats:?}");
+    assert!(
+        text("baseline_failed").contains("1 run, left out") && text("baseline_failed").contains("status 9")
+    );
+    assert_eq!(text("server"), "baseline, half: was killed");
+}
+
+#[test]
+fn ends_of_intervals_have_two_digits() {
+    let ends: Vec<String> = [0.0, 0.149, 0.994, 0.996, 9.94, 9.96, 140.2, 1e9].map(end).to_vec();
+    assert_eq!(ends, [".00", ".15", ".99", "1.0", "9.9", "10", "140", "1000+"]);
+}

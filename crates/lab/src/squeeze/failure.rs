@@ -1,0 +1,230 @@
+//! How a run under a limit failed, in figures and in words.
+//!
+//! What the command wrote to its standard error is the user's own and may be shown: its last lines, cleaned of what
+//! a terminal would obey, and never more of it than [`last_lines`] reads.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde::Serialize;
+
+use super::Kind;
+use crate::cell::{End, Outcome};
+use crate::tail::last_lines;
+use strandline_report::text::clean;
+
+/// So many of its lines are kept.
+const TAIL_LINES: usize = 8;
+
+const KILLED: i32 = Signal::SIGKILL as i32;
+const FAULTED: i32 = Signal::SIGSEGV as i32;
+
+/// What programs say when they get no memory: parts of their messages, in small letters.
+const OUT_OF_MEMORY: [&str; 14] = [
+    "cannot allocate",
+    "can't allocate",
+    "could not allocate",
+    "failed to allocate",
+    "allocation failed",
+    "out of memory",
+    "outofmemory",
+    "memoryerror",
+    "bad_alloc",
+    "memory exhausted",
+    "heap exhausted",
+    "failed to map segment",
+    "cannot map zero-fill pages",
+    "not enough memory",
+];
+
+/// How a run failed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Failure {
+    /// Its exit status, where it exited.
+    pub status: Option<u8>,
+    /// The signal that ended it, where one did.
+    pub signal: Option<i32>,
+    /// Whether it did not end in time.
+    pub timed_out: bool,
+    /// Processes that the kernel killed because the limit was reached, where the limit counts them.
+    pub out_of_memory_kills: Option<u64>,
+    /// The status of the `--success` command, where it was that which said no.
+    pub refused_by_status: Option<u8>,
+    /// How it failed, in words without the figures of this run: runs that failed in the same way have the same.
+    pub words: String,
+    /// The last lines of its standard error.
+    pub stderr_tail: String,
+}
+
+/// How a run is judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Judge {
+    /// What was limited; `None` for a run without a limit.
+    pub kind: Option<Kind>,
+    /// The time it was given.
+    pub timeout: Option<Duration>,
+    /// What the `--success` command ended with, where one was asked: no number where it could not be told.
+    pub verdict: Option<Option<u8>>,
+}
+
+impl Judge {
+    /// How a run failed; `None` where it succeeded.
+    pub fn failure(self, outcome: &Outcome) -> Option<Failure> {
+        let is_success = match self.verdict {
+            // Whatever it decides, a run that was ended for its time is none that succeeded.
+            Some(status) => status == Some(0) && outcome.end != End::TimedOut,
+            // A parent that does not look may succeed without its children; it is not what was to be found out.
+            None => outcome.end.is_success() && outcome.out_of_memory_kills.unwrap_or(0) == 0,
+        };
+        if is_success {
+            return None;
+        }
+        let stderr_tail =
+            outcome.stderr.as_deref().map(|path| last_lines(path, TAIL_LINES).join("\n")).unwrap_or_default();
+        let (status, signal) = match outcome.end {
+            End::Exited(status) => (Some(status), None),
+            End::Signalled(signal) => (None, Some(signal)),
+            End::TimedOut | End::NotStarted(_) => (None, None),
+        };
+        Some(Failure {
+            status,
+            signal,
+            timed_out: outcome.end == End::TimedOut,
+            out_of_memory_kills: outcome.out_of_memory_kills,
+            refused_by_status: self.verdict.flatten().filter(|status| *status != 0),
+            words: self.words(outcome, &stderr_tail),
+            stderr_tail,
+        })
+    }
+
+    fn words(self, outcome: &Outcome, stderr_tail: &str) -> String {
+        let kills = outcome.out_of_memory_kills.unwrap_or(0);
+        let killed = if kills > 0 { "the kernel killed a process of it at the limit: " } else { "" };
+        let how = match &outcome.end {
+            End::Exited(0) if self.verdict.is_some() => {
+                "it exited with status 0, and the --success command did not accept it".to_owned()
+            }
+            End::Exited(status) if speaks_of_memory(stderr_tail) => {
+                format!("it said that it got no memory and exited with status {status}")
+            }
+            End::Exited(status) => format!("it exited with status {status}"),
+            End::Signalled(KILLED) if kills > 0 => {
+                return "killed by the kernel at the limit".to_owned();
+            }
+            End::Signalled(signal) if speaks_of_memory(stderr_tail) => {
+                format!("it said that it got no memory and was ended by {}", signal_name(*signal))
+            }
+            End::Signalled(signal @ (KILLED | FAULTED)) if self.is_of_one_process() => {
+                format!(
+                    "ended by {}, as what cannot be loaded within the limit also is",
+                    signal_name(*signal)
+                )
+            }
+            End::Signalled(signal) => format!("ended by {}", signal_name(*signal)),
+            End::TimedOut => match self.timeout {
+                Some(timeout) => {
+                    format!(
+                        "hung: did not end within {}",
+                        strandline_report::units::seconds(timeout.as_secs_f64())
+                    )
+                }
+                None => "hung".to_owned(),
+            },
+            End::NotStarted(why) => format!("could not be started: {}", clean(why)),
+        };
+        format!("{killed}{how}")
+    }
+
+    /// Whether the limit is one that the kernel holds a new program to while it loads it.
+    fn is_of_one_process(self) -> bool {
+        matches!(self.kind, Some(Kind::AddressSpace | Kind::Data))
+    }
+}
+
+/// The name of a signal, with its number where that says more.
+pub fn signal_name(signal: i32) -> String {
+    Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |known| known.as_str().to_owned())
+}
+
+fn speaks_of_memory(text: &str) -> bool {
+    let text = text.to_lowercase();
+    OUT_OF_MEMORY.iter().any(|part| text.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn outcome(end: End, stderr: &str) -> (Outcome, tempfile::NamedTempFile) {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(stderr.as_bytes()).unwrap();
+        let mut outcome = Outcome::not_started(String::new());
+        (outcome.end, outcome.stderr) = (end, Some(file.path().to_owned()));
+        (outcome, file)
+    }
+
+    fn words(judge: Judge, end: End, stderr: &str, kills: Option<u64>) -> String {
+        let (mut outcome, _file) = outcome(end, stderr);
+        outcome.out_of_memory_kills = kills;
+        judge.failure(&outcome).unwrap().words
+    }
+
+    const SPACE: Judge =
+        Judge { kind: Some(Kind::AddressSpace), timeout: Some(Duration::from_secs(12)), verdict: None };
+    const GROUP: Judge = Judge { kind: Some(Kind::Cgroup), ..SPACE };
+
+    #[test]
+    fn every_end_has_its_words() {
+        let exit = |status| End::Exited(status);
+        assert_eq!(words(SPACE, exit(3), "", None), "it exited with status 3");
+        let python = words(SPACE, exit(1), "Traceback …\nMemoryError\n", None);
+        assert_eq!(python, "it said that it got no memory and exited with status 1");
+        let cxx = "terminate called after throwing an instance of 'std::bad_alloc'\n";
+        let cxx = words(SPACE, End::Signalled(Signal::SIGABRT as i32), cxx, None);
+        assert_eq!(cxx, "it said that it got no memory and was ended by SIGABRT");
+        assert!(words(SPACE, End::Signalled(FAULTED), "", None).starts_with("ended by SIGSEGV, as"));
+        assert_eq!(words(GROUP, End::Signalled(FAULTED), "", Some(0)), "ended by SIGSEGV");
+        assert_eq!(words(GROUP, End::Signalled(9), "", Some(1)), "killed by the kernel at the limit");
+        let worker = words(GROUP, exit(5), "", Some(1));
+        assert_eq!(worker, "the kernel killed a process of it at the limit: it exited with status 5");
+        let careless = words(GROUP, exit(0), "", Some(2));
+        assert_eq!(careless, "the kernel killed a process of it at the limit: it exited with status 0");
+        assert_eq!(words(SPACE, End::TimedOut, "", None), "hung: did not end within 12 s");
+        let not_started = words(SPACE, End::NotStarted("x\u{1b}: cannot be run".to_owned()), "", None);
+        assert_eq!(not_started, "could not be started: x\\u{1b}: cannot be run");
+        assert_eq!(words(SPACE, End::Signalled(64), "", None), "ended by signal 64");
+    }
+
+    #[test]
+    fn a_success_command_has_the_last_word() {
+        let judge = |verdict| Judge { verdict, ..SPACE };
+        let (done, _file) = outcome(End::Exited(0), "");
+        assert_eq!(judge(None).failure(&done), None);
+        assert_eq!(judge(Some(Some(0))).failure(&done), None);
+        let refused = judge(Some(Some(1))).failure(&done).unwrap();
+        assert_eq!((refused.status, refused.refused_by_status), (Some(0), Some(1)));
+        assert!(refused.words.contains("--success"), "{}", refused.words);
+        let (failed, _file) = outcome(End::Exited(7), "");
+        assert_eq!(judge(Some(Some(0))).failure(&failed), None, "its own status is the command's to judge");
+        let (late, _file) = outcome(End::TimedOut, "");
+        assert!(judge(Some(Some(0))).failure(&late).is_some_and(|failure| failure.timed_out));
+        assert!(judge(Some(None)).failure(&done).is_some());
+    }
+
+    #[test]
+    fn the_tail_of_standard_error_is_bounded_and_clean() {
+        let text: String = (0..9_999).map(|n| format!("line {n}\n\n")).collect();
+        let (failed, _file) = outcome(End::Exited(1), &(text + "\x1b[2Jend\t!\n"));
+        let tail = SPACE.failure(&failed).unwrap().stderr_tail;
+        assert_eq!(tail.lines().count(), TAIL_LINES);
+        assert!(tail.ends_with("line 9998\n\\u{1b}[2Jend    !"), "{tail}");
+        let (failed, _file) = outcome(End::Exited(1), &"x".repeat(1 << 20));
+        let tail = SPACE.failure(&failed).unwrap().stderr_tail;
+        assert!(tail.chars().count() <= crate::tail::MOST_COLUMNS, "{}", tail.len());
+        let mut gone = failed;
+        gone.stderr = Some("/nonexistent/file".into());
+        assert_eq!(SPACE.failure(&gone).unwrap().stderr_tail, "");
+    }
+}

@@ -1,0 +1,329 @@
+//! One `squeeze` from its first run to what is known at its end: data for the report and for scripts.
+
+use serde::Serialize;
+
+use super::failure::Failure;
+use super::search::{Plan, Search, Trial};
+use super::slowdown::{self, Level, Unlimited};
+use super::{Kind, Tried};
+use crate::executor::Stopped;
+
+/// How often the search goes on because the command failed above the limit that was found.
+const MOST_RETURNS: u32 = 5;
+
+/// What was asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// What is limited.
+    pub kind: Kind,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// The shell command that judges a run, where one does.
+    pub success: Option<String>,
+    /// How to search.
+    pub plan: Plan,
+    /// Rounds that what it costs near the limit is measured with.
+    pub rounds: u32,
+    /// What the order of these rounds is drawn by.
+    pub seed: u64,
+}
+
+/// Why nothing is known at its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// It was stopped, and can go on.
+    Stopped(Stopped),
+    /// The command fails without a limit: one line that says how.
+    FailsUnlimited(String),
+}
+
+impl From<Stopped> for NoAnswer {
+    fn from(stopped: Stopped) -> Self {
+        Self::Stopped(stopped)
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Findings {
+    /// What was limited.
+    pub kind: Kind,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// The shell command that judged a run, where one did.
+    pub success: Option<String>,
+    /// The smallest limit under which all runs succeeded, with no failure seen above it; `None` where there is none.
+    pub smallest_bytes: Option<u64>,
+    /// The largest limit under which a run failed; `None` where none did.
+    pub largest_failing_bytes: Option<u64>,
+    /// How closely the edge was to be found.
+    pub resolution_bytes: Option<u64>,
+    /// So many runs had to succeed under the smallest limit.
+    pub repeat: u32,
+    /// Whether the search came to its end before the runs it may make did.
+    pub is_complete: bool,
+    /// Limits under which it sometimes fails; `None` where the edge is sharp.
+    pub band: Option<Band>,
+    /// That it fails under a limit above one under which it succeeds, each time.
+    pub non_monotone: Option<Inversion>,
+    /// How it fails under the largest failing limit.
+    pub failure: Option<Failure>,
+    /// The ways it fails, from the largest limit down.
+    pub failures: Vec<WayToFail>,
+    /// What is known of each limit that was tried, from the smallest up.
+    pub limits: Vec<AtLimit>,
+    /// What is known of it without a limit.
+    pub unlimited: Unlimited,
+    /// What it costs near the smallest limit.
+    pub slowdown_near_limit: Vec<Level>,
+    /// Every run, in order.
+    pub trials: Vec<Tried>,
+    /// What is to be doubted, a sentence each.
+    pub caveats: Vec<Doubt>,
+}
+
+/// Something to be doubted, or to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Doubt {
+    /// What it is called.
+    pub code: &'static str,
+    /// What it is about.
+    pub r#where: &'static str,
+    /// How many bytes it is about; not known here.
+    pub bytes: Option<u64>,
+    /// A sentence or two.
+    pub text: String,
+}
+
+/// Limits under which a command sometimes fails and sometimes succeeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Band {
+    /// The largest limit with no success under it or below; `None` where it succeeded under the smallest there is.
+    pub low_bytes: Option<u64>,
+    /// The smallest limit with no failure under it or above; `None` where it failed under the largest there is.
+    pub high_bytes: Option<u64>,
+    /// Runs under limits between these two, without them.
+    pub runs: u32,
+    /// Those of them that failed.
+    pub failed: u32,
+}
+
+/// Two limits that are the wrong way round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Inversion {
+    /// It always succeeded under this one,
+    pub succeeds_at_bytes: u64,
+    /// and always failed under this one, which is larger.
+    pub fails_at_bytes: u64,
+}
+
+/// Runs that failed in the same way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WayToFail {
+    /// How, in words.
+    pub words: String,
+    /// The smallest limit it was seen under.
+    pub low_bytes: u64,
+    /// The largest.
+    pub high_bytes: u64,
+    /// How many runs failed so.
+    pub runs: u32,
+}
+
+/// What happened under one limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AtLimit {
+    /// The limit.
+    pub limit_bytes: u64,
+    /// Runs that succeeded.
+    pub succeeded: u32,
+    /// Runs that failed.
+    pub failed: u32,
+}
+
+/// Squeezes. `hear` is told of every run and of how many there were with it.
+///
+/// # Errors
+/// [`NoAnswer`] where a run cannot be made, or where the command fails without a limit.
+pub fn squeeze(
+    question: &Question,
+    trial: &mut dyn Trial,
+    hear: &mut dyn FnMut(usize, &Tried),
+) -> Result<Findings, NoAnswer> {
+    let mut search = Search::new(trial, &question.plan, hear);
+    if !search.probe(None)? {
+        return Err(NoAnswer::FailsUnlimited(fails_unlimited(search.tries())));
+    }
+    let guess = search.tries().first().and_then(|tried| tried.peak_bytes);
+    let mut levels = Vec::new();
+    for turn in 0..MOST_RETURNS {
+        search.find_upper_edge(guess)?;
+        let Some(smallest) = search.smallest_passing() else { break };
+        let seed = question.seed.wrapping_add(u64::from(turn));
+        let near = slowdown::measure(&mut search, smallest, question.rounds, seed)?;
+        levels = near.levels;
+        if !near.has_failed || search.is_spent() {
+            break;
+        }
+    }
+    // After the last turn as well: what failed in its check lies below what is found now.
+    search.find_upper_edge(guess)?;
+    search.find_lower_edge()?;
+    settle_inversion(&mut search)?;
+    Ok(findings(question, &search, levels))
+}
+
+fn fails_unlimited(tries: &[Tried]) -> String {
+    let failure = tries.last().and_then(|tried| tried.failure.as_ref());
+    let (words, tail) = failure.map_or(("", ""), |failure| (&failure.words, &failure.stderr_tail));
+    let said = tail.lines().last().map(|line| format!(", and wrote \"{line}\"")).unwrap_or_default();
+    format!(
+        "the command fails without a limit already: {words}{said}; mend that first, or say with --success what counts"
+    )
+}
+
+/// Where a failure was seen above a success, both are repeated: chance, or the way of the program.
+fn settle_inversion(search: &mut Search<'_>) -> Result<(), Stopped> {
+    let times = search.plan().repeat.max(2);
+    if let (Some(success), Some(failing)) = (search.smallest_success(), search.largest_failing())
+        && success < failing
+    {
+        search.repeat(success, times)?;
+        search.repeat(failing, times)?;
+    }
+    Ok(())
+}
+
+fn findings(question: &Question, search: &Search<'_>, levels: Vec<Level>) -> Findings {
+    let plan = &question.plan;
+    let limits: Vec<_> = search
+        .tallies()
+        .iter()
+        .map(|(&limit_bytes, tally)| AtLimit {
+            limit_bytes,
+            succeeded: tally.succeeded,
+            failed: tally.failed,
+        })
+        .collect();
+    let smallest = search.smallest_passing();
+    let largest_failing = search.largest_failing();
+    let is_mixed = limits.iter().any(|at| at.succeeded > 0 && at.failed > 0);
+    let non_monotone = inversion(&limits, plan.repeat.max(2)).filter(|_| !is_mixed);
+    let is_inverted = search.smallest_success().zip(largest_failing).is_some_and(|(low, high)| low < high);
+    let is_flaky = is_mixed || (is_inverted && non_monotone.is_none());
+    let band = is_flaky.then(|| band(&limits, search.largest_refusing(), smallest));
+    let is_sure = smallest.is_none_or(|limit| search.tally(limit).succeeded >= plan.repeat);
+    let last_failure = search.tries().iter().rev().find(|tried| {
+        tried.limit_bytes == largest_failing && tried.limit_bytes.is_some() && !tried.is_success()
+    });
+    let mut findings = Findings {
+        kind: question.kind,
+        command: question.command.clone(),
+        success: question.success.clone(),
+        smallest_bytes: smallest,
+        largest_failing_bytes: largest_failing,
+        resolution_bytes: smallest.or(largest_failing).map(|limit| plan.resolution.at(limit)),
+        repeat: plan.repeat,
+        is_complete: is_sure && !search.is_spent(),
+        band,
+        non_monotone,
+        failure: last_failure.and_then(|tried| tried.failure.clone()),
+        failures: ways(search.tries()),
+        limits,
+        unlimited: slowdown::unlimited(search.tries(), question.seed),
+        // What was measured at a limit that turned out too small is of no use.
+        slowdown_near_limit: if levels.first().map(|level| level.limit_bytes) == smallest {
+            levels
+        } else {
+            Vec::new()
+        },
+        trials: search.tries().to_vec(),
+        caveats: Vec::new(),
+    };
+    findings.caveats = caveats(&findings, plan);
+    findings
+}
+
+/// The smallest limit that always succeeded and the largest above it that always failed, each run `times` times.
+fn inversion(limits: &[AtLimit], times: u32) -> Option<Inversion> {
+    let succeeds = limits.iter().find(|at| at.failed == 0 && at.succeeded >= times)?.limit_bytes;
+    let fails = limits.iter().rev().find(|at| at.succeeded == 0 && at.failed >= times)?.limit_bytes;
+    (succeeds < fails).then_some(Inversion { succeeds_at_bytes: succeeds, fails_at_bytes: fails })
+}
+
+fn band(limits: &[AtLimit], low: Option<u64>, high: Option<u64>) -> Band {
+    let is_inside = |at: &&AtLimit| {
+        low.is_none_or(|low| at.limit_bytes > low) && high.is_none_or(|high| at.limit_bytes < high)
+    };
+    let (mut runs, mut failed) = (0u32, 0u32);
+    for at in limits.iter().filter(is_inside) {
+        runs = runs.saturating_add(at.succeeded).saturating_add(at.failed);
+        failed = failed.saturating_add(at.failed);
+    }
+    Band { low_bytes: low, high_bytes: high, runs, failed }
+}
+
+fn ways(tries: &[Tried]) -> Vec<WayToFail> {
+    let mut ways: Vec<WayToFail> = Vec::new();
+    for tried in tries {
+        let (Some(limit), Some(failure)) = (tried.limit_bytes, &tried.failure) else { continue };
+        if let Some(way) = ways.iter_mut().find(|way| way.words == failure.words) {
+            way.low_bytes = way.low_bytes.min(limit);
+            way.high_bytes = way.high_bytes.max(limit);
+            way.runs = way.runs.saturating_add(1);
+        } else {
+            let words = failure.words.clone();
+            ways.push(WayToFail { words, low_bytes: limit, high_bytes: limit, runs: 1 });
+        }
+    }
+    ways.sort_by_key(|way| std::cmp::Reverse((way.high_bytes, way.low_bytes)));
+    ways
+}
+
+fn caveats(findings: &Findings, plan: &Plan) -> Vec<Doubt> {
+    let mut caveats: Vec<Doubt> = Vec::new();
+    let mut add = |code, text: String| caveats.push(Doubt { code, r#where: "squeeze", bytes: None, text });
+    if !findings.is_complete {
+        let most = plan.most_trials;
+        add(
+            "not_sure",
+            format!(
+                "The search ended after {most} runs, before it was sure: the edge may lie elsewhere near what it shows."
+            ),
+        );
+    }
+    let Unlimited { runs, failed, .. } = findings.unlimited;
+    if failed > 0 {
+        add(
+            "fails_unlimited",
+            format!(
+                "It also failed in {failed} of {runs} runs without any limit: not every failure is one of the limit."
+            ),
+        );
+    }
+    if findings.smallest_bytes.is_some() && findings.slowdown_near_limit.is_empty() {
+        let text = "What it costs near the limit was not measured: it went on failing there.";
+        add("no_slowdown", text.to_owned());
+    }
+    add("what_counts", what_counts(findings.kind).to_owned());
+    caveats
+}
+
+/// What a limit of this kind counts.
+fn what_counts(kind: Kind) -> &'static str {
+    match kind {
+        Kind::AddressSpace => {
+            "The limit is one on each process by itself, and counts addresses, not resident memory: mapped files, \
+             reserved space and the stacks of threads too."
+        }
+        Kind::Data => {
+            "The limit is one on each process by itself. Since Linux 4.7 it counts all private writable mappings, \
+             resident or not; shared memory and read-only files are not in it."
+        }
+        Kind::Cgroup => {
+            "The limit is one on all processes of the command together, and counts the pages of files that they were \
+             the first to read, tmpfs, and the kernel's own memory for them too. The kernel drops clean pages of \
+             files before it kills, which shows as time; pages of files that others had read before do not count."
+        }
+    }
+}

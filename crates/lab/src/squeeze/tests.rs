@@ -1,0 +1,231 @@
+//! Squeezing fabricated programs whose edges are known.
+
+use fabricated::Program;
+
+use super::Kind;
+use super::findings::{Findings, NoAnswer, Question, squeeze};
+use super::search::{PAGE_BYTES, Plan, Resolution, Trial};
+use super::{Tried, failure::Failure};
+use crate::cell::Figures;
+use crate::executor::Stopped;
+use crate::pages::squeeze as report;
+
+/// Programs that are a rule and no process.
+mod fabricated {
+    use super::*;
+
+    /// A rule: whether a run under a limit succeeds.
+    pub struct Program<F: FnMut(u64) -> bool> {
+        pub rule: F,
+        /// What it is said to hold without a limit.
+        pub peak_bytes: Option<u64>,
+        /// Every limit it was run under.
+        pub limits: Vec<u64>,
+    }
+
+    impl<F: FnMut(u64) -> bool> Trial for Program<F> {
+        fn run(&mut self, limit_bytes: Option<u64>) -> Result<Tried, Stopped> {
+            let is_success = limit_bytes.is_none_or(|limit| (self.rule)(limit));
+            self.limits.extend(limit_bytes);
+            let failure =
+                (!is_success).then(|| Failure { words: "it failed".to_owned(), ..Failure::default() });
+            let wall_seconds = Some(1.0);
+            let figures = Figures {
+                wall_seconds,
+                minor_faults: Some(100),
+                major_faults: Some(0),
+                ..Figures::default()
+            };
+            Ok(Tried { failure, figures, peak_bytes: self.peak_bytes, ..Tried::default() })
+        }
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+fn question() -> Question {
+    Question {
+        kind: Kind::AddressSpace,
+        command: vec!["program".to_owned(), "an argument".to_owned()],
+        success: None,
+        plan: Plan {
+            repeat: 3,
+            resolution: Resolution::default(),
+            most_trials: 100,
+            floor_bytes: PAGE_BYTES,
+            ceiling_bytes: 1 << 47,
+        },
+        rounds: 1,
+        seed: 1,
+    }
+}
+
+fn find(question: &Question, peak_bytes: Option<u64>, rule: impl FnMut(u64) -> bool) -> (Findings, Vec<u64>) {
+    let mut program = Program { rule, peak_bytes, limits: Vec::new() };
+    let mut heard = 0;
+    let found = squeeze(question, &mut program, &mut |count, _| {
+        heard += 1;
+        assert_eq!(count, heard);
+    });
+    let found = found.unwrap();
+    assert_eq!(found.trials.len(), heard);
+    let bound = question.plan.most_trials + 1 + 5 * 5 * question.rounds.max(1);
+    assert!(found.trials.len() <= bound as usize, "{} runs", found.trials.len());
+    assert!(program.limits.iter().all(|limit| limit % PAGE_BYTES == 0), "{:?}", program.limits);
+    assert!(!report::page(&found, Vec::new()).headline.is_empty());
+    serde_json::to_string(&found).unwrap();
+    (found, program.limits)
+}
+
+#[test]
+fn a_sharp_edge_is_found_to_the_resolution_in_few_runs() {
+    let mut most = 0;
+    for edge in [40_000, MIB, 10 * MIB + 1, 123 * MIB + 777, 5_000 * MIB, 100_000 * MIB] {
+        // The peak may be right, a little off, far off, or not known.
+        for peak in [Some(edge), Some(edge - edge / 50), Some(edge * 3), Some(edge / 10), None] {
+            let question = question();
+            let (found, _) = find(&question, peak, |limit| limit >= edge);
+            let (smallest, failing) = (found.smallest_bytes.unwrap(), found.largest_failing_bytes.unwrap());
+            assert!(failing < edge && edge <= smallest, "{edge}: {failing} {smallest}");
+            assert!(smallest - failing <= question.plan.resolution.at(smallest));
+            assert!(found.is_complete && found.band.is_none() && found.non_monotone.is_none());
+            let at = |limit| found.limits.iter().find(|at| at.limit_bytes == limit).unwrap();
+            assert!(at(smallest).succeeded >= 3 && at(failing).failed >= 3);
+            assert_eq!(found.failure.as_ref().unwrap().words, "it failed");
+            most = most.max(found.trials.len());
+            if peak == Some(edge) {
+                assert!(found.trials.len() <= 14, "{edge}: {} runs", found.trials.len());
+            }
+        }
+    }
+    assert!(most <= 34, "{most} runs");
+}
+
+#[test]
+fn a_page_is_found_where_it_is_asked_for() {
+    let mut question = question();
+    question.plan.resolution = Resolution { share: 0.0, least_bytes: 1 };
+    let edge = 77 * MIB + 3 * PAGE_BYTES;
+    let (found, _) = find(&question, Some(80 * MIB), |limit| limit >= edge);
+    assert_eq!((found.smallest_bytes, found.largest_failing_bytes), (Some(edge), Some(edge - PAGE_BYTES)));
+}
+
+#[test]
+fn a_flaky_edge_is_a_band() {
+    let mut said = 0;
+    for seed in 0..50 {
+        let mut dice = fastrand::Rng::with_seed(seed);
+        // From 50 to 60 MiB the chance to succeed rises from 0 to 1.
+        let (low, high) = (50 * MIB, 60 * MIB);
+        let mut question = question();
+        question.seed = seed;
+        question.rounds = 3;
+        let (found, _) = find(&question, Some(58 * MIB), |limit| {
+            limit >= high || (limit > low && dice.f64() < (limit - low) as f64 / (high - low) as f64)
+        });
+        let (smallest, failing) = (found.smallest_bytes.unwrap(), found.largest_failing_bytes.unwrap());
+        assert!(failing < smallest, "nothing failed above what is said to be enough");
+        assert!(smallest > low && smallest <= high + MIB, "{smallest}");
+        let at = |limit| found.limits.iter().find(|at| at.limit_bytes == limit).unwrap();
+        assert!(at(smallest).succeeded >= 3 && at(smallest).failed == 0);
+        if let Some(band) = found.band {
+            said += 1;
+            assert!(band.low_bytes.unwrap() < band.high_bytes.unwrap());
+            assert_eq!(band.high_bytes, Some(smallest));
+            assert!(band.runs > band.failed || band.failed > 0);
+            assert!(report::page(&found, Vec::new()).headline.contains("flaky"));
+        }
+    }
+    assert!(said >= 40, "{said} of 50 said that the edge is flaky");
+}
+
+#[test]
+fn what_fails_above_a_success_is_said() {
+    // Between 60 and 90 MiB it chooses a way that needs more.
+    let (found, _) =
+        find(&question(), Some(70 * MIB), |limit| limit >= 90 * MIB || (40 * MIB..60 * MIB).contains(&limit));
+    assert!(found.smallest_bytes.unwrap() >= 90 * MIB, "{:?}", found.smallest_bytes);
+    // Where only the check above the edge meets it, the search goes on above it.
+    let island = |limit| limit >= 50 * MIB && !(54 * MIB..56 * MIB).contains(&limit);
+    let (found, _) = find(&question(), Some(50 * MIB), island);
+    let smallest = found.smallest_bytes.unwrap();
+    assert!((56 * MIB..57 * MIB).contains(&smallest), "{smallest}");
+    let inversion = found.non_monotone.unwrap();
+    assert!(inversion.succeeds_at_bytes < 54 * MIB && inversion.fails_at_bytes >= 54 * MIB);
+    assert!(
+        found.band.is_none()
+            && report::page(&found, Vec::new()).headline.contains("More is not always better")
+    );
+}
+
+#[test]
+fn programs_that_always_fail_or_never_are_said_to() {
+    let (found, limits) = find(&question(), Some(50 * MIB), |_| false);
+    assert_eq!((found.smallest_bytes, found.largest_failing_bytes), (None, Some(1 << 47)));
+    assert!(limits.len() < 40, "{} runs", limits.len());
+    assert!(
+        found.slowdown_near_limit.is_empty()
+            && report::page(&found, Vec::new()).headline.starts_with("No limit")
+    );
+    let (found, limits) = find(&question(), Some(50 * MIB), |_| true);
+    assert_eq!((found.smallest_bytes, found.largest_failing_bytes), (Some(PAGE_BYTES), None));
+    assert!(limits.len() < 20 && found.failure.is_none() && found.failures.is_empty());
+}
+
+#[test]
+fn chance_alone_ends_the_search_too() {
+    for seed in 0..200 {
+        let mut dice = fastrand::Rng::with_seed(seed);
+        let chance = dice.f64();
+        let mut question = question();
+        question.plan.most_trials = 5 + dice.u32(..60);
+        let (found, _) = find(&question, Some(dice.u64(..1 << 48)), |_| dice.f64() < chance);
+        if let (Some(smallest), Some(failing)) = (found.smallest_bytes, found.largest_failing_bytes) {
+            assert!(smallest > failing);
+        }
+        assert!(found.is_complete || found.caveats.iter().any(|text| text.code == "not_sure"));
+    }
+}
+
+#[test]
+fn what_fails_without_a_limit_is_an_error_and_faults_of_the_lab_too() {
+    struct Broken(bool);
+    impl Trial for Broken {
+        fn run(&mut self, limit_bytes: Option<u64>) -> Result<Tried, Stopped> {
+            if self.0 && limit_bytes.is_some() {
+                return Err(Stopped::Failed("no space left".to_owned()));
+            }
+            let stderr_tail = "first\nno such option".to_owned();
+            let failure =
+                Failure { words: "it exited with status 2".to_owned(), stderr_tail, ..Failure::default() };
+            Ok(Tried { failure: (!self.0).then_some(failure), ..Tried::default() })
+        }
+    }
+    let stopped = squeeze(&question(), &mut Broken(false), &mut |_, _| {}).unwrap_err();
+    let NoAnswer::FailsUnlimited(line) = stopped else { panic!("{stopped:?}") };
+    assert!(line.contains("status 2, and wrote \"no such option\""), "{line}");
+    let stopped = squeeze(&question(), &mut Broken(true), &mut |_, _| {}).unwrap_err();
+    assert_eq!(stopped, NoAnswer::Stopped(Stopped::Failed("no space left".to_owned())));
+}
+
+#[test]
+fn ways_to_fail_are_told_apart_by_limit() {
+    let mut findings = find(&question(), Some(50 * MIB), |limit| limit >= 50 * MIB).0;
+    assert_eq!(findings.failures.len(), 1);
+    assert_eq!(
+        findings.failures[0].runs as usize,
+        findings.trials.iter().filter(|tried| !tried.is_success()).count()
+    );
+    findings.kind = Kind::Cgroup;
+    let page = report::page(&findings, Vec::new());
+    let pasted: Vec<_> = page.sections.iter().flat_map(|section| &section.snippets).collect();
+    let kib = report::with_headroom(findings.smallest_bytes.unwrap()) / 1024;
+    assert_eq!(kib % 1024, 0, "a round figure");
+    let mib = kib / 1024;
+    for part in [format!("MemoryMax={mib}M"), format!("--memory={mib}M"), format!("memory: {mib}Mi")] {
+        assert!(pasted.iter().any(|(_, text)| text.contains(&part)), "{part} in {pasted:?}");
+    }
+    for table in page.sections.iter().flat_map(|section| &section.tables) {
+        assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{table:?}");
+    }
+}

@@ -1,0 +1,54 @@
+//! The last words of a run: the end of what it wrote, which is its user's own and may be shown.
+//!
+//! Never more than a bounded part of a file is read, and nothing of it that a terminal would obey is kept.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use strandline_report::text::{clean, shorten};
+
+/// What is read of a file.
+const MOST_BYTES: u64 = 8 << 10;
+/// What is kept of a line.
+pub const MOST_COLUMNS: usize = 200;
+
+/// The last `count` lines of the file at `path` that are not blank, cleaned and shortened; none where it cannot be
+/// read.
+pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|mut file| {
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(MOST_BYTES)))?;
+        file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+        Ok(length > MOST_BYTES)
+    });
+    let Ok(is_cut) = read else { return Vec::new() };
+    let text = String::from_utf8_lossy(&bytes);
+    // A first line that was cut into says nothing.
+    let whole = if is_cut { text.split_once('\n').map_or(&*text, |(_, rest)| rest) } else { &text };
+    let lines: Vec<_> = whole.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = lines.iter().skip(lines.len().saturating_sub(count));
+    last.map(|line| shorten(&clean(&line.replace('\t', "    ")), MOST_COLUMNS)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_lines_from_the_end_are_kept() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text: String = (0..2000).map(|n| format!("line {n}\n\n")).collect();
+        std::fs::write(file.path(), text + "\u{1b}[31mlast\n").unwrap();
+        let lines = last_lines(file.path(), 2);
+        assert_eq!((lines.len(), lines[0].as_str()), (2, "line 1999"));
+        assert!(lines[1].ends_with("last") && !lines[1].contains('\u{1b}'), "{lines:?}");
+        assert!(
+            last_lines(file.path(), usize::MAX)
+                .iter()
+                .all(|line| line.starts_with("line ") || line.ends_with("last"))
+        );
+        assert!(last_lines(Path::new("/nowhere"), 2).is_empty());
+    }
+}

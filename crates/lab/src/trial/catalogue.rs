@@ -1,0 +1,434 @@
+//! The candidates of `try`, as data: the catalogue that is built in, and the user's own.
+//!
+//! A file is taken whole or refused with the line that is wrong: a misspelt key must not turn into a candidate that
+//! silently does nothing. Nothing is decided here about a program; that is [`super::applies`].
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use super::paste::{shell_value, shell_word};
+use super::setting::{Figure, Placeholder};
+use strandline_report::text::is_unsafe;
+
+/// The catalogue that is built in.
+const BUILT_IN: &str = include_str!("remedies.toml");
+/// The most bytes of a user's catalogue.
+const MOST_BYTES: u64 = 1 << 20;
+/// The most candidates of a catalogue: every one of them costs runs.
+const MOST_CANDIDATES: usize = 1000;
+
+/// Everything there is to try.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Catalogue {
+    /// The candidates, in the order of the catalogue.
+    pub candidates: Vec<Candidate>,
+    /// The libraries that candidates preload, by the name they use.
+    pub libraries: BTreeMap<String, Library>,
+}
+
+/// What kind of thing a candidate is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A setting of the allocator or of the kernel.
+    Setting,
+    /// Another allocator.
+    Allocator,
+    /// A setting of the language runtime.
+    Runtime,
+}
+
+/// What transparent huge pages are to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Thp {
+    /// Off for the process and its children (`PR_SET_THP_DISABLE`).
+    Never,
+}
+
+/// One thing to try.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Candidate {
+    /// Its name: small letters, digits and `_`.
+    pub id: String,
+    /// What it is, for a person.
+    pub title: String,
+    /// What kind of thing it is.
+    pub kind: Kind,
+    /// It applies where one of these allocators is mapped; to any where there is none.
+    #[serde(default)]
+    pub allocator: Vec<String>,
+    /// It applies where one of these runtimes is mapped; to any program where there is none.
+    #[serde(default)]
+    pub runtime: Vec<String>,
+    /// The versions of the runtime it is for.
+    #[serde(default)]
+    pub runtime_version: Versions,
+    /// The versions of glibc it is for.
+    #[serde(default)]
+    pub glibc: Versions,
+    /// glibc's tunables to set, by their full names.
+    #[serde(default)]
+    pub tunables: BTreeMap<String, String>,
+    /// Variables to set.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// The library to preload, by its name in the catalogue.
+    #[serde(default)]
+    pub library: Option<String>,
+    /// Words to put right behind the program's name.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+    /// The names, without folders, of programs that take these words; any where there is none.
+    #[serde(default)]
+    pub program: Vec<String>,
+    /// What transparent huge pages are to be.
+    #[serde(default)]
+    pub thp: Option<Thp>,
+    /// Words of the command line, or of the variables that hold options, that say the program chose otherwise.
+    #[serde(default)]
+    pub unless: Vec<String>,
+    /// What it is known to cost.
+    pub cost: String,
+    /// Where the knowledge is from.
+    pub source: Vec<String>,
+}
+
+/// A library to preload.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Library {
+    /// The allocator that must be mapped when it was preloaded.
+    pub allocator: String,
+    /// Its files: a name to be looked for where libraries are, or a path; the first that is there is taken.
+    pub files: Vec<String>,
+    /// The Debian package it comes in.
+    #[serde(default)]
+    pub package: Option<String>,
+}
+
+/// A range of versions, as text of numbers and dots.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Versions {
+    /// The first.
+    #[serde(default)]
+    pub least: Option<String>,
+    /// The first that is too new.
+    #[serde(default)]
+    pub below: Option<String>,
+}
+
+impl Versions {
+    /// Whether `version` is in the range; a version that cannot be told is taken to be.
+    pub fn contain(&self, version: Option<&str>) -> bool {
+        let Some(version) = version.and_then(numbers) else { return true };
+        let least = self.least.as_deref().and_then(numbers);
+        let below = self.below.as_deref().and_then(numbers);
+        least.is_none_or(|least| version >= least) && below.is_none_or(|below| version < below)
+    }
+
+    /// The range for a person: `15 or later`, `below 1.16`.
+    pub fn text(&self) -> String {
+        match (&self.least, &self.below) {
+            (Some(least), Some(below)) => format!("from {least} on, below {below}"),
+            (Some(least), None) => format!("{least} or later"),
+            (None, Some(below)) => format!("below {below}"),
+            (None, None) => "any".to_owned(),
+        }
+    }
+}
+
+/// The numbers of `17.0.15+6`; `None` where it does not begin with one.
+pub fn numbers(version: &str) -> Option<Vec<u64>> {
+    let end = version.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(version.len());
+    let parts: Option<Vec<u64>> =
+        version.get(..end)?.trim_end_matches('.').split('.').map(|part| part.parse().ok()).collect();
+    parts.filter(|parts| !parts.is_empty())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    library: BTreeMap<String, Spanned<Library>>,
+    #[serde(default)]
+    candidate: Vec<Spanned<Candidate>>,
+}
+
+impl Catalogue {
+    /// The catalogue that is built in.
+    ///
+    /// # Errors
+    /// None that a test would not have found.
+    pub fn built_in() -> Result<Self, String> {
+        let mut catalogue = Self::default();
+        catalogue.add(BUILT_IN, "the built-in catalogue")?;
+        Ok(catalogue)
+    }
+
+    /// The built-in catalogue and that of a file, whose candidates and libraries replace those of the same name.
+    ///
+    /// # Errors
+    /// One line with the file and the line that cannot be used.
+    pub fn with_file(path: &Path) -> Result<Self, String> {
+        use std::io::Read;
+        let name = path.display().to_string();
+        let file = std::fs::File::open(path).map_err(|error| format!("{name}: {error}"))?;
+        let mut text = String::new();
+        let read = file.take(MOST_BYTES + 1).read_to_string(&mut text);
+        read.map_err(|error| format!("{name}: {error}"))?;
+        if text.len() as u64 > MOST_BYTES {
+            return Err(format!("{name}: larger than a catalogue can be ({MOST_BYTES} bytes)"));
+        }
+        let mut catalogue = Self::built_in()?;
+        catalogue.add(&text, &name)?;
+        Ok(catalogue)
+    }
+
+    /// Adds the candidates and libraries of `text`; those of the same name are replaced.
+    ///
+    /// # Errors
+    /// One line with `name` and the line that cannot be used.
+    pub fn add(&mut self, text: &str, name: &str) -> Result<(), String> {
+        let line = |at: usize| text.get(..at).map_or(1, |before| before.matches('\n').count() + 1);
+        let file: File = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            format!("{name}:{}: {}", line(at), error.message().replace('\n', " "))
+        })?;
+        for (key, library) in file.library {
+            let at = line(library.span().start);
+            let library = library.into_inner();
+            library.check(&key).map_err(|wrong| format!("{name}:{at}: library {key:?}: {wrong}"))?;
+            self.libraries.insert(key, library);
+        }
+        let mut own = std::collections::BTreeSet::new();
+        for candidate in file.candidate {
+            let at = line(candidate.span().start);
+            let candidate = candidate.into_inner();
+            let checked = candidate.check(&self.libraries);
+            checked.map_err(|wrong| format!("{name}:{at}: candidate {:?}: {wrong}", candidate.id))?;
+            if !own.insert(candidate.id.clone()) {
+                return Err(format!("{name}:{at}: candidate `{}`: its id is used before", candidate.id));
+            }
+            match self.candidates.iter_mut().find(|other| other.id == candidate.id) {
+                Some(other) => *other = candidate,
+                None => self.candidates.push(candidate),
+            }
+        }
+        if self.candidates.len() > MOST_CANDIDATES {
+            return Err(format!("{name}: more than {MOST_CANDIDATES} candidates"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a text has characters that a terminal would act on or a reader would not see. What is written here comes to
+/// terminals, and into files that are pasted elsewhere.
+fn check_text<'a>(texts: impl IntoIterator<Item = &'a String>) -> Result<(), String> {
+    match texts.into_iter().find(|text| text.chars().any(is_unsafe)) {
+        Some(text) => Err(format!("{text:?} has characters that cannot be shown")),
+        None => Ok(()),
+    }
+}
+
+impl Library {
+    /// What is wrong with it under the name `key`, if anything is.
+    fn check(&self, key: &str) -> Result<(), String> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if key.is_empty() || key.len() > 60 || !key.chars().all(plain) {
+            return Err("its name is made of small letters, digits and `_`, at most 60".to_owned());
+        }
+        if self.files.is_empty() || self.allocator.is_empty() {
+            return Err("it needs an allocator and at least one file".to_owned());
+        }
+        // A package becomes a word of a shell in a Dockerfile (Debian policy 5.6.7; `:` is for an architecture).
+        let first = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let is_package = |name: &&String| {
+            name.starts_with(first) && name.chars().all(|c| first(c) || matches!(c, '+' | '-' | '.' | ':'))
+        };
+        if let Some(name) = self.package.iter().find(|name| !is_package(name)) {
+            return Err(format!("{name:?} is no name of a Debian package"));
+        }
+        check_text(self.files.iter().chain([&self.allocator]))
+    }
+}
+
+impl Candidate {
+    /// What is wrong with it, if anything is.
+    fn check(&self, libraries: &BTreeMap<String, Library>) -> Result<(), String> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if self.id.is_empty() || self.id.len() > 60 || !self.id.chars().all(plain) {
+            return Err("an id is made of small letters, digits and `_`, at most 60".to_owned());
+        }
+        if self.id == "baseline" {
+            return Err("`baseline` is the run without settings".to_owned());
+        }
+        if let Some(library) = &self.library
+            && !libraries.contains_key(library)
+        {
+            return Err(format!("there is no [library.{library}]"));
+        }
+        let nothing = self.tunables.is_empty() && self.environment.is_empty() && self.arguments.is_empty();
+        if nothing && self.library.is_none() && self.thp.is_none() {
+            return Err("it sets nothing (tunables, environment, library, arguments or thp)".to_owned());
+        }
+        if self.source.iter().all(|source| source.trim().is_empty()) {
+            return Err("`source` says where the knowledge is from; give at least one".to_owned());
+        }
+        self.check_names()?;
+        let values = self.environment.values().chain(self.tunables.values()).chain(&self.arguments);
+        for value in values {
+            Placeholder::fill(value, &|_: Figure| Some(1))?;
+        }
+        for version in [&self.runtime_version, &self.glibc] {
+            for text in version.least.iter().chain(&version.below) {
+                numbers(text).ok_or_else(|| format!("`{text}` is no version"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_names(&self) -> Result<(), String> {
+        for name in self.environment.keys() {
+            let first = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+            if !first || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+                return Err(format!("`{name}` is no name of a variable"));
+            }
+            if name == "GLIBC_TUNABLES" || name == "LD_PRELOAD" {
+                return Err(format!("`{name}` is written by `tunables` and `library`"));
+            }
+        }
+        for (name, value) in &self.tunables {
+            let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+            if !name.starts_with("glibc.") || !name.chars().all(plain) || value.contains(':') {
+                return Err(format!("`{name}` is no tunable of glibc, or its value has a colon"));
+            }
+        }
+        let values = self.environment.values().chain(self.tunables.values()).chain(&self.arguments);
+        let names = self.allocator.iter().chain(&self.runtime).chain(&self.program).chain(&self.unless);
+        check_text([&self.title, &self.cost].into_iter().chain(&self.source).chain(values).chain(names))?;
+        let versions = [&self.runtime_version, &self.glibc];
+        check_text(versions.into_iter().flat_map(|version| version.least.iter().chain(&version.below)))
+    }
+
+    /// Its setting as the catalogue has it, placeholders and all, in the words of a shell.
+    pub fn setting(&self) -> String {
+        let mut words: Vec<String> = Vec::new();
+        if !self.tunables.is_empty() {
+            let pairs: Vec<String> =
+                self.tunables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            words.push(format!("GLIBC_TUNABLES={}", pairs.join(":")));
+        }
+        words.extend(self.library.iter().map(|library| format!("LD_PRELOAD={library}")));
+        words.extend(self.environment.iter().map(|(name, value)| format!("{name}={}", shell_value(value))));
+        words.extend(self.arguments.iter().map(|word| shell_word(word)));
+        words.extend(self.thp.map(|_| "THP=never".to_owned()));
+        words.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str =
+        "[[candidate]]\nid = \"a\"\ntitle = \"t\"\nkind = \"setting\"\ncost = \"\"\nsource = [\"s\"]\n";
+
+    fn refusal(text: &str) -> String {
+        Catalogue::built_in().unwrap().add(text, "own.toml").unwrap_err()
+    }
+
+    #[test]
+    fn the_built_in_catalogue_is_sound() {
+        let catalogue = Catalogue::built_in().unwrap();
+        assert!(catalogue.candidates.len() >= 40);
+        for id in ["arena_max_2", "jemalloc_decay_0", "jvm_zgc_uncommit", "gomemlimit_50", "d_heap_factor"] {
+            assert!(catalogue.candidates.iter().any(|candidate| candidate.id == id), "{id}");
+        }
+        for candidate in &catalogue.candidates {
+            assert!(!candidate.cost.is_empty() && !candidate.title.is_empty(), "{}", candidate.id);
+            assert!(candidate.cost.len() < 160, "{}", candidate.id);
+        }
+        let arena = catalogue.candidates.iter().find(|candidate| candidate.id == "arena_max_2").unwrap();
+        assert_eq!(arena.setting(), "GLIBC_TUNABLES=glibc.malloc.arena_max=2");
+    }
+
+    #[test]
+    fn a_user_s_candidate_replaces_or_adds() {
+        let mut catalogue = Catalogue::built_in().unwrap();
+        let count = catalogue.candidates.len();
+        let text = SMALL.replace("\"a\"", "\"arena_max_2\"") + "environment = { X = \"1\" }\n";
+        catalogue.add(&text, "own.toml").unwrap();
+        assert_eq!(catalogue.candidates.len(), count);
+        catalogue.add(&(SMALL.to_owned() + "environment = { X = \"1\" }\n"), "own.toml").unwrap();
+        assert_eq!(catalogue.candidates.len(), count + 1);
+        let replaced = catalogue.candidates.iter().find(|candidate| candidate.id == "arena_max_2").unwrap();
+        assert_eq!(replaced.setting(), "X=1");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        let text = format!("# own\n{SMALL}enviroment = {{ X = \"1\" }}\n");
+        let error = refusal(&text);
+        assert!(error.starts_with("own.toml:8: ") && error.contains("enviroment"), "{error}");
+        assert!(!error.contains('\n'));
+        let error = refusal("\n\n[[candidate]\n");
+        assert!(error.starts_with("own.toml:3: "), "{error}");
+        let error = refusal(&format!("\n\n{SMALL}"));
+        assert!(error.starts_with("own.toml:3: ") && error.contains("sets nothing"), "{error}");
+        for (line, expected) in [
+            ("environment = { GLIBC_TUNABLES = \"x\" }", "written by"),
+            ("environment = { \"A-B\" = \"x\" }", "no name"),
+            ("environment = { A = \"{settled*}\" }", "{settled*}"),
+            ("environment = { A = \"{memory}\" }", "memory"),
+            ("tunables = { \"malloc.x\" = \"1\" }", "no tunable"),
+            ("library = \"none\"", "no [library.none]"),
+            ("thp = \"always\"", "always"),
+            ("thp = \"never\"\nglibc = { least = \"new\" }", "no version"),
+        ] {
+            let error = refusal(&format!("{SMALL}{line}\n"));
+            assert!(error.contains(expected) && error.starts_with("own.toml:"), "{line}: {error}");
+        }
+        for (package, is_good) in [
+            ("libjemalloc2", true),
+            ("g++-12:amd64", true),
+            ("x && rm -rf /", false),
+            ("x\\nRUN true", false),
+            ("", false),
+            ("-y", false),
+        ] {
+            let library =
+                format!("[library.own]\nallocator = \"x\"\nfiles = [\"x\"]\npackage = \"{package}\"\n");
+            let added = Catalogue::built_in().unwrap().add(&library, "own.toml");
+            assert_eq!(added.is_ok(), is_good, "{package}: {added:?}");
+        }
+        for hostile in [
+            SMALL.replace("\"t\"", "\"\\u001b[2J\"") + "thp = \"never\"\n",
+            SMALL.replace("\"s\"", "\"\\u202e\"") + "thp = \"never\"\n",
+            SMALL.to_owned() + "environment = { A = \"a\\nb\" }\n",
+            SMALL.to_owned() + "thp = \"never\"\nglibc = { least = \"2.3\\u001b\" }\n",
+            "[library.a]\nallocator = \"x\"\nfiles = [\"\\u0007\"]\n".to_owned(),
+        ] {
+            let error = refusal(&hostile);
+            assert!(error.contains("cannot be shown") && !error.chars().any(is_unsafe), "{error}");
+        }
+        assert!(refusal("[library.\"a b\"]\nallocator = \"x\"\nfiles = [\"x\"]\n").contains("small letters"));
+        let twice = format!("{SMALL}thp = \"never\"\n{SMALL}thp = \"never\"\n");
+        assert!(refusal(&twice).contains("used before"));
+    }
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        let range = Versions { least: Some("1.9".into()), below: Some("1.16".into()) };
+        assert!(range.contain(Some("1.10")) && range.contain(Some("1.9")) && range.contain(None));
+        assert!(!range.contain(Some("1.16")) && !range.contain(Some("1.8.9")));
+        assert_eq!(numbers("17.0.15+6-Debian"), Some(vec![17, 0, 15]));
+        assert_eq!(numbers("go1.2"), None);
+        assert_eq!(numbers("99999999999999999999999"), None);
+    }
+}

@@ -1,0 +1,390 @@
+//! What one run showed: its figures, and what was really mapped in it.
+//!
+//! A batch run's recording and a server's ledgers come to the same [`Look`]. Where no ledger could be taken, the last
+//! sample stands in, and the look says so.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use strandline_inspect::facts::Explanation;
+use strandline_recording::{Moment, Reader, Record};
+
+use super::applies::Mapped;
+use super::course::{Course, Settled};
+use crate::cell::{Figures, Outcome};
+
+/// Where a settled figure is from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Instant {
+    /// The ledger of the largest process as it ended.
+    #[default]
+    Exit,
+    /// The level that the largest process stood on before it fell to end.
+    Level,
+    /// What the largest process fell from to end, without having stood on a level.
+    Top,
+    /// The last mark that the largest process told.
+    Mark,
+    /// The last sample of the largest process, for want of a ledger.
+    Sample,
+    /// The ledgers of a server, after its load.
+    Load,
+}
+
+impl Instant {
+    /// The instant for a person, as it follows "settled memory was looked at".
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Exit => "as the process ended",
+            Self::Level => "on the last level before it ended",
+            Self::Top => "at the top of its last fall",
+            Self::Mark => "at the last mark",
+            Self::Sample => "in the last sample, for want of a ledger",
+            Self::Load => "after the load",
+        }
+    }
+
+    /// Whether figures from both are of one kind: a mark and the end of a run are not. What a process that tells no mark
+    /// came to is one kind, whichever way its end let it be told.
+    pub fn is_like(self, other: Self) -> bool {
+        let kind = |instant| match instant {
+            Self::Exit | Self::Level | Self::Top | Self::Sample => 0,
+            Self::Mark => 1,
+            Self::Load => 2,
+        };
+        kind(self) == kind(other)
+    }
+}
+
+/// What one run showed. `None` is unknown.
+///
+/// Of a batch run settled memory, the executable and the allocators are of one process: the one with the largest
+/// high-water mark, of several the first that was started.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Look {
+    /// Resident bytes that were left: of a batch run's largest process at the last mark it told, or else on the level
+    /// that it stood on before it began to end; of a server after its load.
+    pub settled_bytes: Option<u64>,
+    /// The largest resident set that one of its processes had; unknown of a server of several processes.
+    pub peak_bytes: Option<u64>,
+    /// Seconds: from a batch run's start to its end, or that a server's load took.
+    pub wall_seconds: Option<f64>,
+    /// Page faults that needed no device.
+    pub minor_faults: Option<u64>,
+    /// The executable of the process that held most.
+    pub executable: Option<String>,
+    /// The allocators mapped in it.
+    pub allocators: Vec<Mapped>,
+    /// The runtimes in it, with their versions.
+    pub runtimes: Vec<(String, Option<String>)>,
+    /// The release of glibc, where glibc's malloc is in it.
+    pub glibc: Option<String>,
+    /// The bytes in transparent huge pages.
+    pub huge_bytes: Option<u64>,
+    /// Where `settled_bytes` is from.
+    pub settled_at: Instant,
+    /// From when to when it was so, in seconds since the recording began, where it was a level.
+    #[serde(default)]
+    pub settled_seconds: Option<(f64, f64)>,
+    /// What it ended with, where that was less than four fifths of what it had settled at.
+    #[serde(default)]
+    pub ended_with_bytes: Option<u64>,
+    /// The processes of a server that were looked at.
+    pub processes: u32,
+    /// Why it counts as failed, where its end does not say so.
+    pub failure: Option<String>,
+    /// What is to be known about it.
+    pub notes: Vec<String>,
+}
+
+/// What is counted of a process's pages that others have mapped too: each divided by those who have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shares {
+    /// Of anonymous memory (`Pss_Anon`), which only processes that were forked from each other share.
+    pub anonymous_bytes: u64,
+    /// Of shared memory (`Pss_Shmem`).
+    pub shmem_bytes: u64,
+}
+
+impl Shares {
+    /// Out of the text of /proc/PID/smaps_rollup; `None` where it does not say both (Linux 5.3 and older).
+    pub fn read(text: &str) -> Option<Self> {
+        let bytes = |name: &str| -> Option<u64> {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+        };
+        Some(Self { anonymous_bytes: bytes("Pss_Anon:")?, shmem_bytes: bytes("Pss_Shmem:")? })
+    }
+}
+
+/// What a recording says of one process.
+#[derive(Debug, Default)]
+struct Recorded {
+    /// Its high-water mark, as far as it was seen.
+    high_water_kib: u64,
+    /// Its last mark's resident set.
+    marked_kib: Option<u64>,
+    /// The course of its resident set.
+    course: Course,
+    /// Its ledger as it ended.
+    exit: Option<Box<Explanation>>,
+}
+
+impl Recorded {
+    fn take(&mut self, record: Record) {
+        match record {
+            Record::Ledger(ledger) => {
+                let high_water = ledger.explain.kernel.high_water_bytes.unwrap_or_default();
+                self.saw(high_water.max(ledger.explain.kernel.rss_bytes) / 1024);
+                if ledger.moment == Moment::Exit {
+                    self.exit = Some(Box::new(ledger.explain));
+                }
+            }
+            Record::Mark(mark) => {
+                self.saw(mark.sample.rss_kib);
+                self.marked_kib = Some(mark.sample.rss_kib);
+            }
+            Record::Samples(block) => {
+                for run in block.runs().filter(|run| run.sample.rss_kib > 0) {
+                    self.saw(run.sample.rss_kib);
+                    self.course.push(run.at_us, run.end_us(), run.sample.rss_kib);
+                }
+            }
+            Record::ProcessEnd(end) => self.saw(end.high_water_kib.unwrap_or_default()),
+            _ => {}
+        }
+    }
+
+    fn saw(&mut self, kib: u64) {
+        self.high_water_kib = self.high_water_kib.max(kib);
+    }
+}
+
+impl Look {
+    /// The look at a batch run.
+    pub fn of_outcome(outcome: &Outcome) -> Self {
+        let Figures { wall_seconds, minor_faults, high_water_bytes, .. } = outcome.figures;
+        let mut look = Self { wall_seconds, minor_faults, peak_bytes: high_water_bytes, ..Self::default() };
+        let Some(recording) = &outcome.recording else { return look };
+        let Ok(mut reader) = Reader::open(recording) else { return look };
+        // A recording is read within the bounds of its reader; what is kept of each process is bounded here.
+        let mut processes: BTreeMap<u32, Recorded> = BTreeMap::new();
+        while let Ok(Some(record)) = reader.next_record() {
+            let process = match &record {
+                Record::Ledger(ledger) => ledger.process,
+                Record::Mark(mark) => mark.process,
+                Record::Samples(block) => block.process,
+                Record::ProcessEnd(end) => end.process,
+                _ => continue,
+            };
+            processes.entry(process).or_default().take(record);
+        }
+        look.take_recorded(processes);
+        look
+    }
+
+    /// Takes what was recorded of the process with the largest high-water mark: a shell that tells a mark for what it
+    /// started has little memory of its own, and must not stand for it.
+    fn take_recorded(&mut self, processes: BTreeMap<u32, Recorded>) {
+        let largest = |a: &Recorded, b: &Recorded| a.high_water_kib >= b.high_water_kib;
+        let found = processes.into_values().reduce(|a, b| if largest(&a, &b) { a } else { b });
+        let Some(process) = found else { return };
+        let bytes = |kib: u64| kib.saturating_mul(1024);
+        let ended_with = process.exit.as_ref().map(|explain| explain.kernel.rss_bytes);
+        if let Some(explain) = &process.exit {
+            self.take_mapped(explain);
+        }
+        if let Some(kib) = process.marked_kib {
+            (self.settled_bytes, self.settled_at) = (Some(bytes(kib)), Instant::Mark);
+            return;
+        }
+        let ended = ended_with.or(process.course.last_kib().map(bytes));
+        let Some(ended) = ended else {
+            self.settled_at = Instant::Sample;
+            return;
+        };
+        let seconds = |us: u64| us as f64 / 1e6;
+        let (settled, at) = match process.course.settled(ended / 1024) {
+            Settled::AtEnd if ended_with.is_some() => (ended, Instant::Exit),
+            Settled::AtEnd => (ended, Instant::Sample),
+            Settled::Level { kib, from_us, to_us } => {
+                self.settled_seconds = Some((seconds(from_us), seconds(to_us)));
+                (bytes(kib), Instant::Level)
+            }
+            Settled::Top { kib, at_us } => {
+                self.settled_seconds = Some((seconds(at_us), seconds(at_us)));
+                (bytes(kib), Instant::Top)
+            }
+        };
+        (self.settled_bytes, self.settled_at) = (Some(settled), at);
+        self.ended_with_bytes = matches!(at, Instant::Level | Instant::Top).then_some(ended);
+    }
+
+    /// Takes what is mapped in the process of `explain`.
+    pub fn take_mapped(&mut self, explain: &Explanation) {
+        self.executable.clone_from(&explain.target.executable);
+        self.huge_bytes = Some(explain.kernel.huge_bytes);
+        self.allocators = explain
+            .allocators
+            .iter()
+            .map(|allocator| Mapped {
+                name: allocator.name.clone(),
+                inside_program: allocator.found_by.ends_with("the executable"),
+            })
+            .collect();
+        self.runtimes =
+            explain.runtimes.iter().map(|runtime| (runtime.name.clone(), runtime.version.clone())).collect();
+        let glibc = explain.allocators.iter().find(|allocator| allocator.name == "glibc");
+        self.glibc = glibc.and_then(|allocator| allocator.version.clone());
+    }
+
+    /// The look at a server, of its processes' ledgers and what they share: pages that several of them have are
+    /// counted once, and what strangers have mapped too changes nothing.
+    ///
+    /// Of one process it is the resident set. Of several it is the sum of their shares of anonymous and of shared
+    /// memory, and the resident files of the one process that has most of them: who else has a library mapped changes
+    /// a file's share. Unknown where one process's shares are.
+    pub fn of_ledgers(ledgers: &[(Explanation, Option<Shares>)]) -> Self {
+        let processes = u32::try_from(ledgers.len()).unwrap_or(u32::MAX);
+        let mut look = Self { settled_at: Instant::Load, processes, ..Self::default() };
+        let all = || ledgers.iter().map(|(explain, _)| &explain.kernel);
+        let Some((largest, _)) = ledgers.iter().max_by_key(|(explain, _)| explain.kernel.rss_bytes) else {
+            return look;
+        };
+        look.take_mapped(largest);
+        look.huge_bytes = Some(all().map(|kernel| kernel.huge_bytes).fold(0, u64::saturating_add));
+        if let [(only, _)] = ledgers {
+            look.settled_bytes = Some(only.kernel.rss_bytes);
+            look.peak_bytes = only.kernel.high_water_bytes;
+            return look;
+        }
+        let shares: Option<Vec<Shares>> = ledgers.iter().map(|(_, shares)| *shares).collect();
+        let files = all().map(|kernel| kernel.file_bytes).max().unwrap_or_default();
+        look.settled_bytes = shares.map(|shares| {
+            let each = shares.iter().flat_map(|shares| [shares.anonymous_bytes, shares.shmem_bytes]);
+            each.fold(files, u64::saturating_add)
+        });
+        if look.settled_bytes.is_none() {
+            look.failure = Some(
+                "what its processes share is not known (Pss_Anon of /proc/PID/smaps_rollup, Linux 5.4), and so is \
+                 neither what they hold together"
+                    .to_owned(),
+            );
+        }
+        look
+    }
+
+    /// The name of the program whose memory it is.
+    pub fn name(&self) -> Option<String> {
+        let path = Path::new(self.executable.as_ref()?);
+        Some(path.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// Whether the allocator `name` was mapped; `None` where nothing is known of what was.
+    pub fn has_allocator(&self, name: &str) -> Option<bool> {
+        let known = !self.allocators.is_empty() || self.executable.is_some();
+        known.then(|| self.allocators.iter().any(|mapped| mapped.name == name))
+    }
+
+    /// The names of its allocators, for a person.
+    pub fn allocator_names(&self) -> String {
+        let names: Vec<&str> = self.allocators.iter().map(|mapped| mapped.name.as_str()).collect();
+        if names.is_empty() { "none that is known".to_owned() } else { names.join(", ") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strandline_inspect::facts::{Allocator, Kernel, Runtime, Target};
+
+    use super::*;
+
+    fn ledger(rss: u64, files: u64, allocator: &str, found_by: &str) -> Explanation {
+        Explanation {
+            target: Target { executable: Some(format!("/bin/{rss}")), ..Target::default() },
+            kernel: Kernel {
+                rss_bytes: rss,
+                file_bytes: files,
+                // A stranger more or less changes it, so nothing here may look at it.
+                pss_bytes: Some(1),
+                huge_bytes: 1,
+                high_water_bytes: Some(2 * rss),
+                ..Kernel::default()
+            },
+            allocators: vec![Allocator {
+                name: allocator.into(),
+                version: Some("2.36".into()),
+                found_by: found_by.into(),
+                ..Allocator::default()
+            }],
+            runtimes: vec![Runtime { name: "perl".into(), ..Runtime::default() }],
+            ..Explanation::default()
+        }
+    }
+
+    #[test]
+    fn a_tree_counts_shared_pages_once_and_strangers_not_at_all() {
+        let shares = |anonymous_bytes, shmem_bytes| Some(Shares { anonymous_bytes, shmem_bytes });
+        let mut ledgers = [
+            (ledger(90, 40, "glibc", "main_arena in libc.so.6"), shares(20, 5)),
+            (ledger(100, 30, "jemalloc", "symbol mallctl of the executable"), shares(30, 5)),
+        ];
+        let look = Look::of_ledgers(&ledgers);
+        assert_eq!((look.settled_bytes, look.huge_bytes, look.processes), (Some(100), Some(2), 2));
+        assert_eq!(look.peak_bytes, None, "the high-water marks of two processes were not at one instant");
+        assert_eq!((look.executable.as_deref(), look.name().as_deref()), (Some("/bin/100"), Some("100")));
+        assert!(look.allocators[0].inside_program);
+        assert_eq!((look.has_allocator("jemalloc"), look.has_allocator("glibc")), (Some(true), Some(false)));
+        assert_eq!(Look::default().has_allocator("glibc"), None);
+        assert_eq!(Look::of_ledgers(&[]).settled_bytes, None);
+        let one = Look::of_ledgers(&ledgers[..1]);
+        assert_eq!((one.settled_bytes, one.peak_bytes), (Some(90), Some(180)));
+        assert_eq!(one.glibc.as_deref(), Some("2.36"));
+        ledgers[1].1 = None;
+        let unknown = Look::of_ledgers(&ledgers);
+        assert_eq!(unknown.settled_bytes, None, "kinds of figures are not mixed");
+        assert!(unknown.failure.unwrap().contains("Pss_Anon"));
+    }
+
+    #[test]
+    fn shares_are_read_or_not_known() {
+        let text = "Rss:  9 kB\nPss_Anon:     152 kB\nPss_File: 1 kB\nPss_Shmem:    3 kB\n";
+        assert_eq!(Shares::read(text), Some(Shares { anonymous_bytes: 152 << 10, shmem_bytes: 3 << 10 }));
+        for text in
+            ["", "Pss_Anon: 1 kB\n", "Pss_Anon: x kB\nPss_Shmem: 1 kB\n", "Pss_Anon: 1\nPss_Shmem: 1 kB"]
+        {
+            assert_eq!(Shares::read(text), None, "{text}");
+        }
+        let huge = "Pss_Anon: 99999999999999999 kB\nPss_Shmem: 1 kB\n";
+        assert_eq!(Shares::read(huge), None);
+    }
+
+    fn recorded(high_water_kib: u64, marked_kib: Option<u64>, exit: Option<u64>) -> Recorded {
+        let exit = exit.map(|rss| Box::new(ledger(rss, 0, "glibc", "")));
+        let mut course = Course::default();
+        course.push(0, 0, high_water_kib);
+        course.push(9, 9, 7);
+        Recorded { high_water_kib, marked_kib, exit, course }
+    }
+
+    #[test]
+    fn a_mark_counts_only_of_the_largest_process() {
+        let settled = |processes: Vec<Recorded>| {
+            let mut look = Look::default();
+            look.take_recorded((0..).zip(processes).collect());
+            (look.settled_bytes, look.settled_at, look.name())
+        };
+        let shell = || recorded(2, Some(1), Some(1024));
+        let script = || recorded(50, None, Some(40 << 10));
+        let name = |bytes: u64| Some(bytes.to_string());
+        assert_eq!(settled(vec![shell(), script()]), (Some(40 << 10), Instant::Exit, name(40 << 10)));
+        let marked = || recorded(50, Some(30), Some(9));
+        assert_eq!(settled(vec![shell(), marked()]), (Some(30 << 10), Instant::Mark, name(9)));
+        assert_eq!(settled(vec![marked(), script()]).1, Instant::Mark, "of two as large the first");
+        let killed = recorded(60, None, None);
+        assert_eq!(settled(vec![shell(), script(), killed]), (Some(60 << 10), Instant::Top, None));
+        assert_eq!(settled(Vec::new()), (None, Instant::Exit, None));
+    }
+}

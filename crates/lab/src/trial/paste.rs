@@ -1,0 +1,268 @@
+//! A setting written out for where programs are started from: a shell, a systemd unit, a Dockerfile, a Kubernetes
+//! manifest.
+//!
+//! What is written means the same to its reader as the setting, whatever is in the values, and has no character that a
+//! terminal would act on. Where a form cannot say it, the form says so instead.
+
+use std::path::Path;
+
+use super::applies::{Applied, Variable};
+use super::setting::{Joining, joining};
+use strandline_report::text::is_unsafe;
+
+/// The setting in each form.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Paste {
+    /// A line for a shell.
+    pub shell: String,
+    /// A drop-in for `systemctl edit`.
+    pub systemd: String,
+    /// Lines of a Dockerfile.
+    pub docker: String,
+    /// A container's part of a manifest.
+    pub kubernetes: String,
+}
+
+/// Switches transparent huge pages off for what it starts (prctl 41 is `PR_SET_THP_DISABLE`, system call 157 is prctl
+/// on x86-64): no variable does that, and perl is on most machines.
+const WITHOUT_THP: &[&str] =
+    &["perl", "-e", "syscall(157,41,1,0,0,0)==0 or die qq(prctl: $!\\n); exec @ARGV or die qq($!\\n)", "--"];
+
+/// What stands for a program whose file is not known where its whole path is needed.
+const UNKNOWN_PROGRAM: &str = "/WHOLE/PATH/TO/";
+
+/// Writes out what `applied` sets for `command`, whose program is the file `program` by its whole path, if that is
+/// known.
+pub fn paste(applied: &Applied, command: &[String], program: Option<&Path>) -> Paste {
+    let mut words = applied.command(command);
+    if applied.thp.is_some() {
+        words.splice(0..0, WITHOUT_THP.iter().map(|word| (*word).to_owned()));
+    }
+    let changed = applied.thp.is_some() || !applied.arguments.is_empty();
+    let command = changed.then_some(words.as_slice());
+    Paste {
+        shell: shell(applied, &words),
+        systemd: systemd(applied, command, program),
+        docker: docker(applied, command),
+        kubernetes: kubernetes(applied, command),
+    }
+}
+
+/// `env NAME=VALUE … COMMAND`, in one line.
+fn shell(applied: &Applied, command: &[String]) -> String {
+    let mut words = Vec::new();
+    if !applied.variables.is_empty() {
+        words.push("env".to_owned());
+    }
+    for variable in &applied.variables {
+        let has_more = joining(&variable.name) == Joining::Words && variable.value != variable.added;
+        words.push(if has_more {
+            // What the variable holds already may be private, so it is named and not repeated.
+            format!("\"{0}=${0} \"{1}", variable.name, shell_value(&variable.added))
+        } else {
+            format!("{}={}", variable.name, shell_value(&variable.value))
+        });
+    }
+    words.extend(command.iter().map(|word| shell_word(word)));
+    words.join(" ")
+}
+
+/// The value of a variable in the quoting of a shell: `=` and `:` are plain behind the first `=`.
+pub fn shell_value(value: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./:,=+@".contains(&byte);
+    if !value.is_empty() && value.bytes().all(plain) { value.to_owned() } else { shell_word(value) }
+}
+
+/// A word in the quoting of a shell. Control characters are written as `$'…'`, which bash, zsh, ksh and POSIX 2024 have.
+pub fn shell_word(word: &str) -> String {
+    if !word.chars().any(is_unsafe) {
+        return shell_words::quote(word).into_owned();
+    }
+    let mut quoted = String::from("$'");
+    for c in word.chars() {
+        match c {
+            '\'' | '\\' => quoted.extend(['\\', c]),
+            // Three octal digits end by themselves; \x would take what follows.
+            c if is_unsafe(c) => {
+                let mut buffer = [0u8; 4];
+                quoted.extend(c.encode_utf8(&mut buffer).bytes().map(|byte| format!("\\{byte:03o}")));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('\'');
+    quoted
+}
+
+/// A note for each variable that holds more than the setting where the form cannot refer to it.
+fn notes(applied: &Applied) -> Vec<String> {
+    let has_more =
+        |variable: &&Variable| joining(&variable.name) == Joining::Words && variable.value != variable.added;
+    applied
+        .variables
+        .iter()
+        .filter(has_more)
+        .map(|variable| format!("# add what {} holds already in front of it", variable.name))
+        .collect()
+}
+
+/// What the form gives a variable: options without what was there, lists with it.
+fn value(variable: &Variable) -> &str {
+    if joining(&variable.name) == Joining::Words { &variable.added } else { &variable.value }
+}
+
+/// The words of a command line for a unit, whose first has to be a whole path.
+fn unit_command(applied: &Applied, command: &[String], program: Option<&Path>) -> Vec<String> {
+    let mut words = command.to_vec();
+    let at = if applied.thp.is_some() { WITHOUT_THP.len() } else { 0 };
+    if let Some(own) = words.get_mut(at).filter(|own| !own.starts_with('/')) {
+        *own = match program.and_then(Path::to_str) {
+            Some(path) => path.to_owned(),
+            None => format!("{UNKNOWN_PROGRAM}{}", own.rsplit('/').next().unwrap_or_default()),
+        };
+    }
+    if let Some(perl) = words.first_mut().filter(|_| at > 0) {
+        *perl = format!("/usr/bin/{perl}");
+    }
+    words
+}
+
+fn systemd(applied: &Applied, command: Option<&[String]>, program: Option<&Path>) -> String {
+    let mut lines = vec!["# systemctl edit NAME.service".to_owned()];
+    lines.extend(notes(applied));
+    lines.push("[Service]".to_owned());
+    for variable in &applied.variables {
+        let assignment = format!("{}={}", variable.name, value(variable));
+        lines.push(format!("Environment={}", unit_word(&assignment, false)));
+    }
+    if let Some(command) = command {
+        let words = unit_command(applied, command, program);
+        let words: Vec<String> = words.iter().map(|word| unit_word(word, true)).collect();
+        lines.push("# as it was tried: put the unit's own command here, with what is added to it".to_owned());
+        lines.push("# (files with a relative path are looked for in WorkingDirectory=)".to_owned());
+        lines.push("ExecStart=".to_owned());
+        lines.push(format!("ExecStart={}", words.join(" ")));
+    }
+    lines.join("\n")
+}
+
+/// A word in the quoting of a unit file (systemd.syntax(7)): C escapes between quotes, `%` doubled; in command lines `$`
+/// too (systemd.service(5)).
+pub fn unit_word(word: &str, in_command: bool) -> String {
+    let mut quoted = String::from("\"");
+    for c in word.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '%' => quoted.push_str("%%"),
+            '$' if in_command => quoted.push_str("$$"),
+            c if is_unsafe(c) => {
+                let mut buffer = [0u8; 4];
+                quoted.extend(c.encode_utf8(&mut buffer).bytes().map(|byte| format!("\\x{byte:02x}")));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+fn docker(applied: &Applied, command: Option<&[String]>) -> String {
+    let mut lines = Vec::new();
+    if !applied.packages.is_empty() {
+        lines.push(format!(
+            "RUN apt-get update && apt-get install -y --no-install-recommends {} && rm -rf /var/lib/apt/lists/*",
+            applied.packages.join(" ")
+        ));
+    }
+    lines.extend(notes(applied));
+    for variable in &applied.variables {
+        lines.push(match docker_value(value(variable)) {
+            Some(value) => format!("ENV {}={value}", variable.name),
+            None => {
+                format!(
+                    "# {}: a Dockerfile cannot hold its control characters; use docker run --env-file",
+                    variable.name
+                )
+            }
+        });
+    }
+    if let Some(command) = command {
+        let words: Vec<String> = command.iter().map(|word| json_string(word)).collect();
+        lines.push(
+            "# where the image has an ENTRYPOINT, add the words there: CMD is only handed to it".to_owned(),
+        );
+        lines.push(format!("CMD [{}]", words.join(", ")));
+    }
+    lines.join("\n")
+}
+
+/// A value of `ENV`; none where it has characters that no escape of a Dockerfile stands for.
+fn docker_value(value: &str) -> Option<String> {
+    if value.chars().any(is_unsafe) {
+        return None;
+    }
+    let mut quoted = String::from("\"");
+    for c in value.chars() {
+        if matches!(c, '"' | '\\' | '$') {
+            quoted.push('\\');
+        }
+        quoted.push(c);
+    }
+    quoted.push('"');
+    Some(quoted)
+}
+
+fn kubernetes(applied: &Applied, command: Option<&[String]>) -> String {
+    let mut lines = notes(applied);
+    if !applied.packages.is_empty() {
+        lines.push(format!("# the image needs {}", applied.packages.join(" ")));
+    }
+    // Kubernetes puts a variable for $(NAME), and `$` for `$$`.
+    let doubled = |text: &str| yaml_string(&text.replace('$', "$$"));
+    if !applied.variables.is_empty() {
+        lines.push("env:".to_owned());
+    }
+    for variable in &applied.variables {
+        lines.push(format!("  - name: {}", yaml_string(&variable.name)));
+        lines.push(format!("    value: {}", doubled(value(variable))));
+    }
+    if let Some(command) = command {
+        lines.push("command:".to_owned());
+        lines.extend(command.iter().map(|word| format!("  - {}", doubled(word))));
+    }
+    lines.join("\n")
+}
+
+/// A double-quoted string of YAML.
+pub fn yaml_string(text: &str) -> String {
+    // YAML has an escape for characters above U+FFFF, and its readers refuse the pairs of JSON.
+    double_quoted(text, |c| format!("\\U{:08x}", u32::from(c)))
+}
+
+/// A string of JSON without characters that a terminal would act on.
+fn json_string(text: &str) -> String {
+    double_quoted(text, |c| {
+        let mut units = [0u16; 2];
+        c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+    })
+}
+
+fn double_quoted(text: &str, high: impl Fn(char) -> String) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if is_unsafe(c) && u32::from(c) <= 0xFFFF => {
+                quoted.push_str(&format!("\\u{:04x}", u32::from(c)))
+            }
+            c if is_unsafe(c) => quoted.push_str(&high(c)),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+#[path = "paste_tests.rs"]
+mod tests;

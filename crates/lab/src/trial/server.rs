@@ -1,0 +1,406 @@
+//! Runs a server under a load: starts it, waits until it is ready, runs the load, lets it settle, takes its ledgers,
+//! and asks it to end.
+//!
+//! It is an [`Executor`] around another, so that the engine need not know. What a run showed is kept in a file beside
+//! what it wrote, which stands where a recording would.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use strandline_inspect::explain::{Options, explain};
+use strandline_inspect::facts::Explanation;
+use strandline_inspect::procfs::Process;
+
+use super::listening::is_open;
+use super::look::{Look, Shares};
+use crate::cell::{End, Outcome, Subject};
+use crate::executor::{Executor, Job, Stopped};
+use crate::tail::last_lines;
+
+/// Lines of a server's standard error that a failure names.
+const TAIL_LINES: usize = 3;
+
+/// How a server says that it is ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Ready {
+    /// Somebody accepts connections at this port of this machine.
+    Port(u16),
+    /// It wrote a line with this text, on standard output or standard error.
+    Line(String),
+    /// So long after its start.
+    After(Duration),
+}
+
+/// How a server is tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Service {
+    /// How it says that it is ready.
+    pub ready: Ready,
+    /// How long it may take to be.
+    pub patience: Duration,
+    /// The load, for `sh -c`; none to let it be.
+    pub load: Option<String>,
+    /// How long it may take.
+    pub timeout: Option<Duration>,
+    /// How long it is let be before the ledger.
+    pub settle: Duration,
+}
+
+/// The name of the file with what a run showed.
+const LOOK: &str = "look.json";
+/// The most bytes of that file.
+const MOST_LOOK_BYTES: u64 = 1 << 20;
+/// The exit statuses of a recorder whose command is not there, or cannot be run.
+const NOT_FOUND: u8 = 127;
+const NOT_RUNNABLE: u8 = 126;
+/// How long a server may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
+/// How long the launcher may take with what is left then.
+const LAST_GRACE: Duration = Duration::from_secs(30);
+/// Why a line may not come that a terminal would have shown.
+const BUFFERED: &str =
+    " (its output is a file, where many programs hold lines back: stdbuf -oL, PYTHONUNBUFFERED=1)";
+/// The time between two looks whether it is ready.
+const PACE: Duration = Duration::from_millis(20);
+/// The most bytes of its output that are searched for the line.
+const MOST_OUTPUT_BYTES: u64 = 64 << 20;
+/// The most bytes of a process's sums that are read: the kernel writes about one thousand.
+const MOST_ROLLUP_BYTES: u64 = 64 << 10;
+/// The most processes of a server that are looked at.
+const MOST_PROCESSES: usize = 1000;
+
+/// Runs servers by another executor.
+pub struct Serving {
+    inner: Box<dyn Executor>,
+    service: Service,
+}
+
+impl Serving {
+    /// Runs servers as `service` says, by `inner`.
+    pub fn new(inner: Box<dyn Executor>, service: Service) -> Self {
+        Self { inner, service }
+    }
+
+    /// From the start to the ledgers; `Err` within is why the run failed. The outcome comes where the server ended
+    /// by itself.
+    fn look(&mut self, job: Job, subject: &Subject, folder: &Path) -> Result<Served, Stopped> {
+        if let Some(served) = self.wait_until_ready(job)? {
+            return Ok(served);
+        }
+        let begin = Instant::now();
+        let mut load_seconds = None;
+        if let Some(load) = self.service.load.clone() {
+            let command = ["sh", "-c", &load].map(str::to_owned).to_vec();
+            let load = Subject {
+                name: format!("{} load", subject.name),
+                command,
+                directory: subject.directory.clone(),
+                timeout: self.service.timeout,
+                ..Subject::default()
+            };
+            let outcome = self.inner.run(&load, &folder.join("load"))?;
+            load_seconds = outcome.figures.wall_seconds.or_else(|| Some(begin.elapsed().as_secs_f64()));
+            if let Some(ended) = self.inner.wait(job, Some(Duration::ZERO))? {
+                let why = format!("the server ended under its load: {}", words(&ended));
+                return Ok(Served::failed(why, Some(ended)));
+            }
+            if !outcome.end.is_success() {
+                return Ok(Served::failed(format!("the load failed: {}", words(&outcome)), None));
+            }
+        }
+        if let Some(ended) = self.inner.wait(job, Some(self.service.settle))? {
+            let why = format!("the server ended before it was looked at: {}", words(&ended));
+            return Ok(Served::failed(why, Some(ended)));
+        }
+        let Some(pid) = self.inner.pid(job)? else {
+            return Ok(Served::failed("the server's process is not known".to_owned(), None));
+        };
+        let mut served = ledgers_of(pid);
+        served.look.wall_seconds = load_seconds;
+        Ok(served)
+    }
+
+    /// Waits until the server is ready; what came of it where it will not be.
+    fn wait_until_ready(&mut self, job: Job) -> Result<Option<Served>, Stopped> {
+        let ready = self.service.ready.clone();
+        let begin = Instant::now();
+        let mut searches = Vec::new();
+        if let (Ready::Line(_), Some((stdout, stderr))) = (&ready, self.inner.output(job)) {
+            searches = vec![Search::new(stdout), Search::new(stderr)];
+        }
+        loop {
+            let is_ready = match &ready {
+                Ready::Port(port) => is_open(*port),
+                Ready::Line(text) => searches.iter_mut().any(|search| search.has(text.as_bytes())),
+                Ready::After(pause) => begin.elapsed() >= *pause,
+            };
+            if is_ready {
+                return Ok(None);
+            }
+            let pause = match &ready {
+                Ready::After(pause) => pause.saturating_sub(begin.elapsed()),
+                _ => PACE,
+            };
+            if let Some(ended) = self.inner.wait(job, Some(pause))? {
+                let mut why = format!("the server ended before it was ready: {}", words(&ended));
+                if ended.end.is_success() {
+                    why += "; if it went on in the background, run it in the foreground";
+                }
+                return Ok(Some(Served::failed(why, Some(ended))));
+            }
+            if !matches!(ready, Ready::After(_)) && begin.elapsed() > self.service.patience {
+                let seconds = self.service.patience.as_secs_f64();
+                let what = match &ready {
+                    Ready::Port(port) => format!("port {port} did not open"),
+                    _ => "the line did not come".to_owned(),
+                };
+                let hint = if matches!(ready, Ready::Line(_)) { BUFFERED } else { "" };
+                let tail = self
+                    .inner
+                    .output(job)
+                    .map(|(_, stderr)| last_lines(&stderr, TAIL_LINES).join(" / "))
+                    .unwrap_or_default();
+                let tail = if tail.is_empty() { tail } else { format!("; its last words: {tail}") };
+                return Ok(Some(Served::failed(format!("{what} within {seconds} s{hint}{tail}"), None)));
+            }
+        }
+    }
+}
+
+/// What came of a server's run.
+struct Served {
+    look: Look,
+    ended: Option<Outcome>,
+}
+
+impl Served {
+    fn failed(why: String, ended: Option<Outcome>) -> Self {
+        Self { look: Look { failure: Some(why), ..Look::default() }, ended }
+    }
+}
+
+impl Executor for Serving {
+    fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, Stopped> {
+        self.inner.start(subject, folder)
+    }
+
+    fn wait(&mut self, job: Job, at_most: Option<Duration>) -> Result<Option<Outcome>, Stopped> {
+        self.inner.wait(job, at_most)
+    }
+
+    fn stop(&mut self, job: Job, grace: Duration) -> Result<(), Stopped> {
+        self.inner.stop(job, grace)
+    }
+
+    fn pid(&mut self, job: Job) -> Result<Option<i32>, Stopped> {
+        self.inner.pid(job)
+    }
+
+    fn output(&self, job: Job) -> Option<(PathBuf, PathBuf)> {
+        self.inner.output(job)
+    }
+
+    fn no_counters(&self) -> Option<String> {
+        self.inner.no_counters()
+    }
+
+    fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, Stopped> {
+        if let Ready::Port(port) = self.service.ready
+            && is_open(port)
+        {
+            return Err(Stopped::Failed(format!(
+                "somebody else listens at port {port} already: end it, or give the server another port"
+            )));
+        }
+        let job = self.inner.start(subject, folder)?;
+        let mut served = self.look(job, subject, folder)?;
+        let mut outcome = match served.ended.take() {
+            Some(ended) => ended,
+            None => {
+                self.inner.stop(job, GRACE)?;
+                let ended = self.inner.wait(job, Some(GRACE + LAST_GRACE))?;
+                ended
+                    .ok_or_else(|| Stopped::Failed(format!("{}: the server cannot be ended", subject.name)))?
+            }
+        };
+        if outcome.end == End::Signalled(9) && served.look.failure.is_none() {
+            served
+                .look
+                .notes
+                .push(format!("did not end within {} s of SIGTERM, and was killed", GRACE.as_secs()));
+        }
+        served.look.minor_faults = outcome.figures.minor_faults;
+        if served.look.processes > 1 {
+            served.look.notes.push(
+                "has several processes: a peak of all of them together is not known, only of each".to_owned(),
+            );
+        }
+        outcome.recording = Some(keep(&served.look, folder)?);
+        Ok(outcome)
+    }
+}
+
+fn keep(look: &Look, folder: &Path) -> Result<PathBuf, Stopped> {
+    let path = folder.join(LOOK);
+    let text = serde_json::to_vec(look).map_err(|error| Stopped::Failed(error.to_string()))?;
+    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
+    written.map_err(|error| Stopped::Failed(format!("{}: {error}", path.display())))?;
+    Ok(path)
+}
+
+/// What a server's run showed, from the file that was kept of it.
+pub fn look_of(outcome: &Outcome) -> Look {
+    let read = || -> Option<Look> {
+        let file = std::fs::File::open(outcome.recording.as_ref()?).ok()?;
+        serde_json::from_reader(file.take(MOST_LOOK_BYTES)).ok()
+    };
+    read().unwrap_or_else(|| Look {
+        failure: Some("what the run showed was not kept".to_owned()),
+        ..Look::default()
+    })
+}
+
+/// The ledgers of process `pid` and its descendants. A process that is there and cannot be looked at fails the run:
+/// its bytes would be missing, and the less a run shows the better it looks.
+fn ledgers_of(pid: i32) -> Served {
+    let mut ledgers: Vec<(Explanation, Option<Shares>)> = Vec::new();
+    let tree = tree_of(pid);
+    if tree.len() >= MOST_PROCESSES {
+        return Served::failed(format!("the server has {MOST_PROCESSES} processes and more: too many"), None);
+    }
+    for process in tree {
+        match explain(process, &Options { fold_zero_pages: false, ..Options::default() }) {
+            Ok(explanation) => ledgers.push((explanation, shares_of(process))),
+            Err(error) if process == pid || is_alive(process) => {
+                return Served::failed(format!("the server cannot be looked at: {error}"), None);
+            }
+            // It ended meanwhile, and holds nothing any more.
+            Err(_) => {}
+        }
+    }
+    Served { look: Look::of_ledgers(&ledgers), ended: None }
+}
+
+fn shares_of(pid: i32) -> Option<Shares> {
+    let mut text = String::new();
+    let file = Process::open(pid).ok()?.open_file("smaps_rollup").ok()?;
+    file.take(MOST_ROLLUP_BYTES).read_to_string(&mut text).ok()?;
+    Shares::read(&text)
+}
+
+/// Whether a process still has memory: it is there, and no zombie.
+fn is_alive(pid: i32) -> bool {
+    let stat = Process::open(pid).and_then(|process| process.stat());
+    stat.is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')))
+}
+
+/// `root` and its descendants, as /proc has them now.
+fn tree_of(root: i32) -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return vec![root] };
+    let parents: Vec<(i32, i32)> = entries
+        .filter_map(|entry| {
+            let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            Some((pid, Process::open(pid).ok()?.stat().ok()?.parent?))
+        })
+        .collect();
+    let mut tree = vec![root];
+    let mut at = 0;
+    while let Some(&pid) = tree.get(at) {
+        at += 1;
+        let children = parents.iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| *child);
+        // Pids may be used again while /proc is read, so even a ring is possible.
+        let new: Vec<i32> = children.filter(|child| !tree.contains(child)).collect();
+        tree.extend(new);
+        if tree.len() >= MOST_PROCESSES {
+            tree.truncate(MOST_PROCESSES);
+            break;
+        }
+    }
+    tree
+}
+
+/// A search in a file that grows.
+struct Search {
+    path: PathBuf,
+    at: u64,
+    /// The end of what was searched: a line may come in two parts.
+    rest: Vec<u8>,
+}
+
+impl Search {
+    fn new(path: PathBuf) -> Self {
+        Self { path, at: 0, rest: Vec::new() }
+    }
+
+    fn has(&mut self, text: &[u8]) -> bool {
+        if self.at >= MOST_OUTPUT_BYTES {
+            return false;
+        }
+        let Ok(mut file) = std::fs::File::open(&self.path) else { return false };
+        if file.seek(SeekFrom::Start(self.at)).is_err() {
+            return false;
+        }
+        let mut new = Vec::new();
+        let Ok(count) = file.take(1 << 20).read_to_end(&mut new) else { return false };
+        self.at += count as u64;
+        self.rest.extend_from_slice(&new);
+        if memchr::memmem::find(&self.rest, text).is_some() {
+            return true;
+        }
+        let keep = self.rest.len().min(text.len());
+        self.rest.drain(..self.rest.len() - keep);
+        false
+    }
+}
+
+/// How a run ended, in words.
+pub fn words(outcome: &Outcome) -> String {
+    let end = match &outcome.end {
+        End::Exited(status) => format!("exit status {status}"),
+        End::Signalled(signal) => format!("signal {signal}"),
+        End::TimedOut => "it took longer than its timeout".to_owned(),
+        End::NotStarted(why) => return why.clone(),
+    };
+    let tail = outcome
+        .stderr
+        .as_deref()
+        .map(|path| last_lines(path, TAIL_LINES).join(" / "))
+        .filter(|tail| !tail.is_empty());
+    if let (End::Exited(NOT_FOUND | NOT_RUNNABLE), Some(tail)) = (&outcome.end, &tail)
+        && let Some(own) = tail.strip_prefix("strandline: ")
+    {
+        // The recorder's own words about a command that never began.
+        return own.to_owned();
+    }
+    tail.map_or_else(|| end.clone(), |tail| format!("{end}; its last words: {tail}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_comes_in_parts_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stdout");
+        let mut search = Search::new(path.clone());
+        assert!(!search.has(b"listening on"), "there is no file yet");
+        std::fs::write(&path, "starting\nlisten").unwrap();
+        assert!(!search.has(b"listening on"));
+        std::fs::write(&path, "starting\nlistening on port 7\n").unwrap();
+        assert!(search.has(b"listening on"));
+    }
+
+    #[test]
+    fn a_tree_has_its_root_first() {
+        let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
+        let tree = tree_of(std::process::id().cast_signed());
+        let has_child = tree.contains(&child.id().cast_signed());
+        drop(child.kill());
+        drop(child.wait());
+        assert_eq!(tree.first(), Some(&std::process::id().cast_signed()));
+        assert!(has_child);
+    }
+}

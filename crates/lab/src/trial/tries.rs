@@ -1,0 +1,482 @@
+//! What is tried, and what came of it: hears the runs, drops what fails, and judges the figures beside those of the
+//! run without settings.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use strandline_inspect::environment::Environment;
+
+use super::applies::{Applied, Facts, apply, folders};
+use super::catalogue::{Candidate, Catalogue, Kind, Thp};
+use super::look::{Instant, Look};
+use super::program::Program;
+use super::rank::{Beside, Change, Goal, Measured, Ranking, Status, pareto, rank};
+use super::server::{look_of, words};
+use crate::cell::{Measure, Outcome, Subject};
+use crate::engine::{Judge, Next, Progress, Results};
+use crate::figures::find_in_path;
+use crate::statistics::{Estimate, Ratio, Verdict, estimate, outliers, paired_ratio, together};
+
+/// What differs by less resident memory counts as the same: a variable more moves the stack, a library its pages.
+pub const RESOLUTION_BYTES: f64 = 65_536.0;
+/// Nor does what differs by less than this part of the memory without settings: nobody would set anything for it.
+const NEGLIGIBLE: f64 = 0.01;
+/// The joint confidence of all ratios of one figure, and of each interval of a median.
+const CONFIDENCE: f64 = 0.95;
+/// So many runs without settings may fail before any succeeds: more will not come to anything.
+const MOST_FAILED_FIRST: u32 = 3;
+/// The name of the run without settings.
+pub const BASELINE: &str = "baseline";
+
+/// A setting that is tried.
+#[derive(Clone, Debug)]
+pub struct Try {
+    /// Its id; those of a pair are joined by `+`.
+    pub id: String,
+    /// What it is.
+    pub title: String,
+    /// What kind of thing it is.
+    pub kind: Kind,
+    /// What it is known to cost.
+    pub cost: String,
+    /// Where the knowledge is from.
+    pub source: Vec<String>,
+    /// What it sets.
+    pub applied: Applied,
+}
+
+impl Try {
+    /// A candidate that applies.
+    pub fn one(candidate: &Candidate, applied: Applied) -> Self {
+        Self {
+            id: candidate.id.clone(),
+            title: candidate.title.clone(),
+            kind: candidate.kind,
+            cost: candidate.cost.clone(),
+            source: candidate.source.clone(),
+            applied,
+        }
+    }
+
+    /// Two at once.
+    pub fn pair(one: &Self, other: &Self, facts: &Facts) -> Self {
+        Self {
+            id: format!("{}+{}", one.id, other.id),
+            title: format!("{}; {}", one.title, other.title),
+            kind: one.kind,
+            cost: format!("{}; {}", one.cost, other.cost),
+            source: one.source.iter().chain(&other.source).cloned().collect(),
+            applied: one.applied.and(&other.applied, facts),
+        }
+    }
+
+    /// What is run for it.
+    pub fn subject(&self, base: &Subject) -> Subject {
+        let mut environment = base.environment.clone();
+        environment.extend(self.applied.environment());
+        Subject {
+            name: self.id.clone(),
+            command: self.applied.command(&base.command),
+            environment,
+            no_huge_pages: self.applied.thp == Some(Thp::Never),
+            ..base.clone()
+        }
+    }
+}
+
+/// How a batch command is looked at.
+pub fn batch() -> Measure {
+    Measure::Recording { interval: std::time::Duration::from_millis(10), ledgers: "exit".to_owned() }
+}
+
+/// What the look at the run without settings says of the command.
+pub fn facts(command: &[String], look: &Look) -> Facts {
+    let environment: std::collections::BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    let search = environment.get("PATH").map(String::as_str);
+    let program = look.executable.as_ref().and_then(|path| Program::of_file(Path::new(path)).ok());
+    Facts {
+        command: command.to_vec(),
+        started: Program::of_command(command, None, search).ok(),
+        program,
+        allocators: look.allocators.clone(),
+        runtimes: look.runtimes.clone(),
+        glibc: look.glibc.clone(),
+        settled_bytes: look.settled_bytes,
+        peak_bytes: look.peak_bytes,
+        huge_bytes: look.huge_bytes,
+        huge_pages: Environment::read().thp,
+        folders: library_folders(environment.get("LD_LIBRARY_PATH").map(String::as_str)),
+        environment,
+    }
+}
+
+/// The file that the first word of `command` names, by its whole path; `None` where it is not found.
+pub fn file_of(command: &[String]) -> Option<PathBuf> {
+    std::path::absolute(find_in_path(command.first()?)?).ok()
+}
+
+fn library_folders(search: Option<&str>) -> Vec<PathBuf> {
+    let own = search.unwrap_or_default().split(':').filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    own.chain(folders()).collect()
+}
+
+/// What applies to the command of `facts`, and what does not, with the reason.
+pub fn choose(
+    catalogue: &Catalogue,
+    facts: &Facts,
+    wanted: &dyn Fn(&str) -> bool,
+) -> (Vec<Try>, Vec<(String, String)>) {
+    let (mut tries, mut others): (Vec<Try>, Vec<(String, String)>) = (Vec::new(), Vec::new());
+    for candidate in catalogue.candidates.iter().filter(|candidate| wanted(&candidate.id)) {
+        match apply(candidate, catalogue, facts) {
+            Ok(applied) if facts.is_in_force(&applied) => {
+                others.push((candidate.id.clone(), "it is set already".to_owned()));
+            }
+            Ok(applied) => tries.push(Try::one(candidate, applied)),
+            Err(why) => others.push((candidate.id.clone(), why)),
+        }
+    }
+    (tries, others)
+}
+
+/// A figure of one setting.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Figure {
+    /// Of its runs.
+    pub estimate: Option<Estimate>,
+    /// To the runs without settings, round by round.
+    pub ratio: Option<Ratio>,
+}
+
+impl Figure {
+    /// The runs that stand apart from the others, by their position.
+    pub fn outliers(&self) -> Vec<usize> {
+        self.estimate.as_ref().map(|estimate| outliers(&estimate.samples)).unwrap_or_default()
+    }
+
+    fn beside(&self) -> Option<Beside> {
+        let median = self.estimate.as_ref()?.median;
+        let Some(ratio) = self.ratio else {
+            return Some(Beside { median, ratio: 1.0, change: Change::Same });
+        };
+        let change = match ratio.verdict() {
+            Verdict::Less => Change::Less,
+            Verdict::More => Change::More,
+            Verdict::Same | Verdict::Unknown => Change::Same,
+        };
+        Some(Beside { median, ratio: ratio.median, change })
+    }
+}
+
+/// What came of one setting.
+#[derive(Clone, Debug, Default)]
+pub struct Judged {
+    /// Resident bytes that were left.
+    pub settled: Figure,
+    /// The most resident bytes.
+    pub peak: Figure,
+    /// Seconds.
+    pub wall: Figure,
+    /// Page faults that needed no device.
+    pub faults: Figure,
+    /// From when to when it stood on the level that is called settled, in the median of the runs that had one.
+    pub settled_seconds: Option<(f64, f64)>,
+    /// What it ended with, in the median, where most runs fell to end.
+    pub ended_with_bytes: Option<u64>,
+    /// Whether most of the runs that fell to end held no level before.
+    pub held_no_level: bool,
+    /// What is to be known about its runs, and of how many of them.
+    pub notes: Vec<(String, u32)>,
+    /// Why it failed, if it did.
+    pub failure: Option<String>,
+}
+
+impl Judged {
+    /// As ranking takes it.
+    pub fn measured(&self) -> Measured {
+        Measured {
+            failure: self.failure.clone(),
+            settled: self.settled.beside(),
+            peak: self.peak.beside(),
+            wall: self.wall.beside(),
+        }
+    }
+
+    /// Memory that was left and time, if both are known and it did not fail.
+    fn point(&self) -> Option<(f64, f64)> {
+        let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
+        // What is less neither of memory nor of time, as far as can be told, is only on the front by chance.
+        let is_less = |figure: &Figure| figure.ratio.is_none_or(|ratio| ratio.verdict() == Verdict::Less);
+        if self.failure.is_some() || !(is_less(&self.settled) || is_less(&self.wall)) {
+            return None;
+        }
+        Some((median(&self.settled)?, median(&self.wall)?))
+    }
+}
+
+/// Hears of a trial's runs. Subject 0 is the run without settings, subject n is try n-1.
+pub struct Referee<'a> {
+    /// What is tried.
+    pub tries: &'a [Try],
+    /// Whether they are servers.
+    pub serving: bool,
+    /// Stop when intervals of the settled memory's ratios are this narrow, as a part of the ratio.
+    pub until: Option<f64>,
+    /// Draws bootstraps.
+    pub seed: u64,
+    /// Hears how far it has come.
+    pub progress: &'a (dyn Fn(&Progress) + Sync),
+    /// Where settled memory is to be from; anywhere where that is to be learnt.
+    pub settled_at: Option<Instant>,
+    /// For each subject the looks at its runs, by rounds.
+    pub looks: Vec<Vec<Option<Look>>>,
+    /// For each subject why it failed first, if it did. Rounds in which the one without settings fails count for
+    /// none.
+    pub failures: Vec<Option<String>>,
+    /// Runs without settings that failed.
+    pub baseline_failures: u32,
+    /// Runs that left processes behind.
+    pub left_behind: u32,
+}
+
+impl<'a> Referee<'a> {
+    /// Hears of runs of `tries`.
+    pub fn new(tries: &'a [Try], serving: bool, progress: &'a (dyn Fn(&Progress) + Sync)) -> Self {
+        let count = tries.len() + 1;
+        Self {
+            tries,
+            serving,
+            until: None,
+            seed: 1,
+            progress,
+            settled_at: None,
+            baseline_failures: 0,
+            looks: vec![Vec::new(); count],
+            failures: vec![None; count],
+            left_behind: 0,
+        }
+    }
+
+    /// What the runs came to: first that without settings.
+    pub fn judge(&self) -> Vec<Judged> {
+        let baseline = self.looks.first().map(Vec::as_slice).unwrap_or_default();
+        let confidence = together(CONFIDENCE, self.tries.len().max(1));
+        self.looks
+            .iter()
+            .zip(&self.failures)
+            .enumerate()
+            .map(|(subject, (looks, failure))| {
+                let figure = |of: &dyn Fn(&Look) -> Option<f64>, resolution: f64| {
+                    let values: Vec<f64> = looks.iter().flatten().filter_map(of).collect();
+                    let pairs: Vec<(f64, f64)> = baseline
+                        .iter()
+                        .zip(looks)
+                        .filter_map(|(a, b)| Some((of(a.as_ref()?)?, of(b.as_ref()?)?)))
+                        .collect();
+                    let ratio = paired_ratio(&pairs, resolution, confidence);
+                    Figure {
+                        estimate: estimate(&values, CONFIDENCE, self.seed),
+                        ratio: ratio.filter(|_| subject > 0),
+                    }
+                };
+                let number = |value: Option<u64>| value.map(|value| value as f64);
+                let size = |of: &dyn Fn(&Look) -> Option<u64>| {
+                    let most = baseline.iter().flatten().filter_map(of).max().unwrap_or_default();
+                    figure(&|look| number(of(look)), (most as f64 * NEGLIGIBLE).max(RESOLUTION_BYTES))
+                };
+                Judged {
+                    settled: size(&|look| look.settled_bytes),
+                    peak: size(&|look| look.peak_bytes),
+                    wall: figure(&|look| look.wall_seconds, 1e-3),
+                    faults: figure(&|look| number(look.minor_faults), 1.0),
+                    settled_seconds: seconds_of_level(looks),
+                    ended_with_bytes: ended_with(looks),
+                    held_no_level: held_no_level(looks),
+                    notes: notes(looks),
+                    failure: failure.clone().filter(|_| subject > 0),
+                }
+            })
+            .collect()
+    }
+
+    /// Why a run counts as failed.
+    fn failure(&self, subject: usize, outcome: &Outcome, look: &Look) -> Option<String> {
+        if let Some(why) = &look.failure {
+            return Some(why.clone());
+        }
+        if !self.serving && !outcome.end.is_success() {
+            return Some(words(outcome));
+        }
+        // What a run does not show must not make it look better than those that show it.
+        if let Some(wanted) = self.settled_at.filter(|wanted| !wanted.is_like(look.settled_at)) {
+            return Some(format!(
+                "its settled memory was looked at {}, not {} as in the first run without settings",
+                look.settled_at.text(),
+                wanted.text()
+            ));
+        }
+        if self.settled_at.is_some() && look.settled_bytes.is_none() {
+            return Some(
+                "its settled memory is not known: no sample and no ledger was taken of it".to_owned(),
+            );
+        }
+        let expected = self.tries.get(subject.checked_sub(1)?)?.applied.allocator.as_ref()?;
+        match look.has_allocator(expected) {
+            Some(true) => {}
+            Some(false) => {
+                return Some(format!("{expected} was not mapped in it; it had {}", look.allocator_names()));
+            }
+            None => {
+                return Some(format!("whether {expected} was mapped in it is not known: it had no ledger"));
+            }
+        }
+        None
+    }
+}
+
+impl Judge for Referee<'_> {
+    fn heard(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> Next {
+        self.left_behind += u32::from(outcome.left_behind > 0);
+        let look = if self.serving { look_of(outcome) } else { Look::of_outcome(outcome) };
+        let failure = self.failure(subject, outcome, &look);
+        if let (Some(looks), Some(round)) = (self.looks.get_mut(subject), round) {
+            let round = round as usize;
+            if looks.len() <= round {
+                looks.resize(round + 1, None);
+            }
+            if let Some(place) = looks.get_mut(round) {
+                *place = failure.is_none().then_some(look);
+            }
+        }
+        let Some(why) = failure else { return Next::Go };
+        if let Some(place) = self.failures.get_mut(subject) {
+            place.get_or_insert(why);
+        }
+        if subject > 0 {
+            return Next::Drop;
+        }
+        // Its round has no pairs then, and the others count.
+        self.baseline_failures += 1;
+        let has_any = self.looks.first().is_some_and(|looks| looks.iter().any(Option::is_some));
+        if has_any || self.baseline_failures < MOST_FAILED_FIRST { Next::Go } else { Next::Stop }
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        (self.progress)(progress);
+    }
+
+    fn is_enough(&mut self, _results: &Results) -> bool {
+        let Some(until) = self.until else { return false };
+        let judged = self.judge();
+        let of_those_that_ran = judged.iter().skip(1).filter(|judged| judged.failure.is_none());
+        of_those_that_ran.map(|judged| width(judged.settled.ratio)).fold(0.0, f64::max) <= until
+    }
+}
+
+/// The median of what runs ended with, where most of them fell to end.
+fn ended_with(looks: &[Option<Look>]) -> Option<u64> {
+    let mut fell: Vec<u64> = looks.iter().flatten().filter_map(|look| look.ended_with_bytes).collect();
+    fell.sort_unstable();
+    let middle = fell.get(fell.len() / 2).copied();
+    middle.filter(|_| fell.len() * 2 > looks.iter().flatten().count())
+}
+
+/// The medians of when the levels began and ended.
+fn seconds_of_level(looks: &[Option<Look>]) -> Option<(f64, f64)> {
+    let all = looks.iter().flatten().filter(|look| look.settled_at == Instant::Level);
+    let (mut from, mut to): (Vec<f64>, Vec<f64>) = all.filter_map(|look| look.settled_seconds).unzip();
+    let middle = |all: &mut Vec<f64>| {
+        all.sort_by(f64::total_cmp);
+        all.get(all.len() / 2).copied()
+    };
+    middle(&mut from).zip(middle(&mut to))
+}
+
+/// Whether most of the runs that fell to end fell without having held a level.
+fn held_no_level(looks: &[Option<Look>]) -> bool {
+    let count = |wanted| looks.iter().flatten().filter(|look| look.settled_at == wanted).count();
+    count(Instant::Top) > count(Instant::Level)
+}
+
+/// What is to be known about runs, and of how many of them.
+fn notes(looks: &[Option<Look>]) -> Vec<(String, u32)> {
+    let mut counted: Vec<(String, u32)> = Vec::new();
+    for note in looks.iter().flatten().flat_map(|look| &look.notes) {
+        match counted.iter_mut().find(|(known, _)| known == note) {
+            Some((_, count)) => *count += 1,
+            None => counted.push((note.clone(), 1)),
+        }
+    }
+    counted
+}
+
+/// Half the width of a ratio's interval, as a part of it; infinite where there is none.
+fn width(ratio: Option<Ratio>) -> f64 {
+    match ratio {
+        Some(Ratio { median, low: Some(low), high: Some(high) }) if median > 0.0 => {
+            (high - low) / median / 2.0
+        }
+        _ => f64::INFINITY,
+    }
+}
+
+/// What a trial came to.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// The command.
+    pub command: Vec<String>,
+    /// The file that its first word names, by its whole path; `None` where it was not found.
+    pub program: Option<PathBuf>,
+    /// What is to be small.
+    pub goal: Goal,
+    /// Whether it is a server.
+    pub serving: bool,
+    /// Rounds in which the run without settings succeeded.
+    pub rounds: usize,
+    /// Runs without settings that failed, and why the first of them did.
+    pub baseline_failures: (u32, Option<String>),
+    /// What the run without settings showed first.
+    pub look: Look,
+    /// The run without settings.
+    pub baseline: Judged,
+    /// What was tried, single settings before pairs.
+    pub tried: Vec<(Try, Judged)>,
+    /// What does not apply, with the reason.
+    pub not_applicable: Vec<(String, String)>,
+    /// Runs that left processes behind.
+    pub left_behind: u32,
+}
+
+impl Trial {
+    fn measured(&self) -> Vec<Measured> {
+        self.tried.iter().map(|(_, judged)| judged.measured()).collect()
+    }
+
+    /// The ranking of what was tried, and the best.
+    pub fn ranking(&self) -> Ranking {
+        rank(&self.measured(), self.goal)
+    }
+
+    /// What became of a try.
+    pub fn status(&self, index: usize) -> Status {
+        self.tried.get(index).map_or(Status::Failed, |(_, judged)| judged.measured().status(self.goal))
+    }
+
+    /// The ids on the front of settled memory and time, by memory.
+    pub fn front(&self) -> Vec<String> {
+        let points =
+            [self.baseline.point()].into_iter().chain(self.tried.iter().map(|(_, judged)| judged.point()));
+        let points: Vec<Option<(f64, f64)>> = points.collect();
+        let name = |index: usize| match index.checked_sub(1) {
+            None => Some(BASELINE.to_owned()),
+            Some(index) => self.tried.get(index).map(|(tried, _)| tried.id.clone()),
+        };
+        pareto(&points).into_iter().filter_map(name).collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "tries_tests.rs"]
+mod tests;

@@ -1,0 +1,118 @@
+//! What runs show, and what is judged of it.
+
+use super::*;
+use crate::cell::{End, Figures};
+
+fn tried(id: &str, allocator: Option<&str>) -> Try {
+    let catalogue = Catalogue::built_in().unwrap();
+    let applied = Applied { allocator: allocator.map(str::to_owned), ..Applied::default() };
+    Try { id: id.into(), ..Try::one(&catalogue.candidates[0], applied) }
+}
+
+fn served(folder: &Path, look: &Look) -> Outcome {
+    let path = folder.join(format!("{}.json", fastrand::u64(..)));
+    std::fs::write(&path, serde_json::to_vec(look).unwrap()).unwrap();
+    let figures = Figures::default();
+    Outcome { end: End::Exited(0), figures, recording: Some(path), ..Outcome::not_started(String::new()) }
+}
+
+fn look(settled: u64, wall: f64) -> Look {
+    Look {
+        settled_bytes: Some(settled << 20),
+        wall_seconds: Some(wall),
+        executable: Some("/bin/x".into()),
+        allocators: vec![super::super::applies::Mapped { name: "glibc".into(), inside_program: false }],
+        ..Look::default()
+    }
+}
+
+#[test]
+fn runs_are_judged_beside_those_without_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let tries = [tried("half", None), tried("same", None), tried("other", Some("jemalloc"))];
+    let mut referee = Referee::new(&tries, true, &|_| {});
+    for round in 0..5 {
+        let noise = 0.001 * f64::from(round);
+        let mut hear =
+            |subject: usize, look: &Look| referee.heard(subject, Some(round), &served(folder.path(), look));
+        assert_eq!(hear(0, &look(100, 1.0 + noise)), Next::Go);
+        assert_eq!(hear(1, &look(50, 2.0 + noise)), Next::Go);
+        assert_eq!(hear(2, &look(100, 1.0 - noise)), Next::Go);
+        if round == 0 {
+            assert_eq!(hear(3, &look(1, 1.0)), Next::Drop, "its library was not mapped");
+        }
+    }
+    let judged = referee.judge();
+    let trial = Trial {
+        command: Vec::new(),
+        program: None,
+        goal: Goal::Settled,
+        serving: true,
+        rounds: 5,
+        baseline_failures: (0, None),
+        look: look(100, 1.0),
+        baseline: judged[0].clone(),
+        tried: tries.iter().cloned().zip(judged.into_iter().skip(1)).collect(),
+        not_applicable: Vec::new(),
+        left_behind: 0,
+    };
+    let statuses: Vec<Status> = (0..3).map(|index| trial.status(index)).collect();
+    assert_eq!(statuses, [Status::Better, Status::Same, Status::Failed]);
+    assert_eq!(trial.ranking().best, Some(0));
+    assert!(
+        trial.tried[2].1.failure.as_ref().unwrap().contains("jemalloc was not mapped in it; it had glibc")
+    );
+    assert_eq!(trial.front().first().map(String::as_str), Some("half"));
+    assert_eq!(Trial { goal: Goal::TimeBounded, ..trial }.status(0), Status::Worse);
+}
+
+#[test]
+fn a_command_that_always_fails_without_settings_ends_the_trial() {
+    let mut referee = Referee::new(&[], false, &|_| {});
+    let failed = Outcome { end: End::Exited(3), ..Outcome::not_started(String::new()) };
+    let heard: Vec<Next> = (0..3).map(|round| referee.heard(0, Some(round), &failed)).collect();
+    assert_eq!(heard, [Next::Go, Next::Go, Next::Stop]);
+    assert_eq!(referee.failures[0].as_deref(), Some("exit status 3"));
+}
+
+#[test]
+fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let tries = [tried("half", None)];
+    let mut referee = Referee::new(&tries, true, &|_| {});
+    for round in 0..6 {
+        let failure = (round == 2).then(|| "out of luck".to_owned());
+        let baseline = Look { failure, ..look(100, 1.0) };
+        assert_eq!(referee.heard(0, Some(round), &served(folder.path(), &baseline)), Next::Go);
+        let half = Look { notes: vec!["was killed".into()], ..look(50, 1.0) };
+        assert_eq!(referee.heard(1, Some(round), &served(folder.path(), &half)), Next::Go);
+    }
+    assert_eq!((referee.baseline_failures, referee.failures[0].as_deref()), (1, Some("out of luck")));
+    let judged = referee.judge();
+    assert_eq!(judged[0].settled.estimate.as_ref().unwrap().samples.len(), 5);
+    assert_eq!(
+        (judged[0].failure.as_ref(), judged[1].measured().status(Goal::Settled)),
+        (None, Status::Better)
+    );
+    assert_eq!(judged[1].notes, [("was killed".to_owned(), 6)]);
+}
+
+#[test]
+fn what_a_run_does_not_show_makes_it_no_better() {
+    let folder = tempfile::tempdir().unwrap();
+    let tries = [tried("a", None), tried("b", Some("jemalloc")), tried("c", None)];
+    let mut referee = Referee::new(&tries, true, &|_| {});
+    referee.settled_at = Some(Instant::Exit);
+    let sampled = Look { settled_at: Instant::Mark, ..look(1, 1.0) };
+    assert_eq!(referee.heard(1, Some(0), &served(folder.path(), &sampled)), Next::Drop);
+    // However the end of a process that tells no mark let it be told, it is one kind of figure.
+    let level = Look { settled_at: Instant::Level, ..look(1, 1.0) };
+    assert_eq!(referee.heard(1, Some(1), &served(folder.path(), &level)), Next::Go);
+    let unknown = Look { allocators: Vec::new(), executable: None, ..look(1, 1.0) };
+    assert_eq!(referee.heard(2, Some(0), &served(folder.path(), &unknown)), Next::Drop);
+    let nothing = Look { settled_bytes: None, ..look(1, 1.0) };
+    assert_eq!(referee.heard(3, Some(0), &served(folder.path(), &nothing)), Next::Drop);
+    let why: Vec<&str> = referee.failures.iter().flatten().map(String::as_str).collect();
+    assert!(why[0].contains("at the last mark") && why[0].contains("as the process ended"), "{why:?}");
+    assert!(why[1].contains("not known") && why[2].contains("not known"), "{why:?}");
+}

@@ -1,0 +1,123 @@
+//! Documents for scripts. One document, its schema's name first; field names are an interface
+//! (`docs/schema.md`). Every string is written so that no terminal obeys it.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use strandline_inspect::environment::Environment;
+use strandline_inspect::facts::Explanation;
+
+use super::text::is_unsafe;
+
+/// strandline's own version.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+#[derive(Serialize)]
+struct Document<'a, E, T> {
+    schema: &'a str,
+    version: &'a str,
+    environment: E,
+    #[serde(flatten)]
+    body: &'a T,
+}
+
+/// The machine, and where a process was looked at what is really mapped in it.
+#[derive(Serialize)]
+struct Surroundings<'a> {
+    #[serde(flatten)]
+    machine: &'a Environment,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allocators: Option<Vec<Named<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runtimes: Option<Vec<Named<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settings: Option<&'a BTreeMap<String, String>>,
+}
+
+#[derive(Serialize)]
+struct Named<'a> {
+    name: &'a str,
+    version: Option<&'a str>,
+}
+
+fn named<'a>(name: &'a str, version: &'a Option<String>) -> Named<'a> {
+    Named { name, version: version.as_deref() }
+}
+
+/// The document `schema` with `body`'s fields, as text that ends with a newline. `target` is the process
+/// that was looked at, if one was.
+pub fn document<T: Serialize>(
+    schema: &str,
+    machine: &Environment,
+    target: Option<&Explanation>,
+    body: &T,
+) -> serde_json::Result<String> {
+    let text = serde_json::to_string_pretty(&whole(schema, VERSION, machine, target, body))?;
+    Ok(escape(&text) + "\n")
+}
+
+/// The document that `version` made of `body`, to be written as a part of another one.
+pub fn whole<'a, T: Serialize>(
+    schema: &'a str,
+    version: &'a str,
+    machine: &'a Environment,
+    target: Option<&'a Explanation>,
+    body: &'a T,
+) -> impl Serialize + use<'a, T> {
+    let environment = surroundings(machine, target);
+    Document { schema, version, environment, body }
+}
+
+/// The machine, and where a process was looked at what is really mapped in it.
+pub fn surroundings<'a>(
+    machine: &'a Environment,
+    target: Option<&'a Explanation>,
+) -> impl Serialize + use<'a> {
+    Surroundings {
+        machine,
+        allocators: target.map(|t| t.allocators.iter().map(|a| named(&a.name, &a.version)).collect()),
+        runtimes: target.map(|t| t.runtimes.iter().map(|r| named(&r.name, &r.version)).collect()),
+        settings: target.map(|target| &target.settings),
+    }
+}
+
+/// JSON escapes C0 controls itself; whatever else a terminal may obey occurs only inside strings, where
+/// `\uXXXX` means the same.
+pub fn escape(json: &str) -> String {
+    let mut safe = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c != '\n' && is_unsafe(c) {
+            let mut units = [0; 2];
+            for unit in c.encode_utf16(&mut units) {
+                safe += &format!("\\u{unit:04x}");
+            }
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_opens_with_its_schema_and_names_what_is_mapped() {
+        let target = crate::fabricated::service();
+        let text = document("strandline/explain/1", &Environment::default(), Some(&target), &target).unwrap();
+        assert!(text.starts_with("{\n  \"schema\": \"strandline/explain/1\",\n  \"version\""));
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["environment"]["allocators"][0]["name"], "glibc");
+        assert_eq!(value["environment"]["settings"]["MALLOC_ARENA_MAX"], "4");
+        assert_eq!(value["kernel"]["rss_bytes"], target.kernel.rss_bytes);
+    }
+
+    #[test]
+    fn strings_keep_their_value_and_lose_their_power() {
+        let hostile = "\x1b[2J\u{9b}31m\u{202e}\u{e0041}\n";
+        let text = escape(&serde_json::to_string(hostile).unwrap());
+        assert!(!text.chars().any(is_unsafe), "{text:?}");
+        assert_eq!(serde_json::from_str::<String>(&text).unwrap(), hostile);
+    }
+}

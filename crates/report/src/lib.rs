@@ -1,0 +1,24 @@
+//! From facts to what a person or a script reads.
+//!
+//! `model` turns facts into text that is safe to show, `terminal` and its neighbours lay that text
+//! out, `json` writes documents. Nothing in here looks at a process, and nothing decides an exit status.
+
+pub mod bars;
+pub mod checks;
+pub mod json;
+pub mod model;
+pub mod pages;
+pub mod paint;
+pub mod reclamation;
+pub mod runtimes;
+pub mod table;
+pub mod terminal;
+pub mod text;
+pub mod timeline;
+pub mod tree;
+pub mod units;
+
+#[cfg(any(test, feature = "fabricated"))]
+pub mod fabricated;
+#[cfg(test)]
+mod golden;

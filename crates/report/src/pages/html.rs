@@ -1,0 +1,267 @@
+//! A page as one HTML file that needs nothing else: no network, no script. It forbids itself everything but its own
+//! style, by its digest; every text goes through a template that escapes, and pictures through a writer that does.
+
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, context};
+use serde::Serialize;
+
+use super::book::Book;
+use super::cleaned::{cleaned, cleaned_book};
+use super::names::{Names, slug};
+use super::page::{Cell, Claim, Page, Section, Table, Tone};
+use super::plot;
+use crate::json::VERSION;
+use crate::text::counted;
+use crate::timeline::NotDrawn;
+use crate::timeline::html::digest;
+
+const PAGE: &str = include_str!("assets/lab.html");
+const STYLE: &str = include_str!("assets/lab.css");
+/// A chapter's contents name so many of its parts.
+const MOST_LINKS: usize = 40;
+/// What a book's file begins with, by which it is known for one.
+const BOOK_MARK: &str = "<!doctype html>\n<html lang=\"en\" data-strandline=\"studies\">";
+
+/// The page as a whole HTML document.
+///
+/// # Errors
+/// Where its template cannot be filled.
+pub fn text(page: &Page) -> Result<String, NotDrawn> {
+    let page = cleaned(page);
+    let chapter = Chapter::new(&page, None, &mut Names::default());
+    render(context! {
+        title => page.title,
+        headline => page.headline,
+        chapters => Value::from(Serde([chapter])),
+        environment => Value::from(Serde(page.environment)),
+    })
+}
+
+/// The book as a whole HTML document, with its contents first.
+///
+/// # Errors
+/// Where its template cannot be filled.
+pub fn book(book: &Book) -> Result<String, NotDrawn> {
+    let book = cleaned_book(book);
+    let mut names = Names::default();
+    let of = |(chapter, names): (&super::book::Chapter, &mut Names)| {
+        let anchor = names.give(&slug(&chapter.name));
+        Chapter::new(&chapter.page, Some(anchor), names)
+    };
+    let chapters: Vec<Chapter> = book.chapters.iter().map(|chapter| of((chapter, &mut names))).collect();
+    let contents = Rows::new(&book.contents, String::new(), &mut |row| {
+        chapters.get(row).map(|chapter| chapter.anchor.clone()).unwrap_or_default()
+    });
+    render(context! {
+        is_book => true,
+        title => book.title,
+        headline => book.headline,
+        contents => Value::from(Serde(contents)),
+        chapters => Value::from(Serde(chapters)),
+        environment => Value::from(Serde(book.environment)),
+    })
+}
+
+/// Whether a file that begins like this is a book that strandline wrote.
+pub fn is_book(begin: &[u8]) -> bool {
+    begin.starts_with(BOOK_MARK.as_bytes())
+}
+
+fn render(filled: Value) -> Result<String, NotDrawn> {
+    let mut templates = Environment::new();
+    templates.add_template("lab.html", PAGE)?;
+    let style = context! { version => VERSION, style_digest => digest(STYLE), style => STYLE };
+    Ok(templates.get_template("lab.html")?.render(context! { ..filled, ..style })?)
+}
+
+/// A page as the template reads it.
+#[derive(Serialize)]
+struct Chapter {
+    /// What it is referred to by; empty where it is the whole document.
+    anchor: String,
+    title: String,
+    headline: String,
+    /// Anchor and name of its parts.
+    links: Vec<(String, String)>,
+    /// What the links lead to: `52 claims, 5 tables, 12 plots`.
+    links_to: String,
+    sections: Vec<Part>,
+    caveats: Vec<String>,
+}
+
+impl Chapter {
+    fn new(page: &Page, anchor: Option<String>, names: &mut Names) -> Self {
+        let base = anchor.as_ref().map(|anchor| format!("{anchor}-")).unwrap_or_default();
+        let sections: Vec<Part> =
+            page.sections.iter().map(|section| Part::new(section, &base, names)).collect();
+        let links = sections.iter().flat_map(Part::links).filter(|(_, name)| !name.is_empty());
+        let count = |of: fn(&Section) -> usize, thing: &str| {
+            let count: usize = page.sections.iter().map(of).sum();
+            (count > 0).then(|| counted(count as u64, thing))
+        };
+        let parts = [
+            count(|one| one.claims.len(), "claim"),
+            count(|one| one.tables.len(), "table"),
+            count(|one| one.plots.len(), "plot"),
+        ];
+        let links_to: Vec<String> = parts.into_iter().flatten().collect();
+        Self {
+            links: links.take(MOST_LINKS).collect(),
+            links_to: links_to.join(", "),
+            anchor: anchor.unwrap_or_default(),
+            title: page.title.clone(),
+            headline: page.headline.clone(),
+            sections,
+            caveats: page.caveats.clone(),
+        }
+    }
+}
+
+/// A section, as the template reads it.
+#[derive(Serialize)]
+struct Part {
+    id: String,
+    heading: String,
+    paragraphs: Vec<String>,
+    claims: Vec<Judged>,
+    tables: Vec<Rows>,
+    plots: Vec<Figure>,
+    snippets: Vec<(String, String)>,
+}
+
+/// A claim, as the template reads it.
+#[derive(Serialize)]
+struct Judged {
+    /// What it is referred to by.
+    anchor: String,
+    id: String,
+    says: String,
+    verdict: Datum,
+    published: String,
+    measured: String,
+    /// Why it does not hold, and what its author says of it.
+    remarks: Vec<String>,
+    figures: Vec<String>,
+}
+
+impl Judged {
+    fn new(claim: &Claim, anchor: String) -> Self {
+        let remarks = [&claim.reason, &claim.note].into_iter().filter(|text| !text.is_empty());
+        Self {
+            anchor,
+            id: claim.id.clone(),
+            says: claim.says.clone(),
+            verdict: datum(&claim.verdict, ""),
+            published: claim.published.clone(),
+            measured: claim.measured.clone(),
+            remarks: remarks.cloned().collect(),
+            figures: claim.figures.clone(),
+        }
+    }
+}
+
+/// A plot, as the template reads it.
+#[derive(Serialize)]
+struct Figure {
+    id: String,
+    title: String,
+    /// A whole SVG document, which is put in as it is.
+    svg: String,
+}
+
+impl Part {
+    fn new(section: &Section, base: &str, names: &mut Names) -> Self {
+        let mut id = |kind: &str, text: &str| {
+            if text.is_empty() { String::new() } else { names.give(&format!("{base}{kind}{}", slug(text))) }
+        };
+        let heading = id("", &section.heading);
+        let claims = section.claims.iter().map(|claim| Judged::new(claim, id("claim-", &claim.id)));
+        let claims = claims.collect();
+        let mut tables = Vec::new();
+        for table in &section.tables {
+            let own = id("table-", &table.caption);
+            let rows_are = format!("{}-", slug(&section.rows_are));
+            tables.push(Rows::new(table, own, &mut |row| {
+                let name = table.rows.get(row).and_then(|row| row.first()).map_or("", |cell| &cell.text);
+                if section.rows_are.is_empty() { String::new() } else { id(&rows_are, name) }
+            }));
+        }
+        let plots = section.plots.iter().map(|plot| Figure {
+            id: id("plot-", &plot.title),
+            title: plot.title.clone(),
+            svg: plot::svg(plot),
+        });
+        Self {
+            plots: plots.collect(),
+            id: heading,
+            heading: section.heading.clone(),
+            paragraphs: section.paragraphs.clone(),
+            claims,
+            tables,
+            snippets: section.snippets.clone(),
+        }
+    }
+
+    /// Anchors and names of its parts.
+    fn links(&self) -> Vec<(String, String)> {
+        let tables = self.tables.iter().map(|table| (table.id.clone(), table.caption.clone()));
+        let plots = self.plots.iter().map(|plot| (plot.id.clone(), plot.title.clone()));
+        [(self.id.clone(), self.heading.clone())].into_iter().chain(tables).chain(plots).collect()
+    }
+}
+
+/// A table, as the template reads it.
+#[derive(Serialize)]
+struct Rows {
+    id: String,
+    caption: String,
+    columns: Vec<Datum>,
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    /// What it is referred to by, or in a contents what it refers to; empty for nothing.
+    id: String,
+    /// Whether a line sets it apart from the row before.
+    apart: bool,
+    cells: Vec<Datum>,
+}
+
+/// A cell with the classes of its style.
+#[derive(Serialize)]
+struct Datum {
+    text: String,
+    class: String,
+}
+
+impl Rows {
+    fn new(table: &Table, id: String, anchor: &mut dyn FnMut(usize) -> String) -> Self {
+        let figures = |figures: bool| if figures { "n" } else { "" };
+        let columns = table
+            .columns
+            .iter()
+            .map(|column| Datum { text: column.title.clone(), class: figures(column.figures).to_owned() });
+        let mut rows: Vec<Row> = Vec::with_capacity(table.rows.len());
+        let mut apart = false;
+        for (index, row) in table.rows.iter().enumerate() {
+            if !row.is_empty() {
+                let cells =
+                    row.iter().zip(&table.columns).map(|(cell, column)| datum(cell, figures(column.figures)));
+                rows.push(Row { id: anchor(index), apart, cells: cells.collect() });
+            }
+            apart = row.is_empty();
+        }
+        Self { id, caption: table.caption.clone(), columns: columns.collect(), rows }
+    }
+}
+
+fn datum(cell: &Cell, figures: &str) -> Datum {
+    let tone = match cell.tone {
+        Tone::Plain => "",
+        Tone::Good => "good",
+        Tone::Bad => "bad",
+        Tone::Faint => "faint",
+    };
+    Datum { text: cell.text.clone(), class: format!("{figures} {tone}").trim().to_owned() }
+}

@@ -1,0 +1,43 @@
+//! What the lab found, for people: tables for a terminal, Markdown for an issue or a mailing list, one HTML page.
+//!
+//! A verb's room turns what it found into a [`page::Page`], whose parts the writers here lay out: every verb looks
+//! the same in every format. Nothing in here runs or judges anything.
+
+pub mod book;
+pub mod cleaned;
+pub mod html;
+pub mod markdown;
+pub mod names;
+pub mod page;
+pub mod pictures;
+pub mod plot;
+pub mod terminal;
+
+#[cfg(test)]
+mod fabricated;
+#[cfg(test)]
+mod golden;
+
+use strandline_inspect::environment::Environment;
+
+use crate::units::maybe_bytes;
+
+/// The machine, as a page names it.
+pub fn surroundings(machine: &Environment) -> Vec<(String, String)> {
+    let known = |text: &Option<String>| text.clone().unwrap_or_else(|| crate::units::UNKNOWN.to_owned());
+    let cpus = machine.cpus.map_or_else(|| known(&None), |cpus| cpus.to_string());
+    [
+        ("strandline", crate::json::VERSION.to_owned()),
+        ("kernel", known(&machine.kernel)),
+        ("machine", machine.machine.clone()),
+        ("processor", known(&machine.processor)),
+        ("processors", cpus),
+        ("memory", maybe_bytes(machine.memory_bytes)),
+        ("transparent huge pages", known(&machine.thp)),
+        ("C library", known(&machine.libc)),
+        ("time", machine.time_utc.clone()),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect()
+}

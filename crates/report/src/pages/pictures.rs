@@ -1,0 +1,82 @@
+//! Plots as files of their own, and where a page finds them.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::cleaned::cleaned;
+use super::names::{Names, slug};
+use super::page::Page;
+use super::plot;
+
+/// A file to be written: its name in the folder of pictures, and its text.
+pub type Picture = (String, String);
+
+/// Every plot of `page`, the page of `study`, as an SVG file; from now on Markdown refers to it by `address`, the
+/// folder's address.
+pub fn pictures(page: &mut Page, study: &str, address: &str, names: &mut Names) -> Vec<Picture> {
+    // A title that has nothing to show is no better as a file's name.
+    let safe = cleaned(page);
+    let mut pictures = Vec::new();
+    for (section, safe) in page.sections.iter_mut().zip(&safe.sections) {
+        for (one, safe) in section.plots.iter_mut().zip(&safe.plots) {
+            let name = format!("{}.svg", names.give(&format!("{}-{}", slug(study), slug(&safe.title))));
+            one.address = if address.is_empty() { name.clone() } else { format!("{address}/{name}") };
+            pictures.push((name, plot::file(safe)));
+        }
+    }
+    pictures
+}
+
+/// The address of `folder` in a file that stands in `from`; both are whole paths. As Markdown takes it: without
+/// spaces and brackets.
+pub fn address(folder: &Path, from: &Path) -> String {
+    let shared = folder.components().zip(from.components()).take_while(|(a, b)| a == b).count();
+    let up = from.components().skip(shared).map(|_| Component::ParentDir);
+    let path: PathBuf = up.chain(folder.components().skip(shared)).collect();
+    encoded(&path.to_string_lossy())
+}
+
+/// A path as an address.
+pub fn encoded(path: &str) -> String {
+    let mut address = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
+                address.push(char::from(byte));
+            }
+            _ => address += &format!("%{byte:02X}"),
+        }
+    }
+    address
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::page::{Plot, Section};
+
+    #[test]
+    fn a_folder_is_found_from_where_the_file_stands() {
+        let of = |folder: &str, from: &str| address(Path::new(folder), Path::new(from));
+        assert_eq!(of("/a/b/plots", "/a/b"), "plots");
+        assert_eq!(of("/a/plots", "/a/b/c"), "../../plots");
+        assert_eq!(of("/a/b", "/a/b"), "");
+        assert_eq!(of("/a/my plots (1)", "/a"), "my%20plots%20%281%29");
+    }
+
+    #[test]
+    fn plots_of_the_same_title_are_files_of_their_own() {
+        let plot = |title: &str| Plot { title: title.to_owned(), ..Plot::default() };
+        let section =
+            Section { plots: vec![plot("By size"), plot("By size"), plot("</title>")], ..Section::default() };
+        let mut page = Page { sections: vec![section], ..Page::default() };
+        let pictures = pictures(&mut page, "mine", "p", &mut Names::default());
+        let names: Vec<&str> = pictures.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["mine-by-size.svg", "mine-by-size-2.svg", "mine-title.svg"]);
+        assert_eq!(page.sections[0].plots[1].address, "p/mine-by-size-2.svg");
+        for (_, text) in &pictures {
+            assert!(
+                text.starts_with("<svg ") && text.contains("fill=\"#ffffff\"") && !text.contains("<script")
+            );
+        }
+    }
+}

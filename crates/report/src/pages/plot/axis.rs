@@ -1,0 +1,336 @@
+//! An axis: which figures it spans, where a figure stands on it, and where its ticks are and what they say.
+
+use crate::text::grouped;
+
+/// Figures beyond this are drawn as this: the difference of two of them is still a figure.
+const LARGEST: f64 = 1e300;
+/// A span that is smaller than this part of the figures is none.
+const SMALLEST_SPAN: f64 = 1e-11;
+/// The part of its length that an axis leaves free at both ends.
+const PAD: f64 = 0.04;
+const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+
+/// What the figures of an axis are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measure {
+    /// Labelled in B, KiB, MiB, …
+    pub is_bytes: bool,
+    /// Counted by factors: figures that are not positive have no place.
+    pub is_logarithmic: bool,
+}
+
+/// Where an axis begins and ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Axis {
+    measure: Measure,
+    /// As figures, or as their decimal logarithms.
+    low: f64,
+    high: f64,
+}
+
+/// A tick: its place from 0 to 1, and its label.
+pub type Tick = (f64, String);
+
+impl Axis {
+    /// The axis that spans `figures`, and 0 where `from_zero`. Of no figure that has a place, one from 0 to 1.
+    pub fn over(figures: impl Iterator<Item = f64>, measure: Measure, from_zero: bool) -> Self {
+        let mut span: Option<(f64, f64)> = None;
+        for figure in figures.filter_map(|figure| scaled(figure, measure)) {
+            span =
+                span.map_or(Some((figure, figure)), |(low, high)| Some((low.min(figure), high.max(figure))));
+        }
+        let (mut low, mut high) = span.unwrap_or((0.0, 1.0));
+        let from_zero = from_zero && !measure.is_logarithmic;
+        // Half way to 0 is near enough to show it: lengths can be compared then.
+        let near_zero = !measure.is_logarithmic && low >= 0.0 && low < high / 2.0;
+        if from_zero || near_zero {
+            (low, high) = (low.min(0.0), high.max(0.0));
+        }
+        if high - low <= SMALLEST_SPAN * high.abs().max(low.abs()) || high == low {
+            let reach = if measure.is_logarithmic { 0.3 } else { (high.abs() * 0.05).max(f64::MIN_POSITIVE) };
+            let reach = if high == 0.0 && !measure.is_logarithmic { 1.0 } else { reach };
+            (low, high) = (low - reach, high + reach);
+            if from_zero || near_zero {
+                (low, high) = (low.max(0.0), high.max(1e-300));
+            }
+        }
+        let pad = (high - low) * PAD;
+        let pad_low = if (from_zero || near_zero) && low == 0.0 { 0.0 } else { pad };
+        let pad_high = if from_zero && high == 0.0 { 0.0 } else { pad };
+        Self { measure, low: low - pad_low, high: high + pad_high }
+    }
+
+    /// The axis of places 0, 1, … with `count` names, each in the middle of its part.
+    pub fn of_names(count: usize) -> Self {
+        let measure = Measure { is_bytes: false, is_logarithmic: false };
+        Self { measure, low: -0.5, high: count.max(1) as f64 - 0.5 }
+    }
+
+    /// Where `figure` stands, from 0 to 1; `None` where it has no place.
+    pub fn place(&self, figure: f64) -> Option<f64> {
+        let place = (scaled(figure, self.measure)? - self.low) / (self.high - self.low);
+        // What rounding takes over the edge is on it; what is farther belongs to no place that has a name.
+        (-1e-6..=1.0 + 1e-6).contains(&place).then_some(place.clamp(0.0, 1.0))
+    }
+
+    /// Where bars begin: at 0, or at the left end where the axis has no 0.
+    pub fn base(&self) -> f64 {
+        if self.measure.is_logarithmic { 0.0 } else { self.place(0.0).unwrap_or(0.0) }
+    }
+
+    /// At most about `most` ticks, in order.
+    pub fn ticks(&self, most: usize) -> Vec<Tick> {
+        let most = most.clamp(2, 20);
+        if !self.measure.is_logarithmic {
+            return self.even_ticks(self.low, self.high, most);
+        }
+        let factors = if self.measure.is_bytes { 2f64.log10() } else { 1.0 };
+        let spanned = (self.high - self.low) / factors;
+        if spanned < if self.measure.is_bytes { 1.5 } else { 0.7 } {
+            return self.even_ticks(10f64.powf(self.low), 10f64.powf(self.high), most);
+        }
+        let digits: &[f64] = match spanned {
+            few if !self.measure.is_bytes && few < 3.0 => &[1.0, 2.0, 5.0],
+            _ => &[1.0],
+        };
+        // In steps of 2, 4, 16 or 1024 for bytes: what reads as round.
+        let strides: &[f64] =
+            if self.measure.is_bytes { &[1.0, 2.0, 5.0, 10.0] } else { &[1.0, 2.0, 3.0, 5.0] };
+        let fits = |stride: &&f64| spanned / **stride * digits.len() as f64 <= most as f64 + 0.5;
+        let stride = strides.iter().find(fits).copied().unwrap_or((spanned / most as f64).ceil());
+        let first = (self.low / factors / stride).floor();
+        // Where some need powers of ten to be read, the others have them too.
+        let large = !self.measure.is_bytes && self.high > 7.0;
+        let text = |figure: f64| match large && figure >= 1e3 {
+            true => scientific(figure),
+            false => label(figure, self.measure.is_bytes),
+        };
+        let mut ticks = Vec::new();
+        for step in 0..=(spanned / stride).ceil().clamp(0.0, 100.0) as u32 + 1 {
+            let power = 10f64.powf((first + f64::from(step)) * stride * factors);
+            for digit in digits {
+                self.tick(digit * power, text, &mut ticks);
+            }
+        }
+        ticks
+    }
+
+    /// Ticks in equal steps from `low` to `high`, whatever the axis counts by.
+    fn even_ticks(&self, low: f64, high: f64, most: usize) -> Vec<Tick> {
+        let largest = low.abs().max(high.abs());
+        let (unit, name) = if self.measure.is_bytes { byte_unit(largest) } else { (1.0, "") };
+        let rough = (high - low) / unit / most as f64;
+        let step = if self.measure.is_bytes && rough >= 1.0 {
+            2f64.powf(rough.log2().ceil())
+        } else if self.measure.is_bytes && unit == 1.0 {
+            1.0
+        } else {
+            round_step(rough)
+        };
+        let mut ticks = Vec::new();
+        let first = (low / unit / step).ceil();
+        for index in 0..=most as u32 + 1 {
+            let figure = (first + f64::from(index)) * step;
+            if figure * unit > high * (1.0 + 1e-12_f64.copysign(high)) {
+                break;
+            }
+            let text = |_: f64| match name {
+                "" if largest >= 1e7 && step >= largest * 1e-3 && figure != 0.0 => scientific(figure),
+                "" => stepped(figure, step),
+                name => format!("{} {name}", stepped(figure, step)),
+            };
+            self.tick(figure * unit, text, &mut ticks);
+        }
+        ticks
+    }
+
+    fn tick(&self, figure: f64, text: impl Fn(f64) -> String, ticks: &mut Vec<Tick>) {
+        let Some(scaled) = scaled(figure, self.measure) else { return };
+        let place = (scaled - self.low) / (self.high - self.low);
+        if (-1e-9..=1.0 + 1e-9).contains(&place)
+            && ticks.last().is_none_or(|(before, _)| place > before + 1e-6)
+        {
+            ticks.push((place.clamp(0.0, 1.0), text(figure)));
+        }
+    }
+}
+
+/// `figure` as an axis counts it; `None` where it has no place there.
+fn scaled(figure: f64, measure: Measure) -> Option<f64> {
+    match figure.is_finite() {
+        true if measure.is_logarithmic => (figure > 0.0).then(|| figure.log10()),
+        true => Some(figure.clamp(-LARGEST, LARGEST)),
+        false => None,
+    }
+}
+
+/// The smallest of 1, 2, 5, 10, 20, … times a power of ten that is not below `rough`.
+fn round_step(rough: f64) -> f64 {
+    if rough.is_nan() || rough <= 0.0 {
+        return 1.0;
+    }
+    let power = 10f64.powf(rough.log10().floor());
+    [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|digit| digit * power)
+        .find(|step| *step >= rough * 0.999)
+        .unwrap_or(rough)
+}
+
+fn byte_unit(figure: f64) -> (f64, &'static str) {
+    let mut unit = (1.0, "B");
+    for (power, name) in UNITS.into_iter().enumerate() {
+        let size = 1024f64.powi(power as i32);
+        if figure >= size {
+            unit = (size, name);
+        }
+    }
+    unit
+}
+
+/// `figure` with as many decimals as tell it from the next one, `step` away.
+fn stepped(figure: f64, step: f64) -> String {
+    if figure == 0.0 {
+        return "0".to_owned();
+    }
+    if figure.abs() >= 1e15 {
+        return scientific(figure);
+    }
+    let decimals = (-step.log10() - 1e-9).ceil().max(0.0);
+    if decimals > 9.0 {
+        return scientific(figure);
+    }
+    fixed(figure, decimals as usize)
+}
+
+/// With commas between thousands, and a true minus sign.
+fn fixed(figure: f64, decimals: usize) -> String {
+    let text = format!("{:.decimals$}", figure.abs());
+    let (whole, rest) =
+        text.split_once('.').map_or((text.as_str(), None), |(whole, rest)| (whole, Some(rest)));
+    let whole = whole.parse().map_or_else(|_| whole.to_owned(), grouped);
+    let sign =
+        if figure < 0.0 && text.bytes().any(|digit| (b'1'..=b'9').contains(&digit)) { "−" } else { "" };
+    rest.map_or_else(|| format!("{sign}{whole}"), |rest| format!("{sign}{whole}.{rest}"))
+}
+
+/// `5×10⁹`.
+fn scientific(figure: f64) -> String {
+    let text = format!("{figure:.2e}");
+    let Some((digits, power)) = text.split_once('e') else { return text };
+    let digits = digits.trim_end_matches('0').trim_end_matches('.').replace('-', "−");
+    let raised = power.chars().map(|c| match c.to_digit(10) {
+        Some(digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹".chars().nth(digit as usize).unwrap_or(c),
+        None => '⁻',
+    });
+    let raised: String = raised.collect();
+    if digits == "1" { format!("10{raised}") } else { format!("{digits}×10{raised}") }
+}
+
+/// A figure by itself, with three digits that say something.
+pub fn label(figure: f64, is_bytes: bool) -> String {
+    if !figure.is_finite() {
+        return "?".to_owned();
+    }
+    let (unit, name) = if is_bytes { byte_unit(figure.abs()) } else { (1.0, "") };
+    let figure = figure / unit;
+    let size = figure.abs();
+    let text = if size == 0.0 {
+        "0".to_owned()
+    } else if !(1e-4..1e7).contains(&size) {
+        scientific(figure)
+    } else if size >= 100.0 {
+        fixed(figure, 0)
+    } else {
+        // Three digits that say something, zeros at the end aside.
+        let decimals = (2.0 - size.log10().floor()).clamp(0.0, 7.0) as usize;
+        let text = fixed(figure, decimals);
+        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    };
+    if is_bytes { format!("{text} {name}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(figures: &[f64], is_bytes: bool, is_logarithmic: bool) -> Vec<String> {
+        let axis = Axis::over(figures.iter().copied(), Measure { is_bytes, is_logarithmic }, false);
+        axis.ticks(6).into_iter().map(|(_, text)| text).collect()
+    }
+
+    #[test]
+    fn ticks_are_round_in_what_they_count() {
+        assert_eq!(texts(&[0.0, 10.0], false, false), ["0", "2", "4", "6", "8", "10"]);
+        assert_eq!(texts(&[0.98, 1.02], false, false), ["0.98", "0.99", "1.00", "1.01", "1.02"]);
+        assert_eq!(texts(&[0.0, 1.6e9], true, false), ["0 GiB", "0.5 GiB", "1.0 GiB", "1.5 GiB"]);
+        let mib = 1_048_576.0;
+        assert_eq!(
+            texts(&[0.0, 700.0 * mib], true, false),
+            ["0 MiB", "128 MiB", "256 MiB", "384 MiB", "512 MiB", "640 MiB"]
+        );
+        assert_eq!(
+            texts(&[1.0, 1e6], false, true),
+            ["1", "10", "100", "1,000", "10,000", "100,000", "1,000,000"]
+        );
+        assert_eq!(
+            texts(&[1024.0, 64.0 * 1024.0], true, true),
+            ["1 KiB", "2 KiB", "4 KiB", "8 KiB", "16 KiB", "32 KiB", "64 KiB"]
+        );
+        assert_eq!(texts(&[-3e9, 3e9], false, false), ["−2×10⁹", "0", "2×10⁹"]);
+    }
+
+    #[test]
+    fn any_figures_have_a_few_ticks_in_order() {
+        let worst: [&[f64]; 12] = [
+            &[],
+            &[f64::NAN, f64::INFINITY],
+            &[0.0],
+            &[5.0, 5.0],
+            &[-1e-300, 1e-300],
+            &[f64::MAX, f64::MIN],
+            &[1e15, 1e15 + 1.0],
+            &[1e9, 1e9 + 1e-3],
+            &[5e-324],
+            &[-7.0, -7.0],
+            &[1.0, 1.0 + 1e-15],
+            &[1e-300, 1e300],
+        ];
+        for figures in worst {
+            for measure in 0..4 {
+                let measure = Measure { is_bytes: measure & 1 > 0, is_logarithmic: measure & 2 > 0 };
+                for from_zero in [false, true] {
+                    let axis = Axis::over(figures.iter().copied(), measure, from_zero);
+                    for most in [0, 2, 6, 1000] {
+                        let ticks = axis.ticks(most);
+                        assert!(ticks.len() <= most.clamp(2, 20) * 3, "{figures:?} {measure:?}: {ticks:?}");
+                        assert!(ticks.is_sorted_by(|one, other| one.0 < other.0), "{ticks:?}");
+                        assert!(
+                            ticks.iter().all(|(place, text)| (0.0..=1.0).contains(place) && text.len() < 40)
+                        );
+                    }
+                    assert!((0.0..=1.0).contains(&axis.base()));
+                    let places = figures.iter().filter_map(|&figure| axis.place(figure));
+                    assert!(places.into_iter().all(|place| (0.0..=1.0).contains(&place)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn figures_are_told_in_three_digits() {
+        for (figure, text) in [
+            (0.0, "0"),
+            (1.25, "1.25"),
+            (1.2, "1.2"),
+            (-12.34, "−12.3"),
+            (1234.5, "1,234"),
+            (5e9, "5×10⁹"),
+            (1e-9, "10⁻⁹"),
+        ] {
+            assert_eq!(label(figure, false), text, "{figure}");
+        }
+        assert_eq!(label(1_048_576.0 * 1.5, true), "1.5 MiB");
+        assert_eq!(label(f64::NAN, false), "?");
+    }
+}

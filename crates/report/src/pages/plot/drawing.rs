@@ -1,0 +1,265 @@
+//! Writes SVG. Whatever is text goes through one place that escapes it, whatever is a number through one that rounds.
+//!
+//! Written here and not through a drawing library, because a picture that follows its reader's theme has
+//! `currentColor` and classes in it, and a figure that is asked for by pointing at it has a `<title>`: a library that
+//! draws for bitmaps as well has neither.
+
+use std::fmt::Write;
+
+use unicode_width::UnicodeWidthChar;
+
+use crate::text::{clean_sentence, shorten};
+
+/// The width of every plot, in its own pixels.
+pub const WIDTH: f64 = 720.0;
+/// The height of text, in pixels.
+pub const TEXT: f64 = 13.0;
+
+/// By this a plot's file is known for one that strandline wrote.
+pub const FILE_MARK: &str = "<!-- a plot by strandline -->";
+/// Colours of series, which people with any of the common colour-vision deficiencies tell apart, dark enough for
+/// white. Elements of series have a class as well, `s0` to `s7`, by which a page gives them other ones in the dark.
+const COLOURS: [&str; 8] =
+    ["#0072b2", "#d55e00", "#00805d", "#b8447f", "#a86f00", "#3a96cc", "#6e7781", "#4b3f9e"];
+/// How lines of series are broken: colour is not all that tells them apart.
+const DASHES: [&str; 4] = ["none", "7 3", "2 3", "9 3 2 3"];
+
+/// Where text stands around its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anchor {
+    /// It begins there.
+    Start,
+    /// Its middle is there.
+    Middle,
+    /// It ends there.
+    End,
+}
+
+/// About how many pixels `text` takes: as many as in a font whose letters are wide.
+pub fn pixels(text: &str) -> f64 {
+    text.chars().map(advance).sum()
+}
+
+fn advance(c: char) -> f64 {
+    match c {
+        'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ';' | '|' | '\'' | ' ' => 0.34 * TEXT,
+        'f' | 'r' | 't' | '-' | '(' | ')' | '[' | ']' | '/' => 0.42 * TEXT,
+        'm' | 'w' | 'M' | 'W' | '…' | '%' | '@' => 0.98 * TEXT,
+        'A'..='Z' | '=' | '+' | '<' | '>' => 0.74 * TEXT,
+        c if c.is_ascii() => 0.635 * TEXT,
+        c => 0.68 * TEXT * c.width().unwrap_or(0) as f64,
+    }
+}
+
+/// `text` with `…` for its middle where it takes more than so many pixels.
+pub fn fitted(text: &str, most: f64) -> String {
+    let mut columns = (most / (0.3 * TEXT)).clamp(0.0, 400.0) as usize;
+    let mut fitted = shorten(text, columns);
+    while columns > 1 && pixels(&fitted) > most {
+        columns = (columns * 19 / 20).min(columns - 1);
+        fitted = shorten(text, columns);
+    }
+    fitted
+}
+
+/// A picture that is being written.
+pub struct Drawing {
+    text: String,
+}
+
+impl Drawing {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self { text: String::new() }
+    }
+
+    /// The whole, of this height, with what it is called for those who cannot see it.
+    pub fn finished(self, height: f64, name: &str) -> String {
+        let (name, drawn) = (escaped(name), self.text);
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" width=\"{WIDTH}\" \
+             height=\"{height:.0}\" role=\"img\" fill=\"currentColor\" font-size=\"{TEXT}\" \
+             font-family=\"system-ui, 'DejaVu Sans', sans-serif\"><title>{name}</title>\n{drawn}</svg>\n"
+        )
+    }
+
+    /// The same on white, whatever it stands on, with the mark of a file that strandline wrote.
+    pub fn finished_on_white(self, height: f64, name: &str) -> String {
+        let ground = format!(
+            "{FILE_MARK}\n<path d=\"M0 0H{WIDTH}V{height:.0}H0Z\" fill=\"#ffffff\"/>\n<g fill=\"#1b1f23\" color=\"#1b1f23\">\n"
+        );
+        Self { text: ground + &self.text + "</g>\n" }.finished(height, name)
+    }
+
+    fn put(&mut self, what: std::fmt::Arguments<'_>) {
+        // Writing to a string does not fail.
+        let _ = self.text.write_fmt(what);
+    }
+
+    /// Text around (x, y), the middle of its line.
+    pub fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
+        self.styled(x, y, anchor, "", text);
+    }
+
+    /// The same in bold.
+    pub fn strong(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
+        self.styled(x, y, anchor, " font-weight=\"600\"", text);
+    }
+
+    /// The same, less in the foreground: labels of ticks and axes.
+    pub fn quiet(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
+        self.styled(x, y, anchor, " fill-opacity=\"0.72\"", text);
+    }
+
+    /// The same as `quiet`, turned by `degrees` around its place.
+    pub fn turned(&mut self, (x, y): (f64, f64), anchor: Anchor, degrees: i32, text: &str) {
+        let style = format!(" fill-opacity=\"0.72\" transform=\"rotate({degrees} {x:.1} {y:.1})\"");
+        self.styled(x, y, anchor, &style, text);
+    }
+
+    fn styled(&mut self, x: f64, y: f64, anchor: Anchor, style: &str, text: &str) {
+        let anchor = match anchor {
+            Anchor::Start => "start",
+            Anchor::Middle => "middle",
+            Anchor::End => "end",
+        };
+        let (text, y) = (escaped(text), y + TEXT * 0.36);
+        self.put(format_args!(
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{style}>{text}</text>\n"
+        ));
+    }
+
+    /// A light line behind the figures.
+    pub fn grid(&mut self, from: (f64, f64), to: (f64, f64)) {
+        self.rule(from, to, "0.14");
+    }
+
+    /// The line of an axis.
+    pub fn edge(&mut self, from: (f64, f64), to: (f64, f64)) {
+        self.rule(from, to, "0.55");
+    }
+
+    fn rule(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), opacity: &str) {
+        self.put(format_args!(
+            "<path d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\" stroke=\"currentColor\" stroke-opacity=\"{opacity}\"/>\n"
+        ));
+    }
+
+    /// A line of a series through `points`, broken where there is `None`.
+    pub fn line(&mut self, series: usize, points: impl Iterator<Item = Option<(f64, f64)>>) {
+        let mut path = String::new();
+        let mut goes_on = false;
+        for point in points {
+            if let Some((x, y)) = point {
+                let _ = write!(path, "{}{x:.1} {y:.1}", if goes_on { 'L' } else { 'M' });
+            }
+            goes_on = point.is_some();
+        }
+        let (colour, dashes) = (colour(series), DASHES[series / 2 % DASHES.len()]);
+        self.put(format_args!(
+            "<path class=\"s{0} line\" d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" \
+             stroke-linejoin=\"round\" stroke-linecap=\"round\" stroke-dasharray=\"{dashes}\"/>\n",
+            class(series)
+        ));
+    }
+
+    /// The area within `points`.
+    pub fn area(&mut self, series: usize, points: impl Iterator<Item = (f64, f64)>) {
+        let mut path = String::new();
+        for (x, y) in points {
+            let _ = write!(path, "{}{x:.1} {y:.1}", if path.is_empty() { 'M' } else { 'L' });
+        }
+        let (class, colour) = (class(series), colour(series));
+        self.put(format_args!(
+            "<path class=\"s{class}\" d=\"{path}Z\" fill=\"{colour}\" fill-opacity=\"0.18\"/>\n"
+        ));
+    }
+
+    /// A bar between two corners, and what pointing at it says.
+    pub fn bar(&mut self, series: usize, (x1, y1): (f64, f64), (x2, y2): (f64, f64), says: &str) {
+        let (left, top) = (x1.min(x2), y1.min(y2));
+        let (wide, high) = ((x2 - x1).abs().max(0.5), (y2 - y1).abs());
+        let (class, colour, says) = (class(series), colour(series), escaped(says));
+        self.put(format_args!(
+            "<rect class=\"s{class}\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{wide:.1}\" height=\"{high:.1}\" rx=\"1.5\" \
+             fill=\"{colour}\" fill-opacity=\"0.8\"><title>{says}</title></rect>\n"
+        ));
+    }
+
+    /// An interval, with a stroke at both ends: over a bar in the colour of text, else in that of the series.
+    pub fn interval(&mut self, series: Option<usize>, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
+        const CAP: f64 = 3.5;
+        let (cap_x, cap_y) = if (x2 - x1).abs() >= (y2 - y1).abs() { (0.0, CAP) } else { (CAP, 0.0) };
+        let cap =
+            |x: f64, y: f64| format!("M{:.1} {:.1}L{:.1} {:.1}", x - cap_x, y - cap_y, x + cap_x, y + cap_y);
+        let (class, colour) = series.map_or(("i".to_owned(), "currentColor"), |series| {
+            (format!("s{}", class(series)), colour(series))
+        });
+        let (first, last) = (cap(x1, y1), cap(x2, y2));
+        self.put(format_args!(
+            "<path class=\"{class} line\" d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}{first}{last}\" fill=\"none\" \
+             stroke=\"{colour}\" stroke-width=\"1.5\"/>\n"
+        ));
+    }
+
+    /// A stroke across: where a median is. Its colour is that of text, to stand out from the samples around it.
+    pub fn median(&mut self, from: (f64, f64), to: (f64, f64), says: &str) {
+        let says = escaped(says);
+        self.put(format_args!(
+            "<path d=\"M{:.1} {:.1}L{:.1} {:.1}\" stroke=\"currentColor\" stroke-width=\"2.5\">\
+             <title>{says}</title></path>\n",
+            from.0, from.1, to.0, to.1
+        ));
+    }
+
+    /// A point of a series, in the series' own shape, and what pointing at it says.
+    pub fn point(&mut self, series: usize, (x, y): (f64, f64), radius: f64, opacity: f64, says: &str) {
+        let (class, colour, r) = (class(series), colour(series), radius);
+        // A circle, a square, a triangle, a diamond, of about the same area.
+        let shape = match series % 4 {
+            0 => format!("M{:.1} {y:.1}a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0 -{d} 0Z", x - r, d = 2.0 * r),
+            1 => format!("M{:.1} {:.1}h{d:.1}v{d:.1}h-{d:.1}Z", x - r * 0.9, y - r * 0.9, d = r * 1.8),
+            2 => format!("M{x:.1} {:.1}l{:.1} {:.1}h-{:.1}Z", y - r * 1.2, r * 1.15, r * 2.0, r * 2.3),
+            _ => format!(
+                "M{x:.1} {:.1}l{d:.1} {d:.1}l-{d:.1} {d:.1}l-{d:.1} -{d:.1}Z",
+                y - r * 1.3,
+                d = r * 1.3
+            ),
+        };
+        self.put(format_args!(
+            "<path class=\"s{class}\" d=\"{shape}\" fill=\"{colour}\" fill-opacity=\"{opacity}\""
+        ));
+        if says.is_empty() {
+            self.text += "/>\n";
+        } else {
+            let says = escaped(says);
+            self.put(format_args!("><title>{says}</title></path>\n"));
+        }
+    }
+}
+
+fn class(series: usize) -> usize {
+    series % COLOURS.len()
+}
+
+fn colour(series: usize) -> &'static str {
+    COLOURS[class(series)]
+}
+
+/// Text that is no markup, wherever it stands.
+fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in clean_sentence(text).chars() {
+        match c {
+            '&' => safe += "&amp;",
+            '<' => safe += "&lt;",
+            '>' => safe += "&gt;",
+            '"' => safe += "&quot;",
+            '\'' => safe += "&#39;",
+            // What XML does not allow in any form.
+            '\u{fffe}' | '\u{ffff}' => safe.push('\u{fffd}'),
+            c => safe.push(c),
+        }
+    }
+    safe
+}

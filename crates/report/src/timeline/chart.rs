@@ -1,0 +1,484 @@
+//! A recording in the terminal: RSS over time as a small chart, its marks, ledgers, processes and end.
+//!
+//! Braille dots where the terminal's character set has them, columns of `#` where it has not. Lays text out;
+//! everything it shows is clean, and no list is longer than a screen: what is left out is counted.
+
+use strandline_recording::{Ledger, Mark, Moment};
+
+use super::choice::{bytes_of, ending, largest, process_name, seconds_of, time};
+use super::html_data::{caveat_lines, moment_name};
+use super::{Process, Timeline};
+use crate::paint::{Paint, Surface};
+use crate::table::{Column, figures, lay_out, words};
+use crate::terminal::{faint, joined, listed};
+use crate::text::{
+    clean_sentence, command_line, counted, grouped, hanging, left, own_command, own_name, right, shorten,
+    width, wrap,
+};
+use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds};
+
+/// Lines of text that the chart itself is high.
+const LINES: usize = 8;
+/// Columns of the axis: `1.56 GiB ┤`.
+const AXIS: usize = 11;
+const MOST_MARKS: usize = 24;
+const MOST_LEDGERS: usize = 12;
+const MOST_PROCESSES: usize = 8;
+const MOST_CAVEATS: usize = 12;
+/// What marks are called in the chart, in order.
+const KEYS: &[u8] = b"123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+/// What the chart is drawn with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Glyphs {
+    /// Braille patterns, two by four dots a character.
+    Braille,
+    /// `#` and other ASCII.
+    Ascii,
+}
+
+impl Glyphs {
+    /// What a terminal shows under a locale: the first of `LC_ALL`, `LC_CTYPE` and `LANG` that is set and not
+    /// empty decides, as for every other program.
+    pub fn of_locale(lc_all: Option<&str>, lc_ctype: Option<&str>, lang: Option<&str>) -> Self {
+        let locale = [lc_all, lc_ctype, lang].into_iter().flatten().find(|value| !value.is_empty());
+        let charset = locale.unwrap_or("C").to_ascii_lowercase();
+        if charset.contains("utf-8") || charset.contains("utf8") { Self::Braille } else { Self::Ascii }
+    }
+}
+
+/// The recordings one below the other, ending with a newline. At least 80 columns are used.
+pub fn chart(timelines: &[Timeline], surface: Surface, glyphs: Glyphs) -> String {
+    let surface = Surface { columns: surface.columns.max(Surface::NARROWEST), ..surface };
+    let mut lines = Vec::new();
+    for (index, timeline) in timelines.iter().enumerate() {
+        if index > 0 {
+            lines.extend([String::new(), "─".repeat(surface.columns), String::new()]);
+        }
+        lines.extend(one(timeline, surface, glyphs));
+    }
+    lines.extend(next(timelines, surface));
+    let text = joined(&lines);
+    if glyphs == Glyphs::Ascii { plain(&text) } else { text }
+}
+
+/// The few characters of the layout that ASCII lacks; names are left as they are.
+fn plain(text: &str) -> String {
+    let mut ascii = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '─' => ascii.push('-'),
+            '│' | '┤' => ascii.push('|'),
+            '└' => ascii.push('+'),
+            '·' => ascii.push(';'),
+            '−' => ascii.push('-'),
+            'Δ' => ascii.push('d'),
+            'µ' => ascii.push('u'),
+            '…' => ascii.push('~'),
+            other => ascii.push(other),
+        }
+    }
+    ascii
+}
+
+fn one(timeline: &Timeline, surface: Surface, glyphs: Glyphs) -> Vec<String> {
+    let order = largest(timeline);
+    let main = order.first().and_then(|&index| timeline.processes.get(index));
+    let mut lines = heading(timeline, surface);
+    lines.push(String::new());
+    match main {
+        Some(process) => lines.extend(drawn(timeline, process, surface, glyphs)),
+        None => lines.push("no samples".to_owned()),
+    }
+    lines.extend(marks(timeline, surface));
+    lines.extend(ledgers(timeline, surface));
+    lines.extend(processes(timeline, &order, surface));
+    let mut caveats = caveat_lines(&timeline.caveats);
+    if caveats.len() > MOST_CAVEATS {
+        let more = timeline.caveats.len() - MOST_CAVEATS;
+        caveats.truncate(MOST_CAVEATS);
+        caveats.push(format!("{more} more; --format json has them all"));
+    }
+    lines.extend(listed("caveats", &caveats, surface));
+    lines.push(String::new());
+    lines.extend(faint(&hanging("cost: ", &cost(timeline), surface.columns), surface));
+    lines
+}
+
+fn heading(timeline: &Timeline, surface: Surface) -> Vec<String> {
+    let command = own_command(&timeline.header.command);
+    let title = format!("{} · {command}", clean_sentence(&timeline.name));
+    let mut lines = vec![surface.paint(Paint::Faint, &shorten(&title, surface.columns)), String::new()];
+    let ended = timeline.end.as_ref().and_then(|end| end.high_water_kib);
+    let peak = timeline.processes.iter().filter_map(Process::high_water_kib).max().max(ended).map(bytes_of);
+    let headline = format!("{}; peak RSS of one process {}", ending(timeline), maybe_bytes(peak));
+    lines.extend(wrap(&headline, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)));
+    for limit in &timeline.header.limits {
+        let text = format!(
+            "limit: {} {} by {}",
+            clean_sentence(&limit.kind),
+            bytes(limit.bytes),
+            clean_sentence(&limit.by)
+        );
+        lines.extend(wrap(&text, surface.columns));
+    }
+    lines
+}
+
+/// The lowest and highest RSS in KiB of each of `cells` equal stretches of time; `None` outside its life.
+fn buckets(process: &Process, end_us: u64, cells: usize) -> Vec<Option<(u64, u64)>> {
+    let mut buckets: Vec<Option<(u64, u64)>> = vec![None; cells];
+    let cell_of = |at_us: u64| {
+        let cell = u128::from(at_us) * cells as u128 / u128::from(end_us.max(1));
+        usize::try_from(cell).unwrap_or(usize::MAX).min(cells.saturating_sub(1))
+    };
+    let mut before: Option<(usize, u64)> = None;
+    for point in process.series.points() {
+        let cell = cell_of(point.at_us);
+        if let Some((from, level)) = before {
+            // Between two points the level before them held; the step is drawn where it was seen.
+            for between in buckets.iter_mut().take(cell + 1).skip(from + 1) {
+                widen(between, level, level);
+            }
+        }
+        if let Some(bucket) = buckets.get_mut(cell) {
+            widen(bucket, point.rss_low_kib, point.rss_high_kib);
+        }
+        before = Some((cell, point.sample.rss_kib));
+    }
+    buckets
+}
+
+fn widen(bucket: &mut Option<(u64, u64)>, low: u64, high: u64) {
+    *bucket = Some(bucket.map_or((low, high), |(lowest, highest)| (lowest.min(low), highest.max(high))));
+}
+
+/// The chart of one process with its axes and the ticks of the marks.
+fn drawn(timeline: &Timeline, process: &Process, surface: Surface, glyphs: Glyphs) -> Vec<String> {
+    let cells = surface.columns - AXIS;
+    let end_us = timeline.last_us();
+    let most_kib = process.series.points().iter().map(|point| point.rss_high_kib).max().unwrap_or(0).max(1);
+    let rows = match glyphs {
+        Glyphs::Braille => braille(&buckets(process, end_us, cells * 2), most_kib),
+        Glyphs::Ascii => columns(&buckets(process, end_us, cells), most_kib),
+    };
+    let name = format!("RSS of {}", process_name(process, surface.columns - AXIS - 7));
+    let mut lines = vec![" ".repeat(AXIS) + &name];
+    for (index, row) in rows.iter().enumerate() {
+        let label = match index {
+            0 => bytes(bytes_of(most_kib)),
+            _ if index == LINES / 2 => bytes(bytes_of(most_kib / 2)),
+            _ => String::new(),
+        };
+        let tick = if label.is_empty() { '│' } else { '┤' };
+        let line = surface.paint(Paint::Colour(32), row.trim_end());
+        lines.push(format!("{}{tick}{line}", right(&label, AXIS - 1)));
+    }
+    let zero = right("0 B", AXIS - 1);
+    lines.push(format!("{zero}└{}", ticks(timeline, end_us, cells)));
+    let last = time(end_us);
+    let gap = cells.saturating_sub(3 + width(&last));
+    lines.push(format!("{}0 s{}{last}", " ".repeat(AXIS), " ".repeat(gap)));
+    lines
+}
+
+/// The axis of time, with a letter where there is a mark. Where two would stand on one place, the first does.
+fn ticks(timeline: &Timeline, end_us: u64, cells: usize) -> String {
+    let mut axis = vec!['─'; cells];
+    for (mark, &key) in timeline.marks.iter().zip(KEYS).take(MOST_MARKS) {
+        let cell = u128::from(mark.at_us) * cells as u128 / u128::from(end_us.max(1));
+        let cell = usize::try_from(cell).unwrap_or(usize::MAX).min(cells.saturating_sub(1));
+        if let Some(place) = axis.get_mut(cell).filter(|place| **place == '─') {
+            *place = char::from(key);
+        }
+    }
+    axis.into_iter().collect()
+}
+
+/// Lines of braille: each bucket a column of dots from its lowest to its highest, joined to the one before.
+fn braille(buckets: &[Option<(u64, u64)>], most_kib: u64) -> Vec<String> {
+    /// The bits of a character's dots, by row from the top and column.
+    const DOTS: [[u32; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
+    let dots = LINES * 4;
+    let level = |kib: u64| scaled(kib, most_kib, dots - 1);
+    let mut grid = vec![vec![0u32; buckets.len().div_ceil(2)]; LINES];
+    let mut before: Option<(usize, usize)> = None;
+    for (index, bucket) in buckets.iter().enumerate() {
+        let Some((low, high)) = bucket.map(|(low, high)| (level(low), level(high))) else {
+            before = None;
+            continue;
+        };
+        let (mut from, mut to) = (low, high);
+        if let Some((low_before, high_before)) = before {
+            from = from.min(high_before.saturating_add(1));
+            to = to.max(low_before.saturating_sub(1));
+        }
+        for dot in from..=to {
+            let row = dots - 1 - dot;
+            if let Some(cell) = grid.get_mut(row / 4).and_then(|line| line.get_mut(index / 2)) {
+                *cell |= DOTS[row % 4][index % 2];
+            }
+        }
+        before = Some((low, high));
+    }
+    let glyph = |&bits: &u32| char::from_u32(0x2800 + bits).filter(|_| bits != 0).unwrap_or(' ');
+    grid.iter().map(|line| line.iter().map(glyph).collect()).collect()
+}
+
+/// Lines of `#`: each bucket a column up to its highest.
+fn columns(buckets: &[Option<(u64, u64)>], most_kib: u64) -> Vec<String> {
+    let height =
+        |bucket: &Option<(u64, u64)>| bucket.map_or(0, |(_, high)| scaled(high, most_kib, LINES).max(1));
+    let heights: Vec<usize> = buckets.iter().map(height).collect();
+    let row = |index: usize| {
+        let reached = |&height: &usize| if height >= LINES - index { '#' } else { ' ' };
+        heights.iter().map(reached).collect()
+    };
+    (0..LINES).map(row).collect()
+}
+
+/// `kib` of `most_kib` in steps of `top`, rounded.
+fn scaled(kib: u64, most_kib: u64, top: usize) -> usize {
+    let most = u128::from(most_kib.max(1));
+    let steps = (u128::from(kib) * top as u128 + most / 2) / most;
+    usize::try_from(steps).unwrap_or(top).min(top)
+}
+
+/// A change since something: `+20.0 MiB`, `−700 MiB`, empty where there is nothing before.
+fn change(now: u64, before: Option<u64>) -> String {
+    let Some(before) = before else { return String::new() };
+    let sign = match now.cmp(&before) {
+        std::cmp::Ordering::Less => "−",
+        std::cmp::Ordering::Equal => "",
+        std::cmp::Ordering::Greater => "+",
+    };
+    format!("{sign}{}", bytes(now.abs_diff(before)))
+}
+
+fn marks(timeline: &Timeline, surface: Surface) -> Vec<String> {
+    if timeline.marks.is_empty() {
+        return Vec::new();
+    }
+    const HEAD: [Column; 7] = [
+        words(" "),
+        figures("time"),
+        figures("RSS"),
+        figures("Δ RSS"),
+        figures("Δ VmData"),
+        figures("Δ faults"),
+        words("mark"),
+    ];
+    let mut before = std::collections::HashMap::<u32, &Mark>::new();
+    let rows: Vec<Vec<String>> = timeline
+        .marks
+        .iter()
+        .zip(KEYS)
+        .take(MOST_MARKS)
+        .map(|(mark, &key)| {
+            let last = before.insert(mark.process, mark).map(|last| last.sample);
+            let now = &mark.sample;
+            vec![
+                char::from(key).to_string(),
+                format!("{:.3} s", seconds_of(mark.at_us)),
+                bytes(bytes_of(now.rss_kib)),
+                change(bytes_of(now.rss_kib), last.map(|last| bytes_of(last.rss_kib))),
+                change(bytes_of(now.data_kib), last.map(|last| bytes_of(last.data_kib))),
+                last.map_or(String::new(), |last| {
+                    format!("+{}", grouped(now.minor_faults.saturating_sub(last.minor_faults)))
+                }),
+                clean_sentence(&mark.name),
+            ]
+        })
+        .collect();
+    let table = lay_out(&HEAD, &rows, 6, surface.columns);
+    headed(table, timeline.marks.len().saturating_sub(MOST_MARKS), "marks", surface)
+}
+
+/// A table behind an empty line, its heading dim, and what it leaves out.
+fn headed(table: Vec<String>, left_out: usize, things: &str, surface: Surface) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for (index, line) in table.into_iter().enumerate() {
+        lines.push(if index == 0 { surface.paint(Paint::Faint, &line) } else { line });
+    }
+    if left_out > 0 {
+        lines.push(format!("{things} not shown: {}; --format json has them all", grouped(left_out as u64)));
+    }
+    lines
+}
+
+fn ledgers(timeline: &Timeline, surface: Surface) -> Vec<String> {
+    if timeline.ledgers.is_empty() {
+        return Vec::new();
+    }
+    const HEAD: [Column; 6] = [
+        words("ledger"),
+        figures("time"),
+        figures("RSS"),
+        figures("stranded"),
+        words("its largest stranded row"),
+        words("process"),
+    ];
+    // Those that the clock took come last: there may be thousands.
+    let mut shown: Vec<&Ledger> = timeline.ledgers.iter().collect();
+    shown.sort_by_key(|ledger| ledger.moment == Moment::Every);
+    shown.truncate(MOST_LEDGERS);
+    shown.sort_by_key(|ledger| ledger.at_us);
+    // Of several processes each ledger says whose it is.
+    let several =
+        shown.iter().any(|ledger| shown.first().is_some_and(|first| first.process != ledger.process));
+    let mut rows: Vec<Vec<String>> = shown.iter().map(|ledger| ledger_row(timeline, ledger)).collect();
+    let head = if several { &HEAD[..] } else { &HEAD[..5] };
+    rows.iter_mut().for_each(|row| row.truncate(head.len()));
+    let table = lay_out(head, &rows, if several { 5 } else { 0 }, surface.columns);
+    let mut lines = headed(table, timeline.ledgers.len().saturating_sub(shown.len()), "ledgers", surface);
+    // The last word is that of the process with the most memory: others may have come and gone after it.
+    let largest =
+        shown.iter().max_by_key(|ledger| ledger.explain.kernel.rss_bytes).map(|ledger| ledger.process);
+    let last = shown.iter().rfind(|ledger| Some(ledger.process) == largest);
+    if let Some(last) = last.filter(|ledger| !ledger.explain.verdict.headline.is_empty()) {
+        lines.push(String::new());
+        let of = if several { format!(" of {}", ledger_process(timeline, last)) } else { String::new() };
+        let text = format!("at the last of these{of}: {}", clean_sentence(&last.explain.verdict.headline));
+        lines.extend(wrap(&text, surface.columns));
+    }
+    lines
+}
+
+/// Whose a ledger is, shortly: its process id and its name.
+fn ledger_process(timeline: &Timeline, ledger: &Ledger) -> String {
+    let found = timeline.processes.iter().find(|process| process.start.process == ledger.process);
+    let name = found.and_then(|process| {
+        own_name(process.command()).or_else(|| own_name(process.start.executable.as_slice()))
+    });
+    shorten(&format!("{} {}", ledger.pid, name.unwrap_or_default()), 30).trim_end().to_owned()
+}
+
+fn ledger_row(timeline: &Timeline, ledger: &Ledger) -> Vec<String> {
+    use strandline_inspect::facts::State;
+    let stranded = ledger.explain.rows.iter().filter(|row| row.state == State::Stranded);
+    let most = stranded.max_by_key(|row| row.bytes).filter(|row| row.bytes > 0);
+    let name = match &ledger.mark {
+        Some(mark) => format!("mark {}", clean_sentence(mark)),
+        None => moment_name(ledger.moment).to_owned(),
+    };
+    vec![
+        name,
+        format!("{:.3} s", seconds_of(ledger.at_us)),
+        bytes(ledger.explain.kernel.rss_bytes),
+        bytes(ledger.explain.totals.stranded),
+        most.map_or("none".to_owned(), |row| {
+            format!("{} {}", left(&shorten(&clean_sentence(&row.id), 20), 20).trim_end(), bytes(row.bytes))
+        }),
+        ledger_process(timeline, ledger),
+    ]
+}
+
+fn processes(timeline: &Timeline, order: &[usize], surface: Surface) -> Vec<String> {
+    if timeline.processes.len() < 2 {
+        return Vec::new();
+    }
+    const HEAD: [Column; 4] = [figures("peak RSS"), figures("from"), figures("to"), words("process")];
+    let instant = |us: Option<u64>| us.map_or(UNKNOWN.to_owned(), |us| format!("{:.3} s", seconds_of(us)));
+    let row = |process: &Process| {
+        vec![
+            maybe_bytes(process.high_water_kib().map(bytes_of)),
+            instant(Some(process.start.at_us)),
+            instant(process.end.as_ref().map(|end| end.at_us)),
+            process_name(process, surface.columns),
+        ]
+    };
+    let shown = order.iter().take(MOST_PROCESSES).filter_map(|&index| timeline.processes.get(index));
+    let rows: Vec<Vec<String>> = shown.map(row).collect();
+    let left_out = timeline.processes.len().saturating_sub(rows.len());
+    headed(lay_out(&HEAD, &rows, 3, surface.columns), left_out, "processes", surface)
+}
+
+fn cost(timeline: &Timeline) -> String {
+    let (samples, missed) = timeline.counts();
+    let mut text = format!(
+        "{} sampled every {}, {} missed",
+        counted(samples, "instant"),
+        seconds(seconds_of(timeline.header.interval_us)),
+        grouped(missed)
+    );
+    if let Some(end) = &timeline.end {
+        text += &format!(
+            "; stopped {} for ledgers, waited {} at marks; strandline's own: CPU {}, peak {}",
+            seconds(seconds_of(end.stopped_us)),
+            seconds(seconds_of(end.waited_us)),
+            seconds(seconds_of(end.own_cpu_us)),
+            maybe_bytes(end.own_peak_rss_kib.map(bytes_of))
+        );
+    }
+    text
+}
+
+/// What to type next.
+fn next(timelines: &[Timeline], surface: Surface) -> Vec<String> {
+    let names: Vec<String> = timelines.iter().map(|one| one.name.clone()).collect();
+    let text = format!("strandline report {} --format html -o report.html", command_line(&names));
+    let mut lines = vec![String::new(), "next, to look closer or to attach to an issue".to_owned()];
+    lines.extend(hanging("  ", &text, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::is_unsafe;
+    use crate::timeline::fabricated;
+
+    const PLAIN: Surface = Surface { columns: 80, colour: false };
+
+    fn shown(timeline: Timeline, surface: Surface, glyphs: Glyphs) -> String {
+        let text = chart(&[timeline], surface, glyphs);
+        for line in text.lines() {
+            assert!(width(line) <= surface.columns, "{} columns: {line:?}", width(line));
+            assert!(!line.chars().any(is_unsafe), "{line:?}");
+        }
+        text
+    }
+
+    #[test]
+    fn a_worker_that_keeps_what_it_freed() {
+        insta::assert_snapshot!(shown(fabricated::tree(), PLAIN, Glyphs::Braille));
+    }
+
+    #[test]
+    fn without_braille_there_are_columns() {
+        let text = shown(fabricated::tree(), PLAIN, Glyphs::Ascii);
+        assert!(text.is_ascii(), "{text}");
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn hostile_absurd_and_empty_recordings_fit_too() {
+        for timeline in [fabricated::hostile(), fabricated::absurd(), fabricated::empty()] {
+            for columns in [80, 100] {
+                shown(timeline.clone(), Surface { columns, colour: false }, Glyphs::Braille);
+            }
+        }
+    }
+
+    #[test]
+    fn several_stand_below_each_other() {
+        let text = chart(&[fabricated::tree(), fabricated::tree()], PLAIN, Glyphs::Braille);
+        assert_eq!(text.matches("cost: ").count(), 2);
+        assert_eq!(text.matches("--format html").count(), 1);
+    }
+
+    #[test]
+    fn the_locale_decides() {
+        assert_eq!(Glyphs::of_locale(None, None, Some("en_US.UTF-8")), Glyphs::Braille);
+        assert_eq!(Glyphs::of_locale(Some("C"), None, Some("en_US.UTF-8")), Glyphs::Ascii);
+        assert_eq!(Glyphs::of_locale(Some(""), Some("C.utf8"), None), Glyphs::Braille);
+        assert_eq!(Glyphs::of_locale(None, None, None), Glyphs::Ascii);
+    }
+
+    #[test]
+    fn a_step_is_one_unbroken_line() {
+        let rows = braille(&[Some((0, 0)), Some((100, 100))], 100);
+        let dots: u32 = rows.iter().flat_map(|row| row.chars()).map(|c| (c as u32 & 0xFF).count_ones()).sum();
+        assert!(dots >= LINES as u32 * 4, "{rows:?}");
+    }
+}

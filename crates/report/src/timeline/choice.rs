@@ -1,0 +1,196 @@
+//! What of a recording is drawn: which processes by themselves, and the others added up.
+//!
+//! Every picture asks here, so that all of them show the same processes under the same names. Nothing here
+//! knows what a picture looks like.
+
+use strandline_recording::Sample;
+
+use super::{Point, Process, Timeline};
+use crate::text::{command_line, own_name, shorten};
+use crate::units::seconds;
+
+/// The instants at which processes that are not drawn by themselves are added up.
+const GRID: u64 = 1_024;
+/// Processes beyond these are not even added up: their series would take longer than a reader waits.
+const MOST_SUMMED: usize = 20_000;
+
+/// KiB as bytes.
+pub fn bytes_of(kib: u64) -> u64 {
+    kib.saturating_mul(1024)
+}
+
+/// Microseconds as seconds.
+pub fn seconds_of(us: u64) -> f64 {
+    us as f64 / 1e6
+}
+
+/// The processes that have a series, the one with the highest RSS first.
+pub fn largest(timeline: &Timeline) -> Vec<usize> {
+    let sampled = |&index: &usize| {
+        timeline.processes.get(index).is_some_and(|process| !process.series.points().is_empty())
+    };
+    let peak = |index: usize| timeline.processes.get(index).and_then(Process::high_water_kib);
+    let mut order: Vec<(usize, Option<u64>)> =
+        (0..timeline.processes.len()).filter(sampled).map(|index| (index, peak(index))).collect();
+    order.sort_by_key(|&(index, peak)| (std::cmp::Reverse(peak), index));
+    order.into_iter().map(|(index, _)| index).collect()
+}
+
+/// A process in a few words: `4711 tide-server --port 8080`, the program's folders left out.
+pub fn process_name(process: &Process, most: usize) -> String {
+    let executable = || own_name(process.start.executable.as_slice());
+    let first = own_name(process.command()).or_else(executable);
+    let first = first.unwrap_or_else(|| "(ended before it could be asked)".to_owned());
+    let words: Vec<String> = process.command().iter().skip(1).take(16).cloned().collect();
+    let rest = if words.is_empty() { String::new() } else { format!(" {}", command_line(&words)) };
+    shorten(&format!("{} {first}{rest}", process.start.pid), most)
+}
+
+/// Processes added up: how many, and their sums at instants of equal distance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// How many processes.
+    pub count: usize,
+    /// Their sums. RSS counts shared pages once for each of them.
+    pub points: Vec<Point>,
+}
+
+/// The processes `rest` (of `largest`) added up; `None` where there are none.
+pub fn others(timeline: &Timeline, rest: &[usize]) -> Option<Others> {
+    if rest.is_empty() {
+        return None;
+    }
+    let step = (timeline.last_us() / GRID).max(1);
+    let mut sums = vec![Sample::default(); GRID as usize + 1];
+    for process in rest.iter().take(MOST_SUMMED).filter_map(|&index| timeline.processes.get(index)) {
+        add(process.series.points(), step, &mut sums);
+    }
+    let points = (0u64..).zip(sums).map(|(index, sample)| Point {
+        at_us: step.saturating_mul(index),
+        sample,
+        rss_low_kib: sample.rss_kib,
+        rss_high_kib: sample.rss_kib,
+    });
+    Some(Others { count: rest.len(), points: points.collect() })
+}
+
+/// Adds what `points` say at each multiple of `step`, from their first to their last.
+fn add(points: &[Point], step: u64, sums: &mut [Sample]) {
+    let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
+    let mut next = 0;
+    for (sum, at) in sums.iter_mut().zip((0u64..).map(|index| step.saturating_mul(index))) {
+        if at < first.at_us {
+            continue;
+        }
+        if at > last.at_us {
+            return;
+        }
+        while points.get(next + 1).is_some_and(|point| point.at_us <= at) {
+            next += 1;
+        }
+        let Some(point) = points.get(next) else { return };
+        let mut figures = sum.figures();
+        for (total, figure) in figures.iter_mut().zip(point.sample.figures()) {
+            *total = total.saturating_add(figure);
+        }
+        *sum = Sample::of(figures);
+    }
+}
+
+/// One sentence on how the recording ended: `ended with status 0 after 12.4 s`.
+pub fn ending(timeline: &Timeline) -> String {
+    let Some(end) = &timeline.end else {
+        return format!("no end: the recording stops after {}", time(timeline.last_us()));
+    };
+    let how = match (end.why.as_str(), end.status, end.signal) {
+        ("interrupted", ..) => "still running when the recording was stopped".to_owned(),
+        (_, _, Some(signal)) => format!("killed by signal {signal}{}", signal_name(signal)),
+        (_, Some(status), _) => format!("ended with status {status}"),
+        _ => "ended; its status is not known".to_owned(),
+    };
+    let killed = match end.out_of_memory_kills {
+        Some(kills) if kills > 0 => ", its memory limit reached: the kernel killed it",
+        _ => "",
+    };
+    format!("{how}{killed}, after {}", time(end.at_us))
+}
+
+/// A length of time; from two hours on in hours and minutes.
+pub fn time(us: u64) -> String {
+    const HOUR_SECONDS: u64 = 3_600;
+    let whole = us / 1_000_000;
+    if whole >= 2 * HOUR_SECONDS {
+        return format!("{} h {} min", whole / HOUR_SECONDS, whole % HOUR_SECONDS / 60);
+    }
+    seconds(seconds_of(us))
+}
+
+/// The name of a signal that commonly ends a process, behind a space.
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        1 => " (SIGHUP)",
+        2 => " (SIGINT)",
+        3 => " (SIGQUIT)",
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        13 => " (SIGPIPE)",
+        14 => " (SIGALRM)",
+        15 => " (SIGTERM)",
+        24 => " (SIGXCPU)",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timeline::fabricated;
+
+    #[test]
+    fn the_largest_comes_first_and_the_others_add_up() {
+        let timeline = fabricated::tree();
+        let order = largest(&timeline);
+        assert_eq!(order, [1, 2, 0]);
+        let others = others(&timeline, &order[1..]).unwrap();
+        assert_eq!(others.count, 2);
+        let end = others.points.iter().rfind(|point| point.sample.rss_kib > 0).unwrap();
+        let shell = timeline.processes[0].series.points().last().unwrap();
+        assert_eq!(end.sample.rss_kib, shell.sample.rss_kib, "only the shell is left at the end");
+        let peak = others.points.iter().map(|point| point.sample.rss_kib).max().unwrap();
+        assert!(peak > shell.sample.rss_kib);
+        assert_eq!(super::others(&timeline, &[]), None);
+    }
+
+    #[test]
+    fn a_name_is_short_and_harmless() {
+        let timeline = fabricated::hostile();
+        for process in &timeline.processes {
+            let name = process_name(process, 40);
+            assert!(crate::text::width(&name) <= 40);
+            assert!(!name.chars().any(crate::text::is_unsafe), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_day_is_not_told_in_minutes() {
+        assert_eq!(time(86_400_000_000), "24 h 0 min");
+        assert_eq!(time(7_199_000_000), "119 min 59 s");
+    }
+
+    #[test]
+    fn endings_are_told_apart() {
+        let mut timeline = fabricated::tree();
+        assert_eq!(ending(&timeline), "ended with status 0, after 12 s");
+        if let Some(end) = &mut timeline.end {
+            end.signal = Some(9);
+            end.out_of_memory_kills = Some(1);
+        }
+        assert!(ending(&timeline).starts_with("killed by signal 9 (SIGKILL), its memory limit reached"));
+        timeline.end = None;
+        assert!(ending(&timeline).starts_with("no end:"));
+    }
+}

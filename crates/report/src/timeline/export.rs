@@ -1,0 +1,357 @@
+//! A recording for scripts: one JSON document, or a table of samples and marks. Samples are streamed: each of them
+//! is there, and the document may be larger than memory.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Seek, Write};
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use strandline_recording::{Column, Error, Ledger, Mark, Moment, Reader, Record, Sample, Shown};
+
+use super::html_data::moment_name as moment_kind;
+use super::{Process, Timeline};
+use crate::json::{escape, surroundings, whole};
+
+/// The schema of the document.
+pub const SCHEMA: &str = "strandline/report/1";
+/// What a row has before the columns of its sample; `docs/schema.md` names all of them.
+const BEFORE: [&str; 3] = ["seconds", "pid", "process"];
+/// Rows that wait for the end of their second, to be put in order of time; of a sane recording there are
+/// far fewer.
+const MOST_ROWS: usize = 1 << 18;
+
+/// Why a recording could not be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// The recording.
+    #[error(transparent)]
+    Recording(#[from] Error),
+    /// Writing, or a temporary file.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// One row of the table.
+struct Row {
+    at_us: u64,
+    process: u32,
+    mark: Option<String>,
+    sample: Sample,
+}
+
+impl Row {
+    /// Its cells, by [`columns`].
+    fn cells(&self, pids: &Pids) -> impl Iterator<Item = Cell> {
+        let pid =
+            pids.get(&self.process).map_or(Cell::Unknown, |pid| Cell::Whole(u64::from(pid.unsigned_abs())));
+        let sample = self.sample;
+        let shown = move |column: Column| match sample.shown(column) {
+            Shown::Whole(whole) => Cell::Whole(whole),
+            Shown::Micros(micros) => Cell::Micros(micros),
+        };
+        let before = [Cell::Micros(self.at_us), pid, Cell::Whole(self.process.into())];
+        before.into_iter().chain(Column::ALL.into_iter().map(shown))
+    }
+}
+
+/// The names of a row's cells.
+fn columns() -> impl Iterator<Item = &'static str> {
+    BEFORE.into_iter().chain(Column::ALL.map(Column::name))
+}
+
+/// Process ids by the processes' numbers.
+type Pids = HashMap<u32, i32>;
+/// Of more processes at once the ids are not remembered.
+const MOST_PIDS: usize = 1 << 20;
+
+enum Cell {
+    /// `null`, or nothing in a table.
+    Unknown,
+    Whole(u64),
+    /// Written as seconds.
+    Micros(u64),
+}
+
+impl Cell {
+    fn write(&self, out: &mut impl Write, unknown: &str) -> io::Result<()> {
+        match self {
+            Self::Unknown => out.write_all(unknown.as_bytes()),
+            Self::Whole(value) => write!(out, "{value}"),
+            Self::Micros(us) => write!(out, "{}.{:06}", us / 1_000_000, us % 1_000_000),
+        }
+    }
+}
+
+/// Shows `each` every sample, and every mark with its own, in order of time.
+fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Result<(), Failed> {
+    let mut reader = Reader::open(path)?;
+    let mut pids = Pids::new();
+    let mut waiting: Vec<Row> = Vec::new();
+    loop {
+        let record = reader.next_record()?;
+        let is_last = record.is_none();
+        // Between two beats stand the samples of one stretch of time, process by process.
+        let is_beat = matches!(record, Some(Record::Beat(_)));
+        match record {
+            Some(Record::Process(start)) if pids.len() < MOST_PIDS => {
+                pids.insert(start.process, start.pid);
+            }
+            Some(Record::Samples(block)) => {
+                for run in block.runs() {
+                    let row = |at_us| Row { at_us, process: block.process, mark: None, sample: run.sample };
+                    waiting.extend(run.times_us().map(row));
+                }
+            }
+            Some(Record::Mark(mark)) => waiting.push(Row {
+                at_us: mark.at_us,
+                process: mark.process,
+                mark: Some(mark.name),
+                sample: mark.sample,
+            }),
+            _ => {}
+        }
+        if is_beat || is_last || waiting.len() > MOST_ROWS {
+            waiting.sort_by_key(|row| row.at_us);
+            for row in waiting.drain(..) {
+                each(&row, &pids)?;
+            }
+        }
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// Writes the table: samples, and marks with their names in the last column.
+///
+/// # Errors
+/// See [`Failed`].
+pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
+    let mut out = BufWriter::new(out);
+    writeln!(out, "{},mark", columns().collect::<Vec<_>>().join(","))?;
+    rows(path, &mut |row, pids| {
+        for cell in row.cells(pids) {
+            cell.write(&mut out, "")?;
+            out.write_all(b",")?;
+        }
+        let name = row.mark.as_deref().map(crate::text::clean);
+        if let Some(name) = name {
+            // A spreadsheet takes these for the beginning of a formula.
+            let guard = if name.starts_with(['=', '+', '-', '@']) { "'" } else { "" };
+            write!(out, "\"{guard}{}\"", name.replace('"', "\"\""))?;
+        }
+        out.write_all(b"\n")
+    })?;
+    Ok(out.flush()?)
+}
+
+/// Writes the document of the recording at `path`, which `timeline` was read from.
+///
+/// # Errors
+/// See [`Failed`].
+pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), Failed> {
+    let mut out = BufWriter::new(out);
+    let header = &timeline.header;
+    let last = timeline.ledgers.iter().rev().find(|ledger| ledger.process == 0).map(|ledger| &ledger.explain);
+    let mut first = true;
+    field(&mut out, &mut first, "schema", &SCHEMA)?;
+    field(&mut out, &mut first, "version", &env!("CARGO_PKG_VERSION"))?;
+    field(&mut out, &mut first, "environment", &surroundings(&header.environment, last))?;
+    field(&mut out, &mut first, "file", &timeline.name)?;
+    field(&mut out, &mut first, "recording", &recording(timeline))?;
+    let marks: Vec<Value> = timeline.marks.iter().map(mark).collect();
+    field(&mut out, &mut first, "marks", &marks)?;
+    out.write_all(b",\n  \"processes\": [")?;
+    for (index, one) in timeline.processes.iter().enumerate() {
+        let separator = if index == 0 { "" } else { "," };
+        write!(
+            out,
+            "{separator}\n    {}",
+            escape(&serde_json::to_string(&process(one)).map_err(io::Error::from)?)
+        )?;
+    }
+    out.write_all(b"]")?;
+    field(&mut out, &mut first, "exit", &exit(timeline))?;
+    field(&mut out, &mut first, "cost", &cost(timeline))?;
+    field(&mut out, &mut first, "caveats", &timeline.caveats)?;
+    out.write_all(b",\n  \"ledgers\": [")?;
+    for (index, one) in timeline.ledgers.iter().enumerate() {
+        out.write_all(if index == 0 { b"\n" } else { b",\n" })?;
+        ledger(&mut out, timeline, one)?;
+    }
+    out.write_all(b"],\n  \"samples\": ")?;
+    samples(path, &mut out)?;
+    out.write_all(b"\n}\n")?;
+    Ok(out.flush()?)
+}
+
+fn field(out: &mut impl Write, first: &mut bool, name: &str, value: &impl Serialize) -> io::Result<()> {
+    let before = if std::mem::take(first) { "{\n" } else { ",\n" };
+    write!(out, "{before}  \"{name}\": {}", escape(&serde_json::to_string(value)?))
+}
+
+/// Each column in a temporary file, then one behind the other: nothing is kept in memory.
+fn samples(path: &Path, out: &mut impl Write) -> Result<(), Failed> {
+    let mut files = Vec::new();
+    for _ in columns() {
+        files.push(BufWriter::with_capacity(64 << 10, tempfile::tempfile()?));
+    }
+    let mut first = true;
+    rows(path, &mut |row, pids| {
+        if row.mark.is_some() {
+            return Ok(());
+        }
+        for (cell, file) in row.cells(pids).zip(&mut files) {
+            if !first {
+                file.write_all(b",")?;
+            }
+            cell.write(file, "null")?;
+        }
+        first = false;
+        Ok(())
+    })?;
+    for (index, (name, file)) in columns().zip(files).enumerate() {
+        write!(out, "{}\n    \"{name}\": [", if index == 0 { "{" } else { "," })?;
+        let mut file: File = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.rewind()?;
+        copy(&mut file, out)?;
+        out.write_all(b"]")?;
+    }
+    Ok(out.write_all(b"}")?)
+}
+
+fn copy(from: &mut File, to: &mut impl Write) -> io::Result<()> {
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return Ok(()),
+            got => to.write_all(&buffer[..got])?,
+        }
+    }
+}
+
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
+}
+
+fn maybe_bytes(kib: Option<u64>) -> Option<u64> {
+    kib.map(|kib| kib.saturating_mul(1024))
+}
+
+fn recording(timeline: &Timeline) -> Value {
+    let header = &timeline.header;
+    json!({
+        "schema": header.schema,
+        "version": header.version,
+        "command": header.command,
+        "attached": header.attached,
+        "ledgers": header.ledgers,
+        "followed_by": header.followed_by,
+        "limits": header.limits,
+    })
+}
+
+fn mark(mark: &Mark) -> Value {
+    let mut fields = serde_json::Map::new();
+    let mut put = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
+    put("name", json!(mark.name));
+    put("seconds", json!(seconds(mark.at_us)));
+    put("pid", json!(mark.pid));
+    put("process", json!(mark.process));
+    for column in Column::ALL {
+        let figure = match mark.sample.shown(column) {
+            Shown::Whole(whole) => json!(whole),
+            micros @ Shown::Micros(_) => json!(micros.number()),
+        };
+        put(column.name(), figure);
+    }
+    put("status_bytes", json!(mark.status_bytes));
+    put("tree_pss_bytes", json!(mark.tree_pss_bytes));
+    put("waited_seconds", json!(seconds(mark.waited_us)));
+    Value::Object(fields)
+}
+
+/// What a moment is called: the mark's name, or the kind of moment.
+pub fn moment_name(ledger: &Ledger) -> String {
+    match (ledger.moment, &ledger.mark) {
+        (Moment::Mark, Some(name)) => name.clone(),
+        (moment, _) => moment_kind(moment).to_owned(),
+    }
+}
+
+fn ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> io::Result<()> {
+    let about = json!({
+        "at": moment_name(ledger),
+        "moment": moment_kind(ledger.moment),
+        "seconds": seconds(ledger.at_us),
+        "pid": ledger.pid,
+        "process": ledger.process,
+        "tree_pss_bytes": ledger.tree_pss_bytes,
+        "share_of_peak": timeline.share_of_peak(ledger),
+    });
+    let about = serde_json::to_string(&about)?;
+    let explain = whole(
+        "strandline/explain/1",
+        &timeline.header.version,
+        &ledger.environment,
+        Some(&ledger.explain),
+        &ledger.explain,
+    );
+    let about = escape(about.trim_end_matches('}'));
+    write!(out, "    {about},\"explain\":{}}}", escape(&serde_json::to_string(&explain)?))
+}
+
+fn process(process: &Process) -> Value {
+    let end = process.end.as_ref();
+    // A process whose first line is lost has no id.
+    let pid = Some(process.start.pid).filter(|&pid| pid > 0);
+    let execs = process.execs.iter().map(|exec| {
+        json!({ "seconds": seconds(exec.at_us), "command": exec.command, "executable": exec.executable })
+    });
+    json!({
+        "process": process.start.process,
+        "pid": pid,
+        "parent": process.start.parent,
+        "command": process.command(),
+        "executable": process.execs.last().map_or(&process.start.executable, |exec| &exec.executable),
+        "start_seconds": seconds(process.start.at_us),
+        "end_seconds": end.map(|end| seconds(end.at_us)),
+        "status": end.and_then(|end| end.status),
+        "signal": end.and_then(|end| end.signal),
+        "high_water_bytes": maybe_bytes(process.high_water_kib()),
+        "samples": process.samples,
+        "execs": execs.collect::<Vec<_>>(),
+    })
+}
+
+fn exit(timeline: &Timeline) -> Value {
+    let end = timeline.end.as_ref();
+    let sampled = timeline.processes.first().and_then(Process::high_water_kib);
+    json!({
+        "why": end.map(|end| &end.why),
+        "seconds": end.map(|end| seconds(end.at_us)),
+        "status": end.and_then(|end| end.status),
+        "signal": end.and_then(|end| end.signal),
+        "high_water_bytes": maybe_bytes(end.and_then(|end| end.high_water_kib).or(sampled)),
+        "out_of_memory_kills": end.and_then(|end| end.out_of_memory_kills),
+    })
+}
+
+fn cost(timeline: &Timeline) -> Value {
+    let end = timeline.end.as_ref();
+    let (samples, missed) = timeline.counts();
+    json!({
+        "samples": samples,
+        "missed": missed,
+        "interval_seconds": seconds(timeline.header.interval_us),
+        "own_cpu_seconds": end.map(|end| seconds(end.own_cpu_us)),
+        "own_peak_rss_bytes": end.and_then(|end| maybe_bytes(end.own_peak_rss_kib)),
+        "stopped_seconds": end.map(|end| seconds(end.stopped_us)),
+        "waited_seconds": end.map(|end| seconds(end.waited_us)),
+        "paused_seconds": end.map(|end| seconds(end.paused_us)),
+        "brief_processes": end.map(|end| end.brief_processes),
+        "unsampled_processes": end.map(|end| end.unsampled_processes),
+    })
+}

@@ -1,0 +1,408 @@
+//! The page: one HTML file that needs nothing else, neither network nor server.
+//!
+//! What can stand as text stands as text, written here through a template that escapes; the script adds the
+//! pictures and what changes when something is chosen. The page forbids itself everything but its own
+//! script and style, by their digests: a name that broke out of the markup would still not run.
+
+use std::fmt::Write;
+
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, context};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use strandline_recording::{Mark, Sample};
+
+use super::choice::{bytes_of, ending, process_name, seconds_of};
+use super::html_data::{Data, MOST_MARKS, caveat_lines};
+use super::{NotDrawn, Process, Timeline};
+use crate::json::VERSION;
+use crate::text::{clean, clean_sentence, grouped, own_command, shorten};
+use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds};
+
+const PAGE: &str = include_str!("assets/page.html");
+const STYLES: [&str; 2] = [include_str!("assets/uplot/uPlot.min.css"), include_str!("assets/page.css")];
+/// In this order: each uses only what stands above it.
+const SCRIPTS: [&str; 6] = [
+    include_str!("assets/format.js"),
+    include_str!("assets/data.js"),
+    include_str!("assets/timeline.js"),
+    include_str!("assets/map.js"),
+    include_str!("assets/ledgers.js"),
+    include_str!("assets/main.js"),
+];
+const UPLOT: &str = include_str!("assets/uplot/uPlot.iife.min.js");
+/// Marks in a table of the page; the timeline has more. Browsers take long to lay out large tables.
+const MOST_MARK_ROWS: usize = 500;
+/// What is shown of a mark's name.
+const MOST_NAME_COLUMNS: usize = 120;
+/// Processes in the page's table.
+const MOST_PROCESSES: usize = 200;
+/// Recordings that one page takes.
+const MOST_RECORDINGS: usize = 8;
+
+/// The page of `timelines`: one, or several laid over each other from their starts.
+///
+/// # Errors
+/// Where there are none or too many, or the page cannot be put together.
+pub fn page(timelines: &[Timeline]) -> Result<String, NotDrawn> {
+    if timelines.is_empty() || timelines.len() > MOST_RECORDINGS {
+        let count = timelines.len();
+        return Err(NotDrawn(format!("a page shows 1 to {MOST_RECORDINGS} recordings, not {count}")));
+    }
+    let data = Data::new(timelines);
+    let style = STYLES.join("\n");
+    let script = format!("{UPLOT}\n(() => {{\n\"use strict\";\n{}\n}})();\n", SCRIPTS.join("\n"));
+    let told: Vec<Told> = timelines.iter().enumerate().map(|(n, one)| Told::new(n, one)).collect();
+    let mut templates = Environment::new();
+    templates.add_template("page.html", PAGE)?;
+    let text = templates.get_template("page.html")?.render(context! {
+        version => VERSION,
+        title => title(timelines),
+        recordings => Value::from(Serde(told)),
+        several => timelines.len() > 1,
+        ledgers => timelines.iter().map(|one| one.ledgers.len()).sum::<usize>(),
+        ledgers_left_out => data.ledgers_left_out,
+        mark_columns => MARK_COLUMNS.map(|(title, _)| title),
+        style_digest => digest(&style),
+        script_digest => digest(&script),
+        style,
+        script,
+        data => data.to_script()?,
+    })?;
+    Ok(text)
+}
+
+/// What the page's heading and its tab say.
+fn title(timelines: &[Timeline]) -> String {
+    match timelines {
+        [one] => command(one),
+        several => format!("{} recordings", several.len()),
+    }
+}
+
+fn command(timeline: &Timeline) -> String {
+    if timeline.header.command.is_empty() {
+        return clean_sentence(&timeline.name);
+    }
+    own_command(&timeline.header.command)
+}
+
+/// The digest of an inline script or style, as a content security policy names it.
+pub(crate) fn digest(text: &str) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut encoded = String::from("sha256-");
+    for group in Sha256::digest(text.as_bytes()).chunks(3) {
+        let bits =
+            group.iter().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - group.len()));
+        for place in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * place)) as usize & 63];
+            encoded.push(if place <= group.len() { char::from(digit) } else { '=' });
+        }
+    }
+    encoded
+}
+
+/// A figure for a person, and the same exactly.
+#[derive(Serialize)]
+struct Cell {
+    text: String,
+    exact: Option<i128>,
+}
+
+/// A name with what is said of it.
+#[derive(Serialize)]
+struct Fact {
+    name: &'static str,
+    text: String,
+    exact: Option<u64>,
+}
+
+fn fact(name: &'static str, text: impl Into<String>) -> Fact {
+    Fact { name, text: text.into(), exact: None }
+}
+
+fn fact_bytes(name: &'static str, size: Option<u64>) -> Fact {
+    Fact { name, text: maybe_bytes(size), exact: size }
+}
+
+/// One recording as text.
+#[derive(Serialize)]
+struct Told {
+    /// `A`, `B`, …: tells marks of several recordings apart.
+    letter: char,
+    name: String,
+    command: String,
+    ending: String,
+    peak: Fact,
+    facts: Vec<Fact>,
+    environment: Vec<Fact>,
+    marks: Vec<MarkRow>,
+    /// Marks that the table does not have, and that the timeline does not.
+    marks_left_out: usize,
+    marks_not_drawn: usize,
+    processes: Vec<ProcessRow>,
+    processes_left_out: usize,
+    caveats: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct MarkRow {
+    name: String,
+    process: String,
+    at: String,
+    at_us: u64,
+    since: String,
+    cells: Vec<Cell>,
+}
+
+#[derive(Serialize)]
+struct ProcessRow {
+    name: String,
+    parent: String,
+    command: String,
+    from: String,
+    to: String,
+    peak: Cell,
+    samples: String,
+    end: String,
+}
+
+impl Told {
+    fn new(number: usize, timeline: &Timeline) -> Self {
+        let processes = timeline.processes.iter().take(MOST_PROCESSES).map(ProcessRow::new).collect();
+        Self {
+            letter: char::from(b'A'.saturating_add(number as u8)),
+            name: clean_sentence(&timeline.name),
+            command: command(timeline),
+            ending: ending(timeline),
+            peak: fact_bytes("peak RSS of one process", peak_bytes(timeline)),
+            facts: facts(timeline),
+            environment: environment(timeline),
+            marks: marks(timeline),
+            marks_left_out: timeline.marks.len().saturating_sub(MOST_MARK_ROWS),
+            marks_not_drawn: timeline.marks.len().saturating_sub(MOST_MARKS),
+            processes,
+            processes_left_out: timeline.processes.len().saturating_sub(MOST_PROCESSES),
+            caveats: caveat_lines(&timeline.caveats),
+        }
+    }
+}
+
+/// The highest RSS of any one process.
+fn peak_bytes(timeline: &Timeline) -> Option<u64> {
+    let known = timeline.processes.iter().filter_map(Process::high_water_kib).max();
+    known.max(timeline.end.as_ref().and_then(|end| end.high_water_kib)).map(bytes_of)
+}
+
+/// How it was recorded, under which limits, how it ended and what it cost.
+fn facts(timeline: &Timeline) -> Vec<Fact> {
+    let header = &timeline.header;
+    let (samples, missed) = timeline.counts();
+    let mut facts = vec![
+        fact("command", command(timeline)),
+        fact("recorded by", if header.attached { "record (attached)" } else { "run" }),
+        fact("began", clean(&header.environment.time_utc)),
+        fact("ended", ending(timeline)),
+        fact_bytes(
+            "peak RSS (VmHWM)",
+            timeline.end.as_ref().and_then(|end| end.high_water_kib).map(bytes_of),
+        ),
+    ];
+    for limit in &header.limits {
+        let text = format!("{} {} by {}", clean(&limit.kind), bytes(limit.bytes), clean_sentence(&limit.by));
+        facts.push(Fact { name: "limit", text, exact: Some(limit.bytes) });
+    }
+    if header.limits.is_empty() {
+        facts.push(fact("limits", "none set by strandline"));
+    }
+    if let Some(kills) = timeline.end.as_ref().and_then(|end| end.out_of_memory_kills) {
+        facts.push(fact("killed at the limit", format!("{} of its processes", grouped(kills))));
+    }
+    facts.extend([
+        fact("wanted interval", seconds(seconds_of(header.interval_us))),
+        Fact { name: "instants sampled", text: grouped(samples), exact: Some(samples) },
+        Fact { name: "instants missed", text: grouped(missed), exact: Some(missed) },
+        fact("ledgers asked for", clean_sentence(&header.ledgers)),
+        fact("processes followed by", clean_sentence(&header.followed_by)),
+    ]);
+    if let Some(end) = &timeline.end {
+        facts.extend([
+            fact("stopped for ledgers", seconds(seconds_of(end.stopped_us))),
+            fact("waited at marks", seconds(seconds_of(end.waited_us))),
+            fact("strandline's own CPU time", seconds(seconds_of(end.own_cpu_us))),
+            fact_bytes("strandline's own peak RSS", end.own_peak_rss_kib.map(bytes_of)),
+            Fact {
+                name: "processes too brief to sample",
+                text: grouped(end.brief_processes),
+                exact: Some(end.brief_processes),
+            },
+        ]);
+    }
+    facts
+}
+
+/// The machine.
+fn environment(timeline: &Timeline) -> Vec<Fact> {
+    let machine = &timeline.header.environment;
+    let known = |text: &Option<String>| text.as_deref().map_or(UNKNOWN.to_owned(), clean_sentence);
+    vec![
+        fact("kernel", known(&machine.kernel)),
+        fact("machine", clean_sentence(&machine.machine)),
+        fact("processor", known(&machine.processor)),
+        fact("processors", machine.cpus.map_or(UNKNOWN.to_owned(), grouped)),
+        fact_bytes("memory", machine.memory_bytes),
+        fact_bytes("page", Some(machine.page_bytes)),
+        fact("transparent huge pages", known(&machine.thp)),
+        fact("C library (strandline's)", known(&machine.libc)),
+        fact("strandline", clean_sentence(&timeline.header.version)),
+    ]
+}
+
+/// What the table of marks has columns of, each with its change since the mark before.
+/// A column's name, and its figure of a sample.
+type MarkColumn = (&'static str, fn(&Sample) -> u64);
+const MARK_COLUMNS: [MarkColumn; 7] = [
+    ("RSS", |sample| bytes_of(sample.rss_kib)),
+    ("anonymous", |sample| bytes_of(sample.anonymous_kib)),
+    ("file", |sample| bytes_of(sample.file_kib)),
+    ("VmData", |sample| bytes_of(sample.data_kib)),
+    ("VmSize", |sample| bytes_of(sample.virtual_kib)),
+    ("minor faults", |sample| sample.minor_faults),
+    ("major faults", |sample| sample.major_faults),
+];
+/// The columns from here on are counts.
+const FIRST_COUNT: usize = 5;
+
+fn marks(timeline: &Timeline) -> Vec<MarkRow> {
+    let mut rows = Vec::new();
+    // Figures are a process's own, so they are compared with its own mark before.
+    let mut before = std::collections::HashMap::<u32, &Mark>::new();
+    for mark in timeline.marks.iter().take(MOST_MARK_ROWS) {
+        let last = before.insert(mark.process, mark);
+        let process = usize::try_from(mark.process).ok().and_then(|number| timeline.processes.get(number));
+        rows.push(MarkRow {
+            name: shorten(&clean_sentence(&mark.name), MOST_NAME_COLUMNS),
+            process: process.map_or(mark.pid.to_string(), |process| process_name(process, 30)),
+            at: format!("{:.3} s", seconds_of(mark.at_us)),
+            at_us: mark.at_us,
+            since: last.map_or(String::new(), |last| {
+                format!("+{:.3} s", seconds_of(mark.at_us.saturating_sub(last.at_us)))
+            }),
+            cells: MARK_COLUMNS
+                .iter()
+                .enumerate()
+                .flat_map(|(index, (_, figure))| {
+                    cells(index >= FIRST_COUNT, figure(&mark.sample), last.map(|last| figure(&last.sample)))
+                })
+                .collect(),
+        });
+    }
+    rows
+}
+
+/// A figure, and its change since `before`.
+fn cells(is_count: bool, now: u64, before: Option<u64>) -> [Cell; 2] {
+    let shown = |figure: u64| if is_count { grouped(figure) } else { bytes(figure) };
+    let change = before.map(|before| i128::from(now) - i128::from(before));
+    let sign = match change {
+        None | Some(0) => "",
+        Some(change) if change < 0 => "−",
+        Some(_) => "+",
+    };
+    let text = before.map_or(String::new(), |before| format!("{sign}{}", shown(now.abs_diff(before))));
+    [Cell { text: shown(now), exact: Some(i128::from(now)) }, Cell { text, exact: change }]
+}
+
+impl ProcessRow {
+    fn new(process: &Process) -> Self {
+        let start = &process.start;
+        let peak = process.high_water_kib().map(bytes_of);
+        let end = process.end.as_ref().map_or("still running".to_owned(), |end| {
+            let mut text = match (end.signal, end.status) {
+                (Some(signal), _) => format!("signal {signal}"),
+                (None, Some(status)) => format!("status {status}"),
+                (None, None) => "ended, status not known".to_owned(),
+            };
+            if !end.high_water_is_final {
+                // A fact about the figure beside it: the truth may be higher.
+                let _ = write!(text, "; peak as last sampled");
+            }
+            text
+        });
+        Self {
+            name: start.pid.to_string(),
+            parent: start.parent.map_or(UNKNOWN.to_owned(), |pid| pid.to_string()),
+            command: own_command(process.command()),
+            from: format!("{:.3} s", seconds_of(start.at_us)),
+            to: process.end.as_ref().map_or(String::new(), |end| format!("{:.3} s", seconds_of(end.at_us))),
+            peak: Cell { text: maybe_bytes(peak), exact: peak.map(i128::from) },
+            samples: grouped(process.samples),
+            end,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::is_unsafe;
+    use crate::timeline::fabricated;
+
+    #[test]
+    fn digests_are_as_a_policy_names_them() {
+        assert_eq!(digest(""), "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
+        assert_eq!(digest("alert('Hello, world.');"), "sha256-qznLcsROx4GACP2dm0UCKCzCG+HiZ1guq6ZZDob/Tng=");
+    }
+
+    #[test]
+    fn sizes_between_two_figures_go_to_the_even_one() {
+        // `assets/format.js` does the same; tests/browser/drive.py compares it with these.
+        assert_eq!(bytes(6_784 * 1024), "6.62 MiB");
+        assert_eq!(bytes(6_800 * 1024), "6.64 MiB");
+        assert_eq!(bytes(100 * 1024 + 512), "100 KiB");
+        assert_eq!(bytes(101 * 1024 + 512), "102 KiB");
+    }
+
+    #[test]
+    fn one_file_that_asks_for_nothing() {
+        let text = page(&[fabricated::tree()]).unwrap();
+        assert!(text.starts_with("<!doctype html>"));
+        assert!(text.contains("default-src 'none'"));
+        for outside in ["src=\"http", "href=\"http", "url(http", "@import", "<link rel=\"stylesheet"] {
+            assert!(!text.contains(outside), "{outside}");
+        }
+        assert_eq!(text.matches("<script").count(), 2);
+        assert_eq!(text.matches("</script").count(), 2);
+        assert!(!text.contains(" style=\""), "the policy forbids styles of single elements");
+    }
+
+    #[test]
+    fn hostile_names_stay_text() {
+        let text = page(&[fabricated::hostile(), fabricated::tree()]).unwrap();
+        assert!(!text.contains("<img"), "markup out of a name");
+        assert_eq!(text.matches("</script").count(), 2);
+        assert!(!text.chars().any(|c| c != '\n' && is_unsafe(c)));
+    }
+
+    #[test]
+    fn marks_stand_with_their_change() {
+        let rows = marks(&fabricated::tree());
+        assert_eq!(rows.len(), 5);
+        assert_eq!(rows[0].cells[1].text, "");
+        assert_eq!(
+            (rows[1].cells[0].text.as_str(), rows[1].cells[1].text.as_str()),
+            ("40.0 MiB", "+20.0 MiB")
+        );
+        assert_eq!((rows[4].cells[1].text.as_str(), rows[4].since.as_str()), ("−700 MiB", "+1.500 s"));
+        assert_eq!(rows[4].cells[1].exact, Some(-(700 << 20)));
+    }
+
+    #[test]
+    fn anything_that_can_be_read_can_be_shown() {
+        for timeline in [fabricated::absurd(), fabricated::empty()] {
+            page(&[timeline]).unwrap();
+        }
+        assert!(page(&[]).is_err());
+        assert!(page(&vec![fabricated::empty(); 9]).is_err());
+    }
+}

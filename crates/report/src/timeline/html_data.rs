@@ -1,0 +1,495 @@
+//! What the page's script draws from: the recordings as one small JSON value.
+//!
+//! Everything in it is bounded (`MOST_…`), whatever the recordings hold, and every string is clean. What is
+//! left out is counted, so that the page can say so. Columns of numbers are written as differences, which
+//! are short. The shapes are private to `assets/*.js`; scripts read `--format json` instead.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+use strandline_inspect::Caveat;
+use strandline_inspect::facts::{Explanation, MapCell, MappedCells, PageMap, Row, Stratum};
+use strandline_recording::{Ledger, Moment, Sample};
+
+use super::choice::{bytes_of, largest, others, process_name};
+use super::{Point, Timeline};
+use crate::model::{Rows, View, state_name};
+use crate::runtimes::RuntimeView;
+use crate::text::{clean, clean_sentence, counted};
+use crate::units::bytes;
+
+/// Processes of a recording that have lines of their own.
+const MOST_LINES: usize = 12;
+/// Ledgers of all recordings together.
+const MOST_LEDGERS: usize = 200;
+/// Rows of a ledger.
+const MOST_ROWS: usize = 500;
+/// Marks of a recording.
+pub const MOST_MARKS: usize = 5_000;
+/// Runs of equal cells of all page maps together: the last ledgers' are kept.
+const MOST_CELLS: usize = 50_000;
+/// Caveats of a ledger.
+const MOST_CAVEATS: usize = 200;
+/// Columns of text that a process's name may take.
+const NAME_COLUMNS: usize = 60;
+
+/// All recordings.
+#[derive(Debug, Serialize)]
+pub struct Data {
+    recordings: Vec<Recording>,
+    /// What rows are: `[id, stratum, state, holder]`.
+    rows: Vec<[String; 4]>,
+    ledgers: Vec<LedgerData>,
+    /// Ledgers that are not shown.
+    pub ledgers_left_out: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Recording {
+    name: String,
+    end_us: u64,
+    lines: Vec<Line>,
+    marks: Vec<MarkData>,
+}
+
+/// A process, or several added up, over time. `us` and all columns are differences.
+#[derive(Debug, Serialize)]
+struct Line {
+    name: String,
+    /// How many processes.
+    count: usize,
+    /// The process's number; `None` for several.
+    process: Option<u32>,
+    peak_bytes: u64,
+    width_us: u64,
+    us: Vec<i64>,
+    rss: Vec<i64>,
+    low: Vec<i64>,
+    high: Vec<i64>,
+    anonymous: Vec<i64>,
+    file: Vec<i64>,
+    data: Vec<i64>,
+    r#virtual: Vec<i64>,
+}
+
+#[derive(Debug, Serialize)]
+struct MarkData {
+    name: String,
+    us: u64,
+    process: u32,
+    rss_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct LedgerData {
+    recording: usize,
+    process: u32,
+    us: u64,
+    /// `mark`, `peak`, `exit`, …
+    moment: &'static str,
+    mark: Option<String>,
+    rss_bytes: u64,
+    /// By state: live, stranded, pinned, evictable, unattributed.
+    totals: [u64; 5],
+    /// `[index into rows, bytes]`
+    rows: Vec<(usize, u64)>,
+    rows_left_out: usize,
+    title: String,
+    headline: String,
+    resident: String,
+    cost: String,
+    /// `[id, gives, how, cost]`
+    remedies: Vec<[String; 4]>,
+    allocators: Vec<String>,
+    runtimes: Vec<String>,
+    settings: Vec<[String; 2]>,
+    caveats: Vec<String>,
+    /// How large RSS was beside the most that the process ever had.
+    share_of_peak: Option<f64>,
+    map: Option<MapData>,
+}
+
+/// A page map. Addresses are text: they may be larger than a script's numbers.
+#[derive(Debug, Serialize)]
+struct MapData {
+    cell_bytes: u64,
+    /// `[id, state]`
+    legend: Vec<[String; 2]>,
+    mappings: Vec<MappingData>,
+    left_out: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct MappingData {
+    /// Where its first cell begins.
+    start: String,
+    permissions: String,
+    name: String,
+    rss_bytes: u64,
+    /// Equal cells that follow each other: `[first index, how many, row, bytes, row, bytes, …]`
+    cells: Vec<Vec<u64>>,
+}
+
+impl Data {
+    /// What is drawn of `timelines`.
+    pub fn new(timelines: &[Timeline]) -> Self {
+        let mut names = RowNames::default();
+        let mut ledgers = Vec::new();
+        let kept = kept(timelines);
+        for &(recording, index) in &kept {
+            if let Some(ledger) = timelines.get(recording).and_then(|one| one.ledgers.get(index)) {
+                let share_of_peak = timelines.get(recording).and_then(|one| one.share_of_peak(ledger));
+                let data = LedgerData::new(recording, ledger, &mut names);
+                ledgers.push(LedgerData { share_of_peak, ..data });
+            }
+        }
+        let mut room = MOST_CELLS;
+        for (data, &(recording, index)) in ledgers.iter_mut().zip(&kept).rev() {
+            let ledger = timelines.get(recording).and_then(|one| one.ledgers.get(index));
+            data.map = ledger.and_then(|one| MapData::new(one.explain.page_map.as_ref()?, &mut room));
+        }
+        let all: usize = timelines.iter().map(|timeline| timeline.ledgers.len()).sum();
+        Self {
+            recordings: timelines.iter().map(Recording::new).collect(),
+            rows: names.rows,
+            ledgers_left_out: all.saturating_sub(kept.len()),
+            ledgers,
+        }
+    }
+
+    /// As JSON that no HTML parser sees an end of a script in, whatever the strings hold.
+    ///
+    /// # Errors
+    /// Where it cannot be put into JSON.
+    pub fn to_script(&self) -> serde_json::Result<String> {
+        Ok(serde_json::to_string(self)?
+            .replace('<', "\\u003c")
+            .replace('>', "\\u003e")
+            .replace('&', "\\u0026"))
+    }
+}
+
+/// Which ledgers are shown, as (recording, index): those at marks, peaks and ends before those taken by the
+/// clock, which are thinned evenly.
+fn kept(timelines: &[Timeline]) -> Vec<(usize, usize)> {
+    let all = timelines.iter().enumerate().flat_map(|(recording, timeline)| {
+        timeline.ledgers.iter().enumerate().map(move |(index, ledger)| (recording, index, ledger.moment))
+    });
+    let (clocked, told): (Vec<_>, Vec<_>) = all.partition(|&(.., moment)| moment == Moment::Every);
+    let mut kept: Vec<(usize, usize)> = thinned(&told, MOST_LEDGERS);
+    let room = MOST_LEDGERS.saturating_sub(kept.len());
+    kept.extend(thinned(&clocked, room));
+    kept.sort_unstable();
+    kept
+}
+
+/// At most `most` of `all`, evenly chosen, the last one among them.
+fn thinned(all: &[(usize, usize, Moment)], most: usize) -> Vec<(usize, usize)> {
+    let step = if most == 0 { usize::MAX } else { all.len().div_ceil(most).max(1) };
+    let chosen = all.iter().rev().step_by(step).take(most);
+    chosen.map(|&(recording, index, _)| (recording, index)).collect()
+}
+
+/// Rows by what they are: ledgers of one recording have nearly all of them in common.
+#[derive(Default)]
+struct RowNames {
+    rows: Vec<[String; 4]>,
+    known: HashMap<[String; 4], usize>,
+}
+
+impl RowNames {
+    fn of(&mut self, row: &Row) -> usize {
+        let key = [
+            clean_sentence(&row.id),
+            stratum_name(row.stratum).to_owned(),
+            state_name(row.state).to_owned(),
+            clean_sentence(&row.holder),
+        ];
+        *self.known.entry(key).or_insert_with_key(|key| {
+            self.rows.push(key.clone());
+            self.rows.len() - 1
+        })
+    }
+}
+
+/// What is said of the runtimes: those that were read in sentences, the others by name.
+fn of_runtimes(read: Vec<RuntimeView>, named: Vec<String>) -> Vec<String> {
+    let sentences = read.into_iter().map(|one| [vec![one.title], one.lines].concat().join(". "));
+    sentences.chain(named).collect()
+}
+
+fn stratum_name(stratum: Stratum) -> &'static str {
+    match stratum {
+        Stratum::Values => "values",
+        Stratum::Runtime => "runtime",
+        Stratum::Collector => "collector",
+        Stratum::Allocator => "allocator",
+        Stratum::Kernel => "kernel",
+        Stratum::Program => "program",
+    }
+}
+
+/// The word for why a ledger was taken.
+pub fn moment_name(moment: Moment) -> &'static str {
+    match moment {
+        Moment::Mark => "mark",
+        Moment::Peak => "peak",
+        Moment::Exit => "exit",
+        Moment::Every => "every",
+        Moment::Start => "start",
+        Moment::End => "end",
+    }
+}
+
+impl LedgerData {
+    fn new(recording: usize, ledger: &Ledger, names: &mut RowNames) -> Self {
+        let explain: &Explanation = &ledger.explain;
+        let view = View::new(explain, Rows::Most(0));
+        let mut rows: Vec<&Row> = explain.rows.iter().collect();
+        rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)));
+        let totals = &explain.totals;
+        Self {
+            recording,
+            process: ledger.process,
+            us: ledger.at_us,
+            moment: moment_name(ledger.moment),
+            mark: ledger.mark.as_deref().map(clean_sentence),
+            rss_bytes: explain.kernel.rss_bytes,
+            totals: [totals.live, totals.stranded, totals.pinned, totals.evictable, totals.unattributed],
+            rows: rows.iter().take(MOST_ROWS).map(|row| (names.of(row), row.bytes)).collect(),
+            rows_left_out: rows.len().saturating_sub(MOST_ROWS),
+            title: view.title,
+            headline: view.headline,
+            resident: view.resident,
+            cost: view.cost,
+            remedies: view.remedies.into_iter().map(|one| [one.id, one.gives, one.how, one.cost]).collect(),
+            allocators: view.allocators.into_iter().map(|allocator| allocator.title).collect(),
+            runtimes: of_runtimes(view.readings, view.runtimes),
+            settings: explain
+                .settings
+                .iter()
+                .take(MOST_CAVEATS)
+                .map(|(name, value)| [clean(name), clean_sentence(value)])
+                .collect(),
+            caveats: caveat_lines(&explain.caveats),
+            share_of_peak: None,
+            map: None,
+        }
+    }
+}
+
+impl MapData {
+    /// `map`, where its cells fit into `room`.
+    fn new(map: &PageMap, room: &mut usize) -> Option<Self> {
+        let mappings: Vec<MappingData> =
+            map.mappings.iter().map(|mapping| MappingData::new(mapping, map)).collect();
+        let runs: usize = mappings.iter().map(|mapping| mapping.cells.len()).sum();
+        *room = room.checked_sub(runs)?;
+        let left_out = (map.left_out.mappings > 0).then(|| {
+            let size = map.left_out.rows.iter().fold(0u64, |sum, &(_, size)| sum.saturating_add(size));
+            let smaller = counted(map.left_out.mappings, "smaller mapping");
+            format!("Not drawn: {smaller}, {} resident.", bytes(size))
+        });
+        Some(Self {
+            cell_bytes: map.cell_bytes.max(1),
+            legend: map
+                .rows
+                .iter()
+                .map(|row| [clean_sentence(&row.id), state_name(row.state).to_owned()])
+                .collect(),
+            mappings,
+            left_out,
+        })
+    }
+}
+
+impl MappingData {
+    fn new(mapping: &MappedCells, map: &PageMap) -> Self {
+        let start = mapping.start - mapping.start % map.cell_bytes.max(1);
+        Self {
+            start: format!("{start:#x}"),
+            permissions: clean(&mapping.permissions),
+            name: clean_sentence(&mapping.name),
+            rss_bytes: mapping.rss_bytes,
+            cells: runs(&mapping.cells, map.rows.len()),
+        }
+    }
+}
+
+/// Equal cells that follow each other as one, with their count behind the index. `rows` is how many rows the
+/// map has: a row that it does not have can only be damage, and is dropped.
+fn runs(cells: &[MapCell], rows: usize) -> Vec<Vec<u64>> {
+    let mut runs: Vec<Vec<u64>> = Vec::new();
+    for cell in cells {
+        let known = cell.rows.iter().filter(|&&(row, _)| usize::from(row) < rows);
+        let held: Vec<u64> = known.flat_map(|&(row, size)| [u64::from(row), size]).collect();
+        match runs.last_mut().map(Vec::as_mut_slice) {
+            Some([first, count, before @ ..])
+                if before == held.as_slice() && first.checked_add(*count) == Some(cell.index) =>
+            {
+                *count += 1;
+            }
+            _ => runs.push([&[cell.index, 1], held.as_slice()].concat()),
+        }
+    }
+    runs
+}
+
+/// Caveats as lines: `code (where, bytes): text`. Those beyond a couple of hundred are counted.
+pub fn caveat_lines(caveats: &[Caveat]) -> Vec<String> {
+    let mut lines: Vec<String> = caveats
+        .iter()
+        .take(MOST_CAVEATS)
+        .map(|caveat| {
+            let size = caveat.bytes.map_or_else(String::new, |size| format!(", {}", bytes(size)));
+            let place = clean_sentence(&caveat.place);
+            format!("{} ({place}{size}): {}", clean_sentence(&caveat.code), clean_sentence(&caveat.text))
+        })
+        .collect();
+    if caveats.len() > MOST_CAVEATS {
+        lines.push(format!("{} more: see --format json", caveats.len() - MOST_CAVEATS));
+    }
+    lines
+}
+
+impl Recording {
+    fn new(timeline: &Timeline) -> Self {
+        let order = largest(timeline);
+        let (shown, rest) = order.split_at(order.len().min(MOST_LINES));
+        let mut lines: Vec<Line> = shown
+            .iter()
+            .filter_map(|&index| timeline.processes.get(index))
+            .map(|process| {
+                let name = process_name(process, NAME_COLUMNS);
+                let peak = process.high_water_kib().unwrap_or(0);
+                let mut line = Line::new(name, process.series.points(), process.series.width_us());
+                line.process = Some(process.start.process);
+                line.peak_bytes = bytes_of(peak);
+                line
+            })
+            .collect();
+        if let Some(others) = others(timeline, rest) {
+            let mut line = Line::new(format!("others: {}", others.count), &others.points, 0);
+            line.count = others.count;
+            lines.push(line);
+        }
+        Self {
+            name: clean_sentence(&timeline.name),
+            end_us: timeline.last_us(),
+            lines,
+            marks: timeline
+                .marks
+                .iter()
+                .take(MOST_MARKS)
+                .map(|mark| MarkData {
+                    name: clean_sentence(&mark.name),
+                    us: mark.at_us,
+                    process: mark.process,
+                    rss_bytes: bytes_of(mark.sample.rss_kib),
+                })
+                .collect(),
+        }
+    }
+}
+
+impl Line {
+    fn new(name: String, points: &[Point], width_us: u64) -> Self {
+        let column = |figure: fn(&Sample) -> u64| differences(points.iter().map(|p| figure(&p.sample)));
+        // Where every change has its own point, lowest and highest are the figure itself.
+        let banded = points.iter().any(|p| p.rss_low_kib != p.rss_high_kib);
+        let band = |bound: fn(&Point) -> u64| {
+            if banded { differences(points.iter().map(bound)) } else { Vec::new() }
+        };
+        Self {
+            name,
+            count: 1,
+            process: None,
+            peak_bytes: bytes_of(points.iter().map(|point| point.rss_high_kib).max().unwrap_or(0)),
+            width_us,
+            us: differences(points.iter().map(|point| point.at_us)),
+            rss: column(|sample| sample.rss_kib),
+            low: band(|point| point.rss_low_kib),
+            high: band(|point| point.rss_high_kib),
+            anonymous: column(|sample| sample.anonymous_kib),
+            file: column(|sample| sample.file_kib),
+            data: column(|sample| sample.data_kib),
+            r#virtual: column(|sample| sample.virtual_kib),
+        }
+    }
+}
+
+/// The first value, and then each one less the one before.
+fn differences(values: impl Iterator<Item = u64>) -> Vec<i64> {
+    let mut before = 0u64;
+    values
+        .map(|value| {
+            let difference = value.wrapping_sub(before).cast_signed();
+            before = value;
+            difference
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timeline::fabricated;
+
+    #[test]
+    fn columns_are_differences_that_add_up() {
+        let timeline = fabricated::tree();
+        let data = Data::new(std::slice::from_ref(&timeline));
+        let worker = &data.recordings[0].lines[0];
+        let points = timeline.processes[1].series.points();
+        assert_eq!(worker.us.len(), points.len());
+        let last = points.last().unwrap();
+        assert_eq!(worker.rss.iter().sum::<i64>() as u64, last.sample.rss_kib);
+        assert_eq!(worker.us.iter().sum::<i64>() as u64, last.at_us);
+        assert_eq!(data.ledgers.len(), 4);
+        let sum: u64 = data.ledgers[2].rows.iter().map(|&(_, bytes)| bytes).sum();
+        assert_eq!(sum, data.ledgers[2].rss_bytes);
+        assert_eq!(data.ledgers[2].totals.iter().sum::<u64>(), data.ledgers[2].rss_bytes);
+    }
+
+    #[test]
+    fn many_ledgers_are_thinned_and_counted() {
+        let mut timeline = fabricated::tree();
+        let mut every = timeline.ledgers[0].clone();
+        every.moment = Moment::Every;
+        timeline.ledgers.extend(std::iter::repeat_n(every, 1_000));
+        let data = Data::new(&[timeline]);
+        assert!(data.ledgers.len() <= MOST_LEDGERS);
+        assert!(data.ledgers.iter().filter(|ledger| ledger.moment != "every").count() == 4);
+        assert_eq!(data.ledgers.len() + data.ledgers_left_out, 1_004);
+    }
+
+    #[test]
+    fn page_maps_keep_to_their_legend_and_to_the_room() {
+        let timeline = fabricated::tree();
+        let data = Data::new(std::slice::from_ref(&timeline));
+        let map = data.ledgers[3].map.as_ref().unwrap();
+        assert_eq!(map.mappings[1].start, "0x55d001000000", "rounded down to a cell");
+        assert_eq!(map.mappings[3].cells, [[7, 1, 0, 8_192]], "the row that does not exist is dropped");
+        assert_eq!(map.left_out.as_deref(), Some("Not drawn: 3 smaller mappings, 12.0 KiB resident."));
+        let cell = |index, rows: &[(u8, u64)]| MapCell { index, rows: rows.to_vec() };
+        let equal = [cell(3, &[(0, 9)]), cell(4, &[(0, 9)]), cell(6, &[(0, 9)]), cell(7, &[(1, 9)])];
+        assert_eq!(runs(&equal, 2), [[3, 2, 0, 9], [6, 1, 0, 9], [7, 1, 1, 9]]);
+        let given = timeline.ledgers[3].explain.page_map.as_ref().unwrap();
+        assert!(MapData::new(given, &mut 10).is_none());
+    }
+
+    #[test]
+    fn no_name_ends_the_script() {
+        let text = Data::new(&[fabricated::hostile()]).to_script().unwrap();
+        assert!(!text.contains(['<', '>', '&']));
+        assert!(!text.chars().any(crate::text::is_unsafe));
+        serde_json::from_str::<serde_json::Value>(&text).unwrap();
+    }
+
+    #[test]
+    fn absurd_figures_are_no_panic() {
+        for timeline in [fabricated::absurd(), fabricated::empty()] {
+            Data::new(&[timeline]).to_script().unwrap();
+        }
+    }
+}

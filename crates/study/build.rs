@@ -1,0 +1,90 @@
+//! Lists the files of `studies/` and `probes/`, so that an installed strandline has them.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// What is larger is not a subject's source.
+const MOST_BYTES: u64 = 1 << 20;
+
+fn main() {
+    println!("cargo::rerun-if-changed=../../studies");
+    println!("cargo::rerun-if-changed=../../probes");
+    println!("cargo::rerun-if-changed=build.rs");
+    let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../..");
+    let mut text = listed("STUDIES", &root.join("studies"));
+    text.push_str(&listed("PROBES", &root.join("probes")));
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default()).join("studies.rs");
+    if let Err(error) = fs::write(&out, text) {
+        println!("cargo::error={}: {error}", out.display());
+    }
+}
+
+/// The files below `root` as a list called `name`. What cannot be in it is an error: a study that lacked a file where
+/// it was installed would fail there only.
+fn listed(name: &str, root: &Path) -> String {
+    let mut files = Vec::new();
+    collect(root, 0, &mut files);
+    files.sort();
+    let mut text = format!(
+        "/// Path below the folder, content, and whether it may be executed.\n\
+         pub const {name}: &[(&str, &[u8], bool)] = &[\n"
+    );
+    for (file, may_be_executed) in files {
+        let path = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
+        let whole = file.display().to_string();
+        // Writing into a string does not fail.
+        let _ = writeln!(text, "    ({path:?}, include_bytes!({whole:?}), {may_be_executed}),");
+    }
+    text.push_str("];\n");
+    text
+}
+
+fn collect(folder: &Path, depth: usize, files: &mut Vec<(PathBuf, bool)>) {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) => return refuse(folder, &error.to_string()),
+    };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+            refuse(&path, "its name is not UTF-8");
+            continue;
+        };
+        if is_left_behind(name) || is_result(name, depth) {
+            continue;
+        }
+        match entry.metadata() {
+            _ if name.starts_with('.') => {
+                refuse(&path, "hidden files are not taken along: give it another name, or remove it");
+            }
+            Ok(data) if data.is_dir() => collect(&path, depth + 1, files),
+            Ok(data) if data.is_file() && data.len() <= MOST_BYTES => {
+                files.push((path, data.permissions().mode() & 0o111 != 0));
+            }
+            Ok(data) if data.is_file() => {
+                refuse(&path, &format!("{} bytes are more than the {MOST_BYTES} of a file", data.len()));
+            }
+            Ok(_) => refuse(&path, "it is neither a file nor a folder"),
+            Err(error) => refuse(&path, &error.to_string()),
+        }
+    }
+}
+
+/// What interpreters and editors leave where they were at work.
+fn is_left_behind(name: &str) -> bool {
+    name == "__pycache__"
+        || [".pyc", ".swp", ".swo", "~"].iter().any(|end| name.ends_with(end))
+        || [".DS_Store", ".gitignore"].contains(&name)
+}
+
+/// What is there to be read in the tree, and what `make studies` writes: the results of all, a study's README and its
+/// pictures.
+fn is_result(name: &str, depth: usize) -> bool {
+    (depth == 0 && name == "RESULTS.md") || (depth == 1 && ["README.md", "plots"].contains(&name))
+}
+
+fn refuse(path: &Path, why: &str) {
+    println!("cargo::error={}: {why}", path.display());
+}

@@ -1,0 +1,233 @@
+//! What a cell needs before it can run: tools, libraries and files that have to be here, and subjects that are built
+//! once for each way their placeholders are filled.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use super::file::{Axis, Choice, Need, NeedKind};
+use super::matrix::{Key, Matrix, fill, placeholders};
+use super::needs::{of_cell, too_little_memory};
+use strandline_lab::cell::Subject;
+use strandline_lab::figures::find_in_path;
+use strandline_lab::trial::program::{Program, fits};
+
+/// Where the loader looks for a library that has no path; `ldconfig` knows of more, but these are usual.
+const LIBRARY_FOLDERS: [&str; 8] = [
+    "/usr/local/lib",
+    "/usr/local/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/lib64",
+    "/usr/lib",
+    "/lib",
+];
+
+/// What the placeholders of a cell stand for, but `{build}`.
+pub fn values(matrix: &Matrix, key: &Key) -> BTreeMap<String, String> {
+    let choices = matrix.choices(key).map(|(axis, choice)| (axis.name.clone(), choice.value.clone()));
+    let folder = matrix.study.folder.to_string_lossy().into_owned();
+    let probes = super::find::probes().to_string_lossy().into_owned();
+    choices.chain([("dir".to_owned(), folder), ("probes".to_owned(), probes)]).collect()
+}
+
+/// Why a cell cannot be run here: what is missing, and how to get it.
+pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
+    let subject = matrix.subjects.get(key.subject)?;
+    let values = values(matrix, key);
+    let program = subject.command.first().map(|word| fill(word, &values));
+    // A program that is built first is not there yet.
+    let program = program.filter(|program| !program.contains("{build}"));
+    let program = program.map(|name| Need { name, ..Need::default() });
+    let builders = subject.build.iter().filter_map(|words| words.first());
+    let builders = builders.filter(|word| !word.contains("{build}"));
+    let builders = builders.map(|word| Need { name: word.clone(), ..Need::default() });
+    let needs = of_cell(matrix, key).cloned().chain(builders).chain(program);
+    let mut missing: Vec<String> = Vec::new();
+    for need in needs {
+        let name = fill(&need.name, &values);
+        // What is built first is looked for after that.
+        if name.contains("{build}") {
+            continue;
+        }
+        let is_here = match need.kind {
+            NeedKind::Tool => find_in_path(&name).is_some(),
+            NeedKind::Library => find_library(&name, &matrix.study.folder).is_some(),
+            NeedKind::File => Path::new(&name).exists(),
+            NeedKind::Memory => {
+                missing.extend(too_little_memory(need.bytes));
+                continue;
+            }
+            // Runs something: with the builds.
+            NeedKind::Probe => continue,
+        };
+        let begin = format!("{name} is not here");
+        if !is_here && !missing.iter().any(|known| known.starts_with(&begin)) {
+            missing.push(need.install.map_or_else(|| begin.clone(), |how| format!("{begin} ({how})")));
+        }
+    }
+    (!missing.is_empty()).then(|| missing.join(", "))
+}
+
+/// The file of a library: a path against the study's `folder`, a name as the loader finds it.
+pub fn find_library(name: &str, folder: &Path) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(folder.join(name)).filter(|path| path.is_file());
+    }
+    let own = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let own: Vec<PathBuf> = std::env::split_paths(&own).filter(|path| path.is_absolute()).collect();
+    let folders = own.into_iter().chain(LIBRARY_FOLDERS.iter().map(PathBuf::from));
+    folders.map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+/// The folder that `{build}` stands for in a cell: one for each way the commands that build it are filled, below
+/// `root`, so that what is built for one cell is not overwritten by what is built for another.
+pub fn folder(matrix: &Matrix, key: &Key, root: &Path) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    filled(matrix, key, &values(matrix, key)).hash(&mut hasher);
+    // What differs by a variable alone is built apart as well.
+    let named = named_by_build(matrix, key).filter(|(axis, _)| names_variable(matrix, key, &axis.name));
+    named.for_each(|(axis, choice)| (&axis.name, &choice.value).hash(&mut hasher));
+    root.join(format!("{:016x}", hasher.finish()))
+}
+
+/// The commands that build a cell's subject, with their placeholders filled; the folders of builds are below `root`.
+pub fn commands(matrix: &Matrix, key: &Key, root: &Path) -> Vec<Vec<String>> {
+    let mut values = values(matrix, key);
+    values.insert("build".to_owned(), folder(matrix, key, root).to_string_lossy().into_owned());
+    filled(matrix, key, &values)
+}
+
+/// The variable that tells a program or a build of an axis.
+pub fn axis_variable(axis: &str) -> String {
+    let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+    format!("STRANDLINE_AXIS_{}", axis.chars().map(upper).collect::<String>())
+}
+
+/// Whether the commands that build a cell's subject name an axis by its variable.
+fn names_variable(matrix: &Matrix, key: &Key, axis: &str) -> bool {
+    let subject = matrix.subjects.get(key.subject).into_iter();
+    name_variable(subject.flat_map(|subject| subject.build.iter().flatten()), &axis_variable(axis))
+}
+
+/// Whether one of these words names a variable.
+pub fn name_variable<'w>(mut words: impl Iterator<Item = &'w String>, variable: &str) -> bool {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    words.any(|word| {
+        word.match_indices(variable)
+            .any(|(at, _)| !word.get(at + variable.len()..).is_some_and(|after| after.starts_with(is_name)))
+    })
+}
+
+/// The choices of a cell on axes that the commands that build its subject name, as placeholders or variables. Others
+/// make no difference to them: builds are shared.
+fn named_by_build<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item = (&'m Axis, &'m Choice)> {
+    let subject = matrix.subjects.get(key.subject);
+    matrix.choices(key).filter(move |(axis, _)| {
+        let mut words = subject.into_iter().flat_map(|subject| subject.build.iter().flatten());
+        words.any(|word| placeholders(word).contains(&axis.name.as_str()))
+            || names_variable(matrix, key, &axis.name)
+    })
+}
+
+/// The variables that tell where a study and a cell's build are, and the cell's choices.
+pub fn told(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
+    let mut variables = told_of_folders(matrix, key, root);
+    let choices = matrix.choices(key);
+    variables.extend(choices.map(|(axis, choice)| (axis_variable(&axis.name), Some(choice.value.clone()))));
+    variables
+}
+
+/// Those that a cell's build hears of: of the choices only those that its commands name.
+pub fn told_to_build(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
+    let mut variables = told_of_folders(matrix, key, root);
+    let choices = named_by_build(matrix, key);
+    variables.extend(choices.map(|(axis, choice)| (axis_variable(&axis.name), Some(choice.value.clone()))));
+    variables
+}
+
+fn told_of_folders(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
+    let text = |path: &Path| Some(path.to_string_lossy().into_owned());
+    [
+        ("STRANDLINE_STUDY_DIR".to_owned(), text(&matrix.study.folder)),
+        ("STRANDLINE_STUDY_BUILD".to_owned(), text(&folder(matrix, key, root))),
+        ("STRANDLINE_PROGRAM".to_owned(), own_program().and_then(|path| text(&path))),
+    ]
+    .into()
+}
+
+/// Strandline's own program, also where another file was put in its place since it began.
+pub fn own_program() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let name = program.to_str()?;
+    Some(name.strip_suffix(" (deleted)").filter(|_| !program.exists()).map_or(program.clone(), PathBuf::from))
+}
+
+fn filled(matrix: &Matrix, key: &Key, values: &BTreeMap<String, String>) -> Vec<Vec<String>> {
+    let Some(subject) = matrix.subjects.get(key.subject) else { return Vec::new() };
+    let filled = |words: &Vec<String>| words.iter().map(|word| fill(word, values)).collect();
+    subject.build.iter().map(filled).collect()
+}
+
+/// The libraries that a cell's choices preload: as named, with placeholders filled, and the file of each.
+pub fn preloads(matrix: &Matrix, key: &Key, root: &Path) -> Vec<(String, Option<PathBuf>)> {
+    let mut values = values(matrix, key);
+    values.insert("build".to_owned(), folder(matrix, key, root).to_string_lossy().into_owned());
+    let named = matrix.choices(key).filter_map(|(_, choice)| choice.preload.as_deref());
+    named
+        .map(|name| {
+            let name = fill(name, &values);
+            let file = find_library(&name, &matrix.study.folder);
+            (name, file)
+        })
+        .collect()
+}
+
+/// Why what a cell preloads would not take effect, where that can be told before it is run. Without this a program
+/// that takes no preloaded library would be measured under the library's name.
+pub fn why_not_preloaded(matrix: &Matrix, key: &Key, root: &Path, subject: &Subject) -> Option<String> {
+    let preloads = preloads(matrix, key, root);
+    if preloads.is_empty() {
+        return None;
+    }
+    let own = subject.environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
+    let search = own.unwrap_or_else(|| std::env::var("PATH").ok());
+    let program = Program::of_command(&subject.command, subject.directory.as_deref(), search.as_deref());
+    for (name, file) in preloads {
+        let Some(file) = file else { return Some(format!("{name} is not here")) };
+        // The loader splits LD_PRELOAD at both.
+        if file.to_string_lossy().contains([' ', ':']) {
+            let file = file.display();
+            return Some(format!("{file}: a path with a space or a colon cannot be preloaded"));
+        }
+        let program = match &program {
+            Ok(program) => program,
+            Err(why) => return Some(format!("whether {name} can be preloaded is not known: {why}")),
+        };
+        if let Some(why) = refuses(program, &file) {
+            return Some(format!("{name} is not preloaded: {why}"));
+        }
+    }
+    None
+}
+
+/// Why a program takes no library `file`, if it does not.
+fn refuses(program: &Program, file: &Path) -> Option<String> {
+    let name = program.name();
+    if let Some(why) = &program.privileged {
+        return Some(format!("nothing is preloaded into {name}, a program with {why}"));
+    }
+    let is_musl = program.loader.as_deref().is_some_and(|loader| loader.contains("ld-musl"));
+    if program.loader.is_none() {
+        Some(format!("{name} is linked statically"))
+    } else if is_musl {
+        Some(format!("{name} runs on musl, and the library is for glibc"))
+    } else if !fits(file, program.bits) {
+        Some(format!("it is no {}-bit library, as {name} wants", program.bits))
+    } else if program.own_malloc && Program::of_file(file).is_ok_and(|library| library.own_malloc) {
+        Some(format!("{name} defines malloc itself, which comes before anything preloaded"))
+    } else {
+        None
+    }
+}

@@ -1,0 +1,137 @@
+//! What a study may not say, and what its probes find.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::claim::{Verdict, judge};
+use super::data::Data;
+use super::file::Study;
+use super::matrix::Matrix;
+use super::needs::{When, probe};
+use super::run::{self, Bill};
+use strandline_lab::cell::{End, Outcome, Subject};
+use strandline_lab::executor::{Executor, Job, Stopped};
+
+fn study(text: &str) -> Result<Arc<Study>, String> {
+    let text = format!("title = 't'\n{text}");
+    Study::parse(Path::new("/nowhere/x/study.toml"), &text).map(Arc::new).map_err(|lines| lines.join("\n"))
+}
+
+fn refused(text: &str, wanted: &str) {
+    let lines = study(text).map(|_| ()).unwrap_err();
+    assert!(lines.contains(wanted), "{wanted}: {lines}");
+}
+
+const SUBJECT: &str = "[[subject]]\nname = 's'\ncommand = 'true'\n";
+
+#[test]
+fn an_axis_without_choices_may_be_one_of_numbers() {
+    let with = |axis: &str, holds: &str| {
+        study(&format!(
+            "[axes.{axis}]\ndefault = []\n{SUBJECT}[measure]\njson = ['n']\n[[claim]]\nid = 'c'\ntext = 'c'\n\
+             holds = '{holds}'\n"
+        ))
+    };
+    let numbers = with("size", "values(\"size\").all(s, median(\"n\", {\"size\": s}) < 2 * s)");
+    assert!(numbers.is_ok(), "{:?}", numbers.err());
+    let texts =
+        with("perl", "values(\"perl\").all(p, p.contains(\"x\") || median(\"n\", {\"perl\": p}) < 2)");
+    assert!(texts.is_ok(), "{:?}", texts.err());
+    let neither = with("size", "values(\"size\").all(s, median(\"n\", {\"size\": s}) < 2 * [s])");
+    assert!(neither.is_err());
+    let vain = with("size", "values(\"size\").all(s, median(\"n\", {\"size\": s}) * 0 < 1)");
+    assert!(vain.err().is_some_and(|lines| lines.contains("cannot fail")));
+}
+
+#[test]
+fn a_metric_is_a_text_of_all_subjects_or_of_none() {
+    let two = "[[subject]]\nname = 'a'\ncommand = 'true'\n[subject.measure]\ntexts = ['x']\n\
+               [[subject]]\nname = 'b'\ncommand = 'true'\n[measure]\njson = ['x']\n";
+    refused(two, "`x` is a text of the subject `a` and a figure of `b`");
+    let texts = format!("{SUBJECT}[measure]\ntexts = ['x']\n");
+    refused(
+        &format!("{texts}[metrics]\nd = '2 * metric(\"x\")'\n"),
+        "`x` is a text, of which nothing is derived",
+    );
+    let plot = "[axes]\nn = [1, 2]\n".to_owned() + &texts + "[[plot]]\ntitle = 'p'\nx = 'n'\ny = 'x'\n";
+    refused(&plot, "`x` is a text: a plot shows figures");
+}
+
+#[test]
+fn names_that_cannot_be_told_apart_or_chosen_are_refused() {
+    refused(&format!("[axes]\nsize = [1]\nSIZE = [1]\n{SUBJECT}"), "have one variable, STRANDLINE_AXIS_SIZE");
+    refused(&format!("[axes]\nflags = ['-g,-O2']\n{SUBJECT}"), "`-g,-O2` has a comma");
+    refused("[[subject]]\nname = 'a,b'\ncommand = 'true'\n", "`a,b` has a comma");
+    assert!(study(&format!("[axes]\nflags = [{{ name = 'all', value = '-g,-O2' }}]\n{SUBJECT}")).is_ok());
+}
+
+#[test]
+fn a_claim_about_a_subject_that_is_left_out_says_so() {
+    let text = "[[subject]]\nname = 'a'\ncommand = 'true'\n[subject.measure]\njson = ['x']\n\
+                [[subject]]\nname = 'b'\ncommand = 'true'\n[[claim]]\nid = 'c'\ntext = 'c'\n\
+                holds = 'median(\"x\") < 5'\n";
+    let only = [("subject".to_owned(), vec!["b".to_owned()])];
+    let matrix = Arc::new(Matrix::chosen(study(text).unwrap(), false, &only).unwrap());
+    let judged = judge(&matrix.study.claims[0], &matrix, &run::shared(Data::default()));
+    assert_eq!(judged.verdict, Verdict::NotRun);
+    assert_eq!(judged.reason.as_deref(), Some("its subject is not part of this run"));
+}
+
+/// Runs nothing, and keeps what it was to run.
+#[derive(Default)]
+struct Idle {
+    started: Vec<Subject>,
+}
+
+impl Executor for Idle {
+    fn start(&mut self, subject: &Subject, _: &Path) -> Result<Job, Stopped> {
+        self.started.push(subject.clone());
+        Ok(0)
+    }
+
+    fn wait(&mut self, _: Job, _: Option<Duration>) -> Result<Option<Outcome>, Stopped> {
+        Ok(Some(Outcome { end: End::Exited(0), ..Outcome::not_started(String::new()) }))
+    }
+
+    fn stop(&mut self, _: Job, _: Duration) -> Result<(), Stopped> {
+        Ok(())
+    }
+
+    fn pid(&mut self, _: Job) -> Result<Option<i32>, Stopped> {
+        Ok(None)
+    }
+
+    fn output(&self, _: Job) -> Option<(PathBuf, PathBuf)> {
+        None
+    }
+
+    fn no_counters(&self) -> Option<String> {
+        None
+    }
+}
+
+#[test]
+fn probes_find_the_environment_of_the_cells_that_they_are_of() {
+    let text = "[settings]\nenvironment = { PERL5LIB = '/own' }\n[axes]\nn = [1, 2]\n\
+                mode = ['off', { name = 'on', environment = { MODE = 'on' } }]\n\
+                [[subject]]\nname = 's'\ncommand = 'true'\nenvironment = { OF_SUBJECT = 'yes' }\n\
+                needs = [{ probe = 'true', name = 'a module' }]\n";
+    let matrix = Matrix::full(study(text).unwrap());
+    let mut bill = Bill { cells: matrix.cells().unwrap(), missing: Vec::new() };
+    let mut idle = Idle::default();
+    let how = |_: &Outcome| String::new();
+    probe(&matrix, &mut bill, (Path::new("/r"), When::Before), &mut idle, &how, &|_| {}).unwrap();
+    assert_eq!(bill.cells.len(), 4);
+    let modes: Vec<Option<String>> = idle
+        .started
+        .iter()
+        .map(|subject| {
+            let of = |name: &str| subject.environment.iter().find(|(known, _)| known == name);
+            assert_eq!(of("PERL5LIB").unwrap().1.as_deref(), Some("/own"));
+            assert_eq!(of("OF_SUBJECT").unwrap().1.as_deref(), Some("yes"));
+            of("MODE").and_then(|(_, value)| value.clone())
+        })
+        .collect();
+    assert_eq!(modes, [None, Some("on".to_owned())], "once for each environment that differs for it");
+}

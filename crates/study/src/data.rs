@@ -1,0 +1,139 @@
+//! What was measured, as claims, tables and plots ask for it: samples of a metric in a cell, a place a round.
+
+use std::collections::BTreeMap;
+
+use super::file::Statistic;
+use super::matrix::Key;
+use super::metric;
+use strandline_lab::statistics::{self, Estimate, Ratio};
+
+/// The confidence of intervals.
+pub const CONFIDENCE: f64 = 0.95;
+
+/// Somebody who knows what was measured.
+pub trait Measured: Send + Sync {
+    /// The samples of a metric in a cell, by rounds; `None` in a round without.
+    ///
+    /// # Errors
+    /// Why there is none at all: words that fit behind "not run: ".
+    fn samples(&self, key: &Key, metric: &str) -> Result<Vec<Option<f64>>, String>;
+
+    /// The text that a cell's runs gave, the same in all of them.
+    ///
+    /// # Errors
+    /// Why there is none: words that fit behind "not run: ".
+    fn text(&self, key: &Key, metric: &str) -> Result<String, String>;
+
+    /// How many of a cell's runs gave a metric, and of how many, where not all did.
+    fn runs(&self, _key: &Key, _metric: &str) -> Option<(usize, usize)> {
+        None
+    }
+}
+
+/// What the runs of one cell gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CellData {
+    /// Metric and samples, by rounds.
+    pub samples: BTreeMap<String, Vec<Option<f64>>>,
+    /// Metric and texts that the runs gave, and how many runs gave each.
+    pub texts: BTreeMap<String, BTreeMap<String, usize>>,
+    /// Why there is no figure of a metric that other metrics of the cell do not suffer from.
+    pub void: BTreeMap<String, String>,
+    /// Why it was not run, or no run of it counts.
+    pub not_run: Option<String>,
+    /// How many of its runs count.
+    pub good: usize,
+    /// Of how many.
+    pub all: usize,
+}
+
+/// All cells.
+#[derive(Clone, Debug, Default)]
+pub struct Data {
+    /// By their keys.
+    pub cells: BTreeMap<Key, CellData>,
+}
+
+impl Measured for Data {
+    fn samples(&self, key: &Key, metric: &str) -> Result<Vec<Option<f64>>, String> {
+        let Some(cell) = self.cells.get(key) else { return Err("not part of this run".to_owned()) };
+        if let Some(why) = &cell.not_run {
+            return Err(why.clone());
+        }
+        if let Some(why) = cell.void.get(metric) {
+            return Err(why.clone());
+        }
+        match cell.samples.get(metric) {
+            Some(samples) if samples.iter().any(Option::is_some) => Ok(samples.clone()),
+            _ => Err(format!("no run gave {metric}")),
+        }
+    }
+
+    fn text(&self, key: &Key, metric: &str) -> Result<String, String> {
+        let Some(cell) = self.cells.get(key) else { return Err("not part of this run".to_owned()) };
+        if let Some(why) = &cell.not_run {
+            return Err(why.clone());
+        }
+        let texts: Vec<(&String, &usize)> = cell.texts.get(metric).into_iter().flatten().collect();
+        match texts.as_slice() {
+            [(_, count)] if **count < cell.good => {
+                Err(format!("{count} of {} runs gave {metric}", cell.good))
+            }
+            [(one, _)] => Ok((*one).clone()),
+            [] => Err(format!("no run gave {metric}")),
+            [(one, _), (other, _), ..] => {
+                Err(format!("{metric} differs between runs: \"{one}\", \"{other}\""))
+            }
+        }
+    }
+
+    fn runs(&self, key: &Key, metric: &str) -> Option<(usize, usize)> {
+        let cell = self.cells.get(key)?;
+        let (given, all) = match cell.samples.get(metric) {
+            Some(samples) => (samples.iter().flatten().count(), samples.len()),
+            None => (cell.good, cell.all),
+        };
+        (given < all).then_some((given, all))
+    }
+}
+
+/// The median of a metric with its interval.
+///
+/// # Errors
+/// Why there is none.
+pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Estimate, String> {
+    let samples: Vec<f64> = measured.samples(key, metric)?.into_iter().flatten().collect();
+    statistics::estimate(&samples, CONFIDENCE, 1).ok_or_else(|| format!("no run gave {metric}"))
+}
+
+/// One of the numbers of an estimate; `None` for the end of an interval that is not known.
+pub fn figure(estimate: &Estimate, statistic: Statistic) -> Option<f64> {
+    let extreme =
+        |choose: fn(f64, f64) -> f64| estimate.samples.iter().copied().fold(estimate.median, choose);
+    match statistic {
+        Statistic::Median => Some(estimate.median),
+        Statistic::Low => estimate.low,
+        Statistic::High => estimate.high,
+        Statistic::Least => Some(extreme(f64::min)),
+        Statistic::Most => Some(extreme(f64::max)),
+    }
+}
+
+/// The ratio of a metric of `of` to that of `to`, paired by rounds.
+///
+/// # Errors
+/// Why there is none.
+pub fn ratio(measured: &dyn Measured, of: &Key, to: &Key, metric: &str) -> Result<Ratio, String> {
+    paired(&measured.samples(of, metric)?, &measured.samples(to, metric)?, metric)
+}
+
+/// The ratio of samples of a metric to others of it, paired by rounds.
+///
+/// # Errors
+/// Why there is none.
+pub fn paired(ours: &[Option<f64>], theirs: &[Option<f64>], metric: &str) -> Result<Ratio, String> {
+    let pairs: Vec<(f64, f64)> = theirs.iter().zip(ours).filter_map(|(a, b)| Some(((*a)?, (*b)?))).collect();
+    let resolution = metric::resolution(metric, metric::unit(metric, None));
+    statistics::paired_ratio(&pairs, resolution, CONFIDENCE)
+        .ok_or_else(|| format!("no ratio of {metric}: what it would be a ratio to is 0, or was not measured"))
+}

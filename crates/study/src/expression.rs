@@ -1,0 +1,480 @@
+//! Expressions over what was measured, in CEL (the Common Expression Language): what they may call, what they read,
+//! and their bounds. They reach nothing but the figures they are given.
+//!
+//! | | |
+//! |---|---|
+//! | `median("METRIC", { "axis": choice })` | the median in that cell; `low`, `high`: its interval; `least`, `most` |
+//! | `ratio("METRIC", { … }, { … })` | the first cell to the second, paired by rounds; `ratio_low`, `ratio_high` |
+//! | `text("METRIC", { … })` | a text of that cell, the same in all runs |
+//! | `values("axis")` | the choices of this run: numbers where all are, else strings |
+//! | `near(a, b, tolerance)` | whether a is b within that part of b |
+//! | `abs`, `min`, `max` | |
+//! | `published`, `tolerance` | as the claim gives them |
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use cel::extractors::Arguments;
+use cel::objects::Key as MapKey;
+use cel::{Context, ExecutionError, IdedExpr, Program, Value};
+
+use super::data::{Measured, estimate, figure, paired};
+use super::file::{SUBJECT, Selection, Statistic};
+use super::matrix::{Key, Matrix, NoCell};
+use super::metric::Metric;
+use super::scan::{self, Scan};
+use super::syntax::{self, Wrong};
+
+/// Expressions are no longer.
+pub const MOST_BYTES: usize = 4_000;
+/// Nor read more figures.
+const MOST_READS: usize = 20_000;
+/// What an evaluation tells of the figures it read.
+const MOST_TOLD: usize = 200;
+/// Trees of the longest expression are walked by recursion.
+const STACK_BYTES: usize = 256 << 20;
+
+/// An expression that was found right.
+#[derive(Clone, Debug)]
+pub struct Expression {
+    tree: IdedExpr,
+    /// What it reads.
+    pub scan: Scan,
+}
+
+/// A figure that was read.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Read {
+    /// Which number: `median`, `ratio`, …; or `text`.
+    pub statistic: String,
+    /// Of what.
+    pub metric: String,
+    /// Of which cell.
+    pub axes: BTreeMap<String, String>,
+    /// A ratio's other cell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<BTreeMap<String, String>>,
+    /// The number, or the text.
+    pub value: Figure,
+    /// How many of the runs it is from, where not all of them count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+/// What was read.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[serde(untagged)]
+pub enum Figure {
+    /// A number.
+    Number(f64),
+    /// A text.
+    Text(String),
+}
+
+/// What an evaluation is about.
+#[derive(Clone)]
+pub struct World {
+    /// The cells.
+    pub matrix: Arc<Matrix>,
+    /// What was measured of them.
+    pub measured: Arc<dyn Measured>,
+    /// Choices on the axes that the expression does not name.
+    pub fixed: Selection,
+    /// Published figures.
+    pub published: serde_json::Value,
+    /// The claim's tolerance.
+    pub tolerance: Option<f64>,
+    /// After this nothing is read any more, and it cannot be evaluated.
+    pub until: Option<Instant>,
+}
+
+/// What came of an evaluation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluated {
+    /// Whether it is true.
+    pub outcome: Outcome,
+    /// The figures that were read, in their order, each once.
+    pub reads: Vec<Read>,
+}
+
+/// How an evaluation ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// With this answer.
+    Says(bool),
+    /// A figure that it reads is not there: why.
+    Missing(String),
+    /// It cannot be evaluated: why.
+    Wrong(String),
+}
+
+/// What calls leave behind while an expression is evaluated.
+#[derive(Default)]
+struct Ledger {
+    reads: Vec<Read>,
+    count: usize,
+    missing: Option<String>,
+    wrong: Option<String>,
+}
+
+/// Does `work` on a thread with room for the deepest tree. Parsing, dropping and evaluating are recursive.
+///
+/// # Errors
+/// One line where there is no such thread.
+pub fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work);
+        let thread = thread.map_err(|error| format!("a thread for expressions: {error}"))?;
+        thread.join().map_err(|_| "an expression could not be understood".to_owned())
+    })
+}
+
+impl Expression {
+    /// Parses `text`; `axis_size` tells how many values an axis has, `variables` what it may name.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(
+        text: &str,
+        axis_size: &(dyn Fn(&str) -> Option<usize> + Sync),
+        variables: &[&str],
+    ) -> Result<Self, Vec<Wrong>> {
+        if text.len() > MOST_BYTES {
+            return Err(vec![format!("an expression has at most {MOST_BYTES} bytes").into()]);
+        }
+        if let Some(comment) = syntax::comment(text) {
+            return Err(vec![comment]);
+        }
+        with_room(|| {
+            let program = Program::compile(text).map_err(|errors| {
+                // What else the parser says follows from the first.
+                let mut first = errors.errors.iter().map(|error| syntax::wrong(text, error.pos, &error.msg));
+                first.next().into_iter().collect::<Vec<_>>()
+            })?;
+            let mut tree = program.expression().clone();
+            let scan = scan::scan(&mut tree, axis_size, variables);
+            let references = program.references();
+            let mut wrong = scan.wrong.clone();
+            for name in references.functions() {
+                let is_own = scan::READING.contains(&name) || scan::PLAIN.contains(&name);
+                let is_standard =
+                    ["size", "contains", "startsWith", "endsWith", "double", "string", "int"].contains(&name);
+                let is_operator =
+                    name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_') || name.contains("_");
+                if !is_own && !is_standard && !is_operator {
+                    wrong.push(format!("there is no function `{name}`"));
+                }
+            }
+            if wrong.is_empty() {
+                Ok(Self { tree, scan })
+            } else {
+                Err(wrong.into_iter().map(Wrong::from).collect())
+            }
+        })
+        .map_err(|line| vec![line.into()])?
+    }
+
+    /// Whether it is one figure being more or less than another, and nothing else.
+    pub fn is_one_comparison(&self) -> bool {
+        use cel::common::ast::{Expr, operators};
+        let comparisons =
+            [operators::LESS, operators::LESS_EQUALS, operators::GREATER, operators::GREATER_EQUALS];
+        matches!(&self.tree.expr, Expr::Call(call) if comparisons.contains(&call.func_name.as_str()))
+    }
+
+    /// Whether it holds in `world`.
+    pub fn evaluate(&self, world: &World) -> Evaluated {
+        let ledger = Arc::new(Mutex::new(Ledger::default()));
+        let said = self.context(world, &ledger).map(|context| context.resolve(&self.tree));
+        let mut ledger = match ledger.lock() {
+            Ok(mut ledger) => std::mem::take(&mut *ledger),
+            Err(_) => Ledger::default(),
+        };
+        let outcome = match (ledger.wrong.take(), ledger.missing.take(), said) {
+            (Some(wrong), _, _) | (None, _, Err(wrong)) => Outcome::Wrong(wrong),
+            (None, Some(missing), _) => Outcome::Missing(missing),
+            (None, None, Ok(Ok(Value::Bool(says)))) => Outcome::Says(says),
+            (None, None, Ok(Ok(other))) => {
+                Outcome::Wrong(format!("it is to be true or false, not {}", other.type_of()))
+            }
+            (None, None, Ok(Err(error))) => Outcome::Wrong(one_line(&error.to_string())),
+        };
+        Evaluated { outcome, reads: ledger.reads }
+    }
+
+    fn context(
+        &self,
+        world: &World,
+        ledger: &Arc<Mutex<Ledger>>,
+    ) -> Result<Context<'static, 'static>, String> {
+        let mut context = Context::default();
+        let failed = |error: &dyn std::fmt::Display| one_line(&error.to_string());
+        for name in scan::READING {
+            let (world, ledger) = (world.clone(), ledger.clone());
+            let call = move |arguments: Arguments| read(name, &arguments.0, &world, &ledger);
+            context.add_function(name, call).map_err(|error| failed(&error))?;
+        }
+        let matrix = world.matrix.clone();
+        let values = move |arguments: Arguments| axis_values(&matrix, &arguments.0);
+        context.add_function("values", values).map_err(|error| failed(&error))?;
+        add_arithmetic(&mut context)?;
+        let published = cel::to_value(&world.published).map_err(|error| failed(&error))?;
+        context.add_variable_from_value("published", published);
+        context.add_variable_from_value("tolerance", world.tolerance.map_or(Value::Null, Value::Float));
+        Ok(context)
+    }
+
+    /// The number that it is over the metrics of one run; `None` where one of them is not known, or it is no number.
+    pub fn number(&self, metrics: &BTreeMap<String, f64>) -> Option<f64> {
+        let mut context = Context::default();
+        add_arithmetic(&mut context).ok()?;
+        let metrics = metrics.clone();
+        let value = move |arguments: Arguments| match arguments.0.as_slice() {
+            [Value::String(name)] => metrics
+                .get(name.as_str())
+                .map(|&number| Value::Float(number))
+                .ok_or_else(|| ExecutionError::function_error("metric", "not measured")),
+            _ => Err(ExecutionError::function_error("metric", "wants the name of a metric")),
+        };
+        context.add_function("metric", value).ok()?;
+        match context.resolve(&self.tree).ok()? {
+            Value::Float(number) => Some(number).filter(|number| number.is_finite()),
+            Value::Int(whole) => Some(whole as f64),
+            Value::Bool(flag) => Some(f64::from(u8::from(flag))),
+            _ => None,
+        }
+    }
+}
+
+/// `near`, `abs`, `min`, `max`.
+fn add_arithmetic(context: &mut Context<'static, 'static>) -> Result<(), String> {
+    let failed = |error: cel::DeclarationError| one_line(&error.to_string());
+    let near = |a: f64, b: f64, tolerance: f64| (a - b).abs() <= (tolerance * b).abs();
+    context.add_function("near", near).map_err(failed)?;
+    context.add_function("abs", f64::abs).map_err(failed)?;
+    for (name, choose) in [("min", f64::min as fn(f64, f64) -> f64), ("max", f64::max)] {
+        let call = move |arguments: Arguments| {
+            let list: Vec<Value> = match arguments.0.as_slice() {
+                [Value::List(list)] => list.to_vec(),
+                several => several.to_vec(),
+            };
+            let numbers: Option<Vec<f64>> = list.iter().map(number_of).collect();
+            let found = numbers.and_then(|numbers| numbers.into_iter().reduce(choose));
+            found.map(Value::Float).ok_or_else(|| ExecutionError::function_error(name, "wants numbers"))
+        };
+        context.add_function(name, call).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn number_of(value: &Value) -> Option<f64> {
+    match value {
+        Value::Float(number) => Some(*number),
+        Value::Int(whole) => Some(*whole as f64),
+        Value::UInt(whole) => Some(*whole as f64),
+        _ => None,
+    }
+}
+
+/// The choices of an axis, or the subjects' names.
+fn axis_values(matrix: &Matrix, arguments: &[Value]) -> Result<Value, ExecutionError> {
+    let [Value::String(name)] = arguments else {
+        return Err(ExecutionError::function_error("values", "wants the name of an axis"));
+    };
+    let text = |text: &str| Value::String(Arc::new(text.to_owned()));
+    if name.as_str() == SUBJECT {
+        return Ok(Value::List(Arc::new(
+            matrix.subjects.iter().map(|subject| text(&subject.name)).collect(),
+        )));
+    }
+    let Some(axis) = matrix.axes.iter().find(|axis| axis.name == **name) else {
+        return Err(ExecutionError::function_error("values", "no such axis"));
+    };
+    let values = match axis.numbers() {
+        Some(numbers) => numbers.into_iter().map(Value::Float).collect(),
+        None => axis.choices.iter().map(|choice| text(&choice.name)).collect(),
+    };
+    Ok(Value::List(Arc::new(values)))
+}
+
+/// One of the functions that read.
+fn read(
+    name: &'static str,
+    arguments: &[Value],
+    world: &World,
+    ledger: &Mutex<Ledger>,
+) -> Result<Value, ExecutionError> {
+    let stop = |text: &str| ExecutionError::function_error(name, text);
+    let mut ledger = ledger.lock().map_err(|_| stop("its ledger is lost"))?;
+    ledger.count += 1;
+    let answer = if ledger.count > MOST_READS {
+        Err(NoCell::Wrong(format!("it reads more than {MOST_READS} figures")))
+    } else if world.until.is_some_and(|until| Instant::now() > until) {
+        Err(NoCell::NotRun("it takes too long".to_owned()))
+    } else {
+        read_cell(name, arguments, world)
+    };
+    match answer {
+        Ok(read) => {
+            let value = match &read.value {
+                Figure::Number(number) => Value::Float(*number),
+                Figure::Text(text) => Value::String(Arc::new(text.clone())),
+            };
+            if ledger.reads.len() < MOST_TOLD && !ledger.reads.contains(&read) {
+                ledger.reads.push(read);
+            }
+            Ok(value)
+        }
+        Err(NoCell::Wrong(text)) => {
+            let text = format!("{name}: {text}");
+            let error = stop(&text);
+            ledger.wrong.get_or_insert(text);
+            Err(error)
+        }
+        Err(NoCell::NotRun(text)) => {
+            let error = stop(&text);
+            ledger.missing.get_or_insert(text);
+            Err(error)
+        }
+    }
+}
+
+fn read_cell(name: &str, arguments: &[Value], world: &World) -> Result<Read, NoCell> {
+    let (metric, first, second) = asked(name, arguments)?;
+    let matrix = &world.matrix;
+    let is_text = match matrix.study.metrics.get(metric) {
+        None => return Err(NoCell::Wrong(unknown_metric(metric, matrix))),
+        Some(found) => matches!(found, Metric::Text(_)),
+    };
+    if is_text != (name == scan::TEXT) {
+        let what = if is_text { "a text: write text(…)" } else { "a figure: write median(…)" };
+        return Err(NoCell::Wrong(format!("`{metric}` is {what}")));
+    }
+    let named = first.map_or_else(|| Ok(Vec::new()), |first| selection(first, matrix))?;
+    let key = matrix.resolve(&named, &world.fixed)?;
+    let own = matrix.subjects.get(key.subject);
+    if let Some(subject) = own.filter(|subject| !subject.metrics.contains_key(metric)) {
+        return Err(NoCell::Wrong(format!("the subject `{}` has no metric `{metric}`", subject.name)));
+    }
+    let other = second.map(|second| matrix.resolve(&selection(second, matrix)?, &world.fixed)).transpose()?;
+    let value = match &other {
+        _ if is_text => {
+            Figure::Text(world.measured.text(&key, metric).map_err(|why| at(&key, matrix, &why))?)
+        }
+        Some(other) => Figure::Number(read_ratio(name, metric, [&key, other], world)?),
+        None => Figure::Number(read_figure(name, metric, &key, world)?),
+    };
+    let runs =
+        |key: &Key| world.measured.runs(key, metric).map(|(given, all)| format!("{given} of {all} runs"));
+    Ok(Read {
+        statistic: name.to_owned(),
+        metric: metric.to_owned(),
+        axes: matrix.names(&key).into_iter().collect(),
+        to: other.as_ref().map(|other| matrix.names(other).into_iter().collect()),
+        value,
+        from: runs(&key).or_else(|| other.as_ref().and_then(runs)),
+    })
+}
+
+/// The metric that a reading function is asked for, and the choices of one cell or two.
+fn asked<'v>(
+    name: &str,
+    arguments: &'v [Value],
+) -> Result<(&'v str, Option<&'v Value>, Option<&'v Value>), NoCell> {
+    let is_ratio = name.starts_with("ratio");
+    match arguments {
+        [Value::String(metric)] if !is_ratio => Ok((metric, None, None)),
+        [Value::String(metric), first] if !is_ratio => Ok((metric, Some(first), None)),
+        [Value::String(metric), first, second] if is_ratio => Ok((metric, Some(first), Some(second))),
+        _ if is_ratio => {
+            Err(NoCell::Wrong("wants a metric and two choices: (\"METRIC\", { … }, { … })".into()))
+        }
+        _ => Err(NoCell::Wrong("wants a metric and choices: (\"METRIC\", { \"axis\": … })".into())),
+    }
+}
+
+fn read_figure(name: &str, metric: &str, key: &Key, world: &World) -> Result<f64, NoCell> {
+    let estimate = estimate(&*world.measured, key, metric).map_err(|why| at(key, &world.matrix, &why))?;
+    let statistic = Statistic::NAMES.iter().find(|(known, _)| *known == name);
+    let value = figure(&estimate, statistic.map_or(Statistic::Median, |(_, statistic)| *statistic));
+    value.ok_or_else(|| too_few(metric))
+}
+
+/// The ratio of the first cell to the second; each answers for what it has not.
+fn read_ratio(name: &str, metric: &str, [of, to]: [&Key; 2], world: &World) -> Result<f64, NoCell> {
+    let samples = |key| world.measured.samples(key, metric).map_err(|why| at(key, &world.matrix, &why));
+    let (ours, theirs) = (samples(of)?, samples(to)?);
+    let ratio = paired(&ours, &theirs, metric).map_err(|why| at(to, &world.matrix, &why))?;
+    let value = match name {
+        "ratio_low" => ratio.low,
+        "ratio_high" => ratio.high,
+        _ => Some(ratio.median),
+    };
+    value.ok_or_else(|| too_few(metric))
+}
+
+fn too_few(metric: &str) -> NoCell {
+    NoCell::NotRun(format!("too few repeats for an interval of {metric}"))
+}
+
+/// What is not there, with the cell that it is about where there are several.
+fn at(key: &Key, matrix: &Matrix, why: &str) -> NoCell {
+    let named: Vec<String> =
+        matrix.names(key).iter().map(|(axis, choice)| format!("{axis}={choice}")).collect();
+    NoCell::NotRun(if named.is_empty() { why.to_owned() } else { format!("{}: {why}", named.join(", ")) })
+}
+
+/// What to say of a metric that does not exist.
+pub fn unknown_metric(metric: &str, matrix: &Matrix) -> String {
+    let names = || matrix.study.metrics.keys().map(String::as_str);
+    match super::diagnostics::nearest(metric, names()) {
+        Some(near) => format!("there is no metric `{metric}`; did you mean `{near}`?"),
+        None => {
+            let some: Vec<&str> = names().take(12).collect();
+            format!("there is no metric `{metric}`; there are {}, …", some.join(", "))
+        }
+    }
+}
+
+/// The choices that `{ "axis": choice }` names.
+fn selection(value: &Value, matrix: &Matrix) -> Result<Selection, NoCell> {
+    let Value::Map(map) = value else {
+        return Err(NoCell::Wrong("wants choices as { \"axis\": choice }".to_owned()));
+    };
+    let mut selection = Vec::new();
+    for (key, value) in map.map.iter() {
+        let MapKey::String(axis) = key else {
+            return Err(NoCell::Wrong("an axis is named by a string".to_owned()));
+        };
+        let name = match (value, number_of(value)) {
+            (Value::String(name), _) => name.to_string(),
+            (_, Some(number)) => {
+                let found = matrix.axes.iter().find(|found| found.name == **axis);
+                let choices = found.map_or(&[][..], |found| &found.choices).iter();
+                let mut choices = choices.filter(|choice| choice.number == Some(number));
+                match (choices.next(), choices.next()) {
+                    (Some(choice), None) => choice.name.clone(),
+                    (None, _) => number.to_string(),
+                    (Some(one), Some(other)) => {
+                        return Err(NoCell::Wrong(format!(
+                            "{number} on `{axis}` is both `{}` and `{}`: say one by its name",
+                            one.name, other.name
+                        )));
+                    }
+                }
+            }
+            _ => return Err(NoCell::Wrong(format!("the choice on `{axis}` is a string or a number"))),
+        };
+        selection.push((axis.to_string(), name));
+    }
+    // The map has no order of its own, and errors are to be the same each time.
+    selection.sort();
+    Ok(selection)
+}
+
+/// Messages of the language's parser have several lines.
+fn one_line(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.starts_with('|')).collect();
+    strandline_report::text::clean_sentence(lines.join(" ").trim())
+}

@@ -1,0 +1,297 @@
+//! From what came of a run to its metrics: the figures, the marks and ledgers of its recording, the JSON line it
+//! printed, and what is derived of them. Trusts none of these files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use strandline_inspect::facts::Explanation;
+use strandline_recording::{Column, Ledger, Mark, Moment, Reader, Record};
+
+use super::expression::Expression;
+use super::file::{Study, Subject};
+use super::metric::Metric;
+use strandline_lab::cell::{End, Outcome};
+use strandline_lab::compare;
+
+/// What is read of a run's standard output: its end.
+const MOST_STDOUT_BYTES: u64 = 1 << 20;
+/// A subject's own JSON line may begin with this, so that it is not taken for another.
+const JSON_PREFIX: &str = "strandline-json:";
+/// What is kept of one recording.
+const MOST_MARKS: usize = 100_000;
+const MOST_LEDGERS: usize = 5_000;
+
+/// Texts are kept so far.
+const MOST_TEXT_BYTES: usize = 200;
+
+/// What one run gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Taken {
+    /// Figures by metric.
+    pub figures: BTreeMap<String, f64>,
+    /// Texts by metric.
+    pub texts: BTreeMap<String, String>,
+}
+
+/// Takes the metrics of a subject's runs.
+pub struct Extractor<'s> {
+    subject: &'s Subject,
+    derived: Vec<(String, Option<Expression>)>,
+}
+
+impl<'s> Extractor<'s> {
+    /// For the runs of a `subject` of `study`.
+    pub fn new(study: &'s Study, subject: &'s Subject) -> Self {
+        let parse = |text: &str| Expression::parse(text, &|_| None, &[]).ok();
+        let derived = study.derived.iter().filter(|one| subject.metrics.contains_key(&one.name));
+        let derived = derived.map(|one| (one.name.clone(), parse(&one.expression.value))).collect();
+        Self { subject, derived }
+    }
+
+    /// The metrics of one run, those that are known, without those that are derived of others.
+    pub fn metrics(&self, outcome: &Outcome) -> Taken {
+        let mut texts = BTreeMap::new();
+        let mut found = BTreeMap::new();
+        for metric in compare::Metric::ALL {
+            if let Some(value) = metric.of(&outcome.figures) {
+                found.insert(metric.name().to_owned(), value);
+            }
+        }
+        if let Some(faults) = outcome.figures.major_faults {
+            found.insert("major_faults".to_owned(), faults as f64);
+        }
+        match outcome.end {
+            End::Exited(status) => drop(found.insert("exit_status".to_owned(), f64::from(status))),
+            End::Signalled(signal) => drop(found.insert("signal".to_owned(), f64::from(signal))),
+            End::TimedOut | End::NotStarted(_) => {}
+        }
+        let recorded = outcome.recording.as_deref().map(Recorded::read).unwrap_or_default();
+        let is_printed = |metric: &Metric| matches!(metric, Metric::Json(_) | Metric::Text(_));
+        let json = if self.subject.metrics.values().any(is_printed) {
+            outcome.stdout.as_deref().and_then(json_line)
+        } else {
+            None
+        };
+        for (name, metric) in &self.subject.metrics {
+            let value = match metric {
+                Metric::Mark { mark, occurrence, column } => {
+                    recorded.mark(mark, *occurrence).and_then(|mark| of_mark(mark, column))
+                }
+                Metric::Row { at, occurrence, row } => {
+                    recorded.ledger(at, *occurrence).and_then(|ledger| of_ledger(&ledger.explain, row))
+                }
+                Metric::Json(keys) => json.as_ref().and_then(|json| number(of_json(json, keys)?)),
+                Metric::Text(keys) => {
+                    let text = json.as_ref().and_then(|json| of_json(json, keys)?.as_str());
+                    texts.extend(text.map(|text| (name.clone(), shortened(text))));
+                    None
+                }
+                Metric::Figure | Metric::End | Metric::Derived(_) => None,
+            };
+            if let Some(value) = value {
+                found.insert(name.clone(), value);
+            }
+        }
+        Taken { figures: found, texts }
+    }
+
+    /// The allocators that the ledgers of a run found, in any of its processes; `None` without ledgers.
+    pub fn allocators(outcome: &Outcome) -> Option<BTreeSet<String>> {
+        let recorded = outcome.recording.as_deref().map(Recorded::read)?;
+        let ledgers = recorded.ledgers.iter();
+        let names = ledgers.flat_map(|ledger| &ledger.explain.allocators).map(|one| one.name.clone());
+        (!recorded.ledgers.is_empty()).then(|| names.collect())
+    }
+
+    /// What is derived of `metric`, also by way of others.
+    pub fn derived_of(&self, metric: &str) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        // Each comes after those that it reads.
+        for (name, expression) in &self.derived {
+            let mut reads = expression.iter().flat_map(|expression| &expression.scan.metrics);
+            if reads.any(|read| read == metric || found.contains(read)) {
+                found.insert(name.clone());
+            }
+        }
+        found
+    }
+
+    /// Puts what is derived of one run's metrics among them.
+    pub fn derive(&self, metrics: &mut BTreeMap<String, f64>) {
+        for (name, expression) in &self.derived {
+            if let Some(value) = expression.as_ref().and_then(|expression| expression.number(metrics)) {
+                metrics.insert(name.clone(), value);
+            }
+        }
+    }
+}
+
+/// The marks and ledgers of a recording.
+#[derive(Default)]
+struct Recorded {
+    marks: Vec<Mark>,
+    ledgers: Vec<Ledger>,
+}
+
+impl Recorded {
+    fn read(path: &Path) -> Self {
+        let mut recorded = Self::default();
+        let Ok(mut reader) = Reader::open(path) else { return recorded };
+        while let Ok(Some(record)) = reader.next_record() {
+            match record {
+                Record::Mark(mark) if recorded.marks.len() < MOST_MARKS => recorded.marks.push(*mark),
+                Record::Ledger(mut ledger) if recorded.ledgers.len() < MOST_LEDGERS => {
+                    // The picture of the address space is by far the largest part of a ledger.
+                    ledger.explain.page_map = None;
+                    recorded.ledgers.push(*ledger);
+                }
+                _ => {}
+            }
+        }
+        recorded
+    }
+
+    fn mark(&self, name: &str, occurrence: usize) -> Option<&Mark> {
+        self.marks.iter().filter(|mark| mark.name == name).nth(occurrence)
+    }
+
+    /// The ledger at a mark, at exit or at the peak: of the process with the most memory where several have one.
+    fn ledger(&self, at: &str, occurrence: usize) -> Option<&Ledger> {
+        let of = |moment: Moment| self.ledgers.iter().filter(move |ledger| ledger.moment == moment);
+        match at {
+            "exit" => of(Moment::Exit).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
+            "peak" => of(Moment::Peak).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
+            mark => of(Moment::Mark).filter(|ledger| ledger.mark.as_deref() == Some(mark)).nth(occurrence),
+        }
+    }
+}
+
+fn of_mark(mark: &Mark, name: &str) -> Option<f64> {
+    if let Some(column) = Column::named(name) {
+        return Some(mark.sample.shown(column).number());
+    }
+    match name {
+        "seconds" => Some(mark.at_us as f64 / 1e6),
+        "tree_pss_bytes" => mark.tree_pss_bytes.map(|bytes| bytes as f64),
+        line => mark.status_bytes.get(line).map(|&bytes| bytes as f64),
+    }
+}
+
+/// A row that a ledger does not have holds nothing, where what it is of was understood: what is not known is not 0.
+fn of_ledger(explain: &Explanation, row: &str) -> Option<f64> {
+    let totals = &explain.totals;
+    let bytes = match row {
+        "live" => totals.live,
+        "stranded" => totals.stranded,
+        "pinned" => totals.pinned,
+        "evictable" => totals.evictable,
+        "unattributed" => totals.unattributed,
+        "rss" => explain.kernel.rss_bytes,
+        id => match id.strip_prefix("runtime.") {
+            Some(path) => return of_runtime(explain, path),
+            None => of_row(explain, id)?,
+        },
+    };
+    Some(bytes as f64)
+}
+
+fn of_row(explain: &Explanation, id: &str) -> Option<u64> {
+    let mut rows = explain.rows.iter().filter(|row| row.id == id).peekable();
+    if rows.peek().is_some() {
+        return Some(rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes)));
+    }
+    let owner = id.split('.').next().unwrap_or_default();
+    let is_read = match owner {
+        "glibc" => explain.allocators.iter().any(|one| one.name == owner && one.read),
+        "perl" | "sbcl" => explain.runtimes.iter().any(|one| one.name == owner && one.read),
+        _ => true,
+    };
+    is_read.then_some(0)
+}
+
+/// A figure of a runtime's reader by its name and its place there: `perl.retained.bytes`.
+fn of_runtime(explain: &Explanation, path: &str) -> Option<f64> {
+    let (name, rest) = path.split_once('.')?;
+    let runtime = explain.runtimes.iter().find(|one| one.name == name && one.read)?;
+    let figures = serde_json::to_value(runtime).ok()?;
+    let keys: Vec<String> = rest.split('.').map(str::to_owned).collect();
+    of_json(figures.get(name)?, &keys)?.as_f64()
+}
+
+/// The last line that is a JSON object; one behind the prefix goes before all others.
+fn json_line(path: &Path) -> Option<serde_json::Value> {
+    let mut file = std::fs::File::open(path).ok()?;
+    let bytes = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(bytes.saturating_sub(MOST_STDOUT_BYTES))).ok()?;
+    let mut text = Vec::new();
+    file.take(MOST_STDOUT_BYTES).read_to_end(&mut text).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let object = |line: &str| {
+        let value: serde_json::Value = serde_json::from_str(line.trim()).ok()?;
+        value.is_object().then_some(value)
+    };
+    let named = text.lines().rev().find_map(|line| object(line.trim_start().strip_prefix(JSON_PREFIX)?));
+    named.or_else(|| text.lines().rev().filter(|line| line.trim_start().starts_with('{')).find_map(object))
+}
+
+fn of_json<'j>(json: &'j serde_json::Value, keys: &[String]) -> Option<&'j serde_json::Value> {
+    // A key may have a dot itself.
+    if let Some(value) = json.get(keys.join(".")) {
+        return Some(value);
+    }
+    keys.iter().try_fold(json, |value, key| match value {
+        serde_json::Value::Array(items) => items.get(key.parse::<usize>().ok()?),
+        value => value.get(key),
+    })
+}
+
+/// The beginning of a text that a subject printed; what is in it is for who shows it to clean.
+fn shortened(text: &str) -> String {
+    let mut end = text.len().min(MOST_TEXT_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default().to_owned()
+}
+
+fn number(value: &serde_json::Value) -> Option<f64> {
+    match value {
+        serde_json::Value::Bool(flag) => Some(f64::from(u8::from(*flag))),
+        value => value.as_f64(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_of_an_allocator_that_was_not_understood_is_not_known() {
+        let mut explain = Explanation::default();
+        assert_eq!(of_ledger(&explain, "kernel.zero"), Some(0.0));
+        assert_eq!(of_ledger(&explain, "glibc.free.trim"), None);
+        let glibc = strandline_inspect::facts::Allocator { name: "glibc".to_owned(), ..Default::default() };
+        explain.allocators.push(glibc.clone());
+        assert_eq!(of_ledger(&explain, "glibc.free.trim"), None);
+        explain.allocators.push(strandline_inspect::facts::Allocator { read: true, ..glibc });
+        assert_eq!(of_ledger(&explain, "glibc.free.trim"), Some(0.0));
+    }
+
+    #[test]
+    fn the_last_json_line_counts_and_one_that_is_named_before_all() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let read = |text: &str| {
+            std::fs::write(file.path(), text).unwrap();
+            json_line(file.path())
+        };
+        assert_eq!(read("hello\n{\"a\": 1}\n[2]\n{broken\n").unwrap()["a"], 1);
+        assert_eq!(read("strandline-json: {\"a\": 2}\n{\"a\": 3}\n").unwrap()["a"], 2);
+        assert_eq!(read("nothing\n"), None);
+        let json = serde_json::json!({ "a": { "b": [1, true] }, "x.y": 3, "text": "1" });
+        let keys = |path: &str| path.split('.').map(str::to_owned).collect::<Vec<_>>();
+        let of = |path: &str| of_json(&json, &keys(path)).and_then(number);
+        assert_eq!((of("a.b.0"), of("a.b.1"), of("x.y")), (Some(1.0), Some(1.0), Some(3.0)));
+        assert_eq!((of("text"), of("a.b.9"), of("none")), (None, None, None));
+    }
+}

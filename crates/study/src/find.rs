@@ -1,0 +1,207 @@
+//! Where studies are: a path, a name below `studies/` here or in `$STRANDLINE_STUDIES`, or one that came with
+//! strandline itself.
+
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::file::FILE_NAME;
+use strandline_lab::journal;
+
+/// The files of the studies and probes that came with strandline: path below `studies/` or `probes/`, and content.
+mod embedded {
+    include!(concat!(env!("OUT_DIR"), "/studies.rs"));
+}
+
+/// Where a name is looked for; the first that has it counts.
+fn places() -> Vec<PathBuf> {
+    let own = std::env::var_os("STRANDLINE_STUDIES").unwrap_or_default();
+    let own: Vec<PathBuf> = std::env::split_paths(&own).filter(|path| !path.as_os_str().is_empty()).collect();
+    [PathBuf::from("studies")].into_iter().chain(own).collect()
+}
+
+/// The folder of the study `name`, which is a name or a path.
+///
+/// # Errors
+/// One line that says where it was looked for, and what there is.
+pub fn find(name: &str) -> Result<PathBuf, String> {
+    let path = Path::new(name);
+    // A word is a name; a folder of the same name that is no study is not meant.
+    if name.contains('/')
+        || path.join(FILE_NAME).is_file()
+        || path.extension().is_some_and(|end| end == "toml")
+    {
+        return if path.exists() {
+            Ok(path.to_owned())
+        } else {
+            Err(format!("{name}: no such file or folder; `strandline study new {name}` makes a study there"))
+        };
+    }
+    if let Some(found) =
+        places().into_iter().map(|place| place.join(name)).find(|path| path.join(FILE_NAME).is_file())
+    {
+        return Ok(found);
+    }
+    if embedded_names().iter().any(|known| known == name) {
+        return unpack(name);
+    }
+    let names: Vec<String> = list().into_iter().map(|(name, _)| name).collect();
+    let near = super::diagnostics::nearest(name, names.iter().map(String::as_str));
+    let hint = match near {
+        Some(near) => format!("did you mean {near}?"),
+        None => "`strandline study` lists those that there are".to_owned(),
+    };
+    Err(format!("there is no study {name} in ./studies, in $STRANDLINE_STUDIES or with strandline; {hint}"))
+}
+
+/// Where a study of this name is besides `taken`, in words; `None` where it is there once.
+pub fn also_in(name: &str, taken: &Path) -> Option<String> {
+    if name.contains('/') {
+        return None;
+    }
+    let folders = places().into_iter().map(|place| place.join(name));
+    // One that is named from here is taken as an absolute path.
+    let others = folders.filter(|path| path.join(FILE_NAME).is_file() && real(path) != real(taken));
+    let mut others: Vec<String> = others.map(|path| path.display().to_string()).collect();
+    let is_own = came_with_strandline(taken);
+    if !is_own && embedded_names().iter().any(|known| known == name) {
+        others.push("the one that came with strandline".to_owned());
+    }
+    (!others.is_empty()).then(|| others.join(", "))
+}
+
+/// Whether a study's folder is that of one that came with strandline.
+pub fn came_with_strandline(folder: &Path) -> bool {
+    real(folder).starts_with(real(&unpacked()))
+}
+
+/// The path of a folder without links and dots, where it is there.
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// The folder of a study that [`list`] names: the one that it found, and no other of the name.
+///
+/// # Errors
+/// One line where what came with strandline cannot be put into the cache.
+pub fn listed(name: &str, folder: Option<PathBuf>) -> Result<PathBuf, String> {
+    folder.map_or_else(|| unpack(name), Ok)
+}
+
+/// All studies that can be run by name: name, and its folder where it is not one that came with strandline.
+pub fn list() -> Vec<(String, Option<PathBuf>)> {
+    const MOST: usize = 1_000;
+    let mut found: Vec<(String, Option<PathBuf>)> = Vec::new();
+    for place in places() {
+        let Ok(entries) = std::fs::read_dir(&place) else { continue };
+        for entry in entries.flatten().take(MOST) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.path().join(FILE_NAME).is_file() && !found.iter().any(|(known, _)| *known == name) {
+                found.push((name, Some(entry.path())));
+            }
+        }
+    }
+    for name in embedded_names() {
+        if !found.iter().any(|(known, _)| *known == name) {
+            found.push((name, None));
+        }
+    }
+    found.sort();
+    found
+}
+
+fn embedded_names() -> Vec<String> {
+    let files = embedded::STUDIES.iter().filter_map(|(path, ..)| path.strip_suffix(FILE_NAME));
+    files.map(|folder| folder.trim_end_matches('/').to_owned()).filter(|name| !name.contains('/')).collect()
+}
+
+fn unpacked() -> PathBuf {
+    journal::cache().with_file_name("studies").join(env!("CARGO_PKG_VERSION"))
+}
+
+/// Puts the files of a study that came with strandline into the user's cache: its programs read them there.
+fn unpack(name: &str) -> Result<PathBuf, String> {
+    let begin = format!("{name}/");
+    put(&unpacked(), embedded::STUDIES.iter().filter(|(file, ..)| file.starts_with(&begin)))?;
+    Ok(unpacked().join(name))
+}
+
+/// Where the probes are that studies use; [`unpack_probes`] puts them there.
+pub fn probes() -> PathBuf {
+    journal::cache().with_file_name("probes").join(env!("CARGO_PKG_VERSION"))
+}
+
+/// Puts the probes where [`probes`] says.
+///
+/// # Errors
+/// One line.
+pub fn unpack_probes() -> Result<(), String> {
+    put(&probes(), embedded::PROBES.iter())
+}
+
+/// A file that came with strandline: its path, its content, and whether it may be executed.
+type Embedded = (&'static str, &'static [u8], bool);
+
+/// Puts files below `base`, each whole: another strandline may be at it as well.
+fn put(base: &Path, files: impl Iterator<Item = &'static Embedded>) -> Result<(), String> {
+    let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    for (file, content, may_be_executed) in files {
+        let path = base.join(file);
+        let folder = path.parent().unwrap_or(base);
+        std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
+        let mode = if *may_be_executed { 0o755 } else { 0o644 };
+        let is_so = |data: std::fs::Metadata| data.permissions().mode() & 0o777 == mode;
+        // Left as it is where it is the same: a lab that goes on knows its files by their times.
+        if std::fs::metadata(&path).is_ok_and(is_so)
+            && std::fs::read(&path).is_ok_and(|there| there == **content)
+        {
+            continue;
+        }
+        let mut new = tempfile::NamedTempFile::new_in(folder).map_err(|error| named(folder, &error))?;
+        let written =
+            new.write_all(content).and_then(|()| new.as_file().set_permissions(Permissions::from_mode(mode)));
+        written.map_err(|error| named(&path, &error))?;
+        new.persist(&path).map_err(|error| named(&path, &error.error))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_study_that_came_with_strandline_is_right() {
+        let names = embedded_names();
+        assert!(names.contains(&"freed-or-not".to_owned()), "{names:?}");
+        for (path, content, _) in embedded::STUDIES.iter().filter(|(path, ..)| path.ends_with(FILE_NAME)) {
+            let text = std::str::from_utf8(content).unwrap();
+            let read = super::super::file::Study::parse(Path::new(path), text);
+            assert!(read.is_ok(), "{:#?}", read.map(|_| ()));
+        }
+    }
+
+    #[test]
+    fn what_may_be_executed_may_be_so_where_it_is_put() {
+        const FILES: [Embedded; 2] = [("a/run.sh", b"#!/bin/sh\n", true), ("a/data", b"1\n", false)];
+        let folder = tempfile::tempdir().unwrap();
+        let mode =
+            |file: &str| std::fs::metadata(folder.path().join(file)).unwrap().permissions().mode() & 0o777;
+        for _ in 0..2 {
+            put(folder.path(), FILES.iter()).unwrap();
+            assert_eq!((mode("a/run.sh"), mode("a/data")), (0o755, 0o644));
+            // An earlier strandline put it there without.
+            std::fs::set_permissions(folder.path().join("a/run.sh"), Permissions::from_mode(0o600)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_study_that_is_not_there_is_told_with_where_it_was_looked_for() {
+        assert!(find("./no/such").unwrap_err().contains("study new"));
+        assert_eq!(also_in("no-such", Path::new("studies/no-such")), None);
+        let other = also_in("freed-or-not", Path::new("/elsewhere/freed-or-not")).unwrap();
+        assert!(other.contains("came with strandline"), "{other}");
+        assert!(find("freed-or-no").unwrap_err().contains("did you mean freed-or-not?"));
+    }
+}

@@ -1,0 +1,209 @@
+//! What a cell needs besides programs, libraries and files: probes, commands that have to succeed, and memory that has
+//! to be free. Probes are run with the builds, once for each way their placeholders are filled; memory is read from the
+//! kernel, where there may be a limit on this process's control group as well as the machine's own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use super::build::{axis_variable, folder, name_variable, values};
+use super::file::{Need, NeedKind};
+use super::matrix::{Key, Matrix, fill, placeholders};
+use super::run::{Bill, subject};
+use strandline_lab::cell::{Outcome, Subject};
+use strandline_lab::executor::{Executor, Stopped};
+use strandline_recorder::memory_groups;
+use strandline_report::units::bytes;
+
+/// A probe may take so long.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// When a probe is run: one that names `{build}` looks at what was built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Before the builds.
+    Before,
+    /// After them.
+    After,
+}
+
+/// What a cell needs, of its subject and of its choices.
+pub fn of_cell<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item = &'m Need> {
+    let subject = matrix.subjects.get(key.subject).into_iter().flat_map(|subject| &subject.needs);
+    subject.chain(matrix.choices(key).flat_map(|(_, choice)| &choice.needs))
+}
+
+/// The names of what the cells' probes look for.
+pub fn probed(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for key in cells {
+        for need in of_cell(matrix, key).filter(|need| need.kind == NeedKind::Probe) {
+            let name = fill(&need.name, &values(matrix, key));
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    names
+}
+
+/// Runs the probes of the cells of `bill` that are due, and takes those cells out whose probes fail. What probes
+/// write is kept below the folder `root`, and not shown.
+///
+/// # Errors
+/// [`Stopped`].
+pub fn probe(
+    matrix: &Matrix,
+    bill: &mut Bill,
+    (root, when): (&Path, When),
+    executor: &mut dyn Executor,
+    how_it_ended: &dyn Fn(&Outcome) -> String,
+    say: &dyn Fn(&str),
+) -> Result<(), Stopped> {
+    let mut done: BTreeMap<(Vec<String>, Environment), Option<String>> = BTreeMap::new();
+    let mut cells = Vec::new();
+    for key in std::mem::take(&mut bill.cells) {
+        let build = folder(matrix, &key, root);
+        let mut values = values(matrix, &key);
+        values.insert("build".to_owned(), build.to_string_lossy().into_owned());
+        let own = subject(matrix, &key, root, None).environment;
+        let mut missing = Vec::new();
+        for need in of_cell(matrix, &key).filter(|need| is_due(need, when)) {
+            let words: Vec<String> = need.command.iter().map(|word| fill(word, &values)).collect();
+            let environment = told(matrix, &words, when, &own);
+            let number = done.len();
+            let known = (words, environment);
+            if !done.contains_key(&known) {
+                let name = fill(&need.name, &values);
+                say(&format!("looking for {name}"));
+                let subject = Subject {
+                    name: "probe".to_owned(),
+                    command: known.0.clone(),
+                    environment: known.1.clone(),
+                    // There is no other folder yet where nothing was built.
+                    directory: Some(if when == When::After { build.clone() } else { root.to_owned() }),
+                    timeout: Some(PROBE_TIMEOUT),
+                    ..Subject::default()
+                };
+                let outcome = executor.run(&subject, &root.join(".probes").join(number.to_string()))?;
+                let failed = (!outcome.end.is_success()).then(|| how_it_ended(&outcome));
+                done.insert(known.clone(), failed);
+            }
+            if let Some(Some(how)) = done.get(&known) {
+                missing.push(is_missing(need, &fill(&need.name, &values), &known.0, how));
+            }
+        }
+        missing.dedup();
+        if missing.is_empty() {
+            cells.push(key);
+        } else {
+            bill.missing.push((key, missing.join(", ")));
+        }
+    }
+    bill.cells = cells;
+    Ok(())
+}
+
+type Environment = Vec<(String, Option<String>)>;
+
+/// What a probe finds of the environment of a cell's runs: all but the choices that it does not name, and the folder
+/// of a build that is not yet, so that cells share it that do not differ for it.
+fn told(matrix: &Matrix, words: &[String], when: When, own: &Environment) -> Environment {
+    let axes: Vec<String> = matrix.axes.iter().map(|axis| axis_variable(&axis.name)).collect();
+    let is_told = |name: &String| match name.as_str() {
+        "STRANDLINE_STUDY_BUILD" => when == When::After,
+        _ => !axes.contains(name) || name_variable(words.iter(), name),
+    };
+    own.iter().filter(|(name, _)| is_told(name)).cloned().collect()
+}
+
+fn is_due(need: &Need, when: When) -> bool {
+    let of_build = need.command.iter().any(|word| placeholders(word).contains(&"build"));
+    need.kind == NeedKind::Probe && of_build == (when == When::After)
+}
+
+fn is_missing(need: &Need, name: &str, words: &[String], how: &str) -> String {
+    match &need.install {
+        Some(install) => format!("{name} is missing: {install}"),
+        None => format!("{name} is missing: {}: {how}", shell_words::join(words)),
+    }
+}
+
+/// Why a cell that needs so much memory is not run; nothing where there is as much, or nobody knows.
+pub fn too_little_memory(wanted: u64) -> Option<String> {
+    let available = available_bytes()?;
+    (available < wanted)
+        .then(|| format!("needs {} of available memory; {} are", bytes(wanted), bytes(available)))
+}
+
+/// The memory that can be had: the machine's, and that of each control group that this process is in.
+fn available_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let machine = field(&text, "MemAvailable:").map(|kib| kib.saturating_mul(1024));
+    let groups = memory_groups().into_iter().filter_map(|(version, folder)| room(version, &folder));
+    machine.into_iter().chain(groups).min()
+}
+
+/// The room below the limit of the control group `folder`, and those above it. File pages that the kernel would drop
+/// first are counted as used by it, and can be had all the same.
+fn room(version: u8, folder: &Path) -> Option<u64> {
+    let (limit, usage, inactive) = if version == 2 {
+        ("memory.max", "memory.current", "inactive_file")
+    } else {
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    };
+    let number = |folder: &Path, name: &str| -> Option<u64> {
+        fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
+    };
+    let of = |folder: &Path| {
+        // "max" is no number, and no limit.
+        let (limit, usage) = (number(folder, limit)?, number(folder, usage)?);
+        let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+        let used = usage.saturating_sub(field(&stat, inactive).unwrap_or(0));
+        Some(limit.saturating_sub(used))
+    };
+    folder.ancestors().filter_map(of).min()
+}
+
+/// The number behind a name at the beginning of a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some(name)).then(|| words.next()?.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_room_of_a_group_and_those_above_it_counts() {
+        let scratch = tempfile::tempdir().unwrap();
+        let inner = scratch.path().join("a/b");
+        fs::create_dir_all(&inner).unwrap();
+        let write = |folder: &Path, name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+        assert_eq!(room(2, &inner), None);
+        write(&inner, "memory.max", "max\n");
+        write(&inner, "memory.current", "4096\n");
+        assert_eq!(room(2, &inner), None);
+        let outer = scratch.path().join("a");
+        write(&outer, "memory.max", "1000000\n");
+        write(&outer, "memory.current", "900000\n");
+        write(&outer, "memory.stat", "anon 1\ninactive_file 300000\n");
+        assert_eq!(room(2, &inner), Some(400_000));
+        write(&inner, "memory.limit_in_bytes", "5000\n");
+        write(&inner, "memory.usage_in_bytes", "6000\n");
+        assert_eq!(room(1, &inner), Some(0));
+        write(&inner, "memory.stat", "inactive_file 1\ntotal_inactive_file 1500\n");
+        assert_eq!(room(1, &inner), Some(500));
+    }
+
+    #[test]
+    fn memory_that_no_machine_has_is_not_there() {
+        assert_eq!(too_little_memory(1), None);
+        let why = too_little_memory(1 << 60).unwrap();
+        assert!(why.starts_with("needs 1.00 EiB of available memory; ") && why.ends_with(" are"), "{why}");
+    }
+}

@@ -1,0 +1,84 @@
+//! The newest results in a study's README: what stands between two comments is replaced.
+
+use super::study::Facts;
+use strandline_report::pages::cleaned::cleaned;
+use strandline_report::pages::markdown::{claims, escaped, picture, rows};
+use strandline_report::pages::page::{Page, Section};
+
+/// The lines between which results stand.
+pub const BEGIN: &str = "<!-- results -->";
+/// The same.
+pub const END: &str = "<!-- end of results -->";
+/// How the line begins that says where and when; it alone is no news.
+const MEASURED: &str = "Measured on: ";
+
+/// Of the tables that the first `[[table]]` makes, one for each combination of the axes it does not name, so many.
+const MOST_TABLES: usize = 3;
+
+/// The results in short: the verdicts, the first table and the first plot of `page`, which is that of `facts`.
+pub fn block(facts: &Facts<'_>, page: &Page, surroundings: &[(String, String)]) -> String {
+    let tables = page.sections.iter().map(|section| &section.tables).find(|tables| !tables.is_empty());
+    let plot = page.sections.iter().flat_map(|section| &section.plots).find(|plot| !plot.address.is_empty());
+    let section = Section {
+        claims: super::study::claims(facts),
+        tables: tables.into_iter().flatten().take(MOST_TABLES).cloned().collect(),
+        plots: plot.cloned().into_iter().collect(),
+        ..Section::default()
+    };
+    let page = cleaned(&Page { sections: vec![section], ..page.clone() });
+    let mut parts = vec![format!("**{}**", escaped(&page.headline))];
+    for section in &page.sections {
+        claims(&mut parts, &section.claims);
+        for table in section.tables.iter().filter(|table| !table.rows.is_empty()) {
+            if !table.caption.is_empty() {
+                parts.push(escaped(&table.caption));
+            }
+            parts.push(rows(table));
+        }
+        parts.extend(section.plots.iter().map(picture));
+    }
+    let facts: Vec<String> = surroundings.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    parts.push(format!("{MEASURED}{}.", escaped(&facts.join("; "))));
+    parts.join("\n\n")
+}
+
+/// The README with `block` in its place; `None` where it says the same already, but for where and when.
+///
+/// # Errors
+/// One line where it has no place for it.
+pub fn filled(readme: &str, block: &str) -> Result<Option<String>, String> {
+    let missing = || format!("it has no line `{BEGIN}` with a line `{END}` after it");
+    let lines: Vec<&str> = readme.split_inclusive('\n').collect();
+    let begin = lines.iter().position(|line| line.trim() == BEGIN).ok_or_else(missing)?;
+    let end = lines.iter().skip(begin).position(|line| line.trim() == END).ok_or_else(missing)? + begin;
+    let part = |from: usize, to: usize| lines.get(from..to).unwrap_or_default().concat();
+    let (before, old, after) = (part(0, begin), part(begin + 1, end), part(end + 1, lines.len()));
+    let told = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| !line.starts_with(MEASURED) && !line.trim().is_empty());
+        lines.map(str::to_owned).collect()
+    };
+    if told(&old) == told(block) {
+        return Ok(None);
+    }
+    Ok(Some(format!("{before}{BEGIN}\n\n{block}\n\n{END}\n{after}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_stands_between_the_lines_is_replaced() {
+        let readme = format!("# Mine\n\n{BEGIN}\nold\n{END}\n\nmore\n");
+        let first = filled(&readme, "new\n\nMeasured on: today.").unwrap().unwrap();
+        assert_eq!(first, format!("# Mine\n\n{BEGIN}\n\nnew\n\nMeasured on: today.\n\n{END}\n\nmore\n"));
+        assert_eq!(filled(&first, "new\n\nMeasured on: tomorrow.").unwrap(), None);
+        assert!(filled(&first, "newer").unwrap().is_some());
+        let last = format!("{BEGIN}\n{END}");
+        assert_eq!(filled(&last, "x").unwrap().unwrap(), format!("{BEGIN}\n\nx\n\n{END}\n"));
+        for without in ["", "# Mine\n", BEGIN, END, &format!("{END}\n{BEGIN}\n"), &format!("{BEGIN}\nold\n")]
+        {
+            assert!(filled(without, "x").is_err(), "{without:?}");
+        }
+    }
+}

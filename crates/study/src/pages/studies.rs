@@ -1,0 +1,179 @@
+//! What several studies came to: their document, a book of their pages, and what is shown of each meanwhile.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::study::{self, Facts, Tally};
+use crate::data::Data;
+use strandline_report::pages::book::{Book, Chapter};
+use strandline_report::pages::page::{Cell, Claim, Column, Page, Section, Table, Tone};
+use strandline_report::text::{clean, clean_sentence, counted};
+use strandline_report::units::seconds;
+
+/// A study, and what came of it.
+pub struct Item<'a> {
+    /// What it is called by.
+    pub name: &'a str,
+    /// What was measured and judged, or why it could not be run at all.
+    pub came: Result<Facts<'a>, &'a str>,
+}
+
+/// What came of all.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Totals {
+    /// Studies, those that could not be run among them.
+    pub studies: u64,
+    /// Studies that could not be run at all.
+    pub could_not_be_run: u64,
+    /// Their claims.
+    #[serde(flatten)]
+    pub tally: Tally,
+    /// How long the runs took together.
+    pub run_seconds: f64,
+}
+
+impl Totals {
+    /// Of all these.
+    pub fn of(items: &[Item<'_>]) -> Self {
+        let ran = || items.iter().filter_map(|item| item.came.as_ref().ok());
+        Self {
+            studies: items.len() as u64,
+            could_not_be_run: items.len() as u64 - ran().count() as u64,
+            tally: ran().fold(Tally::default(), |all, facts| all + Tally::of(facts.claims)),
+            run_seconds: ran().map(|facts| run_seconds(facts.data)).fold(0.0, |all, one| all + one),
+        }
+    }
+
+    /// "5 studies, 83 claims: 71 hold, 9 fail, 3 not run".
+    pub fn line(&self) -> String {
+        let studies =
+            if self.studies == 1 { "1 study".to_owned() } else { format!("{} studies", self.studies) };
+        let verb = if self.tally.holds == 1 || self.tally.claims == 1 { "holds" } else { "hold" };
+        let claims = counted(self.tally.claims, "claim");
+        let rest = self.tally.others();
+        let broken = match self.could_not_be_run {
+            0 => String::new(),
+            1 => "; 1 study could not be run".to_owned(),
+            count => format!("; {count} studies could not be run"),
+        };
+        format!("{studies}, {claims}: {} {verb}{rest}{broken}", self.tally.holds)
+    }
+}
+
+/// How long the runs that count took together.
+fn run_seconds(data: &Data) -> f64 {
+    let samples = data.cells.values().filter_map(|cell| cell.samples.get("wall_seconds"));
+    // A sum of nothing would be -0.
+    samples.flatten().flatten().fold(0.0, |all, one| all + one)
+}
+
+/// The document, for scripts.
+pub fn document(items: &[Item<'_>]) -> Value {
+    let one = |item: &Item<'_>| match &item.came {
+        Ok(facts) => {
+            let mut value = serde_json::to_value(study::document(facts)).unwrap_or_default();
+            if let Value::Object(fields) = &mut value {
+                fields.insert("name".to_owned(), json!(item.name));
+            }
+            value
+        }
+        Err(why) => json!({ "name": item.name, "could_not_be_run": why }),
+    };
+    json!({ "studies": items.iter().map(one).collect::<Vec<_>>(), "totals": Totals::of(items) })
+}
+
+/// All of them as a book. Pages of `items` come from `pages`, in their order: their plots may be files already.
+pub fn book(items: &[Item<'_>], pages: Vec<Page>, environment: Vec<(String, String)>) -> Book {
+    let totals = Totals::of(items);
+    let chapters = items.iter().zip(pages).map(|(item, page)| Chapter { name: item.name.to_owned(), page });
+    let title = match items {
+        [one] => format!("study {}", clean(one.name)),
+        _ => "studies".to_owned(),
+    };
+    Book {
+        title,
+        headline: format!("{}.", totals.line()),
+        contents: contents(items),
+        chapters: chapters.collect(),
+        environment,
+    }
+}
+
+/// A row for each study.
+fn contents(items: &[Item<'_>]) -> Table {
+    let column = |title: &str| Column { title: title.to_owned(), figures: title != "study" };
+    let columns = ["study", "claims", "hold", "fail", "not run", "time of its runs"].map(column).to_vec();
+    let rows = items.iter().map(|item| {
+        let figure = |count: u64, tone: Tone| Cell {
+            text: count.to_string(),
+            tone: if count > 0 { tone } else { Tone::Faint },
+        };
+        let name = Cell { text: clean(item.name), tone: Tone::Plain };
+        let Ok(facts) = &item.came else {
+            let none = || Cell { text: "?".to_owned(), tone: Tone::Faint };
+            return vec![
+                name,
+                none(),
+                none(),
+                none(),
+                none(),
+                Cell { text: "not run".to_owned(), tone: Tone::Bad },
+            ];
+        };
+        let tally = Tally::of(facts.claims);
+        vec![
+            name,
+            figure(tally.claims, Tone::Plain),
+            figure(tally.holds, Tone::Good),
+            figure(tally.fails, Tone::Bad),
+            figure(tally.not_run, Tone::Plain),
+            Cell { text: seconds(run_seconds(facts.data)), tone: Tone::Plain },
+        ]
+    });
+    Table { caption: String::new(), columns, rows: rows.collect() }
+}
+
+/// The page of a study, or of one that could not be run.
+pub fn page(item: &Item<'_>) -> Page {
+    match &item.came {
+        Ok(facts) => study::page(facts),
+        Err(_) => brief(item),
+    }
+}
+
+/// The verdicts of a study, with a reason for those that do not hold.
+pub fn brief(item: &Item<'_>) -> Page {
+    let facts = match &item.came {
+        Ok(facts) => facts,
+        Err(why) => {
+            return Page {
+                title: format!("study {}", clean(item.name)),
+                headline: "It could not be run.".to_owned(),
+                sections: vec![Section { paragraphs: vec![clean_sentence(why)], ..Section::default() }],
+                ..Page::default()
+            };
+        }
+    };
+    let mut sections = Vec::new();
+    if !facts.claims.is_empty() {
+        // What holds needs no words here; of the others, why.
+        let short = |claim: Claim| {
+            let holds = claim.verdict.tone == Tone::Good;
+            let note = if claim.reason.is_empty() { claim.note } else { String::new() };
+            if holds {
+                Claim {
+                    says: String::new(),
+                    reason: String::new(),
+                    note: String::new(),
+                    figures: Vec::new(),
+                    ..claim
+                }
+            } else {
+                Claim { note, figures: Vec::new(), ..claim }
+            }
+        };
+        let claims = study::claims(facts).into_iter().map(short).collect();
+        sections.push(Section { claims, ..Section::default() });
+    }
+    Page { sections, caveats: Vec::new(), environment: Vec::new(), ..study::page(facts) }
+}

@@ -1,0 +1,282 @@
+//! What a study came to: its document and its page.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use strandline_inspect::environment::Environment;
+
+use crate::claim::{Judged, OTHERWISE, Verdict};
+use crate::data::{CellData, Data, Measured as _, estimate};
+use crate::expression::{Figure, Read};
+use crate::matrix::{Key, Matrix};
+use crate::metric::Metric;
+use crate::{plots, table};
+use strandline_report::pages::page::{Cell, Claim, Page, Section, Tone};
+use strandline_report::pages::surroundings;
+use strandline_report::text::{clean, clean_sentence, counted, shorten};
+
+/// Room for a measured text in a table; it stands whole in the document.
+const MOST_TEXT_COLUMNS: usize = 20;
+/// Published figures stand whole in every format, within reason.
+const MOST_PUBLISHED_COLUMNS: usize = 2000;
+/// Figures that a claim's row names.
+const MOST_FIGURES: usize = 6;
+
+/// All that is told of a study's run.
+pub struct Facts<'a> {
+    /// The cells.
+    pub matrix: &'a Matrix,
+    /// What was measured of them.
+    pub data: &'a Data,
+    /// The claims, judged.
+    pub claims: &'a [Judged],
+    /// What is to be known about the figures: code and sentence.
+    pub caveats: Vec<(&'static str, String)>,
+}
+
+/// The document of a study.
+#[derive(Serialize)]
+pub struct Document {
+    study: String,
+    folder: String,
+    title: String,
+    provenance: Map<String, Value>,
+    repeats: u32,
+    cells: Vec<Value>,
+    claims: Vec<Judged>,
+    caveats: Vec<Value>,
+}
+
+/// The document, for scripts.
+pub fn document(facts: &Facts<'_>) -> Document {
+    let study = &facts.matrix.study;
+    let describe = |key: &Key, cell: &CellData| {
+        let axes: Map<String, Value> =
+            facts.matrix.names(key).into_iter().map(|(axis, choice)| (axis, json!(choice))).collect();
+        let own =
+            facts.matrix.subjects.get(key.subject).map(|subject| &subject.metrics).into_iter().flatten();
+        let mut metrics = Map::new();
+        let mut texts = Map::new();
+        for (name, metric) in own {
+            if matches!(metric, Metric::Text(_)) {
+                let given: Vec<&String> =
+                    cell.texts.get(name).into_iter().flat_map(|texts| texts.keys()).collect();
+                let given = if given.is_empty() { Value::Null } else { json!(given) };
+                texts.insert(name.clone(), facts.data.text(key, name).map_or(given, Value::String));
+            } else {
+                metrics.insert(name.clone(), json!(estimate(facts.data, key, name).ok()));
+            }
+        }
+        json!({ "axes": axes, "metrics": metrics, "texts": texts, "not_run": cell.not_run,
+            "runs_that_count": (cell.good < cell.all).then_some(cell.good) })
+    };
+    let cells = facts.data.cells.iter().map(|(key, cell)| describe(key, cell));
+    let left_out = facts.matrix.left_out().unwrap_or_default().into_iter().map(|(key, why)| {
+        describe(&key, &CellData { not_run: Some(format!("left out: {why}")), ..CellData::default() })
+    });
+    Document {
+        study: study.name.clone(),
+        folder: study.folder.to_string_lossy().into_owned(),
+        title: study.title.clone(),
+        provenance: study.provenance.iter().map(|(name, value)| (name.clone(), json!(value))).collect(),
+        repeats: facts.matrix.most_repeats(),
+        cells: cells.chain(left_out).collect(),
+        claims: facts.claims.to_vec(),
+        caveats: facts.caveats.iter().map(|(code, text)| json!({ "code": code, "text": text })).collect(),
+    }
+}
+
+/// The report.
+pub fn page(facts: &Facts<'_>) -> Page {
+    let study = &facts.matrix.study;
+    let mut sections = Vec::new();
+    let about: Vec<String> = study.about.iter().map(|about| clean(about.replace('\n', " ").trim())).collect();
+    let from = study.provenance.iter().map(|(name, value)| format!("{}: {}", clean(name), clean(value)));
+    let from = from.collect::<Vec<_>>().join("; ");
+    let paragraphs: Vec<String> =
+        about.into_iter().chain(Some(from).filter(|from| !from.is_empty())).collect();
+    if !paragraphs.is_empty() {
+        sections.push(Section { paragraphs, ..Section::default() });
+    }
+    if !facts.claims.is_empty() {
+        sections.push(Section {
+            heading: "Claims".to_owned(),
+            rows_are: "claim".to_owned(),
+            claims: claims(facts),
+            ..Section::default()
+        });
+    }
+    for spec in &study.tables {
+        let tables = table::tables(spec, facts.matrix, facts.data);
+        sections.push(Section { tables, ..Section::default() });
+    }
+    let plots: Vec<_> =
+        study.plots.iter().flat_map(|spec| plots::plots(spec, facts.matrix, facts.data)).collect();
+    if !plots.is_empty() {
+        sections.push(Section { plots, ..Section::default() });
+    }
+    let left_out = study.tables.iter().filter_map(|spec| table::left_out(spec, facts.matrix));
+    let left_out = left_out.chain(study.plots.iter().flat_map(|spec| plots::left_out(spec, facts.matrix)));
+    let caveats = facts.caveats.iter().map(|(_, text)| text.clone()).chain(left_out);
+    Page {
+        title: format!("study {}: {}", clean(&study.name), clean(&study.title)),
+        headline: headline(facts),
+        sections,
+        caveats: caveats.map(|text| clean_sentence(&text)).collect(),
+        environment: surroundings(&Environment::read()),
+    }
+}
+
+fn headline(facts: &Facts<'_>) -> String {
+    let cells = counted(facts.data.cells.len() as u64, "cell");
+    let repeats = facts.matrix.subjects.iter().filter_map(|subject| subject.repeats);
+    let (least, most) = repeats.fold((u32::MAX, 0), |(least, most), one| (least.min(one), most.max(one)));
+    let times = counted(u64::from(most), "time");
+    let times = if least < most { format!("{least} to {times}") } else { times };
+    let runs = format!("{cells}, each run {times}");
+    let tally = Tally::of(facts.claims);
+    if tally.claims == 0 {
+        return format!("{runs}; nothing is claimed.");
+    }
+    let verb = if tally.holds == 1 || tally.claims == 1 { "holds" } else { "hold" };
+    let all = counted(tally.claims, "claim");
+    format!("{} of {all} {verb}{} ({runs}).", tally.holds, tally.others())
+}
+
+/// How many claims have which verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// All of them.
+    pub claims: u64,
+    /// Those that hold.
+    pub holds: u64,
+    /// Those that do not.
+    pub fails: u64,
+    /// Those that could not be judged.
+    pub not_run: u64,
+}
+
+impl Tally {
+    /// Counts them.
+    pub fn of(claims: &[Judged]) -> Self {
+        let count = |verdict| claims.iter().filter(|claim| claim.verdict == verdict).count() as u64;
+        Self {
+            claims: claims.len() as u64,
+            holds: count(Verdict::Holds),
+            fails: count(Verdict::Fails),
+            not_run: count(Verdict::NotRun),
+        }
+    }
+
+    /// ", 2 fail, 1 not run": those that do not hold, where there are any.
+    pub fn others(self) -> String {
+        let fails = match self.fails {
+            0 => String::new(),
+            1 => ", 1 fails".to_owned(),
+            count => format!(", {count} fail"),
+        };
+        if self.not_run > 0 { format!("{fails}, {} not run", self.not_run) } else { fails }
+    }
+}
+
+impl std::ops::Add for Tally {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            claims: self.claims + other.claims,
+            holds: self.holds + other.holds,
+            fails: self.fails + other.fails,
+            not_run: self.not_run + other.not_run,
+        }
+    }
+}
+
+/// The claims, as every format shows them.
+pub fn claims(facts: &Facts<'_>) -> Vec<Claim> {
+    facts.claims.iter().map(|claim| shown(claim, facts.matrix)).collect()
+}
+
+fn shown(claim: &Judged, matrix: &Matrix) -> Claim {
+    let (text, tone) = match claim.verdict {
+        Verdict::Holds => ("holds", Tone::Good),
+        Verdict::Fails => ("fails", Tone::Bad),
+        Verdict::NotRun => ("not run", Tone::Faint),
+    };
+    let measured = figures(&claim.measured, matrix);
+    let measured = (!measured.is_empty()).then(|| format!("measured: {measured}"));
+    let tolerance = claim.tolerance.zip(claim.why.as_ref());
+    let tolerance =
+        tolerance.map(|(part, why)| format!("tolerance {} % ({})", table::digits(part * 100.0), clean(why)));
+    // That it fails is said already.
+    let reason = claim.reason.as_deref().filter(|reason| *reason != OTHERWISE);
+    Claim {
+        id: clean(&claim.id),
+        says: clean(&claim.text),
+        verdict: Cell { text: text.to_owned(), tone },
+        published: shorten(&published(&claim.published), MOST_PUBLISHED_COLUMNS),
+        measured: values(&claim.measured, matrix),
+        reason: reason.map(clean_sentence).unwrap_or_default(),
+        // Whole, as a sentence of a page may be: it says why.
+        note: claim.note.as_deref().map(|note| clean(note.replace('\n', " ").trim())).unwrap_or_default(),
+        figures: measured.into_iter().chain(tolerance).collect(),
+    }
+}
+
+/// Published figures in a line.
+fn published(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::Number(number) => table::digits(number.as_f64().unwrap_or_default()),
+        Value::String(text) => clean(text),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Array(items) => items.iter().map(published).collect::<Vec<_>>().join(", "),
+        Value::Object(items) => {
+            let one = |(name, value): (&String, &Value)| format!("{} {}", clean(name), published(value));
+            items.iter().map(one).collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+fn value(read: &Read, matrix: &Matrix) -> String {
+    match &read.value {
+        Figure::Text(text) => format!("\"{}\"", shorten(&clean(text), MOST_TEXT_COLUMNS)),
+        Figure::Number(ratio) if read.statistic.starts_with("ratio") => format!("{ratio:.3}"),
+        Figure::Number(number) => table::show(None, &matrix.study, &read.metric, *number),
+    }
+}
+
+/// The figures that a claim read, without what they are of.
+fn values(reads: &[Read], matrix: &Matrix) -> String {
+    const MOST: usize = 3;
+    let mut shown: Vec<String> = reads.iter().take(MOST).map(|read| value(read, matrix)).collect();
+    if reads.len() > MOST {
+        shown.push(format!("{} more", reads.len() - MOST));
+    }
+    shown.join(", ")
+}
+
+/// The figures that a claim read, the first of them.
+fn figures(reads: &[Read], matrix: &Matrix) -> String {
+    let one = |read: &Read| {
+        let of = |axes: &std::collections::BTreeMap<String, String>| {
+            // What is the same for all tells nothing.
+            let several = |axis: &str| !matrix.axes.iter().any(|a| a.name == axis && a.choices.len() == 1);
+            let told = axes.iter().filter(|(axis, _)| several(axis));
+            let choices: Vec<String> = told.map(|(axis, choice)| format!("{axis}={choice}")).collect();
+            clean(&choices.join(" "))
+        };
+        let place = of(&read.axes);
+        let place = if place.is_empty() { place } else { format!(" at {place}") };
+        let to = read.to.as_ref().map(|to| format!(" to {}", of(to))).unwrap_or_default();
+        let what = if ["median", "text"].contains(&read.statistic.as_str()) {
+            String::new()
+        } else {
+            format!("{} of ", read.statistic)
+        };
+        format!("{what}{} {}{place}{to}", clean(&read.metric), value(read, matrix))
+    };
+    let shown: Vec<String> = reads.iter().take(MOST_FIGURES).map(one).collect();
+    let more = reads.len().saturating_sub(MOST_FIGURES);
+    let shown = shown.join(", ");
+    if more > 0 { format!("{shown}, and {more} more") } else { shown }
+}

@@ -1,0 +1,462 @@
+//! From the file's tables to the study: settings, subjects, axes, what is measured. Types and keys are checked here;
+//! what names refer to is checked in `check`, when all of them are known.
+
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::diagnostics::{At, Fields, Node, Problems, kind, number};
+use super::file::{
+    Axis, Choice, Derived, Measures, Need, NeedKind, SUBJECT, Settings, Short, Study, Subject,
+};
+use super::metric::expand;
+use super::parse_results;
+use strandline_recorder::Limits;
+
+/// Lists longer than these are refused.
+const MOST_SUBJECTS: usize = 1_000;
+const MOST_CHOICES: usize = 100_000;
+const MOST_TIMEOUT_SECONDS: f64 = 7.0 * 86_400.0;
+
+/// Reads the whole file.
+pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
+    let mut study = Study::default();
+    let mut fields = Fields::new(table, 0, "study", problems);
+    study.title = fields.wanted_text("title").value;
+    study.about = fields.text("about").map(|text| text.value);
+    let provenance = fields.node("provenance");
+    let settings = fields.node("settings");
+    let short = fields.node("short");
+    let axes = fields.node("axes");
+    let measure = fields.node("measure");
+    let derived = fields.node("metrics");
+    let subjects = fields.tables("subject");
+    if subjects.is_empty() {
+        fields.problem(0, "no [[subject]]: there is nothing to run");
+    }
+    let exclusions = fields.tables("exclude");
+    let claims = fields.tables("claim");
+    let tables = fields.tables("table");
+    let plots = fields.tables("plot");
+    fields.finish();
+
+    if let Some(mut fields) = provenance.and_then(|node| Fields::of(node, "[provenance]", problems)) {
+        for (key, node) in fields.all() {
+            if let Some(text) = fields.as_text(node, &key.value) {
+                study.provenance.push((key.value, text.value));
+            }
+        }
+    }
+    if let Some(fields) = settings.and_then(|node| Fields::of(node, "[settings]", problems)) {
+        study.settings = settings_of(fields);
+    }
+    if let Some(fields) = short.and_then(|node| Fields::of(node, "[short]", problems)) {
+        study.short = Some(short_of(fields));
+    }
+    if let Some(mut fields) = axes.and_then(|node| Fields::of(node, "[axes]", problems)) {
+        let named = fields.all();
+        study.axes =
+            named.into_iter().filter_map(|(name, node)| axis(name, node, fields.problems())).collect();
+    }
+    if let Some(fields) = measure.and_then(|node| Fields::of(node, "[measure]", problems)) {
+        study.measure = measures(fields);
+    }
+    if let Some(fields) = derived.and_then(|node| Fields::of(node, "[metrics]", problems)) {
+        study.derived = derived_of(fields);
+    }
+    if subjects.len() > MOST_SUBJECTS {
+        problems.add(0, format!("more than {MOST_SUBJECTS} subjects"));
+    }
+    for node in subjects.into_iter().take(MOST_SUBJECTS) {
+        if let Some(fields) = Fields::of(node, "[[subject]]", problems) {
+            study.subjects.push(subject(fields));
+        }
+    }
+    parse_results::exclusions(&exclusions, &mut study, problems);
+    parse_results::claims(&claims, &mut study, problems);
+    parse_results::tables(&tables, &mut study, problems);
+    parse_results::plots(&plots, &mut study, problems);
+    study
+}
+
+fn derived_of(mut fields: Fields<'_, '_>) -> Vec<Derived> {
+    let mut derived = Vec::new();
+    for (name, node) in fields.all() {
+        if let Some(expression) = fields.as_text(node, &name.value) {
+            check_name(&name, "a metric's name", "_.-", fields.problems());
+            derived.push(Derived { name: name.value, expression });
+        }
+    }
+    derived
+}
+
+fn settings_of(mut fields: Fields<'_, '_>) -> Settings {
+    let mut settings = Settings::default();
+    settings.repeats = fields.count("repeats", 1, 100_000).unwrap_or(settings.repeats);
+    settings.warm_up = fields.count("warm_up", 0, 1_000).unwrap_or(0);
+    settings.timeout = timeout(&mut fields).unwrap_or(settings.timeout);
+    settings.environment = environment(&mut fields);
+    settings.limits = limits(&mut fields);
+    settings.seed = fields.count("seed", 0, u32::MAX).map_or(settings.seed, u64::from);
+    fields.finish();
+    settings
+}
+
+fn short_of(mut fields: Fields<'_, '_>) -> Short {
+    let repeats = fields.count("repeats", 1, 100_000);
+    let mut axes = Vec::new();
+    if let Some(node) = fields.node("axes")
+        && let Some(mut inner) = Fields::of(node, "[short] axes", fields.problems())
+    {
+        for (name, node) in inner.all() {
+            let names = names(node, inner.problems());
+            axes.push((name.value, names));
+        }
+    }
+    fields.finish();
+    Short { repeats, axes }
+}
+
+/// A choice's name, or a list of them: strings or numbers.
+pub fn names(node: &Node<'_>, problems: &mut Problems) -> Vec<String> {
+    let items: Vec<&Node<'_>> = match node.get_ref() {
+        DeValue::Array(items) => items.iter().collect(),
+        _ => vec![node],
+    };
+    items
+        .into_iter()
+        .filter_map(|item| {
+            let name = scalar(item);
+            if name.is_none() {
+                problems.add(
+                    item.span().start,
+                    format!("the name of a choice is wanted, not {}", kind(item.get_ref())),
+                );
+            }
+            name
+        })
+        .collect()
+}
+
+/// A string as it is, a number as it is written shortest.
+pub fn scalar(node: &Node<'_>) -> Option<String> {
+    match node.get_ref() {
+        DeValue::String(text) => Some(text.to_string()),
+        other => number(other).map(|number| number.to_string()),
+    }
+}
+
+fn timeout(fields: &mut Fields<'_, '_>) -> Option<Duration> {
+    let seconds = fields.number("timeout_seconds", 0.001, MOST_TIMEOUT_SECONDS)?;
+    Some(Duration::from_secs_f64(seconds.value))
+}
+
+/// `environment = { NAME = "value", NUMBER = 1, GONE = false }`.
+fn environment(fields: &mut Fields<'_, '_>) -> Vec<(String, Option<String>)> {
+    let Some(node) = fields.node("environment") else { return Vec::new() };
+    let what = format!("{} environment", fields.what());
+    let Some(mut inner) = Fields::of(node, what, fields.problems()) else { return Vec::new() };
+    let mut variables = Vec::new();
+    for (name, node) in inner.all() {
+        if name.value.is_empty() || name.value.contains(['=', '\0']) {
+            inner.problem(name.offset, format_args!("`{}` is no variable's name", name.value));
+        }
+        match (node.get_ref(), scalar(node)) {
+            (DeValue::Boolean(false), _) => variables.push((name.value, None)),
+            (_, Some(value)) if !value.contains('\0') => variables.push((name.value, Some(value))),
+            (other, _) => {
+                let found = kind(other);
+                inner.problem(
+                    node.span().start,
+                    format_args!("a variable is a string, a number, or false to remove it, not {found}"),
+                );
+            }
+        }
+    }
+    variables
+}
+
+fn limits(fields: &mut Fields<'_, '_>) -> Limits {
+    let Some(node) = fields.node("limits") else { return Limits::default() };
+    let what = format!("{} limits", fields.what());
+    let Some(mut inner) = Fields::of(node, what, fields.problems()) else { return Limits::default() };
+    let limits = Limits {
+        address_space: inner.size("address_space"),
+        data: inner.size("data"),
+        memory: inner.size("memory"),
+    };
+    inner.finish();
+    limits
+}
+
+fn subject(mut fields: Fields<'_, '_>) -> Subject {
+    let offset = fields.offset;
+    let name = fields.wanted_text("name");
+    let timeout = timeout(&mut fields);
+    let environment = environment(&mut fields);
+    let limits = limits(&mut fields);
+    let axes_given = fields.node("axes").is_some();
+    let what = format!("[[subject]] {}: measure", name.value);
+    let subject = Subject {
+        name: name.value,
+        offset,
+        command: command(&mut fields, "command"),
+        build: builds(&mut fields),
+        needs: needs(&mut fields),
+        environment,
+        limits,
+        timeout,
+        axes: if axes_given {
+            fields.texts("axes").into_iter().map(|axis| axis.value).collect()
+        } else {
+            vec![ALL_AXES.to_owned()]
+        },
+        may_fail: fields.flag("may_fail").unwrap_or(false),
+        repeats: fields.count("repeats", 1, 100_000),
+        measure: own_measure(&mut fields, &what),
+        metrics: Default::default(),
+    };
+    if subject.command.is_empty() {
+        fields.problem(offset, "`command` is missing or empty");
+    }
+    fields.finish();
+    subject
+}
+
+/// `[subject.measure]`.
+fn own_measure(fields: &mut Fields<'_, '_>, what: &str) -> Option<Measures> {
+    let node = fields.node("measure")?;
+    Fields::of(node, what, fields.problems()).map(measures)
+}
+
+/// Placeholders that are no axis: the study's folder, that of its build, that of the probes.
+pub const OWN_PLACEHOLDERS: [&str; 3] = ["dir", "build", "probes"];
+
+/// Stands for all axes until they are known.
+pub const ALL_AXES: &str = "*";
+
+/// A command: one shell-quoted string, or a list of words.
+fn command(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
+    let Some(node) = fields.node(key) else { return Vec::new() };
+    match node.get_ref() {
+        DeValue::Array(_) => fields.texts(key).into_iter().map(|word| word.value).collect(),
+        _ => fields.as_text(node, key).map_or_else(Vec::new, |text| words(fields, key, &text)),
+    }
+}
+
+fn words(fields: &mut Fields<'_, '_>, key: &str, text: &At<String>) -> Vec<String> {
+    match shell_words::split(&text.value) {
+        Ok(words) if words.iter().any(|word| word.contains('\0')) => {
+            fields.problem(text.offset, format_args!("`{key}` holds a zero byte"));
+            Vec::new()
+        }
+        Ok(words) => words,
+        Err(_) => {
+            fields.problem(text.offset, format_args!("`{key}`: a quotation mark is not closed"));
+            Vec::new()
+        }
+    }
+}
+
+/// One command, or a list of commands, each a shell-quoted string.
+fn builds(fields: &mut Fields<'_, '_>) -> Vec<Vec<String>> {
+    let texts = fields.texts("build");
+    texts.iter().map(|text| words(fields, "build", text)).filter(|words| !words.is_empty()).collect()
+}
+
+/// `needs = ["perl", { tool = "gcc", install = "apt install gcc" }]`.
+fn needs(fields: &mut Fields<'_, '_>) -> Vec<Need> {
+    let Some(node) = fields.node("needs") else { return Vec::new() };
+    let what = format!("{} needs", fields.what());
+    let items: Vec<&Node<'_>> = match node.get_ref() {
+        DeValue::Array(items) => items.iter().collect(),
+        _ => vec![node],
+    };
+    items.into_iter().filter_map(|item| need(item, &what, fields.problems())).collect()
+}
+
+fn need(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Need> {
+    if let DeValue::String(name) = node.get_ref() {
+        return Some(Need { name: name.to_string(), ..Need::default() });
+    }
+    let mut fields = Fields::of(node, what, problems)?;
+    let found = [
+        (NeedKind::Tool, fields.text("tool")),
+        (NeedKind::Library, fields.text("library")),
+        (NeedKind::File, fields.text("file")),
+    ];
+    let mut found: Vec<Need> = found
+        .into_iter()
+        .filter_map(|(kind, name)| Some(Need { kind, name: name?.value, ..Need::default() }))
+        .collect();
+    found.extend(probe(&mut fields));
+    if fields.node("memory").is_some() {
+        let bytes = fields.size("memory").unwrap_or_default();
+        found.push(Need { kind: NeedKind::Memory, bytes, ..Need::default() });
+    }
+    let install = fields.text("install").map(|text| text.value);
+    if found.len() != 1 {
+        let text = "one of `tool`, `library`, `file`, `probe` and `memory` is wanted";
+        fields.problem(node.span().start, text);
+    }
+    fields.finish();
+    found.pop().map(|need| Need { install, ..need })
+}
+
+/// `{ probe = "python3 -c 'import numpy'", name = "numpy" }`.
+fn probe(fields: &mut Fields<'_, '_>) -> Option<Need> {
+    let offset = fields.node("probe").map(|node| node.span().start);
+    let command = command(fields, "probe");
+    let name = fields.text("name");
+    let Some(offset) = offset else {
+        if let Some(name) = name {
+            fields.problem(name.offset, "`name` is for a `probe`");
+        }
+        return None;
+    };
+    let name = name.map(|name| name.value);
+    if command.is_empty() || name.as_ref().is_none_or(|name| name.trim().is_empty()) {
+        fields.problem(offset, "`probe` is a command, and `name` says what it looks for");
+    }
+    Some(Need { kind: NeedKind::Probe, name: name.unwrap_or_default(), command, ..Need::default() })
+}
+
+fn axis(name: At<String>, node: &Node<'_>, problems: &mut Problems) -> Option<Axis> {
+    check_name(&name, "an axis's name", "_", problems);
+    if name.value == SUBJECT || OWN_PLACEHOLDERS.contains(&name.value.as_str()) {
+        problems
+            .add(name.offset, format!("[axes] `{}` has a meaning already; name it otherwise", name.value));
+    }
+    let what = format!("[axes] {}", name.value);
+    let mut axis = Axis { name: name.value, offset: name.offset, ..Axis::default() };
+    let (values, default) = match node.get_ref() {
+        DeValue::Array(_) => (Some(node), None),
+        _ => {
+            let mut fields = Fields::of(node, what.as_str(), problems)?;
+            let values = fields.node("values");
+            let default = fields.node("default").map(|node| names(node, fields.problems()));
+            axis.unit = fields.text("unit").map(|unit| unit.value);
+            fields.finish();
+            (values, default)
+        }
+    };
+    let items = match values.map(Spanned::get_ref) {
+        // Whoever runs it says what it is.
+        None if default.as_ref().is_some_and(Vec::is_empty) => return Some(axis),
+        Some(DeValue::Array(items)) if !items.is_empty() && items.len() <= MOST_CHOICES => items,
+        Some(DeValue::Array(items)) if !items.is_empty() => {
+            problems.add(axis.offset, format!("{what}: more than {MOST_CHOICES} values"));
+            return Some(axis);
+        }
+        _ => {
+            problems.add(axis.offset, format!("{what}: a list of values is wanted, with at least one"));
+            return Some(axis);
+        }
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    for item in items.iter() {
+        let Some(choice) = choice(item, &what, problems) else { continue };
+        if !seen.insert(choice.name.clone()) {
+            problems.add(item.span().start, format!("{what}: `{}` is there twice", choice.name));
+        }
+        axis.choices.push(choice);
+    }
+    let all = || axis.choices.iter().map(|choice| choice.name.clone()).collect();
+    axis.default = default.unwrap_or_else(all);
+    Some(axis)
+}
+
+fn choice(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Choice> {
+    if let Some(name) = scalar(node) {
+        let number = number(node.get_ref());
+        return Some(Choice { value: name.clone(), name, number, ..Choice::default() });
+    }
+    let mut fields = Fields::of(node, what, problems)?;
+    let name_node = fields.node("name");
+    let value_node = fields.node("value");
+    let name = name_node.or(value_node).and_then(scalar).unwrap_or_default();
+    if name.is_empty() {
+        fields.problem(node.span().start, "each value has a `name`");
+    }
+    let install = fields.text("install").map(|text| text.value);
+    let preload = fields.text("preload").map(|text| text.value);
+    let environment = environment(&mut fields);
+    let limits = limits(&mut fields);
+    let mut choice = Choice {
+        value: value_node.and_then(scalar).unwrap_or_else(|| name.clone()),
+        number: value_node.or(name_node).and_then(|node| number(node.get_ref())),
+        name,
+        preload,
+        environment,
+        limits,
+        needs: needs(&mut fields),
+    };
+    if let Some(library) = choice.preload.clone() {
+        choice.needs.push(Need { kind: NeedKind::Library, name: library, install, ..Need::default() });
+    } else if let Some(install) = install {
+        // What it is that has to be installed is the value itself: a program's path or name.
+        choice.needs.push(Need { name: choice.value.clone(), install: Some(install), ..Need::default() });
+    }
+    fields.finish();
+    Some(choice)
+}
+
+fn measures(mut fields: Fields<'_, '_>) -> Measures {
+    let mut measure = Measures { marks: patterns(&mut fields, "marks"), ..Measures::default() };
+    measure.columns = fields.texts("columns").into_iter().map(|column| column.value).collect();
+    if measure.columns.is_empty() {
+        measure.columns = vec!["rss_bytes".to_owned()];
+    }
+    measure.rows = patterns(&mut fields, "rows");
+    let at_given = fields.node("at").is_some();
+    measure.at = patterns(&mut fields, "at");
+    if !measure.rows.is_empty() && !at_given {
+        measure.at = if measure.marks.is_empty() { vec!["exit".to_owned()] } else { measure.marks.clone() };
+    } else if at_given && measure.rows.is_empty() {
+        fields.problem(fields.offset, "`at` says when ledgers are taken, but there are no `rows` to take");
+    }
+    measure.json = patterns(&mut fields, "json");
+    measure.texts = patterns(&mut fields, "texts");
+    if let Some(how) = fields.text("instructions") {
+        measure.cachegrind = how.value == "cachegrind";
+        if !["cachegrind", "counters"].contains(&how.value.as_str()) {
+            fields.problem(how.offset, "`instructions` is \"counters\" or \"cachegrind\"");
+        }
+    }
+    if let Some(seconds) = fields.number("interval_seconds", 0.001, 60.0) {
+        measure.interval = Duration::from_secs_f64(seconds.value);
+    }
+    fields.finish();
+    measure
+}
+
+/// Strings in which `{1..3}` and `{a,b}` stand for several.
+pub fn patterns(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
+    let texts = fields.texts(key);
+    let mut names = Vec::new();
+    for text in texts {
+        match expand(&text.value) {
+            Ok(some) => names.extend(some),
+            Err(line) => fields.problem(text.offset, line),
+        }
+    }
+    names.truncate(super::metric::MOST_METRICS + 1);
+    names
+}
+
+/// A name of letters, digits and `others`, that begins with a letter.
+pub fn check_name(name: &At<String>, what: &str, others: &str, problems: &mut Problems) {
+    let begins = name.value.starts_with(|c: char| c.is_ascii_alphabetic());
+    let holds = name.value.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c));
+    if !begins || !holds || name.value.len() > 100 {
+        problems.add(
+            name.offset,
+            format!(
+                "`{}`: {what} begins with a letter and has letters, digits and {} only",
+                strandline_report::text::clean_sentence(&name.value),
+                others.chars().map(|c| format!("`{c}`")).collect::<Vec<_>>().join(" ")
+            ),
+        );
+    }
+}

@@ -1,0 +1,261 @@
+//! Plots of a study: a metric over an axis, a line for each choice of another, or metrics in their own order (such as
+//! the marks of one run), a line for each of several columns of them.
+
+use std::collections::BTreeSet;
+
+use super::data::{Measured, estimate};
+use super::file::{Axis, PlotSpec, Selection, Side};
+use super::matrix::Matrix;
+use super::metric::{Metric, Unit, unit};
+use super::table::{between, choices, groups, met, without};
+use strandline_report::pages::page::{Plot, PlotKind, Series};
+use strandline_report::text::clean;
+
+/// A plot is made for so many combinations of the axes that it does not name.
+pub const MOST_PLOTS: usize = 24;
+/// Points and series beyond these are left out.
+const MOST_POINTS: usize = 10_000;
+const MOST_SERIES: usize = 100;
+
+/// So many names along the x axis are told apart by their numbers where they have such.
+const MANY_NAMES: usize = 12;
+
+/// One place on the x axis.
+struct Place {
+    x: f64,
+    choice: Option<(String, String)>,
+    metric: Option<String>,
+}
+
+/// The x axis.
+#[derive(Default)]
+struct Along {
+    places: Vec<Place>,
+    /// What the places are called, where they are no numbers.
+    names: Vec<String>,
+    /// What they are of.
+    title: String,
+    /// Whether they are sizes in bytes.
+    is_bytes: bool,
+}
+
+/// The plots of one `[[plot]]`: one for each combination of the axes that it does not name.
+pub fn plots(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec<Plot> {
+    let groups = groups_of(spec, matrix).unwrap_or_default();
+    groups.iter().take(MOST_PLOTS).filter_map(|group| plot(spec, matrix, measured, group)).collect()
+}
+
+/// What of one `[[plot]]` is not shown, and why.
+pub fn left_out(spec: &PlotSpec, matrix: &Matrix) -> Vec<String> {
+    let lines = spec.series.as_ref().map_or(0, |axis| choices(matrix, axis, &spec.given).len());
+    let series = (lines.max(spec.y.len()) > MOST_SERIES)
+        .then(|| format!("{MOST_SERIES} of {} lines are drawn; narrow an axis", lines.max(spec.y.len())));
+    let plots = match groups_of(spec, matrix) {
+        Ok(groups) if groups.len() <= MOST_PLOTS => None,
+        Ok(groups) => Some(format!("{MOST_PLOTS} of {} plots are shown; narrow an axis", groups.len())),
+        Err(why) => Some(format!("it is not drawn: {why}")),
+    };
+    plots.into_iter().chain(series).map(|why| format!("plot \"{}\": {why}", clean(&spec.title))).collect()
+}
+
+fn groups_of(spec: &PlotSpec, matrix: &Matrix) -> Result<Vec<Selection>, String> {
+    let mut named: BTreeSet<&str> = spec.given.iter().map(|(axis, _)| axis.as_str()).collect();
+    named.extend(spec.series.as_deref());
+    if let Side::Axis(axis) = &spec.x {
+        named.insert(axis);
+    }
+    groups(matrix, &named, &spec.given, &between(spec.x.metrics(), &spec.y))
+}
+
+fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selection) -> Option<Plot> {
+    let along = along(spec, matrix);
+    // Nothing for the one line through the metrics that `x` names.
+    let columns: Vec<Option<&str>> =
+        if spec.y.is_empty() { vec![None] } else { spec.y.iter().map(|name| Some(name.as_str())).collect() };
+    let metric_of = |place: &Place, column: Option<&str>| met(place.metric.as_deref(), column);
+    let first = along.places.first()?;
+    let metrics: Vec<String> =
+        columns.iter().filter_map(|column| metric_of(first, *column)).take(MOST_SERIES).collect();
+    let mut series = Vec::new();
+    let chosen = spec.series.as_ref().map(|axis| choices(matrix, axis, &spec.given)).unwrap_or_default();
+    let lines: Vec<Option<&String>> =
+        if spec.series.is_some() { chosen.iter().map(Some).collect() } else { vec![None] };
+    for choice in lines.into_iter().take(MOST_SERIES) {
+        for (&column, metric) in columns.iter().zip(&metrics) {
+            let mut given = without(&spec.given, &[spec.x.axis(), spec.series.as_deref()]);
+            let name = match (&spec.series, choice) {
+                (Some(axis), Some(choice)) => {
+                    given.push((axis.clone(), choice.clone()));
+                    choice.as_str()
+                }
+                _ => column.unwrap_or(metric),
+            };
+            let line = draw(spec, matrix, measured, group, &given, &along.places, column);
+            if !line.points.is_empty() {
+                series.push(Series { name: clean(name), ..line });
+            }
+        }
+    }
+    if series.is_empty() {
+        return None;
+    }
+    let group_name = matrix.group_name(group);
+    let title = clean(&spec.title);
+    let y_unit = common_unit(&metrics, matrix);
+    let y_title = match (y_unit, columns.as_slice()) {
+        (Some(Unit::Seconds), _) => "seconds".to_owned(),
+        (_, [Some(one)]) => clean(one),
+        (_, [None]) => common_end(&spec.x).map_or_else(String::new, clean),
+        _ => String::new(),
+    };
+    Some(Plot {
+        title: if group_name.is_empty() { title } else { format!("{title} ({})", clean(&group_name)) },
+        x_label: spec.x_title.as_deref().map_or(along.title, clean),
+        y_label: spec.y_title.as_deref().map_or(y_title, clean),
+        kind: match spec.kind.as_str() {
+            "points" => PlotKind::Points,
+            "bars" => PlotKind::Bars,
+            "strips" => PlotKind::Strips,
+            _ => PlotKind::Lines,
+        },
+        x_is_bytes: along.is_bytes && along.names.is_empty(),
+        y_is_bytes: y_unit == Some(Unit::Bytes),
+        x_is_logarithmic: spec.x_is_logarithmic && along.names.is_empty(),
+        y_is_logarithmic: spec.y_is_logarithmic,
+        series,
+        x_names: along.names,
+        address: String::new(),
+    })
+}
+
+/// The unit of all of these, where it is one.
+fn common_unit(metrics: &[String], matrix: &Matrix) -> Option<Unit> {
+    let of = |metric: &String| unit(metric, matrix.study.metrics.get(metric));
+    let first = of(metrics.first()?);
+    metrics.iter().all(|metric| of(metric) == first).then_some(first)
+}
+
+fn label(axis: &Axis, unit: Option<&str>) -> String {
+    match unit {
+        Some(unit) if unit != "bytes" => format!("{}, {}", clean(&axis.name), clean(unit)),
+        _ => clean(&axis.name),
+    }
+}
+
+fn along(spec: &PlotSpec, matrix: &Matrix) -> Along {
+    match &spec.x {
+        Side::Metrics(names) => along_metrics(spec, names, matrix),
+        Side::Axis(name) => along_axis(spec, name, matrix),
+    }
+}
+
+fn along_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> Along {
+    let end = common_end(&spec.x).filter(|_| spec.y.is_empty());
+    let short = |name: &String| match end {
+        Some(end) => {
+            name.strip_suffix(end).and_then(|name| name.strip_suffix('.')).unwrap_or(name).to_owned()
+        }
+        None => name.clone(),
+    };
+    let shown: Vec<String> = names.iter().take(MOST_POINTS).map(short).collect();
+    // Of very many names few could be written: their numbers tell the same.
+    let numbered = numbered(&shown).filter(|_| shown.len() > MANY_NAMES && !is_in_rows(spec));
+    let place = |(index, name): (usize, &String)| Place {
+        x: numbered.as_ref().and_then(|(_, numbers)| numbers.get(index).copied()).unwrap_or(index as f64),
+        choice: None,
+        metric: Some(name.clone()),
+    };
+    let places = names.iter().take(MOST_POINTS).enumerate().map(place).collect();
+    let is_mark = |name: &String| {
+        let metric = met(Some(name), spec.y.first().map(String::as_str));
+        let metric = metric.and_then(|metric| matrix.study.metrics.get(&metric));
+        matches!(metric, Some(Metric::Mark { .. } | Metric::Row { .. }))
+    };
+    let title = if names.iter().all(is_mark) { "mark" } else { "" }.to_owned();
+    match numbered {
+        Some((begin, _)) => Along { places, title: clean(begin), ..Along::default() },
+        None => {
+            Along { places, names: shown.iter().map(|name| clean(name)).collect(), title, is_bytes: false }
+        }
+    }
+}
+
+fn along_axis(spec: &PlotSpec, name: &str, matrix: &Matrix) -> Along {
+    let axis = matrix.axes.iter().find(|axis| axis.name == *name);
+    let choices: Vec<String> = choices(matrix, name, &spec.given).into_iter().take(MOST_POINTS).collect();
+    let numbers: Option<Vec<f64>> =
+        axis.and_then(|axis| choices.iter().map(|name| axis.choice(name)?.number).collect());
+    // Bars and strips stand beside each other, whatever their numbers are.
+    let numbers = numbers.filter(|_| !is_in_rows(spec));
+    let place = |(index, choice): (usize, &String)| Place {
+        x: numbers.as_ref().and_then(|numbers| numbers.get(index).copied()).unwrap_or(index as f64),
+        choice: Some((name.to_owned(), choice.clone())),
+        metric: None,
+    };
+    let mut places: Vec<Place> = choices.iter().enumerate().map(place).collect();
+    if numbers.is_some() {
+        places.sort_by(|a, b| a.x.total_cmp(&b.x));
+    }
+    let names = if numbers.is_some() { Vec::new() } else { choices.iter().map(|name| clean(name)).collect() };
+    let unit = axis.and_then(|axis| axis.unit.as_deref());
+    let title = axis.map_or_else(|| clean(name), |axis| label(axis, unit));
+    Along { places, names, title, is_bytes: unit == Some("bytes") }
+}
+
+/// Whether it is drawn in rows, a name to the left of each.
+fn is_in_rows(spec: &PlotSpec) -> bool {
+    matches!(spec.kind.as_str(), "bars" | "strips")
+}
+
+/// `rss_bytes` of `a.rss_bytes`, `b.rss_bytes`.
+fn common_end(side: &Side) -> Option<&str> {
+    let Side::Metrics(names) = side else { return None };
+    let end = |name: &str| name.split_once('.').map(|(_, end)| end.to_owned());
+    let (_, first) = names.first()?.split_once('.')?;
+    names.iter().all(|name| end(name).as_deref() == Some(first)).then_some(first)
+}
+
+/// `f1`, `f2`, `f5` as `f` and 1, 2, 5; `None` for names that do not begin the same and go up.
+fn numbered(names: &[String]) -> Option<(&str, Vec<f64>)> {
+    let parts = |name: &'_ str| {
+        let begin = name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        Some((begin, name.get(begin..)?.parse::<f64>().ok()?))
+    };
+    let first = names.first()?;
+    let (length, _) = parts(first)?;
+    let begin = first.get(..length)?;
+    let numbers = names.iter().map(|name| {
+        let (length, number) = parts(name)?;
+        (name.get(..length) == Some(begin)).then_some(number)
+    });
+    let numbers: Vec<f64> = numbers.collect::<Option<_>>()?;
+    let begin = begin.trim_end_matches(['.', '_', '-', ' ']);
+    numbers.is_sorted_by(|a, b| a < b).then_some((begin, numbers))
+}
+
+fn draw(
+    spec: &PlotSpec,
+    matrix: &Matrix,
+    measured: &dyn Measured,
+    group: &Selection,
+    given: &[(String, String)],
+    places: &[Place],
+    column: Option<&str>,
+) -> Series {
+    let mut series = Series::default();
+    for place in places {
+        let mut named = given.to_vec();
+        named.extend(place.choice.clone());
+        let Some(metric) = met(place.metric.as_deref(), column) else { continue };
+        let Ok(key) = matrix.resolve(&named, group) else { continue };
+        let Ok(estimate) = estimate(measured, &key, &metric) else { continue };
+        if spec.kind == "strips" {
+            series.points.extend(estimate.samples.iter().map(|&sample| (place.x, sample)));
+            continue;
+        }
+        series.points.push((place.x, estimate.median));
+        let (low, high) = (estimate.low.unwrap_or(estimate.median), estimate.high.unwrap_or(estimate.median));
+        series.intervals.push((low, high));
+    }
+    series
+}

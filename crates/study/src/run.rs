@@ -1,0 +1,437 @@
+//! Running a study through the engine: its cells as the lab's subjects, its builds before them, and what came of the
+//! runs as data. Asks nobody and shows nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::build::{
+    commands, folder, missing, own_program, preloads, told, told_to_build, values, why_not_preloaded,
+};
+use super::data::{CellData, Data};
+use super::extract::{Extractor, Taken};
+use super::find;
+use super::matrix::{Key, Matrix, fill};
+use super::needs::{When, probe};
+use strandline_lab::cell::{End, Measure, Outcome, Subject};
+use strandline_lab::engine::{Judge, Next, Progress, Results};
+use strandline_lab::executor::{Executor, Stopped};
+use strandline_recorder::Limits;
+
+/// Building may take so long.
+const BUILD_TIMEOUT: Duration = Duration::from_secs(1_800);
+/// A cell that failed so often is not run again.
+const MOST_FAILURES: u32 = 2;
+/// Runs in cachegrind, which hardly vary and take long.
+pub const COUNTED_ROUNDS: u32 = 3;
+
+/// The cells of a run: those that can be run, and why the others cannot.
+#[derive(Clone, Debug, Default)]
+pub struct Bill {
+    /// To be run.
+    pub cells: Vec<Key>,
+    /// Not to be run, and why.
+    pub missing: Vec<(Key, String)>,
+}
+
+/// Says of each cell whether it can be run here.
+///
+/// # Errors
+/// One line where there are too many cells.
+pub fn bill(matrix: &Matrix) -> Result<Bill, String> {
+    let mut bill = Bill::default();
+    for key in matrix.cells()? {
+        match missing(matrix, &key) {
+            Some(why) => bill.missing.push((key, why)),
+            None => bill.cells.push(key),
+        }
+    }
+    Ok(bill)
+}
+
+/// A cell as the lab runs it; the folders that `{build}` stands for are below `root`.
+pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration>) -> Subject {
+    let study = &matrix.study;
+    let build = folder(matrix, key, root);
+    let mut values = values(matrix, key);
+    values.insert("build".to_owned(), build.to_string_lossy().into_owned());
+    let names = matrix.names(key);
+    let name = names.iter().map(|(axis, choice)| format!("{axis}={choice}")).collect::<Vec<_>>().join(" ");
+    let mut subject = Subject {
+        name: if name.is_empty() { "run".to_owned() } else { name },
+        limits: study.settings.limits,
+        timeout: timeout.or(Some(study.settings.timeout)),
+        directory: Some(build),
+        ..Subject::default()
+    };
+    let mut environment = told(matrix, key, root);
+    let mut set = |variables: &[(String, Option<String>)]| {
+        for (name, value) in variables {
+            environment.insert(name.clone(), value.as_ref().map(|value| fill(value, &values)));
+        }
+    };
+    set(&study.settings.environment);
+    if let Some(declared) = matrix.subjects.get(key.subject) {
+        subject.command = declared.command.iter().map(|word| fill(word, &values)).collect();
+        subject.timeout = timeout.or(declared.timeout).or(subject.timeout);
+        subject.limits = over(subject.limits, declared.limits);
+        set(&declared.environment);
+    }
+    for (_, choice) in matrix.choices(key) {
+        set(&choice.environment);
+        subject.limits = over(subject.limits, choice.limits);
+    }
+    // So that `strandline mark` is found in scripts; last, so that it comes before nothing else.
+    let path = environment.get("PATH").cloned().unwrap_or_else(|| std::env::var("PATH").ok());
+    if let (Some(path), Some(own)) = (path, own_folder())
+        && !path.split(':').any(|folder| folder == own)
+    {
+        environment.insert("PATH".to_owned(), Some(format!("{path}:{own}")));
+    }
+    // One that is not found stays as it is named: it is refused before the cell is run, and never left out.
+    let file = |(name, file): (String, Option<PathBuf>)| {
+        file.map_or(name, |path| path.to_string_lossy().into_owned())
+    };
+    let mut preloads: Vec<String> = preloads(matrix, key, root).into_iter().map(file).collect();
+    if !preloads.is_empty() {
+        preloads.extend(environment.remove("LD_PRELOAD").flatten().filter(|own| !own.is_empty()));
+        environment.insert("LD_PRELOAD".to_owned(), Some(preloads.join(":")));
+    }
+    subject.environment = environment.into_iter().collect();
+    let measure = matrix.subjects.get(key.subject).map(|subject| study.measure_of(subject));
+    if let Some(measure) = measure.filter(|measure| measure.records()) {
+        let (interval, ledgers) = (measure.interval, measure.ledgers());
+        subject.measure = Measure::Recording { interval, ledgers };
+    }
+    subject.rounds = Some(matrix.repeats_of(key));
+    subject
+}
+
+/// The folder of strandline's own program.
+fn own_folder() -> Option<String> {
+    own_program()?.parent()?.to_str().map(str::to_owned).filter(|folder| !folder.contains(':'))
+}
+
+/// `own` limits where there are any, else those of `all`.
+fn over(all: Limits, own: Limits) -> Limits {
+    Limits {
+        address_space: own.address_space.or(all.address_space),
+        data: own.data.or(all.data),
+        memory: own.memory.or(all.memory),
+    }
+}
+
+/// A build that failed: its folder, and why.
+pub type Failed = BTreeMap<PathBuf, String>;
+
+/// Looks for what the cells' probes look for, and builds what they need below the folder `root`; takes the cells that
+/// cannot be run out of `bill`, and says why.
+///
+/// # Errors
+/// [`Stopped`].
+pub fn prepare(
+    matrix: &Matrix,
+    bill: &mut Bill,
+    (root, is_resumed): (&Path, bool),
+    executor: &mut dyn Executor,
+    how_it_ended: &dyn Fn(&Outcome) -> String,
+    say: &dyn Fn(&str),
+) -> Result<(), Stopped> {
+    probe(matrix, bill, (root, When::Before), executor, how_it_ended, say)?;
+    let failed = build(matrix, &bill.cells, (root, is_resumed), executor, how_it_ended, say)?;
+    without_failed(matrix, bill, root, &failed);
+    probe(matrix, bill, (root, When::After), executor, how_it_ended, say)
+}
+
+/// Builds what the cells need below the folder `root`, each way once; tells what could not be built. Where
+/// `is_resumed`, what a lab before this one built is not built again.
+///
+/// # Errors
+/// [`Stopped`].
+fn build(
+    matrix: &Matrix,
+    cells: &[Key],
+    (root, is_resumed): (&Path, bool),
+    executor: &mut dyn Executor,
+    how_it_ended: &dyn Fn(&Outcome) -> String,
+    say: &dyn Fn(&str),
+) -> Result<Failed, Stopped> {
+    find::unpack_probes().map_err(Stopped::Failed)?;
+    let mut failed = Failed::new();
+    let mut done: BTreeSet<PathBuf> = BTreeSet::new();
+    for key in cells {
+        let build = folder(matrix, key, root);
+        let stamp = build.with_extension("built");
+        if !done.insert(build.clone()) {
+            continue;
+        }
+        let named = |error: std::io::Error| Stopped::Failed(format!("{}: {error}", build.display()));
+        std::fs::create_dir_all(&build).map_err(named)?;
+        if is_resumed && stamp.exists() {
+            continue;
+        }
+        // What was built before is no sign that this can be.
+        if let Err(error) = std::fs::remove_file(&stamp)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(named(error));
+        }
+        let wanted = commands(matrix, key, root);
+        for (number, words) in wanted.iter().enumerate() {
+            let command = shell_words::join(words);
+            say(&format!("building: {command}"));
+            let subject = Subject {
+                name: "build".to_owned(),
+                command: words.clone(),
+                environment: told_to_build(matrix, key, root).into_iter().collect(),
+                directory: Some(build.clone()),
+                timeout: Some(BUILD_TIMEOUT),
+                ..Subject::default()
+            };
+            let outcome = executor.run(&subject, &build.with_extension("output").join(number.to_string()))?;
+            if !outcome.end.is_success() {
+                failed.insert(build.clone(), format!("not built: {command}: {}", how_it_ended(&outcome)));
+                break;
+            }
+        }
+        if !failed.contains_key(&build) {
+            std::fs::write(&stamp, "").map_err(named)?;
+        }
+    }
+    Ok(failed)
+}
+
+/// Takes the cells that cannot be run, now that builds were made, out of those that are: their build failed, or
+/// what they preload would not take effect.
+fn without_failed(matrix: &Matrix, bill: &mut Bill, root: &Path, failed: &Failed) {
+    let cells = std::mem::take(&mut bill.cells);
+    for key in cells {
+        let why = failed.get(&folder(matrix, &key, root)).cloned();
+        let why = why.or_else(|| why_not_preloaded(matrix, &key, root, &subject(matrix, &key, root, None)));
+        match why {
+            Some(why) => bill.missing.push((key, why)),
+            None => bill.cells.push(key),
+        }
+    }
+}
+
+/// How many runs failed, by the plan's subjects, and the last of them.
+pub type Failures = BTreeMap<usize, (u32, Outcome)>;
+
+/// Hears of a study's runs: a cell that fails again and again is dropped, the others go on.
+pub struct Referee<'a> {
+    /// Whether runs of a subject may fail, by the plan's subjects.
+    pub may_fail: Vec<bool>,
+    /// Hears how far it has come.
+    pub progress: &'a (dyn Fn(&Progress) + Sync),
+    /// How many runs failed, by the plan's subjects, and the last of them.
+    pub failures: Failures,
+    /// The same of runs in cachegrind.
+    pub uncounted: Failures,
+    /// Runs that left processes behind.
+    pub left_behind: u32,
+}
+
+impl Judge for Referee<'_> {
+    fn heard(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> Next {
+        self.left_behind += u32::from(outcome.left_behind > 0);
+        if counts(outcome, self.may_fail.get(subject) == Some(&true)) {
+            return Next::Go;
+        }
+        let failures = self.failures.entry(subject).or_insert_with(|| (0, outcome.clone()));
+        *failures = (failures.0 + 1, outcome.clone());
+        let is_hopeless = matches!(outcome.end, End::NotStarted(_)) || failures.0 >= MOST_FAILURES;
+        if is_hopeless { Next::Drop } else { Next::Go }
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        (self.progress)(progress);
+    }
+
+    fn is_enough(&mut self, _results: &Results) -> bool {
+        false
+    }
+}
+
+/// Whether a run's figures count.
+fn counts(outcome: &Outcome, may_fail: bool) -> bool {
+    outcome.end.is_success() || may_fail && matches!(outcome.end, End::Exited(_) | End::Signalled(_))
+}
+
+/// Whether a cell's instructions are counted by valgrind, in runs of their own.
+pub fn is_counted(matrix: &Matrix, key: &Key) -> bool {
+    matrix.subjects.get(key.subject).is_some_and(|subject| matrix.study.is_counted(subject))
+}
+
+/// Makes data of what was run, the cells of `bill` in the plan's order; `counted` are the runs in cachegrind, in the
+/// same. Failures of either are apart: those in cachegrind take nothing but its counts.
+pub fn data(
+    matrix: &Matrix,
+    bill: &Bill,
+    results: &Results,
+    counted: Option<(&Results, &Failures)>,
+    failures: &Failures,
+    how_it_ended: &dyn Fn(&Outcome) -> String,
+) -> Data {
+    let mut data = Data::default();
+    for (key, why) in &bill.missing {
+        let cell = CellData { not_run: Some(why.clone()), ..CellData::default() };
+        data.cells.insert(key.clone(), cell);
+    }
+    for (index, key) in bill.cells.iter().enumerate() {
+        let rounds = matrix.repeats_of(key) as usize;
+        let of = |results: &'_ Results| -> Vec<Option<Outcome>> {
+            results
+                .outcomes
+                .get(index)
+                .map(|runs| runs.iter().take(rounds).cloned().collect())
+                .unwrap_or_default()
+        };
+        let counted = counted.filter(|_| is_counted(matrix, key));
+        let counted = counted.map(|(results, failures)| (of(results), failures.get(&index)));
+        let counted = counted.as_ref().map(|(outcomes, failed)| (outcomes.as_slice(), *failed));
+        let timed = (&*of(results), failures.get(&index));
+        data.cells.insert(key.clone(), cell(matrix, key, timed, counted, how_it_ended));
+    }
+    data
+}
+
+/// A cell's runs, by rounds, and how many of them failed with the last that did.
+type Runs<'r> = (&'r [Option<Outcome>], Option<&'r (u32, Outcome)>);
+
+/// What the runs of one cell gave: those that were timed, and those that were counted where there are such.
+fn cell(
+    matrix: &Matrix,
+    key: &Key,
+    (outcomes, failed): Runs<'_>,
+    counted: Option<Runs<'_>>,
+    how_it_ended: &dyn Fn(&Outcome) -> String,
+) -> CellData {
+    let Some(subject) = matrix.subjects.get(key.subject) else { return CellData::default() };
+    let (may_fail, extractor) = (subject.may_fail, Extractor::new(&matrix.study, subject));
+    let is_good = |outcome: &&Outcome| counts(outcome, may_fail);
+    let mut cell = CellData { all: outcomes.len(), ..CellData::default() };
+    let instructions: Option<Vec<Option<f64>>> = counted.map(|(outcomes, _)| {
+        let good = outcomes.iter().map(|outcome| outcome.as_ref().filter(is_good));
+        good.map(|outcome| outcome?.figures.instructions.map(|count| count as f64)).collect()
+    });
+    let is_of_cachegrind = matrix.subjects.iter().any(|subject| matrix.study.is_counted(subject));
+    for (round, outcome) in outcomes.iter().enumerate() {
+        let Some(outcome) = outcome.as_ref().filter(is_good) else { continue };
+        cell.good += 1;
+        let Taken { figures: mut metrics, texts } = extractor.metrics(outcome);
+        for (name, text) in texts {
+            *cell.texts.entry(name).or_default().entry(text).or_default() += 1;
+        }
+        if is_of_cachegrind {
+            // The processor's counts are of another kind than cachegrind's.
+            metrics.remove("instructions");
+            metrics.remove("cycles");
+            let count = instructions.as_ref().and_then(|counts| counts.get(round).copied().flatten());
+            metrics.extend(count.map(|count| ("instructions".to_owned(), count)));
+        }
+        extractor.derive(&mut metrics);
+        put(&mut cell, round, outcomes.len(), metrics);
+    }
+    if let Some((instructions, runs)) = instructions.zip(counted) {
+        let good = instructions.iter().flatten().count();
+        let why = why_void(runs, good, how_it_ended).map(|why| format!("under cachegrind {why}"));
+        put_counts(&mut cell, &extractor, instructions, why);
+    }
+    let first = outcomes.iter().flatten().find(is_good);
+    let not_mapped = first.and_then(|outcome| not_mapped(matrix, key, outcome));
+    let failed = || why_void((outcomes, failed), cell.good, how_it_ended);
+    let nothing = || (cell.good == 0).then(|| "it was not run".to_owned());
+    cell.not_run = not_mapped.or_else(failed).or_else(nothing);
+    cell
+}
+
+/// Why runs of which so many are good carry no claim, where they failed too often.
+fn why_void(
+    (outcomes, failed): Runs<'_>,
+    good: usize,
+    how_it_ended: &dyn Fn(&Outcome) -> String,
+) -> Option<String> {
+    let (count, last) = failed?;
+    let (count, how) = (*count, how_it_ended(last));
+    let ran = outcomes.iter().flatten().count().max(count as usize);
+    match good {
+        0 => Some(format!("it failed: {how}")),
+        _ if count >= MOST_FAILURES => Some(format!("it failed in {count} of {ran} runs: {how}")),
+        _ => None,
+    }
+}
+
+/// Cachegrind's counts, of rounds of their own; what is derived of them is known in no more rounds. Where there is a
+/// reason `why` they are not to be read, neither are.
+fn put_counts(cell: &mut CellData, extractor: &Extractor<'_>, counts: Vec<Option<f64>>, why: Option<String>) {
+    let derived = extractor.derived_of("instructions");
+    for name in &derived {
+        if let Some(samples) = cell.samples.get_mut(name) {
+            samples.truncate(counts.len());
+        }
+    }
+    if counts.iter().any(Option::is_some) {
+        cell.samples.insert("instructions".to_owned(), counts);
+    }
+    if let Some(why) = why {
+        let names = derived.into_iter().chain(["instructions".to_owned()]);
+        cell.void.extend(names.map(|name| (name, why.clone())));
+    }
+}
+/// Which of the allocators that a cell preloads is in none of a run's ledgers.
+fn not_mapped(matrix: &Matrix, key: &Key, outcome: &Outcome) -> Option<String> {
+    const KNOWN: [&str; 3] = ["jemalloc", "tcmalloc", "mimalloc"];
+    let named = matrix.choices(key).filter_map(|(_, choice)| choice.preload.as_deref());
+    let named = named.map(|name| name.rsplit('/').next().unwrap_or(name));
+    let wanted: Vec<&str> =
+        named.filter_map(|name| KNOWN.into_iter().find(|one| name.contains(one))).collect();
+    if wanted.is_empty() {
+        return None;
+    }
+    let found = Extractor::allocators(outcome)?;
+    let lost = wanted.into_iter().find(|name| !found.contains(*name))?;
+    Some(format!("{lost} was preloaded, but is in none of its ledgers"))
+}
+
+fn put(cell: &mut CellData, round: usize, rounds: usize, metrics: BTreeMap<String, f64>) {
+    for (name, value) in metrics {
+        let samples = cell.samples.entry(name).or_insert_with(|| vec![None; rounds]);
+        if let Some(place) = samples.get_mut(round) {
+            *place = Some(value);
+        }
+    }
+}
+
+/// Everything that makes a study's runs what they are: its text, its choices, and the files of its folder.
+pub fn description(matrix: &Matrix, text: &str) -> impl serde::Serialize + use<> {
+    const MOST_FILES: usize = 10_000;
+    let mut files = Vec::new();
+    let mut waiting: Vec<PathBuf> = vec![matrix.study.folder.clone()];
+    while let Some(folder) = waiting.pop() {
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let Ok(data) = entry.metadata() else { continue };
+            // What interpreters and editors leave behind while it runs is no part of it, nor are its results.
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_result = folder == matrix.study.folder && ["README.md", "plots"].contains(&name.as_str());
+            if name.starts_with('.') || name == "__pycache__" || name.ends_with(".pyc") || is_result {
+                continue;
+            }
+            if data.is_dir() && files.len() < MOST_FILES {
+                waiting.push(entry.path());
+            } else if files.len() < MOST_FILES {
+                let changed =
+                    data.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+                files.push((entry.path(), data.len(), changed.map(|time| time.as_nanos().to_string())));
+            }
+        }
+    }
+    files.sort();
+    (text.to_owned(), files)
+}
+
+/// What is shared with claims: the matrix and the data.
+pub fn shared(data: Data) -> Arc<dyn super::data::Measured> {
+    Arc::new(data)
+}

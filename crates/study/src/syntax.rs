@@ -1,0 +1,171 @@
+//! What is wrong with an expression, in words of ours and with its place: the language's own parser tells of tokens
+//! and grammar rules, in several lines.
+
+/// One thing that is wrong with an expression.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// Where, in bytes from the expression's beginning; `None` where it is the whole.
+    pub at: Option<usize>,
+    /// What: one line.
+    pub text: String,
+}
+
+impl From<String> for Wrong {
+    fn from(text: String) -> Self {
+        Self { at: None, text }
+    }
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Of what stands at a wrong place so much is repeated, in characters.
+const MOST_REPEATED: usize = 20;
+
+/// What the parser says of `expression` at a line and column (from 1) of it, in one line.
+pub fn wrong(expression: &str, (line, column): (isize, isize), says: &str) -> Wrong {
+    let begin = usize::try_from(line - 1).unwrap_or(0);
+    let before: usize = expression.split_inclusive('\n').take(begin).map(str::len).sum();
+    let rest = expression.get(before..).unwrap_or_default();
+    let column = usize::try_from(column - 1).unwrap_or(0);
+    let within = rest.char_indices().nth(column).map_or(rest.len(), |(at, _)| at);
+    let at = before + within;
+    Wrong { at: Some(at), text: told(says, expression.get(at..).unwrap_or_default()) }
+}
+
+/// Where a comment begins in `expression`: what follows it would be read by nobody.
+pub fn comment(expression: &str) -> Option<Wrong> {
+    let bytes = expression.as_bytes();
+    let rest = |at: usize| bytes.get(at..).unwrap_or_default();
+    let mut at = 0;
+    while at < bytes.len() {
+        if rest(at).starts_with(b"//") {
+            let text = "`//` begins a comment, and hides what follows; to divide, write /".to_owned();
+            return Some(Wrong { at: Some(at), text });
+        }
+        let quote =
+            [&b"\"\"\""[..], b"'''", b"\"", b"'"].into_iter().find(|quote| rest(at).starts_with(quote));
+        let Some(quote) = quote else {
+            at += 1;
+            continue;
+        };
+        let before = at.checked_sub(1).and_then(|before| bytes.get(before));
+        let is_raw = matches!(before, Some(b'r' | b'R'));
+        at += quote.len();
+        while at < bytes.len() && !rest(at).starts_with(quote) {
+            at += if !is_raw && rest(at).starts_with(b"\\") { 2 } else { 1 };
+        }
+        at += quote.len();
+    }
+    None
+}
+
+fn told(says: &str, rest: &str) -> String {
+    let says = says.strip_prefix("Syntax error: ").unwrap_or(says);
+    let is_end = rest.trim().is_empty();
+    let quoted = |text: &str| -> Option<String> {
+        let (_, after) = says.split_once(text)?;
+        // What is quoted may hold the same sign; what follows it never does.
+        let end = after.find("' expecting").or_else(|| after.find("' at '")).or_else(|| after.rfind('\''))?;
+        after.get(..end).map(shortened)
+    };
+    if let Some(missing) = quoted("missing '") {
+        let place = if is_end { " at its end".to_owned() } else { format!(" before {}", begin_of(rest)) };
+        return format!("`{missing}` is missing{place}");
+    }
+    if is_end {
+        return "it ends where something is missing".to_owned();
+    }
+    if says.starts_with("token recognition error") {
+        return match rest.chars().next() {
+            Some(mark @ ('"' | '\'')) => format!("a text that begins with {mark} does not end"),
+            _ => format!("{} has no meaning here{}", begin_of(rest), hint(rest)),
+        };
+    }
+    if says.starts_with("mismatched input") || says.starts_with("extraneous input") {
+        return format!("{} cannot stand here{}", begin_of(rest), hint(rest));
+    }
+    let says = says.lines().next().unwrap_or_default();
+    let says = says.split_once(" expecting ").map_or(says, |(before, _)| before);
+    format!(
+        "it cannot be read at {}: {}",
+        begin_of(rest),
+        strandline_report::text::clean_sentence(&shortened(says))
+    )
+}
+
+/// The word or sign that `rest` begins with, in quotation marks of ours.
+fn begin_of(rest: &str) -> String {
+    let rest = rest.trim_start();
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let is_sign = |c: char| "<>=!&|".contains(c);
+    let first = rest.chars().next().unwrap_or(' ');
+    let of_kind = |c: char| if is_word(first) { is_word(c) } else { is_sign(first) && is_sign(c) };
+    let length = rest.find(|c: char| !of_kind(c)).unwrap_or(rest.len()).max(first.len_utf8());
+    format!("`{}`", shortened(rest.get(..length).unwrap_or_default()))
+}
+
+fn hint(rest: &str) -> &'static str {
+    let word = begin_of(rest);
+    match word.trim_matches('`') {
+        "and" | "AND" | "&" => "; write &&",
+        "or" | "OR" | "|" => "; write ||",
+        "not" | "NOT" => "; write !",
+        "=" => "; write ==",
+        "=>" => "; write >=",
+        "=<" => "; write <=",
+        "<>" => "; write !=",
+        _ => "",
+    }
+}
+
+fn shortened(text: &str) -> String {
+    let text: String = strandline_report::text::clean_sentence(text);
+    match text.char_indices().nth(MOST_REPEATED) {
+        Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::expression::Expression;
+
+    #[test]
+    fn comments_are_refused_and_texts_may_hold_what_begins_one() {
+        for (expression, at) in [
+            ("median(\"a\") // 2 < 1", Some(12)),
+            ("text(\"a\") == \"http://x\"", None),
+            ("text(\"a\") == '\\'//' // x", Some(20)),
+            ("text(\"a\") == r'\\' // x", Some(18)),
+            ("text(\"a\") == \"\"\"a\"//\"\"\"", None),
+            ("median(\"a\") / 2 < 1", None),
+        ] {
+            let wrong = Expression::parse(expression, &|_| None, &[]).map(|_| ()).err();
+            let at_comment = wrong.filter(|wrong| wrong[0].text.contains("begins a comment"));
+            assert_eq!(at_comment.and_then(|wrong| wrong[0].at), at, "{expression}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_in_one_line_with_its_place() {
+        for (expression, at, text) in [
+            ("median(\"a\") > 1 &&", 18, "it ends where something is missing"),
+            ("median(\"a\" > 1", 14, "`)` is missing at its end"),
+            ("median(\"a\") => 1", 12, "`=>` has no meaning here; write >="),
+            ("1 = 1", 2, "`=` has no meaning here; write =="),
+            ("median(\"a) > 1", 7, "a text that begins with \" does not end"),
+            ("median(\"a\")\n > 1 and true", 17, "`and` cannot stand here; write &&"),
+            ("\"é\" == 1 x", 10, "`x` cannot stand here"),
+            ("1 < @", 4, "`@` has no meaning here"),
+            ("[1, 2", 5, "it ends where something is missing"),
+        ] {
+            let wrong = Expression::parse(expression, &|_| None, &[]).map(|_| ()).unwrap_err();
+            assert_eq!(wrong.len(), 1, "{expression}: {wrong:#?}");
+            assert_eq!((wrong[0].at, wrong[0].text.as_str()), (Some(at), text), "{expression}");
+        }
+    }
+}
