@@ -113,6 +113,7 @@ fuzz_target!(|data: &[u8]| {
         resident: &|from, to| cut(&runs, from, to),
         fs_bases: &fs_bases,
         stacks: &[],
+        claimed: &[],
         start_brk: Some(heap.recipe.places.heap),
         locked: &[],
             swapped: &[],

@@ -34,7 +34,7 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<Ending> {
         output.print(&text(arguments.pid, &reclamation, output))?;
     }
     if refused {
-        let more = better(&reclamation).map_or_else(String::new, |better| format!("\n{better}"));
+        let more = better(&reclamation).map_or_else(String::new, |better| format!("; {better}"));
         complain(&format!("process {}: {}{more}", arguments.pid, reclamation::headline(&reclamation)));
         return Ok(Ending::CouldNot);
     }
@@ -62,7 +62,7 @@ fn text(pid: i32, given: &Reclamation, output: &Output) -> String {
     text
 }
 
-/// The remedy, asked for by none, that is predicted to give back more than the one that was.
+/// The remedy that is predicted to give back more than the one that was asked for.
 fn better(given: &Reclamation) -> Option<String> {
     let before = given.before.as_ref()?;
     let least = given.predicted_bytes.unwrap_or(0).max(before.kernel.rss_bytes / 100);

@@ -62,6 +62,12 @@ fn pieces_are_reclaimed() -> Outcome {
     Ok(())
 }
 
+/// A stack that is a block of malloc's stands in it; only other stacks are no part of a heap.
+#[test]
+fn stacks_within_blocks_are_part_of_them() -> Outcome {
+    is_whole(Subject::start("own_stack", &[])?)
+}
+
 /// An arena of which a part is not found has no overflow: the caveat says what is missing, and what was found can be
 /// given back.
 #[test]

@@ -140,7 +140,7 @@ pub fn program(target: &Target) -> String {
         let file = path.trim_end_matches(" (deleted)").rsplit('/').next();
         file == Some(own.trim_start_matches('-'))
     };
-    match (own_name(&target.command), executable) {
+    match (own_name(&target.command, target.executable.as_deref()), executable) {
         (Some(own), Some(path)) if !is_same(&own, &path) => format!("{own} ({path})"),
         (_, Some(path)) => path,
         (Some(own), None) => own,
@@ -150,8 +150,8 @@ pub fn program(target: &Target) -> String {
 
 /// The same in a word: the name that a process goes by, or else its file's.
 pub fn short_name(target: &Target) -> String {
-    let file = || own_name(target.executable.as_slice());
-    own_name(&target.command).or_else(file).unwrap_or_else(|| "(unknown program)".to_owned())
+    let name = own_name(&target.command, target.executable.as_deref());
+    name.unwrap_or_else(|| "(unknown program)".to_owned())
 }
 
 fn title(target: &Target) -> String {

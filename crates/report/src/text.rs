@@ -45,10 +45,16 @@ pub fn own_command(words: &[String]) -> String {
     }
 }
 
-/// What a process calls itself: the last part of its command's first word, or its title if it wrote one there. A title of
-/// options is a command again (Chromium's children): of those, what kind of process it is.
-pub fn own_name(words: &[String]) -> Option<String> {
-    let first = words.first()?.trim();
+/// What a process of the file `executable` calls itself: the last part of its command's first word, or its title if it
+/// wrote one there. A title of options is a command again (Chromium's children): of those, what kind of process it is.
+/// Without a command, the file's name.
+pub fn own_name(words: &[String], executable: Option<&str>) -> Option<String> {
+    let Some(first) = words.first() else { return executable.and_then(file_name) };
+    // A path may have spaces.
+    if executable == Some(first.as_str()) {
+        return file_name(first);
+    }
+    let first = first.trim();
     let (path, rest) = first.split_once(' ').map_or((first, None), |(path, rest)| (path, Some(rest)));
     let name = path.rsplit('/').find(|part| !part.is_empty())?;
     let rest = rest.map(str::trim).and_then(|rest| {
@@ -58,6 +64,11 @@ pub fn own_name(words: &[String]) -> Option<String> {
         rest.split(' ').find_map(|word| word.strip_prefix("--type="))
     });
     Some(clean_sentence(&rest.map_or_else(|| name.to_owned(), |rest| format!("{name} {rest}"))))
+}
+
+/// The last part of a path.
+fn file_name(path: &str) -> Option<String> {
+    path.rsplit('/').find(|part| !part.is_empty()).map(clean_sentence)
 }
 
 /// Whether a terminal may act on `c`, or a reader not see it.
@@ -202,7 +213,10 @@ mod tests {
         assert_eq!(command_line(&words(&["A=1", "--b=2"])), "'A=1' --b=2");
         assert_eq!(own_command(&words(&["nginx: worker process"])), "nginx: worker process");
         assert_eq!(own_command(&words(&["sh", "-c", "exit 1"])), "sh -c 'exit 1'");
-        let name = |list: &[&str]| own_name(&words(list));
+        let name = |list: &[&str]| own_name(&words(list), None);
+        let path = "/opt/My App/bin/foo bar";
+        assert_eq!(own_name(&words(&[path]), Some(path)).unwrap(), "foo bar");
+        assert_eq!(own_name(&[], Some("/usr/bin/perl")).unwrap(), "perl");
         assert_eq!(name(&["/usr/bin/redis-server 127.0.0.1:6379"]).unwrap(), "redis-server 127.0.0.1:6379");
         assert_eq!(
             name(&["nginx: master process /usr/sbin/nginx"]).unwrap(),

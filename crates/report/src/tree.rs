@@ -118,8 +118,8 @@ pub fn tree(tree: &Tree, surface: Surface) -> String {
         bytes(totals.unattributed),
     );
     lines.extend(wrap(&sums, surface.columns));
-    let hint = "states are parts of PSS; each process by itself: strandline explain PID";
-    lines.extend(faint(&[hint.to_owned()], surface));
+    let parts = tree.total_pss_bytes.map_or("", |_| "states are parts of PSS; ");
+    lines.extend(faint(&[format!("{parts}each process by itself: strandline explain PID")], surface));
     lines.extend(listed("left out", &model::caveats(&tree.caveats), surface));
     joined(&lines)
 }

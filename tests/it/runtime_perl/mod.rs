@@ -3,6 +3,7 @@
 
 #![cfg(test)]
 
+mod copied;
 mod figures;
 mod others;
 mod remedy;

@@ -26,6 +26,8 @@ pub struct Context<'a> {
     pub fs_bases: &'a [u64],
     /// The bounds of threads' stacks, in address order: the kernel may list one and a heap as one mapping.
     pub stacks: &'a [(u64, u64)],
+    /// What runtimes' readers have claimed.
+    pub claimed: &'a [(u64, u64)],
     /// Where the data segment grown by brk starts.
     pub start_brk: Option<u64>,
     /// The mappings that are locked in memory, in address order.

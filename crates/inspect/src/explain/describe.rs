@@ -208,10 +208,20 @@ fn unread(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
 /// Says of memory that no known allocator or runtime holds where most of it lies.
 fn unexplained(frozen: &Frozen, bytes: u64) -> Caveat {
     let private = frozen.spaces.iter().filter(|space| space.mapping.is_private_anonymous());
-    let claims = || frozen.readings.iter().flat_map(|reading| &reading.claims);
+    let of_heaps = frozen.readings.iter().flat_map(|reading| {
+        let claims = reading.claims.iter().map(|claim| (claim.start, claim.end));
+        claims.chain(reading.mapped_chunks.iter().copied())
+    });
+    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.claims);
+    let of_runtimes = of_runtimes.map(|claim| (claim.start, claim.end));
+    let of_threads = frozen.stacks.iter().map(|stack| (stack.low, stack.high));
+    let mut claimed: Vec<(u64, u64)> = of_heaps.chain(of_runtimes).chain(of_threads).collect();
+    claimed.sort_unstable();
     let is_claimed = |space: &SmapsEntry| {
-        let mapping = &space.mapping;
-        claims().any(|claim| claim.start < mapping.end && mapping.start < claim.end)
+        // Of ranges that do not overlap, the last one that begins before the mapping ends.
+        let before = claimed.partition_point(|claim| claim.0 < space.mapping.end);
+        let last = before.checked_sub(1).and_then(|last| claimed.get(last));
+        last.is_some_and(|claim| space.mapping.start < claim.1)
     };
     let largest = private.filter(|space| !is_claimed(space)).max_by_key(|space| space.counts.rss_bytes);
     let place = largest

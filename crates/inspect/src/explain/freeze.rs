@@ -13,7 +13,7 @@ use crate::alloc::{Context, Reading, glibc};
 use crate::caveat::Caveat;
 use crate::error::{Error, Result};
 use crate::ledger::page_map::Plan;
-use crate::map::AddressSpace;
+use crate::map::{AddressSpace, Mapping};
 use crate::memory::Memory;
 use crate::pages::{self, Residency};
 use crate::procfs::Process;
@@ -22,8 +22,8 @@ use crate::runtime::resident::Resident;
 use crate::runtime::{self, Busy};
 use crate::smaps::{self, Counts, Smaps, SmapsEntry};
 use crate::stacks::{self, Stack, ThreadFacts};
-use crate::target::copy::{Copy, Room};
-use crate::target::live::{Live, Opened};
+use crate::target::copy::{Copy, Rest, Room};
+use crate::target::live::{Live, Opened, Traced};
 use crate::target::quiet::CS_64_BIT;
 use crate::target::stop::Stopped;
 
@@ -70,6 +70,8 @@ pub struct Frozen {
     pub memory: Opened,
     /// See `memory`.
     pub pagemap: File,
+    /// Where the data segment grown by brk starts.
+    start_brk: Option<u64>,
     /// When reading of its memory began.
     began: Instant,
     /// How long its threads were stopped.
@@ -93,18 +95,20 @@ pub fn freeze(process: &Process, hold: &Hold<'_>, workers: usize, options: &Opti
     // Files are looked through before the stop.
     let found = if options.runtimes { find_runtimes(process)? } else { runtime::Found::default() };
     let how = How { workers, options, found: &found };
-    let mut frozen = match hold {
+    let frozen = match hold {
         Hold::Stop => stop_and_read(process, &how)?,
         Hold::Ending(ending) => {
             let others = ending.other_threads;
             let caveats = ending.caveats(process);
             let held = Held { threads: ending.registers, count: others.saturating_add(1), caveats };
             let (mut frozen, threads) = look(process, held, &how)?;
-            frozen.read_all(process, threads.as_deref(), &Live::new(process.pid()), &how, LastTry(true))?;
+            let file = Opened::new(process.open_file("mem")?);
+            let memory = Traced::new(process.pid(), &frozen.space, &file);
+            frozen.read_all(process, threads.as_deref(), &memory, &how, LastTry(true))?;
+            frozen.rollup = rollup(process);
             frozen
         }
     };
-    frozen.rollup = rollup(process);
     Ok(frozen)
 }
 
@@ -122,7 +126,7 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
     for left in (0..MOST_BUSY_LOOKS).rev() {
         // One that does not end (its process was stopped by others) is waited for once.
         ends = ends && wait_for_collection(&memory, how);
-        let room = if how.found.takes_longer_than_a_copy() { Room::of(process) } else { None };
+        let room = if how.found.takes_longer_than_a_copy(&memory) { Room::of(process) } else { None };
         let stopped = Stopped::stop(process)?;
         if left > 0 && runtime::is_collecting(&memory, how.found) {
             stopped_before += stopped.resume();
@@ -159,18 +163,25 @@ fn read_stopped(
     }
     let held = Held { threads: &threads, count: count as u64, caveats };
     let (mut frozen, threads) = look(process, held, how)?;
-    let live = Live::new(process.pid());
-    let rest = Opened::new(process.open_file("mem")?);
-    let copy = room.and_then(|room| Copy::take(&live, own_runs(&frozen), room, how.workers, &rest));
+    let file = Opened::new(process.open_file("mem")?);
+    let memory = Traced::new(process.pid(), &frozen.space, &file);
+    let copy = room.and_then(|room| {
+        let rest = Rest { ranges: constant_ranges(&frozen), file: &file };
+        Copy::take(&memory, own_runs(&frozen), room, how.workers, rest)
+    });
     let busy = match copy {
         Some(copy) => {
             frozen.stopped = stopped.resume();
-            frozen.bytes_read += copy.bytes();
-            frozen.read_all(process, threads.as_deref(), &copy, how, last)?
+            frozen.rollup = rollup(process);
+            let busy = frozen.read_all(process, threads.as_deref(), &copy, how, last)?;
+            // What is read of the copy was read of the process once.
+            frozen.bytes_read = copy.bytes();
+            busy
         }
         None => {
-            let busy = frozen.read_all(process, threads.as_deref(), &live, how, last)?;
+            let busy = frozen.read_all(process, threads.as_deref(), &memory, how, last)?;
             frozen.stopped = stopped.resume();
+            frozen.rollup = rollup(process);
             busy
         }
     };
@@ -185,6 +196,15 @@ fn own_runs(frozen: &Frozen) -> impl Iterator<Item = (u64, u64)> {
         let runs = frozen.residency.runs_in(space.mapping.start..space.mapping.end);
         runs.filter(move |run| run.anonymous || is_data).map(|run| (run.start, run.end))
     })
+}
+
+/// What stays as it is when the process runs again: its private mappings of files, and none of a device.
+fn constant_ranges(frozen: &Frozen) -> Vec<(u64, u64)> {
+    let mappings = frozen.spaces.iter().map(|space| &space.mapping);
+    let is_constant = |m: &&Mapping| {
+        m.has_file() && m.permissions.read && !m.permissions.shared && !m.name.starts_with("/dev/")
+    };
+    mappings.filter(is_constant).map(|m| (m.start, m.end)).collect()
 }
 
 /// Lets a runtime's collection that is under way come to its end, within reason; whether it did.
@@ -235,7 +255,9 @@ fn look(process: &Process, held: Held<'_>, how: &How<'_>) -> Result<(Frozen, Opt
         let text = format!("{} lines of smaps were not understood", smaps.bad_lines);
         caveats.push(Caveat::new("smaps_lines", format!("/proc/{}/smaps", process.pid()), None, text));
     }
+    let start_brk = process.stat()?.start_brk;
     let mut frozen = Frozen {
+        start_brk,
         page_map: how.options.page_map.then(|| Plan::new(&smaps.entries, &residency)),
         sums: smaps.total(),
         spaces: smaps.entries,
@@ -402,6 +424,8 @@ impl Frozen {
         let fs_bases: Vec<u64> =
             threads.iter().map(|thread| thread.fs_base).filter(|&base| base != 0).collect();
         let stacks: Vec<_> = self.stacks.iter().map(|stack| (stack.low, stack.high)).collect();
+        let runtimes = self.runtimes.iter().flat_map(|reading| &reading.claims);
+        let claimed: Vec<_> = runtimes.map(|claim| (claim.start, claim.end)).collect();
         let ranges_of = |wanted: &dyn Fn(&SmapsEntry) -> bool| -> Vec<(u64, u64)> {
             let spaces = self.spaces.iter().filter(|space| wanted(space));
             spaces.map(|space| (space.mapping.start, space.mapping.end)).collect()
@@ -412,7 +436,8 @@ impl Frozen {
             resident: &|from, to| anonymous_runs(&self.residency, from, to),
             fs_bases: &fs_bases,
             stacks: &stacks,
-            start_brk: process.stat()?.start_brk,
+            claimed: &claimed,
+            start_brk: self.start_brk,
             locked: &ranges_of(&|space| space.flags.is_locked()),
             swapped: &ranges_of(&|space| space.counts.swap_bytes > 0),
             refinements: Some(&self.refinements).filter(|refinements| !refinements.is_empty()),

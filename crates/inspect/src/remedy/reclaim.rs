@@ -115,7 +115,8 @@ const MOST_LOOKS: u32 = 5;
 
 /// The look before a remedy.
 fn look_before(pid: i32, remedy: &str, options: &ReclaimOptions<'_>) -> Result<Look> {
-    let is_call = remedy == "malloc_trim" && !options.dry_run;
+    // A dry run looks as hard, for what would refuse the call.
+    let is_call = remedy == "malloc_trim";
     let look_options = Options { progress: options.progress, before_call: is_call, ..Options::default() };
     let mut seen = look(pid, &look_options)?;
     for _ in 1..MOST_LOOKS {

@@ -138,10 +138,11 @@ pub struct Found {
 }
 
 impl Found {
-    /// Whether reading what was found takes longer than to copy all of the process's memory: Perl's values are
-    /// scattered over all of it. SBCL's reader copies what it needs itself.
-    pub fn takes_longer_than_a_copy(&self) -> bool {
-        !self.perl.is_empty() && self.sbcl.is_empty()
+    /// Whether reading what was found takes longer than to copy all of the process's memory: the values of a Perl that
+    /// has started are scattered over all of it. SBCL's reader copies what it needs itself. Reads a word of each; the
+    /// process may run.
+    pub fn takes_longer_than_a_copy(&self, memory: &dyn Memory) -> bool {
+        self.sbcl.is_empty() && self.perl.iter().any(|program| program.has_started(memory))
     }
 
     /// Whether there is none.

@@ -1,8 +1,8 @@
 //! A copy of a process's own memory, made while it stands still, so that it need not stand while the copy is read.
 //!
 //! Copied is what only the process can change: anonymous pages, and pages of its writable private mappings of files.
-//! What else it has mapped is read from it later, when it runs again: code and constants stay what they are. The copy is
-//! written to memory that was taken and touched before the stop, which otherwise would take as long again. It takes
+//! Of what else it has mapped only private mappings of files are read later, when it runs again: code and constants stay
+//! what they are. What is shared, a device's, or not resident, is not there. The copy is written to memory that was taken and touched before the stop, which otherwise would take as long again. It takes
 //! as much memory as the process has, so it is made only where that is a half of what is available at most.
 
 use std::sync::Mutex;
@@ -46,18 +46,36 @@ struct Piece {
 pub struct Copy<'a> {
     pieces: Vec<Piece>,
     bytes: Vec<u8>,
-    rest: &'a Opened,
+    rest: Rest<'a>,
+}
+
+/// What may be read of a process that runs again: ranges in address order, and its open /proc/PID/mem.
+#[derive(Debug)]
+pub struct Rest<'a> {
+    /// The ranges.
+    pub ranges: Vec<(u64, u64)>,
+    /// The file.
+    pub file: &'a Opened,
+}
+
+impl Rest<'_> {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let index = self.ranges.partition_point(|&(_, end)| end <= address);
+        let Some(&(_, end)) = self.ranges.get(index).filter(|range| range.0 <= address) else { return 0 };
+        let most = usize::try_from(end - address).unwrap_or(usize::MAX).min(buffer.len());
+        buffer.get_mut(..most).map_or(0, |part| self.file.read_some(address, part))
+    }
 }
 
 impl<'a> Copy<'a> {
     /// Copies `runs` (in address order) of `memory` with `workers` threads. What is not in them is read from `rest`
-    /// when it is asked for. `None` where there is no room.
+    /// when it is asked for. `None` where there is no room: it has grown too much.
     pub fn take(
         memory: &dyn Memory,
         runs: impl Iterator<Item = (u64, u64)>,
         room: Room,
         workers: usize,
-        rest: &'a Opened,
+        rest: Rest<'a>,
     ) -> Option<Self> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut at = 0usize;
@@ -71,13 +89,9 @@ impl<'a> Copy<'a> {
         }
         let mut bytes = room.0;
         if at > bytes.len() {
-            // It grew, so much that it may be more than is allowed.
-            if at as u64 > budget::bytes(bytes.len() as u64) {
-                return None;
-            }
-            bytes.try_reserve_exact(at - bytes.len()).ok()?;
+            return None;
         }
-        bytes.resize(at, 0);
+        bytes.truncate(at);
         let mut targets: Vec<(&mut Piece, &mut [u8])> = Vec::with_capacity(pieces.len());
         let mut free = bytes.as_mut_slice();
         for piece in &mut pieces {
@@ -160,13 +174,17 @@ mod tests {
     /// Of this very process: what is copied stays what it was, and what is not is read where it is.
     #[test]
     fn a_copy_stays_as_it_was() {
-        let rest = Opened::new(File::open("/proc/self/mem").unwrap());
+        let file = Opened::new(File::open("/proc/self/mem").unwrap());
         let pid = i32::try_from(std::process::id()).unwrap();
         let mut block = vec![7u8; 10 << 20];
         let start = block.as_ptr().addr() as u64;
         let (first, second) = (start + (1 << 20), start + (8 << 20));
         let runs = [(start, first), (second, start + (10 << 20))];
-        let copy = Copy::take(&Live::new(pid), runs.into_iter(), Room(Vec::new()), 3, &rest).unwrap();
+        let rest = |to| Rest { ranges: vec![(start, to)], file: &file };
+        let none = Copy::take(&Live::new(pid), runs.into_iter(), Room(vec![0; 2 << 20]), 3, rest(0));
+        assert!(none.is_none(), "there is no room");
+        let room = Room(vec![0; 4 << 20]);
+        let copy = Copy::take(&Live::new(pid), runs.into_iter(), room, 3, rest(start + (10 << 20))).unwrap();
         assert_eq!(copy.bytes(), 3 << 20);
         block.fill(9);
         let mut seen = vec![0; 10 << 20];

@@ -1,11 +1,11 @@
-//! The memory of a running or stopped process, through `process_vm_readv`, and `/proc/PID/mem` for what the process
-//! itself may not read.
+//! The memory of a running or stopped process, through `process_vm_readv` or `/proc/PID/mem`.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use strandline_sys::memory;
 
+use crate::map::{AddressSpace, Mapping};
 use crate::memory::{Memory, word_at};
 
 /// A process's memory by its id. Fast; for a process that is stopped: while it runs, an id may
@@ -21,26 +21,8 @@ impl Live {
         Self { pid }
     }
 
-    /// Reads memory that the process protected (a page without access in the middle of a heap): the kernel gives it
-    /// to whoever traces the process, by this way only (proc(5), FOLL_FORCE).
-    fn read_protected(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let file = File::open(format!("/proc/{}/mem", self.pid));
-        file.map_or(0, |file| Opened::new(file).read_some(address, buffer))
-    }
-}
-
-impl Memory for Live {
-    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let got = memory::read(self.pid, address, buffer).unwrap_or(0);
-        match buffer.get_mut(got..) {
-            Some(rest) if !rest.is_empty() => {
-                got + self.read_protected(address.saturating_add(got as u64), rest)
-            }
-            _ => got,
-        }
-    }
-
-    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+    /// Pairs of words, where a page cannot be read in the fast way by `other`.
+    fn pairs(self, addresses: &[u64], other: &dyn Memory) -> Vec<Option<(u64, u64)>> {
         let mut pairs = Vec::with_capacity(addresses.len());
         let mut bytes = vec![0; 16 * addresses.len().min(memory::MOST_RANGES)];
         while pairs.len() < addresses.len() {
@@ -48,13 +30,80 @@ impl Memory for Live {
             let got = memory::read_many(self.pid, rest, 16, &mut bytes).unwrap_or(0);
             pairs.extend((0..got).map(|n| Some((word_at(&bytes, 16 * n)?, word_at(&bytes, 16 * n + 8)?))));
             if got < rest.len().min(memory::MOST_RANGES) {
-                // The one that follows the last good one cannot be read in this way.
+                // The one that follows the last good one.
                 let mut pair = [0; 16];
-                let got = addresses.get(pairs.len()).map_or(0, |&address| self.read_some(address, &mut pair));
+                let got =
+                    addresses.get(pairs.len()).map_or(0, |&address| other.read_some(address, &mut pair));
                 pairs.push((got == 16).then(|| Some((word_at(&pair, 0)?, word_at(&pair, 8)?))).flatten());
             }
         }
         pairs
+    }
+}
+
+impl Memory for Live {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        memory::read(self.pid, address, buffer).unwrap_or(0)
+    }
+
+    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+        self.pairs(addresses, self)
+    }
+}
+
+/// The memory of a process that stands still, with that which it protected from itself (a page without access in the
+/// middle of a heap): the kernel gives it to whoever traces the process, by /proc/PID/mem only (proc(5), FOLL_FORCE).
+///
+/// That file is read for private anonymous mappings alone. It would also read a device's registers, which may do more
+/// than tell their values.
+pub struct Traced<'a> {
+    live: Live,
+    file: &'a Opened,
+    /// The mappings that cannot be read otherwise, in address order.
+    protected: Vec<(u64, u64)>,
+}
+
+impl<'a> Traced<'a> {
+    /// The memory of process `pid`, whose mappings are `space` and whose /proc/PID/mem is `file`.
+    pub fn new(pid: i32, space: &AddressSpace, file: &'a Opened) -> Self {
+        let all = space.mappings().iter();
+        let is_protected = |m: &&Mapping| m.is_private_anonymous() && !m.permissions.read;
+        let protected = all.filter(is_protected).map(|m| (m.start, m.end)).collect();
+        Self { live: Live::new(pid), file, protected }
+    }
+
+    /// Reads of the protected mapping that `address` lies in.
+    fn read_protected(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let index = self.protected.partition_point(|&(_, end)| end <= address);
+        let Some(&(start, end)) = self.protected.get(index) else { return 0 };
+        if address < start {
+            return 0;
+        }
+        let most = usize::try_from(end - address).unwrap_or(usize::MAX).min(buffer.len());
+        buffer.get_mut(..most).map_or(0, |part| self.file.read_some(address, part))
+    }
+}
+
+impl Memory for Traced<'_> {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let mut got = 0;
+        while got < buffer.len() {
+            let Some(at) = address.checked_add(got as u64) else { break };
+            let Some(rest) = buffer.get_mut(got..) else { break };
+            let read = match self.live.read_some(at, rest) {
+                0 => self.read_protected(at, rest),
+                read => read,
+            };
+            if read == 0 {
+                break;
+            }
+            got += read;
+        }
+        got
+    }
+
+    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+        self.live.pairs(addresses, self)
     }
 }
 

@@ -111,6 +111,7 @@ impl Subject {
             resident: &resident,
             fs_bases: &self.fs_bases,
             stacks: &[],
+            claimed: &[],
             start_brk: self.start_brk,
             locked: &[],
             swapped: &[],

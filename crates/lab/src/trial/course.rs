@@ -5,18 +5,19 @@
 //! the last *level*: the last time for which memory stayed within a narrow band. Only where memory did not fall after
 //! it is the last instant the better one, for it has a ledger.
 //!
-//! A level lasts for a twentieth of the course at least, and its band is 3 % wide: however long a steady fall takes,
-//! no part of it is one.
+//! A level lasts for half a second at least, or for a twentieth of a shorter course, and its band is 3 % wide. A time
+//! that ends lower than it began by more than half of the band, or goes on at the pace of such a time before it, is part
+//! of a fall and no level, however long it takes.
 
 use std::collections::VecDeque;
 
 /// How wide a level is: 3 % of the most it holds, and of small programs this many KiB.
 const BAND_PER_CENT: u64 = 3;
 const LEAST_BAND_KIB: u64 = 512;
-/// How long a level lasts at least: a twentieth of the course, and this.
+/// How long a level lasts at least: a twentieth of the course, within these bounds.
 const LEAST_PART: u64 = 20;
-const LEAST_US: u64 = 20_000;
-/// Memory has fallen where less than four fifths are left.
+const LEAST_US: (u64, u64) = (20_000, 500_000);
+/// Without a level, memory has fallen where less than four fifths are left: a collector's saw may end anywhere.
 const FALLEN: (u64, u64) = (4, 5);
 /// Stretches that are kept before those are dropped that have become too short to be a level.
 const MOST_STRETCHES: usize = 256;
@@ -28,6 +29,8 @@ struct Stretch {
     to_us: u64,
     least_kib: u64,
     most_kib: u64,
+    first_kib: u64,
+    last_kib: u64,
     /// KiB times microseconds, and the microseconds, for the mean.
     sum: u128,
     weight: u128,
@@ -44,6 +47,21 @@ impl Stretch {
         self.to_us.saturating_sub(self.from_us)
     }
 
+    /// By how many KiB a second it falls, where it is part of a fall; `before` is the same of what it follows.
+    fn pace(&self, before: Option<u64>) -> Option<u64> {
+        // On both sides of its mean: a level may begin with the end of what came before it, and end with a first step down.
+        let mean = self.level_kib();
+        let by = 2 * self.first_kib.saturating_sub(mean).min(mean.saturating_sub(self.last_kib));
+        let pace = by.saturating_mul(1_000_000) / self.lasts_us().max(1);
+        let goes_on = before.is_some_and(|before| by > 0 && pace >= before / 2);
+        (goes_on || by > band_kib(self.most_kib) / 2).then_some(pace)
+    }
+
+    /// Whether `kib` is what it held, or no less.
+    fn still_holds(&self, kib: u64) -> bool {
+        kib.saturating_add(band_kib(self.most_kib)) >= self.least_kib
+    }
+
     /// The most of this stretch and of what was dropped behind it, and when.
     fn most(&self) -> (u64, u64) {
         self.dropped.unwrap_or_default().max((self.most_kib, self.from_us))
@@ -52,10 +70,6 @@ impl Stretch {
 
 fn band_kib(most_kib: u64) -> u64 {
     (most_kib / 100 * BAND_PER_CENT).max(LEAST_BAND_KIB)
-}
-
-fn has_fallen(from_kib: u64, to_kib: u64) -> bool {
-    to_kib < from_kib / FALLEN.1 * FALLEN.0
 }
 
 /// Where memory had settled.
@@ -101,6 +115,7 @@ impl Course {
             if most - least <= band_kib(most) {
                 *last = Stretch {
                     to_us,
+                    last_kib: kib,
                     least_kib: least,
                     most_kib: most,
                     sum: last.sum + u128::from(kib) * weight,
@@ -118,6 +133,8 @@ impl Course {
             to_us,
             least_kib: kib,
             most_kib: kib,
+            first_kib: kib,
+            last_kib: kib,
             sum: u128::from(kib) * weight,
             weight,
             dropped: None,
@@ -131,7 +148,7 @@ impl Course {
 
     fn least_level_us(&self) -> u64 {
         let lasts = self.last.0.saturating_sub(self.first_us.unwrap_or_default());
-        (lasts / LEAST_PART).max(LEAST_US)
+        (lasts / LEAST_PART).clamp(LEAST_US.0, LEAST_US.1)
     }
 
     /// Drops stretches that are too short to be a level by now, and will be then. The first stays for what was
@@ -150,25 +167,68 @@ impl Course {
         self.stretches = kept;
     }
 
+    /// Leaves out what was seen from `at_us` on: the process was held then, for its ledger.
+    pub fn cut(&mut self, at_us: u64) {
+        while self.stretches.back().is_some_and(|last| last.from_us >= at_us && self.stretches.len() > 1) {
+            self.stretches.pop_back();
+        }
+        if let Some(last) = self.stretches.back_mut() {
+            last.to_us = last.to_us.min(at_us).max(last.from_us);
+            self.last.0 = self.last.0.min(at_us).max(last.to_us);
+        }
+    }
+
+    /// The last stretch that is a level.
+    fn last_level(&self) -> Option<usize> {
+        let least = self.least_level_us();
+        let (mut found, mut pace) = (None, None);
+        for (index, stretch) in self.stretches.iter().enumerate() {
+            pace = stretch.pace(pace);
+            if pace.is_none() && stretch.lasts_us() >= least {
+                found = Some(index);
+            }
+        }
+        found
+    }
+
     /// Where it had settled, if `end_kib` was resident in its last instant.
     pub fn settled(&self, end_kib: u64) -> Settled {
-        let least = self.least_level_us();
-        let level = self.stretches.iter().rposition(|stretch| stretch.lasts_us() >= least);
-        let behind = self.stretches.iter().skip(level.map_or(0, |index| index + 1)).map(Stretch::most);
-        let level = level.and_then(|index| self.stretches.get(index));
+        let index = self.last_level();
+        let level = index.and_then(|index| self.stretches.get(index));
+        let behind = || self.stretches.iter().skip(index.map_or(0, |index| index + 1));
         // The most behind the level, the first time that it was reached.
-        let most = level.and_then(|level| level.dropped).into_iter().chain(behind);
+        let most = level.and_then(|level| level.dropped).into_iter().chain(behind().map(Stretch::most));
         let most = most.max_by_key(|&(kib, at_us)| (kib, std::cmp::Reverse(at_us)));
         let top = most
             .filter(|&(kib, _)| level.is_none_or(|level| kib > level.most_kib + band_kib(level.most_kib)));
         match (top, level) {
-            (Some((kib, at_us)), _) if has_fallen(kib, end_kib) => Settled::Top { kib, at_us },
-            (None, Some(level)) if has_fallen(level.level_kib(), end_kib) => {
-                Settled::Level { kib: level.level_kib(), from_us: level.from_us, to_us: level.to_us }
-            }
+            (Some((_, at_us)), Some(level)) if self.came_back(level, at_us) => level_or_end(level, end_kib),
+            (Some((kib, at_us)), _) if end_kib < kib / FALLEN.1 * FALLEN.0 => Settled::Top { kib, at_us },
+            (None, Some(level)) => level_or_end(level, end_kib),
             _ => Settled::AtEnd,
         }
     }
+
+    /// Whether memory that had risen above `level`, most at `top_us`, was back on it for as long as it had been away.
+    fn came_back(&self, level: &Stretch, top_us: u64) -> bool {
+        let on_level = |stretch: &&Stretch| {
+            stretch.most_kib <= level.most_kib + band_kib(level.most_kib)
+                && level.still_holds(stretch.least_kib)
+        };
+        let is_torn_down = |stretch: &&Stretch| !level.still_holds(stretch.most_kib);
+        let mut back = self.stretches.iter().rev().skip_while(is_torn_down).take_while(on_level);
+        let Some(last) = back.next() else { return false };
+        let first = back.last().unwrap_or(last);
+        first.from_us > top_us
+            && last.to_us.saturating_sub(first.from_us) >= first.from_us.saturating_sub(level.to_us)
+    }
+}
+
+fn level_or_end(level: &Stretch, end_kib: u64) -> Settled {
+    if level.still_holds(end_kib) {
+        return Settled::AtEnd;
+    }
+    Settled::Level { kib: level.level_kib(), from_us: level.from_us, to_us: level.to_us }
 }
 
 #[cfg(test)]
@@ -204,7 +264,7 @@ mod tests {
     #[test]
     fn courses_of_many_kinds() {
         type Case<'a> = (&'a str, &'a [(u64, f64, f64)], f64, (u64, &'a str));
-        let cases: [Case<'_>; 17] = [
+        let cases: [Case<'_>; 23] = [
             (
                 "an interpreter that holds, then tears itself down",
                 &[(300, 10.0, 217.0), (1000, 217.0, 217.0), (150, 217.0, 14.0)],
@@ -293,6 +353,42 @@ mod tests {
                 5.0,
                 (90, "level"),
             ),
+            (
+                "a minute's work that holds its result for its last two seconds",
+                &[(58_000, 10.0, 217.0), (2000, 217.0, 217.0), (150, 217.0, 14.0)],
+                12.5,
+                (217, "level"),
+            ),
+            (
+                "a spike, and back on the level to the end",
+                &[(9700, 100.0, 100.0), (50, 150.0, 150.0), (250, 100.0, 100.0)],
+                100.0,
+                (100, "end"),
+            ),
+            (
+                "the same, torn down then",
+                &[(9700, 100.0, 100.0), (50, 150.0, 150.0), (250, 100.0, 100.0), (3, 60.0, 12.0)],
+                12.0,
+                (100, "level"),
+            ),
+            (
+                "one that loses a tenth as it ends",
+                &[(300, 5.0, 100.0), (900, 100.0, 100.0), (5, 100.0, 90.0)],
+                89.0,
+                (100, "level"),
+            ),
+            (
+                "one that holds, falls slowly, and frees the rest at once",
+                &[(400, 100.0, 100.0), (3000, 100.0, 60.0)],
+                5.0,
+                (99, "level"),
+            ),
+            (
+                "one that falls by a third only, steadily, to its end",
+                &[(2000, 100.0, 100.0), (9000, 100.0, 70.0)],
+                70.0,
+                (100, "level"),
+            ),
         ];
         for (what, parts, end, expected) in cases {
             assert_eq!(settled(parts, end), expected, "{what}");
@@ -322,7 +418,21 @@ mod tests {
         assert_eq!(kib / MIB, 200);
     }
 
-    /// Ten million samples of noise, and times that go back, take no more memory than a few.
+    /// The recorder goes on sampling a process that is held at its end for its ledger: that is no level.
+    #[test]
+    fn the_time_of_the_ledger_at_exit_does_not_count() {
+        let mut held =
+            course(&[(300, 10.0, 217.0), (1000, 217.0, 217.0), (5, 60.0, 14.0), (400, 12.5, 12.5)]);
+        assert_eq!(held.settled(12 * MIB + 512), Settled::AtEnd);
+        held.cut(1306 * MS);
+        let Settled::Level { kib, to_us, .. } = held.settled(12 * MIB + 512) else { panic!("{held:?}") };
+        assert_eq!((kib / MIB, to_us / MS), (216, 1299));
+        held.cut(0);
+        held.settled(0);
+        Course::default().cut(7);
+    }
+
+    /// A million samples of noise, and times that go back, take no more memory than a few.
     #[test]
     fn it_stays_small() {
         let mut course = Course::default();
@@ -333,7 +443,7 @@ mod tests {
         }
         course.push(0, 5, u64::MAX / 2);
         course.push(u64::MAX, 0, u64::MAX);
-        course.settled(0);
+        assert_ne!(course.settled(0), Settled::AtEnd);
         // What was dropped is not forgotten.
         let mut course = Course::default();
         for n in 0..2000 {

@@ -88,7 +88,7 @@ pub struct Look {
     /// From when to when it was so, in seconds since the recording began, where it was a level.
     #[serde(default)]
     pub settled_seconds: Option<(f64, f64)>,
-    /// What it ended with, where that was less than four fifths of what it had settled at.
+    /// What it ended with, where that was less than what it had settled at.
     #[serde(default)]
     pub ended_with_bytes: Option<u64>,
     /// The processes of a server that were looked at.
@@ -128,8 +128,8 @@ struct Recorded {
     marked_kib: Option<u64>,
     /// The course of its resident set.
     course: Course,
-    /// Its ledger as it ended.
-    exit: Option<Box<Explanation>>,
+    /// Its ledger as it ended, and when that was begun.
+    exit: Option<(Box<Explanation>, u64)>,
 }
 
 impl Recorded {
@@ -139,7 +139,7 @@ impl Recorded {
                 let high_water = ledger.explain.kernel.high_water_bytes.unwrap_or_default();
                 self.saw(high_water.max(ledger.explain.kernel.rss_bytes) / 1024);
                 if ledger.moment == Moment::Exit {
-                    self.exit = Some(Box::new(ledger.explain));
+                    self.exit = Some((Box::new(ledger.explain), ledger.at_us));
                 }
             }
             Record::Mark(mark) => {
@@ -190,11 +190,12 @@ impl Look {
     fn take_recorded(&mut self, processes: BTreeMap<u32, Recorded>) {
         let largest = |a: &Recorded, b: &Recorded| a.high_water_kib >= b.high_water_kib;
         let found = processes.into_values().reduce(|a, b| if largest(&a, &b) { a } else { b });
-        let Some(process) = found else { return };
+        let Some(mut process) = found else { return };
         let bytes = |kib: u64| kib.saturating_mul(1024);
-        let ended_with = process.exit.as_ref().map(|explain| explain.kernel.rss_bytes);
-        if let Some(explain) = &process.exit {
+        let ended_with = process.exit.as_ref().map(|(explain, _)| explain.kernel.rss_bytes);
+        if let Some((explain, at_us)) = &process.exit {
             self.take_mapped(explain);
+            process.course.cut(*at_us);
         }
         if let Some(kib) = process.marked_kib {
             (self.settled_bytes, self.settled_at) = (Some(bytes(kib)), Instant::Mark);
@@ -366,7 +367,7 @@ mod tests {
         let mut course = Course::default();
         course.push(0, 0, high_water_kib);
         course.push(9, 9, 7);
-        Recorded { high_water_kib, marked_kib, exit, course }
+        Recorded { high_water_kib, marked_kib, exit: exit.map(|exit| (exit, u64::MAX)), course }
     }
 
     #[test]

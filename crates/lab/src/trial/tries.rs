@@ -383,10 +383,13 @@ fn ended_with(looks: &[Option<Look>]) -> Option<u64> {
     middle.filter(|_| fell.len() * 2 > looks.iter().flatten().count())
 }
 
-/// The medians of when the levels began and ended.
+/// The medians of when the levels began and ended, where most of the runs have one.
 fn seconds_of_level(looks: &[Option<Look>]) -> Option<(f64, f64)> {
-    let all = looks.iter().flatten().filter(|look| look.settled_at == Instant::Level);
-    let (mut from, mut to): (Vec<f64>, Vec<f64>) = all.filter_map(|look| look.settled_seconds).unzip();
+    let all = || looks.iter().flatten().filter(|look| look.settled_at == Instant::Level);
+    if all().count() * 2 <= looks.iter().flatten().count() {
+        return None;
+    }
+    let (mut from, mut to): (Vec<f64>, Vec<f64>) = all().filter_map(|look| look.settled_seconds).unzip();
     let middle = |all: &mut Vec<f64>| {
         all.sort_by(f64::total_cmp);
         all.get(all.len() / 2).copied()

@@ -347,9 +347,7 @@ fn ledgers(timeline: &Timeline, surface: Surface) -> Vec<String> {
 /// Whose a ledger is, shortly: its process id and its name.
 fn ledger_process(timeline: &Timeline, ledger: &Ledger) -> String {
     let found = timeline.processes.iter().find(|process| process.start.process == ledger.process);
-    let name = found.and_then(|process| {
-        own_name(process.command()).or_else(|| own_name(process.start.executable.as_slice()))
-    });
+    let name = found.and_then(|process| own_name(process.command(), process.start.executable.as_deref()));
     shorten(&format!("{} {}", ledger.pid, name.unwrap_or_default()), 30).trim_end().to_owned()
 }
 

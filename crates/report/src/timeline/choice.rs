@@ -38,8 +38,7 @@ pub fn largest(timeline: &Timeline) -> Vec<usize> {
 
 /// A process in a few words: `4711 tide-server --port 8080`, the program's folders left out.
 pub fn process_name(process: &Process, most: usize) -> String {
-    let executable = || own_name(process.start.executable.as_slice());
-    let first = own_name(process.command()).or_else(executable);
+    let first = own_name(process.command(), process.start.executable.as_deref());
     let first = first.unwrap_or_else(|| "(ended before it could be asked)".to_owned());
     let words: Vec<String> = process.command().iter().skip(1).take(16).cloned().collect();
     let rest = if words.is_empty() { String::new() } else { format!(" {}", command_line(&words)) };

@@ -9,6 +9,9 @@
 //! many there are and how many bytes they span: the search ends when both are met, and a difference
 //! is a caveat.
 
+use std::time::Instant;
+
+use super::apart::merge;
 use super::locate::Parameters;
 use super::segments::Walked;
 use crate::alloc::{Context, Reading, overlapping};
@@ -89,6 +92,9 @@ const BATCH: usize = 512;
 /// Pages that are looked at in all: 8 GiB of them, some 0.3 s of a target's time.
 const MOST_PAGES: u64 = 2 << 20;
 
+/// What asking for a page that cannot be read costs, in pages that can be.
+const REFUSED_PAGES: u64 = 64;
+
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
@@ -130,12 +136,17 @@ impl Place {
 }
 
 /// Looks through `places` for the `count` chunks that malloc says there are, and their `bytes` where those can
-/// be trusted.
+/// be trusted, until `deadline`.
 ///
 /// Most stand at the start of a mapping or right behind each other: there is looked first, and
 /// everywhere only where that is not all of them.
-pub fn find(memory: &dyn Memory, places: &[Place], count: u64, bytes: Option<u64>) -> Found {
-    let mut search = Search { memory, count, bytes, found: Found::default() };
+pub fn find(
+    memory: &dyn Memory,
+    places: &[Place],
+    (count, bytes): (u64, Option<u64>),
+    deadline: Instant,
+) -> Found {
+    let mut search = Search { memory, count, bytes, spent_pages: 0, deadline, found: Found::default() };
     for place in places {
         let mut end = 0;
         for &first in &place.firsts {
@@ -156,6 +167,9 @@ struct Search<'a> {
     memory: &'a dyn Memory,
     count: u64,
     bytes: Option<u64>,
+    /// What it has cost, in pages that can be read.
+    spent_pages: u64,
+    deadline: Instant,
     found: Found,
 }
 
@@ -166,13 +180,15 @@ impl Search<'_> {
     }
 
     fn over_budget(&self) -> bool {
-        self.found.pages_read >= MOST_PAGES
+        self.spent_pages >= MOST_PAGES || Instant::now() >= self.deadline
     }
 
     /// Takes the chunk whose mapping starts at one of `pages`, the first there is; returns its end.
     fn take_first(&mut self, pages: &[u64], limit: u64, runs: &[(u64, u64)]) -> Option<u64> {
         self.found.pages_read += pages.len() as u64;
         let pairs = self.memory.read_pairs(pages);
+        let refused = pairs.iter().filter(|pair| pair.is_none()).count() as u64;
+        self.spent_pages += pages.len() as u64 + refused * REFUSED_PAGES;
         let length = |at: u64, pair: (u64, u64)| {
             let moved = may_start(pair).then(|| aligned_chunk_bytes(self.memory, at, limit, runs)).flatten();
             moved.or_else(|| chunk_bytes(pair, at, limit))
@@ -272,9 +288,9 @@ impl MappedChunks {
         self.drifts |= parameters.layout.mmapped_bytes_drift;
     }
 
-    /// Looks for them in private anonymous memory outside the arenas, and adds them to the first of
+    /// Looks for them in private anonymous memory outside the arenas and what is `apart`, and adds them to the first of
     /// `readings`.
-    pub fn find(mut self, context: &Context<'_>, readings: &mut [Reading]) {
+    pub fn find(mut self, context: &Context<'_>, apart: &[(u64, u64)], readings: &mut [Reading]) {
         self.count = self.count.saturating_sub(self.met);
         self.bytes = self.bytes.saturating_sub(self.met_bytes);
         if self.count == 0 {
@@ -282,14 +298,14 @@ impl MappedChunks {
         }
         let claims = readings.iter().flat_map(|reading| &reading.claims);
         let mut taken: Vec<_> = claims.map(|claim| (claim.start, claim.end)).collect();
-        taken.extend(context.stacks);
-        taken.sort_unstable();
+        taken.extend(apart);
+        merge(&mut taken);
         let Some(reading) = readings.first_mut() else { return };
         let mut places = places(context, &taken);
         // Small places first: a giant one (another heap) is then mostly not needed.
         places.sort_by_key(Place::resident_bytes);
         let bytes = (!self.drifts).then_some(self.bytes);
-        let found = find(context.memory, &places, self.count, bytes);
+        let found = find(context.memory, &places, (self.count, bytes), context.deadline);
         reading.bytes_read += found.pages_read * 16;
         if found.chunks.len() as u64 != self.count || bytes.is_some_and(|bytes| found.bytes != bytes) {
             let text = format!(

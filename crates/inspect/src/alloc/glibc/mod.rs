@@ -3,6 +3,7 @@
 //! `locate` finds the arenas, `regions` their address ranges, `tcache` and `lists` the free chunks
 //! that look in use, `walk` and `segments` go over every chunk, `mmapped` finds the large ones.
 
+mod apart;
 pub mod bins;
 pub mod fastbins;
 pub mod ground;
@@ -40,10 +41,11 @@ pub fn read(context: &Context<'_>) -> Result<(Vec<Reading>, Vec<Caveat>), OutOfO
     let mut readings: Vec<Reading> = Vec::new();
     let objects = objects::find(context);
     let mut mapped_chunks = MappedChunks::default();
+    let apart = apart::apart(context);
     for object in &objects {
-        readings.extend(read_one(context, object, &readings, &mut mapped_chunks)?);
+        readings.extend(read_one(context, object, (&readings, &apart), &mut mapped_chunks)?);
     }
-    mapped_chunks.find(context, &mut readings);
+    mapped_chunks.find(context, &apart, &mut readings);
     let mapped = objects.iter().find(|object| object.is_libc);
     let unread = mapped.filter(|_| readings.is_empty()).and_then(|object| unread_heap(context, object));
     Ok((readings, unread.into_iter().collect()))
@@ -60,7 +62,7 @@ fn unread_heap(context: &Context<'_>, object: &Object) -> Option<Caveat> {
 fn read_one(
     context: &Context<'_>,
     object: &Object,
-    before: &[Reading],
+    (before, apart): (&[Reading], &[(u64, u64)]),
     mapped_chunks: &mut MappedChunks,
 ) -> Result<Option<Reading>, OutOfOrder> {
     let Some(main) = locate::main_arena(context.memory, &object.data) else { return Ok(None) };
@@ -72,7 +74,7 @@ fn read_one(
     let heap_max_bytes = scaled.map_or(layout::HEAP_MAX_BYTES, |p| p.hp_pagesize.saturating_mul(4));
     let arenas = locate::arenas(context.memory, &main, heap_max_bytes);
     let taken = taken_by(before);
-    let owned = regions::of_arenas(context, &arenas, parameters.as_ref(), &taken);
+    let owned = regions::of_arenas(context, &arenas, parameters.as_ref(), &taken, apart);
 
     let pages: Vec<RangePages> = owned
         .iter()

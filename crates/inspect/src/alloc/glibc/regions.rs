@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::apart::merge;
 use super::ground::{Region, Shape, Top};
 use super::locate::{Arena, Parameters};
 use crate::alloc::{Context, overlapping};
@@ -23,12 +24,14 @@ fn chunk_bytes(context: &Context<'_>, address: u64) -> u64 {
     head.unwrap_or(0) & !layout::SIZE_BITS
 }
 
-/// The regions of all arenas, in address order, beside what other readings have `taken` (sorted).
+/// The regions of all arenas, in address order, beside what other readings have `taken`, and beside what is `apart` from
+/// any heap (both in address order).
 pub fn of_arenas(
     context: &Context<'_>,
     arenas: &[Arena],
     parameters: Option<&Parameters>,
     taken: &[(u64, u64)],
+    apart: &[(u64, u64)],
 ) -> Vec<Owned> {
     let mut all: Vec<Owned> = Vec::new();
     let mut pieces = Vec::new();
@@ -54,9 +57,9 @@ pub fn of_arenas(
     });
     // Pieces are looked for in whole mappings, with which the kernel may have merged heaps.
     let mut taken = taken.to_vec();
-    taken.extend(context.stacks);
+    taken.extend(apart);
     taken.extend(all.iter().map(|owned| (owned.region.start, owned.region.end)));
-    taken.sort_unstable();
+    merge(&mut taken);
     for piece in pieces {
         all.extend(
             without(piece.region, &taken).into_iter().map(|region| Owned { region, arena: piece.arena }),

@@ -11,6 +11,7 @@ use super::batch::Pages;
 use crate::elf::Object;
 use crate::layout::perl::{RELEASES, Release, THREAD_SPECIFIC, THREAD_SPECIFIC_KEYS};
 use crate::map::{AddressSpace, Mapping};
+use crate::memory::Memory;
 use crate::namespaces::open_mapped_file;
 use crate::procfs::{Process, printable};
 use crate::recognise::exports;
@@ -30,6 +31,16 @@ pub struct Program {
     pub version: Option<[u8; 3]>,
     /// Where its variables are.
     pub variables: Variables,
+}
+
+impl Program {
+    /// Whether there is an interpreter: an editor that could run Perl has mapped it, and mostly none.
+    pub fn has_started(&self, memory: &dyn Memory) -> bool {
+        match self.variables {
+            Variables::Interpreters { current, .. } => memory.read_word(current).is_ok_and(|word| word != 0),
+            Variables::Globals(_) => true,
+        }
+    }
 }
 
 /// Where a Perl's variables are.

@@ -1,0 +1,122 @@
+//! Tests of [`super`]: sums by row, and pages by what stands on them.
+
+use super::*;
+
+fn whole(pages: &RangePages, blocks: Vec<Block>) -> Sums {
+    let mut all = Block::empty(blocks[0].start);
+    for block in blocks {
+        all.join(block, pages).unwrap();
+    }
+    all.finish(pages)
+}
+
+/// Claims the same chunks, cut into blocks every `every` chunks.
+fn fold(pages: &RangePages, every: usize) -> Sums {
+    let mut fold = Fold::new(0x1_0010, pages);
+    let mut blocks = Vec::new();
+    let mut end = 0x1_0010;
+    for n in 0..200u64 {
+        end += 0x20 + (n * 0x110) % 0x3000;
+        match n % 5 {
+            0 => fold.claim_free(end, page_up_48(fold.cursor()), page_of(end)),
+            1 => fold.claim_to(end, Class::Cached),
+            _ => fold.claim_live(end, 8),
+        }
+        if n as usize % every == every - 1 {
+            blocks.push(fold.cut());
+        }
+    }
+    blocks.push(fold.cut());
+    whole(pages, blocks)
+}
+
+fn page_up_48(address: u64) -> u64 {
+    super::super::range::page_up(address + 48)
+}
+
+#[test]
+fn blocks_joined_equal_one_fold() {
+    let pages = RangePages::new(0x1_0000, 0x40_0000, [(0x1_0000, 0x8_0000), (0x9_0000, 0x40_0000)]);
+    pages.set_zero(0x2_0000);
+    pages.set_zero(0xa_3000);
+    let one = fold(&pages, 1000);
+    for every in [1, 2, 3, 7, 50] {
+        let many = fold(&pages, every);
+        assert_eq!((&many.held, &many.cells), (&one.held, &one.cells), "cut every {every}");
+        let rest = |s: &Sums| (s.trimmable, s.pinning_chunks);
+        assert_eq!(rest(&many), rest(&one), "cut every {every}");
+    }
+    assert!(one.held.trim > 0 && one.held.pinned > 0 && one.held.zero > 0 && one.pinning_chunks > 0);
+}
+
+#[test]
+fn cells_hold_what_the_range_holds() {
+    let runs = [(0x1_0000, 0x8_0000), (0x9_0000, 0x40_0000)];
+    let plain = |runs: [(u64, u64); 2]| {
+        let pages = RangePages::new(0x1_0000, 0x40_0000, runs);
+        pages.set_zero(0x2_0000);
+        pages.set_zero(0xa_3000);
+        pages
+    };
+    let off = fold(&plain(runs), 7);
+    assert!(off.cells.is_empty());
+    for cell_bytes in [0x1000, 0x4000, 0x10_0000, 1 << 63] {
+        // Mappings start at the cuts: no cell goes over one.
+        let pages = plain(runs).with_cells(cell_bytes, vec![0x2_3000, 0x10_0000]);
+        for every in [1, 3, 1000] {
+            let on = fold(&pages, every);
+            assert_eq!(on.held, off.held);
+            let mut sum = Held::default();
+            for cell in &on.cells {
+                sum.add(&cell.held);
+                assert!(cell.held.total() > 0 && cell.held.total() <= cell.end - cell.start);
+                for cut in [0x2_3000, 0x10_0000] {
+                    assert!(cell.end <= cut || cut <= cell.start, "{:#x}", cell.start);
+                }
+                assert!(cell.start.is_multiple_of(cell_bytes) || [0x2_3000, 0x10_0000].contains(&cell.start));
+            }
+            assert_eq!(sum, on.held, "{cell_bytes:#x}");
+            assert!(on.cells.is_sorted_by(|a, b| a.end <= b.start));
+        }
+    }
+}
+
+#[test]
+fn every_resident_byte_is_counted_once() {
+    let pages = RangePages::new(0, 0x10_0000, [(0, 0x3000), (0x5000, 0x9000)]);
+    let mut fold = Fold::new(0, &pages);
+    fold.claim_live(0x1800, 8);
+    fold.claim_free(0x7800, 0x2000, 0x7000);
+    fold.claim_to(0x9000, Class::Foreign);
+    let sums = whole(&pages, vec![fold.cut()]);
+    assert_eq!(sums.trimmable, 0x3000);
+    assert_eq!(sums.held.pinned, 0x800 + 0x800);
+    assert_eq!(sums.held.total(), 0x7000);
+}
+
+#[test]
+fn a_refined_chunk_is_the_runtimes_up_to_its_length() {
+    let pages = RangePages::new(0, 0x4000, [(0, 0x4000)]);
+    let (slot, free) = (Slot::new(0).unwrap(), Slot::new(7).unwrap());
+    let mut fold = Fold::new(0, &pages);
+    fold.claim_refined(0x100, 8, &Refined { slot, bytes: 0xe0, free: None });
+    fold.claim_refined(0x140, 8, &Refined { slot, bytes: u64::MAX, free: None });
+    fold.claim_to(0xf00, Class::Metadata);
+    let arena = Refined { slot, bytes: 0x1ff0, free: Some((free, [0x200, 0x1000])) };
+    fold.claim_refined(0x2f00, 8, &arena);
+    fold.claim_to(0x4000, Class::Metadata);
+    let sums = whole(&pages, vec![fold.cut()]);
+    assert_eq!(sums.held.total(), 0x4000);
+    assert_eq!(sums.held.of(Class::Header), 24);
+    // All of the first page's rest, all of the second page, and what did not fit on the third.
+    assert_eq!(sums.held.of(Class::Refined(free)), 0x1200);
+    assert_eq!(sums.held.of(Class::Refined(slot)), 0xe0 + 0x38 + 0x1ff0 - 0x1200);
+    assert_eq!(sums.held.of(Class::Live), 0x18 + 8);
+}
+
+#[test]
+fn a_gap_between_blocks_is_refused() {
+    let pages = RangePages::new(0, 0x1000, []);
+    let mut block = Block::empty(0);
+    assert!(block.join(Block::empty(16), &pages).is_err());
+}
