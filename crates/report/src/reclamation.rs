@@ -33,10 +33,7 @@ pub fn headline(reclamation: &Reclamation) -> String {
     match reclamation.outcome {
         Outcome::Refused => {
             let reason = reason.unwrap_or_else(|| "no reason is known".to_owned());
-            // Some reasons say it themselves.
-            let touched =
-                if reason.contains("nothing was touched") { "" } else { ", and nothing was touched" };
-            format!("{remedy} was refused{touched}: {reason}")
+            format!("{remedy} was refused, and nothing was touched: {reason}")
         }
         Outcome::NothingToGiveBack => reason.map_or_else(
             || format!("{remedy} has nothing to give back"),

@@ -37,6 +37,9 @@ const MOST_STOPPED: Duration = Duration::from_secs(10);
 /// go on in between.
 const MOST_BUSY_LOOKS: u32 = 5;
 const WHILE_BUSY: Duration = Duration::from_millis(50);
+/// The longest stop after which a heap that makes no sense is looked at once more: a thread that was stopped within
+/// malloc leaves its arena in motion, and a moment later it makes sense.
+const MOST_BEFORE_AGAIN: Duration = Duration::from_millis(200);
 /// How long the end of a runtime's collection is waited for before a stop, and how often it is asked for: a target
 /// that runs loses nothing by that.
 const MOST_WAITED: Duration = Duration::from_secs(2);
@@ -122,7 +125,7 @@ fn find_runtimes(process: &Process) -> Result<runtime::Found> {
 fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
     let mut stopped_before = Duration::ZERO;
     let memory = Live::new(process.pid());
-    let mut ends = true;
+    let (mut ends, mut again) = (true, false);
     for left in (0..MOST_BUSY_LOOKS).rev() {
         // One that does not end (its process was stopped by others) is waited for once.
         ends = ends && wait_for_collection(&memory, how);
@@ -134,10 +137,12 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
             continue;
         }
         let (mut frozen, busy) = read_stopped(process, stopped, room, how, LastTry(left == 0))?;
+        let in_motion = !again && left > 0 && frozen.has_damage() && frozen.stopped < MOST_BEFORE_AGAIN;
         frozen.stopped += stopped_before;
-        if !busy {
+        if !busy && !in_motion {
             return Ok(frozen);
         }
+        again |= in_motion;
         stopped_before = frozen.stopped;
         std::thread::sleep(WHILE_BUSY);
     }
@@ -351,6 +356,11 @@ impl Frozen {
     /// How long the target may be stopped: half of it is for runtimes.
     fn longest_stop(&self) -> Duration {
         MOST_STOPPED + Duration::from_secs(self.sums.anonymous_bytes >> 30)
+    }
+
+    /// Whether a heap made no sense at some place.
+    fn has_damage(&self) -> bool {
+        self.caveats.iter().any(|caveat| caveat.code == "heap_damaged")
     }
 
     /// Reads all that lies in its memory, which is `memory` as it was when it was looked at; true where it has to be

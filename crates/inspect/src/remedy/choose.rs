@@ -203,7 +203,7 @@ impl Chooser<'_> {
             } else {
                 "runs under a seccomp filter, which may kill it for the call's madvise".into()
             },
-            advice: "nothing was touched; restart it to give its memory back",
+            advice: "restart it to give its memory back",
         })
     }
 

@@ -91,7 +91,7 @@ pub(crate) fn no_trampoline(pid: i32) -> Refusal {
     Refusal::Unsafe {
         pid,
         what: "has a C library without the known return from signal handlers".into(),
-        advice: "nothing was touched; restart it to give its memory back",
+        advice: "restart it to give its memory back",
     }
 }
 

@@ -42,9 +42,7 @@ pub enum Refusal {
         detail: String,
     },
     /// No thread was found in a state in which the call is safe.
-    #[error(
-        "no safe thread within {seconds} s in process {pid} ({detail}); nothing was touched; try a longer --wait"
-    )]
+    #[error("no safe thread within {seconds} s in process {pid} ({detail}); try a longer --wait")]
     NoSafeThread {
         /// The process asked for.
         pid: i32,
