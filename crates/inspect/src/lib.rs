@@ -3,7 +3,7 @@
 //! [`explain::explain`] stops a process for a moment, reads its address space and its heaps, and
 //! returns a [`facts::Explanation`]: rows that add up to the kernel's RSS to the byte, what each
 //! remedy is predicted to give back, and a caveat for whatever could not be read.
-//! [`remedy::reclaim`] applies a remedy and returns predicted beside actual.
+//! [`remedy::reclaim()`] applies a remedy and returns predicted beside actual.
 //!
 //! The crate prints nothing and contains no `unsafe`.
 //!

@@ -3,7 +3,8 @@
 //! One engine for `compare`, `try`, `squeeze` and `study`. A verb makes [`cell::Subject`]s; rounds of them, in an
 //! order drawn by a seed, are run by an [`executor::Executor`]; each run is a [`cell::Outcome`], kept in a journal
 //! so that a lab that was killed goes on where it was; [`statistics`] judges the figures, and [`pages`] shows
-//! them. Nothing in here prints.
+//! them. It must not print, and must not look into a process by itself: the recorder does, and what it
+//! recorded is read here.
 
 pub mod cell;
 pub mod command_line;

@@ -1,8 +1,8 @@
-//! Memory over time: a command that is run, or a process that is attached to, sampled with all its
+//! Records memory over time: a command that is run, or a process that is attached to, sampled with all its
 //! descendants, with marks and ledgers, into a recording.
 //!
-//! One thread samples, hears of processes, answers marks and writes ([`session`]); ledgers are taken beside
-//! it ([`ledgers`]). Nothing here prints, and nothing that goes wrong while recording stops the command.
+//! One thread samples, hears of processes, answers marks and writes (`session`); ledgers are taken beside
+//! it (`ledgers`). Nothing here prints, and nothing that goes wrong while recording stops the command.
 
 mod clock;
 mod command;

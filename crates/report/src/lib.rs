@@ -1,7 +1,9 @@
-//! From facts to what a person or a script reads.
+//! Turns facts into what a person or a script reads: text, pages, charts, JSON. It must not look at a process, run
+//! anything, or judge what it is given.
 //!
 //! `model` turns facts into text that is safe to show, `terminal` and its neighbours lay that text
-//! out, `json` writes documents. Nothing in here looks at a process, and nothing decides an exit status.
+//! out, `json` writes documents. Every string of a target goes through
+//! `text::clean`, and nothing decides an exit status.
 
 pub mod bars;
 pub mod checks;

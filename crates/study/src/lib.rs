@@ -2,7 +2,7 @@
 //! through the lab's engine, each claim is judged on what was measured, and tables and plots are made of it.
 //!
 //! Data flows one way: text → [`file::Study`] → [`matrix::Matrix`] → runs → [`data::Data`] → claims, tables, plots.
-//! Nothing in here prints.
+//! It must not run anything by itself, which is the lab's, and not print.
 
 pub mod build;
 pub mod check;

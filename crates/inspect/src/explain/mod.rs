@@ -1,6 +1,6 @@
 //! Looks at one process: stops it, reads it, lets it go, and returns the ledger.
 //!
-//! Everything that has to be of one state is read while the process is stopped ([`freeze`]); everything
+//! Everything that has to be of one state is read while the process is stopped (`freeze`); everything
 //! else is done before or after. The rows are checked against the kernel's own sum at every run. A process
 //! that ends can be looked at too, while it still has its memory ([`at_exit`]).
 

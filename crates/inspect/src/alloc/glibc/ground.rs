@@ -82,7 +82,7 @@ pub struct Counts {
     pub damages: u64,
     /// The first such place.
     pub first_damage: Option<u64>,
-    /// Pages that trimming itself brings in (see [`Walker::close_run`]).
+    /// Pages that trimming itself brings in (see `Walker::close_run`).
     pub touched_pages: u64,
     /// Mmapped chunks met between pieces: number.
     pub mmapped_chunks: u64,
