@@ -23,7 +23,7 @@ use strandline_inspect::target::exit_watch::{ExitWatch, Seen};
 use strandline_recording::{Ledger, Moment, Sample};
 
 use super::clock::Clock;
-use super::gauge::{Gauge, Units};
+use super::sampler::{Sampler, Units};
 
 /// The stack of a watching thread: it takes ledgers.
 const STACK_BYTES: usize = 1 << 20;
@@ -358,10 +358,10 @@ fn watch_until_the_end(
 /// The last figures and the ledger of a process that stands at its end.
 fn last_words(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
     let pid = watch.process().pid();
-    if let Ok(mut gauge) = Gauge::open(watch.process())
-        && let Ok((sample, _)) = gauge.everything(Units::read())
+    if let Ok(mut sampler) = Sampler::open(watch.process())
+        && let Ok((sample, _)) = sampler.everything(Units::read())
     {
-        let high_water_kib = gauge.high_water_kib();
+        let high_water_kib = sampler.high_water_kib();
         shared.tell(Made::Final { process: request.process, sample, high_water_kib });
     }
     let at_us = shared.clock.now_us();

@@ -6,12 +6,12 @@
 
 mod clock;
 mod command;
-mod gauge;
 mod ledgers;
 mod limits;
 mod marks;
-mod news;
 pub mod plan;
+mod poller;
+mod sampler;
 mod session;
 mod sink;
 mod tree;

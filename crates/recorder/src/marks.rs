@@ -48,7 +48,7 @@ pub struct Told {
 pub struct Marks {
     socket: Option<UnixStream>,
     lines: Lines,
-    /// Has news when an answer was read (EPOLLOUT once for each time that bytes leave the socket, unix(7)).
+    /// Has an event when an answer was read (EPOLLOUT once for each time that bytes leave the socket, unix(7)).
     reads: Epoll,
     /// Whether the last answer was.
     is_read: bool,
@@ -110,8 +110,8 @@ impl Marks {
 
     /// Whether the last answer was read. Another one before that could be read by the same program, at its next mark.
     pub fn is_read(&mut self) -> bool {
-        let mut news = [EpollEvent::empty()];
-        self.is_read |= self.reads.wait(&mut news, EpollTimeout::ZERO).unwrap_or(0) > 0;
+        let mut ready = [EpollEvent::empty()];
+        self.is_read |= self.reads.wait(&mut ready, EpollTimeout::ZERO).unwrap_or(0) > 0;
         self.is_read
     }
 

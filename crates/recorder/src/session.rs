@@ -1,4 +1,4 @@
-//! The recorder's loop: samples at their instants, and in between whatever there is news of.
+//! The recorder's loop: samples at their instants, and in between whatever there are events of.
 
 mod ending;
 mod moments;
@@ -19,11 +19,11 @@ use strandline_recording::{
 };
 
 use super::clock::{Clock, Grid};
-use super::gauge::{Gauge, Units};
 use super::ledgers::Ledgers;
 use super::marks::Marks;
-use super::news::{Bell, Source};
 use super::plan::Plan;
+use super::poller::{Poller, Source};
+use super::sampler::{Sampler, Units};
 use super::sink::Sink;
 use super::tree::{Followed, Left, Member, SEARCH_EVERY, Tree};
 use super::{Options, Progress, Recorded};
@@ -72,7 +72,7 @@ pub(super) struct Session<'a> {
     /// Whether signals to the recorder are for the command (`run`) or end the recording (`record`).
     pub forwards: bool,
     pub signals: SignalFd,
-    pub bell: Bell,
+    pub poller: Poller,
     pub followed: Followed,
     pub tree: Tree,
     pub units: Units,
@@ -148,14 +148,14 @@ impl<'a> Session<'a> {
             is_watched,
             ..
         } = beginning;
-        let bell = Bell::new(root_end)?;
-        bell.add(Source::Signals, signals.as_fd())?;
-        bell.add(Source::Ledgers, ledgers.descriptor().as_fd())?;
+        let poller = Poller::new(root_end)?;
+        poller.add(Source::Signals, signals.as_fd())?;
+        poller.add(Source::Ledgers, ledgers.descriptor().as_fd())?;
         if let Some(socket) = marks.as_ref().and_then(Marks::descriptor) {
-            bell.add(Source::Marks, socket)?;
+            poller.add(Source::Marks, socket)?;
         }
         if let Some(marks) = &marks {
-            bell.add(Source::Marks, marks.reads())?;
+            poller.add(Source::Marks, marks.reads())?;
         }
         let mut session = Self {
             options,
@@ -167,7 +167,7 @@ impl<'a> Session<'a> {
             root,
             forwards,
             signals,
-            bell,
+            poller,
             followed,
             tree: Tree::default(),
             units: Units::read(),
@@ -215,7 +215,7 @@ impl<'a> Session<'a> {
         let now = self.clock.now_us();
         self.hear(now);
         if let Some(root) = self.tree.get_mut(self.root) {
-            // The exec that started it is no news.
+            // The exec that started it is no event.
             root.is_new_program = false;
         }
         self.grid.begin(now);
@@ -235,20 +235,20 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Sleeps until an instant is due or there is news, which is taken in. Says when it is over.
+    /// Sleeps until an instant is due or there are events, which are taken in. Says when it is over.
     fn wait(&mut self) -> Option<Why> {
         let pause = self.grid.wait(self.clock.now_us()).min(self.housekeeping());
-        let news = self.bell.wait(pause);
-        if news.of(Source::End) {
+        let ready = self.poller.wait(pause);
+        if ready.of(Source::End) {
             return Some(Why::Ended);
         }
-        if news.of(Source::Signals) && self.take_signals() && !self.forwards {
+        if ready.of(Source::Signals) && self.take_signals() && !self.forwards {
             return Some(Why::Interrupted);
         }
-        if news.of(Source::Ledgers) {
+        if ready.of(Source::Ledgers) {
             self.take_ledgers();
         }
-        if news.of(Source::Marks) {
+        if ready.of(Source::Marks) {
             self.take_marks();
         }
         None
@@ -316,7 +316,7 @@ impl<'a> Session<'a> {
     /// Samples one process; false where it is not followed any more.
     fn sample(&mut self, pid: i32, now: u64) -> bool {
         let Some(member) = self.tree.get_mut(pid) else { return false };
-        if member.gauge.is_none() {
+        if member.sampler.is_none() {
             if member.is_gone {
                 let told_long_ago = now.saturating_sub(member.gone_us) > END_IS_TOLD_US;
                 return !told_long_ago || self.forget(pid, now);
@@ -330,8 +330,8 @@ impl<'a> Session<'a> {
             }
         }
         let Some(member) = self.tree.get_mut(pid) else { return false };
-        let Some(gauge) = &mut member.gauge else { return true };
-        match gauge.sample(self.units) {
+        let Some(sampler) = &mut member.sampler else { return true };
+        match sampler.sample(self.units) {
             Ok(sample) => {
                 member.add(now, sample);
                 member.threads.store(sample.threads, std::sync::atomic::Ordering::Relaxed);
@@ -349,9 +349,9 @@ impl<'a> Session<'a> {
     fn reopen(&mut self, pid: i32) -> bool {
         let units = self.units;
         let Some(member) = self.tree.get_mut(pid).filter(|member| member.has_others()) else { return false };
-        let gauge = Process::open(pid).and_then(|process| Gauge::open_by_thread(&process, units));
-        let Ok(gauge) = gauge else { return false };
-        member.gauge = Some(gauge);
+        let sampler = Process::open(pid).and_then(|process| Sampler::open_by_thread(&process, units));
+        let Ok(sampler) = sampler else { return false };
+        member.sampler = Some(sampler);
         true
     }
 
@@ -378,9 +378,9 @@ impl<'a> Session<'a> {
     /// Opens a process's files and gives it its number; false where it is gone.
     fn open(&mut self, pid: i32) -> bool {
         let Ok(process) = Process::open(pid) else { return false };
-        let Ok(gauge) = Gauge::open(&process) else { return false };
+        let Ok(sampler) = Sampler::open(&process) else { return false };
         let Some(member) = self.tree.get_mut(pid) else { return false };
-        member.gauge = Some(gauge);
+        member.sampler = Some(sampler);
         member.is_new_program = false;
         let number = self.state.next_number;
         member.number = Some(number);
@@ -476,8 +476,8 @@ impl<'a> Session<'a> {
         let at_us = self.clock.now_us();
         self.push(&Record::Beat(Beat { at_us, samples: self.grid.taken, missed: self.grid.missed }));
         self.sink.flush(at_us);
-        if let Some(news) = self.sink.news.take() {
-            (self.options.complain)(&news);
+        if let Some(ready) = self.sink.ready.take() {
+            (self.options.complain)(&ready);
         }
     }
 

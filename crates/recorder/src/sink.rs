@@ -18,7 +18,7 @@ pub struct Sink {
     /// Since when nothing could be written, and why.
     lost: Option<(u64, String)>,
     /// Whether the user has been told that.
-    pub news: Option<String>,
+    pub ready: Option<String>,
 }
 
 impl Sink {
@@ -51,7 +51,7 @@ impl Sink {
             return Err(refused("exists and is not a recording: it is left alone"));
         }
         let writer = Writer::new(file).map_err(failed)?;
-        Ok(Self { writer, path: path.to_owned(), is_new, lost: None, news: None })
+        Ok(Self { writer, path: path.to_owned(), is_new, lost: None, ready: None })
     }
 
     /// There is something to record: an older recording goes.
@@ -78,7 +78,7 @@ impl Sink {
     /// Adds a record; `now_us` is for what is said of a failure.
     pub fn push(&mut self, record: &Record, now_us: u64) {
         if let Err(error) = self.writer.push(record) {
-            self.news = Some(format!("a record could not be written: {error}"));
+            self.ready = Some(format!("a record could not be written: {error}"));
         }
         if self.writer.waiting_bytes() > MOST_FRAME_BYTES {
             self.flush(now_us);
@@ -103,7 +103,7 @@ impl Sink {
             return;
         }
         if let Err(error) = self.write() {
-            self.news = Some(format!(
+            self.ready = Some(format!(
                 "{}: {error}; the command goes on, what cannot be written is lost",
                 self.path.display()
             ));
@@ -197,10 +197,10 @@ mod tests {
         let mut sink = Sink::create(Path::new("/dev/full")).unwrap();
         sink.push(&header(), 0);
         sink.flush(1_000_000);
-        assert!(sink.news.take().is_some_and(|news| news.contains("the command goes on")));
+        assert!(sink.ready.take().is_some_and(|ready| ready.contains("the command goes on")));
         sink.push(&Record::Beat(Beat::default()), 2_000_000);
         sink.flush(2_000_000);
-        assert_eq!(sink.news, None, "told once");
+        assert_eq!(sink.ready, None, "told once");
         assert_eq!(sink.written_bytes(), 0);
     }
 

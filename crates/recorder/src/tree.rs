@@ -12,7 +12,7 @@ use strandline_inspect::procfs::Process;
 use strandline_recording::{Run, Sample};
 use strandline_sys::connector::{Connector, Event};
 
-use super::gauge::Gauge;
+use super::sampler::Sampler;
 
 /// How often /proc is searched for new children where nobody tells of them.
 pub const SEARCH_EVERY: Duration = Duration::from_millis(10);
@@ -61,7 +61,7 @@ pub struct Member {
     /// When it was first heard of.
     pub since_us: u64,
     /// Its files, once they were opened.
-    pub gauge: Option<Gauge>,
+    pub sampler: Option<Sampler>,
     /// Whether its command line is to be read.
     pub is_new_program: bool,
     /// The run under way, and those before it that were not written yet.
@@ -100,7 +100,7 @@ impl Member {
             number: None,
             parent,
             since_us,
-            gauge: None,
+            sampler: None,
             is_new_program: true,
             run: None,
             runs: Vec::new(),
@@ -142,12 +142,12 @@ impl Member {
         self.gone_us = now_us;
         self.closed_kib = self.high_water_kib();
         self.is_gone = true;
-        self.gauge = None;
+        self.sampler = None;
     }
 
     /// VmHWM as last sampled.
     pub fn high_water_kib(&self) -> Option<u64> {
-        self.gauge.as_ref().map_or(self.closed_kib, Gauge::high_water_kib)
+        self.sampler.as_ref().map_or(self.closed_kib, Sampler::high_water_kib)
     }
 
     /// Whether it had more than one thread when it was last sampled.
@@ -157,7 +157,7 @@ impl Member {
 
     /// RSS as last sampled, in KiB.
     pub fn rss_kib(&self) -> u64 {
-        self.gauge.as_ref().map_or(0, |gauge| gauge.last().rss_kib)
+        self.sampler.as_ref().map_or(0, |sampler| sampler.last().rss_kib)
     }
 }
 

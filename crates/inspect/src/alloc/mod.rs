@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::caveat::Caveat;
 use crate::facts;
-use crate::ledger::fold::Sums;
+use crate::ledger::accumulator::Sums;
 use crate::map::AddressSpace;
 use crate::memory::Memory;
 use crate::runtime::refine::{Matched, Refinements};

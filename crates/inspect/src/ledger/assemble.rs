@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::fold::{CellSums, Class, Held, Slot};
+use super::accumulator::{CellSums, Class, Held, Slot};
 use super::named;
 use super::page_map::{Painter, Plan};
 use super::range::PAGE_BYTES;
@@ -94,12 +94,12 @@ pub struct Ledger {
 }
 
 /// The sums of one mapping, and its part of the picture.
-struct Sheet<'a> {
+struct LedgerWriter<'a> {
     tally: Tally,
     painter: Option<&'a mut Painter>,
 }
 
-impl Sheet<'_> {
+impl LedgerWriter<'_> {
     fn add(&mut self, id: Id, range: Range<u64>) {
         self.tally.add(id, range.end - range.start);
         if let Some(painter) = &mut self.painter {
@@ -172,20 +172,20 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
                 painter.add_tally(cell.start, &tally);
             }
         }
-        let mut sheet = Sheet { tally: Tally::default(), painter: painter.as_mut() };
+        let mut writer = LedgerWriter { tally: Tally::default(), painter: painter.as_mut() };
         for run in inputs.residency.runs_in(space.mapping.start..space.mapping.end) {
             if run.anonymous && space.mapping.is_private_anonymous() {
-                split(&mut sheet, run.start..run.end, [&claimed, &zeros, &program], Id::Anonymous);
+                split(&mut writer, run.start..run.end, [&claimed, &zeros, &program], Id::Anonymous);
             } else if run.anonymous && space.mapping.has_file() {
                 // brk can start on the last page of a program's data, and a runtime's heap in the file it was
                 // saved in.
-                split(&mut sheet, run.start..run.end, [&claimed, &none, &none], Id::ProgramData);
+                split(&mut writer, run.start..run.end, [&claimed, &none, &none], Id::ProgramData);
             } else {
-                sheet.add(mapping_row(inputs, space, run.anonymous, &programs), run.start..run.end);
+                writer.add(mapping_row(inputs, space, run.anonymous, &programs), run.start..run.end);
             }
         }
-        take_lazy_free(&mut sheet, space, &mut ledger.caveats);
-        ledger.tally.add_all(&sheet.tally);
+        take_lazy_free(&mut writer, space, &mut ledger.caveats);
+        ledger.tally.add_all(&writer.tally);
         if let Some(painter) = &mut painter {
             painter.close();
         }
@@ -274,7 +274,12 @@ fn program_spans(inputs: &Inputs<'_>) -> Spans {
 
 /// Divides a resident run among allocators, zeros and program, in this order of who explains a byte
 /// better; what nobody claims goes to `rest`.
-fn split(sheet: &mut Sheet<'_>, run: Range<u64>, [allocators, zeros, program]: [&Spans; 3], rest: Id) {
+fn split(
+    writer: &mut LedgerWriter<'_>,
+    run: Range<u64>,
+    [allocators, zeros, program]: [&Spans; 3],
+    rest: Id,
+) {
     let mut at = run.start;
     while at < run.end {
         let (allocator, allocator_until) = allocators.at(at);
@@ -286,7 +291,7 @@ fn split(sheet: &mut Sheet<'_>, run: Range<u64>, [allocators, zeros, program]: [
                 Holder::Row(id) => Some(id),
                 Holder::Claimed => None,
             });
-            sheet.add(id.unwrap_or(rest), at..until);
+            writer.add(id.unwrap_or(rest), at..until);
         }
         at = until;
     }
@@ -354,13 +359,13 @@ fn mapping_row(
 
 /// The kernel counts pages given up with MADV_FREE by mapping, not by page: they are taken from what
 /// nobody claims, then from zeros. In the picture they stand on the mapping's first bytes of those rows.
-fn take_lazy_free(sheet: &mut Sheet<'_>, space: &SmapsEntry, caveats: &mut Vec<Caveat>) {
+fn take_lazy_free(writer: &mut LedgerWriter<'_>, space: &SmapsEntry, caveats: &mut Vec<Caveat>) {
     let wanted = space.counts.lazy_free_bytes;
     let mut rest = wanted;
     for id in [Id::Anonymous, Id::Zero, Id::ProgramData, Id::StackBelowSp, Id::GlibcMmapped] {
-        let taken = sheet.tally.take(id, rest);
-        sheet.tally.add(Id::LazyFree, taken);
-        if let Some(painter) = &mut sheet.painter {
+        let taken = writer.tally.take(id, rest);
+        writer.tally.add(Id::LazyFree, taken);
+        if let Some(painter) = &mut writer.painter {
             painter.turn(id, Id::LazyFree, taken);
         }
         rest -= taken;

@@ -1,8 +1,8 @@
 //! The ledger: claims on address ranges become rows that add up to the kernel's RSS.
 
+pub mod accumulator;
 pub mod assemble;
 pub mod class;
-pub mod fold;
 pub mod marks;
 mod named;
 pub mod page_map;

@@ -21,7 +21,7 @@ use self::refine::{Matched, Refinements};
 use crate::alloc::RangeClaim;
 use crate::caveat::Caveat;
 use crate::facts::{self, Remedy};
-use crate::ledger::fold::{SLOTS, Slot};
+use crate::ledger::accumulator::{SLOTS, Slot};
 use crate::ledger::rows::Id;
 use crate::map::AddressSpace;
 use crate::memory::Memory;

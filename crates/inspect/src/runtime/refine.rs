@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::layout::glibc::CHUNK_HEADER_BYTES;
-use crate::ledger::fold::{Refined, Slot};
+use crate::ledger::accumulator::{Refined, Slot};
 
 /// Slots from 0 to this may be claimed for chunks; others are for parts of arenas.
 pub const CHUNK_SLOTS: usize = 7;

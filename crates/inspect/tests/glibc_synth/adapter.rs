@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use strandline_inspect::alloc::{Context, Reading, glibc};
 use strandline_inspect::facts::Mallinfo;
-use strandline_inspect::ledger::fold::Sums;
+use strandline_inspect::ledger::accumulator::Sums;
 use strandline_inspect::map::AddressSpace;
 use strandline_inspect::memory::Memory;
 use strandline_synth::{Dice, Heap, Image};

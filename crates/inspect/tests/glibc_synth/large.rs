@@ -1,11 +1,11 @@
 //! Regions of many segments, made word by word when read: whatever old headers stand inside free
 //! chunks where a segment starts, the result is that of one walk from the first chunk to the last.
 
-use strandline_inspect::alloc::glibc::ground::{Fast, Ground, Region, Shape, Top};
 use strandline_inspect::alloc::glibc::lists::Lists;
 use strandline_inspect::alloc::glibc::segments::{self, Walked};
 use strandline_inspect::alloc::glibc::walk::Walker;
-use strandline_inspect::ledger::fold::Block;
+use strandline_inspect::alloc::glibc::walk_context::{Fast, Region, Shape, Top, WalkContext};
+use strandline_inspect::ledger::accumulator::Block;
 use strandline_inspect::ledger::range::RangePages;
 use strandline_inspect::memory::Memory;
 
@@ -119,18 +119,18 @@ fn pages(every: u64) -> RangePages {
 }
 
 /// One walk from front to back.
-fn straight(ground: &Ground<'_>) -> Walked {
-    let part = Walker::from_start(*ground).walk(u64::MAX, u64::MAX);
-    let mut block = Block::empty(ground.region.start);
-    block.join(part.block, ground.pages).unwrap();
-    assert_eq!(block.end, ground.region.end);
-    Walked { sums: block.finish(ground.pages), counts: part.counts }
+fn straight(walk_context: &WalkContext<'_>) -> Walked {
+    let part = Walker::from_start(*walk_context).walk(u64::MAX, u64::MAX);
+    let mut block = Block::empty(walk_context.region.start);
+    block.join(part.block, walk_context.pages).unwrap();
+    assert_eq!(block.end, walk_context.region.end);
+    Walked { sums: block.finish(walk_context.pages), counts: part.counts }
 }
 
 fn check(stale: Stale, every: u64) {
     let (memory, region, lists) = (Lazy(stale), region(), Lists::new(BASE, BASE + BYTES));
     let expected_pages = pages(every);
-    let ground = Ground {
+    let walk_context = WalkContext {
         region: &region,
         lists: &lists,
         fast: Fast::Known,
@@ -139,7 +139,7 @@ fn check(stale: Stale, every: u64) {
         refinements: None,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
     };
-    let expected = straight(&ground);
+    let expected = straight(&walk_context);
     let rounds = BYTES / ROUND;
     assert_eq!(expected.counts.damages, 0);
     assert_eq!((expected.counts.bin_chunks, expected.counts.bin_bytes), (rounds, rounds * FREE));
@@ -147,12 +147,12 @@ fn check(stale: Stale, every: u64) {
     {
         let threads = 2;
         let pages = pages(every);
-        let ground = Ground { pages: &pages, ..ground };
-        let mut parts = segments::walk(&[ground], threads, &|_| {});
+        let walk_context = WalkContext { pages: &pages, ..walk_context };
+        let mut parts = segments::walk(&[walk_context], threads, &|_| {});
         let parts = parts.pop().unwrap();
         assert!(parts.bytes_read <= 3 * BYTES, "{} bytes read of {BYTES}", parts.bytes_read);
         assert!(parts.parts.len() > 8, "one walk only");
-        let walked = parts.sum(&ground).unwrap();
+        let walked = parts.sum(&walk_context).unwrap();
         assert_eq!(walked.counts, expected.counts, "{stale:?}, every {every} pages, {threads} threads");
         assert_eq!(walked.sums, expected.sums, "{stale:?}, every {every} pages, {threads} threads");
         assert_eq!(pages.zero_runs(), expected_pages.zero_runs());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use strandline_recording::{Ending, Moment, Record};
 
 use super::super::Recorded;
-use super::super::news::Source;
+use super::super::poller::Source;
 use super::super::tree::{Followed, Member};
 use super::{HEAR_EVERY, LAST_LEDGERS, Session, Why, ending_signal, exit_status};
 
@@ -80,8 +80,8 @@ impl Session<'_> {
     fn wait_for_ledgers(&mut self) {
         let until = self.clock.now_us() + LAST_LEDGERS.as_micros() as u64;
         while self.ledgers.under_way() > 0 && self.clock.now_us() < until {
-            let news = self.bell.wait(HEAR_EVERY);
-            if news.of(Source::Signals) && self.take_signals() {
+            let ready = self.poller.wait(HEAR_EVERY);
+            if ready.of(Source::Signals) && self.take_signals() {
                 // Told to stop twice: what is not there by now is not waited for.
                 break;
             }

@@ -169,7 +169,7 @@ impl Session<'_> {
         if !is_known {
             self.tree.add(pid, None, at_us);
         }
-        let is_open = self.tree.get_mut(pid).is_some_and(|member| member.gauge.is_some()) || self.open(pid);
+        let is_open = self.tree.get_mut(pid).is_some_and(|member| member.sampler.is_some()) || self.open(pid);
         if let Some(member) = self.tree.get_mut(pid) {
             member.is_teller = pid == teller;
         }
@@ -212,7 +212,7 @@ impl Session<'_> {
         let units = self.units;
         if let Some(member) = self.tree.get_mut(pid).filter(|_| is_open)
             && let Some((sample, sizes)) =
-                member.gauge.as_mut().and_then(|gauge| gauge.everything(units).ok())
+                member.sampler.as_mut().and_then(|sampler| sampler.everything(units).ok())
         {
             member.add(at_us, sample);
             return Some((member.number?, sample, sizes));

@@ -6,7 +6,6 @@
 mod apart;
 pub mod bins;
 pub mod fastbins;
-pub mod ground;
 pub mod lists;
 pub mod locate;
 pub mod mmapped;
@@ -16,11 +15,11 @@ pub mod segments;
 mod summary;
 pub mod tcache;
 pub mod walk;
+pub mod walk_context;
 
 use std::time::Instant;
 
 use self::fastbins::{Candidate, Verdict};
-use self::ground::{Fast, Ground};
 use self::lists::{Held, Links, List, Lists, PageCache, Ranges};
 use self::locate::{Arena, Parameters};
 use self::mmapped::MappedChunks;
@@ -29,10 +28,11 @@ use self::regions::Owned;
 use self::segments::{Parts, Walked};
 pub use self::summary::SUM_DIFFERS;
 use self::summary::{by_arena, check_sums, facts, trim_bytes};
+use self::walk_context::{Fast, WalkContext};
 use super::{Cause, Context, Doubt, RangeClaim, Reading, TrimPlan, overlapping};
 use crate::caveat::Caveat;
 use crate::layout::glibc as layout;
-use crate::ledger::fold::OutOfOrder;
+use crate::ledger::accumulator::OutOfOrder;
 use crate::ledger::range::{RangePages, page_of, page_up};
 use crate::map::Mapping;
 
@@ -151,15 +151,16 @@ impl Heap<'_> {
     ) -> Result<Vec<Walked>, OutOfOrder> {
         let (mut lists, links) = self.thread_caches(parameters, reading);
         let fast: Vec<fastbins::Arena> = (0..self.arenas.len()).map(|index| self.fastbins(index)).collect();
-        let grounds: Vec<Ground<'_>> = self.grounds(&lists, |owned| Fast::Guess(&fast[owned.arena], links));
-        let mut all = segments::walk(&grounds, self.context.threads, self.context.progress);
-        drop(grounds);
+        let contexts: Vec<WalkContext<'_>> =
+            self.contexts(&lists, |owned| Fast::Guess(&fast[owned.arena], links));
+        let mut all = segments::walk(&contexts, self.context.threads, self.context.progress);
+        drop(contexts);
         let again = self.unmask(&fast, &mut lists, &all, reading);
-        let grounds: Vec<Ground<'_>> = self.grounds(&lists, |_| Fast::Known);
+        let contexts: Vec<WalkContext<'_>> = self.contexts(&lists, |_| Fast::Known);
         let redone = segments::in_parallel(again.len(), self.context.threads, &|item| {
             let (region, part) = again[item];
             let block = &all[region].parts[part].block;
-            Some(segments::walk_again(grounds[region], block.start, block.end))
+            Some(segments::walk_again(contexts[region], block.start, block.end))
         });
         for (&(region, part), redone) in again.iter().zip(redone) {
             if let Some(redone) = redone {
@@ -179,7 +180,7 @@ impl Heap<'_> {
                 ));
             }
         }
-        all.into_iter().zip(&grounds).map(|(parts, ground)| parts.sum(ground)).collect()
+        all.into_iter().zip(&contexts).map(|(parts, walk_context)| parts.sum(walk_context)).collect()
     }
 
     /// The first place at which the heap is not as malloc leaves it. A sum that differs is none by itself: a
@@ -209,9 +210,9 @@ impl Heap<'_> {
         fault.map(|fault| Doubt { at: fault.at, cause: cause(fault.is_outside) })
     }
 
-    fn grounds<'a>(&'a self, lists: &'a [Lists], fast: impl Fn(&Owned) -> Fast<'a>) -> Vec<Ground<'a>> {
+    fn contexts<'a>(&'a self, lists: &'a [Lists], fast: impl Fn(&Owned) -> Fast<'a>) -> Vec<WalkContext<'a>> {
         let parts = self.owned.iter().zip(self.pages.iter().zip(lists));
-        let ground = |(owned, (pages, lists)): (&'a Owned, (&'a RangePages, &'a Lists))| Ground {
+        let walk_context = |(owned, (pages, lists)): (&'a Owned, (&'a RangePages, &'a Lists))| WalkContext {
             region: &owned.region,
             lists,
             fast: fast(owned),
@@ -220,7 +221,7 @@ impl Heap<'_> {
             refinements: self.context.refinements,
             deadline: self.context.deadline,
         };
-        parts.map(ground).collect()
+        parts.map(walk_context).collect()
     }
 
     /// What links of an arena's fastbins must lead to.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::apart::merge;
-use super::ground::{Region, Shape, Top};
 use super::locate::{Arena, Parameters};
+use super::walk_context::{Region, Shape, Top};
 use crate::alloc::{Context, overlapping};
 use crate::layout::glibc as layout;
 use crate::ledger::range::{MOST_BYTES, PAGE_BYTES, page_up};

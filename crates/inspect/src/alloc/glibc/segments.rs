@@ -10,9 +10,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use super::ground::{Counts, Ground, Part};
 use super::walk::Walker;
-use crate::ledger::fold::{Block, OutOfOrder, Sums};
+use super::walk_context::{Counts, Part, WalkContext};
+use crate::ledger::accumulator::{Block, OutOfOrder, Sums};
 use crate::ledger::range::PAGE_BYTES;
 
 /// The longest and the shortest segment: long ones cost less at their borders, short ones let all threads
@@ -79,54 +79,62 @@ pub fn in_parallel<T: Default + Send>(
     results.into_iter().map(|slot| slot.into_inner().unwrap_or_default()).collect()
 }
 
-/// Walks all `grounds` with `threads` threads; `progress` hears of bytes of regions done.
-pub fn walk(grounds: &[Ground<'_>], threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Vec<Parts> {
-    let all: u64 = grounds.iter().map(|ground| ground.region.end - ground.region.start).sum();
+/// Walks all `contexts` with `threads` threads; `progress` hears of bytes of regions done.
+pub fn walk(contexts: &[WalkContext<'_>], threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Vec<Parts> {
+    let all: u64 =
+        contexts.iter().map(|walk_context| walk_context.region.end - walk_context.region.start).sum();
     let share = all / (threads.max(1) as u64 * SEGMENTS_PER_THREAD);
     let bytes = share.clamp(SEGMENT_BYTES.0, SEGMENT_BYTES.1).next_multiple_of(PAGE_BYTES);
-    let tasks: Vec<(usize, u64, u64)> =
-        grounds.iter().enumerate().flat_map(|(index, ground)| cut(index, ground, bytes)).collect();
+    let tasks: Vec<(usize, u64, u64)> = contexts
+        .iter()
+        .enumerate()
+        .flat_map(|(index, walk_context)| cut(index, walk_context, bytes))
+        .collect();
     let segments = in_parallel(tasks.len(), threads, &|task| {
         let (index, from, to) = tasks[task];
-        let segment = walk_segment(grounds[index], from, to);
+        let segment = walk_segment(contexts[index], from, to);
         progress(to - from);
         segment
     });
-    let mut by_ground: Vec<Vec<Segment>> = grounds.iter().map(|_| Vec::new()).collect();
+    let mut by_ground: Vec<Vec<Segment>> = contexts.iter().map(|_| Vec::new()).collect();
     for (&(index, ..), segment) in tasks.iter().zip(segments) {
         by_ground[index].push(segment);
     }
-    grounds.iter().zip(by_ground).map(|(ground, segments)| join(*ground, segments)).collect()
+    contexts.iter().zip(by_ground).map(|(walk_context, segments)| join(*walk_context, segments)).collect()
 }
 
 /// The segments of a region, of about `bytes` each.
-fn cut(index: usize, ground: &Ground<'_>, bytes: u64) -> Vec<(usize, u64, u64)> {
-    let region = ground.region;
+fn cut(index: usize, walk_context: &WalkContext<'_>, bytes: u64) -> Vec<(usize, u64, u64)> {
+    let region = walk_context.region;
     let mut segments = Vec::new();
     let mut from = region.start;
     while from < region.end {
         let to = from.saturating_add(bytes).min(region.end);
         // A short rest is not worth a segment of its own, nor is one without pages.
         let short = region.end - to < bytes / 4;
-        let to = if short || ground.pages.runs_in(to, region.end).next().is_none() { region.end } else { to };
+        let to = if short || walk_context.pages.runs_in(to, region.end).next().is_none() {
+            region.end
+        } else {
+            to
+        };
         segments.push((index, from, to));
         from = to;
     }
     segments
 }
 
-fn walk_segment(ground: Ground<'_>, from: u64, to: u64) -> Segment {
-    let walker = if from == ground.region.start {
-        Some(Walker::from_start(ground))
-    } else if ground.pages.runs_in(from, to).next().is_none() {
+fn walk_segment(walk_context: WalkContext<'_>, from: u64, to: u64) -> Segment {
+    let walker = if from == walk_context.region.start {
+        Some(Walker::from_start(walk_context))
+    } else if walk_context.pages.runs_in(from, to).next().is_none() {
         None
     } else {
-        Walker::somewhere_in(ground, from, to)
+        Walker::somewhere_in(walk_context, from, to)
     };
     let mut segment = Segment { end: from, ..Segment::default() };
     let Some(mut walker) = walker else { return segment };
     segment.end = walker.position();
-    while !walker.is_done() && walker.position() < to && Instant::now() < ground.deadline {
+    while !walker.is_done() && walker.position() < to && Instant::now() < walk_context.deadline {
         let rest = to - walker.position();
         let part = walker.walk(PART_BYTES.min(rest), 0);
         if walker.gave_up() {
@@ -141,9 +149,9 @@ fn walk_segment(ground: Ground<'_>, from: u64, to: u64) -> Segment {
 }
 
 /// Puts the segments of one region together.
-fn join(ground: Ground<'_>, segments: Vec<Segment>) -> Parts {
+fn join(walk_context: WalkContext<'_>, segments: Vec<Segment>) -> Parts {
     let mut joined = Parts::default();
-    let mut end = ground.region.start;
+    let mut end = walk_context.region.start;
     for segment in segments {
         joined.bytes_read += segment.bytes_read;
         joined.unreadable_bytes += segment.unreadable_bytes;
@@ -152,29 +160,30 @@ fn join(ground: Ground<'_>, segments: Vec<Segment>) -> Parts {
                 continue;
             }
             // Walk on to this part's start, or past it.
-            joined.walk_on(ground, &mut end, part.block.start);
+            joined.walk_on(walk_context, &mut end, part.block.start);
             if part.block.start == end {
                 end = part.block.end;
                 joined.parts.push(part);
             }
         }
         // Where none of its parts was met, it was on a wrong track all along.
-        joined.walk_on(ground, &mut end, segment.end);
+        joined.walk_on(walk_context, &mut end, segment.end);
     }
-    joined.walk_on(ground, &mut end, ground.region.end);
+    joined.walk_on(walk_context, &mut end, walk_context.region.end);
     joined
 }
 
 impl Parts {
     /// Walks from `end` to the first boundary at or behind `until`.
-    fn walk_on(&mut self, ground: Ground<'_>, end: &mut u64, until: u64) {
+    fn walk_on(&mut self, walk_context: WalkContext<'_>, end: &mut u64, until: u64) {
         if *end >= until {
             return;
         }
-        let fresh = *end == ground.region.start;
-        let late = || Instant::now() >= ground.deadline;
+        let fresh = *end == walk_context.region.start;
+        let late = || Instant::now() >= walk_context.deadline;
         // The region's metadata is claimed by the walk from its start: without it nothing adds up.
-        let mut walker = if fresh { Walker::from_start(ground) } else { Walker::new(ground, *end) };
+        let mut walker =
+            if fresh { Walker::from_start(walk_context) } else { Walker::new(walk_context, *end) };
         while *end < until {
             let part = if late() { walker.abandon() } else { walker.walk(PART_BYTES.min(until - *end), 0) };
             *end = part.block.end;
@@ -185,23 +194,23 @@ impl Parts {
     }
 
     /// Adds the parts up.
-    pub fn sum(self, ground: &Ground<'_>) -> Result<Walked, OutOfOrder> {
+    pub fn sum(self, walk_context: &WalkContext<'_>) -> Result<Walked, OutOfOrder> {
         let mut counts = Counts::default();
-        let mut block = Block::empty(ground.region.start);
+        let mut block = Block::empty(walk_context.region.start);
         for part in self.parts {
             counts.add(&part.counts);
-            block.join(part.block, ground.pages)?;
+            block.join(part.block, walk_context.pages)?;
         }
-        if block.end != ground.region.end {
-            return Err(OutOfOrder { at: block.end, expected: ground.region.end });
+        if block.end != walk_context.region.end {
+            return Err(OutOfOrder { at: block.end, expected: walk_context.region.end });
         }
-        Ok(Walked { sums: block.finish(ground.pages), counts })
+        Ok(Walked { sums: block.finish(walk_context.pages), counts })
     }
 }
 
 /// Walks the part again that stands at `start..end`, with what is known by now.
-pub fn walk_again(ground: Ground<'_>, start: u64, end: u64) -> Part {
-    let fresh = start == ground.region.start;
-    let mut walker = if fresh { Walker::from_start(ground) } else { Walker::new(ground, start) };
+pub fn walk_again(walk_context: WalkContext<'_>, start: u64, end: u64) -> Part {
+    let fresh = start == walk_context.region.start;
+    let mut walker = if fresh { Walker::from_start(walk_context) } else { Walker::new(walk_context, start) };
     walker.walk(0, end)
 }

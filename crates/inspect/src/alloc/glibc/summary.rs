@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use super::ground::Shape;
 use super::locate::{Arena, Parameters};
 use super::objects::Object;
 use super::regions::Owned;
 use super::segments::Walked;
+use super::walk_context::Shape;
 use crate::alloc::Reading;
 use crate::caveat::Caveat;
 use crate::facts::{Allocator, ArenaKind, Mallinfo};

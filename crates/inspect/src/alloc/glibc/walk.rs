@@ -7,10 +7,10 @@
 //! chunks makes sense, and says how many bytes it skipped. It never goes back, so it always ends.
 
 use super::fastbins::Candidate;
-use super::ground::{Counts, Fast, Ground, Part, Region, Shape, Top};
 use super::lists::{Held, Lists};
+use super::walk_context::{Counts, Fast, Part, Region, Shape, Top, WalkContext};
 use crate::layout::glibc as layout;
-use crate::ledger::fold::{Class, Fold};
+use crate::ledger::accumulator::{Class, Fold};
 use crate::ledger::range::{PAGE_BYTES, page_of, page_up};
 use crate::ledger::window::Window;
 use crate::runtime::refine::{Finder, Refinements};
@@ -53,8 +53,8 @@ pub struct Walker<'a> {
 
 impl<'a> Walker<'a> {
     /// A walk that starts at the chunk boundary `at`.
-    pub fn new(ground: Ground<'a>, at: u64) -> Self {
-        let Ground { region, lists, fast, memory, pages, refinements, .. } = ground;
+    pub fn new(walk_context: WalkContext<'a>, at: u64) -> Self {
+        let WalkContext { region, lists, fast, memory, pages, refinements, .. } = walk_context;
         Self {
             region,
             lists,
@@ -75,9 +75,9 @@ impl<'a> Walker<'a> {
     }
 
     /// A walk from the region's start, metadata included.
-    pub fn from_start(ground: Ground<'a>) -> Self {
-        let region = ground.region;
-        let mut walker = Self::new(ground, region.start);
+    pub fn from_start(walk_context: WalkContext<'a>) -> Self {
+        let region = walk_context.region;
+        let mut walker = Self::new(walk_context, region.start);
         match region.first {
             Some(first) => {
                 walker.window.advance(first.saturating_sub(1).max(region.start));
@@ -91,16 +91,16 @@ impl<'a> Walker<'a> {
 
     /// A walk from the first believable chunk boundary in `from..to` that follows a chunk in use; `None`
     /// where there is none. It gives up rather than go far over `to`.
-    pub fn somewhere_in(ground: Ground<'a>, from: u64, to: u64) -> Option<Self> {
-        let mut scout = Self::new(ground, from);
+    pub fn somewhere_in(walk_context: WalkContext<'a>, from: u64, to: u64) -> Option<Self> {
+        let mut scout = Self::new(walk_context, from);
         scout.limit = to;
         scout.at = scout.seek(from, layout::ALIGNMENT)?;
-        scout.fold = Fold::new(scout.at, ground.pages);
-        scout.limit = to.saturating_add(MOST_OVERSHOOT_BYTES).min(ground.region.end);
+        scout.fold = Fold::new(scout.at, walk_context.pages);
+        scout.limit = to.saturating_add(MOST_OVERSHOOT_BYTES).min(walk_context.region.end);
         while !scout.done && scout.at < to {
             if scout.step() {
                 let at = scout.at;
-                scout.fold = Fold::new(at, ground.pages);
+                scout.fold = Fold::new(at, walk_context.pages);
                 scout.counts = Counts::default();
                 scout.candidates.clear();
                 return Some(scout);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::batch::Batch;
 use super::roots::{Kept, LARGE_BYTES};
 use super::sums::{Survey, Whose};
-use crate::ledger::fold::Slot;
+use crate::ledger::accumulator::Slot;
 use crate::memory::Memory;
 use crate::runtime::refine::Refinements;
 

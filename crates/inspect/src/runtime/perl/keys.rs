@@ -11,7 +11,7 @@ use super::batch::{Batch, Pages};
 use super::spaces::{BodyArena, ENTRIES};
 use super::{census, work};
 use crate::layout::perl::{ENTRY_BYTES, KEY_BYTES_AT, KEY_EXTRA_BYTES};
-use crate::ledger::fold::Slot;
+use crate::ledger::accumulator::Slot;
 use crate::memory::{Memory, word_at};
 use crate::runtime::refine::Refinements;
 

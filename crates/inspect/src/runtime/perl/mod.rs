@@ -31,7 +31,7 @@ use super::refine::{Matched, Refinements};
 use super::{Context, Palette, Reading};
 use crate::caveat::Caveat;
 use crate::layout::perl::{RELEASES, Release};
-use crate::ledger::fold::Slot;
+use crate::ledger::accumulator::Slot;
 use crate::ledger::rows::Id;
 use crate::memory::Memory;
 

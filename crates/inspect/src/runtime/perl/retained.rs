@@ -7,7 +7,7 @@ use super::objects::chunk_bytes;
 use super::roots::Kept;
 use crate::facts::{Remedy, RemedyKind};
 use crate::layout::glibc::{IS_MMAPPED, SIZE_BITS};
-use crate::ledger::fold::Slot;
+use crate::ledger::accumulator::Slot;
 use crate::pages::{PAGE_BYTES, page_of, page_up};
 use crate::runtime::{Context, Named};
 use crate::verdict::units::bytes as text_of;

@@ -5,7 +5,7 @@ use super::facts::{Amount, BufferKind, Containers, Keeper, Strings};
 use super::objects::{Head, Type, chunk_bytes};
 use super::roots::{Buffer, Kept, LARGE_BYTES};
 use crate::layout::perl::{HEAD_BYTES, Release, flags};
-use crate::ledger::fold::Slot;
+use crate::ledger::accumulator::Slot;
 
 /// The most buffers of values in no pad that are listed, and the most globs, of each thread.
 const MOST_OTHERS: usize = 16 << 10;

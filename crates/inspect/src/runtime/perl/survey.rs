@@ -464,7 +464,7 @@ impl<'a> Surveyor<'a> {
         }
     }
 
-    fn claim(&mut self, buffer: Buffer, slot: crate::ledger::fold::Slot) {
+    fn claim(&mut self, buffer: Buffer, slot: crate::ledger::accumulator::Slot) {
         self.ground.refinements.claim(buffer.pointer, buffer.bytes, slot);
     }
 }

@@ -11,7 +11,7 @@ use super::locate::{Addresses, Anchor};
 use super::objects::Type;
 use super::*;
 use crate::layout::perl::{ENTRY_BYTES, HEAD_BYTES, flags};
-use crate::ledger::fold::Refined;
+use crate::ledger::accumulator::Refined;
 use crate::map::AddressSpace;
 use crate::pages::{PAGE_BYTES, page_of};
 use crate::procfs::Process;

@@ -7,7 +7,7 @@ use super::objects::{Kinds, Run};
 use super::spaces::Slots;
 use super::store::{Spot, Store};
 use crate::layout::sbcl::{GC_PAGE_BYTES, GENERATIONS, Kind, Layout, PSEUDO_STATIC};
-use crate::ledger::fold::{Block, Class, Fold, Slot};
+use crate::ledger::accumulator::{Block, Class, Fold, Slot};
 use crate::ledger::range::RangePages;
 
 /// How many places the cache of types has: a power of two.

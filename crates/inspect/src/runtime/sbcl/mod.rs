@@ -33,7 +33,7 @@ use super::{Busy, Context, Palette, Reading};
 use crate::caveat::Caveat;
 use crate::facts::Runtime;
 use crate::layout::sbcl::{Layout, Release};
-use crate::ledger::fold::Class;
+use crate::ledger::accumulator::Class;
 use crate::ledger::range::RangePages;
 use crate::ledger::rows::Id;
 use crate::target::budget;

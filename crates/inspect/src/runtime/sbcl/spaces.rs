@@ -10,7 +10,7 @@ use super::locate::Program;
 use super::threads::{Region, Threads};
 use crate::alloc::RangeClaim;
 use crate::layout::sbcl::{GC_PAGE_BYTES, Layout};
-use crate::ledger::fold::{Block, Class, Fold, Slot};
+use crate::ledger::accumulator::{Block, Class, Fold, Slot};
 use crate::ledger::range::{PAGE_BYTES, RangePages, page_up};
 use crate::ledger::rows::Id;
 use crate::map::Mapping;
@@ -186,7 +186,7 @@ pub fn claim_whole(pages: &RangePages, start: u64, end: u64, slot: Slot) -> Rang
     RangeClaim { start, end, sums: sums(fold, start, pages) }
 }
 
-fn sums(mut fold: Fold<'_>, start: u64, pages: &RangePages) -> crate::ledger::fold::Sums {
+fn sums(mut fold: Fold<'_>, start: u64, pages: &RangePages) -> crate::ledger::accumulator::Sums {
     let mut all = Block::empty(start);
     // It starts where the other is: they join.
     let _ = all.join(fold.cut(), pages);

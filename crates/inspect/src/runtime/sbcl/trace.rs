@@ -19,7 +19,7 @@ use super::threads::Region;
 use crate::alloc::RangeClaim;
 use crate::caveat::Caveat;
 use crate::layout::sbcl::{GC_PAGE_BYTES, GENERATIONS, Kind, Layout, OLDEST, PSEUDO_STATIC, Release};
-use crate::ledger::fold::{Class, Fold};
+use crate::ledger::accumulator::{Class, Fold};
 use crate::ledger::range::RangePages;
 use crate::ledger::rows::Id;
 use crate::runtime::{Finish, Reading};

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::fastbins::{self, Candidate};
 use super::lists::{Links, Lists};
-use crate::ledger::fold::Block;
+use crate::ledger::accumulator::Block;
 use crate::ledger::range::RangePages;
 use crate::memory::Memory;
 use crate::runtime::refine::{Matched, Refinements};
@@ -137,7 +137,7 @@ pub enum Fast<'a> {
 
 /// Where a walk goes: the region, what is known of its chunks, and its memory.
 #[derive(Clone, Copy)]
-pub struct Ground<'a> {
+pub struct WalkContext<'a> {
     /// The region.
     pub region: &'a Region,
     /// Its special chunks.

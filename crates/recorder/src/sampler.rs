@@ -14,7 +14,7 @@ use strandline_recording::Sample;
 
 /// A process's files, and what they said last.
 #[derive(Debug)]
-pub struct Gauge {
+pub struct Sampler {
     statm: File,
     stat: File,
     status: File,
@@ -61,7 +61,7 @@ fn pread<const N: usize>(file: &File, buffer: &mut [u8; N]) -> io::Result<usize>
     }
 }
 
-impl Gauge {
+impl Sampler {
     /// Opens the files of `process`.
     ///
     /// # Errors
@@ -78,10 +78,10 @@ impl Gauge {
         let pid = process.pid();
         let others = process.tasks()?.into_iter().filter(|&tid| tid != pid).take(MOST_THREADS_TRIED);
         for tid in others {
-            if let Ok(mut gauge) = Self::open_by(process, &format!("task/{tid}/"))
-                && gauge.sample(units).is_ok()
+            if let Ok(mut sampler) = Self::open_by(process, &format!("task/{tid}/"))
+                && sampler.sample(units).is_ok()
             {
-                return Ok(gauge);
+                return Ok(sampler);
             }
         }
         Err(strandline_inspect::Error::Ended { pid })
@@ -187,7 +187,7 @@ impl Gauge {
     /// Everything now: the figures, and every size of `status` by name, in bytes.
     ///
     /// # Errors
-    /// As [`Gauge::sample`].
+    /// As [`Sampler::sample`].
     pub fn everything(&mut self, units: Units) -> io::Result<(Sample, BTreeMap<String, u64>)> {
         let mut text = [0; STATUS_BYTES];
         let got = pread(&self.status, &mut text)?;
@@ -249,32 +249,32 @@ fn sizes(text: &[u8]) -> impl Iterator<Item = (&[u8], u64)> {
 mod tests {
     use super::*;
 
-    fn own() -> (Process, Gauge) {
+    fn own() -> (Process, Sampler) {
         let process = Process::open(std::process::id() as i32).unwrap();
-        let gauge = Gauge::open(&process).unwrap();
-        (process, gauge)
+        let sampler = Sampler::open(&process).unwrap();
+        (process, sampler)
     }
 
     #[test]
     fn own_figures_are_those_of_status() {
-        let (process, mut gauge) = own();
-        let (sample, named) = gauge.everything(Units::read()).unwrap();
+        let (process, mut sampler) = own();
+        let (sample, named) = sampler.everything(Units::read()).unwrap();
         assert!(named["VmRSS"] > 0 && named["VmData"] == sample.data_kib * 1024, "{named:?}");
         assert_eq!(sample.rss_kib, sample.anonymous_kib + sample.file_kib + sample.shmem_kib);
         let stat = process.stat().unwrap();
         assert!(stat.minor_faults.abs_diff(sample.minor_faults) < 1000 && sample.minor_faults > 0);
         assert!(sample.threads >= 2, "tests run on threads of their own");
-        assert!(gauge.high_water_kib().unwrap() >= 1000);
+        assert!(sampler.high_water_kib().unwrap() >= 1000);
     }
 
     #[test]
     fn a_block_that_is_touched_is_seen() {
-        let (_process, mut gauge) = own();
+        let (_process, mut sampler) = own();
         // Other tests of this process free memory at the same time.
         let is_seen = (0..20).any(|_| {
-            let before = gauge.sample(Units::read()).unwrap();
+            let before = sampler.sample(Units::read()).unwrap();
             let block = vec![1u8; 64 << 20];
-            let after = gauge.sample(Units::read()).unwrap();
+            let after = sampler.sample(Units::read()).unwrap();
             drop(block);
             after.anonymous_kib >= before.anonymous_kib + (60 << 10)
                 && after.data_kib >= before.data_kib + (64 << 10)
@@ -286,15 +286,15 @@ mod tests {
     fn a_process_that_ended_is_gone() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::open(child.id() as i32).unwrap();
-        let mut gauge = Gauge::open(&process).unwrap();
-        assert!(gauge.sample(Units::read()).is_ok());
+        let mut sampler = Sampler::open(&process).unwrap();
+        assert!(sampler.sample(Units::read()).is_ok());
         child.kill().unwrap();
         while !process.status().unwrap().is_zombie() {
             std::thread::yield_now();
         }
-        assert!(gauge.sample(Units::read()).is_err(), "a zombie");
+        assert!(sampler.sample(Units::read()).is_err(), "a zombie");
         child.wait().unwrap();
-        assert_eq!(gauge.sample(Units::read()).unwrap_err().raw_os_error(), Some(3));
+        assert_eq!(sampler.sample(Units::read()).unwrap_err().raw_os_error(), Some(3));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Waiting for the next instant, or for news before it. One descriptor stands for all that there can be news
+//! Waiting for the next instant, or for an event before it. One descriptor stands for all that there can be events
 //! of: a look that finds none, a thousand times a second, is one short system call.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,7 +8,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::time::TimeSpec;
 
-/// Where news comes from.
+/// Where events come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Source {
@@ -26,26 +26,26 @@ impl Source {
     const ALL: [Self; 4] = [Self::End, Self::Signals, Self::Ledgers, Self::Marks];
 }
 
-/// Of which sources there is news.
+/// Which sources have events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct News([bool; Source::ALL.len()]);
+pub struct Ready([bool; Source::ALL.len()]);
 
-impl News {
-    /// Whether there is news of `source`.
+impl Ready {
+    /// Whether `source` has events.
     pub fn of(self, source: Source) -> bool {
         self.0[source as usize]
     }
 }
 
-/// What rings when there is news.
+/// What tells of events.
 #[derive(Debug)]
-pub struct Bell {
+pub struct Poller {
     sources: Epoll,
     _end: OwnedFd,
 }
 
-impl Bell {
-    /// A bell that the end of a process rings: `end` becomes readable then.
+impl Poller {
+    /// A poller that tells of the end of a process: `end` becomes readable then.
     ///
     /// # Errors
     /// Where the kernel has no descriptors left.
@@ -55,7 +55,7 @@ impl Bell {
         Ok(Self { sources, _end: end })
     }
 
-    /// Lets `source` ring it when `descriptor` is readable, until that is closed.
+    /// Lets `source` tell of an event when `descriptor` is readable, until that is closed.
     ///
     /// # Errors
     /// Where the kernel has no memory left.
@@ -63,22 +63,22 @@ impl Bell {
         Ok(self.sources.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, source as u64))?)
     }
 
-    /// Waits for news, at most for `pause`.
-    pub fn wait(&self, pause: Duration) -> News {
-        let mut bell = [PollFd::new(self.sources.0.as_fd(), PollFlags::POLLIN)];
-        let mut news = News::default();
+    /// Waits for events, at most for `pause`.
+    pub fn wait(&self, pause: Duration) -> Ready {
+        let mut poller = [PollFd::new(self.sources.0.as_fd(), PollFlags::POLLIN)];
+        let mut ready = Ready::default();
         // An error is an interruption: the next round looks again.
-        if ppoll(&mut bell, Some(TimeSpec::from_duration(pause)), None).unwrap_or(0) == 0 {
-            return news;
+        if ppoll(&mut poller, Some(TimeSpec::from_duration(pause)), None).unwrap_or(0) == 0 {
+            return ready;
         }
         let mut events = [EpollEvent::empty(); Source::ALL.len()];
         let count = self.sources.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         for event in events.iter().take(count) {
-            if let Some(known) = usize::try_from(event.data()).ok().and_then(|index| news.0.get_mut(index)) {
+            if let Some(known) = usize::try_from(event.data()).ok().and_then(|index| ready.0.get_mut(index)) {
                 *known = true;
             }
         }
-        news
+        ready
     }
 }
 
@@ -91,14 +91,14 @@ mod tests {
     #[test]
     fn the_source_is_told() {
         let (_living, end) = std::os::unix::net::UnixStream::pair().unwrap();
-        let bell = Bell::new(end.into()).unwrap();
+        let poller = Poller::new(end.into()).unwrap();
         let (mut writer, reader) = std::os::unix::net::UnixStream::pair().unwrap();
-        bell.add(Source::Marks, reader.as_fd()).unwrap();
-        assert_eq!(bell.wait(Duration::from_millis(1)), News::default());
+        poller.add(Source::Marks, reader.as_fd()).unwrap();
+        assert_eq!(poller.wait(Duration::from_millis(1)), Ready::default());
         writer.write_all(b"x").unwrap();
-        let news = bell.wait(Duration::from_secs(60));
-        assert!(news.of(Source::Marks) && !news.of(Source::End));
+        let ready = poller.wait(Duration::from_secs(60));
+        assert!(ready.of(Source::Marks) && !ready.of(Source::End));
         drop(reader);
-        assert_eq!(bell.wait(Duration::from_millis(1)), News::default());
+        assert_eq!(poller.wait(Duration::from_millis(1)), Ready::default());
     }
 }

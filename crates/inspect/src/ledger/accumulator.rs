@@ -484,5 +484,5 @@ impl<'a> Fold<'a> {
 }
 
 #[cfg(test)]
-#[path = "fold_tests.rs"]
+#[path = "accumulator_tests.rs"]
 mod tests;
