@@ -124,7 +124,8 @@ fn marks_of_processes_that_do_not_wait_leave_nothing_behind() -> Outcome {
     // The shell has its sample at every instant all the same.
     let own = column(&report, "process")?.into_iter().filter(|process| *process == 0.0).count() as u64;
     let instants = number(&report["cost"], "samples")?;
-    assert!(own + 1 >= instants, "{own} samples at {instants} instants");
+    // But for the first, where it had not begun yet, and the last, where it had ended.
+    assert!(own + 2 >= instants, "{own} samples at {instants} instants");
     Ok(())
 }
 

@@ -18,14 +18,15 @@ pub fn effective_user() -> u32 {
 }
 
 /// The high-water mark of this process's resident memory, in bytes.
+///
+/// Not by getrusage(2): its ru_maxrss goes on over execve(2), and a child of vfork(2) has that of whoever started it
+/// (exec.c, setmax_mm_hiwater_rss).
 pub fn own_peak_rss_bytes() -> io::Result<u64> {
-    // SAFETY: an all-zero rusage is a valid value of that plain C struct.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is a live, writable rusage for the duration of the call.
-    let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
-    crate::check(result.into())?;
-    // Linux reports ru_maxrss in KiB.
-    Ok(u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024)
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    let bytes = kib.and_then(|kib| kib.checked_mul(1024));
+    bytes.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no VmHWM in /proc/self/status"))
 }
 
 /// Gives this process's own free heap memory back to the kernel; returns whether any was. Takes each arena's
