@@ -329,7 +329,7 @@ fn ledgers(timeline: &Timeline, surface: Surface) -> Vec<String> {
     let mut rows: Vec<Vec<String>> = shown.iter().map(|ledger| ledger_row(timeline, ledger)).collect();
     let head = if several { &HEAD[..] } else { &HEAD[..5] };
     rows.iter_mut().for_each(|row| row.truncate(head.len()));
-    let table = lay_out(head, &rows, if several { 5 } else { 0 }, surface.columns);
+    let table = lay_out(head, &rows, 0, surface.columns);
     let mut lines = headed(table, timeline.ledgers.len().saturating_sub(shown.len()), "ledgers", surface);
     // The last word is that of the process with the most memory: others may have come and gone after it.
     let largest =
@@ -367,7 +367,7 @@ fn ledger_row(timeline: &Timeline, ledger: &Ledger) -> Vec<String> {
         most.map_or("none".to_owned(), |row| {
             format!("{} {}", left(&shorten(&clean_sentence(&row.id), 20), 20).trim_end(), bytes(row.bytes))
         }),
-        ledger_process(timeline, ledger),
+        shorten(&ledger_process(timeline, ledger), 16),
     ]
 }
 
@@ -440,6 +440,30 @@ mod tests {
     #[test]
     fn a_worker_that_keeps_what_it_freed() {
         insta::assert_snapshot!(shown(fabricated::tree(), PLAIN, Glyphs::Braille));
+    }
+
+    /// A child's ledgers are not taken for those of the process that holds most, also where they come last.
+    #[test]
+    fn ledgers_of_several_processes_say_whose_they_are() {
+        let mut timeline = fabricated::tree();
+        let alone = shown(timeline.clone(), PLAIN, Glyphs::Braille);
+        assert!(alone.contains("at the last of these: "), "{alone}");
+        let other = timeline.processes[0].start.clone();
+        let mut last = timeline.ledgers[timeline.ledgers.len() - 1].clone();
+        (last.process, last.pid, last.at_us) = (other.process, other.pid, last.at_us + 1);
+        assert_ne!(last.process, timeline.ledgers[0].process);
+        last.explain.kernel.rss_bytes = 4096;
+        last.explain.verdict.headline = "of a child".to_owned();
+        timeline.ledgers.push(last);
+        let text = shown(timeline.clone(), PLAIN, Glyphs::Braille);
+        let pid = timeline.ledgers[0].pid;
+        assert!(text.contains(&format!("at the last of these of {pid} ")), "{text}");
+        assert!(!text.contains("of a child"), "{text}");
+        let has_row = |rss: &str, process: &str| {
+            text.lines()
+                .any(|line| line.contains(rss) && line.ends_with(process) && line.starts_with("exit "))
+        };
+        assert!(has_row("1.59 GiB", "4712 worker") && has_row("4.00 KiB", "4711 sh"), "{text}");
     }
 
     #[test]
