@@ -2,9 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use strandline_inspect::elf::Object;
-use strandline_inspect::map::AddressSpace;
-use strandline_inspect::memory::Memory;
+use strandline_process::elf::Object;
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
 
 const START: u64 = 0x7fff_f7fc_0000;
 

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use strandline_inspect::map::AddressSpace;
+use strandline_process::map::AddressSpace;
 
 fuzz_target!(|text: &[u8]| {
     let (space, bad) = AddressSpace::parse(text);

@@ -6,13 +6,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libfuzzer_sys::fuzz_target;
-use strandline_inspect::map::AddressSpace;
-use strandline_inspect::memory::Memory;
-use strandline_inspect::procfs::Process;
-use strandline_inspect::runtime::perl::locate::{Addresses, Program, Variables};
-use strandline_inspect::runtime::refine::Refinements;
-use strandline_inspect::runtime::{Context, perl};
-use strandline_inspect::stacks::ThreadFacts;
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+use strandline_process::procfs::Process;
+use strandline_runtimes::perl::locate::{Addresses, Program, Variables};
+use strandline_claims::refinements::Refinements;
+use strandline_claims::runtime::Context;
+use strandline_runtimes::perl;
+use strandline_process::stacks::ThreadFacts;
 use strandline_synth::{Image, PerlImage, PerlRecipe, TRAPS, fabricate_perl};
 
 const PAGE: u64 = 4096;
@@ -134,7 +135,7 @@ fuzz_target!(|data: &[u8]| {
         &refinements,
     );
     assert!(reading.claims.is_empty());
-    let perl = reading.facts.perl.as_deref().expect("a perl that was found has facts");
+    let perl: strandline_runtimes::perl::facts::Perl = reading.facts.details("perl").expect("a perl that was found has facts");
     for one in &perl.interpreters {
         let heads: u64 = one.heads.by_type.values().sum();
         assert!(!one.read || heads == one.heads.live);

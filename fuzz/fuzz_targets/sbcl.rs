@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
-use strandline_inspect::map::AddressSpace;
-use strandline_inspect::memory::Memory;
-use strandline_inspect::procfs::Process;
-use strandline_inspect::runtime::sbcl::locate::Program;
-use strandline_inspect::runtime::{Context, Finish, sbcl};
-use strandline_inspect::stacks::ThreadFacts;
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+use strandline_process::procfs::Process;
+use strandline_runtimes::sbcl::locate::Program;
+use strandline_claims::runtime::{Context, Finish};
+use strandline_runtimes::sbcl;
+use strandline_process::stacks::ThreadFacts;
 use strandline_synth::{Image, SBCL_RELEASES, SbclHeap, SbclRecipe, fabricate_sbcl};
 
 const PAGE: u64 = 4096;
@@ -131,7 +132,7 @@ fuzz_target!(|data: &[u8]| {
         progress: &|_| {},
     };
     let Ok(mut reading) = sbcl::read(&context, &program) else { return };
-    reading.finish(&Finish { workers, path_to: Some("MESSAGE"), progress: &|_, _, _| {} });
+    reading.finish(&Finish { workers, path_to: Some("MESSAGE"), matched: &strandline_claims::refinements::Matched::default(), progress: &|_, _, _| {} });
     let mut ranges = Vec::new();
     for claim in &reading.claims {
         ranges.push((claim.start, claim.end));

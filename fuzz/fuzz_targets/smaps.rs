@@ -4,8 +4,8 @@
 use std::fs::File;
 
 use libfuzzer_sys::fuzz_target;
-use strandline_inspect::pages::{Residency, Way};
-use strandline_inspect::smaps::{Smaps, read_rollup};
+use strandline_process::pages::{Residency, Way};
+use strandline_process::smaps::{Smaps, read_rollup};
 
 fuzz_target!(|text: &[u8]| {
     let _ = read_rollup(text);

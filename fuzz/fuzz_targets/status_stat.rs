@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use strandline_inspect::procfs::{Stat, Status, settings, split_command};
+use strandline_process::procfs::{Stat, Status, settings, split_command};
 
 fuzz_target!(|text: &[u8]| {
     let status = Status::parse(text);

@@ -6,9 +6,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libfuzzer_sys::fuzz_target;
-use strandline_inspect::alloc::{Context, glibc};
-use strandline_inspect::map::AddressSpace;
-use strandline_inspect::memory::Memory;
+use strandline_allocators::glibc;
+use strandline_claims::allocator::Context;
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
 use strandline_synth::{Heap, Image, Recipe, VERSIONS, fabricate};
 
 const PAGE: u64 = 4096;

@@ -2,6 +2,7 @@
 
 use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::Explanation;
+use strandline_runtimes::sbcl::facts::Sbcl;
 
 use super::arguments::Explain;
 use super::condition::{Answer, Condition, Whole};
@@ -50,7 +51,7 @@ pub fn look(pid: i32, progress: bool) -> Result<Explanation> {
 
 /// Says why there is no path where one was asked for.
 fn complain_of_no_path(type_name: &str, explanation: &Explanation) {
-    let sbcl = explanation.runtimes.iter().find_map(|runtime| runtime.sbcl.as_deref());
+    let sbcl = explanation.runtimes.iter().find_map(|runtime| runtime.details::<Sbcl>("sbcl"));
     let name = clean(type_name);
     match sbcl {
         None => complain("--path-to: no SBCL was read in it, the runtime whose objects can be followed"),

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use strandline_inspect::procfs::Process;
+use strandline_process::procfs::Process;
 
 use super::arguments::{Record, Recording, Run, When};
 use super::output::{Output, complain};

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use strandline_claims::caveat::Caveat;
 use strandline_inspect::Error;
-use strandline_inspect::caveat::Caveat;
 use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::Explanation;
 use strandline_inspect::ledger::{proportional, rows};

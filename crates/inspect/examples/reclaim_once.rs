@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use strandline_inspect::elf::Object;
-use strandline_inspect::procfs::Process;
 use strandline_inspect::remedy::Applied;
 use strandline_inspect::remedy::malloc_trim::{self, TrimRequest};
 use strandline_inspect::remedy::zero_pages::{self, ZeroRequest};
+use strandline_process::elf::Object;
+use strandline_process::procfs::Process;
 
 type Failure = Box<dyn std::error::Error>;
 

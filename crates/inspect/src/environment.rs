@@ -7,6 +7,7 @@ use std::io::Read;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use strandline_allocators::glibc::release::banner;
 
 /// Kernel, processors, memory and C library of this machine. Unknown is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +52,7 @@ impl Environment {
             machine: std::env::consts::ARCH.to_owned(),
             processor: field(&cpuinfo, "model name"),
             cpus: std::thread::available_parallelism().ok().map(|count| count.get() as u64),
-            memory_bytes: field(&memory, "MemTotal").and_then(|size| crate::procfs::kib(&size)),
+            memory_bytes: field(&memory, "MemTotal").and_then(|size| strandline_process::procfs::kib(&size)),
             page_bytes: strandline_sys::host::page_bytes(),
             thp: text("/sys/kernel/mm/transparent_hugepage/enabled", 256).and_then(|line| bracketed(&line)),
             libc: own_libc(),
@@ -93,16 +94,7 @@ fn own_libc() -> Option<String> {
     }
     let mut bytes = Vec::new();
     File::open(path).ok()?.take(MOST_LIBC_BYTES).read_to_end(&mut bytes).ok()?;
-    version_line(&bytes)
-}
-
-/// glibc's banner: `GNU C Library (…) stable release version 2.36.`
-pub(crate) fn version_line(bytes: &[u8]) -> Option<String> {
-    const BANNER: &[u8] = b"GNU C Library (";
-    let start = memchr::memmem::find(bytes, BANNER)?;
-    let banner: Vec<u8> =
-        bytes[start..].iter().copied().take(200).take_while(|&b| b.is_ascii_graphic() || b == b' ').collect();
-    Some(String::from_utf8_lossy(&banner).trim_end_matches('.').to_owned())
+    banner(&bytes)
 }
 
 /// Seconds since 1970 as `2026-01-31T12:34:56Z`, by the proleptic Gregorian calendar.

@@ -12,28 +12,14 @@
 
 #![forbid(unsafe_code)]
 
-pub mod alloc;
-pub mod caveat;
-pub mod elf;
 pub mod environment;
-pub mod error;
 pub mod explain;
 pub mod facts;
-pub mod layout;
 pub mod ledger;
-pub mod map;
-pub mod memory;
-pub mod namespaces;
-pub mod pages;
-pub mod procfs;
+pub mod readers;
 pub mod recognise;
 pub mod remedy;
-pub mod runtime;
-pub mod smaps;
-pub mod stacks;
-pub mod target;
-pub mod unwind;
 pub mod verdict;
 
-pub use caveat::Caveat;
-pub use error::Error;
+pub use strandline_claims::Caveat;
+pub use strandline_process::Error;

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use strandline_inspect::environment::Environment;
-use strandline_inspect::error::Error;
 use strandline_inspect::explain::{self, Ending, Options};
 use strandline_inspect::facts::Explanation;
-use strandline_inspect::procfs::Process;
-use strandline_inspect::smaps;
-use strandline_inspect::target::exit_watch::{ExitWatch, Seen};
+use strandline_process::error::Error;
+use strandline_process::procfs::Process;
+use strandline_process::smaps;
+use strandline_process::target::exit_watch::{ExitWatch, Seen};
 use strandline_recording::{Ledger, Moment, Sample};
 
 use super::clock::Clock;

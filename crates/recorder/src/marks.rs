@@ -16,7 +16,7 @@ use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixCredentials, recvmsg, send,
     setsockopt, socketpair, sockopt,
 };
-use strandline_inspect::procfs::printable;
+use strandline_process::procfs::printable;
 
 /// The name of the variable that tells programs the number of their end.
 pub const VARIABLE: &str = "STRANDLINE_MARK_FD";

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use strandline_inspect::procfs::Process;
+use strandline_process::procfs::Process;
 use strandline_recording::Sample;
 
 /// A process's files, and what they said last.
@@ -66,7 +66,7 @@ impl Sampler {
     ///
     /// # Errors
     /// Where it is gone, or its files cannot be opened.
-    pub fn open(process: &Process) -> strandline_inspect::error::Result<Self> {
+    pub fn open(process: &Process) -> strandline_process::error::Result<Self> {
         Self::open_by(process, "")
     }
 
@@ -74,7 +74,7 @@ impl Sampler {
     ///
     /// # Errors
     /// Where no thread runs on.
-    pub fn open_by_thread(process: &Process, units: Units) -> strandline_inspect::error::Result<Self> {
+    pub fn open_by_thread(process: &Process, units: Units) -> strandline_process::error::Result<Self> {
         let pid = process.pid();
         let others = process.tasks()?.into_iter().filter(|&tid| tid != pid).take(MOST_THREADS_TRIED);
         for tid in others {
@@ -87,7 +87,7 @@ impl Sampler {
         Err(strandline_inspect::Error::Ended { pid })
     }
 
-    fn open_by(process: &Process, thread: &str) -> strandline_inspect::error::Result<Self> {
+    fn open_by(process: &Process, thread: &str) -> strandline_process::error::Result<Self> {
         Ok(Self {
             statm: process.open_file(&format!("{thread}statm"))?,
             stat: process.open_file("stat")?,

@@ -12,8 +12,8 @@ use std::time::Duration;
 use nix::sys::signalfd::SignalFd;
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
-use strandline_inspect::error::Error;
-use strandline_inspect::procfs::Process;
+use strandline_process::error::Error;
+use strandline_process::procfs::Process;
 use strandline_recording::{
     Beat, Block, Caution, CommandUsage, Exec, Header, Limit, ProcessEnd, ProcessStart, Record, SCHEMA,
 };
@@ -516,7 +516,7 @@ pub(super) fn ending_signal(wait_status: i32) -> Option<i32> {
 /// One line that says why not.
 pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
     let process = Process::open(pid).map_err(|error| error.to_string())?;
-    match strandline_inspect::target::admission::check(&process) {
+    match strandline_process::target::admission::check(&process) {
         // Who traces it only keeps ledgers away.
         Ok(_) | Err(Error::Traced { .. }) => {}
         Err(error) => return Err(error.to_string()),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use strandline_inspect::procfs::Process;
+use strandline_process::procfs::Process;
 use strandline_recording::{Run, Sample};
 use strandline_sys::connector::{Connector, Event};
 

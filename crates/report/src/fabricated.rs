@@ -1,6 +1,6 @@
 //! Invented processes for tests of the reports. The figures are made up; they only add up.
 
-use strandline_inspect::caveat::Caveat;
+use strandline_claims::caveat::Caveat;
 use strandline_inspect::facts::{
     self, Arena, ArenaKind, Cost, Explanation, Remedy, RemedyKind, Row, State, Stratum, Target, TargetKind,
     Totals, Verdict,

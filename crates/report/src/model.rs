@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use strandline_inspect::caveat::Caveat;
+use strandline_claims::caveat::Caveat;
 use strandline_inspect::facts::{
     Allocator, Arena, ArenaKind, Explanation, Kernel, Remedy, Row, Runtime, State, Stratum, Target,
 };

@@ -1,8 +1,8 @@
 //! What a report shows of language runtimes that were read: titles, sentences and tables, already clean.
 
 use strandline_inspect::facts::Runtime;
-use strandline_inspect::runtime::perl::facts::{Amount, Interpreter, Perl};
-use strandline_inspect::runtime::sbcl::facts::{Generation, Path, Sbcl, TypeBytes};
+use strandline_runtimes::perl::facts::{Amount, Interpreter, Perl};
+use strandline_runtimes::sbcl::facts::{Generation, Path, Sbcl, TypeBytes};
 
 use super::table::{Column, figures, words};
 use super::text::{clean, clean_sentence, counted};
@@ -56,11 +56,10 @@ fn view(runtime: &Runtime) -> Option<RuntimeView> {
         Some(version) => format!("{} {}", clean(&runtime.name), clean(version)),
         None => clean(&runtime.name),
     };
-    match (&runtime.perl, &runtime.sbcl) {
-        (Some(facts), _) => Some(perl(&name, facts)),
-        (None, Some(facts)) => Some(sbcl(&name, facts)),
-        (None, None) => None,
+    if let Some(facts) = runtime.details::<Perl>("perl") {
+        return Some(perl(&name, &facts));
     }
+    runtime.details::<Sbcl>("sbcl").map(|facts| sbcl(&name, &facts))
 }
 
 fn sum(perl: &Perl, figure: impl Fn(&Interpreter) -> u64) -> u64 {

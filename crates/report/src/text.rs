@@ -165,7 +165,7 @@ pub fn counted(count: u64, thing: &str) -> String {
 }
 
 /// An integer with a comma before every three digits.
-pub use strandline_inspect::verdict::units::thousands as grouped;
+pub use strandline_claims::units::thousands as grouped;
 
 #[cfg(test)]
 mod tests {

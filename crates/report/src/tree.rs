@@ -4,7 +4,7 @@
 //! added up; PSS divides each page among its sharers and may be. The states of a tree are parts of its PSS.
 
 use serde::Serialize;
-use strandline_inspect::caveat::Caveat;
+use strandline_claims::caveat::Caveat;
 use strandline_inspect::facts::{Explanation, Totals};
 use strandline_inspect::ledger::proportional;
 

@@ -5,9 +5,9 @@
 pub const UNKNOWN: &str = "?";
 
 /// Bytes in binary units: `824 KiB`, `12.3 MiB`, `1.61 GiB`; the same as in the library's headlines.
-pub use strandline_inspect::verdict::units::bytes;
+pub use strandline_claims::units::bytes;
 /// A count with separators: `12,411`.
-pub use strandline_inspect::verdict::units::thousands;
+pub use strandline_claims::units::thousands;
 
 /// Bytes, or `?` where they are not known.
 pub fn maybe_bytes(known: Option<u64>) -> String {

@@ -2,27 +2,27 @@
 
 use std::time::Instant;
 
-use super::files::glibc_release;
 use super::freeze::Frozen;
-use crate::caveat::Caveat;
 use crate::facts::{Allocator, Cost, Explanation, Kernel, PssParts, Remedy, Runtime, Target, TargetKind};
 use crate::ledger::assemble::Ledger;
-use crate::ledger::rows::{self, Id};
-use crate::procfs::{Process, Status};
+use crate::ledger::rows;
 use crate::recognise;
 use crate::remedy::zero_pages;
-use crate::runtime;
-use crate::smaps::{Counts, SmapsEntry};
 use crate::verdict::remedies::Means;
 use crate::verdict::{self, Findings};
+use strandline_claims::caveat::Caveat;
+use strandline_claims::rows::{ANONYMOUS, SHMEM};
+use strandline_claims::runtime;
+use strandline_process::procfs::{Process, Status};
+use strandline_process::smaps::{Counts, SmapsEntry};
 
 /// Describes what was found since `start`.
 pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: Instant) -> Explanation {
     let rows = ledger.tally.rows(&ledger.holders);
     let status = process.status().unwrap_or_default();
-    let kernel = kernel(frozen, &status, ledger.tally.of(Id::Shmem));
+    let kernel = kernel(frozen, &status, ledger.tally.of(&SHMEM));
     let mut caveats = std::mem::take(&mut frozen.caveats);
-    let (others, runtimes) = recognise(process, frozen, &mut caveats, ledger.tally.of(Id::Anonymous));
+    let (others, runtimes) = recognise(process, frozen, &mut caveats, ledger.tally.of(&ANONYMOUS));
     caveats.extend(ledger.caveats);
     let unread = unread(&others, &runtimes);
     let arenas: Vec<_> =
@@ -56,10 +56,7 @@ pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: I
     };
     let remedies = verdict::remedies::remedies(&findings, &means);
     let verdict = verdict::verdict(&findings);
-    let read = frozen.readings.iter().map(|reading| Allocator {
-        version: reading.trim.as_ref().and_then(|trim| glibc_release(process, &frozen.space, trim.object)),
-        ..reading.allocator.clone()
-    });
+    let read = frozen.readings.iter().map(|reading| reading.allocator.clone());
     Explanation {
         target: Target {
             kind: TargetKind::Live,
@@ -210,7 +207,7 @@ fn unexplained(frozen: &Frozen, bytes: u64) -> Caveat {
     let private = frozen.spaces.iter().filter(|space| space.mapping.is_private_anonymous());
     let of_heaps = frozen.readings.iter().flat_map(|reading| {
         let claims = reading.claims.iter().map(|claim| (claim.start, claim.end));
-        claims.chain(reading.mapped_chunks.iter().copied())
+        claims.chain(reading.mapped_blocks.iter().map(|block| (block.start, block.end)))
     });
     let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.claims);
     let of_runtimes = of_runtimes.map(|claim| (claim.start, claim.end));

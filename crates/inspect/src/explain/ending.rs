@@ -12,11 +12,11 @@ use strandline_sys::ptrace::Registers;
 
 use super::freeze::{self, Hold};
 use super::{Options, account};
-use crate::caveat::Caveat;
-use crate::error::{Error, Result};
 use crate::facts::{Explanation, RemedyKind};
-use crate::procfs::Process;
-use crate::target::admission;
+use strandline_claims::caveat::Caveat;
+use strandline_process::error::{Error, Result};
+use strandline_process::procfs::Process;
+use strandline_process::target::admission;
 
 /// How long the other threads of a process that ends may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -1,10 +1,9 @@
-//! What only the mapped files themselves tell: a glibc's release, and where a program's bss ends.
+//! What only the mapped files themselves tell: where a program's bss ends.
 //!
 //! Files are read, not the target's mapping of them: that would bring their pages into the target.
 //! Where a file cannot be opened, the answer is coarser, never wrong.
 
 use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
@@ -12,27 +11,13 @@ use object::LittleEndian;
 use object::elf::{FileHeader32, FileHeader64, PF_W, PT_LOAD};
 use object::read::elf::{FileHeader, ProgramHeader};
 
-use crate::environment::version_line;
-use crate::map::{AddressSpace, Mapping};
-use crate::namespaces::open_mapped_file;
-use crate::procfs::Process;
-use crate::smaps::SmapsEntry;
+use strandline_process::map::Mapping;
+use strandline_process::namespaces::open_mapped_file;
+use strandline_process::procfs::Process;
+use strandline_process::smaps::SmapsEntry;
 
-/// The most bytes of a C library's file that are searched for its release.
-const MOST_LIBRARY_BYTES: u64 = 16 << 20;
 /// ELF and program headers stand at a file's start, in a page in every known program.
 const HEADER_BYTES: usize = 16 << 10;
-
-/// The release of the glibc mapped at `address`, as it says itself: `2.36`.
-pub fn glibc_release(process: &Process, space: &AddressSpace, address: u64) -> Option<String> {
-    let mut bytes = Vec::new();
-    let file = open_mapped_file(process, space.find(address)?).ok()?;
-    file.take(MOST_LIBRARY_BYTES).read_to_end(&mut bytes).ok()?;
-    let banner = version_line(&bytes)?;
-    let (_, release) = banner.split_once("release version ")?;
-    let release: String = release.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
-    Some(release.trim_end_matches('.').to_owned())
-}
 
 /// The bss of each mapped program: the anonymous memory behind its data, up to where its own headers
 /// say that it ends. The kernel may have merged other memory with it.
@@ -93,17 +78,15 @@ fn end_of<Header: FileHeader<Endian = LittleEndian>>(bytes: &[u8], first: &Mappi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::smaps::Smaps;
+    use strandline_process::smaps::Smaps;
 
     #[test]
-    fn this_test_program_has_a_libc_of_a_release_and_bss() {
+    fn this_test_program_has_bss() {
         let pid = std::process::id().cast_signed();
         let process = Process::open(pid).unwrap();
-        let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
-        let libc = space.mappings().iter().find(|m| m.name.contains("/libc.so")).unwrap();
-        let release = glibc_release(&process, &space, libc.start).unwrap();
-        assert!(release.starts_with("2.") && release[2..].parse::<u32>().is_ok(), "{release}");
         let smaps = Smaps::read(process.open_file("smaps").unwrap()).unwrap();
+        let libc =
+            smaps.entries.iter().map(|entry| &entry.mapping).find(|m| m.name.contains("/libc.so")).unwrap();
         let bss = bss(&process, &smaps.entries);
         assert!(bss.iter().any(|range| range.start > libc.start), "libc has bss: {bss:x?}");
         for range in &bss {

@@ -9,23 +9,24 @@ use strandline_sys::ptrace::Registers;
 
 use super::Options;
 use super::ending::Ending;
-use crate::alloc::{Context, Reading, glibc};
-use crate::caveat::Caveat;
-use crate::error::{Error, Result};
 use crate::ledger::page_map::Plan;
-use crate::map::{AddressSpace, Mapping};
-use crate::memory::Memory;
-use crate::pages::{self, Residency};
-use crate::procfs::Process;
-use crate::runtime::refine::Refinements;
-use crate::runtime::resident::Resident;
-use crate::runtime::{self, Busy};
-use crate::smaps::{self, Counts, Smaps, SmapsEntry};
-use crate::stacks::{self, Stack, ThreadFacts};
-use crate::target::copy::{Copy, Rest, Room};
-use crate::target::live::{Live, Opened, Traced};
-use crate::target::quiet::CS_64_BIT;
-use crate::target::stop::Stopped;
+use crate::readers::Found;
+use strandline_claims::allocator::{Context, Layer, Reading};
+use strandline_claims::caveat::Caveat;
+use strandline_claims::refinements::Refinements;
+use strandline_claims::runtime::{self, Busy};
+use strandline_process::error::{Error, Result};
+use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::memory::Memory;
+use strandline_process::pages::{self, Residency};
+use strandline_process::procfs::Process;
+use strandline_process::resident::Resident;
+use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
+use strandline_process::stacks::{self, Stack, ThreadFacts};
+use strandline_process::target::copy::{Copy, Rest, Room};
+use strandline_process::target::live::{Live, Opened, Traced};
+use strandline_process::target::quiet::CS_64_BIT;
+use strandline_process::target::stop::Stopped;
 
 /// How often page tables are read again where the kernel moved pages in between.
 const MOST_LOOKS: usize = 5;
@@ -61,9 +62,11 @@ pub struct Frozen {
     pub rollup: Option<Counts>,
     /// What allocators' readers found.
     pub readings: Vec<Reading>,
+    /// Which of the allocators that were found each of them is of.
+    owners: Vec<usize>,
     /// What language runtimes' readers found.
     pub runtimes: Vec<runtime::Reading>,
-    /// What they say of allocators' chunks.
+    /// What they say of allocators' blocks.
     pub refinements: Refinements,
     /// Its threads' stacks.
     pub stacks: Vec<Stack>,
@@ -96,9 +99,10 @@ pub enum Hold<'a> {
 /// Reads `process` with `workers` threads while it is held.
 pub fn freeze(process: &Process, hold: &Hold<'_>, workers: usize, options: &Options<'_>) -> Result<Frozen> {
     // Files are looked through before the stop.
-    let found = if options.runtimes { find_runtimes(process)? } else { runtime::Found::default() };
+    let (space, _) = AddressSpace::parse(&process.maps_text()?);
+    let found = Found::find(process, &space, options.runtimes);
     let how = How { workers, options, found: &found };
-    let frozen = match hold {
+    let mut frozen = match hold {
         Hold::Stop => stop_and_read(process, &how)?,
         Hold::Ending(ending) => {
             let others = ending.other_threads;
@@ -112,12 +116,12 @@ pub fn freeze(process: &Process, hold: &Hold<'_>, workers: usize, options: &Opti
             frozen
         }
     };
+    for (reading, &owner) in frozen.readings.iter_mut().zip(&frozen.owners) {
+        if let Some(found) = found.allocators.get(owner) {
+            found.finish(process, &frozen.space, reading);
+        }
+    }
     Ok(frozen)
-}
-
-fn find_runtimes(process: &Process) -> Result<runtime::Found> {
-    let (space, _) = AddressSpace::parse(&process.maps_text()?);
-    Ok(runtime::find(process, &space))
 }
 
 /// Stops the process and reads it; where a runtime was caught in the middle of its own collection, lets it go
@@ -129,9 +133,9 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
     for left in (0..MOST_BUSY_LOOKS).rev() {
         // One that does not end (its process was stopped by others) is waited for once.
         ends = ends && wait_for_collection(&memory, how);
-        let room = if how.found.takes_longer_than_a_copy(&memory) { Room::of(process) } else { None };
+        let room = if how.found.wants_copy(&memory) { Room::of(process) } else { None };
         let stopped = Stopped::stop(process)?;
-        if left > 0 && runtime::is_collecting(&memory, how.found) {
+        if left > 0 && how.found.is_collecting(&memory) {
             stopped_before += stopped.resume();
             std::thread::sleep(WHILE_BUSY);
             continue;
@@ -215,7 +219,7 @@ fn constant_ranges(frozen: &Frozen) -> Vec<(u64, u64)> {
 /// Lets a runtime's collection that is under way come to its end, within reason; whether it did.
 fn wait_for_collection(memory: &Live, how: &How<'_>) -> bool {
     let until = Instant::now() + MOST_WAITED;
-    while runtime::is_collecting(memory, how.found) {
+    while how.found.is_collecting(memory) {
         if Instant::now() >= until {
             return false;
         }
@@ -228,7 +232,7 @@ fn wait_for_collection(memory: &Live, how: &How<'_>) -> bool {
 struct How<'a> {
     workers: usize,
     options: &'a Options<'a>,
-    found: &'a runtime::Found,
+    found: &'a Found,
 }
 
 /// Whether what is read must do, also of a runtime in the middle of its own collection.
@@ -270,6 +274,7 @@ fn look(process: &Process, held: Held<'_>, how: &How<'_>) -> Result<(Frozen, Opt
         residency,
         rollup: None,
         readings: Vec::new(),
+        owners: Vec::new(),
         runtimes: Vec::new(),
         refinements: Refinements::default(),
         stacks: Vec::new(),
@@ -390,7 +395,7 @@ impl Frozen {
         memory: &dyn Memory,
         how: &How<'_>,
     ) -> std::result::Result<(), Busy> {
-        if how.found.is_empty() {
+        if how.found.runtimes.is_empty() {
             return Ok(());
         }
         let total = self.sums.anonymous_bytes;
@@ -415,7 +420,11 @@ impl Frozen {
             cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
             progress: &progress,
         };
-        self.runtimes = runtime::read(&context, how.found, &refinements)?;
+        let mut runtimes = Vec::new();
+        for found in &how.found.runtimes {
+            runtimes.extend(found.read(&context, &refinements)?);
+        }
+        self.runtimes = runtimes;
         self.refinements = refinements;
         self.bytes_read += self.runtimes.iter().map(|reading| reading.bytes_read).sum::<u64>();
         Ok(())
@@ -435,37 +444,54 @@ impl Frozen {
             threads.iter().map(|thread| thread.fs_base).filter(|&base| base != 0).collect();
         let stacks: Vec<_> = self.stacks.iter().map(|stack| (stack.low, stack.high)).collect();
         let runtimes = self.runtimes.iter().flat_map(|reading| &reading.claims);
-        let claimed: Vec<_> = runtimes.map(|claim| (claim.start, claim.end)).collect();
+        let mut claimed: Vec<_> = runtimes.map(|claim| (claim.start, claim.end)).collect();
+        self.refinements.nest(claimed.iter().copied());
         let ranges_of = |wanted: &dyn Fn(&SmapsEntry) -> bool| -> Vec<(u64, u64)> {
             let spaces = self.spaces.iter().filter(|space| wanted(space));
             spaces.map(|space| (space.mapping.start, space.mapping.end)).collect()
         };
-        let context = Context {
-            memory,
-            space: &self.space,
-            resident: &|from, to| anonymous_runs(&self.residency, from, to),
-            fs_bases: &fs_bases,
-            stacks: &stacks,
-            claimed: &claimed,
-            start_brk: self.start_brk,
-            locked: &ranges_of(&|space| space.flags.is_locked()),
-            swapped: &ranges_of(&|space| space.counts.swap_bytes > 0),
-            refinements: Some(&self.refinements).filter(|refinements| !refinements.is_empty()),
-            deadline: self.began + self.longest_stop(),
-            before_call: how.options.before_call,
-            cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
-            threads: how.workers,
-            progress: &progress,
-        };
-        let (mut readings, caveats) = glibc::read(&context).map_err(|error| Error::Overlap {
-            address: error.at,
-            first: format!("a claim that ends at {:#x}", error.expected),
-            second: format!("process {}'s glibc", process.pid()),
-        })?;
-        self.caveats.extend(caveats);
-        self.caveats.extend(readings.iter_mut().flat_map(|reading| std::mem::take(&mut reading.caveats)));
-        self.bytes_read += readings.iter().map(|reading| reading.bytes_read).sum::<u64>();
-        self.readings = readings;
+        let (locked, swapped) =
+            (ranges_of(&|space| space.flags.is_locked()), ranges_of(&|space| space.counts.swap_bytes > 0));
+        let resident = |from, to| anonymous_runs(&self.residency, from, to);
+        let mut all = Vec::new();
+        for (owner, found) in how.found.allocators.iter().enumerate() {
+            let context = Context {
+                memory,
+                space: &self.space,
+                resident: &resident,
+                fs_bases: &fs_bases,
+                stacks: &stacks,
+                claimed: &claimed,
+                start_brk: self.start_brk,
+                locked: &locked,
+                swapped: &swapped,
+                refinements: Some(&self.refinements).filter(|refinements| !refinements.is_empty()),
+                deadline: self.began + self.longest_stop(),
+                before_call: how.options.before_call,
+                cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
+                threads: how.workers,
+                progress: &progress,
+            };
+            let (readings, caveats) = found.read(&context).map_err(|error| Error::Overlap {
+                address: error.at,
+                first: format!("a claim that ends at {:#x}", error.expected),
+                second: format!("an allocator of process {}", process.pid()),
+            })?;
+            self.caveats.extend(caveats);
+            // Those whose blocks lie in others' come first, and are a finer layer for the others.
+            let pools = readings.iter().filter(|reading| reading.layer == Layer::Blocks);
+            let pools: Vec<_> =
+                pools.flat_map(|reading| &reading.claims).map(|claim| (claim.start, claim.end)).collect();
+            self.refinements.nest(pools.iter().copied());
+            claimed.extend(pools);
+            all.extend(readings.into_iter().map(|reading| (owner, reading)));
+        }
+        for (owner, mut reading) in all {
+            self.caveats.append(&mut reading.caveats);
+            self.bytes_read += reading.bytes_read;
+            self.owners.push(owner);
+            self.readings.push(reading);
+        }
         Ok(())
     }
 }

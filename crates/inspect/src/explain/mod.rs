@@ -14,16 +14,16 @@ use std::time::Instant;
 
 pub use self::ending::{Ending, at_exit};
 use self::freeze::{Frozen, Hold};
-use crate::alloc::Reading;
-use crate::error::{Error, Result};
 use crate::facts::Explanation;
 use crate::ledger::assemble::{self, Inputs};
-use crate::ledger::zeros;
-use crate::procfs::{Process, mounts};
-use crate::runtime::Finish;
-use crate::runtime::refine::Matched;
-use crate::target::admission;
-use crate::target::tracee::on_own_thread;
+use crate::ledger::zeros::{self, Zeros};
+use strandline_claims::allocator::Reading;
+use strandline_claims::refinements::Matched;
+use strandline_claims::runtime::Finish;
+use strandline_process::error::{Error, Result};
+use strandline_process::procfs::{Process, mounts};
+use strandline_process::target::admission;
+use strandline_process::target::tracee::on_own_thread;
 
 /// Hears of work done: what is being done, bytes done so far, bytes in all.
 pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
@@ -104,22 +104,27 @@ pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
 /// Makes the ledger of what was read, and puts it into words.
 fn account(process: &Process, mut frozen: Frozen, start: Instant, options: &Options<'_>) -> Result<Look> {
     let (pid, threads) = (process.pid(), options.reading_threads());
-    finish_runtimes(&mut frozen, threads, options);
-    let mut zero_runs =
-        if options.fold_zero_pages { find_zeros(&mut frozen, threads, options)? } else { Vec::new() };
+    let matched = finish_runtimes(&mut frozen, threads, options);
     let shared = mounts_of(process);
-    let ledger = assemble::assemble(&Inputs {
+    let bss = files::bss(process, &frozen.spaces);
+    let inputs = Inputs {
         spaces: &frozen.spaces,
         residency: &frozen.residency,
         readings: &frozen.readings,
         runtimes: &frozen.runtimes,
         refinements: &frozen.refinements,
+        matched: &matched,
         stacks: &frozen.stacks,
-        bss: &files::bss(process, &frozen.spaces),
-        zero_runs: &zero_runs,
+        bss: &bss,
+        zero_runs: &[],
         page_map: frozen.page_map.as_ref(),
         is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared),
-    })?;
+    };
+    let zeros =
+        options.fold_zero_pages.then(|| find_zeros(&frozen, &inputs, threads, options)).transpose()?;
+    let Zeros { runs: mut zero_runs, bytes_read } = zeros.unwrap_or_default();
+    let ledger = assemble::assemble(&Inputs { zero_runs: &zero_runs, ..inputs })?;
+    frozen.bytes_read += bytes_read;
     if ledger.tally.sum() != frozen.sums.rss_bytes {
         let detail =
             format!("the rows sum to {} bytes, RSS is {}", ledger.tally.sum(), frozen.sums.rss_bytes);
@@ -139,31 +144,28 @@ fn account(process: &Process, mut frozen: Frozen, start: Instant, options: &Opti
 }
 
 /// Does what readers of runtimes left for when the target runs again.
-fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) {
+fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) -> Matched {
     let mut matched = Matched::default();
     frozen.readings.iter().for_each(|reading| matched.add(&reading.refined));
-    let mapped = frozen.readings.iter().flat_map(|reading| reading.mapped_chunks.iter().copied());
-    matched.add_mapped(&frozen.refinements, mapped);
     let progress = |what: &str, done, total| {
         if let Some(progress) = options.progress {
             progress(what, done, total);
         }
     };
-    let how = Finish { workers: threads, path_to: options.path_to, progress: &progress };
+    let how = Finish { workers: threads, path_to: options.path_to, matched: &matched, progress: &progress };
     for reading in &mut frozen.runtimes {
         reading.finish(&how);
-        reading.take_matched(&matched);
         frozen.caveats.append(&mut reading.caveats);
     }
+    matched
 }
 
 fn mounts_of(process: &Process) -> mounts::Devices {
     process.shared_memory_devices().unwrap_or_default()
 }
 
-fn find_zeros(frozen: &mut Frozen, threads: usize, options: &Options<'_>) -> Result<Vec<(u64, u64)>> {
-    let runs =
-        assemble::unclaimed_runs(&frozen.spaces, &frozen.residency, &frozen.readings, &frozen.runtimes)?;
+fn find_zeros(frozen: &Frozen, inputs: &Inputs<'_>, threads: usize, options: &Options<'_>) -> Result<Zeros> {
+    let runs = assemble::unclaimed_runs(inputs)?;
     let total: u64 = runs.iter().map(|run| run.1 - run.0).sum();
     let done = AtomicU64::new(0);
     let progress = |bytes: u64| {
@@ -173,6 +175,6 @@ fn find_zeros(frozen: &mut Frozen, threads: usize, options: &Options<'_>) -> Res
         }
     };
     let found = zeros::find(&frozen.memory, &runs, threads, &progress);
-    frozen.bytes_read += found.bytes_read;
-    Ok(zeros::still_resident(&frozen.pagemap, found.runs))
+    let runs = zeros::still_resident(&frozen.pagemap, found.runs);
+    Ok(Zeros { runs, bytes_read: found.bytes_read })
 }

@@ -1,27 +1,32 @@
 //! Puts every resident byte on one row.
 //!
-//! Claims of allocators are finer than what the kernel's view alone tells, and come first; two of
-//! them on one byte are refused. What nobody claims falls to the row of its mapping, and in private
+//! Claims of readers are finer than what the kernel's view alone tells, and come first; two of one layer
+//! on one byte are refused. What nobody claims falls to the row of its mapping, and in private
 //! anonymous memory to `anonymous`: unknown stays visible.
 
 use std::ops::Range;
 
-use super::accumulator::{CellSums, Class, Held, Slot};
 use super::named;
 use super::page_map::{Painter, Plan};
-use super::range::PAGE_BYTES;
-use super::rows::{Holders, Id, Tally};
-use crate::alloc::{RangeClaim, Reading};
-use crate::caveat::Caveat;
-use crate::error::{Error, Result};
+use super::rows::{Holders, Tally};
 use crate::facts::PageMap;
-use crate::layout::glibc as layout;
-use crate::map::Mapping;
-use crate::pages::Residency;
-use crate::runtime::refine::{Finder, Refinements};
-use crate::runtime::{self, Palette};
-use crate::smaps::SmapsEntry;
-use crate::stacks::Stack;
+use strandline_claims::accumulator::{CellSums, Held};
+use strandline_claims::allocator::{Layer, MappedBlock, RangeClaim, Reading, overlapping};
+use strandline_claims::caveat::Caveat;
+use strandline_claims::class::{Class, Slot};
+use strandline_claims::palette::{BlockRows, Palette};
+use strandline_claims::range::PAGE_BYTES;
+use strandline_claims::refinements::{Finder, Matched, Refinements};
+use strandline_claims::rows::{
+    ANONYMOUS, DEVICE, FILE, Id, LAZY_FREE, PROGRAM_DATA, PROGRAM_STACK, PROGRAM_TEXT, SHMEM, STACK_BELOW_SP,
+    ZERO,
+};
+use strandline_claims::runtime;
+use strandline_process::error::{Error, Result};
+use strandline_process::map::Mapping;
+use strandline_process::pages::Residency;
+use strandline_process::smaps::SmapsEntry;
+use strandline_process::stacks::Stack;
 
 /// The bytes below the stack pointer that a function may use without moving it (System V ABI).
 const RED_ZONE_BYTES: u64 = 128;
@@ -36,8 +41,10 @@ pub struct Inputs<'a> {
     pub readings: &'a [Reading],
     /// What language runtimes claim.
     pub runtimes: &'a [runtime::Reading],
-    /// What language runtimes say of allocators' chunks.
+    /// What finer readers say of allocators' blocks.
     pub refinements: &'a Refinements,
+    /// What of that the allocators' readers matched.
+    pub matched: &'a Matched,
     /// Thread stacks, in address order.
     pub stacks: &'a [Stack],
     /// Where programs' bss lies, in address order.
@@ -108,44 +115,144 @@ impl LedgerWriter<'_> {
     }
 }
 
-/// What refined classes of one reader's claims stand for.
+/// What the classes of one reader's claims stand for. A class without a meaning is unknown, and stays visible.
 #[derive(Clone, Copy)]
-struct Meaning<'a>(Option<&'a Palette>);
+struct Meaning<'a> {
+    palette: &'a Palette,
+    rows: Option<&'static BlockRows>,
+}
 
 impl<'a> Meaning<'a> {
-    /// The row of a slot, and who holds it. A slot without a meaning is unknown, and stays visible.
+    /// The row of a slot, and who holds it.
     fn of(self, slot: Slot) -> (Id, Option<&'a str>) {
-        self.0.and_then(|palette| palette.get(slot)).unwrap_or((Id::Anonymous, None))
+        self.palette.get(slot).unwrap_or((&ANONYMOUS, None))
+    }
+
+    /// The row of blocks that are mappings of their own.
+    fn mapped(self) -> Id {
+        self.rows.map_or(&ANONYMOUS, |rows| rows.mapped)
     }
 }
 
-impl<'a> Inputs<'a> {
-    /// All claims on ranges, with what their refined classes stand for.
-    fn claims(&self) -> impl Iterator<Item = (&'a RangeClaim, Meaning<'a>)> {
-        let refined = self.refined();
-        let allocators = self.readings.iter().flat_map(|reading| &reading.claims);
-        let runtimes = self
-            .runtimes
+/// All claims, in their layers.
+struct Layers<'a> {
+    /// Those that count, with what their classes stand for.
+    claims: Vec<(&'a RangeClaim, Meaning<'a>)>,
+    /// Who stands where by them.
+    spans: Spans,
+    /// Those that do not count.
+    caveats: Vec<Caveat>,
+}
+
+impl<'a> Layers<'a> {
+    /// Puts claims in their layers: a finer one within an allocator's memory counts only where the allocator holds the
+    /// block in use that it lies in. `palette` has the slots of blocks that are refined.
+    fn new(inputs: &Inputs<'a>, palette: &'a Palette) -> Result<Self> {
+        let of = |reading: &'a Reading| Meaning { palette, rows: reading.rows };
+        let lies_in = |layer| inputs.readings.iter().filter(move |reading| reading.layer == layer);
+        let coarse = || lies_in(Layer::Mappings);
+        let mut below: Vec<(u64, u64)> =
+            coarse().flat_map(|reading| &reading.claims).map(|claim| (claim.start, claim.end)).collect();
+        let mapped = coarse().flat_map(|reading| &reading.mapped_blocks);
+        below.extend(mapped.map(|block| (block.start, block.end)));
+        below.sort_unstable();
+        let mut layers = Self { claims: Vec::new(), spans: Spans(Vec::new()), caveats: Vec::new() };
+        for reading in coarse() {
+            reading.claims.iter().for_each(|claim| layers.add(claim, of(reading)));
+        }
+        let of_pools = lies_in(Layer::Blocks)
+            .flat_map(|reading| reading.claims.iter().map(move |claim| (claim, of(reading))));
+        let of_runtimes = inputs.runtimes.iter().flat_map(|reading| {
+            let meaning = Meaning { palette: &reading.palette, rows: reading.rows };
+            reading.claims.iter().map(move |claim| (claim, meaning))
+        });
+        for (claim, meaning) in of_pools.chain(of_runtimes) {
+            if overlapping(&below, claim.start, claim.end).is_empty() {
+                layers.add(claim, meaning);
+            } else if inputs.matched.nested.contains(&(claim.start, claim.end)) {
+                layers.claims.push((claim, meaning));
+            } else {
+                layers.caveats.push(not_in_block(claim));
+            }
+        }
+        let mut finder = inputs.refinements.finder();
+        let mut blocks: Vec<(&MappedBlock, Meaning<'_>)> = inputs
+            .readings
             .iter()
-            .flat_map(|reading| reading.claims.iter().map(|claim| (claim, Meaning(Some(&reading.palette)))));
-        allocators.map(move |claim| (claim, refined)).chain(runtimes)
+            .flat_map(|reading| reading.mapped_blocks.iter().map(move |block| (block, of(reading))))
+            .collect();
+        blocks.sort_unstable_by_key(|(block, _)| block.start);
+        for (block, meaning) in blocks {
+            layers.add_mapped(block, meaning, &mut finder);
+        }
+        layers.spans = Spans::in_order(std::mem::take(&mut layers.spans.0))?;
+        Ok(layers)
     }
 
-    /// What the slots of refined chunks stand for.
-    fn refined(&self) -> Meaning<'a> {
-        Meaning(self.runtimes.iter().find(|reading| reading.refines).map(|reading| &reading.palette))
+    fn add(&mut self, claim: &'a RangeClaim, meaning: Meaning<'a>) {
+        self.spans.0.push(Span { range: claim.start..claim.end, holder: Holder::Claimed });
+        self.claims.push((claim, meaning));
+    }
+
+    /// Adds a block that is a mapping of its own, and what finer readers say of it.
+    fn add_mapped(&mut self, block: &MappedBlock, meaning: Meaning<'_>, finder: &mut Finder<'_>) {
+        let mut at = block.start;
+        let mut push = |until: u64, holder| {
+            self.spans.0.push(Span { range: at..until, holder });
+            at = until;
+        };
+        let mapped = Holder::Row(meaning.mapped());
+        let nested = finder.nested(block.pointer, block.end);
+        for &(from, to) in nested {
+            push(from, mapped);
+            push(to, Holder::Claimed);
+        }
+        let found = finder.find(block.pointer, block.end.saturating_sub(block.pointer));
+        if let Some(refined) = found.filter(|_| nested.is_empty()) {
+            push(block.pointer, mapped);
+            push(block.pointer + refined.bytes, Holder::Row(meaning.of(refined.slot).0));
+        }
+        push(block.end, mapped);
+    }
+}
+
+/// The caveat of a claim that lies in an allocator's memory, and in no block that is in use.
+fn not_in_block(claim: &RangeClaim) -> Caveat {
+    let place = format!("{:#x}-{:#x}", claim.start, claim.end);
+    let bytes = Some(claim.sums.held.total());
+    let text = "a reader takes this memory for its own, but the allocator that it lies in holds no block in use there: \
+                it stands on the allocator's rows";
+    Caveat::new("claim_not_in_block", place, bytes, text)
+}
+
+impl Spans {
+    /// Sorts spans; fails where two stand on one byte.
+    fn in_order(mut spans: Vec<Span>) -> Result<Self> {
+        spans.retain(|span| !span.range.is_empty());
+        spans.sort_by_key(|span| span.range.start);
+        for pair in spans.windows(2) {
+            if pair[1].range.start < pair[0].range.end {
+                return Err(Error::Overlap {
+                    address: pair[1].range.start,
+                    first: format!("a claim on {:#x}-{:#x}", pair[0].range.start, pair[0].range.end),
+                    second: format!("a claim on {:#x}-{:#x}", pair[1].range.start, pair[1].range.end),
+                });
+            }
+        }
+        Ok(Self(spans))
     }
 }
 
 /// Makes the ledger. Fails with [`Error::Overlap`] where two readers claim one byte.
 pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
-    let claimed = claimed_spans(inputs.readings, inputs.runtimes, inputs.refined(), inputs.refinements)?;
+    let palette = inputs.refinements.palette();
+    let Layers { claims, spans: claimed, caveats } = Layers::new(inputs, &palette)?;
     let program = program_spans(inputs);
     let zeros = Spans(
         inputs
             .zero_runs
             .iter()
-            .map(|&(start, end)| Span { range: start..end, holder: Holder::Row(Id::Zero) })
+            .map(|&(start, end)| Span { range: start..end, holder: Holder::Row(&ZERO) })
             .collect(),
     );
     let mut ledger = Ledger {
@@ -153,14 +260,14 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         holders: Holders::default(),
         zero_bytes: 0,
         page_map: None,
-        caveats: Vec::new(),
+        caveats,
     };
-    for (claim, meaning) in inputs.claims() {
+    for &(claim, meaning) in &claims {
         add_claim(&mut ledger.tally, &claim.sums.held, meaning, Some(&mut ledger.holders));
     }
-    named::add(inputs, &mut ledger.holders);
+    named::add(inputs, &palette, &mut ledger.holders);
     let mut painter = inputs.page_map.map(Painter::new);
-    let mut cells = claimed_cells(inputs).into_iter().peekable();
+    let mut cells = claimed_cells(&claims).into_iter().peekable();
     let none = Spans(Vec::new());
     let programs = program_files(inputs.spaces);
     for (index, space) in inputs.spaces.iter().enumerate() {
@@ -175,78 +282,34 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         let mut writer = LedgerWriter { tally: Tally::default(), painter: painter.as_mut() };
         for run in inputs.residency.runs_in(space.mapping.start..space.mapping.end) {
             if run.anonymous && space.mapping.is_private_anonymous() {
-                split(&mut writer, run.start..run.end, [&claimed, &zeros, &program], Id::Anonymous);
+                split(&mut writer, run.start..run.end, [&claimed, &zeros, &program], &ANONYMOUS);
             } else if run.anonymous && space.mapping.has_file() {
                 // brk can start on the last page of a program's data, and a runtime's heap in the file it was
                 // saved in.
-                split(&mut writer, run.start..run.end, [&claimed, &none, &none], Id::ProgramData);
+                split(&mut writer, run.start..run.end, [&claimed, &none, &none], &PROGRAM_DATA);
             } else {
                 writer.add(mapping_row(inputs, space, run.anonymous, &programs), run.start..run.end);
             }
         }
-        take_lazy_free(&mut writer, space, &mut ledger.caveats);
+        take_lazy_free(&mut writer, space, inputs, &mut ledger.caveats);
         ledger.tally.add_all(&writer.tally);
         if let Some(painter) = &mut painter {
             painter.close();
         }
     }
-    ledger.zero_bytes = ledger.tally.of(Id::Zero);
+    ledger.zero_bytes = ledger.tally.of(&ZERO);
     ledger.page_map = painter.map(Painter::finish);
     Ok(ledger)
 }
 
 /// The cells of what is claimed, in address order; none overlaps a mapping's start.
-fn claimed_cells<'a>(inputs: &Inputs<'a>) -> Vec<(&'a CellSums, Meaning<'a>)> {
-    let mut cells: Vec<_> = inputs
-        .claims()
-        .flat_map(|(claim, meaning)| claim.sums.cells.iter().map(move |cell| (cell, meaning)))
+fn claimed_cells<'a>(claims: &[(&'a RangeClaim, Meaning<'a>)]) -> Vec<(&'a CellSums, Meaning<'a>)> {
+    let mut cells: Vec<_> = claims
+        .iter()
+        .flat_map(|&(claim, meaning)| claim.sums.cells.iter().map(move |cell| (cell, meaning)))
         .collect();
     cells.sort_by_key(|(cell, _)| cell.start);
     cells
-}
-
-fn claimed_spans(
-    readings: &[Reading],
-    runtimes: &[runtime::Reading],
-    meaning: Meaning<'_>,
-    refinements: &Refinements,
-) -> Result<Spans> {
-    let claims = readings.iter().flat_map(|reading| &reading.claims);
-    let claims = claims.chain(runtimes.iter().flat_map(|reading| &reading.claims));
-    let mut spans: Vec<Span> =
-        claims.map(|claim| Span { range: claim.start..claim.end, holder: Holder::Claimed }).collect();
-    let mut finder = refinements.finder();
-    for &(start, end) in readings.iter().flat_map(|reading| &reading.mapped_chunks) {
-        let mut at = start;
-        let mut push = |until: u64, id| {
-            spans.push(Span { range: at..until, holder: Holder::Row(id) });
-            at = until;
-        };
-        if let Some((payload, refined)) = refined_mapped(&mut finder, start, end) {
-            push(payload.start, Id::GlibcMmapped);
-            push(payload.end, meaning.of(refined).0);
-        }
-        push(end, Id::GlibcMmapped);
-    }
-    spans.retain(|span| !span.range.is_empty());
-    spans.sort_by_key(|span| span.range.start);
-    for pair in spans.windows(2) {
-        if pair[1].range.start < pair[0].range.end {
-            return Err(Error::Overlap {
-                address: pair[1].range.start,
-                first: format!("a claim on {:#x}-{:#x}", pair[0].range.start, pair[0].range.end),
-                second: format!("a claim on {:#x}-{:#x}", pair[1].range.start, pair[1].range.end),
-            });
-        }
-    }
-    Ok(Spans(spans))
-}
-
-/// What a runtime says of a chunk that is a mapping of its own: which part of it, and what that is.
-fn refined_mapped(finder: &mut Finder<'_>, start: u64, end: u64) -> Option<(Range<u64>, Slot)> {
-    let payload = start.checked_add(layout::CHUNK_HEADER_BYTES)?;
-    let refined = finder.find(start, end.checked_sub(payload)?)?;
-    Some((payload..payload + refined.bytes, refined.slot))
 }
 
 /// Stacks above and below their pointers, and bss.
@@ -254,12 +317,11 @@ fn program_spans(inputs: &Inputs<'_>) -> Spans {
     let mut spans = Vec::new();
     for stack in inputs.stacks {
         let used = stack.stack_pointer.saturating_sub(RED_ZONE_BYTES).clamp(stack.low, stack.high);
-        spans.push(Span { range: stack.low..used, holder: Holder::Row(Id::StackBelowSp) });
-        spans.push(Span { range: used..stack.high, holder: Holder::Row(Id::ProgramStack) });
+        spans.push(Span { range: stack.low..used, holder: Holder::Row(&STACK_BELOW_SP) });
+        spans.push(Span { range: used..stack.high, holder: Holder::Row(&PROGRAM_STACK) });
     }
-    spans.extend(
-        inputs.bss.iter().map(|bss| Span { range: bss.clone(), holder: Holder::Row(Id::ProgramData) }),
-    );
+    spans
+        .extend(inputs.bss.iter().map(|bss| Span { range: bss.clone(), holder: Holder::Row(&PROGRAM_DATA) }));
     spans.retain(|span| !span.range.is_empty());
     spans.sort_by_key(|span| span.range.start);
     // A stack may have been carved out of a library's bss: the first to start keeps the bytes.
@@ -309,21 +371,22 @@ fn add_claim(tally: &mut Tally, held: &Held, meaning: Meaning<'_>, mut holders: 
             holders.add(id, holder, bytes);
         }
     }
-    for (class, id) in [
-        (Class::Live, Id::GlibcLive),
-        (Class::Header, Id::GlibcHeader),
-        (Class::Metadata, Id::GlibcMetadata),
-        (Class::Cached, Id::GlibcTcache),
-        (Class::Mmapped, Id::GlibcMmapped),
-        (Class::Foreign, Id::Anonymous),
-        (Class::Unread, Id::GlibcUnread),
+    let row = |of: fn(&BlockRows) -> Id| meaning.rows.map_or(&ANONYMOUS, of);
+    for (bytes, id) in [
+        (held.of(Class::Live), row(|rows| rows.live)),
+        (held.of(Class::Header), row(|rows| rows.header)),
+        (held.of(Class::Metadata), row(|rows| rows.metadata)),
+        (held.of(Class::Cached), row(|rows| rows.cached)),
+        (held.of(Class::Mmapped), row(|rows| rows.mapped)),
+        (held.of(Class::Foreign), &ANONYMOUS),
+        (held.of(Class::Unread), row(|rows| rows.unread)),
+        (held.trim, row(|rows| rows.purge)),
+        (held.kept, row(|rows| rows.kept)),
+        (held.pinned, row(|rows| rows.pinned)),
+        (held.zero, &ZERO),
     ] {
-        tally.add(id, held.of(class));
+        tally.add(id, bytes);
     }
-    tally.add(Id::GlibcFreeTrim, held.trim);
-    tally.add(Id::GlibcFreeKept, held.kept);
-    tally.add(Id::GlibcFreePinned, held.pinned);
-    tally.add(Id::Zero, held.zero);
 }
 
 /// Device and inode of every file of which some mapping is executable: programs and libraries.
@@ -345,28 +408,35 @@ fn mapping_row(
     let mapping = &space.mapping;
     if anonymous {
         // Anonymous pages of shared mappings: none on any known kernel.
-        return Id::Anonymous;
+        return &ANONYMOUS;
     }
     if (inputs.is_shared_memory)(mapping) {
-        return Id::Shmem;
+        return &SHMEM;
     }
     if !mapping.has_file() || mapping.name.starts_with("/dev/") {
-        return Id::Device;
+        return &DEVICE;
     }
     let is_program = programs.binary_search(&(mapping.device, mapping.inode)).is_ok();
-    if is_program { Id::ProgramText } else { Id::File }
+    if is_program { &PROGRAM_TEXT } else { &FILE }
 }
 
 /// The kernel counts pages given up with MADV_FREE by mapping, not by page: they are taken from what
 /// nobody claims, then from zeros. In the picture they stand on the mapping's first bytes of those rows.
-fn take_lazy_free(writer: &mut LedgerWriter<'_>, space: &SmapsEntry, caveats: &mut Vec<Caveat>) {
+fn take_lazy_free(
+    writer: &mut LedgerWriter<'_>,
+    space: &SmapsEntry,
+    inputs: &Inputs<'_>,
+    caveats: &mut Vec<Caveat>,
+) {
     let wanted = space.counts.lazy_free_bytes;
     let mut rest = wanted;
-    for id in [Id::Anonymous, Id::Zero, Id::ProgramData, Id::StackBelowSp, Id::GlibcMmapped] {
+    let mapped = inputs.readings.iter().filter_map(|reading| Some(reading.rows?.mapped));
+    let rows = [&ANONYMOUS as Id, &ZERO, &PROGRAM_DATA, &STACK_BELOW_SP].into_iter().chain(mapped);
+    for id in rows {
         let taken = writer.tally.take(id, rest);
-        writer.tally.add(Id::LazyFree, taken);
+        writer.tally.add(&LAZY_FREE, taken);
         if let Some(painter) = &mut writer.painter {
-            painter.turn(id, Id::LazyFree, taken);
+            painter.turn(id, &LAZY_FREE, taken);
         }
         rest -= taken;
     }
@@ -377,19 +447,17 @@ fn take_lazy_free(writer: &mut LedgerWriter<'_>, space: &SmapsEntry, caveats: &m
     }
 }
 
-/// The parts of private anonymous memory that no reader claimed: resident runs, in address order.
-pub fn unclaimed_runs(
-    spaces: &[SmapsEntry],
-    residency: &Residency,
-    readings: &[Reading],
-    runtimes: &[runtime::Reading],
-) -> Result<Vec<(u64, u64)>> {
-    let spans = claimed_spans(readings, runtimes, Meaning(None), &Refinements::default())?;
+/// The parts of private anonymous memory that no reader claimed: resident runs, in address order. Blocks that are
+/// mappings of their own are among them: no reader went through those.
+pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<Vec<(u64, u64)>> {
+    let palette = Palette::default();
+    let spans = Layers::new(inputs, &palette)?.spans;
+    let is_searched =
+        |space: &&SmapsEntry| space.mapping.is_private_anonymous() && space.mapping.permissions.read;
     let mut runs: Vec<(u64, u64)> = Vec::new();
-    for space in
-        spaces.iter().filter(|space| space.mapping.is_private_anonymous() && space.mapping.permissions.read)
-    {
-        for run in residency.runs_in(space.mapping.start..space.mapping.end).filter(|run| run.anonymous) {
+    for space in inputs.spaces.iter().filter(is_searched) {
+        let resident = inputs.residency.runs_in(space.mapping.start..space.mapping.end);
+        for run in resident.filter(|run| run.anonymous) {
             let mut at = run.start;
             while at < run.end {
                 let (holder, until) = spans.at(at);

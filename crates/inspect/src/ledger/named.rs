@@ -5,28 +5,25 @@
 
 use super::assemble::Inputs;
 use super::rows::Holders;
-use crate::layout::glibc as layout;
+use strandline_claims::allocator::RangeClaim;
+use strandline_claims::palette::Palette;
 
 /// Adds what each named chunk holds to `holders`.
-pub fn add(inputs: &Inputs<'_>, holders: &mut Holders) {
+pub fn add(inputs: &Inputs<'_>, palette: &Palette, holders: &mut Holders) {
     if inputs.runtimes.iter().all(|reading| reading.named.is_empty()) {
         return;
     }
-    let mut mapped: Vec<(u64, u64)> =
-        inputs.readings.iter().flat_map(|reading| reading.mapped_chunks.iter().copied()).collect();
-    mapped.sort_unstable();
     let mut zeros: Vec<(u64, u64)> =
         inputs.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()).collect();
     zeros.extend_from_slice(inputs.zero_runs);
     zeros.sort_unstable();
     for reading in inputs.runtimes {
         for named in &reading.named {
-            let Some((id, _)) = reading.palette.get(named.slot) else { continue };
-            let chunk = named.pointer.saturating_sub(layout::CHUNK_HEADER_BYTES);
-            // In an arena, a chunk in use ends with the word that the next one starts with; the walk counts a
-            // chunk's words from its own start on.
-            let shift = if mapped.binary_search_by_key(&chunk, |range| range.0).is_ok() { 0 } else { 8 };
-            let start = named.pointer.saturating_sub(shift);
+            let Some((id, _)) = palette.get(named.slot) else { continue };
+            // Where in its allocator's ranges a block's payload is counted.
+            let is_in = |claim: &&RangeClaim| claim.start <= named.pointer && named.pointer < claim.end;
+            let of = inputs.readings.iter().find(|reading| reading.claims.iter().any(|claim| is_in(&claim)));
+            let start = named.pointer.saturating_sub(of.map_or(0, |reading| reading.shift_bytes));
             let end = start.saturating_add(named.bytes);
             let resident: u64 = inputs.residency.runs_in(start..end).map(|run| run.end - run.start).sum();
             let zero = within(&zeros, start, end);

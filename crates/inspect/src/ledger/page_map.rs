@@ -8,12 +8,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::range::PAGE_BYTES;
-use super::rows::{self, Id, Tally};
+use super::rows::{self, Tally};
 use crate::facts::{LeftOut, MapCell, MapRow, MappedCells, PageMap};
-use crate::map::Mapping;
-use crate::pages::Residency;
-use crate::smaps::SmapsEntry;
+use strandline_claims::range::PAGE_BYTES;
+use strandline_claims::rows::Id;
+use strandline_process::map::Mapping;
+use strandline_process::pages::Residency;
+use strandline_process::smaps::SmapsEntry;
 
 /// The most cells with resident bytes.
 const MOST_CELLS: u64 = 8192;
@@ -300,6 +301,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use strandline_claims::rows::{ANONYMOUS, LAZY_FREE, ZERO};
 
     fn map(cells: &[(u64, u64)]) -> PageMap {
         let cell = |&(index, bytes): &(u64, u64)| MapCell { index, rows: vec![(9, bytes), (18, 1)] };
@@ -357,14 +359,14 @@ mod tests {
             painter.open(true, &space);
             let mut expected = Tally::default();
             for (page, pages, row) in ranges {
-                let id = [Id::Anonymous, Id::Zero, Id::GlibcMmapped][row];
+                let id = [&ANONYMOUS as Id, &ZERO, &strandline_allocators::glibc::rows::MMAPPED][row];
                 let start = space.mapping.start + page * 4096;
                 painter.add(id, start..start + pages * 4096);
                 expected.add(id, pages * 4096);
             }
-            let taken = expected.take(Id::Zero, turned);
-            expected.add(Id::LazyFree, taken);
-            painter.turn(Id::Zero, Id::LazyFree, taken);
+            let taken = expected.take(&ZERO, turned);
+            expected.add(&LAZY_FREE, taken);
+            painter.turn(&ZERO, &LAZY_FREE, taken);
             let map = painter.finish();
             prop_assert_eq!(map.totals(), expected.parts().collect::<Vec<_>>());
             let cells = &map.mappings[0].cells;

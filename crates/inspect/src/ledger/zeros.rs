@@ -8,8 +8,8 @@ use std::fs::File;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::range::{PAGE_BYTES, is_all_zero};
-use crate::memory::Memory;
+use strandline_claims::range::{PAGE_BYTES, is_all_zero};
+use strandline_process::memory::Memory;
 
 /// Read at once by one thread.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -88,7 +88,9 @@ fn merged(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 pub fn still_resident(pagemap: &File, runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let bytes: u64 = runs.iter().map(|run| run.1 - run.0).sum();
     let ranges: Vec<_> = runs.iter().map(|run| run.0..run.1).collect();
-    let now = |ranges: &[std::ops::Range<u64>]| crate::pages::read_ranges(pagemap, ranges).unwrap_or(0);
+    let now = |ranges: &[std::ops::Range<u64>]| {
+        strandline_process::pages::read_ranges(pagemap, ranges).unwrap_or(0)
+    };
     if now(&ranges) == bytes {
         return runs;
     }

@@ -1,24 +1,23 @@
 //! Which allocators and language runtimes a process has, told by what it has mapped.
 //!
 //! Cheap evidence first: the names of mapped files, then the symbols and strings of the executable
-//! and of the few files that need a second look. A name proves little and is therefore reported as
-//! what it is: [`Found::found_by`] says what gave it away. Target memory is read only where files say nothing
+//! and of the few files that need a second look. What counts as evidence stands in the table of readers
+//! ([`crate::readers`]). A name proves little and is therefore reported as what it is: [`Found::found_by`] says what
+//! gave it away. Target memory is read only where files say nothing
 //! (a static musl), and glibc's malloc is left to its own reader, which finds it by its structures.
 
-mod image;
 mod musl;
-mod names;
 
 use std::collections::HashSet;
 
-use image::{Image, Symbol};
+use strandline_claims::reader::{About, Clue, HeapKind};
+use strandline_process::image::{Image, Symbol};
+use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::memory::Memory;
+use strandline_process::namespaces::open_executable;
+use strandline_process::procfs::{Process, printable};
 
-pub(crate) use names::has_own_heap;
-
-use crate::map::{AddressSpace, Mapping};
-use crate::memory::Memory;
-use crate::namespaces::{open_executable, open_in_root, open_mapped_file};
-use crate::procfs::{Process, printable};
+use crate::readers::{self, ALLOCATORS, RUNTIMES};
 
 /// An allocator or a runtime that a process has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,10 +58,9 @@ pub struct Known<'a> {
 ///
 /// Never fails: what cannot be opened gives no evidence.
 pub fn recognise(process: &Process, known: &Known<'_>) -> Recognised {
-    let space = known.space;
     let mut found = Recognised::default();
     let mut seen: HashSet<&str> = HashSet::new();
-    for mapping in space.mappings().iter().filter(|mapping| mapping.name.starts_with('/')) {
+    for mapping in known.space.mappings().iter().filter(|mapping| mapping.name.starts_with('/')) {
         if seen.len() >= MOST_FILES {
             break;
         }
@@ -72,20 +70,32 @@ pub fn recognise(process: &Process, known: &Known<'_>) -> Recognised {
     }
     let executable = process.executable().unwrap_or_default();
     if let Some(image) = open_executable(process).ok().and_then(Image::open) {
-        by_executable(&image, file_name(&executable), &mut found);
+        by_executable(&Executable { process, image, file: file_name(&executable) }, &mut found);
     }
-    let is_part = |name: &str, all: &[Found]| {
-        let wholes = names::PARTS.iter().filter(|(part, _)| *part == name);
-        wholes.into_iter().any(|(_, whole)| all.iter().any(|found| found.name == *whole))
-    };
     let all = found.runtimes.clone();
-    found.runtimes.retain(|runtime| !is_part(&runtime.name, &all));
+    found.runtimes.retain(|runtime| {
+        let whole = readers::runtime(&runtime.name).and_then(|about| about.part_of);
+        whole.is_none_or(|whole| all.iter().all(|found| found.name != whole))
+    });
     // A program without an interpreter has its libc inside.
     if found.allocators.is_empty() && !known.has_glibc && musl::is_in(known, &executable) {
         let found_by = "structure of mallocng (musl 1.2.1 and later) in the executable's data";
         found.add_allocator("musl", None, found_by.to_owned());
     }
     found
+}
+
+/// Whether a runtime keeps objects in memory of its own.
+pub(crate) fn has_own_heap(runtime: &str) -> bool {
+    readers::runtime(runtime).is_some_and(|about| about.heap != HeapKind::Malloc)
+}
+
+fn allocators() -> impl Iterator<Item = &'static About> {
+    ALLOCATORS.iter().map(|entry| entry.about)
+}
+
+fn runtimes() -> impl Iterator<Item = &'static About> {
+    RUNTIMES.iter().map(|entry| entry.about)
 }
 
 impl Recognised {
@@ -104,12 +114,12 @@ impl Recognised {
     }
 
     /// Adds a runtime, and the allocator it brings along, if any.
-    fn add_runtime(&mut self, name: &str, version: Option<String>, found_by: String) {
-        let heap = names::OWN_HEAPS.iter().find(|(runtime, _)| *runtime == name);
-        if let Some(allocator) = heap.and_then(|(_, allocator)| *allocator) {
-            self.add_allocator(allocator, version.clone().filter(|_| allocator == name), found_by.clone());
+    fn add_runtime(&mut self, about: &About, version: Option<String>, found_by: String) {
+        if let HeapKind::Alone(allocator) = about.heap {
+            let version = version.clone().filter(|_| allocator == about.name);
+            self.add_allocator(allocator, version, found_by.clone());
         }
-        Self::add(&mut self.runtimes, name, version, found_by);
+        Self::add(&mut self.runtimes, about.name, version, found_by);
     }
 }
 
@@ -122,179 +132,92 @@ fn file_name(path: &str) -> &str {
 /// Evidence from the name of a mapped file; its content is read for the version only.
 fn by_file_name(process: &Process, mapping: &Mapping, found: &mut Recognised) {
     let file = file_name(&mapping.name);
-    if let Some(rule) = names::ALLOCATOR_FILES.iter().find(|rule| names::matches(rule, file)) {
-        let version = match rule.name {
-            "jemalloc" | "tcmalloc" => open_mapped_file(process, mapping)
-                .ok()
-                .and_then(Image::open)
-                .and_then(|i| malloc_version(&i, rule.name)),
-            "mimalloc" => names::version_in_file_name(file),
-            _ => None,
-        };
-        found.add_allocator(rule.name, version, format!("mapped file {}", printable(file, 128)));
+    let is_of = |about: &&About| about.evidence.files.iter().any(|name| name.matches(file));
+    let clue = Clue { process, file, mapping: Some(mapping), symbols: &[] };
+    let found_by = || format!("mapped file {}", printable(file, 128));
+    if let Some(about) = allocators().find(is_of) {
+        found.add_allocator(about.name, (about.evidence.version)(&clue), found_by());
     }
-    if let Some(rule) = names::RUNTIME_FILES.iter().find(|rule| names::matches(rule, file)) {
-        let version = match rule.name {
-            "jvm" => java_version(process, &mapping.name),
-            "cpython" => {
-                let image = open_mapped_file(process, mapping).ok().and_then(Image::open);
-                image.and_then(|image| python_version(&image, &image.exported(&["Py_Version"])))
-            }
-            _ => None,
-        };
-        let version = version.or_else(|| names::version_in_file_name(file));
-        found.add_runtime(rule.name, version, format!("mapped file {}", printable(file, 128)));
+    if let Some(about) = runtimes().find(is_of) {
+        found.add_runtime(about, (about.evidence.version)(&clue), found_by());
+    }
+}
+
+/// The executable of a process.
+struct Executable<'a> {
+    process: &'a Process,
+    image: Image,
+    /// The last part of its path.
+    file: &'a str,
+}
+
+impl Executable<'_> {
+    fn version(&self, about: &About, symbols: &[Symbol]) -> Option<String> {
+        let clue = Clue { process: self.process, file: self.file, mapping: None, symbols };
+        (about.evidence.version)(&clue)
     }
 }
 
 /// Evidence from inside the executable: sections, symbols it defines, strings.
-fn by_executable(image: &Image, file: &str, found: &mut Recognised) {
-    if let Some(version) = image.section_bytes(".go.buildinfo", 256).map(|bytes| go_version(&bytes)) {
-        found.add_runtime("go", version, "section .go.buildinfo of the executable".to_owned());
+fn by_executable(executable: &Executable<'_>, found: &mut Recognised) {
+    for about in runtimes() {
+        if let Some(section) = about.evidence.section
+            && executable.image.section_bytes(section, 1).is_some()
+        {
+            let found_by = format!("section {section} of the executable");
+            found.add_runtime(about, executable.version(about, &[]), found_by);
+        }
     }
-    let symbols = names::symbols();
-    let exported = image.exported(&symbols);
-    by_symbols(image, &exported, file, found);
+    let symbols: Vec<&'static str> =
+        allocators().chain(runtimes()).flat_map(|about| about.evidence.symbols).copied().collect();
+    by_symbols(executable, &executable.image.exported(&symbols), found);
     if found.allocators.is_empty() {
-        by_symbols(image, &image.unstripped(&symbols), file, found);
+        by_symbols(executable, &executable.image.unstripped(&symbols), found);
     }
-    by_strings(image, found);
+    by_strings(executable, found);
     // A name alone, for executables whose symbols say nothing.
-    if let Some(rule) = names::EXECUTABLES.iter().find(|rule| names::matches(rule, file)) {
-        found.add_runtime(
-            rule.name,
-            names::version_in_file_name(file),
-            format!("executable {}", printable(file, 128)),
-        );
+    let is_of = |about: &&About| about.evidence.executables.iter().any(|name| name.matches(executable.file));
+    if let Some(about) = runtimes().find(is_of) {
+        let version = executable.version(about, &[]);
+        found.add_runtime(about, version, format!("executable {}", printable(executable.file, 128)));
     }
 }
 
 /// Evidence from messages and names of settings in the executable's read-only data.
-fn by_strings(image: &Image, found: &mut Recognised) {
-    let tables = || names::ALLOCATOR_STRINGS.iter().chain(names::RUNTIME_STRINGS);
-    let needles: Vec<String> = tables().map(|(first, rest, _)| format!("{first}{rest}")).collect();
-    let texts = image.strings(&needles.iter().map(String::as_str).collect::<Vec<_>>());
-    let is_there = texts.iter().map(Option::is_some);
-    for (index, ((needle, (_, _, name)), is_there)) in needles.iter().zip(tables()).zip(is_there).enumerate()
-    {
-        let found_by = || format!("string {:?} in the executable", needle.trim_end());
-        if !is_there {
-            continue;
-        }
-        if index >= names::ALLOCATOR_STRINGS.len() {
-            found.add_runtime(name, None, found_by());
-        } else if !found.has_allocator(name) {
-            found.add_allocator(name, malloc_version(image, name), found_by());
+fn by_strings(executable: &Executable<'_>, found: &mut Recognised) {
+    let of = |about: &'static About, is_runtime: bool| {
+        about.evidence.strings.iter().map(move |(first, rest)| (format!("{first}{rest}"), about, is_runtime))
+    };
+    let all: Vec<(String, &About, bool)> = allocators()
+        .flat_map(|about| of(about, false))
+        .chain(runtimes().flat_map(|about| of(about, true)))
+        .collect();
+    let needles: Vec<&str> = all.iter().map(|(needle, ..)| needle.as_str()).collect();
+    let texts = executable.image.strings(&needles);
+    for ((needle, about, is_runtime), _) in all.iter().zip(texts).filter(|(_, text)| text.is_some()) {
+        let found_by = format!("string {:?} in the executable", needle.trim_end());
+        if *is_runtime {
+            // The executable's own name says nothing of the version of what is linked in.
+            found.add_runtime(about, None, found_by);
+        } else if !found.has_allocator(about.name) {
+            found.add_allocator(about.name, executable.version(about, &[]), found_by);
         }
     }
 }
 
 /// Evidence from symbols that the executable defines.
-fn by_symbols(image: &Image, symbols: &[Symbol], file: &str, found: &mut Recognised) {
+fn by_symbols(executable: &Executable<'_>, symbols: &[Symbol], found: &mut Recognised) {
     for symbol in symbols {
-        let by = || format!("symbol {} of the executable", symbol.name);
-        if let Some((_, name)) = names::ALLOCATOR_SYMBOLS.iter().find(|(known, _)| *known == symbol.name) {
-            if !found.has_allocator(name) {
-                found.add_allocator(name, malloc_version(image, name), by());
+        let found_by = || format!("symbol {} of the executable", symbol.name);
+        let is_of = |about: &&About| about.evidence.symbols.contains(&symbol.name);
+        if let Some(about) = allocators().find(is_of) {
+            if !found.has_allocator(about.name) {
+                found.add_allocator(about.name, executable.version(about, symbols), found_by());
             }
-        } else if let Some((_, name)) = names::RUNTIME_SYMBOLS.iter().find(|(known, _)| *known == symbol.name)
-        {
-            let version = match *name {
-                "cpython" => python_version(image, symbols),
-                "perl" => perl_version(image),
-                "node" => node_version(image),
-                "ruby" => text_at(image, symbol.address),
-                _ => None,
-            };
-            found.add_runtime(name, version.or_else(|| names::version_in_file_name(file)), by());
+        } else if let Some(about) = runtimes().find(is_of) {
+            found.add_runtime(about, executable.version(about, symbols), found_by());
         }
     }
-}
-
-/// The version that jemalloc (`5.3.0-0-g54eaed1d…`) and gperftools (`gperftools 2.10`) carry.
-fn malloc_version(image: &Image, name: &str) -> Option<String> {
-    let needle = match name {
-        "jemalloc" => "-0-g",
-        "tcmalloc" => "gperftools ",
-        _ => return None,
-    };
-    if name == "tcmalloc" {
-        let text = image.strings(&[needle]).pop()??;
-        return names::leading_version(text.strip_prefix(needle)?);
-    }
-    // The version stands before the needle: look for it release by release.
-    const RELEASES: &[&str] = &[
-        "5.3.1-0-g",
-        "5.3.0-0-g",
-        "5.2.1-0-g",
-        "5.2.0-0-g",
-        "5.1.0-0-g",
-        "5.0.1-0-g",
-        "4.5.0-0-g",
-        "3.6.0-0-g",
-    ];
-    let found = image.strings(RELEASES).into_iter().flatten().next()?;
-    names::leading_version(&found)
-}
-
-/// `Py_Version` of CPython 3.11 and later: PY_VERSION_HEX, 0xMMmmpprs.
-fn python_version(image: &Image, symbols: &[Symbol]) -> Option<String> {
-    let symbol = symbols.iter().find(|symbol| symbol.name == "Py_Version")?;
-    let hex = u32::from_le_bytes(image.bytes_at(symbol.address, 4)?.try_into().ok()?);
-    let (major, minor, micro) = (hex >> 24, hex >> 16 & 0xff, hex >> 8 & 0xff);
-    (major == 3).then(|| format!("{major}.{minor}.{micro}"))
-}
-
-/// The version in the module paths that perl is built with (`/usr/share/perl/5.36.0`).
-fn perl_version(image: &Image) -> Option<String> {
-    const PLACES: &[&str] = &["/perl/5.", "/perl5/5.", "/perl-5."];
-    let text = image.strings(PLACES).into_iter().flatten().next()?;
-    names::leading_version(text.get(text.find("5.")?..)?)
-}
-
-/// The version in the addresses that node is built with (`…/download/release/v20.11.0/…`).
-fn node_version(image: &Image) -> Option<String> {
-    const NEEDLE: &str = "/download/release/v";
-    let text = image.strings(&[NEEDLE]).pop()??;
-    names::leading_version(text.strip_prefix(NEEDLE)?)
-}
-
-/// A version string that a symbol names (`ruby_version`).
-fn text_at(image: &Image, address: u64) -> Option<String> {
-    let bytes = image.bytes_at(address, 16)?;
-    names::leading_version(std::str::from_utf8(bytes.split(|&byte| byte == 0).next()?).ok()?)
-}
-
-/// Go's build information, as `debug/buildinfo` reads it: 14 bytes of magic, pointer size, flags; with
-/// flag 2 (Go 1.18 and later) the version follows at 32, its length before it in one byte here.
-fn go_version(bytes: &[u8]) -> Option<String> {
-    if !bytes.starts_with(b"\xff Go buildinf:") || bytes.get(15)? & 2 == 0 {
-        return None;
-    }
-    let length = usize::from(*bytes.get(32)?);
-    // A varint whose first byte has its top bit set is a version of 128 characters or more: not ours.
-    let text = std::str::from_utf8(bytes.get(33..33 + length).filter(|_| length < 128)?).ok()?;
-    names::leading_version(text.strip_prefix("go")?)
-}
-
-/// JAVA_VERSION of the `release` file, two folders above `lib/server/libjvm.so`.
-fn java_version(process: &Process, library: &str) -> Option<String> {
-    use std::io::Read;
-
-    let library = library.strip_suffix(" (deleted)").unwrap_or(library);
-    let home = library.strip_suffix("/server/libjvm.so").and_then(|lib| lib.rsplit_once('/'))?.0;
-    let mut text = Vec::new();
-    open_in_root(process, &format!("{home}/release")).ok()?.take(8192).read_to_end(&mut text).ok()?;
-    let text = String::from_utf8_lossy(&text);
-    let line = text.lines().find_map(|line| line.strip_prefix("JAVA_VERSION="))?;
-    names::leading_version(line.trim_matches('"'))
-}
-
-/// Whether the file that `mapping` is of defines one of `names` among its dynamic symbols. Reads each table once: for
-/// files with very many symbols, of which nearly all are somebody else's.
-pub(crate) fn exports(process: &Process, mapping: &Mapping, names: &[&'static str]) -> bool {
-    let image = open_mapped_file(process, mapping).ok().and_then(Image::open);
-    image.is_some_and(|image| !image.exported(names).is_empty())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! its own first word again is told by no other data.
 
 use super::{Known, file_name};
-use crate::memory::{half_word_at, word_at};
+use strandline_process::memory::{half_word_at, word_at};
 
 /// Bytes of the executable's writable data that are looked through.
 const MOST_BYTES: u64 = 64 << 20;

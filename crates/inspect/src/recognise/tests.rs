@@ -32,7 +32,7 @@ fn look(pid: u32) -> Recognised {
     let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
     let known = Known {
         space: &space,
-        memory: &crate::target::live::Live::new(pid),
+        memory: &strandline_process::target::live::Live::new(pid),
         resident: &|from, to| vec![(from, to)],
         has_glibc: false,
     };
@@ -200,15 +200,4 @@ fn a_static_musl_is_told_by_its_structure() {
         assert_eq!((names(&found.allocators), found.runtimes.len()), (vec!["musl"], 0), "{found:?}");
     }
     std::fs::remove_dir_all(directory).unwrap();
-}
-
-#[test]
-fn go_versions_are_read_with_care() {
-    let mut bytes = b"\xff Go buildinf:\x08\x02".to_vec();
-    bytes.resize(32, 0);
-    bytes.extend_from_slice(b"\x08go1.22.3");
-    assert_eq!(go_version(&bytes).as_deref(), Some("1.22.3"));
-    bytes[32] = 200;
-    assert_eq!(go_version(&bytes), None);
-    assert_eq!(go_version(b"\xff Go buildinf:"), None);
 }

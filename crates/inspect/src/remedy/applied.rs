@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::procfs::Process;
+use strandline_process::procfs::Process;
 
 /// How long the target's minor faults are counted afterwards, where nothing else is asked.
 pub const WATCH: Duration = Duration::from_secs(2);

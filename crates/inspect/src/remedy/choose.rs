@@ -13,14 +13,15 @@ use std::time::{Duration, Instant};
 
 use strandline_sys::memory;
 
-use super::{Refusal, precheck, stack};
-use crate::error::Error;
-use crate::map::AddressSpace;
-use crate::procfs::{Doing, Process};
-use crate::target::live::Live;
-use crate::target::quiet;
-use crate::target::tracee::{self, NotStopped, Tracee};
-use crate::unwind::{End, Frame, Objects, Unwinder};
+use super::{Refusal, precheck};
+use strandline_process::call::stack;
+use strandline_process::error::Error;
+use strandline_process::map::AddressSpace;
+use strandline_process::procfs::{Doing, Process};
+use strandline_process::target::live::Live;
+use strandline_process::target::quiet;
+use strandline_process::target::tracee::{self, NotStopped, Tracee};
+use strandline_process::unwind::{End, Frame, Objects, Unwinder};
 
 /// How long a thread may take to stop. One in an uninterruptible sleep takes longer.
 const STOP_LIMIT: Duration = Duration::from_millis(100);

@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
-use crate::error::Result;
-use crate::map::{AddressSpace, Mapping};
-use crate::procfs::Process;
-use crate::smaps::{Smaps, SmapsEntry};
+use strandline_process::error::Result;
+use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::procfs::Process;
+use strandline_process::smaps::{Smaps, SmapsEntry};
 
 /// The most descriptors that are looked at.
 const MOST_DESCRIPTORS: usize = 1 << 20;

@@ -8,8 +8,8 @@
 
 use std::ops::Range;
 
-use crate::elf::{Object, Symbol};
-use crate::memory::Memory;
+use strandline_process::elf::{Object, Symbol};
+use strandline_process::memory::Memory;
 
 /// Farther than this from `malloc` nothing belongs to it (malloc's object file has 25 KiB).
 const MOST_DISTANCE_BYTES: u64 = 64 << 10;

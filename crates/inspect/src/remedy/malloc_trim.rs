@@ -11,15 +11,15 @@ use std::time::Duration;
 use strandline_sys::ptrace::Event;
 
 use super::choose::{self, Fences};
-use super::inject::{self, Call, CallError, Injected};
 use super::{Applied, Refusal, malloc_code, precheck};
-use crate::elf::Object;
-use crate::pages;
-use crate::procfs::Process;
-use crate::smaps;
-use crate::target::admission;
-use crate::target::live::Live;
-use crate::target::tracee::Tracee;
+use strandline_process::call::inject::{self, Call, CallError, Injected};
+use strandline_process::elf::Object;
+use strandline_process::pages;
+use strandline_process::procfs::Process;
+use strandline_process::smaps;
+use strandline_process::target::admission;
+use strandline_process::target::live::Live;
+use strandline_process::target::tracee::Tracee;
 
 /// How long the call itself may take before it is left to end by itself.
 pub const CALL_LIMIT: Duration = Duration::from_secs(120);

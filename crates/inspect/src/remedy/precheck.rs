@@ -2,8 +2,8 @@
 //! given back at all, and may we?
 
 use super::Refusal;
-use crate::procfs::{Process, Status};
-use crate::target::admission;
+use strandline_process::procfs::{Process, Status};
+use strandline_process::target::admission;
 
 /// Checks a process as a whole. Threads are judged one by one when they are chosen.
 pub(crate) fn check(process: &Process) -> Result<Status, Refusal> {

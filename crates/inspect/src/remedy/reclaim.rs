@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::Applied;
 use super::malloc_trim::{self, TrimRequest};
 use super::zero_pages::{self, ZeroRequest};
-use crate::alloc::glibc::SUM_DIFFERS;
-use crate::alloc::{Cause, Doubt};
-use crate::caveat::Caveat;
-use crate::elf::Object;
-use crate::error::Result;
 use crate::explain::{Look, Options, Progress, look};
 use crate::facts::{Outcome, Reclamation};
-use crate::procfs::Process;
+use strandline_allocators::glibc::SUM_DIFFERS;
+use strandline_claims::allocator::{Cause, Doubt};
+use strandline_claims::caveat::Caveat;
+use strandline_process::elf::Object;
+use strandline_process::error::Result;
+use strandline_process::procfs::Process;
 
 /// How to give memory back.
 #[derive(Clone, Copy, Default)]

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use crate::error::Error;
-use crate::procfs::Process;
-use crate::target::admission;
+use strandline_process::error::Error;
+use strandline_process::procfs::Process;
+use strandline_process::target::admission;
 
 /// Why a remedy gives nothing back. [`Refusal::touched`] tells the few that come after the call had
 /// begun from those where nothing was touched.

@@ -13,20 +13,21 @@ use std::time::{Duration, Instant};
 
 use strandline_sys::process::{self as sys, MADV_PAGEOUT};
 
-use super::inject::{self, Call, CallError, Injected};
-use super::{Applied, Refusal, choose, holders, malloc_code, malloc_trim, precheck, stack};
-use crate::error::Error;
+use super::{Applied, Refusal, choose, holders, malloc_code, malloc_trim, precheck};
 use crate::ledger::zeros;
-use crate::map::AddressSpace;
-use crate::memory::Memory;
-use crate::pages::{self, page_of, page_up};
-use crate::procfs::Process;
-use crate::smaps::{Smaps, SmapsEntry};
-use crate::target::admission;
-use crate::target::live::Live;
-use crate::target::quiet;
-use crate::target::stop::Stopped;
-use crate::target::tracee::{self, Tracee};
+use strandline_process::call::inject::{self, Call, CallError, Injected};
+use strandline_process::call::stack;
+use strandline_process::error::Error;
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+use strandline_process::pages::{self, page_of, page_up};
+use strandline_process::procfs::Process;
+use strandline_process::smaps::{Smaps, SmapsEntry};
+use strandline_process::target::admission;
+use strandline_process::target::live::Live;
+use strandline_process::target::quiet;
+use strandline_process::target::stop::Stopped;
+use strandline_process::target::tracee::{self, Tracee};
 
 /// The most bytes given back in one system call.
 const MOST_CALL_BYTES: u64 = 2 << 20;
@@ -347,7 +348,7 @@ fn other_user_of_memory(pid: i32) -> Option<i32> {
 
 /// The parts of `run` that lie in `plain` (sorted).
 fn clipped(run: &Range<u64>, plain: &[(u64, u64)]) -> Vec<Range<u64>> {
-    let overlapping = crate::alloc::overlapping(plain, run.start, run.end).iter();
+    let overlapping = strandline_claims::allocator::overlapping(plain, run.start, run.end).iter();
     overlapping.map(|&(start, end)| start.max(run.start)..end.min(run.end)).collect()
 }
 
@@ -367,7 +368,7 @@ fn is_fit(tracee: &Tracee<'_>, space: &AddressSpace) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pages::PAGE_BYTES;
+    use strandline_process::pages::PAGE_BYTES;
 
     #[test]
     fn pieces_are_whole_pages_and_small() {

@@ -3,11 +3,10 @@
 //! Everything here is a prediction and says so; only `reclaim` proves.
 
 pub mod remedies;
-pub mod units;
 
-use self::units::bytes;
 use crate::facts::{Remedy, Row, State, Verdict};
 use crate::ledger::rows;
+use strandline_claims::units::{self, bytes};
 
 /// What the verdict is made of.
 pub struct Findings<'a> {

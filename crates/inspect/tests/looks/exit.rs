@@ -6,7 +6,7 @@ use std::process::{Command, ExitStatus};
 use strandline_inspect::Error;
 use strandline_inspect::explain::{Ending, Options, at_exit};
 use strandline_inspect::facts::{Explanation, RemedyKind};
-use strandline_inspect::target::tracee::on_own_thread;
+use strandline_process::target::tracee::on_own_thread;
 use strandline_sys::ptrace::{self, Event};
 
 use crate::subject::{Subject, ending};

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use strandline_inspect::explain::{self, Options};
-use strandline_inspect::procfs::Process;
-use strandline_inspect::target::stop::Stopped;
-use strandline_inspect::target::tracee::on_own_thread;
+use strandline_process::procfs::Process;
+use strandline_process::target::stop::Stopped;
+use strandline_process::target::tracee::on_own_thread;
 use strandline_sys::ptrace::{self, Event};
 
 use crate::subject::{Subject, ending, state, until};

@@ -2,7 +2,7 @@
 
 use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::{Explanation, MappedCells, PageMap};
-use strandline_inspect::procfs::Process;
+use strandline_process::procfs::Process;
 
 use crate::subject::{Subject, ending, layout, until};
 

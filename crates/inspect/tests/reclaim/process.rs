@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use strandline_inspect::Error;
 use strandline_inspect::remedy::Refusal;
-use strandline_inspect::remedy::inject::{self, Call, CallError};
 use strandline_inspect::remedy::zero_pages::{self, ZeroRequest};
-use strandline_inspect::target::tracee::{self, Tracee};
+use strandline_process::call::inject::{self, Call, CallError};
+use strandline_process::target::tracee::{self, Tracee};
 use strandline_sys::signal;
 
 use crate::subject::Subject;

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use strandline_inspect::target::stop::Stopped;
-use strandline_inspect::target::tracee;
+use strandline_process::target::stop::Stopped;
+use strandline_process::target::tracee;
 use strandline_sys::ptrace::{self, Event};
 use strandline_sys::signal;
 

@@ -6,11 +6,11 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use strandline_inspect::elf::Object;
-use strandline_inspect::map::AddressSpace;
-use strandline_inspect::procfs::Process;
 use strandline_inspect::remedy::malloc_trim::{self, TrimRequest};
 use strandline_inspect::remedy::{Applied, Refusal};
+use strandline_process::elf::Object;
+use strandline_process::map::AddressSpace;
+use strandline_process::procfs::Process;
 
 /// A running subject. Dropped, it is killed.
 pub struct Subject {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::Explanation;
-use strandline_inspect::procfs::Process;
+use strandline_process::procfs::Process;
 
 use super::listening::is_open;
 use super::look::{Look, Shares};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
-use strandline_inspect::procfs::Process;
+use strandline_process::procfs::Process;
 use strandline_recording::{Mark, Moment, Record, Sample};
 
 use super::super::ledgers::{self, Made, Request, WatchRequest};

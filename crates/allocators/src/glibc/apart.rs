@@ -1,0 +1,63 @@
+//! What stands beside a heap though it looks as if it could be part of it: threads' stacks and runtimes' own memory,
+//! which the kernel may list as one mapping with a heap, or as its neighbour.
+
+use super::layout;
+use strandline_claims::allocator::Context;
+use strandline_claims::range::PAGE_BYTES;
+
+/// How far before a stack the header of a block that it lies in is looked for: memalign puts it right there, a program
+/// that aligns by itself within a page.
+const BEFORE_BYTES: u64 = PAGE_BYTES;
+
+/// The ranges that are surely no heap's, in address order and without overlap. A stack within a block of malloc's
+/// (pthread_attr_setstack) is that block's, and so is another allocator's memory within one.
+pub fn apart(context: &Context<'_>) -> Vec<(u64, u64)> {
+    let all = context.stacks.iter().chain(context.claimed);
+    let mut all: Vec<(u64, u64)> =
+        all.filter(|&&(low, high)| !is_in_block(context, low, high)).copied().collect();
+    merge(&mut all);
+    all
+}
+
+/// Puts ranges into address order, and those that touch or overlap together.
+pub fn merge(ranges: &mut Vec<(u64, u64)>) {
+    ranges.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
+    for &(start, end) in ranges.iter() {
+        match merged.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => merged.push((start, end)),
+        }
+    }
+    *ranges = merged;
+}
+
+/// Whether a chunk begins shortly before `low` that reaches to `high`.
+fn is_in_block(context: &Context<'_>, low: u64, high: u64) -> bool {
+    let from = low.saturating_sub(BEFORE_BYTES).next_multiple_of(layout::ALIGNMENT);
+    (from..low).step_by(layout::ALIGNMENT as usize).any(|chunk| {
+        // Reading a page that is not there would have the kernel map one in the target.
+        if (context.resident)(chunk, chunk + 1).is_empty() {
+            return false;
+        }
+        let head = context.memory.read_word(chunk.saturating_add(8)).unwrap_or(0);
+        let bytes = head & !layout::SIZE_BITS;
+        // Not much longer than the stack either: another word would rarely be both.
+        bytes.is_multiple_of(layout::ALIGNMENT)
+            && chunk
+                .checked_add(bytes)
+                .is_some_and(|end| end >= high && end - high <= BEFORE_BYTES + (high - low))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_merged() {
+        let mut ranges = vec![(5, 9), (1, 4), (2, 3), (9, 12), (20, 21)];
+        merge(&mut ranges);
+        assert_eq!(ranges, [(1, 4), (5, 12), (20, 21)]);
+    }
+}

@@ -1,0 +1,238 @@
+//! Which chunks are in fastbins, without following the lists through the target's memory.
+//!
+//! A fastbin can hold millions of chunks in random order, and following it from outside is a system
+//! call a step. The walk passes every chunk anyway: it takes each small chunk whose link leads into
+//! the arena (or ends the list) for a member, and notes chunk and link as [`Candidate`]s. That takes
+//! in every true member, and now and then a chunk in use that still holds an old link.
+//!
+//! Each member but the first of its list is linked to exactly once. So if the candidates are exactly
+//! what the links and the lists' heads lead to, which two sums of hashes tell, all of them are
+//! members. If not, the lists are followed from candidate to candidate here, and the parts of the
+//! walk that hold an impostor are walked again.
+
+use std::ops::Range;
+
+use super::layout;
+use super::lists::Links;
+
+/// A chunk and where its link leads, as numbers: the arena's ranges laid end to end, in 16-byte units,
+/// from one on; 0 as a link ends the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    at: u32,
+    next: u32,
+}
+
+/// What a link must lead to in one arena.
+#[derive(Clone, Debug, Default)]
+pub struct Arena {
+    /// Start and end of each range, and the number of its first 16 bytes.
+    ranges: Vec<(u64, u64, u32)>,
+    /// From the first range's start to the last one's end.
+    span: Range<u64>,
+    heads: Vec<u64>,
+}
+
+impl Arena {
+    /// An arena with these ranges (sorted) and these first chunks of its fastbins (0: empty). Beyond
+    /// 64 GiB of ranges there are no candidates.
+    pub fn new(ranges: &[(u64, u64)], heads: &[u64]) -> Self {
+        let (first, last) =
+            (ranges.first().map_or(0, |range| range.0), ranges.last().map_or(0, |range| range.1));
+        let mut arena =
+            Self { ranges: Vec::with_capacity(ranges.len()), span: first & !15..last, heads: heads.to_vec() };
+        let mut number = 1u32;
+        for &(start, end) in ranges {
+            let start = start & !15;
+            arena.ranges.push((start, end, number));
+            let count = u32::try_from((end - start).div_ceil(16)).ok();
+            let Some(next) = count.and_then(|count| number.checked_add(count)) else {
+                return Self::default();
+            };
+            number = next;
+        }
+        arena
+    }
+
+    /// Whether chunks of `bytes` may be in a fastbin now.
+    #[inline]
+    pub fn may_hold(&self, bytes: u64) -> bool {
+        let bin = (bytes / layout::ALIGNMENT) as usize - 2;
+        self.heads.get(bin).is_some_and(|&head| head != 0)
+    }
+
+    /// Whether any fastbin has members.
+    pub fn has_members(&self) -> bool {
+        self.heads.iter().any(|&head| head != 0)
+    }
+
+    #[inline]
+    fn number(&self, address: u64) -> Option<u32> {
+        if address == 0 {
+            return Some(0);
+        }
+        // Most of what is asked for is contents of chunks in use, and leads nowhere.
+        if !address.is_multiple_of(16) || !self.span.contains(&address) {
+            return None;
+        }
+        self.number_within(address)
+    }
+
+    fn number_within(&self, address: u64) -> Option<u32> {
+        let index = self.ranges.partition_point(|range| range.1 <= address);
+        let &(start, _, first) = self.ranges.get(index).filter(|range| range.0 <= address)?;
+        Some(first + ((address - start) / 16) as u32)
+    }
+
+    /// The chunk at `address` with the link word `link` (its `fd`), if it may be a member.
+    #[inline]
+    pub fn candidate(&self, address: u64, link: u64, links: Links) -> Option<Candidate> {
+        let next = self.number(links.reveal(link, address + 16))?;
+        Some(Candidate { at: self.number(address)?, next })
+    }
+
+    /// The candidate's address.
+    pub fn address(&self, candidate: Candidate) -> u64 {
+        let index = self.ranges.partition_point(|range| range.2 <= candidate.at);
+        let (start, _, first) = self.ranges.get(index.saturating_sub(1)).copied().unwrap_or_default();
+        start + u64::from(candidate.at.saturating_sub(first)) * 16
+    }
+}
+
+/// Spreads a number over 64 bits (the finisher of splitmix64), so that sums of them tell sets apart.
+fn spread(number: u32) -> u64 {
+    let mut mixed = u64::from(number).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// What became of the candidates.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All are members.
+    AllMembers,
+    /// Only those are members for which the bit of their position is set.
+    Members {
+        /// A bit for each candidate, in the order given.
+        bits: Vec<u64>,
+        /// Lists that did not come to their proper end: damaged, or in motion.
+        broken: u64,
+    },
+}
+
+/// Tells members from impostors. `slices` together are the arena's candidates in address order.
+pub fn judge(arena: &Arena, slices: &[&[Candidate]]) -> Verdict {
+    let lists: Vec<u64> = arena.heads.iter().copied().filter(|&head| head != 0).collect();
+    let mut balance = (lists.len() as u64).wrapping_mul(spread(0));
+    for candidate in slices.iter().copied().flatten() {
+        balance = balance.wrapping_add(spread(candidate.at)).wrapping_sub(spread(candidate.next));
+    }
+    for &head in &lists {
+        balance = balance.wrapping_sub(spread(arena.number(head).unwrap_or(u32::MAX)));
+    }
+    if balance == 0 { Verdict::AllMembers } else { follow(arena, slices, &lists) }
+}
+
+/// Numbers that one entry of the index spans: 64 KiB of heap.
+const INDEX_SPAN: u32 = 4096;
+
+/// Follows every list from candidate to candidate.
+fn follow(arena: &Arena, slices: &[&[Candidate]], heads: &[u64]) -> Verdict {
+    let all: Vec<Candidate> = slices.concat();
+    let last = all.last().map_or(0, |candidate| candidate.at);
+    let mut index: Vec<u32> = Vec::with_capacity((last / INDEX_SPAN) as usize + 2);
+    for (position, candidate) in all.iter().enumerate() {
+        while index.len() as u32 <= candidate.at / INDEX_SPAN {
+            index.push(position as u32);
+        }
+    }
+    index.push(all.len() as u32);
+    let find = |number: u32| {
+        let entry = (number / INDEX_SPAN) as usize;
+        let (from, to) = (*index.get(entry)? as usize, *index.get(entry + 1)? as usize);
+        all.get(from..to)?
+            .binary_search_by_key(&number, |candidate| candidate.at)
+            .ok()
+            .map(|found| from + found)
+    };
+    let mut bits = vec![0u64; all.len().div_ceil(64)];
+    let mut broken = 0;
+    for &head in heads {
+        let mut number = arena.number(head).unwrap_or(u32::MAX);
+        while number != 0 {
+            let position = find(number).filter(|&position| bits[position / 64] & (1 << (position % 64)) == 0);
+            let Some(position) = position else {
+                broken += 1;
+                break;
+            };
+            bits[position / 64] |= 1 << (position % 64);
+            number = all[position].next;
+        }
+    }
+    Verdict::Members { bits, broken }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: u64 = 0x5555_0000_0000;
+
+    fn arena(heads: &[u64]) -> Arena {
+        Arena::new(&[(0x1000, 0x1028), (BASE, BASE + 0x100_0000)], heads)
+    }
+
+    fn linked(arena: &Arena, chain: &[u64]) -> Vec<Candidate> {
+        let disguise = |to: u64, from: u64| to ^ ((from + 16) >> 12);
+        let mut all: Vec<_> = (0..chain.len())
+            .map(|i| {
+                let next = chain.get(i + 1).copied().unwrap_or(0);
+                arena.candidate(chain[i], disguise(next, chain[i]), Links::Disguised).unwrap()
+            })
+            .collect();
+        all.sort_by_key(|candidate| candidate.at);
+        all
+    }
+
+    #[test]
+    fn whole_lists_balance() {
+        let chain: Vec<u64> = (0..5000).map(|n| BASE + (n * 7919 % 0xf000) * 0x100).collect();
+        let arena = arena(&[0, chain[0]]);
+        let all = linked(&arena, &chain);
+        let (front, back) = all.split_at(1234);
+        assert_eq!(judge(&arena, &[front, back]), Verdict::AllMembers);
+        assert!(arena.may_hold(48) && !arena.may_hold(32) && !arena.may_hold(64));
+    }
+
+    #[test]
+    fn an_old_link_in_a_chunk_in_use_is_found_out() {
+        let chain: Vec<u64> = (1..100).map(|n| BASE + n * 0x20040).collect();
+        let arena = arena(&[chain[0]]);
+        let mut all = linked(&arena, &chain);
+        let impostor = Candidate { at: all[50].at + 5, next: all[7].at };
+        all.insert(51, impostor);
+        let Verdict::Members { bits, broken } = judge(&arena, &[&all]) else { panic!("balanced") };
+        assert_eq!(broken, 0);
+        assert_eq!(arena.address(all[0]), *chain.iter().min().unwrap());
+        let members: Vec<usize> = (0..all.len()).filter(|&i| bits[i / 64] & (1 << (i % 64)) != 0).collect();
+        assert_eq!(members.len(), 99);
+        assert!(!members.contains(&51));
+    }
+
+    #[test]
+    fn cycles_and_strays_end() {
+        let chain = [BASE + 0x100, BASE + 0x200, BASE + 0x300];
+        let arena = arena(&[chain[0]]);
+        let mut all = linked(&arena, &chain);
+        all[2].next = all[0].at;
+        assert!(matches!(judge(&arena, &[&all]), Verdict::Members { broken: 1, .. }));
+        all[2].next = all[2].at + 1;
+        assert!(matches!(judge(&arena, &[&all]), Verdict::Members { broken: 1, .. }));
+    }
+
+    #[test]
+    fn an_arena_too_wide_for_numbers_has_no_candidates() {
+        assert!(!Arena::new(&[(0x1000, 0x2000), (1 << 40, 2 << 40)], &[0x1000]).may_hold(32));
+    }
+}

@@ -1,0 +1,210 @@
+//! Free chunks that look in use to their neighbours: those in threads' caches, and those in fastbins
+//! where a walk has to know them beforehand.
+//!
+//! Both are singly linked lists whose links glibc 2.32 and later disguise ("safe-linking", malloc.c,
+//! PROTECT_PTR: the link xor the link's own address shifted right by 12). Which of the two is in
+//! force is told by the lists themselves. A list is followed only through resident pages of the
+//! arenas' ranges, each chunk once: a cycle ends it.
+
+use std::collections::HashMap;
+
+use strandline_claims::marks::Marks;
+use strandline_claims::range::{PAGE_BYTES, RangePages, page_of};
+use strandline_process::memory::{Memory, word_at};
+
+/// Why a chunk that looks in use is not ordinary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// It is free, in a fastbin.
+    Fastbin,
+    /// It is free, in a thread's cache.
+    ThreadCache,
+    /// It is in use, by malloc itself.
+    Metadata,
+}
+
+/// The special chunks of one range.
+pub struct Lists {
+    marks: Marks,
+    /// Those that are not in fastbins; fastbin chunks can be millions and need no entry.
+    others: HashMap<u64, Held>,
+}
+
+impl Lists {
+    /// No special chunks in `start..end`.
+    pub fn new(start: u64, end: u64) -> Self {
+        Self { marks: Marks::new(start & !15, end), others: HashMap::new() }
+    }
+
+    /// Notes the chunk at `address`; false where it was noted already or lies outside.
+    pub fn insert(&mut self, address: u64, held: Held) -> bool {
+        let new = self.marks.insert(address);
+        if new && held != Held::Fastbin {
+            self.others.insert(address, held);
+        }
+        new
+    }
+
+    /// What is special about the chunk at `address`.
+    #[inline]
+    pub fn holder(&self, address: u64) -> Option<Held> {
+        if !self.marks.contains(address) {
+            return None;
+        }
+        Some(self.others.get(&address).copied().unwrap_or(Held::Fastbin))
+    }
+}
+
+/// Pages kept between the steps along a list: 4 MiB.
+const CACHED_PAGES: usize = 1024;
+
+/// Reads single words, keeping the pages they came from: lists jump, but mostly not far.
+pub struct PageCache<'a> {
+    memory: &'a dyn Memory,
+    tags: Vec<u64>,
+    bytes: Vec<u8>,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+impl<'a> PageCache<'a> {
+    /// An empty cache. Its pages are allocated when first used.
+    pub fn new(memory: &'a dyn Memory) -> Self {
+        Self { memory, tags: Vec::new(), bytes: Vec::new(), bytes_read: 0 }
+    }
+
+    /// The word at `address`, which must not cross a page.
+    pub fn word(&mut self, address: u64) -> Option<u64> {
+        let page = page_of(address);
+        let slot = (page / PAGE_BYTES) as usize % CACHED_PAGES;
+        if self.tags.is_empty() {
+            self.tags = vec![u64::MAX; CACHED_PAGES];
+            self.bytes = vec![0; CACHED_PAGES * PAGE_BYTES as usize];
+        }
+        let at = slot * PAGE_BYTES as usize;
+        if self.tags[slot] != page {
+            let bytes = self.bytes.get_mut(at..at + PAGE_BYTES as usize)?;
+            self.tags[slot] = u64::MAX;
+            self.memory.read(page, bytes).ok()?;
+            self.tags[slot] = page;
+            self.bytes_read += PAGE_BYTES;
+        }
+        word_at(&self.bytes, at + (address - page) as usize)
+    }
+}
+
+/// How links are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// As they are (up to 2.31).
+    Plain,
+    /// Xored with their own address (2.32 on).
+    Disguised,
+}
+
+impl Links {
+    /// The address that `link`, standing at `place`, leads to.
+    pub fn reveal(self, link: u64, place: u64) -> u64 {
+        match self {
+            Self::Plain => link,
+            Self::Disguised => link ^ (place >> 12),
+        }
+    }
+}
+
+/// The ranges in which chunks may lie, and what is special about theirs.
+pub struct Ranges<'a> {
+    /// Sorted by address.
+    pub parts: Vec<(&'a RangePages, Lists)>,
+}
+
+impl Ranges<'_> {
+    /// The part that holds the resident address `address`.
+    fn part(&mut self, address: u64) -> Option<&mut Lists> {
+        let index = self.parts.partition_point(|(pages, _)| pages.end() <= address);
+        let (pages, lists) = self.parts.get_mut(index)?;
+        pages.is_resident(address).then_some(lists)
+    }
+
+    /// Whether a chunk may stand at `address`: aligned, resident, within an arena.
+    pub fn holds(&self, address: u64) -> bool {
+        let index = self.parts.partition_point(|(pages, _)| pages.end() <= address);
+        address.is_multiple_of(16)
+            && self.parts.get(index).is_some_and(|(pages, _)| pages.is_resident(address))
+    }
+
+    /// Notes the chunk at `address`; false where it cannot be one, or was noted already.
+    pub fn insert(&mut self, address: u64, held: Held) -> bool {
+        address.is_multiple_of(16) && self.part(address).is_some_and(|lists| lists.insert(address, held))
+    }
+}
+
+/// Follows one list from the chunk `head`, whose links stand `link_offset` behind each element and
+/// lead to elements, noting each chunk (`chunk_offset` before its element). Returns how many were
+/// noted, and whether the list came to its proper end.
+pub fn follow(
+    cache: &mut PageCache<'_>,
+    ranges: &mut Ranges<'_>,
+    list: List,
+    links: Links,
+    held: Held,
+    most: u64,
+) -> (u64, bool) {
+    let mut element = list.head;
+    let mut count = 0;
+    while element != 0 && count < most {
+        let Some(chunk) = element.checked_sub(list.chunk_offset) else { return (count, false) };
+        if !ranges.insert(chunk, held) {
+            return (count, false);
+        }
+        count += 1;
+        let place = element + list.link_offset;
+        let Some(link) = cache.word(place) else { return (count, false) };
+        element = links.reveal(link, place);
+    }
+    (count, element == 0)
+}
+
+/// Where a list starts and how its elements are made.
+#[derive(Clone, Copy, Debug)]
+pub struct List {
+    /// The first element; 0 for an empty list.
+    pub head: u64,
+    /// From an element to its link: 16 in fastbins (`fd`), 0 in thread caches (`next`).
+    pub link_offset: u64,
+    /// From the chunk to the element: 0 in fastbins, 16 in thread caches.
+    pub chunk_offset: u64,
+}
+
+impl List {
+    /// A fastbin that starts with the chunk `head`.
+    pub fn fastbin(head: u64) -> Self {
+        Self { head, link_offset: 16, chunk_offset: 0 }
+    }
+
+    /// A thread cache's bin that starts with the block `head`.
+    pub fn thread_cache(head: u64) -> Self {
+        Self { head, link_offset: 0, chunk_offset: 16 }
+    }
+}
+
+/// Tells from the first links of all lists how links are written: each way is tried, and the one
+/// under which more links lead to a chunk or to a proper end is believed.
+pub fn vote(cache: &mut PageCache<'_>, ranges: &Ranges<'_>, lists: &[List], default: Links) -> Links {
+    let (mut plain, mut disguised) = (0u32, 0u32);
+    for list in lists.iter().take(1000) {
+        if !ranges.holds(list.head) {
+            continue;
+        }
+        let place = list.head + list.link_offset;
+        let Some(link) = cache.word(place) else { continue };
+        let leads = |to: u64| to == 0 || ranges.holds(to);
+        plain += u32::from(leads(Links::Plain.reveal(link, place)));
+        disguised += u32::from(leads(Links::Disguised.reveal(link, place)));
+    }
+    match plain.cmp(&disguised) {
+        std::cmp::Ordering::Greater => Links::Plain,
+        std::cmp::Ordering::Less => Links::Disguised,
+        std::cmp::Ordering::Equal => default,
+    }
+}

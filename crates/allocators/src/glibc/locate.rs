@@ -1,0 +1,380 @@
+//! Finds malloc's own structures in a libc without symbols: `main_arena`, the ring of arenas, their
+//! heaps, and `mp_`.
+//!
+//! An empty bin points at itself, so 127 pairs of words that are either "my own address less 16" or
+//! two aligned pointers are `main_arena.bins`, if the ring of `next` behind them comes back to where
+//! it must. `mp_` is the only place where a dozen settings and counters agree with each other.
+
+use super::layout;
+use strandline_process::memory::{Memory, half_word_at, word_at};
+
+/// The most arenas of a process that are followed; the default limit is eight a core.
+const MOST_ARENAS: usize = 16_384;
+/// No arena takes more than there is user address space: more is damage, and must not be added up.
+const MOST_SYSTEM_BYTES: u64 = 1 << 47;
+/// Steps along rings that the search for `main_arena` may take: data full of false ones costs no more.
+const MOST_RING_STEPS: usize = 4 * MOST_ARENAS;
+/// The most heaps of one arena that are followed: 64 GiB.
+const MOST_HEAPS: usize = 1024;
+/// Data read at once in the search.
+const BLOCK_BYTES: u64 = 1 << 20;
+/// Blocks overlap by more than the longest structure looked for.
+const OVERLAP_BYTES: u64 = 8 << 10;
+
+/// `main_arena`, found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MainArena {
+    /// Its address.
+    pub address: u64,
+    /// Its shape.
+    pub layout: layout::Arena,
+}
+
+/// `mp_`, found: malloc's settings and counters. Bytes unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// Its address.
+    pub address: u64,
+    /// Its shape.
+    pub layout: layout::Parameters,
+    /// Free memory at the top beyond which free() lowers the break.
+    pub trim_threshold: u64,
+    /// Asked for beyond what is needed, each time.
+    pub top_pad: u64,
+    /// Requests from this size on get a mapping of their own.
+    pub mmap_threshold: u64,
+    /// Up to this many arenas are made without asking for the number of processors.
+    pub arena_test: u64,
+    /// The most arenas; 0 for the default.
+    pub arena_max: u64,
+    /// Huge page size under `glibc.malloc.hugetlb=1`, else 0.
+    pub thp_pagesize: u64,
+    /// Huge page size under `glibc.malloc.hugetlb=2` and above, else 0.
+    pub hp_pagesize: u64,
+    /// Mmapped chunks.
+    pub n_mmaps: u64,
+    /// Bytes in mmapped chunks.
+    pub mmapped_mem: u64,
+    /// The first byte the main arena got from the kernel; 0 before the first.
+    pub sbrk_base: u64,
+    /// The most chunks a thread caches of one size.
+    pub tcache_count: u64,
+}
+
+/// One arena's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arena {
+    /// Its address, which is also that of its mutex.
+    pub address: u64,
+    /// The main arena or a secondary one.
+    pub main: bool,
+    /// The top chunk's address.
+    pub top: u64,
+    /// What it took from the kernel.
+    pub system_mem: u64,
+    /// Whether its ranges are not contiguous.
+    pub noncontiguous: bool,
+    /// The first chunk of each fastbin.
+    pub fastbins: Vec<u64>,
+    /// The bins that are not empty.
+    pub bins: Vec<Bin>,
+    /// Its heaps, newest first: start, end, first chunk. Empty for the main arena.
+    pub heaps: Vec<(u64, u64, u64)>,
+}
+
+/// A bin that is not empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bin {
+    /// Its number: 1 is the unsorted bin, from 64 on are the large ones.
+    pub index: usize,
+    /// The address that stands for it in its list (`bin_at`).
+    pub address: u64,
+    /// Its first chunk (`fd`).
+    pub first: u64,
+    /// Its last chunk (`bk`).
+    pub last: u64,
+}
+
+/// Reads `ranges` in overlapping blocks and calls `visit` with each block's address and bytes, until
+/// it returns something.
+fn scan<T>(
+    memory: &dyn Memory,
+    ranges: &[(u64, u64)],
+    mut visit: impl FnMut(u64, &[u8]) -> Option<T>,
+) -> Option<T> {
+    let mut buffer = Vec::new();
+    for &(start, end) in ranges {
+        let mut at = start;
+        while at < end {
+            let length = (end - at).min(BLOCK_BYTES + OVERLAP_BYTES);
+            buffer.resize(length as usize, 0);
+            let got = memory.read_some(at, &mut buffer);
+            if let Some(found) = visit(at, &buffer[..got]) {
+                return Some(found);
+            }
+            at += BLOCK_BYTES;
+        }
+    }
+    None
+}
+
+/// Finds `main_arena` in the data of one libc (resident, writable ranges).
+pub fn main_arena(memory: &dyn Memory, data: &[(u64, u64)]) -> Option<MainArena> {
+    let mut steps = MOST_RING_STEPS;
+    scan(memory, data, |base, bytes| {
+        let mut offset = 0;
+        while offset + layout::BIN_PAIRS as usize * 16 <= bytes.len() {
+            if !is_empty_bin(base, bytes, offset) {
+                offset += 8;
+                continue;
+            }
+            let (first, pairs) = run_of_pairs(base, bytes, offset);
+            let slack = pairs.saturating_sub(layout::BIN_PAIRS as usize);
+            for skip in 0..=slack.min(64) {
+                let bins = base + (first + skip * 16) as u64;
+                let found = layout::ARENAS.iter().find_map(|shape| {
+                    let address = bins.checked_sub(shape.bins)?;
+                    (pairs >= layout::BIN_PAIRS as usize
+                        && ring(memory, address, shape, &mut steps).is_some())
+                    .then_some(MainArena { address, layout: *shape })
+                });
+                if found.is_some() {
+                    return found;
+                }
+            }
+            offset = first + pairs * 16 + 8;
+        }
+        None
+    })
+}
+
+fn pair_at(bytes: &[u8], offset: usize) -> Option<(u64, u64)> {
+    Some((word_at(bytes, offset)?, word_at(bytes, offset + 8)?))
+}
+
+fn is_empty_bin(base: u64, bytes: &[u8], offset: usize) -> bool {
+    let own = (base + offset as u64).wrapping_sub(16);
+    pair_at(bytes, offset) == Some((own, own))
+}
+
+/// The run of pairs around the empty bin at `offset` that may be bins: where it starts, how long.
+fn run_of_pairs(base: u64, bytes: &[u8], offset: usize) -> (usize, usize) {
+    let is_pointer = |word: u64| word != 0 && word.is_multiple_of(16);
+    let is_bin = |at: usize| {
+        is_empty_bin(base, bytes, at)
+            || pair_at(bytes, at).is_some_and(|(fd, bk)| is_pointer(fd) && is_pointer(bk))
+    };
+    let mut first = offset;
+    while first >= 16 && is_bin(first - 16) && offset - first < 4096 {
+        first -= 16;
+    }
+    let mut end = offset + 16;
+    while end + 16 <= bytes.len() && is_bin(end) && end - first < 8192 {
+        end += 16;
+    }
+    (first, (end - first) / 16)
+}
+
+/// The arenas of the ring that starts and must end at `main`, main first. Takes its steps off `steps`.
+fn ring(memory: &dyn Memory, main: u64, shape: &layout::Arena, steps: &mut usize) -> Option<Vec<u64>> {
+    let mut arenas = vec![main];
+    let mut at = main;
+    // A ring that runs into a circle without `main` is told by a mark that follows it at longer and
+    // longer distances (Brent).
+    let mut mark = (0, 1);
+    loop {
+        *steps = steps.checked_sub(1)?;
+        at = memory.read_word(at.checked_add(shape.next())?).ok()?;
+        if at == main {
+            return Some(arenas);
+        }
+        // A secondary arena stands behind the heap_info of its first heap.
+        let offset = at % (1 << 20);
+        if arenas.len() >= MOST_ARENAS || at == mark.0 || !layout::HEAP_INFO_BYTES.contains(&offset) {
+            return None;
+        }
+        arenas.push(at);
+        if arenas.len() == 2 * mark.1 {
+            mark = (at, arenas.len());
+        }
+    }
+}
+
+/// Reads the state of all arenas. `heap_max_bytes` is the alignment of secondary heaps.
+pub fn arenas(memory: &dyn Memory, main: &MainArena, heap_max_bytes: u64) -> Vec<Arena> {
+    let mut steps = MOST_ARENAS;
+    let addresses = ring(memory, main.address, &main.layout, &mut steps).unwrap_or_default();
+    addresses
+        .into_iter()
+        .filter_map(|address| {
+            read_arena(memory, address, address == main.address, &main.layout, heap_max_bytes)
+        })
+        .collect()
+}
+
+fn read_arena(
+    memory: &dyn Memory,
+    address: u64,
+    is_main: bool,
+    shape: &layout::Arena,
+    heap_max_bytes: u64,
+) -> Option<Arena> {
+    let mut bytes = vec![0; shape.bytes() as usize];
+    memory.read(address, &mut bytes).ok()?;
+    let word = |offset: u64| word_at(&bytes, offset as usize);
+    let (offset, count) = shape.fastbins.unwrap_or((0, 0));
+    let fastbins = (0..count as u64).filter_map(|n| word(offset + 8 * n)).collect();
+    let bins = (0..layout::BIN_PAIRS)
+        .filter_map(|n| {
+            let at = shape.bins + 16 * n;
+            let (first, last) = (word(at)?, word(at + 8)?);
+            let bin = Bin { index: n as usize + 1, address: address + at - 16, first, last };
+            (first != bin.address).then_some(bin)
+        })
+        .collect();
+    let mut arena = Arena {
+        address,
+        main: is_main,
+        top: word(shape.top)?,
+        system_mem: word(shape.system_mem())?.min(MOST_SYSTEM_BYTES),
+        noncontiguous: half_word_at(&bytes, shape.flags() as usize)? & 2 != 0,
+        fastbins,
+        bins,
+        heaps: Vec::new(),
+    };
+    if !is_main {
+        arena.heaps = heaps(memory, &arena, shape, heap_max_bytes);
+    }
+    Some(arena)
+}
+
+/// The heaps of a secondary arena, from the one that holds its top back to its first.
+fn heaps(
+    memory: &dyn Memory,
+    arena: &Arena,
+    shape: &layout::Arena,
+    heap_max_bytes: u64,
+) -> Vec<(u64, u64, u64)> {
+    let mut heaps: Vec<(u64, u64, u64)> = Vec::new();
+    let info_bytes = arena.address % heap_max_bytes;
+    let mut heap = arena.top - arena.top % heap_max_bytes;
+    while heap != 0 && heaps.len() < MOST_HEAPS && heaps.iter().all(|known| known.0 != heap) {
+        let Some([owner, previous, size]) = heap_info(memory, heap) else { break };
+        if owner != arena.address || size < info_bytes || size > heap_max_bytes || !size.is_multiple_of(4096)
+        {
+            break;
+        }
+        let holds_arena = arena.address - arena.address % heap_max_bytes == heap;
+        let used = if holds_arena { info_bytes + shape.bytes() } else { info_bytes };
+        heaps.push((heap, heap + size, heap + used.next_multiple_of(layout::ALIGNMENT)));
+        heap = previous;
+    }
+    heaps
+}
+
+fn heap_info(memory: &dyn Memory, heap: u64) -> Option<[u64; 3]> {
+    let mut bytes = [0; 24];
+    memory.read(heap, &mut bytes).ok()?;
+    let word = |offset: u64| word_at(&bytes, offset as usize);
+    Some([word(layout::HEAP_ARENA)?, word(layout::HEAP_PREVIOUS)?, word(layout::HEAP_SIZE)?])
+}
+
+/// Finds `mp_` in the data of one libc. `is_brk` tells whether an address may be what sbrk returned.
+pub fn parameters(
+    memory: &dyn Memory,
+    data: &[(u64, u64)],
+    near: u64,
+    is_brk: impl Fn(u64) -> bool,
+) -> Option<Parameters> {
+    let mut best: Option<(u64, Parameters)> = None;
+    scan(memory, data, |base, bytes| -> Option<()> {
+        for offset in (0..bytes.len()).step_by(8) {
+            for shape in &layout::PARAMETERS {
+                let Some(found) = parameters_at(base, bytes, offset, shape, &is_brk) else { continue };
+                // Defaults are likely, and mp_ stands near main_arena; but any fit beats none.
+                let mut score = 1 << 40;
+                score -= found.address.abs_diff(near).min(1 << 30);
+                score += if half_word_at(bytes, offset + shape.n_mmaps as usize + 4) == Some(65536) {
+                    1 << 41
+                } else {
+                    0
+                };
+                score += if [7, 16].contains(&found.tcache_count) { 1 << 41 } else { 0 };
+                // Tells 2.43 from 2.42 eight bytes on, where arena_max would stand for arena_test.
+                score += if found.arena_test == 8 { 1 << 41 } else { 0 };
+                if best.as_ref().is_none_or(|(high, _)| score > *high) {
+                    best = Some((score, found));
+                }
+            }
+        }
+        None
+    });
+    best.map(|(_, found)| found)
+}
+
+/// Reads `malloc_par` of one shape at `offset`, if all its fields agree.
+fn parameters_at(
+    base: u64,
+    bytes: &[u8],
+    offset: usize,
+    shape: &layout::Parameters,
+    is_brk: &impl Fn(u64) -> bool,
+) -> Option<Parameters> {
+    let word = |at: u64| word_at(bytes, offset + at as usize);
+    let int = |at: u64| half_word_at(bytes, offset + at as usize);
+    let (arena_test, arena_max) =
+        (word(layout::parameters::ARENA_TEST)?, word(layout::parameters::ARENA_MAX)?);
+    if arena_test == 0 || arena_test > 1 << 16 || arena_max > 1 << 16 {
+        return None;
+    }
+    let n_mmaps = int(shape.n_mmaps)?;
+    let (n_mmaps_max, max_n_mmaps, no_dyn) =
+        (int(shape.n_mmaps + 4)?, int(shape.n_mmaps + 8)?, int(shape.n_mmaps + 12)?);
+    let (mmapped_mem, max_mmapped) = (word(shape.mmapped_mem)?, word(shape.mmapped_mem + 8)?);
+    let counters_agree = n_mmaps <= max_n_mmaps
+        && max_n_mmaps <= i32::MAX as u32
+        && n_mmaps_max <= i32::MAX as u32
+        && no_dyn <= 1
+        && mmapped_mem <= max_mmapped
+        // Whole pages up to 2.42; in 2.43 each mremap of a chunk leaves 16 bytes behind.
+        && mmapped_mem.is_multiple_of(layout::ALIGNMENT);
+    if !counters_agree || !cache_settings_agree(&word, shape) {
+        return None;
+    }
+    let sbrk_base = word(shape.mmapped_mem + 16)?;
+    let thp_pagesize = shape.thp_pagesize.map_or(Some(0), word)?;
+    let hp_pagesize = shape.hp_pagesize.map_or(Some(0), word)?;
+    let is_page_size = |size: u64| size == 0 || (size.is_power_of_two() && (4096..=1 << 34).contains(&size));
+    if !is_page_size(thp_pagesize) || !is_page_size(hp_pagesize) || (sbrk_base != 0 && !is_brk(sbrk_base)) {
+        return None;
+    }
+    Some(Parameters {
+        address: base + offset as u64,
+        layout: *shape,
+        trim_threshold: word(layout::parameters::TRIM_THRESHOLD)?,
+        top_pad: word(layout::parameters::TOP_PAD)?,
+        mmap_threshold: word(layout::parameters::MMAP_THRESHOLD)?,
+        arena_test,
+        arena_max,
+        thp_pagesize,
+        hp_pagesize,
+        n_mmaps: n_mmaps.into(),
+        mmapped_mem,
+        sbrk_base,
+        tcache_count: word(shape.tcache_bins + 16)?,
+    })
+}
+
+/// Whether bins, largest cached size and count of the thread cache fit each other.
+fn cache_settings_agree(word: &impl Fn(u64) -> Option<u64>, shape: &layout::Parameters) -> bool {
+    let fields = (word(shape.tcache_bins), word(shape.tcache_bins + 8), word(shape.tcache_bins + 16));
+    let (Some(bins), Some(most_bytes), Some(count)) = fields else { return false };
+    // Up to 2.41 the largest request is that of the last bin (1032 with 64 bins); from 2.42 on it is
+    // one more than the largest chunk (1041), or up to 4 MiB with large bins.
+    let fits = if shape.large_tcache {
+        (1..=(4 << 20) + 1).contains(&most_bytes) && most_bytes != 1032
+    } else {
+        most_bytes <= 1032 && bins == (most_bytes + 8).max(32).div_ceil(16) - 1
+    };
+    fits && bins <= 64 && bins > 0 && count <= layout::MOST_THREAD_CACHE_ENTRIES as u64
+}

@@ -1,0 +1,353 @@
+//! Chunks that are mappings of their own: large blocks, given to the kernel as soon as freed.
+//!
+//! Nothing lists them. A program may call madvise, mprotect, mlock or prctl for a part of its block (numpy asks for
+//! huge pages within arrays of 4 MiB), which makes the kernel list that block as several mappings; and it lists
+//! blocks side by side as one. So they are looked for in stretches of private anonymous memory, however these
+//! are cut. Each block starts with the words (0, size | IS_MMAPPED). Where memalign moved
+//! the block, that first header stays, and a second one with the distance to the mapping's start is
+//! the one that malloc goes by: after a realloc only it is true. malloc's own counters say how
+//! many there are and how many bytes they span: the search ends when both are met, and a difference
+//! is a caveat.
+
+use std::time::Instant;
+
+use super::apart::merge;
+use super::layout;
+use super::locate::Parameters;
+use super::segments::Walked;
+use strandline_claims::allocator::{Context, MappedBlock, Reading, overlapping};
+use strandline_claims::caveat::Caveat;
+use strandline_claims::range::{PAGE_BYTES, page_up};
+use strandline_process::map::Mapping;
+use strandline_process::memory::{Memory, word_at};
+
+/// The length of the mapping that starts at `page` with the words `pair`, if it is a chunk's;
+/// `limit` is where it must have ended.
+pub fn chunk_bytes(pair: (u64, u64), page: u64, limit: u64) -> Option<u64> {
+    let (offset, head) = pair;
+    // Up to 2.42 the word before the size is 0 at a mapping's start; in 2.43 its lowest bit tells
+    // huge pages (malloc.c, MMAP_HP).
+    if offset > 1 || head & layout::SIZE_BITS != layout::IS_MMAPPED {
+        return None;
+    }
+    // The size is that of the whole mapping; in 2.43 it leaves out the last 16 bytes
+    // (malloc.c, mmap_set_chunk).
+    let bytes = (head & !layout::SIZE_BITS).checked_next_multiple_of(PAGE_BYTES)?;
+    let missing = bytes - (head & !layout::SIZE_BITS);
+    (bytes > 0 && (missing == 0 || missing == layout::FENCEPOST_BYTES) && bytes <= limit.checked_sub(page)?)
+        .then_some(bytes)
+}
+
+/// Pages behind a mapping's start on whose end a block aligned to more than a page is looked for.
+const MOST_ALIGNED_PAGES: u64 = 16;
+
+/// Where in the mapping that starts at `page` the header is that memalign wrote behind its start, if there is one; and
+/// the mapping's length by it. A header was written, so its page is in one of the resident `runs`; reading another page
+/// would have the kernel map one in the target.
+fn aligned_chunk(memory: &dyn Memory, page: u64, limit: u64, runs: &[(u64, u64)]) -> Option<(u64, u64)> {
+    let mut bytes = [0; PAGE_BYTES as usize];
+    memory.read(page, &mut bytes).ok()?;
+    let at = |offset: u64| Some((word_at(&bytes, offset as usize)?, word_at(&bytes, offset as usize + 8)?));
+    let within = (16..PAGE_BYTES)
+        .step_by(16)
+        .find_map(|offset| Some((offset, aligned_end(offset, at(offset)?, page, limit)?)));
+    let beyond = || {
+        let last_words = (2..=MOST_ALIGNED_PAGES)
+            .map(|pages| pages * PAGE_BYTES - 16)
+            .take_while(|offset| page + offset < limit)
+            .filter(|offset| is_resident(runs, page + offset));
+        let offsets: Vec<u64> = last_words.collect();
+        let places: Vec<u64> = offsets.iter().map(|offset| page + offset).collect();
+        let pairs = memory.read_pairs(&places);
+        offsets
+            .iter()
+            .zip(pairs)
+            .find_map(|(&offset, pair)| Some((offset, aligned_end(offset, pair?, page, limit)?)))
+    };
+    within.or_else(beyond)
+}
+
+/// Whether `address` is in one of the `runs`, which are in address order.
+fn is_resident(runs: &[(u64, u64)], address: u64) -> bool {
+    let before = runs.partition_point(|&(start, _)| start <= address);
+    before.checked_sub(1).and_then(|last| runs.get(last)).is_some_and(|&(_, end)| address < end)
+}
+
+/// The mapping's length, if `pair` is the header of a block moved by `offset`.
+fn aligned_end(offset: u64, pair: (u64, u64), page: u64, limit: u64) -> Option<u64> {
+    let (distance, head) = pair;
+    if distance & !1 != offset || head & layout::SIZE_BITS != layout::IS_MMAPPED {
+        return None;
+    }
+    let bytes = offset.checked_add(head & !layout::SIZE_BITS)?;
+    let whole = bytes.checked_next_multiple_of(PAGE_BYTES)?;
+    let missing = whole - bytes;
+    ((missing == 0 || missing == layout::FENCEPOST_BYTES) && whole <= limit.checked_sub(page)?)
+        .then_some(whole)
+}
+
+/// Whether a mapping of a chunk may start with `pair`, whatever its length is by now.
+fn may_start(pair: (u64, u64)) -> bool {
+    pair.0 <= 1 && pair.1 & layout::SIZE_BITS == layout::IS_MMAPPED && pair.1 >= PAGE_BYTES - 16
+}
+
+/// Pages whose first words are asked for at once.
+const BATCH: usize = 512;
+/// Pages that are looked at in all: 8 GiB of them, some 0.3 s of a target's time.
+const MOST_PAGES: u64 = 2 << 20;
+
+/// What asking for a page that cannot be read costs, in pages that can be.
+const REFUSED_PAGES: u64 = 64;
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// In the order found.
+    pub blocks: Vec<MappedBlock>,
+    /// Their bytes, resident or not.
+    pub bytes: u64,
+    /// Pages whose first words were read.
+    pub pages_read: u64,
+}
+
+/// A stretch of private anonymous memory without a gap, of one mapping or of several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// First byte behind it.
+    pub end: u64,
+    /// Its resident runs, in address order.
+    pub runs: Vec<(u64, u64)>,
+    /// The first resident page of each of its mappings, in address order.
+    pub firsts: Vec<u64>,
+}
+
+impl Place {
+    /// Goes on with `start..end`, a mapping or a part of one, whose resident runs are `runs`.
+    fn extend(&mut self, end: u64, runs: Vec<(u64, u64)>) {
+        self.end = end;
+        self.firsts.extend(runs.first().map(|run| run.0));
+        for (from, to) in runs {
+            match self.runs.last_mut() {
+                Some(last) if last.1 == from => last.1 = to,
+                _ => self.runs.push((from, to)),
+            }
+        }
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        self.runs.iter().map(|(from, to)| to - from).sum()
+    }
+}
+
+/// Looks through `places` for the `count` chunks that malloc says there are, and their `bytes` where those can
+/// be trusted, until `deadline`.
+///
+/// Most stand at the start of a mapping or right behind each other: there is looked first, and
+/// everywhere only where that is not all of them.
+pub fn find(
+    memory: &dyn Memory,
+    places: &[Place],
+    (count, bytes): (u64, Option<u64>),
+    deadline: Instant,
+) -> Found {
+    let mut search = Search { memory, count, bytes, spent_pages: 0, deadline, found: Found::default() };
+    for place in places {
+        let mut end = 0;
+        for &first in &place.firsts {
+            // A mapping may start within a chunk.
+            if first >= end {
+                end = search.side_by_side(first, place.end, &place.runs);
+            }
+        }
+    }
+    if !search.is_done() {
+        search.found = Found { pages_read: search.found.pages_read, ..Found::default() };
+        places.iter().for_each(|place| search.everywhere(&place.runs, place.end));
+    }
+    search.found
+}
+
+struct Search<'a> {
+    memory: &'a dyn Memory,
+    count: u64,
+    bytes: Option<u64>,
+    /// What it has cost, in pages that can be read.
+    spent_pages: u64,
+    deadline: Instant,
+    found: Found,
+}
+
+impl Search<'_> {
+    fn is_done(&self) -> bool {
+        self.found.blocks.len() as u64 == self.count
+            && self.bytes.is_none_or(|bytes| self.found.bytes == bytes)
+    }
+
+    fn over_budget(&self) -> bool {
+        self.spent_pages >= MOST_PAGES || Instant::now() >= self.deadline
+    }
+
+    /// Takes the chunk whose mapping starts at one of `pages`, the first there is; returns its end.
+    fn take_first(&mut self, pages: &[u64], limit: u64, runs: &[(u64, u64)]) -> Option<u64> {
+        self.found.pages_read += pages.len() as u64;
+        let pairs = self.memory.read_pairs(pages);
+        let refused = pairs.iter().filter(|pair| pair.is_none()).count() as u64;
+        self.spent_pages += pages.len() as u64 + refused * REFUSED_PAGES;
+        let block = |at: u64, pair: (u64, u64)| {
+            let moved = may_start(pair).then(|| aligned_chunk(self.memory, at, limit, runs)).flatten();
+            let (header, bytes) = moved.or_else(|| Some((0, chunk_bytes(pair, at, limit)?)))?;
+            Some(MappedBlock {
+                start: at,
+                pointer: at + header + layout::CHUNK_HEADER_BYTES,
+                end: at + bytes,
+            })
+        };
+        let block = pages.iter().zip(&pairs).find_map(|(&at, pair)| block(at, (*pair)?))?;
+        self.found.blocks.push(block);
+        self.found.bytes += block.end - block.start;
+        Some(block.end)
+    }
+
+    /// Takes the chunks that follow each other from `page` on; returns where the last one ends.
+    fn side_by_side(&mut self, page: u64, limit: u64, runs: &[(u64, u64)]) -> u64 {
+        let mut end = page;
+        while end < limit && is_resident(runs, end) && !self.is_done() && !self.over_budget() {
+            match self.take_first(&[end], limit, runs) {
+                Some(next) => end = next,
+                None => break,
+            }
+        }
+        end
+    }
+
+    /// Takes every chunk in the resident `runs`.
+    fn everywhere(&mut self, runs: &[(u64, u64)], limit: u64) {
+        let mut next = 0;
+        for &(from, to) in runs {
+            let mut page = from.max(next);
+            let mut batch = 1;
+            while page < to && !self.is_done() && !self.over_budget() {
+                let pages: Vec<u64> = (page..to).step_by(PAGE_BYTES as usize).take(batch).collect();
+                match self.take_first(&pages, limit, runs) {
+                    Some(end) => {
+                        (next, page) = (end, end);
+                        batch = 1;
+                    }
+                    None => {
+                        page += pages.len() as u64 * PAGE_BYTES;
+                        batch = BATCH;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The stretches of private anonymous memory beside `taken`, whatever their mappings allow: a block may have been
+/// protected since.
+fn places(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Place> {
+    let mut places: Vec<Place> = Vec::new();
+    let mut add = |start: u64, end: u64| {
+        if start >= end {
+            return;
+        }
+        let goes_on = places.last().is_some_and(|place| place.end == start);
+        if !goes_on {
+            places.push(Place::default());
+        }
+        if let Some(place) = places.last_mut() {
+            place.extend(end, (context.resident)(start, end));
+        }
+    };
+    let may_hold = |m: &&Mapping| m.is_private_anonymous() && !m.name.starts_with("[stack");
+    for mapping in context.space.mappings().iter().filter(may_hold) {
+        let mut from = mapping.start;
+        for &(start, end) in overlapping(taken, mapping.start, mapping.end) {
+            add(from, start);
+            from = from.max(page_up(end));
+        }
+        add(from, mapping.end);
+    }
+    places
+}
+
+/// The chunks that all glibcs of a process together count as mappings of their own. Which of them made
+/// one cannot be told from outside.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MappedChunks {
+    count: u64,
+    bytes: u64,
+    met: u64,
+    met_bytes: u64,
+    /// Whether `bytes` can be trusted: 2.43 counts 16 bytes too few for each chunk that was moved by
+    /// mremap (malloc.c, mremap_chunk).
+    drifts: bool,
+}
+
+impl MappedChunks {
+    /// Adds what one glibc counts, and what its walk has met already.
+    pub fn add(&mut self, parameters: Option<&Parameters>, walked: &[Walked]) {
+        let Some(parameters) = parameters else { return };
+        self.count = self.count.saturating_add(parameters.n_mmaps);
+        self.bytes = self.bytes.saturating_add(parameters.mmapped_mem);
+        // One libc's walk meets the others' too, where they lie between its pieces.
+        self.met += walked.iter().map(|walked| walked.counts.mmapped_chunks).sum::<u64>();
+        self.met_bytes += walked.iter().map(|walked| walked.counts.mmapped_bytes).sum::<u64>();
+        self.drifts |= parameters.layout.mmapped_bytes_drift;
+    }
+
+    /// Looks for them in private anonymous memory outside the arenas and what is `apart`, and adds them to the first of
+    /// `readings`.
+    pub fn find(mut self, context: &Context<'_>, apart: &[(u64, u64)], readings: &mut [Reading]) {
+        self.count = self.count.saturating_sub(self.met);
+        self.bytes = self.bytes.saturating_sub(self.met_bytes);
+        if self.count == 0 {
+            return;
+        }
+        let claims = readings.iter().flat_map(|reading| &reading.claims);
+        let mut taken: Vec<_> = claims.map(|claim| (claim.start, claim.end)).collect();
+        taken.extend(apart);
+        merge(&mut taken);
+        let Some(reading) = readings.first_mut() else { return };
+        let mut places = places(context, &taken);
+        // Small places first: a giant one (another heap) is then mostly not needed.
+        places.sort_by_key(Place::resident_bytes);
+        let bytes = (!self.drifts).then_some(self.bytes);
+        let found = find(context.memory, &places, (self.count, bytes), context.deadline);
+        reading.bytes_read += found.pages_read * 16;
+        if found.blocks.len() as u64 != self.count || bytes.is_some_and(|bytes| found.bytes != bytes) {
+            let text = format!(
+                "malloc counts {} chunks of their own mapping with {} bytes, {} with {} bytes were found",
+                self.count,
+                self.bytes,
+                found.blocks.len(),
+                found.bytes
+            );
+            let bytes = Some(self.bytes.abs_diff(found.bytes));
+            reading.caveats.push(Caveat::new("mmapped_chunks_differ", "glibc", bytes, text));
+        }
+        reading.refined.add_mapped(context.refinements, &found.blocks);
+        reading.allocator.live_blocks = reading.allocator.live_blocks.map(|n| n + found.blocks.len() as u64);
+        let payload: u64 = found.blocks.iter().map(|block| block.end - block.pointer).sum();
+        reading.allocator.live_bytes = reading.allocator.live_bytes.map(|bytes| bytes + payload);
+        reading.allocator.metadata_bytes =
+            reading.allocator.metadata_bytes.map(|bytes| bytes + found.bytes - payload);
+        reading.mapped_blocks = found.blocks;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_told_from_data() {
+        assert_eq!(chunk_bytes((0, 0x21002), 0x1000, 0x100_0000), Some(0x21000));
+        assert_eq!(chunk_bytes((0, 0x20ff2), 0x1000, 0x100_0000), Some(0x21000), "2.43");
+        assert_eq!(chunk_bytes((0, 0x21001), 0x1000, 0x100_0000), None, "another flag");
+        assert_eq!(chunk_bytes((7, 0x21002), 0x1000, 0x100_0000), None);
+        assert_eq!(chunk_bytes((0, 0x21002), 0x1000, 0x1_0000), None, "longer than its mapping");
+        assert_eq!(chunk_bytes((0, !5), 0x1000, u64::MAX), None);
+        assert_eq!(chunk_bytes((0, 2), 0x1000, u64::MAX), None);
+    }
+}

@@ -1,0 +1,391 @@
+//! glibc's malloc, read from outside, without symbols and without calling anything.
+//!
+//! `locate` finds the arenas, `regions` their address ranges, `tcache` and `lists` the free chunks
+//! that look in use, `walk` and `segments` go over every chunk, `mmapped` finds the large ones.
+
+mod apart;
+pub mod bins;
+pub mod fastbins;
+pub mod layout;
+pub mod lists;
+pub mod locate;
+pub mod mmapped;
+pub mod objects;
+pub mod regions;
+pub mod release;
+pub mod rows;
+pub mod segments;
+mod summary;
+pub mod tcache;
+pub mod walk;
+pub mod walk_context;
+
+use std::time::Instant;
+
+use self::fastbins::{Candidate, Verdict};
+use self::lists::{Held, Links, List, Lists, PageCache, Ranges};
+use self::locate::{Arena, Parameters};
+use self::mmapped::MappedChunks;
+use self::objects::Object;
+use self::regions::Owned;
+use self::segments::{Parts, Walked};
+pub use self::summary::SUM_DIFFERS;
+use self::summary::{by_arena, check_sums, facts, trim_bytes};
+use self::walk_context::{Fast, WalkContext};
+use strandline_claims::accumulator::OutOfOrder;
+use strandline_claims::allocator::{
+    self, Cause, Context, Doubt, Found, RangeClaim, Reading, Readings, TrimPlan, overlapping,
+};
+use strandline_claims::caveat::Caveat;
+use strandline_claims::range::{RangePages, page_of, page_up};
+use strandline_claims::reader::{About, HeapKind};
+use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::procfs::Process;
+
+/// glibc's malloc, for the table of readers.
+pub static ABOUT: About = About {
+    name: "glibc",
+    title: "GNU libc's malloc",
+    versions: "2.26 to 2.43, 64 bits",
+    rows: &rows::ROWS,
+    remedies: &["malloc_trim"],
+    not_read: "the caches of threads that ended just before the look: what is in them counts as in use",
+    heap: HeapKind::Own,
+    // Told by its structures, by its reader itself.
+    ..About::NONE
+};
+
+/// Its reader.
+pub struct Reader;
+
+impl allocator::Reader for Reader {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn find(&self, _: &Process, _: &AddressSpace) -> Option<Box<dyn Found>> {
+        // Nearly every process has one, and a static one is told by structures that are read with the heap.
+        Some(Box::new(Glibc))
+    }
+}
+
+struct Glibc;
+
+impl Found for Glibc {
+    fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
+        read(context)
+    }
+
+    fn finish(&self, process: &Process, space: &AddressSpace, reading: &mut Reading) {
+        let object = reading.trim.as_ref().map(|trim| trim.object);
+        reading.allocator.version = object.and_then(|object| release::release(process, space, object));
+    }
+}
+
+/// Reads every glibc of the process: most have one, `dlmopen` makes more.
+pub fn read(context: &Context<'_>) -> Result<Readings, OutOfOrder> {
+    let mut readings: Vec<Reading> = Vec::new();
+    let objects = objects::find(context);
+    let mut mapped_chunks = MappedChunks::default();
+    let apart = apart::apart(context);
+    for object in &objects {
+        readings.extend(read_one(context, object, (&readings, &apart), &mut mapped_chunks)?);
+    }
+    mapped_chunks.find(context, &apart, &mut readings);
+    let mapped = objects.iter().find(|object| object.is_libc);
+    let unread = mapped.filter(|_| readings.is_empty()).and_then(|object| unread_heap(context, object));
+    Ok((readings, unread.into_iter().collect()))
+}
+
+/// Says that a heap on brk holds memory though no arena was found that owns it.
+fn unread_heap(context: &Context<'_>, object: &Object) -> Option<Caveat> {
+    let heap = context.space.mappings().iter().find(|mapping| mapping.name == "[heap]")?;
+    let bytes: u64 = (context.resident)(heap.start, heap.end).iter().map(|run| run.1 - run.0).sum();
+    let text = format!("{}'s arenas were not found: damaged, or another allocator is in use", object.name);
+    (bytes > 0).then(|| Caveat::new("heap_not_found", format!("{:#x}", heap.start), Some(bytes), text))
+}
+
+fn read_one(
+    context: &Context<'_>,
+    object: &Object,
+    (before, apart): (&[Reading], &[(u64, u64)]),
+    mapped_chunks: &mut MappedChunks,
+) -> Result<Option<Reading>, OutOfOrder> {
+    let Some(main) = locate::main_arena(context.memory, &object.data) else { return Ok(None) };
+    // Without randomisation, brk starts on the last page of the program's own data.
+    let is_private = |m: &Mapping| !m.permissions.shared && m.permissions.write;
+    let is_brk = |address: u64| context.space.find(address).is_none_or(is_private);
+    let parameters = locate::parameters(context.memory, &object.data, main.address, is_brk);
+    let scaled = parameters.filter(|p| p.layout.scaled_heaps && p.hp_pagesize != 0);
+    let heap_max_bytes = scaled.map_or(layout::HEAP_MAX_BYTES, |p| p.hp_pagesize.saturating_mul(4));
+    let arenas = locate::arenas(context.memory, &main, heap_max_bytes);
+    let taken = taken_by(before);
+    let owned = regions::of_arenas(context, &arenas, parameters.as_ref(), &taken, apart);
+
+    let pages: Vec<RangePages> = owned
+        .iter()
+        .map(|o| {
+            // Whole pages, also where a region starts within one: they are looked at for zeros.
+            let (start, end) = (page_of(o.region.start), page_up(o.region.end));
+            let pages = RangePages::new(start, end, (context.resident)(start, end));
+            let Some(cell_bytes) = context.cell_bytes else { return pages };
+            let mappings = context.space.mappings();
+            let first = mappings.partition_point(|mapping| mapping.start < start);
+            let starts = mappings[first..].iter().map(|mapping| mapping.start);
+            pages.with_cells(cell_bytes, starts.take_while(|&at| at < end).collect())
+        })
+        .collect();
+    let mut reading = Reading { rows: Some(&rows::BLOCKS), shift_bytes: 8, ..Reading::default() };
+    let heap = Arenas { context, arenas: &arenas, owned: &owned, pages: &pages };
+    let mut walked = heap.walk(parameters.as_ref(), &mut reading)?;
+    take_walked(context, &mut reading, &owned, &mut walked, &pages);
+    mapped_chunks.add(parameters.as_ref(), &walked);
+    for walked in &walked {
+        reading.refined.add(&walked.counts.refined);
+    }
+    let by_arena = by_arena(&arenas, &owned, &walked);
+    check_sums(&arenas, &by_arena, &mut reading);
+    reading.allocator = facts(object, &arenas, &by_arena, parameters.as_ref());
+    reading.trim = Some(TrimPlan {
+        object: object.address,
+        locks: arenas.iter().map(|arena| arena.address).collect(),
+        heaps: owned.iter().map(|o| (o.region.start, o.region.end)).collect(),
+        predicted_bytes: walked.iter().map(trim_bytes).sum(),
+        doubt: heap.doubt(&walked, &reading),
+    });
+    Ok(Some(reading))
+}
+
+/// What earlier readings claim, in address order.
+fn taken_by(before: &[Reading]) -> Vec<(u64, u64)> {
+    let claims = before.iter().flat_map(|reading| &reading.claims);
+    let mut taken: Vec<_> = claims.map(|claim| (claim.start, claim.end)).collect();
+    taken.sort_unstable();
+    taken
+}
+
+/// Why a region was not followed at some place.
+fn cause(context: &Context<'_>, owned: &Owned) -> Cause {
+    if !overlapping(context.swapped, owned.region.start, owned.region.end).is_empty() {
+        Cause::Swapped
+    } else if Instant::now() >= context.deadline {
+        Cause::TooSlow
+    } else {
+        Cause::Broken
+    }
+}
+
+/// Whether a caveat of this code was made.
+fn is_said(reading: &Reading, code: &str) -> bool {
+    reading.caveats.iter().any(|caveat| caveat.code == code)
+}
+
+/// The ranges of all arenas, about to be walked.
+struct Arenas<'a> {
+    context: &'a Context<'a>,
+    arenas: &'a [Arena],
+    owned: &'a [Owned],
+    pages: &'a [RangePages],
+}
+
+impl Arenas<'_> {
+    /// Walks every range and returns what each came to.
+    fn walk(
+        &self,
+        parameters: Option<&Parameters>,
+        reading: &mut Reading,
+    ) -> Result<Vec<Walked>, OutOfOrder> {
+        let (mut lists, links) = self.thread_caches(parameters, reading);
+        let fast: Vec<fastbins::Arena> = (0..self.arenas.len()).map(|index| self.fastbins(index)).collect();
+        let contexts: Vec<WalkContext<'_>> =
+            self.contexts(&lists, |owned| Fast::Guess(&fast[owned.arena], links));
+        let mut all = segments::walk(&contexts, self.context.threads, self.context.progress);
+        drop(contexts);
+        let again = self.unmask(&fast, &mut lists, &all, reading);
+        let contexts: Vec<WalkContext<'_>> = self.contexts(&lists, |_| Fast::Known);
+        let redone = segments::in_parallel(again.len(), self.context.threads, &|item| {
+            let (region, part) = again[item];
+            let block = &all[region].parts[part].block;
+            Some(segments::walk_again(contexts[region], block.start, block.end))
+        });
+        for (&(region, part), redone) in again.iter().zip(redone) {
+            if let Some(redone) = redone {
+                all[region].parts[part] = redone;
+            }
+        }
+        for (parts, owned) in all.iter().zip(self.owned) {
+            reading.bytes_read += parts.bytes_read;
+            if parts.unreadable_bytes > 0 {
+                let place = format!("{:#x}-{:#x}", owned.region.start, owned.region.end);
+                let text = "resident pages of the heap could not be read";
+                reading.caveats.push(Caveat::new(
+                    "heap_unreadable",
+                    place,
+                    Some(parts.unreadable_bytes),
+                    text,
+                ));
+            }
+        }
+        all.into_iter().zip(&contexts).map(|(parts, walk_context)| parts.sum(walk_context)).collect()
+    }
+
+    /// The first place at which the heap is not as malloc leaves it. A sum that differs is none by itself: a
+    /// part of the heap was not found then, and what matters is whether the call would go there.
+    fn doubt(&self, walked: &[Walked], reading: &Reading) -> Option<Doubt> {
+        let damaged = |(walked, owned): (&Walked, &Owned)| {
+            let at = walked.counts.first_damage?;
+            Some(Doubt { at, cause: cause(self.context, owned) })
+        };
+        if let Some(doubt) = walked.iter().zip(self.owned).find_map(damaged) {
+            return Some(doubt);
+        }
+        if is_said(reading, LIST_BROKEN) {
+            let at = self.arenas.first().map_or(0, |arena| arena.address);
+            return Some(Doubt { at, cause: Cause::Broken });
+        }
+        if !self.context.before_call {
+            return None;
+        }
+        let most = walked.iter().map(|walked| walked.counts.bin_chunks).sum::<u64>() + 1;
+        let mut cache = PageCache::new(self.context.memory);
+        let fault =
+            self.arenas.iter().find_map(|arena| bins::first_fault(&mut cache, arena, self.pages, most));
+        let cause = |outside| {
+            if outside && is_said(reading, SUM_DIFFERS) { Cause::Elsewhere } else { Cause::Broken }
+        };
+        fault.map(|fault| Doubt { at: fault.at, cause: cause(fault.is_outside) })
+    }
+
+    fn contexts<'a>(&'a self, lists: &'a [Lists], fast: impl Fn(&Owned) -> Fast<'a>) -> Vec<WalkContext<'a>> {
+        let parts = self.owned.iter().zip(self.pages.iter().zip(lists));
+        let walk_context = |(owned, (pages, lists)): (&'a Owned, (&'a RangePages, &'a Lists))| WalkContext {
+            region: &owned.region,
+            lists,
+            fast: fast(owned),
+            memory: self.context.memory,
+            pages,
+            refinements: self.context.refinements,
+            deadline: self.context.deadline,
+        };
+        parts.map(walk_context).collect()
+    }
+
+    /// What links of an arena's fastbins must lead to.
+    fn fastbins(&self, arena: usize) -> fastbins::Arena {
+        let regions = self.owned.iter().filter(|owned| owned.arena == arena).map(|owned| &owned.region);
+        {
+            let ranges: Vec<(u64, u64)> = regions.map(|region| (region.start, region.end)).collect();
+            fastbins::Arena::new(&ranges, &self.arenas[arena].fastbins)
+        }
+    }
+
+    /// Follows the thread caches; one [`Lists`] for each region, and how links are written.
+    fn thread_caches(&self, parameters: Option<&Parameters>, reading: &mut Reading) -> (Vec<Lists>, Links) {
+        let memory = self.context.memory;
+        let list = |(owned, pages): (&Owned, _)| (pages, Lists::new(owned.region.start, owned.region.end));
+        let mut ranges = Ranges { parts: self.owned.iter().zip(self.pages).map(list).collect() };
+        let large = parameters.is_some_and(|p| p.layout.large_tcache);
+        let caches = tcache::find(self.context, &ranges, large);
+        let fastbins = self.arenas.iter().flat_map(|arena| &arena.fastbins).filter(|&&head| head != 0);
+        let all: Vec<_> =
+            caches.lists.iter().copied().chain(fastbins.map(|&head| List::fastbin(head))).collect();
+        let mut cache = PageCache::new(memory);
+        let links = lists::vote(&mut cache, &ranges, &all, Links::Disguised);
+        for &chunk in &caches.structures {
+            ranges.insert(chunk, Held::Metadata);
+        }
+        let most = layout::MOST_THREAD_CACHE_ENTRIES as u64;
+        let follow =
+            |&list: &List| lists::follow(&mut cache, &mut ranges, list, links, Held::ThreadCache, most);
+        let broken = caches.lists.iter().map(follow).filter(|(_, whole)| !whole).count() as u64;
+        say_broken(broken, "thread caches", reading);
+        reading.bytes_read += cache.bytes_read;
+        (ranges.parts.into_iter().map(|(_, lists)| lists).collect(), links)
+    }
+
+    /// Tells members of fastbins from chunks that only looked like it. Puts the members of parts that
+    /// have to be walked again into `lists`, and returns those parts: region and part.
+    fn unmask(
+        &self,
+        fast: &[fastbins::Arena],
+        lists: &mut [Lists],
+        all: &[Parts],
+        reading: &mut Reading,
+    ) -> Vec<(usize, usize)> {
+        let mut again = Vec::new();
+        for (arena, shape) in fast.iter().enumerate() {
+            let of_arena = (0..all.len()).filter(|&region| self.owned[region].arena == arena);
+            let parts: Vec<(usize, usize)> = of_arena
+                .flat_map(|region| (0..all[region].parts.len()).map(move |part| (region, part)))
+                .collect();
+            let slices: Vec<&[Candidate]> =
+                parts.iter().map(|&(region, part)| all[region].parts[part].candidates.as_slice()).collect();
+            let Verdict::Members { bits, broken } = fastbins::judge(shape, &slices) else { continue };
+            say_broken(broken, "fastbins", reading);
+            let mut position = 0;
+            for (&(region, part), slice) in parts.iter().zip(&slices) {
+                let is_member =
+                    |index: usize| bits[(position + index) / 64] & (1 << ((position + index) % 64)) != 0;
+                let members: Vec<u64> =
+                    (0..slice.len()).filter(|&i| is_member(i)).map(|i| shape.address(slice[i])).collect();
+                if members.len() < slice.len() {
+                    again.push((region, part));
+                    for address in members {
+                        lists[region].insert(address, Held::Fastbin);
+                    }
+                }
+                position += slice.len();
+            }
+        }
+        again
+    }
+}
+
+/// The caveat of free lists that do not hold together.
+const LIST_BROKEN: &str = "free_list_broken";
+
+fn say_broken(broken: u64, of: &str, reading: &mut Reading) {
+    if broken > 0 {
+        let text =
+            format!("{broken} lists of {of} are damaged or in motion; what stands behind counts as in use");
+        reading.caveats.push(Caveat::new(LIST_BROKEN, format!("glibc, {of}"), None, text));
+    }
+}
+
+fn take_walked(
+    context: &Context<'_>,
+    reading: &mut Reading,
+    owned: &[Owned],
+    walked: &mut [Walked],
+    pages: &[RangePages],
+) {
+    for ((owned, walked), pages) in owned.iter().zip(walked).zip(pages) {
+        let region = &owned.region;
+        // The cells are many, and wanted there only.
+        let cells = std::mem::take(&mut walked.sums.cells);
+        let mut sums = walked.sums.clone();
+        sums.cells = cells;
+        reading.claims.push(RangeClaim { start: region.start, end: region.end, sums });
+        reading.zero_runs.extend(pages.zero_runs());
+        if walked.counts.damages > 0 {
+            let at = walked.counts.first_damage.unwrap_or(region.start);
+            let (code, cause) = match cause(context, owned) {
+                Cause::Swapped => {
+                    ("heap_swapped", "parts of it are swapped out, and reading would bring them in")
+                }
+                Cause::TooSlow => ("heap_too_slow", "the time for which a target may be stopped was over"),
+                Cause::Broken | Cause::Elsewhere => ("heap_damaged", "damaged, or caught in motion"),
+            };
+            let text = format!(
+                "the heap {:#x}-{:#x} was not followed at {} places: {cause}; {} bytes were skipped",
+                region.start, region.end, walked.counts.damages, walked.counts.unread_bytes
+            );
+            reading.caveats.push(Caveat::new(
+                code,
+                format!("{at:#x}"),
+                Some(walked.counts.unread_bytes),
+                text,
+            ));
+        }
+    }
+}

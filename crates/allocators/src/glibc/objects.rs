@@ -1,0 +1,101 @@
+//! The mapped objects that may hold a glibc: libc itself, once for each namespace, or the executable
+//! where it is static.
+
+use strandline_claims::allocator::{Context, overlapping};
+use strandline_process::map::Mapping;
+
+/// An object's writable, resident data.
+#[derive(Clone, Debug, Default)]
+pub struct Object {
+    /// Its first address.
+    pub address: u64,
+    /// Its path, as the kernel names it.
+    pub name: String,
+    /// Whether it is a libc by name; otherwise a program that may carry one.
+    pub is_libc: bool,
+    /// Resident runs of its writable data and bss.
+    pub data: Vec<(u64, u64)>,
+}
+
+/// Objects' bss beyond this is not searched: libc's data stands at its start in no known program,
+/// but a static program's own arrays may be of any size.
+const MOST_DATA_BYTES: u64 = 256 << 20;
+
+/// The data of a libc, bss included, is some tens of KiB.
+const MOST_LIBC_DATA_BYTES: u64 = 1 << 20;
+
+/// Whether a mapped file is glibc by name: `libc.so.6`, `libc-2.31.so`.
+fn is_libc(name: &str) -> bool {
+    let file = name.trim_end_matches(" (deleted)").rsplit('/').next().unwrap_or(name);
+    file.starts_with("libc.so.6") || (file.starts_with("libc-2.") && file.ends_with(".so"))
+}
+
+/// The candidates: every mapped libc; where there is none, every other object with writable data,
+/// since a static program carries its malloc in its own.
+pub fn find(context: &Context<'_>) -> Vec<Object> {
+    let groups = groups(context.space.mappings());
+    let mut chosen: Vec<_> = groups.iter().filter(|group| is_libc(&group[0].name)).collect();
+    if chosen.is_empty() {
+        chosen = groups.iter().collect();
+    }
+    chosen.into_iter().map(|group| object(context, group)).filter(|object| !object.data.is_empty()).collect()
+}
+
+/// Consecutive mappings of one file, with the anonymous mapping (bss) that follows without a gap.
+fn groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
+    let mut groups: Vec<Vec<&Mapping>> = Vec::new();
+    for mapping in mappings {
+        let last = groups.last_mut();
+        if mapping.has_file() && !mapping.permissions.shared {
+            match last {
+                Some(group)
+                    if group[0].inode == mapping.inode
+                        && group[0].device == mapping.device
+                        && mapping.offset != 0 =>
+                {
+                    group.push(mapping);
+                }
+                _ => groups.push(vec![mapping]),
+            }
+        } else if let Some(group) = last
+            && mapping.is_private_anonymous()
+            && mapping.permissions.write
+            && !mapping.name.starts_with("[stack")
+            && group.last().is_some_and(|before| before.end == mapping.start && before.has_file())
+        {
+            group.push(mapping);
+        }
+    }
+    groups
+}
+
+fn object(context: &Context<'_>, group: &[&Mapping]) -> Object {
+    let mut object = Object {
+        address: group[0].start,
+        name: group[0].name.clone(),
+        is_libc: is_libc(&group[0].name),
+        ..Object::default()
+    };
+    let mut rest = MOST_DATA_BYTES;
+    for mapping in group.iter().filter(|m| m.permissions.write) {
+        // A libc's few pages of data are read also where they are swapped out: without them there is
+        // no heap. A static program's data can be of any size.
+        let whole = object.is_libc && mapping.bytes() <= MOST_LIBC_DATA_BYTES;
+        let swapped = !overlapping(context.swapped, mapping.start, mapping.end).is_empty();
+        let runs = if whole && swapped {
+            vec![(mapping.start, mapping.end)]
+        } else {
+            (context.resident)(mapping.start, mapping.end)
+        };
+        for (from, to) in runs {
+            let to = to.min(from + rest);
+            rest -= to - from;
+            match object.data.last_mut() {
+                Some(last) if last.1 == from => last.1 = to,
+                _ if from < to => object.data.push((from, to)),
+                _ => {}
+            }
+        }
+    }
+    object
+}

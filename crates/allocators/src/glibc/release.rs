@@ -1,0 +1,46 @@
+//! Which release a C library is, as its file says itself.
+//!
+//! The file is read, not the target's mapping of it: that would bring its pages into the target.
+
+use std::io::Read;
+
+use strandline_process::map::AddressSpace;
+use strandline_process::namespaces::open_mapped_file;
+use strandline_process::procfs::Process;
+
+/// The most bytes of a C library's file that are searched for its release.
+const MOST_LIBRARY_BYTES: u64 = 16 << 20;
+
+/// The release of the glibc mapped at `address`: `2.36`.
+pub fn release(process: &Process, space: &AddressSpace, address: u64) -> Option<String> {
+    let mut bytes = Vec::new();
+    let file = open_mapped_file(process, space.find(address)?).ok()?;
+    file.take(MOST_LIBRARY_BYTES).read_to_end(&mut bytes).ok()?;
+    let banner = banner(&bytes)?;
+    let (_, release) = banner.split_once("release version ")?;
+    let release: String = release.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+    Some(release.trim_end_matches('.').to_owned())
+}
+
+/// glibc's banner: `GNU C Library (…) stable release version 2.36.`
+pub fn banner(bytes: &[u8]) -> Option<String> {
+    const BANNER: &[u8] = b"GNU C Library (";
+    let start = memchr::memmem::find(bytes, BANNER)?;
+    let banner: Vec<u8> =
+        bytes[start..].iter().copied().take(200).take_while(|&b| b.is_ascii_graphic() || b == b' ').collect();
+    Some(String::from_utf8_lossy(&banner).trim_end_matches('.').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_test_program_has_a_libc_of_a_release() {
+        let process = Process::open(std::process::id().cast_signed()).unwrap();
+        let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
+        let libc = space.mappings().iter().find(|mapping| mapping.name.contains("/libc.so")).unwrap();
+        let release = release(&process, &space, libc.start).unwrap();
+        assert!(release.starts_with("2.") && release[2..].parse::<u32>().is_ok(), "{release}");
+    }
+}

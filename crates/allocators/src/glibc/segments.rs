@@ -1,0 +1,216 @@
+//! Walks regions with several threads.
+//!
+//! A long region is cut into segments. Only the first starts at a known chunk; the others look for a
+//! believable one and walk on from there, in parts of about a megabyte. What they found counts only
+//! where the walk from before arrives at exactly the start of one of their parts; until then it walks
+//! on itself. A wrong start (old headers inside a free chunk look real) thus costs a little time and
+//! never a wrong figure.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use super::walk::Walker;
+use super::walk_context::{Counts, Part, WalkContext};
+use strandline_claims::accumulator::{Block, OutOfOrder, Sums};
+use strandline_claims::range::PAGE_BYTES;
+
+/// The longest and the shortest segment: long ones cost less at their borders, short ones let all threads
+/// take part in a small heap too.
+const SEGMENT_BYTES: (u64, u64) = (2 << 20, 32 << 20);
+/// Segments for each thread, so that a slow one does not make the others wait.
+const SEGMENTS_PER_THREAD: u64 = 4;
+const PART_BYTES: u64 = 1 << 20;
+
+/// What a region came to.
+#[derive(Clone, Debug, Default)]
+pub struct Walked {
+    /// Resident bytes.
+    pub sums: Sums,
+    /// Address space.
+    pub counts: Counts,
+}
+
+/// The parts of one region, in address order and without gap, from its start to its end.
+#[derive(Clone, Debug, Default)]
+pub struct Parts {
+    /// The parts.
+    pub parts: Vec<Part>,
+    /// Target memory read.
+    pub bytes_read: u64,
+    /// Resident bytes that could not be read.
+    pub unreadable_bytes: u64,
+}
+
+/// What a thread found in one segment.
+#[derive(Default)]
+struct Segment {
+    parts: Vec<Part>,
+    end: u64,
+    bytes_read: u64,
+    unreadable_bytes: u64,
+}
+
+/// Does `work` for each of `count` items with `threads` threads, and returns the results in order.
+pub fn in_parallel<T: Default + Send>(
+    count: usize,
+    threads: usize,
+    work: &(dyn Fn(usize) -> T + Sync),
+) -> Vec<T> {
+    let results: Vec<Mutex<T>> = (0..count).map(|_| Mutex::default()).collect();
+    let next = AtomicUsize::new(0);
+    let run = || {
+        while let Some((item, slot)) = {
+            let item = next.fetch_add(1, Ordering::Relaxed);
+            results.get(item).map(|slot| (item, slot))
+        } {
+            let result = work(item);
+            if let Ok(mut slot) = slot.lock() {
+                *slot = result;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(count) {
+            scope.spawn(run);
+        }
+        run();
+    });
+    results.into_iter().map(|slot| slot.into_inner().unwrap_or_default()).collect()
+}
+
+/// Walks all `contexts` with `threads` threads; `progress` hears of bytes of regions done.
+pub fn walk(contexts: &[WalkContext<'_>], threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Vec<Parts> {
+    let all: u64 =
+        contexts.iter().map(|walk_context| walk_context.region.end - walk_context.region.start).sum();
+    let share = all / (threads.max(1) as u64 * SEGMENTS_PER_THREAD);
+    let bytes = share.clamp(SEGMENT_BYTES.0, SEGMENT_BYTES.1).next_multiple_of(PAGE_BYTES);
+    let tasks: Vec<(usize, u64, u64)> = contexts
+        .iter()
+        .enumerate()
+        .flat_map(|(index, walk_context)| cut(index, walk_context, bytes))
+        .collect();
+    let segments = in_parallel(tasks.len(), threads, &|task| {
+        let (index, from, to) = tasks[task];
+        let segment = walk_segment(contexts[index], from, to);
+        progress(to - from);
+        segment
+    });
+    let mut by_ground: Vec<Vec<Segment>> = contexts.iter().map(|_| Vec::new()).collect();
+    for (&(index, ..), segment) in tasks.iter().zip(segments) {
+        by_ground[index].push(segment);
+    }
+    contexts.iter().zip(by_ground).map(|(walk_context, segments)| join(*walk_context, segments)).collect()
+}
+
+/// The segments of a region, of about `bytes` each.
+fn cut(index: usize, walk_context: &WalkContext<'_>, bytes: u64) -> Vec<(usize, u64, u64)> {
+    let region = walk_context.region;
+    let mut segments = Vec::new();
+    let mut from = region.start;
+    while from < region.end {
+        let to = from.saturating_add(bytes).min(region.end);
+        // A short rest is not worth a segment of its own, nor is one without pages.
+        let short = region.end - to < bytes / 4;
+        let to = if short || walk_context.pages.runs_in(to, region.end).next().is_none() {
+            region.end
+        } else {
+            to
+        };
+        segments.push((index, from, to));
+        from = to;
+    }
+    segments
+}
+
+fn walk_segment(walk_context: WalkContext<'_>, from: u64, to: u64) -> Segment {
+    let walker = if from == walk_context.region.start {
+        Some(Walker::from_start(walk_context))
+    } else if walk_context.pages.runs_in(from, to).next().is_none() {
+        None
+    } else {
+        Walker::somewhere_in(walk_context, from, to)
+    };
+    let mut segment = Segment { end: from, ..Segment::default() };
+    let Some(mut walker) = walker else { return segment };
+    segment.end = walker.position();
+    while !walker.is_done() && walker.position() < to && Instant::now() < walk_context.deadline {
+        let rest = to - walker.position();
+        let part = walker.walk(PART_BYTES.min(rest), 0);
+        if walker.gave_up() {
+            break;
+        }
+        segment.end = part.block.end;
+        segment.parts.push(part);
+    }
+    segment.bytes_read = walker.bytes_read();
+    segment.unreadable_bytes = walker.unreadable_bytes();
+    segment
+}
+
+/// Puts the segments of one region together.
+fn join(walk_context: WalkContext<'_>, segments: Vec<Segment>) -> Parts {
+    let mut joined = Parts::default();
+    let mut end = walk_context.region.start;
+    for segment in segments {
+        joined.bytes_read += segment.bytes_read;
+        joined.unreadable_bytes += segment.unreadable_bytes;
+        for part in segment.parts {
+            if part.block.end <= end {
+                continue;
+            }
+            // Walk on to this part's start, or past it.
+            joined.walk_on(walk_context, &mut end, part.block.start);
+            if part.block.start == end {
+                end = part.block.end;
+                joined.parts.push(part);
+            }
+        }
+        // Where none of its parts was met, it was on a wrong track all along.
+        joined.walk_on(walk_context, &mut end, segment.end);
+    }
+    joined.walk_on(walk_context, &mut end, walk_context.region.end);
+    joined
+}
+
+impl Parts {
+    /// Walks from `end` to the first boundary at or behind `until`.
+    fn walk_on(&mut self, walk_context: WalkContext<'_>, end: &mut u64, until: u64) {
+        if *end >= until {
+            return;
+        }
+        let fresh = *end == walk_context.region.start;
+        let late = || Instant::now() >= walk_context.deadline;
+        // The region's metadata is claimed by the walk from its start: without it nothing adds up.
+        let mut walker =
+            if fresh { Walker::from_start(walk_context) } else { Walker::new(walk_context, *end) };
+        while *end < until {
+            let part = if late() { walker.abandon() } else { walker.walk(PART_BYTES.min(until - *end), 0) };
+            *end = part.block.end;
+            self.parts.push(part);
+        }
+        self.bytes_read += walker.bytes_read();
+        self.unreadable_bytes += walker.unreadable_bytes();
+    }
+
+    /// Adds the parts up.
+    pub fn sum(self, walk_context: &WalkContext<'_>) -> Result<Walked, OutOfOrder> {
+        let mut counts = Counts::default();
+        let mut block = Block::empty(walk_context.region.start);
+        for part in self.parts {
+            counts.add(&part.counts);
+            block.join(part.block, walk_context.pages)?;
+        }
+        if block.end != walk_context.region.end {
+            return Err(OutOfOrder { at: block.end, expected: walk_context.region.end });
+        }
+        Ok(Walked { sums: block.finish(walk_context.pages), counts })
+    }
+}
+
+/// Walks the part again that stands at `start..end`, with what is known by now.
+pub fn walk_again(walk_context: WalkContext<'_>, start: u64, end: u64) -> Part {
+    let fresh = start == walk_context.region.start;
+    let mut walker = if fresh { Walker::from_start(walk_context) } else { Walker::new(walk_context, start) };
+    walker.walk(0, end)
+}

@@ -1,0 +1,165 @@
+//! What the walked ranges come to for each arena: the allocator's own figures, and whether they agree
+//! with what malloc says of itself.
+
+use std::collections::BTreeMap;
+
+use super::locate::{Arena, Parameters};
+use super::objects::Object;
+use super::regions::Owned;
+use super::segments::Walked;
+use super::walk_context::Shape;
+use strandline_claims::allocator::Reading;
+use strandline_claims::caveat::Caveat;
+use strandline_claims::facts::{Allocator, ArenaKind, Figures, Mallinfo};
+use strandline_claims::range::PAGE_BYTES;
+
+/// The regions of each arena, with what they came to.
+pub fn by_arena<'a>(
+    arenas: &[Arena],
+    owned: &'a [Owned],
+    walked: &'a [Walked],
+) -> Vec<Vec<(&'a Owned, &'a Walked)>> {
+    let mut grouped: Vec<Vec<_>> = arenas.iter().map(|_| Vec::new()).collect();
+    for (owned, walked) in owned.iter().zip(walked) {
+        grouped[owned.arena].push((owned, walked));
+    }
+    grouped
+}
+
+/// What `malloc_trim(0)` gives back of a range, less the pages it brings in itself.
+pub fn trim_bytes(walked: &Walked) -> u64 {
+    walked.sums.trimmable.saturating_sub(walked.counts.touched_pages * PAGE_BYTES)
+}
+
+/// The fewest and the most bytes that a region can stand for in its arena's `system_mem`.
+///
+/// What other users of sbrk took between two sections counts while the arena is contiguous (malloc.c,
+/// sysmalloc: "Count foreign sbrk as system_mem"), and no more once brk was blocked; what lies behind
+/// the last section never does.
+fn spanned(owned: &Owned, walked: &Walked, contiguous: bool) -> (u64, u64) {
+    let counts = &walked.counts;
+    let bytes = owned.region.end - owned.region.start;
+    let chunks = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
+    match owned.region.shape {
+        Shape::Pieces => (chunks, chunks),
+        Shape::Heap => (bytes, bytes),
+        Shape::Brk => {
+            let most = bytes.saturating_sub(counts.trailing_bytes);
+            (if contiguous { most } else { chunks }, most)
+        }
+    }
+}
+
+/// The caveat of an arena of which less or more was found than it says it has.
+pub const SUM_DIFFERS: &str = "arena_sum_differs";
+
+/// Says where an arena's ranges and its own figure for them do not agree.
+pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&Owned, &Walked)>], reading: &mut Reading) {
+    for (arena, of_arena) in arenas.iter().zip(by_arena) {
+        let (least, most) = of_arena
+            .iter()
+            .map(|(o, w)| spanned(o, w, !arena.noncontiguous))
+            .fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+        if !(least..=most).contains(&arena.system_mem) {
+            let text = format!(
+                "the arena says it took {} bytes from the kernel, {most} were found",
+                arena.system_mem
+            );
+            let place = format!("{:#x}", arena.address);
+            let bytes = most.abs_diff(arena.system_mem);
+            reading.caveats.push(Caveat::new(SUM_DIFFERS, place, Some(bytes), text));
+        }
+    }
+}
+
+/// The allocator's own figures.
+pub fn facts(
+    object: &Object,
+    arenas: &[Arena],
+    by_arena: &[Vec<(&Owned, &Walked)>],
+    parameters: Option<&Parameters>,
+) -> Allocator {
+    let mut allocator = Allocator {
+        name: "glibc".to_owned(),
+        found_by: format!("main_arena in {}", object.name),
+        read: true,
+        ..Allocator::default()
+    };
+    let mut mallinfo = Mallinfo::default();
+    for (arena, parts) in arenas.iter().zip(by_arena) {
+        let sum = |field: fn(&Walked) -> u64| parts.iter().map(|(_, walked)| field(walked)).sum::<u64>();
+        let (fast_bytes, top_bytes) = (sum(|w| w.counts.fast_bytes), sum(|w| w.counts.top_bytes));
+        let free_bytes = sum(|w| w.counts.bin_bytes) + fast_bytes + top_bytes;
+        let cached_bytes = sum(|w| w.counts.cached_bytes);
+        allocator.arenas.push(strandline_claims::facts::Arena {
+            id: format!("{:#x}", arena.address),
+            kind: if arena.main { ArenaKind::Main } else { ArenaKind::Secondary },
+            mapped_bytes: arena.system_mem,
+            used_bytes: arena.system_mem.saturating_sub(free_bytes + cached_bytes),
+            free_bytes,
+            tcache_bytes: cached_bytes,
+            fastbin_bytes: fast_bytes,
+            top_bytes,
+            trim_bytes: sum(trim_bytes),
+        });
+        // malloc.c, int_mallinfo: "top always exists", also before the first allocation.
+        mallinfo.ordblks += sum(|w| w.counts.bin_chunks) + 1;
+        mallinfo.smblks += sum(|w| w.counts.fast_chunks);
+        mallinfo.fsmblks += fast_bytes;
+        mallinfo.fordblks += free_bytes;
+        mallinfo.uordblks = mallinfo.uordblks.saturating_add(arena.system_mem.saturating_sub(free_bytes));
+        mallinfo.arena = mallinfo.arena.saturating_add(arena.system_mem);
+        if arena.main {
+            mallinfo.keepcost = top_bytes;
+        }
+    }
+    if let Some(parameters) = parameters {
+        mallinfo.hblks = parameters.n_mmaps;
+        mallinfo.hblkhd = parameters.mmapped_mem;
+        allocator.settings = settings(parameters);
+    }
+    let all = || by_arena.iter().flatten().map(|(_, walked)| &walked.counts);
+    let live_bytes = all().map(|counts| counts.payload_bytes).sum::<u64>();
+    let cached_bytes = all().map(|counts| counts.cached_bytes).sum::<u64>();
+    allocator.live_bytes = Some(live_bytes);
+    allocator.live_blocks = Some(all().map(|counts| counts.blocks).sum());
+    allocator.cached_bytes = Some(cached_bytes);
+    allocator.free_bytes = Some(mallinfo.fordblks);
+    // What mallinfo calls in use, but no block and no cache holds: size words, heads of heaps, caches' own structures.
+    let met = all().map(|counts| counts.mmapped_bytes).sum::<u64>();
+    let used = mallinfo.uordblks.saturating_add(met);
+    allocator.metadata_bytes = Some(used.saturating_sub(live_bytes.saturating_add(cached_bytes)));
+    allocator.own = own(&mallinfo);
+    allocator.mallinfo = Some(mallinfo);
+    allocator
+}
+
+/// The fields of `mallinfo2()`.
+fn own(mallinfo: &Mallinfo) -> Figures {
+    let figures = [
+        ("arena", mallinfo.arena),
+        ("ordblks", mallinfo.ordblks),
+        ("smblks", mallinfo.smblks),
+        ("hblks", mallinfo.hblks),
+        ("hblkhd", mallinfo.hblkhd),
+        ("fsmblks", mallinfo.fsmblks),
+        ("uordblks", mallinfo.uordblks),
+        ("fordblks", mallinfo.fordblks),
+        ("keepcost", mallinfo.keepcost),
+    ];
+    figures.into_iter().map(|(name, figure)| (name.to_owned(), figure.into())).collect()
+}
+
+fn settings(parameters: &Parameters) -> BTreeMap<String, u64> {
+    [
+        ("trim_threshold_bytes", parameters.trim_threshold),
+        ("top_pad_bytes", parameters.top_pad),
+        ("mmap_threshold_bytes", parameters.mmap_threshold),
+        ("arena_max", parameters.arena_max),
+        ("thp_page_bytes", parameters.thp_pagesize),
+        ("huge_page_bytes", parameters.hp_pagesize),
+        ("tcache_count", parameters.tcache_count),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}

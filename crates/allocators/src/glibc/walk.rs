@@ -1,0 +1,572 @@
+//! Walks one range of an arena from chunk to chunk, in address order, and claims every byte of it.
+//!
+//! The size word at the front of a chunk leads to the next one, whose lowest bit says whether the
+//! chunk before it is in use. Chunks in thread caches look in use and are known by address beforehand
+//! ([`Lists`]); chunks in fastbins look in use too and are told by their links ([`Fast`]). A size that
+//! cannot be true ends the chain: the walk then looks for the next place from where a long run of
+//! chunks makes sense, and says how many bytes it skipped. It never goes back, so it always ends.
+
+use super::fastbins::Candidate;
+use super::layout;
+use super::lists::{Held, Lists};
+use super::walk_context::{Counts, Fast, Part, Region, Shape, Top, WalkContext};
+use strandline_claims::accumulator::{Class, Fold};
+use strandline_claims::range::{PAGE_BYTES, page_of, page_up};
+use strandline_claims::refinements::{Finder, Refinements};
+use strandline_claims::window::Window;
+
+/// Chunks that must make sense one after the other before a place is believed to start one.
+const CHAIN: usize = 12;
+/// How far over its end a walk of a segment may look: a chunk that reaches further is left to the walk
+/// that comes from before.
+const MOST_OVERSHOOT_BYTES: u64 = 32 << 20;
+/// Reads outside the window that all searches of one walk may cost together, some 0.1 s.
+const MOST_FAR_READS: u32 = 200_000;
+
+/// The free run under way: free chunks side by side that consolidation would merge.
+struct Run {
+    start: u64,
+    has_fast: bool,
+    first_is_bin: bool,
+}
+
+/// A walk through one region.
+pub struct Walker<'a> {
+    region: &'a Region,
+    lists: &'a Lists,
+    fast: Fast<'a>,
+    candidates: Vec<Candidate>,
+    window: Window<'a>,
+    fold: Fold<'a>,
+    refinements: Option<Finder<'a>>,
+    at: u64,
+    /// The size word last read beyond, and where: that of the next chunk.
+    seen: (u64, u64),
+    run: Option<Run>,
+    counts: Counts,
+    far_reads: u32,
+    done: bool,
+    /// How far it may look: a walk from a place that was only believed must not go over it.
+    limit: u64,
+    gave_up: bool,
+}
+
+impl<'a> Walker<'a> {
+    /// A walk that starts at the chunk boundary `at`.
+    pub fn new(walk_context: WalkContext<'a>, at: u64) -> Self {
+        let WalkContext { region, lists, fast, memory, pages, refinements, .. } = walk_context;
+        Self {
+            region,
+            lists,
+            fast,
+            candidates: Vec::new(),
+            window: Window::new(memory, pages, at),
+            fold: Fold::new(at, pages),
+            refinements: refinements.map(Refinements::finder),
+            at,
+            seen: (u64::MAX, 0),
+            run: None,
+            counts: Counts::default(),
+            far_reads: 0,
+            done: at >= region.end,
+            limit: region.end,
+            gave_up: false,
+        }
+    }
+
+    /// A walk from the region's start, metadata included.
+    pub fn from_start(walk_context: WalkContext<'a>) -> Self {
+        let region = walk_context.region;
+        let mut walker = Self::new(walk_context, region.start);
+        match region.first {
+            Some(first) => {
+                walker.window.advance(first.saturating_sub(1).max(region.start));
+                walker.fold.claim_to(first, Class::Metadata);
+                walker.at = first;
+            }
+            None => walker.section(region.start),
+        }
+        walker
+    }
+
+    /// A walk from the first believable chunk boundary in `from..to` that follows a chunk in use; `None`
+    /// where there is none. It gives up rather than go far over `to`.
+    pub fn somewhere_in(walk_context: WalkContext<'a>, from: u64, to: u64) -> Option<Self> {
+        let mut scout = Self::new(walk_context, from);
+        scout.limit = to;
+        scout.at = scout.seek(from, layout::ALIGNMENT)?;
+        scout.fold = Fold::new(scout.at, walk_context.pages);
+        scout.limit = to.saturating_add(MOST_OVERSHOOT_BYTES).min(walk_context.region.end);
+        while !scout.done && scout.at < to {
+            if scout.step() {
+                let at = scout.at;
+                scout.fold = Fold::new(at, walk_context.pages);
+                scout.counts = Counts::default();
+                scout.candidates.clear();
+                return Some(scout);
+            }
+        }
+        None
+    }
+
+    /// Whether the walk came to its limit: what it returned last is not to be used.
+    pub fn gave_up(&self) -> bool {
+        self.gave_up
+    }
+
+    /// Leaves the rest of the region unread.
+    pub fn abandon(&mut self) -> Part {
+        let rest = self.region.end.saturating_sub(self.fold.cursor());
+        self.counts.damages += 1;
+        self.counts.first_damage = self.counts.first_damage.or(Some(self.fold.cursor()));
+        self.counts.unread_bytes += rest;
+        self.fold.claim_to(self.region.end, Class::Unread);
+        self.done = true;
+        self.walk(0, self.region.end)
+    }
+
+    /// Where the walk is.
+    pub fn position(&self) -> u64 {
+        self.at
+    }
+
+    /// Whether the end of the region was reached.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Target memory read.
+    pub fn bytes_read(&self) -> u64 {
+        self.window.bytes_read()
+    }
+
+    /// Resident bytes that could not be read.
+    pub fn unreadable_bytes(&self) -> u64 {
+        self.window.unreadable_bytes()
+    }
+
+    /// Walks to the first boundary behind a chunk in use that is at least `at_least_bytes` on and at
+    /// or behind `until`, or to the end of the region, and returns what was walked.
+    pub fn walk(&mut self, at_least_bytes: u64, until: u64) -> Part {
+        while !self.done {
+            let boundary = self.step();
+            if boundary && self.at >= until && self.fold.claimed() >= at_least_bytes {
+                break;
+            }
+        }
+        Part {
+            block: self.fold.cut(),
+            counts: std::mem::take(&mut self.counts),
+            candidates: std::mem::take(&mut self.candidates),
+        }
+    }
+
+    /// Takes one step; true where it ended behind a chunk in use, with no run open.
+    #[inline]
+    fn step(&mut self) -> bool {
+        let at = self.at;
+        if at >= self.region.end {
+            self.close_run(at);
+            self.done = true;
+            return true;
+        }
+        if let Some(top) = self.region.top
+            && top.address == at
+        {
+            self.take_top(top);
+            return false;
+        }
+        let head = match self.seen {
+            (seen_at, head) if seen_at == at => head,
+            _ => self.window.pair(at).1,
+        };
+        let bytes = head & !layout::SIZE_BITS;
+        if bytes < layout::MIN_CHUNK_BYTES {
+            self.take_fencepost(at, head);
+            return false;
+        }
+        if !self.is_plausible(at, head) {
+            self.take_damage(at);
+            return false;
+        }
+        let candidate = self.fast_candidate(at, bytes);
+        let next = at + bytes;
+        if next > self.limit {
+            self.gave_up = true;
+            self.done = true;
+            return false;
+        }
+        let (previous, next_head) = self.window.pair(next);
+        self.seen = (next, next_head);
+        if next_head & layout::PREV_INUSE == 0 {
+            if previous != bytes {
+                // The chain still holds, but trimming would not trust it: damage, or motion.
+                self.counts.damages += 1;
+                self.counts.first_damage = self.counts.first_damage.or(Some(at));
+            }
+            self.extend_run(at, next, bytes, false);
+            return false;
+        }
+        let held = match (self.lists.holder(at), candidate) {
+            (None, Some(candidate)) => {
+                self.candidates.push(candidate);
+                Some(Held::Fastbin)
+            }
+            (held, _) => held,
+        };
+        if held == Some(Held::Fastbin) {
+            self.extend_run(at, next, bytes, true);
+            return false;
+        }
+        self.close_run(at);
+        self.take_used(next, bytes, held)
+    }
+
+    /// The chunk as a member of a fastbin, if its size and its link allow it.
+    #[inline]
+    fn fast_candidate(&mut self, at: u64, bytes: u64) -> Option<Candidate> {
+        let Fast::Guess(arena, links) = self.fast else { return None };
+        if !arena.may_hold(bytes) {
+            return None;
+        }
+        let link = self.window.pair(at + 16).0;
+        arena.candidate(at, link, links)
+    }
+
+    fn take_used(&mut self, next: u64, bytes: u64, held: Option<Held>) -> bool {
+        self.at = next;
+        // A heap was left with a top too small to be freed: one chunk of it and the fencepost (arena.c's sizes,
+        // malloc.c, sysmalloc: "Setup fencepost and free the old top chunk"). It is nobody's block.
+        let rest = self.region.end.saturating_sub(next);
+        let is_left_top = rest == layout::FENCEPOST_BYTES && self.region.shape == Shape::Heap;
+        let held = if is_left_top { Some(Held::Metadata) } else { held };
+        match held {
+            Some(Held::ThreadCache) => {
+                self.counts.cached_bytes += bytes;
+                self.fold.claim_to(next, Class::Cached);
+                return false;
+            }
+            Some(Held::Metadata) => self.fold.claim_to(next, Class::Metadata),
+            _ => self.claim_live(next, bytes),
+        }
+        self.counts.live_bytes += bytes;
+        self.counts.live_chunks += 1;
+        true
+    }
+
+    /// Claims the chunk in use that ends at `next`, as a runtime says where one does.
+    #[inline]
+    fn claim_live(&mut self, next: u64, bytes: u64) {
+        self.counts.payload_bytes += bytes - 8;
+        self.counts.blocks += 1;
+        let Some(finder) = &mut self.refinements else {
+            self.fold.claim_live(next, 8);
+            return;
+        };
+        let pointer = next - bytes + layout::CHUNK_HEADER_BYTES;
+        // Of its last word, malloc's header takes none while the chunk is in use (malloc.c, chunk2mem); the walk counts
+        // that word with the next chunk, so what is claimed by others must not reach into it.
+        let nested = finder.nested(pointer, next);
+        if !nested.is_empty() {
+            self.counts.refined.nested.extend_from_slice(nested);
+            self.fold.claim_nesting(next, 8, nested);
+            return;
+        }
+        match finder.find(pointer, bytes - 8) {
+            Some(refined) => {
+                self.counts.refined.count(pointer, &refined);
+                self.fold.claim_refined(next, 8, &refined);
+            }
+            None => self.fold.claim_live(next, 8),
+        }
+    }
+
+    fn extend_run(&mut self, at: u64, next: u64, bytes: u64, fast: bool) {
+        let run = self.run.get_or_insert(Run { start: at, has_fast: false, first_is_bin: !fast });
+        run.has_fast |= fast;
+        let (chunks, sum) = if fast {
+            (&mut self.counts.fast_chunks, &mut self.counts.fast_bytes)
+        } else {
+            (&mut self.counts.bin_chunks, &mut self.counts.bin_bytes)
+        };
+        *chunks += 1;
+        *sum += bytes;
+        self.at = next;
+    }
+
+    /// Ends the free run at `end` and claims it, with what `malloc_trim(0)` gives back of it: after
+    /// consolidation, the whole pages behind the merged chunk's own header (malloc.c, mtrim).
+    ///
+    /// Consolidation clears fd_nextsize of the merged chunk. Where that word stands on a page that
+    /// was never touched, trimming brings one page in: it is counted, so that the prediction holds.
+    fn close_run(&mut self, end: u64) {
+        let Some(run) = self.run.take() else { return };
+        let trim_start = page_up(run.start + layout::CHUNK_STRUCT_BYTES);
+        // One madvise for the run: the kernel stops at the first locked mapping in it.
+        let trim_end = self.first_locked(trim_start).min(page_of(end));
+        if trim_start >= trim_end {
+            self.fold.claim_free(end, 0, 0);
+            return;
+        }
+        let next_size_word = run.start + 32;
+        if run.has_fast
+            && run.first_is_bin
+            && next_size_word % PAGE_BYTES == 0
+            && !self.window.pages().is_resident(next_size_word)
+        {
+            self.counts.touched_pages += 1;
+        }
+        self.fold.claim_free(end, trim_start, trim_end);
+    }
+
+    /// The first locked byte at or behind `address`.
+    fn first_locked(&self, address: u64) -> u64 {
+        let index = self.region.locked.partition_point(|range| range.1 <= address);
+        self.region.locked.get(index).map_or(u64::MAX, |range| range.0.max(address))
+    }
+
+    /// Claims the top chunk and the free run before it, which consolidation merges into it. The main
+    /// arena's top goes back by lowering the break, as far as malloc.c's systrim does.
+    fn take_top(&mut self, top: Top) {
+        let end = top.address.saturating_add(top.bytes).min(self.region.end);
+        self.window.advance(end - 1);
+        let start = self.run.take().map_or(top.address, |run| run.start);
+        let area = (end - start).saturating_sub(layout::MIN_CHUNK_BYTES + 1);
+        let extra = area - area % self.region.trim_unit_bytes.max(PAGE_BYTES);
+        if self.region.main && self.region.break_at_top && extra > 0 {
+            self.fold.claim_free(end, end - extra, end);
+        } else {
+            self.fold.claim_free(end, 0, 0);
+        }
+        self.counts.top_bytes += end - top.address;
+        // The top reaches to the end of its heap, always.
+        if top.bytes < layout::MIN_CHUNK_BYTES || (self.region.shape == Shape::Heap && end != self.region.end)
+        {
+            self.counts.damages += 1;
+            self.counts.first_damage = self.counts.first_damage.or(Some(top.address));
+        }
+        self.section(end);
+    }
+
+    /// A chunk too small to be one: the end of a section, or damage.
+    fn take_fencepost(&mut self, at: u64, head: u64) {
+        let end = if self.region.shape == Shape::Heap {
+            self.heap_end(at, head)
+        } else {
+            self.behind_fenceposts(at, head)
+        };
+        let Some(end) = end else {
+            self.take_damage(at);
+            return;
+        };
+        self.close_run(at);
+        self.fold.claim_to(end, Class::Metadata);
+        self.counts.live_bytes += end - at;
+        self.section(end);
+    }
+
+    /// A secondary arena's heap ends in a chunk of 16 bytes, or of none in its last 16.
+    fn heap_end(&self, at: u64, head: u64) -> Option<u64> {
+        let (rest, bytes) = (self.region.end - at, head & !layout::SIZE_BITS);
+        let is_end = (rest, bytes) == (32, layout::FENCEPOST_BYTES) || (rest, bytes) == (16, 0);
+        is_end.then_some(self.region.end)
+    }
+
+    /// Where the fenceposts at `at` end that malloc makes of the old top when the main arena goes on elsewhere:
+    /// two of 16 bytes, or three where the top had `MINSIZE` and 16 bytes, the first being what was left of it, too
+    /// small to be freed (malloc.c, sysmalloc: "Shrink old_top to insert fenceposts"). The old top ended on a page
+    /// boundary, which tells a third one from what somebody else put behind two.
+    fn behind_fenceposts(&mut self, at: u64, head: u64) -> Option<u64> {
+        const POST: u64 = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
+        let second = at + layout::FENCEPOST_BYTES;
+        let third = second + layout::FENCEPOST_BYTES;
+        let is_pair = head & !layout::NON_MAIN_ARENA & !layout::PREV_INUSE == layout::FENCEPOST_BYTES
+            && self.region.end - at >= 2 * layout::FENCEPOST_BYTES
+            && self.window.pair(second).1 == POST;
+        let end_of_three = third + layout::FENCEPOST_BYTES;
+        let is_third = |walker: &mut Self| {
+            end_of_three.is_multiple_of(PAGE_BYTES)
+                && end_of_three <= walker.region.end
+                && walker.window.pair(third).1 == POST
+        };
+        is_pair.then(|| if is_third(self) { end_of_three } else { third })
+    }
+
+    /// A section ended at `from`: the next one starts there or behind somebody else's bytes.
+    fn section(&mut self, from: u64) {
+        self.at = from;
+        if from >= self.region.end {
+            self.done = true;
+            return;
+        }
+        let step = if self.region.shape == Shape::Pieces { PAGE_BYTES } else { layout::ALIGNMENT };
+        let mut from = from;
+        let mut found = self.seek(from, step);
+        loop {
+            if self.gave_up {
+                self.done = true;
+                return;
+            }
+            let upto = found.unwrap_or(self.region.end);
+            if let Some(chunk) = self.mmapped_before(from, upto) {
+                self.skip(chunk.0, Class::Foreign);
+                self.window.advance(chunk.1 - 1);
+                self.claim_mmapped(chunk);
+                self.counts.mmapped_chunks += 1;
+                self.counts.mmapped_bytes += chunk.1 - chunk.0;
+                from = chunk.1;
+                self.at = from;
+                if from < self.region.end {
+                    // What was found stays the next one, unless the chunk went over it.
+                    if found.is_some_and(|found| found < from) {
+                        found = self.seek(from, step);
+                    }
+                    continue;
+                }
+                self.done = true;
+                return;
+            }
+            if found.is_none() {
+                self.counts.trailing_bytes += upto.saturating_sub(self.fold.cursor());
+            }
+            self.skip(upto, Class::Foreign);
+            self.at = upto;
+            self.done = found.is_none();
+            return;
+        }
+    }
+
+    fn claim_mmapped(&mut self, (start, end): (u64, u64)) {
+        let pointer = start + layout::CHUNK_HEADER_BYTES;
+        let usable = end - pointer;
+        self.counts.blocks += 1;
+        self.counts.payload_bytes += usable;
+        if let Some(finder) = &mut self.refinements {
+            let nested = finder.nested(pointer, end);
+            self.counts.refined.nested.extend_from_slice(nested);
+            for &(from, to) in nested {
+                self.fold.claim_to(from, Class::Mmapped);
+                self.fold.leave_to(to);
+            }
+            if let Some(refined) = finder.find(pointer, usable).filter(|_| nested.is_empty()) {
+                self.counts.refined.count(pointer, &refined);
+                self.fold.claim_to(pointer, Class::Mmapped);
+                self.fold.claim_to(pointer + refined.bytes, Class::Refined(refined.slot));
+            }
+        }
+        self.fold.claim_to(end, Class::Mmapped);
+    }
+
+    /// Between pieces, mappings of single chunks may lie: the first one in `from..upto`.
+    fn mmapped_before(&mut self, from: u64, upto: u64) -> Option<(u64, u64)> {
+        if self.region.shape != Shape::Pieces {
+            return None;
+        }
+        let runs = self.window.pages().runs_in(page_up(from), upto);
+        for page in runs.flat_map(|(a, b)| (a..b).step_by(PAGE_BYTES as usize)) {
+            if self.far_reads >= MOST_FAR_READS {
+                return None;
+            }
+            let Some((pair, far)) = self.window.peek(page) else { continue };
+            self.far_reads += u32::from(far);
+            if let Some(bytes) = super::mmapped::chunk_bytes(pair, page, self.region.end) {
+                return Some((page, page + bytes));
+            }
+        }
+        None
+    }
+
+    fn skip(&mut self, upto: u64, class: Class) {
+        self.window.advance(upto.saturating_sub(1));
+        let bytes = upto.saturating_sub(self.fold.cursor());
+        match class {
+            Class::Foreign => self.counts.foreign_bytes += bytes,
+            _ => self.counts.unread_bytes += bytes,
+        }
+        self.fold.claim_to(upto, class);
+    }
+
+    /// The chain makes no sense at `at`: goes on where it does again.
+    fn take_damage(&mut self, at: u64) {
+        self.close_run(at);
+        self.counts.damages += 1;
+        self.counts.first_damage = self.counts.first_damage.or(Some(at));
+        let found = self.seek(at + layout::ALIGNMENT, layout::ALIGNMENT);
+        if self.gave_up {
+            self.done = true;
+            return;
+        }
+        let upto = found.unwrap_or(self.region.end);
+        self.skip(upto, Class::Unread);
+        self.at = upto;
+        self.done = found.is_none();
+    }
+
+    /// The first place at or behind `from`, a multiple of `step`, where chunks make sense.
+    fn seek(&mut self, from: u64, step: u64) -> Option<u64> {
+        let mut at = from.checked_next_multiple_of(step)?;
+        while at + layout::MIN_CHUNK_BYTES <= self.region.end {
+            if at >= self.limit {
+                self.gave_up = true;
+                return None;
+            }
+            if self.region.top.is_some_and(|top| top.address == at) {
+                return Some(at);
+            }
+            if !self.window.pages().is_resident(at) {
+                // A chunk's header makes its page resident: go on at the next page that is.
+                let next = self.window.pages().runs_in(at, self.region.end).next()?.0;
+                at = self.top_before(at, next).unwrap_or_else(|| next.next_multiple_of(step));
+                continue;
+            }
+            let (_, head) = self.window.pair(at);
+            if head & layout::PREV_INUSE != 0 && self.is_plausible(at, head) && self.is_chain(at, head) {
+                return Some(at);
+            }
+            if self.far_reads >= MOST_FAR_READS {
+                return self.region.top.map(|top| top.address).filter(|&top| top > at);
+            }
+            at += step;
+        }
+        None
+    }
+
+    fn top_before(&self, from: u64, upto: u64) -> Option<u64> {
+        self.region.top.map(|top| top.address).filter(|top| (from..upto).contains(top))
+    }
+
+    fn is_chain(&mut self, at: u64, head: u64) -> bool {
+        let (mut at, mut head) = (at, head);
+        for _ in 0..CHAIN {
+            let bytes = head & !layout::SIZE_BITS;
+            let next = at + bytes;
+            if self.region.top.is_some_and(|top| top.address == next) {
+                return true;
+            }
+            let Some(((previous, next_head), far)) = self.window.peek(next) else { return false };
+            self.far_reads = self.far_reads.saturating_add(u32::from(far));
+            if next_head & layout::PREV_INUSE == 0 && previous != bytes {
+                return false;
+            }
+            if next_head & !layout::SIZE_BITS == layout::FENCEPOST_BYTES {
+                return self.region.end - next >= 2 * layout::FENCEPOST_BYTES;
+            }
+            if !self.is_plausible(next, next_head) {
+                return false;
+            }
+            (at, head) = (next, next_head);
+        }
+        true
+    }
+
+    /// Whether `head` can be the size word of a chunk at `at`.
+    #[inline]
+    fn is_plausible(&self, at: u64, head: u64) -> bool {
+        let bytes = head & !layout::SIZE_BITS;
+        bytes >= layout::MIN_CHUNK_BYTES
+            && bytes.is_multiple_of(layout::ALIGNMENT)
+            && bytes < self.region.end - at
+            && head & layout::IS_MMAPPED == 0
+            && (head & layout::NON_MAIN_ARENA == 0 || !self.region.main)
+    }
+}

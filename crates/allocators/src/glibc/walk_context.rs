@@ -1,0 +1,161 @@
+//! What a walk goes over and what it brings back: regions, and the counts and claims of their parts.
+
+use std::time::Instant;
+
+use super::fastbins::{self, Candidate};
+use super::lists::{Links, Lists};
+use strandline_claims::accumulator::Block;
+use strandline_claims::range::RangePages;
+use strandline_claims::refinements::{Matched, Refinements};
+use strandline_process::memory::Memory;
+
+/// How a range came to the arena, which decides how it ends and where it may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// The main arena on brk; other users of sbrk may have left gaps in it.
+    Brk,
+    /// A heap of a secondary arena.
+    Heap,
+    /// Mappings the main arena goes on in where brk was blocked; other mappings may lie between.
+    Pieces,
+}
+
+/// The top chunk of an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Top {
+    /// Its address.
+    pub address: u64,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// One contiguous range of an arena.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// The first chunk; what stands before it (`heap_info`, `malloc_state`) is metadata. `None`
+    /// where it has to be looked for.
+    pub first: Option<u64>,
+    /// How it came to the arena.
+    pub shape: Shape,
+    /// Whether it is of the main arena.
+    pub main: bool,
+    /// The arena's top chunk, where it lies in this range.
+    pub top: Option<Top>,
+    /// Whether the break stands at the end of the top chunk, so that trimming can lower it.
+    pub break_at_top: bool,
+    /// Trimming lowers the break in steps of this (a huge page under `glibc.malloc.hugetlb`).
+    pub trim_unit_bytes: u64,
+    /// The parts that are locked in memory, in address order: the kernel refuses to drop their pages.
+    pub locked: Vec<(u64, u64)>,
+}
+
+/// What a walk counted. Bytes are of address space, resident or not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Bytes in chunks in use.
+    pub live_bytes: u64,
+    /// Chunks in use.
+    pub live_chunks: u64,
+    /// Blocks of the program's among them: without thread caches' own structures.
+    pub blocks: u64,
+    /// What these blocks can hold.
+    pub payload_bytes: u64,
+    /// Chunks in bins.
+    pub bin_chunks: u64,
+    /// Bytes in chunks in bins.
+    pub bin_bytes: u64,
+    /// Chunks in fastbins.
+    pub fast_chunks: u64,
+    /// Bytes in chunks in fastbins.
+    pub fast_bytes: u64,
+    /// Bytes in chunks in thread caches.
+    pub cached_bytes: u64,
+    /// Bytes of the top chunk.
+    pub top_bytes: u64,
+    /// Bytes of other users of the range.
+    pub foreign_bytes: u64,
+    /// Those of them behind the last section.
+    pub trailing_bytes: u64,
+    /// Bytes skipped because the chain made no sense.
+    pub unread_bytes: u64,
+    /// How often the chain made no sense, and where it did so first.
+    pub damages: u64,
+    /// The first such place.
+    pub first_damage: Option<u64>,
+    /// Pages that trimming itself brings in (see `Walker::close_run`).
+    pub touched_pages: u64,
+    /// Mmapped chunks met between pieces: number.
+    pub mmapped_chunks: u64,
+    /// Mmapped chunks met between pieces: bytes.
+    pub mmapped_bytes: u64,
+    /// Chunks in use of which a runtime says more.
+    pub refined: Matched,
+}
+
+impl Counts {
+    /// Adds another part's counts.
+    pub fn add(&mut self, other: &Self) {
+        self.live_bytes += other.live_bytes;
+        self.live_chunks += other.live_chunks;
+        self.blocks += other.blocks;
+        self.payload_bytes += other.payload_bytes;
+        self.bin_chunks += other.bin_chunks;
+        self.bin_bytes += other.bin_bytes;
+        self.fast_chunks += other.fast_chunks;
+        self.fast_bytes += other.fast_bytes;
+        self.cached_bytes += other.cached_bytes;
+        self.top_bytes += other.top_bytes;
+        self.foreign_bytes += other.foreign_bytes;
+        self.trailing_bytes += other.trailing_bytes;
+        self.unread_bytes += other.unread_bytes;
+        self.damages += other.damages;
+        self.first_damage = self.first_damage.or(other.first_damage);
+        self.touched_pages += other.touched_pages;
+        self.mmapped_chunks += other.mmapped_chunks;
+        self.mmapped_bytes += other.mmapped_bytes;
+        self.refined.add(&other.refined);
+    }
+}
+
+/// A folded part of a region: it starts and ends at chunk boundaries with no free run open.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The folded claims.
+    pub block: Block,
+    /// What was counted in it.
+    pub counts: Counts,
+    /// Chunks that were taken for members of fastbins.
+    pub candidates: Vec<Candidate>,
+}
+
+/// How chunks in fastbins are told.
+#[derive(Clone, Copy)]
+pub enum Fast<'a> {
+    /// By their links alone: every chunk that may be a member is taken for one.
+    Guess(&'a fastbins::Arena, Links),
+    /// Members are those in the [`Lists`].
+    Known,
+}
+
+/// Where a walk goes: the region, what is known of its chunks, and its memory.
+#[derive(Clone, Copy)]
+pub struct WalkContext<'a> {
+    /// The region.
+    pub region: &'a Region,
+    /// Its special chunks.
+    pub lists: &'a Lists,
+    /// How chunks in fastbins are told.
+    pub fast: Fast<'a>,
+    /// The target's memory.
+    pub memory: &'a dyn Memory,
+    /// The region's pages.
+    pub pages: &'a RangePages,
+    /// What runtimes say of chunks in use.
+    pub refinements: Option<&'a Refinements>,
+    /// When the target has been stopped for long enough: what is not walked by then is left unread.
+    pub deadline: Instant,
+}

@@ -1,0 +1,148 @@
+//! Allocators that are recognised and not read yet. One that gets a reader moves to a folder of its own.
+
+use strandline_claims::reader::{About, Clue, Evidence, FileName, leading_version, version_in_file_name};
+use strandline_process::image::Image;
+
+use FileName::{Has, Is, Versioned};
+
+/// jemalloc.
+pub static JEMALLOC: About = About {
+    name: "jemalloc",
+    title: "jemalloc",
+    evidence: Evidence {
+        files: &[Has("libjemalloc", ".so")],
+        symbols: &["mallctl", "je_mallctl", "je_malloc_usable_size", "_rjem_mallctl", "_rjem_malloc"],
+        strings: &[('<', "jemalloc>: Error in ")],
+        version: |clue| jemalloc_version(&clue.image()?),
+        ..Evidence::NONE
+    },
+    ..About::NONE
+};
+
+/// gperftools' tcmalloc, and Google's.
+pub static TCMALLOC: About = About {
+    name: "tcmalloc",
+    title: "tcmalloc",
+    evidence: Evidence {
+        files: &[Has("libtcmalloc", ".so")],
+        symbols: &["tc_malloc", "TCMallocInternalMalloc"],
+        strings: &[('t', "cmalloc: large alloc ")],
+        version: |clue| gperftools_version(&clue.image()?),
+        ..Evidence::NONE
+    },
+    ..About::NONE
+};
+
+/// mimalloc.
+pub static MIMALLOC: About = About {
+    name: "mimalloc",
+    title: "mimalloc",
+    evidence: Evidence {
+        files: &[Has("libmimalloc", ".so")],
+        symbols: &["mi_malloc", "mi_heap_malloc"],
+        strings: &[('m', "imalloc: error: "), ('m', "imalloc: warning: ")],
+        version: of_library,
+        ..Evidence::NONE
+    },
+    ..About::NONE
+};
+
+/// snmalloc.
+pub static SNMALLOC: About = About {
+    name: "snmalloc",
+    title: "snmalloc",
+    evidence: Evidence { files: &[Has("libsnmalloc", ".so")], symbols: &["sn_malloc"], ..Evidence::NONE },
+    ..About::NONE
+};
+
+/// The allocator of AddressSanitizer.
+pub static ASAN: About = About {
+    name: "asan",
+    title: "AddressSanitizer's allocator",
+    evidence: Evidence {
+        files: &[Has("libasan", ".so"), Has("libclang_rt.asan", ".so")],
+        symbols: &["__asan_init"],
+        ..Evidence::NONE
+    },
+    ..About::NONE
+};
+
+/// Boehm's collector; libgcc_s.so is another matter.
+pub static BDWGC: About = About {
+    name: "bdwgc",
+    title: "Boehm's collector",
+    evidence: Evidence { files: &[Versioned("libgc.so.")], symbols: &["GC_malloc_kind"], ..Evidence::NONE },
+    ..About::NONE
+};
+
+/// GCC's collector, in its compilers proper, which define it for plugins: ggc_collect(enum ggc_collect) from GCC 12 on,
+/// ggc_collect() before.
+pub static GGC: About = About {
+    name: "ggc",
+    title: "GCC's collector",
+    evidence: Evidence { symbols: &["_Z11ggc_collect11ggc_collect", "_Z11ggc_collectv"], ..Evidence::NONE },
+    ..About::NONE
+};
+
+/// Chromium's, which is malloc for all of it.
+pub static PARTITION_ALLOC: About = About {
+    name: "partition_alloc",
+    title: "PartitionAlloc",
+    evidence: Evidence { symbols: &["ChromeMain"], ..Evidence::NONE },
+    ..About::NONE
+};
+
+/// musl's malloc. A static program's is told by its structures, where nothing else is found.
+pub static MUSL: About = About {
+    name: "musl",
+    title: "musl's malloc",
+    evidence: Evidence {
+        // The last is Debian's; glibc's own file is libc.so.6.
+        files: &[Has("ld-musl-", ".so"), Has("libc.musl-", ".so"), Is("libc.so")],
+        ..Evidence::NONE
+    },
+    ..About::NONE
+};
+
+/// rpmalloc.
+pub static RPMALLOC: About = library("rpmalloc", "rpmalloc", &[Has("librpmalloc", ".so")]);
+/// Hoard.
+pub static HOARD: About = library("hoard", "Hoard", &[Has("libhoard", ".so")]);
+/// Scudo.
+pub static SCUDO: About =
+    library("scudo", "Scudo", &[Has("libscudo", ".so"), Has("libclang_rt.scudo", ".so")]);
+/// hardened_malloc.
+pub static HARDENED_MALLOC: About =
+    library("hardened_malloc", "hardened_malloc", &[Has("libhardened_malloc", ".so")]);
+
+const fn library(name: &'static str, title: &'static str, files: &'static [FileName]) -> About {
+    About { name, title, evidence: Evidence { files, ..Evidence::NONE }, ..About::NONE }
+}
+
+/// The version in the name of a library.
+fn of_library(clue: &Clue<'_>) -> Option<String> {
+    clue.mapping.and_then(|_| version_in_file_name(clue.file))
+}
+
+/// The version that gperftools carries (`gperftools 2.10`).
+fn gperftools_version(image: &Image) -> Option<String> {
+    const NEEDLE: &str = "gperftools ";
+    let text = image.strings(&[NEEDLE]).pop()??;
+    leading_version(text.strip_prefix(NEEDLE)?)
+}
+
+/// The version that jemalloc carries (`5.3.0-0-g54eaed1d…`). It stands before what can be searched for: releases are
+/// looked for one by one.
+fn jemalloc_version(image: &Image) -> Option<String> {
+    const RELEASES: &[&str] = &[
+        "5.3.1-0-g",
+        "5.3.0-0-g",
+        "5.2.1-0-g",
+        "5.2.0-0-g",
+        "5.1.0-0-g",
+        "5.0.1-0-g",
+        "4.5.0-0-g",
+        "3.6.0-0-g",
+    ];
+    leading_version(&image.strings(RELEASES).into_iter().flatten().next()?)
+}

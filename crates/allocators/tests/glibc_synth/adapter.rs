@@ -1,0 +1,224 @@
+//! Makes a fabricated heap look like a stopped process to the reader, and counts what it reads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use strandline_allocators::glibc;
+use strandline_claims::accumulator::Sums;
+use strandline_claims::allocator::{Context, Reading};
+use strandline_claims::facts::Mallinfo;
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+use strandline_synth::{Dice, Heap, Image};
+
+pub const PAGE: u64 = 4096;
+
+/// A frozen process: memory, mappings, resident pages, threads.
+pub struct Subject {
+    pub image: Image,
+    /// As /proc/PID/maps has it.
+    pub maps: String,
+    /// Resident anonymous runs, page-aligned, in address order.
+    pub runs: Vec<(u64, u64)>,
+    pub fs_bases: Vec<u64>,
+    pub start_brk: Option<u64>,
+    bytes_read: AtomicU64,
+    calls: AtomicU64,
+    absent_reads: AtomicU64,
+}
+
+impl Memory for Subject {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let got = self.image.read_some(address, buffer);
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.bytes_read.fetch_add(got as u64, Ordering::Relaxed);
+        let resident = clipped(&self.runs, address, address.saturating_add(got as u64));
+        if resident.iter().map(|(from, to)| to - from).sum::<u64>() < got as u64 {
+            self.absent_reads.fetch_add(1, Ordering::Relaxed);
+        }
+        got
+    }
+}
+
+/// `runs` cut to `from..to`.
+pub fn clipped(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
+    let first = runs.partition_point(|run| run.1 <= from);
+    runs[first..].iter().take_while(|run| run.0 < to).map(|run| (run.0.max(from), run.1.min(to))).collect()
+}
+
+/// Page-aligned runs that cover every mapped byte of `image`, joined where they touch.
+pub fn mapped_runs(image: &Image) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for (start, bytes) in image.ranges() {
+        let end = (start + bytes.len() as u64).next_multiple_of(PAGE);
+        match runs.last_mut() {
+            Some(last) if last.1 == start => last.1 = end,
+            _ => runs.push((start, end)),
+        }
+    }
+    runs
+}
+
+impl Subject {
+    /// A process of which every page of `image` is resident.
+    pub fn new(image: Image, maps: String) -> Self {
+        Self {
+            runs: mapped_runs(&image),
+            image,
+            maps,
+            fs_bases: Vec::new(),
+            start_brk: None,
+            bytes_read: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+            absent_reads: AtomicU64::new(0),
+        }
+    }
+
+    /// The process of a fabricated heap, all of it resident.
+    pub fn of(heap: &Heap) -> Self {
+        Self {
+            fs_bases: heap.threads.iter().map(|thread| thread.fs_base).collect(),
+            start_brk: Some(heap.recipe.places.heap),
+            ..Self::new(heap.image.clone(), heap.maps())
+        }
+    }
+
+    /// Makes a page of a hundred, chosen by `seed` among `pages`, absent; `percent` says how many.
+    pub fn evict(&mut self, pages: &[u64], seed: u64, percent: u64) {
+        let mut dice = Dice::new(seed);
+        let gone: Vec<u64> = pages.iter().copied().filter(|_| dice.chance(percent)).collect();
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for &(from, to) in &self.runs {
+            for page in (from..to).step_by(PAGE as usize).filter(|page| gone.binary_search(page).is_err()) {
+                match runs.last_mut() {
+                    Some(last) if last.1 == page => last.1 += PAGE,
+                    _ => runs.push((page, page + PAGE)),
+                }
+            }
+        }
+        self.runs = runs;
+    }
+
+    /// Reads its heaps with `threads` threads, and forgets what was counted before.
+    pub fn read(&self, threads: usize) -> Vec<Reading> {
+        for counter in [&self.bytes_read, &self.calls, &self.absent_reads] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        let (space, bad) = AddressSpace::parse(self.maps.as_bytes());
+        assert_eq!(bad, 0, "{}", self.maps);
+        let resident = |from, to| clipped(&self.runs, from, to);
+        let context = Context {
+            memory: self,
+            space: &space,
+            resident: &resident,
+            fs_bases: &self.fs_bases,
+            stacks: &[],
+            claimed: &[],
+            start_brk: self.start_brk,
+            locked: &[],
+            swapped: &[],
+            refinements: None,
+            deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
+            before_call: true,
+            cell_bytes: Some(0x4000),
+            threads,
+            progress: &|_| {},
+        };
+        let (readings, _) = glibc::read(&context).expect("claims follow each other");
+        for reading in &readings {
+            self.check_claims(reading, &space);
+        }
+        readings
+    }
+
+    /// What holds for every reading, also of a heap in ruins: claims and mmapped chunks lie apart and
+    /// in private anonymous memory, what is claimed is what is resident, pages said to be zero are.
+    fn check_claims(&self, reading: &Reading, space: &AddressSpace) {
+        let mut taken: Vec<(u64, u64)> = reading.claims.iter().map(|c| (c.start, c.end)).collect();
+        taken.extend(reading.mapped_blocks.iter().map(|block| (block.start, block.end)));
+        taken.sort_unstable();
+        assert!(taken.is_sorted_by(|a, b| a.1 <= b.0), "overlap: {taken:x?}\n{}", self.maps);
+        for claim in &reading.claims {
+            let is_anonymous = |at| space.find(at).is_none_or(|m| m.is_private_anonymous());
+            let mut steps = clipped(&self.runs, claim.start, claim.end);
+            steps.retain(|&(from, to)| !is_anonymous(from) || !is_anonymous(to - 1));
+            assert!(steps.is_empty(), "claims memory that is not malloc's: {steps:x?}");
+            let resident: u64 =
+                clipped(&self.runs, claim.start, claim.end).iter().map(|(from, to)| to - from).sum();
+            assert_eq!(total(&claim.sums), resident, "{:#x}-{:#x}", claim.start, claim.end);
+            let cells = &claim.sums.cells;
+            let in_cells: u64 = cells.iter().map(|cell| cell.held.total()).sum();
+            assert_eq!(in_cells, resident, "{:#x}-{:#x}", claim.start, claim.end);
+            assert!(cells.iter().all(|cell| cell.held.total() <= cell.end - cell.start));
+            assert!(cells.is_sorted_by(|a, b| a.end <= b.start));
+        }
+        for &(from, to) in &reading.zero_runs {
+            assert!(
+                from.is_multiple_of(PAGE) && to.is_multiple_of(PAGE),
+                "{from:#x}-{to:#x}: no whole pages"
+            );
+            let mut bytes = vec![1; (to - from) as usize];
+            assert_eq!(self.image.read_some(from, &mut bytes), bytes.len(), "zeros that are not mapped");
+            assert!(bytes.iter().all(|&byte| byte == 0), "{from:#x}-{to:#x} is not all zero");
+        }
+    }
+
+    /// Resident bytes in `ranges`.
+    pub fn resident_bytes(&self, ranges: &[(u64, u64)]) -> u64 {
+        let runs = ranges.iter().flat_map(|&(from, to)| clipped(&self.runs, from, to));
+        runs.map(|(from, to)| to - from).sum()
+    }
+
+    /// All bytes of memory there are.
+    pub fn image_bytes(&self) -> u64 {
+        self.image.ranges().map(|(_, bytes)| bytes.len() as u64).sum()
+    }
+
+    /// Bytes read by the last reading.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// Reads made by the last reading; each is a system call on a real process.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Reads of the last reading that touched a page that is not resident.
+    pub fn absent_reads(&self) -> u64 {
+        self.absent_reads.load(Ordering::Relaxed)
+    }
+}
+
+/// All bytes of `sums`, each once.
+pub fn total(sums: &Sums) -> u64 {
+    sums.held.total()
+}
+
+/// What the program's own mallinfo2() would say, in the reader's terms.
+pub fn mallinfo(heap: &Heap) -> Mallinfo {
+    let ours = heap.expected.mallinfo;
+    Mallinfo {
+        arena: ours.arena,
+        ordblks: ours.ordblks,
+        smblks: ours.smblks,
+        hblks: ours.hblks,
+        hblkhd: ours.hblkhd,
+        fsmblks: ours.fsmblks,
+        uordblks: ours.uordblks,
+        fordblks: ours.fordblks,
+        keepcost: ours.keepcost,
+    }
+}
+
+/// Everything a reading says, as text; two readings of one state must agree in it.
+pub fn told(reading: &Reading) -> String {
+    format!(
+        "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}",
+        reading.allocator,
+        reading.claims,
+        reading.mapped_blocks,
+        reading.trim,
+        reading.zero_runs,
+        reading.caveats
+    )
+}

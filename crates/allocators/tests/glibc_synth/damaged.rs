@@ -1,0 +1,71 @@
+//! Heaps in ruins: reading always ends, reads no more than it may, and what it claims still adds up.
+
+use proptest::prelude::*;
+use strandline_claims::allocator::Reading;
+use strandline_synth::{Heap, Recipe, VERSIONS, fabricate};
+
+use crate::adapter::{Subject, mallinfo, total};
+
+/// Target memory that a reading may cost: every page twice by the walk (once as a segment on a wrong
+/// track, once more where fastbins have to be told apart), links page by page, and a constant for the
+/// searches for places where the chain goes on.
+fn most_bytes(subject: &Subject) -> u64 {
+    32 * subject.image_bytes() + (16 << 20)
+}
+
+fn check(heap: &Heap, threads: usize) -> Vec<Reading> {
+    check_subject(&Subject::of(heap), threads)
+}
+
+/// Reads, and checks what holds for every heap.
+pub fn check_subject(subject: &Subject, threads: usize) -> Vec<Reading> {
+    let readings = subject.read(threads);
+    let bound = most_bytes(subject);
+    assert!(subject.bytes_read() <= bound, "{} bytes read, {bound} allowed", subject.bytes_read());
+    assert!(subject.calls() <= bound / 64, "{} reads of {bound} bytes", subject.calls());
+    for reading in &readings {
+        check_sums(subject, reading);
+    }
+    readings
+}
+
+fn check_sums(subject: &Subject, reading: &Reading) {
+    let claimed: u64 = reading.claims.iter().map(|claim| total(&claim.sums)).sum();
+    let ranges: Vec<_> = reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
+    assert_eq!(claimed, subject.resident_bytes(&ranges));
+    let trim = reading.trim.as_ref().expect("a glibc can be trimmed");
+    assert!(trim.predicted_bytes <= claimed);
+}
+
+/// Whether a sound heap of this recipe reads right; else a difference says nothing about damage.
+fn is_read_right(heap: &Heap) -> bool {
+    let readings = Subject::of(heap).read(1);
+    readings.first().is_some_and(|reading| reading.allocator.mallinfo == Some(mallinfo(heap)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn damaged_words_never_hurt_the_reader(
+        version in prop::sample::select(&VERSIONS[..]), seed: u64, words in 1..200usize, threads in 1..=4usize,
+    ) {
+        let mut heap = fabricate(&Recipe::from_seed(version, seed));
+        let was_right = is_read_right(&heap);
+        heap.damage(seed, words);
+        let readings = check(&heap, threads);
+        if let Some(reading) = readings.first().filter(|_| was_right) {
+            let same = reading.allocator.mallinfo == Some(mallinfo(&heap));
+            prop_assert!(same || !reading.caveats.is_empty(), "{:?}", reading.allocator.mallinfo);
+        }
+    }
+
+    #[test]
+    fn overwritten_heaps_never_hurt_the_reader(
+        version in prop::sample::select(&VERSIONS[..]), seed: u64, percent in 1..=100u64, threads in 1..=4usize,
+    ) {
+        let mut heap = fabricate(&Recipe::from_seed(version, seed));
+        heap.overwrite(seed, percent);
+        check(&heap, threads);
+    }
+}

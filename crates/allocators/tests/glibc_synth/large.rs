@@ -1,0 +1,176 @@
+//! Regions of many segments, made word by word when read: whatever old headers stand inside free
+//! chunks where a segment starts, the result is that of one walk from the first chunk to the last.
+
+use strandline_allocators::glibc::lists::Lists;
+use strandline_allocators::glibc::segments::{self, Walked};
+use strandline_allocators::glibc::walk::Walker;
+use strandline_allocators::glibc::walk_context::{Fast, Region, Shape, Top, WalkContext};
+use strandline_claims::accumulator::Block;
+use strandline_claims::range::RangePages;
+use strandline_process::memory::Memory;
+
+use crate::adapter::PAGE;
+
+const BASE: u64 = 0x5555_5400_0000;
+/// Six segments and a half.
+const BYTES: u64 = 208 << 20;
+/// One round of the pattern: a chunk in use, a big free one full of old headers, small ones in use.
+const ROUND: u64 = 24 << 20;
+const FREE: u64 = 20 << 20;
+const SMALL: u64 = 0x1010;
+const PREV_INUSE: u64 = 1;
+
+/// How the inside of the free chunks looks.
+#[derive(Clone, Copy, Debug)]
+enum Stale {
+    /// Old chunks of this size side by side, in use all of them.
+    Chunks(u64),
+    /// The same, and they end exactly where the free chunk does.
+    Ending(u64),
+    /// Nothing but zeros.
+    Zeros,
+}
+
+struct Lazy(Stale);
+
+impl Lazy {
+    /// The word at `at`, from the layout of its round alone.
+    fn word(&self, at: u64) -> u64 {
+        let (round, offset) = ((at - BASE) / ROUND, (at - BASE) % ROUND);
+        let left = BYTES - round * ROUND;
+        if left < ROUND {
+            // What is left over is top.
+            return if offset == 8 { left | PREV_INUSE } else { 0 };
+        }
+        match offset {
+            8 => 0x1000 | PREV_INUSE,
+            0x1008 => FREE | PREV_INUSE,
+            _ if offset < 0x1000 + 48 => 0x31,
+            _ if offset < 0x1000 + FREE => self.stale(offset - 0x1000),
+            _ => Self::small(offset - 0x1000 - FREE),
+        }
+    }
+
+    fn stale(&self, offset: u64) -> u64 {
+        let (size, shift) = match self.0 {
+            Stale::Zeros => return 0,
+            Stale::Chunks(size) => (size, 0),
+            Stale::Ending(size) => (size, FREE % size),
+        };
+        if (offset + size - shift) % size == 8 { size | PREV_INUSE } else { 0x5151_5151_5151_5151 }
+    }
+
+    /// Chunks in use behind the free one, the last of them longer so that the round comes out even.
+    fn small(offset: u64) -> u64 {
+        let bytes = ROUND - FREE - 0x1000;
+        let (index, inside) = (offset / SMALL, offset % SMALL);
+        let last = bytes / SMALL - 1;
+        match (index, inside) {
+            (0, 0) => FREE,
+            (0, 8) => SMALL,
+            (index, 8) if index < last => SMALL | PREV_INUSE,
+            (index, 8) if index == last => (bytes - last * SMALL) | PREV_INUSE,
+            _ => offset | 0x7000_0000_0000_0000,
+        }
+    }
+}
+
+impl Memory for Lazy {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let (words, _) = buffer.as_chunks_mut::<8>();
+        for (word, at) in words.iter_mut().zip((address..).step_by(8)) {
+            *word = self.word(at).to_le_bytes();
+        }
+        buffer.len()
+    }
+}
+
+fn region() -> Region {
+    let rounds = BYTES / ROUND;
+    let top = BASE + rounds * ROUND;
+    Region {
+        start: BASE,
+        end: BASE + BYTES,
+        first: Some(BASE),
+        shape: Shape::Brk,
+        main: true,
+        top: Some(Top { address: top, bytes: BASE + BYTES - top }),
+        break_at_top: true,
+        trim_unit_bytes: PAGE,
+        locked: Vec::new(),
+    }
+}
+
+/// The pages that hold true headers, and one of `every` within the free chunks.
+fn pages(every: u64) -> RangePages {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for page in (BASE..BASE + BYTES).step_by(PAGE as usize) {
+        let offset = (page - BASE) % ROUND;
+        let in_free = (0x2000..0x1000 + FREE).contains(&offset) && page < BASE + BYTES / ROUND * ROUND;
+        if in_free && !(offset / PAGE).is_multiple_of(every) {
+            continue;
+        }
+        match runs.last_mut() {
+            Some(last) if last.1 == page => last.1 += PAGE,
+            _ => runs.push((page, page + PAGE)),
+        }
+    }
+    RangePages::new(BASE, BASE + BYTES, runs)
+}
+
+/// One walk from front to back.
+fn straight(walk_context: &WalkContext<'_>) -> Walked {
+    let part = Walker::from_start(*walk_context).walk(u64::MAX, u64::MAX);
+    let mut block = Block::empty(walk_context.region.start);
+    block.join(part.block, walk_context.pages).unwrap();
+    assert_eq!(block.end, walk_context.region.end);
+    Walked { sums: block.finish(walk_context.pages), counts: part.counts }
+}
+
+fn check(stale: Stale, every: u64) {
+    let (memory, region, lists) = (Lazy(stale), region(), Lists::new(BASE, BASE + BYTES));
+    let expected_pages = pages(every);
+    let walk_context = WalkContext {
+        region: &region,
+        lists: &lists,
+        fast: Fast::Known,
+        memory: &memory,
+        pages: &expected_pages,
+        refinements: None,
+        deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
+    };
+    let expected = straight(&walk_context);
+    let rounds = BYTES / ROUND;
+    assert_eq!(expected.counts.damages, 0);
+    assert_eq!((expected.counts.bin_chunks, expected.counts.bin_bytes), (rounds, rounds * FREE));
+    assert_eq!(expected.counts.top_bytes, BYTES - rounds * ROUND);
+    {
+        let threads = 2;
+        let pages = pages(every);
+        let walk_context = WalkContext { pages: &pages, ..walk_context };
+        let mut parts = segments::walk(&[walk_context], threads, &|_| {});
+        let parts = parts.pop().unwrap();
+        assert!(parts.bytes_read <= 3 * BYTES, "{} bytes read of {BYTES}", parts.bytes_read);
+        assert!(parts.parts.len() > 8, "one walk only");
+        let walked = parts.sum(&walk_context).unwrap();
+        assert_eq!(walked.counts, expected.counts, "{stale:?}, every {every} pages, {threads} threads");
+        assert_eq!(walked.sums, expected.sums, "{stale:?}, every {every} pages, {threads} threads");
+        assert_eq!(pages.zero_runs(), expected_pages.zero_runs());
+    }
+}
+
+#[test]
+fn segments_that_start_among_old_headers_come_to_one_walk() {
+    check(Stale::Chunks(0x30), 16);
+    check(Stale::Ending(0x2_0010), 16);
+}
+
+#[test]
+fn segments_that_start_within_zeros_come_to_one_walk() {
+    check(Stale::Zeros, 16);
+}
+
+#[test]
+fn dense_regions_come_to_one_walk() {
+    check(Stale::Ending(0x410), 8);
+}

@@ -1,0 +1,517 @@
+//! Folds claims that arrive in address order into sums, a page at a time.
+//!
+//! A heap of a hundred million chunks needs no list of them: a claim only touches the counters of
+//! the page under way, and a finished page adds to the sums. What becomes of free bytes is decided
+//! when the page is finished: a page that something live shares keeps them pinned.
+//!
+//! A range is folded in blocks, by several threads; [`Block`]s that follow each other are joined,
+//! and the page that two of them share is finished by the join.
+
+use crate::class::CLASSES;
+pub use crate::class::{Class, Refined, SLOTS, Slot};
+use crate::range::{PAGE_BYTES, RangePages, page_of};
+
+/// Resident bytes, by what stands on them. All-zero pages stand under `zero` only.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// By [`Class`]; `Free` is divided into the three fields below and stays 0 here.
+    pub bytes: [u64; CLASSES],
+    /// Free, on whole pages that the allocator's trim gives back.
+    pub trim: u64,
+    /// Free, on pages without anything live, that the allocator's trim leaves.
+    pub kept: u64,
+    /// Free, on pages with something live.
+    pub pinned: u64,
+    /// On pages of zeros.
+    pub zero: u64,
+}
+
+impl Held {
+    /// The bytes of one class.
+    pub fn of(&self, class: Class) -> u64 {
+        self.bytes[class.index()]
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.bytes.iter().sum::<u64>() + self.trim + self.kept + self.pinned + self.zero
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.bytes.iter_mut().zip(other.bytes) {
+            *mine += theirs;
+        }
+        self.trim += other.trim;
+        self.kept += other.kept;
+        self.pinned += other.pinned;
+        self.zero += other.zero;
+    }
+
+    /// Adds the bytes of a page, its free ones to what becomes of them.
+    fn add_page(&mut self, page: &Page, is_zero: bool, holds_live: bool) {
+        if is_zero {
+            self.zero += page.bytes.iter().map(|&b| u64::from(b)).sum::<u64>();
+            return;
+        }
+        for (sum, (class, &bytes)) in self.bytes.iter_mut().zip(page.bytes.iter().enumerate()) {
+            if class != Class::Free.index() {
+                *sum += u64::from(bytes);
+            }
+        }
+        let free = if holds_live { &mut self.pinned } else { &mut self.kept };
+        *free += u64::from(page.bytes[Class::Free.index()]);
+    }
+}
+
+/// What stands on one cell of a picture of the range: see [`RangePages::with_cells`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CellSums {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// Its resident bytes.
+    pub held: Held,
+}
+
+/// Blocks of a large heap hold so many cells or fewer, and there are thousands of them.
+const FEW_CELLS: usize = 4;
+
+/// What becomes of whole pages.
+#[derive(Clone, Copy)]
+enum Whole {
+    Class(Class),
+    Trim,
+}
+
+/// What a folded range came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Its resident bytes.
+    pub held: Held,
+    /// The same by cells, in address order, those that hold something; empty where none are kept.
+    pub cells: Vec<CellSums>,
+    /// Resident bytes within trim ranges, zeros included: what the trim gives back.
+    pub trimmable: u64,
+    /// Live chunks on pages that hold pinned bytes.
+    pub pinning_chunks: u64,
+    /// The chunk that reached into the first page with pinned bytes and was counted there; 0 for none,
+    /// `None` before there is such a page.
+    first_carried: Option<u64>,
+    /// The last chunk counted as pinning.
+    last_counted: u64,
+}
+
+impl Sums {
+    /// Adds another range's sums.
+    pub fn add(&mut self, other: &Self) {
+        self.held.add(&other.held);
+        for cell in &other.cells {
+            self.cell(cell.start, || (cell.start, cell.end)).add(&cell.held);
+        }
+        self.trimmable += other.trimmable;
+        self.pinning_chunks += other.pinning_chunks;
+        // The chunk that reaches over the border was counted on both sides of it.
+        if other.first_carried.is_some_and(|chunk| chunk != 0 && chunk == self.last_counted) {
+            self.pinning_chunks -= 1;
+        }
+        self.first_carried = self.first_carried.or(other.first_carried);
+        if other.last_counted != 0 {
+            self.last_counted = other.last_counted;
+        }
+    }
+
+    /// The cell that holds `address`; `bounds` are asked for where it is a new one. Pages come in address
+    /// order but for the first of a block: nearly always it is the last cell.
+    #[inline]
+    fn cell(&mut self, address: u64, bounds: impl FnOnce() -> (u64, u64)) -> &mut Held {
+        let index = match self.cells.last() {
+            Some(last) if last.start <= address && address < last.end => self.cells.len() - 1,
+            _ => self.find_cell(address, bounds),
+        };
+        &mut self.cells[index].held
+    }
+
+    fn find_cell(&mut self, address: u64, bounds: impl FnOnce() -> (u64, u64)) -> usize {
+        let index = self.cells.partition_point(|cell| cell.end <= address);
+        if self.cells.get(index).is_none_or(|cell| address < cell.start) {
+            let (start, end) = bounds();
+            if self.cells.len() < FEW_CELLS {
+                self.cells.reserve_exact(1);
+            }
+            self.cells.insert(index, CellSums { start, end, held: Held::default() });
+        }
+        index
+    }
+
+    fn finish_page(&mut self, page: &Page, pages: &RangePages) {
+        if !pages.is_resident(page.address) {
+            return;
+        }
+        let (is_zero, holds_live) = (pages.is_zero(page.address), page.holds_live());
+        self.held.add_page(page, is_zero, holds_live);
+        if pages.has_cells() {
+            self.cell(page.address, || pages.cell_at(page.address)).add_page(page, is_zero, holds_live);
+        }
+        if is_zero || !holds_live || page.bytes[Class::Free.index()] == 0 {
+            return;
+        }
+        let is_new = page.carried != 0 && page.carried != self.last_counted;
+        self.first_carried.get_or_insert(if is_new { page.carried } else { 0 });
+        self.pinning_chunks += u64::from(page.chunks) + u64::from(is_new);
+        let last = if page.chunks > 0 { page.last_chunk } else { page.carried };
+        if last != 0 {
+            self.last_counted = last;
+        }
+    }
+
+    fn finish_whole(&mut self, start: u64, end: u64, whole: Whole, pages: &RangePages) {
+        for (from, to) in pages.runs_in(start, end) {
+            let mut at = from;
+            while at < to {
+                let upto = if pages.has_cells() { pages.cell_at(at).1.min(to) } else { to };
+                let zeros = (at..upto).step_by(PAGE_BYTES as usize).filter(|&page| pages.is_zero(page));
+                let zero = zeros.count() as u64 * PAGE_BYTES;
+                let add = |held: &mut Held| {
+                    held.zero += zero;
+                    *(match whole {
+                        Whole::Class(Class::Free) => &mut held.kept,
+                        Whole::Class(class) => &mut held.bytes[class.index()],
+                        Whole::Trim => &mut held.trim,
+                    }) += upto - at - zero;
+                };
+                add(&mut self.held);
+                if pages.has_cells() {
+                    add(self.cell(at, || pages.cell_at(at)));
+                }
+                at = upto;
+            }
+        }
+    }
+
+    fn finish_trimmed(&mut self, start: u64, end: u64, pages: &RangePages) {
+        self.finish_whole(start, end, Whole::Trim, pages);
+        self.trimmable += pages.runs_in(start, end).map(|(from, to)| to - from).sum::<u64>();
+    }
+}
+
+/// The counters of one page.
+#[derive(Clone, Debug, Default)]
+struct Page {
+    address: u64,
+    bytes: [u16; CLASSES],
+    /// Bytes that another reader claims.
+    nested: u16,
+    /// Live chunks that start here.
+    chunks: u16,
+    last_chunk: u64,
+    /// The live chunk that started on an earlier page and reaches into this one; 0 for none.
+    carried: u64,
+}
+
+impl Page {
+    fn at(address: u64) -> Self {
+        Self { address, ..Self::default() }
+    }
+
+    fn holds_live(&self) -> bool {
+        let is_live = |class| class != Class::Free.index() && class != Class::Cached.index();
+        self.nested > 0 || self.bytes.iter().enumerate().any(|(class, &bytes)| bytes > 0 && is_live(class))
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.bytes.iter_mut().zip(other.bytes) {
+            *mine = mine.saturating_add(theirs);
+        }
+        self.nested = self.nested.saturating_add(other.nested);
+        self.chunks = self.chunks.saturating_add(other.chunks);
+        if other.chunks > 0 {
+            self.last_chunk = other.last_chunk;
+        }
+        if self.carried == 0 {
+            self.carried = other.carried;
+        }
+    }
+}
+
+/// A part of a range, folded.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// The page it shares with what stands before it.
+    head: Option<Page>,
+    sums: Sums,
+    /// The page it shares with what stands behind it.
+    tail: Option<Page>,
+}
+
+impl Block {
+    /// An empty block at `start`, to join others to.
+    pub fn empty(start: u64) -> Self {
+        Self { start, end: start, head: None, sums: Sums::default(), tail: None }
+    }
+
+    /// Joins the block that follows. Fails where it does not start at this one's end: that would
+    /// count a byte twice, or not at all.
+    pub fn join(&mut self, next: Self, pages: &RangePages) -> Result<(), OutOfOrder> {
+        if next.start != self.end {
+            return Err(OutOfOrder { at: next.start, expected: self.end });
+        }
+        if next.end == next.start {
+            return Ok(());
+        }
+        let within_one_page =
+            next.head.is_some() && next.tail.is_none() && !next.end.is_multiple_of(PAGE_BYTES);
+        let mut shared = self.tail.take();
+        match (&mut shared, next.head) {
+            (Some(mine), Some(theirs)) if mine.address == theirs.address => mine.add(&theirs),
+            (Some(mine), theirs) => {
+                self.sums.finish_page(mine, pages);
+                shared = theirs;
+            }
+            (None, theirs) => shared = theirs,
+        }
+        if within_one_page {
+            self.tail = shared;
+        } else {
+            if let Some(page) = shared {
+                self.sums.finish_page(&page, pages);
+            }
+            self.tail = next.tail;
+        }
+        self.sums.add(&next.sums);
+        self.end = next.end;
+        Ok(())
+    }
+
+    /// The sums, once nothing more follows.
+    pub fn finish(mut self, pages: &RangePages) -> Sums {
+        for page in [self.head.take(), self.tail.take()].into_iter().flatten() {
+            self.sums.finish_page(&page, pages);
+        }
+        self.sums
+    }
+}
+
+/// A claim stood before the end of the one before it, or left a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("claim at {at:#x} where {expected:#x} was next")]
+pub struct OutOfOrder {
+    /// Where the claim starts.
+    pub at: u64,
+    /// Where it should start.
+    pub expected: u64,
+}
+
+/// Takes claims in address order and makes a [`Block`] of them.
+pub struct Fold<'a> {
+    pages: &'a RangePages,
+    start: u64,
+    cursor: u64,
+    head: Option<Page>,
+    current: Option<Page>,
+    sums: Sums,
+}
+
+impl<'a> Fold<'a> {
+    /// A fold whose first claim starts at `start`.
+    pub fn new(start: u64, pages: &'a RangePages) -> Self {
+        Self { pages, start, cursor: start, head: None, current: None, sums: Sums::default() }
+    }
+
+    /// Where the next claim must start.
+    pub fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// Bytes claimed so far.
+    pub fn claimed(&self) -> u64 {
+        self.cursor - self.start
+    }
+
+    /// Claims everything from the cursor to `end` for `class`.
+    #[inline]
+    pub fn claim_to(&mut self, end: u64, class: Class) {
+        if let Some(bytes) = self.within_page(end)
+            && let Some(page) = &mut self.current
+        {
+            page.bytes[class.index()] += bytes;
+            self.cursor = end;
+            return;
+        }
+        self.claim_over_pages(end, class);
+    }
+
+    /// How many bytes there are from the cursor to `end`, where all of them are on the current page: most chunks are
+    /// small.
+    #[inline]
+    fn within_page(&self, end: u64) -> Option<u16> {
+        let page = self.current.as_ref()?;
+        let is_within =
+            page.address <= self.cursor && self.cursor <= end && end.wrapping_sub(page.address) <= PAGE_BYTES;
+        is_within.then(|| (end - self.cursor) as u16)
+    }
+
+    fn claim_over_pages(&mut self, end: u64, class: Class) {
+        let mut at = self.cursor;
+        while at < end {
+            let page = page_of(at);
+            if at == page && end - at >= PAGE_BYTES {
+                let whole_end = page_of(end);
+                self.leave_page();
+                self.sums.finish_whole(at, whole_end, Whole::Class(class), self.pages);
+                at = whole_end;
+                continue;
+            }
+            let upto = end.min(page + PAGE_BYTES);
+            self.page(page).bytes[class.index()] += (upto - at) as u16;
+            at = upto;
+        }
+        self.cursor = self.cursor.max(end);
+    }
+
+    /// Claims a chunk in use up to `end`, its first `header_bytes` as the allocator's own.
+    #[inline]
+    pub fn claim_live(&mut self, end: u64, header_bytes: u64) {
+        let start = self.cursor;
+        if let Some(bytes) = self.within_page(end)
+            && u64::from(bytes) >= header_bytes
+            && let Some(page) = &mut self.current
+        {
+            page.chunks = page.chunks.saturating_add(1);
+            page.last_chunk = start;
+            page.bytes[Class::Header.index()] += header_bytes as u16;
+            page.bytes[Class::Live.index()] += bytes - header_bytes as u16;
+            self.cursor = end;
+            return;
+        }
+        self.claim_used(end, header_bytes, |_| ());
+    }
+
+    /// As [`Fold::claim_live`], for a chunk of whose payload a runtime says more: what it says nothing of stays
+    /// the allocator's.
+    pub fn claim_refined(&mut self, end: u64, header_bytes: u64, refined: &Refined) {
+        self.claim_used(end, header_bytes, |fold| {
+            let until = fold.cursor.saturating_add(refined.bytes).min(end);
+            let Some((free, on_pages)) = refined.free else {
+                fold.claim_to(until, Class::Refined(refined.slot));
+                return;
+            };
+            let mut on_pages = on_pages.into_iter();
+            // What would not fit on its page, by the few bytes of a header, goes to the next.
+            let mut free_bytes = 0;
+            while fold.cursor < until {
+                let page_end = (page_of(fold.cursor) + PAGE_BYTES).min(until);
+                free_bytes += u64::from(on_pages.next().unwrap_or(0));
+                let here = free_bytes.min(page_end - fold.cursor);
+                free_bytes -= here;
+                fold.claim_to(page_end - here, Class::Refined(refined.slot));
+                fold.claim_to(page_end, Class::Refined(free));
+            }
+        });
+    }
+
+    /// As [`Fold::claim_live`], for a chunk of which `nested`, in address order, is memory that other readers claim.
+    pub fn claim_nesting(&mut self, end: u64, header_bytes: u64, nested: &[(u64, u64)]) {
+        self.claim_used(end, header_bytes, |fold| {
+            for &(from, to) in nested {
+                fold.claim_to(from.clamp(fold.cursor, end), Class::Live);
+                fold.leave_to(to.clamp(fold.cursor, end));
+            }
+        });
+    }
+
+    /// Leaves everything from the cursor to `end` to another reader: counted there, and here a neighbour in use.
+    pub fn leave_to(&mut self, end: u64) {
+        let mut at = self.cursor;
+        while at < end {
+            let page = page_of(at);
+            if at == page && end - at >= PAGE_BYTES {
+                self.leave_page();
+                at = page_of(end);
+                continue;
+            }
+            let upto = end.min(page + PAGE_BYTES);
+            self.page(page).nested += (upto - at) as u16;
+            at = upto;
+        }
+        self.cursor = self.cursor.max(end);
+    }
+
+    #[inline]
+    fn claim_used(&mut self, end: u64, header_bytes: u64, payload: impl FnOnce(&mut Self)) {
+        let start = self.cursor;
+        let first = page_of(start);
+        {
+            let page = self.page(first);
+            page.chunks = page.chunks.saturating_add(1);
+            page.last_chunk = start;
+        }
+        self.claim_to(start + header_bytes, Class::Header);
+        payload(self);
+        self.claim_to(end, Class::Live);
+        let last = page_of(end);
+        if last != first && end != last {
+            self.page(last).carried = start;
+        }
+    }
+
+    /// Claims a run of free bytes up to `end`, of which the allocator's trim gives back the whole
+    /// pages `trim_start..trim_end` (nothing where that is empty).
+    pub fn claim_free(&mut self, end: u64, trim_start: u64, trim_end: u64) {
+        if trim_start >= trim_end || trim_start < self.cursor || trim_end > end {
+            self.claim_to(end, Class::Free);
+            return;
+        }
+        self.claim_to(trim_start, Class::Free);
+        self.leave_page();
+        self.sums.finish_trimmed(trim_start, trim_end, self.pages);
+        self.cursor = trim_end;
+        self.claim_to(end, Class::Free);
+    }
+
+    fn page(&mut self, address: u64) -> &mut Page {
+        if self.current.as_ref().is_some_and(|page| page.address != address) {
+            self.leave_page();
+        }
+        self.current.get_or_insert_with(|| Page::at(address))
+    }
+
+    fn leave_page(&mut self) {
+        let Some(page) = self.current.take() else { return };
+        if page.address < self.start {
+            self.head = Some(page);
+        } else {
+            self.sums.finish_page(&page, self.pages);
+        }
+    }
+
+    /// Ends the block at the cursor and starts the next one there.
+    pub fn cut(&mut self) -> Block {
+        let end = self.cursor;
+        let mut tail = None;
+        let shares_last_page = !end.is_multiple_of(PAGE_BYTES);
+        if shares_last_page
+            && self.current.as_ref().is_some_and(|p| p.address >= self.start && p.address == page_of(end))
+        {
+            tail = self.current.take();
+        }
+        self.leave_page();
+        let block = Block {
+            start: self.start,
+            end,
+            head: self.head.take(),
+            sums: std::mem::take(&mut self.sums),
+            tail,
+        };
+        self.start = end;
+        block
+    }
+}
+
+#[cfg(test)]
+#[path = "accumulator_tests.rs"]
+mod tests;

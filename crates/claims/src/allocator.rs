@@ -1,0 +1,187 @@
+//! Readers of allocators: what each byte of their ranges is.
+//!
+//! Every reader has the same shape: [`Reader::find`] looks through the mapped files before the target is stopped;
+//! [`Found::read`] gets a [`Context`] of one frozen state and returns a [`Reading`]. It reads memory through the
+//! context only, claims address ranges and adds nothing up across them; the ledger does that.
+
+use std::time::Instant;
+
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+use strandline_process::procfs::Process;
+
+use crate::accumulator::{OutOfOrder, Sums};
+use crate::caveat::Caveat;
+use crate::facts;
+use crate::palette::BlockRows;
+use crate::reader::About;
+use crate::refinements::{Matched, Refinements};
+
+/// What the blocks of an allocator lie in, which decides the order of reading: the finer layer first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Layer {
+    /// In blocks of another allocator, or in mappings: pools over malloc.
+    Blocks,
+    /// In mappings.
+    #[default]
+    Mappings,
+}
+
+/// A reader of an allocator.
+pub trait Reader: Sync {
+    /// What the table of readers says of it.
+    fn about(&self) -> &'static About;
+
+    /// What its blocks lie in.
+    fn layer(&self) -> Layer {
+        Layer::Mappings
+    }
+
+    /// Looks for the allocator in the files that `process` has mapped; the process may run. `None` where there
+    /// is nothing to read.
+    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>>;
+}
+
+/// An allocator that was found in a process, about to be read.
+pub trait Found: Send + Sync {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`OutOfOrder`] where it would claim a byte twice: a bug of the reader.
+    fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder>;
+
+    /// Adds to a reading what only files tell, once the target runs again.
+    fn finish(&self, _process: &Process, _space: &AddressSpace, _reading: &mut Reading) {}
+}
+
+/// What a reader found: a reading for each instance of the allocator, and what could not be read of none.
+pub type Readings = (Vec<Reading>, Vec<Caveat>);
+
+/// What a reader may look at. All of it is of one frozen state.
+pub struct Context<'a> {
+    /// The target's memory.
+    pub memory: &'a dyn Memory,
+    /// Its mappings.
+    pub space: &'a AddressSpace,
+    /// The runs of resident anonymous pages in a range, cut to it.
+    pub resident: &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync),
+    /// The FS base of each thread that could be asked.
+    pub fs_bases: &'a [u64],
+    /// The bounds of threads' stacks, in address order: the kernel may list one and a heap as one mapping.
+    pub stacks: &'a [(u64, u64)],
+    /// What finer readers have claimed of mappings, in no order.
+    pub claimed: &'a [(u64, u64)],
+    /// Where the data segment grown by brk starts.
+    pub start_brk: Option<u64>,
+    /// The mappings that are locked in memory, in address order.
+    pub locked: &'a [(u64, u64)],
+    /// The mappings of which something is swapped out, in address order.
+    pub swapped: &'a [(u64, u64)],
+    /// What finer readers say of blocks in use.
+    pub refinements: Option<&'a Refinements>,
+    /// When the target has been stopped for long enough: what is not read by then is left unread.
+    pub deadline: Instant,
+    /// Whether to check what trimming would follow beyond what the ledger needs, before a call.
+    pub before_call: bool,
+    /// The size of the cells in which to keep what is found besides, for a picture of the address space.
+    pub cell_bytes: Option<u64>,
+    /// Threads to walk with.
+    pub threads: usize,
+    /// Hears of bytes of address space walked.
+    pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+/// A contiguous address range that an allocator owns, folded.
+#[derive(Clone, Debug)]
+pub struct RangeClaim {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// Its resident bytes, by what stands on them.
+    pub sums: Sums,
+}
+
+/// A block that is a mapping of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappedBlock {
+    /// First byte of the mapping.
+    pub start: u64,
+    /// What the allocator returned: what stands before it is the allocator's.
+    pub pointer: u64,
+    /// First byte behind the mapping.
+    pub end: u64,
+}
+
+/// What a reader found of one instance.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// The allocator, its arenas and its own figures.
+    pub allocator: facts::Allocator,
+    /// Ranges whose every byte is claimed.
+    pub claims: Vec<RangeClaim>,
+    /// What its claims lie in.
+    pub layer: Layer,
+    /// Which rows its classes stand for.
+    pub rows: Option<&'static BlockRows>,
+    /// Blocks that are mappings of their own.
+    pub mapped_blocks: Vec<MappedBlock>,
+    /// By how much the payload of a block stands lower in the claimed ranges than the pointer that was returned for it:
+    /// glibc's walk counts a chunk's words from its own start on.
+    pub shift_bytes: u64,
+    /// Blocks of the claimed ranges of which a finer reader says more.
+    pub refined: Matched,
+    /// What trimming would do.
+    pub trim: Option<TrimPlan>,
+    /// All-zero resident pages of the claimed ranges, as runs.
+    pub zero_runs: Vec<(u64, u64)>,
+    /// Target memory read.
+    pub bytes_read: u64,
+    /// What could not be read.
+    pub caveats: Vec<Caveat>,
+}
+
+/// The ranges of `all` (sorted) that overlap `start..end`.
+pub fn overlapping(all: &[(u64, u64)], start: u64, end: u64) -> &[(u64, u64)] {
+    let from = all.partition_point(|range| range.1 <= start);
+    let to = all.partition_point(|range| range.0 < end).max(from);
+    &all[from..to]
+}
+
+/// What is needed to trim an allocator's heaps from outside, and what it will give back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrimPlan {
+    /// The object that holds the allocator's code: an address within one of its mappings.
+    pub object: u64,
+    /// The locks that the call takes.
+    pub locks: Vec<u64>,
+    /// The ranges the call works on.
+    pub heaps: Vec<(u64, u64)>,
+    /// What it gives back.
+    pub predicted_bytes: u64,
+    /// What speaks against a call. Complete only where [`Context::before_call`] was set.
+    pub doubt: Option<Doubt>,
+}
+
+/// A place of a heap because of which no call into its allocator is safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    /// The first such place.
+    pub at: u64,
+    /// What is the matter with it.
+    pub cause: Cause,
+}
+
+/// Why a place of a heap was not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The allocator's own chain of blocks does not hold together: damaged, or caught in motion.
+    Broken,
+    /// Parts are swapped out, and reading would bring them in.
+    Swapped,
+    /// The time for which a target may be stopped was over.
+    TooSlow,
+    /// The allocator leads to memory outside the ranges that were found to be its own, and it has more
+    /// than was found.
+    Elsewhere,
+}

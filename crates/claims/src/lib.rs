@@ -1,0 +1,28 @@
+//! The language between readers and the ledger: claims on bytes, the rows they stand on, figures.
+//!
+//! A reader of an allocator ([`allocator::Reader`]) or of a language runtime ([`runtime::Reader`]) gets a context of
+//! one frozen state and returns a reading: which bytes are what. Layers refine each other: a mapping holds an
+//! allocator's blocks, a block holds a runtime's objects ([`refinements`]) or another allocator's memory
+//! ([`refinements::Refinements::nest`]). A finer claim counts only where the layer below holds the block in use.
+//!
+//! Here bytes are counted page by page, never across ranges: only the ledger adds up. This crate knows no
+//! allocator and no runtime; readers see it, and neither each other nor the ledger.
+
+#![forbid(unsafe_code)]
+
+pub mod accumulator;
+pub mod allocator;
+pub mod caveat;
+pub mod class;
+pub mod facts;
+pub mod marks;
+pub mod palette;
+pub mod range;
+pub mod reader;
+pub mod refinements;
+pub mod rows;
+pub mod runtime;
+pub mod units;
+pub mod window;
+
+pub use caveat::Caveat;

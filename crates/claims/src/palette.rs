@@ -1,0 +1,51 @@
+//! What the classes of a reader's claims stand for: each a row of the ledger, and who holds it.
+
+use crate::class::{SLOTS, Slot};
+use crate::rows::Id;
+
+/// What slots stand for ([`crate::class::Class::Refined`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Palette(Vec<(Id, Option<String>)>);
+
+impl Palette {
+    /// The slot for a row; `holder` where the row is not all of one holder. `None` where all are taken.
+    pub fn add(&mut self, id: Id, holder: Option<&str>) -> Option<Slot> {
+        let known = self.0.iter().position(|entry| entry.0 == id && entry.1.as_deref() == holder);
+        let index = known.unwrap_or(self.0.len());
+        if index >= SLOTS {
+            return None;
+        }
+        if known.is_none() {
+            self.0.push((id, holder.map(str::to_owned)));
+        }
+        u8::try_from(index).ok().and_then(Slot::new)
+    }
+
+    /// What a slot stands for.
+    pub fn get(&self, slot: Slot) -> Option<(Id, Option<&str>)> {
+        self.0.get(slot.index()).map(|(id, holder)| (*id, holder.as_deref()))
+    }
+}
+
+/// The rows of an allocator's blocks, by class.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockRows {
+    /// Payload of blocks in use.
+    pub live: Id,
+    /// The allocator's words in front of them.
+    pub header: Id,
+    /// Its own structures.
+    pub metadata: Id,
+    /// Blocks in threads' or processors' caches.
+    pub cached: Id,
+    /// Free, on whole pages that the allocator's own purge or trim gives back.
+    pub purge: Id,
+    /// Free, on pages without anything live, that it leaves.
+    pub kept: Id,
+    /// Free, on pages with something live.
+    pub pinned: Id,
+    /// Blocks that are mappings of their own.
+    pub mapped: Id,
+    /// The allocator's, but not understood.
+    pub unread: Id,
+}

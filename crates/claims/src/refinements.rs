@@ -1,0 +1,368 @@
+//! Finer claims inside an allocator's blocks: a runtime's objects, and other allocators' memory.
+//!
+//! A runtime's reader claims a block by the pointer that its allocator returned. Nothing is believed of that: the
+//! allocator's reader asks at each block that it holds in use itself, and only there a claim counts. Where
+//! the two disagree (a damaged or hostile pointer, an allocator that is not read) a claim matches nothing. So any
+//! runtime refines any allocator, and several refine one.
+//!
+//! A heap of millions of strings costs two bytes for each 16 bytes of heap that it spans. They have the slot and
+//! the length; long claims and arenas stand in a table besides. Blocks that are not aligned to 16 bytes (some
+//! allocators' of 8) are not refined.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use crate::allocator::MappedBlock;
+use crate::class::{Refined, SLOTS, Slot};
+use crate::palette::Palette;
+use crate::rows::Id;
+
+/// A claim of more bytes than this is matched by itself (see [`Matched::large`]).
+pub const LARGE_BYTES: u64 = 4096;
+/// Bits of a mark that hold the length; above them stands the slot, from 1 on.
+const LENGTH_BITS: u32 = 11;
+/// The length of what stands in the table.
+const TABLED: u16 = 0;
+/// Lengths from here on, and arenas, stand in the table.
+const SHORTEST_TABLED_BYTES: u64 = 1 << LENGTH_BITS;
+const LEAF_BYTES: u64 = 64 << 10;
+const GRANULE_BYTES: u64 = 16;
+const MARKS: usize = (LEAF_BYTES / GRANULE_BYTES) as usize;
+
+type Leaf = OnceLock<Box<[AtomicU16; MARKS]>>;
+
+/// All claims inside a process's blocks. Readers' threads may claim at once.
+#[derive(Default)]
+pub struct Refinements {
+    /// The numbers of the leaves, in order: those that hold resident private memory. A pointer elsewhere is
+    /// refused, so that pointers cannot make us allocate more than a part of the target's resident bytes.
+    numbers: Vec<u64>,
+    leaves: Vec<Leaf>,
+    /// By how much a leaf's number was last above its place: most of a heap is in one piece.
+    ahead: AtomicU64,
+    tabled: Mutex<HashMap<u64, Tabled>>,
+    palette: Mutex<Palette>,
+    /// Memory of others within blocks: ranges in address order, without overlap.
+    nested: Vec<(u64, u64)>,
+}
+
+#[derive(Clone, Copy)]
+struct Tabled {
+    bytes: u64,
+    free: Option<(Slot, [u16; 2])>,
+}
+
+impl Refinements {
+    /// No claims, over memory whose resident private writable parts are `runs`, in address order.
+    pub fn new(runs: impl IntoIterator<Item = (u64, u64)>) -> Self {
+        let mut numbers: Vec<u64> = Vec::new();
+        for (start, end) in runs {
+            let last = end.saturating_sub(1) / LEAF_BYTES;
+            let first = (start / LEAF_BYTES).max(numbers.last().map_or(0, |&number| number + 1));
+            numbers.extend(first..=last);
+        }
+        let leaves = numbers.iter().map(|_| OnceLock::new()).collect();
+        Self { numbers, leaves, ..Self::default() }
+    }
+
+    /// The slot by which blocks of a row are claimed: one for all runtimes of the process. `None` where all are taken.
+    pub fn slot(&self, id: Id, holder: Option<&str>) -> Option<Slot> {
+        self.palette.lock().ok()?.add(id, holder)
+    }
+
+    /// What the slots stand for.
+    pub fn palette(&self) -> Palette {
+        self.palette.lock().map(|palette| palette.clone()).unwrap_or_default()
+    }
+
+    /// Claims the first `bytes` of the block that an allocator returned `pointer` for. False where it is refused: not
+    /// aligned, not resident, or claimed already.
+    pub fn claim(&self, pointer: u64, bytes: u64, slot: Slot) -> bool {
+        self.put(pointer, bytes, slot, None)
+    }
+
+    /// Claims an arena of the runtime's own: `free_on_pages` are the bytes of its free places on the first and
+    /// the second page that it touches, which are `free`'s.
+    pub fn claim_arena(
+        &self,
+        pointer: u64,
+        bytes: u64,
+        slot: Slot,
+        free: Slot,
+        free_on_pages: [u16; 2],
+    ) -> bool {
+        self.put(pointer, bytes, slot, Some((free, free_on_pages)))
+    }
+
+    fn put(&self, pointer: u64, bytes: u64, slot: Slot, free: Option<(Slot, [u16; 2])>) -> bool {
+        if !pointer.is_multiple_of(GRANULE_BYTES) || bytes == 0 {
+            return false;
+        }
+        let Some(leaf) = self.leaf(pointer / LEAF_BYTES) else { return false };
+        let marks = leaf.get_or_init(|| Box::new([const { AtomicU16::new(0) }; MARKS]));
+        let Some(mark) = marks.get(place(pointer)) else { return false };
+        let is_tabled = bytes >= SHORTEST_TABLED_BYTES || free.is_some();
+        let length = if is_tabled { TABLED } else { bytes as u16 };
+        let wanted = (slot.index() as u16 + 1) << LENGTH_BITS | length;
+        if mark.compare_exchange(0, wanted, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        if is_tabled && let Ok(mut tabled) = self.tabled.lock() {
+            tabled.insert(pointer, Tabled { bytes, free });
+        }
+        true
+    }
+
+    fn leaf(&self, number: u64) -> Option<&Leaf> {
+        let likely = usize::try_from(number.wrapping_sub(self.ahead.load(Ordering::Relaxed))).ok();
+        let likely = likely.filter(|&index| self.numbers.get(index) == Some(&number));
+        let index = match likely {
+            Some(index) => index,
+            None => {
+                let index = self.numbers.binary_search(&number).ok()?;
+                self.ahead.store(number.wrapping_sub(index as u64), Ordering::Relaxed);
+                index
+            }
+        };
+        self.leaves.get(index)
+    }
+
+    /// Says that `ranges` are memory of other readers', claimed by them: where one lies within a block in use, the
+    /// block's allocator leaves it out. Those that overlap one before them are dropped.
+    pub fn nest(&mut self, ranges: impl IntoIterator<Item = (u64, u64)>) {
+        self.nested.extend(ranges.into_iter().filter(|range| range.0 < range.1));
+        self.nested.sort_unstable();
+        let mut end = 0;
+        self.nested.retain(|range| {
+            let is_apart = range.0 >= end;
+            end = end.max(range.1);
+            is_apart
+        });
+    }
+
+    /// Whether nothing was claimed.
+    pub fn is_empty(&self) -> bool {
+        self.nested.is_empty() && self.leaves.iter().all(|leaf| leaf.get().is_none())
+    }
+
+    /// Finds what is claimed of blocks that are asked for in address order.
+    pub fn finder(&self) -> Finder<'_> {
+        Finder { refinements: self, number: u64::MAX, marks: None, nested: &self.nested }
+    }
+}
+
+fn place(pointer: u64) -> usize {
+    (pointer % LEAF_BYTES / GRANULE_BYTES) as usize
+}
+
+/// See [`Refinements::finder`].
+pub struct Finder<'a> {
+    refinements: &'a Refinements,
+    number: u64,
+    marks: Option<&'a [AtomicU16; MARKS]>,
+    /// What is not behind the last block asked for.
+    nested: &'a [(u64, u64)],
+}
+
+impl<'a> Finder<'a> {
+    /// What a runtime says of the block in use at `pointer`, which can hold `usable` bytes. Nothing where it says that
+    /// there is more in it than it can hold.
+    #[inline]
+    pub fn find(&mut self, pointer: u64, usable: u64) -> Option<Refined> {
+        let number = pointer / LEAF_BYTES;
+        if number != self.number {
+            self.number = number;
+            self.marks = self.refinements.leaf(number).and_then(OnceLock::get).map(|leaf| &**leaf);
+        }
+        let mark = self.marks?.get(place(pointer))?.load(Ordering::Relaxed);
+        if mark == 0 || !pointer.is_multiple_of(GRANULE_BYTES) {
+            return None;
+        }
+        let slot = Slot::new((mark >> LENGTH_BITS) as u8 - 1)?;
+        let known = match mark & ((1 << LENGTH_BITS) - 1) {
+            TABLED => self.tabled(pointer)?,
+            length => Tabled { bytes: u64::from(length), free: None },
+        };
+        (known.bytes <= usable).then_some(Refined { slot, bytes: known.bytes, free: known.free })
+    }
+
+    fn tabled(&self, pointer: u64) -> Option<Tabled> {
+        self.refinements.tabled.lock().ok()?.get(&pointer).copied()
+    }
+
+    /// The memory of others that lies within `start..end`, the payload of a block in use, in address order.
+    #[inline]
+    pub fn nested(&mut self, start: u64, end: u64) -> &'a [(u64, u64)] {
+        match self.nested.first() {
+            Some(first) if first.0 < end => self.find_nested(start, end),
+            _ => &[],
+        }
+    }
+
+    fn find_nested(&mut self, start: u64, end: u64) -> &'a [(u64, u64)] {
+        let first = self.nested.partition_point(|range| range.0 < start);
+        let behind = self.nested.partition_point(|range| range.0 < end);
+        let mut within = self.nested.get(first..behind).unwrap_or_default();
+        self.nested = self.nested.get(behind..).unwrap_or_default();
+        // One that goes on behind the block is not within it.
+        while let Some((last, rest)) = within.split_last()
+            && last.1 > end
+        {
+            within = rest;
+        }
+        within
+    }
+}
+
+/// What an allocator's reader matched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Matched {
+    /// By slot.
+    pub by_slot: [MatchedSlot; SLOTS],
+    /// The pointers of the blocks with more than [`LARGE_BYTES`], in no order.
+    pub large: Vec<u64>,
+    /// Memory of others that lies within blocks in use, in no order.
+    pub nested: Vec<(u64, u64)>,
+}
+
+/// Blocks of one slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MatchedSlot {
+    /// How many.
+    pub blocks: u64,
+    /// Their bytes, resident or not, as the runtime says.
+    pub bytes: u64,
+}
+
+impl Matched {
+    /// Counts a match at `pointer`.
+    #[inline]
+    pub fn count(&mut self, pointer: u64, refined: &Refined) {
+        if let Some(sum) = self.by_slot.get_mut(refined.slot.index()) {
+            sum.blocks += 1;
+            sum.bytes += refined.bytes;
+        }
+        if refined.bytes > LARGE_BYTES {
+            self.large.push(pointer);
+        }
+    }
+
+    /// Adds another walk's matches.
+    pub fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.by_slot.iter_mut().zip(other.by_slot) {
+            mine.blocks += theirs.blocks;
+            mine.bytes += theirs.bytes;
+        }
+        self.large.extend_from_slice(&other.large);
+        self.nested.extend_from_slice(&other.nested);
+    }
+
+    /// Adds the claims on blocks that are mappings of their own.
+    pub fn add_mapped(&mut self, claims: Option<&Refinements>, blocks: &[MappedBlock]) {
+        let Some(claims) = claims else { return };
+        let mut blocks: Vec<&MappedBlock> = blocks.iter().collect();
+        blocks.sort_unstable_by_key(|block| block.start);
+        let mut finder = claims.finder();
+        for block in blocks {
+            let nested = finder.nested(block.pointer, block.end);
+            self.nested.extend_from_slice(nested);
+            let found = finder.find(block.pointer, block.end.saturating_sub(block.pointer));
+            if let Some(refined) = found.filter(|_| nested.is_empty()) {
+                self.count(block.pointer, &refined);
+            }
+        }
+    }
+
+    /// All blocks of some slots.
+    pub fn blocks(&self, slots: impl IntoIterator<Item = Slot>) -> u64 {
+        slots.into_iter().filter_map(|slot| self.by_slot.get(slot.index())).map(|sum| sum.blocks).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(index: u8) -> Slot {
+        Slot::new(index).unwrap()
+    }
+
+    #[test]
+    fn a_claim_is_found_at_its_block_and_nowhere_else() {
+        let claims = Refinements::new([(0x10_0000, 0x20_0000), (0x40_0000, 0x40_1000)]);
+        assert!(claims.is_empty());
+        assert!(claims.claim(0x10_0010, 20, slot(2)));
+        assert!(!claims.claim(0x10_0010, 20, slot(3)), "taken");
+        assert!(!claims.claim(0x10_0018, 20, slot(3)), "not aligned");
+        assert!(!claims.claim(0x30_0010, 20, slot(3)), "not resident");
+        assert!(!claims.claim(0, 20, slot(1)) && !claims.claim(!15, 20, slot(1)));
+        assert!(!claims.is_empty());
+        let mut finder = claims.finder();
+        assert_eq!(finder.find(0x10_0010, 24), Some(Refined { slot: slot(2), bytes: 20, free: None }));
+        assert_eq!(finder.find(0x10_0010, 400).map(|refined| refined.bytes), Some(20), "much larger");
+        assert_eq!(finder.find(0x10_0010, 16), None, "more than the block holds");
+        assert_eq!(finder.find(0x10_0018, 24), None);
+        assert_eq!(finder.find(0x10_0020, 24), None, "the next one");
+        assert_eq!(finder.find(0x30_0010, 24), None);
+    }
+
+    #[test]
+    fn long_ones_and_arenas_are_exact() {
+        let claims = Refinements::new([(0x10_0000, 0x200_0000)]);
+        assert!(claims.claim(0x10_0010, 800_002, slot(5)));
+        assert!(claims.claim(0x20_0010, 2047, slot(23)) && claims.claim(0x20_1010, 2048, slot(23)));
+        assert!(claims.claim_arena(0x1ff_0010, 4080, slot(1), slot(7), [96, 24]));
+        let mut finder = claims.finder();
+        assert_eq!(finder.find(0x10_0010, 802_800).map(|refined| refined.bytes), Some(800_002));
+        assert_eq!(finder.find(0x10_0010, 8000), None, "more than the block holds");
+        for (pointer, bytes) in [(0x20_0010, 2047), (0x20_1010, 2048)] {
+            assert_eq!(finder.find(pointer, 2064), Some(Refined { slot: slot(23), bytes, free: None }));
+        }
+        let arena = finder.find(0x1ff_0010, 4088).unwrap();
+        assert_eq!((arena.bytes, arena.free), (4080, Some((slot(7), [96, 24]))));
+        let mut matched = Matched::default();
+        matched.count(0x10_0010, &Refined { slot: slot(5), bytes: 800_002, free: None });
+        matched.count(0x1ff_0010, &arena);
+        assert_eq!(matched.large, [0x10_0010]);
+        assert_eq!((matched.blocks([slot(5), slot(1)]), matched.blocks([slot(2)])), (2, 0));
+    }
+
+    #[test]
+    fn memory_of_others_is_found_in_the_block_that_holds_all_of_it() {
+        let mut claims = Refinements::default();
+        claims.nest([(0x3000, 0x4000), (0x1000, 0x2000), (0x1800, 0x2800), (0x9000, 0x9000)]);
+        claims.nest([(0x7000, 0x9000), (0x4000, 0x5000)]);
+        assert!(!claims.is_empty());
+        let mut finder = claims.finder();
+        assert_eq!(finder.nested(0, 0x1000), []);
+        assert_eq!(finder.nested(0x1010, 0x2500), [], "it starts before the block");
+        assert_eq!(finder.nested(0x2ff0, 0x5010), [(0x3000, 0x4000), (0x4000, 0x5000)]);
+        assert_eq!(finder.nested(0x6000, 0x8000), [], "it ends behind the block");
+        assert_eq!(finder.nested(0x8000, 0xf000), []);
+    }
+
+    #[test]
+    fn runtimes_share_the_slots() {
+        let claims = Refinements::default();
+        let (one, other) = (&crate::rows::ZERO, &crate::rows::FILE);
+        let first = claims.slot(one, None).unwrap();
+        assert_eq!(claims.slot(one, None), Some(first));
+        let second = claims.slot(other, Some("who")).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(claims.palette().get(second), Some((other, Some("who"))));
+        let taken = (0..SLOTS * 2).filter_map(|n| claims.slot(other, Some(&n.to_string()))).count();
+        assert_eq!(taken, SLOTS - 2);
+    }
+
+    #[test]
+    fn threads_claim_at_once() {
+        let claims = Refinements::new([(0, 0x100_0000)]);
+        let count: usize = std::thread::scope(|scope| {
+            let all = |_| (0..0x8000u64).filter(|n| claims.claim(n * 32 + 16, 8, slot(0))).count();
+            let threads: Vec<_> = (0..4).map(|n| scope.spawn(move || all(n))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(count, 0x8000, "each but once");
+    }
+}

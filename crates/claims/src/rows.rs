@@ -1,0 +1,104 @@
+//! What a row of the ledger is, and those rows that are no reader's. `docs/accounting.md` defines each.
+//!
+//! A reader names its rows in its own folder (`rows.rs`) and lists them in its [`crate::reader::About`].
+
+use std::cmp::Ordering;
+use std::hash::{Hash, Hasher};
+
+use crate::facts::{State, Stratum};
+
+/// A row that a ledger may have. Two are the same where their names are.
+#[derive(Debug)]
+pub struct RowKind {
+    /// Its name in every document: `glibc.free.trim`.
+    pub id: &'static str,
+    /// Who holds the bytes, in general.
+    pub stratum: Stratum,
+    /// What can become of them.
+    pub state: State,
+    /// Who holds them, for a person; what it says where no holder has a name of its own.
+    pub holder: &'static str,
+}
+
+/// A row, as everybody hands it around.
+pub type Id = &'static RowKind;
+
+impl RowKind {
+    /// A row.
+    pub const fn new(id: &'static str, stratum: Stratum, state: State, holder: &'static str) -> Self {
+        Self { id, stratum, state, holder }
+    }
+}
+
+impl PartialEq for RowKind {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other) || self.id == other.id
+    }
+}
+
+impl Eq for RowKind {}
+
+impl PartialOrd for RowKind {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for RowKind {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.id.cmp(other.id)
+    }
+}
+
+impl Hash for RowKind {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}
+
+/// Code and constants of mapped programs and libraries.
+pub static PROGRAM_TEXT: RowKind =
+    RowKind::new("program.text", Stratum::Program, State::Evictable, "code and constants of mapped programs");
+/// Static data: what programs and libraries wrote of their data, and their bss.
+pub static PROGRAM_DATA: RowKind =
+    RowKind::new("program.data", Stratum::Program, State::Live, "static data, written pages of mapped files");
+/// Thread stacks in use.
+pub static PROGRAM_STACK: RowKind =
+    RowKind::new("program.stack", Stratum::Program, State::Live, "thread stacks in use");
+/// Thread stacks below the stack pointer.
+pub static STACK_BELOW_SP: RowKind = RowKind::new(
+    "kernel.stack_below_sp",
+    Stratum::Kernel,
+    State::Stranded,
+    "thread stacks below the stack pointer",
+);
+/// Other file pages.
+pub static FILE: RowKind =
+    RowKind::new("kernel.file", Stratum::Kernel, State::Evictable, "pages of mapped files");
+/// Shared memory.
+pub static SHMEM: RowKind = RowKind::new("kernel.shmem", Stratum::Kernel, State::Live, "shared memory");
+/// Pages given up with MADV_FREE.
+pub static LAZY_FREE: RowKind =
+    RowKind::new("kernel.lazyfree", Stratum::Kernel, State::Evictable, "given up with MADV_FREE");
+/// All-zero pages of private anonymous memory.
+pub static ZERO: RowKind =
+    RowKind::new("kernel.zero", Stratum::Kernel, State::Stranded, "pages that hold only zeros");
+/// Pages of devices and of the kernel itself.
+pub static DEVICE: RowKind =
+    RowKind::new("kernel.device", Stratum::Kernel, State::Live, "pages of devices and of the kernel");
+/// Anonymous memory that nobody explains.
+pub static ANONYMOUS: RowKind =
+    RowKind::new("anonymous", Stratum::Kernel, State::Unattributed, "anonymous memory nobody explains");
+
+/// The rows that the kernel alone explains.
+pub static OF_THE_KERNEL: [Id; 9] = [
+    &PROGRAM_TEXT,
+    &PROGRAM_DATA,
+    &PROGRAM_STACK,
+    &STACK_BELOW_SP,
+    &FILE,
+    &SHMEM,
+    &LAZY_FREE,
+    &ZERO,
+    &DEVICE,
+];

@@ -1,0 +1,143 @@
+//! Reads an address range front to back through a window that fits the processor's cache.
+//!
+//! Only resident pages are read: touching any other page would make the kernel bring it in and
+//! change what is being measured. Every page that is read is checked for zeros on the way, so that
+//! memory is read once.
+
+use crate::range::{PAGE_BYTES, RangePages, is_all_zero, page_of};
+use strandline_process::memory::{Memory, word_at};
+
+/// Fits a second-level cache beside what the walk needs.
+const WINDOW_BYTES: u64 = 256 << 10;
+
+/// A window that moves forward over one range.
+pub struct Window<'a> {
+    memory: &'a dyn Memory,
+    pages: &'a RangePages,
+    buffer: Vec<u8>,
+    start: u64,
+    /// First byte behind what is in the buffer; everything before it was read.
+    end: u64,
+    bytes_read: u64,
+    unreadable_bytes: u64,
+}
+
+impl<'a> Window<'a> {
+    /// A window that has read nothing yet and will start at `start`.
+    pub fn new(memory: &'a dyn Memory, pages: &'a RangePages, start: u64) -> Self {
+        let start = page_of(start);
+        Self { memory, pages, buffer: Vec::new(), start, end: start, bytes_read: 0, unreadable_bytes: 0 }
+    }
+
+    /// Bytes read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read
+    }
+
+    /// Resident bytes that could not be read.
+    pub fn unreadable_bytes(&self) -> u64 {
+        self.unreadable_bytes
+    }
+
+    /// The pages under the window.
+    pub fn pages(&self) -> &'a RangePages {
+        self.pages
+    }
+
+    /// Reads everything up to and including the page that holds `address`.
+    pub fn advance(&mut self, address: u64) {
+        while address >= self.end && self.end < self.pages.end() {
+            let next_resident =
+                self.pages.runs_in(self.end, self.pages.end()).next().map_or(u64::MAX, |run| run.0);
+            // Where nothing is resident there is nothing to read: go on at the next resident page.
+            self.start = if next_resident > address { page_of(address) } else { next_resident };
+            self.end = self.start.saturating_add(WINDOW_BYTES).min(self.pages.end());
+            self.fill();
+        }
+    }
+
+    fn fill(&mut self) {
+        let length = (self.end - self.start) as usize;
+        self.buffer.clear();
+        self.buffer.resize(length, 0);
+        for (from, to) in self.pages.runs_in(self.start, self.end) {
+            let slot = (from - self.start) as usize..(to - self.start) as usize;
+            let Some(bytes) = self.buffer.get_mut(slot) else { continue };
+            let got = self.memory.read_some(from, bytes) as u64;
+            self.bytes_read += got;
+            self.unreadable_bytes += (to - from).saturating_sub(got);
+            for (page, address) in bytes[..got as usize]
+                .chunks_exact(PAGE_BYTES as usize)
+                .zip((from..).step_by(PAGE_BYTES as usize))
+            {
+                if is_all_zero(page) {
+                    self.pages.set_zero(address);
+                }
+            }
+        }
+    }
+
+    /// The two words at `address`, which must be 16-byte aligned and not lie before an address asked
+    /// for earlier; zeros where the page is not resident. Everything in between is read on the way.
+    #[inline]
+    pub fn pair(&mut self, address: u64) -> (u64, u64) {
+        if address >= self.end {
+            self.advance(address);
+        }
+        self.pair_in_window(address).unwrap_or((0, 0))
+    }
+
+    fn pair_in_window(&self, address: u64) -> Option<(u64, u64)> {
+        let offset = usize::try_from(address.checked_sub(self.start)?).ok()?;
+        if address >= self.end {
+            return None;
+        }
+        Some((word_at(&self.buffer, offset)?, word_at(&self.buffer, offset + 8)?))
+    }
+
+    /// The two words at any `address`, without moving the window; `None` where the page is not
+    /// resident. True with them where they had to be read from the target.
+    pub fn peek(&self, address: u64) -> Option<((u64, u64), bool)> {
+        if let Some(pair) = self.pair_in_window(address) {
+            return Some((pair, false));
+        }
+        if !self.pages.is_resident(address) {
+            return None;
+        }
+        let mut bytes = [0; 16];
+        self.memory.read(address, &mut bytes).ok()?;
+        Some(((word_at(&bytes, 0)?, word_at(&bytes, 8)?), true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Ramp;
+    impl Memory for Ramp {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            for (byte, at) in buffer.iter_mut().zip(address..) {
+                *byte = if (0x20_0000..0x20_3000).contains(&at) { 0 } else { (at / 8) as u8 | 1 };
+            }
+            buffer.len()
+        }
+    }
+
+    #[test]
+    fn reads_forward_finds_zeros_and_skips_what_is_not_resident() {
+        let pages =
+            RangePages::new(0x10_0000, 0x8000_0000, [(0x10_0000, 0x20_5000), (0x7000_0000, 0x7000_1000)]);
+        let mut window = Window::new(&Ramp, &pages, 0x10_0000);
+        let word = |at: u64| u64::from_le_bytes([(at / 8) as u8 | 1; 8]);
+        assert_eq!(window.pair(0x10_0040), (word(0x10_0040), word(0x10_0048)));
+        assert_eq!(window.pair(0x20_4000), (word(0x20_4000), word(0x20_4008)));
+        assert_eq!(pages.zero_runs(), [(0x20_0000, 0x20_3000)]);
+        assert_eq!(window.pair(0x3000_0000), (0, 0), "not resident");
+        assert_eq!(window.pair(0x7000_0010).0, word(0x7000_0010));
+        window.advance(0x7fff_ffff);
+        assert_eq!(window.bytes_read(), 0x10_5000 + 0x1000);
+        assert!(window.peek(0x11_0000).is_some_and(|(_, fetched)| fetched));
+        assert!(window.peek(0x3000_0000).is_none());
+    }
+}

@@ -1,0 +1,193 @@
+//! The one table of all readers, and of all that is recognised without one.
+//!
+//! `recognise` goes by its evidence, the ledger by its rows, `doctor --readers` and the README print it. To add a reader:
+//! a folder in `crates/allocators` or `crates/runtimes`, and a line here.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use strandline_allocators::{glibc, named as allocators};
+use strandline_claims::reader::About;
+use strandline_claims::rows::{ANONYMOUS, Id, OF_THE_KERNEL};
+use strandline_claims::{allocator, runtime};
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+use strandline_process::procfs::Process;
+use strandline_runtimes::{named as runtimes, perl, sbcl};
+
+/// A line of the table.
+pub struct Entry<R: ?Sized + 'static> {
+    /// What it is.
+    pub about: &'static About,
+    /// Who reads it; `None` for what is only named.
+    pub reader: Option<&'static R>,
+}
+
+const fn named<R: ?Sized>(about: &'static About) -> Entry<R> {
+    Entry { about, reader: None }
+}
+
+/// Allocators, in the order in which evidence is looked for.
+pub static ALLOCATORS: [Entry<dyn allocator::Reader>; 14] = [
+    Entry { about: &glibc::ABOUT, reader: Some(&glibc::Reader) },
+    named(&allocators::JEMALLOC),
+    named(&allocators::TCMALLOC),
+    named(&allocators::MIMALLOC),
+    named(&allocators::SNMALLOC),
+    named(&allocators::ASAN),
+    named(&allocators::BDWGC),
+    named(&allocators::GGC),
+    named(&allocators::PARTITION_ALLOC),
+    named(&allocators::MUSL),
+    named(&allocators::RPMALLOC),
+    named(&allocators::HOARD),
+    named(&allocators::SCUDO),
+    named(&allocators::HARDENED_MALLOC),
+];
+
+/// Runtimes, in the order in which evidence is looked for.
+pub static RUNTIMES: [Entry<dyn runtime::Reader>; 25] = [
+    Entry { about: &perl::ABOUT, reader: Some(&perl::Reader) },
+    Entry { about: &sbcl::ABOUT, reader: Some(&sbcl::Reader) },
+    named(&runtimes::GO),
+    named(&runtimes::CPYTHON),
+    named(&runtimes::RUBY),
+    named(&runtimes::NODE),
+    named(&runtimes::V8),
+    named(&runtimes::PHP),
+    named(&runtimes::JVM),
+    named(&runtimes::D),
+    named(&runtimes::LUAJIT),
+    named(&runtimes::LUA),
+    named(&runtimes::MONO),
+    named(&runtimes::DOTNET),
+    named(&runtimes::RACKET),
+    named(&runtimes::CHEZ),
+    named(&runtimes::ERLANG),
+    named(&runtimes::OCAML),
+    named(&runtimes::GHC),
+    named(&runtimes::GUILE),
+    named(&runtimes::R),
+    named(&runtimes::SPIDERMONKEY),
+    named(&runtimes::JULIA),
+    named(&runtimes::ECL),
+    named(&runtimes::CLISP),
+];
+
+/// Every row that a ledger may have, in the order of documents that name rows by number.
+pub fn rows() -> impl Iterator<Item = Id> {
+    let of_allocators = ALLOCATORS.iter().flat_map(|entry| entry.about.rows.iter().copied());
+    let of_runtimes = RUNTIMES.iter().flat_map(|entry| entry.about.rows.iter().copied());
+    OF_THE_KERNEL.iter().copied().chain(of_allocators).chain([&ANONYMOUS]).chain(of_runtimes)
+}
+
+/// The number of a row in the order of [`rows`].
+pub fn number(id: Id) -> usize {
+    static NUMBERS: LazyLock<HashMap<&'static str, usize>> =
+        LazyLock::new(|| rows().enumerate().map(|(number, row)| (row.id, number)).collect());
+    // A reader whose row is not in its line of the table would have its bytes unexplained; a test holds them together.
+    NUMBERS.get(id.id).or_else(|| NUMBERS.get(ANONYMOUS.id)).copied().unwrap_or(0)
+}
+
+/// The runtime of this name.
+pub fn runtime(name: &str) -> Option<&'static About> {
+    RUNTIMES.iter().map(|entry| entry.about).find(|about| about.name == name)
+}
+
+/// What the readers found in the files that a process has mapped.
+#[derive(Default)]
+pub struct Found {
+    /// The allocators, those whose blocks lie in others' first.
+    pub allocators: Vec<Box<dyn allocator::Found>>,
+    /// The runtimes.
+    pub runtimes: Vec<Box<dyn runtime::Found>>,
+}
+
+impl Found {
+    /// Looks through the files that `process` has mapped, for `runtimes` too if they are wanted. The process may run.
+    pub fn find(process: &Process, space: &AddressSpace, with_runtimes: bool) -> Self {
+        let mut allocators: Vec<_> = ALLOCATORS.iter().filter_map(|entry| entry.reader).collect();
+        allocators.sort_by_key(|reader| reader.layer());
+        let runtimes = RUNTIMES.iter().filter(|_| with_runtimes).filter_map(|entry| entry.reader);
+        Self {
+            allocators: allocators.into_iter().filter_map(|reader| reader.find(process, space)).collect(),
+            runtimes: runtimes.filter_map(|reader| reader.find(process, space)).collect(),
+        }
+    }
+
+    /// Whether a copy of all of the process's memory is better read than itself: where a reader wants one, and none
+    /// copies what it needs itself. Reads a word or two of each; the process may run.
+    pub fn wants_copy(&self, memory: &dyn Memory) -> bool {
+        let access: Vec<_> = self.runtimes.iter().map(|found| found.access(memory)).collect();
+        access.contains(&runtime::Access::Copied) && !access.contains(&runtime::Access::CopiesItself)
+    }
+
+    /// Whether one of the runtimes says that it is in the middle of its own collection. Reads a word or two of each;
+    /// the process may run.
+    pub fn is_collecting(&self, memory: &dyn Memory) -> bool {
+        self.runtimes.iter().any(|found| found.is_collecting(memory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn all() -> impl Iterator<Item = &'static About> {
+        ALLOCATORS.iter().map(|entry| entry.about).chain(RUNTIMES.iter().map(|entry| entry.about))
+    }
+
+    #[test]
+    fn names_are_given_once_and_rows_go_by_them() {
+        let names: HashSet<&str> = all().map(|about| about.name).collect();
+        assert_eq!(names.len(), all().count());
+        let rows_of: Vec<Id> = rows().collect();
+        let ids: HashSet<&str> = rows_of.iter().map(|row| row.id).collect();
+        assert_eq!(ids.len(), rows_of.len(), "no two rows of one name");
+        assert!(rows_of.len() <= 256, "pictures number rows with a byte");
+        for about in all() {
+            for row in about.rows {
+                assert!(row.id.starts_with(&format!("{}.", about.name)), "{}", row.id);
+            }
+        }
+        for (place, row) in rows_of.iter().enumerate() {
+            assert_eq!(number(row), place);
+        }
+    }
+
+    #[test]
+    fn who_is_read_says_what_and_who_is_not_says_so() {
+        let of_allocators =
+            ALLOCATORS.iter().map(|entry| (entry.about, entry.reader.map(|reader| reader.about())));
+        let of_runtimes =
+            RUNTIMES.iter().map(|entry| (entry.about, entry.reader.map(|reader| reader.about())));
+        for (about, reader) in of_allocators.chain(of_runtimes) {
+            assert_eq!(reader.is_some(), !about.versions.is_empty(), "{}", about.name);
+            assert_eq!(reader.is_some(), !about.rows.is_empty(), "{}", about.name);
+            assert!(reader.is_none_or(|its| its.name == about.name), "{}", about.name);
+            assert!(!about.title.is_empty() && !about.not_read.is_empty(), "{}", about.name);
+        }
+    }
+
+    #[test]
+    fn who_is_a_part_of_another_names_one_of_the_table() {
+        for whole in all().filter_map(|about| about.part_of) {
+            assert!(runtime(whole).is_some(), "{whole}");
+        }
+    }
+
+    #[test]
+    fn files_of_like_names_are_told_apart() {
+        let allocator = |file: &str| {
+            let has = |about: &&About| about.evidence.files.iter().any(|name| name.matches(file));
+            all().find(has).map(|about| about.name)
+        };
+        assert_eq!(allocator("libc.so"), Some("musl"));
+        assert_eq!(allocator("libc.so.6"), None);
+        assert_eq!(allocator("libgc.so.1.5.1"), Some("bdwgc"));
+        assert_eq!(allocator("libgcc_s.so.1"), None);
+        assert_eq!(allocator("libluajit-5.1.so.2"), Some("luajit"));
+    }
+}

@@ -1,0 +1,78 @@
+//! How much stack a stopped thread has left, and whether it can be used at all.
+//!
+//! Only a thread's own stack counts: below the stack pointer of a coroutine or of an alternate
+//! signal stack may lie anything.
+
+use strandline_sys::ptrace::Registers;
+use strandline_sys::rseq;
+
+use crate::map::AddressSpace;
+use crate::memory::Memory;
+use crate::stacks::{self, ThreadFacts};
+
+/// `rseq_cs` in `struct rseq`: the restartable sequence that is under way, or 0.
+const OFFSET_RSEQ_CS: u64 = 8;
+
+/// Bytes between the stack pointer and the lowest address of the thread's own stack that is mapped;
+/// `None` where the stack pointer is not on the thread's own stack.
+pub fn room_bytes(memory: &dyn Memory, space: &AddressSpace, tid: i32, registers: &Registers) -> Option<u64> {
+    let (stack_pointer, fs_base) = (registers.rsp, registers.fs_base);
+    space.find(stack_pointer).filter(|m| m.permissions.write && !m.permissions.shared)?;
+    let stack = stacks::stack_of(
+        &ThreadFacts { tid, stack_pointer, fs_base, ..ThreadFacts::default() },
+        memory,
+        space,
+    )?;
+    stack_pointer.checked_sub(stack.low)
+}
+
+/// Whether the stopped thread may be in a restartable sequence: a call would end it, and it would go
+/// on in its middle as if it had not been interrupted.
+pub fn is_in_sequence(memory: &dyn Memory, tid: i32) -> bool {
+    match rseq::area(tid) {
+        Ok(Some(area)) => {
+            area.checked_add(OFFSET_RSEQ_CS).and_then(|at| memory.read_word(at).ok()) != Some(0)
+        }
+        // None registered, or a kernel before 5.13, which cannot say. There the sequence is rare and
+        // a blocked thread, which is preferred, is in none.
+        Ok(None) | Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Descriptor(u64, Vec<u8>);
+
+    impl Memory for Descriptor {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            if address != self.0 {
+                return 0;
+            }
+            let count = buffer.len().min(self.1.len());
+            buffer[..count].copy_from_slice(&self.1[..count]);
+            count
+        }
+    }
+
+    #[test]
+    fn the_room_ends_above_the_guard_and_foreign_stacks_have_none() {
+        let mut bytes = vec![0; 2304];
+        for (offset, value) in [(0x690, 0x10_0000_u64), (0x698, 0x8000), (0x6a0, 0x1000), (0x6a8, 0x1000)] {
+            bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        let memory = Descriptor(0x10_7700, bytes);
+        // From glibc 2.42 on a guard is part of the mapping, and so are other threads' stacks.
+        let (space, _) = AddressSpace::parse(b"100000-300000 rw-p 00000000 00:00 0 \n");
+        let room = |fs_base, rsp| {
+            let mut registers = strandline_sys::registers::zeroed();
+            (registers.fs_base, registers.rsp) = (fs_base, rsp);
+            room_bytes(&memory, &space, 1, &registers)
+        };
+        assert_eq!(room(0x10_7700, 0x10_5000), Some(0x4000));
+        assert_eq!(room(0x10_7700, 0x20_0000), None, "another stack");
+        assert_eq!(room(0x10_7700, 0x10_0800), None, "in the guard");
+        assert_eq!(room(0x9000, 0x10_5000), None, "no descriptor");
+    }
+}

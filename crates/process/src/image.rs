@@ -1,0 +1,295 @@
+//! A few facts of a mapped ELF file, by bounded positioned reads: which symbols it defines, where a
+//! section is, which strings it holds.
+//!
+//! The file is the target's choice and may be made to attack the reader: every size is cut to a
+//! bound before it is read, every offset is checked, and whatever does not hold together is absent.
+//! Layouts are those of the ELF-64 object file format; only little-endian 64-bit files are read.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use crate::map::Mapping;
+use crate::memory::{half_word_at, word_at};
+use crate::namespaces::open_mapped_file;
+use crate::procfs::Process;
+
+/// The most sections looked at; linkers make some dozens.
+const MOST_SECTIONS: usize = 4096;
+/// The most bytes read of a symbol table (a million symbols), and of its names.
+const MOST_SYMBOL_BYTES: u64 = 24 << 20;
+const MOST_NAME_BYTES: u64 = 64 << 20;
+/// The most bytes of read-only data searched for strings, and how many at a time.
+const MOST_SEARCH_BYTES: u64 = 16 << 20;
+const BLOCK_BYTES: usize = 1 << 20;
+/// How much of a found string is handed out.
+const STRING_BYTES: usize = 96;
+
+const HEADER_BYTES: usize = 64;
+const SECTION_BYTES: usize = 64;
+const SEGMENT_BYTES: usize = 56;
+const SYMBOL_BYTES: usize = 24;
+const SHT_SYMTAB: u32 = 2;
+const SHT_NOBITS: u32 = 8;
+const SHT_DYNSYM: u32 = 11;
+const PT_LOAD: u32 = 1;
+
+/// One section header.
+#[derive(Clone, Debug)]
+struct Section {
+    name: Vec<u8>,
+    kind: u32,
+    offset: u64,
+    bytes: u64,
+    link: u32,
+}
+
+/// An open ELF file and its section headers.
+#[derive(Debug)]
+pub struct Image {
+    file: File,
+    header: Vec<u8>,
+    sections: Vec<Section>,
+}
+
+/// A symbol that the file defines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// Which of the names asked for.
+    pub name: &'static str,
+    /// Its address, before relocation.
+    pub address: u64,
+}
+
+impl Image {
+    /// Reads the headers; `None` where the file is no little-endian ELF-64 file.
+    pub fn open(file: File) -> Option<Self> {
+        let header = read(&file, 0, HEADER_BYTES as u64)?;
+        // Magic, ELFCLASS64, ELFDATA2LSB.
+        if header.get(..6)? != b"\x7fELF\x02\x01" {
+            return None;
+        }
+        let mut image = Self { file, header, sections: Vec::new() };
+        image.sections = image.read_sections().unwrap_or_default();
+        Some(image)
+    }
+
+    fn read_sections(&self) -> Option<Vec<Section>> {
+        let offset = word_at(&self.header, 40)?;
+        // e_ehsize, e_phentsize, e_phnum, then e_shentsize at 58, e_shnum at 60, e_shstrndx at 62.
+        let sizes = word_at(&self.header, 56)?;
+        let half = |shift: u32| usize::from((sizes >> shift) as u16);
+        let (entry_bytes, count, names) = (half(16), half(32), half(48));
+        if entry_bytes != SECTION_BYTES || count == 0 || count > MOST_SECTIONS {
+            return None;
+        }
+        let table = read(&self.file, offset, (count * SECTION_BYTES) as u64)?;
+        let mut sections: Vec<Section> = table.chunks_exact(SECTION_BYTES).filter_map(section).collect();
+        let names = sections.get(names).cloned()?;
+        let names = read(&self.file, names.offset, names.bytes.min(1 << 20))?;
+        for section in &mut sections {
+            let start = u32::from_le_bytes(section.name.as_slice().try_into().unwrap_or_default()) as usize;
+            section.name = until_zero(names.get(start..).unwrap_or(&[])).to_vec();
+        }
+        Some(sections)
+    }
+
+    fn section(&self, name: &str) -> Option<&Section> {
+        self.sections.iter().find(|section| section.name == name.as_bytes())
+    }
+
+    /// The first `most` bytes of a section; `None` where there is none.
+    pub fn section_bytes(&self, name: &str, most: u64) -> Option<Vec<u8>> {
+        let section = self.section(name).filter(|section| section.kind != SHT_NOBITS)?;
+        read(&self.file, section.offset, section.bytes.min(most))
+    }
+
+    /// Which of `names` the file defines in its dynamic symbols.
+    pub fn exported(&self, names: &[&'static str]) -> Vec<Symbol> {
+        self.symbols(SHT_DYNSYM, names).unwrap_or_default()
+    }
+
+    /// Which of `names` the file defines in its full symbol table, where it was not stripped.
+    pub fn unstripped(&self, names: &[&'static str]) -> Vec<Symbol> {
+        self.symbols(SHT_SYMTAB, names).unwrap_or_default()
+    }
+
+    fn symbols(&self, kind: u32, names: &[&'static str]) -> Option<Vec<Symbol>> {
+        let table = self.sections.iter().find(|section| section.kind == kind)?;
+        let strings = self.sections.get(table.link as usize)?;
+        let entries = read(&self.file, table.offset, table.bytes.min(MOST_SYMBOL_BYTES))?;
+        let strings = read(&self.file, strings.offset, strings.bytes.min(MOST_NAME_BYTES))?;
+        let mut found: Vec<Symbol> = Vec::new();
+        for entry in entries.chunks_exact(SYMBOL_BYTES) {
+            // st_name at 0, st_shndx at 6 (0: used here, defined elsewhere), st_value at 8.
+            let Some(first) = word_at(entry, 0) else { break };
+            if first >> 48 == 0 {
+                continue;
+            }
+            let text = strings.get((first as u32) as usize..).unwrap_or(&[]);
+            let name = names.iter().find(|name| {
+                text.first() == name.as_bytes().first()
+                    && text.starts_with(name.as_bytes())
+                    && text.get(name.len()) == Some(&0)
+            });
+            if let (Some(name), Some(address)) = (name, word_at(entry, 8))
+                && found.iter().all(|symbol| symbol.name != *name)
+            {
+                found.push(Symbol { name, address });
+            }
+        }
+        Some(found)
+    }
+
+    /// Reads `bytes` bytes (at most 4096) of initialised data at an address before relocation.
+    pub fn bytes_at(&self, address: u64, bytes: u64) -> Option<Vec<u8>> {
+        let offset = word_at(&self.header, 32)?;
+        let (entry_bytes, count) = {
+            let word = word_at(&self.header, 54)?;
+            (word as u16 as usize, (word >> 16) as u16 as usize)
+        };
+        if entry_bytes != SEGMENT_BYTES {
+            return None;
+        }
+        let table = read(&self.file, offset, (count.min(256) * SEGMENT_BYTES) as u64)?;
+        table.chunks_exact(SEGMENT_BYTES).find_map(|segment| {
+            let (start, in_file) = (word_at(segment, 16)?, word_at(segment, 32)?);
+            let skip = address.checked_sub(start)?;
+            let fits = half_word_at(segment, 0)? == PT_LOAD && skip.checked_add(bytes)? <= in_file;
+            let offset = word_at(segment, 8)?.checked_add(skip)?;
+            if fits { read(&self.file, offset, bytes.min(4096)) } else { None }
+        })
+    }
+
+    /// Looks in the read-only data for each of `needles`, and returns for the first place of each
+    /// whether and what is printable there: up to [`STRING_BYTES`] bytes, the needle's own included.
+    pub fn strings(&self, needles: &[&str]) -> Vec<Option<String>> {
+        let mut found = vec![None; needles.len()];
+        let Some(section) = self.section(".rodata").filter(|section| section.kind != SHT_NOBITS) else {
+            return found;
+        };
+        let end = section.offset.saturating_add(section.bytes.min(MOST_SEARCH_BYTES));
+        let mut at = section.offset;
+        while at < end && found.iter().any(Option::is_none) {
+            // Blocks overlap by a string, so that none is cut at a border.
+            let wanted = (end - at).min((BLOCK_BYTES + STRING_BYTES) as u64);
+            let Some(block) = read(&self.file, at, wanted) else { break };
+            for (needle, slot) in needles.iter().zip(&mut found).filter(|(_, slot)| slot.is_none()) {
+                *slot =
+                    memchr::memmem::find(&block, needle.as_bytes()).map(|place| printable(&block[place..]));
+            }
+            at += BLOCK_BYTES as u64;
+        }
+        found
+    }
+}
+
+fn section(entry: &[u8]) -> Option<Section> {
+    Some(Section {
+        // The name's offset, until the names are read.
+        name: entry.get(..4)?.to_vec(),
+        kind: half_word_at(entry, 4)?,
+        offset: word_at(entry, 24)?,
+        bytes: word_at(entry, 32)?,
+        link: half_word_at(entry, 40)?,
+    })
+}
+
+/// Reads exactly `bytes` bytes at `offset`. The file must hold them: a header that claims more than
+/// the file has costs no memory.
+fn read(file: &File, offset: u64, bytes: u64) -> Option<Vec<u8>> {
+    let size = file.metadata().ok()?.len();
+    if offset.checked_add(bytes)? > size {
+        return None;
+    }
+    let mut buffer = vec![0; usize::try_from(bytes).ok()?];
+    file.read_exact_at(&mut buffer, offset).ok()?;
+    Some(buffer)
+}
+
+fn until_zero(bytes: &[u8]) -> &[u8] {
+    &bytes[..bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len())]
+}
+
+fn printable(bytes: &[u8]) -> String {
+    let text = bytes.iter().take(STRING_BYTES).take_while(|byte| byte.is_ascii_graphic() || **byte == b' ');
+    text.map(|&byte| char::from(byte)).collect()
+}
+
+/// Whether the file that `mapping` is of defines one of `names` among its dynamic symbols. Reads each table once: for
+/// files with very many symbols, of which nearly all are somebody else's.
+pub fn exports(process: &Process, mapping: &Mapping, names: &[&'static str]) -> bool {
+    let image = open_mapped_file(process, mapping).ok().and_then(Image::open);
+    image.is_some_and(|image| !image.exported(names).is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn file(bytes: &[u8]) -> File {
+        let name = format!("strandline-image-{}-{:?}", std::process::id(), std::thread::current().id());
+        let path = std::env::temp_dir().join(name);
+        let mut file = std::fs::OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        std::fs::remove_file(path).unwrap();
+        file.write_all(bytes).unwrap();
+        file
+    }
+
+    fn look(bytes: &[u8]) {
+        if let Some(image) = Image::open(file(bytes)) {
+            image.exported(&["malloc", "mallctl"]);
+            image.unstripped(&["malloc"]);
+            image.section_bytes(".go.buildinfo", 64);
+            image.strings(&["<jemalloc>"]);
+            image.bytes_at(0x1000, 8);
+        }
+    }
+
+    #[test]
+    fn the_system_library_defines_malloc() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let libc = maps.lines().find(|line| line.contains("/libc.so.6")).unwrap();
+        let image = Image::open(File::open(&libc[libc.find('/').unwrap()..]).unwrap()).unwrap();
+        let found = image.exported(&["malloc", "mallctl"]);
+        assert_eq!(found.iter().map(|symbol| symbol.name).collect::<Vec<_>>(), ["malloc"]);
+        assert!(image.bytes_at(found[0].address, 16).is_some());
+        let banner = image.strings(&["GNU C Library (", "no such string in there"]);
+        assert!(banner[0].as_ref().unwrap().starts_with("GNU C Library ("));
+        assert_eq!(banner[1], None);
+    }
+
+    #[test]
+    fn headers_that_lie_cost_nothing() {
+        let mut bytes = std::fs::read("/bin/true").unwrap();
+        assert!(Image::open(file(&bytes)).is_some_and(|image| image.section(".rodata").is_some()));
+        bytes[40..48].copy_from_slice(&u64::MAX.to_le_bytes());
+        look(&bytes);
+        let cut = bytes.len() / 2;
+        look(&bytes[..cut]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn damaged_files_never_panic(places in proptest::collection::vec((0usize..4096, any::<u8>()), 0..60)) {
+            let mut bytes = std::fs::read("/bin/true").unwrap();
+            let length = bytes.len();
+            for (place, value) in places {
+                // Half of the damage goes to the headers at either end.
+                let at = if place % 2 == 0 { place % 256 } else { length - 1 - place };
+                bytes[at] = value;
+            }
+            look(&bytes);
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! One Linux process as the kernel shows it.
+//!
+//! Its files under /proc, its mappings and page states, the ELF objects behind them, its threads' stacks;
+//! and what it takes to hold it still, to read it, and to have one of its threads make a call. All of it is
+//! measured to leave the process as it was, also where this one is killed in the middle.
+//!
+//! It must not know what lies inside the memory: allocators, runtimes and the ledger are crates above this one.
+//! It contains no `unsafe` and prints nothing.
+
+#![forbid(unsafe_code)]
+
+pub mod call;
+pub mod elf;
+pub mod error;
+pub mod image;
+pub mod map;
+pub mod memory;
+pub mod namespaces;
+pub mod pages;
+pub mod procfs;
+pub mod resident;
+pub mod smaps;
+pub mod stacks;
+pub mod target;
+pub mod unwind;
+
+pub use error::Error;

@@ -1,0 +1,272 @@
+//! The files of /proc/PID: opened through one handle, read to a bound, parsed with suspicion.
+//!
+//! A [`Process`] holds the open directory, so that a process id that is reused in between leads to
+//! an error and never to another process. Names, arguments and variables are chosen by the target:
+//! they are kept as text, cut to a length, and never followed as paths. This module must not keep
+//! any variable of the target's environment that [`settings`] does not name.
+
+mod auxv;
+mod doing;
+pub mod mounts;
+pub mod settings;
+pub mod stat;
+pub mod status;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+pub use auxv::StartFacts;
+pub use doing::Doing;
+pub use stat::Stat;
+pub use status::Status;
+
+use crate::error::{Error, Result};
+use crate::map::AddressSpace;
+
+/// The most bytes read of a small text file of /proc (status, stat).
+const MOST_TEXT_BYTES: u64 = 256 << 10;
+/// The most bytes read of /proc/PID/maps: 65,530 mappings (the kernel's usual most) of 4 KiB names.
+const MOST_MAPS_BYTES: u64 = 512 << 20;
+/// The most bytes of the command line that are kept.
+const MOST_COMMAND_BYTES: u64 = 64 << 10;
+/// The most bytes read of /proc/PID/mountinfo and of /proc/PID/environ, which the target may have moved with `prctl`.
+const MOST_ENVIRONMENT_BYTES: u64 = 8 << 20;
+/// The most threads listed: the kernel's own ceiling for process ids (`PID_MAX_LIMIT`).
+const MOST_TASKS: usize = 4 << 20;
+
+/// An open /proc/PID.
+#[derive(Debug)]
+pub struct Process {
+    pid: i32,
+    directory: File,
+}
+
+impl Process {
+    /// Opens /proc/PID. Fails with [`Error::NoSuchProcess`] where there is none.
+    pub fn open(pid: i32) -> Result<Self> {
+        if pid <= 0 {
+            return Err(Error::NoSuchProcess { pid });
+        }
+        match File::open(format!("/proc/{pid}")) {
+            Ok(directory) => Ok(Self { pid, directory }),
+            Err(source) if gone(&source) => Err(Error::NoSuchProcess { pid }),
+            Err(source) => Err(Error::Io { pid, what: format!("opening /proc/{pid}"), source }),
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// The path of one of its files, through the open directory. Good for opening, not for showing.
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd())).join(name)
+    }
+
+    /// Opens one of its files for reading: `smaps`, `pagemap`, `task/17/status`.
+    pub fn open_file(&self, name: &str) -> Result<File> {
+        File::open(self.path(name)).map_err(|source| self.error(name, source))
+    }
+
+    /// Reads at most `most` bytes of one of its files.
+    pub fn read_file(&self, name: &str, most: u64) -> Result<Vec<u8>> {
+        let mut text = Vec::new();
+        let result = self.open_file(name)?.take(most).read_to_end(&mut text);
+        result.map_err(|source| self.error(name, source))?;
+        Ok(text)
+    }
+
+    /// What reading or opening one of its files came to, as an error that says what to do next.
+    pub fn error(&self, name: &str, source: io::Error) -> Error {
+        let pid = self.pid;
+        // A file that this kernel does not have is missing although the process lives.
+        let lives = source.kind() == io::ErrorKind::NotFound && self.path("stat").exists();
+        if gone(&source) && !lives {
+            return Error::Ended { pid };
+        }
+        if source.kind() == io::ErrorKind::PermissionDenied {
+            return Error::Permission {
+                pid,
+                detail: format!("/proc/{pid}/{name}: {source}"),
+                advice: "run as root, or `setcap cap_sys_ptrace+ep` on strandline".to_owned(),
+            };
+        }
+        Error::Io { pid, what: format!("reading /proc/{pid}/{name}"), source }
+    }
+
+    /// /proc/PID/status.
+    pub fn status(&self) -> Result<Status> {
+        Ok(Status::parse(&self.read_file("status", MOST_TEXT_BYTES)?))
+    }
+
+    /// /proc/PID/task/TID/status.
+    pub fn task_status(&self, tid: i32) -> Result<Status> {
+        Ok(Status::parse(&self.read_file(&format!("task/{tid}/status"), MOST_TEXT_BYTES)?))
+    }
+
+    /// /proc/PID/stat. Fails with [`Error::Io`] where the text is not of its form.
+    pub fn stat(&self) -> Result<Stat> {
+        self.parse_stat("stat")
+    }
+
+    /// /proc/PID/task/TID/stat.
+    pub fn task_stat(&self, tid: i32) -> Result<Stat> {
+        self.parse_stat(&format!("task/{tid}/stat"))
+    }
+
+    fn parse_stat(&self, name: &str) -> Result<Stat> {
+        let text = self.read_file(name, MOST_TEXT_BYTES)?;
+        Stat::parse(&text).ok_or_else(|| {
+            let source = io::Error::new(io::ErrorKind::InvalidData, "not of the form of proc(5)");
+            self.error(name, source)
+        })
+    }
+
+    /// What thread `tid` does in the kernel; `None` where the kernel does not say, or not this user.
+    pub fn task_doing(&self, tid: i32) -> Option<Doing> {
+        Doing::parse(&self.read_file(&format!("task/{tid}/syscall"), MOST_TEXT_BYTES).ok()?)
+    }
+
+    /// The text of /proc/PID/maps, for [`crate::map::AddressSpace::parse`].
+    pub fn maps_text(&self) -> Result<Vec<u8>> {
+        self.read_file("maps", MOST_MAPS_BYTES)
+    }
+
+    /// Its mappings as they are now.
+    pub fn address_space(&self) -> Result<AddressSpace> {
+        Ok(AddressSpace::parse(&self.maps_text()?).0)
+    }
+
+    /// The ids of its threads, ascending.
+    pub fn tasks(&self) -> Result<Vec<i32>> {
+        let entries = std::fs::read_dir(self.path("task")).map_err(|source| self.error("task", source))?;
+        let mut tids: Vec<i32> = entries
+            .take(MOST_TASKS)
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .collect();
+        tids.sort_unstable();
+        Ok(tids)
+    }
+
+    /// Its command line, cut to 64 KiB; empty for a zombie or a kernel thread. The words are the
+    /// target's own and may hold control characters: see [`printable`].
+    pub fn command_line(&self) -> Result<Vec<String>> {
+        Ok(split_command(&self.read_file("cmdline", MOST_COMMAND_BYTES)?))
+    }
+
+    /// The path of its executable as the kernel shows it; `None` where it has none or it is not shown.
+    pub fn executable(&self) -> Option<String> {
+        let link = std::fs::read_link(self.path("exe")).ok()?;
+        Some(link.to_string_lossy().into_owned())
+    }
+
+    /// The devices whose files are shared memory, for [`mounts::is_shared_memory`].
+    pub fn shared_memory_devices(&self) -> Result<mounts::Devices> {
+        Ok(mounts::shared_memory_devices(&self.read_file("mountinfo", MOST_ENVIRONMENT_BYTES)?))
+    }
+
+    /// What the kernel told it at its start; `None` where that may not be read.
+    pub fn start_facts(&self) -> Option<StartFacts> {
+        StartFacts::parse(&self.read_file("auxv", MOST_TEXT_BYTES).ok()?)
+    }
+
+    /// The memory-related settings in force in its environment, by name. See [`settings`].
+    pub fn settings(&self) -> Result<std::collections::BTreeMap<String, String>> {
+        Ok(settings::parse(&self.read_file("environ", MOST_ENVIRONMENT_BYTES)?))
+    }
+}
+
+/// Whether an error of a file of /proc says that the process is gone.
+fn gone(error: &io::Error) -> bool {
+    // ESRCH (3) comes from a file that was opened while the process lived.
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(3)
+}
+
+/// Splits the text of /proc/PID/cmdline. A program that changed its title leaves trailing zeros or
+/// spaces behind: empty arguments at the end are dropped.
+pub fn split_command(text: &[u8]) -> Vec<String> {
+    let mut words: Vec<String> = text
+        .split(|&byte| byte == 0)
+        .map(|word| String::from_utf8_lossy(word).trim_end().to_owned())
+        .collect();
+    while words.last().is_some_and(String::is_empty) {
+        words.pop();
+    }
+    words
+}
+
+/// A name that the target chose, fit for a report: at most `most` characters, control characters
+/// (a terminal's escape sequences among them) replaced by `?`.
+pub fn printable(name: &str, most: usize) -> String {
+    name.chars().take(most).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// The decimal number that `text` opens with, blanks before it skipped; `None` where it does not fit.
+fn number(text: &str) -> Option<u64> {
+    let text = text.trim_start();
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    text[..end].parse().ok()
+}
+
+/// A size as `/proc` prints it (`      12 kB`), in bytes; `None` where it is no number or overflows.
+pub fn kib(text: &str) -> Option<u64> {
+    if !text.trim_end().ends_with("kB") {
+        return None;
+    }
+    number(text)?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_process_is_read_through_its_open_directory() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let process = Process::open(pid).unwrap();
+        let status = process.status().unwrap();
+        assert_eq!(status.tgid, Some(pid));
+        assert!(process.tasks().unwrap().contains(&pid));
+        assert_eq!(status.parent, process.stat().unwrap().parent);
+        assert!(!process.command_line().unwrap().is_empty());
+        assert_eq!(process.executable().unwrap(), std::env::current_exe().unwrap().to_string_lossy());
+        assert!(!process.maps_text().unwrap().is_empty());
+        assert!(matches!(process.open_file("no_such_file"), Err(Error::Io { .. })), "it lives");
+    }
+
+    #[test]
+    fn a_process_that_ended_is_an_error_and_never_its_successor() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let process = Process::open(pid).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(matches!(process.status(), Err(Error::Ended { .. })));
+        assert!(matches!(Process::open(pid), Err(Error::NoSuchProcess { .. })));
+        assert!(matches!(Process::open(-1), Err(Error::NoSuchProcess { .. })));
+    }
+
+    #[test]
+    fn command_lines_lose_their_trailing_padding() {
+        assert_eq!(split_command(b"a\0b c\0\0\0"), ["a", "b c"]);
+        assert_eq!(split_command(b"nginx: worker      "), ["nginx: worker"]);
+        assert!(split_command(b"").is_empty());
+    }
+
+    #[test]
+    fn names_cannot_move_the_cursor() {
+        assert_eq!(printable("a\x1b[2J\u{9b}b\n", 99), "a?[2J?b?");
+        assert_eq!(printable("abc", 2), "ab");
+    }
+
+    #[test]
+    fn sizes_overflow_to_none() {
+        assert_eq!(kib("   12 kB"), Some(12288));
+        assert_eq!(kib("18446744073709551615 kB"), None);
+        assert_eq!(kib("12"), None);
+        assert_eq!(kib(" kB"), None);
+    }
+}

@@ -1,0 +1,241 @@
+//! Reads many small places of the target at once.
+//!
+//! A million bodies are a million reads of 16 bytes, each as dear as a page. Places that lie close together are
+//! read in one piece; scattered ones many in one call. The worst order costs no more than one short read a place.
+//! For chains, where each place is known only from the one before, [`Pages`] keeps the pages last seen.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use strandline_process::memory::{Memory, Unreadable, word_at};
+use strandline_process::pages::{PAGE_BYTES, page_of};
+
+/// How much is read in one piece at most.
+const MOST_PIECE_BYTES: u64 = 256 << 10;
+/// Places are read in one piece where gaps are no longer: an arena may lie between.
+const DENSE_BYTES: u64 = 4608;
+/// Fewer than this are read one by one, many in one call.
+const LEAST_IN_PIECE: usize = 4;
+/// How many pages [`Pages`] keeps: a power of two.
+const PAGES_KEPT: usize = 512;
+
+/// Counts what is read.
+pub struct Counted<'a> {
+    memory: &'a dyn Memory,
+    bytes: AtomicU64,
+}
+
+impl<'a> Counted<'a> {
+    /// Counts what is read of `memory`.
+    pub fn new(memory: &'a dyn Memory) -> Self {
+        Self { memory, bytes: AtomicU64::new(0) }
+    }
+
+    /// How much was read.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Memory for Counted<'_> {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let got = self.memory.read_some(address, buffer);
+        self.bytes.fetch_add(got as u64, Ordering::Relaxed);
+        got
+    }
+
+    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+        self.bytes.fetch_add(16 * addresses.len() as u64, Ordering::Relaxed);
+        self.memory.read_pairs(addresses)
+    }
+}
+
+/// Reads pairs of words, and short strings, in batches.
+pub struct Batch<'a> {
+    memory: &'a dyn Memory,
+    order: Vec<u32>,
+    piece: Vec<u8>,
+    scattered: Vec<u32>,
+}
+
+impl<'a> Batch<'a> {
+    /// A reader of `memory`.
+    pub fn new(memory: &'a dyn Memory) -> Self {
+        Self { memory, order: Vec::new(), piece: Vec::new(), scattered: Vec::new() }
+    }
+
+    /// The two words at each of `addresses`, in `pairs`; `None` where they cannot be read.
+    pub fn pairs(&mut self, addresses: &[u64], pairs: &mut Vec<Option<(u64, u64)>>) {
+        pairs.clear();
+        pairs.resize(addresses.len(), None);
+        let wanted = |index: u32| (addresses.get(index as usize).copied().unwrap_or(0), 16);
+        self.each(addresses.len(), &wanted, &mut |index, bytes| {
+            if let Some(slot) = pairs.get_mut(index as usize) {
+                *slot = word_at(bytes, 0).zip(word_at(bytes, 8));
+            }
+        });
+        let lone: Vec<u64> =
+            self.scattered.iter().filter_map(|&n| addresses.get(n as usize)).copied().collect();
+        if lone.is_empty() {
+            return;
+        }
+        for (&index, pair) in self.scattered.iter().zip(self.memory.read_pairs(&lone)) {
+            if let Some(slot) = pairs.get_mut(index as usize) {
+                *slot = pair;
+            }
+        }
+    }
+
+    /// Shows the bytes at each of `places` (address and length, at most [`MOST_PIECE_BYTES`]) that can be read.
+    pub fn bytes(&mut self, places: &[(u64, u64)], show: &mut dyn FnMut(usize, &[u8])) {
+        let wanted = |index: u32| places.get(index as usize).copied().unwrap_or((0, 0));
+        self.each(places.len(), &wanted, &mut |index, bytes| show(index as usize, bytes));
+        for index in std::mem::take(&mut self.scattered) {
+            let (address, length) = wanted(index);
+            let Ok(length) = usize::try_from(length.min(MOST_PIECE_BYTES)) else { continue };
+            if self.piece.len() < length {
+                self.piece.resize(length, 0);
+            }
+            let Some(piece) = self.piece.get_mut(..length) else { continue };
+            if self.memory.read(address, piece).is_ok() {
+                show(index as usize, piece);
+            }
+        }
+    }
+
+    /// Reads what lies close together; what does not is left in `scattered`.
+    fn each(&mut self, count: usize, wanted: &dyn Fn(u32) -> (u64, u64), show: &mut dyn FnMut(u32, &[u8])) {
+        self.scattered.clear();
+        self.order.clear();
+        self.order.extend(0..u32::try_from(count).unwrap_or(u32::MAX));
+        self.order.sort_by_key(|&index| wanted(index).0);
+        let order = std::mem::take(&mut self.order);
+        let mut rest = order.as_slice();
+        while let Some(&first) = rest.first() {
+            let start = wanted(first).0;
+            let mut end = start;
+            let mut taken = 0;
+            for &index in rest {
+                let (address, length) = wanted(index);
+                let behind = address.saturating_add(length);
+                if behind.saturating_sub(start) > MOST_PIECE_BYTES
+                    || address.saturating_sub(end) > DENSE_BYTES
+                {
+                    break;
+                }
+                end = end.max(behind);
+                taken += 1;
+            }
+            let (piece, behind) = rest.split_at(taken.max(1));
+            rest = behind;
+            if piece.len() < LEAST_IN_PIECE {
+                self.scattered.extend_from_slice(piece);
+            } else {
+                self.read_piece(piece, start, end, wanted, show);
+            }
+        }
+        self.order = order;
+    }
+
+    fn read_piece(
+        &mut self,
+        indices: &[u32],
+        start: u64,
+        end: u64,
+        wanted: &dyn Fn(u32) -> (u64, u64),
+        show: &mut dyn FnMut(u32, &[u8]),
+    ) {
+        let length = usize::try_from(end - start).unwrap_or(0);
+        // What is left of the piece before costs nothing, to clear it would.
+        if self.piece.len() < length {
+            self.piece.resize(length, 0);
+        }
+        let Some(piece) = self.piece.get_mut(..length) else { return };
+        let got = self.memory.read_some(start, piece);
+        for &index in indices {
+            let (address, length) = wanted(index);
+            let at = usize::try_from(address.saturating_sub(start)).unwrap_or(usize::MAX);
+            let until = at.saturating_add(usize::try_from(length).unwrap_or(usize::MAX));
+            match self.piece.get(at..until).filter(|_| until <= got) {
+                Some(bytes) => show(index, bytes),
+                // Behind a page that is not resident.
+                None => self.scattered.push(index),
+            }
+        }
+    }
+}
+
+/// Memory whose pages are kept once read: for following pointers.
+pub struct Pages<'a> {
+    memory: &'a dyn Memory,
+    kept: Vec<Kept>,
+}
+
+#[derive(Clone)]
+struct Kept {
+    address: u64,
+    bytes: Box<[u8]>,
+}
+
+impl<'a> Pages<'a> {
+    /// Over `memory`.
+    pub fn new(memory: &'a dyn Memory) -> Self {
+        Self { memory, kept: vec![Kept { address: u64::MAX, bytes: Box::default() }; PAGES_KEPT] }
+    }
+
+    fn page(&mut self, address: u64) -> Option<&[u8]> {
+        let page = page_of(address);
+        let index = (page / PAGE_BYTES) as usize % PAGES_KEPT;
+        let kept = self.kept.get_mut(index)?;
+        if kept.address != page {
+            if kept.bytes.len() != PAGE_BYTES as usize {
+                kept.bytes = vec![0; PAGE_BYTES as usize].into_boxed_slice();
+            }
+            kept.address = u64::MAX;
+            self.memory.read(page, &mut kept.bytes).ok()?;
+            kept.address = page;
+        }
+        Some(&kept.bytes)
+    }
+
+    /// Reads the whole of `buffer`, or fails.
+    pub fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
+        let wanted = buffer.len();
+        let mut done = 0;
+        while done < wanted {
+            let fail = Unreadable { address, wanted, got: done };
+            let at = address.checked_add(done as u64).ok_or(fail)?;
+            let page = self.page(at).ok_or(fail)?;
+            let here = page.get((at % PAGE_BYTES) as usize..).ok_or(fail)?;
+            let count = here.len().min(wanted - done);
+            let (Some(to), Some(from)) = (buffer.get_mut(done..done + count), here.get(..count)) else {
+                return Err(fail);
+            };
+            to.copy_from_slice(from);
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// `N` bytes at `address`.
+    pub fn array<const N: usize>(&mut self, address: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        self.read(address, &mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    /// The word at `address`.
+    pub fn word(&mut self, address: u64) -> Option<u64> {
+        self.array(address).map(u64::from_le_bytes)
+    }
+
+    /// The 32-bit word at `address`.
+    pub fn half_word(&mut self, address: u64) -> Option<u32> {
+        self.array(address).map(u32::from_le_bytes)
+    }
+
+    /// The words at `address` and behind it.
+    pub fn pair(&mut self, address: u64) -> Option<(u64, u64)> {
+        let bytes: [u8; 16] = self.array(address)?;
+        word_at(&bytes, 0).zip(word_at(&bytes, 8))
+    }
+}

@@ -1,0 +1,188 @@
+//! Counts the heads, and checks that what is read is what perl means before anything is claimed.
+
+use std::time::Instant;
+
+use super::objects::{Head, TYPES, Type};
+use super::spaces::{BodyArena, BodySpaces, HeadArena, split};
+use super::work;
+use crate::perl::layout::{HEAD_BYTES, Release};
+use strandline_process::memory::Memory;
+
+/// How many arenas are one job.
+pub const ARENAS_PER_JOB: usize = 16;
+/// The most subs that are looked into: a list of their addresses is kept.
+const MOST_SUBS: usize = 2 << 20;
+
+/// What the heads are.
+#[derive(Clone, Debug)]
+pub struct Census {
+    /// Heads in use by type.
+    pub by_type: [u64; TYPES],
+    /// Heads in use.
+    pub live: u64,
+    /// Free heads.
+    pub free: u64,
+    /// Heads of no type.
+    pub unknown: u64,
+    /// Heads on pages that could not be read.
+    pub unread: u64,
+    /// Heads whose bodies were looked for in the arenas, and those of them that are not there.
+    pub checked: (u64, u64),
+    /// Subs and formats, sorted.
+    pub subs: Vec<u64>,
+    /// Those that the list has no place for.
+    pub subs_left_out: u64,
+    /// Of arenas with free heads: the arena's place in the list, and free bytes on each of its pages.
+    pub free_on_pages: Vec<(u32, [u16; 2])>,
+}
+
+impl Default for Census {
+    fn default() -> Self {
+        Self {
+            by_type: [0; TYPES],
+            live: 0,
+            free: 0,
+            unknown: 0,
+            unread: 0,
+            checked: (0, 0),
+            subs: Vec::new(),
+            subs_left_out: 0,
+            free_on_pages: Vec::new(),
+        }
+    }
+}
+
+/// Reads the heads of an arena into `heads`, the first left out, which links arenas. Returns how many could not be
+/// read.
+pub fn heads(memory: &dyn Memory, arena: &HeadArena, buffer: &mut Vec<u8>, heads: &mut Vec<Head>) -> u64 {
+    heads.clear();
+    let length = usize::try_from(arena.bytes()).unwrap_or(0);
+    buffer.resize(length, 0);
+    let got = memory.read_some(arena.address, buffer);
+    let mut unread = 0;
+    for (index, bytes) in buffer.chunks_exact_mut(HEAD_BYTES as usize).enumerate().skip(1) {
+        let offset = index * HEAD_BYTES as usize;
+        let address = arena.address + offset as u64;
+        // Behind a page that is not resident, one by one.
+        if offset + HEAD_BYTES as usize > got && memory.read(address, bytes).is_err() {
+            unread += 1;
+            continue;
+        }
+        heads.extend(Head::parse(address, bytes));
+    }
+    unread
+}
+
+/// Counts the heads of all arenas.
+pub fn take(
+    memory: &dyn Memory,
+    arenas: &[HeadArena],
+    bodies: &BodySpaces,
+    release: &Release,
+    until: (usize, Instant),
+) -> (Census, bool) {
+    let jobs = arenas.len().div_ceil(ARENAS_PER_JOB);
+    let new = || (Census::default(), Vec::new(), Vec::new());
+    let (states, left) = work::share(until.0, jobs, until.1, new, |(census, buffer, found), job| {
+        let first = job * ARENAS_PER_JOB;
+        for (index, arena) in arenas.iter().enumerate().skip(first).take(ARENAS_PER_JOB) {
+            census.unread += heads(memory, arena, buffer, found);
+            census.count(arena, index, found, release);
+            if index == first {
+                census.check(found, bodies, release);
+            }
+        }
+    });
+    let mut all = Census::default();
+    for (census, _, _) in states {
+        all.add(census);
+    }
+    all.subs.sort_unstable();
+    all.free_on_pages.sort_unstable_by_key(|entry| entry.0);
+    (all, left == 0)
+}
+
+impl Census {
+    fn count(&mut self, arena: &HeadArena, index: usize, heads: &[Head], release: &Release) {
+        let mut free = [0u64; 2];
+        for head in heads {
+            if head.is_free() {
+                self.free += 1;
+                let here = split(arena.address, head.address - arena.address, HEAD_BYTES);
+                free = [free[0] + here[0], free[1] + here[1]];
+                continue;
+            }
+            self.live += 1;
+            let Some(kind) = head.kind(release) else {
+                self.unknown += 1;
+                continue;
+            };
+            if let Some(count) = self.by_type.get_mut(kind as usize) {
+                *count += 1;
+            }
+            if matches!(kind, Type::PvCv | Type::PvFm) {
+                if self.subs.len() < MOST_SUBS {
+                    self.subs.push(head.address);
+                } else {
+                    self.subs_left_out += 1;
+                }
+            }
+        }
+        if free != [0, 0] {
+            let bytes = free.map(|bytes| u16::try_from(bytes).unwrap_or(u16::MAX));
+            self.free_on_pages.push((u32::try_from(index).unwrap_or(u32::MAX), bytes));
+        }
+    }
+
+    /// Looks for the bodies of `heads`: where most are not in arenas of their type, all is misread.
+    fn check(&mut self, heads: &[Head], bodies: &BodySpaces, release: &Release) {
+        for head in heads.iter().filter(|head| !head.is_free()) {
+            let Some((start, bytes)) = head.kind(release).and_then(|kind| head.body(kind, release)) else {
+                continue;
+            };
+            self.checked.0 += 1;
+            let found = find(&bodies.arenas, start);
+            if !found
+                .and_then(|index| bodies.arenas.get(index))
+                .is_some_and(|arena| arena.has_place(start, bytes))
+            {
+                self.checked.1 += 1;
+            }
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        for (mine, theirs) in self.by_type.iter_mut().zip(other.by_type) {
+            *mine += theirs;
+        }
+        self.live += other.live;
+        self.free += other.free;
+        self.unknown += other.unknown;
+        self.unread += other.unread;
+        self.checked = (self.checked.0 + other.checked.0, self.checked.1 + other.checked.1);
+        self.subs.extend(other.subs);
+        self.subs_left_out += other.subs_left_out;
+        self.free_on_pages.extend(other.free_on_pages);
+    }
+
+    /// What does not agree with what the interpreter says of itself, if anything: `sv_count` is what it
+    /// counts. Between a head and the count, it may have been stopped.
+    pub fn disagrees(&self, sv_count: u64) -> Option<String> {
+        if self.unread == 0 && self.live.abs_diff(sv_count) > 1 {
+            return Some(format!("it counts {sv_count} values, in its arenas are {}", self.live));
+        }
+        if self.unknown > 0 {
+            return Some(format!("{} of its {} values are of no type", self.unknown, self.live));
+        }
+        let (checked, missing) = self.checked;
+        if missing * 100 > checked {
+            return Some(format!("of {checked} bodies, {missing} are in no arena of their type"));
+        }
+        None
+    }
+}
+
+/// The arena in `arenas` whose first byte is at or before `address`, and no other's.
+pub fn find(arenas: &[BodyArena], address: u64) -> Option<usize> {
+    arenas.partition_point(|arena| arena.address <= address).checked_sub(1)
+}

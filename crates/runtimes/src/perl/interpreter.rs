@@ -1,0 +1,333 @@
+//! Reads one interpreter: finds its arenas, checks them against each other, and then looks at all in them.
+
+use super::batch::Pages;
+use super::census::{self, Census};
+use super::facts::{Bodies, Heads, Interpreter};
+use super::locate::Anchor;
+use super::names::Names;
+use super::objects::{self, Type};
+use super::retained;
+use super::roots::{self, Roots};
+use super::spaces::{self, BodySpaces, Bounds, Damage, ENTRIES, HeadArena};
+use super::sums::Survey;
+use super::survey;
+use super::{Slots, globals, keys};
+use crate::perl::layout::Release;
+use std::time::Instant;
+use strandline_claims::caveat::Caveat;
+use strandline_claims::refinements::Refinements;
+use strandline_claims::runtime::{Context, Named};
+use strandline_process::memory::Memory;
+use strandline_process::pages::{PAGE_BYTES, page_of};
+
+/// The id of an interpreter in static variables, which has no address.
+const ONLY: &str = "globals";
+
+/// What reads the interpreters of one program.
+pub struct Reader<'a> {
+    context: &'a Context<'a>,
+    memory: &'a dyn Memory,
+    release: &'static Release,
+    refinements: &'a Refinements,
+    slots: Slots,
+    bounds: Bounds,
+}
+
+/// What was found of one.
+#[derive(Default)]
+pub struct Found {
+    /// Its figures.
+    pub facts: Interpreter,
+    /// What it keeps, by name.
+    pub named: Vec<Named>,
+    /// What could not be read.
+    pub caveats: Vec<Caveat>,
+}
+
+/// What one has, before anything in it is believed.
+struct Ground {
+    id: String,
+    heads: Vec<HeadArena>,
+    bodies: BodySpaces,
+    strtab: u64,
+    main_cv: u64,
+    entries_root: u64,
+}
+
+impl<'a> Reader<'a> {
+    /// A reader that claims what it finds in `refinements`.
+    pub fn new(
+        context: &'a Context<'a>,
+        memory: &'a dyn Memory,
+        release: &'static Release,
+        refinements: &'a Refinements,
+        slots: Slots,
+    ) -> Self {
+        let resident = (context.resident)(0, u64::MAX);
+        let resident_bytes = resident.iter().map(|run| run.1 - run.0).sum();
+        let bounds = Bounds { resident_bytes, deadline: context.deadline };
+        Self { context, memory, release, refinements, slots, bounds }
+    }
+
+    /// Reads the interpreter at `anchor`. Where its structures do not agree with each other, nothing is claimed.
+    pub fn read(&self, anchor: &Anchor) -> Found {
+        let id = anchor.interpreter.map_or_else(|| ONLY.to_owned(), |address| format!("{address:#x}"));
+        let mut found = Found::default();
+        found.facts.id.clone_from(&id);
+        found.facts.main = anchor.main;
+        found.facts.thread = anchor.thread;
+        let mut pages = Pages::new(self.memory);
+        match self.ground(anchor, id, &mut pages) {
+            Ok((ground, sv_count)) => {
+                found.facts.sv_count = sv_count;
+                self.read_ground(&ground, &mut pages, &mut found);
+            }
+            Err(damage) => found.caveats.push(Caveat::new(
+                "perl_damaged",
+                format!("{:#x}", damage.address),
+                None,
+                format!("{}: {}; nothing of it is told apart", called(&found.facts.id), damage.what),
+            )),
+        }
+        found
+    }
+
+    fn ground(&self, anchor: &Anchor, id: String, pages: &mut Pages<'_>) -> Result<(Ground, u64), Damage> {
+        let at = &anchor.addresses;
+        let mut word = |address: u64| {
+            pages
+                .word(address)
+                .ok_or(Damage { address, what: "a variable of the interpreter cannot be read" })
+        };
+        let (sv_count, root) = (word(at.sv_count)?, word(at.sv_arenaroot)?);
+        let (strtab, main_cv) = (word(at.strtab)?, word(at.main_cv)?);
+        let (entries_root, body_arenas) = (word(at.body_roots)?, word(at.body_arenas)?);
+        if root == 0 {
+            return Err(Damage { address: at.sv_arenaroot, what: "it has no values" });
+        }
+        self.check_kind(pages, strtab, Type::PvHv)?;
+        self.check_kind(pages, main_cv, Type::PvCv)?;
+        let heads = spaces::head_arenas(pages, root, &self.bounds)?;
+        let bodies = spaces::body_spaces(pages, body_arenas, self.release, &self.bounds)?;
+        Ok((Ground { id, heads, bodies, strtab, main_cv, entries_root }, sv_count))
+    }
+
+    /// Checks that what a variable points to is of the type it must be: a build with other options than the known ones
+    /// has its variables elsewhere.
+    fn check_kind(&self, pages: &mut Pages<'_>, address: u64, wanted: Type) -> Result<(), Damage> {
+        let what = "its variables are not where this release has them (a perl built with other options?)";
+        let head = pages.array::<24>(address).and_then(|bytes| objects::Head::parse(address, &bytes));
+        let kind = head.and_then(|head| head.kind(self.release));
+        if address == 0 || kind == Some(wanted) { Ok(()) } else { Err(Damage { address, what }) }
+    }
+
+    fn read_ground(&self, ground: &Ground, pages: &mut Pages<'_>, found: &mut Found) {
+        let until = (self.context.workers, self.context.deadline);
+        let (census, whole) = census::take(self.memory, &ground.heads, &ground.bodies, self.release, until);
+        let arena_bytes = ground.heads.iter().map(HeadArena::bytes).sum();
+        found.facts.heads = heads(ground, &census, arena_bytes);
+        let disagrees =
+            if whole { census.disagrees(found.facts.sv_count) } else { Some("no time was left".to_owned()) };
+        if let Some(why) = disagrees {
+            let text = format!("{} is not read: {why}; nothing of it is told apart", called(&ground.id));
+            found.caveats.push(Caveat::new("perl_disagrees", ground.id.clone(), Some(arena_bytes), text));
+            return;
+        }
+        found.facts.read = true;
+        let place = roots::Place {
+            memory: self.memory,
+            release: self.release,
+            main_cv: ground.main_cv,
+            deadline: self.context.deadline,
+            workers: self.context.workers,
+            resident_bytes: self.bounds.resident_bytes,
+        };
+        let (roots, roots_whole) = roots::look(&place, &census.subs);
+        let survey = survey::take(&survey::Ground {
+            memory: self.memory,
+            release: self.release,
+            heads: &ground.heads,
+            bodies: &ground.bodies.arenas,
+            marks: &roots.marks,
+            strtab: ground.strtab,
+            refinements: self.refinements,
+            slots: self.slots,
+            deadline: self.context.deadline,
+            workers: self.context.workers,
+            progress: self.context.progress,
+        });
+        let keys_whole = self.keys(ground, &survey, pages, &mut found.facts);
+        self.claim_arenas(ground, &census, &survey, pages, &mut found.facts.bodies);
+        let over = Instant::now() > self.context.deadline;
+        let late = !roots_whole || survey.arenas_left > 0 || (!keys_whole && over);
+        let sums = Sums { census: &census, late, keys_damaged: !keys_whole && !over, arena_bytes };
+        self.fill(ground, roots, survey, &sums, found);
+    }
+
+    /// Follows the chains of keys; false where some are left.
+    fn keys(&self, ground: &Ground, survey: &Survey, pages: &mut Pages<'_>, facts: &mut Interpreter) -> bool {
+        facts.containers = survey.containers.clone();
+        let at = keys::Ground {
+            memory: self.memory,
+            refinements: self.refinements,
+            slot: self.slots.container,
+            deadline: self.context.deadline,
+            workers: self.context.workers,
+        };
+        let own = keys::follow(&at, &survey.own_keys, survey.entries, keys::Kind::Own);
+        (facts.containers.own_keys, facts.containers.own_key_bytes) = (own.keys, own.bytes);
+        let Some((count, last, table)) = table(pages, ground.strtab) else { return false };
+        let shared = keys::follow(&at, &[(table, last)], count, keys::Kind::Shared);
+        (facts.containers.shared_keys, facts.containers.shared_key_bytes) = (shared.keys, shared.bytes);
+        own.is_whole && shared.is_whole
+    }
+
+    fn claim_arenas(
+        &self,
+        ground: &Ground,
+        census: &Census,
+        survey: &Survey,
+        pages: &mut Pages<'_>,
+        bodies: &mut Vec<Bodies>,
+    ) {
+        let mut free_heads = census.free_on_pages.iter().peekable();
+        for (index, arena) in ground.heads.iter().enumerate() {
+            let free = free_heads.next_if(|entry| entry.0 as usize == index).map_or([0, 0], |entry| entry.1);
+            if !arena.fake {
+                self.claim_arena(arena.address, arena.bytes(), free);
+            }
+        }
+        for &(address, bytes) in &ground.bodies.sets {
+            self.refinements.claim(address, bytes, self.slots.arena);
+        }
+        let deadline = self.context.deadline;
+        let entries = keys::free_entries(pages, ground.entries_root, &ground.bodies.arenas, deadline);
+        for (index, arena) in ground.bodies.arenas.iter().enumerate() {
+            let used = survey.used.get(index).copied().unwrap_or_default();
+            let on_pages = arena.on_pages(0, arena.slots() * arena.body_bytes);
+            let free = match (&entries, arena.whose) {
+                (Some((_, free)), ENTRIES) => free.get(index).copied().unwrap_or_default(),
+                (None, ENTRIES) => [0, 0],
+                _ => [0, 1].map(|page: usize| {
+                    let used = used.1.get(page).copied().unwrap_or(0);
+                    let here = on_pages.get(page).copied().unwrap_or(0).saturating_sub(u64::from(used));
+                    u16::try_from(here).unwrap_or(0)
+                }),
+            };
+            self.claim_arena(arena.address, arena.bytes, free);
+        }
+        *bodies = body_figures(ground, survey, entries.map(|entries| entries.0));
+    }
+
+    /// Arenas that touch more than two pages are claimed as in use: no perl has them as it is built.
+    fn claim_arena(&self, address: u64, bytes: u64, free: [u16; 2]) {
+        let end = address.saturating_add(bytes);
+        if free == [0, 0] || end > page_of(address) + 2 * PAGE_BYTES {
+            self.refinements.claim(address, bytes, self.slots.arena);
+        } else {
+            self.refinements.claim_arena(address, bytes, self.slots.arena, self.slots.arena_free, free);
+        }
+    }
+
+    fn fill(&self, ground: &Ground, roots: Roots, mut survey: Survey, sums: &Sums<'_>, found: &mut Found) {
+        let others =
+            globals::keep(self.memory, &mut survey, &roots.globs, (self.refinements, self.slots.buffer));
+        let facts = &mut found.facts;
+        facts.strings = survey.strings.clone();
+        facts.subs = roots.subs.clone();
+        let retained = &mut facts.retained;
+        [retained.lexicals, retained.temporaries, retained.other, retained.containers] = survey.retained;
+        for part in [retained.lexicals, retained.temporaries, retained.other] {
+            retained.total.join(part);
+        }
+        let mut pages = Pages::new(self.memory);
+        let mut names = Names::new(Pages::new(self.memory), self.release, ground.main_cv);
+        let mut kept = roots.kept;
+        kept.extend(others);
+        let holders = retained::list(self.context, &mut pages, &mut names, kept, retained);
+        found.named = retained::rows(holders, self.slots.pad, self.slots.buffer);
+        facts.subs.names_replaced = names.replaced;
+        let left_out = roots.left_out + survey.others_left_out + sums.census.subs_left_out;
+        let doubts = [
+            ("perl_late", u64::from(sums.late), "not all of it was read before the time to stop it was over"),
+            (
+                "perl_keys_damaged",
+                u64::from(sums.keys_damaged),
+                "chains of hashes' keys do not hold together (they may have been changing): keys that were not reached \
+                 stay with the allocator",
+            ),
+            (
+                "perl_values_damaged",
+                survey.damaged,
+                "values do not hold together (they may have been changing)",
+            ),
+            (
+                "perl_values_unread",
+                survey.unread + sums.census.unread,
+                "values lie on pages that are not resident",
+            ),
+            ("perl_subs_damaged", facts.subs.damaged, "subs have pads that do not hold together"),
+            ("perl_left_out", left_out, "values or subs are more than are looked into"),
+        ];
+        for (code, count, what) in doubts.into_iter().filter(|doubt| doubt.1 > 0) {
+            let bytes = if code == "perl_late" { Some(sums.arena_bytes) } else { None };
+            let who = called(&ground.id);
+            let text = match code {
+                "perl_late" | "perl_keys_damaged" => format!("{who}: {what}"),
+                _ => format!("{who}: {count} {what}: their buffers stay with the allocator"),
+            };
+            found.caveats.push(Caveat::new(code, ground.id.clone(), bytes, text));
+        }
+    }
+}
+
+/// What else the figures are told from.
+struct Sums<'a> {
+    census: &'a Census,
+    late: bool,
+    keys_damaged: bool,
+    arena_bytes: u64,
+}
+
+/// How texts call the interpreter of that id.
+fn called(id: &str) -> String {
+    if id == ONLY { "perl's only interpreter".to_owned() } else { format!("perl's interpreter at {id}") }
+}
+
+fn heads(ground: &Ground, census: &Census, arena_bytes: u64) -> Heads {
+    let by_type = objects::NAMES.iter().zip(census.by_type).filter(|(_, count)| *count > 0);
+    Heads {
+        arenas: ground.heads.len() as u64,
+        arena_bytes,
+        live: census.live,
+        free: census.free,
+        by_type: by_type.map(|((_, name), count)| ((*name).to_owned(), count)).collect(),
+    }
+}
+
+/// The keys, the last bucket and the table of the hash at `address`.
+fn table(pages: &mut Pages<'_>, address: u64) -> Option<(u64, u64, u64)> {
+    let head = objects::Head::parse(address, &pages.array::<24>(address)?)?;
+    let (keys, last) = pages.pair(head.any.checked_add(crate::perl::layout::HASH_KEYS)?)?;
+    (head.u != 0 && last < 1 << 40).then_some((keys, last, head.u))
+}
+
+fn body_figures(ground: &Ground, survey: &Survey, free_entries: Option<u64>) -> Vec<Bodies> {
+    let mut by_whose: std::collections::BTreeMap<usize, Bodies> = std::collections::BTreeMap::new();
+    for (index, arena) in ground.bodies.arenas.iter().enumerate() {
+        let bodies = by_whose.entry(arena.whose).or_default();
+        let used = survey.used.get(index).map_or(0, |used| u64::from(used.0));
+        spaces::body_name(arena.whose).clone_into(&mut bodies.name);
+        bodies.body_bytes = arena.body_bytes;
+        bodies.arenas += 1;
+        bodies.arena_bytes += arena.bytes;
+        bodies.used += used;
+        bodies.free = Some(bodies.free.unwrap_or(0) + arena.slots().saturating_sub(used));
+    }
+    if let Some(entries) = by_whose.get_mut(&ENTRIES) {
+        let slots = entries.free.unwrap_or(0);
+        entries.free = free_entries;
+        entries.used = free_entries.map_or(survey.entries, |free| slots.saturating_sub(free));
+    }
+    by_whose.into_values().collect()
+}

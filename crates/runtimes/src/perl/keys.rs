@@ -1,0 +1,197 @@
+//! Keys of hashes: the table that all hashes share (`PL_strtab`), hashes with keys of their own, and entries that
+//! are free.
+//!
+//! Chains are followed a level at a time, thousands of buckets at once, so that their places can be read in
+//! batches. There are no more entries than the hash says: a chain that comes back to itself ends.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use super::batch::{Batch, Pages};
+use super::spaces::{BodyArena, ENTRIES};
+use super::{census, work};
+use crate::perl::layout::{ENTRY_BYTES, KEY_BYTES_AT, KEY_EXTRA_BYTES};
+use strandline_claims::class::Slot;
+use strandline_claims::refinements::Refinements;
+use strandline_process::memory::{Memory, word_at};
+
+/// How many buckets are one job.
+const BUCKETS_PER_JOB: u64 = 4096;
+/// How many steps are taken between looks at the clock.
+const STEPS: u64 = 4096;
+/// The most jobs: tables of a thousand million buckets.
+const MOST_JOBS: usize = 256 << 10;
+/// Longer keys are not believed.
+const MOST_KEY_BYTES: u64 = 1 << 31;
+
+/// What is needed to follow chains.
+#[derive(Clone, Copy)]
+pub struct Ground<'a> {
+    /// The target's memory.
+    pub memory: &'a dyn Memory,
+    /// Where keys are claimed.
+    pub refinements: &'a Refinements,
+    /// As what.
+    pub slot: Slot,
+    /// When to stop.
+    pub deadline: Instant,
+    /// Threads to read with.
+    pub workers: usize,
+}
+
+/// Keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keys {
+    /// How many.
+    pub keys: u64,
+    /// Their bytes, as malloc was asked for them.
+    pub bytes: u64,
+    /// Whether all were found, and there were not more than there should be.
+    pub is_whole: bool,
+}
+
+/// Where keys are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// With their entries in one chunk (`struct shared_he`).
+    Shared,
+    /// By themselves.
+    Own,
+}
+
+/// Follows the chains of `tables` (address and last bucket), which have `keys` keys in all.
+pub fn follow(ground: &Ground<'_>, tables: &[(u64, u64)], keys: u64, kind: Kind) -> Keys {
+    let mut jobs: Vec<(u64, u64)> = Vec::new();
+    for &(table, last) in tables {
+        let mut first = 0;
+        // A table costs the target eight bytes a bucket.
+        while first <= last && jobs.len() < MOST_JOBS {
+            jobs.push((table.wrapping_add(8 * first), (last - first + 1).min(BUCKETS_PER_JOB)));
+            first += BUCKETS_PER_JOB;
+        }
+    }
+    // What is not as it should be when caught in motion is little.
+    let left = AtomicU64::new(keys.saturating_add(keys / 64 + 64));
+    let new = || Follower {
+        ground,
+        left: &left,
+        kind,
+        batch: Batch::new(ground.memory),
+        keys: Keys { is_whole: true, ..Keys::default() },
+        buckets: Vec::new(),
+        pairs: Vec::new(),
+        lengths: Vec::new(),
+    };
+    let (followers, not_done) =
+        work::share(ground.workers, jobs.len(), ground.deadline, new, |follower, job| {
+            if let Some(&(address, buckets)) = jobs.get(job) {
+                follower.job(address, buckets);
+            }
+        });
+    let mut all = Keys { is_whole: not_done == 0, ..Keys::default() };
+    for follower in followers {
+        all.keys += follower.keys.keys;
+        all.bytes += follower.keys.bytes;
+        all.is_whole &= follower.keys.is_whole;
+    }
+    all
+}
+
+struct Follower<'a> {
+    ground: &'a Ground<'a>,
+    left: &'a AtomicU64,
+    kind: Kind,
+    batch: Batch<'a>,
+    keys: Keys,
+    buckets: Vec<u8>,
+    pairs: Vec<Option<(u64, u64)>>,
+    lengths: Vec<Option<(u64, u64)>>,
+}
+
+impl Follower<'_> {
+    fn job(&mut self, address: u64, buckets: u64) {
+        self.buckets.resize(usize::try_from(8 * buckets).unwrap_or(0), 0);
+        let got = self.ground.memory.read_some(address, &mut self.buckets);
+        self.keys.is_whole &= got == self.buckets.len();
+        let words = self.buckets.get(..got).unwrap_or(&[]).chunks_exact(8);
+        let mut level: Vec<u64> =
+            words.filter_map(|word| word_at(word, 0)).filter(|&entry| entry != 0).collect();
+        while !level.is_empty() {
+            let count = level.len() as u64;
+            let enough = |left: u64| left.checked_sub(count);
+            if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enough).is_err()
+                || Instant::now() > self.ground.deadline
+            {
+                self.keys.is_whole = false;
+                return;
+            }
+            self.batch.pairs(&level, &mut self.pairs);
+            let keys: Vec<u64> =
+                level.iter().zip(&self.pairs).map(|(&entry, pair)| self.key(entry, *pair)).collect();
+            self.batch.pairs(&keys, &mut self.lengths);
+            for ((&entry, &key), length) in level.iter().zip(&keys).zip(&self.lengths) {
+                let Some((first, _)) = length.filter(|_| key != 0) else {
+                    self.keys.is_whole = false;
+                    continue;
+                };
+                let length = first >> 32;
+                if length >= MOST_KEY_BYTES {
+                    continue;
+                }
+                let (pointer, before) = match self.kind {
+                    Kind::Shared => (entry, ENTRY_BYTES),
+                    Kind::Own => (key, 0),
+                };
+                let bytes = before + KEY_EXTRA_BYTES + length;
+                self.keys.keys += 1;
+                self.keys.bytes += bytes;
+                self.ground.refinements.claim(pointer, bytes, self.ground.slot);
+            }
+            level.clear();
+            level.extend(self.pairs.iter().flatten().map(|pair| pair.0).filter(|&next| next != 0));
+        }
+    }
+
+    /// Where an entry's key is; 0 where the two do not belong together.
+    fn key(&self, entry: u64, pair: Option<(u64, u64)>) -> u64 {
+        let Some((_, key)) = pair else { return 0 };
+        let together = key == entry.wrapping_add(ENTRY_BYTES);
+        if together == (self.kind == Kind::Shared) && key.checked_add(KEY_BYTES_AT).is_some() {
+            key
+        } else {
+            0
+        }
+    }
+}
+
+/// Free entries: how many, and of each arena that has some, its place in `arenas` and their bytes on each of its
+/// pages. `None` where the list that begins at `first` does not hold together.
+pub fn free_entries(
+    pages: &mut Pages<'_>,
+    first: u64,
+    arenas: &[BodyArena],
+    deadline: Instant,
+) -> Option<(u64, Vec<[u16; 2]>)> {
+    let of_entries = |arena: &&BodyArena| arena.whose == ENTRIES;
+    let most: u64 = arenas.iter().filter(of_entries).map(BodyArena::slots).sum();
+    let mut free = vec![[0u16; 2]; arenas.len()];
+    let (mut at, mut count) = (first, 0);
+    let mut last = 0;
+    while at != 0 {
+        let holds = |index: usize| arenas.get(index).filter(|arena| arena.has_place(at, ENTRY_BYTES));
+        if holds(last).is_none() {
+            last = census::find(arenas, at)?;
+        }
+        let arena = holds(last).filter(of_entries)?;
+        for (sum, here) in free.get_mut(last)?.iter_mut().zip(arena.on_pages(at - arena.address, ENTRY_BYTES))
+        {
+            *sum = sum.saturating_add(u16::try_from(here).unwrap_or(u16::MAX));
+        }
+        count += 1;
+        if count > most || (count.is_multiple_of(STEPS) && Instant::now() > deadline) {
+            return None;
+        }
+        at = pages.word(at)?;
+    }
+    Some((count, free))
+}

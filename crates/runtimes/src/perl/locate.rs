@@ -1,0 +1,243 @@
+//! Finds Perl in mapped files, and its interpreters in memory.
+//!
+//! A perl with ithreads has all its variables in `struct interpreter`: `PL_curinterp` points to the main one, and
+//! each thread has its own as the thread-specific value of `PL_thr_key`. A perl without has them as globals.
+//! All of these are exported, also by stripped programs, for modules in C.
+
+use std::collections::HashSet;
+use std::os::unix::fs::FileExt;
+
+use super::batch::Pages;
+use crate::perl::layout::{RELEASES, Release, THREAD_SPECIFIC, THREAD_SPECIFIC_KEYS};
+use strandline_process::elf::Object;
+use strandline_process::image::exports;
+use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::memory::Memory;
+use strandline_process::namespaces::open_mapped_file;
+use strandline_process::procfs::{Process, printable};
+use strandline_process::stacks::ThreadFacts;
+
+/// The most distinct mapped files that are looked into.
+const MOST_FILES: usize = 1024;
+/// The most interpreters that are read.
+const MOST_INTERPRETERS: usize = 256;
+
+/// A mapped file that holds a Perl.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Its path, as the kernel named it.
+    pub path: String,
+    /// Its version, where it says.
+    pub version: Option<[u8; 3]>,
+    /// Where its variables are.
+    pub variables: Variables,
+}
+
+impl Program {
+    /// Whether there is an interpreter: an editor that could run Perl has mapped it, and mostly none.
+    pub fn has_started(&self, memory: &dyn Memory) -> bool {
+        match self.variables {
+            Variables::Interpreters { current, .. } => memory.read_word(current).is_ok_and(|word| word != 0),
+            Variables::Globals(_) => true,
+        }
+    }
+}
+
+/// Where a Perl's variables are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variables {
+    /// In interpreters of their own (`MULTIPLICITY`).
+    Interpreters {
+        /// The address of `PL_curinterp`.
+        current: u64,
+        /// That of `PL_thr_key`, with ithreads.
+        key: Option<u64>,
+    },
+    /// In exported globals.
+    Globals(Addresses),
+}
+
+/// Where the variables of one interpreter are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// `PL_strtab`
+    pub strtab: u64,
+    /// `PL_sv_count`
+    pub sv_count: u64,
+    /// `PL_sv_arenaroot`
+    pub sv_arenaroot: u64,
+    /// `PL_main_cv`
+    pub main_cv: u64,
+    /// `PL_body_roots`
+    pub body_roots: u64,
+    /// `PL_body_arenas`
+    pub body_arenas: u64,
+}
+
+impl Program {
+    /// Its version as text.
+    pub fn version_text(&self) -> Option<String> {
+        self.version.map(|[revision, version, subversion]| format!("{revision}.{version}.{subversion}"))
+    }
+
+    /// The layout of its release; `None` where none is known.
+    pub fn release(&self) -> Option<&'static Release> {
+        let [5, version, _] = self.version? else { return None };
+        RELEASES.iter().find(|release| release.version == version)
+    }
+
+    /// Whether threads have interpreters of their own.
+    pub fn has_threads(&self) -> bool {
+        matches!(self.variables, Variables::Interpreters { key: Some(_), .. })
+    }
+}
+
+/// The mapped files that hold a Perl.
+pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
+    let mut seen = HashSet::new();
+    let mappings = space.mappings();
+    let code = mappings.iter().filter(|mapping| mapping.permissions.execute && mapping.has_file());
+    code.filter(|mapping| seen.len() < MOST_FILES && seen.insert((mapping.device, mapping.inode)))
+        .filter_map(|mapping| program(process, space, mapping))
+        .collect()
+}
+
+const CURRENT: &str = "PL_curinterp";
+const KEY: &str = "PL_thr_key";
+const VERSION: [&str; 3] = ["PL_revision", "PL_version", "PL_subversion"];
+const GLOBALS: [&str; 6] =
+    ["PL_strtab", "PL_sv_count", "PL_sv_arenaroot", "PL_main_cv", "PL_body_roots", "PL_body_arenas"];
+
+fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option<Program> {
+    if !exports(process, mapping, &[CURRENT, GLOBALS[0]]) {
+        return None;
+    }
+    let object = Object::open(process, space, mapping).ok()?;
+    let mut symbols = std::collections::HashMap::new();
+    object.each_symbol(&mut |name, symbol| {
+        if !name.starts_with(b"PL_") {
+            return;
+        }
+        let known =
+            [CURRENT, KEY].iter().chain(&VERSION).chain(&GLOBALS).find(|known| known.as_bytes() == name);
+        if let Some(known) = known {
+            symbols.entry(*known).or_insert(symbol.address);
+        }
+    });
+    let of = |name: &str| symbols.get(name).copied();
+    let variables = match (GLOBALS.map(of), of(CURRENT)) {
+        (
+            [
+                Some(strtab),
+                Some(sv_count),
+                Some(sv_arenaroot),
+                Some(main_cv),
+                Some(body_roots),
+                Some(body_arenas),
+            ],
+            _,
+        ) => {
+            Variables::Globals(Addresses { strtab, sv_count, sv_arenaroot, main_cv, body_roots, body_arenas })
+        }
+        (_, Some(current)) => Variables::Interpreters { current, key: of(KEY) },
+        _ => return None,
+    };
+    let byte = |name| constant(process, space, of(name)?);
+    let version = match VERSION.map(byte) {
+        [Some(revision), Some(version), Some(subversion)] => Some([revision, version, subversion]),
+        _ => None,
+    };
+    Some(Program { path: printable(&mapping.name, 200), version, variables })
+}
+
+/// A byte of read-only data, from the file: its page need not be resident.
+fn constant(process: &Process, space: &AddressSpace, address: u64) -> Option<u8> {
+    let mapping = space.find(address)?;
+    let file = open_mapped_file(process, mapping).ok()?;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, mapping.offset.checked_add(address - mapping.start)?).ok()?;
+    Some(byte[0])
+}
+
+/// An interpreter of the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    /// Its address; `None` where its variables are globals.
+    pub interpreter: Option<u64>,
+    /// Whether it is that of `PL_curinterp`.
+    pub main: bool,
+    /// The thread that has it as its own.
+    pub thread: Option<i32>,
+    /// Where its variables are.
+    pub addresses: Addresses,
+}
+
+/// The interpreters of `program`: that of `PL_curinterp` first, then those of threads.
+pub fn interpreters(
+    program: &Program,
+    release: &Release,
+    threads: &[ThreadFacts],
+    pages: &mut Pages<'_>,
+) -> Vec<Anchor> {
+    let (current, key) = match program.variables {
+        Variables::Globals(addresses) => {
+            return vec![Anchor { interpreter: None, main: true, thread: None, addresses }];
+        }
+        Variables::Interpreters { current, key } => (pages.word(current).unwrap_or(0), key),
+    };
+    let mut found: Vec<Anchor> = Vec::new();
+    if current != 0 {
+        found.push(anchor(current, true, None, release));
+    }
+    let Some(key) = key.and_then(|key| pages.half_word(key)) else { return found };
+    for thread in threads {
+        let Some(own) = specific(thread.fs_base, u64::from(key), pages).filter(|&own| own != 0) else {
+            continue;
+        };
+        if let Some(known) = found.iter_mut().find(|known| known.interpreter == Some(own)) {
+            known.thread = known.thread.or(Some(thread.tid));
+        } else if found.len() < MOST_INTERPRETERS {
+            found.push(anchor(own, false, Some(thread.tid), release));
+        }
+    }
+    found
+}
+
+/// Adds those of `others` that are not known yet.
+pub fn add(known: &mut Vec<Anchor>, others: &[u64], release: &Release) {
+    for &other in others {
+        let is_new = known.iter().all(|one| one.interpreter != Some(other));
+        if is_new && known.len() < MOST_INTERPRETERS {
+            known.push(anchor(other, false, None, release));
+        }
+    }
+}
+
+fn anchor(interpreter: u64, main: bool, thread: Option<i32>, release: &Release) -> Anchor {
+    let at = |offset: u64| interpreter.wrapping_add(offset);
+    let addresses = Addresses {
+        strtab: at(release.strtab),
+        sv_count: at(release.sv_count),
+        sv_arenaroot: at(release.sv_arenaroot),
+        main_cv: at(release.main_cv),
+        body_roots: at(release.body_roots),
+        body_arenas: at(release.body_arenas),
+    };
+    Anchor { interpreter: Some(interpreter), main, thread, addresses }
+}
+
+/// A thread's value of a `pthread_key_t`.
+fn specific(thread_pointer: u64, key: u64, pages: &mut Pages<'_>) -> Option<u64> {
+    let first = thread_pointer.checked_add(THREAD_SPECIFIC).filter(|_| thread_pointer != 0)?;
+    let block = if key < THREAD_SPECIFIC_KEYS {
+        first
+    } else {
+        // Behind the first block, pointers to all blocks.
+        let blocks = first.checked_add(THREAD_SPECIFIC_KEYS * 16)?;
+        let index = (key / THREAD_SPECIFIC_KEYS).min(THREAD_SPECIFIC_KEYS - 1);
+        pages.word(blocks.checked_add(index * 8)?)?
+    };
+    let (sequence, value) = pages.pair(block.checked_add(key % THREAD_SPECIFIC_KEYS * 16)?)?;
+    // Sequence numbers of keys in use are odd.
+    (sequence % 2 == 1).then_some(value)
+}

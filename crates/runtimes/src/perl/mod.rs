@@ -1,0 +1,254 @@
+//! Perl: heads and bodies of values, buffers of strings, and what its pads keep.
+//!
+//! Perl has no memory of its own: all of it is chunks of malloc's, which are refined here. `locate` finds the
+//! interpreters, `spaces` the arenas, `objects` says what a value is, `census` counts values and checks
+//! that structures agree before anything is claimed, `roots` looks through the pads, `survey` through all
+//! values, `keys` through hashes' keys, `names` reads names and `retained` lists what is kept.
+
+mod batch;
+mod census;
+mod equal;
+pub mod facts;
+mod globals;
+mod interpreter;
+mod keys;
+pub mod layout;
+pub mod locate;
+mod names;
+mod objects;
+mod retained;
+mod roots;
+pub mod rows;
+mod search;
+mod spaces;
+mod sums;
+mod survey;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use self::batch::{Counted, Pages};
+use self::facts::Perl;
+use crate::perl::layout::{RELEASES, Release};
+use FileName::{Has, Versioned};
+use strandline_claims::caveat::Caveat;
+use strandline_claims::class::Slot;
+use strandline_claims::reader::{
+    About, Clue, Evidence, FileName, HeapKind, leading_version, version_in_file_name,
+};
+use strandline_claims::refinements::Refinements;
+use strandline_claims::runtime::{self, Access, Busy, Context, Finish, Found, Pending, Reading};
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+use strandline_process::procfs::Process;
+
+/// What the slots stand for. All but the last are chunks'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slots {
+    string: Slot,
+    shared: Slot,
+    constant: Slot,
+    container: Slot,
+    arena: Slot,
+    pad: Slot,
+    buffer: Slot,
+    arena_free: Slot,
+}
+
+impl Slots {
+    fn new(refinements: &Refinements) -> Option<Self> {
+        Some(Self {
+            string: refinements.slot(&rows::STRING, None)?,
+            shared: refinements.slot(&rows::STRING_SHARED, None)?,
+            constant: refinements.slot(&rows::CONSTANT, None)?,
+            container: refinements.slot(&rows::CONTAINER, None)?,
+            arena: refinements.slot(&rows::ARENA, None)?,
+            pad: refinements.slot(&rows::PAD_RETAINED, None)?,
+            buffer: refinements.slot(&rows::BUFFER_RETAINED, None)?,
+            arena_free: refinements.slot(&rows::ARENA_FREE, None)?,
+        })
+    }
+
+    /// Those that blocks are claimed by: free places are parts of arenas.
+    fn of_blocks(self) -> [Slot; 7] {
+        [self.string, self.shared, self.constant, self.container, self.arena, self.pad, self.buffer]
+    }
+}
+
+/// Perl, for the table of readers.
+pub static ABOUT: About = About {
+    name: "perl",
+    title: "Perl",
+    evidence: Evidence {
+        files: &[Has("libperl", ".so")],
+        executables: &[Versioned("perl")],
+        symbols: &["PL_thr_key", "perl_alloc"],
+        version: |clue| version_of_program(clue).or_else(|| version_in_file_name(clue.file)),
+        ..Evidence::NONE
+    },
+    versions: "5.18 to 5.42",
+    rows: &rows::ROWS,
+    remedies: &["perl_undef"],
+    not_read: "what code in C holds beside Perl's values: it stands on the allocator's rows",
+    heap: HeapKind::Malloc,
+    part_of: None,
+};
+
+/// Its reader.
+pub struct Reader;
+
+impl runtime::Reader for Reader {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
+        let programs = locate::find(process, space);
+        if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+    }
+}
+
+/// The mapped files that hold a Perl.
+struct Programs(Vec<locate::Program>);
+
+impl Found for Programs {
+    /// The values of a Perl that has started are scattered over all of its memory.
+    fn access(&self, memory: &dyn Memory) -> Access {
+        let has_started = self.0.iter().any(|program| program.has_started(memory));
+        if has_started { Access::Copied } else { Access::InPlace }
+    }
+
+    fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {
+        Ok(vec![read(context, &self.0, refinements)])
+    }
+}
+
+/// The version in the module paths that perl is built with (`/usr/share/perl/5.36.0`).
+fn version_of_program(clue: &Clue<'_>) -> Option<String> {
+    const PLACES: &[&str] = &["/perl/5.", "/perl5/5.", "/perl-5."];
+    let image = clue.image().filter(|_| clue.is_executable())?;
+    let text = image.strings(PLACES).into_iter().flatten().next()?;
+    leading_version(text.get(text.find("5.")?..)?)
+}
+
+/// Reads all interpreters of the programs found.
+pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &Refinements) -> Reading {
+    let mut reading = Reading::default();
+    let memory = Counted::new(context.memory);
+    let mut perl = Perl::default();
+    let version = programs.iter().find_map(locate::Program::version_text);
+    reading.facts.name = "perl".to_owned();
+    reading.facts.version.clone_from(&version);
+    reading.facts.found_by = programs.first().map(|program| program.path.clone()).unwrap_or_default();
+    let release = programs.iter().find_map(locate::Program::release);
+    let Some(release) = release else {
+        reading.caveats.push(unknown_version(version, &reading.facts.found_by));
+        reading.facts.set_details(ABOUT.name, &perl);
+        return reading;
+    };
+    let Some(slots) = Slots::new(refinements) else {
+        let text = "there are more kinds of claims on blocks than can be told apart in one process: Perl's are left out";
+        reading.caveats.push(Caveat::new("slots_taken", reading.facts.found_by.clone(), None, text));
+        return reading;
+    };
+    for program in programs {
+        // A program may hold one Perl and have loaded another.
+        let release = program.release().unwrap_or(release);
+        read_program(context, &memory, (program, release), (refinements, slots), &mut reading, &mut perl);
+    }
+    if perl.interpreters.is_empty() {
+        let text = "no interpreter of it was found: it may not have started";
+        reading.caveats.push(Caveat::new("perl_not_started", reading.facts.found_by.clone(), None, text));
+    }
+    reading.facts.read = perl.interpreters.iter().any(|interpreter| interpreter.read);
+    let retained: Vec<_> = perl.interpreters.iter().map(|interpreter| &interpreter.retained).collect();
+    reading.remedies.extend(retained::remedy(&retained));
+    reading.bytes_read = memory.bytes();
+    let claimed_arenas = perl.interpreters.iter().filter(|one| one.read).map(|one| one.heads.arenas).sum();
+    reading.pending = Some(Box::new(Claimed { slots, arenas: claimed_arenas }));
+    perl.summarise(&mut reading.facts);
+    reading.facts.set_details(ABOUT.name, &perl);
+    reading
+}
+
+fn read_program(
+    context: &Context<'_>,
+    memory: &dyn Memory,
+    (program, release): (&locate::Program, &'static Release),
+    (refinements, slots): (&Refinements, Slots),
+    reading: &mut Reading,
+    perl: &mut Perl,
+) {
+    let mut anchors = locate::interpreters(program, release, context.threads, &mut Pages::new(memory));
+    if anchors.is_empty() {
+        return;
+    }
+    if may_have_others(context, program, &anchors) {
+        let runs = (context.resident)(0, u64::MAX);
+        let until = (context.workers, context.deadline);
+        let (others, whole) = search::search(memory, &runs, release, until);
+        locate::add(&mut anchors, &others, release);
+        if !whole {
+            let text = "not all memory was searched for interpreters that no thread has as its own";
+            reading.caveats.push(Caveat::new("perl_interpreters", program.path.clone(), None, text));
+        }
+    }
+    perl.ithreads |= program.has_threads();
+    reading.facts.found_by.clone_from(&program.path);
+    let reader = interpreter::Reader::new(context, memory, release, refinements, slots);
+    for anchor in &anchors {
+        let of_interpreter = reader.read(anchor);
+        reading.caveats.extend(of_interpreter.caveats);
+        reading.named.extend(of_interpreter.named);
+        perl.interpreters.push(of_interpreter.facts);
+    }
+}
+
+/// Whether there may be interpreters that nothing exported points to: in a program that is no perl itself, and in
+/// one with threads.
+fn may_have_others(context: &Context<'_>, program: &locate::Program, anchors: &[locate::Anchor]) -> bool {
+    let is_perl = |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with("perl"));
+    let embedded =
+        !is_perl(&program.path) && !context.process.executable().is_some_and(|path| is_perl(&path));
+    let apart = matches!(program.variables, locate::Variables::Interpreters { .. });
+    apart && (embedded || anchors.len() > 1 || has_loaded_threads(context))
+}
+
+/// Whether the module for threads is loaded: threads that ended keep their interpreters until they are joined, and
+/// shared variables have one of their own.
+fn has_loaded_threads(context: &Context<'_>) -> bool {
+    let modules = ["/threads/threads.so", "/threads/shared/shared.so"];
+    context.space.mappings().iter().any(|mapping| modules.iter().any(|module| mapping.name.ends_with(module)))
+}
+
+fn unknown_version(version: Option<String>, found_by: &str) -> Caveat {
+    let last = RELEASES.last().map_or(0, |release| release.version);
+    let text = format!(
+        "perl {} is of no release whose structures are known (5.18 to 5.{last}): its values are not told apart",
+        version.unwrap_or_else(|| "of an unknown version".to_owned())
+    );
+    Caveat::new("perl_version_unknown", found_by, None, text)
+}
+
+/// What was claimed, to be held against what the allocators' readers matched of it.
+struct Claimed {
+    slots: Slots,
+    /// Arenas of heads, of interpreters that were read.
+    arenas: u64,
+}
+
+impl Pending for Claimed {
+    fn finish(self: Box<Self>, reading: &mut Reading, how: &Finish<'_>) {
+        if self.arenas == 0 || how.matched.blocks(self.slots.of_blocks()) > 0 {
+            return;
+        }
+        let text = "perl's values are not in chunks of the C library's malloc (it has another allocator): its bytes \
+                    stand on the allocator's rows, and what malloc's headers and rounding take are those of glibc";
+        reading.caveats.push(Caveat::new("perl_not_refined", reading.facts.found_by.clone(), None, text));
+        // What another allocator does with what it is given back is not known.
+        for remedy in &mut reading.remedies {
+            remedy.predicted_bytes = None;
+            remedy.how = remedy.how.replace("; then malloc_trim", "");
+        }
+    }
+}

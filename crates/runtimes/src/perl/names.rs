@@ -1,0 +1,162 @@
+//! Names of code: of subs, packages and lexicals. No other text of the target leaves it.
+
+use super::batch::Pages;
+use super::objects::Head;
+use crate::perl::layout::{self as layout, Release, flags, padname, sub};
+use std::borrow::Cow;
+use strandline_process::memory::{half_word_at, word_at};
+
+/// The longest name that is given.
+const MOST_NAME_BYTES: usize = 200;
+
+/// Reads names.
+pub struct Names<'a> {
+    pages: Pages<'a>,
+    release: &'static Release,
+    main_cv: u64,
+    /// How many names had characters that no name has, or were too long.
+    pub replaced: u64,
+}
+
+/// What a sub is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sub {
+    /// `main::build_report`, `main (file scope)`.
+    pub name: String,
+    /// Whether it is a closure.
+    pub is_closure: bool,
+}
+
+impl<'a> Names<'a> {
+    /// Reads names with `pages`.
+    pub fn new(pages: Pages<'a>, release: &'static Release, main_cv: u64) -> Self {
+        Self { pages, release, main_cv, replaced: 0 }
+    }
+
+    /// The name of the sub whose head is at `address`.
+    pub fn sub(&mut self, address: u64) -> Option<Sub> {
+        let head = self.head(address)?;
+        let body: [u8; sub::BYTES] = self.pages.array(head.any)?;
+        let of_sub = half_word_at(&body, sub::FLAGS)?;
+        let is_closure = of_sub & sub::CLONED != 0;
+        let stash = word_at(&body, sub::STASH)?;
+        // A file or an eval, and no BEGIN block, which is marked FAKE.
+        let is_file = of_sub & sub::UNIQUE != 0 && head.flags & flags::FAKE == 0;
+        if address == self.main_cv || is_file {
+            let package = self.package(stash).unwrap_or_else(|| "main".to_owned());
+            return Some(Sub { name: format!("{package} (file scope)"), is_closure });
+        }
+        let named = word_at(&body, sub::GLOB)?;
+        let (name, stash) = if of_sub & sub::NAMED != 0 {
+            (self.key(named)?, stash)
+        } else if named == 0 {
+            ("__ANON__".to_owned(), stash)
+        } else {
+            self.glob(named)?
+        };
+        let package = self.package(stash).unwrap_or_else(|| "__ANON__".to_owned());
+        Some(Sub { name: format!("{package}::{name}"), is_closure })
+    }
+
+    /// The name of a lexical, with its sigil: `name` is where its pad name is.
+    pub fn lexical(&mut self, name: u64) -> Option<String> {
+        let (text, length) = if self.release.has_padnames() {
+            let mut bytes = [0; padname::BYTES];
+            let shown = usize::try_from(self.release.padname_flags()).ok()?;
+            self.pages.read(name, bytes.get_mut(..shown)?).ok()?;
+            (word_at(&bytes, 0)?, usize::from(*bytes.get(shown - 1)?))
+        } else {
+            let head = self.head(name)?;
+            let (length, _) = self.pages.pair(head.any.checked_add(layout::CUR)?)?;
+            (head.u, usize::try_from(length).ok()?)
+        };
+        self.text(text, length)
+    }
+
+    /// The name of the scalar of the glob at `address`. A program can make globs of any text it has
+    /// (`${"user_$name"}`): this is asked only of those that code was compiled to refer to.
+    pub fn global(&mut self, address: u64) -> Option<String> {
+        let (name, stash) = self.glob(address)?;
+        let package = self.package(stash)?;
+        Some(format!("${package}::{name}"))
+    }
+
+    fn glob(&mut self, address: u64) -> Option<(String, u64)> {
+        let glob = self.head(address)?;
+        let (name, stash) = self.pages.pair(glob.any.checked_add(layout::GLOB_NAME)?)?;
+        Some((self.key(name)?, stash))
+    }
+
+    fn head(&mut self, address: u64) -> Option<Head> {
+        let bytes: [u8; 24] = self.pages.array(address)?;
+        Head::parse(address, &bytes)
+    }
+
+    /// The name of a package, by its stash.
+    fn package(&mut self, stash: u64) -> Option<String> {
+        let head = self.head(stash)?;
+        (stash != 0 && head.has(flags::OOK)).then_some(())?;
+        let aux = if self.release.aux_in_body() {
+            head.any.checked_add(layout::HASH_AUX)?
+        } else {
+            let (_, last) = self.pages.pair(head.any.checked_add(layout::HASH_KEYS)?)?;
+            head.u.checked_add(last.checked_add(1)?.checked_mul(8)?)?
+        };
+        let name = self.pages.word(aux)?;
+        // With several names, it is a list of them.
+        let several = self.pages.half_word(aux.checked_add(layout::AUX_NAME_COUNT)?)? != 0;
+        let name = if several { self.pages.word(name)? } else { name };
+        self.key(name)
+    }
+
+    /// The text of a key.
+    fn key(&mut self, key: u64) -> Option<String> {
+        let length = self.pages.half_word(key.checked_add(layout::KEY_LENGTH)?)?;
+        self.text(key.checked_add(layout::KEY_BYTES_AT)?, usize::try_from(length).ok()?)
+    }
+
+    fn text(&mut self, address: u64, length: usize) -> Option<String> {
+        let mut bytes = vec![0; length.min(MOST_NAME_BYTES)];
+        self.pages.read(address, &mut bytes).ok()?;
+        let (text, replaced) = clean(&bytes, length);
+        self.replaced += u64::from(replaced);
+        Some(text)
+    }
+}
+
+/// A name with nothing in it but what identifiers, packages and sigils have; true with it where something was
+/// replaced. Names are Latin-1 or UTF-8; of bytes that are neither's letters nothing is shown.
+fn clean(bytes: &[u8], length: usize) -> (String, bool) {
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        // Cut within a letter.
+        Err(error) if error.error_len().is_none() && length > bytes.len() => String::from_utf8_lossy(bytes),
+        // Perl keeps keys as Latin-1 where it can.
+        Err(_) => bytes.iter().map(|&byte| char::from(byte)).collect(),
+    };
+    let is_name = |c: char| c.is_alphanumeric() || "_:'$@%&*".contains(c);
+    let mut replaced = length > bytes.len();
+    let name = text
+        .chars()
+        .map(|c| {
+            let keep = is_name(c);
+            replaced |= !keep;
+            if keep { c } else { '?' }
+        })
+        .collect();
+    (name, replaced)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_nothing_else_in_them() {
+        assert_eq!(clean(b"$buf", 4), ("$buf".to_owned(), false));
+        assert_eq!(clean("$größe".as_bytes(), 8), ("$größe".to_owned(), false));
+        assert_eq!(clean(b"gr\xf6\xdfe", 5), ("größe".to_owned(), false));
+        assert_eq!(clean(b"a b\x1b[0m\x9b", 8), ("a?b??0m?".to_owned(), true));
+        assert!(clean(&[b'x'; 200], 4000).1, "too long");
+    }
+}

@@ -1,0 +1,315 @@
+//! What a value is: its head, its type, and where its body and its buffer lie.
+//!
+//! A head (`SV`) is 24 bytes in an arena: a pointer to its body, a reference count, flags whose lowest byte is
+//! the type, and a word that is a pointer to its string, its array, its table, or what it refers to.
+
+use crate::perl::layout::{self as layout, Release, flags};
+use strandline_process::memory::{half_word_at, word_at};
+
+/// How many types a head may have, in all releases.
+pub const TYPES: usize = 18;
+
+/// A type of value (`svtype`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// `SVt_NULL`
+    Null,
+    /// `SVt_BIND`, of 5.18 alone.
+    Bind,
+    /// `SVt_IV`, also references.
+    Iv,
+    /// `SVt_NV`
+    Nv,
+    /// `SVt_PV`
+    Pv,
+    /// `SVt_INVLIST`
+    Invlist,
+    /// `SVt_PVIV`
+    PvIv,
+    /// `SVt_PVNV`
+    PvNv,
+    /// `SVt_PVMG`
+    PvMg,
+    /// `SVt_REGEXP`
+    Regexp,
+    /// `SVt_PVGV`
+    PvGv,
+    /// `SVt_PVLV`
+    PvLv,
+    /// `SVt_PVAV`
+    PvAv,
+    /// `SVt_PVHV`
+    PvHv,
+    /// `SVt_PVCV`
+    PvCv,
+    /// `SVt_PVFM`
+    PvFm,
+    /// `SVt_PVIO`
+    PvIo,
+    /// `SVt_PVOBJ`, since 5.38.
+    PvObj,
+}
+
+/// All types, in the order of [`Type`]'s discriminants, with their names.
+pub const NAMES: [(Type, &str); TYPES] = [
+    (Type::Null, "NULL"),
+    (Type::Bind, "BIND"),
+    (Type::Iv, "IV"),
+    (Type::Nv, "NV"),
+    (Type::Pv, "PV"),
+    (Type::Invlist, "INVLIST"),
+    (Type::PvIv, "PVIV"),
+    (Type::PvNv, "PVNV"),
+    (Type::PvMg, "PVMG"),
+    (Type::Regexp, "REGEXP"),
+    (Type::PvGv, "PVGV"),
+    (Type::PvLv, "PVLV"),
+    (Type::PvAv, "PVAV"),
+    (Type::PvHv, "PVHV"),
+    (Type::PvCv, "PVCV"),
+    (Type::PvFm, "PVFM"),
+    (Type::PvIo, "PVIO"),
+    (Type::PvObj, "PVOBJ"),
+];
+
+/// `svtype` of 5.18 (`sv.h`).
+const OLD: [Type; 16] = [
+    Type::Null,
+    Type::Bind,
+    Type::Iv,
+    Type::Nv,
+    Type::Pv,
+    Type::PvIv,
+    Type::PvNv,
+    Type::PvMg,
+    Type::Regexp,
+    Type::PvGv,
+    Type::PvLv,
+    Type::PvAv,
+    Type::PvHv,
+    Type::PvCv,
+    Type::PvFm,
+    Type::PvIo,
+];
+
+/// `svtype` since 5.20 (`sv.h`); the last since 5.38.
+const NEW: [Type; 17] = [
+    Type::Null,
+    Type::Iv,
+    Type::Nv,
+    Type::Pv,
+    Type::Invlist,
+    Type::PvIv,
+    Type::PvNv,
+    Type::PvMg,
+    Type::Regexp,
+    Type::PvGv,
+    Type::PvLv,
+    Type::PvAv,
+    Type::PvHv,
+    Type::PvCv,
+    Type::PvFm,
+    Type::PvIo,
+    Type::PvObj,
+];
+
+impl Type {
+    /// The type with this number; `None` where the release has none.
+    pub fn of(code: u32, release: &Release) -> Option<Self> {
+        let all = match release.version {
+            ..20 => OLD.as_slice(),
+            20..38 => NEW.split_last().map_or(&[][..], |(_, rest)| rest),
+            _ => NEW.as_slice(),
+        };
+        all.get(code as usize).copied()
+    }
+
+    /// The size of its bodies, and how far before them their pointers point; `None` where it needs none, or has them
+    /// from malloc one by one.
+    pub fn body(self, release: &Release) -> Option<Body> {
+        let (bytes, skipped) = match self {
+            Self::Null | Self::Bind | Self::Iv | Self::PvFm => return None,
+            Self::Nv => (8, layout::NV_FIELD),
+            Self::Pv => (16, layout::CUR),
+            Self::Invlist => (40, layout::CUR),
+            Self::PvIv => (24, layout::CUR),
+            Self::PvNv => (32, layout::CUR),
+            Self::PvMg | Self::PvGv => (48, 0),
+            Self::Regexp => (release.regexp_bytes, 0),
+            Self::PvLv => (80, 0),
+            Self::PvAv | Self::PvObj => (40, 0),
+            Self::PvHv => (32, 0),
+            Self::PvCv => (104, 0),
+            Self::PvIo => (136, 0),
+        };
+        Some(Body { bytes, skipped })
+    }
+
+    /// Whether its body has a place for a string's length and its buffer's.
+    pub fn can_hold_string(self) -> bool {
+        matches!(
+            self,
+            Self::Pv | Self::PvIv | Self::PvNv | Self::PvMg | Self::PvLv | Self::PvGv | Self::Invlist
+        )
+    }
+}
+
+/// Bodies of one type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Body {
+    /// The size of one.
+    pub bytes: u64,
+    /// What the head's pointer is short of its first byte.
+    pub skipped: u64,
+}
+
+/// A head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    /// Where it lies.
+    pub address: u64,
+    /// `sv_any`.
+    pub any: u64,
+    /// `sv_refcnt`.
+    pub references: u32,
+    /// `sv_flags`.
+    pub flags: u32,
+    /// `sv_u`.
+    pub u: u64,
+}
+
+/// What of a value is looked at further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Nothing.
+    Plain,
+    /// It has a string's buffer at `u`, or had.
+    String,
+    /// An array.
+    Array,
+    /// A hash.
+    Hash,
+    /// A sub or a format.
+    Sub,
+    /// An object of `use feature 'class'`.
+    Object,
+}
+
+impl Head {
+    /// The head at `address`, which `bytes` are the bytes of.
+    pub fn parse(address: u64, bytes: &[u8]) -> Option<Self> {
+        Some(Self {
+            address,
+            any: word_at(bytes, 0)?,
+            references: half_word_at(bytes, 8)?,
+            flags: half_word_at(bytes, 12)?,
+            u: word_at(bytes, 16)?,
+        })
+    }
+
+    /// Whether it is free.
+    pub fn is_free(&self) -> bool {
+        self.flags & layout::TYPE_MASK == layout::TYPE_MASK
+    }
+
+    /// Its type; `None` where there is no such.
+    pub fn kind(&self, release: &Release) -> Option<Type> {
+        Type::of(self.flags & layout::TYPE_MASK, release)
+    }
+
+    /// Whether all of `flags` are set.
+    pub fn has(&self, flags: u32) -> bool {
+        self.flags & flags == flags
+    }
+
+    /// Whether it has a string that may be read.
+    pub fn has_string(&self) -> bool {
+        self.flags & flags::POK != 0
+    }
+
+    /// Whether it has a value: a string, a number or a reference. One without is `undef`.
+    pub fn has_value(&self) -> bool {
+        self.flags & flags::ANY_VALUE != 0
+    }
+
+    /// What of it is looked at further.
+    pub fn shape(&self, kind: Type) -> Shape {
+        match kind {
+            Type::PvAv => Shape::Array,
+            Type::PvHv => Shape::Hash,
+            Type::PvCv | Type::PvFm => Shape::Sub,
+            Type::PvObj => Shape::Object,
+            // An LV may be a regexp in disguise (FAKE), a GV or an LV a glob with its contents.
+            Type::PvLv if self.has(flags::FAKE) => Shape::Plain,
+            Type::PvGv | Type::PvLv if self.flags & (flags::PRIVATE_POK | flags::GLOB) == flags::GLOB => {
+                Shape::Plain
+            }
+            Type::Pv | Type::PvIv | Type::PvNv | Type::PvMg | Type::PvGv | Type::PvLv
+                if self.u != 0 && !self.has(flags::ROK) =>
+            {
+                Shape::String
+            }
+            _ => Shape::Plain,
+        }
+    }
+
+    /// Where its body's first byte is, and its size; `None` where it has none in an arena.
+    pub fn body(&self, kind: Type, release: &Release) -> Option<(u64, u64)> {
+        let body = match kind {
+            Type::PvHv if release.aux_in_body() && self.has(flags::OOK) => {
+                Body { bytes: release.hash_with_aux_bytes()?, skipped: 0 }
+            }
+            kind => kind.body(release)?,
+        };
+        let start = self.any.wrapping_add(body.skipped);
+        // A number that stands in the head itself.
+        let in_head = kind == Type::Nv && start == self.address.wrapping_add(16);
+        (self.any != 0 && !in_head).then_some((start, body.bytes))
+    }
+}
+
+/// Of the word before a block of glibc's malloc (malloc.c, `SIZE_BITS`): its lowest bits are flags, one of which says that
+/// the block is a mapping of its own.
+pub const SIZE_BITS: u64 = 7;
+/// See [`SIZE_BITS`].
+pub const IS_MMAPPED: u64 = 2;
+
+/// What malloc takes for a buffer of `bytes`: its size word, and what it rounds up (glibc).
+pub fn chunk_bytes(bytes: u64) -> u64 {
+    (bytes.saturating_add(8 + 15) & !15).max(32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perl::layout::RELEASES;
+
+    #[test]
+    fn names_stand_where_their_types_do() {
+        for (index, (kind, _)) in NAMES.iter().enumerate() {
+            assert_eq!(*kind as usize, index);
+        }
+        for release in &RELEASES {
+            assert_eq!(Type::of(7, release), Some(Type::PvMg));
+            assert_eq!(Type::of(4, release) == Some(Type::Pv), release.version < 20);
+            assert_eq!(Type::of(16, release), (release.version >= 38).then_some(Type::PvObj));
+            assert_eq!(Type::of(17, release), None);
+        }
+    }
+
+    #[test]
+    fn globs_and_references_have_no_buffer() {
+        let head = |flags, u| Head { flags, u, ..Head::default() };
+        assert_eq!(head(flags::GLOB | 9, 8).shape(Type::PvGv), Shape::Plain);
+        assert_eq!(head(flags::GLOB | flags::PRIVATE_POK | 9, 8).shape(Type::PvGv), Shape::String);
+        assert_eq!(head(flags::ROK | 7, 8).shape(Type::PvMg), Shape::Plain);
+        assert_eq!(head(7, 0).shape(Type::PvMg), Shape::Plain);
+        assert_eq!(head(7, 16).shape(Type::PvMg), Shape::String);
+    }
+
+    #[test]
+    fn chunks_are_mallocs() {
+        let all: Vec<u64> = [0, 10, 24, 25, 40, 41].into_iter().map(chunk_bytes).collect();
+        assert_eq!(all, [32, 32, 32, 48, 48, 64]);
+    }
+}

@@ -1,0 +1,148 @@
+//! Buffers that are kept, by name, and what giving them back is worth.
+
+use super::batch::Pages;
+use super::facts::{self, Amount, Keeper, Retained};
+use super::names::Names;
+use super::objects::chunk_bytes;
+use super::objects::{IS_MMAPPED, SIZE_BITS};
+use super::roots::Kept;
+use strandline_claims::class::Slot;
+use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::runtime::{Context, Named};
+use strandline_claims::units::bytes as text_of;
+use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
+
+/// The most buffers that are listed.
+pub const MOST_LISTED: usize = 4096;
+/// The most subs that the remedy names.
+const MOST_ADVISED: usize = 3;
+
+/// Fills in `retained.top` and what goes with it from the large buffers, and names them as rows' holders.
+pub fn list(
+    context: &Context<'_>,
+    pages: &mut Pages<'_>,
+    names: &mut Names<'_>,
+    mut kept: Vec<Kept>,
+    retained: &mut Retained,
+) -> Vec<(u64, u64, Keeper, String)> {
+    kept.sort_unstable_by_key(|kept| (std::cmp::Reverse(kept.bytes), kept.head));
+    let mut holders = Vec::new();
+    for (index, buffer) in kept.iter().enumerate() {
+        let page_bytes = whole_pages(context, pages, buffer);
+        retained.page_bytes += page_bytes;
+        if index >= MOST_LISTED {
+            retained.top_left_out.add(buffer.bytes);
+            continue;
+        }
+        let listed = named(names, buffer, page_bytes);
+        holders.push((buffer.pointer, buffer.bytes, buffer.keeper, listed.holder.clone()));
+        retained.top.push(listed);
+    }
+    holders
+}
+
+/// The holders of buffers that were claimed, as rows want them.
+pub fn rows(holders: Vec<(u64, u64, Keeper, String)>, pad: Slot, other: Slot) -> Vec<Named> {
+    let slot = |keeper| if keeper == Keeper::Other { other } else { pad };
+    let named = |(pointer, bytes, keeper, holder)| Named { pointer, bytes, slot: slot(keeper), holder };
+    holders.into_iter().map(named).collect()
+}
+
+fn named(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {
+    let sub = if kept.sub == 0 { None } else { names.sub(kept.sub) };
+    let named = |names: &mut Names<'_>| match kept.keeper {
+        _ if kept.name == 0 => None,
+        Keeper::Other => names.global(kept.name),
+        Keeper::Lexical | Keeper::Temporary => names.lexical(kept.name),
+    };
+    let name = named(names);
+    let closure = sub.as_ref().filter(|sub| sub.is_closure).map(|_| format!("{:#x}", kept.sub));
+    let sub_name = sub.map(|sub| sub.name);
+    let place = match &closure {
+        Some(closure) => format!("depth {}, closure at {closure}", kept.depth),
+        None => format!("depth {}", kept.depth),
+    };
+    let shown = sub_name.as_deref().unwrap_or("a sub without a name");
+    let holder = match (kept.keeper, &name) {
+        (Keeper::Other, Some(global)) => global.clone(),
+        (Keeper::Other, None) => format!("a package variable, head at {:#x}", kept.head),
+        (Keeper::Lexical, Some(lexical)) => format!("{shown} {lexical} ({place})"),
+        (Keeper::Lexical, None) => format!("{shown} (a lexical, {place})"),
+        (Keeper::Temporary, _) => format!("{shown} (a temporary, {place})"),
+    };
+    facts::Buffer {
+        holder,
+        keeper: kept.keeper,
+        kind: kept.kind,
+        sub: sub_name,
+        lexical: name.filter(|_| kept.keeper == Keeper::Lexical),
+        depth: (kept.sub != 0).then_some(kept.depth),
+        closure,
+        head: format!("{:#x}", kept.head),
+        address: format!("{:#x}", kept.pointer),
+        bytes: kept.bytes,
+        valueless: kept.valueless,
+        page_bytes,
+    }
+}
+
+/// The resident pages that freeing the buffer gives back: those wholly within its chunk, as malloc_trim counts
+/// them; the whole of a chunk with a mapping of its own.
+fn whole_pages(context: &Context<'_>, pages: &mut Pages<'_>, kept: &Kept) -> u64 {
+    let chunk = kept.pointer.wrapping_sub(16);
+    let usual = chunk_bytes(kept.bytes);
+    let word = pages.word(kept.pointer.wrapping_sub(8)).unwrap_or(0);
+    let size = Some(word & !SIZE_BITS).filter(|size| (usual..=usual.saturating_add(64 << 10)).contains(size));
+    let end = chunk.saturating_add(size.unwrap_or(usual));
+    let is_mapped = size.is_some() && word & IS_MMAPPED != 0 && chunk.is_multiple_of(PAGE_BYTES);
+    // malloc keeps a free chunk's own words at its begin.
+    let start = if is_mapped { chunk } else { page_up(chunk.saturating_add(48)) };
+    let end = page_of(end);
+    if start >= end {
+        return 0;
+    }
+    (context.resident)(start, end).iter().map(|run| run.1 - run.0).sum()
+}
+
+/// What `undef` of lexicals gives back.
+pub fn remedy(retained: &[&Retained]) -> Option<Remedy> {
+    let mut by_lexical: std::collections::BTreeMap<(&str, &str), Amount> = std::collections::BTreeMap::new();
+    let mut beyond = 0;
+    for buffer in retained.iter().flat_map(|retained| &retained.top) {
+        match (&buffer.sub, &buffer.lexical, buffer.keeper) {
+            (Some(sub), Some(lexical), Keeper::Lexical) => {
+                by_lexical.entry((sub, lexical)).or_default().add(buffer.page_bytes);
+            }
+            _ => beyond += buffer.page_bytes,
+        }
+    }
+    let predicted = by_lexical.values().map(|amount| amount.bytes).sum::<u64>();
+    if predicted == 0 {
+        return None;
+    }
+    let mut largest: Vec<_> = by_lexical.into_iter().filter(|entry| entry.1.bytes > 0).collect();
+    largest.sort_by_key(|entry| std::cmp::Reverse(entry.1.bytes));
+    let each = |((sub, lexical), amount): &((&str, &str), Amount)| {
+        let pads = match amount.buffers {
+            1 => String::new(),
+            many => format!(" (in {many} pads)"),
+        };
+        let place = if sub.ends_with("(file scope)") { "in" } else { "at the end of" };
+        format!("undef {lexical} {place} {sub}{pads} gives back {}", text_of(amount.bytes))
+    };
+    let mut parts: Vec<String> = largest.iter().take(MOST_ADVISED).map(each).collect();
+    if let Some(others) = largest.len().checked_sub(MOST_ADVISED).filter(|&others| others > 0) {
+        parts.push(format!("{others} more lexicals give back the rest"));
+    }
+    let mut cost = "the next call allocates the buffer again".to_owned();
+    if beyond > 0 {
+        cost += &format!("; temporaries and package variables keep {} more", text_of(beyond));
+    }
+    Some(Remedy {
+        id: "perl_undef".to_owned(),
+        kind: RemedyKind::Program,
+        predicted_bytes: Some(predicted),
+        how: format!("{}; then malloc_trim", parts.join(", ")),
+        cost,
+    })
+}

@@ -1,0 +1,507 @@
+//! Who holds a value: subs, their pads by depth of recursion, and what is out of use in them.
+//!
+//! A sub has a list of pads, one for each depth of recursion that it ever reached, and one list of names for all
+//! of them: an entry without a name is an operator's target, one with an empty name a constant. When a sub
+//! returns, its lexicals lose their values and keep their buffers: those are what is looked for here.
+//!
+//! **Kept by a pad** is the buffer of an entry that has no value any more (neither a string nor a number nor a
+//! reference), and of an operator's target in a pad deeper than the sub runs (`CvDEPTH`) that nobody else refers to.
+//! The storage of an array or a hash without elements counts too. A lexical that has a value is in use wherever it stands: `my $x if 0` keeps it from call to call. A
+//! buffer that others share (copy-on-write) is in use.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use super::batch::Pages;
+use super::facts::{BufferKind, Keeper};
+use super::objects::{Head, Shape, Type};
+use super::work;
+use crate::perl::layout::{self as layout, Release, flags, padname, sub};
+use strandline_process::memory::{Memory, half_word_at, word_at};
+
+/// How many subs are one job.
+const SUBS_PER_JOB: usize = 64;
+/// How many depths are gone through between looks at the clock.
+const DEPTHS: u64 = 4096;
+/// Deeper recursion, longer pads and lists of names are not believed.
+const MOST_DEPTH: u64 = 1 << 26;
+const MOST_ENTRIES: u64 = 1 << 20;
+const MOST_NAMES: u64 = 1 << 16;
+/// Words read at a time.
+const WORDS: u64 = 256;
+/// Names in lists that are kept, of each thread: closures of one sub share a list. 2 MiB.
+const MOST_NAMES_KEPT: usize = 128 << 10;
+/// The most entries that are marked, and the most buffers that are listed by name, of each thread.
+const MOST_MARKS: usize = 1 << 20;
+const MOST_KEPT: usize = 64 << 10;
+/// A buffer longer than this is not believed.
+pub const MOST_BUFFER_BYTES: u64 = 1 << 46;
+/// Buffers of more than this are listed by name.
+pub const LARGE_BYTES: u64 = 4096;
+
+/// What a marked value is; marks are a head's address and this in its lowest bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Mark {
+    /// A constant.
+    Constant = 1,
+    /// A lexical without a value.
+    Lexical = 2,
+    /// An operator's target out of use.
+    Temporary = 3,
+}
+
+impl Mark {
+    /// The mark and the head's address.
+    pub fn split(mark: u64) -> (u64, Option<Self>) {
+        let kind = match mark & 7 {
+            1 => Some(Self::Constant),
+            2 => Some(Self::Lexical),
+            3 => Some(Self::Temporary),
+            _ => None,
+        };
+        (mark & !7, kind)
+    }
+}
+
+/// A large buffer that a pad keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The head of its value.
+    pub head: u64,
+    /// The buffer, as malloc returned it.
+    pub pointer: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// What it held.
+    pub kind: BufferKind,
+    /// What keeps it.
+    pub keeper: Keeper,
+    /// Whether another pad owns the lexical.
+    pub captured: bool,
+    /// The sub's head; 0 where it is in no pad.
+    pub sub: u64,
+    /// The depth of its pad, from 1.
+    pub depth: u64,
+    /// The lexical's name, where that is; of a global its glob; 0 for neither.
+    pub name: u64,
+    /// Whether it has no value.
+    pub valueless: bool,
+}
+
+/// What the pads hold.
+#[derive(Clone, Debug, Default)]
+pub struct Roots {
+    /// Marks, sorted by address, each head once.
+    pub marks: Vec<u64>,
+    /// Large buffers that are kept.
+    pub kept: Vec<Kept>,
+    /// Globs in pads, sorted: those that code was compiled to refer to (with ithreads).
+    pub globs: Vec<u64>,
+    /// Figures; names are not yet looked at.
+    pub subs: super::facts::Subs,
+    /// What there was no place for.
+    pub left_out: u64,
+}
+
+/// What is needed to look through pads.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The target's memory.
+    pub memory: &'a dyn Memory,
+    /// Whose layout.
+    pub release: &'static Release,
+    /// `PL_main_cv`: the program's file, which runs.
+    pub main_cv: u64,
+    /// When to stop.
+    pub deadline: Instant,
+    /// Threads to read with.
+    pub workers: usize,
+    /// What is resident: lists of pads and pads are there, at eight bytes an entry, each once.
+    pub resident_bytes: u64,
+}
+
+/// Looks through the pads of `subs`; false besides where time was over.
+pub fn look(place: &Place<'_>, subs: &[u64]) -> (Roots, bool) {
+    let jobs = subs.len().div_ceil(SUBS_PER_JOB);
+    let left = AtomicU64::new(place.resident_bytes / 8);
+    let new = || Looker {
+        left: &left,
+        pages: Pages::new(place.memory),
+        place: *place,
+        lists: HashMap::new(),
+        names_kept: 0,
+        found: Roots::default(),
+    };
+    let (lookers, jobs_left) = work::share(place.workers, jobs, place.deadline, new, |looker, job| {
+        for &address in subs.iter().skip(job * SUBS_PER_JOB).take(SUBS_PER_JOB) {
+            if looker.sub(address).is_none() {
+                looker.found.subs.damaged += 1;
+            }
+        }
+    });
+    let mut all = Roots::default();
+    for looker in lookers {
+        all.add(looker.found);
+    }
+    all.settle();
+    (all, jobs_left == 0)
+}
+
+impl Roots {
+    fn add(&mut self, other: Self) {
+        self.marks.extend(other.marks);
+        self.kept.extend(other.kept);
+        self.globs.extend(other.globs);
+        self.left_out += other.left_out;
+        self.subs.with_pads += other.subs.with_pads;
+        self.subs.closures += other.subs.closures;
+        self.subs.running += other.subs.running;
+        self.subs.pads += other.subs.pads;
+        self.subs.damaged += other.subs.damaged;
+    }
+
+    /// A value may stand in several pads: that which owns it names it.
+    fn settle(&mut self) {
+        self.marks.sort_unstable();
+        self.marks.dedup_by_key(|mark| *mark & !7);
+        self.kept.sort_unstable_by_key(|kept| (kept.head, kept.captured, kept.sub, kept.depth));
+        self.kept.dedup_by_key(|kept| kept.head);
+        self.globs.sort_unstable();
+        self.globs.dedup();
+    }
+}
+
+/// What an entry of a pad is, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// An operator's target: no name.
+    Temporary,
+    /// A constant: an empty name.
+    Constant,
+    /// A lexical of this sub.
+    Own,
+    /// A state variable.
+    State,
+    /// Captured from another pad.
+    Outer,
+    /// Nothing that keeps a buffer: `our`, subs.
+    Other,
+}
+
+#[derive(Clone, Copy)]
+struct Name {
+    address: u64,
+    class: Class,
+}
+
+struct Looker<'a> {
+    pages: Pages<'a>,
+    place: Place<'a>,
+    /// How many depths and entries of pads there may still be, of all subs.
+    left: &'a AtomicU64,
+    lists: HashMap<u64, Arc<Vec<Name>>>,
+    /// Names in `lists`.
+    names_kept: usize,
+    found: Roots,
+}
+
+/// A pad, and whether its sub runs in it.
+#[derive(Clone, Copy)]
+struct Pad {
+    sub: u64,
+    depth: u64,
+    running: bool,
+}
+
+impl Looker<'_> {
+    fn head(&mut self, address: u64) -> Option<(Head, Type)> {
+        let bytes: [u8; 24] = self.pages.array(address)?;
+        let head = Head::parse(address, &bytes)?;
+        Some((head, head.kind(self.place.release)?))
+    }
+
+    /// Takes `words` from what may be gone through; `None` where that is more than is resident.
+    fn take(&self, words: u64) -> Option<()> {
+        let less = |left: u64| left.checked_sub(words);
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok().then_some(())
+    }
+
+    /// `None` where time is over.
+    fn in_time(&self) -> Option<()> {
+        (Instant::now() <= self.place.deadline).then_some(())
+    }
+
+    /// Looks through the pads of the sub at `address`; `None` where they do not hold together.
+    fn sub(&mut self, address: u64) -> Option<()> {
+        let (head, kind) = self.head(address)?;
+        let body: [u8; sub::BYTES] = self.pages.array(head.any)?;
+        let of_sub = half_word_at(&body, sub::FLAGS)?;
+        let list = word_at(&body, sub::PADLIST)?;
+        if of_sub & sub::IS_XSUB != 0 || list == 0 || !matches!(kind, Type::PvCv | Type::PvFm) {
+            return Some(());
+        }
+        let (last, pads) = self.pages.pair(list.checked_add(layout::PADLIST_MAX)?)?;
+        let running = u64::try_from(half_word_at(&body, sub::DEPTH)?.cast_signed()).unwrap_or(0);
+        if last > MOST_DEPTH || running > last || !pads.is_multiple_of(8) {
+            return None;
+        }
+        let running = if address == self.place.main_cv { running.max(1) } else { running };
+        self.found.subs.with_pads += 1;
+        self.found.subs.closures += u64::from(of_sub & sub::CLONED != 0);
+        self.found.subs.running += u64::from(running > 0);
+        self.take(last)?;
+        let names = self.pages.word(pads)?;
+        let names = self.names(names)?;
+        for depth in 1..=last {
+            if depth.is_multiple_of(DEPTHS) {
+                self.in_time()?;
+            }
+            let pad = self.pages.word(pads.checked_add(8 * depth)?)?;
+            if pad == 0 {
+                continue;
+            }
+            self.in_time()?;
+            self.found.subs.pads += 1;
+            self.pad(pad, &names, Pad { sub: address, depth, running: depth <= running })?;
+        }
+        Some(())
+    }
+
+    fn pad(&mut self, address: u64, names: &[Name], pad: Pad) -> Option<()> {
+        let (head, kind) = self.head(address)?;
+        let (fill, _) = self.pages.pair(head.any.checked_add(layout::ARRAY_FILL)?)?;
+        let count = fill.wrapping_add(1);
+        if kind != Type::PvAv || count > MOST_ENTRIES {
+            return None;
+        }
+        self.take(count)?;
+        let mut words = [0u8; 8 * WORDS as usize];
+        for first in (0..count).step_by(WORDS as usize) {
+            self.in_time()?;
+            let here = (count - first).min(WORDS);
+            let bytes = words.get_mut(..8 * usize::try_from(here).ok()?)?;
+            self.pages.read(head.u.checked_add(8 * first)?, bytes).ok()?;
+            for index in first..first + here {
+                // The first entry is the array of arguments.
+                let entry = word_at(&words, 8 * usize::try_from(index - first).ok()?)?;
+                if index > 0 && entry != 0 {
+                    let temporary = Name { address: 0, class: Class::Temporary };
+                    let name = names.get(usize::try_from(index).ok()?).copied().unwrap_or(temporary);
+                    self.entry(entry, name, pad);
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// What one entry keeps. Those that cannot be read, or are free, keep nothing.
+    fn entry(&mut self, address: u64, name: Name, pad: Pad) -> Option<()> {
+        let (head, kind) = self.head(address)?;
+        let shape = head.shape(kind);
+        // A lexical that a glob was assigned to is FAKE.
+        let is_glob = kind == Type::PvGv && shape == Shape::Plain && head.flags & flags::FAKE == 0;
+        if is_glob && name.class != Class::Own && self.found.globs.len() < MOST_MARKS {
+            self.found.globs.push(address);
+        }
+        let read_only = name.class == Class::Temporary && head.flags & flags::READONLY != 0;
+        if name.class == Class::Constant || read_only {
+            if shape == Shape::String {
+                self.mark(&head, Mark::Constant);
+            }
+            return Some(());
+        }
+        let alone = !pad.running && head.references == 1;
+        let out_of_use = match name.class {
+            // What a lexical of a sub that is not running still holds, it holds for the next call (`my $x if 0`).
+            Class::Temporary => alone || !head.has_value(),
+            _ => !head.has_value(),
+        };
+        // An array or a hash without elements is the same to all that refer to it when its storage is gone.
+        let is_lexical = name.class != Class::Temporary;
+        let (Buffer { pointer, bytes }, kind) = match shape {
+            _ if name.class == Class::Other => return Some(()),
+            Shape::String if out_of_use => {
+                (string(&mut self.pages, &head, self.place.release)?, BufferKind::String)
+            }
+            Shape::Array if is_lexical => (empty_array(&mut self.pages, &head)?, BufferKind::Array),
+            Shape::Hash if is_lexical => (empty_hash(&mut self.pages, &head)?, BufferKind::Hash),
+            _ => return Some(()),
+        };
+        let temporary = name.class == Class::Temporary;
+        self.mark(&head, if temporary { Mark::Temporary } else { Mark::Lexical });
+        if bytes > LARGE_BYTES {
+            if self.found.kept.len() >= MOST_KEPT {
+                self.found.left_out += 1;
+                return None;
+            }
+            self.found.kept.push(Kept {
+                head: address,
+                pointer,
+                bytes,
+                kind,
+                keeper: if temporary { Keeper::Temporary } else { Keeper::Lexical },
+                captured: name.class == Class::Outer,
+                sub: pad.sub,
+                depth: pad.depth,
+                name: name.address,
+                valueless: kind != BufferKind::String || !head.has_value(),
+            });
+        }
+        Some(())
+    }
+
+    fn mark(&mut self, head: &Head, mark: Mark) {
+        if self.found.marks.len() < MOST_MARKS && head.address.is_multiple_of(8) {
+            self.found.marks.push(head.address | mark as u64);
+        } else {
+            self.found.left_out += 1;
+        }
+    }
+
+    /// The names of a list, by their place.
+    fn names(&mut self, list: u64) -> Option<Arc<Vec<Name>>> {
+        if let Some(known) = self.lists.get(&list) {
+            return Some(Arc::clone(known));
+        }
+        let (fill, array) = if self.place.release.has_padnames() {
+            self.pages.pair(list.checked_add(layout::PADNAMELIST_FILL)?)?
+        } else {
+            let (head, kind) = self.head(list)?;
+            (kind == Type::PvAv).then_some(())?;
+            (self.pages.pair(head.any.checked_add(layout::ARRAY_FILL)?)?.0, head.u)
+        };
+        let count = fill.wrapping_add(1);
+        if count > MOST_NAMES {
+            return None;
+        }
+        let mut names = Vec::new();
+        for index in 0..count {
+            if index.is_multiple_of(WORDS) {
+                self.in_time()?;
+            }
+            let address = self.pages.word(array.checked_add(8 * index)?)?;
+            let class = if address == 0 { Class::Temporary } else { self.class(address)? };
+            names.push(Name { address, class });
+        }
+        let names = Arc::new(names);
+        // A list without names takes its place in the table.
+        let cost = names.len() + 4;
+        if self.names_kept + cost > MOST_NAMES_KEPT {
+            self.lists.clear();
+            self.names_kept = 0;
+        }
+        self.names_kept += cost;
+        self.lists.insert(list, Arc::clone(&names));
+        Some(names)
+    }
+
+    fn class(&mut self, address: u64) -> Option<Class> {
+        if !self.place.release.has_padnames() {
+            return self.old_class(address);
+        }
+        let at = usize::try_from(self.place.release.padname_flags()).ok()?;
+        let bytes: [u8; padname::BYTES] = self.name_bytes(address)?;
+        let (text, length, of_name) = (word_at(&bytes, 0)?, *bytes.get(at - 1)?, *bytes.get(at)?);
+        Some(match of_name {
+            _ if text == 0 => Class::Temporary,
+            _ if length == 0 => Class::Constant,
+            of_name if of_name & padname::OUR != 0 => Class::Other,
+            _ if self.pages.array(text)? == *b"&" => Class::Other,
+            of_name if of_name & (padname::OUTER | padname::FIELD) != 0 => Class::Outer,
+            of_name if of_name & padname::STATE != 0 => Class::State,
+            _ => Class::Own,
+        })
+    }
+
+    /// A pad name's bytes; the last may lie behind what is readable.
+    fn name_bytes(&mut self, address: u64) -> Option<[u8; padname::BYTES]> {
+        let mut bytes = [0; padname::BYTES];
+        let shown = usize::try_from(self.place.release.padname_flags() + 1).ok()?;
+        self.pages.read(address, bytes.get_mut(..shown)?).ok()?;
+        Some(bytes)
+    }
+
+    /// Before 5.22 a name is a value.
+    fn old_class(&mut self, address: u64) -> Option<Class> {
+        let (head, kind) = self.head(address)?;
+        if head.flags & flags::PRIVATE_POK == 0 || !kind.can_hold_string() {
+            return Some(Class::Temporary);
+        }
+        let (length, _) = self.pages.pair(head.any.checked_add(layout::CUR)?)?;
+        Some(match head.flags {
+            _ if length == 0 => Class::Constant,
+            of_name if of_name & flags::PAD_OUR != 0 => Class::Other,
+            _ if self.pages.array(head.u)? == *b"&" => Class::Other,
+            of_name if of_name & flags::FAKE != 0 => Class::Outer,
+            of_name if of_name & flags::PAD_STATE != 0 => Class::State,
+            _ => Class::Own,
+        })
+    }
+}
+
+/// A string's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// As malloc returned it.
+    pub pointer: u64,
+    /// How much it can hold.
+    pub bytes: u64,
+}
+
+/// The buffer of a string that nobody shares; `None` where there is none, or it does not hold together.
+fn string(pages: &mut Pages<'_>, head: &Head, release: &Release) -> Option<Buffer> {
+    let (current, length) = pages.pair(head.any.checked_add(layout::CUR)?)?;
+    if length == 0 || current >= length {
+        return None;
+    }
+    if head.flags & release.is_cow() != 0 {
+        // The last byte counts the other owners.
+        let others: [u8; 1] = pages.array(head.u.checked_add(length - 1)?)?;
+        (others == [0]).then_some(())?;
+    }
+    let hidden = if head.has(flags::OOK) { offset(pages, head.u)? } else { 0 };
+    let bytes = length.checked_add(hidden).filter(|&bytes| bytes < MOST_BUFFER_BYTES)?;
+    Some(Buffer { pointer: head.u.checked_sub(hidden)?, bytes })
+}
+
+/// How far behind its buffer's begin a string starts (`SvOOK_offset`): in the byte before it, or, where that
+/// is 0, in the word before that.
+pub fn offset(pages: &mut Pages<'_>, string: u64) -> Option<u64> {
+    let [short] = pages.array(string.checked_sub(1)?)?;
+    if short != 0 {
+        return Some(u64::from(short));
+    }
+    pages.word(string.checked_sub(9)?)
+}
+
+/// The storage of an array without elements.
+fn empty_array(pages: &mut Pages<'_>, head: &Head) -> Option<Buffer> {
+    let (fill, last) = pages.pair(head.any.checked_add(layout::ARRAY_FILL)?)?;
+    let storage = pages.word(head.any.checked_add(layout::ARRAY_ALLOC)?)?;
+    if fill != u64::MAX || storage == 0 {
+        return None;
+    }
+    Some(Buffer { pointer: storage, bytes: array_bytes(head.u, storage, last)? })
+}
+
+/// How long an array's storage is: its elements start behind `storage` where some were shifted off.
+pub fn array_bytes(elements: u64, storage: u64, last: u64) -> Option<u64> {
+    let shifted = elements.checked_sub(storage)?;
+    last.wrapping_add(1)
+        .checked_mul(8)?
+        .checked_add(shifted)
+        .filter(|bytes| (1..MOST_BUFFER_BYTES).contains(bytes))
+}
+
+/// The table of a hash without keys.
+fn empty_hash(pages: &mut Pages<'_>, head: &Head) -> Option<Buffer> {
+    let (keys, last) = pages.pair(head.any.checked_add(layout::HASH_KEYS)?)?;
+    if keys != 0 || head.u == 0 {
+        return None;
+    }
+    let bytes = last.checked_add(1)?.checked_mul(8).filter(|&bytes| bytes < MOST_BUFFER_BYTES)?;
+    Some(Buffer { pointer: head.u, bytes })
+}

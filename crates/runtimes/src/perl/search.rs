@@ -1,0 +1,87 @@
+//! Looks for interpreters that nothing exported points to: those of a program with several Perls inside, or of
+//! modules (threads::shared has one that no thread runs in).
+//!
+//! Every interpreter holds its undefined value (`PL_sv_undef`) in itself: a head without a body, that can be neither
+//! changed nor freed. Where one is found, the interpreter begins so many bytes before it, and has a chain of
+//! arenas. All resident memory is read for it: only done where there may be others.
+
+use std::time::Instant;
+
+use super::batch::Pages;
+use super::work;
+use crate::perl::layout::{HEAD_BYTES, Release};
+use strandline_process::memory::{Memory, half_word_at, word_at};
+
+/// How much is looked through at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+/// The most memory that is looked through.
+const MOST_BYTES: u64 = 8 << 30;
+/// `SvREFCNT_IMMORTAL` is half of what a count can be, and moves a little.
+const IMMORTAL: std::ops::Range<u32> = 0x7000_0000..0x9000_0000;
+/// How many heads an arena of perl's has (`PERL_ARENA_SIZE`), within bounds for odd builds.
+const SLOTS: std::ops::Range<u32> = 64..0x1_0000;
+
+/// The addresses of what may be interpreters, in `runs` of memory; false with them where not all was looked at.
+pub fn search(
+    memory: &dyn Memory,
+    runs: &[(u64, u64)],
+    release: &Release,
+    until: (usize, Instant),
+) -> (Vec<u64>, bool) {
+    let mut pieces = Vec::new();
+    let mut bytes = 0;
+    for &(start, end) in runs {
+        let mut at = start;
+        while at < end && bytes < MOST_BYTES {
+            let next = (at + PIECE_BYTES).min(end);
+            // A head may begin in one piece and end in the next.
+            pieces.push((at, (next + HEAD_BYTES).min(end)));
+            bytes += next - at;
+            at = next;
+        }
+    }
+    let new = || (Pages::new(memory), Vec::new(), Vec::new());
+    let (states, left) = work::share(until.0, pieces.len(), until.1, new, |(pages, buffer, found), job| {
+        let Some(&(start, end)) = pieces.get(job) else { return };
+        buffer.resize(usize::try_from(end - start).unwrap_or(0), 0);
+        let got = memory.read_some(start, buffer);
+        let bytes = buffer.get(..got).unwrap_or(&[]);
+        let interpreters = heads(bytes, start, release).map(|head| head.wrapping_sub(release.sv_undef));
+        found.extend(interpreters.filter(|&interpreter| is_one(pages, interpreter, release)));
+    });
+    let mut found: Vec<u64> = states.into_iter().flat_map(|state| state.2).collect();
+    found.sort_unstable();
+    found.dedup();
+    (found, left == 0 && bytes < MOST_BYTES)
+}
+
+/// Where in `bytes`, which begin at `start`, there are heads like that of the undefined value.
+fn heads<'a>(bytes: &'a [u8], start: u64, release: &Release) -> impl Iterator<Item = u64> + 'a {
+    let flags = release.undef_flags().to_le_bytes();
+    // The iterator owns the needle.
+    let finder = memchr::memmem::Finder::new(&flags).into_owned();
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        loop {
+            let at = from + finder.find(bytes.get(from..)?)?;
+            from = at + 1;
+            let Some(head) = at.checked_sub(12).and_then(|first| bytes.get(first..)) else { continue };
+            let count = half_word_at(head, 8).unwrap_or(0);
+            if IMMORTAL.contains(&count) && word_at(head, 0) == Some(0) {
+                return Some(start + at as u64 - 12);
+            }
+        }
+    })
+}
+
+fn is_one(pages: &mut Pages<'_>, interpreter: u64, release: &Release) -> bool {
+    let mut check = || {
+        let mut word = |offset: u64| pages.word(interpreter.checked_add(offset)?);
+        let (count, strtab, root) =
+            (word(release.sv_count)?, word(release.strtab)?, word(release.sv_arenaroot)?);
+        let slots = pages.half_word(root.checked_add(8)?)?;
+        let fits = interpreter.is_multiple_of(16) && root.is_multiple_of(8) && strtab != 0 && root != 0;
+        (fits && count > 0 && count < 1 << 40 && SLOTS.contains(&slots)).then_some(())
+    };
+    check().is_some()
+}

@@ -1,0 +1,224 @@
+//! Where Perl's values lie: arenas of heads in a chain, arenas of bodies in sets.
+//!
+//! The first head of an arena holds the next arena's address, the number of heads and no more. Sets of bodies'
+//! arenas are lists of address, size and type. Both are followed until they are longer than the target's resident
+//! bytes; arenas that overlap, as those of a chain that comes back to itself do, are damage.
+
+use std::time::Instant;
+
+use super::batch::Pages;
+use super::objects::Type;
+use crate::perl::layout::{self as layout, Release, flags};
+use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::pages::page_of;
+
+/// How few and how many heads an arena is believed to have: perl's has 170. Each arena costs us 24 bytes.
+const LEAST_SLOTS: u64 = 64;
+const MOST_SLOTS: u64 = 1 << 16;
+/// The shortest and the largest arena of bodies that is believed: perl's are of 2080 to 4080 bytes. Each costs us
+/// some 60 bytes.
+const LEAST_ARENA_BYTES: u64 = 1024;
+const MOST_ARENA_BYTES: u64 = 1 << 20;
+/// The most arenas that a set is believed to have: perl's has 169.
+const MOST_IN_SET: u32 = 4096;
+/// How many steps are taken between looks at the clock.
+const STEPS: u64 = 1024;
+
+/// Structures that do not hold together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Where.
+    pub address: u64,
+    /// What is wrong there.
+    pub what: &'static str,
+}
+
+impl Damage {
+    fn new(address: u64, what: &'static str) -> Self {
+        Self { address, what }
+    }
+}
+
+/// No program of x86-64 has memory from here on (56 bits, with five levels of page tables): sums stay small.
+const END_OF_ADDRESSES: u64 = 1 << 56;
+
+/// What bounds the reading of a chain.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Resident bytes that may hold what is read.
+    pub resident_bytes: u64,
+    /// When to stop.
+    pub deadline: Instant,
+}
+
+/// An arena of heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadArena {
+    /// Its first byte, that of the head that links it.
+    pub address: u64,
+    /// How many heads it has, that one included.
+    pub slots: u64,
+    /// Whether it is memory that perl was given, and not malloc's.
+    pub fake: bool,
+}
+
+impl HeadArena {
+    /// How long it is.
+    pub fn bytes(&self) -> u64 {
+        self.slots * layout::HEAD_BYTES
+    }
+}
+
+/// The arenas of heads whose chain begins at `root`, in address order.
+pub fn head_arenas(pages: &mut Pages<'_>, root: u64, bounds: &Bounds) -> Result<Vec<HeadArena>, Damage> {
+    let mut arenas: Vec<HeadArena> = Vec::new();
+    let mut at = root;
+    let mut bytes = 0;
+    while at != 0 {
+        let head: [u8; 24] = pages.array(at).ok_or(Damage::new(at, "an arena of heads cannot be read"))?;
+        let slots = u64::from(half_word_at(&head, 8).unwrap_or(0));
+        if !at.is_multiple_of(8) || at >= END_OF_ADDRESSES || !(LEAST_SLOTS..=MOST_SLOTS).contains(&slots) {
+            return Err(Damage::new(at, "no arena of heads"));
+        }
+        let fake = half_word_at(&head, 12).unwrap_or(0) & flags::FAKE != 0;
+        let arena = HeadArena { address: at, slots, fake };
+        bytes += arena.bytes();
+        if bytes > bounds.resident_bytes {
+            return Err(Damage::new(at, "arenas of heads are more than is resident"));
+        }
+        arenas.push(arena);
+        if (arenas.len() as u64).is_multiple_of(STEPS) && Instant::now() > bounds.deadline {
+            return Err(Damage::new(at, "no time was left for arenas of heads"));
+        }
+        at = word_at(&head, 0).unwrap_or(0);
+    }
+    arenas.sort_unstable_by_key(|arena| arena.address);
+    match arenas.windows(2).find(|pair| pair[0].address + pair[0].bytes() > pair[1].address) {
+        Some(pair) => Err(Damage::new(pair[1].address, "arenas of heads overlap")),
+        None => Ok(arenas),
+    }
+}
+
+/// An arena of bodies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyArena {
+    /// Its first byte.
+    pub address: u64,
+    /// How long it is.
+    pub bytes: u64,
+    /// The size of a body in it.
+    pub body_bytes: u64,
+    /// Whose, as its place in [`BODY_NAMES`].
+    pub whose: usize,
+}
+
+impl BodyArena {
+    /// How many bodies it has place for.
+    pub fn slots(&self) -> u64 {
+        self.bytes / self.body_bytes
+    }
+
+    /// Whether a body of `bytes` may lie at `address`.
+    pub fn has_place(&self, address: u64, bytes: u64) -> bool {
+        let Some(offset) = address.checked_sub(self.address) else { return false };
+        bytes == self.body_bytes && offset.is_multiple_of(bytes) && offset / bytes < self.slots()
+    }
+
+    /// How many of `offset..offset + bytes` from its start lie on each of the first two pages that it touches.
+    pub fn on_pages(&self, offset: u64, bytes: u64) -> [u64; 2] {
+        split(self.address, offset, bytes)
+    }
+}
+
+/// How many of `offset..offset + bytes` from `start` lie on the page of `start`, and how many behind it.
+pub fn split(start: u64, offset: u64, bytes: u64) -> [u64; 2] {
+    let first =
+        (page_of(start) + strandline_process::pages::PAGE_BYTES - start).saturating_sub(offset).min(bytes);
+    [first, bytes - first]
+}
+
+/// Whose bodies an arena has: entries of hashes, then types in the order of [`Type`].
+pub const ENTRIES: usize = 0;
+/// Bodies of hashes with `struct xpvhv_aux`.
+pub const HASHES_WITH_AUX: usize = super::objects::TYPES;
+
+/// The name of those whose bodies an arena has.
+pub fn body_name(whose: usize) -> &'static str {
+    match whose {
+        ENTRIES => "HE",
+        HASHES_WITH_AUX => "PVHV with aux",
+        _ => super::objects::NAMES.get(whose).map_or("", |entry| entry.1),
+    }
+}
+
+/// Arenas of bodies, and of sets of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BodySpaces {
+    /// Arenas, in address order.
+    pub arenas: Vec<BodyArena>,
+    /// Sets: address and size.
+    pub sets: Vec<(u64, u64)>,
+}
+
+/// The arenas of bodies in the sets that begin at `first`.
+pub fn body_spaces(
+    pages: &mut Pages<'_>,
+    first: u64,
+    release: &Release,
+    bounds: &Bounds,
+) -> Result<BodySpaces, Damage> {
+    let mut spaces = BodySpaces::default();
+    let mut at = first;
+    let mut bytes = 0;
+    while at != 0 {
+        let damage = |what| Damage::new(at, what);
+        let (next, sizes) = pages.pair(at).ok_or(damage("a set of arenas cannot be read"))?;
+        let (size, used) = (sizes as u32, (sizes >> 32) as u32);
+        if !at.is_multiple_of(8) || size == 0 || size > MOST_IN_SET || used > size {
+            return Err(damage("no set of arenas"));
+        }
+        let set_bytes = layout::ARENA_SET_HEADER_BYTES + u64::from(size) * layout::ARENA_DESCRIPTION_BYTES;
+        spaces.sets.push((at, set_bytes));
+        // So that a chain that comes back to itself ends.
+        bytes += set_bytes;
+        if bytes > bounds.resident_bytes {
+            return Err(damage("sets of arenas are more than is resident"));
+        }
+        for index in 0..u64::from(used) {
+            let place = at + layout::ARENA_SET_HEADER_BYTES + index * layout::ARENA_DESCRIPTION_BYTES;
+            let arena = body_arena(pages, place, release)?;
+            bytes += arena.bytes;
+            if bytes > bounds.resident_bytes {
+                return Err(Damage::new(place, "arenas of bodies are more than is resident"));
+            }
+            spaces.arenas.push(arena);
+        }
+        if Instant::now() > bounds.deadline {
+            return Err(damage("no time was left for arenas of bodies"));
+        }
+        at = next;
+    }
+    spaces.arenas.sort_unstable_by_key(|arena| arena.address);
+    match spaces.arenas.windows(2).find(|pair| pair[0].address + pair[0].bytes > pair[1].address) {
+        Some(pair) => Err(Damage::new(pair[1].address, "arenas of bodies overlap")),
+        None => Ok(spaces),
+    }
+}
+
+fn body_arena(pages: &mut Pages<'_>, place: u64, release: &Release) -> Result<BodyArena, Damage> {
+    let read: [u8; 24] = pages.array(place).ok_or(Damage::new(place, "a set of arenas cannot be read"))?;
+    let (address, bytes) = (word_at(&read, 0).unwrap_or(0), word_at(&read, 8).unwrap_or(0));
+    let code = half_word_at(&read, 16).unwrap_or(u32::MAX);
+    let unknown = Damage::new(place, "an arena of bodies of an unknown type");
+    let kind = Type::of(code, release).ok_or(unknown.clone())?;
+    let (whose, body_bytes) = match (kind, release.hash_with_aux_bytes()) {
+        (Type::Null, _) => (ENTRIES, layout::ENTRY_BYTES),
+        (Type::Iv, Some(bytes)) => (HASHES_WITH_AUX, bytes),
+        (kind, _) => (kind as usize, kind.body(release).ok_or(unknown)?.bytes),
+    };
+    let fits = (LEAST_ARENA_BYTES..=MOST_ARENA_BYTES).contains(&bytes) && address < END_OF_ADDRESSES - bytes;
+    if address == 0 || !address.is_multiple_of(8) || !fits {
+        return Err(Damage::new(place, "an arena of bodies of an impossible size"));
+    }
+    Ok(BodyArena { address, bytes, body_bytes, whose })
+}

@@ -1,0 +1,470 @@
+//! One pass over all values: what their buffers are, which bodies are in use, and what strings take.
+//!
+//! Arenas of heads are read in address order, a few at a time, by several threads; of each value the body is read,
+//! and of a shared string the last byte, which counts its other owners. Nothing is kept of a value
+//! but sums: buffers go to the refinements.
+
+use super::batch::{Batch, Pages};
+use super::census::{self, ARENAS_PER_JOB};
+use super::objects::{Head, Shape, Type, chunk_bytes};
+use super::roots::{self, Buffer, MOST_BUFFER_BYTES, Mark};
+use super::spaces::{BodyArena, HeadArena};
+use super::sums::{Survey, Whose, add};
+use super::{Slots, work};
+use crate::perl::layout::{self as layout, HEAD_BYTES, Release, flags};
+use std::time::Instant;
+use strandline_claims::refinements::Refinements;
+use strandline_process::memory::Memory;
+
+/// The most hashes with keys of their own that are looked into.
+const MOST_HASHES: usize = 256 << 10;
+/// From here on malloc may have given a buffer a mapping of its own, whose size it wrote down.
+const MAPPED_BYTES: u64 = 128 << 10;
+/// Longer buffers are not read whole.
+const MOST_READ_BYTES: u64 = 4608;
+/// All strings are compared in a process with so many arenas or fewer (a million and a half of values), else those of
+/// one job in so many: to read them all would keep the target stopped for as long again.
+const ARENAS_COMPARED: usize = 8192;
+const COMPARED_ONE_IN: usize = 8;
+/// The owners of a buffer that could not be read.
+const UNREAD: u64 = u64::MAX;
+
+/// What is looked at, the same for all threads.
+pub struct Ground<'a> {
+    /// The target's memory.
+    pub memory: &'a dyn Memory,
+    /// Whose layout.
+    pub release: &'static Release,
+    /// Arenas of heads, in address order.
+    pub heads: &'a [HeadArena],
+    /// Arenas of bodies, in address order.
+    pub bodies: &'a [BodyArena],
+    /// What pads say of values, sorted by address.
+    pub marks: &'a [u64],
+    /// `PL_strtab`: a hash whose entries are not in arenas.
+    pub strtab: u64,
+    /// Where buffers are claimed.
+    pub refinements: &'a Refinements,
+    /// As what.
+    pub slots: Slots,
+    /// When to stop.
+    pub deadline: Instant,
+    /// Threads to read with.
+    pub workers: usize,
+    /// Hears of bytes read.
+    pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+/// Reads all values.
+pub fn take(ground: &Ground<'_>) -> Survey {
+    let jobs = ground.heads.len().div_ceil(ARENAS_PER_JOB);
+    let (surveyors, left) =
+        work::share(ground.workers, jobs, ground.deadline, || Surveyor::new(ground), Surveyor::job);
+    let mut all = Survey::default();
+    for surveyor in surveyors {
+        all.add(surveyor.survey);
+    }
+    all.arenas_left = (left * ARENAS_PER_JOB) as u64;
+    all.settle();
+    all
+}
+
+struct Surveyor<'a> {
+    ground: &'a Ground<'a>,
+    batch: Batch<'a>,
+    pages: Pages<'a>,
+    survey: Survey,
+    buffer: Vec<u8>,
+    heads: Vec<Head>,
+    values: Vec<Value>,
+    addresses: Vec<u64>,
+    pairs: Vec<Option<(u64, u64)>>,
+    last_arena: usize,
+    /// Whether the strings of the job under way are compared.
+    compares: bool,
+}
+
+/// A value that is looked at further.
+#[derive(Clone, Copy)]
+struct Value {
+    head: Head,
+    kind: Type,
+    shape: Shape,
+    mark: Option<Mark>,
+    /// The two words of its body that matter.
+    body: Option<(u64, u64)>,
+    /// A third, of arrays and objects; of shared strings, how many others own its buffer.
+    more: u64,
+}
+
+impl<'a> Surveyor<'a> {
+    fn new(ground: &'a Ground<'a>) -> Self {
+        let mut survey = Survey::default();
+        survey.used.resize(ground.bodies.len(), (0, [0; 2]));
+        Self {
+            ground,
+            batch: Batch::new(ground.memory),
+            pages: Pages::new(ground.memory),
+            survey,
+            buffer: Vec::new(),
+            heads: Vec::new(),
+            values: Vec::new(),
+            addresses: Vec::new(),
+            pairs: Vec::new(),
+            last_arena: 0,
+            compares: true,
+        }
+    }
+
+    fn job(&mut self, number: usize) {
+        self.values.clear();
+        let many = self.ground.heads.len() > ARENAS_COMPARED;
+        self.compares = !many || number.is_multiple_of(COMPARED_ONE_IN);
+        let mut bytes = 0;
+        for arena in self.ground.heads.iter().skip(number * ARENAS_PER_JOB).take(ARENAS_PER_JOB) {
+            bytes += arena.bytes();
+            let mut heads = std::mem::take(&mut self.heads);
+            census::heads(self.ground.memory, arena, &mut self.buffer, &mut heads);
+            self.sort(arena, &heads);
+            self.heads = heads;
+        }
+        self.read_bodies();
+        self.read_owners();
+        self.read_texts();
+        let values = std::mem::take(&mut self.values);
+        for value in &values {
+            match value.shape {
+                Shape::String => self.string(value),
+                Shape::Array => self.array(value),
+                Shape::Hash => self.hash(value),
+                Shape::Object => self.object(value),
+                Shape::Plain | Shape::Sub => {}
+            }
+        }
+        self.values = values;
+        (self.ground.progress)(bytes);
+    }
+
+    /// Counts bodies in use, and picks out what is looked at further.
+    fn sort(&mut self, arena: &HeadArena, heads: &[Head]) {
+        let marks = self.ground.marks;
+        let from = marks.partition_point(|&mark| mark < arena.address);
+        let to = marks.partition_point(|&mark| mark < arena.address + arena.bytes());
+        let mut marks = marks.get(from..to).unwrap_or(&[]).iter().map(|&mark| Mark::split(mark)).peekable();
+        for &head in heads {
+            if head.is_free() {
+                continue;
+            }
+            let Some(kind) = head.kind(self.ground.release) else { continue };
+            self.use_body(&head, kind);
+            let shape = head.shape(kind);
+            if kind == Type::PvGv && shape == Shape::Plain && head.u != 0 {
+                self.survey.glob(&head);
+            }
+            if matches!(shape, Shape::Plain | Shape::Sub) {
+                continue;
+            }
+            while marks.next_if(|mark| mark.0 < head.address).is_some() {}
+            let mark = marks.next_if(|mark| mark.0 == head.address).and_then(|mark| mark.1);
+            self.values.push(Value { head, kind, shape, mark, body: None, more: 0 });
+        }
+    }
+
+    fn use_body(&mut self, head: &Head, kind: Type) {
+        let Some((start, bytes)) = head.body(kind, self.ground.release) else { return };
+        self.survey.string_bodies += u64::from(kind.can_hold_string());
+        let bodies = self.ground.bodies;
+        let holds = |index: usize| bodies.get(index).filter(|arena| arena.has_place(start, bytes));
+        // Values made one after the other have bodies in one arena.
+        let index = if holds(self.last_arena).is_some() {
+            self.last_arena
+        } else {
+            match census::find(bodies, start).filter(|&index| holds(index).is_some()) {
+                Some(index) => index,
+                None => {
+                    self.survey.damaged += 1;
+                    return;
+                }
+            }
+        };
+        self.last_arena = index;
+        if let (Some(arena), Some(used)) = (bodies.get(index), self.survey.used.get_mut(index)) {
+            let on_pages = arena.on_pages(start - arena.address, bytes);
+            used.0 += 1;
+            for (sum, here) in used.1.iter_mut().zip(on_pages) {
+                *sum = sum.saturating_add(u16::try_from(here).unwrap_or(u16::MAX));
+            }
+        }
+    }
+
+    fn read_bodies(&mut self) {
+        self.addresses.clear();
+        self.addresses.extend(self.values.iter().map(|value| value.head.any.wrapping_add(layout::CUR)));
+        self.batch.pairs(&self.addresses, &mut self.pairs);
+        for (value, pair) in self.values.iter_mut().zip(&self.pairs) {
+            value.body = *pair;
+        }
+        const { assert!(layout::CUR == layout::ARRAY_FILL && layout::CUR == layout::HASH_KEYS) };
+        const { assert!(layout::CUR == layout::OBJECT_MAXFIELD && layout::ARRAY_ALLOC == layout::OBJECT_FIELDS) };
+        let storage = |value: &Value| matches!(value.shape, Shape::Array | Shape::Object);
+        self.more(storage, |value| value.head.any.wrapping_add(layout::ARRAY_ALLOC - 8), |_, pair| pair.1);
+    }
+
+    /// Reads a third word of those values that have one: the address of a pair, and what of it.
+    fn more(
+        &mut self,
+        which: impl Fn(&Value) -> bool,
+        place: impl Fn(&Value) -> u64,
+        take: impl Fn(&Value, (u64, u64)) -> u64,
+    ) {
+        self.addresses.clear();
+        self.addresses.extend(self.values.iter().filter(|value| which(value)).map(place));
+        self.batch.pairs(&self.addresses, &mut self.pairs);
+        for (value, pair) in self.values.iter_mut().filter(|value| which(value)).zip(&self.pairs) {
+            match pair {
+                Some(pair) => value.more = take(value, *pair),
+                None => value.body = None,
+            }
+        }
+    }
+
+    /// Reads the last bytes of shared strings' buffers that are not read whole, which count their other owners.
+    fn read_owners(&mut self) {
+        let cow = self.ground.release.is_cow();
+        let compares = self.compares;
+        let long = move |value: &Value| {
+            let length = value.body.map_or(0, |body| body.1);
+            let is_whole = compares && length <= MOST_READ_BYTES;
+            value.shape == Shape::String && value.head.flags & cow != 0 && !is_whole
+        };
+        let last =
+            |value: &Value| value.head.u.wrapping_add(value.body.map_or(0, |body| body.1)).wrapping_sub(1);
+        let others = |value: &Value, pair: (u64, u64)| {
+            let at = last(value) % 16;
+            let word = if at < 8 { pair.0 } else { pair.1 };
+            (word >> (at % 8 * 8)) & 0xff
+        };
+        self.more(long, |value| last(value) & !15, others);
+    }
+
+    /// Reads short strings: the last byte of a shared one counts its other owners, and those in use that
+    /// nobody shares are compared.
+    fn read_texts(&mut self) {
+        if !self.compares {
+            return;
+        }
+        let cow = self.ground.release.is_cow();
+        let mut places = Vec::new();
+        let mut whose = Vec::new();
+        for (index, value) in self.values.iter_mut().enumerate() {
+            let Some((current, length)) = value.body.filter(|_| value.shape == Shape::String) else {
+                continue;
+            };
+            let is_used =
+                value.head.has_string() && !matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
+            let is_cow = value.head.flags & cow != 0;
+            if current >= length || length > MOST_READ_BYTES || !(is_used || is_cow) {
+                continue;
+            }
+            if is_cow {
+                // Until it is read.
+                value.more = UNREAD;
+            }
+            places.push((value.head.u, if is_cow { length } else { current }));
+            whose.push(index);
+        }
+        let (values, equal) = (&mut self.values, &mut self.survey.equal);
+        self.batch.bytes(&places, &mut |place, bytes| {
+            let Some(value) = whose.get(place).and_then(|&index| values.get_mut(index)) else { return };
+            let Some((current, _)) = value.body else { return };
+            if value.head.flags & cow != 0 {
+                value.more = bytes.last().copied().map_or(UNREAD, u64::from);
+            }
+            let is_used =
+                value.head.has_string() && !matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
+            let text = usize::try_from(current).ok().and_then(|current| bytes.get(..current));
+            if let Some(text) = text.filter(|_| value.more == 0 && is_used) {
+                equal.add(text, current);
+            }
+        });
+    }
+
+    fn string(&mut self, value: &Value) {
+        let head = &value.head;
+        let Some((current, length)) = value.body else {
+            self.survey.unread += 1;
+            return;
+        };
+        if length == 0 {
+            return self.no_buffer(head, current);
+        }
+        if value.more == UNREAD {
+            self.survey.unread += 1;
+            return;
+        }
+        let hidden = if head.has(flags::OOK) { roots::offset(&mut self.pages, head.u) } else { Some(0) };
+        let buffer = hidden.and_then(|hidden| {
+            let (pointer, bytes) = (head.u.checked_sub(hidden)?, length.checked_add(hidden)?);
+            Some(Buffer { pointer, bytes })
+        });
+        let Some(buffer) = buffer.filter(|buffer| current < length && buffer.bytes < MOST_BUFFER_BYTES)
+        else {
+            self.survey.damaged += 1;
+            return;
+        };
+        let slots = self.ground.slots;
+        let unused = buffer.bytes - current - 1;
+        if value.more > 0 {
+            self.claim(buffer, slots.shared);
+            self.survey.share(value.more, buffer.bytes, unused);
+        } else {
+            if !self.own_buffer(value, buffer) {
+                return;
+            }
+            let rounding = self.rounding(buffer);
+            self.survey.own(current, buffer.bytes, unused, rounding);
+            if length > MOST_READ_BYTES || !self.compares {
+                self.survey.equal.skip(current);
+            }
+        }
+        if head.has_string() {
+            self.survey.value((head, value.kind), current, self.ground.release);
+            add(&mut self.survey.strings.offset, u64::from(head.has(flags::OOK)));
+        }
+    }
+
+    /// Claims a buffer that nobody shares; false where no string is in use in it.
+    fn own_buffer(&mut self, value: &Value, buffer: Buffer) -> bool {
+        let (head, slots, bytes) = (&value.head, self.ground.slots, buffer.bytes);
+        let (slot, in_use) = match value.mark {
+            Some(Mark::Lexical) => (self.survey.retain(Whose::Lexical, bytes, slots.pad), false),
+            Some(Mark::Temporary) => (self.survey.retain(Whose::Temporary, bytes, slots.pad), false),
+            // A number with the buffer of the string that it was, or memory that code in C holds: in use, and
+            // no string. It stays malloc's.
+            _ if !head.has_string() && head.has_value() => return false,
+            // A variable's, or memory that code in C holds: globs tell.
+            _ if !head.has_string() => {
+                self.survey.other(head, buffer);
+                return false;
+            }
+            // With ithreads constants of code stand in pads. Without, code points to them itself: those that the
+            // compiler worked out it made an operator's (PADTMP, op.c, since 5.20); literals cannot be told
+            // from variables that a program made read-only, and count as strings.
+            mark if mark == Some(Mark::Constant) || head.has(flags::READONLY | flags::PADTMP) => {
+                add(&mut self.survey.strings.constants.buffers, 1);
+                add(&mut self.survey.strings.constants.capacity_bytes, bytes);
+                (slots.constant, true)
+            }
+            _ => (slots.string, true),
+        };
+        self.claim(buffer, slot);
+        in_use
+    }
+
+    /// A string without a buffer: a key that it shares, or static text.
+    fn no_buffer(&mut self, head: &Head, current: u64) {
+        if !head.has_string() {
+            return;
+        }
+        let strings = &mut self.survey.strings;
+        add(&mut strings.values, 1);
+        strings.payload_bytes = strings.payload_bytes.saturating_add(current.min(MOST_BUFFER_BYTES));
+        add(&mut strings.head_bytes, HEAD_BYTES);
+        add(&mut strings.utf8, u64::from(head.has(flags::UTF8)));
+        add(&mut strings.cow.key_values, u64::from(head.flags & self.ground.release.is_cow() != 0));
+    }
+
+    /// What malloc rounds up: by its size word where the buffer may have a mapping of its own.
+    fn rounding(&mut self, buffer: Buffer) -> u64 {
+        let usual = chunk_bytes(buffer.bytes);
+        let written = (buffer.bytes >= MAPPED_BYTES)
+            .then(|| self.pages.word(buffer.pointer.wrapping_sub(8)))
+            .flatten()
+            .map(|size| size & !7)
+            .filter(|&size| size >= usual && size <= usual.saturating_add(64 << 10));
+        written.unwrap_or(usual) - 8 - buffer.bytes
+    }
+
+    fn array(&mut self, value: &Value) {
+        let Some((fill, last)) = value.body else {
+            self.survey.unread += 1;
+            return;
+        };
+        if value.more == 0 {
+            return;
+        }
+        let Some(bytes) = roots::array_bytes(value.head.u, value.more, last) else {
+            self.survey.damaged += 1;
+            return;
+        };
+        let elements = fill.wrapping_add(1);
+        let slots = self.ground.slots;
+        let slot = if value.mark == Some(Mark::Lexical) {
+            self.survey.retain(Whose::Container, bytes, slots.pad);
+            self.survey.retain(Whose::Lexical, bytes, slots.pad)
+        } else {
+            let containers = &mut self.survey.containers;
+            add(&mut containers.arrays, 1);
+            add(&mut containers.array_bytes, bytes);
+            add(&mut containers.array_unused_bytes, bytes.saturating_sub(elements.saturating_mul(8)));
+            slots.container
+        };
+        self.claim(Buffer { pointer: value.more, bytes }, slot);
+    }
+
+    fn hash(&mut self, value: &Value) {
+        let Some((keys, last)) = value.body else {
+            self.survey.unread += 1;
+            return;
+        };
+        let table = value.head.u;
+        let bytes =
+            last.checked_add(1).and_then(|count| count.checked_mul(8)).filter(|&bytes| bytes < 1 << 46);
+        let Some(bytes) = bytes.filter(|_| keys < 1 << 43) else {
+            self.survey.damaged += 1;
+            return;
+        };
+        if table == 0 {
+            return;
+        }
+        let release = self.ground.release;
+        let behind = value.head.has(flags::OOK) && !release.aux_in_body();
+        let bytes = bytes + if behind { release.aux_bytes() } else { 0 };
+        let slots = self.ground.slots;
+        let slot = if value.mark == Some(Mark::Lexical) {
+            self.survey.retain(Whose::Container, bytes, slots.pad);
+            self.survey.retain(Whose::Lexical, bytes, slots.pad)
+        } else {
+            add(&mut self.survey.containers.hashes, 1);
+            add(&mut self.survey.containers.table_bytes, bytes);
+            slots.container
+        };
+        self.claim(Buffer { pointer: table, bytes }, slot);
+        if value.head.address == self.ground.strtab {
+            return;
+        }
+        add(&mut self.survey.entries, keys);
+        if keys > 0 && !value.head.has(flags::SHARE_KEYS) {
+            if self.survey.own_keys.len() < MOST_HASHES {
+                self.survey.own_keys.push((table, last));
+            } else {
+                self.survey.others_left_out += 1;
+            }
+        }
+    }
+
+    fn object(&mut self, value: &Value) {
+        let Some((last, _)) = value.body else {
+            self.survey.unread += 1;
+            return;
+        };
+        let bytes = last.wrapping_add(1).saturating_mul(8);
+        if value.more != 0 && bytes > 0 && bytes < MOST_BUFFER_BYTES {
+            self.claim(Buffer { pointer: value.more, bytes }, self.ground.slots.container);
+        }
+    }
+
+    fn claim(&mut self, buffer: Buffer, slot: strandline_claims::accumulator::Slot) {
+        self.ground.refinements.claim(buffer.pointer, buffer.bytes, slot);
+    }
+}

@@ -1,0 +1,290 @@
+//! Counts the objects of dynamic space by type, generation and whether they were reached, and folds their bytes.
+
+use std::collections::HashMap;
+
+use super::heap::Heap;
+use super::objects::{Kinds, Run};
+use super::spaces::Slots;
+use super::store::{Spot, Store};
+use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Kind, Layout, PSEUDO_STATIC};
+use strandline_claims::accumulator::{Block, Class, Fold, Slot};
+use strandline_claims::range::RangePages;
+
+/// How many places the cache of types has: a power of two.
+const CACHE: usize = 1024;
+/// How many types are told apart: a program has thousands, a damaged heap as many as it has instances.
+const MOST_TYPES: usize = 65_536;
+/// What instances of further types are counted by: no layout is there.
+const OTHERS: Type = 1 << 40;
+/// How many runs a thread takes at a time.
+const RUNS_AT_ONCE: usize = 64;
+
+/// What a type is counted by: an instance's layout, or an object's widetag.
+pub type Type = u64;
+
+/// Objects of one type: instances and bytes, by generation, those reached and those not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Reached.
+    pub live: [(u64, u64); GENERATIONS],
+    /// Not reached.
+    pub dead: [(u64, u64); GENERATIONS],
+}
+
+impl Count {
+    fn add(&mut self, other: &Self) {
+        for (mine, theirs) in [(&mut self.live, &other.live), (&mut self.dead, &other.dead)] {
+            for (mine, theirs) in mine.iter_mut().zip(theirs) {
+                mine.0 += theirs.0;
+                mine.1 += theirs.1;
+            }
+        }
+    }
+}
+
+/// The count of all types.
+#[derive(Default)]
+pub struct Census {
+    /// By type.
+    pub types: HashMap<Type, Count>,
+    /// Bytes of fillers, by generation.
+    pub fillers: [u64; GENERATIONS],
+    /// Bytes in runs that could not be walked to their end.
+    pub unread_bytes: u64,
+    /// Live bytes that a full collection copies: not those of large or pinned objects.
+    pub moved_bytes: u64,
+    /// Live bytes of large objects: those resident, and those in use.
+    pub large: (u64, u64),
+    /// The first address at which a run makes no sense.
+    pub damage: Option<u64>,
+}
+
+impl Census {
+    fn add(&mut self, other: Self) {
+        for (key, count) in other.types {
+            let is_full = self.types.len() >= MOST_TYPES && key > 0xff && !self.types.contains_key(&key);
+            self.types.entry(if is_full { OTHERS } else { key }).or_default().add(&count);
+        }
+        for (mine, theirs) in self.fillers.iter_mut().zip(other.fillers) {
+            *mine += theirs;
+        }
+        self.unread_bytes += other.unread_bytes;
+        self.moved_bytes += other.moved_bytes;
+        self.large.0 += other.large.0;
+        self.large.1 += other.large.1;
+        self.damage = [self.damage, other.damage].into_iter().flatten().min();
+    }
+}
+
+/// Counts by type with a small cache in front: most objects are of few types.
+struct Counter {
+    index: HashMap<Type, usize>,
+    counts: Vec<(Type, Count)>,
+    cache: Vec<(Type, usize)>,
+}
+
+impl Counter {
+    fn new() -> Self {
+        Self { index: HashMap::new(), counts: Vec::new(), cache: vec![(u64::MAX, 0); CACHE] }
+    }
+
+    #[inline]
+    fn of(&mut self, key: Type) -> Option<&mut Count> {
+        let place = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize % CACHE;
+        let cached = self.cache.get(place).copied().filter(|cached| cached.0 == key);
+        let index = match cached {
+            Some((_, index)) => index,
+            None => {
+                let next = self.counts.len();
+                let is_full = next >= MOST_TYPES && key > 0xff && !self.index.contains_key(&key);
+                let key = if is_full { OTHERS } else { key };
+                let index = *self.index.entry(key).or_insert(next);
+                if index == next {
+                    self.counts.push((key, Count::default()));
+                }
+                if let Some(slot) = self.cache.get_mut(place) {
+                    *slot = (key, index);
+                }
+                index
+            }
+        };
+        self.counts.get_mut(index).map(|entry| &mut entry.1)
+    }
+}
+
+/// What is looked at.
+pub struct Ground<'a> {
+    /// The copy.
+    pub store: &'a Store,
+    /// What objects are.
+    pub kinds: &'a Kinds,
+    /// The books.
+    pub heap: &'a Heap,
+    /// The layout of the release.
+    pub layout: &'static Layout,
+    /// Dynamic space's runs of objects.
+    pub runs: &'a [Run],
+    /// Whether conservative roots keep a page where it is.
+    pub pinned: &'a [bool],
+    /// The objects for which they do, ascending.
+    pub pins: &'a [Spot],
+    /// The rows.
+    pub slots: &'a Slots,
+    /// The row of what could not be walked.
+    pub unread: Slot,
+    /// Residency and zeros of dynamic space.
+    pub pages: &'a RangePages,
+}
+
+impl Ground<'_> {
+    /// Counts and folds all runs with `workers` threads.
+    pub fn count(&self, workers: usize) -> (Census, Block) {
+        let chunks: Vec<&[Run]> = self.runs.chunks(RUNS_AT_ONCE).collect();
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        let done = std::sync::Mutex::new(Vec::with_capacity(chunks.len()));
+        let census = std::sync::Mutex::new(Census::default());
+        std::thread::scope(|scope| {
+            for _ in 0..workers.max(1) {
+                scope.spawn(|| {
+                    let mut mine = Census::default();
+                    let mut counter = Counter::new();
+                    loop {
+                        let index = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        let Some(chunk) = chunks.get(index) else { break };
+                        let from =
+                            if index == 0 { self.heap.start } else { chunk.first().map_or(0, |r| r.start) };
+                        let to = chunks
+                            .get(index + 1)
+                            .and_then(|c| c.first())
+                            .map_or(self.heap.end(), |r| r.start);
+                        let block = self.fold(chunk, from, to, &mut mine, &mut counter);
+                        if let Ok(mut done) = done.lock() {
+                            done.push((index, block));
+                        }
+                    }
+                    mine.types = counter.counts.into_iter().collect();
+                    if let Ok(mut census) = census.lock() {
+                        census.add(mine);
+                    }
+                });
+            }
+        });
+        let mut blocks = done.into_inner().unwrap_or_default();
+        blocks.sort_by_key(|block| block.0);
+        let mut all = Block::empty(self.heap.start);
+        for (_, block) in blocks {
+            // Each starts where the one before it ends.
+            let _ = all.join(block, self.pages);
+        }
+        if all.end < self.heap.end() {
+            let mut fold = Fold::new(all.end, self.pages);
+            self.gap(&mut fold, self.heap.end());
+            let _ = all.join(fold.cut(), self.pages);
+        }
+        (census.into_inner().unwrap_or_default(), all)
+    }
+
+    /// Folds `from..to`, which holds `runs`.
+    fn fold(&self, runs: &[Run], from: u64, to: u64, census: &mut Census, counter: &mut Counter) -> Block {
+        let mut fold = Fold::new(from, self.pages);
+        for run in runs {
+            self.gap(&mut fold, run.start);
+            let end = self.run(*run, &mut fold, census, counter);
+            if end < run.end {
+                census.unread_bytes += run.end - end;
+                census.damage = Some(census.damage.map_or(end, |known| known.min(end)));
+                fold.claim_to(run.end, Class::Refined(self.unread));
+            }
+        }
+        self.gap(&mut fold, to);
+        fold.cut()
+    }
+
+    /// What holds no objects up to `end`: the rest of a page that does, and pages that are free or unused so far.
+    fn gap(&self, fold: &mut Fold<'_>, end: u64) {
+        if !fold.cursor().is_multiple_of(GC_PAGE_BYTES) {
+            let page_end = (fold.cursor() | (GC_PAGE_BYTES - 1)) + 1;
+            fold.claim_to(page_end.min(end), Class::Refined(self.slots.waste));
+        }
+        while fold.cursor() < end {
+            let is_free = self.heap.page_of(fold.cursor()).is_none_or(|(_, page)| page.is_free(self.layout));
+            let slot = if is_free { self.slots.free } else { self.slots.waste };
+            fold.claim_to((fold.cursor() + GC_PAGE_BYTES).min(end), Class::Refined(slot));
+        }
+    }
+
+    fn run(&self, run: Run, fold: &mut Fold<'_>, census: &mut Census, counter: &mut Counter) -> u64 {
+        let large = self.heap.pages.get(run.page).is_some_and(|page| page.is_large(self.layout));
+        super::objects::walk(self.store, self.kinds, run, |at, words, header| {
+            let bytes = words * 8;
+            let (index, generation) = self
+                .heap
+                .page_of(at)
+                .map_or((0, 0), |(index, page)| (index, usize::from(page.generation) % GENERATIONS));
+            let spot = self.store.spot(at);
+            let reached = spot.is_some_and(|spot| self.store.is_marked(spot));
+            let lives = reached || generation == PSEUDO_STATIC;
+            if reached && generation != PSEUDO_STATIC {
+                if large {
+                    let resident = self.pages.runs_in(at, at + bytes).map(|run| run.1 - run.0);
+                    census.large.0 += resident.sum::<u64>();
+                    census.large.1 += bytes;
+                } else if !self.is_pinned(index, spot) {
+                    census.moved_bytes += bytes;
+                }
+            }
+            if self.kinds.of(header) == Some(Kind::Filler) {
+                if let Some(fillers) = census.fillers.get_mut(generation) {
+                    *fillers += bytes;
+                }
+                fold.claim_to(at + bytes, Class::Refined(self.slots.waste));
+                return;
+            }
+            if let Some(count) = counter.of(self.type_of(header)) {
+                let counts = if lives { &mut count.live } else { &mut count.dead };
+                if let Some(count) = counts.get_mut(generation) {
+                    count.0 += 1;
+                    count.1 += bytes;
+                }
+            }
+            let slots = if lives { &self.slots.kept } else { &self.slots.dead };
+            let slot = slots.get(generation).copied().unwrap_or(self.unread);
+            fold.claim_to(at + bytes, Class::Refined(slot));
+        })
+    }
+
+    fn is_pinned(&self, page: usize, spot: Option<Spot>) -> bool {
+        self.pinned.get(page).copied().unwrap_or(false)
+            && spot.is_some_and(|spot| self.pins.binary_search(&spot).is_ok())
+    }
+
+    #[inline]
+    fn type_of(&self, header: u64) -> Type {
+        match self.kinds.of(header) {
+            Some(Kind::Cons) => 0,
+            Some(Kind::Instance | Kind::FunInstance) if header >> 32 != 0 => header >> 32,
+            _ => header & 0xff,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_types_are_told_apart_than_programs_have() {
+        let mut counter = Counter::new();
+        for layout in 0..3 * MOST_TYPES as u64 {
+            counter.of(0x1000 + layout * 16).unwrap().dead[0].0 += 1;
+        }
+        counter.of(0x11).unwrap().dead[0].0 += 1;
+        assert_eq!(counter.counts.len(), MOST_TYPES + 2, "the others, and what is no instance");
+        let mut census = Census { types: counter.counts.iter().copied().collect(), ..Census::default() };
+        let more = (0..100u64).map(|layout| (0x8000_0000 + layout, Count::default())).collect();
+        census.add(Census { types: more, ..Census::default() });
+        assert_eq!(census.types.len(), MOST_TYPES + 2);
+        let counted: u64 = census.types.values().map(|count| count.dead[0].0).sum();
+        assert_eq!(counted, 3 * MOST_TYPES as u64 + 1);
+    }
+}

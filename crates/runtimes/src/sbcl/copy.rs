@@ -1,0 +1,262 @@
+//! Copies what is needed of SBCL's memory while it stands still.
+//!
+//! Only pages that hold objects, only what is resident and its own: the rest of a mapped core is
+//! read from the file once the target runs again. Of large objects without pointers the first page is kept; the
+//! others are read for zeros only. The copy is made by several threads and given up where the time is over.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use super::heap::Heap;
+use super::room::Room;
+use super::spaces::{Space, used_end};
+use super::store::Store;
+use super::threads::Region;
+use crate::sbcl::layout::{GC_PAGE_BYTES, Layout};
+use strandline_claims::range::{PAGE_BYTES, RangePages, is_all_zero};
+use strandline_claims::runtime::Context;
+use strandline_process::namespaces;
+
+/// How many pages of the collector a thread takes at a time.
+const PAGES_AT_ONCE: usize = 32;
+/// How many spans of pages a thread takes at a time: each is read at once.
+const SPANS_AT_ONCE: usize = 4;
+
+/// What to copy.
+pub struct Plan {
+    /// Dynamic space, then the others: first byte, first byte behind, the numbers of the pages wanted.
+    areas: Vec<(u64, u64, Vec<usize>)>,
+    /// Pages of large objects without pointers: read for zeros only.
+    only_for_zeros: Vec<u64>,
+}
+
+/// A part of a file that stands behind memory that was not written to.
+struct Part {
+    file: File,
+    /// Which addresses.
+    start: u64,
+    end: u64,
+    /// Where in the file the first of them is.
+    offset: u64,
+}
+
+/// The copy, and what is yet to be read of files.
+pub struct Copied {
+    /// What was copied.
+    pub store: Store,
+    /// Target memory read.
+    pub bytes_read: u64,
+    parts: Vec<Part>,
+    /// Resident runs that were copied, in address order: the file has what lies between.
+    runs: Vec<(u64, u64)>,
+    /// Resident bytes that could not be read.
+    missing: u64,
+    /// Mappings whose file could not be opened.
+    pub unopened: u64,
+}
+
+impl Plan {
+    /// What tracing needs of `heap` and `spaces`.
+    pub fn new(heap: &Heap, regions: &[Region], spaces: &[Space], layout: &Layout) -> Self {
+        let mut wanted = Vec::new();
+        let mut only_for_zeros = Vec::new();
+        for (index, page) in heap.pages.iter().enumerate() {
+            let start = heap.address_of(index);
+            if used_end(heap, regions, index) == start {
+                continue;
+            }
+            let goes_on = page.is_large(layout) && page.scan_start != 0;
+            if goes_on && page.content(layout) == layout.page_types.unboxed {
+                only_for_zeros.push(start);
+            } else {
+                wanted.push(index);
+            }
+        }
+        let mut areas = vec![(heap.start, heap.end(), wanted)];
+        for space in spaces {
+            let start = space.start & !(GC_PAGE_BYTES - 1);
+            let pages = (space.end - start).div_ceil(GC_PAGE_BYTES) as usize;
+            areas.push((start, space.end, (0..pages).collect()));
+        }
+        Self { areas, only_for_zeros }
+    }
+
+    /// How much memory the copy takes, with what tracing needs besides.
+    pub fn bytes(&self) -> u64 {
+        let copied = self.pages() as u64 * GC_PAGE_BYTES;
+        // Two bits for each 16 bytes; the list of work is bounded by a quarter, but a tenth is what it comes to.
+        copied + copied / 64 + copied / 10
+    }
+
+    fn pages(&self) -> usize {
+        self.areas.iter().map(|area| area.2.len()).sum()
+    }
+
+    /// Copies; `None` where there was not time enough. All-zero pages are noted in `pages`, those of dynamic
+    /// space.
+    pub fn copy(&self, context: &Context<'_>, pages: &RangePages, room: &Room) -> Option<Copied> {
+        let mut store = Store::with_pages(self.pages(), room)?;
+        let mut runs = Vec::new();
+        for (start, end, wanted) in &self.areas {
+            store.add_area(*start, *end, wanted);
+            runs.extend((context.resident)(*start, *end));
+        }
+        runs.sort_unstable();
+        let read = AtomicU64::new(0);
+        let late = AtomicBool::new(false);
+        let missing = AtomicU64::new(0);
+        let mut targets = store.spans_mut(PAGES_AT_ONCE);
+        let copy = |address: u64, bytes: &mut [u8]| {
+            let (got, less) = copy_pages(context, &runs, address, bytes, pages);
+            read.fetch_add(got, Ordering::Relaxed);
+            (context.progress)(got);
+            less
+        };
+        let work = Mutex::new(targets.chunks_mut(SPANS_AT_ONCE));
+        let zeros = Mutex::new(self.only_for_zeros.chunks(PAGES_AT_ONCE));
+        std::thread::scope(|scope| {
+            for _ in 0..context.workers.max(1) {
+                scope.spawn(|| {
+                    while let Some(chunk) = work.lock().ok().and_then(|mut work| work.next()) {
+                        if Instant::now() > context.deadline {
+                            late.store(true, Ordering::Relaxed);
+                            return;
+                        }
+                        for (address, bytes) in chunk {
+                            missing.fetch_add(copy(*address, bytes), Ordering::Relaxed);
+                        }
+                    }
+                    let mut scratch = vec![0; GC_PAGE_BYTES as usize];
+                    while let Some(chunk) = zeros.lock().ok().and_then(|mut work| work.next()) {
+                        if Instant::now() > context.deadline {
+                            return;
+                        }
+                        for &address in chunk {
+                            copy(address, &mut scratch);
+                        }
+                    }
+                });
+            }
+        });
+        drop(targets);
+        if late.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (parts, unopened) = self.parts(context);
+        let missing = missing.load(Ordering::Relaxed);
+        Some(Copied { store, bytes_read: read.load(Ordering::Relaxed), parts, runs, missing, unopened })
+    }
+
+    /// The files behind the areas.
+    fn parts(&self, context: &Context<'_>) -> (Vec<Part>, u64) {
+        let mut parts = Vec::new();
+        let mut unopened = 0;
+        for mapping in context.space.mappings().iter().filter(|mapping| mapping.has_file()) {
+            let touches = self.areas.iter().any(|area| mapping.start < area.1 && area.0 < mapping.end);
+            if !touches {
+                continue;
+            }
+            match namespaces::open_mapped_file(context.process, mapping) {
+                Ok(file) => {
+                    parts.push(Part { file, start: mapping.start, end: mapping.end, offset: mapping.offset })
+                }
+                Err(_) => unopened += 1,
+            }
+        }
+        (parts, unopened)
+    }
+}
+
+/// Copies what is resident of pages of the collector. Returns how much, and how much of it could not be read.
+fn copy_pages(
+    context: &Context<'_>,
+    runs: &[(u64, u64)],
+    address: u64,
+    bytes: &mut [u8],
+    pages: &RangePages,
+) -> (u64, u64) {
+    let end = address + bytes.len() as u64;
+    let (mut read, mut missing) = (0, 0);
+    for (from, to) in within(runs, address, end) {
+        let Some(part) = bytes.get_mut((from - address) as usize..(to - address) as usize) else { continue };
+        let got = context.memory.read_some(from, part);
+        read += got as u64;
+        missing += (part.len() - got.min(part.len())) as u64;
+        for (page, content) in (from..to).step_by(PAGE_BYTES as usize).zip(part.chunks(PAGE_BYTES as usize)) {
+            // A page of a mapped core that holds only zeros does not read the same once it is given back.
+            if is_all_zero(content)
+                && context.space.find(page).is_some_and(|mapping| mapping.is_private_anonymous())
+            {
+                pages.set_zero(page);
+            }
+        }
+    }
+    (read, missing)
+}
+
+/// The parts of `runs` that lie in `start..end`.
+fn within(runs: &[(u64, u64)], start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+    let first = runs.partition_point(|run| run.1 <= start);
+    runs.iter()
+        .skip(first)
+        .take_while(move |run| run.0 < end)
+        .map(move |&(from, to)| (from.max(start), to.min(end)))
+}
+
+impl Copied {
+    /// Reads from files what was not resident, or was the file's own. Returns how many bytes could not be read,
+    /// of memory or of files.
+    pub fn fill(&mut self) -> u64 {
+        let mut missing = self.missing;
+        let runs = std::mem::take(&mut self.runs);
+        for (address, bytes) in self.store.pages_mut() {
+            let end = address + bytes.len() as u64;
+            for part in self.parts.iter().filter(|part| part.start < end && address < part.end) {
+                let (start, end) = (part.start.max(address), part.end.min(end));
+                for (from, to) in between(&runs, start, end) {
+                    let target = bytes.get_mut((from - address) as usize..(to - address) as usize);
+                    let Some(target) = target else { continue };
+                    // A file may end within its last page: what follows is zeros.
+                    missing += match part.file.read_at(target, part.offset + (from - part.start)) {
+                        Ok(_) => 0,
+                        Err(_) => to - from,
+                    };
+                }
+            }
+        }
+        self.parts.clear();
+        missing
+    }
+}
+
+/// The parts of `start..end` that lie in none of `runs`.
+fn between(runs: &[(u64, u64)], start: u64, end: u64) -> Vec<(u64, u64)> {
+    let mut gaps = Vec::new();
+    let mut at = start;
+    for (from, to) in within(runs, start, end) {
+        if at < from {
+            gaps.push((at, from));
+        }
+        at = at.max(to);
+    }
+    if at < end {
+        gaps.push((at, end));
+    }
+    gaps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_and_runs_make_up_a_range() {
+        let runs = [(10, 20), (30, 40)];
+        assert_eq!(within(&runs, 15, 35).collect::<Vec<_>>(), [(15, 20), (30, 35)]);
+        assert_eq!(between(&runs, 0, 50), [(0, 10), (20, 30), (40, 50)]);
+        assert_eq!(between(&runs, 12, 18), []);
+    }
+}

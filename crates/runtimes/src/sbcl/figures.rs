@@ -1,0 +1,166 @@
+//! SBCL's figures: what `generation-…`, `dynamic-usage` and `(room)` say, from its books.
+
+use super::facts::{Generation, Sbcl, Space as SpaceFacts};
+use super::heap::{Heap, is_pseudo_static};
+use super::spaces::Space;
+use super::threads::Region;
+use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST};
+use strandline_claims::runtime::Context;
+
+/// All figures that the books alone give.
+pub fn figures(
+    context: &Context<'_>,
+    heap: &Heap,
+    regions: &[Region],
+    spaces: &[Space],
+    layout: &Layout,
+) -> Sbcl {
+    let resident = |start, end| (context.resident)(start, end).iter().map(|run| run.1 - run.0).sum::<u64>();
+    let mut all = vec![SpaceFacts {
+        name: "dynamic".to_owned(),
+        start: heap.start,
+        bytes: heap.end() - heap.start,
+        resident_bytes: resident(heap.start, heap.start + heap.size),
+    }];
+    all.extend(spaces.iter().map(|space| SpaceFacts {
+        name: space.kind.name().to_owned(),
+        start: space.start,
+        bytes: space.end - space.start,
+        resident_bytes: resident(space.start, space.end),
+    }));
+    all.sort_by_key(|space| space.start);
+    Sbcl {
+        dynamic_usage_bytes: heap.bytes_allocated,
+        dynamic_space_bytes: heap.size,
+        gc_page_bytes: GC_PAGE_BYTES,
+        open_region_bytes: regions.iter().map(|region| region.free - region.start).sum(),
+        bytes_consed_between_gcs: heap.consed_between,
+        auto_gc_trigger_bytes: heap.auto_trigger,
+        generations: generations(heap, layout),
+        spaces: all,
+        ..Sbcl::default()
+    }
+}
+
+fn generations(heap: &Heap, layout: &Layout) -> Vec<Generation> {
+    let mut all: Vec<Generation> =
+        (0..heap.generations.len()).map(|number| generation(heap, number, layout)).collect();
+    for (generation, waits) in all.iter_mut().zip(waits(heap)) {
+        (generation.waits_for, generation.bytes_until_collected) = waits;
+    }
+    all
+}
+
+/// What each generation waits for to be collected, and how many bytes where nothing but bytes is missing.
+/// `collect_garbage` (gencgc.c) starts with generation 0 and goes on to the next one where it raised the one
+/// before into it, the bytes then in it are more than its `gc_trigger`, and their average age is above the minimum.
+fn waits(heap: &Heap) -> Vec<(String, Option<u64>)> {
+    let oldest = heap.oldest_to_collect.unwrap_or(OLDEST as u64);
+    let mut all = Vec::with_capacity(heap.generations.len());
+    // Whether the next collection raises the generation before.
+    let mut is_raised = false;
+    for (number, books) in heap.generations.iter().enumerate() {
+        let raises = books.collections >= books.before_promotion;
+        if number == 0 {
+            let missing = heap.auto_trigger.map(|trigger| trigger.saturating_sub(heap.bytes_allocated));
+            let text =
+                missing.map_or_else(|| "a call of gc".to_owned(), |bytes| format!("{} more", mib(bytes)));
+            all.push((text, missing));
+            is_raised = raises;
+            continue;
+        }
+        if number > OLDEST || number as u64 > oldest {
+            all.push(("never".to_owned(), None));
+            continue;
+        }
+        let age = heap.average_age(number);
+        let is_old = age > books.minimum_age;
+        let missing = books.trigger.saturating_add(1).saturating_sub(books.bytes_allocated);
+        let mut parts = Vec::new();
+        if !is_raised {
+            parts.push(format!("a raise of generation {}", number - 1));
+        }
+        if !is_old {
+            parts.push(format!("average age {age:.2} of {:.2}", books.minimum_age));
+        }
+        if missing > 0 {
+            parts.push(format!("{} more", mib(missing)));
+        }
+        let bytes = (is_raised && is_old).then_some(missing);
+        is_raised = parts.is_empty() && raises;
+        let text = if parts.is_empty() { "the next collection".to_owned() } else { parts.join("; ") };
+        all.push((text, bytes));
+    }
+    all
+}
+
+/// Bytes as people read them.
+pub fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
+}
+
+fn generation(heap: &Heap, number: usize, layout: &Layout) -> Generation {
+    let books = heap.generations.get(number).copied().unwrap_or_default();
+    let mut generation = Generation {
+        number: number as u64,
+        is_pseudo_static: is_pseudo_static(number),
+        bytes_allocated_kept: books.bytes_allocated,
+        collections: u64::from(books.collections),
+        collections_before_promotion: u64::from(books.before_promotion),
+        cum_sum_bytes: books.cum_sum,
+        average_age: heap.average_age(number),
+        minimum_age: if books.minimum_age.is_finite() { books.minimum_age } else { 0.0 },
+        trigger_bytes: books.trigger,
+        bytes_consed_between_gcs: books.consed_between,
+        ..Generation::default()
+    };
+    let mine = heap.pages.iter().filter(|page| usize::from(page.generation) == number && page.used > 0);
+    for page in mine {
+        let used = u64::from(page.used);
+        generation.bytes_allocated += used;
+        generation.pages += 1;
+        generation.waste_bytes += GC_PAGE_BYTES - used;
+        if page.is_large(layout) {
+            generation.large_bytes += used;
+            generation.large_pages += 1;
+        }
+        let content = page.content(layout);
+        if content == layout.page_types.code {
+            generation.code_bytes += used;
+        } else if content == layout.page_types.unboxed {
+            generation.unboxed_bytes += used;
+        }
+    }
+    generation
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::heap::Books;
+    use super::*;
+
+    #[test]
+    fn a_generation_waits_for_all_that_its_collection_needs() {
+        let mut heap = Heap { auto_trigger: Some(60 << 20), bytes_allocated: 40 << 20, ..Heap::default() };
+        heap.generations[0].before_promotion = 1;
+        heap.generations[1] = Books {
+            bytes_allocated: 8 << 20,
+            trigger: 5 << 20,
+            cum_sum: 16 << 20,
+            minimum_age: 0.75,
+            before_promotion: 1,
+            ..Books::default()
+        };
+        heap.generations[2] = Books { trigger: (2 << 20) - 1, minimum_age: 0.75, ..Books::default() };
+        let told = waits(&heap);
+        assert_eq!(told[0], ("20.0 MiB more".to_owned(), Some(20 << 20)));
+        assert_eq!(told[1], ("a raise of generation 0".to_owned(), None));
+        let all = "a raise of generation 1; average age 0.00 of 0.75; 2.0 MiB more";
+        assert_eq!(told[2], (all.to_owned(), None));
+        assert_eq!((told[6].0.as_str(), told[7].0.as_str()), ("never", "never"));
+        heap.generations[0].collections = 1;
+        assert_eq!(waits(&heap)[1], ("the next collection".to_owned(), Some(0)));
+        heap.generations[1].trigger = (10 << 20) - 1;
+        assert_eq!(waits(&heap)[1], ("2.0 MiB more".to_owned(), Some(2 << 20)));
+    }
+}

@@ -1,0 +1,241 @@
+//! Finds SBCL in mapped files: its runtime's dynamic symbols, and the version that the runtime carries.
+//!
+//! The runtime is the program itself, one that the dynamic linker runs, or a shared library. A program made
+//! by `save-lisp-and-die :executable t` is the runtime with a core behind it, and has the same symbols.
+//! Debian strips it; what is needed stays in `.dynsym`, because cores are linked against it.
+
+use std::collections::BTreeMap;
+
+use super::room::Room;
+use crate::sbcl::layout::{Layout, Release, known_release};
+use strandline_process::elf::Object;
+use strandline_process::image::exports;
+use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::memory::{Memory, word_at};
+use strandline_process::procfs::{Process, printable};
+use strandline_process::target::live::Live;
+
+/// Without these a file is no SBCL runtime, or one whose collector is not known (`:mark-region-gc` has no
+/// `from_space`).
+const NEEDED: [&str; 7] = [
+    "generations",
+    "page_table",
+    "page_table_pages",
+    "next_free_page",
+    "bytes_allocated",
+    "DYNAMIC_SPACE_START",
+    "from_space",
+];
+/// Read where they are there.
+const WANTED: [&str; 35] = [
+    "ALIEN_LINKAGE_SPACE_START",
+    "ALIEN_LINKAGE_TABLE_SPACE_START",
+    "FIXEDOBJ_SPACE_START",
+    "READ_ONLY_SPACE_END",
+    "READ_ONLY_SPACE_START",
+    "STATIC_SPACE_START",
+    "TEXT_SPACE_START",
+    "VARYOBJ_SPACE_START",
+    "all_threads",
+    "alloc_profile_data",
+    "arena_chain",
+    "auto_gc_trigger",
+    "bytes_consed_between_gcs",
+    "dynamic_space_size",
+    "dynamic_values_bytes",
+    "fixedobj_free_pointer",
+    "fixedobj_pages",
+    "gc_active_p",
+    "gc_alloc_region",
+    "gc_card_mark",
+    "gc_card_table_nbits",
+    "gc_object_watcher",
+    "gc_page_pins",
+    "gencgc_oldest_gen_to_gc",
+    "linkage_space",
+    "lisp_init_function",
+    "lisp_package_vector",
+    "lisp_sig_handlers",
+    "permgen_bounds",
+    "permgen_space_free_pointer",
+    "read_only_space_free_pointer",
+    "static_space_free_pointer",
+    "text_space_highwatermark",
+    "varyobj_free_pointer",
+    "widetag_lowtag",
+];
+/// The longest version believed.
+const MOST_VERSION_BYTES: usize = 64;
+/// The most mappings looked behind.
+const MOST_TRIES: usize = 4096;
+
+/// A mapped file that holds an SBCL.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Its path, as the kernel names it.
+    pub path: String,
+    /// Where a mapping of it starts: to tell whether it is still there.
+    pub start: u64,
+    /// The version that it names among its constants; `None` for none, or several.
+    pub version: Option<String>,
+    /// Memory for a copy of its objects.
+    pub(super) room: Room,
+    /// Its symbols: address and size in bytes.
+    symbols: BTreeMap<&'static str, (u64, u64)>,
+}
+
+impl Program {
+    /// Made of symbols at given addresses, for memory that was fabricated.
+    pub fn of_symbols(path: &str, start: u64, version: &str, symbols: &[(&'static str, u64, u64)]) -> Self {
+        let symbols = symbols.iter().map(|&(name, address, bytes)| (name, (address, bytes))).collect();
+        Self {
+            path: path.to_owned(),
+            start,
+            version: Some(version.to_owned()),
+            room: Room::default(),
+            symbols,
+        }
+    }
+
+    /// Where a symbol is.
+    pub fn address(&self, name: &str) -> Option<u64> {
+        self.symbols.get(name).map(|symbol| symbol.0)
+    }
+
+    /// How many bytes a symbol has, as the file says.
+    pub fn bytes(&self, name: &str) -> u64 {
+        self.symbols.get(name).map_or(0, |symbol| symbol.1)
+    }
+
+    /// The value of a variable of up to 8 bytes, by its size in the file, without a sign.
+    pub fn value(&self, memory: &dyn Memory, name: &str) -> Option<u64> {
+        let &(address, bytes) = self.symbols.get(name)?;
+        let length = usize::try_from(bytes).ok().filter(|length| (1..=8).contains(length))?;
+        let mut word = [0; 8];
+        memory.read(address, word.get_mut(..length)?).ok()?;
+        word_at(&word, 0)
+    }
+
+    /// The layout of its version.
+    pub fn layout(&self) -> Option<(Release, &'static Layout)> {
+        known_release(self.version.as_deref()?)
+    }
+}
+
+/// The version among a runtime's constants: a string of its own that reads like a release of SBCL 2. (Versions of
+/// zlib and zstd, which it may hold besides, start with 1.) `None` where there is none, or more than one.
+fn version_in(constants: &[u8]) -> Option<String> {
+    let mut found: Option<&str> = None;
+    for text in constants.split(|&byte| byte == 0) {
+        if !text.starts_with(b"2.")
+            || text.len() > MOST_VERSION_BYTES
+            || !text.iter().all(|&b| is_of_version(b))
+        {
+            continue;
+        }
+        let Ok(version) = std::str::from_utf8(text) else { continue };
+        if Release::parse(version).is_none() || found == Some(version) {
+            continue;
+        }
+        if found.replace(version).is_some() {
+            return None;
+        }
+    }
+    found.map(str::to_owned)
+}
+
+fn is_of_version(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'+' | b'_')
+}
+
+/// The mapped files that hold an SBCL.
+pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
+    let executable = process.executable().unwrap_or_default();
+    let mut known: Vec<(u64, (u32, u32))> = Vec::new();
+    let mut found = Vec::new();
+    let mut tries = 0;
+    // A core within an executable is mapped too, in many parts: only those of the runtime itself tell where it is.
+    for mapping in space.mappings().iter().filter(|mapping| mapping.permissions.execute && mapping.has_file())
+    {
+        let name = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
+        let file = name.rsplit('/').next().unwrap_or(name);
+        let may_be = mapping.name == executable || file.contains("sbcl");
+        let key = (mapping.inode, mapping.device);
+        if !may_be || file.ends_with(".core") || known.contains(&key) || tries >= MOST_TRIES {
+            continue;
+        }
+        tries += 1;
+        if let Some(program) = program(process, space, mapping) {
+            known.push(key);
+            found.push(program);
+        }
+    }
+    found
+}
+
+fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option<Program> {
+    if !exports(process, mapping, &NEEDED[..1]) {
+        return None;
+    }
+    let object = Object::open(process, space, mapping).ok()?;
+    let mut symbols = BTreeMap::new();
+    object.each_symbol(&mut |name, symbol| {
+        let known = NEEDED.iter().chain(&WANTED).find(|known| known.as_bytes() == name);
+        if let Some(&known) = known {
+            symbols.entry(known).or_insert((symbol.address, symbol.bytes));
+        }
+    });
+    if !NEEDED.iter().all(|name| symbols.contains_key(name)) {
+        return None;
+    }
+    let version = object.section(b".rodata").and_then(|constants| version_in(&constants.bytes));
+    let path = printable(&mapping.name, 256);
+    let mut program = Program { path, start: mapping.start, version, room: Room::default(), symbols };
+    if program.layout().is_some() {
+        program.room = Room::of(&Live::new(process.pid()), &program);
+    }
+    Some(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_the_one_string_of_its_form() {
+        let constants = b"1.2.11\0%d\x002.2.9.debian\0This is SBCL %s\x002.2.9.debian\0";
+        assert_eq!(version_in(constants).as_deref(), Some("2.2.9.debian"));
+        assert_eq!(version_in(b"x2.6.4\x002.6.4 \x002.6\0"), None);
+        assert_eq!(version_in(b"2.6.4\x002.2.9\0"), None, "two");
+        assert_eq!(version_in(b""), None);
+    }
+
+    #[test]
+    fn the_runtime_of_this_system_is_found_with_its_version() {
+        let Ok(mut child) = std::process::Command::new("sbcl")
+            .args(["--non-interactive", "--no-sysinit", "--no-userinit", "--eval", "(sleep 60)"])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+        else {
+            eprintln!("skipped: no sbcl here");
+            return;
+        };
+        let process = Process::open(child.id() as i32).unwrap();
+        let mut found = Vec::new();
+        for _ in 0..200 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
+            found = find(&process, &space);
+            if !found.is_empty() {
+                break;
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found.len(), 1);
+        assert!(found[0].address("generations").is_some());
+        let version = std::process::Command::new("sbcl").arg("--version").output().unwrap();
+        let version = String::from_utf8_lossy(&version.stdout).trim().replace("SBCL ", "");
+        assert_eq!(found[0].version.as_deref(), Some(version.as_str()));
+    }
+}

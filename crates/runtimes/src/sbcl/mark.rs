@@ -1,0 +1,393 @@
+//! Tells live objects from dead ones: marks what the roots reach, as a full collection would.
+//!
+//! Every word of an object that has pointers counts as one if it has a pointer's lowtag and an object starts where
+//! it points to. SBCL itself tells an instance's raw slots by its layout; here a raw word that happens to look
+//! like a pointer to an object's start keeps that object. Weak pointers and weak vectors keep nothing; weak hash
+//! tables keep what `scan_weak_hashtable` (gc-common.c) would: of a table weak on keys, the value of each pair whose
+//! key is live. Work is kept in a list of spots, each of which enters once: it is bounded by the number of objects.
+
+use super::heap::Heap;
+use super::objects::{Kinds, instance_slots};
+use super::store::{Spot, Store};
+use crate::sbcl::layout::{
+    FUN_LOWTAG, FUN_RAW_OFFSET, HASH_TABLE_FLAGS, HASH_TABLE_FLAGS_RAW, INSTANCE_LOWTAG, Kind, LIST_LOWTAG,
+    LOWTAG_MASK, Layout, OTHER_LOWTAG, Release, VECTOR_HASHING, VECTOR_WEAK,
+};
+
+/// Code is at most so large: how far back its start is looked for, in units of 16 bytes.
+const MOST_CODE_UNITS: u32 = (16 << 20) / 16;
+/// Flags of a hash table: it is weak (hash-table.lisp, `hash-table-weak-flag`).
+const TABLE_IS_WEAK: u64 = 8;
+
+/// The header of code that stands for a closure: its instructions follow.
+const TRAMPOLINE_BYTES: u64 = 32;
+/// How often weak tables are gone over.
+const MOST_WEAK_ROUNDS: u32 = 100;
+
+/// A weak hash table that was reached.
+#[derive(Clone, Copy, Debug)]
+struct WeakTable {
+    /// Where its pairs are.
+    pairs: u64,
+    /// How many words they are.
+    words: u64,
+    /// 0 keeps a pair whose key and value are both live, 1 by its key, 2 by its value, 3 by either.
+    weakness: u64,
+}
+
+/// Marks objects of a [`Store`].
+pub struct Tracer<'a> {
+    store: &'a Store,
+    kinds: &'a Kinds,
+    layout: &'static Layout,
+    heap: &'a Heap,
+    release: Release,
+    work: Vec<Spot>,
+    weak: Vec<WeakTable>,
+    /// By page of the collector: whether a conservative root keeps it where it is.
+    pinned: Vec<bool>,
+    /// The objects for which they do.
+    pins: Vec<Spot>,
+    /// Who reached each spot first, where that is asked: an object's spot, or a root's number from the top down.
+    parents: Vec<Spot>,
+    /// Who is being scanned.
+    from: Spot,
+}
+
+impl<'a> Tracer<'a> {
+    /// Nothing is marked yet.
+    pub fn new(
+        store: &'a Store,
+        kinds: &'a Kinds,
+        layout: &'static Layout,
+        heap: &'a Heap,
+        release: Release,
+    ) -> Self {
+        let pinned = vec![false; heap.pages.len()];
+        Self {
+            store,
+            kinds,
+            layout,
+            heap,
+            release,
+            work: Vec::new(),
+            weak: Vec::new(),
+            pinned,
+            pins: Vec::new(),
+            parents: Vec::new(),
+            from: 0,
+        }
+    }
+
+    /// Marks what `word` points to, if it is a pointer to an object.
+    #[inline]
+    pub fn visit(&mut self, word: u64) {
+        if word & 3 != 3 {
+            return;
+        }
+        let Some(spot) = self.store.spot(word & !LOWTAG_MASK) else { return };
+        if self.store.mark(spot) {
+            self.reach(spot);
+        } else if word & LOWTAG_MASK == FUN_LOWTAG && !self.store.is_start(spot) {
+            self.visit_function(word & !LOWTAG_MASK, spot);
+        }
+    }
+
+    #[inline]
+    fn reach(&mut self, spot: Spot) {
+        self.work.push(spot);
+        if let Some(parent) = self.parents.get_mut(spot as usize) {
+            *parent = self.from;
+        }
+    }
+
+    /// Keeps note of who reached each object, nearest to the roots first: four bytes for each 16 of the copy.
+    pub fn note_parents(&mut self) {
+        self.parents = vec![0; self.store.spots()];
+    }
+
+    /// What is visited from now on is held by the root of this number.
+    pub fn enter_root(&mut self, number: usize) {
+        self.from = Spot::MAX - u32::try_from(number).unwrap_or(0);
+    }
+
+    /// Who reached an object; the number of a root where that did.
+    pub fn parent(&self, spot: Spot, roots: usize) -> Option<Result<Spot, usize>> {
+        let parent = *self.parents.get(spot as usize)?;
+        let number = (Spot::MAX - parent) as usize;
+        Some(if number < roots { Err(number) } else { Ok(parent) })
+    }
+
+    /// A function within code keeps the code. Its header counts the words from there.
+    fn visit_function(&mut self, address: u64, spot: Spot) {
+        let header = self.store.near_word(spot, 0);
+        if self.kinds.of(header) != Some(Kind::SimpleFun) {
+            return;
+        }
+        let code = address.wrapping_sub(((header >> 8) & 0xff_ffff) * 8);
+        if let Some(spot) = self.store.spot(code)
+            && self.store.mark(spot)
+        {
+            self.reach(spot);
+        }
+    }
+
+    /// A word that may be the raw address that a closure, a funcallable instance or an fdefn jumps to.
+    fn visit_raw(&mut self, word: u64) {
+        if word & 3 == 3 {
+            self.visit(word);
+        } else if word & LOWTAG_MASK == 0 && word != 0 {
+            let address = word.wrapping_sub(FUN_RAW_OFFSET + FUN_LOWTAG);
+            if let Some(spot) = self.store.spot(address) {
+                if self.kinds.of(self.store.near_word(spot, 0)) == Some(Kind::SimpleFun) {
+                    self.visit_function(address, spot);
+                } else {
+                    self.visit_trampoline(word);
+                }
+            }
+        }
+    }
+
+    /// A raw address that is no function's: of a funcallable instance's own code, or of code that stands for a
+    /// closure (`make-simplifying-trampoline` in x86-64-vm.lisp), which alone holds it.
+    fn visit_trampoline(&mut self, word: u64) {
+        for (before, kind) in
+            [(FUN_RAW_OFFSET + FUN_LOWTAG, Kind::FunInstance), (TRAMPOLINE_BYTES, Kind::Code)]
+        {
+            let Some(spot) = self.store.spot(word.wrapping_sub(before)) else { continue };
+            let is_start =
+                self.store.is_start(spot) && self.kinds.of(self.store.near_word(spot, 0)) == Some(kind);
+            if is_start {
+                if self.store.mark(spot) {
+                    self.reach(spot);
+                }
+                return;
+            }
+        }
+    }
+
+    /// A word of a stack or a register (`conservative_root_p`): into code anywhere, else tagged as the object that
+    /// starts there is.
+    pub fn visit_ambiguous(&mut self, word: u64) {
+        let Some(spot) = self.store.spot(word & !LOWTAG_MASK) else { return };
+        let page = self.heap.page_of(word).map(|(_, page)| page);
+        let in_code = page.is_none_or(|page| page.content(self.layout) == self.layout.page_types.code);
+        if in_code && let Some(start) = self.store.start_before(spot, MOST_CODE_UNITS) {
+            let header = self.store.near_word(start, 0);
+            let words = self.kinds.words(header, self.store.near_word(start, 1)).unwrap_or(0);
+            let is_code = self.kinds.of(header) == Some(Kind::Code);
+            if is_code && u64::from(spot - start) * 2 < words {
+                self.pin(start);
+                return;
+            }
+        }
+        let kind = self.kinds.of(self.store.near_word(spot, 0));
+        let fits = match (word & LOWTAG_MASK, kind) {
+            (LIST_LOWTAG, Some(Kind::Cons)) | (INSTANCE_LOWTAG, Some(Kind::Instance)) => true,
+            (FUN_LOWTAG, Some(kind)) => matches!(kind, Kind::Closure | Kind::FunInstance),
+            (OTHER_LOWTAG, Some(kind)) => !matches!(
+                kind,
+                Kind::Cons
+                    | Kind::Instance
+                    | Kind::Closure
+                    | Kind::FunInstance
+                    | Kind::SimpleFun
+                    | Kind::Filler
+            ),
+            _ => false,
+        };
+        if fits && self.store.is_start(spot) {
+            self.pin(spot);
+        }
+    }
+
+    /// A word of what could not be read as objects: whatever it may point to is live.
+    pub fn visit_unread(&mut self, word: u64) {
+        self.visit_ambiguous(word);
+        self.visit_raw(word);
+        // A header's upper half may be a layout.
+        self.visit(word >> 32);
+    }
+
+    fn pin(&mut self, spot: Spot) {
+        let address = self.store.address(spot);
+        let words =
+            self.kinds.words(self.store.near_word(spot, 0), self.store.near_word(spot, 1)).unwrap_or(2);
+        if let Some((first, _)) = self.heap.page_of(address) {
+            let last = self.heap.page_of(address + words * 8 - 1).map_or(first, |(last, _)| last);
+            if let Some(pages) = self.pinned.get_mut(first..=last) {
+                pages.fill(true);
+            }
+            self.pins.push(spot);
+        }
+        if self.store.mark(spot) {
+            self.reach(spot);
+        }
+    }
+
+    /// Marks an object that is a root itself.
+    pub fn visit_object(&mut self, address: u64) {
+        if let Some(spot) = self.store.spot(address)
+            && self.store.mark(spot)
+        {
+            self.reach(spot);
+        }
+    }
+
+    /// Marks all that can be reached from what was visited.
+    pub fn run(&mut self) {
+        for round in 0.. {
+            if self.parents.is_empty() {
+                while let Some(spot) = self.work.pop() {
+                    self.scan(spot);
+                }
+            }
+            while !self.work.is_empty() {
+                // One step further from the roots at a time, so that paths are short.
+                for spot in std::mem::take(&mut self.work) {
+                    self.from = spot;
+                    self.scan(spot);
+                }
+            }
+            // A chain of tables may take a round each; what has more of them than that is made to take long, and
+            // keeps all its pairs.
+            let as_strong = round >= MOST_WEAK_ROUNDS;
+            if !self.visit_weak_tables(as_strong) {
+                return;
+            }
+        }
+    }
+
+    /// Visits what an object points to.
+    fn scan(&mut self, spot: Spot) {
+        let (header, second) = (self.store.near_word(spot, 0), self.store.near_word(spot, 1));
+        let Some(kind) = self.kinds.of(header) else { return };
+        match kind {
+            Kind::Cons => {
+                self.visit(header);
+                self.visit(second);
+                return;
+            }
+            Kind::Vector(..)
+            | Kind::Unboxed
+            | Kind::Bignum
+            | Kind::Filler
+            | Kind::WeakPointer
+            | Kind::SimpleFun => {
+                return;
+            }
+            _ => {}
+        }
+        let address = self.store.address(spot);
+        let words = self.kinds.words(header, second).unwrap_or(0);
+        let store = self.store;
+        match kind {
+            Kind::Instance => {
+                self.visit(header >> 32);
+                // A lock-free list links its nodes without a tag.
+                if second & LOWTAG_MASK == 0 && second != 0 {
+                    self.visit(second | INSTANCE_LOWTAG);
+                }
+                let end = 1 + instance_slots(header);
+                store.each_word(address, 1, end, |_, word| self.visit(word));
+            }
+            Kind::FunInstance => {
+                self.visit(header >> 32);
+                store.each_word(address, 1, words, |_, word| self.visit_raw(word));
+            }
+            Kind::Closure | Kind::Fdefn => store.each_word(address, 1, words, |_, word| self.visit_raw(word)),
+            Kind::Symbol => {
+                let (name, mask) = self.layout.symbol_name;
+                let masked = |index, word| if index == name as u64 { word & mask } else { word };
+                store.each_word(address, 1, words, |index, word| self.visit(masked(index, word)));
+            }
+            Kind::Code => {
+                let boxed = ((second & 0xffff_ffff) / 8).min(words);
+                store.each_word(address, 2, boxed, |_, word| self.visit(word));
+            }
+            Kind::SimpleVector => self.scan_vector(address, header, words.min(2 + second / 2)),
+            _ => store.each_word(address, 1, words, |_, word| self.visit(word)),
+        }
+    }
+
+    fn scan_vector(&mut self, address: u64, header: u64, words: u64) {
+        let flags = header >> self.layout.vector_flags_shift;
+        if flags & VECTOR_WEAK == 0 {
+            self.store.each_word(address, 2, words, |_, word| self.visit(word));
+            return;
+        }
+        if flags & VECTOR_HASHING == 0 {
+            return;
+        }
+        // The last element of a weak table's pairs is the table.
+        let table = self.store.word(address + words.saturating_sub(1) * 8).unwrap_or(0);
+        self.visit(table);
+        match self.weakness(table) {
+            Some(weakness) => self.weak.push(WeakTable { pairs: address, words, weakness }),
+            // A table that does not say that it is weak keeps all.
+            None => self.store.each_word(address, 2, words, |_, word| self.visit(word)),
+        }
+    }
+
+    /// How a hash table is weak; `None` where it is not, or is no hash table.
+    fn weakness(&self, table: u64) -> Option<u64> {
+        if table & LOWTAG_MASK != INSTANCE_LOWTAG {
+            return None;
+        }
+        let flags = self.store.word((table & !LOWTAG_MASK) + HASH_TABLE_FLAGS as u64 * 8)?;
+        let flags = if self.release >= HASH_TABLE_FLAGS_RAW { flags } else { flags / 2 };
+        (flags <= 0xff && flags & TABLE_IS_WEAK != 0).then_some(flags >> 6 & 3)
+    }
+
+    /// Visits what weak tables keep, by what is live so far. Returns whether there was anything new.
+    fn visit_weak_tables(&mut self, as_strong: bool) -> bool {
+        let tables = std::mem::take(&mut self.weak);
+        for table in &tables {
+            let mut key = None;
+            let mut pairs = Vec::new();
+            // The first pair of words is the table's own, the last element the table.
+            self.store.each_word(table.pairs, 4, table.words.saturating_sub(1), |index, word| {
+                match (index % 2, key.take()) {
+                    (0, _) => key = Some(word),
+                    (_, Some(key)) => pairs.push((key, word)),
+                    _ => {}
+                }
+            });
+            self.from = self.store.spot(table.pairs).unwrap_or(0);
+            for (key, value) in pairs {
+                let (key_lives, value_lives) = (self.lives(key), self.lives(value));
+                let keeps = match table.weakness {
+                    1 => key_lives,
+                    2 => value_lives,
+                    3 => key_lives || value_lives,
+                    _ => false,
+                } || as_strong;
+                if keeps && !(key_lives && value_lives) {
+                    self.visit(key);
+                    self.visit(value);
+                }
+            }
+        }
+        self.weak.extend(tables);
+        !self.work.is_empty()
+    }
+
+    /// Whether a word is no pointer into what was copied, or points to what was reached.
+    fn lives(&self, word: u64) -> bool {
+        if word & 3 != 3 {
+            return true;
+        }
+        let Some(spot) = self.store.spot(word & !LOWTAG_MASK) else { return true };
+        if self.store.is_start(spot) || word & LOWTAG_MASK != FUN_LOWTAG {
+            return self.store.is_marked(spot);
+        }
+        let header = self.store.near_word(spot, 0);
+        let code = (word & !LOWTAG_MASK).wrapping_sub(((header >> 8) & 0xff_ffff) * 8);
+        self.store.spot(code).is_none_or(|spot| self.store.is_marked(spot))
+    }
+
+    /// What conservative roots pin: whether each page of the collector is, and the objects.
+    pub fn into_pinned(self) -> (Vec<bool>, Vec<Spot>) {
+        (self.pinned, self.pins)
+    }
+}

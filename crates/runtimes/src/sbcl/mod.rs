@@ -1,0 +1,252 @@
+//! SBCL: its generations, its spaces, and what in them is dead.
+//!
+//! `locate` finds the runtime in the mapped files, `heap` reads the collector's own books and holds them against
+//! each other, `threads` the regions that are open, `spaces` claims the memory. While the target stands
+//! still its objects are only copied; live and dead ones are told apart once it runs again.
+
+pub mod census;
+pub mod copy;
+pub mod facts;
+mod figures;
+pub mod heap;
+pub mod layout;
+pub mod locate;
+pub mod mark;
+pub mod names;
+pub mod objects;
+pub mod path;
+pub mod remedies;
+pub mod room;
+pub mod roots;
+pub mod rows;
+pub mod spaces;
+pub mod store;
+pub mod threads;
+pub mod trace;
+
+#[cfg(test)]
+mod tests;
+
+use self::facts::Sbcl;
+use self::heap::{Doubt, Heap};
+use self::spaces::{Slots, Space};
+use self::threads::Threads;
+use self::trace::Copied;
+use crate::sbcl::layout::{Layout, Release};
+use FileName::{Has, Versioned};
+use strandline_claims::caveat::Caveat;
+use strandline_claims::class::Class;
+use strandline_claims::facts::Runtime;
+use strandline_claims::palette::Palette;
+use strandline_claims::range::RangePages;
+use strandline_claims::reader::{About, Evidence, FileName, HeapKind, version_in_file_name};
+use strandline_claims::refinements::Refinements;
+use strandline_claims::runtime::{self, Access, Busy, Context, Found, Reading};
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+use strandline_process::procfs::Process;
+use strandline_process::target::budget;
+
+/// SBCL, for the table of readers.
+pub static ABOUT: About = About {
+    name: "sbcl",
+    title: "SBCL",
+    evidence: Evidence {
+        files: &[Has("sbcl", ".core")],
+        executables: &[Versioned("sbcl")],
+        symbols: &["gc_and_save"],
+        version: |clue| version_in_file_name(clue.file),
+        ..Evidence::NONE
+    },
+    versions: "2.0.11 to 2.6.1",
+    rows: &rows::ROWS,
+    remedies: &["sbcl_full_gc"],
+    not_read: "its other collector (mark-region), and what foreign code keeps: that stands on the allocator's rows",
+    heap: HeapKind::Alone("sbcl"),
+    part_of: None,
+};
+
+/// Its reader.
+pub struct Reader;
+
+impl runtime::Reader for Reader {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
+        let programs = locate::find(process, space);
+        if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+    }
+}
+
+/// The mapped files that hold an SBCL.
+struct Programs(Vec<locate::Program>);
+
+impl Found for Programs {
+    fn access(&self, _: &dyn Memory) -> Access {
+        Access::CopiesItself
+    }
+
+    fn is_collecting(&self, memory: &dyn Memory) -> bool {
+        self.0.iter().any(|program| is_collecting(memory, program))
+    }
+
+    fn read(&self, context: &Context<'_>, _: &Refinements) -> Result<Vec<Reading>, Busy> {
+        self.0.iter().map(|program| read(context, program)).collect()
+    }
+}
+
+/// Reads one SBCL.
+///
+/// # Errors
+/// [`Busy`] where it stands in the middle of its own collection.
+pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading, Busy> {
+    let mut reading = Reading { facts: named(program), ..Reading::default() };
+    let Some((release, layout)) = program.layout() else {
+        let version = program.version.as_deref().unwrap_or("of unknown version");
+        let text = format!("SBCL {version}: where its structures stand is not known; nothing of it is read");
+        reading.caveats.push(Caveat::new("sbcl_unknown_version", program.path.clone(), None, text));
+        return Ok(reading);
+    };
+    let heap = match Heap::read(context.memory, program, layout) {
+        Ok(heap) => heap,
+        Err(Doubt::Busy) => {
+            let bytes = dynamic_resident(context, program);
+            let collecting = is_collecting(context.memory, program);
+            return Err(Busy { runtime: "sbcl", bytes, collecting });
+        }
+        Err(Doubt::Damaged(what)) => {
+            let bytes = dynamic_resident(context, program);
+            let text = format!("SBCL's own books do not hold together ({what}); nothing of it is read");
+            reading.caveats.push(Caveat::new("sbcl_damaged", program.path.clone(), bytes, text));
+            return Ok(reading);
+        }
+    };
+    reading.bytes_read += heap.bytes_read;
+    let threads = threads::read(context.memory, program, layout, &heap);
+    if let Some(doubt) = &threads.doubt {
+        let text = format!("SBCL's threads are not all known: {doubt}");
+        reading.caveats.push(Caveat::new("sbcl_threads", program.path.clone(), None, text));
+    }
+    let found = spaces::spaces(context.memory, program);
+    let figures = figures::figures(context, &heap, &threads.regions, &found, layout);
+    let mut palette = Palette::default();
+    for whole in spaces::wholes(context, program, &found, &threads) {
+        if let Some(slot) = palette.add(whole.id, None)
+            && !(whole.start < heap.start + heap.size && heap.start < whole.end)
+        {
+            let pages = spaces::range_pages(context, whole.start, whole.end);
+            reading.claims.push(spaces::claim_whole(&pages, whole.start, whole.end, slot));
+        }
+    }
+    reading.palette = palette;
+    reading.facts.read = true;
+    figures.put(&mut reading.facts);
+    if !spaces::may_claim(context, heap.start, heap.start + heap.size) {
+        let text = "SBCL's dynamic space would lie on the heap or a stack: nothing of it is claimed";
+        reading.caveats.push(Caveat::new("sbcl_damaged", format!("{:#x}", heap.start), None, text));
+        return Ok(reading);
+    }
+    let pages = spaces::range_pages(context, heap.start, heap.start + heap.size);
+    let seen = Seen { program, layout, release, heap, threads, spaces: found };
+    seen.take(context, (pages, figures), &mut reading);
+    Ok(reading)
+}
+
+/// All that is known before objects are looked at.
+struct Seen<'a> {
+    program: &'a locate::Program,
+    layout: &'static Layout,
+    release: Release,
+    heap: Heap,
+    threads: Threads,
+    spaces: Vec<Space>,
+}
+
+impl Seen<'_> {
+    /// Copies what is to be traced later; where that is too much, claims dynamic space by page.
+    fn take(self, context: &Context<'_>, (pages, figures): (RangePages, Sbcl), reading: &mut Reading) {
+        let plan = copy::Plan::new(&self.heap, &self.threads.regions, &self.spaces, self.layout);
+        let why = self.why_not(context, &plan);
+        let copied = if why.is_none() { plan.copy(context, &pages, &self.program.room) } else { None };
+        let Some(copied) = copied else {
+            let why = why.unwrap_or_else(|| "there was no memory or no time for a copy of them".to_owned());
+            self.claim_by_page(&pages, figures, &why, reading);
+            return;
+        };
+        reading.bytes_read += copied.bytes_read;
+        let roots = roots::read(context, self.program, &self.threads);
+        reading.pending = Some(Box::new(Copied {
+            figures,
+            copied,
+            runs: objects::runs(&self.heap, &self.threads.regions),
+            heap: self.heap,
+            regions: self.threads.regions,
+            spaces: self.spaces,
+            layout: self.layout,
+            release: self.release,
+            roots,
+            pages,
+            place: self.program.path.clone(),
+        }));
+    }
+
+    /// Why objects are not traced, if they are not.
+    fn why_not(&self, context: &Context<'_>, plan: &copy::Plan) -> Option<String> {
+        let budget = budget::bytes(self.program.room.bytes());
+        if plan.bytes() > budget {
+            return Some(format!(
+                "a copy of them takes {} bytes, and {budget} (half of what is available) may be used",
+                plan.bytes()
+            ));
+        }
+        if self.threads.doubt.is_some() {
+            return Some(
+                "not all of its threads are known, and what they hold would count as dead".to_owned(),
+            );
+        }
+        if self.program.value(context.memory, "arena_chain").is_some_and(|chain| chain != 0) {
+            return Some("it has arenas, and what they alone hold would count as dead".to_owned());
+        }
+        let swapped = context.process.status().ok().and_then(|status| status.swap_bytes).unwrap_or(0);
+        (swapped > 0).then(|| format!("{swapped} bytes of the process are swapped out and may be theirs"))
+    }
+
+    fn claim_by_page(&self, pages: &RangePages, mut figures: Sbcl, why: &str, reading: &mut Reading) {
+        let text =
+            format!("SBCL's objects are not traced ({why}): which are live and which dead is not known");
+        let bytes = Some(self.heap.bytes_allocated);
+        reading.caveats.push(Caveat::new("sbcl_not_traced", self.program.path.clone(), bytes, text));
+        let Some(slots) = Slots::new(&mut reading.palette, &rows::ALLOCATED) else { return };
+        let claim = spaces::claim_pages(pages, &self.heap, &self.threads.regions, self.layout, &slots);
+        figures.free_resident_bytes = claim.sums.held.of(Class::Refined(slots.free));
+        figures.waste_resident_bytes = claim.sums.held.of(Class::Refined(slots.waste));
+        reading.remedies.extend(remedies::remedies(&figures));
+        figures.put(&mut reading.facts);
+        reading.claims.push(claim);
+    }
+}
+
+/// Whether `program` says that it is in the middle of its own collection (`gc_active_p`): all else would be read in
+/// vain.
+pub fn is_collecting(memory: &dyn Memory, program: &locate::Program) -> bool {
+    program.value(memory, "gc_active_p").is_some_and(|active| active != 0)
+}
+
+fn named(program: &locate::Program) -> Runtime {
+    Runtime {
+        name: "sbcl".to_owned(),
+        version: program.version.clone(),
+        found_by: format!("symbols of {}", program.path),
+        ..Runtime::default()
+    }
+}
+
+/// The resident bytes of dynamic space, as far as it can be told where that is.
+fn dynamic_resident(context: &Context<'_>, program: &locate::Program) -> Option<u64> {
+    let start = program.value(context.memory, "DYNAMIC_SPACE_START")?;
+    let size = program.value(context.memory, "dynamic_space_size")?;
+    let runs = (context.resident)(start, start.checked_add(size)?);
+    Some(runs.iter().map(|run| run.1 - run.0).sum())
+}

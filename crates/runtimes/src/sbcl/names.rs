@@ -1,0 +1,104 @@
+//! Names of types, from layouts; no other text of the target is read.
+//!
+//! A layout (a wrapper in 2.1 to 2.2) points to its classoid, that to its name, a symbol, that to a string
+//! (early-classoid.lisp, objdef.lisp). What is no identifier of Lisp is replaced, and counted.
+
+use super::objects::Kinds;
+use super::store::Store;
+use crate::sbcl::layout::{CLASSOID_NAME, INSTANCE_LOWTAG, Kind, LOWTAG_MASK, Layout, OTHER_LOWTAG, Release};
+
+/// The longest name told.
+const MOST_NAME_BYTES: usize = 200;
+
+/// A longer name is none, or its length is damaged.
+const MOST_CHARACTERS: usize = 1024;
+
+/// Reads names.
+pub struct Names<'a> {
+    /// The copy.
+    pub store: &'a Store,
+    /// What objects are.
+    pub kinds: &'a Kinds,
+    /// The layout of the release.
+    pub layout: &'static Layout,
+    /// The release.
+    pub release: Release,
+    /// How many names had something replaced, or are not told.
+    pub replaced: u64,
+}
+
+impl Names<'_> {
+    /// The name of the type whose layout `layout` points to.
+    pub fn of_layout(&mut self, layout: u64) -> Option<String> {
+        let (slot, since, later) = self.layout.layout_classoid;
+        let slot = if self.release >= since { later } else { slot };
+        let classoid = self.slot_of(layout, slot, INSTANCE_LOWTAG, Kind::Instance)?;
+        let symbol = self.slot_of(classoid, CLASSOID_NAME, INSTANCE_LOWTAG, Kind::Instance)?;
+        let (slot, mask) = self.layout.symbol_name;
+        let string = self.slot_of(symbol, slot, OTHER_LOWTAG, Kind::Symbol)? & mask;
+        let name = self.string(string);
+        self.replaced += u64::from(name.is_none());
+        name
+    }
+
+    /// Word `slot` of the object of `kind` that `pointer` points to.
+    fn slot_of(&self, pointer: u64, slot: usize, lowtag: u64, kind: Kind) -> Option<u64> {
+        let address = pointer & !LOWTAG_MASK;
+        let fits = pointer & LOWTAG_MASK == lowtag && self.kinds.of(self.store.word(address)?) == Some(kind);
+        fits.then(|| self.store.word(address + slot as u64 * 8)).flatten()
+    }
+
+    fn string(&mut self, pointer: u64) -> Option<String> {
+        if pointer & LOWTAG_MASK != OTHER_LOWTAG {
+            return None;
+        }
+        let address = pointer & !LOWTAG_MASK;
+        let header = self.store.word(address)?;
+        let length = usize::try_from(self.store.word(address + 8)? >> 1).ok()?;
+        if length == 0 || length > MOST_CHARACTERS {
+            return None;
+        }
+        let characters: Vec<u32> = match (self.kinds.of(header)?, self.kinds.name(header)) {
+            // Of a damaged length, what follows the name would be told: it ends with its string's zero byte, and has
+            // none before.
+            (Kind::Vector(8, 1), _) => {
+                let bytes = self.store.bytes_at(address + 16, length + 1);
+                let (&last, bytes) = bytes.split_last().filter(|(_, bytes)| bytes.len() == length)?;
+                let is_printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
+                (last == 0 && bytes.iter().all(is_printable)).then_some(())?;
+                bytes.iter().map(|&byte| u32::from(byte)).collect()
+            }
+            (_, "simple-character-string") => {
+                let bytes = self.store.bytes_at(address + 16, length * 4);
+                let characters: Vec<u32> =
+                    bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+                let is_graphic = |&c: &u32| char::from_u32(c).is_some_and(|c| !c.is_control());
+                (characters.len() == length && characters.iter().all(is_graphic)).then_some(())?;
+                characters
+            }
+            _ => return None,
+        };
+        let mut name = String::with_capacity(length);
+        let mut replaced = 0;
+        for character in characters {
+            let character = char::from_u32(character).filter(|&character| is_of_name(character));
+            replaced += usize::from(character.is_none());
+            let character = character.unwrap_or('?');
+            if name.len() + character.len_utf8() > MOST_NAME_BYTES {
+                break;
+            }
+            name.push(character);
+        }
+        // What hardly reads like a name is none: it may be anything.
+        if name.is_empty() || replaced * 4 > length {
+            return None;
+        }
+        self.replaced += u64::from(replaced > 0);
+        Some(name)
+    }
+}
+
+/// What names of types consist of.
+fn is_of_name(character: char) -> bool {
+    character.is_alphanumeric() || "-+*/@$%^&_=<>.!?:~#[]{}".contains(character)
+}

@@ -1,0 +1,232 @@
+//! What an object is: its size and kind by its first word, and where objects start.
+
+use super::heap::Heap;
+use super::spaces::{Kind as SpaceKind, Space, used_end};
+use super::store::{Store, UNIT_BYTES};
+use super::threads::Region;
+use crate::sbcl::layout::{GC_PAGE_BYTES, Kind, Layout};
+
+/// The kinds of all first bytes.
+pub struct Kinds {
+    by_byte: [Option<Kind>; 256],
+    names: [&'static str; 256],
+    filler_in_upper_half: bool,
+    rank_shift: u32,
+}
+
+impl Kinds {
+    /// Those of a layout. What is no widetag of an object is a cons's first word if it is a fixnum, a pointer or
+    /// an immediate (`widetag_lowtag` in late-objdef.lisp), else nothing.
+    pub fn new(layout: &Layout) -> Self {
+        let mut kinds = Self {
+            by_byte: [None; 256],
+            names: ["cons"; 256],
+            filler_in_upper_half: layout.filler_in_upper_half,
+            // The array's rank is in the header's byte that the vector's flags are not in.
+            rank_shift: 24 - layout.vector_flags_shift,
+        };
+        for (byte, kind) in (0..=u8::MAX).zip(kinds.by_byte.iter_mut()) {
+            // Characters are 0x49 in 2.1 and 0x51 later; 0x61 is 2.1's marker of a symbol without a value.
+            let immediate = matches!(byte, 0x19 | 0x09) || byte == layout.character;
+            if byte & 1 == 0 || byte & 3 == 3 || immediate {
+                *kind = Some(Kind::Cons);
+            }
+        }
+        for &(byte, kind, name) in layout.kinds {
+            if let Some(slot) = kinds.by_byte.get_mut(usize::from(byte)) {
+                *slot = Some(kind);
+            }
+            if let Some(slot) = kinds.names.get_mut(usize::from(byte)) {
+                *slot = name;
+            }
+        }
+        kinds
+    }
+
+    /// The kind of an object by its first word.
+    #[inline]
+    pub fn of(&self, header: u64) -> Option<Kind> {
+        self.by_byte[usize::from(header as u8)]
+    }
+
+    /// What an object is called that is no instance, by its first word.
+    pub fn name(&self, header: u64) -> &'static str {
+        self.names[usize::from(header as u8)]
+    }
+
+    /// The size in words of an object by its first two words; always even, never 0. `None` where there is none.
+    #[inline]
+    pub fn words(&self, header: u64, second: u64) -> Option<u64> {
+        let payload = header >> 8;
+        let words = match self.of(header)? {
+            Kind::Cons => 2,
+            Kind::Boxed => 1 + ((payload & 0x7f_ffff) | 1),
+            Kind::Closure | Kind::FunInstance => 1 + ((payload & 0x7fff) | 1),
+            Kind::Instance => 1 + (instance_slots(header) | 1),
+            Kind::Symbol => 1 + if self.filler_in_upper_half { 5 } else { (payload & 0xff) | 1 },
+            Kind::Fdefn => 4,
+            Kind::Code => header >> 32,
+            Kind::SimpleFun => return None,
+            Kind::SimpleVector => vector_words(second, 64, 0)?,
+            Kind::Vector(bits, more) => vector_words(second, u64::from(bits), u64::from(more))?,
+            Kind::Unboxed => 1 + ((payload & 0xff) | 1),
+            // Bit 63 of the header is no part of the length (fullcgc's mark in 2.1).
+            Kind::Bignum => 1 + (((header << 1) >> 9 & 0x7f_ffff) | 1),
+            // `array_header_nwords`: seven words and the dimensions; a rank of 1 is kept as 0, 0 as 255.
+            Kind::Array => (7 + (((header >> self.rank_shift) + 1) & 0xff)).next_multiple_of(2),
+            Kind::WeakPointer if self.filler_in_upper_half && payload & 0xff == 0 => {
+                vector_words(second, 64, 0)?
+            }
+            Kind::WeakPointer if self.filler_in_upper_half => 2,
+            Kind::WeakPointer => 4,
+            Kind::Filler if self.filler_in_upper_half => header >> 32,
+            Kind::Filler => 1 + (payload | 1),
+        };
+        (words > 0 && words % 2 == 0).then_some(words)
+    }
+}
+
+/// The slots of an instance: `instance_length` (lispobj.h), one more where it was hashed and then moved.
+#[inline]
+pub fn instance_slots(header: u64) -> u64 {
+    ((header >> 10) & 0x3fff) + ((header >> 10) & (header >> 9) & 1)
+}
+
+/// A vector's words: two, and its elements, rounded to two.
+#[inline]
+fn vector_words(length: u64, bits: u64, more: u64) -> Option<u64> {
+    if length & 1 != 0 || length >> 62 != 0 {
+        return None;
+    }
+    let elements = (length >> 1).checked_add(more)?;
+    Some((2 + elements.checked_mul(bits)?.div_ceil(64)).next_multiple_of(2))
+}
+
+/// A run of pages that objects follow each other on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// First byte: an object starts here.
+    pub start: u64,
+    /// First byte behind the last object.
+    pub end: u64,
+    /// Its first page's number.
+    pub page: usize,
+}
+
+/// The runs of dynamic space, in address order.
+pub fn runs(heap: &Heap, regions: &[Region]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut generation = u8::MAX;
+    for (index, page) in heap.pages.iter().enumerate() {
+        let start = heap.address_of(index);
+        let end = used_end(heap, regions, index);
+        if end == start {
+            continue;
+        }
+        match runs.last_mut() {
+            // No object lies in two generations.
+            Some(last) if last.end == start && page.scan_start != 0 && page.generation == generation => {
+                last.end = end;
+            }
+            _ => runs.push(Run { start, end, page: index }),
+        }
+        generation = page.generation;
+    }
+    runs
+}
+
+/// Visits the objects of a run in order: address, words, first word. Returns where it ended: before the run's end
+/// where what stands there is no object. What is left is at most one object of a run that was not finished.
+pub fn walk(store: &Store, kinds: &Kinds, run: Run, mut visit: impl FnMut(u64, u64, u64)) -> u64 {
+    let mut at = run.start;
+    while at < run.end {
+        let Some(spot) = store.spot(at) else { return at };
+        let header = store.near_word(spot, 0);
+        let Some(words) = kinds.words(header, store.near_word(spot, 1)) else { return at };
+        let Some(next) = words.checked_mul(8).and_then(|bytes| at.checked_add(bytes)) else { return at };
+        if next > run.end {
+            return at;
+        }
+        visit(at, words, header);
+        at = next;
+    }
+    at
+}
+
+/// Notes where the objects of a run start. Runs share no word of bits when they start on different pages.
+pub fn note_starts(store: &Store, kinds: &Kinds, run: Run) -> u64 {
+    walk(store, kinds, run, |at, _, header| {
+        if kinds.of(header) != Some(Kind::Filler)
+            && let Some(spot) = store.spot(at)
+        {
+            store.set_start(spot);
+        }
+    })
+}
+
+/// Visits the objects of a space that has holes: what is no object is gone over by units.
+pub fn walk_space(store: &Store, kinds: &Kinds, space: &Space, mut visit: impl FnMut(u64, u64, u64)) {
+    let mut at = space.start.next_multiple_of(UNIT_BYTES);
+    while at < space.end {
+        let Some(spot) = store.spot(at) else {
+            at = (at | (GC_PAGE_BYTES - 1)).saturating_add(1);
+            continue;
+        };
+        let header = store.near_word(spot, 0);
+        let fits = match (space.kind, kinds.of(header)) {
+            (SpaceKind::Text, Some(Kind::Code | Kind::FunInstance | Kind::Filler)) => true,
+            (SpaceKind::Fixed, Some(Kind::Symbol | Kind::Fdefn | Kind::Instance | Kind::FunInstance)) => true,
+            (SpaceKind::Static | SpaceKind::Permanent | SpaceKind::ReadOnly, Some(kind)) => {
+                kind != Kind::Cons
+            }
+            _ => false,
+        };
+        let words = kinds.words(header, store.near_word(spot, 1)).filter(|_| fits);
+        let words = words.filter(|words| words.saturating_mul(8) <= space.end - at);
+        if let Some(words) = words {
+            visit(at, words, header);
+        }
+        at += words.unwrap_or(2) * 8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sbcl::layout::{LAYOUTS, Release, layout_of};
+
+    #[test]
+    fn sizes_are_those_of_objects_seen_in_real_sbcls() {
+        let kinds = Kinds::new(layout_of(Release(2, 2, 9)).unwrap());
+        // A structure of two slots, its layout, a simple vector of three, a symbol, code: 2.2.9's own words.
+        assert_eq!(kinds.words(0x502c_e003_0000_0839, 2), Some(4));
+        assert_eq!(kinds.words(0x5010_10e3_0000_3039, 0), Some(14));
+        assert_eq!(kinds.words(0x89, 6), Some(6));
+        assert_eq!(kinds.words(0x52d, 0), Some(6));
+        assert_eq!(kinds.words(0x22_4000_0035, 0x58), Some(0x22));
+        assert_eq!(kinds.words(0x2_0000_006d, 0), Some(2));
+        assert_eq!(kinds.words(0xe1, 14), Some(4), "7 characters and a zero");
+        assert_eq!(kinds.words(0xe1, 16), Some(4), "8 characters and a zero take two words");
+        assert_eq!(kinds.words(0x10_0000_0007, 0), Some(2), "a cons of a cons");
+        assert_eq!(kinds.words(0x41, 0), None, "a function without its code");
+        let kinds = Kinds::new(layout_of(Release(2, 1, 1)).unwrap());
+        assert_eq!(kinds.words(0x503c_5003_0000_0859, 2), Some(4));
+        assert_eq!(kinds.words(0x85, 6), Some(6));
+        assert_eq!(kinds.words(0x36d, 0), Some(4), "a filler of three more words");
+    }
+
+    #[test]
+    fn no_word_is_an_object_of_no_size() {
+        for layout in &LAYOUTS {
+            let kinds = Kinds::new(layout);
+            for byte in 0..=255u64 {
+                for rest in [0, 1, 0xff, 0x7fff, 0xff_ffff, u64::MAX >> 8] {
+                    for second in [0, 2, u64::MAX, u64::MAX - 1, 1 << 61] {
+                        let words = kinds.words(byte | rest << 8, second);
+                        assert!(words.is_none_or(|words| words > 0 && words % 2 == 0));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What keeps an object of a type alive: a short way to it from a root, as SBCL's own `search-roots` gives.
+
+use std::collections::HashMap;
+
+use super::facts::{Path, Step};
+use super::mark::Tracer;
+use super::names::Names;
+use super::objects::{self, Kinds};
+use super::roots::{self, Place};
+use super::store::Spot;
+use super::trace::Copied;
+use crate::sbcl::layout::{Kind, LOWTAG_MASK, PSEUDO_STATIC};
+use strandline_process::target::budget;
+
+/// How many steps are told from each end of a path.
+const MOST_STEPS: usize = 32;
+
+impl Copied {
+    /// The way from a root to a live object whose type is named `type_name`, of those that did not come with the core
+    /// the one at the lowest address. Needs a quarter of the copy again. The marks are made anew.
+    pub(super) fn path_to_root(&self, type_name: &str, kinds: &Kinds) -> Option<Path> {
+        let store = &self.copied.store;
+        if store.spots() as u64 * 4 > budget::bytes(0) {
+            return None;
+        }
+        store.clear_marks();
+        let mut tracer = Tracer::new(store, kinds, self.layout, &self.heap, self.release);
+        tracer.note_parents();
+        let ground = roots::Ground { store, kinds, heap: &self.heap, spaces: &self.spaces, runs: &self.runs };
+        let mut places: Vec<Place> = Vec::new();
+        self.roots.visit(&mut tracer, &ground, |tracer, place| {
+            tracer.enter_root(places.len());
+            places.push(place.clone());
+        });
+        tracer.run();
+        let mut names = Names { store, kinds, layout: self.layout, release: self.release, replaced: 0 };
+        let sample = self.sample(type_name, &mut names)?;
+        let mut spots = vec![sample];
+        let root = loop {
+            let last = *spots.last()?;
+            match tracer.parent(last, places.len())? {
+                Err(number) => break places.get(number)?,
+                // A path is no longer than there are objects; marks are made once each, so it has no circle.
+                Ok(parent) if spots.len() < store.spots() => spots.push(parent),
+                Ok(_) => return None,
+            }
+        };
+        spots.reverse();
+        let steps: Vec<Step> = (0..spots.len())
+            .filter(|&index| index < MOST_STEPS || index + MOST_STEPS >= spots.len())
+            .filter_map(|index| self.step(*spots.get(index)?, spots.get(index + 1).copied(), &mut names))
+            .collect();
+        let left_out = (spots.len() - steps.len()) as u64;
+        Some(Path { root: root.to_string(), steps, left_out })
+    }
+
+    /// The first object of the type that was reached.
+    fn sample(&self, type_name: &str, names: &mut Names<'_>) -> Option<Spot> {
+        let store = &self.copied.store;
+        let mut known: HashMap<u64, bool> = HashMap::new();
+        let mut found = [None, None];
+        for run in &self.runs {
+            let generation = self.heap.pages.get(run.page).map(|page| usize::from(page.generation));
+            let place = usize::from(generation == Some(PSEUDO_STATIC));
+            objects::walk(store, names.kinds, *run, |at, _, header| {
+                if found.get(place).is_some_and(Option::is_some) {
+                    return;
+                }
+                let is_wanted = match names.kinds.of(header) {
+                    Some(Kind::Instance | Kind::FunInstance) => {
+                        *known.entry(header >> 32).or_insert_with(|| {
+                            names.of_layout(header >> 32).is_some_and(|name| name == type_name)
+                        })
+                    }
+                    Some(_) => names.kinds.name(header) == type_name,
+                    None => false,
+                };
+                if is_wanted
+                    && let Some(spot) = store.spot(at).filter(|&spot| store.is_marked(spot))
+                    && let Some(found) = found.get_mut(place)
+                {
+                    *found = Some(spot);
+                }
+            });
+            if let [Some(found), _] = found {
+                return Some(found);
+            }
+        }
+        found.into_iter().flatten().next()
+    }
+
+    fn step(&self, spot: Spot, next: Option<Spot>, names: &mut Names<'_>) -> Option<Step> {
+        let store = &self.copied.store;
+        let address = store.address(spot);
+        let header = store.near_word(spot, 0);
+        let words = names.kinds.words(header, store.near_word(spot, 1)).unwrap_or(2);
+        let target = next.map(|next| store.address(next));
+        let mut word = None;
+        if let Some(target) = target {
+            store.each_word(address, 0, words, |index, value| {
+                let points = value & 3 == 3 && value & !LOWTAG_MASK == target;
+                if word.is_none() && points {
+                    word = Some(index);
+                }
+            });
+        }
+        let is_instance = matches!(names.kinds.of(header), Some(Kind::Instance | Kind::FunInstance));
+        let name = if is_instance { names.of_layout(header >> 32) } else { None };
+        let page = self.heap.page_of(address).map(|(_, page)| u64::from(page.generation));
+        let type_name = name.unwrap_or_else(|| names.kinds.name(header).to_owned());
+        Some(Step { type_name, address, generation: page, word })
+    }
+}

@@ -1,0 +1,93 @@
+//! What gives SBCL's memory back.
+//!
+//! A full collection cannot be asked for from outside. What SBCL reacts to was looked through for it (2.1.1 to
+//! 2.6.4; src/code/target-signal.lisp, src/runtime/interrupt.c, src/code/final.lisp, src/code/gc.lisp):
+//!
+//! - signals: SIGINT enters the debugger, SIGTERM and SIGHUP end the program, SIGALRM runs timers, SIGPROF the profiler,
+//!   SIGUSR2 (SIG_STOP_FOR_GC) stops a thread until the thread that collects lets it go: sent from outside, nobody does;
+//! - the finalizer thread runs finalizers after a collection and starts none;
+//! - `collect_garbage` may be called only by a Lisp thread that has stopped all others: a call put
+//!   into a stopped thread would find the others at any instruction, in allocation too;
+//! - `auto_gc_trigger` in the target's memory would start a collection of the youngest generation only, and nothing of
+//!   the target is written here.
+//!
+//! So it is advice: the program itself calls `(sb-ext:gc :full t)`, or somebody at its REPL (Swank, Slynk) does.
+
+use super::facts::Sbcl;
+use super::figures::mib;
+use strandline_claims::facts::{Remedy, RemedyKind};
+
+/// Below this it is not worth telling.
+const LEAST_BYTES: u64 = 1 << 20;
+
+/// The remedies for what `figures` say.
+pub fn remedies(figures: &Sbcl) -> Vec<Remedy> {
+    let gives_back = figures.full_gc_gives_back_bytes;
+    if gives_back.is_some_and(|bytes| bytes < LEAST_BYTES) {
+        return Vec::new();
+    }
+    let live = figures.live_bytes.unwrap_or(figures.dynamic_usage_bytes);
+    let full = Remedy {
+        id: "sbcl_full_gc".to_owned(),
+        kind: RemedyKind::Program,
+        predicted_bytes: gives_back,
+        how: "(sb-ext:gc :full t) in the program after its peak, or from a REPL it serves (Swank, Slynk); \
+              nothing outside the process can ask for it safely"
+            .to_owned(),
+        cost: format!(
+            "all Lisp threads stand still while {} of live objects are copied or scanned",
+            mib(live)
+        ),
+    };
+    let settings = Remedy {
+        id: "sbcl_generations".to_owned(),
+        kind: RemedyKind::Setting,
+        predicted_bytes: None,
+        how: generations(figures),
+        cost: "more collections of young objects, or more copying of those that survive them".to_owned(),
+    };
+    let older = figures.generations.iter().filter(|generation| generation.number >= 1);
+    let strands = older.filter_map(|generation| generation.dead_bytes).sum::<u64>() >= LEAST_BYTES;
+    if strands { vec![full, settings] } else { vec![full] }
+}
+
+/// The settings that keep objects that die soon out of the generation that holds most dead bytes.
+fn generations(figures: &Sbcl) -> String {
+    let worst = figures.generations.iter().filter(|generation| (1..6).contains(&generation.number));
+    let worst = worst.max_by_key(|generation| generation.dead_bytes);
+    let number = worst.map_or(1, |worst| worst.number);
+    let between = worst.map_or(0, |worst| worst.bytes_consed_between_gcs);
+    let nursery =
+        figures.bytes_consed_between_gcs.map_or_else(String::new, |bytes| format!(" ({} now)", mib(bytes)));
+    format!(
+        "(setf (sb-ext:generation-number-of-gcs-before-promotion 0) 3) keeps what dies soon from being raised; \
+         (setf (sb-ext:generation-minimum-age-before-gc {number}) 0.0d0) has generation {number} collected at a raise \
+         into it whatever its age; a smaller (sb-ext:generation-bytes-consed-between-gcs {number}) ({between} now) \
+         has it collected sooner, from its next collection on; a larger (sb-ext:bytes-consed-between-gcs){nursery} \
+         collects less often, and less that is still in use is raised",
+        between = mib(between),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::Generation;
+    use super::*;
+
+    #[test]
+    fn a_full_collection_is_advice_with_what_it_gives_back() {
+        let mut figures = Sbcl { full_gc_gives_back_bytes: Some(50 << 20), ..Sbcl::default() };
+        let told = remedies(&figures);
+        assert_eq!(told.len(), 1, "nothing dead in older generations");
+        assert_eq!((told[0].id.as_str(), told[0].kind), ("sbcl_full_gc", RemedyKind::Program));
+        assert_eq!(told[0].predicted_bytes, Some(50 << 20));
+        figures.generations = (0..8)
+            .map(|number| Generation { number, dead_bytes: Some(number << 20), ..Generation::default() })
+            .collect();
+        let told = remedies(&figures);
+        assert_eq!(told[1].id, "sbcl_generations");
+        assert!(told[1].how.contains("generation 5"), "{}", told[1].how);
+        figures.full_gc_gives_back_bytes = Some(4096);
+        assert!(remedies(&figures).is_empty());
+    }
+}

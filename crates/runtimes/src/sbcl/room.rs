@@ -1,0 +1,73 @@
+//! Memory for a copy of the target's objects, taken before the target is stopped.
+//!
+//! Half of the time that a copy takes goes into the pages it is written to: the kernel finds and clears each at its
+//! first touch. That is done while the target still runs, by what its books say then.
+
+use std::sync::{Arc, Mutex};
+
+use super::locate::Program;
+use crate::sbcl::layout::GC_PAGE_BYTES;
+use strandline_process::memory::Memory;
+use strandline_process::target::budget;
+
+/// What may come to be in use until the target is stopped, and its spaces besides dynamic space.
+const MORE_BYTES: u64 = 48 << 20;
+
+/// See the module.
+#[derive(Clone, Default)]
+pub struct Room(Arc<Mutex<Vec<u8>>>);
+
+impl std::fmt::Debug for Room {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Room({} bytes)", self.bytes())
+    }
+}
+
+impl Room {
+    /// Takes what a copy of `program`'s objects may need, if that may be used.
+    pub fn of(memory: &dyn Memory, program: &Program) -> Self {
+        let used = program.value(memory, "bytes_allocated").unwrap_or(0);
+        // Pages in use hold some waste.
+        let wanted =
+            used.saturating_add(used / 32).saturating_add(MORE_BYTES).next_multiple_of(GC_PAGE_BYTES);
+        let space = program.value(memory, "page_table_pages").unwrap_or(0).saturating_mul(GC_PAGE_BYTES);
+        if used > space || wanted > budget::bytes(0) {
+            return Self::default();
+        }
+        let bytes = usize::try_from(wanted).ok().and_then(budget::touched);
+        Self(Arc::new(Mutex::new(bytes.unwrap_or_default())))
+    }
+
+    /// How much there is.
+    pub fn bytes(&self) -> u64 {
+        self.0.lock().map_or(0, |bytes| bytes.len() as u64)
+    }
+
+    /// Hands it out, all of it zeros: `bytes` bytes, more than there were if need be. `None` where there are not
+    /// so many.
+    pub fn take(&self, bytes: usize) -> Option<Vec<u8>> {
+        let mut room = self.0.lock().map(|mut room| std::mem::take(&mut *room)).unwrap_or_default();
+        if room.len() < bytes {
+            drop(room);
+            return budget::touched(bytes);
+        }
+        room.truncate(bytes);
+        Some(room)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_as_large_as_asked_for() {
+        let room = Room(Arc::new(Mutex::new(vec![0; 100])));
+        assert_eq!(
+            (room.bytes(), room.clone().take(60).map(|taken| taken.len()), room.bytes()),
+            (100, Some(60), 0)
+        );
+        assert_eq!(room.take(200), Some(vec![0; 200]));
+        assert_eq!(room.take(usize::MAX / 2), None, "refused, and no end of the program");
+    }
+}

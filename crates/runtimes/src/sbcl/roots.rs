@@ -1,0 +1,230 @@
+//! The roots: what a full collection starts from.
+//!
+//! As `garbage_collect_generation` (gencgc.c) has them: every word of each thread's control stack from its
+//! stack pointer on and its registers, conservatively; the values on binding stacks and thread-local storage; handlers
+//! of signals and the few Lisp objects that the runtime's own variables hold; static space; what is
+//! pseudo-static, in dynamic space and in the immobile ones.
+
+use super::heap::Heap;
+use super::locate::Program;
+use super::mark::Tracer;
+use super::objects::{self, Kinds, Run};
+use super::spaces::{Kind as SpaceKind, Space};
+use super::store::Store;
+use super::threads::Threads;
+use crate::sbcl::layout::PSEUDO_STATIC;
+use strandline_claims::runtime::Context;
+use strandline_process::memory::word_at;
+
+/// Variables of the runtime that hold Lisp objects: `lisp_sig_handlers` is an array.
+const GLOBALS: [&str; 5] = [
+    "lisp_sig_handlers",
+    "lisp_package_vector",
+    "lisp_init_function",
+    "alloc_profile_data",
+    "gc_object_watcher",
+];
+/// The most of one variable that is read.
+const MOST_GLOBAL_BYTES: u64 = 4096;
+const BLOCK_BYTES: usize = 65_536;
+/// The most that is taken for an alternate stack: behind the last thread another's memory may follow in the same
+/// mapping.
+const MOST_SIGNAL_STACK_BYTES: u64 = 16 << 20;
+
+/// Where a root is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A thread's control stack.
+    ControlStack(Who),
+    /// A thread's registers.
+    Register(Who),
+    /// A thread's binding stack.
+    BindingStack(Who),
+    /// A thread's thread-local storage.
+    ThreadLocal(Who),
+    /// What lies behind a thread's thread-local storage: its alternate stack for signals.
+    SignalStack(Who),
+    /// The registers of threads that are on no control stack.
+    OtherRegisters,
+    /// A variable of the runtime.
+    Global(&'static str),
+    /// Static space, or another that is never collected.
+    Static,
+    /// What came with the core.
+    PseudoStatic,
+}
+
+/// Which thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The kernel's number.
+    Tid(i32),
+    /// Where that is not known, its number in SBCL's list, first 0.
+    Number(usize),
+}
+
+impl std::fmt::Display for Who {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tid(tid) => write!(f, "thread {tid}"),
+            Self::Number(number) => write!(f, "thread number {number} of SBCL's list"),
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::ControlStack(thread) => write!(f, "{thread}'s control stack"),
+            Self::Register(thread) => write!(f, "{thread}'s registers"),
+            Self::BindingStack(thread) => write!(f, "{thread}'s binding stack"),
+            Self::ThreadLocal(thread) => write!(f, "{thread}'s local values"),
+            Self::SignalStack(thread) => write!(f, "{thread}'s stack for signals"),
+            Self::OtherRegisters => f.write_str("the registers of a thread that is on no control stack"),
+            Self::Global(name) => write!(f, "the runtime's {name}"),
+            Self::Static => f.write_str("static space"),
+            Self::PseudoStatic => f.write_str("an object that came with the core (pseudo-static)"),
+        }
+    }
+}
+
+/// Words outside of what is copied as objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roots {
+    /// Words that may be anything: where, and the words.
+    pub ambiguous: Vec<(Place, Vec<u64>)>,
+    /// Words that are Lisp's.
+    pub exact: Vec<(Place, Vec<u64>)>,
+    /// Threads of whose stack it is not known how much is in use: all of it was taken.
+    pub whole_stacks: usize,
+}
+
+/// Reads the roots that are no objects.
+pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Roots {
+    let mut roots = Roots::default();
+    for (number, thread) in threads.threads.iter().enumerate() {
+        let (low, high) = thread.control;
+        let on_it = context.threads.iter().find(|facts| (low..high).contains(&facts.stack_pointer));
+        let from = on_it.map_or(low, |facts| facts.stack_pointer & !7);
+        let number = on_it.map_or(Who::Number(number), |facts| Who::Tid(facts.tid));
+        if on_it.is_none() {
+            // It may be on its alternate stack for signals, which lies in the same mapping.
+            roots.whole_stacks += 1;
+            let end = context.space.find(thread.address).map_or(thread.locals.1, |mapping| mapping.end);
+            if thread.locals.1 < end && end - thread.locals.1 <= MOST_SIGNAL_STACK_BYTES {
+                let behind = words(context, thread.locals.1, end);
+                roots.ambiguous.push((Place::SignalStack(number), behind));
+            }
+        }
+        let stack = words(context, from, high);
+        // A word that points into the stack is a frame's or a stack object's: it keeps nothing.
+        let stack = stack.into_iter().filter(|word| !(low..thread.locals.1).contains(word)).collect();
+        roots.ambiguous.push((Place::ControlStack(number), stack));
+        if let Some(facts) = on_it {
+            roots.ambiguous.push((Place::Register(number), facts.general.to_vec()));
+        }
+        let bindings = words(context, thread.bindings.0, thread.bindings.1);
+        // Pairs of a value and the number of a symbol.
+        roots.exact.push((Place::BindingStack(number), bindings.into_iter().step_by(2).collect()));
+        let locals = words(context, thread.locals.0, thread.locals.1);
+        roots.exact.push((Place::ThreadLocal(number), locals));
+    }
+    let is_on =
+        |pointer: u64| threads.threads.iter().any(|one| (one.control.0..one.control.1).contains(&pointer));
+    if roots.whole_stacks > 0 {
+        let others = context.threads.iter().filter(|facts| !is_on(facts.stack_pointer));
+        let registers = others.flat_map(|facts| facts.general).collect();
+        roots.ambiguous.push((Place::OtherRegisters, registers));
+    }
+    for name in GLOBALS {
+        let Some(at) = program.address(name) else { continue };
+        let length = usize::try_from(program.bytes(name).min(MOST_GLOBAL_BYTES)).unwrap_or(0);
+        let mut bytes = vec![0; length];
+        let got = context.memory.read_some(at, &mut bytes);
+        let words = (0..got / 8).filter_map(|index| word_at(&bytes, index * 8)).collect();
+        roots.exact.push((Place::Global(name), words));
+    }
+    roots
+}
+
+/// The words of `start..end` that are resident. Pairs stay pairs: pages are left out whole, and `start` is even.
+fn words(context: &Context<'_>, start: u64, end: u64) -> Vec<u64> {
+    let mut found = Vec::new();
+    let mut block = vec![0; BLOCK_BYTES];
+    for (from, to) in (context.resident)(start & !7, end) {
+        let mut at = from;
+        while at < to {
+            let length = usize::try_from(to - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+            let got = block.get_mut(..length).map_or(0, |bytes| context.memory.read_some(at, bytes));
+            found.extend((0..got / 8).filter_map(|index| word_at(&block, index * 8)));
+            at += length as u64;
+        }
+    }
+    found
+}
+
+/// All that is looked at when roots are visited.
+pub struct Ground<'a> {
+    /// The copy.
+    pub store: &'a Store,
+    /// What objects are.
+    pub kinds: &'a Kinds,
+    /// The books.
+    pub heap: &'a Heap,
+    /// The spaces besides dynamic space.
+    pub spaces: &'a [Space],
+    /// Dynamic space's runs of objects.
+    pub runs: &'a [Run],
+}
+
+impl Roots {
+    /// Visits all roots; `enter` hears of each place before its roots are visited.
+    pub fn visit(
+        &self,
+        tracer: &mut Tracer<'_>,
+        ground: &Ground<'_>,
+        mut enter: impl FnMut(&mut Tracer<'_>, &Place),
+    ) {
+        for (place, words) in &self.ambiguous {
+            enter(tracer, place);
+            for &word in words {
+                tracer.visit_ambiguous(word);
+            }
+        }
+        for (place, words) in &self.exact {
+            enter(tracer, place);
+            for &word in words {
+                tracer.visit(word);
+            }
+        }
+        for space in ground.spaces {
+            enter(tracer, if is_whole_root(space.kind) { &Place::Static } else { &Place::PseudoStatic });
+            visit_space(space, tracer, ground);
+        }
+        enter(tracer, &Place::PseudoStatic);
+        for run in ground.runs {
+            let generation = ground.heap.pages.get(run.page).map(|page| usize::from(page.generation));
+            if generation == Some(PSEUDO_STATIC) {
+                objects::walk(ground.store, ground.kinds, *run, |at, _, _| tracer.visit_object(at));
+            }
+        }
+    }
+}
+
+fn is_whole_root(kind: SpaceKind) -> bool {
+    matches!(kind, SpaceKind::Static | SpaceKind::Permanent)
+}
+
+/// Static space is visited word by word; of the immobile spaces, the objects that are pseudo-static: their
+/// generation is in the header's fourth byte.
+fn visit_space(space: &Space, tracer: &mut Tracer<'_>, ground: &Ground<'_>) {
+    if is_whole_root(space.kind) {
+        ground.store.each_word(space.start, 0, (space.end - space.start) / 8, |_, word| tracer.visit(word));
+    } else if space.kind != SpaceKind::ReadOnly {
+        objects::walk_space(ground.store, ground.kinds, space, |at, _, header| {
+            if (header >> 24) & 15 == PSEUDO_STATIC as u64 {
+                tracer.visit_object(at);
+            }
+        });
+    }
+}

@@ -1,0 +1,271 @@
+//! Where SBCL keeps its objects, and claims on that memory.
+//!
+//! Dynamic space is folded by the collector's pages: what is in use by generation, the unused rest of
+//! pages, free pages that are resident. The other spaces, threads' own stacks and tables are claimed whole. Of file
+//! mappings (a core that was not compressed is mapped) only the pages that were written to are claimed, the
+//! others are the file's. What malloc gave (the page table) stays malloc's.
+
+use super::heap::Heap;
+use super::locate::Program;
+use super::rows;
+use super::threads::{Region, Threads};
+use crate::sbcl::layout::{GC_PAGE_BYTES, Layout};
+use strandline_claims::accumulator::{Block, Class, Fold, Slot};
+use strandline_claims::allocator::RangeClaim;
+use strandline_claims::palette::Palette;
+use strandline_claims::range::{PAGE_BYTES, RangePages, page_up};
+use strandline_claims::rows::Id;
+use strandline_claims::runtime::Context;
+use strandline_process::map::Mapping;
+use strandline_process::memory::Memory;
+use strandline_process::stacks;
+
+/// Static space and the space of alien linkage are as large (validate.h, parms.lisp) and aligned so.
+const STATIC_BYTES: u64 = 1 << 20;
+/// `extra_thread_data` behind thread-local storage, with what aligns it.
+const EXTRA_THREAD_BYTES: u64 = 4096;
+/// The largest space besides dynamic space that is believed.
+const MOST_SPACE_BYTES: u64 = 4 << 30;
+
+/// What a space is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// NIL, T and what the runtime must find at known places; all of it is a root.
+    Static,
+    /// Symbols, layouts, fdefns, each on a place of its own.
+    Fixed,
+    /// Compiled code.
+    Text,
+    /// Constants that nothing points out of.
+    ReadOnly,
+    /// Objects that never move nor die; all of it is a root.
+    Permanent,
+}
+
+/// A space besides dynamic space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// What it is.
+    pub kind: Kind,
+    /// First byte.
+    pub start: u64,
+    /// First byte behind what is in use.
+    pub end: u64,
+}
+
+impl Kind {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::Fixed => "immobile_fixed",
+            Self::Text => "immobile_text",
+            Self::ReadOnly => "read_only",
+            Self::Permanent => "permanent",
+        }
+    }
+}
+
+/// The spaces besides dynamic space that `program` has. Of two that overlap the lower one is taken.
+pub fn spaces(memory: &dyn Memory, program: &Program) -> Vec<Space> {
+    let value = |name: &str| program.value(memory, name);
+    let mut found = Vec::new();
+    let mut add = |kind, start: Option<u64>, end: Option<u64>| {
+        if let (Some(start), Some(end)) = (start, end)
+            && start != 0
+            && start < end
+            && end - start <= MOST_SPACE_BYTES
+            && start.is_multiple_of(8)
+        {
+            found.push(Space { kind, start, end: end & !15 });
+        }
+    };
+    let last = value("static_space_free_pointer").and_then(|end| end.checked_sub(1));
+    let start = value("STATIC_SPACE_START").or(last.map(|last| last & !(STATIC_BYTES - 1)));
+    add(Kind::Static, start, start.and_then(|start| start.checked_add(STATIC_BYTES)));
+    add(Kind::Fixed, value("FIXEDOBJ_SPACE_START"), value("fixedobj_free_pointer"));
+    let text = value("TEXT_SPACE_START").or_else(|| value("VARYOBJ_SPACE_START"));
+    add(Kind::Text, text, value("text_space_highwatermark").or_else(|| value("varyobj_free_pointer")));
+    add(Kind::ReadOnly, value("READ_ONLY_SPACE_START"), value("read_only_space_free_pointer"));
+    let permanent = program.address("permgen_bounds").and_then(|at| memory.read_word(at).ok());
+    add(Kind::Permanent, permanent, value("permgen_space_free_pointer"));
+    found.sort_by_key(|space| space.start);
+    let mut end = 0;
+    found.retain(|space| {
+        let fits = space.start >= end;
+        end = if fits { space.end } else { end };
+        fits
+    });
+    found
+}
+
+/// A range that is claimed whole.
+pub struct Whole {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// Which row.
+    pub id: Id,
+}
+
+/// What of the process is SBCL's besides dynamic space: spaces, threads' own memory, tables.
+pub fn wholes(context: &Context<'_>, program: &Program, spaces: &[Space], threads: &Threads) -> Vec<Whole> {
+    let mut all = Vec::new();
+    for space in spaces {
+        let id = match space.kind {
+            Kind::Static | Kind::ReadOnly | Kind::Permanent => &rows::STATIC,
+            Kind::Fixed => &rows::IMMOBILE,
+            Kind::Text => &rows::CODE,
+        };
+        all.push(Whole { start: space.start, end: page_up(space.end), id });
+    }
+    let stacks = stacks::stacks(context.threads, context.memory, context.space);
+    for thread in &threads.threads {
+        let (start, end) = thread.control;
+        // The kernel's own, and those that glibc knows, have rows of their own.
+        let is_known = stacks.iter().any(|stack| stack.low < end && start < stack.high)
+            || context.space.find(start).is_none_or(|mapping| mapping.name.starts_with("[stack"));
+        if !is_known {
+            all.push(Whole { start, end, id: &rows::THREAD });
+        }
+        let end = thread.locals.1.saturating_add(EXTRA_THREAD_BYTES);
+        let end = context.space.find(thread.address).map_or(end, |mapping| end.min(mapping.end));
+        all.push(Whole { start: thread.bindings.0, end: page_up(end), id: &rows::THREAD });
+    }
+    tables(context, program, &mut all);
+    without_overlap(context, all)
+}
+
+/// The tables that the runtime took from the kernel: those that malloc gave do not start on a page.
+fn tables(context: &Context<'_>, program: &Program, all: &mut Vec<Whole>) {
+    let value = |name: &str| program.value(context.memory, name);
+    let cards = value("gc_card_table_nbits").filter(|&bits| bits < 40).map(|bits| 1u64 << bits);
+    let linkage = value("ALIEN_LINKAGE_SPACE_START").or_else(|| value("ALIEN_LINKAGE_TABLE_SPACE_START"));
+    for (start, bytes) in [(value("gc_card_mark"), cards), (linkage, Some(STATIC_BYTES))] {
+        let (Some(start), Some(bytes)) = (start, bytes) else { continue };
+        if let Some(end) = start.checked_add(bytes).filter(|_| start != 0 && start.is_multiple_of(PAGE_BYTES))
+        {
+            all.push(Whole { start, end, id: &rows::TABLES });
+        }
+    }
+}
+
+/// Sorted; what overlaps what stands before it, or lies in memory that is not the runtime's to have, is left
+/// out.
+fn without_overlap(context: &Context<'_>, mut all: Vec<Whole>) -> Vec<Whole> {
+    all.retain(|whole| whole.start < whole.end && whole.start.is_multiple_of(PAGE_BYTES));
+    all.sort_by_key(|whole| (whole.start, whole.end));
+    let mut end = 0;
+    all.retain(|whole| {
+        let fits = whole.start >= end && may_claim(context, whole.start, whole.end);
+        end = if fits { whole.end } else { end };
+        fits
+    });
+    all
+}
+
+/// Whether no mapping that belongs to others lies in a range.
+pub fn may_claim(context: &Context<'_>, start: u64, end: u64) -> bool {
+    let mappings = context.space.mappings();
+    let first = mappings.partition_point(|mapping| mapping.end <= start);
+    let within = mappings.iter().skip(first).take_while(|mapping| mapping.start < end);
+    within.into_iter().all(|mapping| mapping.name != "[heap]" && !mapping.name.starts_with("[stack"))
+}
+
+/// The pages of a range, with the cells of a picture where one is wanted.
+pub fn range_pages(context: &Context<'_>, start: u64, end: u64) -> RangePages {
+    let pages = RangePages::new(start, end, (context.resident)(start, end));
+    let Some(cell_bytes) = context.cell_bytes else { return pages };
+    let starts = context.space.mappings().iter().map(|mapping: &Mapping| mapping.start);
+    pages.with_cells(cell_bytes, starts.filter(|at| (start..end).contains(at)).collect())
+}
+
+/// Claims a range whole.
+pub fn claim_whole(pages: &RangePages, start: u64, end: u64, slot: Slot) -> RangeClaim {
+    let mut fold = Fold::new(start, pages);
+    fold.claim_to(end, Class::Refined(slot));
+    RangeClaim { start, end, sums: sums(fold, start, pages) }
+}
+
+fn sums(mut fold: Fold<'_>, start: u64, pages: &RangePages) -> strandline_claims::accumulator::Sums {
+    let mut all = Block::empty(start);
+    // It starts where the other is: they join.
+    let _ = all.join(fold.cut(), pages);
+    all.finish(pages)
+}
+
+/// The slots of dynamic space's rows.
+#[derive(Clone, Debug)]
+pub struct Slots {
+    /// What is in use and not known to be dead, by generation.
+    pub kept: Vec<Slot>,
+    /// What nothing reaches, by generation.
+    pub dead: Vec<Slot>,
+    /// Unused rest of pages.
+    pub waste: Slot,
+    /// Free pages.
+    pub free: Slot,
+}
+
+impl Slots {
+    /// Takes slots of `palette`; `kept` is the row of what is in use. `None` where there are too few.
+    pub fn new(palette: &mut Palette, kept: Id) -> Option<Self> {
+        let mut of = |id: Id| -> Option<Vec<Slot>> {
+            (0..crate::sbcl::layout::GENERATIONS)
+                .map(|number| palette.add(id, Some(&holder(number))))
+                .collect()
+        };
+        let kept_slots = of(kept)?;
+        let dead = if kept == &rows::LIVE { of(&rows::DEAD)? } else { Vec::new() };
+        let (waste, free) = (palette.add(&rows::WASTE, None)?, palette.add(&rows::FREE, None)?);
+        Some(Self { kept: kept_slots, dead, waste, free })
+    }
+}
+
+/// How a generation is called in rows.
+pub fn holder(number: usize) -> String {
+    if number == crate::sbcl::layout::PSEUDO_STATIC {
+        "pseudo-static".to_owned()
+    } else {
+        format!("generation {number}")
+    }
+}
+
+/// What of an open region is on the page at `start`: allocated up to, unused up to.
+fn region_on(regions: &[Region], start: u64) -> Option<(u64, u64)> {
+    let index = regions.partition_point(|region| region.end <= start);
+    let region = regions.get(index).filter(|region| region.start < start + GC_PAGE_BYTES)?;
+    let end = start + GC_PAGE_BYTES;
+    Some((region.free.clamp(start, end), region.end.clamp(start, end)))
+}
+
+/// Up to where the page of number `index` holds objects: what is in use, and what a region that is open on it
+/// has handed out.
+pub fn used_end(heap: &Heap, regions: &[Region], index: usize) -> u64 {
+    let start = heap.address_of(index);
+    let used = heap.pages.get(index).map_or(0, |page| u64::from(page.used));
+    region_on(regions, start).map_or(start + used, |(free, _)| free.max(start + used))
+}
+
+/// Claims dynamic space by page.
+pub fn claim_pages(
+    pages: &RangePages,
+    heap: &Heap,
+    regions: &[Region],
+    layout: &Layout,
+    slots: &Slots,
+) -> RangeClaim {
+    let end = heap.start + heap.size;
+    let mut fold = Fold::new(heap.start, pages);
+    for (index, page) in heap.pages.iter().enumerate() {
+        let start = heap.address_of(index);
+        let used = used_end(heap, regions, index);
+        let kept = slots.kept.get(usize::from(page.generation)).copied().unwrap_or(slots.free);
+        fold.claim_to(used, Class::Refined(kept));
+        let rest = if page.is_free(layout) && used == start { slots.free } else { slots.waste };
+        fold.claim_to(start + GC_PAGE_BYTES, Class::Refined(rest));
+    }
+    fold.claim_to(end, Class::Refined(slots.free));
+    RangeClaim { start: heap.start, end, sums: sums(fold, heap.start, pages) }
+}

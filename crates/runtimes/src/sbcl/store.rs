@@ -1,0 +1,298 @@
+//! What was copied of SBCL's memory, to be looked at once it runs again.
+//!
+//! Copied are the pages of the collector that hold objects, and what is in use of the other spaces; of
+//! a large object without pointers only the first page. A place in the copy (a *spot*) is a number of
+//! 16-byte units, so that it also numbers the two bits kept of each: whether an object starts there, and whether it
+//! was reached.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::room::Room;
+use crate::sbcl::layout::GC_PAGE_BYTES;
+use strandline_process::memory::word_at;
+
+/// No copy of a page.
+const NONE: u32 = u32::MAX;
+const PAGE: usize = GC_PAGE_BYTES as usize;
+/// Objects start on multiples of this.
+pub const UNIT_BYTES: u64 = 16;
+const UNITS_PER_PAGE: usize = PAGE / UNIT_BYTES as usize;
+
+/// A range of addresses of which pages were copied.
+#[derive(Clone, Debug)]
+struct Area {
+    start: u64,
+    end: u64,
+    /// By page: which of the copied ones it is.
+    pages: Vec<u32>,
+}
+
+/// The copy. Its first area is dynamic space.
+#[derive(Default)]
+pub struct Store {
+    areas: Vec<Area>,
+    bytes: Vec<u8>,
+    /// Address of each copied page.
+    addresses: Vec<u64>,
+    /// Two words for 64 units each: starts, then marks, so that both are on one line of the cache.
+    bits: Vec<AtomicU64>,
+}
+
+/// A place in the copy, in units.
+pub type Spot = u32;
+
+impl Store {
+    /// Room for `pages` pages; `None` where that is more than spots can tell apart, or more memory than there is.
+    pub fn with_pages(pages: usize, room: &Room) -> Option<Self> {
+        pages.checked_mul(UNITS_PER_PAGE).filter(|&units| units < NONE as usize)?;
+        Some(Self {
+            areas: Vec::new(),
+            bytes: room.take(pages * PAGE)?,
+            addresses: Vec::with_capacity(pages),
+            bits: Vec::new(),
+        })
+    }
+
+    /// Adds the range `start..end` (page-aligned start), of which those of `wanted` (numbers of its pages, ascending)
+    /// get room. Returns which copied page is the first of them.
+    pub fn add_area(&mut self, start: u64, end: u64, wanted: &[usize]) -> usize {
+        let count = wanted.last().map_or(0, |&last| last + 1);
+        let mut pages = vec![NONE; count];
+        let first = self.addresses.len();
+        for &page in wanted {
+            if let Some(slot) = pages.get_mut(page)
+                && self.addresses.len() * PAGE < self.bytes.len()
+            {
+                *slot = u32::try_from(self.addresses.len()).unwrap_or(NONE);
+                self.addresses.push(start + page as u64 * GC_PAGE_BYTES);
+            }
+        }
+        self.areas.push(Area { start, end, pages });
+        first
+    }
+
+    /// The copied pages, to be filled: address and bytes.
+    pub fn pages_mut(&mut self) -> Vec<(u64, &mut [u8])> {
+        self.addresses.iter().copied().zip(self.bytes.chunks_exact_mut(PAGE)).collect()
+    }
+
+    /// The same in spans of up to `most` pages that follow each other in the target too.
+    pub fn spans_mut(&mut self, most: usize) -> Vec<(u64, &mut [u8])> {
+        let mut spans = Vec::new();
+        let mut rest = self.bytes.as_mut_slice();
+        let mut first = 0;
+        while let Some(&start) = self.addresses.get(first) {
+            let follows = self.addresses.iter().skip(first).take(most.max(1));
+            let wanted = (0..).map(|index: u64| start.wrapping_add(index.wrapping_mul(GC_PAGE_BYTES)));
+            let count = follows.zip(wanted).take_while(|(address, wanted)| *address == wanted).count();
+            let Some((span, behind)) = rest.split_at_mut_checked(count * PAGE) else { break };
+            spans.push((start, span));
+            rest = behind;
+            first += count;
+        }
+        spans
+    }
+
+    /// How many pages were copied.
+    pub fn pages(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// Makes room for the bits, once all areas are there.
+    pub fn make_bits(&mut self) {
+        self.bits = (0..self.addresses.len() * UNITS_PER_PAGE / 32).map(|_| AtomicU64::new(0)).collect();
+    }
+
+    /// Where `address` is in the copy.
+    #[inline]
+    pub fn spot(&self, address: u64) -> Option<Spot> {
+        for area in &self.areas {
+            if area.start <= address && address < area.end {
+                let offset = address - area.start;
+                let page = *area.pages.get((offset / GC_PAGE_BYTES) as usize)?;
+                return (page != NONE)
+                    .then(|| page * UNITS_PER_PAGE as u32 + (offset % GC_PAGE_BYTES / UNIT_BYTES) as u32);
+            }
+        }
+        None
+    }
+
+    /// Whether `address` lies in dynamic space.
+    pub fn is_dynamic(&self, address: u64) -> bool {
+        self.areas.first().is_some_and(|area| area.start <= address && address < area.end)
+    }
+
+    /// The address of a spot.
+    #[inline]
+    pub fn address(&self, spot: Spot) -> u64 {
+        let page = self.addresses.get(spot as usize / UNITS_PER_PAGE).copied().unwrap_or(0);
+        page + (spot as usize % UNITS_PER_PAGE) as u64 * UNIT_BYTES
+    }
+
+    /// Word `index` of what stands at `spot`, as long as it is on the same page: the first two always are.
+    #[inline]
+    pub fn near_word(&self, spot: Spot, index: usize) -> u64 {
+        word_at(&self.bytes, spot as usize * UNIT_BYTES as usize + index * 8).unwrap_or(0)
+    }
+
+    /// The word at an address; `None` where it was not copied.
+    pub fn word(&self, address: u64) -> Option<u64> {
+        let spot = self.spot(address)?;
+        word_at(&self.bytes, spot as usize * UNIT_BYTES as usize + (address & 8) as usize)
+    }
+
+    /// Shows the words `from..to` of what stands at `address`, as far as they were copied, each with its index.
+    #[inline]
+    pub fn each_word(&self, address: u64, from: u64, to: u64, mut visit: impl FnMut(u64, u64)) {
+        let mut at = address.wrapping_add(from.wrapping_mul(8));
+        let end = address.saturating_add(to.saturating_mul(8));
+        let mut index = from;
+        while at < end {
+            let page_end = ((at | (GC_PAGE_BYTES - 1)).wrapping_add(1)).min(end);
+            let Some(spot) = self.spot(at) else { return };
+            let first = spot as usize * UNIT_BYTES as usize + (at & 8) as usize;
+            let length = (page_end - at) as usize;
+            let Some(bytes) = self.bytes.get(first..first + length) else { return };
+            for word in bytes.as_chunks::<8>().0 {
+                visit(index, u64::from_le_bytes(*word));
+                index += 1;
+            }
+            at = page_end;
+        }
+    }
+
+    /// Copies the bytes at `address`, as far as they were copied; `length` is at most a page's.
+    pub fn bytes_at(&self, address: u64, length: usize) -> Vec<u8> {
+        let mut found = Vec::new();
+        // They may go on on the next page.
+        for _ in 0..2 {
+            let at = address.saturating_add(found.len() as u64);
+            let Some(spot) = self.spot(at) else { break };
+            let first = spot as usize * UNIT_BYTES as usize + (at % UNIT_BYTES) as usize;
+            let page_end = (first / PAGE + 1) * PAGE;
+            let rest = length.saturating_sub(found.len());
+            found.extend_from_slice(self.bytes.get(first..page_end.min(first + rest)).unwrap_or_default());
+        }
+        found
+    }
+
+    #[inline]
+    fn bit(&self, spot: Spot, which: usize) -> Option<(&AtomicU64, u64)> {
+        let word = self.bits.get(spot as usize / 64 * 2 + which)?;
+        Some((word, 1 << (spot % 64)))
+    }
+
+    /// Notes that an object starts here.
+    #[inline]
+    pub fn set_start(&self, spot: Spot) {
+        if let Some((word, bit)) = self.bit(spot, 0) {
+            word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether an object starts here.
+    #[inline]
+    pub fn is_start(&self, spot: Spot) -> bool {
+        self.bit(spot, 0).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    }
+
+    /// Whether it was reached.
+    #[inline]
+    pub fn is_marked(&self, spot: Spot) -> bool {
+        self.bit(spot, 1).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    }
+
+    /// Notes that an object that starts here was reached; false where none starts here, or it was before.
+    #[inline]
+    pub fn mark(&self, spot: Spot) -> bool {
+        let Some((starts, bit)) = self.bit(spot, 0) else { return false };
+        let Some((marks, _)) = self.bit(spot, 1) else { return false };
+        if starts.load(Ordering::Relaxed) & bit == 0 || marks.load(Ordering::Relaxed) & bit != 0 {
+            return false;
+        }
+        marks.fetch_or(bit, Ordering::Relaxed) & bit == 0
+    }
+
+    /// Forgets what was reached.
+    pub fn clear_marks(&self) {
+        for pair in self.bits.chunks_exact(2) {
+            if let [_, marks] = pair {
+                marks.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The last spot at or before `spot` where an object starts, at most `most` units before it.
+    pub fn start_before(&self, spot: Spot, most: u32) -> Option<Spot> {
+        let mut at = i64::from(spot);
+        let low = (at - i64::from(most)).max(0);
+        while at >= low {
+            let word = self.bits.get(at as usize / 64 * 2)?.load(Ordering::Relaxed);
+            let upto = word & (u64::MAX >> (63 - at % 64));
+            if upto != 0 {
+                let found = at / 64 * 64 + i64::from(63 - upto.leading_zeros());
+                return (found >= low).then_some(found as Spot);
+            }
+            at = at / 64 * 64 - 1;
+        }
+        None
+    }
+
+    /// One more than the last spot.
+    pub fn spots(&self) -> usize {
+        self.addresses.len() * UNITS_PER_PAGE
+    }
+
+    /// Bytes of the copy.
+    pub fn copied_bytes(&self) -> u64 {
+        self.addresses.len() as u64 * GC_PAGE_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spots_words_and_bits_agree() {
+        let mut store = Store::with_pages(3, &Room::default()).unwrap();
+        store.add_area(0x10_0000, 0x20_0000, &[1, 3]);
+        store.add_area(0x5000_0000, 0x5000_8000, &[0]);
+        store.make_bits();
+        for (address, bytes) in store.pages_mut() {
+            bytes[..8].copy_from_slice(&address.to_le_bytes());
+            bytes[PAGE - 8..].copy_from_slice(&(address + 7).to_le_bytes());
+        }
+        let spans = |store: &mut Store, most| -> Vec<_> {
+            store.spans_mut(most).into_iter().map(|(start, bytes)| (start, bytes.len())).collect()
+        };
+        let apart = [(0x10_8000, PAGE), (0x11_8000, PAGE), (0x5000_0000, PAGE)];
+        assert_eq!(spans(&mut store, 8), apart);
+        let mut dense = Store::with_pages(3, &Room::default()).unwrap();
+        dense.add_area(0x10_0000, 0x20_0000, &[4, 5, 6]);
+        assert_eq!(spans(&mut dense, 2), [(0x12_0000, 2 * PAGE), (0x13_0000, PAGE)]);
+        assert_eq!(store.spot(0x10_0000), None, "not wanted");
+        assert_eq!(store.word(0x10_8000), Some(0x10_8000));
+        assert_eq!(store.word(0x5000_7ff8), Some(0x5000_0007));
+        assert_eq!(store.word(0x20_0000), None);
+        let spot = store.spot(0x11_8010).unwrap();
+        assert_eq!(store.address(spot), 0x11_8010);
+        assert!(!store.mark(spot), "no object starts there");
+        store.set_start(spot);
+        assert!(store.mark(spot) && !store.mark(spot) && store.is_marked(spot));
+        let far = store.spot(0x11_9000).unwrap();
+        assert_eq!(store.start_before(far, 10_000), Some(spot));
+        assert_eq!(store.start_before(far, 2), None);
+        store.clear_marks();
+        assert!(store.is_start(spot) && !store.is_marked(spot));
+        assert_eq!(store.bytes_at(0x11_fff8, 9), 0x11_8007u64.to_le_bytes());
+        let mut seen = Vec::new();
+        store.each_word(0x11_fff0, 0, 4, |index, word| seen.push((index, word)));
+        assert_eq!(seen, [(0, 0), (1, 0x11_8007)], "up to where it was copied");
+    }
+
+    #[test]
+    fn too_many_pages_are_refused() {
+        assert!(Store::with_pages(usize::MAX / 2, &Room::default()).is_none());
+    }
+}

@@ -1,0 +1,165 @@
+//! SBCL's threads: their stacks, and the regions of dynamic space that they allocate from.
+//!
+//! `struct thread` (objdef.lisp, `define-primitive-object (thread …)`) moves between releases, but keeps one run of
+//! slots: alien_stack_start, binding_stack_start, control_stack_start, control_stack_end, this, prev, next.
+//! `this` is the structure's own address: that finds the run. The binding stack's pointer is slot 2 always.
+//! Thread-local storage is the same words up to `dynamic_values_bytes`; below the structure stand the control
+//! stack, the binding stack and the alien stack, all in one allocation (thread.c, alloc.c).
+
+use super::heap::Heap;
+use super::locate::Program;
+use crate::sbcl::layout::Layout;
+use strandline_process::memory::{Memory, word_at};
+
+/// Where `this` is looked for, in words, and how far the structure is read.
+const THIS_SLOTS: std::ops::Range<usize> = 0x10..0x30;
+const STRUCT_WORDS: usize = 0x60;
+/// The most threads followed.
+const MOST_THREADS: usize = 65_536;
+/// The largest thread-local storage believed.
+const MOST_LOCAL_BYTES: u64 = 16 << 20;
+/// The largest stack believed.
+const MOST_STACK_BYTES: u64 = 64 << 30;
+
+/// A region that a thread, or all of them, allocate from. What is in it is not in the page table yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// First byte: the page's used part ends here.
+    pub start: u64,
+    /// First byte that is not allocated.
+    pub free: u64,
+    /// First byte behind.
+    pub end: u64,
+}
+
+/// One thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Where its structure is.
+    pub address: u64,
+    /// Its control stack.
+    pub control: (u64, u64),
+    /// Its binding stack, as far as it is in use.
+    pub bindings: (u64, u64),
+    /// Its slots and thread-local storage from behind those that are no Lisp objects.
+    pub locals: (u64, u64),
+}
+
+/// What was found of threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Threads {
+    /// All of them.
+    pub threads: Vec<Thread>,
+    /// All open regions, by address.
+    pub regions: Vec<Region>,
+    /// What did not hold together.
+    pub doubt: Option<String>,
+}
+
+/// Follows the list of threads.
+pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &Heap) -> Threads {
+    let mut found = Threads::default();
+    let local_bytes = program.value(memory, "dynamic_values_bytes");
+    let local_bytes = local_bytes.filter(|bytes| (1..=MOST_LOCAL_BYTES).contains(bytes));
+    if local_bytes.is_none() {
+        found.doubt = Some("the size of their local storage is not known".to_owned());
+    }
+    let mut at = program.value(memory, "all_threads").unwrap_or(0);
+    let mut seen = std::collections::HashSet::new();
+    if at == 0 {
+        found.doubt = Some("the list of threads is empty".to_owned());
+    }
+    while at != 0 {
+        if !seen.insert(at) || found.threads.len() >= MOST_THREADS {
+            found.doubt = Some(format!("the list of threads does not end at {at:#x}"));
+            break;
+        }
+        let mut words = [0; STRUCT_WORDS * 8];
+        let got = memory.read_some(at, &mut words);
+        let words = words.get(..got).unwrap_or_default();
+        let Some((thread, next)) = thread(at, words, local_bytes.unwrap_or(0)) else {
+            found.doubt = Some(format!("no thread at {at:#x}"));
+            break;
+        };
+        regions(words, layout, heap, &mut found.regions);
+        found.threads.push(thread);
+        at = next;
+    }
+    let bytes = usize::try_from(program.bytes("gc_alloc_region")).unwrap_or(0).min(STRUCT_WORDS * 8);
+    let mut words = [0; STRUCT_WORDS * 8];
+    if let (Some(at), Some(words)) = (program.address("gc_alloc_region"), words.get_mut(..bytes))
+        && memory.read(at, words).is_ok()
+    {
+        regions(words, layout, heap, &mut found.regions);
+    }
+    found.regions.sort_by_key(|region| region.start);
+    found.regions.dedup_by(|next, before| next.start < before.end);
+    found
+}
+
+/// The thread whose structure is at `at`, and the next one.
+fn thread(at: u64, words: &[u8], local_bytes: u64) -> Option<(Thread, u64)> {
+    let word = |slot: usize| word_at(words, slot * 8);
+    THIS_SLOTS.filter(|&slot| word(slot) == Some(at)).find_map(|this| {
+        let (alien_start, binding_start) = (word(this - 4)?, word(this - 3)?);
+        let control = (word(this - 2)?, word(this - 1)?);
+        let binding_end = word(2)?;
+        let holds = control.0 < control.1
+            && control.1 - control.0 <= MOST_STACK_BYTES
+            && binding_start <= binding_end
+            && binding_end <= alien_start
+            && alien_start <= at
+            && at - binding_start <= MOST_STACK_BYTES;
+        let locals = (at + (this as u64 + 3) * 8, at.checked_add(local_bytes)?);
+        let bindings = (binding_start, binding_end);
+        holds.then_some((Thread { address: at, control, bindings, locals }, word(this + 2)?))
+    })
+}
+
+/// The open regions among `words`: three that stand in order, on a page that is marked so and whose used part
+/// ends where the region starts (`gc_close_region` asserts it).
+fn regions(words: &[u8], layout: &Layout, heap: &Heap, found: &mut Vec<Region>) {
+    let count = words.len() / 8;
+    for slot in 0..count.saturating_sub(layout.region_words - 1) {
+        let word = |index: usize| word_at(words, (slot + index) * 8).unwrap_or(0);
+        let region = Region { free: word(0), end: word(1), start: word(layout.region_words - 1) };
+        if region.start == 0 || region.start > region.free || region.free > region.end {
+            continue;
+        }
+        let Some((index, page)) = heap.page_of(region.start) else { continue };
+        let is_open = page.kind & layout.page_types.open_region != 0;
+        let last = region.end.checked_sub(1).and_then(|last| heap.page_of(last));
+        if is_open && last.is_some() && heap.address_of(index) + u64::from(page.used) == region.start {
+            found.push(region);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(list: &[u64]) -> Vec<u8> {
+        list.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn a_thread_is_found_by_its_own_address() {
+        let at = 0x7000_0040_0000;
+        let mut slots = vec![0; STRUCT_WORDS];
+        slots[2] = at - 0x20_0000 + 0x80;
+        for (slot, word) in [at - 0x10_0000, at - 0x20_0000, at - 0x40_0000, at - 0x20_0000, at, 0, 0x1234]
+            .into_iter()
+            .enumerate()
+        {
+            slots[0x14 + slot] = word;
+        }
+        let (found, next) = thread(at, &words(&slots), 4096 * 8).expect("found");
+        assert_eq!(next, 0x1234);
+        assert_eq!(found.control, (at - 0x40_0000, at - 0x20_0000));
+        assert_eq!(found.bindings, (at - 0x20_0000, at - 0x20_0000 + 0x80));
+        assert_eq!(found.locals, (at + 0x1b * 8, at + 4096 * 8));
+        slots[0x17] = 0;
+        assert_eq!(thread(at, &words(&slots), 4096 * 8), None, "a control stack that ends before it starts");
+    }
+}

@@ -1,0 +1,335 @@
+//! What is done once the target runs again: live objects are told from dead ones, and both are claimed.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use super::census::{self, Census, Count};
+use super::copy;
+use super::facts::{Sbcl, TypeBytes};
+use super::heap::Heap;
+use super::mark::Tracer;
+use super::names::Names;
+use super::objects::{self, Kinds, Run};
+use super::remedies;
+use super::roots::{self, Roots};
+use super::rows;
+use super::spaces::{self, Slots, Space};
+use super::store::{Spot, Store};
+use super::threads::Region;
+use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Kind, Layout, OLDEST, PSEUDO_STATIC, Release};
+use strandline_claims::accumulator::{Class, Fold};
+use strandline_claims::allocator::RangeClaim;
+use strandline_claims::caveat::Caveat;
+use strandline_claims::facts::TypeFacts;
+use strandline_claims::range::RangePages;
+use strandline_claims::runtime::{Finish, Pending, Reading};
+
+/// How many types are told by dead bytes, and by live ones.
+const MOST_TYPES: usize = 50;
+/// How many types are told in all.
+const MOST_TYPES_IN_ALL: usize = 200;
+/// A collection copies to pages of some six kinds, of which the last one each is not full.
+const PARTIAL_PAGES: u64 = 6;
+
+/// What was copied of the target, to be traced once it runs again.
+pub struct Copied {
+    pub(super) figures: Sbcl,
+    pub(super) copied: copy::Copied,
+    pub(super) heap: Heap,
+    pub(super) regions: Vec<Region>,
+    pub(super) runs: Vec<Run>,
+    pub(super) spaces: Vec<Space>,
+    pub(super) layout: &'static Layout,
+    pub(super) release: Release,
+    pub(super) roots: Roots,
+    pub(super) pages: RangePages,
+    pub(super) place: String,
+}
+
+/// What the marks came to.
+struct Marked {
+    pinned: Vec<bool>,
+    pins: Vec<Spot>,
+}
+
+impl Pending for Copied {
+    /// Tells live objects from dead ones, and claims both in `reading`.
+    fn finish(mut self: Box<Self>, reading: &mut Reading, how: &Finish<'_>) {
+        let Finish { workers, path_to, progress, .. } = *how;
+        let started = Instant::now();
+        progress("tracing SBCL's objects", 0, 3);
+        let missing = self.copied.fill();
+        if missing > 0 || self.copied.unopened > 0 {
+            self.claim_by_page(missing, reading);
+            return;
+        }
+        let kinds = Kinds::new(self.layout);
+        let marked = self.mark(&kinds, workers);
+        progress("tracing SBCL's objects", 2, 3);
+        let slots = Slots::new(&mut reading.palette, &rows::LIVE);
+        let unread = reading.palette.add(&rows::ALLOCATED, None);
+        let (Some(slots), Some(unread)) = (slots, unread) else { return };
+        let ground = census::Ground {
+            store: &self.copied.store,
+            kinds: &kinds,
+            heap: &self.heap,
+            layout: self.layout,
+            runs: &self.runs,
+            pinned: &marked.pinned,
+            pins: &marked.pins,
+            slots: &slots,
+            unread,
+            pages: &self.pages,
+        };
+        let (census, mut block) = ground.count(workers);
+        let end = self.heap.start + self.heap.size;
+        let mut fold = Fold::new(self.heap.end(), &self.pages);
+        fold.claim_to(end, Class::Refined(slots.free));
+        // It starts where the blocks end.
+        let _ = block.join(fold.cut(), &self.pages);
+        let sums = block.finish(&self.pages);
+        let mut figures = std::mem::take(&mut self.figures);
+        figures.free_resident_bytes = sums.held.of(Class::Refined(slots.free));
+        figures.waste_resident_bytes = sums.held.of(Class::Refined(slots.waste));
+        reading.facts.types = self.tell(&mut figures, &census, &marked, &kinds);
+        figures.path = path_to.and_then(|name| self.path_to_root(name, &kinds));
+        // Of a heap that makes no sense somewhere no collection is advised.
+        if census.damage.is_none() {
+            reading.remedies.extend(remedies::remedies(&figures));
+        }
+        figures.trace_seconds = Some(started.elapsed().as_secs_f64());
+        figures.put(&mut reading.facts);
+        reading.zero_runs.extend(self.pages.zero_runs());
+        reading.claims.push(RangeClaim { start: self.heap.start, end, sums });
+        reading.caveats.extend(self.caveats(&census));
+        progress("tracing SBCL's objects", 3, 3);
+    }
+}
+
+impl Copied {
+    /// Notes where objects start and marks what the roots reach.
+    fn mark(&mut self, kinds: &Kinds, workers: usize) -> Marked {
+        self.copied.store.make_bits();
+        let store = &self.copied.store;
+        let unread = note_all_starts(store, kinds, &self.runs, workers);
+        for space in &self.spaces {
+            objects::walk_space(store, kinds, space, |at, _, header| {
+                if kinds.of(header) != Some(Kind::Filler)
+                    && let Some(spot) = store.spot(at)
+                {
+                    store.set_start(spot);
+                }
+            });
+        }
+        let mut tracer = Tracer::new(store, kinds, self.layout, &self.heap, self.release);
+        let ground = roots::Ground { store, kinds, heap: &self.heap, spaces: &self.spaces, runs: &self.runs };
+        self.roots.visit(&mut tracer, &ground, |_, _| {});
+        for &(start, end) in &unread {
+            visit_unread(store, &mut tracer, start, end);
+        }
+        tracer.run();
+        let (pinned, mut pins) = tracer.into_pinned();
+        pins.sort_unstable();
+        pins.dedup();
+        Marked { pinned, pins }
+    }
+
+    /// Tells the figures that the trace gives, and returns the types of all objects.
+    fn tell(&self, figures: &mut Sbcl, census: &Census, marked: &Marked, kinds: &Kinds) -> Vec<TypeFacts> {
+        let mut all = Count::default();
+        for count in census.types.values() {
+            for (sums, counts) in [(&mut all.live, &count.live), (&mut all.dead, &count.dead)] {
+                for (sum, count) in sums.iter_mut().zip(counts) {
+                    *sum = (sum.0 + count.0, sum.1 + count.1);
+                }
+            }
+        }
+        for (generation, (live, dead)) in figures.generations.iter_mut().zip(all.live.iter().zip(&all.dead)) {
+            generation.live_bytes = Some(live.1);
+            generation.dead_bytes = Some(dead.1);
+        }
+        for (generation, &fillers) in figures.generations.iter_mut().zip(&census.fillers) {
+            generation.filler_bytes = Some(fillers);
+        }
+        figures.traced = true;
+        figures.live_bytes = Some(all.live.iter().map(|live| live.1).sum());
+        figures.dead_bytes = Some(all.dead.iter().map(|dead| dead.1).sum());
+        let (usage, kept_bytes) = self.after_full_collection(census, marked);
+        figures.usage_after_full_gc_bytes = Some(usage);
+        let resident: u64 =
+            self.pages.runs_in(self.heap.start, self.heap.start + self.heap.size).map(|r| r.1 - r.0).sum();
+        figures.full_gc_gives_back_bytes = Some(resident.saturating_sub(kept_bytes));
+        let mut names = Names {
+            store: &self.copied.store,
+            kinds,
+            layout: self.layout,
+            release: self.release,
+            replaced: 0,
+        };
+        figures.dead_by_type = by_type(census, &mut names, |count| &count.dead);
+        // What came with the core is always live: it would hide what the program made.
+        let types = census.types.iter().map(|(&key, count)| {
+            let mut count = *count;
+            if let Some(of_core) = count.live.get_mut(PSEUDO_STATIC) {
+                *of_core = (0, 0);
+            }
+            (key, count)
+        });
+        let made = Census { types: types.collect(), ..Census::default() };
+        figures.live_by_type = by_type(&made, &mut names, |count| &count.live);
+        figures.names_replaced = names.replaced;
+        all_types(census, &mut names)
+    }
+
+    /// Dynamic usage after a full collection, and how much of dynamic space is resident then. What is not pinned is
+    /// copied to new pages, a page with something pinned stays whole (obliterate_nonpinned_words fills its rest),
+    /// large objects and what is pseudo-static stay where they are; all other pages are given back
+    /// (remap_free_pages), each in one piece.
+    fn after_full_collection(&self, census: &Census, marked: &Marked) -> (u64, u64) {
+        let mut usage = census.moved_bytes + census.large.1;
+        let copied_pages = census.moved_bytes.div_ceil(GC_PAGE_BYTES) + PARTIAL_PAGES.min(census.moved_bytes);
+        let mut resident = copied_pages * GC_PAGE_BYTES + census.large.0;
+        for (index, page) in self.heap.pages.iter().enumerate() {
+            let generation = usize::from(page.generation);
+            let is_pinned = marked.pinned.get(index).copied().unwrap_or(false) && generation <= OLDEST;
+            let stays = generation == PSEUDO_STATIC && page.used > 0;
+            if stays || (is_pinned && !page.is_large(self.layout)) {
+                usage += u64::from(page.used);
+                let start = self.heap.address_of(index);
+                resident +=
+                    self.pages.runs_in(start, start + GC_PAGE_BYTES).map(|run| run.1 - run.0).sum::<u64>();
+            }
+        }
+        (usage, resident)
+    }
+
+    /// Claims dynamic space by page: not all of what was to be traced was read.
+    fn claim_by_page(&mut self, missing: u64, reading: &mut Reading) {
+        let text = format!(
+            "parts of what SBCL's objects are in could not be read ({missing} bytes, {} files): which objects are \
+             live and which dead is not known",
+            self.copied.unopened
+        );
+        let bytes = Some(self.heap.bytes_allocated);
+        reading.caveats.push(Caveat::new("sbcl_core_not_read", self.place.clone(), bytes, text));
+        let Some(slots) = Slots::new(&mut reading.palette, &rows::ALLOCATED) else { return };
+        let claim = spaces::claim_pages(&self.pages, &self.heap, &self.regions, self.layout, &slots);
+        self.figures.free_resident_bytes = claim.sums.held.of(Class::Refined(slots.free));
+        self.figures.waste_resident_bytes = claim.sums.held.of(Class::Refined(slots.waste));
+        self.figures.put(&mut reading.facts);
+        reading.zero_runs.extend(self.pages.zero_runs());
+        reading.claims.push(claim);
+    }
+
+    fn caveats(&self, census: &Census) -> Vec<Caveat> {
+        let mut caveats = Vec::new();
+        if let Some(at) = census.damage {
+            let text = "a run of SBCL's objects makes no sense from here on: its rest is neither live nor dead, and what it may point to counts as live";
+            caveats.push(Caveat::new("sbcl_damaged", format!("{at:#x}"), Some(census.unread_bytes), text));
+        }
+        if self.roots.whole_stacks > 0 {
+            let text = format!(
+                "of {} of SBCL's threads it is not known how far their control stack is in use: all of it counts",
+                self.roots.whole_stacks
+            );
+            caveats.push(Caveat::new("sbcl_whole_stack", self.place.clone(), None, text));
+        }
+        caveats
+    }
+}
+
+/// Visits every word of a part of dynamic space that could not be walked: what it holds is not known, so what it
+/// may point to is not called dead.
+fn visit_unread(store: &Store, tracer: &mut Tracer<'_>, start: u64, end: u64) {
+    let mut at = start;
+    while at < end {
+        let page_end = ((at | (GC_PAGE_BYTES - 1)).saturating_add(1)).min(end);
+        store.each_word(at, 0, (page_end - at) / 8, |_, word| tracer.visit_unread(word));
+        at = page_end;
+    }
+}
+
+/// Notes the starts of all objects of dynamic space. Returns what could not be walked.
+fn note_all_starts(store: &Store, kinds: &Kinds, runs: &[Run], workers: usize) -> Vec<(u64, u64)> {
+    let next = AtomicUsize::new(0);
+    let unread = Mutex::new(Vec::new());
+    let chunks: Vec<&[Run]> = runs.chunks(64).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..workers.max(1) {
+            scope.spawn(|| {
+                while let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    for run in *chunk {
+                        let end = objects::note_starts(store, kinds, *run);
+                        if end < run.end
+                            && let Ok(mut unread) = unread.lock()
+                        {
+                            unread.push((end, run.end));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    unread.into_inner().unwrap_or_default()
+}
+
+/// The types of all objects, live or dead, those with most bytes first.
+fn all_types(census: &Census, names: &mut Names<'_>) -> Vec<TypeFacts> {
+    let sum = |counts: &[(u64, u64); GENERATIONS]| {
+        counts.iter().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1))
+    };
+    let mut totals: Vec<(u64, u64, u64)> = census
+        .types
+        .iter()
+        .map(|(&key, count)| (sum(&count.live), sum(&count.dead), key))
+        .map(|(live, dead, key)| (live.1 + dead.1, live.0 + dead.0, key))
+        .filter(|total| total.0 > 0)
+        .collect();
+    totals.sort_unstable_by(|a, b| b.cmp(a));
+    totals.truncate(MOST_TYPES_IN_ALL);
+    let name = |key: u64, names: &mut Names<'_>| {
+        let named = if key > 0xff { names.of_layout(key) } else { None };
+        let plain = if key > 0xff { "instance" } else { names.kinds.name(key) };
+        named.unwrap_or_else(|| plain.to_owned())
+    };
+    totals
+        .into_iter()
+        .map(|(bytes, instances, key)| TypeFacts { name: name(key, names), instances, bytes })
+        .collect()
+}
+
+/// The types with most bytes, largest first.
+fn by_type(
+    census: &Census,
+    names: &mut Names<'_>,
+    which: impl Fn(&Count) -> &[(u64, u64); GENERATIONS],
+) -> Vec<TypeBytes> {
+    let mut all: Vec<TypeBytes> = Vec::new();
+    let mut totals: Vec<(u64, u64)> = census
+        .types
+        .iter()
+        .map(|(&key, count)| (which(count).iter().map(|count| count.1).sum(), key))
+        .filter(|total| total.0 > 0)
+        .collect();
+    totals.sort_unstable_by(|a, b| b.cmp(a));
+    for (bytes, key) in totals.into_iter().take(MOST_TYPES) {
+        let Some(counts) = census.types.get(&key).map(&which) else { continue };
+        let name = if key > 0xff { names.of_layout(key) } else { None };
+        let plain = if key > 0xff { "instance" } else { names.kinds.name(key) };
+        let most = counts.iter().enumerate().max_by_key(|(_, count)| count.1).map_or(0, |(number, _)| number);
+        all.push(TypeBytes {
+            is_named: name.is_some(),
+            type_name: name.unwrap_or_else(|| plain.to_owned()),
+            instances: counts.iter().map(|count| count.0).sum(),
+            bytes,
+            generation: most as u64,
+            by_generation: (0..)
+                .zip(counts)
+                .filter(|(_, count)| count.0 > 0)
+                .map(|(number, count)| (number, count.0, count.1))
+                .collect(),
+        });
+    }
+    all
+}

@@ -1,0 +1,192 @@
+//! Makes a fabricated perl look like a stopped process to the reader, and counts what it reads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use strandline_claims::refinements::Refinements;
+use strandline_claims::runtime::{Context, Reading};
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+use strandline_process::procfs::Process;
+use strandline_process::stacks::ThreadFacts;
+use strandline_runtimes::perl;
+use strandline_runtimes::perl::facts::{Interpreter, Perl};
+use strandline_runtimes::perl::locate::{Addresses, Program, Variables};
+use strandline_synth::{Image, PerlImage};
+
+pub const PAGE: u64 = 4096;
+
+/// Where the program's variables are said to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Build {
+    /// In an interpreter.
+    Threads,
+    /// In globals.
+    Globals,
+}
+
+/// A frozen process.
+pub struct Subject {
+    image: Image,
+    maps: String,
+    runs: Vec<(u64, u64)>,
+    program: Program,
+    fs_base: u64,
+    bytes_read: AtomicU64,
+    calls: AtomicU64,
+}
+
+impl Memory for Subject {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let got = self.image.read_some(address, buffer);
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.bytes_read.fetch_add(got as u64, Ordering::Relaxed);
+        got
+    }
+}
+
+/// `runs` cut to `from..to`.
+fn clipped(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
+    let cut = runs.iter().map(|run| (run.0.max(from), run.1.min(to)));
+    cut.filter(|run| run.0 < run.1).collect()
+}
+
+/// What was read of a subject.
+pub struct Read {
+    /// All of it.
+    pub reading: Reading,
+    /// Bytes of the target that were read.
+    pub bytes: u64,
+    /// In how many reads.
+    pub calls: u64,
+}
+
+impl Read {
+    /// What is known of the Perl.
+    pub fn perl(&self) -> Perl {
+        self.reading.facts.details("perl").expect("a perl was found: it has facts")
+    }
+
+    /// The main interpreter; none where none can be told.
+    pub fn main(&self) -> Option<Interpreter> {
+        self.perl().interpreters.into_iter().find(|one| one.main)
+    }
+}
+
+impl Subject {
+    /// The process of a fabricated perl, all of it resident.
+    pub fn of(perl: &PerlImage, build: Build) -> Self {
+        let at = &perl.variables;
+        let variables = match build {
+            Build::Threads => Variables::Interpreters { current: at.curinterp, key: Some(at.thr_key) },
+            Build::Globals => Variables::Globals(Addresses {
+                strtab: at.strtab,
+                sv_count: at.sv_count,
+                sv_arenaroot: at.sv_arenaroot,
+                main_cv: at.main_cv,
+                body_roots: at.body_roots,
+                body_arenas: at.body_arenas,
+            }),
+        };
+        let runs = perl.image.ranges().map(|(start, bytes)| (start, start + bytes.len() as u64)).collect();
+        Self {
+            image: perl.image.clone(),
+            maps: perl.maps.clone(),
+            runs,
+            program: Program { path: "/usr/bin/perl".to_owned(), version: Some([5, 36, 0]), variables },
+            fs_base: perl.fs_base,
+            bytes_read: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    /// Leaves out every page of `gone`.
+    pub fn evict(&mut self, gone: impl Fn(u64) -> bool) {
+        let mut image = Image::default();
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (start, bytes) in self.image.ranges() {
+            for (index, page) in bytes.chunks(PAGE as usize).enumerate() {
+                let at = start + index as u64 * PAGE;
+                if gone(at) {
+                    continue;
+                }
+                image.map(at, page.len());
+                image.put(at, page);
+                match runs.last_mut() {
+                    Some(last) if last.1 == at => last.1 += PAGE,
+                    _ => runs.push((at, at + PAGE)),
+                }
+            }
+        }
+        self.image = image;
+        self.runs = runs;
+    }
+
+    /// All bytes there are.
+    pub fn image_bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.1 - run.0).sum()
+    }
+
+    /// Reads it with `workers` threads, and checks what holds for every reading.
+    pub fn read(&self, workers: usize) -> Read {
+        self.bytes_read.store(0, Ordering::Relaxed);
+        self.calls.store(0, Ordering::Relaxed);
+        let (space, bad) = AddressSpace::parse(self.maps.as_bytes());
+        assert_eq!(bad, 0, "{}", self.maps);
+        let resident = |from, to| clipped(&self.runs, from, to);
+        let threads = [ThreadFacts { tid: 4711, fs_base: self.fs_base, ..ThreadFacts::default() }];
+        let process = Process::open(std::process::id().cast_signed()).expect("this process is there");
+        let context = Context {
+            memory: self,
+            process: &process,
+            space: &space,
+            resident: &resident,
+            threads: &threads,
+            deadline: Instant::now() + Duration::from_secs(600),
+            workers,
+            cell_bytes: None,
+            progress: &|_| {},
+        };
+        let refinements = Refinements::new(self.runs.iter().copied());
+        let reading = perl::read(&context, std::slice::from_ref(&self.program), &refinements);
+        let read = Read {
+            reading,
+            bytes: self.bytes_read.load(Ordering::Relaxed),
+            calls: self.calls.load(Ordering::Relaxed),
+        };
+        self.check(&read, &refinements);
+        read
+    }
+
+    /// What holds for every reading, also of a perl in ruins.
+    fn check(&self, read: &Read, refinements: &Refinements) {
+        // A pass over all of it, a few looks at each value, and a constant.
+        let bound = 64 * self.image_bytes() + (16 << 20);
+        assert!(read.bytes <= bound, "{} bytes read, {bound} allowed", read.bytes);
+        assert!(read.calls <= bound / 16, "{} reads, {bound} bytes allowed", read.calls);
+        assert!(read.reading.claims.is_empty(), "Perl has no memory that is not malloc's");
+        let perl = read.perl();
+        for one in &perl.interpreters {
+            assert!(one.read || one.retained.top.is_empty(), "what is not read names nothing");
+            let heads: u64 = one.heads.by_type.values().sum();
+            assert!(!one.read || heads == one.heads.live, "{:?}", one.heads);
+            assert!(one.retained.top.len() <= 4096);
+            for buffer in &one.retained.top {
+                for name in
+                    [Some(&buffer.holder), buffer.sub.as_ref(), buffer.lexical.as_ref()].into_iter().flatten()
+                {
+                    assert!(name.len() <= 700, "{} bytes of name", name.len());
+                    assert!(!name.chars().any(char::is_control), "{name:?}");
+                }
+            }
+        }
+        let is_whole = perl.interpreters.iter().all(|one| one.read) && !perl.interpreters.is_empty();
+        assert!(is_whole || !read.reading.caveats.is_empty(), "what is not read has a caveat");
+        if perl.interpreters.iter().all(|one| !one.read) {
+            assert!(
+                refinements.is_empty() && read.reading.named.is_empty(),
+                "nothing is claimed of what is in doubt"
+            );
+        }
+    }
+}

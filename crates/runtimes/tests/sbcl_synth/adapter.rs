@@ -1,0 +1,145 @@
+//! Makes a fabricated SBCL look like a stopped process to the reader, and counts what it reads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use strandline_claims::refinements::Matched;
+use strandline_claims::runtime::{Busy, Context, Finish, Reading};
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+use strandline_process::procfs::Process;
+use strandline_process::stacks::ThreadFacts;
+use strandline_runtimes::sbcl;
+use strandline_runtimes::sbcl::locate::Program;
+use strandline_synth::{Dice, Image, SbclHeap};
+
+const PAGE: u64 = 4096;
+
+/// A frozen process: memory, mappings, resident pages, threads.
+pub struct Subject {
+    pub image: Image,
+    maps: String,
+    runs: Vec<(u64, u64)>,
+    threads: Vec<ThreadFacts>,
+    program: Program,
+    bytes_read: AtomicU64,
+    calls: AtomicU64,
+}
+
+impl Memory for Subject {
+    /// Only resident pages can be read, as the reader of a live process has it.
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let resident = self.runs.iter().find(|run| (run.0..run.1).contains(&address));
+        let room = resident.map_or(0, |run| run.1 - address).min(buffer.len() as u64);
+        let got = self.image.read_some(address, &mut buffer[..room as usize]);
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.bytes_read.fetch_add(got as u64, Ordering::Relaxed);
+        got
+    }
+}
+
+fn clipped(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
+    let first = runs.partition_point(|run| run.1 <= from);
+    runs[first..].iter().take_while(|run| run.0 < to).map(|run| (run.0.max(from), run.1.min(to))).collect()
+}
+
+impl Subject {
+    /// The process of a fabricated heap, all of it resident.
+    pub fn of(heap: &SbclHeap) -> Self {
+        let facts = |thread: &strandline_synth::SbclThread| ThreadFacts {
+            tid: thread.tid,
+            stack_pointer: thread.stack_pointer,
+            fs_base: thread.address,
+            general: Default::default(),
+        };
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (start, bytes) in heap.image.ranges() {
+            let end = start + bytes.len() as u64;
+            match runs.last_mut() {
+                Some(last) if last.1 == start => last.1 = end,
+                _ => runs.push((start, end)),
+            }
+        }
+        let version = heap.recipe.release.name();
+        Self {
+            image: heap.image.clone(),
+            maps: heap.maps(),
+            runs,
+            threads: heap.threads.iter().map(facts).collect(),
+            program: Program::of_symbols("/usr/bin/fabricated", heap.symbols[0].1, version, &heap.symbols),
+            bytes_read: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes `percent` of 100 pages of dynamic space absent.
+    pub fn evict(&mut self, heap: &SbclHeap, seed: u64, percent: u64) {
+        let mut dice = Dice::new(seed);
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for &(from, to) in &self.runs {
+            for page in (from..to).step_by(PAGE as usize) {
+                if (heap.dynamic.0..heap.dynamic.1).contains(&page) && dice.chance(percent) {
+                    continue;
+                }
+                match runs.last_mut() {
+                    Some(last) if last.1 == page => last.1 += PAGE,
+                    _ => runs.push((page, page + PAGE)),
+                }
+            }
+        }
+        self.runs = runs;
+    }
+
+    /// Reads it whole, and checks what holds for every heap, also for one in ruins.
+    pub fn read(&self, workers: usize) -> Result<Reading, Busy> {
+        let (space, bad) = AddressSpace::parse(self.maps.as_bytes());
+        assert_eq!(bad, 0, "{}", self.maps);
+        let process = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let context = Context {
+            memory: self,
+            process: &process,
+            space: &space,
+            resident: &|from, to| clipped(&self.runs, from, to),
+            threads: &self.threads,
+            deadline: Instant::now() + Duration::from_secs(600),
+            workers,
+            cell_bytes: Some(0x10000),
+            progress: &|_| {},
+        };
+        let mut reading = sbcl::read(&context, &self.program)?;
+        reading.finish(&Finish {
+            workers,
+            path_to: None,
+            matched: &Matched::default(),
+            progress: &|_, _, _| {},
+        });
+        assert!(reading.pending.is_none());
+        self.check(&reading);
+        Ok(reading)
+    }
+
+    /// Claims lie apart and hold what is resident in them, each byte once.
+    fn check(&self, reading: &Reading) {
+        let mut ranges: Vec<(u64, u64)> =
+            reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
+        ranges.sort_unstable();
+        assert!(ranges.is_sorted_by(|a, b| a.1 <= b.0), "overlap: {ranges:x?}");
+        for claim in &reading.claims {
+            let resident: u64 =
+                clipped(&self.runs, claim.start, claim.end).iter().map(|(from, to)| to - from).sum();
+            assert_eq!(claim.sums.held.total(), resident, "{:#x}-{:#x}", claim.start, claim.end);
+            let in_cells: u64 = claim.sums.cells.iter().map(|cell| cell.held.total()).sum();
+            assert_eq!(in_cells, resident, "{:#x}-{:#x}", claim.start, claim.end);
+        }
+        for &(from, to) in &reading.zero_runs {
+            let mut bytes = vec![1; (to - from) as usize];
+            assert_eq!(self.image.read_some(from, &mut bytes), bytes.len());
+            assert!(bytes.iter().all(|&byte| byte == 0), "{from:#x}-{to:#x} is not all zero");
+        }
+        let image_bytes: u64 = self.image.ranges().map(|(_, bytes)| bytes.len() as u64).sum();
+        let bound = 16 * image_bytes + (16 << 20);
+        let (bytes, calls) = (self.bytes_read.load(Ordering::Relaxed), self.calls.load(Ordering::Relaxed));
+        assert!(bytes <= bound, "{bytes} bytes read, {bound} allowed");
+        assert!(calls <= 200_000, "{calls} reads");
+    }
+}

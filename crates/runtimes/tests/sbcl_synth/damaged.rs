@@ -1,0 +1,64 @@
+//! Heaps in ruins: reading always ends, reads no more than it may, and what it claims still adds up.
+
+use proptest::prelude::*;
+use strandline_runtimes::sbcl::facts::Sbcl;
+use strandline_synth::{SBCL_RELEASES, SbclHeap, SbclRecipe, fabricate_sbcl};
+
+use crate::adapter::Subject;
+
+/// What is told of a heap in ruins is no more than there can be.
+fn check(heap: &SbclHeap, subject: &Subject, workers: usize) {
+    let Ok(reading) = subject.read(workers) else { return };
+    let Some(figures) = reading.facts.details::<strandline_runtimes::sbcl::facts::Sbcl>("sbcl") else {
+        assert!(!reading.caveats.is_empty(), "nothing is told, and not why: {:?}", heap.recipe);
+        return;
+    };
+    let figures: &Sbcl = &figures;
+    let space = heap.dynamic.1 - heap.dynamic.0;
+    for generation in &figures.generations {
+        assert!(generation.bytes_allocated <= space, "{generation:?}");
+        let sum = generation.live_bytes.unwrap_or(0) + generation.dead_bytes.unwrap_or(0);
+        assert!(sum <= generation.bytes_allocated, "{generation:?}");
+    }
+    let lists = figures.live_by_type.iter().chain(&figures.dead_by_type);
+    for entry in lists {
+        assert!(
+            entry.type_name.len() <= 200 && entry.type_name.chars().all(|c| !c.is_control()),
+            "{entry:?}"
+        );
+        assert!(entry.bytes <= space && entry.instances <= space / 16, "{entry:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn damaged_words_never_hurt_the_reader(
+        release in prop::sample::select(&SBCL_RELEASES[..]), seed: u64, words in 1..100usize, workers in 1..=3usize,
+    ) {
+        let mut heap = fabricate_sbcl(&SbclRecipe::from_seed(release, seed));
+        heap.damage(seed, words);
+        check(&heap, &Subject::of(&heap), workers);
+    }
+
+    #[test]
+    fn overwritten_heaps_never_hurt_the_reader(
+        release in prop::sample::select(&SBCL_RELEASES[..]), seed: u64, percent in 1..=100u64, workers in 1..=3usize,
+    ) {
+        let mut heap = fabricate_sbcl(&SbclRecipe::from_seed(release, seed));
+        heap.overwrite(seed, percent);
+        check(&heap, &Subject::of(&heap), workers);
+    }
+
+    #[test]
+    fn absent_pages_are_no_harm(
+        release in prop::sample::select(&SBCL_RELEASES[..]), seed: u64, percent in 1..=100u64, words in 0..10usize,
+    ) {
+        let mut heap = fabricate_sbcl(&SbclRecipe::from_seed(release, seed));
+        heap.damage(seed, words);
+        let mut subject = Subject::of(&heap);
+        subject.evict(&heap, seed, percent);
+        check(&heap, &subject, 2);
+    }
+}

@@ -1,0 +1,86 @@
+//! Sound heaps: what is said of them is what they were made of.
+
+use strandline_runtimes::sbcl::facts::{Sbcl, TypeBytes};
+use strandline_synth::{SBCL_RELEASES, SBCL_TYPES, SbclExpected, SbclHeap, SbclRecipe, fabricate_sbcl};
+
+use crate::adapter::Subject;
+
+fn heaps(count: u64) -> impl Iterator<Item = SbclHeap> {
+    let recipes =
+        (0..count).flat_map(|seed| SBCL_RELEASES.map(|release| SbclRecipe::from_seed(release, seed)));
+    recipes.map(|recipe| fabricate_sbcl(&recipe))
+}
+
+fn figures(heap: &SbclHeap, workers: usize) -> Sbcl {
+    let reading = Subject::of(heap).read(workers).expect("no collection is under way");
+    let caveats = &reading.caveats;
+    let figures: Option<strandline_runtimes::sbcl::facts::Sbcl> = reading.facts.details("sbcl");
+    figures.unwrap_or_else(|| panic!("{:?}: not read: {caveats:?}", heap.recipe))
+}
+
+#[test]
+fn generations_are_counted_to_the_byte() {
+    for heap in heaps(30) {
+        let (figures, expected) = (figures(&heap, 2), &heap.expected);
+        assert_eq!(figures.dynamic_usage_bytes, expected.usage(), "{:?}", heap.recipe);
+        for (ours, theirs) in figures.generations.iter().zip(&expected.generations) {
+            let told = (ours.bytes_allocated, ours.pages, ours.large_bytes, ours.large_pages);
+            assert_eq!(
+                told,
+                (theirs.bytes, theirs.pages, theirs.large_bytes, theirs.large_pages),
+                "{:?}",
+                heap.recipe
+            );
+            assert_eq!(ours.waste_bytes, theirs.pages * 0x8000 - theirs.bytes);
+        }
+    }
+}
+
+#[test]
+fn what_roots_reach_is_live_and_the_rest_is_dead() {
+    for heap in heaps(60) {
+        for workers in [1, 3] {
+            let (figures, expected) = (figures(&heap, workers), &heap.expected);
+            assert!(figures.traced, "{:?}", heap.recipe);
+            for (ours, theirs) in figures.generations.iter().zip(&expected.generations) {
+                let live = if ours.number == 6 { theirs.bytes } else { theirs.live_bytes };
+                let told = (ours.live_bytes, ours.dead_bytes);
+                assert_eq!(told, (Some(live), Some(theirs.bytes - live)), "{ours:?} of {:?}", heap.recipe);
+            }
+            // Pages that a stack pins stay whole.
+            let live: u64 = expected.generations.iter().map(|generation| generation.live_bytes).sum();
+            let after = figures.usage_after_full_gc_bytes.expect("it was traced");
+            assert!(
+                after >= live && after <= expected.usage() + live,
+                "{after} of {live} in {:?}",
+                heap.recipe
+            );
+            assert!(heap.recipe.roots > 0 || after == live, "{after} of {live} in {:?}", heap.recipe);
+        }
+    }
+}
+
+fn of_type(list: &[TypeBytes], name: &str) -> (u64, u64) {
+    list.iter().find(|entry| entry.type_name == name).map_or((0, 0), |entry| (entry.instances, entry.bytes))
+}
+
+#[test]
+fn instances_are_told_by_the_name_of_their_type() {
+    for heap in heaps(30) {
+        let (figures, expected): (Sbcl, &SbclExpected) = (figures(&heap, 1), &heap.expected);
+        for (name, theirs) in SBCL_TYPES.iter().zip(&expected.types) {
+            let (live, dead) = (of_type(&figures.live_by_type, name), of_type(&figures.dead_by_type, name));
+            assert_eq!(live, (theirs.live, theirs.live_bytes), "live {name} of {:?}", heap.recipe);
+            assert_eq!(dead, (theirs.dead, theirs.dead_bytes), "dead {name} of {:?}", heap.recipe);
+        }
+    }
+}
+
+#[test]
+fn a_chain_as_long_as_dynamic_space_is_followed_to_its_end() {
+    for mut heap in heaps(4) {
+        heap.chain();
+        // Everything is a cons that refers to the next: whatever is told, it ends.
+        let _ = Subject::of(&heap).read(2);
+    }
+}
