@@ -13,7 +13,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::Duration;
+
+use strandline_sys::host::thread_cpu_time;
 
 use cel::extractors::Arguments;
 use cel::objects::Key as MapKey;
@@ -85,8 +87,8 @@ pub struct World {
     pub published: serde_json::Value,
     /// The claim's tolerance.
     pub tolerance: Option<f64>,
-    /// After this nothing is read any more, and it cannot be evaluated.
-    pub until: Option<Instant>,
+    /// Once the thread has had a processor for so long nothing is read any more, and it cannot be evaluated.
+    pub until: Option<Duration>,
 }
 
 /// What came of an evaluation.
@@ -310,7 +312,7 @@ fn read(
     ledger.count += 1;
     let answer = if ledger.count > MOST_READS {
         Err(NoCell::Wrong(format!("it reads more than {MOST_READS} figures")))
-    } else if world.until.is_some_and(|until| Instant::now() > until) {
+    } else if world.until.is_some_and(|until| thread_cpu_time() > until) {
         Err(NoCell::NotRun("it takes too long".to_owned()))
     } else {
         read_cell(name, arguments, world)

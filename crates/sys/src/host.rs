@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 /// The kernel's page size in bytes.
 pub fn page_bytes() -> u64 {
@@ -27,6 +28,18 @@ pub fn own_peak_rss_bytes() -> io::Result<u64> {
     let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
     let bytes = kib.and_then(|kib| kib.checked_mul(1024));
     bytes.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no VmHWM in /proc/self/status"))
+}
+
+/// How long the calling thread has had a processor: what it did, whatever else the machine does. Zero where the kernel does
+/// not say.
+pub fn thread_cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills in the structure that it is given, which lives until the call returns.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    if result != 0 {
+        return Duration::ZERO;
+    }
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Gives this process's own free heap memory back to the kernel; returns whether any was. Takes each arena's
