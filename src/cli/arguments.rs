@@ -362,8 +362,13 @@ pub struct Demo {
 Examples:
   strandline doctor
   sudo strandline doctor
+  strandline doctor --readers
   strandline doctor --json | jq '.checks[] | select(.status != \"ok\")'")]
-pub struct Doctor {}
+pub struct Doctor {
+    /// List the allocators and runtimes that are read, and those that are only named
+    #[arg(long)]
+    pub readers: bool,
+}
 
 /// Arguments of `completions`.
 #[derive(Args, Debug)]

@@ -9,9 +9,12 @@ use std::process::{Command, Stdio};
 use serde::Serialize;
 use strandline_sys::{connector, host, memory, pagemap, ptrace};
 
+use super::arguments::Doctor as Arguments;
 use super::output::Output;
 use super::{Ending, Result};
+use strandline_inspect::readers::{ALLOCATORS, RUNTIMES};
 use strandline_report::checks::{Check, Status, checks};
+use strandline_report::readers::{self, ReaderView};
 
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/doctor/1";
@@ -21,8 +24,28 @@ struct Findings {
     checks: Vec<Check>,
 }
 
-/// Runs all checks.
-pub fn run(output: &mut Output) -> Result<Ending> {
+#[derive(Serialize)]
+struct Readers {
+    readers: Vec<ReaderView>,
+}
+
+/// The table of readers.
+fn all_readers() -> Vec<ReaderView> {
+    let allocators = ALLOCATORS.iter().map(|entry| ReaderView::new(entry.about, "allocator"));
+    allocators.chain(RUNTIMES.iter().map(|entry| ReaderView::new(entry.about, "runtime"))).collect()
+}
+
+/// Runs all checks, or lists the readers.
+pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
+    if arguments.readers {
+        let readers = all_readers();
+        if output.json {
+            output.document(SCHEMA, None, &Readers { readers })?;
+        } else {
+            output.print(&readers::readers(&readers, output.surface))?;
+        }
+        return Ok(Ending::Done);
+    }
     let mut all = vec![
         kernel(),
         page_scan(),
@@ -353,6 +376,13 @@ fn tool(name: &'static str, means: &str) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_readme_has_the_table_of_readers() {
+        let table = readers::markdown(&all_readers());
+        let readme = include_str!("../../README.md");
+        assert!(readme.contains(&table), "README.md, \"What it can read\", is to have:\n{table}");
+    }
 
     #[test]
     fn releases_have_versions() {

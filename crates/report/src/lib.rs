@@ -11,6 +11,7 @@ pub mod json;
 pub mod model;
 pub mod pages;
 pub mod paint;
+pub mod readers;
 pub mod reclamation;
 pub mod runtimes;
 pub mod table;

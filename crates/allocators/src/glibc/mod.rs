@@ -46,10 +46,10 @@ use strandline_process::procfs::Process;
 pub static ABOUT: About = About {
     name: "glibc",
     title: "GNU libc's malloc",
-    versions: "2.26 to 2.43, 64 bits",
+    versions: "2.31 to 2.43, 64 bits",
     rows: &rows::ROWS,
     remedies: &["malloc_trim"],
-    not_read: "the caches of threads that ended just before the look: what is in them counts as in use",
+    not_read: "caches of threads that could not be stopped: what is in them counts as in use",
     heap: HeapKind::Own,
     // Told by its structures, by its reader itself.
     ..About::NONE

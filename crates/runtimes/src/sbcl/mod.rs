@@ -58,7 +58,7 @@ pub static ABOUT: About = About {
         version: |clue| version_in_file_name(clue.file),
         ..Evidence::NONE
     },
-    versions: "2.0.11 to 2.6.1",
+    versions: "2.1.0 to 2.1.4, 2.2.8 to 2.6.6",
     rows: &rows::ROWS,
     remedies: &["sbcl_full_gc"],
     not_read: "its other collector (mark-region), and what foreign code keeps: that stands on the allocator's rows",

@@ -1,0 +1,126 @@
+//! The terminal's view of `doctor --readers`: which allocators and runtimes are read, which are only named.
+
+use serde::Serialize;
+use strandline_claims::reader::{About, FileName};
+
+use super::paint::{Paint, Surface};
+use super::terminal::joined;
+use super::text::{hanging, wrap};
+
+/// An allocator or a runtime, as a document has it.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReaderView {
+    /// Its name in documents.
+    pub name: &'static str,
+    /// Its name for a person.
+    pub title: &'static str,
+    /// `allocator` or `runtime`.
+    pub kind: &'static str,
+    /// Whether its structures are read; else it is named only.
+    pub read: bool,
+    /// The versions that are read; nothing where none is.
+    pub versions: Option<&'static str>,
+    /// What it is told by: files, symbols, sections, executables. Empty where its structures tell it.
+    pub told_by: Vec<String>,
+    /// The rows that its reader fills.
+    pub rows: Vec<&'static str>,
+    /// The remedies that are its own.
+    pub remedies: &'static [&'static str],
+    /// What is not read, and why.
+    pub not_read: &'static str,
+}
+
+impl ReaderView {
+    /// The view of a line of the table, of this `kind`.
+    pub fn new(about: &'static About, kind: &'static str) -> Self {
+        let evidence = &about.evidence;
+        let file = |name: &FileName| match name {
+            FileName::Has(start, part) => format!("{start}*{part}*"),
+            FileName::Versioned(start) => format!("{start}[0-9.]*"),
+            FileName::Is(name) => (*name).to_owned(),
+        };
+        let mut told_by: Vec<String> =
+            evidence.files.iter().map(|name| format!("file {}", file(name))).collect();
+        told_by.extend(evidence.symbols.iter().map(|symbol| format!("symbol {symbol}")));
+        told_by.extend(evidence.section.iter().map(|section| format!("section {section}")));
+        told_by.extend(
+            evidence.strings.iter().map(|(first, rest)| format!("string {first}{}", rest.trim_end())),
+        );
+        told_by.extend(evidence.executables.iter().map(|name| format!("executable {}", file(name))));
+        Self {
+            name: about.name,
+            title: about.title,
+            kind,
+            read: !about.versions.is_empty(),
+            versions: Some(about.versions).filter(|versions| !versions.is_empty()),
+            told_by,
+            rows: about.rows.iter().map(|row| row.id).collect(),
+            remedies: about.remedies,
+            not_read: about.not_read,
+        }
+    }
+}
+
+/// The whole view, ending with a newline.
+pub fn readers(all: &[ReaderView], surface: Surface) -> String {
+    let mut lines = vec![surface.paint(Paint::Strong, "read: each byte stands on a row of theirs")];
+    for one in all.iter().filter(|one| one.read) {
+        let first = format!("  {} ({}) {}", one.title, one.name, one.versions.unwrap_or_default());
+        lines.push(first);
+        let mut about = vec![("rows: ", one.rows.join(", ")), ("not read: ", one.not_read.to_owned())];
+        if !one.remedies.is_empty() {
+            about.insert(1, ("remedies: ", one.remedies.join(", ")));
+        }
+        for (label, text) in about {
+            let deeper = surface.columns.saturating_sub(4);
+            lines.extend(hanging(label, &text, deeper).into_iter().map(|line| format!("    {line}")));
+        }
+    }
+    lines.push(String::new());
+    lines.push(surface.paint(Paint::Strong, "named only: what they map themselves stands on the row anonymous"));
+    for (kind, label) in [("allocator", "allocators: "), ("runtime", "runtimes: ")] {
+        lines.extend(hanging(&format!("  {label}"), &named(all, kind), surface.columns));
+    }
+    let note = "told by mapped files, symbols and strings; --json lists these for each";
+    lines.extend(wrap(note, surface.columns));
+    joined(&lines)
+}
+
+/// Those of a kind that are only named.
+fn named(all: &[ReaderView], kind: &str) -> String {
+    let titles = all.iter().filter(|one| one.kind == kind && !one.read).map(|one| one.title);
+    titles.collect::<Vec<_>>().join(", ")
+}
+
+/// The same as a table of Markdown, for the README.
+pub fn markdown(all: &[ReaderView]) -> String {
+    let mut text = "| read | versions | remedies | not read of it |\n|---|---|---|---|\n".to_owned();
+    for one in all.iter().filter(|one| one.read) {
+        let remedies: Vec<String> = one.remedies.iter().map(|remedy| format!("`{remedy}`")).collect();
+        let versions = one.versions.unwrap_or_default();
+        text += &format!("| {} | {versions} | {} | {} |\n", one.title, remedies.join(", "), one.not_read);
+    }
+    text += &format!("\nNamed only, allocators: {}.\n", named(all, "allocator"));
+    text += &format!("\nNamed only, runtimes: {}.\n", named(all, "runtime"));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static READ: About =
+        About { name: "one", title: "One", versions: "1 to 3", remedies: &["one_trim"], ..About::NONE };
+    static NAMED: About = About { name: "two", title: "Two", ..About::NONE };
+
+    #[test]
+    fn who_is_read_stands_apart_from_who_is_named() {
+        let all = [ReaderView::new(&READ, "allocator"), ReaderView::new(&NAMED, "runtime")];
+        let text = readers(&all, Surface { columns: 60, colour: false });
+        let (read, named) = text.split_once("named only").unwrap();
+        assert!(read.contains("One (one) 1 to 3") && read.contains("remedies: one_trim"), "{text}");
+        assert!(named.contains("runtimes: Two") && !read.contains("Two"), "{text}");
+        assert!(text.lines().all(|line| crate::text::width(line) <= 60), "{text}");
+        assert!(markdown(&all).contains("| One | 1 to 3 | `one_trim` | its structures"));
+    }
+}
