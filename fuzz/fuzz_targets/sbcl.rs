@@ -136,8 +136,8 @@ fuzz_target!(|data: &[u8]| {
     let mut ranges = Vec::new();
     for claim in &reading.claims {
         ranges.push((claim.start, claim.end));
-        let sum = claim.sums.held.total();
-        assert_eq!(claim.sums.cells.iter().map(|cell| cell.held.total()).sum::<u64>(), sum);
+        let sum = claim.sums.resident.total();
+        assert_eq!(claim.sums.cells.iter().map(|cell| cell.resident.total()).sum::<u64>(), sum);
         let resident: u64 = cut(&target.runs, claim.start, claim.end).iter().map(|run| run.1 - run.0).sum();
         assert_eq!(sum, resident);
     }

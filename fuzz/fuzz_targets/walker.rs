@@ -131,8 +131,8 @@ fuzz_target!(|data: &[u8]| {
         assert!(claim.start >= end);
         end = claim.end;
         let sums = &claim.sums;
-        let sum = sums.held.total();
-        assert_eq!(sums.cells.iter().map(|cell| cell.held.total()).sum::<u64>(), sum);
+        let sum = sums.resident.total();
+        assert_eq!(sums.cells.iter().map(|cell| cell.resident.total()).sum::<u64>(), sum);
         let resident: u64 = cut(&runs, claim.start, claim.end).iter().map(|run| run.1 - run.0).sum();
         assert_eq!(sum, resident);
     }

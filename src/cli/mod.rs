@@ -88,7 +88,7 @@ pub fn run() -> ExitCode {
         Verb::Study(study) => study::run(study, &mut output),
         Verb::Demo(demo) => demo::run(demo, &mut output),
         Verb::DemoChild(child) => demo_child::run(child),
-        Verb::Doctor(arguments) => doctor::run(&arguments, &mut output),
+        Verb::Doctor(arguments) => doctor::run(arguments, &mut output),
         Verb::LabLauncher(launcher) => launch(launcher.socket),
         Verb::Completions(completions) => generate::completions(completions, &mut output),
         Verb::Man(man) => generate::man(man),

@@ -12,7 +12,7 @@ use strandline_lab::executor::{Executor, Stopped};
 use strandline_lab::pages::trial::{catalogue_document, catalogue_page, document, page};
 use strandline_lab::trial::applies::{Facts, compatible};
 use strandline_lab::trial::catalogue::{Candidate, Catalogue};
-use strandline_lab::trial::look::{self, Look};
+use strandline_lab::trial::observation::{self, Observation};
 use strandline_lab::trial::rank::{self, Goal};
 use strandline_lab::trial::server::{Service, Serving};
 use strandline_lab::trial::tries::{self, BASELINE, Judged, Referee, Trial, Try};
@@ -59,7 +59,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         bench.executors = std::mem::take(&mut bench.executors).into_iter().map(serve).collect();
     }
     let teller = Teller::new("try", !output.json);
-    let course = Course { arguments, catalogue: &catalogue, base, service, teller: &teller };
+    let course = Running { arguments, catalogue: &catalogue, base, service, teller: &teller };
     let trial = course.run(&mut bench);
     drop(teller);
     match trial {
@@ -119,7 +119,7 @@ struct Rounds {
 }
 
 /// A trial under way.
-struct Course<'a> {
+struct Running<'a> {
     arguments: &'a Arguments,
     catalogue: &'a Catalogue,
     base: Subject,
@@ -127,21 +127,22 @@ struct Course<'a> {
     teller: &'a Teller,
 }
 
-impl Course<'_> {
+impl Running<'_> {
     fn run(mut self, bench: &mut Bench) -> std::result::Result<Trial, Broken> {
         let begin = Instant::now();
-        let look = self.first_look(bench)?;
-        let wall = Duration::try_from_secs_f64(look.wall_seconds.unwrap_or_default()).unwrap_or_default();
+        let observation = self.first_run(bench)?;
+        let wall =
+            Duration::try_from_secs_f64(observation.wall_seconds.unwrap_or_default()).unwrap_or_default();
         if self.base.timeout.is_none() {
             self.base.timeout = Some(wall.saturating_mul(PATIENCE).saturating_add(PATIENCE_MORE));
         }
-        let facts = tries::facts(&self.base.command, &look);
+        let facts = tries::facts(&self.base.command, &observation);
         let wanted = |id: &str| is_wanted(self.arguments, id);
         let (tries, not_applicable) = tries::choose(self.catalogue, &facts, &wanted);
         // A run that an earlier lab did took no time now, and a server takes longer than its load.
         self.ask(bench, tries.len(), begin.elapsed().max(wall))?;
         let Rounds { mut judged, rounds, left_behind, baseline_failures } =
-            self.rounds(bench, BASELINE, &tries, look.settled_at)?;
+            self.rounds(bench, BASELINE, &tries, observation.settled_at)?;
         let baseline = if judged.is_empty() { Judged::default() } else { judged.remove(0) };
         let mut trial = Trial {
             command: self.base.command.clone(),
@@ -150,7 +151,7 @@ impl Course<'_> {
             serving: self.service.is_some(),
             rounds,
             baseline_failures,
-            look,
+            observation,
             baseline,
             tried: tries.into_iter().zip(judged).collect(),
             not_applicable,
@@ -159,7 +160,7 @@ impl Course<'_> {
         let pairs = self.pairs(&trial.tried, &facts);
         if !pairs.is_empty() {
             // The machine may have drifted since: pairs are told apart from runs without settings of their own rounds.
-            let more = self.rounds(bench, "baseline of pairs", &pairs, trial.look.settled_at)?;
+            let more = self.rounds(bench, "baseline of pairs", &pairs, trial.observation.settled_at)?;
             trial.tried.extend(pairs.into_iter().zip(more.judged.into_iter().skip(1)));
             trial.left_behind += more.left_behind;
             let (count, why) = more.baseline_failures;
@@ -181,7 +182,7 @@ impl Course<'_> {
     }
 
     /// The first run, without settings, whose figures do not count.
-    fn first_look(&self, bench: &mut Bench) -> std::result::Result<Look, Broken> {
+    fn first_run(&self, bench: &mut Bench) -> std::result::Result<Observation, Broken> {
         let tell = |_: &Progress| self.teller.say("the first run, without settings");
         let mut referee = Referee::new(&[], self.service.is_some(), &tell);
         let subject = Subject { name: "first look".to_owned(), ..self.base.clone() };
@@ -191,16 +192,16 @@ impl Course<'_> {
         if let Some(Some(why)) = referee.failures.into_iter().next() {
             return Err(Broken::Fails(format!("without any setting: {why}")));
         }
-        let look = referee.looks.into_iter().flatten().flatten().next();
-        let look =
-            look.ok_or_else(|| Broken::Fails("the first run, without settings, showed nothing".to_owned()))?;
+        let observation = referee.observations.into_iter().flatten().flatten().next();
+        let observation = observation
+            .ok_or_else(|| Broken::Fails("the first run, without settings, showed nothing".to_owned()))?;
         let goal: Goal = self.arguments.goal.into();
         let (what, figure) = match goal {
-            Goal::Peak => ("peak", look.peak_bytes),
-            Goal::Settled | Goal::TimeBounded => ("settled memory", look.settled_bytes),
+            Goal::Peak => ("peak", observation.peak_bytes),
+            Goal::Settled | Goal::TimeBounded => ("settled memory", observation.settled_bytes),
         };
         if figure.is_none() {
-            let why = match (goal, look.processes) {
+            let why = match (goal, observation.processes) {
                 (Goal::Peak, 2..) => {
                     "it has several processes, whose peaks were at different instants; use \
                                       --goal settled"
@@ -209,7 +210,7 @@ impl Course<'_> {
             };
             return Err(Broken::Fails(format!("its {what} is not known: {why}")));
         }
-        Ok(look)
+        Ok(observation)
     }
 
     /// Runs `tries` and, beside them, the command without settings under the name `baseline`. Settled memory is to be
@@ -219,7 +220,7 @@ impl Course<'_> {
         bench: &mut Bench,
         baseline: &str,
         tries: &[Try],
-        settled_at: look::Instant,
+        settled_at: observation::Instant,
     ) -> std::result::Result<Rounds, Broken> {
         let tell = |progress: &Progress| self.teller.tell(progress);
         let mut referee = Referee::new(tries, self.service.is_some(), &tell);
@@ -233,7 +234,8 @@ impl Course<'_> {
         let at_most = if referee.until.is_some() { repeat.saturating_mul(MOST_TIMES) } else { repeat };
         let plan = Plan { subjects, warm_up: 0, at_least: repeat, at_most, seed: self.arguments.seed };
         engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
-        let rounds = referee.looks.first().map_or(0, |looks| looks.iter().flatten().count());
+        let rounds =
+            referee.observations.first().map_or(0, |observations| observations.iter().flatten().count());
         let why = referee.failures.first().cloned().flatten();
         if let (0, Some(why)) = (rounds, &why) {
             return Err(Broken::Fails(format!("without any setting, in every round after the first: {why}")));

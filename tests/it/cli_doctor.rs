@@ -13,7 +13,10 @@ fn readers_are_listed_with_their_rows() {
     assert_eq!((&of("glibc")["read"], &of("glibc")["kind"]), (&true.into(), &"allocator".into()));
     assert!(of("glibc")["rows"].as_array().unwrap().contains(&"glibc.free.trim".into()));
     assert!(of("perl")["remedies"].as_array().unwrap().contains(&"perl_undef".into()));
-    assert_eq!((&of("cpython")["kind"], &of("cpython")["told_by"][0]), (&"runtime".into(), &"file libpython*.so*".into()));
+    assert_eq!(
+        (&of("cpython")["kind"], &of("cpython")["told_by"][0]),
+        (&"runtime".into(), &"file libpython*.so*".into())
+    );
     let view = strandline::run(&["doctor", "--readers"]).unwrap();
     assert_eq!((view.status, view.stderr.as_str()), (Some(0), ""));
     assert!(view.stdout.contains("named only") && view.stdout.contains("SBCL (sbcl)"), "{}", view.stdout);

@@ -1,10 +1,10 @@
-//! Folds claims that arrive in address order into sums, a page at a time.
+//! Adds up claims that arrive in address order into sums, a page at a time.
 //!
 //! A heap of a hundred million chunks needs no list of them: a claim only touches the counters of
 //! the page under way, and a finished page adds to the sums. What becomes of free bytes is decided
 //! when the page is finished: a page that something live shares keeps them pinned.
 //!
-//! A range is folded in blocks, by several threads; [`Block`]s that follow each other are joined,
+//! A range is accumulated in blocks, by several threads; [`Block`]s that follow each other are joined,
 //! and the page that two of them share is finished by the join.
 
 use crate::class::CLASSES;
@@ -13,7 +13,7 @@ use crate::range::{PAGE_BYTES, RangePages, page_of};
 
 /// Resident bytes, by what stands on them. All-zero pages stand under `zero` only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct ResidentBytes {
     /// By [`Class`]; `Free` is divided into the three fields below and stays 0 here.
     pub bytes: [u64; CLASSES],
     /// Free, on whole pages that the allocator's trim gives back.
@@ -26,7 +26,7 @@ pub struct Held {
     pub zero: u64,
 }
 
-impl Held {
+impl ResidentBytes {
     /// The bytes of one class.
     pub fn of(&self, class: Class) -> u64 {
         self.bytes[class.index()]
@@ -71,7 +71,7 @@ pub struct CellSums {
     /// First byte behind.
     pub end: u64,
     /// Its resident bytes.
-    pub held: Held,
+    pub resident: ResidentBytes,
 }
 
 /// Blocks of a large heap hold so many cells or fewer, and there are thousands of them.
@@ -84,11 +84,11 @@ enum Whole {
     Trim,
 }
 
-/// What a folded range came to.
+/// What a accumulated range came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Its resident bytes.
-    pub held: Held,
+    pub resident: ResidentBytes,
     /// The same by cells, in address order, those that hold something; empty where none are kept.
     pub cells: Vec<CellSums>,
     /// Resident bytes within trim ranges, zeros included: what the trim gives back.
@@ -105,9 +105,9 @@ pub struct Sums {
 impl Sums {
     /// Adds another range's sums.
     pub fn add(&mut self, other: &Self) {
-        self.held.add(&other.held);
+        self.resident.add(&other.resident);
         for cell in &other.cells {
-            self.cell(cell.start, || (cell.start, cell.end)).add(&cell.held);
+            self.cell(cell.start, || (cell.start, cell.end)).add(&cell.resident);
         }
         self.trimmable += other.trimmable;
         self.pinning_chunks += other.pinning_chunks;
@@ -124,12 +124,12 @@ impl Sums {
     /// The cell that holds `address`; `bounds` are asked for where it is a new one. Pages come in address
     /// order but for the first of a block: nearly always it is the last cell.
     #[inline]
-    fn cell(&mut self, address: u64, bounds: impl FnOnce() -> (u64, u64)) -> &mut Held {
+    fn cell(&mut self, address: u64, bounds: impl FnOnce() -> (u64, u64)) -> &mut ResidentBytes {
         let index = match self.cells.last() {
             Some(last) if last.start <= address && address < last.end => self.cells.len() - 1,
             _ => self.find_cell(address, bounds),
         };
-        &mut self.cells[index].held
+        &mut self.cells[index].resident
     }
 
     fn find_cell(&mut self, address: u64, bounds: impl FnOnce() -> (u64, u64)) -> usize {
@@ -139,7 +139,7 @@ impl Sums {
             if self.cells.len() < FEW_CELLS {
                 self.cells.reserve_exact(1);
             }
-            self.cells.insert(index, CellSums { start, end, held: Held::default() });
+            self.cells.insert(index, CellSums { start, end, resident: ResidentBytes::default() });
         }
         index
     }
@@ -149,7 +149,7 @@ impl Sums {
             return;
         }
         let (is_zero, holds_live) = (pages.is_zero(page.address), page.holds_live());
-        self.held.add_page(page, is_zero, holds_live);
+        self.resident.add_page(page, is_zero, holds_live);
         if pages.has_cells() {
             self.cell(page.address, || pages.cell_at(page.address)).add_page(page, is_zero, holds_live);
         }
@@ -172,15 +172,15 @@ impl Sums {
                 let upto = if pages.has_cells() { pages.cell_at(at).1.min(to) } else { to };
                 let zeros = (at..upto).step_by(PAGE_BYTES as usize).filter(|&page| pages.is_zero(page));
                 let zero = zeros.count() as u64 * PAGE_BYTES;
-                let add = |held: &mut Held| {
-                    held.zero += zero;
+                let add = |resident: &mut ResidentBytes| {
+                    resident.zero += zero;
                     *(match whole {
-                        Whole::Class(Class::Free) => &mut held.kept,
-                        Whole::Class(class) => &mut held.bytes[class.index()],
-                        Whole::Trim => &mut held.trim,
+                        Whole::Class(Class::Free) => &mut resident.kept,
+                        Whole::Class(class) => &mut resident.bytes[class.index()],
+                        Whole::Trim => &mut resident.trim,
                     }) += upto - at - zero;
                 };
-                add(&mut self.held);
+                add(&mut self.resident);
                 if pages.has_cells() {
                     add(self.cell(at, || pages.cell_at(at)));
                 }
@@ -234,7 +234,7 @@ impl Page {
     }
 }
 
-/// A part of a range, folded.
+/// A part of a range, accumulated.
 #[derive(Clone, Debug)]
 pub struct Block {
     /// First byte.
@@ -307,7 +307,7 @@ pub struct OutOfOrder {
 }
 
 /// Takes claims in address order and makes a [`Block`] of them.
-pub struct Fold<'a> {
+pub struct Accumulator<'a> {
     pages: &'a RangePages,
     start: u64,
     cursor: u64,
@@ -316,8 +316,8 @@ pub struct Fold<'a> {
     sums: Sums,
 }
 
-impl<'a> Fold<'a> {
-    /// A fold whose first claim starts at `start`.
+impl<'a> Accumulator<'a> {
+    /// A accumulator whose first claim starts at `start`.
     pub fn new(start: u64, pages: &'a RangePages) -> Self {
         Self { pages, start, cursor: start, head: None, current: None, sums: Sums::default() }
     }
@@ -391,35 +391,35 @@ impl<'a> Fold<'a> {
         self.claim_used(end, header_bytes, |_| ());
     }
 
-    /// As [`Fold::claim_live`], for a chunk of whose payload a runtime says more: what it says nothing of stays
+    /// As [`Accumulator::claim_live`], for a chunk of whose payload a runtime says more: what it says nothing of stays
     /// the allocator's.
     pub fn claim_refined(&mut self, end: u64, header_bytes: u64, refined: &Refined) {
-        self.claim_used(end, header_bytes, |fold| {
-            let until = fold.cursor.saturating_add(refined.bytes).min(end);
+        self.claim_used(end, header_bytes, |accumulator| {
+            let until = accumulator.cursor.saturating_add(refined.bytes).min(end);
             let Some((free, on_pages)) = refined.free else {
-                fold.claim_to(until, Class::Refined(refined.slot));
+                accumulator.claim_to(until, Class::Refined(refined.slot));
                 return;
             };
             let mut on_pages = on_pages.into_iter();
             // What would not fit on its page, by the few bytes of a header, goes to the next.
             let mut free_bytes = 0;
-            while fold.cursor < until {
-                let page_end = (page_of(fold.cursor) + PAGE_BYTES).min(until);
+            while accumulator.cursor < until {
+                let page_end = (page_of(accumulator.cursor) + PAGE_BYTES).min(until);
                 free_bytes += u64::from(on_pages.next().unwrap_or(0));
-                let here = free_bytes.min(page_end - fold.cursor);
+                let here = free_bytes.min(page_end - accumulator.cursor);
                 free_bytes -= here;
-                fold.claim_to(page_end - here, Class::Refined(refined.slot));
-                fold.claim_to(page_end, Class::Refined(free));
+                accumulator.claim_to(page_end - here, Class::Refined(refined.slot));
+                accumulator.claim_to(page_end, Class::Refined(free));
             }
         });
     }
 
-    /// As [`Fold::claim_live`], for a chunk of which `nested`, in address order, is memory that other readers claim.
+    /// As [`Accumulator::claim_live`], for a chunk of which `nested`, in address order, is memory that other readers claim.
     pub fn claim_nesting(&mut self, end: u64, header_bytes: u64, nested: &[(u64, u64)]) {
-        self.claim_used(end, header_bytes, |fold| {
+        self.claim_used(end, header_bytes, |accumulator| {
             for &(from, to) in nested {
-                fold.claim_to(from.clamp(fold.cursor, end), Class::Live);
-                fold.leave_to(to.clamp(fold.cursor, end));
+                accumulator.claim_to(from.clamp(accumulator.cursor, end), Class::Live);
+                accumulator.leave_to(to.clamp(accumulator.cursor, end));
             }
         });
     }

@@ -12,7 +12,7 @@ fn whole(pages: &RangePages, blocks: Vec<Block>) -> Sums {
 
 /// Claims the same chunks, cut into blocks every `every` chunks.
 fn fold(pages: &RangePages, every: usize) -> Sums {
-    let mut fold = Fold::new(0x1_0010, pages);
+    let mut fold = Accumulator::new(0x1_0010, pages);
     let mut blocks = Vec::new();
     let mut end = 0x1_0010;
     for n in 0..200u64 {
@@ -42,11 +42,13 @@ fn blocks_joined_equal_one_fold() {
     let one = fold(&pages, 1000);
     for every in [1, 2, 3, 7, 50] {
         let many = fold(&pages, every);
-        assert_eq!((&many.held, &many.cells), (&one.held, &one.cells), "cut every {every}");
+        assert_eq!((&many.resident, &many.cells), (&one.resident, &one.cells), "cut every {every}");
         let rest = |s: &Sums| (s.trimmable, s.pinning_chunks);
         assert_eq!(rest(&many), rest(&one), "cut every {every}");
     }
-    assert!(one.held.trim > 0 && one.held.pinned > 0 && one.held.zero > 0 && one.pinning_chunks > 0);
+    assert!(
+        one.resident.trim > 0 && one.resident.pinned > 0 && one.resident.zero > 0 && one.pinning_chunks > 0
+    );
 }
 
 #[test]
@@ -65,17 +67,17 @@ fn cells_hold_what_the_range_holds() {
         let pages = plain(runs).with_cells(cell_bytes, vec![0x2_3000, 0x10_0000]);
         for every in [1, 3, 1000] {
             let on = fold(&pages, every);
-            assert_eq!(on.held, off.held);
-            let mut sum = Held::default();
+            assert_eq!(on.resident, off.resident);
+            let mut sum = ResidentBytes::default();
             for cell in &on.cells {
-                sum.add(&cell.held);
-                assert!(cell.held.total() > 0 && cell.held.total() <= cell.end - cell.start);
+                sum.add(&cell.resident);
+                assert!(cell.resident.total() > 0 && cell.resident.total() <= cell.end - cell.start);
                 for cut in [0x2_3000, 0x10_0000] {
                     assert!(cell.end <= cut || cut <= cell.start, "{:#x}", cell.start);
                 }
                 assert!(cell.start.is_multiple_of(cell_bytes) || [0x2_3000, 0x10_0000].contains(&cell.start));
             }
-            assert_eq!(sum, on.held, "{cell_bytes:#x}");
+            assert_eq!(sum, on.resident, "{cell_bytes:#x}");
             assert!(on.cells.is_sorted_by(|a, b| a.end <= b.start));
         }
     }
@@ -84,21 +86,21 @@ fn cells_hold_what_the_range_holds() {
 #[test]
 fn every_resident_byte_is_counted_once() {
     let pages = RangePages::new(0, 0x10_0000, [(0, 0x3000), (0x5000, 0x9000)]);
-    let mut fold = Fold::new(0, &pages);
+    let mut fold = Accumulator::new(0, &pages);
     fold.claim_live(0x1800, 8);
     fold.claim_free(0x7800, 0x2000, 0x7000);
     fold.claim_to(0x9000, Class::Foreign);
     let sums = whole(&pages, vec![fold.cut()]);
     assert_eq!(sums.trimmable, 0x3000);
-    assert_eq!(sums.held.pinned, 0x800 + 0x800);
-    assert_eq!(sums.held.total(), 0x7000);
+    assert_eq!(sums.resident.pinned, 0x800 + 0x800);
+    assert_eq!(sums.resident.total(), 0x7000);
 }
 
 #[test]
 fn a_refined_chunk_is_the_runtimes_up_to_its_length() {
     let pages = RangePages::new(0, 0x4000, [(0, 0x4000)]);
     let (slot, free) = (Slot::new(0).unwrap(), Slot::new(7).unwrap());
-    let mut fold = Fold::new(0, &pages);
+    let mut fold = Accumulator::new(0, &pages);
     fold.claim_refined(0x100, 8, &Refined { slot, bytes: 0xe0, free: None });
     fold.claim_refined(0x140, 8, &Refined { slot, bytes: u64::MAX, free: None });
     fold.claim_to(0xf00, Class::Metadata);
@@ -106,12 +108,12 @@ fn a_refined_chunk_is_the_runtimes_up_to_its_length() {
     fold.claim_refined(0x2f00, 8, &arena);
     fold.claim_to(0x4000, Class::Metadata);
     let sums = whole(&pages, vec![fold.cut()]);
-    assert_eq!(sums.held.total(), 0x4000);
-    assert_eq!(sums.held.of(Class::Header), 24);
+    assert_eq!(sums.resident.total(), 0x4000);
+    assert_eq!(sums.resident.of(Class::Header), 24);
     // All of the first page's rest, all of the second page, and what did not fit on the third.
-    assert_eq!(sums.held.of(Class::Refined(free)), 0x1200);
-    assert_eq!(sums.held.of(Class::Refined(slot)), 0xe0 + 0x38 + 0x1ff0 - 0x1200);
-    assert_eq!(sums.held.of(Class::Live), 0x18 + 8);
+    assert_eq!(sums.resident.of(Class::Refined(free)), 0x1200);
+    assert_eq!(sums.resident.of(Class::Refined(slot)), 0xe0 + 0x38 + 0x1ff0 - 0x1200);
+    assert_eq!(sums.resident.of(Class::Live), 0x18 + 8);
 }
 
 #[test]

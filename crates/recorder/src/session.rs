@@ -15,7 +15,7 @@ use strandline_inspect::environment::Environment;
 use strandline_process::error::Error;
 use strandline_process::procfs::Process;
 use strandline_recording::{
-    Beat, Block, Caution, CommandUsage, Exec, Header, Limit, ProcessEnd, ProcessStart, Record, SCHEMA,
+    Block, Caution, CommandUsage, Exec, Header, Heartbeat, Limit, ProcessEnd, ProcessStart, Record, SCHEMA,
 };
 
 use super::clock::{Clock, Grid};
@@ -474,7 +474,11 @@ impl<'a> Session<'a> {
         }
         blocks.iter().for_each(|block| self.push(block));
         let at_us = self.clock.now_us();
-        self.push(&Record::Beat(Beat { at_us, samples: self.grid.taken, missed: self.grid.missed }));
+        self.push(&Record::Heartbeat(Heartbeat {
+            at_us,
+            samples: self.grid.taken,
+            missed: self.grid.missed,
+        }));
         self.sink.flush(at_us);
         if let Some(ready) = self.sink.ready.take() {
             (self.options.complain)(&ready);

@@ -147,7 +147,7 @@ pub fn default_path(command: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use strandline_recording::{Beat, Header, SCHEMA};
+    use strandline_recording::{Header, Heartbeat, SCHEMA};
 
     use super::*;
 
@@ -163,7 +163,7 @@ mod tests {
         assert!(Sink::create(&path).is_err_and(|error| error.contains("left alone")));
         assert_eq!(std::fs::read(&path).unwrap(), b"dear");
         let mut packed = Writer::new(Vec::new()).unwrap();
-        packed.push(&Record::Beat(Beat::default())).unwrap();
+        packed.push(&Record::Heartbeat(Heartbeat::default())).unwrap();
         packed.flush().unwrap();
         // The same kind of file, and still not one of ours.
         std::fs::write(&path, &packed.file()[..packed.file().len() - 4]).unwrap();
@@ -198,7 +198,7 @@ mod tests {
         sink.push(&header(), 0);
         sink.flush(1_000_000);
         assert!(sink.ready.take().is_some_and(|ready| ready.contains("the command goes on")));
-        sink.push(&Record::Beat(Beat::default()), 2_000_000);
+        sink.push(&Record::Heartbeat(Heartbeat::default()), 2_000_000);
         sink.flush(2_000_000);
         assert_eq!(sink.ready, None, "told once");
         assert_eq!(sink.written_bytes(), 0);
@@ -219,7 +219,7 @@ mod tests {
         sink.push(&header(), 0);
         sink.flush(0);
         sink.lost = Some((1_000_000, "No space left on device".into()));
-        sink.push(&Record::Beat(Beat::default()), 2_000_000);
+        sink.push(&Record::Heartbeat(Heartbeat::default()), 2_000_000);
         sink.flush(2_000_000);
         let mut reader = Reader::open(&path).unwrap();
         let mut said = String::new();

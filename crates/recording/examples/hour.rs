@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::io::BufWriter;
 
-use strandline_recording::{Beat, Block, Ending, Header, ProcessStart, Record, Run, SCHEMA, Sample, Writer};
+use strandline_recording::{
+    Block, Ending, Header, Heartbeat, ProcessStart, Record, Run, SCHEMA, Sample, Writer,
+};
 
 fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -46,7 +48,7 @@ fn main() -> std::io::Result<()> {
         }
         writer.push(&Record::Samples(Box::new(Block::new(0, &runs))))?;
         let at_us = (half_second + 1) * 500_000;
-        writer.push(&Record::Beat(Beat { at_us, samples: (half_second + 1) * 500, missed: 0 }))?;
+        writer.push(&Record::Heartbeat(Heartbeat { at_us, samples: (half_second + 1) * 500, missed: 0 }))?;
         writer.flush()?;
     }
     let end = Ending {

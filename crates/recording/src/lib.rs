@@ -19,8 +19,8 @@ mod write;
 pub use block::{Block, MOST_RUN_SAMPLES, Run};
 pub use read::{Error, Reader};
 pub use record::{
-    Beat, Caution, CommandUsage, Ending, Exec, Header, Ledger, Limit, Mark, Moment, ProcessEnd, ProcessStart,
-    Record, SCHEMA,
+    Caution, CommandUsage, Ending, Exec, Header, Heartbeat, Ledger, Limit, Mark, Moment, ProcessEnd,
+    ProcessStart, Record, SCHEMA,
 };
 pub use sample::{Column, Sample, Shown};
 pub use write::{MOST_FRAME_BYTES, Writer};

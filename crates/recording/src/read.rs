@@ -324,7 +324,7 @@ mod tests {
 
     use super::*;
     use crate::block::{Block, Run};
-    use crate::record::{Beat, ProcessStart};
+    use crate::record::{Heartbeat, ProcessStart};
     use crate::sample::Sample;
     use crate::write::Writer;
 
@@ -341,8 +341,8 @@ mod tests {
                 let run = Run { at_us, span_us: 0, count: if part == 0 { 1000 - frame } else { 1 }, sample };
                 writer.push(&Record::Samples(Box::new(Block::new(0, &[run])))).unwrap();
             }
-            let beat = Beat { at_us: frame * 1_000_000, samples: frame * 1000, missed: 0 };
-            writer.push(&Record::Beat(beat)).unwrap();
+            let heartbeat = Heartbeat { at_us: frame * 1_000_000, samples: frame * 1000, missed: 0 };
+            writer.push(&Record::Heartbeat(heartbeat)).unwrap();
             writer.flush().unwrap();
         }
         writer.file().clone()

@@ -37,7 +37,8 @@ pub enum Record {
     /// Something that is not known, or went wrong while recording.
     Caveat(Caution),
     /// How far the recording has come. One a frame.
-    Beat(Beat),
+    #[serde(rename = "beat")]
+    Heartbeat(Heartbeat),
     /// The last line of a recording that ended in order.
     End(Box<Ending>),
 }
@@ -198,7 +199,7 @@ pub struct Caution {
 
 /// How far the recording has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Beat {
+pub struct Heartbeat {
     /// When.
     pub at_us: u64,
     /// Instants that were sampled so far.

@@ -139,7 +139,7 @@ pub fn wait(tid: i32, block: bool) -> io::Result<Option<Event>> {
 
 /// Sleeps until there is news of `tid` for [`wait`] to find, or a signal handler ran in this thread. Either may be
 /// the case without this having told: look.
-pub fn sleep_until_news(tid: i32) -> io::Result<()> {
+pub fn sleep_until_event(tid: i32) -> io::Result<()> {
     let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::__WALL;
     // SAFETY: a null info is allowed: nothing is written.
     let got = unsafe { libc::waitid(libc::P_PID, tid.unsigned_abs(), std::ptr::null_mut(), flags) };

@@ -14,7 +14,7 @@ use strandline_process::memory::{Memory, word_at};
 
 /// Why a chunk that looks in use is not ordinary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum Listed {
     /// It is free, in a fastbin.
     Fastbin,
     /// It is free, in a thread's cache.
@@ -27,7 +27,7 @@ pub enum Held {
 pub struct Lists {
     marks: Marks,
     /// Those that are not in fastbins; fastbin chunks can be millions and need no entry.
-    others: HashMap<u64, Held>,
+    others: HashMap<u64, Listed>,
 }
 
 impl Lists {
@@ -37,21 +37,21 @@ impl Lists {
     }
 
     /// Notes the chunk at `address`; false where it was noted already or lies outside.
-    pub fn insert(&mut self, address: u64, held: Held) -> bool {
+    pub fn insert(&mut self, address: u64, listed: Listed) -> bool {
         let new = self.marks.insert(address);
-        if new && held != Held::Fastbin {
-            self.others.insert(address, held);
+        if new && listed != Listed::Fastbin {
+            self.others.insert(address, listed);
         }
         new
     }
 
     /// What is special about the chunk at `address`.
     #[inline]
-    pub fn holder(&self, address: u64) -> Option<Held> {
+    pub fn listed(&self, address: u64) -> Option<Listed> {
         if !self.marks.contains(address) {
             return None;
         }
-        Some(self.others.get(&address).copied().unwrap_or(Held::Fastbin))
+        Some(self.others.get(&address).copied().unwrap_or(Listed::Fastbin))
     }
 }
 
@@ -134,8 +134,8 @@ impl Ranges<'_> {
     }
 
     /// Notes the chunk at `address`; false where it cannot be one, or was noted already.
-    pub fn insert(&mut self, address: u64, held: Held) -> bool {
-        address.is_multiple_of(16) && self.part(address).is_some_and(|lists| lists.insert(address, held))
+    pub fn insert(&mut self, address: u64, listed: Listed) -> bool {
+        address.is_multiple_of(16) && self.part(address).is_some_and(|lists| lists.insert(address, listed))
     }
 }
 
@@ -147,14 +147,14 @@ pub fn follow(
     ranges: &mut Ranges<'_>,
     list: List,
     links: Links,
-    held: Held,
+    listed: Listed,
     most: u64,
 ) -> (u64, bool) {
     let mut element = list.head;
     let mut count = 0;
     while element != 0 && count < most {
         let Some(chunk) = element.checked_sub(list.chunk_offset) else { return (count, false) };
-        if !ranges.insert(chunk, held) {
+        if !ranges.insert(chunk, listed) {
             return (count, false);
         }
         count += 1;

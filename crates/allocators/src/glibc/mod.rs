@@ -23,7 +23,7 @@ pub mod walk_context;
 use std::time::Instant;
 
 use self::fastbins::{Candidate, Verdict};
-use self::lists::{Held, Links, List, Lists, PageCache, Ranges};
+use self::lists::{Links, List, Listed, Lists, PageCache, Ranges};
 use self::locate::{Arena, Parameters};
 use self::mmapped::MappedChunks;
 use self::objects::Object;
@@ -292,11 +292,11 @@ impl Arenas<'_> {
         let mut cache = PageCache::new(memory);
         let links = lists::vote(&mut cache, &ranges, &all, Links::Disguised);
         for &chunk in &caches.structures {
-            ranges.insert(chunk, Held::Metadata);
+            ranges.insert(chunk, Listed::Metadata);
         }
         let most = layout::MOST_THREAD_CACHE_ENTRIES as u64;
         let follow =
-            |&list: &List| lists::follow(&mut cache, &mut ranges, list, links, Held::ThreadCache, most);
+            |&list: &List| lists::follow(&mut cache, &mut ranges, list, links, Listed::ThreadCache, most);
         let broken = caches.lists.iter().map(follow).filter(|(_, whole)| !whole).count() as u64;
         say_broken(broken, "thread caches", reading);
         reading.bytes_read += cache.bytes_read;
@@ -331,7 +331,7 @@ impl Arenas<'_> {
                 if members.len() < slice.len() {
                     again.push((region, part));
                     for address in members {
-                        lists[region].insert(address, Held::Fastbin);
+                        lists[region].insert(address, Listed::Fastbin);
                     }
                 }
                 position += slice.len();

@@ -8,9 +8,9 @@
 
 use super::fastbins::Candidate;
 use super::layout;
-use super::lists::{Held, Lists};
+use super::lists::{Listed, Lists};
 use super::walk_context::{Counts, Fast, Part, Region, Shape, Top, WalkContext};
-use strandline_claims::accumulator::{Class, Fold};
+use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::range::{PAGE_BYTES, page_of, page_up};
 use strandline_claims::refinements::{Finder, Refinements};
 use strandline_claims::window::Window;
@@ -37,7 +37,7 @@ pub struct Walker<'a> {
     fast: Fast<'a>,
     candidates: Vec<Candidate>,
     window: Window<'a>,
-    fold: Fold<'a>,
+    accumulator: Accumulator<'a>,
     refinements: Option<Finder<'a>>,
     at: u64,
     /// The size word last read beyond, and where: that of the next chunk.
@@ -61,7 +61,7 @@ impl<'a> Walker<'a> {
             fast,
             candidates: Vec::new(),
             window: Window::new(memory, pages, at),
-            fold: Fold::new(at, pages),
+            accumulator: Accumulator::new(at, pages),
             refinements: refinements.map(Refinements::finder),
             at,
             seen: (u64::MAX, 0),
@@ -81,7 +81,7 @@ impl<'a> Walker<'a> {
         match region.first {
             Some(first) => {
                 walker.window.advance(first.saturating_sub(1).max(region.start));
-                walker.fold.claim_to(first, Class::Metadata);
+                walker.accumulator.claim_to(first, Class::Metadata);
                 walker.at = first;
             }
             None => walker.section(region.start),
@@ -95,12 +95,12 @@ impl<'a> Walker<'a> {
         let mut scout = Self::new(walk_context, from);
         scout.limit = to;
         scout.at = scout.seek(from, layout::ALIGNMENT)?;
-        scout.fold = Fold::new(scout.at, walk_context.pages);
+        scout.accumulator = Accumulator::new(scout.at, walk_context.pages);
         scout.limit = to.saturating_add(MOST_OVERSHOOT_BYTES).min(walk_context.region.end);
         while !scout.done && scout.at < to {
             if scout.step() {
                 let at = scout.at;
-                scout.fold = Fold::new(at, walk_context.pages);
+                scout.accumulator = Accumulator::new(at, walk_context.pages);
                 scout.counts = Counts::default();
                 scout.candidates.clear();
                 return Some(scout);
@@ -116,11 +116,11 @@ impl<'a> Walker<'a> {
 
     /// Leaves the rest of the region unread.
     pub fn abandon(&mut self) -> Part {
-        let rest = self.region.end.saturating_sub(self.fold.cursor());
+        let rest = self.region.end.saturating_sub(self.accumulator.cursor());
         self.counts.damages += 1;
-        self.counts.first_damage = self.counts.first_damage.or(Some(self.fold.cursor()));
+        self.counts.first_damage = self.counts.first_damage.or(Some(self.accumulator.cursor()));
         self.counts.unread_bytes += rest;
-        self.fold.claim_to(self.region.end, Class::Unread);
+        self.accumulator.claim_to(self.region.end, Class::Unread);
         self.done = true;
         self.walk(0, self.region.end)
     }
@@ -150,12 +150,12 @@ impl<'a> Walker<'a> {
     pub fn walk(&mut self, at_least_bytes: u64, until: u64) -> Part {
         while !self.done {
             let boundary = self.step();
-            if boundary && self.at >= until && self.fold.claimed() >= at_least_bytes {
+            if boundary && self.at >= until && self.accumulator.claimed() >= at_least_bytes {
                 break;
             }
         }
         Part {
-            block: self.fold.cut(),
+            block: self.accumulator.cut(),
             counts: std::mem::take(&mut self.counts),
             candidates: std::mem::take(&mut self.candidates),
         }
@@ -207,19 +207,19 @@ impl<'a> Walker<'a> {
             self.extend_run(at, next, bytes, false);
             return false;
         }
-        let held = match (self.lists.holder(at), candidate) {
+        let listed = match (self.lists.listed(at), candidate) {
             (None, Some(candidate)) => {
                 self.candidates.push(candidate);
-                Some(Held::Fastbin)
+                Some(Listed::Fastbin)
             }
-            (held, _) => held,
+            (listed, _) => listed,
         };
-        if held == Some(Held::Fastbin) {
+        if listed == Some(Listed::Fastbin) {
             self.extend_run(at, next, bytes, true);
             return false;
         }
         self.close_run(at);
-        self.take_used(next, bytes, held)
+        self.take_used(next, bytes, listed)
     }
 
     /// The chunk as a member of a fastbin, if its size and its link allow it.
@@ -233,20 +233,20 @@ impl<'a> Walker<'a> {
         arena.candidate(at, link, links)
     }
 
-    fn take_used(&mut self, next: u64, bytes: u64, held: Option<Held>) -> bool {
+    fn take_used(&mut self, next: u64, bytes: u64, listed: Option<Listed>) -> bool {
         self.at = next;
         // A heap was left with a top too small to be freed: one chunk of it and the fencepost (arena.c's sizes,
         // malloc.c, sysmalloc: "Setup fencepost and free the old top chunk"). It is nobody's block.
         let rest = self.region.end.saturating_sub(next);
         let is_left_top = rest == layout::FENCEPOST_BYTES && self.region.shape == Shape::Heap;
-        let held = if is_left_top { Some(Held::Metadata) } else { held };
-        match held {
-            Some(Held::ThreadCache) => {
+        let listed = if is_left_top { Some(Listed::Metadata) } else { listed };
+        match listed {
+            Some(Listed::ThreadCache) => {
                 self.counts.cached_bytes += bytes;
-                self.fold.claim_to(next, Class::Cached);
+                self.accumulator.claim_to(next, Class::Cached);
                 return false;
             }
-            Some(Held::Metadata) => self.fold.claim_to(next, Class::Metadata),
+            Some(Listed::Metadata) => self.accumulator.claim_to(next, Class::Metadata),
             _ => self.claim_live(next, bytes),
         }
         self.counts.live_bytes += bytes;
@@ -260,7 +260,7 @@ impl<'a> Walker<'a> {
         self.counts.payload_bytes += bytes - 8;
         self.counts.blocks += 1;
         let Some(finder) = &mut self.refinements else {
-            self.fold.claim_live(next, 8);
+            self.accumulator.claim_live(next, 8);
             return;
         };
         let pointer = next - bytes + layout::CHUNK_HEADER_BYTES;
@@ -269,15 +269,15 @@ impl<'a> Walker<'a> {
         let nested = finder.nested(pointer, next);
         if !nested.is_empty() {
             self.counts.refined.nested.extend_from_slice(nested);
-            self.fold.claim_nesting(next, 8, nested);
+            self.accumulator.claim_nesting(next, 8, nested);
             return;
         }
         match finder.find(pointer, bytes - 8) {
             Some(refined) => {
                 self.counts.refined.count(pointer, &refined);
-                self.fold.claim_refined(next, 8, &refined);
+                self.accumulator.claim_refined(next, 8, &refined);
             }
-            None => self.fold.claim_live(next, 8),
+            None => self.accumulator.claim_live(next, 8),
         }
     }
 
@@ -305,7 +305,7 @@ impl<'a> Walker<'a> {
         // One madvise for the run: the kernel stops at the first locked mapping in it.
         let trim_end = self.first_locked(trim_start).min(page_of(end));
         if trim_start >= trim_end {
-            self.fold.claim_free(end, 0, 0);
+            self.accumulator.claim_free(end, 0, 0);
             return;
         }
         let next_size_word = run.start + 32;
@@ -316,7 +316,7 @@ impl<'a> Walker<'a> {
         {
             self.counts.touched_pages += 1;
         }
-        self.fold.claim_free(end, trim_start, trim_end);
+        self.accumulator.claim_free(end, trim_start, trim_end);
     }
 
     /// The first locked byte at or behind `address`.
@@ -334,9 +334,9 @@ impl<'a> Walker<'a> {
         let area = (end - start).saturating_sub(layout::MIN_CHUNK_BYTES + 1);
         let extra = area - area % self.region.trim_unit_bytes.max(PAGE_BYTES);
         if self.region.main && self.region.break_at_top && extra > 0 {
-            self.fold.claim_free(end, end - extra, end);
+            self.accumulator.claim_free(end, end - extra, end);
         } else {
-            self.fold.claim_free(end, 0, 0);
+            self.accumulator.claim_free(end, 0, 0);
         }
         self.counts.top_bytes += end - top.address;
         // The top reaches to the end of its heap, always.
@@ -360,7 +360,7 @@ impl<'a> Walker<'a> {
             return;
         };
         self.close_run(at);
-        self.fold.claim_to(end, Class::Metadata);
+        self.accumulator.claim_to(end, Class::Metadata);
         self.counts.live_bytes += end - at;
         self.section(end);
     }
@@ -427,7 +427,7 @@ impl<'a> Walker<'a> {
                 return;
             }
             if found.is_none() {
-                self.counts.trailing_bytes += upto.saturating_sub(self.fold.cursor());
+                self.counts.trailing_bytes += upto.saturating_sub(self.accumulator.cursor());
             }
             self.skip(upto, Class::Foreign);
             self.at = upto;
@@ -445,16 +445,16 @@ impl<'a> Walker<'a> {
             let nested = finder.nested(pointer, end);
             self.counts.refined.nested.extend_from_slice(nested);
             for &(from, to) in nested {
-                self.fold.claim_to(from, Class::Mmapped);
-                self.fold.leave_to(to);
+                self.accumulator.claim_to(from, Class::Mmapped);
+                self.accumulator.leave_to(to);
             }
             if let Some(refined) = finder.find(pointer, usable).filter(|_| nested.is_empty()) {
                 self.counts.refined.count(pointer, &refined);
-                self.fold.claim_to(pointer, Class::Mmapped);
-                self.fold.claim_to(pointer + refined.bytes, Class::Refined(refined.slot));
+                self.accumulator.claim_to(pointer, Class::Mmapped);
+                self.accumulator.claim_to(pointer + refined.bytes, Class::Refined(refined.slot));
             }
         }
-        self.fold.claim_to(end, Class::Mmapped);
+        self.accumulator.claim_to(end, Class::Mmapped);
     }
 
     /// Between pieces, mappings of single chunks may lie: the first one in `from..upto`.
@@ -478,12 +478,12 @@ impl<'a> Walker<'a> {
 
     fn skip(&mut self, upto: u64, class: Class) {
         self.window.advance(upto.saturating_sub(1));
-        let bytes = upto.saturating_sub(self.fold.cursor());
+        let bytes = upto.saturating_sub(self.accumulator.cursor());
         match class {
             Class::Foreign => self.counts.foreign_bytes += bytes,
             _ => self.counts.unread_bytes += bytes,
         }
-        self.fold.claim_to(upto, class);
+        self.accumulator.claim_to(upto, class);
     }
 
     /// The chain makes no sense at `at`: goes on where it does again.

@@ -146,9 +146,9 @@ impl Subject {
                 clipped(&self.runs, claim.start, claim.end).iter().map(|(from, to)| to - from).sum();
             assert_eq!(total(&claim.sums), resident, "{:#x}-{:#x}", claim.start, claim.end);
             let cells = &claim.sums.cells;
-            let in_cells: u64 = cells.iter().map(|cell| cell.held.total()).sum();
+            let in_cells: u64 = cells.iter().map(|cell| cell.resident.total()).sum();
             assert_eq!(in_cells, resident, "{:#x}-{:#x}", claim.start, claim.end);
-            assert!(cells.iter().all(|cell| cell.held.total() <= cell.end - cell.start));
+            assert!(cells.iter().all(|cell| cell.resident.total() <= cell.end - cell.start));
             assert!(cells.is_sorted_by(|a, b| a.end <= b.start));
         }
         for &(from, to) in &reading.zero_runs {
@@ -191,7 +191,7 @@ impl Subject {
 
 /// All bytes of `sums`, each once.
 pub fn total(sums: &Sums) -> u64 {
-    sums.held.total()
+    sums.resident.total()
 }
 
 /// What the program's own mallinfo2() would say, in the reader's terms.

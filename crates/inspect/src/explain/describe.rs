@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::freeze::Frozen;
+use super::snapshot::Snapshot;
 use crate::facts::{Allocator, Cost, Explanation, Kernel, PssParts, Remedy, Runtime, Target, TargetKind};
 use crate::ledger::assemble::Ledger;
 use crate::ledger::rows;
@@ -17,24 +17,24 @@ use strandline_process::procfs::{Process, Status};
 use strandline_process::smaps::{Counts, SmapsEntry};
 
 /// Describes what was found since `start`.
-pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: Instant) -> Explanation {
+pub fn describe(process: &Process, snapshot: &mut Snapshot, ledger: Ledger, start: Instant) -> Explanation {
     let rows = ledger.tally.rows(&ledger.holders);
     let status = process.status().unwrap_or_default();
-    let kernel = kernel(frozen, &status, ledger.tally.of(&SHMEM));
-    let mut caveats = std::mem::take(&mut frozen.caveats);
-    let (others, runtimes) = recognise(process, frozen, &mut caveats, ledger.tally.of(&ANONYMOUS));
+    let kernel = kernel(snapshot, &status, ledger.tally.of(&SHMEM));
+    let mut caveats = std::mem::take(&mut snapshot.caveats);
+    let (others, runtimes) = recognise(process, snapshot, &mut caveats, ledger.tally.of(&ANONYMOUS));
     caveats.extend(ledger.caveats);
     let unread = unread(&others, &runtimes);
     let arenas: Vec<_> =
-        frozen.readings.iter().flat_map(|reading| reading.allocator.arenas.clone()).collect();
-    let trims = frozen.readings.iter().filter_map(|reading| reading.trim.as_ref());
+        snapshot.readings.iter().flat_map(|reading| reading.allocator.arenas.clone()).collect();
+    let trims = snapshot.readings.iter().filter_map(|reading| reading.trim.as_ref());
     let of_runtimes: Vec<Remedy> =
-        frozen.runtimes.iter().flat_map(|reading| reading.remedies.iter().cloned()).collect();
+        snapshot.runtimes.iter().flat_map(|reading| reading.remedies.iter().cloned()).collect();
     let findings = Findings {
         rows: &rows,
         rss_bytes: kernel.rss_bytes,
         trim_bytes: trims.map(|trim| trim.predicted_bytes).reduce(|a, b| a + b),
-        pinning_chunks: frozen
+        pinning_chunks: snapshot
             .readings
             .iter()
             .flat_map(|r| &r.claims)
@@ -56,14 +56,14 @@ pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: I
     };
     let remedies = verdict::remedies::remedies(&findings, &means);
     let verdict = verdict::verdict(&findings);
-    let read = frozen.readings.iter().map(|reading| reading.allocator.clone());
+    let read = snapshot.readings.iter().map(|reading| reading.allocator.clone());
     Explanation {
         target: Target {
             kind: TargetKind::Live,
             pid: process.pid(),
             executable: process.executable(),
             command: process.command_line().unwrap_or_default(),
-            threads: frozen.threads,
+            threads: snapshot.threads,
         },
         totals: rows::totals(&rows),
         rows,
@@ -75,21 +75,21 @@ pub fn describe(process: &Process, frozen: &mut Frozen, ledger: Ledger, start: I
         caveats,
         cost: Cost {
             wall_seconds: start.elapsed().as_secs_f64(),
-            stopped_seconds: frozen.stopped.as_secs_f64(),
+            stopped_seconds: snapshot.stopped.as_secs_f64(),
             peak_rss_bytes: strandline_sys::host::own_peak_rss_bytes().ok(),
-            bytes_read: frozen.bytes_read,
+            bytes_read: snapshot.bytes_read,
         },
         page_map: ledger.page_map,
         settings: process.settings().unwrap_or_default(),
     }
 }
 
-fn kernel(frozen: &Frozen, status: &Status, shmem_bytes: u64) -> Kernel {
-    let sums = &frozen.sums;
+fn kernel(snapshot: &Snapshot, status: &Status, shmem_bytes: u64) -> Kernel {
+    let sums = &snapshot.sums;
     Kernel {
         rss_bytes: sums.rss_bytes,
-        pss_bytes: frozen.rollup.as_ref().map(|rollup| rollup.pss_bytes),
-        pss_parts: frozen.rollup.as_ref().and_then(pss_parts),
+        pss_bytes: snapshot.rollup.as_ref().map(|rollup| rollup.pss_bytes),
+        pss_parts: snapshot.rollup.as_ref().and_then(pss_parts),
         anonymous_bytes: sums.anonymous_bytes,
         file_bytes: sums.rss_bytes.saturating_sub(sums.anonymous_bytes.saturating_add(shmem_bytes)),
         shmem_bytes,
@@ -121,21 +121,21 @@ const WORTH_NAMING_BYTES: u64 = 256 << 10;
 /// Names the allocators and runtimes that are mapped but have no reader yet.
 fn recognise(
     process: &Process,
-    frozen: &Frozen,
+    snapshot: &Snapshot,
     caveats: &mut Vec<Caveat>,
     anonymous_bytes: u64,
 ) -> (Vec<Allocator>, Vec<Runtime>) {
-    let resident = |from, to| frozen.residency.runs_in(from..to).map(|run| (run.start, run.end)).collect();
+    let resident = |from, to| snapshot.residency.runs_in(from..to).map(|run| (run.start, run.end)).collect();
     let found = recognise::recognise(
         process,
         &recognise::Known {
-            space: &frozen.space,
-            memory: &frozen.memory,
+            space: &snapshot.space,
+            memory: &snapshot.memory,
             resident: &resident,
-            has_glibc: !frozen.readings.is_empty(),
+            has_glibc: !snapshot.readings.is_empty(),
         },
     );
-    let runtimes = runtimes(found.runtimes, &frozen.runtimes);
+    let runtimes = runtimes(found.runtimes, &snapshot.runtimes);
     // A runtime may manage all its memory itself: then its reader has read the allocator.
     let is_read = |name: &str| runtimes.iter().any(|runtime| runtime.read && runtime.name == name);
     // What has a caveat of its own needs no other.
@@ -178,8 +178,8 @@ fn recognise(
     }
     let is_unread = |code: &str| ["allocator_not_read", "runtime_not_read", "runtime_busy"].contains(&code);
     let is_explained = caveats.iter().any(|caveat| is_unread(&caveat.code) || caveat.code == "not_64_bit");
-    if anonymous_bytes >= WORTH_A_CAVEAT_BYTES.max(frozen.sums.rss_bytes / 10) && !is_explained {
-        caveats.push(unexplained(frozen, anonymous_bytes));
+    if anonymous_bytes >= WORTH_A_CAVEAT_BYTES.max(snapshot.sums.rss_bytes / 10) && !is_explained {
+        caveats.push(unexplained(snapshot, anonymous_bytes));
     }
     let allocators = found.allocators.into_iter().map(|found| Allocator {
         read: is_read(&found.name),
@@ -203,15 +203,15 @@ fn unread(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
 }
 
 /// Says of memory that no known allocator or runtime holds where most of it lies.
-fn unexplained(frozen: &Frozen, bytes: u64) -> Caveat {
-    let private = frozen.spaces.iter().filter(|space| space.mapping.is_private_anonymous());
-    let of_heaps = frozen.readings.iter().flat_map(|reading| {
+fn unexplained(snapshot: &Snapshot, bytes: u64) -> Caveat {
+    let private = snapshot.spaces.iter().filter(|space| space.mapping.is_private_anonymous());
+    let of_heaps = snapshot.readings.iter().flat_map(|reading| {
         let claims = reading.claims.iter().map(|claim| (claim.start, claim.end));
         claims.chain(reading.mapped_blocks.iter().map(|block| (block.start, block.end)))
     });
-    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.claims);
+    let of_runtimes = snapshot.runtimes.iter().flat_map(|reading| &reading.claims);
     let of_runtimes = of_runtimes.map(|claim| (claim.start, claim.end));
-    let of_threads = frozen.stacks.iter().map(|stack| (stack.low, stack.high));
+    let of_threads = snapshot.stacks.iter().map(|stack| (stack.low, stack.high));
     let mut claimed: Vec<(u64, u64)> = of_heaps.chain(of_runtimes).chain(of_threads).collect();
     claimed.sort_unstable();
     let is_claimed = |space: &SmapsEntry| {
@@ -223,7 +223,7 @@ fn unexplained(frozen: &Frozen, bytes: u64) -> Caveat {
     let largest = private.filter(|space| !is_claimed(space)).max_by_key(|space| space.counts.rss_bytes);
     let place = largest
         .map_or_else(String::new, |space| format!("{:#x}-{:#x}", space.mapping.start, space.mapping.end));
-    let text = "no allocator or runtime that strandline knows was found that would hold it: the program may have mapped \
+    let text = "no allocator or runtime that strandline knows was found that would stopped_by it: the program may have mapped \
                 it itself, or carries an allocator of its own; the place is that of the largest mapping";
     Caveat::new("anonymous_unexplained", place, Some(bytes), text)
 }

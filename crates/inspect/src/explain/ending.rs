@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use strandline_sys::ptrace::Registers;
 
-use super::freeze::{self, Hold};
+use super::snapshot::{self, StoppedBy};
 use super::{Options, account};
 use crate::facts::{Explanation, RemedyKind};
 use strandline_claims::caveat::Caveat;
@@ -66,12 +66,13 @@ pub fn at_exit(pid: i32, ending: &Ending<'_>, options: &Options<'_>) -> Result<E
     let start = Instant::now();
     let process = admission::admit_ending(pid)?;
     let unfinished = wait_for_others(&process, ending)?;
-    let mut frozen = freeze::freeze(&process, &Hold::Ending(ending), options.reading_threads(), options)?;
+    let mut snapshot =
+        snapshot::take(&process, &StoppedBy::Ending(ending), options.reading_threads(), options)?;
     for tid in unfinished {
         let text = "the thread sleeps in the kernel in the middle of its end: it may still have used memory";
-        frozen.caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
+        snapshot.caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
     }
-    let mut explanation = account(&process, frozen, start, options)?.explanation;
+    let mut explanation = account(&process, snapshot, start, options)?.explanation;
     // What was read of a process that went on meanwhile is of no one state.
     if !is_held(&process) {
         return Err(Error::Ended { pid });
@@ -94,7 +95,7 @@ fn wait_for_others(process: &Process, ending: &Ending<'_>) -> Result<Vec<i32>> {
         let mut unfinished = Vec::new();
         let mut running = false;
         for tid in process.tasks()? {
-            if ending.registers.iter().any(|&(held, _)| held == tid) {
+            if ending.registers.iter().any(|&(stopped, _)| stopped == tid) {
                 continue;
             }
             let Ok(stat) = process.task_stat(tid) else { continue };

@@ -1,19 +1,19 @@
 //! Looks at one process: stops it, reads it, lets it go, and returns the ledger.
 //!
-//! Everything that has to be of one state is read while the process is stopped (`freeze`); everything
+//! Everything that has to be of one state is read while the process is stopped (`snapshot`); everything
 //! else is done before or after. The rows are checked against the kernel's own sum at every run. A process
 //! that ends can be looked at too, while it still has its memory ([`at_exit`]).
 
 mod describe;
 mod ending;
 mod files;
-mod freeze;
+mod snapshot;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 pub use self::ending::{Ending, at_exit};
-use self::freeze::{Frozen, Hold};
+use self::snapshot::{Snapshot, StoppedBy};
 use crate::facts::Explanation;
 use crate::ledger::assemble::{self, Inputs};
 use crate::ledger::zeros::{self, Zeros};
@@ -32,7 +32,7 @@ pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
     /// Whether to look for all-zero pages in memory outside malloc's heaps, which reads all of it.
-    pub fold_zero_pages: bool,
+    pub find_zero_pages: bool,
     /// Whether the heap is checked for a call into the allocator, which takes longer.
     pub before_call: bool,
     /// Whether to read language runtimes, which takes longer.
@@ -50,7 +50,7 @@ pub struct Options<'a> {
 impl Default for Options<'_> {
     fn default() -> Self {
         Self {
-            fold_zero_pages: true,
+            find_zero_pages: true,
             before_call: false,
             runtimes: true,
             path_to: None,
@@ -68,7 +68,7 @@ impl Options<'_> {
 }
 
 /// A process's ledger, and what the remedies need to be applied.
-pub struct Look {
+pub struct Inspection {
     /// What is said of it.
     pub explanation: Explanation,
     /// What the allocators' readers found.
@@ -83,51 +83,56 @@ pub struct Look {
 /// Those of [`Error`]: no such process, not allowed, traced by somebody else, ended meanwhile, or
 /// rows that do not add up to the kernel's RSS.
 pub fn explain(pid: i32, options: &Options<'_>) -> Result<Explanation> {
-    look(pid, options).map(|look| look.explanation)
+    inspect(pid, options).map(|inspection| inspection.explanation)
 }
 
 /// As [`explain`], with what remedies need.
-pub fn look(pid: i32, options: &Options<'_>) -> Result<Look> {
+pub fn inspect(pid: i32, options: &Options<'_>) -> Result<Inspection> {
     let start = Instant::now();
     let process = admission::admit(pid)?;
     let threads = options.reading_threads();
     // A thread of its own is the tracer: with its end the kernel lets go of everything, of threads too
     // that were in an uninterruptible sleep and could not be stopped and let go in order.
-    let frozen = on_own_thread(|| freeze::freeze(&process, &Hold::Stop, threads, options));
+    let snapshot = on_own_thread(|| snapshot::take(&process, &StoppedBy::Us, threads, options));
     let no_thread =
         || std::io::Error::other("the thread that looks did not start, or failed (try --no-runtimes)");
-    let frozen =
-        frozen.ok_or_else(|| Error::Io { pid, what: "stopping".to_owned(), source: no_thread() })??;
-    account(&process, frozen, start, options)
+    let snapshot =
+        snapshot.ok_or_else(|| Error::Io { pid, what: "stopping".to_owned(), source: no_thread() })??;
+    account(&process, snapshot, start, options)
 }
 
 /// Makes the ledger of what was read, and puts it into words.
-fn account(process: &Process, mut frozen: Frozen, start: Instant, options: &Options<'_>) -> Result<Look> {
+fn account(
+    process: &Process,
+    mut snapshot: Snapshot,
+    start: Instant,
+    options: &Options<'_>,
+) -> Result<Inspection> {
     let (pid, threads) = (process.pid(), options.reading_threads());
-    let matched = finish_runtimes(&mut frozen, threads, options);
+    let matched = finish_runtimes(&mut snapshot, threads, options);
     let shared = mounts_of(process);
-    let bss = files::bss(process, &frozen.spaces);
+    let bss = files::bss(process, &snapshot.spaces);
     let inputs = Inputs {
-        spaces: &frozen.spaces,
-        residency: &frozen.residency,
-        readings: &frozen.readings,
-        runtimes: &frozen.runtimes,
-        refinements: &frozen.refinements,
+        spaces: &snapshot.spaces,
+        residency: &snapshot.residency,
+        readings: &snapshot.readings,
+        runtimes: &snapshot.runtimes,
+        refinements: &snapshot.refinements,
         matched: &matched,
-        stacks: &frozen.stacks,
+        stacks: &snapshot.stacks,
         bss: &bss,
         zero_runs: &[],
-        page_map: frozen.page_map.as_ref(),
+        page_map: snapshot.page_map.as_ref(),
         is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared),
     };
     let zeros =
-        options.fold_zero_pages.then(|| find_zeros(&frozen, &inputs, threads, options)).transpose()?;
+        options.find_zero_pages.then(|| find_zeros(&snapshot, &inputs, threads, options)).transpose()?;
     let Zeros { runs: mut zero_runs, bytes_read } = zeros.unwrap_or_default();
     let ledger = assemble::assemble(&Inputs { zero_runs: &zero_runs, ..inputs })?;
-    frozen.bytes_read += bytes_read;
-    if ledger.tally.sum() != frozen.sums.rss_bytes {
+    snapshot.bytes_read += bytes_read;
+    if ledger.tally.sum() != snapshot.sums.rss_bytes {
         let detail =
-            format!("the rows sum to {} bytes, RSS is {}", ledger.tally.sum(), frozen.sums.rss_bytes);
+            format!("the rows sum to {} bytes, RSS is {}", ledger.tally.sum(), snapshot.sums.rss_bytes);
         return Err(Error::DoesNotAddUp { pid, detail });
     }
     if let Some(map) = &ledger.page_map
@@ -136,26 +141,26 @@ fn account(process: &Process, mut frozen: Frozen, start: Instant, options: &Opti
         let detail = "the page map holds other bytes than the rows".to_owned();
         return Err(Error::DoesNotAddUp { pid, detail });
     }
-    zero_runs.extend(frozen.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
-    zero_runs.extend(frozen.runtimes.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
+    zero_runs.extend(snapshot.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
+    zero_runs.extend(snapshot.runtimes.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
     zero_runs.sort_unstable();
-    let explanation = describe::describe(process, &mut frozen, ledger, start);
-    Ok(Look { explanation, readings: frozen.readings, zero_runs })
+    let explanation = describe::describe(process, &mut snapshot, ledger, start);
+    Ok(Inspection { explanation, readings: snapshot.readings, zero_runs })
 }
 
 /// Does what readers of runtimes left for when the target runs again.
-fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) -> Matched {
+fn finish_runtimes(snapshot: &mut Snapshot, threads: usize, options: &Options<'_>) -> Matched {
     let mut matched = Matched::default();
-    frozen.readings.iter().for_each(|reading| matched.add(&reading.refined));
+    snapshot.readings.iter().for_each(|reading| matched.add(&reading.refined));
     let progress = |what: &str, done, total| {
         if let Some(progress) = options.progress {
             progress(what, done, total);
         }
     };
     let how = Finish { workers: threads, path_to: options.path_to, matched: &matched, progress: &progress };
-    for reading in &mut frozen.runtimes {
+    for reading in &mut snapshot.runtimes {
         reading.finish(&how);
-        frozen.caveats.append(&mut reading.caveats);
+        snapshot.caveats.append(&mut reading.caveats);
     }
     matched
 }
@@ -164,7 +169,12 @@ fn mounts_of(process: &Process) -> mounts::Devices {
     process.shared_memory_devices().unwrap_or_default()
 }
 
-fn find_zeros(frozen: &Frozen, inputs: &Inputs<'_>, threads: usize, options: &Options<'_>) -> Result<Zeros> {
+fn find_zeros(
+    snapshot: &Snapshot,
+    inputs: &Inputs<'_>,
+    threads: usize,
+    options: &Options<'_>,
+) -> Result<Zeros> {
     let runs = assemble::unclaimed_runs(inputs)?;
     let total: u64 = runs.iter().map(|run| run.1 - run.0).sum();
     let done = AtomicU64::new(0);
@@ -174,7 +184,7 @@ fn find_zeros(frozen: &Frozen, inputs: &Inputs<'_>, threads: usize, options: &Op
             progress("looking for pages of zeros", done, total);
         }
     };
-    let found = zeros::find(&frozen.memory, &runs, threads, &progress);
-    let runs = zeros::still_resident(&frozen.pagemap, found.runs);
+    let found = zeros::find(&snapshot.memory, &runs, threads, &progress);
+    let runs = zeros::still_resident(&snapshot.pagemap, found.runs);
     Ok(Zeros { runs, bytes_read: found.bytes_read })
 }

@@ -10,7 +10,7 @@ use super::named;
 use super::page_map::{Painter, Plan};
 use super::rows::{Holders, Tally};
 use crate::facts::PageMap;
-use strandline_claims::accumulator::{CellSums, Held};
+use strandline_claims::accumulator::{CellSums, ResidentBytes};
 use strandline_claims::allocator::{Layer, MappedBlock, RangeClaim, Reading, overlapping};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::{Class, Slot};
@@ -219,7 +219,7 @@ impl<'a> Layers<'a> {
 /// The caveat of a claim that lies in an allocator's memory, and in no block that is in use.
 fn not_in_block(claim: &RangeClaim) -> Caveat {
     let place = format!("{:#x}-{:#x}", claim.start, claim.end);
-    let bytes = Some(claim.sums.held.total());
+    let bytes = Some(claim.sums.resident.total());
     let text = "a reader takes this memory for its own, but the allocator that it lies in holds no block in use there: \
                 it stands on the allocator's rows";
     Caveat::new("claim_not_in_block", place, bytes, text)
@@ -263,7 +263,7 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         caveats,
     };
     for &(claim, meaning) in &claims {
-        add_claim(&mut ledger.tally, &claim.sums.held, meaning, Some(&mut ledger.holders));
+        add_claim(&mut ledger.tally, &claim.sums.resident, meaning, Some(&mut ledger.holders));
     }
     named::add(inputs, &palette, &mut ledger.holders);
     let mut painter = inputs.page_map.map(Painter::new);
@@ -275,7 +275,7 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
             painter.open(plan.lists(index), space);
             while let Some((cell, meaning)) = cells.next_if(|(cell, _)| cell.start < space.mapping.end) {
                 let mut tally = Tally::default();
-                add_claim(&mut tally, &cell.held, meaning, None);
+                add_claim(&mut tally, &cell.resident, meaning, None);
                 painter.add_tally(cell.start, &tally);
             }
         }
@@ -359,9 +359,14 @@ fn split(
     }
 }
 
-fn add_claim(tally: &mut Tally, held: &Held, meaning: Meaning<'_>, mut holders: Option<&mut Holders>) {
+fn add_claim(
+    tally: &mut Tally,
+    resident: &ResidentBytes,
+    meaning: Meaning<'_>,
+    mut holders: Option<&mut Holders>,
+) {
     for slot in Slot::all() {
-        let bytes = held.of(Class::Refined(slot));
+        let bytes = resident.of(Class::Refined(slot));
         if bytes == 0 {
             continue;
         }
@@ -373,17 +378,17 @@ fn add_claim(tally: &mut Tally, held: &Held, meaning: Meaning<'_>, mut holders: 
     }
     let row = |of: fn(&BlockRows) -> Id| meaning.rows.map_or(&ANONYMOUS, of);
     for (bytes, id) in [
-        (held.of(Class::Live), row(|rows| rows.live)),
-        (held.of(Class::Header), row(|rows| rows.header)),
-        (held.of(Class::Metadata), row(|rows| rows.metadata)),
-        (held.of(Class::Cached), row(|rows| rows.cached)),
-        (held.of(Class::Mmapped), row(|rows| rows.mapped)),
-        (held.of(Class::Foreign), &ANONYMOUS),
-        (held.of(Class::Unread), row(|rows| rows.unread)),
-        (held.trim, row(|rows| rows.purge)),
-        (held.kept, row(|rows| rows.kept)),
-        (held.pinned, row(|rows| rows.pinned)),
-        (held.zero, &ZERO),
+        (resident.of(Class::Live), row(|rows| rows.live)),
+        (resident.of(Class::Header), row(|rows| rows.header)),
+        (resident.of(Class::Metadata), row(|rows| rows.metadata)),
+        (resident.of(Class::Cached), row(|rows| rows.cached)),
+        (resident.of(Class::Mmapped), row(|rows| rows.mapped)),
+        (resident.of(Class::Foreign), &ANONYMOUS),
+        (resident.of(Class::Unread), row(|rows| rows.unread)),
+        (resident.trim, row(|rows| rows.purge)),
+        (resident.kept, row(|rows| rows.kept)),
+        (resident.pinned, row(|rows| rows.pinned)),
+        (resident.zero, &ZERO),
     ] {
         tally.add(id, bytes);
     }

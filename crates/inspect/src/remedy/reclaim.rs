@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Applied;
 use super::malloc_trim::{self, TrimRequest};
 use super::zero_pages::{self, ZeroRequest};
-use crate::explain::{Look, Options, Progress, look};
+use crate::explain::{Inspection, Options, Progress, inspect};
 use crate::facts::{Outcome, Reclamation};
 use strandline_allocators::glibc::SUM_DIFFERS;
 use strandline_claims::allocator::{Cause, Doubt};
@@ -71,7 +71,7 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
     };
     answer.before = Some(before.explanation);
     if applied {
-        match look(pid, &look_options) {
+        match inspect(pid, &look_options) {
             Ok(after) => answer.after = Some(after.explanation),
             Err(error) => answer.caveats.push(Caveat::new(
                 "no_second_look",
@@ -88,7 +88,7 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
 /// its own threads asks for it in Lisp (`gc_stop_the_world` waits for every other thread to come to a safepoint or to
 /// take a signal, with the locks of gencgc.c's `collect_garbage` held), and a thread caught anywhere else may
 /// hold `free_pages_lock`, or stand without-gcing, where a call would deadlock or corrupt its heap.
-fn full_gc(pid: i32, before: &Look, options: &ReclaimOptions<'_>, answer: &mut Reclamation) {
+fn full_gc(pid: i32, before: &Inspection, options: &ReclaimOptions<'_>, answer: &mut Reclamation) {
     let sbcl = before.explanation.runtimes.iter().find(|runtime| runtime.name == "sbcl");
     match sbcl {
         None => refuse(answer, "there is no SBCL in it"),
@@ -114,23 +114,23 @@ fn full_gc(pid: i32, before: &Look, options: &ReclaimOptions<'_>, answer: &mut R
 const MOST_LOOKS: u32 = 5;
 
 /// The look before a remedy.
-fn look_before(pid: i32, remedy: &str, options: &ReclaimOptions<'_>) -> Result<Look> {
+fn look_before(pid: i32, remedy: &str, options: &ReclaimOptions<'_>) -> Result<Inspection> {
     // A dry run looks as hard, for what would refuse the call.
     let is_call = remedy == "malloc_trim";
     let look_options = Options { progress: options.progress, before_call: is_call, ..Options::default() };
-    let mut seen = look(pid, &look_options)?;
+    let mut seen = inspect(pid, &look_options)?;
     for _ in 1..MOST_LOOKS {
         if !is_call || doubt(&seen).is_none() {
             break;
         }
         std::thread::sleep(Duration::from_millis(20));
-        seen = look(pid, &look_options)?;
+        seen = inspect(pid, &look_options)?;
     }
     Ok(seen)
 }
 
 /// What speaks against a call into a heap's allocator.
-fn doubt(look: &Look) -> Option<Doubt> {
+fn doubt(look: &Inspection) -> Option<Doubt> {
     look.readings.iter().filter_map(|reading| reading.trim.as_ref()).find_map(|trim| trim.doubt)
 }
 
@@ -139,7 +139,7 @@ fn unsafe_heap(doubt: &Doubt, looks: u32) -> String {
     let (at, plural) = (doubt.at, if looks == 1 { "" } else { "s" });
     match doubt.cause {
         Cause::Broken => format!(
-            "its heap makes no sense at {at:#x}, in {looks} look{plural}: malloc_trim could abort it or never end. Look \
+            "its heap makes no sense at {at:#x}, in {looks} look{plural}: malloc_trim could abort it or never end. Inspection \
              for the overflow (valgrind, -fsanitize=address)"
         ),
         Cause::Swapped => {
@@ -172,7 +172,7 @@ pub(super) fn nothing(answer: &mut Reclamation, reason: &str) {
 
 /// Calls malloc_trim(0) in every glibc of the process that has something to give; true where at least
 /// one call was made.
-fn trim(pid: i32, before: &Look, options: &ReclaimOptions<'_>, answer: &mut Reclamation) -> bool {
+fn trim(pid: i32, before: &Inspection, options: &ReclaimOptions<'_>, answer: &mut Reclamation) -> bool {
     let plans: Vec<_> = before.readings.iter().filter_map(|reading| reading.trim.as_ref()).collect();
     if plans.is_empty() {
         refuse(answer, "there is no glibc heap in it; malloc_trim is glibc's");
@@ -226,7 +226,7 @@ fn trim(pid: i32, before: &Look, options: &ReclaimOptions<'_>, answer: &mut Recl
 }
 
 /// Gives back the all-zero pages that were seen; true where it was done.
-fn zero(pid: i32, before: &Look, options: &ReclaimOptions<'_>, answer: &mut Reclamation) -> bool {
+fn zero(pid: i32, before: &Inspection, options: &ReclaimOptions<'_>, answer: &mut Reclamation) -> bool {
     if before.zero_runs.is_empty() {
         nothing(answer, "no page of its private anonymous memory holds only zeros");
         return false;

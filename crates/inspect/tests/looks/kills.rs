@@ -29,7 +29,7 @@ fn a_child_of_this_process_that_is_killed_during_a_look_leaves_its_status_to_its
             }
         };
         // What it comes to depends on how far it was.
-        let _ = explain::look(pid, &Options { progress: Some(&progress), ..Options::default() });
+        let _ = explain::inspect(pid, &Options { progress: Some(&progress), ..Options::default() });
         assert!(killed.into_inner(), "the heap was read");
         assert_eq!(subject.child.wait().unwrap().signal(), Some(9));
         assert_eq!(state(&pid.to_string()), None);

@@ -7,7 +7,7 @@ use strandline_inspect::environment::Environment;
 use super::trial_caveats::{all, caveats};
 use crate::statistics::{Estimate, Ratio};
 use crate::trial::catalogue::Candidate;
-use crate::trial::look::Instant;
+use crate::trial::observation::Instant;
 use crate::trial::paste::{Paste, paste};
 use crate::trial::rank::{self, Goal, Status};
 use crate::trial::tries::{self, BASELINE, Figure, Judged, Trial, Try};
@@ -46,10 +46,10 @@ pub fn document(trial: &Trial) -> Document {
     });
     let mut baseline = figures(&trial.baseline);
     if let Value::Object(fields) = &mut baseline {
-        fields.insert("executable".to_owned(), json!(trial.look.executable));
-        let names: Vec<_> = trial.look.allocators.iter().map(|mapped| &mapped.name).collect();
+        fields.insert("executable".to_owned(), json!(trial.observation.executable));
+        let names: Vec<_> = trial.observation.allocators.iter().map(|mapped| &mapped.name).collect();
         fields.insert("allocators".to_owned(), json!(names));
-        let runtimes = trial.look.runtimes.iter();
+        let runtimes = trial.observation.runtimes.iter();
         let runtimes: Vec<_> =
             runtimes.map(|(name, version)| json!({ "name": name, "version": version })).collect();
         fields.insert("runtimes".to_owned(), json!(runtimes));
@@ -58,7 +58,7 @@ pub fn document(trial: &Trial) -> Document {
         runs: trial.rounds,
         command: trial.command.clone(),
         mode: if trial.serving { "server" } else { "batch" },
-        settled_at: trial.look.settled_at,
+        settled_at: trial.observation.settled_at,
         goal: trial.goal,
         baseline,
         candidates: candidates.collect(),
@@ -129,9 +129,9 @@ pub fn page(trial: &Trial) -> Page {
     }
     sections.extend([failed(trial), left_out(trial), settings(trial)].into_iter().flatten());
     let mut environment = surroundings(&Environment::read());
-    let allocators = trial.look.allocator_names();
+    let allocators = trial.observation.allocator_names();
     environment.push(("allocator without settings".to_owned(), clean(&allocators)));
-    let runtimes = trial.look.runtimes.iter();
+    let runtimes = trial.observation.runtimes.iter();
     let runtimes: Vec<String> =
         runtimes.map(|(name, version)| format!("{name} {}", version.as_deref().unwrap_or(UNKNOWN))).collect();
     if !runtimes.is_empty() {
@@ -249,9 +249,9 @@ fn results(trial: &Trial) -> Section {
             other_rows.push(other_row(&tried.id, judged));
         }
     }
-    let of = trial.look.name().map_or("the largest process".to_owned(), |name| clean(&name));
-    let settled = match trial.look.settled_at {
-        Instant::Load if trial.look.processes > 1 => {
+    let of = trial.observation.name().map_or("the largest process".to_owned(), |name| clean(&name));
+    let settled = match trial.observation.settled_at {
+        Instant::Load if trial.observation.processes > 1 => {
             "settled: resident memory of its processes after the load, what they share counted once"
                 .to_owned()
         }

@@ -1,7 +1,7 @@
 //! What is to be known about a trial's figures, a sentence each: where memory fell to end, which runs stand apart, what
 //! was left out.
 
-use crate::trial::look::Instant;
+use crate::trial::observation::Instant;
 use crate::trial::tries::{self, BASELINE, Figure, Judged, Trial};
 use strandline_report::text::counted;
 use strandline_report::units::{UNKNOWN, bytes, seconds};
@@ -33,7 +33,7 @@ pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
         );
         caveats.push(("held_no_level", text));
     }
-    if trial.look.settled_at == Instant::Sample {
+    if trial.observation.settled_at == Instant::Sample {
         let text = "no ledger could be taken as its processes ended: `settled` is the last sample, and which allocator \
                     was mapped is not known";
         caveats.push(("settled_by_sample", text.to_owned()));

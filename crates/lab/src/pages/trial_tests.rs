@@ -4,7 +4,7 @@ use super::*;
 use crate::statistics::{estimate, paired_ratio};
 use crate::trial::applies::{Applied, Variable};
 use crate::trial::catalogue::Kind;
-use crate::trial::look::Look;
+use crate::trial::observation::Observation;
 use strandline_report::pages::terminal;
 use strandline_report::paint::Surface;
 
@@ -48,7 +48,7 @@ fn trial(tries: &[(&str, Judged)]) -> Trial {
         serving: false,
         rounds: 5,
         baseline_failures: (1, Some("exit status 9".into())),
-        look: Look { executable: Some("/usr/bin/thing".into()), ..Look::default() },
+        observation: Observation { executable: Some("/usr/bin/thing".into()), ..Observation::default() },
         baseline: judged(&[100.0, 100.1, 100.2, 100.0, 170.0], &[1.0, 1.01, 1.02, 1.0, 0.99]),
         tried: tries.iter().map(|(id, judged)| (tried(id), judged.clone())).collect(),
         not_applicable: Vec::new(),

@@ -14,7 +14,7 @@ use strandline_inspect::facts::Explanation;
 use strandline_process::procfs::Process;
 
 use super::listening::is_open;
-use super::look::{Look, Shares};
+use super::observation::{Observation, Shares};
 use crate::cell::{End, Outcome, Subject};
 use crate::executor::{Executor, Job, Stopped};
 use crate::tail::last_lines;
@@ -49,7 +49,7 @@ pub struct Service {
 }
 
 /// The name of the file with what a run showed.
-const LOOK: &str = "look.json";
+const OBSERVATION: &str = "look.json";
 /// The most bytes of that file.
 const MOST_LOOK_BYTES: u64 = 1 << 20;
 /// The exit statuses of a recorder whose command is not there, or cannot be run.
@@ -85,7 +85,7 @@ impl Serving {
 
     /// From the start to the ledgers; `Err` within is why the run failed. The outcome comes where the server ended
     /// by itself.
-    fn look(&mut self, job: Job, subject: &Subject, folder: &Path) -> Result<Served, Stopped> {
+    fn observation(&mut self, job: Job, subject: &Subject, folder: &Path) -> Result<Served, Stopped> {
         if let Some(served) = self.wait_until_ready(job)? {
             return Ok(served);
         }
@@ -118,7 +118,7 @@ impl Serving {
             return Ok(Served::failed("the server's process is not known".to_owned(), None));
         };
         let mut served = ledgers_of(pid);
-        served.look.wall_seconds = load_seconds;
+        served.observation.wall_seconds = load_seconds;
         Ok(served)
     }
 
@@ -171,13 +171,13 @@ impl Serving {
 
 /// What came of a server's run.
 struct Served {
-    look: Look,
+    observation: Observation,
     ended: Option<Outcome>,
 }
 
 impl Served {
     fn failed(why: String, ended: Option<Outcome>) -> Self {
-        Self { look: Look { failure: Some(why), ..Look::default() }, ended }
+        Self { observation: Observation { failure: Some(why), ..Observation::default() }, ended }
     }
 }
 
@@ -215,7 +215,7 @@ impl Executor for Serving {
             )));
         }
         let job = self.inner.start(subject, folder)?;
-        let mut served = self.look(job, subject, folder)?;
+        let mut served = self.observation(job, subject, folder)?;
         let mut outcome = match served.ended.take() {
             Some(ended) => ended,
             None => {
@@ -225,40 +225,40 @@ impl Executor for Serving {
                     .ok_or_else(|| Stopped::Failed(format!("{}: the server cannot be ended", subject.name)))?
             }
         };
-        if outcome.end == End::Signalled(9) && served.look.failure.is_none() {
+        if outcome.end == End::Signalled(9) && served.observation.failure.is_none() {
             served
-                .look
+                .observation
                 .notes
                 .push(format!("did not end within {} s of SIGTERM, and was killed", GRACE.as_secs()));
         }
-        served.look.minor_faults = outcome.figures.minor_faults;
-        if served.look.processes > 1 {
-            served.look.notes.push(
+        served.observation.minor_faults = outcome.figures.minor_faults;
+        if served.observation.processes > 1 {
+            served.observation.notes.push(
                 "has several processes: a peak of all of them together is not known, only of each".to_owned(),
             );
         }
-        outcome.recording = Some(keep(&served.look, folder)?);
+        outcome.recording = Some(keep(&served.observation, folder)?);
         Ok(outcome)
     }
 }
 
-fn keep(look: &Look, folder: &Path) -> Result<PathBuf, Stopped> {
-    let path = folder.join(LOOK);
-    let text = serde_json::to_vec(look).map_err(|error| Stopped::Failed(error.to_string()))?;
+fn keep(observation: &Observation, folder: &Path) -> Result<PathBuf, Stopped> {
+    let path = folder.join(OBSERVATION);
+    let text = serde_json::to_vec(observation).map_err(|error| Stopped::Failed(error.to_string()))?;
     let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
     written.map_err(|error| Stopped::Failed(format!("{}: {error}", path.display())))?;
     Ok(path)
 }
 
 /// What a server's run showed, from the file that was kept of it.
-pub fn look_of(outcome: &Outcome) -> Look {
-    let read = || -> Option<Look> {
+pub fn look_of(outcome: &Outcome) -> Observation {
+    let read = || -> Option<Observation> {
         let file = std::fs::File::open(outcome.recording.as_ref()?).ok()?;
         serde_json::from_reader(file.take(MOST_LOOK_BYTES)).ok()
     };
-    read().unwrap_or_else(|| Look {
+    read().unwrap_or_else(|| Observation {
         failure: Some("what the run showed was not kept".to_owned()),
-        ..Look::default()
+        ..Observation::default()
     })
 }
 
@@ -271,7 +271,7 @@ fn ledgers_of(pid: i32) -> Served {
         return Served::failed(format!("the server has {MOST_PROCESSES} processes and more: too many"), None);
     }
     for process in tree {
-        match explain(process, &Options { fold_zero_pages: false, ..Options::default() }) {
+        match explain(process, &Options { find_zero_pages: false, ..Options::default() }) {
             Ok(explanation) => ledgers.push((explanation, shares_of(process))),
             Err(error) if process == pid || is_alive(process) => {
                 return Served::failed(format!("the server cannot be looked at: {error}"), None);
@@ -280,7 +280,7 @@ fn ledgers_of(pid: i32) -> Served {
             Err(_) => {}
         }
     }
-    Served { look: Look::of_ledgers(&ledgers), ended: None }
+    Served { observation: Observation::of_ledgers(&ledgers), ended: None }
 }
 
 fn shares_of(pid: i32) -> Option<Shares> {

@@ -8,7 +8,7 @@ use strandline_inspect::environment::Environment;
 
 use super::applies::{Applied, Facts, apply, folders};
 use super::catalogue::{Candidate, Catalogue, Kind, Thp};
-use super::look::{Instant, Look};
+use super::observation::{Instant, Observation};
 use super::program::Program;
 use super::rank::{Beside, Change, Goal, Measured, Ranking, Status, pareto, rank};
 use super::server::{look_of, words};
@@ -90,22 +90,22 @@ pub fn batch() -> Measure {
 }
 
 /// What the look at the run without settings says of the command.
-pub fn facts(command: &[String], look: &Look) -> Facts {
+pub fn facts(command: &[String], observation: &Observation) -> Facts {
     let environment: std::collections::BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
     let search = environment.get("PATH").map(String::as_str);
-    let program = look.executable.as_ref().and_then(|path| Program::of_file(Path::new(path)).ok());
+    let program = observation.executable.as_ref().and_then(|path| Program::of_file(Path::new(path)).ok());
     Facts {
         command: command.to_vec(),
         started: Program::of_command(command, None, search).ok(),
         program,
-        allocators: look.allocators.clone(),
-        runtimes: look.runtimes.clone(),
-        glibc: look.glibc.clone(),
-        settled_bytes: look.settled_bytes,
-        peak_bytes: look.peak_bytes,
-        huge_bytes: look.huge_bytes,
+        allocators: observation.allocators.clone(),
+        runtimes: observation.runtimes.clone(),
+        glibc: observation.glibc.clone(),
+        settled_bytes: observation.settled_bytes,
+        peak_bytes: observation.peak_bytes,
+        huge_bytes: observation.huge_bytes,
         huge_pages: Environment::read().thp,
         folders: library_folders(environment.get("LD_LIBRARY_PATH").map(String::as_str)),
         environment,
@@ -231,7 +231,7 @@ pub struct Referee<'a> {
     /// Where settled memory is to be from; anywhere where that is to be learnt.
     pub settled_at: Option<Instant>,
     /// For each subject the looks at its runs, by rounds.
-    pub looks: Vec<Vec<Option<Look>>>,
+    pub observations: Vec<Vec<Option<Observation>>>,
     /// For each subject why it failed first, if it did. Rounds in which the one without settings fails count for
     /// none.
     pub failures: Vec<Option<String>>,
@@ -253,7 +253,7 @@ impl<'a> Referee<'a> {
             progress,
             settled_at: None,
             baseline_failures: 0,
-            looks: vec![Vec::new(); count],
+            observations: vec![Vec::new(); count],
             failures: vec![None; count],
             left_behind: 0,
         }
@@ -261,18 +261,18 @@ impl<'a> Referee<'a> {
 
     /// What the runs came to: first that without settings.
     pub fn judge(&self) -> Vec<Judged> {
-        let baseline = self.looks.first().map(Vec::as_slice).unwrap_or_default();
+        let baseline = self.observations.first().map(Vec::as_slice).unwrap_or_default();
         let confidence = together(CONFIDENCE, self.tries.len().max(1));
-        self.looks
+        self.observations
             .iter()
             .zip(&self.failures)
             .enumerate()
-            .map(|(subject, (looks, failure))| {
-                let figure = |of: &dyn Fn(&Look) -> Option<f64>, resolution: f64| {
-                    let values: Vec<f64> = looks.iter().flatten().filter_map(of).collect();
+            .map(|(subject, (observations, failure))| {
+                let figure = |of: &dyn Fn(&Observation) -> Option<f64>, resolution: f64| {
+                    let values: Vec<f64> = observations.iter().flatten().filter_map(of).collect();
                     let pairs: Vec<(f64, f64)> = baseline
                         .iter()
-                        .zip(looks)
+                        .zip(observations)
                         .filter_map(|(a, b)| Some((of(a.as_ref()?)?, of(b.as_ref()?)?)))
                         .collect();
                     let ratio = paired_ratio(&pairs, resolution, confidence);
@@ -282,19 +282,22 @@ impl<'a> Referee<'a> {
                     }
                 };
                 let number = |value: Option<u64>| value.map(|value| value as f64);
-                let size = |of: &dyn Fn(&Look) -> Option<u64>| {
+                let size = |of: &dyn Fn(&Observation) -> Option<u64>| {
                     let most = baseline.iter().flatten().filter_map(of).max().unwrap_or_default();
-                    figure(&|look| number(of(look)), (most as f64 * NEGLIGIBLE).max(RESOLUTION_BYTES))
+                    figure(
+                        &|observation| number(of(observation)),
+                        (most as f64 * NEGLIGIBLE).max(RESOLUTION_BYTES),
+                    )
                 };
                 Judged {
-                    settled: size(&|look| look.settled_bytes),
-                    peak: size(&|look| look.peak_bytes),
-                    wall: figure(&|look| look.wall_seconds, 1e-3),
-                    faults: figure(&|look| number(look.minor_faults), 1.0),
-                    settled_seconds: seconds_of_level(looks),
-                    ended_with_bytes: ended_with(looks),
-                    held_no_level: held_no_level(looks),
-                    notes: notes(looks),
+                    settled: size(&|observation| observation.settled_bytes),
+                    peak: size(&|observation| observation.peak_bytes),
+                    wall: figure(&|observation| observation.wall_seconds, 1e-3),
+                    faults: figure(&|observation| number(observation.minor_faults), 1.0),
+                    settled_seconds: seconds_of_level(observations),
+                    ended_with_bytes: ended_with(observations),
+                    held_no_level: held_no_level(observations),
+                    notes: notes(observations),
                     failure: failure.clone().filter(|_| subject > 0),
                 }
             })
@@ -302,31 +305,34 @@ impl<'a> Referee<'a> {
     }
 
     /// Why a run counts as failed.
-    fn failure(&self, subject: usize, outcome: &Outcome, look: &Look) -> Option<String> {
-        if let Some(why) = &look.failure {
+    fn failure(&self, subject: usize, outcome: &Outcome, observation: &Observation) -> Option<String> {
+        if let Some(why) = &observation.failure {
             return Some(why.clone());
         }
         if !self.serving && !outcome.end.is_success() {
             return Some(words(outcome));
         }
         // What a run does not show must not make it look better than those that show it.
-        if let Some(wanted) = self.settled_at.filter(|wanted| !wanted.is_like(look.settled_at)) {
+        if let Some(wanted) = self.settled_at.filter(|wanted| !wanted.is_like(observation.settled_at)) {
             return Some(format!(
                 "its settled memory was looked at {}, not {} as in the first run without settings",
-                look.settled_at.text(),
+                observation.settled_at.text(),
                 wanted.text()
             ));
         }
-        if self.settled_at.is_some() && look.settled_bytes.is_none() {
+        if self.settled_at.is_some() && observation.settled_bytes.is_none() {
             return Some(
                 "its settled memory is not known: no sample and no ledger was taken of it".to_owned(),
             );
         }
         let expected = self.tries.get(subject.checked_sub(1)?)?.applied.allocator.as_ref()?;
-        match look.has_allocator(expected) {
+        match observation.has_allocator(expected) {
             Some(true) => {}
             Some(false) => {
-                return Some(format!("{expected} was not mapped in it; it had {}", look.allocator_names()));
+                return Some(format!(
+                    "{expected} was not mapped in it; it had {}",
+                    observation.allocator_names()
+                ));
             }
             None => {
                 return Some(format!("whether {expected} was mapped in it is not known: it had no ledger"));
@@ -339,15 +345,15 @@ impl<'a> Referee<'a> {
 impl Judge for Referee<'_> {
     fn heard(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> Next {
         self.left_behind += u32::from(outcome.left_behind > 0);
-        let look = if self.serving { look_of(outcome) } else { Look::of_outcome(outcome) };
-        let failure = self.failure(subject, outcome, &look);
-        if let (Some(looks), Some(round)) = (self.looks.get_mut(subject), round) {
+        let observation = if self.serving { look_of(outcome) } else { Observation::of_outcome(outcome) };
+        let failure = self.failure(subject, outcome, &observation);
+        if let (Some(observations), Some(round)) = (self.observations.get_mut(subject), round) {
             let round = round as usize;
-            if looks.len() <= round {
-                looks.resize(round + 1, None);
+            if observations.len() <= round {
+                observations.resize(round + 1, None);
             }
-            if let Some(place) = looks.get_mut(round) {
-                *place = failure.is_none().then_some(look);
+            if let Some(place) = observations.get_mut(round) {
+                *place = failure.is_none().then_some(observation);
             }
         }
         let Some(why) = failure else { return Next::Go };
@@ -359,7 +365,8 @@ impl Judge for Referee<'_> {
         }
         // Its round has no pairs then, and the others count.
         self.baseline_failures += 1;
-        let has_any = self.looks.first().is_some_and(|looks| looks.iter().any(Option::is_some));
+        let has_any =
+            self.observations.first().is_some_and(|observations| observations.iter().any(Option::is_some));
         if has_any || self.baseline_failures < MOST_FAILED_FIRST { Next::Go } else { Next::Stop }
     }
 
@@ -376,20 +383,22 @@ impl Judge for Referee<'_> {
 }
 
 /// The median of what runs ended with, where most of them fell to end.
-fn ended_with(looks: &[Option<Look>]) -> Option<u64> {
-    let mut fell: Vec<u64> = looks.iter().flatten().filter_map(|look| look.ended_with_bytes).collect();
+fn ended_with(observations: &[Option<Observation>]) -> Option<u64> {
+    let mut fell: Vec<u64> =
+        observations.iter().flatten().filter_map(|observation| observation.ended_with_bytes).collect();
     fell.sort_unstable();
     let middle = fell.get(fell.len() / 2).copied();
-    middle.filter(|_| fell.len() * 2 > looks.iter().flatten().count())
+    middle.filter(|_| fell.len() * 2 > observations.iter().flatten().count())
 }
 
 /// The medians of when the levels began and ended, where most of the runs have one.
-fn seconds_of_level(looks: &[Option<Look>]) -> Option<(f64, f64)> {
-    let all = || looks.iter().flatten().filter(|look| look.settled_at == Instant::Level);
-    if all().count() * 2 <= looks.iter().flatten().count() {
+fn seconds_of_level(observations: &[Option<Observation>]) -> Option<(f64, f64)> {
+    let all = || observations.iter().flatten().filter(|observation| observation.settled_at == Instant::Level);
+    if all().count() * 2 <= observations.iter().flatten().count() {
         return None;
     }
-    let (mut from, mut to): (Vec<f64>, Vec<f64>) = all().filter_map(|look| look.settled_seconds).unzip();
+    let (mut from, mut to): (Vec<f64>, Vec<f64>) =
+        all().filter_map(|observation| observation.settled_seconds).unzip();
     let middle = |all: &mut Vec<f64>| {
         all.sort_by(f64::total_cmp);
         all.get(all.len() / 2).copied()
@@ -398,15 +407,16 @@ fn seconds_of_level(looks: &[Option<Look>]) -> Option<(f64, f64)> {
 }
 
 /// Whether most of the runs that fell to end fell without having held a level.
-fn held_no_level(looks: &[Option<Look>]) -> bool {
-    let count = |wanted| looks.iter().flatten().filter(|look| look.settled_at == wanted).count();
+fn held_no_level(observations: &[Option<Observation>]) -> bool {
+    let count =
+        |wanted| observations.iter().flatten().filter(|observation| observation.settled_at == wanted).count();
     count(Instant::Top) > count(Instant::Level)
 }
 
 /// What is to be known about runs, and of how many of them.
-fn notes(looks: &[Option<Look>]) -> Vec<(String, u32)> {
+fn notes(observations: &[Option<Observation>]) -> Vec<(String, u32)> {
     let mut counted: Vec<(String, u32)> = Vec::new();
-    for note in looks.iter().flatten().flat_map(|look| &look.notes) {
+    for note in observations.iter().flatten().flat_map(|observation| &observation.notes) {
         match counted.iter_mut().find(|(known, _)| known == note) {
             Some((_, count)) => *count += 1,
             None => counted.push((note.clone(), 1)),
@@ -441,7 +451,7 @@ pub struct Trial {
     /// Runs without settings that failed, and why the first of them did.
     pub baseline_failures: (u32, Option<String>),
     /// What the run without settings showed first.
-    pub look: Look,
+    pub observation: Observation,
     /// The run without settings.
     pub baseline: Judged,
     /// What was tried, single settings before pairs.

@@ -9,20 +9,20 @@ fn tried(id: &str, allocator: Option<&str>) -> Try {
     Try { id: id.into(), ..Try::one(&catalogue.candidates[0], applied) }
 }
 
-fn served(folder: &Path, look: &Look) -> Outcome {
+fn served(folder: &Path, observation: &Observation) -> Outcome {
     let path = folder.join(format!("{}.json", fastrand::u64(..)));
-    std::fs::write(&path, serde_json::to_vec(look).unwrap()).unwrap();
+    std::fs::write(&path, serde_json::to_vec(observation).unwrap()).unwrap();
     let figures = Figures::default();
     Outcome { end: End::Exited(0), figures, recording: Some(path), ..Outcome::not_started(String::new()) }
 }
 
-fn look(settled: u64, wall: f64) -> Look {
-    Look {
+fn observation(settled: u64, wall: f64) -> Observation {
+    Observation {
         settled_bytes: Some(settled << 20),
         wall_seconds: Some(wall),
         executable: Some("/bin/x".into()),
         allocators: vec![super::super::applies::Mapped { name: "glibc".into(), inside_program: false }],
-        ..Look::default()
+        ..Observation::default()
     }
 }
 
@@ -33,13 +33,14 @@ fn runs_are_judged_beside_those_without_settings() {
     let mut referee = Referee::new(&tries, true, &|_| {});
     for round in 0..5 {
         let noise = 0.001 * f64::from(round);
-        let mut hear =
-            |subject: usize, look: &Look| referee.heard(subject, Some(round), &served(folder.path(), look));
-        assert_eq!(hear(0, &look(100, 1.0 + noise)), Next::Go);
-        assert_eq!(hear(1, &look(50, 2.0 + noise)), Next::Go);
-        assert_eq!(hear(2, &look(100, 1.0 - noise)), Next::Go);
+        let mut hear = |subject: usize, observation: &Observation| {
+            referee.heard(subject, Some(round), &served(folder.path(), observation))
+        };
+        assert_eq!(hear(0, &observation(100, 1.0 + noise)), Next::Go);
+        assert_eq!(hear(1, &observation(50, 2.0 + noise)), Next::Go);
+        assert_eq!(hear(2, &observation(100, 1.0 - noise)), Next::Go);
         if round == 0 {
-            assert_eq!(hear(3, &look(1, 1.0)), Next::Drop, "its library was not mapped");
+            assert_eq!(hear(3, &observation(1, 1.0)), Next::Drop, "its library was not mapped");
         }
     }
     let judged = referee.judge();
@@ -50,7 +51,7 @@ fn runs_are_judged_beside_those_without_settings() {
         serving: true,
         rounds: 5,
         baseline_failures: (0, None),
-        look: look(100, 1.0),
+        observation: observation(100, 1.0),
         baseline: judged[0].clone(),
         tried: tries.iter().cloned().zip(judged.into_iter().skip(1)).collect(),
         not_applicable: Vec::new(),
@@ -82,9 +83,9 @@ fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
     let mut referee = Referee::new(&tries, true, &|_| {});
     for round in 0..6 {
         let failure = (round == 2).then(|| "out of luck".to_owned());
-        let baseline = Look { failure, ..look(100, 1.0) };
+        let baseline = Observation { failure, ..observation(100, 1.0) };
         assert_eq!(referee.heard(0, Some(round), &served(folder.path(), &baseline)), Next::Go);
-        let half = Look { notes: vec!["was killed".into()], ..look(50, 1.0) };
+        let half = Observation { notes: vec!["was killed".into()], ..observation(50, 1.0) };
         assert_eq!(referee.heard(1, Some(round), &served(folder.path(), &half)), Next::Go);
     }
     assert_eq!((referee.baseline_failures, referee.failures[0].as_deref()), (1, Some("out of luck")));
@@ -103,14 +104,14 @@ fn what_a_run_does_not_show_makes_it_no_better() {
     let tries = [tried("a", None), tried("b", Some("jemalloc")), tried("c", None)];
     let mut referee = Referee::new(&tries, true, &|_| {});
     referee.settled_at = Some(Instant::Exit);
-    let sampled = Look { settled_at: Instant::Mark, ..look(1, 1.0) };
+    let sampled = Observation { settled_at: Instant::Mark, ..observation(1, 1.0) };
     assert_eq!(referee.heard(1, Some(0), &served(folder.path(), &sampled)), Next::Drop);
     // However the end of a process that tells no mark let it be told, it is one kind of figure.
-    let level = Look { settled_at: Instant::Level, ..look(1, 1.0) };
+    let level = Observation { settled_at: Instant::Level, ..observation(1, 1.0) };
     assert_eq!(referee.heard(1, Some(1), &served(folder.path(), &level)), Next::Go);
-    let unknown = Look { allocators: Vec::new(), executable: None, ..look(1, 1.0) };
+    let unknown = Observation { allocators: Vec::new(), executable: None, ..observation(1, 1.0) };
     assert_eq!(referee.heard(2, Some(0), &served(folder.path(), &unknown)), Next::Drop);
-    let nothing = Look { settled_bytes: None, ..look(1, 1.0) };
+    let nothing = Observation { settled_bytes: None, ..observation(1, 1.0) };
     assert_eq!(referee.heard(3, Some(0), &served(folder.path(), &nothing)), Next::Drop);
     let why: Vec<&str> = referee.failures.iter().flatten().map(String::as_str).collect();
     assert!(why[0].contains("at the last mark") && why[0].contains("as the process ended"), "{why:?}");

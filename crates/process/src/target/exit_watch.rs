@@ -67,7 +67,7 @@ impl ExitWatch {
     /// Where the kernel refuses a step.
     pub fn sleep(&mut self) -> std::io::Result<Seen> {
         let tid = self.process.pid();
-        let result = ptrace::sleep_until_news(tid).and_then(|()| ptrace::wait(tid, false));
+        let result = ptrace::sleep_until_event(tid).and_then(|()| ptrace::wait(tid, false));
         let step = match result {
             Ok(None) => return Ok(Seen::Woken),
             Ok(Some(Event::Other(EVENT_EXIT))) => {

@@ -93,7 +93,7 @@ fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Res
         let record = reader.next_record()?;
         let is_last = record.is_none();
         // Between two beats stand the samples of one stretch of time, process by process.
-        let is_beat = matches!(record, Some(Record::Beat(_)));
+        let is_heartbeat = matches!(record, Some(Record::Heartbeat(_)));
         match record {
             Some(Record::Process(start)) if pids.len() < MOST_PIDS => {
                 pids.insert(start.process, start.pid);
@@ -112,7 +112,7 @@ fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Res
             }),
             _ => {}
         }
-        if is_beat || is_last || waiting.len() > MOST_ROWS {
+        if is_heartbeat || is_last || waiting.len() > MOST_ROWS {
             waiting.sort_by_key(|row| row.at_us);
             for row in waiting.drain(..) {
                 each(&row, &pids)?;

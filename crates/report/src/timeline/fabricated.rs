@@ -6,7 +6,7 @@ use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 use strandline_inspect::facts::{Explanation, LeftOut, MapCell, MapRow, MappedCells, PageMap, State};
 use strandline_recording::{
-    Beat, Ending, Header, Ledger, Limit, Mark, Moment, ProcessEnd, ProcessStart, Run, SCHEMA, Sample,
+    Ending, Header, Heartbeat, Ledger, Limit, Mark, Moment, ProcessEnd, ProcessStart, Run, SCHEMA, Sample,
 };
 
 use super::{Process, Timeline};
@@ -191,7 +191,7 @@ pub fn tree() -> Timeline {
             waited_us: 425,
             ..Ending::default()
         }),
-        beat: Beat { at_us: 12_410_000, samples: 12_398, missed: 12 },
+        heartbeat: Heartbeat { at_us: 12_410_000, samples: 12_398, missed: 12 },
         caveats: vec![caveat],
         ..Timeline::default()
     }

@@ -17,7 +17,8 @@ use std::path::Path;
 
 use strandline_inspect::Caveat;
 use strandline_recording::{
-    Beat, Ending, Error, Exec, Header, Ledger, Mark, Moment, ProcessEnd, ProcessStart, Reader, Record, Run,
+    Ending, Error, Exec, Header, Heartbeat, Ledger, Mark, Moment, ProcessEnd, ProcessStart, Reader, Record,
+    Run,
 };
 
 pub use series::{Point, Series};
@@ -85,7 +86,7 @@ pub struct Timeline {
     /// How it ended; `None` where the recording is cut off.
     pub end: Option<Ending>,
     /// How far it came, by its last line.
-    pub beat: Beat,
+    pub heartbeat: Heartbeat,
     /// What is not known, or went wrong.
     pub caveats: Vec<Caveat>,
     cut: Cut,
@@ -198,7 +199,7 @@ impl Timeline {
             }
             Record::Caveat(caution) if self.caveats.len() < MOST_CAVEATS => self.caveats.push(caution.caveat),
             Record::Caveat(_) => self.cut.caveats += 1,
-            Record::Beat(beat) => self.beat = beat,
+            Record::Heartbeat(heartbeat) => self.heartbeat = heartbeat,
             Record::End(end) => self.end = Some(*end),
         }
     }
@@ -340,7 +341,7 @@ impl Timeline {
         let sampled = sampled.map(|point| point.at_us).max().unwrap_or(0);
         let marked = self.marks.last().map_or(0, |mark| mark.at_us);
         let ended = self.end.as_ref().map_or(0, |end| end.at_us);
-        sampled.max(marked).max(ended).max(self.beat.at_us)
+        sampled.max(marked).max(ended).max(self.heartbeat.at_us)
     }
 
     /// How large RSS was at this ledger beside the most that the process ever had: 1 at its true peak.
@@ -354,7 +355,7 @@ impl Timeline {
     pub fn counts(&self) -> (u64, u64) {
         match &self.end {
             Some(end) => (end.samples, end.missed),
-            None => (self.beat.samples, self.beat.missed),
+            None => (self.heartbeat.samples, self.heartbeat.missed),
         }
     }
 }

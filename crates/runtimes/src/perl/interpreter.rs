@@ -45,7 +45,7 @@ pub struct Found {
 }
 
 /// What one has, before anything in it is believed.
-struct Ground {
+struct Arenas {
     id: String,
     heads: Vec<HeadArena>,
     bodies: BodySpaces,
@@ -77,10 +77,10 @@ impl<'a> Reader<'a> {
         found.facts.main = anchor.main;
         found.facts.thread = anchor.thread;
         let mut pages = Pages::new(self.memory);
-        match self.ground(anchor, id, &mut pages) {
-            Ok((ground, sv_count)) => {
+        match self.arenas(anchor, id, &mut pages) {
+            Ok((arenas, sv_count)) => {
                 found.facts.sv_count = sv_count;
-                self.read_ground(&ground, &mut pages, &mut found);
+                self.read_arenas(&arenas, &mut pages, &mut found);
             }
             Err(damage) => found.caveats.push(Caveat::new(
                 "perl_damaged",
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
         found
     }
 
-    fn ground(&self, anchor: &Anchor, id: String, pages: &mut Pages<'_>) -> Result<(Ground, u64), Damage> {
+    fn arenas(&self, anchor: &Anchor, id: String, pages: &mut Pages<'_>) -> Result<(Arenas, u64), Damage> {
         let at = &anchor.addresses;
         let mut word = |address: u64| {
             pages
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
         self.check_kind(pages, main_cv, Type::PvCv)?;
         let heads = spaces::head_arenas(pages, root, &self.bounds)?;
         let bodies = spaces::body_spaces(pages, body_arenas, self.release, &self.bounds)?;
-        Ok((Ground { id, heads, bodies, strtab, main_cv, entries_root }, sv_count))
+        Ok((Arenas { id, heads, bodies, strtab, main_cv, entries_root }, sv_count))
     }
 
     /// Checks that what a variable points to is of the type it must be: a build with other options than the known ones
@@ -121,53 +121,53 @@ impl<'a> Reader<'a> {
         if address == 0 || kind == Some(wanted) { Ok(()) } else { Err(Damage { address, what }) }
     }
 
-    fn read_ground(&self, ground: &Ground, pages: &mut Pages<'_>, found: &mut Found) {
+    fn read_arenas(&self, arenas: &Arenas, pages: &mut Pages<'_>, found: &mut Found) {
         let until = (self.context.workers, self.context.deadline);
-        let (census, whole) = census::take(self.memory, &ground.heads, &ground.bodies, self.release, until);
-        let arena_bytes = ground.heads.iter().map(HeadArena::bytes).sum();
-        found.facts.heads = heads(ground, &census, arena_bytes);
+        let (census, whole) = census::take(self.memory, &arenas.heads, &arenas.bodies, self.release, until);
+        let arena_bytes = arenas.heads.iter().map(HeadArena::bytes).sum();
+        found.facts.heads = heads(arenas, &census, arena_bytes);
         let disagrees =
             if whole { census.disagrees(found.facts.sv_count) } else { Some("no time was left".to_owned()) };
         if let Some(why) = disagrees {
-            let text = format!("{} is not read: {why}; nothing of it is told apart", called(&ground.id));
-            found.caveats.push(Caveat::new("perl_disagrees", ground.id.clone(), Some(arena_bytes), text));
+            let text = format!("{} is not read: {why}; nothing of it is told apart", called(&arenas.id));
+            found.caveats.push(Caveat::new("perl_disagrees", arenas.id.clone(), Some(arena_bytes), text));
             return;
         }
         found.facts.read = true;
         let place = roots::Place {
             memory: self.memory,
             release: self.release,
-            main_cv: ground.main_cv,
+            main_cv: arenas.main_cv,
             deadline: self.context.deadline,
             workers: self.context.workers,
             resident_bytes: self.bounds.resident_bytes,
         };
         let (roots, roots_whole) = roots::look(&place, &census.subs);
-        let survey = survey::take(&survey::Ground {
+        let survey = survey::take(&survey::SurveyContext {
             memory: self.memory,
             release: self.release,
-            heads: &ground.heads,
-            bodies: &ground.bodies.arenas,
+            heads: &arenas.heads,
+            bodies: &arenas.bodies.arenas,
             marks: &roots.marks,
-            strtab: ground.strtab,
+            strtab: arenas.strtab,
             refinements: self.refinements,
             slots: self.slots,
             deadline: self.context.deadline,
             workers: self.context.workers,
             progress: self.context.progress,
         });
-        let keys_whole = self.keys(ground, &survey, pages, &mut found.facts);
-        self.claim_arenas(ground, &census, &survey, pages, &mut found.facts.bodies);
+        let keys_whole = self.keys(arenas, &survey, pages, &mut found.facts);
+        self.claim_arenas(arenas, &census, &survey, pages, &mut found.facts.bodies);
         let over = Instant::now() > self.context.deadline;
         let late = !roots_whole || survey.arenas_left > 0 || (!keys_whole && over);
         let sums = Sums { census: &census, late, keys_damaged: !keys_whole && !over, arena_bytes };
-        self.fill(ground, roots, survey, &sums, found);
+        self.fill(arenas, roots, survey, &sums, found);
     }
 
     /// Follows the chains of keys; false where some are left.
-    fn keys(&self, ground: &Ground, survey: &Survey, pages: &mut Pages<'_>, facts: &mut Interpreter) -> bool {
+    fn keys(&self, arenas: &Arenas, survey: &Survey, pages: &mut Pages<'_>, facts: &mut Interpreter) -> bool {
         facts.containers = survey.containers.clone();
-        let at = keys::Ground {
+        let at = keys::KeyContext {
             memory: self.memory,
             refinements: self.refinements,
             slot: self.slots.container,
@@ -176,7 +176,7 @@ impl<'a> Reader<'a> {
         };
         let own = keys::follow(&at, &survey.own_keys, survey.entries, keys::Kind::Own);
         (facts.containers.own_keys, facts.containers.own_key_bytes) = (own.keys, own.bytes);
-        let Some((count, last, table)) = table(pages, ground.strtab) else { return false };
+        let Some((count, last, table)) = table(pages, arenas.strtab) else { return false };
         let shared = keys::follow(&at, &[(table, last)], count, keys::Kind::Shared);
         (facts.containers.shared_keys, facts.containers.shared_key_bytes) = (shared.keys, shared.bytes);
         own.is_whole && shared.is_whole
@@ -184,25 +184,25 @@ impl<'a> Reader<'a> {
 
     fn claim_arenas(
         &self,
-        ground: &Ground,
+        arenas: &Arenas,
         census: &Census,
         survey: &Survey,
         pages: &mut Pages<'_>,
         bodies: &mut Vec<Bodies>,
     ) {
         let mut free_heads = census.free_on_pages.iter().peekable();
-        for (index, arena) in ground.heads.iter().enumerate() {
+        for (index, arena) in arenas.heads.iter().enumerate() {
             let free = free_heads.next_if(|entry| entry.0 as usize == index).map_or([0, 0], |entry| entry.1);
             if !arena.fake {
                 self.claim_arena(arena.address, arena.bytes(), free);
             }
         }
-        for &(address, bytes) in &ground.bodies.sets {
+        for &(address, bytes) in &arenas.bodies.sets {
             self.refinements.claim(address, bytes, self.slots.arena);
         }
         let deadline = self.context.deadline;
-        let entries = keys::free_entries(pages, ground.entries_root, &ground.bodies.arenas, deadline);
-        for (index, arena) in ground.bodies.arenas.iter().enumerate() {
+        let entries = keys::free_entries(pages, arenas.entries_root, &arenas.bodies.arenas, deadline);
+        for (index, arena) in arenas.bodies.arenas.iter().enumerate() {
             let used = survey.used.get(index).copied().unwrap_or_default();
             let on_pages = arena.on_pages(0, arena.slots() * arena.body_bytes);
             let free = match (&entries, arena.whose) {
@@ -216,7 +216,7 @@ impl<'a> Reader<'a> {
             };
             self.claim_arena(arena.address, arena.bytes, free);
         }
-        *bodies = body_figures(ground, survey, entries.map(|entries| entries.0));
+        *bodies = body_figures(arenas, survey, entries.map(|entries| entries.0));
     }
 
     /// Arenas that touch more than two pages are claimed as in use: no perl has them as it is built.
@@ -229,7 +229,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn fill(&self, ground: &Ground, roots: Roots, mut survey: Survey, sums: &Sums<'_>, found: &mut Found) {
+    fn fill(&self, arenas: &Arenas, roots: Roots, mut survey: Survey, sums: &Sums<'_>, found: &mut Found) {
         let others =
             globals::keep(self.memory, &mut survey, &roots.globs, (self.refinements, self.slots.buffer));
         let facts = &mut found.facts;
@@ -241,7 +241,7 @@ impl<'a> Reader<'a> {
             retained.total.join(part);
         }
         let mut pages = Pages::new(self.memory);
-        let mut names = Names::new(Pages::new(self.memory), self.release, ground.main_cv);
+        let mut names = Names::new(Pages::new(self.memory), self.release, arenas.main_cv);
         let mut kept = roots.kept;
         kept.extend(others);
         let holders = retained::list(self.context, &mut pages, &mut names, kept, retained);
@@ -271,12 +271,12 @@ impl<'a> Reader<'a> {
         ];
         for (code, count, what) in doubts.into_iter().filter(|doubt| doubt.1 > 0) {
             let bytes = if code == "perl_late" { Some(sums.arena_bytes) } else { None };
-            let who = called(&ground.id);
+            let who = called(&arenas.id);
             let text = match code {
                 "perl_late" | "perl_keys_damaged" => format!("{who}: {what}"),
                 _ => format!("{who}: {count} {what}: their buffers stay with the allocator"),
             };
-            found.caveats.push(Caveat::new(code, ground.id.clone(), bytes, text));
+            found.caveats.push(Caveat::new(code, arenas.id.clone(), bytes, text));
         }
     }
 }
@@ -294,10 +294,10 @@ fn called(id: &str) -> String {
     if id == ONLY { "perl's only interpreter".to_owned() } else { format!("perl's interpreter at {id}") }
 }
 
-fn heads(ground: &Ground, census: &Census, arena_bytes: u64) -> Heads {
+fn heads(arenas: &Arenas, census: &Census, arena_bytes: u64) -> Heads {
     let by_type = objects::NAMES.iter().zip(census.by_type).filter(|(_, count)| *count > 0);
     Heads {
-        arenas: ground.heads.len() as u64,
+        arenas: arenas.heads.len() as u64,
         arena_bytes,
         live: census.live,
         free: census.free,
@@ -312,9 +312,9 @@ fn table(pages: &mut Pages<'_>, address: u64) -> Option<(u64, u64, u64)> {
     (head.u != 0 && last < 1 << 40).then_some((keys, last, head.u))
 }
 
-fn body_figures(ground: &Ground, survey: &Survey, free_entries: Option<u64>) -> Vec<Bodies> {
+fn body_figures(arenas: &Arenas, survey: &Survey, free_entries: Option<u64>) -> Vec<Bodies> {
     let mut by_whose: std::collections::BTreeMap<usize, Bodies> = std::collections::BTreeMap::new();
-    for (index, arena) in ground.bodies.arenas.iter().enumerate() {
+    for (index, arena) in arenas.bodies.arenas.iter().enumerate() {
         let bodies = by_whose.entry(arena.whose).or_default();
         let used = survey.used.get(index).map_or(0, |used| u64::from(used.0));
         spaces::body_name(arena.whose).clone_into(&mut bodies.name);

@@ -26,7 +26,7 @@ const MOST_KEY_BYTES: u64 = 1 << 31;
 
 /// What is needed to follow chains.
 #[derive(Clone, Copy)]
-pub struct Ground<'a> {
+pub struct KeyContext<'a> {
     /// The target's memory.
     pub memory: &'a dyn Memory,
     /// Where keys are claimed.
@@ -60,7 +60,7 @@ pub enum Kind {
 }
 
 /// Follows the chains of `tables` (address and last bucket), which have `keys` keys in all.
-pub fn follow(ground: &Ground<'_>, tables: &[(u64, u64)], keys: u64, kind: Kind) -> Keys {
+pub fn follow(context: &KeyContext<'_>, tables: &[(u64, u64)], keys: u64, kind: Kind) -> Keys {
     let mut jobs: Vec<(u64, u64)> = Vec::new();
     for &(table, last) in tables {
         let mut first = 0;
@@ -73,17 +73,17 @@ pub fn follow(ground: &Ground<'_>, tables: &[(u64, u64)], keys: u64, kind: Kind)
     // What is not as it should be when caught in motion is little.
     let left = AtomicU64::new(keys.saturating_add(keys / 64 + 64));
     let new = || Follower {
-        ground,
+        context,
         left: &left,
         kind,
-        batch: Batch::new(ground.memory),
+        batch: Batch::new(context.memory),
         keys: Keys { is_whole: true, ..Keys::default() },
         buckets: Vec::new(),
         pairs: Vec::new(),
         lengths: Vec::new(),
     };
     let (followers, not_done) =
-        work::share(ground.workers, jobs.len(), ground.deadline, new, |follower, job| {
+        work::share(context.workers, jobs.len(), context.deadline, new, |follower, job| {
             if let Some(&(address, buckets)) = jobs.get(job) {
                 follower.job(address, buckets);
             }
@@ -98,7 +98,7 @@ pub fn follow(ground: &Ground<'_>, tables: &[(u64, u64)], keys: u64, kind: Kind)
 }
 
 struct Follower<'a> {
-    ground: &'a Ground<'a>,
+    context: &'a KeyContext<'a>,
     left: &'a AtomicU64,
     kind: Kind,
     batch: Batch<'a>,
@@ -111,7 +111,7 @@ struct Follower<'a> {
 impl Follower<'_> {
     fn job(&mut self, address: u64, buckets: u64) {
         self.buckets.resize(usize::try_from(8 * buckets).unwrap_or(0), 0);
-        let got = self.ground.memory.read_some(address, &mut self.buckets);
+        let got = self.context.memory.read_some(address, &mut self.buckets);
         self.keys.is_whole &= got == self.buckets.len();
         let words = self.buckets.get(..got).unwrap_or(&[]).chunks_exact(8);
         let mut level: Vec<u64> =
@@ -120,7 +120,7 @@ impl Follower<'_> {
             let count = level.len() as u64;
             let enough = |left: u64| left.checked_sub(count);
             if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enough).is_err()
-                || Instant::now() > self.ground.deadline
+                || Instant::now() > self.context.deadline
             {
                 self.keys.is_whole = false;
                 return;
@@ -145,7 +145,7 @@ impl Follower<'_> {
                 let bytes = before + KEY_EXTRA_BYTES + length;
                 self.keys.keys += 1;
                 self.keys.bytes += bytes;
-                self.ground.refinements.claim(pointer, bytes, self.ground.slot);
+                self.context.refinements.claim(pointer, bytes, self.context.slot);
             }
             level.clear();
             level.extend(self.pairs.iter().flatten().map(|pair| pair.0).filter(|&next| next != 0));

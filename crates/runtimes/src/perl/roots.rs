@@ -127,7 +127,7 @@ pub struct Place<'a> {
 pub fn look(place: &Place<'_>, subs: &[u64]) -> (Roots, bool) {
     let jobs = subs.len().div_ceil(SUBS_PER_JOB);
     let left = AtomicU64::new(place.resident_bytes / 8);
-    let new = || Looker {
+    let new = || PadReader {
         left: &left,
         pages: Pages::new(place.memory),
         place: *place,
@@ -135,16 +135,16 @@ pub fn look(place: &Place<'_>, subs: &[u64]) -> (Roots, bool) {
         names_kept: 0,
         found: Roots::default(),
     };
-    let (lookers, jobs_left) = work::share(place.workers, jobs, place.deadline, new, |looker, job| {
+    let (lookers, jobs_left) = work::share(place.workers, jobs, place.deadline, new, |reader, job| {
         for &address in subs.iter().skip(job * SUBS_PER_JOB).take(SUBS_PER_JOB) {
-            if looker.sub(address).is_none() {
-                looker.found.subs.damaged += 1;
+            if reader.sub(address).is_none() {
+                reader.found.subs.damaged += 1;
             }
         }
     });
     let mut all = Roots::default();
-    for looker in lookers {
-        all.add(looker.found);
+    for reader in lookers {
+        all.add(reader.found);
     }
     all.settle();
     (all, jobs_left == 0)
@@ -197,7 +197,7 @@ struct Name {
     class: Class,
 }
 
-struct Looker<'a> {
+struct PadReader<'a> {
     pages: Pages<'a>,
     place: Place<'a>,
     /// How many depths and entries of pads there may still be, of all subs.
@@ -216,7 +216,7 @@ struct Pad {
     running: bool,
 }
 
-impl Looker<'_> {
+impl PadReader<'_> {
     fn head(&mut self, address: u64) -> Option<(Head, Type)> {
         let bytes: [u8; 24] = self.pages.array(address)?;
         let head = Head::parse(address, &bytes)?;

@@ -30,7 +30,7 @@ const COMPARED_ONE_IN: usize = 8;
 const UNREAD: u64 = u64::MAX;
 
 /// What is looked at, the same for all threads.
-pub struct Ground<'a> {
+pub struct SurveyContext<'a> {
     /// The target's memory.
     pub memory: &'a dyn Memory,
     /// Whose layout.
@@ -56,10 +56,10 @@ pub struct Ground<'a> {
 }
 
 /// Reads all values.
-pub fn take(ground: &Ground<'_>) -> Survey {
-    let jobs = ground.heads.len().div_ceil(ARENAS_PER_JOB);
+pub fn take(context: &SurveyContext<'_>) -> Survey {
+    let jobs = context.heads.len().div_ceil(ARENAS_PER_JOB);
     let (surveyors, left) =
-        work::share(ground.workers, jobs, ground.deadline, || Surveyor::new(ground), Surveyor::job);
+        work::share(context.workers, jobs, context.deadline, || Surveyor::new(context), Surveyor::job);
     let mut all = Survey::default();
     for surveyor in surveyors {
         all.add(surveyor.survey);
@@ -70,7 +70,7 @@ pub fn take(ground: &Ground<'_>) -> Survey {
 }
 
 struct Surveyor<'a> {
-    ground: &'a Ground<'a>,
+    context: &'a SurveyContext<'a>,
     batch: Batch<'a>,
     pages: Pages<'a>,
     survey: Survey,
@@ -98,13 +98,13 @@ struct Value {
 }
 
 impl<'a> Surveyor<'a> {
-    fn new(ground: &'a Ground<'a>) -> Self {
+    fn new(context: &'a SurveyContext<'a>) -> Self {
         let mut survey = Survey::default();
-        survey.used.resize(ground.bodies.len(), (0, [0; 2]));
+        survey.used.resize(context.bodies.len(), (0, [0; 2]));
         Self {
-            ground,
-            batch: Batch::new(ground.memory),
-            pages: Pages::new(ground.memory),
+            context,
+            batch: Batch::new(context.memory),
+            pages: Pages::new(context.memory),
             survey,
             buffer: Vec::new(),
             heads: Vec::new(),
@@ -118,13 +118,13 @@ impl<'a> Surveyor<'a> {
 
     fn job(&mut self, number: usize) {
         self.values.clear();
-        let many = self.ground.heads.len() > ARENAS_COMPARED;
+        let many = self.context.heads.len() > ARENAS_COMPARED;
         self.compares = !many || number.is_multiple_of(COMPARED_ONE_IN);
         let mut bytes = 0;
-        for arena in self.ground.heads.iter().skip(number * ARENAS_PER_JOB).take(ARENAS_PER_JOB) {
+        for arena in self.context.heads.iter().skip(number * ARENAS_PER_JOB).take(ARENAS_PER_JOB) {
             bytes += arena.bytes();
             let mut heads = std::mem::take(&mut self.heads);
-            census::heads(self.ground.memory, arena, &mut self.buffer, &mut heads);
+            census::heads(self.context.memory, arena, &mut self.buffer, &mut heads);
             self.sort(arena, &heads);
             self.heads = heads;
         }
@@ -142,12 +142,12 @@ impl<'a> Surveyor<'a> {
             }
         }
         self.values = values;
-        (self.ground.progress)(bytes);
+        (self.context.progress)(bytes);
     }
 
     /// Counts bodies in use, and picks out what is looked at further.
     fn sort(&mut self, arena: &HeadArena, heads: &[Head]) {
-        let marks = self.ground.marks;
+        let marks = self.context.marks;
         let from = marks.partition_point(|&mark| mark < arena.address);
         let to = marks.partition_point(|&mark| mark < arena.address + arena.bytes());
         let mut marks = marks.get(from..to).unwrap_or(&[]).iter().map(|&mark| Mark::split(mark)).peekable();
@@ -155,7 +155,7 @@ impl<'a> Surveyor<'a> {
             if head.is_free() {
                 continue;
             }
-            let Some(kind) = head.kind(self.ground.release) else { continue };
+            let Some(kind) = head.kind(self.context.release) else { continue };
             self.use_body(&head, kind);
             let shape = head.shape(kind);
             if kind == Type::PvGv && shape == Shape::Plain && head.u != 0 {
@@ -171,9 +171,9 @@ impl<'a> Surveyor<'a> {
     }
 
     fn use_body(&mut self, head: &Head, kind: Type) {
-        let Some((start, bytes)) = head.body(kind, self.ground.release) else { return };
+        let Some((start, bytes)) = head.body(kind, self.context.release) else { return };
         self.survey.string_bodies += u64::from(kind.can_hold_string());
-        let bodies = self.ground.bodies;
+        let bodies = self.context.bodies;
         let holds = |index: usize| bodies.get(index).filter(|arena| arena.has_place(start, bytes));
         // Values made one after the other have bodies in one arena.
         let index = if holds(self.last_arena).is_some() {
@@ -230,7 +230,7 @@ impl<'a> Surveyor<'a> {
 
     /// Reads the last bytes of shared strings' buffers that are not read whole, which count their other owners.
     fn read_owners(&mut self) {
-        let cow = self.ground.release.is_cow();
+        let cow = self.context.release.is_cow();
         let compares = self.compares;
         let long = move |value: &Value| {
             let length = value.body.map_or(0, |body| body.1);
@@ -253,7 +253,7 @@ impl<'a> Surveyor<'a> {
         if !self.compares {
             return;
         }
-        let cow = self.ground.release.is_cow();
+        let cow = self.context.release.is_cow();
         let mut places = Vec::new();
         let mut whose = Vec::new();
         for (index, value) in self.values.iter_mut().enumerate() {
@@ -312,7 +312,7 @@ impl<'a> Surveyor<'a> {
             self.survey.damaged += 1;
             return;
         };
-        let slots = self.ground.slots;
+        let slots = self.context.slots;
         let unused = buffer.bytes - current - 1;
         if value.more > 0 {
             self.claim(buffer, slots.shared);
@@ -328,14 +328,14 @@ impl<'a> Surveyor<'a> {
             }
         }
         if head.has_string() {
-            self.survey.value((head, value.kind), current, self.ground.release);
+            self.survey.value((head, value.kind), current, self.context.release);
             add(&mut self.survey.strings.offset, u64::from(head.has(flags::OOK)));
         }
     }
 
     /// Claims a buffer that nobody shares; false where no string is in use in it.
     fn own_buffer(&mut self, value: &Value, buffer: Buffer) -> bool {
-        let (head, slots, bytes) = (&value.head, self.ground.slots, buffer.bytes);
+        let (head, slots, bytes) = (&value.head, self.context.slots, buffer.bytes);
         let (slot, in_use) = match value.mark {
             Some(Mark::Lexical) => (self.survey.retain(Whose::Lexical, bytes, slots.pad), false),
             Some(Mark::Temporary) => (self.survey.retain(Whose::Temporary, bytes, slots.pad), false),
@@ -371,7 +371,7 @@ impl<'a> Surveyor<'a> {
         strings.payload_bytes = strings.payload_bytes.saturating_add(current.min(MOST_BUFFER_BYTES));
         add(&mut strings.head_bytes, HEAD_BYTES);
         add(&mut strings.utf8, u64::from(head.has(flags::UTF8)));
-        add(&mut strings.cow.key_values, u64::from(head.flags & self.ground.release.is_cow() != 0));
+        add(&mut strings.cow.key_values, u64::from(head.flags & self.context.release.is_cow() != 0));
     }
 
     /// What malloc rounds up: by its size word where the buffer may have a mapping of its own.
@@ -398,7 +398,7 @@ impl<'a> Surveyor<'a> {
             return;
         };
         let elements = fill.wrapping_add(1);
-        let slots = self.ground.slots;
+        let slots = self.context.slots;
         let slot = if value.mark == Some(Mark::Lexical) {
             self.survey.retain(Whose::Container, bytes, slots.pad);
             self.survey.retain(Whose::Lexical, bytes, slots.pad)
@@ -427,10 +427,10 @@ impl<'a> Surveyor<'a> {
         if table == 0 {
             return;
         }
-        let release = self.ground.release;
+        let release = self.context.release;
         let behind = value.head.has(flags::OOK) && !release.aux_in_body();
         let bytes = bytes + if behind { release.aux_bytes() } else { 0 };
-        let slots = self.ground.slots;
+        let slots = self.context.slots;
         let slot = if value.mark == Some(Mark::Lexical) {
             self.survey.retain(Whose::Container, bytes, slots.pad);
             self.survey.retain(Whose::Lexical, bytes, slots.pad)
@@ -440,7 +440,7 @@ impl<'a> Surveyor<'a> {
             slots.container
         };
         self.claim(Buffer { pointer: table, bytes }, slot);
-        if value.head.address == self.ground.strtab {
+        if value.head.address == self.context.strtab {
             return;
         }
         add(&mut self.survey.entries, keys);
@@ -460,11 +460,11 @@ impl<'a> Surveyor<'a> {
         };
         let bytes = last.wrapping_add(1).saturating_mul(8);
         if value.more != 0 && bytes > 0 && bytes < MOST_BUFFER_BYTES {
-            self.claim(Buffer { pointer: value.more, bytes }, self.ground.slots.container);
+            self.claim(Buffer { pointer: value.more, bytes }, self.context.slots.container);
         }
     }
 
     fn claim(&mut self, buffer: Buffer, slot: strandline_claims::accumulator::Slot) {
-        self.ground.refinements.claim(buffer.pointer, buffer.bytes, slot);
+        self.context.refinements.claim(buffer.pointer, buffer.bytes, slot);
     }
 }

@@ -7,7 +7,7 @@ use super::objects::{Kinds, Run};
 use super::spaces::Slots;
 use super::store::{Spot, Store};
 use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Kind, Layout, PSEUDO_STATIC};
-use strandline_claims::accumulator::{Block, Class, Fold, Slot};
+use strandline_claims::accumulator::{Accumulator, Block, Class, Slot};
 use strandline_claims::range::RangePages;
 
 /// How many places the cache of types has: a power of two.
@@ -113,7 +113,7 @@ impl Counter {
 }
 
 /// What is looked at.
-pub struct Ground<'a> {
+pub struct CensusContext<'a> {
     /// The copy.
     pub store: &'a Store,
     /// What objects are.
@@ -136,7 +136,7 @@ pub struct Ground<'a> {
     pub pages: &'a RangePages,
 }
 
-impl Ground<'_> {
+impl CensusContext<'_> {
     /// Counts and folds all runs with `workers` threads.
     pub fn count(&self, workers: usize) -> (Census, Block) {
         let chunks: Vec<&[Run]> = self.runs.chunks(RUNS_AT_ONCE).collect();
@@ -157,7 +157,7 @@ impl Ground<'_> {
                             .get(index + 1)
                             .and_then(|c| c.first())
                             .map_or(self.heap.end(), |r| r.start);
-                        let block = self.fold(chunk, from, to, &mut mine, &mut counter);
+                        let block = self.count_runs(chunk, from, to, &mut mine, &mut counter);
                         if let Ok(mut done) = done.lock() {
                             done.push((index, block));
                         }
@@ -177,43 +177,57 @@ impl Ground<'_> {
             let _ = all.join(block, self.pages);
         }
         if all.end < self.heap.end() {
-            let mut fold = Fold::new(all.end, self.pages);
-            self.gap(&mut fold, self.heap.end());
-            let _ = all.join(fold.cut(), self.pages);
+            let mut accumulator = Accumulator::new(all.end, self.pages);
+            self.gap(&mut accumulator, self.heap.end());
+            let _ = all.join(accumulator.cut(), self.pages);
         }
         (census.into_inner().unwrap_or_default(), all)
     }
 
     /// Folds `from..to`, which holds `runs`.
-    fn fold(&self, runs: &[Run], from: u64, to: u64, census: &mut Census, counter: &mut Counter) -> Block {
-        let mut fold = Fold::new(from, self.pages);
+    fn count_runs(
+        &self,
+        runs: &[Run],
+        from: u64,
+        to: u64,
+        census: &mut Census,
+        counter: &mut Counter,
+    ) -> Block {
+        let mut accumulator = Accumulator::new(from, self.pages);
         for run in runs {
-            self.gap(&mut fold, run.start);
-            let end = self.run(*run, &mut fold, census, counter);
+            self.gap(&mut accumulator, run.start);
+            let end = self.run(*run, &mut accumulator, census, counter);
             if end < run.end {
                 census.unread_bytes += run.end - end;
                 census.damage = Some(census.damage.map_or(end, |known| known.min(end)));
-                fold.claim_to(run.end, Class::Refined(self.unread));
+                accumulator.claim_to(run.end, Class::Refined(self.unread));
             }
         }
-        self.gap(&mut fold, to);
-        fold.cut()
+        self.gap(&mut accumulator, to);
+        accumulator.cut()
     }
 
     /// What holds no objects up to `end`: the rest of a page that does, and pages that are free or unused so far.
-    fn gap(&self, fold: &mut Fold<'_>, end: u64) {
-        if !fold.cursor().is_multiple_of(GC_PAGE_BYTES) {
-            let page_end = (fold.cursor() | (GC_PAGE_BYTES - 1)) + 1;
-            fold.claim_to(page_end.min(end), Class::Refined(self.slots.waste));
+    fn gap(&self, accumulator: &mut Accumulator<'_>, end: u64) {
+        if !accumulator.cursor().is_multiple_of(GC_PAGE_BYTES) {
+            let page_end = (accumulator.cursor() | (GC_PAGE_BYTES - 1)) + 1;
+            accumulator.claim_to(page_end.min(end), Class::Refined(self.slots.waste));
         }
-        while fold.cursor() < end {
-            let is_free = self.heap.page_of(fold.cursor()).is_none_or(|(_, page)| page.is_free(self.layout));
+        while accumulator.cursor() < end {
+            let is_free =
+                self.heap.page_of(accumulator.cursor()).is_none_or(|(_, page)| page.is_free(self.layout));
             let slot = if is_free { self.slots.free } else { self.slots.waste };
-            fold.claim_to((fold.cursor() + GC_PAGE_BYTES).min(end), Class::Refined(slot));
+            accumulator.claim_to((accumulator.cursor() + GC_PAGE_BYTES).min(end), Class::Refined(slot));
         }
     }
 
-    fn run(&self, run: Run, fold: &mut Fold<'_>, census: &mut Census, counter: &mut Counter) -> u64 {
+    fn run(
+        &self,
+        run: Run,
+        accumulator: &mut Accumulator<'_>,
+        census: &mut Census,
+        counter: &mut Counter,
+    ) -> u64 {
         let large = self.heap.pages.get(run.page).is_some_and(|page| page.is_large(self.layout));
         super::objects::walk(self.store, self.kinds, run, |at, words, header| {
             let bytes = words * 8;
@@ -237,7 +251,7 @@ impl Ground<'_> {
                 if let Some(fillers) = census.fillers.get_mut(generation) {
                     *fillers += bytes;
                 }
-                fold.claim_to(at + bytes, Class::Refined(self.slots.waste));
+                accumulator.claim_to(at + bytes, Class::Refined(self.slots.waste));
                 return;
             }
             if let Some(count) = counter.of(self.type_of(header)) {
@@ -249,7 +263,7 @@ impl Ground<'_> {
             }
             let slots = if lives { &self.slots.kept } else { &self.slots.dead };
             let slot = slots.get(generation).copied().unwrap_or(self.unread);
-            fold.claim_to(at + bytes, Class::Refined(slot));
+            accumulator.claim_to(at + bytes, Class::Refined(slot));
         })
     }
 

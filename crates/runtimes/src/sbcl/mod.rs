@@ -220,8 +220,8 @@ impl Seen<'_> {
         reading.caveats.push(Caveat::new("sbcl_not_traced", self.program.path.clone(), bytes, text));
         let Some(slots) = Slots::new(&mut reading.palette, &rows::ALLOCATED) else { return };
         let claim = spaces::claim_pages(pages, &self.heap, &self.threads.regions, self.layout, &slots);
-        figures.free_resident_bytes = claim.sums.held.of(Class::Refined(slots.free));
-        figures.waste_resident_bytes = claim.sums.held.of(Class::Refined(slots.waste));
+        figures.free_resident_bytes = claim.sums.resident.of(Class::Refined(slots.free));
+        figures.waste_resident_bytes = claim.sums.resident.of(Class::Refined(slots.waste));
         reading.remedies.extend(remedies::remedies(&figures));
         figures.put(&mut reading.facts);
         reading.claims.push(claim);

@@ -26,9 +26,10 @@ impl Copied {
         store.clear_marks();
         let mut tracer = Tracer::new(store, kinds, self.layout, &self.heap, self.release);
         tracer.note_parents();
-        let ground = roots::Ground { store, kinds, heap: &self.heap, spaces: &self.spaces, runs: &self.runs };
+        let context =
+            roots::RootContext { store, kinds, heap: &self.heap, spaces: &self.spaces, runs: &self.runs };
         let mut places: Vec<Place> = Vec::new();
-        self.roots.visit(&mut tracer, &ground, |tracer, place| {
+        self.roots.visit(&mut tracer, &context, |tracer, place| {
             tracer.enter_root(places.len());
             places.push(place.clone());
         });

@@ -164,7 +164,7 @@ fn words(context: &Context<'_>, start: u64, end: u64) -> Vec<u64> {
 }
 
 /// All that is looked at when roots are visited.
-pub struct Ground<'a> {
+pub struct RootContext<'a> {
     /// The copy.
     pub store: &'a Store,
     /// What objects are.
@@ -182,7 +182,7 @@ impl Roots {
     pub fn visit(
         &self,
         tracer: &mut Tracer<'_>,
-        ground: &Ground<'_>,
+        context: &RootContext<'_>,
         mut enter: impl FnMut(&mut Tracer<'_>, &Place),
     ) {
         for (place, words) in &self.ambiguous {
@@ -197,15 +197,15 @@ impl Roots {
                 tracer.visit(word);
             }
         }
-        for space in ground.spaces {
+        for space in context.spaces {
             enter(tracer, if is_whole_root(space.kind) { &Place::Static } else { &Place::PseudoStatic });
-            visit_space(space, tracer, ground);
+            visit_space(space, tracer, context);
         }
         enter(tracer, &Place::PseudoStatic);
-        for run in ground.runs {
-            let generation = ground.heap.pages.get(run.page).map(|page| usize::from(page.generation));
+        for run in context.runs {
+            let generation = context.heap.pages.get(run.page).map(|page| usize::from(page.generation));
             if generation == Some(PSEUDO_STATIC) {
-                objects::walk(ground.store, ground.kinds, *run, |at, _, _| tracer.visit_object(at));
+                objects::walk(context.store, context.kinds, *run, |at, _, _| tracer.visit_object(at));
             }
         }
     }
@@ -217,11 +217,11 @@ fn is_whole_root(kind: SpaceKind) -> bool {
 
 /// Static space is visited word by word; of the immobile spaces, the objects that are pseudo-static: their
 /// generation is in the header's fourth byte.
-fn visit_space(space: &Space, tracer: &mut Tracer<'_>, ground: &Ground<'_>) {
+fn visit_space(space: &Space, tracer: &mut Tracer<'_>, context: &RootContext<'_>) {
     if is_whole_root(space.kind) {
-        ground.store.each_word(space.start, 0, (space.end - space.start) / 8, |_, word| tracer.visit(word));
+        context.store.each_word(space.start, 0, (space.end - space.start) / 8, |_, word| tracer.visit(word));
     } else if space.kind != SpaceKind::ReadOnly {
-        objects::walk_space(ground.store, ground.kinds, space, |at, _, header| {
+        objects::walk_space(context.store, context.kinds, space, |at, _, header| {
             if (header >> 24) & 15 == PSEUDO_STATIC as u64 {
                 tracer.visit_object(at);
             }

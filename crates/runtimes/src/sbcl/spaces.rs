@@ -10,7 +10,7 @@ use super::locate::Program;
 use super::rows;
 use super::threads::{Region, Threads};
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout};
-use strandline_claims::accumulator::{Block, Class, Fold, Slot};
+use strandline_claims::accumulator::{Accumulator, Block, Class, Slot};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::palette::Palette;
 use strandline_claims::range::{PAGE_BYTES, RangePages, page_up};
@@ -183,15 +183,19 @@ pub fn range_pages(context: &Context<'_>, start: u64, end: u64) -> RangePages {
 
 /// Claims a range whole.
 pub fn claim_whole(pages: &RangePages, start: u64, end: u64, slot: Slot) -> RangeClaim {
-    let mut fold = Fold::new(start, pages);
-    fold.claim_to(end, Class::Refined(slot));
-    RangeClaim { start, end, sums: sums(fold, start, pages) }
+    let mut accumulator = Accumulator::new(start, pages);
+    accumulator.claim_to(end, Class::Refined(slot));
+    RangeClaim { start, end, sums: sums(accumulator, start, pages) }
 }
 
-fn sums(mut fold: Fold<'_>, start: u64, pages: &RangePages) -> strandline_claims::accumulator::Sums {
+fn sums(
+    mut accumulator: Accumulator<'_>,
+    start: u64,
+    pages: &RangePages,
+) -> strandline_claims::accumulator::Sums {
     let mut all = Block::empty(start);
     // It starts where the other is: they join.
-    let _ = all.join(fold.cut(), pages);
+    let _ = all.join(accumulator.cut(), pages);
     all.finish(pages)
 }
 
@@ -257,15 +261,15 @@ pub fn claim_pages(
     slots: &Slots,
 ) -> RangeClaim {
     let end = heap.start + heap.size;
-    let mut fold = Fold::new(heap.start, pages);
+    let mut accumulator = Accumulator::new(heap.start, pages);
     for (index, page) in heap.pages.iter().enumerate() {
         let start = heap.address_of(index);
         let used = used_end(heap, regions, index);
         let kept = slots.kept.get(usize::from(page.generation)).copied().unwrap_or(slots.free);
-        fold.claim_to(used, Class::Refined(kept));
+        accumulator.claim_to(used, Class::Refined(kept));
         let rest = if page.is_free(layout) && used == start { slots.free } else { slots.waste };
-        fold.claim_to(start + GC_PAGE_BYTES, Class::Refined(rest));
+        accumulator.claim_to(start + GC_PAGE_BYTES, Class::Refined(rest));
     }
-    fold.claim_to(end, Class::Refined(slots.free));
-    RangeClaim { start: heap.start, end, sums: sums(fold, heap.start, pages) }
+    accumulator.claim_to(end, Class::Refined(slots.free));
+    RangeClaim { start: heap.start, end, sums: sums(accumulator, heap.start, pages) }
 }

@@ -18,7 +18,7 @@ use super::spaces::{self, Slots, Space};
 use super::store::{Spot, Store};
 use super::threads::Region;
 use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Kind, Layout, OLDEST, PSEUDO_STATIC, Release};
-use strandline_claims::accumulator::{Class, Fold};
+use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::TypeFacts;
@@ -70,7 +70,7 @@ impl Pending for Copied {
         let slots = Slots::new(&mut reading.palette, &rows::LIVE);
         let unread = reading.palette.add(&rows::ALLOCATED, None);
         let (Some(slots), Some(unread)) = (slots, unread) else { return };
-        let ground = census::Ground {
+        let context = census::CensusContext {
             store: &self.copied.store,
             kinds: &kinds,
             heap: &self.heap,
@@ -82,16 +82,16 @@ impl Pending for Copied {
             unread,
             pages: &self.pages,
         };
-        let (census, mut block) = ground.count(workers);
+        let (census, mut block) = context.count(workers);
         let end = self.heap.start + self.heap.size;
-        let mut fold = Fold::new(self.heap.end(), &self.pages);
-        fold.claim_to(end, Class::Refined(slots.free));
+        let mut accumulator = Accumulator::new(self.heap.end(), &self.pages);
+        accumulator.claim_to(end, Class::Refined(slots.free));
         // It starts where the blocks end.
-        let _ = block.join(fold.cut(), &self.pages);
+        let _ = block.join(accumulator.cut(), &self.pages);
         let sums = block.finish(&self.pages);
         let mut figures = std::mem::take(&mut self.figures);
-        figures.free_resident_bytes = sums.held.of(Class::Refined(slots.free));
-        figures.waste_resident_bytes = sums.held.of(Class::Refined(slots.waste));
+        figures.free_resident_bytes = sums.resident.of(Class::Refined(slots.free));
+        figures.waste_resident_bytes = sums.resident.of(Class::Refined(slots.waste));
         reading.facts.types = self.tell(&mut figures, &census, &marked, &kinds);
         figures.path = path_to.and_then(|name| self.path_to_root(name, &kinds));
         // Of a heap that makes no sense somewhere no collection is advised.
@@ -123,8 +123,9 @@ impl Copied {
             });
         }
         let mut tracer = Tracer::new(store, kinds, self.layout, &self.heap, self.release);
-        let ground = roots::Ground { store, kinds, heap: &self.heap, spaces: &self.spaces, runs: &self.runs };
-        self.roots.visit(&mut tracer, &ground, |_, _| {});
+        let context =
+            roots::RootContext { store, kinds, heap: &self.heap, spaces: &self.spaces, runs: &self.runs };
+        self.roots.visit(&mut tracer, &context, |_, _| {});
         for &(start, end) in &unread {
             visit_unread(store, &mut tracer, start, end);
         }
@@ -215,8 +216,8 @@ impl Copied {
         reading.caveats.push(Caveat::new("sbcl_core_not_read", self.place.clone(), bytes, text));
         let Some(slots) = Slots::new(&mut reading.palette, &rows::ALLOCATED) else { return };
         let claim = spaces::claim_pages(&self.pages, &self.heap, &self.regions, self.layout, &slots);
-        self.figures.free_resident_bytes = claim.sums.held.of(Class::Refined(slots.free));
-        self.figures.waste_resident_bytes = claim.sums.held.of(Class::Refined(slots.waste));
+        self.figures.free_resident_bytes = claim.sums.resident.of(Class::Refined(slots.free));
+        self.figures.waste_resident_bytes = claim.sums.resident.of(Class::Refined(slots.waste));
         self.figures.put(&mut reading.facts);
         reading.zero_runs.extend(self.pages.zero_runs());
         reading.claims.push(claim);

@@ -127,8 +127,8 @@ impl Subject {
         for claim in &reading.claims {
             let resident: u64 =
                 clipped(&self.runs, claim.start, claim.end).iter().map(|(from, to)| to - from).sum();
-            assert_eq!(claim.sums.held.total(), resident, "{:#x}-{:#x}", claim.start, claim.end);
-            let in_cells: u64 = claim.sums.cells.iter().map(|cell| cell.held.total()).sum();
+            assert_eq!(claim.sums.resident.total(), resident, "{:#x}-{:#x}", claim.start, claim.end);
+            let in_cells: u64 = claim.sums.cells.iter().map(|cell| cell.resident.total()).sum();
             assert_eq!(in_cells, resident, "{:#x}-{:#x}", claim.start, claim.end);
         }
         for &(from, to) in &reading.zero_runs {

@@ -1,5 +1,5 @@
 //! Everything that has to be of one state of the process: read while it stands still, be it stopped for
-//! that and then let go, or held at its end by the caller ([`Hold`]).
+//! that and then let go, or held at its end by the caller ([`StoppedBy`]).
 
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +47,7 @@ const MOST_WAITED: Duration = Duration::from_secs(2);
 const BETWEEN_ASKING: Duration = Duration::from_millis(10);
 
 /// What was read while the process was stopped.
-pub struct Frozen {
+pub struct Snapshot {
     /// The kernel's view of each mapping.
     pub spaces: Vec<SmapsEntry>,
     /// Its mappings.
@@ -89,44 +89,50 @@ pub struct Frozen {
 }
 
 /// What keeps the target as it is while it is read.
-pub enum Hold<'a> {
+pub enum StoppedBy<'a> {
     /// It runs: all its threads are stopped for it, and let go once their heaps are read.
-    Stop,
+    Us,
     /// It stands at its end, held by the caller.
     Ending(&'a Ending<'a>),
 }
 
 /// Reads `process` with `workers` threads while it is held.
-pub fn freeze(process: &Process, hold: &Hold<'_>, workers: usize, options: &Options<'_>) -> Result<Frozen> {
+pub fn take(
+    process: &Process,
+    stopped_by: &StoppedBy<'_>,
+    workers: usize,
+    options: &Options<'_>,
+) -> Result<Snapshot> {
     // Files are looked through before the stop.
     let (space, _) = AddressSpace::parse(&process.maps_text()?);
     let found = Found::find(process, &space, options.runtimes);
     let how = How { workers, options, found: &found };
-    let mut frozen = match hold {
-        Hold::Stop => stop_and_read(process, &how)?,
-        Hold::Ending(ending) => {
+    let mut snapshot = match stopped_by {
+        StoppedBy::Us => stop_and_read(process, &how)?,
+        StoppedBy::Ending(ending) => {
             let others = ending.other_threads;
             let caveats = ending.caveats(process);
-            let held = Held { threads: ending.registers, count: others.saturating_add(1), caveats };
-            let (mut frozen, threads) = look(process, held, &how)?;
+            let stopped =
+                StoppedThreads { threads: ending.registers, count: others.saturating_add(1), caveats };
+            let (mut snapshot, threads) = kernel_view(process, stopped, &how)?;
             let file = Opened::new(process.open_file("mem")?);
-            let memory = Traced::new(process.pid(), &frozen.space, &file);
-            frozen.read_all(process, threads.as_deref(), &memory, &how, LastTry(true))?;
-            frozen.rollup = rollup(process);
-            frozen
+            let memory = Traced::new(process.pid(), &snapshot.space, &file);
+            snapshot.read_all(process, threads.as_deref(), &memory, &how, LastTry(true))?;
+            snapshot.rollup = rollup(process);
+            snapshot
         }
     };
-    for (reading, &owner) in frozen.readings.iter_mut().zip(&frozen.owners) {
+    for (reading, &owner) in snapshot.readings.iter_mut().zip(&snapshot.owners) {
         if let Some(found) = found.allocators.get(owner) {
-            found.finish(process, &frozen.space, reading);
+            found.finish(process, &snapshot.space, reading);
         }
     }
-    Ok(frozen)
+    Ok(snapshot)
 }
 
 /// Stops the process and reads it; where a runtime was caught in the middle of its own collection, lets it go
 /// on for a moment and looks again.
-fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
+fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
     let mut stopped_before = Duration::ZERO;
     let memory = Live::new(process.pid());
     let (mut ends, mut again) = (true, false);
@@ -140,14 +146,14 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
             std::thread::sleep(WHILE_BUSY);
             continue;
         }
-        let (mut frozen, busy) = read_stopped(process, stopped, room, how, LastTry(left == 0))?;
-        let in_motion = !again && left > 0 && frozen.has_damage() && frozen.stopped < MOST_BEFORE_AGAIN;
-        frozen.stopped += stopped_before;
+        let (mut snapshot, busy) = read_stopped(process, stopped, room, how, LastTry(left == 0))?;
+        let in_motion = !again && left > 0 && snapshot.has_damage() && snapshot.stopped < MOST_BEFORE_AGAIN;
+        snapshot.stopped += stopped_before;
         if !busy && !in_motion {
-            return Ok(frozen);
+            return Ok(snapshot);
         }
         again |= in_motion;
-        stopped_before = frozen.stopped;
+        stopped_before = snapshot.stopped;
         std::thread::sleep(WHILE_BUSY);
     }
     Err(Error::Ended { pid: process.pid() })
@@ -161,7 +167,7 @@ fn read_stopped(
     room: Option<Room>,
     how: &How<'_>,
     last: LastTry,
-) -> Result<(Frozen, bool)> {
+) -> Result<(Snapshot, bool)> {
     let threads: Vec<_> = stopped.threads().map(|thread| (thread.tid, thread.registers)).collect();
     let count = threads.len() + stopped.asleep().len();
     let mut caveats = Vec::new();
@@ -170,46 +176,46 @@ fn read_stopped(
                     not looked at";
         caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
     }
-    let held = Held { threads: &threads, count: count as u64, caveats };
-    let (mut frozen, threads) = look(process, held, how)?;
+    let stopped_threads = StoppedThreads { threads: &threads, count: count as u64, caveats };
+    let (mut snapshot, threads) = kernel_view(process, stopped_threads, how)?;
     let file = Opened::new(process.open_file("mem")?);
-    let memory = Traced::new(process.pid(), &frozen.space, &file);
+    let memory = Traced::new(process.pid(), &snapshot.space, &file);
     let copy = room.and_then(|room| {
-        let rest = Rest { ranges: constant_ranges(&frozen), file: &file };
-        Copy::take(&memory, own_runs(&frozen), room, how.workers, rest)
+        let rest = Rest { ranges: constant_ranges(&snapshot), file: &file };
+        Copy::take(&memory, own_runs(&snapshot), room, how.workers, rest)
     });
     let busy = match copy {
         Some(copy) => {
-            frozen.stopped = stopped.resume();
-            frozen.rollup = rollup(process);
-            let busy = frozen.read_all(process, threads.as_deref(), &copy, how, last)?;
+            snapshot.stopped = stopped.resume();
+            snapshot.rollup = rollup(process);
+            let busy = snapshot.read_all(process, threads.as_deref(), &copy, how, last)?;
             // What is read of the copy was read of the process once.
-            frozen.bytes_read = copy.bytes();
+            snapshot.bytes_read = copy.bytes();
             busy
         }
         None => {
-            let busy = frozen.read_all(process, threads.as_deref(), &memory, how, last)?;
-            frozen.stopped = stopped.resume();
-            frozen.rollup = rollup(process);
+            let busy = snapshot.read_all(process, threads.as_deref(), &memory, how, last)?;
+            snapshot.stopped = stopped.resume();
+            snapshot.rollup = rollup(process);
             busy
         }
     };
-    Ok((frozen, busy))
+    Ok((snapshot, busy))
 }
 
 /// The resident pages that only the process itself can change, in address order.
-fn own_runs(frozen: &Frozen) -> impl Iterator<Item = (u64, u64)> {
-    frozen.spaces.iter().flat_map(|space| {
+fn own_runs(snapshot: &Snapshot) -> impl Iterator<Item = (u64, u64)> {
+    snapshot.spaces.iter().flat_map(|space| {
         let permissions = space.mapping.permissions;
         let is_data = space.mapping.has_file() && permissions.write && !permissions.shared;
-        let runs = frozen.residency.runs_in(space.mapping.start..space.mapping.end);
+        let runs = snapshot.residency.runs_in(space.mapping.start..space.mapping.end);
         runs.filter(move |run| run.anonymous || is_data).map(|run| (run.start, run.end))
     })
 }
 
 /// What stays as it is when the process runs again: its private mappings of files, and none of a device.
-fn constant_ranges(frozen: &Frozen) -> Vec<(u64, u64)> {
-    let mappings = frozen.spaces.iter().map(|space| &space.mapping);
+fn constant_ranges(snapshot: &Snapshot) -> Vec<(u64, u64)> {
+    let mappings = snapshot.spaces.iter().map(|space| &space.mapping);
     let is_constant = |m: &&Mapping| {
         m.has_file() && m.permissions.read && !m.permissions.shared && !m.name.starts_with("/dev/")
     };
@@ -240,7 +246,7 @@ struct How<'a> {
 struct LastTry(bool);
 
 /// The threads of a process that stands still.
-struct Held<'a> {
+struct StoppedThreads<'a> {
     /// Those whose registers are known.
     threads: &'a [(i32, Registers)],
     /// How many it has.
@@ -251,21 +257,25 @@ struct Held<'a> {
 
 /// Reads what the kernel says of a process that is held; with it what its threads have in their registers, where that
 /// is of use.
-fn look(process: &Process, held: Held<'_>, how: &How<'_>) -> Result<(Frozen, Option<Vec<ThreadFacts>>)> {
+fn kernel_view(
+    process: &Process,
+    stopped: StoppedThreads<'_>,
+    how: &How<'_>,
+) -> Result<(Snapshot, Option<Vec<ThreadFacts>>)> {
     // An open pagemap or mem stays with the program it was opened on: opened before the stop, it would
     // show the old one of a process that exec'd in between. A refusal to stop also says more.
     let pagemap = process.open_file("pagemap")?;
     let memory_file = process.open_file("mem")?;
     let (smaps, residency) = page_tables(process, &pagemap)?;
     let (space, _) = AddressSpace::from_mappings(smaps.entries.iter().map(|entry| entry.mapping.clone()));
-    let mut caveats = held.caveats;
-    let threads = threads(process, held.threads, &mut caveats);
+    let mut caveats = stopped.caveats;
+    let threads = threads(process, stopped.threads, &mut caveats);
     if smaps.bad_lines > 0 {
         let text = format!("{} lines of smaps were not understood", smaps.bad_lines);
         caveats.push(Caveat::new("smaps_lines", format!("/proc/{}/smaps", process.pid()), None, text));
     }
     let start_brk = process.stat()?.start_brk;
-    let mut frozen = Frozen {
+    let mut snapshot = Snapshot {
         start_brk,
         page_map: how.options.page_map.then(|| Plan::new(&smaps.entries, &residency)),
         sums: smaps.total(),
@@ -278,7 +288,7 @@ fn look(process: &Process, held: Held<'_>, how: &How<'_>) -> Result<(Frozen, Opt
         runtimes: Vec::new(),
         refinements: Refinements::default(),
         stacks: Vec::new(),
-        threads: held.count,
+        threads: stopped.count,
         memory: Opened::new(memory_file),
         pagemap,
         began: Instant::now(),
@@ -287,9 +297,9 @@ fn look(process: &Process, held: Held<'_>, how: &How<'_>) -> Result<(Frozen, Opt
         bytes_read: 0,
     };
     if let Some(threads) = &threads {
-        frozen.stacks = stacks::stacks(threads, &Live::new(process.pid()), &frozen.space);
+        snapshot.stacks = stacks::stacks(threads, &Live::new(process.pid()), &snapshot.space);
     }
-    Ok((frozen, threads))
+    Ok((snapshot, threads))
 }
 
 fn collecting(busy: &Busy) -> Caveat {
@@ -357,7 +367,7 @@ fn rollup(process: &Process) -> Option<Counts> {
     smaps::read_rollup(process.open_file("smaps_rollup").ok()?).ok()
 }
 
-impl Frozen {
+impl Snapshot {
     /// How long the target may be stopped: half of it is for runtimes.
     fn longest_stop(&self) -> Duration {
         MOST_STOPPED + Duration::from_secs(self.sums.anonymous_bytes >> 30)

@@ -1,6 +1,6 @@
 //! What one run showed: its figures, and what was really mapped in it.
 //!
-//! A batch run's recording and a server's ledgers come to the same [`Look`]. Where no ledger could be taken, the last
+//! A batch run's recording and a server's ledgers come to the same [`Observation`]. Where no ledger could be taken, the last
 //! sample stands in, and the look says so.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use strandline_inspect::facts::Explanation;
 use strandline_recording::{Moment, Reader, Record};
 
 use super::applies::Mapped;
-use super::course::{Course, Settled};
+use super::settled::{Series, Settled};
 use crate::cell::{Figures, Outcome};
 
 /// Where a settled figure is from.
@@ -63,7 +63,7 @@ impl Instant {
 /// Of a batch run settled memory, the executable and the allocators are of one process: the one with the largest
 /// high-water mark, of several the first that was started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Look {
+pub struct Observation {
     /// Resident bytes that were left: of a batch run's largest process at the last mark it told, or else on the level
     /// that it stood on before it began to end; of a server after its load.
     pub settled_bytes: Option<u64>,
@@ -127,7 +127,7 @@ struct Recorded {
     /// Its last mark's resident set.
     marked_kib: Option<u64>,
     /// The course of its resident set.
-    course: Course,
+    settled: Series,
     /// Its ledger as it ended, and when that was begun.
     exit: Option<(Box<Explanation>, u64)>,
 }
@@ -149,7 +149,7 @@ impl Recorded {
             Record::Samples(block) => {
                 for run in block.runs().filter(|run| run.sample.rss_kib > 0) {
                     self.saw(run.sample.rss_kib);
-                    self.course.push(run.at_us, run.end_us(), run.sample.rss_kib);
+                    self.settled.push(run.at_us, run.end_us(), run.sample.rss_kib);
                 }
             }
             Record::ProcessEnd(end) => self.saw(end.high_water_kib.unwrap_or_default()),
@@ -162,13 +162,14 @@ impl Recorded {
     }
 }
 
-impl Look {
+impl Observation {
     /// The look at a batch run.
     pub fn of_outcome(outcome: &Outcome) -> Self {
         let Figures { wall_seconds, minor_faults, high_water_bytes, .. } = outcome.figures;
-        let mut look = Self { wall_seconds, minor_faults, peak_bytes: high_water_bytes, ..Self::default() };
-        let Some(recording) = &outcome.recording else { return look };
-        let Ok(mut reader) = Reader::open(recording) else { return look };
+        let mut observation =
+            Self { wall_seconds, minor_faults, peak_bytes: high_water_bytes, ..Self::default() };
+        let Some(recording) = &outcome.recording else { return observation };
+        let Ok(mut reader) = Reader::open(recording) else { return observation };
         // A recording is read within the bounds of its reader; what is kept of each process is bounded here.
         let mut processes: BTreeMap<u32, Recorded> = BTreeMap::new();
         while let Ok(Some(record)) = reader.next_record() {
@@ -181,8 +182,8 @@ impl Look {
             };
             processes.entry(process).or_default().take(record);
         }
-        look.take_recorded(processes);
-        look
+        observation.take_recorded(processes);
+        observation
     }
 
     /// Takes what was recorded of the process with the largest high-water mark: a shell that tells a mark for what it
@@ -195,19 +196,19 @@ impl Look {
         let ended_with = process.exit.as_ref().map(|(explain, _)| explain.kernel.rss_bytes);
         if let Some((explain, at_us)) = &process.exit {
             self.take_mapped(explain);
-            process.course.cut(*at_us);
+            process.settled.cut(*at_us);
         }
         if let Some(kib) = process.marked_kib {
             (self.settled_bytes, self.settled_at) = (Some(bytes(kib)), Instant::Mark);
             return;
         }
-        let ended = ended_with.or(process.course.last_kib().map(bytes));
+        let ended = ended_with.or(process.settled.last_kib().map(bytes));
         let Some(ended) = ended else {
             self.settled_at = Instant::Sample;
             return;
         };
         let seconds = |us: u64| us as f64 / 1e6;
-        let (settled, at) = match process.course.settled(ended / 1024) {
+        let (settled, at) = match process.settled.settled(ended / 1024) {
             Settled::AtEnd if ended_with.is_some() => (ended, Instant::Exit),
             Settled::AtEnd => (ended, Instant::Sample),
             Settled::Level { kib, from_us, to_us } => {
@@ -249,32 +250,32 @@ impl Look {
     /// a file's share. Unknown where one process's shares are.
     pub fn of_ledgers(ledgers: &[(Explanation, Option<Shares>)]) -> Self {
         let processes = u32::try_from(ledgers.len()).unwrap_or(u32::MAX);
-        let mut look = Self { settled_at: Instant::Load, processes, ..Self::default() };
+        let mut observation = Self { settled_at: Instant::Load, processes, ..Self::default() };
         let all = || ledgers.iter().map(|(explain, _)| &explain.kernel);
         let Some((largest, _)) = ledgers.iter().max_by_key(|(explain, _)| explain.kernel.rss_bytes) else {
-            return look;
+            return observation;
         };
-        look.take_mapped(largest);
-        look.huge_bytes = Some(all().map(|kernel| kernel.huge_bytes).fold(0, u64::saturating_add));
+        observation.take_mapped(largest);
+        observation.huge_bytes = Some(all().map(|kernel| kernel.huge_bytes).fold(0, u64::saturating_add));
         if let [(only, _)] = ledgers {
-            look.settled_bytes = Some(only.kernel.rss_bytes);
-            look.peak_bytes = only.kernel.high_water_bytes;
-            return look;
+            observation.settled_bytes = Some(only.kernel.rss_bytes);
+            observation.peak_bytes = only.kernel.high_water_bytes;
+            return observation;
         }
         let shares: Option<Vec<Shares>> = ledgers.iter().map(|(_, shares)| *shares).collect();
         let files = all().map(|kernel| kernel.file_bytes).max().unwrap_or_default();
-        look.settled_bytes = shares.map(|shares| {
+        observation.settled_bytes = shares.map(|shares| {
             let each = shares.iter().flat_map(|shares| [shares.anonymous_bytes, shares.shmem_bytes]);
             each.fold(files, u64::saturating_add)
         });
-        if look.settled_bytes.is_none() {
-            look.failure = Some(
+        if observation.settled_bytes.is_none() {
+            observation.failure = Some(
                 "what its processes share is not known (Pss_Anon of /proc/PID/smaps_rollup, Linux 5.4), and so is \
                  neither what they hold together"
                     .to_owned(),
             );
         }
-        look
+        observation
     }
 
     /// The name of the program whose memory it is.
@@ -332,19 +333,31 @@ mod tests {
             (ledger(90, 40, "glibc", "main_arena in libc.so.6"), shares(20, 5)),
             (ledger(100, 30, "jemalloc", "symbol mallctl of the executable"), shares(30, 5)),
         ];
-        let look = Look::of_ledgers(&ledgers);
-        assert_eq!((look.settled_bytes, look.huge_bytes, look.processes), (Some(100), Some(2), 2));
-        assert_eq!(look.peak_bytes, None, "the high-water marks of two processes were not at one instant");
-        assert_eq!((look.executable.as_deref(), look.name().as_deref()), (Some("/bin/100"), Some("100")));
-        assert!(look.allocators[0].inside_program);
-        assert_eq!((look.has_allocator("jemalloc"), look.has_allocator("glibc")), (Some(true), Some(false)));
-        assert_eq!(Look::default().has_allocator("glibc"), None);
-        assert_eq!(Look::of_ledgers(&[]).settled_bytes, None);
-        let one = Look::of_ledgers(&ledgers[..1]);
+        let observation = Observation::of_ledgers(&ledgers);
+        assert_eq!(
+            (observation.settled_bytes, observation.huge_bytes, observation.processes),
+            (Some(100), Some(2), 2)
+        );
+        assert_eq!(
+            observation.peak_bytes, None,
+            "the high-water marks of two processes were not at one instant"
+        );
+        assert_eq!(
+            (observation.executable.as_deref(), observation.name().as_deref()),
+            (Some("/bin/100"), Some("100"))
+        );
+        assert!(observation.allocators[0].inside_program);
+        assert_eq!(
+            (observation.has_allocator("jemalloc"), observation.has_allocator("glibc")),
+            (Some(true), Some(false))
+        );
+        assert_eq!(Observation::default().has_allocator("glibc"), None);
+        assert_eq!(Observation::of_ledgers(&[]).settled_bytes, None);
+        let one = Observation::of_ledgers(&ledgers[..1]);
         assert_eq!((one.settled_bytes, one.peak_bytes), (Some(90), Some(180)));
         assert_eq!(one.glibc.as_deref(), Some("2.36"));
         ledgers[1].1 = None;
-        let unknown = Look::of_ledgers(&ledgers);
+        let unknown = Observation::of_ledgers(&ledgers);
         assert_eq!(unknown.settled_bytes, None, "kinds of figures are not mixed");
         assert!(unknown.failure.unwrap().contains("Pss_Anon"));
     }
@@ -364,18 +377,18 @@ mod tests {
 
     fn recorded(high_water_kib: u64, marked_kib: Option<u64>, exit: Option<u64>) -> Recorded {
         let exit = exit.map(|rss| Box::new(ledger(rss, 0, "glibc", "")));
-        let mut course = Course::default();
-        course.push(0, 0, high_water_kib);
-        course.push(9, 9, 7);
-        Recorded { high_water_kib, marked_kib, exit: exit.map(|exit| (exit, u64::MAX)), course }
+        let mut settled = Series::default();
+        settled.push(0, 0, high_water_kib);
+        settled.push(9, 9, 7);
+        Recorded { high_water_kib, marked_kib, exit: exit.map(|exit| (exit, u64::MAX)), settled }
     }
 
     #[test]
     fn a_mark_counts_only_of_the_largest_process() {
         let settled = |processes: Vec<Recorded>| {
-            let mut look = Look::default();
-            look.take_recorded((0..).zip(processes).collect());
-            (look.settled_bytes, look.settled_at, look.name())
+            let mut observation = Observation::default();
+            observation.take_recorded((0..).zip(processes).collect());
+            (observation.settled_bytes, observation.settled_at, observation.name())
         };
         let shell = || recorded(2, Some(1), Some(1024));
         let script = || recorded(50, None, Some(40 << 10));

@@ -97,13 +97,13 @@ pub enum Settled {
 
 /// The course of one process, taken sample by sample in bounded memory.
 #[derive(Clone, Debug, Default)]
-pub struct Course {
+pub struct Series {
     stretches: VecDeque<Stretch>,
     first_us: Option<u64>,
     last: (u64, u64),
 }
 
-impl Course {
+impl Series {
     /// Takes samples of `kib` from `from_us` to `to_us`, in order of time.
     pub fn push(&mut self, from_us: u64, to_us: u64, kib: u64) {
         let first_us = *self.first_us.get_or_insert(from_us);
@@ -239,22 +239,22 @@ mod tests {
     const MIB: u64 = 1024;
 
     /// A course sampled every millisecond: parts of so many milliseconds, each a line from one figure to another.
-    fn course(parts: &[(u64, f64, f64)]) -> Course {
-        let mut course = Course::default();
+    fn series(parts: &[(u64, f64, f64)]) -> Series {
+        let mut series = Series::default();
         let mut at = 0;
         for &(ms, from, to) in parts {
             for n in 0..ms {
                 let mib = from + (to - from) * n as f64 / ms as f64;
-                course.push(at, at, (mib * MIB as f64) as u64);
+                series.push(at, at, (mib * MIB as f64) as u64);
                 at += MS;
             }
         }
-        course
+        series
     }
 
     /// The settled MiB, and whether from a level, the top of a fall, or the end.
     fn settled(parts: &[(u64, f64, f64)], end_mib: f64) -> (u64, &'static str) {
-        match course(parts).settled((end_mib * MIB as f64) as u64) {
+        match series(parts).settled((end_mib * MIB as f64) as u64) {
             Settled::AtEnd => (end_mib.round() as u64, "end"),
             Settled::Level { kib, .. } => ((kib + MIB / 2) / MIB, "level"),
             Settled::Top { kib, .. } => ((kib + MIB / 2) / MIB, "top"),
@@ -393,13 +393,13 @@ mod tests {
         for (what, parts, end, expected) in cases {
             assert_eq!(settled(parts, end), expected, "{what}");
         }
-        assert_eq!(Course::default().settled(7), Settled::AtEnd, "no sample at all");
-        assert_eq!(Course::default().last_kib(), None);
+        assert_eq!(Series::default().settled(7), Settled::AtEnd, "no sample at all");
+        assert_eq!(Series::default().last_kib(), None);
     }
 
     #[test]
     fn a_level_says_when_it_was() {
-        let found = course(&[(300, 10.0, 217.0), (1000, 217.0, 217.0), (150, 217.0, 14.0)]).settled(12 * MIB);
+        let found = series(&[(300, 10.0, 217.0), (1000, 217.0, 217.0), (150, 217.0, 14.0)]).settled(12 * MIB);
         let Settled::Level { from_us, to_us, .. } = found else { panic!("{found:?}") };
         assert!(
             (290 * MS..=300 * MS).contains(&from_us) && (1295 * MS..=1310 * MS).contains(&to_us),
@@ -409,12 +409,12 @@ mod tests {
 
     #[test]
     fn equal_samples_that_stand_for_a_second_weigh_a_second() {
-        let mut course = Course::default();
-        course.push(0, 0, 100 * MIB);
-        course.push(MS, 999 * MS, 200 * MIB);
-        course.push(1000 * MS, 1000 * MS, 202 * MIB);
-        course.push(1001 * MS, 1001 * MS, 10 * MIB);
-        let Settled::Level { kib, .. } = course.settled(9 * MIB) else { panic!() };
+        let mut series = Series::default();
+        series.push(0, 0, 100 * MIB);
+        series.push(MS, 999 * MS, 200 * MIB);
+        series.push(1000 * MS, 1000 * MS, 202 * MIB);
+        series.push(1001 * MS, 1001 * MS, 10 * MIB);
+        let Settled::Level { kib, .. } = series.settled(9 * MIB) else { panic!() };
         assert_eq!(kib / MIB, 200);
     }
 
@@ -422,34 +422,34 @@ mod tests {
     #[test]
     fn the_time_of_the_ledger_at_exit_does_not_count() {
         let mut held =
-            course(&[(300, 10.0, 217.0), (1000, 217.0, 217.0), (5, 60.0, 14.0), (400, 12.5, 12.5)]);
+            series(&[(300, 10.0, 217.0), (1000, 217.0, 217.0), (5, 60.0, 14.0), (400, 12.5, 12.5)]);
         assert_eq!(held.settled(12 * MIB + 512), Settled::AtEnd);
         held.cut(1306 * MS);
         let Settled::Level { kib, to_us, .. } = held.settled(12 * MIB + 512) else { panic!("{held:?}") };
         assert_eq!((kib / MIB, to_us / MS), (216, 1299));
         held.cut(0);
         held.settled(0);
-        Course::default().cut(7);
+        Series::default().cut(7);
     }
 
     /// A million samples of noise, and times that go back, take no more memory than a few.
     #[test]
     fn it_stays_small() {
-        let mut course = Course::default();
+        let mut series = Series::default();
         let mut dice = fastrand::Rng::with_seed(7);
         for n in 0..1_000_000u64 {
-            course.push(n * MS, n * MS, dice.u64(1..1 << 40));
-            assert!(course.stretches.len() <= MOST_STRETCHES);
+            series.push(n * MS, n * MS, dice.u64(1..1 << 40));
+            assert!(series.stretches.len() <= MOST_STRETCHES);
         }
-        course.push(0, 5, u64::MAX / 2);
-        course.push(u64::MAX, 0, u64::MAX);
-        assert_ne!(course.settled(0), Settled::AtEnd);
+        series.push(0, 5, u64::MAX / 2);
+        series.push(u64::MAX, 0, u64::MAX);
+        assert_ne!(series.settled(0), Settled::AtEnd);
         // What was dropped is not forgotten.
-        let mut course = Course::default();
+        let mut series = Series::default();
         for n in 0..2000 {
             let kib = if n == 700 { 900 * MIB } else { (n % 7) * 100 * MIB };
-            course.push(n * MS, n * MS, kib);
+            series.push(n * MS, n * MS, kib);
         }
-        assert_eq!(course.settled(MIB), Settled::Top { kib: 900 * MIB, at_us: 700 * MS });
+        assert_eq!(series.settled(MIB), Settled::Top { kib: 900 * MIB, at_us: 700 * MS });
     }
 }
