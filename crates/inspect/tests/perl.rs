@@ -1,5 +1,7 @@
 //! What the system's perl says of itself is what is read from outside.
 
+#![cfg(test)]
+
 use std::io::BufRead;
 use std::process::{Command, Stdio};
 
