@@ -161,7 +161,7 @@ impl Image {
     }
 
     /// Looks in the read-only data for each of `needles`, and returns for the first place of each
-    /// whether and what is printable there: up to [`STRING_BYTES`] bytes, the needle's own included.
+    /// whether and what is printable there: up to 96 bytes, the needle's own included.
     pub fn strings(&self, needles: &[&str]) -> Vec<Option<String>> {
         let mut found = vec![None; needles.len()];
         let Some(section) = self.section(".rodata").filter(|section| section.kind != SHT_NOBITS) else {
