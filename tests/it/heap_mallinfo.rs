@@ -137,3 +137,48 @@ fn arenas_add_up() -> Outcome {
         Ok(())
     })
 }
+
+/// What all allocators tell alike: blocks in use and their bytes, as `malloc_usable_size` counts them; what is in caches,
+/// free and malloc's own besides. Together that is all that malloc holds.
+#[test]
+fn blocks_in_use_are_those_that_malloc_usable_size_knows() -> Outcome {
+    let figure = |allocator: &Value, name: &str| {
+        allocator[name].as_u64().ok_or_else(|| format!("no {name} in {allocator}"))
+    };
+    let mut libcs = vec![Libc::system(), Libc::system_static()];
+    libcs.extend(Libc::foreign());
+    let cases: Vec<Case> = libcs
+        .iter()
+        .flat_map(|libc| (0..repetitions(2, 20)).map(|seed| Case::new(libc, seed, &["20000"])))
+        .collect();
+    for_each(cases, |case| {
+        let arguments: Vec<&str> = case.arguments.iter().map(String::as_str).collect();
+        let mut subject = Subject::start_with(&case.libc, "usable", &arguments, &case.variables)?;
+        // What the libc has allocated for itself.
+        let mut of_libc = None;
+        for command in [None, Some(b'a'), Some(b'f')] {
+            let said = command.map(|command| subject.ask(command)).transpose()?;
+            let document = strandline::explain(subject.pid())?;
+            let [allocator] = strandline::glibcs(&document)[..] else { return Err("no one glibc".into()) };
+            let of_program =
+                |key: &str| said.as_ref().map_or(Ok(0), |said| crate::support::subject::number(said, key));
+            let rest = (
+                figure(allocator, "live_blocks")?.checked_sub(of_program("blocks")?),
+                figure(allocator, "live_bytes")?.checked_sub(of_program("usable_bytes")?),
+            );
+            let expected = *of_libc.get_or_insert(rest);
+            if rest != expected || rest.0.is_none_or(|blocks| blocks > 50) {
+                return Err(format!("{command:?}: {rest:?} beside the program's, {expected:?} before").into());
+            }
+            let own = &allocator["own"];
+            let held: u64 = ["live_bytes", "cached_bytes", "free_bytes", "metadata_bytes"]
+                .iter()
+                .map(|name| figure(allocator, name))
+                .sum::<std::result::Result<u64, String>>()?;
+            if held != figure(own, "arena")? + figure(own, "hblkhd")? {
+                return Err(format!("{held} bytes in all, {own}").into());
+            }
+        }
+        Ok(())
+    })
+}

@@ -11,22 +11,22 @@ fn whole(pages: &RangePages, blocks: Vec<Block>) -> Sums {
 }
 
 /// Claims the same chunks, cut into blocks every `every` chunks.
-fn fold(pages: &RangePages, every: usize) -> Sums {
-    let mut fold = Accumulator::new(0x1_0010, pages);
+fn accumulated(pages: &RangePages, every: usize) -> Sums {
+    let mut accumulator = Accumulator::new(0x1_0010, pages);
     let mut blocks = Vec::new();
     let mut end = 0x1_0010;
     for n in 0..200u64 {
         end += 0x20 + (n * 0x110) % 0x3000;
         match n % 5 {
-            0 => fold.claim_free(end, page_up_48(fold.cursor()), page_of(end)),
-            1 => fold.claim_to(end, Class::Cached),
-            _ => fold.claim_live(end, 8),
+            0 => accumulator.claim_free(end, page_up_48(accumulator.cursor()), page_of(end)),
+            1 => accumulator.claim_to(end, Class::Cached),
+            _ => accumulator.claim_live(end, 8),
         }
         if n as usize % every == every - 1 {
-            blocks.push(fold.cut());
+            blocks.push(accumulator.cut());
         }
     }
-    blocks.push(fold.cut());
+    blocks.push(accumulator.cut());
     whole(pages, blocks)
 }
 
@@ -35,13 +35,13 @@ fn page_up_48(address: u64) -> u64 {
 }
 
 #[test]
-fn blocks_joined_equal_one_fold() {
+fn blocks_joined_equal_one_whole() {
     let pages = RangePages::new(0x1_0000, 0x40_0000, [(0x1_0000, 0x8_0000), (0x9_0000, 0x40_0000)]);
     pages.set_zero(0x2_0000);
     pages.set_zero(0xa_3000);
-    let one = fold(&pages, 1000);
+    let one = accumulated(&pages, 1000);
     for every in [1, 2, 3, 7, 50] {
-        let many = fold(&pages, every);
+        let many = accumulated(&pages, every);
         assert_eq!((&many.resident, &many.cells), (&one.resident, &one.cells), "cut every {every}");
         let rest = |s: &Sums| (s.trimmable, s.pinning_chunks);
         assert_eq!(rest(&many), rest(&one), "cut every {every}");
@@ -60,13 +60,13 @@ fn cells_hold_what_the_range_holds() {
         pages.set_zero(0xa_3000);
         pages
     };
-    let off = fold(&plain(runs), 7);
+    let off = accumulated(&plain(runs), 7);
     assert!(off.cells.is_empty());
     for cell_bytes in [0x1000, 0x4000, 0x10_0000, 1 << 63] {
         // Mappings start at the cuts: no cell goes over one.
         let pages = plain(runs).with_cells(cell_bytes, vec![0x2_3000, 0x10_0000]);
         for every in [1, 3, 1000] {
-            let on = fold(&pages, every);
+            let on = accumulated(&pages, every);
             assert_eq!(on.resident, off.resident);
             let mut sum = ResidentBytes::default();
             for cell in &on.cells {
@@ -86,11 +86,11 @@ fn cells_hold_what_the_range_holds() {
 #[test]
 fn every_resident_byte_is_counted_once() {
     let pages = RangePages::new(0, 0x10_0000, [(0, 0x3000), (0x5000, 0x9000)]);
-    let mut fold = Accumulator::new(0, &pages);
-    fold.claim_live(0x1800, 8);
-    fold.claim_free(0x7800, 0x2000, 0x7000);
-    fold.claim_to(0x9000, Class::Foreign);
-    let sums = whole(&pages, vec![fold.cut()]);
+    let mut accumulator = Accumulator::new(0, &pages);
+    accumulator.claim_live(0x1800, 8);
+    accumulator.claim_free(0x7800, 0x2000, 0x7000);
+    accumulator.claim_to(0x9000, Class::Foreign);
+    let sums = whole(&pages, vec![accumulator.cut()]);
     assert_eq!(sums.trimmable, 0x3000);
     assert_eq!(sums.resident.pinned, 0x800 + 0x800);
     assert_eq!(sums.resident.total(), 0x7000);
@@ -100,14 +100,14 @@ fn every_resident_byte_is_counted_once() {
 fn a_refined_chunk_is_the_runtimes_up_to_its_length() {
     let pages = RangePages::new(0, 0x4000, [(0, 0x4000)]);
     let (slot, free) = (Slot::new(0).unwrap(), Slot::new(7).unwrap());
-    let mut fold = Accumulator::new(0, &pages);
-    fold.claim_refined(0x100, 8, &Refined { slot, bytes: 0xe0, free: None });
-    fold.claim_refined(0x140, 8, &Refined { slot, bytes: u64::MAX, free: None });
-    fold.claim_to(0xf00, Class::Metadata);
+    let mut accumulator = Accumulator::new(0, &pages);
+    accumulator.claim_refined(0x100, 8, &Refined { slot, bytes: 0xe0, free: None });
+    accumulator.claim_refined(0x140, 8, &Refined { slot, bytes: u64::MAX, free: None });
+    accumulator.claim_to(0xf00, Class::Metadata);
     let arena = Refined { slot, bytes: 0x1ff0, free: Some((free, [0x200, 0x1000])) };
-    fold.claim_refined(0x2f00, 8, &arena);
-    fold.claim_to(0x4000, Class::Metadata);
-    let sums = whole(&pages, vec![fold.cut()]);
+    accumulator.claim_refined(0x2f00, 8, &arena);
+    accumulator.claim_to(0x4000, Class::Metadata);
+    let sums = whole(&pages, vec![accumulator.cut()]);
     assert_eq!(sums.resident.total(), 0x4000);
     assert_eq!(sums.resident.of(Class::Header), 24);
     // All of the first page's rest, all of the second page, and what did not fit on the third.
@@ -121,4 +121,27 @@ fn a_gap_between_blocks_is_refused() {
     let pages = RangePages::new(0, 0x1000, []);
     let mut block = Block::empty(0);
     assert!(block.join(Block::empty(16), &pages).is_err());
+}
+
+/// What other readers claim of a block is theirs: its bytes are in no sum, and what is free beside them is pinned.
+#[test]
+fn what_is_nested_is_left_out() {
+    let runs = [(0x1_0000, 0x1_6000)];
+    let nested = [(0x1_0110, 0x1_0210), (0x1_1800, 0x1_4010)];
+    let sums = |zero: &[u64]| {
+        let pages = RangePages::new(0x1_0000, 0x1_6000, runs);
+        zero.iter().for_each(|&page| pages.set_zero(page));
+        let mut accumulator = Accumulator::new(0x1_0100, &pages);
+        accumulator.claim_nesting(0x1_4020, 8, &nested);
+        accumulator.claim_free(0x1_6000, 0, 0);
+        whole(&pages, vec![accumulator.cut()])
+    };
+    let left_out: u64 = nested.iter().map(|range| range.1 - range.0).sum();
+    let all = sums(&[]).resident;
+    assert_eq!(all.total(), 0x1_6000 - 0x1_0100 - left_out);
+    assert_eq!((all.of(Class::Header), all.pinned, all.kept), (8, 0xfe0, 0x1000));
+    assert_eq!(all.of(Class::Live), 0x1_4020 - 0x1_0100 - 8 - left_out);
+    // Of pages of zeros too: of one within what is nested nothing is counted, of one beside it the rest.
+    let zeros = sums(&[0x1_1000, 0x1_2000, 0x1_5000]).resident;
+    assert_eq!((zeros.total(), zeros.zero), (all.total(), 0x800 + 0x1000));
 }

@@ -14,6 +14,7 @@ use crate::accumulator::{OutOfOrder, Sums};
 use crate::caveat::Caveat;
 use crate::facts;
 use crate::palette::BlockRows;
+use crate::range::RangePages;
 use crate::reader::About;
 use crate::refinements::{Matched, Refinements};
 
@@ -89,6 +90,13 @@ pub struct Context<'a> {
     pub threads: usize,
     /// Hears of bytes of address space walked.
     pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+impl Context<'_> {
+    /// The pages of a range that is claimed, to be counted by an [`crate::accumulator::Accumulator`].
+    pub fn pages(&self, start: u64, end: u64) -> RangePages {
+        RangePages::of_claim((start, end), &self.resident, self.space, self.cell_bytes)
+    }
 }
 
 /// A contiguous address range that an allocator owns, folded.

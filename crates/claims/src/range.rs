@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use strandline_process::map::AddressSpace;
+
 pub use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 
 /// The longest range for which bits are kept: 1 TiB, 64 MiB of bits. No heap comes near it, and a
@@ -78,6 +80,23 @@ impl RangePages {
         (start.max(before.unwrap_or(start)), end.min(behind.unwrap_or(end)))
     }
 
+    /// The pages of `start..end` for a claim on it, with cells where a picture of the address space is wanted.
+    pub fn of_claim(
+        (start, end): (u64, u64),
+        resident: &dyn Fn(u64, u64) -> Vec<(u64, u64)>,
+        space: &AddressSpace,
+        cell_bytes: Option<u64>,
+    ) -> Self {
+        // Whole pages, also where a range starts within one: they are looked at for zeros.
+        let (start, end) = (page_of(start), page_up(end));
+        let pages = Self::new(start, end, resident(start, end));
+        let Some(cell_bytes) = cell_bytes else { return pages };
+        let mappings = space.mappings();
+        let first = mappings.partition_point(|mapping| mapping.start < start);
+        let starts = mappings[first..].iter().map(|mapping| mapping.start);
+        pages.with_cells(cell_bytes, starts.take_while(|&at| at < end).collect())
+    }
+
     fn place(&self, page: u64) -> Option<(usize, u64)> {
         if page < self.start || page >= self.end {
             return None;
@@ -139,6 +158,19 @@ impl RangePages {
     }
 }
 
+/// Puts ranges into address order, and those that touch or overlap together.
+pub fn merge(ranges: &mut Vec<(u64, u64)>) {
+    ranges.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
+    for &(start, end) in ranges.iter() {
+        match merged.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => merged.push((start, end)),
+        }
+    }
+    *ranges = merged;
+}
+
 /// Whether all of `page` is zero. Most pages differ within their first bytes.
 pub fn is_all_zero(page: &[u8]) -> bool {
     let (chunks, rest) = page.as_chunks::<64>();
@@ -168,6 +200,13 @@ mod tests {
     fn a_giant_range_is_cut() {
         let pages = RangePages::new(0, u64::MAX, []);
         assert_eq!(pages.end(), MOST_BYTES);
+    }
+
+    #[test]
+    fn ranges_are_merged() {
+        let mut ranges = vec![(5, 9), (1, 4), (2, 3), (9, 12), (20, 21)];
+        merge(&mut ranges);
+        assert_eq!(ranges, [(1, 4), (5, 12), (20, 21)]);
     }
 
     #[test]

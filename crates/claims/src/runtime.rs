@@ -22,6 +22,7 @@ use crate::caveat::Caveat;
 use crate::class::Slot;
 use crate::facts::{self, Remedy};
 use crate::palette::{BlockRows, Palette};
+use crate::range::RangePages;
 use crate::reader::About;
 use crate::refinements::{Matched, Refinements};
 
@@ -85,6 +86,13 @@ pub struct Context<'a> {
     pub cell_bytes: Option<u64>,
     /// Hears of bytes of memory read.
     pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+impl Context<'_> {
+    /// The pages of a range that is claimed, to be counted by an [`crate::accumulator::Accumulator`].
+    pub fn pages(&self, start: u64, end: u64) -> RangePages {
+        RangePages::of_claim((start, end), &self.resident, self.space, self.cell_bytes)
+    }
 }
 
 /// A block, claimed as more than [`crate::refinements::LARGE_BYTES`], that gets a row with a holder of its own.

@@ -1,6 +1,6 @@
 //! What a report shows of language runtimes that were read: titles, sentences and tables, already clean.
 
-use strandline_inspect::facts::Runtime;
+use strandline_inspect::facts::{Runtime, TypeFacts};
 use strandline_runtimes::perl::facts::{Amount, Interpreter, Perl};
 use strandline_runtimes::sbcl::facts::{Generation, Path, Sbcl, TypeBytes};
 
@@ -30,6 +30,8 @@ pub struct RuntimeTable {
     pub flexible: usize,
 }
 
+const COMMON_HEAD: [Column; 3] = [figures("bytes"), figures("instances"), words("type")];
+
 /// Buffers and types shown one by one.
 const MOST_SHOWN: usize = 10;
 
@@ -48,18 +50,41 @@ const TYPE_HEAD: [Column; 5] =
 
 /// The views of all runtimes that were read.
 pub fn views(runtimes: &[Runtime]) -> Vec<RuntimeView> {
-    runtimes.iter().filter(|runtime| runtime.read).filter_map(view).collect()
+    runtimes.iter().filter(|runtime| runtime.read).map(view).collect()
 }
 
-fn view(runtime: &Runtime) -> Option<RuntimeView> {
+fn view(runtime: &Runtime) -> RuntimeView {
     let name = match &runtime.version {
         Some(version) => format!("{} {}", clean(&runtime.name), clean(version)),
         None => clean(&runtime.name),
     };
     if let Some(facts) = runtime.details::<Perl>("perl") {
-        return Some(perl(&name, &facts));
+        return perl(&name, &facts);
     }
-    runtime.details::<Sbcl>("sbcl").map(|facts| sbcl(&name, &facts))
+    match runtime.details::<Sbcl>("sbcl") {
+        Some(facts) => sbcl(&name, &facts),
+        None => common(&name, runtime),
+    }
+}
+
+/// What all runtimes tell.
+fn common(name: &str, runtime: &Runtime) -> RuntimeView {
+    let title = format!(
+        "{name}: {} of objects in {}; {} of free places",
+        maybe_bytes(runtime.used_bytes),
+        maybe_bytes(runtime.committed_bytes),
+        maybe_bytes(runtime.free_bytes)
+    );
+    let row = |of_type: &TypeFacts| {
+        vec![bytes(of_type.bytes), thousands(of_type.instances), clean_sentence(&of_type.name)]
+    };
+    let rows: Vec<_> = runtime.types.iter().take(MOST_SHOWN).map(row).collect();
+    let tables = if rows.is_empty() {
+        Vec::new()
+    } else {
+        vec![RuntimeTable { head: &COMMON_HEAD, rows, flexible: 2 }]
+    };
+    RuntimeView { title, lines: Vec::new(), tables }
 }
 
 fn sum(perl: &Perl, figure: impl Fn(&Interpreter) -> u64) -> u64 {
@@ -177,4 +202,26 @@ fn type_rows(word: &str, types: &[TypeBytes], most: usize) -> Vec<Vec<String>> {
         ]
     };
     types.iter().take(most).map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_without_a_view_of_its_own_tells_what_all_tell() {
+        let types = vec![TypeFacts { name: "dict\x1b[2J".to_owned(), instances: 3000, bytes: 7 << 20 }];
+        let runtime = Runtime {
+            name: "cpython".to_owned(),
+            version: Some("3.12.1".to_owned()),
+            read: true,
+            used_bytes: Some(8 << 20),
+            committed_bytes: Some(10 << 20),
+            types,
+            ..Runtime::default()
+        };
+        let [view] = views(&[runtime, Runtime::default()]).try_into().unwrap();
+        assert_eq!(view.title, "cpython 3.12.1: 8.00 MiB of objects in 10.0 MiB; ? of free places");
+        assert_eq!(view.tables[0].rows, [["7.00 MiB", "3,000", "dict\\u{1b}[2J"]]);
+    }
 }

@@ -3,7 +3,7 @@
 
 use super::layout;
 use strandline_claims::allocator::Context;
-use strandline_claims::range::PAGE_BYTES;
+use strandline_claims::range::{PAGE_BYTES, merge};
 
 /// How far before a stack the header of a block that it lies in is looked for: memalign puts it right there, a program
 /// that aligns by itself within a page.
@@ -17,19 +17,6 @@ pub fn apart(context: &Context<'_>) -> Vec<(u64, u64)> {
         all.filter(|&&(low, high)| !is_in_block(context, low, high)).copied().collect();
     merge(&mut all);
     all
-}
-
-/// Puts ranges into address order, and those that touch or overlap together.
-pub fn merge(ranges: &mut Vec<(u64, u64)>) {
-    ranges.sort_unstable();
-    let mut merged: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
-    for &(start, end) in ranges.iter() {
-        match merged.last_mut() {
-            Some(last) if start <= last.1 => last.1 = last.1.max(end),
-            _ => merged.push((start, end)),
-        }
-    }
-    *ranges = merged;
 }
 
 /// Whether a chunk begins shortly before `low` that reaches to `high`.
@@ -48,16 +35,4 @@ fn is_in_block(context: &Context<'_>, low: u64, high: u64) -> bool {
                 .checked_add(bytes)
                 .is_some_and(|end| end >= high && end - high <= BEFORE_BYTES + (high - low))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_merged() {
-        let mut ranges = vec![(5, 9), (1, 4), (2, 3), (9, 12), (20, 21)];
-        merge(&mut ranges);
-        assert_eq!(ranges, [(1, 4), (5, 12), (20, 21)]);
-    }
 }

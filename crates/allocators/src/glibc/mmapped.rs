@@ -11,12 +11,12 @@
 
 use std::time::Instant;
 
-use super::apart::merge;
 use super::layout;
 use super::locate::Parameters;
 use super::segments::Walked;
 use strandline_claims::allocator::{Context, MappedBlock, Reading, overlapping};
 use strandline_claims::caveat::Caveat;
+use strandline_claims::range::merge;
 use strandline_claims::range::{PAGE_BYTES, page_up};
 use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, word_at};
@@ -143,22 +143,21 @@ impl Place {
 /// be trusted, until `deadline`.
 ///
 /// Most stand at the start of a mapping or right behind each other: there is looked first, and
-/// everywhere only where that is not all of them.
+/// everywhere only where that is not all of them. In between is looked for chunks that hold memory which finer readers
+/// have claimed: `claimed`, in address order, lies in `around` and not in `places`.
 pub fn find(
     memory: &dyn Memory,
     places: &[Place],
+    (around, claimed): (&[Place], &[(u64, u64)]),
     (count, bytes): (u64, Option<u64>),
     deadline: Instant,
 ) -> Found {
-    let mut search = Search { memory, count, bytes, spent_pages: 0, deadline, found: Found::default() };
-    for place in places {
-        let mut end = 0;
-        for &first in &place.firsts {
-            // A mapping may start within a chunk.
-            if first >= end {
-                end = search.side_by_side(first, place.end, &place.runs);
-            }
-        }
+    let mut search =
+        Search { memory, claimed, count, bytes, spent_pages: 0, deadline, found: Found::default() };
+    search.at_starts(places);
+    if !search.is_done() && !claimed.is_empty() {
+        search.found = Found { pages_read: search.found.pages_read, ..Found::default() };
+        search.at_starts(around);
     }
     if !search.is_done() {
         search.found = Found { pages_read: search.found.pages_read, ..Found::default() };
@@ -169,6 +168,7 @@ pub fn find(
 
 struct Search<'a> {
     memory: &'a dyn Memory,
+    claimed: &'a [(u64, u64)],
     count: u64,
     bytes: Option<u64>,
     /// What it has cost, in pages that can be read.
@@ -178,6 +178,25 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
+    /// Looks at the start of each mapping, and behind each chunk found.
+    fn at_starts(&mut self, places: &[Place]) {
+        for place in places {
+            let mut end = 0;
+            for &first in &place.firsts {
+                // A mapping may start within a chunk.
+                if first >= end {
+                    end = self.side_by_side(first, place.end, &place.runs);
+                }
+            }
+        }
+    }
+
+    /// Whether what finer readers have claimed lies within the block, or beside it.
+    fn fits(&self, block: &MappedBlock) -> bool {
+        let within = |range: &(u64, u64)| block.pointer <= range.0 && range.1 <= block.end;
+        overlapping(self.claimed, block.start, block.end).iter().all(within)
+    }
+
     fn is_done(&self) -> bool {
         self.found.blocks.len() as u64 == self.count
             && self.bytes.is_none_or(|bytes| self.found.bytes == bytes)
@@ -202,7 +221,8 @@ impl Search<'_> {
                 end: at + bytes,
             })
         };
-        let block = pages.iter().zip(&pairs).find_map(|(&at, pair)| block(at, (*pair)?))?;
+        let mut blocks = pages.iter().zip(&pairs).filter_map(|(&at, pair)| block(at, (*pair)?));
+        let block = blocks.find(|block| self.fits(block))?;
         self.found.blocks.push(block);
         self.found.bytes += block.end - block.start;
         Some(block.end)
@@ -271,6 +291,12 @@ fn places(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Place> {
     places
 }
 
+fn merged(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<_> = ranges.collect();
+    merge(&mut ranges);
+    ranges
+}
+
 /// The chunks that all glibcs of a process together count as mappings of their own. Which of them made
 /// one cannot be told from outside.
 #[derive(Clone, Copy, Debug, Default)]
@@ -306,14 +332,17 @@ impl MappedChunks {
         }
         let claims = readings.iter().flat_map(|reading| &reading.claims);
         let mut taken: Vec<_> = claims.map(|claim| (claim.start, claim.end)).collect();
-        taken.extend(apart);
-        merge(&mut taken);
         let Some(reading) = readings.first_mut() else { return };
-        let mut places = places(context, &taken);
+        let around = places(context, &merged(taken.iter().chain(context.stacks).copied()));
+        taken.extend(apart);
+        let mut places = places(context, &merged(taken.into_iter()));
         // Small places first: a giant one (another heap) is then mostly not needed.
         places.sort_by_key(Place::resident_bytes);
         let bytes = (!self.drifts).then_some(self.bytes);
-        let found = find(context.memory, &places, (self.count, bytes), context.deadline);
+        let mut claimed = context.claimed.to_vec();
+        claimed.sort_unstable();
+        let wanted = (self.count, bytes);
+        let found = find(context.memory, &places, (&around, &claimed), wanted, context.deadline);
         reading.bytes_read += found.pages_read * 16;
         if found.blocks.len() as u64 != self.count || bytes.is_some_and(|bytes| found.bytes != bytes) {
             let text = format!(

@@ -37,7 +37,7 @@ use strandline_claims::allocator::{
     self, Cause, Context, Doubt, Found, RangeClaim, Reading, Readings, TrimPlan, overlapping,
 };
 use strandline_claims::caveat::Caveat;
-use strandline_claims::range::{RangePages, page_of, page_up};
+use strandline_claims::range::RangePages;
 use strandline_claims::reader::{About, HeapKind};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
@@ -122,19 +122,7 @@ fn read_one(
     let taken = taken_by(before);
     let owned = regions::of_arenas(context, &arenas, parameters.as_ref(), &taken, apart);
 
-    let pages: Vec<RangePages> = owned
-        .iter()
-        .map(|o| {
-            // Whole pages, also where a region starts within one: they are looked at for zeros.
-            let (start, end) = (page_of(o.region.start), page_up(o.region.end));
-            let pages = RangePages::new(start, end, (context.resident)(start, end));
-            let Some(cell_bytes) = context.cell_bytes else { return pages };
-            let mappings = context.space.mappings();
-            let first = mappings.partition_point(|mapping| mapping.start < start);
-            let starts = mappings[first..].iter().map(|mapping| mapping.start);
-            pages.with_cells(cell_bytes, starts.take_while(|&at| at < end).collect())
-        })
-        .collect();
+    let pages: Vec<RangePages> = owned.iter().map(|o| context.pages(o.region.start, o.region.end)).collect();
     let mut reading = Reading { rows: Some(&rows::BLOCKS), shift_bytes: 8, ..Reading::default() };
     let heap = Arenas { context, arenas: &arenas, owned: &owned, pages: &pages };
     let mut walked = heap.walk(parameters.as_ref(), &mut reading)?;

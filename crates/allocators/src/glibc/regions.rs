@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::apart::merge;
 use super::layout;
 use super::locate::{Arena, Parameters};
 use super::walk_context::{Region, Shape, Top};
 use strandline_claims::allocator::{Context, overlapping};
+use strandline_claims::range::merge;
 use strandline_claims::range::{MOST_BYTES, PAGE_BYTES, page_up};
 use strandline_process::map::Mapping;
 

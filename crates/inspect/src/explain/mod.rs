@@ -18,6 +18,7 @@ use crate::facts::Explanation;
 use crate::ledger::assemble::{self, Inputs};
 use crate::ledger::zeros::{self, Zeros};
 use strandline_claims::allocator::Reading;
+use strandline_claims::range::merge;
 use strandline_claims::refinements::Matched;
 use strandline_claims::runtime::Finish;
 use strandline_process::error::{Error, Result};
@@ -143,7 +144,8 @@ fn account(
     }
     zero_runs.extend(snapshot.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
     zero_runs.extend(snapshot.runtimes.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
-    zero_runs.sort_unstable();
+    // A page of zeros may lie in a range and in a finer one within it.
+    merge(&mut zero_runs);
     let explanation = describe::describe(process, &mut snapshot, ledger, start);
     Ok(Inspection { explanation, readings: snapshot.readings, zero_runs })
 }
@@ -188,3 +190,6 @@ fn find_zeros(
     let runs = zeros::still_resident(&snapshot.pagemap, found.runs);
     Ok(Zeros { runs, bytes_read: found.bytes_read })
 }
+
+#[cfg(test)]
+mod layers_tests;

@@ -106,7 +106,18 @@ pub fn take(
     // Files are looked through before the stop.
     let (space, _) = AddressSpace::parse(&process.maps_text()?);
     let found = Found::find(process, &space, options.runtimes);
-    let how = How { workers, options, found: &found };
+    take_with(process, stopped_by, workers, options, &found)
+}
+
+/// As [`take`], with the readers of `found`.
+pub fn take_with(
+    process: &Process,
+    stopped_by: &StoppedBy<'_>,
+    workers: usize,
+    options: &Options<'_>,
+    found: &Found,
+) -> Result<Snapshot> {
+    let how = How { workers, options, found };
     let mut snapshot = match stopped_by {
         StoppedBy::Us => stop_and_read(process, &how)?,
         StoppedBy::Ending(ending) => {

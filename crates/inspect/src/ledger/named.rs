@@ -7,6 +7,7 @@ use super::assemble::Inputs;
 use super::rows::Holders;
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::palette::Palette;
+use strandline_claims::range::merge;
 
 /// Adds what each named chunk holds to `holders`.
 pub fn add(inputs: &Inputs<'_>, palette: &Palette, holders: &mut Holders) {
@@ -16,7 +17,7 @@ pub fn add(inputs: &Inputs<'_>, palette: &Palette, holders: &mut Holders) {
     let mut zeros: Vec<(u64, u64)> =
         inputs.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()).collect();
     zeros.extend_from_slice(inputs.zero_runs);
-    zeros.sort_unstable();
+    merge(&mut zeros);
     for reading in inputs.runtimes {
         for named in &reading.named {
             let Some((id, _)) = palette.get(named.slot) else { continue };

@@ -136,7 +136,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
         if let Some(slot) = palette.add(whole.id, None)
             && !(whole.start < heap.start + heap.size && heap.start < whole.end)
         {
-            let pages = spaces::range_pages(context, whole.start, whole.end);
+            let pages = context.pages(whole.start, whole.end);
             reading.claims.push(spaces::claim_whole(&pages, whole.start, whole.end, slot));
         }
     }
@@ -148,7 +148,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
         reading.caveats.push(Caveat::new("sbcl_damaged", format!("{:#x}", heap.start), None, text));
         return Ok(reading);
     }
-    let pages = spaces::range_pages(context, heap.start, heap.start + heap.size);
+    let pages = context.pages(heap.start, heap.start + heap.size);
     let seen = Seen { program, layout, release, heap, threads, spaces: found };
     seen.take(context, (pages, figures), &mut reading);
     Ok(reading)

@@ -16,7 +16,6 @@ use strandline_claims::palette::Palette;
 use strandline_claims::range::{PAGE_BYTES, RangePages, page_up};
 use strandline_claims::rows::Id;
 use strandline_claims::runtime::Context;
-use strandline_process::map::Mapping;
 use strandline_process::memory::Memory;
 use strandline_process::stacks;
 
@@ -171,14 +170,6 @@ pub fn may_claim(context: &Context<'_>, start: u64, end: u64) -> bool {
     let first = mappings.partition_point(|mapping| mapping.end <= start);
     let within = mappings.iter().skip(first).take_while(|mapping| mapping.start < end);
     within.into_iter().all(|mapping| mapping.name != "[heap]" && !mapping.name.starts_with("[stack"))
-}
-
-/// The pages of a range, with the cells of a picture where one is wanted.
-pub fn range_pages(context: &Context<'_>, start: u64, end: u64) -> RangePages {
-    let pages = RangePages::new(start, end, (context.resident)(start, end));
-    let Some(cell_bytes) = context.cell_bytes else { return pages };
-    let starts = context.space.mappings().iter().map(|mapping: &Mapping| mapping.start);
-    pages.with_cells(cell_bytes, starts.filter(|at| (start..end).contains(at)).collect())
 }
 
 /// Claims a range whole.

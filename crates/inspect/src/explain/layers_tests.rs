@@ -1,0 +1,163 @@
+//! Layers of claims over a real heap: two runtimes in one process, memory of a reader's within blocks of malloc's, and
+//! claims that no block in use is behind. The readers are made up; the process and its malloc are not.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use strandline_allocators::glibc;
+use strandline_claims::accumulator::{Accumulator, Block};
+use strandline_claims::allocator::{RangeClaim, Reader as _};
+use strandline_claims::class::Class;
+use strandline_claims::refinements::Refinements;
+use strandline_claims::rows::Id;
+use strandline_claims::runtime::{self, Busy, Context, Named};
+use strandline_runtimes::{perl, sbcl};
+
+use super::snapshot::Snapshot;
+use super::*;
+use crate::readers::Found;
+
+/// A small block each, blocks of 200,000 bytes, the last one freed, and one of 3 MB, a mapping of its own. All bytes
+/// are written.
+const SUBJECT: &str = r#"
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int main(void) {
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  size_t sizes[] = {100, 200, 200000, 200000, 3000000};
+  char *at[5];
+  for (int i = 0; i < 5; i++) { memset(at[i] = malloc(sizes[i]), 0x55, sizes[i]); malloc(24); }
+  free(at[3]);
+  printf("%p %p %p %p %p\n", (void *)at[0], (void *)at[1], (void *)at[2], (void *)at[3], (void *)at[4]);
+  fflush(stdout);
+  return getchar();
+}
+"#;
+
+struct Subject(Child);
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn subject() -> (Subject, [u64; 5]) {
+    let folder = std::env::temp_dir().join(format!("strandline-layers-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let binary = folder.join("subject");
+    let mut compiler = Command::new("cc")
+        .args(["-O1", "-fno-builtin", "-x", "c", "-o"])
+        .arg(&binary)
+        .arg("-")
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    compiler.stdin.take().unwrap().write_all(SUBJECT.as_bytes()).unwrap();
+    assert!(compiler.wait().unwrap().success());
+    let child = Command::new(&binary).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut subject = Subject(child);
+    let mut line = String::new();
+    BufReader::new(subject.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+    let at: Vec<u64> = line
+        .split_whitespace()
+        .map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).unwrap())
+        .collect();
+    (subject, at.try_into().unwrap())
+}
+
+/// A runtime that says this, whatever is there.
+struct MadeUp {
+    name: &'static str,
+    row: Id,
+    /// Blocks: pointer and bytes.
+    blocks: Vec<(u64, u64)>,
+    /// Memory of its own.
+    ranges: Vec<(u64, u64)>,
+}
+
+impl runtime::Found for MadeUp {
+    fn read(
+        &self,
+        context: &Context<'_>,
+        refinements: &Refinements,
+    ) -> std::result::Result<Vec<runtime::Reading>, Busy> {
+        let mut reading = runtime::Reading::default();
+        reading.facts.name = self.name.to_owned();
+        reading.facts.read = true;
+        let slot = refinements.slot(self.row, None).unwrap();
+        for &(pointer, bytes) in &self.blocks {
+            assert!(refinements.claim(pointer, bytes, slot));
+            reading.named.push(Named { pointer, bytes, slot, holder: format!("{} {bytes}", self.name) });
+        }
+        let own = reading.palette.add(self.row, None).unwrap();
+        for &(start, end) in &self.ranges {
+            let pages = context.pages(start, end);
+            let mut accumulator = Accumulator::new(start, &pages);
+            accumulator.claim_to(end, Class::Refined(own));
+            let mut all = Block::empty(start);
+            all.join(accumulator.cut(), &pages).unwrap();
+            reading.claims.push(RangeClaim { start, end, sums: all.finish(&pages) });
+        }
+        Ok(vec![reading])
+    }
+}
+
+fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::Found>>) -> Explanation {
+    let process = admission::admit(pid.cast_signed()).unwrap();
+    let options = Options { page_map: true, ..Options::default() };
+    let (space, _) = strandline_process::map::AddressSpace::parse(&process.maps_text().unwrap());
+    let found = Found { allocators: vec![glibc::Reader.find(&process, &space).unwrap()], runtimes };
+    let start = Instant::now();
+    let snapshot: Snapshot =
+        on_own_thread(|| snapshot::take_with(&process, &StoppedBy::Us, 2, &options, &found))
+            .unwrap()
+            .unwrap();
+    account(&process, snapshot, start, &options).unwrap().explanation
+}
+
+fn row(explanation: &Explanation, id: &str) -> u64 {
+    explanation.rows.iter().filter(|row| row.id == id).map(|row| row.bytes).sum()
+}
+
+#[test]
+fn each_layer_refines_the_one_below_where_that_holds_a_block() {
+    let (subject, [small, other, block, freed, mapped]) = subject();
+    let pid = subject.0.id();
+    let plain = account_with(pid, Vec::new());
+    let in_block = (block + 0x111, block + 150_003);
+    let in_mapped = (mapped + 4096, mapped + 1_000_003);
+    let one = MadeUp {
+        name: "one",
+        row: &perl::rows::STRING,
+        blocks: vec![(small, 100), (freed, 5000), (other + 16, 8)],
+        ranges: vec![in_block, in_mapped, (freed + 64, freed + 9000)],
+    };
+    let two = MadeUp {
+        name: "two",
+        row: &sbcl::rows::LIVE,
+        blocks: vec![(other, 200)],
+        // It goes over the end of its block.
+        ranges: vec![(block + 199_000, block + 201_000)],
+    };
+    let layered = account_with(pid, vec![Box::new(one), Box::new(two)]);
+    let length = |range: (u64, u64)| range.1 - range.0;
+    assert_eq!(row(&layered, "perl.string"), 100 + length(in_block) + length(in_mapped));
+    assert_eq!(row(&layered, "sbcl.live"), 200);
+    // What the runtimes have, malloc has no more; all else is as it was.
+    assert_eq!(row(&plain, "glibc.live") - row(&layered, "glibc.live"), 100 + 200 + length(in_block));
+    assert_eq!(row(&plain, "glibc.mmapped") - row(&layered, "glibc.mmapped"), length(in_mapped));
+    for id in ["glibc.header", "glibc.free.kept", "glibc.free.pinned", "glibc.free.trim", "anonymous"] {
+        assert_eq!(row(&plain, id), row(&layered, id), "{id}");
+    }
+    assert_eq!(plain.kernel.rss_bytes, layered.kernel.rss_bytes);
+    let refused: Vec<_> =
+        layered.caveats.iter().filter(|caveat| caveat.code == "claim_not_in_block").collect();
+    assert_eq!(refused.len(), 2, "one in a free block, one over the end of its own: {refused:?}");
+    assert_eq!(layered.allocators[0].live_bytes, plain.allocators[0].live_bytes);
+    assert_eq!(layered.allocators[0].mallinfo, plain.allocators[0].mallinfo);
+}
