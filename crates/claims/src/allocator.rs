@@ -117,6 +117,8 @@ pub struct MappedBlock {
     pub start: u64,
     /// What the allocator returned: what stands before it is the allocator's.
     pub pointer: u64,
+    /// First byte behind what the program may use: what follows is the allocator's.
+    pub usable_end: u64,
     /// First byte behind the mapping.
     pub end: u64,
 }

@@ -265,9 +265,9 @@ impl Matched {
         blocks.sort_unstable_by_key(|block| block.start);
         let mut finder = claims.finder();
         for block in blocks {
-            let nested = finder.nested(block.pointer, block.end);
+            let nested = finder.nested(block.pointer, block.usable_end);
             self.nested.extend_from_slice(nested);
-            let found = finder.find(block.pointer, block.end.saturating_sub(block.pointer));
+            let found = finder.find(block.pointer, block.usable_end.saturating_sub(block.pointer));
             if let Some(refined) = found.filter(|_| nested.is_empty()) {
                 self.count(block.pointer, &refined);
             }

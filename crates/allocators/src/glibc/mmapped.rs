@@ -21,6 +21,23 @@ use strandline_claims::range::{PAGE_BYTES, page_up};
 use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, word_at};
 
+/// What of the last word of a mapping with a size of less than its length (2.43) is not the block's: malloc.c takes it for the
+/// next chunk's (memsize).
+const LAST_WORD_BYTES: u64 = 8;
+
+/// How many bytes at the end of a mapping of `bytes` are not its chunk's, by the size word `head`, which counts from
+/// `header` bytes behind the mapping's start.
+fn tail_bytes(bytes: u64, header: u64, head: u64) -> u64 {
+    if header + (head & !layout::SIZE_BITS) == bytes { 0 } else { LAST_WORD_BYTES }
+}
+
+/// The chunk whose mapping starts at `page` with the words `pair`.
+pub fn block_at(pair: (u64, u64), page: u64, limit: u64) -> Option<MappedBlock> {
+    let bytes = chunk_bytes(pair, page, limit)?;
+    let (pointer, tail) = (page + layout::CHUNK_HEADER_BYTES, tail_bytes(bytes, 0, pair.1));
+    Some(MappedBlock { start: page, pointer, usable_end: page + bytes - tail, end: page + bytes })
+}
+
 /// The length of the mapping that starts at `page` with the words `pair`, if it is a chunk's;
 /// `limit` is where it must have ended.
 pub fn chunk_bytes(pair: (u64, u64), page: u64, limit: u64) -> Option<u64> {
@@ -41,16 +58,14 @@ pub fn chunk_bytes(pair: (u64, u64), page: u64, limit: u64) -> Option<u64> {
 /// Pages behind a mapping's start on whose end a block aligned to more than a page is looked for.
 const MOST_ALIGNED_PAGES: u64 = 16;
 
-/// Where in the mapping that starts at `page` the header is that memalign wrote behind its start, if there is one; and
-/// the mapping's length by it. A header was written, so its page is in one of the resident `runs`; reading another page
+/// The block in the mapping that starts at `page`, by the header that memalign wrote behind its start, if there is one. A header was written, so its page is in one of the resident `runs`; reading another page
 /// would have the kernel map one in the target.
-fn aligned_chunk(memory: &dyn Memory, page: u64, limit: u64, runs: &[(u64, u64)]) -> Option<(u64, u64)> {
+fn aligned_chunk(memory: &dyn Memory, page: u64, limit: u64, runs: &[(u64, u64)]) -> Option<MappedBlock> {
     let mut bytes = [0; PAGE_BYTES as usize];
     memory.read(page, &mut bytes).ok()?;
     let at = |offset: u64| Some((word_at(&bytes, offset as usize)?, word_at(&bytes, offset as usize + 8)?));
-    let within = (16..PAGE_BYTES)
-        .step_by(16)
-        .find_map(|offset| Some((offset, aligned_end(offset, at(offset)?, page, limit)?)));
+    let within =
+        (16..PAGE_BYTES).step_by(16).find_map(|offset| aligned_block(offset, at(offset)?, page, limit));
     let beyond = || {
         let last_words = (2..=MOST_ALIGNED_PAGES)
             .map(|pages| pages * PAGE_BYTES - 16)
@@ -59,10 +74,7 @@ fn aligned_chunk(memory: &dyn Memory, page: u64, limit: u64, runs: &[(u64, u64)]
         let offsets: Vec<u64> = last_words.collect();
         let places: Vec<u64> = offsets.iter().map(|offset| page + offset).collect();
         let pairs = memory.read_pairs(&places);
-        offsets
-            .iter()
-            .zip(pairs)
-            .find_map(|(&offset, pair)| Some((offset, aligned_end(offset, pair?, page, limit)?)))
+        offsets.iter().zip(pairs).find_map(|(&offset, pair)| aligned_block(offset, pair?, page, limit))
     };
     within.or_else(beyond)
 }
@@ -73,8 +85,8 @@ fn is_resident(runs: &[(u64, u64)], address: u64) -> bool {
     before.checked_sub(1).and_then(|last| runs.get(last)).is_some_and(|&(_, end)| address < end)
 }
 
-/// The mapping's length, if `pair` is the header of a block moved by `offset`.
-fn aligned_end(offset: u64, pair: (u64, u64), page: u64, limit: u64) -> Option<u64> {
+/// The block whose mapping starts at `page`, if `pair` is its header, moved by `offset`.
+fn aligned_block(offset: u64, pair: (u64, u64), page: u64, limit: u64) -> Option<MappedBlock> {
     let (distance, head) = pair;
     if distance & !1 != offset || head & layout::SIZE_BITS != layout::IS_MMAPPED {
         return None;
@@ -82,8 +94,16 @@ fn aligned_end(offset: u64, pair: (u64, u64), page: u64, limit: u64) -> Option<u
     let bytes = offset.checked_add(head & !layout::SIZE_BITS)?;
     let whole = bytes.checked_next_multiple_of(PAGE_BYTES)?;
     let missing = whole - bytes;
-    ((missing == 0 || missing == layout::FENCEPOST_BYTES) && whole <= limit.checked_sub(page)?)
-        .then_some(whole)
+    if (missing != 0 && missing != layout::FENCEPOST_BYTES) || whole > limit.checked_sub(page)? {
+        return None;
+    }
+    let usable_end = page + whole - tail_bytes(whole, offset, head);
+    Some(MappedBlock {
+        start: page,
+        pointer: page + offset + layout::CHUNK_HEADER_BYTES,
+        usable_end,
+        end: page + whole,
+    })
 }
 
 /// Whether a mapping of a chunk may start with `pair`, whatever its length is by now.
@@ -193,7 +213,7 @@ impl Search<'_> {
 
     /// Whether what finer readers have claimed lies within the block, or beside it.
     fn fits(&self, block: &MappedBlock) -> bool {
-        let within = |range: &(u64, u64)| block.pointer <= range.0 && range.1 <= block.end;
+        let within = |range: &(u64, u64)| block.pointer <= range.0 && range.1 <= block.usable_end;
         overlapping(self.claimed, block.start, block.end).iter().all(within)
     }
 
@@ -214,12 +234,7 @@ impl Search<'_> {
         self.spent_pages += pages.len() as u64 + refused * REFUSED_PAGES;
         let block = |at: u64, pair: (u64, u64)| {
             let moved = may_start(pair).then(|| aligned_chunk(self.memory, at, limit, runs)).flatten();
-            let (header, bytes) = moved.or_else(|| Some((0, chunk_bytes(pair, at, limit)?)))?;
-            Some(MappedBlock {
-                start: at,
-                pointer: at + header + layout::CHUNK_HEADER_BYTES,
-                end: at + bytes,
-            })
+            moved.or_else(|| block_at(pair, at, limit))
         };
         let mut blocks = pages.iter().zip(&pairs).filter_map(|(&at, pair)| block(at, (*pair)?));
         let block = blocks.find(|block| self.fits(block))?;
@@ -357,7 +372,8 @@ impl MappedChunks {
         }
         reading.refined.add_mapped(context.refinements, &found.blocks);
         reading.allocator.live_blocks = reading.allocator.live_blocks.map(|n| n + found.blocks.len() as u64);
-        let payload: u64 = found.blocks.iter().map(|block| block.end - block.pointer).sum();
+        let payload: u64 =
+            found.blocks.iter().map(|block| block.usable_end.saturating_sub(block.pointer)).sum();
         reading.allocator.live_bytes = reading.allocator.live_bytes.map(|bytes| bytes + payload);
         reading.allocator.metadata_bytes =
             reading.allocator.metadata_bytes.map(|bytes| bytes + found.bytes - payload);

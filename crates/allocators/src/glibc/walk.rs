@@ -11,6 +11,7 @@ use super::layout;
 use super::lists::{Listed, Lists};
 use super::walk_context::{Counts, Fast, Part, Region, Shape, Top, WalkContext};
 use strandline_claims::accumulator::{Accumulator, Class};
+use strandline_claims::allocator::MappedBlock;
 use strandline_claims::range::{PAGE_BYTES, page_of, page_up};
 use strandline_claims::refinements::{Finder, Refinements};
 use strandline_claims::window::Window;
@@ -408,13 +409,13 @@ impl<'a> Walker<'a> {
                 return;
             }
             let upto = found.unwrap_or(self.region.end);
-            if let Some(chunk) = self.mmapped_before(from, upto) {
-                self.skip(chunk.0, Class::Foreign);
-                self.window.advance(chunk.1 - 1);
-                self.claim_mmapped(chunk);
+            if let Some(block) = self.mmapped_before(from, upto) {
+                self.skip(block.start, Class::Foreign);
+                self.window.advance(block.end - 1);
+                self.claim_mmapped(block);
                 self.counts.mmapped_chunks += 1;
-                self.counts.mmapped_bytes += chunk.1 - chunk.0;
-                from = chunk.1;
+                self.counts.mmapped_bytes += block.end - block.start;
+                from = block.end;
                 self.at = from;
                 if from < self.region.end {
                     // What was found stays the next one, unless the chunk went over it.
@@ -436,13 +437,13 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn claim_mmapped(&mut self, (start, end): (u64, u64)) {
-        let pointer = start + layout::CHUNK_HEADER_BYTES;
-        let usable = end - pointer;
+    fn claim_mmapped(&mut self, block: MappedBlock) {
+        let MappedBlock { pointer, usable_end, end, .. } = block;
+        let usable = usable_end.saturating_sub(pointer);
         self.counts.blocks += 1;
         self.counts.payload_bytes += usable;
         if let Some(finder) = &mut self.refinements {
-            let nested = finder.nested(pointer, end);
+            let nested = finder.nested(pointer, usable_end);
             self.counts.refined.nested.extend_from_slice(nested);
             for &(from, to) in nested {
                 self.accumulator.claim_to(from, Class::Mmapped);
@@ -458,7 +459,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Between pieces, mappings of single chunks may lie: the first one in `from..upto`.
-    fn mmapped_before(&mut self, from: u64, upto: u64) -> Option<(u64, u64)> {
+    fn mmapped_before(&mut self, from: u64, upto: u64) -> Option<MappedBlock> {
         if self.region.shape != Shape::Pieces {
             return None;
         }
@@ -469,8 +470,8 @@ impl<'a> Walker<'a> {
             }
             let Some((pair, far)) = self.window.peek(page) else { continue };
             self.far_reads += u32::from(far);
-            if let Some(bytes) = super::mmapped::chunk_bytes(pair, page, self.region.end) {
-                return Some((page, page + bytes));
+            if let Some(block) = super::mmapped::block_at(pair, page, self.region.end) {
+                return Some(block);
             }
         }
         None

@@ -202,12 +202,12 @@ impl<'a> Layers<'a> {
             at = until;
         };
         let mapped = Holder::Row(meaning.mapped());
-        let nested = finder.nested(block.pointer, block.end);
+        let nested = finder.nested(block.pointer, block.usable_end);
         for &(from, to) in nested {
             push(from, mapped);
             push(to, Holder::Claimed);
         }
-        let found = finder.find(block.pointer, block.end.saturating_sub(block.pointer));
+        let found = finder.find(block.pointer, block.usable_end.saturating_sub(block.pointer));
         if let Some(refined) = found.filter(|_| nested.is_empty()) {
             push(block.pointer, mapped);
             push(block.pointer + refined.bytes, Holder::Row(meaning.of(refined.slot).0));
