@@ -132,7 +132,7 @@ fuzz_target!(|data: &[u8]| {
         progress: &|_| {},
     };
     let Ok(mut reading) = sbcl::read(&context, &program) else { return };
-    reading.finish(&Finish { workers, path_to: Some("MESSAGE"), matched: &strandline_claims::refinements::Matched::default(), progress: &|_, _, _| {} });
+    reading.finish(&Finish { workers, path_to: Some("MESSAGE"), matched: &strandline_claims::refinements::Matched::default(), by_allocator: &[], progress: &|_, _, _| {} });
     let mut ranges = Vec::new();
     for claim in &reading.claims {
         ranges.push((claim.start, claim.end));

@@ -110,6 +110,7 @@ fuzz_target!(|data: &[u8]| {
     let target = Target { image, bytes_read: AtomicU64::new(0) };
     let (readings, _) = glibc::read(&Context {
         memory: &target,
+        whole_memory: &target,
         space: &space,
         resident: &|from, to| cut(&runs, from, to),
         fs_bases: &fs_bases,

@@ -107,7 +107,8 @@ fn commands_that_fail_anyway_are_not_tried() -> Outcome {
         3,
         &["did not open within 0.3 s"],
     )?;
-    ends(&["--ready", "seconds=0.1", "--", "true"], 3, &["ended before it was ready", "in the foreground"])?;
+    // It ends sooner, also where it has to wait for a processor.
+    ends(&["--ready", "seconds=30", "--", "true"], 3, &["ended before it was ready", "in the foreground"])?;
     let line = ["--timeout", "0.3s", "--ready", "line=up", "--", "sh", "-c", &sleep];
     ends(&line, 3, &["the line did not come within 0.3 s", "PYTHONUNBUFFERED=1"])?;
     ends(&["--goal", "time-bounded", "--ready", "seconds=0", "--", "true"], 2, &["--load"])?;

@@ -84,7 +84,7 @@ enum Whole {
     Trim,
 }
 
-/// What a accumulated range came to.
+/// What an accumulated range came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Its resident bytes.
@@ -317,7 +317,7 @@ pub struct Accumulator<'a> {
 }
 
 impl<'a> Accumulator<'a> {
-    /// A accumulator whose first claim starts at `start`.
+    /// An accumulator whose first claim starts at `start`.
     pub fn new(start: u64, pages: &'a RangePages) -> Self {
         Self { pages, start, cursor: start, head: None, current: None, sums: Sums::default() }
     }

@@ -23,9 +23,11 @@ use crate::refinements::{Matched, Refinements};
 pub enum Layer {
     /// In blocks of another allocator, or in mappings: pools over malloc.
     Blocks,
-    /// In mappings.
+    /// In mappings, which its own books name.
     #[default]
     Mappings,
+    /// In mappings, some of which are told by what is in them: read last, beside what the others have claimed.
+    RestOfMappings,
 }
 
 /// A reader of an allocator.
@@ -60,8 +62,11 @@ pub type Readings = (Vec<Reading>, Vec<Caveat>);
 
 /// What a reader may look at. All of it is of one frozen state.
 pub struct Context<'a> {
-    /// The target's memory.
+    /// The target's memory, of which only resident pages can be read: reading another would bring it in.
     pub memory: &'a dyn Memory,
+    /// All of it: for the few pages that may be swapped out and without which there is nothing to read. Whoever reads here
+    /// asks [`Context::resident`] first.
+    pub whole_memory: &'a dyn Memory,
     /// Its mappings.
     pub space: &'a AddressSpace,
     /// The runs of resident anonymous pages in a range, cut to it.
@@ -130,8 +135,12 @@ pub struct Reading {
     pub allocator: facts::Allocator,
     /// Ranges whose every byte is claimed.
     pub claims: Vec<RangeClaim>,
-    /// What its claims lie in.
+    /// What its claims lie in: as its reader says.
     pub layer: Layer,
+    /// Whether it made no sense at some place, as if caught in motion: a moment later it may.
+    pub in_motion: bool,
+    /// What gives its memory back; malloc_trim is added by its [`TrimPlan`].
+    pub remedies: Vec<facts::Remedy>,
     /// Which rows its classes stand for.
     pub rows: Option<&'static BlockRows>,
     /// Blocks that are mappings of their own.
@@ -141,7 +150,7 @@ pub struct Reading {
     pub shift_bytes: u64,
     /// Blocks of the claimed ranges of which a finer reader says more.
     pub refined: Matched,
-    /// What trimming would do.
+    /// What glibc's malloc_trim(0) would do.
     pub trim: Option<TrimPlan>,
     /// All-zero resident pages of the claimed ranges, as runs.
     pub zero_runs: Vec<(u64, u64)>,

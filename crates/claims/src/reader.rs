@@ -8,6 +8,7 @@ use strandline_process::map::Mapping;
 use strandline_process::namespaces::{open_executable, open_mapped_file};
 use strandline_process::procfs::Process;
 
+use crate::palette::BlockRows;
 use crate::rows::Id;
 
 /// An allocator or a runtime, as the table of readers has it.
@@ -23,6 +24,8 @@ pub struct About {
     pub versions: &'static str,
     /// The rows of the ledger that its reader fills.
     pub rows: &'static [Id],
+    /// Of an allocator's: which class of its blocks stands on which.
+    pub blocks: Option<&'static BlockRows>,
     /// The remedies that are its own.
     pub remedies: &'static [&'static str],
     /// What is not read of it, and why.
@@ -41,6 +44,7 @@ impl About {
         evidence: Evidence::NONE,
         versions: "",
         rows: &[],
+        blocks: None,
         remedies: &[],
         not_read: "its structures; it has no reader yet",
         heap: HeapKind::Malloc,
@@ -68,6 +72,8 @@ pub struct Evidence {
     pub executables: &'static [FileName],
     /// Symbols that only a file with it inside defines.
     pub symbols: &'static [&'static str],
+    /// Symbols that tell its version, where it is one.
+    pub version_symbols: &'static [&'static str],
     /// A section of an executable that only it has.
     pub section: Option<&'static str>,
     /// What stands in the read-only data of an executable with it inside, stripped. The first letter stands apart: a
@@ -79,8 +85,15 @@ pub struct Evidence {
 
 impl Evidence {
     /// None at all.
-    pub const NONE: Self =
-        Self { files: &[], executables: &[], symbols: &[], section: None, strings: &[], version: |_| None };
+    pub const NONE: Self = Self {
+        files: &[],
+        executables: &[],
+        symbols: &[],
+        version_symbols: &[],
+        section: None,
+        strings: &[],
+        version: |_| None,
+    };
 }
 
 /// A file's name, or how it begins and goes on.

@@ -5,9 +5,9 @@
 //! the two disagree (a damaged or hostile pointer, an allocator that is not read) a claim matches nothing. So any
 //! runtime refines any allocator, and several refine one.
 //!
-//! A heap of millions of strings costs two bytes for each 16 bytes of heap that it spans. They have the slot and
-//! the length; long claims and arenas stand in a table besides. Blocks that are not aligned to 16 bytes (some
-//! allocators' of 8) are not refined.
+//! A heap of millions of strings costs two bytes for each 32 bytes of heap that it spans. They have the slot, which half of
+//! the 32 bytes the block starts in, and the length; long claims, arenas and the second of two blocks in the same 32 bytes
+//! stand in a table besides. Blocks that are not aligned to 16 bytes (some allocators' small ones) are not refined.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -20,14 +20,18 @@ use crate::rows::Id;
 
 /// A claim of more bytes than this is matched by itself (see [`Matched::large`]).
 pub const LARGE_BYTES: u64 = 4096;
-/// Bits of a mark that hold the length; above them stands the slot, from 1 on.
-const LENGTH_BITS: u32 = 11;
+/// Bits of a mark that hold the length; above them stand which half it is, and the slot, from 1 on.
+const LENGTH_BITS: u32 = 10;
+const SLOT_SHIFT: u32 = LENGTH_BITS + 1;
 /// The length of what stands in the table.
 const TABLED: u16 = 0;
 /// Lengths from here on, and arenas, stand in the table.
 const SHORTEST_TABLED_BYTES: u64 = 1 << LENGTH_BITS;
 const LEAF_BYTES: u64 = 64 << 10;
-const GRANULE_BYTES: u64 = 16;
+const GRANULE_BYTES: u64 = 32;
+const ALIGNMENT: u64 = 16;
+/// A claim of a block that can hold twice as much, and this, is of something else.
+const MOST_SLACK_BYTES: u64 = 4096;
 const MARKS: usize = (LEAF_BYTES / GRANULE_BYTES) as usize;
 
 type Leaf = OnceLock<Box<[AtomicU16; MARKS]>>;
@@ -36,12 +40,14 @@ type Leaf = OnceLock<Box<[AtomicU16; MARKS]>>;
 #[derive(Default)]
 pub struct Refinements {
     /// The numbers of the leaves, in order: those that hold resident private memory. A pointer elsewhere is
-    /// refused, so that pointers cannot make us allocate more than a part of the target's resident bytes.
+    /// refused, so that pointers cannot make us allocate more than the target has resident: a leaf takes less than a page.
     numbers: Vec<u64>,
     leaves: Vec<Leaf>,
     /// By how much a leaf's number was last above its place: most of a heap is in one piece.
     ahead: AtomicU64,
     tabled: Mutex<HashMap<u64, Tabled>>,
+    /// How many claims there may be in the table: as many as take a part of what is resident.
+    most_tabled: usize,
     palette: Mutex<Palette>,
     /// Memory of others within blocks: ranges in address order, without overlap.
     nested: Vec<(u64, u64)>,
@@ -49,6 +55,7 @@ pub struct Refinements {
 
 #[derive(Clone, Copy)]
 struct Tabled {
+    slot: Slot,
     bytes: u64,
     free: Option<(Slot, [u16; 2])>,
 }
@@ -62,8 +69,10 @@ impl Refinements {
             let first = (start / LEAF_BYTES).max(numbers.last().map_or(0, |&number| number + 1));
             numbers.extend(first..=last);
         }
-        let leaves = numbers.iter().map(|_| OnceLock::new()).collect();
-        Self { numbers, leaves, ..Self::default() }
+        let leaves: Vec<Leaf> = numbers.iter().map(|_| OnceLock::new()).collect();
+        // Some 50 bytes each, an eighth of the leaves' span at most.
+        let most_tabled = leaves.len() * (LEAF_BYTES / 400) as usize;
+        Self { numbers, leaves, most_tabled, ..Self::default() }
     }
 
     /// The slot by which blocks of a row are claimed: one for all runtimes of the process. `None` where all are taken.
@@ -96,7 +105,7 @@ impl Refinements {
     }
 
     fn put(&self, pointer: u64, bytes: u64, slot: Slot, free: Option<(Slot, [u16; 2])>) -> bool {
-        if !pointer.is_multiple_of(GRANULE_BYTES) || bytes == 0 {
+        if !pointer.is_multiple_of(ALIGNMENT) || bytes == 0 {
             return false;
         }
         let Some(leaf) = self.leaf(pointer / LEAF_BYTES) else { return false };
@@ -104,13 +113,19 @@ impl Refinements {
         let Some(mark) = marks.get(place(pointer)) else { return false };
         let is_tabled = bytes >= SHORTEST_TABLED_BYTES || free.is_some();
         let length = if is_tabled { TABLED } else { bytes as u16 };
-        let wanted = (slot.index() as u16 + 1) << LENGTH_BITS | length;
-        if mark.compare_exchange(0, wanted, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        let wanted = (slot.index() as u16 + 1) << SLOT_SHIFT | half(pointer) << LENGTH_BITS | length;
+        match mark.compare_exchange(0, wanted, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) if !is_tabled => return true,
+            Ok(_) => {}
+            // Claimed already; of two blocks in one granule the second stands in the table.
+            Err(known) if known >> LENGTH_BITS & 1 == half(pointer) => return false,
+            Err(_) => {}
+        }
+        let Ok(mut tabled) = self.tabled.lock() else { return false };
+        if tabled.contains_key(&pointer) || tabled.len() >= self.most_tabled {
             return false;
         }
-        if is_tabled && let Ok(mut tabled) = self.tabled.lock() {
-            tabled.insert(pointer, Tabled { bytes, free });
-        }
+        tabled.insert(pointer, Tabled { slot, bytes, free });
         true
     }
 
@@ -129,10 +144,11 @@ impl Refinements {
     }
 
     /// Says that `ranges` are memory of other readers', claimed by them: where one lies within a block in use, the
-    /// block's allocator leaves it out. Those that overlap one before them are dropped.
+    /// block's allocator leaves it out. Of two that overlap, what reaches further from where the first begins stays: memory
+    /// within a pool is the pool's to leave out.
     pub fn nest(&mut self, ranges: impl IntoIterator<Item = (u64, u64)>) {
         self.nested.extend(ranges.into_iter().filter(|range| range.0 < range.1));
-        self.nested.sort_unstable();
+        self.nested.sort_unstable_by_key(|range| (range.0, std::cmp::Reverse(range.1)));
         let mut end = 0;
         self.nested.retain(|range| {
             let is_apart = range.0 >= end;
@@ -156,6 +172,11 @@ fn place(pointer: u64) -> usize {
     (pointer % LEAF_BYTES / GRANULE_BYTES) as usize
 }
 
+/// Which half of its granule a block starts in.
+fn half(pointer: u64) -> u16 {
+    (pointer / ALIGNMENT % 2) as u16
+}
+
 /// See [`Refinements::finder`].
 pub struct Finder<'a> {
     refinements: &'a Refinements,
@@ -176,15 +197,19 @@ impl<'a> Finder<'a> {
             self.marks = self.refinements.leaf(number).and_then(OnceLock::get).map(|leaf| &**leaf);
         }
         let mark = self.marks?.get(place(pointer))?.load(Ordering::Relaxed);
-        if mark == 0 || !pointer.is_multiple_of(GRANULE_BYTES) {
+        if mark == 0 || !pointer.is_multiple_of(ALIGNMENT) {
             return None;
         }
-        let slot = Slot::new((mark >> LENGTH_BITS) as u8 - 1)?;
-        let known = match mark & ((1 << LENGTH_BITS) - 1) {
-            TABLED => self.tabled(pointer)?,
-            length => Tabled { bytes: u64::from(length), free: None },
+        let Tabled { slot, bytes, free } = match mark & ((1 << LENGTH_BITS) - 1) {
+            length if length != TABLED && mark >> LENGTH_BITS & 1 == half(pointer) => Tabled {
+                slot: Slot::new((mark >> SLOT_SHIFT) as u8 - 1)?,
+                bytes: u64::from(length),
+                free: None,
+            },
+            _ => self.tabled(pointer)?,
         };
-        (known.bytes <= usable).then_some(Refined { slot, bytes: known.bytes, free: known.free })
+        let fits = bytes <= usable && usable <= bytes.saturating_mul(2).saturating_add(MOST_SLACK_BYTES);
+        fits.then_some(Refined { slot, bytes, free })
     }
 
     fn tabled(&self, pointer: u64) -> Option<Tabled> {
@@ -301,6 +326,7 @@ mod tests {
         let mut finder = claims.finder();
         assert_eq!(finder.find(0x10_0010, 24), Some(Refined { slot: slot(2), bytes: 20, free: None }));
         assert_eq!(finder.find(0x10_0010, 400).map(|refined| refined.bytes), Some(20), "much larger");
+        assert_eq!(finder.find(0x10_0010, 4200), None, "a block of something else");
         assert_eq!(finder.find(0x10_0010, 16), None, "more than the block holds");
         assert_eq!(finder.find(0x10_0018, 24), None);
         assert_eq!(finder.find(0x10_0020, 24), None, "the next one");
@@ -311,12 +337,12 @@ mod tests {
     fn long_ones_and_arenas_are_exact() {
         let claims = Refinements::new([(0x10_0000, 0x200_0000)]);
         assert!(claims.claim(0x10_0010, 800_002, slot(5)));
-        assert!(claims.claim(0x20_0010, 2047, slot(23)) && claims.claim(0x20_1010, 2048, slot(23)));
+        assert!(claims.claim(0x20_0010, 1023, slot(23)) && claims.claim(0x20_1010, 1024, slot(23)));
         assert!(claims.claim_arena(0x1ff_0010, 4080, slot(1), slot(7), [96, 24]));
         let mut finder = claims.finder();
         assert_eq!(finder.find(0x10_0010, 802_800).map(|refined| refined.bytes), Some(800_002));
         assert_eq!(finder.find(0x10_0010, 8000), None, "more than the block holds");
-        for (pointer, bytes) in [(0x20_0010, 2047), (0x20_1010, 2048)] {
+        for (pointer, bytes) in [(0x20_0010, 1023), (0x20_1010, 1024)] {
             assert_eq!(finder.find(pointer, 2064), Some(Refined { slot: slot(23), bytes, free: None }));
         }
         let arena = finder.find(0x1ff_0010, 4088).unwrap();
@@ -340,6 +366,34 @@ mod tests {
         assert_eq!(finder.nested(0x2ff0, 0x5010), [(0x3000, 0x4000), (0x4000, 0x5000)]);
         assert_eq!(finder.nested(0x6000, 0x8000), [], "it ends behind the block");
         assert_eq!(finder.nested(0x8000, 0xf000), []);
+    }
+
+    /// Some allocators have blocks of 16 bytes, side by side.
+    #[test]
+    fn two_blocks_may_start_in_the_same_32_bytes() {
+        let claims = Refinements::new([(0x10_0000, 0x20_0000)]);
+        assert!(claims.claim(0x10_0010, 16, slot(1)) && claims.claim(0x10_0000, 12, slot(2)));
+        assert!(!claims.claim(0x10_0000, 12, slot(2)) && !claims.claim(0x10_0010, 16, slot(1)), "taken");
+        let mut finder = claims.finder();
+        let found = [0x10_0000, 0x10_0010, 0x10_0020].map(|pointer| finder.find(pointer, 16));
+        assert_eq!(found[0], Some(Refined { slot: slot(2), bytes: 12, free: None }));
+        assert_eq!(found[1], Some(Refined { slot: slot(1), bytes: 16, free: None }));
+        assert_eq!(found[2], None);
+    }
+
+    /// However many are claimed: what a hostile program has us keep is bounded by what it has resident.
+    #[test]
+    fn the_table_is_bounded() {
+        let claims = Refinements::new([(0x10_0000, 0x11_0000)]);
+        let kept = (0..0x1000u64).filter(|n| claims.claim(0x10_0000 + n * 16, 5000, slot(1))).count();
+        assert_eq!(kept, (LEAF_BYTES / 400) as usize);
+    }
+
+    #[test]
+    fn a_pool_stays_and_what_lies_in_it_is_its_own_to_leave_out() {
+        let mut claims = Refinements::default();
+        claims.nest([(0x1000, 0x2000), (0x1000, 0x9000), (0x1000, 0x9000), (0x3000, 0x4000)]);
+        assert_eq!(claims.finder().nested(0, 0x10000), [(0x1000, 0x9000)]);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! without a layout, or structures that do not agree with each other, end in a caveat, and nothing is claimed.
 //! `docs/adding-a-runtime.md` tells how to write one.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use strandline_process::map::AddressSpace;
@@ -117,7 +118,8 @@ pub struct Reading {
     pub palette: Palette,
     /// Which rows the other classes of those claims stand for.
     pub rows: Option<&'static BlockRows>,
-    /// Memory that is the runtime's own, whose every byte is claimed.
+    /// Memory that is the runtime's own, whose every byte is claimed. What may lie in an allocator's block is claimed when it is
+    /// read: of what is added by [`Pending::finish`] no allocator has heard.
     pub claims: Vec<RangeClaim>,
     /// All-zero resident pages of the claimed ranges, as runs.
     pub zero_runs: Vec<(u64, u64)>,
@@ -159,6 +161,8 @@ pub struct Finish<'a> {
     pub path_to: Option<&'a str>,
     /// What the allocators' readers matched of the refinements.
     pub matched: &'a Matched,
+    /// The same by allocator: name, and what its reader matched.
+    pub by_allocator: &'a [(String, Matched)],
     /// Hears of work done: what, how much, of how much.
     pub progress: &'a (dyn Fn(&str, u64, u64) + Sync),
 }
@@ -169,6 +173,9 @@ impl Reading {
         if let Some(pending) = self.pending.take() {
             pending.finish(self, how);
         }
-        self.named.retain(|named| how.matched.large.contains(&named.pointer));
+        if !self.named.is_empty() {
+            let large: HashSet<u64> = how.matched.large.iter().copied().collect();
+            self.named.retain(|named| large.contains(&named.pointer));
+        }
     }
 }

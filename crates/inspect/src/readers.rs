@@ -97,8 +97,8 @@ pub fn runtime(name: &str) -> Option<&'static About> {
 /// What the readers found in the files that a process has mapped.
 #[derive(Default)]
 pub struct Found {
-    /// The allocators, those whose blocks lie in others' first.
-    pub allocators: Vec<Box<dyn allocator::Found>>,
+    /// The allocators, in the order of their layers.
+    pub allocators: Vec<(allocator::Layer, Box<dyn allocator::Found>)>,
     /// The runtimes.
     pub runtimes: Vec<Box<dyn runtime::Found>>,
 }
@@ -110,7 +110,10 @@ impl Found {
         allocators.sort_by_key(|reader| reader.layer());
         let runtimes = RUNTIMES.iter().filter(|_| with_runtimes).filter_map(|entry| entry.reader);
         Self {
-            allocators: allocators.into_iter().filter_map(|reader| reader.find(process, space)).collect(),
+            allocators: allocators
+                .into_iter()
+                .filter_map(|reader| Some((reader.layer(), reader.find(process, space)?)))
+                .collect(),
             runtimes: runtimes.filter_map(|reader| reader.find(process, space)).collect(),
         }
     }

@@ -14,7 +14,7 @@ use super::bars::Segment;
 use super::paint;
 use super::runtimes::{self, RuntimeView};
 use super::text::{clean, clean_sentence, counted, own_name};
-use super::units::{bytes, maybe_bytes, percent, seconds};
+use super::units::{bytes, maybe_bytes, percent, seconds, thousands};
 
 /// Which rows are shown one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -298,7 +298,10 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
     let found = clean_sentence(&allocator.found_by);
     let mut title = format!("{name} (found by {found})");
     if allocator.read && allocator.arenas.is_empty() {
-        title += ": read with its runtime";
+        title += &match (allocator.live_bytes, allocator.live_blocks) {
+            (Some(live), Some(blocks)) => format!(": {} in {} blocks", bytes(live), thousands(blocks)),
+            _ => ": read with its runtime".to_owned(),
+        };
     } else if allocator.read {
         title += &format!(": {}", counted(allocator.arenas.len() as u64, "arena"));
     } else {

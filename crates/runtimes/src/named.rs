@@ -25,7 +25,8 @@ pub static CPYTHON: About = About {
     evidence: Evidence {
         files: &[Has("libpython", ".so")],
         executables: &[Versioned("python")],
-        symbols: &["_PyRuntime", "Py_Version"],
+        symbols: &["_PyRuntime"],
+        version_symbols: &["Py_Version"],
         version: |clue| python_version(clue).or_else(|| of_file_name(clue)),
         ..EVIDENCE
     },

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use strandline_inspect::readers::RUNTIMES;
 use strandline_sys::host::thread_cpu_time;
 
 use super::build::axis_variable;
@@ -238,7 +239,10 @@ fn measure(measure: &Measures, what: &str, offset: usize, problems: &mut Problem
     }
     for row in &measure.rows {
         let ids = strandline_inspect::ledger::rows::ids;
-        let of_runtime = row.starts_with("runtime.perl.") || row.starts_with("runtime.sbcl.");
+        let runtime = row.strip_prefix("runtime.").and_then(|row| row.split_once('.')).map(|(name, _)| name);
+        let is_read =
+            |name: &str| RUNTIMES.iter().any(|entry| entry.about.name == name && entry.reader.is_some());
+        let of_runtime = runtime.is_some_and(is_read);
         if !of_runtime && !ids().any(|id| id == row) && !TOTALS.contains(&row.as_str()) {
             let hint = match nearest(row, ids().chain(TOTALS)) {
                 Some(near) => format!("did you mean `{near}`?"),

@@ -6,6 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use strandline_inspect::facts::Explanation;
+use strandline_inspect::readers::{ALLOCATORS, RUNTIMES};
 use strandline_recording::{Column, Ledger, Mark, Moment, Reader, Record};
 
 use super::expression::Expression;
@@ -202,10 +203,12 @@ fn of_row(explain: &Explanation, id: &str) -> Option<u64> {
         return Some(rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes)));
     }
     let owner = id.split('.').next().unwrap_or_default();
-    let is_read = match owner {
-        "glibc" => explain.allocators.iter().any(|one| one.name == owner && one.read),
-        "perl" | "sbcl" => explain.runtimes.iter().any(|one| one.name == owner && one.read),
-        _ => true,
+    let is_read = if ALLOCATORS.iter().any(|entry| entry.about.name == owner) {
+        explain.allocators.iter().any(|one| one.name == owner && one.read)
+    } else if RUNTIMES.iter().any(|entry| entry.about.name == owner) {
+        explain.runtimes.iter().any(|one| one.name == owner && one.read)
+    } else {
+        true
     };
     is_read.then_some(0)
 }

@@ -4,6 +4,7 @@
 use super::layout;
 use strandline_claims::allocator::Context;
 use strandline_claims::range::{PAGE_BYTES, merge};
+use strandline_process::memory::word_at;
 
 /// How far before a stack the header of a block that it lies in is looked for: memalign puts it right there, a program
 /// that aligns by itself within a page.
@@ -22,17 +23,18 @@ pub fn apart(context: &Context<'_>) -> Vec<(u64, u64)> {
 /// Whether a chunk begins shortly before `low` that reaches to `high`.
 fn is_in_block(context: &Context<'_>, low: u64, high: u64) -> bool {
     let from = low.saturating_sub(BEFORE_BYTES).next_multiple_of(layout::ALIGNMENT);
-    (from..low).step_by(layout::ALIGNMENT as usize).any(|chunk| {
-        // Reading a page that is not there would have the kernel map one in the target.
-        if (context.resident)(chunk, chunk + 1).is_empty() {
-            return false;
-        }
-        let head = context.memory.read_word(chunk.saturating_add(8)).unwrap_or(0);
-        let bytes = head & !layout::SIZE_BITS;
-        // Not much longer than the stack either: another word would rarely be both.
-        bytes.is_multiple_of(layout::ALIGNMENT)
-            && chunk
-                .checked_add(bytes)
-                .is_some_and(|end| end >= high && end - high <= BEFORE_BYTES + (high - low))
+    // Reading a page that is not there would have the kernel map one in the target.
+    (context.resident)(from, low).into_iter().any(|(from, to)| {
+        let mut bytes = vec![0; usize::try_from(to - from).unwrap_or(0)];
+        let got = context.whole_memory.read_some(from, &mut bytes);
+        (0..got).step_by(layout::ALIGNMENT as usize).any(|at| {
+            let head = word_at(&bytes, at + 8).unwrap_or(0);
+            let bytes = head & !layout::SIZE_BITS;
+            // Not much longer than the stack either: another word would rarely be both.
+            bytes.is_multiple_of(layout::ALIGNMENT)
+                && (from + at as u64)
+                    .checked_add(bytes)
+                    .is_some_and(|end| end >= high && end - high <= BEFORE_BYTES + (high - low))
+        })
     })
 }

@@ -181,6 +181,7 @@ pub fn find(
     }
     if !search.is_done() {
         search.found = Found { pages_read: search.found.pages_read, ..Found::default() };
+        let places = if claimed.is_empty() { places } else { around };
         places.iter().for_each(|place| search.everywhere(&place.runs, place.end));
     }
     search.found
@@ -357,7 +358,7 @@ impl MappedChunks {
         let mut claimed = context.claimed.to_vec();
         claimed.sort_unstable();
         let wanted = (self.count, bytes);
-        let found = find(context.memory, &places, (&around, &claimed), wanted, context.deadline);
+        let found = find(context.whole_memory, &places, (&around, &claimed), wanted, context.deadline);
         reading.bytes_read += found.pages_read * 16;
         if found.blocks.len() as u64 != self.count || bytes.is_some_and(|bytes| found.bytes != bytes) {
             let text = format!(

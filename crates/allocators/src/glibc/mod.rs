@@ -34,7 +34,7 @@ use self::summary::{by_arena, check_sums, facts, trim_bytes};
 use self::walk_context::{Fast, WalkContext};
 use strandline_claims::accumulator::OutOfOrder;
 use strandline_claims::allocator::{
-    self, Cause, Context, Doubt, Found, RangeClaim, Reading, Readings, TrimPlan, overlapping,
+    self, Cause, Context, Doubt, Found, Layer, RangeClaim, Reading, Readings, TrimPlan, overlapping,
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::range::RangePages;
@@ -48,6 +48,7 @@ pub static ABOUT: About = About {
     title: "GNU libc's malloc",
     versions: "2.31 to 2.43, 64 bits",
     rows: &rows::ROWS,
+    blocks: Some(&rows::BLOCKS),
     remedies: &["malloc_trim"],
     not_read: "caches of threads that could not be stopped: what is in them counts as in use",
     heap: HeapKind::Own,
@@ -61,6 +62,10 @@ pub struct Reader;
 impl allocator::Reader for Reader {
     fn about(&self) -> &'static About {
         &ABOUT
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::RestOfMappings
     }
 
     fn find(&self, _: &Process, _: &AddressSpace) -> Option<Box<dyn Found>> {
@@ -111,14 +116,14 @@ fn read_one(
     (before, apart): (&[Reading], &[(u64, u64)]),
     mapped_chunks: &mut MappedChunks,
 ) -> Result<Option<Reading>, OutOfOrder> {
-    let Some(main) = locate::main_arena(context.memory, &object.data) else { return Ok(None) };
+    let Some(main) = locate::main_arena(context.whole_memory, &object.data) else { return Ok(None) };
     // Without randomisation, brk starts on the last page of the program's own data.
     let is_private = |m: &Mapping| !m.permissions.shared && m.permissions.write;
     let is_brk = |address: u64| context.space.find(address).is_none_or(is_private);
-    let parameters = locate::parameters(context.memory, &object.data, main.address, is_brk);
+    let parameters = locate::parameters(context.whole_memory, &object.data, main.address, is_brk);
     let scaled = parameters.filter(|p| p.layout.scaled_heaps && p.hp_pagesize != 0);
     let heap_max_bytes = scaled.map_or(layout::HEAP_MAX_BYTES, |p| p.hp_pagesize.saturating_mul(4));
-    let arenas = locate::arenas(context.memory, &main, heap_max_bytes);
+    let arenas = locate::arenas(context.whole_memory, &main, heap_max_bytes);
     let taken = taken_by(before);
     let owned = regions::of_arenas(context, &arenas, parameters.as_ref(), &taken, apart);
 
@@ -235,7 +240,7 @@ impl Arenas<'_> {
             return None;
         }
         let most = walked.iter().map(|walked| walked.counts.bin_chunks).sum::<u64>() + 1;
-        let mut cache = PageCache::new(self.context.memory);
+        let mut cache = PageCache::new(self.context.whole_memory);
         let fault =
             self.arenas.iter().find_map(|arena| bins::first_fault(&mut cache, arena, self.pages, most));
         let cause = |outside| {
@@ -250,7 +255,7 @@ impl Arenas<'_> {
             region: &owned.region,
             lists,
             fast: fast(owned),
-            memory: self.context.memory,
+            memory: self.context.whole_memory,
             pages,
             refinements: self.context.refinements,
             deadline: self.context.deadline,
@@ -269,7 +274,7 @@ impl Arenas<'_> {
 
     /// Follows the thread caches; one [`Lists`] for each region, and how links are written.
     fn thread_caches(&self, parameters: Option<&Parameters>, reading: &mut Reading) -> (Vec<Lists>, Links) {
-        let memory = self.context.memory;
+        let memory = self.context.whole_memory;
         let list = |(owned, pages): (&Owned, _)| (pages, Lists::new(owned.region.start, owned.region.end));
         let mut ranges = Ranges { parts: self.owned.iter().zip(self.pages).map(list).collect() };
         let large = parameters.is_some_and(|p| p.layout.large_tcache);
@@ -368,6 +373,7 @@ fn take_walked(
                 "the heap {:#x}-{:#x} was not followed at {} places: {cause}; {} bytes were skipped",
                 region.start, region.end, walked.counts.damages, walked.counts.unread_bytes
             );
+            reading.in_motion |= code == "heap_damaged";
             reading.caveats.push(Caveat::new(
                 code,
                 format!("{at:#x}"),

@@ -20,7 +20,7 @@ pub struct Owned {
 
 /// The size of the chunk at `address`, from its header; 0 where it cannot be read.
 fn chunk_bytes(context: &Context<'_>, address: u64) -> u64 {
-    let head = address.checked_add(8).and_then(|at| context.memory.read_word(at).ok());
+    let head = address.checked_add(8).and_then(|at| context.whole_memory.read_word(at).ok());
     head.unwrap_or(0) & !layout::SIZE_BITS
 }
 
@@ -254,7 +254,7 @@ fn piece_mappings<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region])
         while asked < MOST_CHUNKS_ASKED {
             asked += 1;
             // fd of a free chunk: the next one of its bin, or the bin itself in the arena.
-            let Ok(next) = context.memory.read_word(chunk.saturating_add(16)) else { break };
+            let Ok(next) = context.whole_memory.read_word(chunk.saturating_add(16)) else { break };
             if next == bin.first || (arena.address..arena.address + 4096).contains(&next) {
                 break;
             }
@@ -284,7 +284,7 @@ fn begins_with_chunks(context: &Context<'_>, mapping: &Mapping) -> bool {
         if at >= mapping.end || (context.resident)(at, at + 1).is_empty() {
             return false;
         }
-        let Ok(head) = context.memory.read_word(at + 8) else { return false };
+        let Ok(head) = context.whole_memory.read_word(at + 8) else { return false };
         let bytes = head & !layout::SIZE_BITS;
         if bytes == layout::FENCEPOST_BYTES {
             return at > mapping.start;

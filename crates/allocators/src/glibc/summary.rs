@@ -128,7 +128,13 @@ pub fn facts(
     // What mallinfo calls in use, but no block and no cache holds: size words, heads of heaps, caches' own structures.
     let met = all().map(|counts| counts.mmapped_bytes).sum::<u64>();
     let used = mallinfo.uordblks.saturating_add(met);
-    allocator.metadata_bytes = Some(used.saturating_sub(live_bytes.saturating_add(cached_bytes)));
+    // Others' bytes count while an arena is contiguous (see `spanned`); of what was not understood nothing is said.
+    let others = arenas.iter().zip(by_arena).filter(|(arena, _)| !arena.noncontiguous);
+    let others = others.flat_map(|(_, parts)| parts).map(|(_, walked)| &walked.counts);
+    let others = others.map(|counts| counts.foreign_bytes.saturating_sub(counts.trailing_bytes)).sum::<u64>();
+    let known = live_bytes.saturating_add(cached_bytes).saturating_add(others);
+    let is_whole = all().all(|counts| counts.unread_bytes == 0);
+    allocator.metadata_bytes = is_whole.then(|| used.saturating_sub(known));
     allocator.own = own(&mallinfo);
     allocator.mallinfo = Some(mallinfo);
     allocator

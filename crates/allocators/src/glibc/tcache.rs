@@ -31,7 +31,7 @@ struct Candidate {
 
 /// Finds the caches of the context's threads.
 pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, large: bool) -> Caches {
-    let memory = context.memory;
+    let memory = context.whole_memory;
     let shape = if large { layout::LARGE_THREAD_CACHE } else { layout::THREAD_CACHE };
     let mut by_distance: BTreeMap<u64, Vec<Candidate>> = BTreeMap::new();
     let mut bytes = vec![0; TLS_BYTES as usize];

@@ -108,6 +108,7 @@ impl Subject {
         let resident = |from, to| clipped(&self.runs, from, to);
         let context = Context {
             memory: self,
+            whole_memory: self,
             space: &space,
             resident: &resident,
             fs_bases: &self.fs_bases,

@@ -28,8 +28,9 @@ pub fn describe(process: &Process, snapshot: &mut Snapshot, ledger: Ledger, star
     let arenas: Vec<_> =
         snapshot.readings.iter().flat_map(|reading| reading.allocator.arenas.clone()).collect();
     let trims = snapshot.readings.iter().filter_map(|reading| reading.trim.as_ref());
-    let of_runtimes: Vec<Remedy> =
-        snapshot.runtimes.iter().flat_map(|reading| reading.remedies.iter().cloned()).collect();
+    let of_runtimes = snapshot.runtimes.iter().flat_map(|reading| &reading.remedies);
+    let of_readers: Vec<Remedy> =
+        of_runtimes.chain(snapshot.readings.iter().flat_map(|reading| &reading.remedies)).cloned().collect();
     let findings = Findings {
         rows: &rows,
         rss_bytes: kernel.rss_bytes,
@@ -41,7 +42,7 @@ pub fn describe(process: &Process, snapshot: &mut Snapshot, ledger: Ledger, star
             .map(|claim| claim.sums.pinning_chunks)
             .sum(),
         unread: &unread,
-        of_runtimes: &of_runtimes,
+        of_readers: &of_readers,
     };
     let swap = zero_pages::has_swap();
     let facts = process.start_facts();
@@ -121,7 +122,7 @@ const WORTH_NAMING_BYTES: u64 = 256 << 10;
 /// Names the allocators and runtimes that are mapped but have no reader yet.
 fn recognise(
     process: &Process,
-    snapshot: &Snapshot,
+    snapshot: &mut Snapshot,
     caveats: &mut Vec<Caveat>,
     anonymous_bytes: u64,
 ) -> (Vec<Allocator>, Vec<Runtime>) {
@@ -132,17 +133,25 @@ fn recognise(
             space: &snapshot.space,
             memory: &snapshot.memory,
             resident: &resident,
-            has_glibc: !snapshot.readings.is_empty(),
+            has_glibc: snapshot.readings.iter().any(|reading| reading.allocator.name == "glibc"),
         },
     );
     let runtimes = runtimes(found.runtimes, &snapshot.runtimes);
+    // What its reader has read is told by that; here is only its version, where the reader cannot tell.
+    let mut named = found.allocators;
+    named.retain(|found| {
+        let mut same = snapshot.readings.iter_mut().map(|reading| &mut reading.allocator);
+        let Some(read) = same.find(|allocator| allocator.name == found.name) else { return true };
+        read.version = read.version.take().or_else(|| found.version.clone());
+        false
+    });
     // A runtime may manage all its memory itself: then its reader has read the allocator.
     let is_read = |name: &str| runtimes.iter().any(|runtime| runtime.read && runtime.name == name);
     // What has a caveat of its own needs no other.
     let is_told = |caveats: &[Caveat], name: &str| {
         caveats.iter().any(|caveat| caveat.code == "runtime_busy" && caveat.place == name)
     };
-    for allocator in found.allocators.iter().filter(|allocator| !is_read(&allocator.name)) {
+    for allocator in named.iter().filter(|allocator| !is_read(&allocator.name)) {
         if is_told(caveats, &allocator.name) {
             continue;
         }
@@ -158,11 +167,11 @@ fn recognise(
         ));
     }
     // Of two names for one thing, the better stays.
-    if !found.allocators.is_empty() {
+    if !named.is_empty() {
         caveats.retain(|caveat| caveat.code != "heap_not_found");
     }
     // Those whose heap goes by a name among allocators were told there.
-    let is_allocator = |name: &str| found.allocators.iter().any(|allocator| allocator.found_by == name);
+    let is_allocator = |name: &str| named.iter().any(|allocator| allocator.found_by == name);
     let own_heap = |runtime: &&Runtime| {
         !runtime.read && recognise::has_own_heap(&runtime.name) && !is_allocator(&runtime.found_by)
     };
@@ -181,7 +190,7 @@ fn recognise(
     if anonymous_bytes >= WORTH_A_CAVEAT_BYTES.max(snapshot.sums.rss_bytes / 10) && !is_explained {
         caveats.push(unexplained(snapshot, anonymous_bytes));
     }
-    let allocators = found.allocators.into_iter().map(|found| Allocator {
+    let allocators = named.into_iter().map(|found| Allocator {
         read: is_read(&found.name),
         name: found.name,
         version: found.version,
@@ -223,7 +232,7 @@ fn unexplained(snapshot: &Snapshot, bytes: u64) -> Caveat {
     let largest = private.filter(|space| !is_claimed(space)).max_by_key(|space| space.counts.rss_bytes);
     let place = largest
         .map_or_else(String::new, |space| format!("{:#x}-{:#x}", space.mapping.start, space.mapping.end));
-    let text = "no allocator or runtime that strandline knows was found that would stopped_by it: the program may have mapped \
+    let text = "no allocator or runtime that strandline knows was found that would hold it: the program may have mapped \
                 it itself, or carries an allocator of its own; the place is that of the largest mapping";
     Caveat::new("anonymous_unexplained", place, Some(bytes), text)
 }

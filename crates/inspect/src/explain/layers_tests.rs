@@ -24,6 +24,7 @@ const SUBJECT: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 int main(void) {
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   size_t sizes[] = {100, 200, 200000, 200000, 3000000};
@@ -32,7 +33,8 @@ int main(void) {
   free(at[3]);
   printf("%p %p %p %p %p\n", (void *)at[0], (void *)at[1], (void *)at[2], (void *)at[3], (void *)at[4]);
   fflush(stdout);
-  return getchar();
+  char byte;
+  return (int)read(0, &byte, 1);
 }
 "#;
 
@@ -111,7 +113,10 @@ fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::Found>>) -> Explanation
     let process = admission::admit(pid.cast_signed()).unwrap();
     let options = Options { page_map: true, ..Options::default() };
     let (space, _) = strandline_process::map::AddressSpace::parse(&process.maps_text().unwrap());
-    let found = Found { allocators: vec![glibc::Reader.find(&process, &space).unwrap()], runtimes };
+    let found = Found {
+        allocators: vec![(glibc::Reader.layer(), glibc::Reader.find(&process, &space).unwrap())],
+        runtimes,
+    };
     let start = Instant::now();
     let snapshot: Snapshot =
         on_own_thread(|| snapshot::take_with(&process, &StoppedBy::Us, 2, &options, &found))

@@ -110,7 +110,7 @@ fn account(
     options: &Options<'_>,
 ) -> Result<Inspection> {
     let (pid, threads) = (process.pid(), options.reading_threads());
-    let matched = finish_runtimes(&mut snapshot, threads, options);
+    finish_runtimes(&mut snapshot, threads, options);
     let shared = mounts_of(process);
     let bss = files::bss(process, &snapshot.spaces);
     let inputs = Inputs {
@@ -119,7 +119,6 @@ fn account(
         readings: &snapshot.readings,
         runtimes: &snapshot.runtimes,
         refinements: &snapshot.refinements,
-        matched: &matched,
         stacks: &snapshot.stacks,
         bss: &bss,
         zero_runs: &[],
@@ -151,7 +150,12 @@ fn account(
 }
 
 /// Does what readers of runtimes left for when the target runs again.
-fn finish_runtimes(snapshot: &mut Snapshot, threads: usize, options: &Options<'_>) -> Matched {
+fn finish_runtimes(snapshot: &mut Snapshot, threads: usize, options: &Options<'_>) {
+    let by_allocator: Vec<(String, Matched)> = snapshot
+        .readings
+        .iter()
+        .map(|reading| (reading.allocator.name.clone(), reading.refined.clone()))
+        .collect();
     let mut matched = Matched::default();
     snapshot.readings.iter().for_each(|reading| matched.add(&reading.refined));
     let progress = |what: &str, done, total| {
@@ -159,12 +163,17 @@ fn finish_runtimes(snapshot: &mut Snapshot, threads: usize, options: &Options<'_
             progress(what, done, total);
         }
     };
-    let how = Finish { workers: threads, path_to: options.path_to, matched: &matched, progress: &progress };
+    let how = Finish {
+        workers: threads,
+        path_to: options.path_to,
+        matched: &matched,
+        by_allocator: &by_allocator,
+        progress: &progress,
+    };
     for reading in &mut snapshot.runtimes {
         reading.finish(&how);
         snapshot.caveats.append(&mut reading.caveats);
     }
-    matched
 }
 
 fn mounts_of(process: &Process) -> mounts::Devices {

@@ -134,7 +134,7 @@ pub fn take_with(
         }
     };
     for (reading, &owner) in snapshot.readings.iter_mut().zip(&snapshot.owners) {
-        if let Some(found) = found.allocators.get(owner) {
+        if let Some((_, found)) = found.allocators.get(owner) {
             found.finish(process, &snapshot.space, reading);
         }
     }
@@ -386,7 +386,7 @@ impl Snapshot {
 
     /// Whether a heap made no sense at some place.
     fn has_damage(&self) -> bool {
-        self.caveats.iter().any(|caveat| caveat.code == "heap_damaged")
+        self.readings.iter().any(|reading| reading.in_motion)
     }
 
     /// Reads all that lies in its memory, which is `memory` as it was when it was looked at; true where it has to be
@@ -400,10 +400,11 @@ impl Snapshot {
         last: LastTry,
     ) -> Result<bool> {
         let Some(threads) = threads else { return Ok(false) };
-        match self.read_runtimes(process, threads, memory, how) {
-            Err(_) if last == LastTry(false) => return Ok(true),
-            Err(busy) => self.caveats.push(collecting(&busy)),
-            Ok(()) => {}
+        for busy in self.read_runtimes(process, threads, memory, how) {
+            if last == LastTry(false) {
+                return Ok(true);
+            }
+            self.caveats.push(collecting(&busy));
         }
         self.read_heaps(process, threads, memory, how)?;
         Ok(false)
@@ -415,9 +416,9 @@ impl Snapshot {
         threads: &[ThreadFacts],
         memory: &dyn Memory,
         how: &How<'_>,
-    ) -> std::result::Result<(), Busy> {
+    ) -> Vec<Busy> {
         if how.found.runtimes.is_empty() {
-            return Ok(());
+            return Vec::new();
         }
         let total = self.sums.anonymous_bytes;
         let done = AtomicU64::new(0);
@@ -442,13 +443,17 @@ impl Snapshot {
             progress: &progress,
         };
         let mut runtimes = Vec::new();
+        let mut busy = Vec::new();
         for found in &how.found.runtimes {
-            runtimes.extend(found.read(&context, &refinements)?);
+            match found.read(&context, &refinements) {
+                Ok(readings) => runtimes.extend(readings),
+                Err(it) => busy.push(it),
+            }
         }
         self.runtimes = runtimes;
         self.refinements = refinements;
         self.bytes_read += self.runtimes.iter().map(|reading| reading.bytes_read).sum::<u64>();
-        Ok(())
+        busy
     }
 
     fn read_heaps(
@@ -475,9 +480,11 @@ impl Snapshot {
             (ranges_of(&|space| space.flags.is_locked()), ranges_of(&|space| space.counts.swap_bytes > 0));
         let resident = |from, to| anonymous_runs(&self.residency, from, to);
         let mut all = Vec::new();
-        for (owner, found) in how.found.allocators.iter().enumerate() {
+        let resident_memory = Resident::new(memory, &self.residency);
+        for (owner, (layer, found)) in how.found.allocators.iter().enumerate() {
             let context = Context {
-                memory,
+                memory: &resident_memory,
+                whole_memory: memory,
                 space: &self.space,
                 resident: &resident,
                 fs_bases: &fs_bases,
@@ -493,18 +500,20 @@ impl Snapshot {
                 threads: how.workers,
                 progress: &progress,
             };
-            let (readings, caveats) = found.read(&context).map_err(|error| Error::Overlap {
+            let (mut readings, caveats) = found.read(&context).map_err(|error| Error::Overlap {
                 address: error.at,
                 first: format!("a claim that ends at {:#x}", error.expected),
                 second: format!("an allocator of process {}", process.pid()),
             })?;
+            readings.iter_mut().for_each(|reading| reading.layer = *layer);
             self.caveats.extend(caveats);
+            let ranges = readings.iter().flat_map(|reading| &reading.claims);
+            let ranges: Vec<_> = ranges.map(|claim| (claim.start, claim.end)).collect();
             // Those whose blocks lie in others' come first, and are a finer layer for the others.
-            let pools = readings.iter().filter(|reading| reading.layer == Layer::Blocks);
-            let pools: Vec<_> =
-                pools.flat_map(|reading| &reading.claims).map(|claim| (claim.start, claim.end)).collect();
-            self.refinements.nest(pools.iter().copied());
-            claimed.extend(pools);
+            if *layer == Layer::Blocks {
+                self.refinements.nest(ranges.iter().copied());
+            }
+            claimed.extend(ranges);
             all.extend(readings.into_iter().map(|reading| (owner, reading)));
         }
         for (owner, mut reading) in all {

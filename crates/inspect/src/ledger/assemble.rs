@@ -4,6 +4,7 @@
 //! on one byte are refused. What nobody claims falls to the row of its mapping, and in private
 //! anonymous memory to `anonymous`: unknown stays visible.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use super::named;
@@ -15,8 +16,8 @@ use strandline_claims::allocator::{Layer, MappedBlock, RangeClaim, Reading, over
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::{Class, Slot};
 use strandline_claims::palette::{BlockRows, Palette};
-use strandline_claims::range::PAGE_BYTES;
-use strandline_claims::refinements::{Finder, Matched, Refinements};
+use strandline_claims::range::{PAGE_BYTES, merge};
+use strandline_claims::refinements::{Finder, Refinements};
 use strandline_claims::rows::{
     ANONYMOUS, DEVICE, FILE, Id, LAZY_FREE, PROGRAM_DATA, PROGRAM_STACK, PROGRAM_TEXT, SHMEM, STACK_BELOW_SP,
     ZERO,
@@ -43,8 +44,6 @@ pub struct Inputs<'a> {
     pub runtimes: &'a [runtime::Reading],
     /// What finer readers say of allocators' blocks.
     pub refinements: &'a Refinements,
-    /// What of that the allocators' readers matched.
-    pub matched: &'a Matched,
     /// Thread stacks, in address order.
     pub stacks: &'a [Stack],
     /// Where programs' bss lies, in address order.
@@ -149,30 +148,33 @@ impl<'a> Layers<'a> {
     /// block in use that it lies in. `palette` has the slots of blocks that are refined.
     fn new(inputs: &Inputs<'a>, palette: &'a Palette) -> Result<Self> {
         let of = |reading: &'a Reading| Meaning { palette, rows: reading.rows };
-        let lies_in = |layer| inputs.readings.iter().filter(move |reading| reading.layer == layer);
-        let coarse = || lies_in(Layer::Mappings);
-        let mut below: Vec<(u64, u64)> =
-            coarse().flat_map(|reading| &reading.claims).map(|claim| (claim.start, claim.end)).collect();
-        let mapped = coarse().flat_map(|reading| &reading.mapped_blocks);
-        below.extend(mapped.map(|block| (block.start, block.end)));
-        below.sort_unstable();
+        let (pools, coarse): (Vec<&Reading>, Vec<&Reading>) =
+            inputs.readings.iter().partition(|reading| reading.layer == Layer::Blocks);
         let mut layers = Self { claims: Vec::new(), spans: Spans(Vec::new()), caveats: Vec::new() };
-        for reading in coarse() {
+        let mut below = Below::default();
+        for reading in coarse {
             reading.claims.iter().for_each(|claim| layers.add(claim, of(reading)));
+            below.add(reading, |_| true);
         }
-        let of_pools = lies_in(Layer::Blocks)
-            .flat_map(|reading| reading.claims.iter().map(move |claim| (claim, of(reading))));
-        let of_runtimes = inputs.runtimes.iter().flat_map(|reading| {
+        let mut stands: Vec<(u64, u64)> = Vec::new();
+        for reading in &pools {
+            for claim in &reading.claims {
+                if layers.refine(claim, of(reading), &mut below) {
+                    stands.push((claim.start, claim.end));
+                }
+            }
+        }
+        stands.sort_unstable();
+        // What a pool says of its blocks counts where the pool does.
+        let is_in = |range: (u64, u64)| {
+            let index = stands.partition_point(|stand| stand.1 <= range.0);
+            stands.get(index).is_some_and(|stand| stand.0 <= range.0 && range.1 <= stand.1)
+        };
+        pools.iter().for_each(|reading| below.add(reading, is_in));
+        for reading in inputs.runtimes {
             let meaning = Meaning { palette: &reading.palette, rows: reading.rows };
-            reading.claims.iter().map(move |claim| (claim, meaning))
-        });
-        for (claim, meaning) in of_pools.chain(of_runtimes) {
-            if overlapping(&below, claim.start, claim.end).is_empty() {
-                layers.add(claim, meaning);
-            } else if inputs.matched.nested.contains(&(claim.start, claim.end)) {
-                layers.claims.push((claim, meaning));
-            } else {
-                layers.caveats.push(not_in_block(claim));
+            for claim in &reading.claims {
+                layers.refine(claim, meaning, &mut below);
             }
         }
         let mut finder = inputs.refinements.finder();
@@ -187,6 +189,20 @@ impl<'a> Layers<'a> {
         }
         layers.spans = Spans::in_order(std::mem::take(&mut layers.spans.0))?;
         Ok(layers)
+    }
+
+    /// Adds a claim of a finer layer: on mappings, or within a block in use; whether it counts.
+    fn refine(&mut self, claim: &'a RangeClaim, meaning: Meaning<'a>, below: &mut Below) -> bool {
+        let range = (claim.start, claim.end);
+        if overlapping(&below.ranges, range.0, range.1).is_empty() {
+            self.add(claim, meaning);
+        } else if below.left_out.remove(&range) {
+            self.claims.push((claim, meaning));
+        } else {
+            self.caveats.push(not_in_block(claim));
+            return false;
+        }
+        true
     }
 
     fn add(&mut self, claim: &'a RangeClaim, meaning: Meaning<'a>) {
@@ -216,12 +232,32 @@ impl<'a> Layers<'a> {
     }
 }
 
+/// What stands below a layer: ranges, and what of them is left to finer claims, each once.
+#[derive(Default)]
+struct Below {
+    /// In address order, without overlap.
+    ranges: Vec<(u64, u64)>,
+    left_out: HashSet<(u64, u64)>,
+}
+
+impl Below {
+    /// Adds what an allocator claims, and of what it left out that which `counts`.
+    fn add(&mut self, reading: &Reading, counts: impl Fn((u64, u64)) -> bool) {
+        let claims = reading.claims.iter().map(|claim| (claim.start, claim.end));
+        let claims = claims.filter(|&range| counts(range));
+        let mapped = reading.mapped_blocks.iter().map(|block| (block.start, block.end));
+        self.ranges.extend(claims.chain(mapped));
+        merge(&mut self.ranges);
+        self.left_out.extend(reading.refined.nested.iter().copied().filter(|&range| counts(range)));
+    }
+}
+
 /// The caveat of a claim that lies in an allocator's memory, and in no block that is in use.
 fn not_in_block(claim: &RangeClaim) -> Caveat {
     let place = format!("{:#x}-{:#x}", claim.start, claim.end);
     let bytes = Some(claim.sums.resident.total());
-    let text = "a reader takes this memory for its own, but the allocator that it lies in holds no block in use there: \
-                it stands on the allocator's rows";
+    let text = "a reader takes this memory for its own, but the allocator that it lies in holds no block in use of which \
+                all of it is a part: it stands on the allocator's rows";
     Caveat::new("claim_not_in_block", place, bytes, text)
 }
 

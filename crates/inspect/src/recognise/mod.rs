@@ -168,8 +168,10 @@ fn by_executable(executable: &Executable<'_>, found: &mut Recognised) {
             found.add_runtime(about, executable.version(about, &[]), found_by);
         }
     }
+    let all = || allocators().chain(runtimes()).map(|about| &about.evidence);
+    let symbols = all().flat_map(|evidence| evidence.symbols);
     let symbols: Vec<&'static str> =
-        allocators().chain(runtimes()).flat_map(|about| about.evidence.symbols).copied().collect();
+        symbols.chain(all().flat_map(|evidence| evidence.version_symbols)).copied().collect();
     by_symbols(executable, &executable.image.exported(&symbols), found);
     if found.allocators.is_empty() {
         by_symbols(executable, &executable.image.unstripped(&symbols), found);

@@ -139,7 +139,7 @@ fn unsafe_heap(doubt: &Doubt, looks: u32) -> String {
     let (at, plural) = (doubt.at, if looks == 1 { "" } else { "s" });
     match doubt.cause {
         Cause::Broken => format!(
-            "its heap makes no sense at {at:#x}, in {looks} look{plural}: malloc_trim could abort it or never end. Inspection \
+            "its heap makes no sense at {at:#x}, in {looks} look{plural}: malloc_trim could abort it or never end. Look \
              for the overflow (valgrind, -fsanitize=address)"
         ),
         Cause::Swapped => {

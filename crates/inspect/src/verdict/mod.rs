@@ -4,8 +4,11 @@
 
 pub mod remedies;
 
-use crate::facts::{Remedy, Row, State, Verdict};
+use crate::facts::{Remedy, RemedyKind, Row, State, Verdict};
 use crate::ledger::rows;
+use crate::readers::ALLOCATORS;
+use strandline_claims::palette::BlockRows;
+use strandline_claims::rows::Id;
 use strandline_claims::units::{self, bytes};
 
 /// What the verdict is made of.
@@ -20,13 +23,19 @@ pub struct Findings<'a> {
     pub pinning_chunks: u64,
     /// Allocators, and runtimes with a heap of their own, that were recognised but not read.
     pub unread: &'a [String],
-    /// What runtimes' readers say gives memory back.
-    pub of_runtimes: &'a [Remedy],
+    /// What readers say gives memory back.
+    pub of_readers: &'a [Remedy],
 }
 
 impl Findings<'_> {
     fn row(&self, id: &str) -> u64 {
         self.rows.iter().filter(|row| row.id == id).map(|row| row.bytes).sum()
+    }
+
+    /// What all allocators have on a row of theirs.
+    fn blocks(&self, of: fn(&BlockRows) -> Id) -> u64 {
+        let rows = ALLOCATORS.iter().filter_map(|entry| entry.about.blocks);
+        rows.map(|rows| self.row(of(rows).id)).sum()
     }
 
     fn state(&self, state: State) -> u64 {
@@ -35,7 +44,7 @@ impl Findings<'_> {
 
     /// What a runtime's remedy is predicted to give back, as the end of a sentence.
     fn given_back_by(&self, id: &str, words: &str) -> String {
-        let remedy = self.of_runtimes.iter().find(|remedy| remedy.id == id);
+        let remedy = self.of_readers.iter().find(|remedy| remedy.id == id);
         let predicted = remedy.and_then(|remedy| remedy.predicted_bytes);
         predicted.map_or_else(String::new, |predicted| format!("; {words} {}", bytes(predicted)))
     }
@@ -55,11 +64,11 @@ impl Findings<'_> {
 
 /// The sentence and the class: of what holds memory for nobody, the largest that is worth a sentence.
 pub fn verdict(findings: &Findings<'_>) -> Verdict {
-    let pinned = findings.row("glibc.free.pinned");
-    let free = findings.row("glibc.free.trim")
-        + findings.row("glibc.free.kept")
+    let pinned = findings.blocks(|rows| rows.pinned);
+    let free = findings.blocks(|rows| rows.purge)
+        + findings.blocks(|rows| rows.kept)
         + pinned
-        + findings.row("glibc.tcache")
+        + findings.blocks(|rows| rows.cached)
         + findings.free_zero_bytes();
     let zero = findings.row("kernel.zero") - findings.free_zero_bytes();
     let unattributed = findings.state(State::Unattributed);
@@ -140,7 +149,12 @@ fn free_heap(findings: &Findings<'_>, free: u64, pinned: u64) -> String {
     let mut text = format!("{} of {} RSS is free heap", bytes(free), bytes(findings.rss_bytes));
     match findings.trim_bytes {
         Some(trim) if trim > 0 => text += &format!("; malloc_trim gives back {}", bytes(trim)),
-        _ => text += "; malloc_trim gives back nothing",
+        Some(_) => text += "; malloc_trim gives back nothing",
+        None => {}
+    }
+    let purges = findings.of_readers.iter().filter(|remedy| remedy.kind == RemedyKind::Call);
+    for (remedy, predicted) in purges.filter_map(|remedy| Some((remedy, remedy.predicted_bytes?))) {
+        text += &format!("; {} gives back {}", remedy.id, bytes(predicted));
     }
     if pinned > 0 {
         let (count, noun, verb) = (findings.pinning_chunks, "live chunk", "is");
@@ -213,7 +227,7 @@ mod tests {
             trim_bytes: Some(1100 << 20),
             pinning_chunks: 12_411,
             unread: &[],
-            of_runtimes: &[],
+            of_readers: &[],
         };
         let verdict = verdict(&findings);
         assert_eq!(verdict.class, "free_heap");
@@ -238,7 +252,7 @@ mod tests {
                 trim_bytes: Some(trim),
                 pinning_chunks: 0,
                 unread: &[],
-                of_runtimes: &[],
+                of_readers: &[],
             };
             verdict(&findings).headline
         };
@@ -259,7 +273,7 @@ mod tests {
         ];
         let remedy =
             Remedy { id: "perl_undef".to_owned(), predicted_bytes: Some(39 << 20), ..Remedy::default() };
-        let of = |rows, of_runtimes| {
+        let of = |rows, of_readers| {
             let unread: &[String] = &[];
             let findings = Findings {
                 rows,
@@ -267,7 +281,7 @@ mod tests {
                 trim_bytes: None,
                 pinning_chunks: 0,
                 unread,
-                of_runtimes,
+                of_readers,
             };
             verdict(&findings)
         };
@@ -306,7 +320,7 @@ mod tests {
             trim_bytes: None,
             pinning_chunks: 0,
             unread: &names,
-            of_runtimes: &[],
+            of_readers: &[],
         };
         let verdict = verdict(&findings);
         assert_eq!(verdict.class, "unattributed");

@@ -23,7 +23,7 @@ pub struct Means<'a> {
 /// last.
 pub fn remedies(findings: &Findings<'_>, means: &Means<'_>) -> Vec<Remedy> {
     let pid = means.pid;
-    let mut remedies = findings.of_runtimes.to_vec();
+    let mut remedies = findings.of_readers.to_vec();
     if let Some(trim) = findings.trim_bytes {
         remedies.push(Remedy {
             id: "malloc_trim".to_owned(),

@@ -1,6 +1,6 @@
 //! `squeeze`: the smallest limit on memory under which a command still succeeds.
 //!
-//! [`search`] observations for the edge with as few runs as it can, [`failure`] says how a run below it fails, [`slowdown`]
+//! [`search`] looks for the edge with as few runs as it can, [`failure`] says how a run below it fails, [`slowdown`]
 //! what the command costs close above it; [`runner`] has the runs made. Nothing in here prints.
 
 pub mod failure;

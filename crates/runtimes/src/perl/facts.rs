@@ -23,41 +23,44 @@ impl Perl {
     /// Tells what all runtimes tell. Objects are heads, bodies, buffers of strings and storage of arrays and hashes;
     /// types' bytes are those of heads and bodies.
     pub(super) fn summarise(&self, facts: &mut facts::Runtime) {
-        let read = || self.interpreters.iter().filter(|one| one.read);
-        if read().next().is_none() {
+        let read: Vec<&Interpreter> = self.interpreters.iter().filter(|one| one.read).collect();
+        if read.is_empty() {
             return;
         }
-        let (mut used, mut committed, mut sv_count) = (0, 0, 0);
-        let mut free = Some(0);
+        // Figures are the target's: a hostile one's are of any size.
+        let sum = |parts: &[u64]| parts.iter().fold(0u64, |sum, part| sum.saturating_add(*part));
+        let (mut used, mut committed, mut free) = (0, 0, Some(0));
         let mut types: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-        for one in read() {
+        for one in &read {
             let (heads, stored) = (&one.heads, &one.containers);
-            let buffers = one.strings.capacity_bytes
-                + stored.array_bytes
-                + stored.table_bytes
-                + stored.shared_key_bytes
-                + stored.own_key_bytes;
-            used += heads.live * HEAD_BYTES + buffers;
-            committed += heads.arena_bytes + buffers + one.retained.total.bytes;
-            free = free.map(|free: u64| free + heads.free * HEAD_BYTES);
-            sv_count += one.sv_count;
+            let buffers = sum(&[
+                one.strings.capacity_bytes,
+                stored.array_bytes,
+                stored.table_bytes,
+                stored.shared_key_bytes,
+                stored.own_key_bytes,
+            ]);
+            used = sum(&[used, heads.live.saturating_mul(HEAD_BYTES), buffers]);
+            committed = sum(&[committed, heads.arena_bytes, buffers, one.retained.total.bytes]);
+            free = free.map(|free| sum(&[free, heads.free.saturating_mul(HEAD_BYTES)]));
             for (name, &count) in &heads.by_type {
-                let sum = types.entry(name).or_default();
-                *sum = (sum.0 + count, sum.1 + count * HEAD_BYTES);
+                let of_type = types.entry(name).or_default();
+                *of_type = (sum(&[of_type.0, count]), sum(&[of_type.1, count.saturating_mul(HEAD_BYTES)]));
             }
             for bodies in &one.bodies {
-                let bytes = bodies.used * bodies.body_bytes;
-                used += bytes;
-                committed += bodies.arena_bytes;
-                free = free.zip(bodies.free).map(|(sum, free)| sum + free * bodies.body_bytes);
-                let sum = types.entry(&bodies.name).or_default();
-                *sum = (
-                    if heads.by_type.contains_key(&bodies.name) { sum.0 } else { sum.0 + bodies.used },
-                    sum.1 + bytes,
-                );
+                let bytes = bodies.used.saturating_mul(bodies.body_bytes);
+                used = sum(&[used, bytes]);
+                committed = sum(&[committed, bodies.arena_bytes]);
+                let places = bodies.free.map(|free| free.saturating_mul(bodies.body_bytes));
+                free = free.zip(places).map(|(free, places)| sum(&[free, places]));
+                let of_type = types.entry(&bodies.name).or_default();
+                // Those that no head counts: entries of hashes.
+                let instances = if heads.by_type.contains_key(&bodies.name) { 0 } else { bodies.used };
+                *of_type = (sum(&[of_type.0, instances]), sum(&[of_type.1, bytes]));
             }
         }
         (facts.used_bytes, facts.free_bytes, facts.committed_bytes) = (Some(used), free, Some(committed));
+        let sv_count = read.iter().fold(0u64, |sum, one| sum.saturating_add(one.sv_count));
         facts.own.insert("PL_sv_count".to_owned(), sv_count.into());
         facts.types = types
             .into_iter()

@@ -88,6 +88,7 @@ pub static ABOUT: About = About {
     },
     versions: "5.18 to 5.42",
     rows: &rows::ROWS,
+    blocks: None,
     remedies: &["perl_undef"],
     not_read: "what code in C holds beside Perl's values: it stands on the allocator's rows",
     heap: HeapKind::Malloc,
@@ -239,12 +240,19 @@ struct Claimed {
 
 impl Pending for Claimed {
     fn finish(self: Box<Self>, reading: &mut Reading, how: &Finish<'_>) {
-        if self.arenas == 0 || how.matched.blocks(self.slots.of_blocks()) > 0 {
+        // What it predicts and rounds is glibc's.
+        let in_glibc = how
+            .by_allocator
+            .iter()
+            .any(|(name, matched)| name == "glibc" && matched.blocks(self.slots.of_blocks()) > 0);
+        if self.arenas == 0 || in_glibc {
             return;
         }
-        let text = "perl's values are not in chunks of the C library's malloc (it has another allocator): its bytes \
-                    stand on the allocator's rows, and what malloc's headers and rounding take are those of glibc";
-        reading.caveats.push(Caveat::new("perl_not_refined", reading.facts.found_by.clone(), None, text));
+        if how.matched.blocks(self.slots.of_blocks()) == 0 {
+            let text = "perl's values are not in chunks of the C library's malloc (it has another allocator): its bytes \
+                        stand on the allocator's rows, and what malloc's headers and rounding take are those of glibc";
+            reading.caveats.push(Caveat::new("perl_not_refined", reading.facts.found_by.clone(), None, text));
+        }
         // What another allocator does with what it is given back is not known.
         for remedy in &mut reading.remedies {
             remedy.predicted_bytes = None;

@@ -60,6 +60,7 @@ pub static ABOUT: About = About {
     },
     versions: "2.1.0 to 2.1.4, 2.2.8 to 2.6.6",
     rows: &rows::ROWS,
+    blocks: None,
     remedies: &["sbcl_full_gc"],
     not_read: "its other collector (mark-region), and what foreign code keeps: that stands on the allocator's rows",
     heap: HeapKind::Alone("sbcl"),

@@ -135,6 +135,7 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
             workers: 2,
             path_to: path_to.as_deref(),
             matched: &Matched::default(),
+            by_allocator: &[],
             progress: &|_, _, _| {},
         });
         Ok(reading)

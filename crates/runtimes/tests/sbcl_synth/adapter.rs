@@ -111,6 +111,7 @@ impl Subject {
             workers,
             path_to: None,
             matched: &Matched::default(),
+            by_allocator: &[],
             progress: &|_, _, _| {},
         });
         assert!(reading.pending.is_none());
