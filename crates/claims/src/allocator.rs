@@ -104,7 +104,7 @@ impl Context<'_> {
     }
 }
 
-/// A contiguous address range that an allocator owns, folded.
+/// A contiguous address range that an allocator owns, counted.
 #[derive(Clone, Debug)]
 pub struct RangeClaim {
     /// First byte.

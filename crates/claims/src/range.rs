@@ -56,7 +56,7 @@ impl RangePages {
         pages
     }
 
-    /// Has the range folded by cells too: blocks of address space of `cell_bytes`, a power of two of at
+    /// Has the range counted by cells too: blocks of address space of `cell_bytes`, a power of two of at
     /// least a page, which end at every one of `cuts` (page-aligned, ascending: where mappings start).
     pub fn with_cells(mut self, cell_bytes: u64, cuts: Vec<u64>) -> Self {
         self.cell_bytes = cell_bytes;
@@ -64,7 +64,7 @@ impl RangePages {
         self
     }
 
-    /// Whether it is folded by cells too.
+    /// Whether it is counted by cells too.
     #[inline]
     pub fn has_cells(&self) -> bool {
         self.cell_bytes != 0

@@ -1,14 +1,14 @@
-//! Accounts for every resident byte of a Linux process.
+//! Accounts for every resident byte of a Linux process: the library that others use. It holds the one table of readers
+//! ([`readers`]), adds up what they claim, judges it and applies remedies; it must not read an allocator's or a runtime's
+//! structures itself, nor print.
 //!
 //! [`explain::explain`] stops a process for a moment, reads its address space and its heaps, and
 //! returns a [`facts::Explanation`]: rows that add up to the kernel's RSS to the byte, what each
 //! remedy is predicted to give back, and a caveat for whatever could not be read.
 //! [`remedy::reclaim()`] applies a remedy and returns predicted beside actual.
 //!
-//! The crate prints nothing and contains no `unsafe`.
-//!
-//! Data flows one way: target → address-space map → page states → allocator walkers and runtime readers →
-//! ledger → verdict and remedies.
+//! Data flows one way: target → address-space map → page states → allocators' blocks → runtimes' objects → ledger →
+//! verdict and remedies.
 
 #![forbid(unsafe_code)]
 

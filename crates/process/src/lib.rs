@@ -4,7 +4,8 @@
 //! and what it takes to hold it still, to read it, and to have one of its threads make a call. All of it is
 //! measured to leave the process as it was, also where this one is killed in the middle.
 //!
-//! It must not know what lies inside the memory: allocators, runtimes and the ledger are crates above this one.
+//! It must not know what lies inside the memory, but for where a thread's stack ends (glibc's `struct pthread`): allocators,
+//! runtimes and the ledger are crates above this one.
 //! It contains no `unsafe` and prints nothing.
 
 #![forbid(unsafe_code)]

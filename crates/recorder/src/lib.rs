@@ -1,5 +1,5 @@
 //! Records memory over time: a command that is run, or a process that is attached to, sampled with all its
-//! descendants, with marks and ledgers, into a recording.
+//! descendants, with marks and ledgers, into a recording. It must not judge what it records, print, or read a recording.
 //!
 //! One thread samples, hears of processes, answers marks and writes (`session`); ledgers are taken beside
 //! it (`ledgers`). Nothing here prints, and nothing that goes wrong while recording stops the command.

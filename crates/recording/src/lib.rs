@@ -1,4 +1,4 @@
-//! The file that memory over time is recorded into, and read back from.
+//! The file that memory over time is recorded into, and read back from. It must not look at a process, sample, or judge.
 //!
 //! A recording is a sequence of zstd frames; each frame holds whole lines; each line is one JSON object
 //! with one field, the name of a [`Record`]. `zstd -dc FILE | jq .` shows all of it. A frame is written

@@ -1,4 +1,5 @@
-//! Fabricated glibc heaps, perls and SBCLs for tests: byte-exact memory whose every figure is known by construction.
+//! Fabricated glibc heaps, perls and SBCLs for tests: byte-exact memory whose every figure is known by construction. It
+//! must not use the layouts of the readers that are tested with it.
 //!
 //! [`fabricate`] follows a [`Recipe`] and returns a [`Heap`]: an [`Image`] that is read as a target's
 //! memory is read, the text of its /proc/PID/maps, its threads, and [`Expected`]: what `mallinfo2()`

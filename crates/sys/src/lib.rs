@@ -2,7 +2,7 @@
 //!
 //! This crate is the only one of the workspace that contains `unsafe`. It wraps one system call
 //! per function, checks what the kernel returned, and decides nothing: policy (which thread to
-//! stop, what to read, when to give up) lives in `strandline-inspect`.
+//! stop, what to read, when to give up) lives in the crates above.
 //!
 //! x86-64 Linux only: registers and signal frames are the processor's own.
 

@@ -96,11 +96,11 @@ pub fn walk(contexts: &[WalkContext<'_>], threads: usize, progress: &(dyn Fn(u64
         progress(to - from);
         segment
     });
-    let mut by_ground: Vec<Vec<Segment>> = contexts.iter().map(|_| Vec::new()).collect();
+    let mut by_region: Vec<Vec<Segment>> = contexts.iter().map(|_| Vec::new()).collect();
     for (&(index, ..), segment) in tasks.iter().zip(segments) {
-        by_ground[index].push(segment);
+        by_region[index].push(segment);
     }
-    contexts.iter().zip(by_ground).map(|(walk_context, segments)| join(*walk_context, segments)).collect()
+    contexts.iter().zip(by_region).map(|(walk_context, segments)| join(*walk_context, segments)).collect()
 }
 
 /// The segments of a region, of about `bytes` each.

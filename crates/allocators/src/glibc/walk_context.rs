@@ -121,10 +121,10 @@ impl Counts {
     }
 }
 
-/// A folded part of a region: it starts and ends at chunk boundaries with no free run open.
+/// A part of a region, counted: it starts and ends at chunk boundaries with no free run open.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// The folded claims.
+    /// What was counted.
     pub block: Block,
     /// What was counted in it.
     pub counts: Counts,

@@ -1,6 +1,6 @@
 //! Where SBCL keeps its objects, and claims on that memory.
 //!
-//! Dynamic space is folded by the collector's pages: what is in use by generation, the unused rest of
+//! Dynamic space is counted by the collector's pages: what is in use by generation, the unused rest of
 //! pages, free pages that are resident. The other spaces, threads' own stacks and tables are claimed whole. Of file
 //! mappings (a core that was not compressed is mapped) only the pages that were written to are claimed, the
 //! others are the file's. What malloc gave (the page table) stays malloc's.
