@@ -170,6 +170,9 @@ pub struct Explain {
     /// Do not look into language runtimes (Perl, SBCL): malloc's and the kernel's rows only, in a shorter stop
     #[arg(long)]
     pub no_runtimes: bool,
+    /// Let the process go after this time, whatever is missing: the rest is unattributed, with a caveat
+    #[arg(long, value_name = "TIME", value_parser = plan::duration)]
+    pub max_stop: Option<std::time::Duration>,
 }
 
 /// Arguments of `reclaim`.
@@ -204,6 +207,9 @@ pub struct Reclaim {
     /// process to one of those pages may be lost. Only with `--remedy zero_pages`
     #[arg(long)]
     pub allow_lost_write_risk: bool,
+    /// Let the process go after this time at each look; a heap that was not read whole is not trimmed
+    #[arg(long, value_name = "TIME", value_parser = plan::duration)]
+    pub max_stop: Option<std::time::Duration>,
 }
 
 /// Arguments of `run`.
@@ -268,6 +274,9 @@ pub struct Recording {
     /// When to take a ledger
     #[arg(long, value_name = "MOMENTS", value_parser = Plan::parse)]
     pub ledger: Option<Plan>,
+    /// Let a process go after this time at each ledger, whatever is missing; at its end it is not asked for
+    #[arg(long, value_name = "TIME", value_parser = plan::duration)]
+    pub max_stop: Option<std::time::Duration>,
     /// When to show progress on standard error; by default where it is a terminal that the command does not
     /// write to
     #[arg(long, value_name = "WHEN", default_value = "auto")]

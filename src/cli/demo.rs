@@ -62,6 +62,7 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<Ending> {
     tell(output, &[how_to_read().to_owned()])?;
 
     let options = ReclaimOptions {
+        max_stop: None,
         remedy: Some("malloc_trim"),
         watch: std::time::Duration::from_millis(500),
         progress: None,

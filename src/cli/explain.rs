@@ -25,6 +25,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
             progress: Some(&|what, done, total| tell.tell(what, done, total)),
             runtimes: !arguments.no_runtimes,
             path_to: arguments.path_to.as_deref(),
+            max_stop: arguments.max_stop,
             ..Options::default()
         },
     )?;

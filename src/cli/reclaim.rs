@@ -24,6 +24,7 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<Ending> {
         wait: arguments.wait,
         allow_lost_write_risk: arguments.allow_lost_write_risk,
         watch: WATCH,
+        max_stop: arguments.max_stop,
         progress: None,
     };
     let reclamation = reclaim(arguments.pid, &options)?;

@@ -98,7 +98,14 @@ fn options<'a>(
     progress: &'a dyn Fn(&Progress),
 ) -> Options<'a> {
     let plan = recording.ledger.unwrap_or(plan);
-    Options { file, interval: recording.interval, plan, progress, complain: &complain }
+    Options {
+        file,
+        interval: recording.interval,
+        plan,
+        max_stop: recording.max_stop,
+        progress,
+        complain: &complain,
+    }
 }
 
 /// Ends this process as the command ended.

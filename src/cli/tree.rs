@@ -25,7 +25,7 @@ const MOST_PROCESSES: usize = 10_000;
 
 /// Explains the tree and answers the conditions over its sums.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
-    let found = look(arguments.pid)?;
+    let found = look(arguments)?;
     if output.json {
         output.document(SCHEMA, None, &found)?;
     } else {
@@ -54,7 +54,8 @@ fn as_shares(member: &Member) -> Explanation {
     explanation
 }
 
-fn look(root: i32) -> Result<Tree> {
+fn look(arguments: &Explain) -> Result<Tree> {
+    let root = arguments.pid;
     let own = std::process::id().cast_signed();
     let mut members = Vec::new();
     let mut caveats = Vec::new();
@@ -74,7 +75,8 @@ fn look(root: i32) -> Result<Tree> {
         if pid == own && pid != root {
             continue;
         }
-        let options = Options::default();
+        let options =
+            Options { runtimes: !arguments.no_runtimes, max_stop: arguments.max_stop, ..Options::default() };
         match explain(pid, &options) {
             Ok(explanation) => members.push(Member::new(parent, depth, explanation)),
             Err(error) if pid == root => return Err(error.into()),

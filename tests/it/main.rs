@@ -23,6 +23,7 @@ mod lab_study;
 mod lab_study_needs;
 mod lab_support;
 mod lab_try;
+mod max_stop;
 mod privacy;
 mod probes;
 mod quiet_stop;

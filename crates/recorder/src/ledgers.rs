@@ -101,6 +101,7 @@ struct Shared {
     wake: Arc<EventFd>,
     clock: Clock,
     machine: Arc<Environment>,
+    max_stop: Option<Duration>,
 }
 
 impl Shared {
@@ -116,12 +117,16 @@ impl Ledgers {
     ///
     /// # Errors
     /// Where the kernel has no descriptor or thread left.
-    pub fn start(clock: Clock, environment: &Environment) -> std::io::Result<Self> {
+    pub fn start(
+        clock: Clock,
+        environment: &Environment,
+        max_stop: Option<Duration>,
+    ) -> std::io::Result<Self> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let (jobs, wanted) = channel();
         let (sender, made) = channel();
         let machine = Arc::new(environment.clone());
-        let shared = Shared { made: sender, wake: Arc::clone(&wake), clock, machine };
+        let shared = Shared { made: sender, wake: Arc::clone(&wake), clock, machine, max_stop };
         let thread = std::thread::Builder::new().name("ledgers".into()).spawn(move || {
             let mut watches = HashMap::new();
             while let Ok(job) = wanted.recv() {
@@ -228,7 +233,7 @@ fn work(job: Job, watches: &mut HashMap<i32, Watch>, shared: &Shared) {
 /// Takes one ledger.
 fn look(request: Request, shared: &Shared) -> Made {
     let at_us = shared.clock.now_us();
-    match explain::explain(request.pid, &options()) {
+    match explain::explain(request.pid, &Options { max_stop: shared.max_stop, ..options() }) {
         Ok(explanation) => Made::Ledger(Box::new(ledger(&request, at_us, explanation, shared))),
         Err(Error::Ended { .. } | Error::NoSuchProcess { .. } | Error::Zombie { .. }) => {
             Made::TooLate(request)

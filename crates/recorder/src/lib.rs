@@ -37,6 +37,8 @@ pub struct Options<'a> {
     pub interval: Duration,
     /// Which ledgers.
     pub plan: Plan,
+    /// How long a process may be stopped for a ledger; its end is not a stop.
+    pub max_stop: Option<Duration>,
     /// Hears how it goes, a few times a second.
     pub progress: &'a dyn Fn(&Progress),
     /// Hears of what the user must know at once: one line.

@@ -533,8 +533,8 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
     let sink = Sink::create(&options.file)?;
     let environment = Environment::read();
     let clock = Clock::start();
-    let ledgers =
-        Ledgers::start(clock, &environment).map_err(|error| format!("no thread for ledgers: {error}"))?;
+    let ledgers = Ledgers::start(clock, &environment, options.max_stop)
+        .map_err(|error| format!("no thread for ledgers: {error}"))?;
     Ledgers::prepare_to_end_watches().map_err(|error| format!("no signal for ledgers: {error}"))?;
     let mut session = Session::begin(Beginning {
         options,

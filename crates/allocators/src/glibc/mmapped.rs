@@ -369,7 +369,13 @@ impl MappedChunks {
                 found.bytes
             );
             let bytes = Some(self.bytes.abs_diff(found.bytes));
-            reading.caveats.push(Caveat::new("mmapped_chunks_differ", "glibc", bytes, text));
+            let is_late = Instant::now() >= context.deadline;
+            let (code, why) = if is_late {
+                ("heap_too_slow", "; the time to stop it was over")
+            } else {
+                ("mmapped_chunks_differ", "")
+            };
+            reading.caveats.push(Caveat::new(code, "glibc", bytes, format!("{text}{why}")));
         }
         reading.refined.add_mapped(context.refinements, &found.blocks);
         reading.allocator.live_blocks = reading.allocator.live_blocks.map(|n| n + found.blocks.len() as u64);

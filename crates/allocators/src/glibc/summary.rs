@@ -121,10 +121,12 @@ pub fn facts(
     let all = || by_arena.iter().flatten().map(|(_, walked)| &walked.counts);
     let live_bytes = all().map(|counts| counts.payload_bytes).sum::<u64>();
     let cached_bytes = all().map(|counts| counts.cached_bytes).sum::<u64>();
-    allocator.live_bytes = Some(live_bytes);
-    allocator.live_blocks = Some(all().map(|counts| counts.blocks).sum());
-    allocator.cached_bytes = Some(cached_bytes);
-    allocator.free_bytes = Some(mallinfo.fordblks);
+    // Of a heap that was not read whole these are not known.
+    let is_whole = all().all(|counts| counts.unread_bytes == 0);
+    allocator.live_bytes = is_whole.then_some(live_bytes);
+    allocator.live_blocks = is_whole.then(|| all().map(|counts| counts.blocks).sum());
+    allocator.cached_bytes = is_whole.then_some(cached_bytes);
+    allocator.free_bytes = is_whole.then_some(mallinfo.fordblks);
     // What mallinfo calls in use, but no block and no cache holds: size words, heads of heaps, caches' own structures.
     let met = all().map(|counts| counts.mmapped_bytes).sum::<u64>();
     let used = mallinfo.uordblks.saturating_add(met);
@@ -133,7 +135,6 @@ pub fn facts(
     let others = others.flat_map(|(_, parts)| parts).map(|(_, walked)| &walked.counts);
     let others = others.map(|counts| counts.foreign_bytes.saturating_sub(counts.trailing_bytes)).sum::<u64>();
     let known = live_bytes.saturating_add(cached_bytes).saturating_add(others);
-    let is_whole = all().all(|counts| counts.unread_bytes == 0);
     allocator.metadata_bytes = is_whole.then(|| used.saturating_sub(known));
     allocator.own = own(&mallinfo);
     allocator.mallinfo = Some(mallinfo);

@@ -10,7 +10,7 @@ mod files;
 mod snapshot;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use self::ending::{Ending, at_exit};
 use self::snapshot::{Snapshot, StoppedBy};
@@ -42,6 +42,9 @@ pub struct Options<'a> {
     pub path_to: Option<&'a str>,
     /// Whether to make a picture of the address space too ([`Explanation::page_map`]).
     pub page_map: bool,
+    /// How long the process may be stopped: it is let go then, whatever is missing. `None` for as long as reading it takes, within
+    /// ten seconds and one for each GiB.
+    pub max_stop: Option<Duration>,
     /// Threads to read with; `None` for as many as there are processors.
     pub threads: Option<usize>,
     /// Hears of work done.
@@ -56,6 +59,7 @@ impl Default for Options<'_> {
             runtimes: true,
             path_to: None,
             page_map: false,
+            max_stop: None,
             threads: None,
             progress: None,
         }

@@ -26,13 +26,18 @@ use strandline_process::stacks::{self, Stack, ThreadFacts};
 use strandline_process::target::copy::{Copy, Rest, Room};
 use strandline_process::target::live::{Live, Opened, Traced};
 use strandline_process::target::quiet::CS_64_BIT;
-use strandline_process::target::stop::Stopped;
+use strandline_process::target::stop::{PATIENCE, Stopped};
 
 /// How often page tables are read again where the kernel moved pages in between.
 const MOST_LOOKS: usize = 5;
 /// A heap is read in a second for every 3 GiB on a small machine; one that takes ten seconds, and one
 /// for each GiB, is made to take long, and is left with a caveat.
 const MOST_STOPPED: Duration = Duration::from_secs(10);
+
+/// A process whose threads do not all stop within this is not looked at, however short the stop may be.
+const LEAST_STOP: Duration = Duration::from_millis(20);
+/// What two threads copy of another process in a second, with some to spare.
+const COPIED_BYTES_A_SECOND: f64 = 3e9;
 
 /// How often a process is looked at whose runtime is in the middle of its own collection, and how long it may
 /// go on in between.
@@ -80,6 +85,8 @@ pub struct Snapshot {
     start_brk: Option<u64>,
     /// When reading of its memory began.
     began: Instant,
+    /// When it is to be let go, if it may not be stopped for longer.
+    until: Option<Instant>,
     /// How long its threads were stopped.
     pub stopped: Duration,
     /// What was not read.
@@ -125,7 +132,9 @@ pub fn take_with(
             let caveats = ending.caveats(process);
             let stopped =
                 StoppedThreads { threads: ending.registers, count: others.saturating_add(1), caveats };
+            let since = Instant::now();
             let (mut snapshot, threads) = kernel_view(process, stopped, &how)?;
+            snapshot.until = options.max_stop.map(|most| end_of_reading(since, most));
             let file = Opened::new(process.open_file("mem")?);
             let memory = Traced::new(process.pid(), &snapshot.space, &file);
             snapshot.read_all(process, threads.as_deref(), &memory, &how, LastTry(true))?;
@@ -133,12 +142,25 @@ pub fn take_with(
             snapshot
         }
     };
+    snapshot.caveats.extend(options.max_stop.and_then(|most| stopped_longer(&snapshot, most)));
     for (reading, &owner) in snapshot.readings.iter_mut().zip(&snapshot.owners) {
         if let Some((_, found)) = found.allocators.get(owner) {
             found.finish(process, &snapshot.space, reading);
         }
     }
     Ok(snapshot)
+}
+
+/// Says where a process was stopped for longer than asked.
+fn stopped_longer(snapshot: &Snapshot, most: Duration) -> Option<Caveat> {
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let text = format!(
+        "the process was stopped for {:.1} ms where at most {:.1} ms was asked for: its threads, mappings and page tables \
+         alone take that long",
+        ms(snapshot.stopped),
+        ms(most)
+    );
+    (snapshot.stopped > most).then(|| Caveat::new("max_stop_exceeded", "--max-stop", None, text))
 }
 
 /// Stops the process and reads it; where a runtime was caught in the middle of its own collection, lets it go
@@ -150,14 +172,24 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
     for left in (0..MOST_BUSY_LOOKS).rev() {
         // One that does not end (its process was stopped by others) is waited for once.
         ends = ends && wait_for_collection(&memory, how);
-        let room = if how.found.wants_copy(&memory) { Room::of(process) } else { None };
-        let stopped = Stopped::stop(process)?;
+        let wants_copy = how.found.wants_copy(&memory) && how.has_time_for_copy(process);
+        let room = if wants_copy { Room::of(process) } else { None };
+        // What was spent at earlier looks is spent.
+        let most = how.options.max_stop.map(|most| most.saturating_sub(stopped_before));
+        let stopped =
+            Stopped::stop_within(process, most.map_or(PATIENCE, |most| most.clamp(LEAST_STOP, PATIENCE)))?;
         if left > 0 && how.found.is_collecting(&memory) {
             stopped_before += stopped.resume();
             std::thread::sleep(WHILE_BUSY);
             continue;
         }
-        let (mut snapshot, busy) = read_stopped(process, stopped, room, how, LastTry(left == 0))?;
+        let (mut snapshot, busy) = read_stopped(process, stopped, (room, most), how, LastTry(left == 0))?;
+        // There has to be time for another one.
+        let left = if how.options.max_stop.is_some_and(|most| snapshot.stopped + stopped_before > most / 2) {
+            0
+        } else {
+            left
+        };
         let in_motion = !again && left > 0 && snapshot.has_damage() && snapshot.stopped < MOST_BEFORE_AGAIN;
         snapshot.stopped += stopped_before;
         if !busy && !in_motion {
@@ -175,10 +207,11 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
 fn read_stopped(
     process: &Process,
     stopped: Stopped<'_>,
-    room: Option<Room>,
+    (room, most): (Option<Room>, Option<Duration>),
     how: &How<'_>,
     last: LastTry,
 ) -> Result<(Snapshot, bool)> {
+    let since = stopped.since();
     let threads: Vec<_> = stopped.threads().map(|thread| (thread.tid, thread.registers)).collect();
     let count = threads.len() + stopped.asleep().len();
     let mut caveats = Vec::new();
@@ -189,6 +222,7 @@ fn read_stopped(
     }
     let stopped_threads = StoppedThreads { threads: &threads, count: count as u64, caveats };
     let (mut snapshot, threads) = kernel_view(process, stopped_threads, how)?;
+    snapshot.until = most.map(|most| end_of_reading(since, most));
     let file = Opened::new(process.open_file("mem")?);
     let memory = Traced::new(process.pid(), &snapshot.space, &file);
     let copy = room.and_then(|room| {
@@ -231,6 +265,11 @@ fn constant_ranges(snapshot: &Snapshot) -> Vec<(u64, u64)> {
         m.has_file() && m.permissions.read && !m.permissions.shared && !m.name.starts_with("/dev/")
     };
     mappings.filter(is_constant).map(|m| (m.start, m.end)).collect()
+}
+
+/// When reading has to end for the target to run again after `most`: what was read is put in order, and each thread let go.
+fn end_of_reading(since: Instant, most: Duration) -> Instant {
+    since + most.saturating_sub(most / 16)
 }
 
 /// Lets a runtime's collection that is under way come to its end, within reason; whether it did.
@@ -303,6 +342,7 @@ fn kernel_view(
         memory: Opened::new(memory_file),
         pagemap,
         began: Instant::now(),
+        until: None,
         stopped: Duration::ZERO,
         caveats,
         bytes_read: 0,
@@ -379,7 +419,14 @@ fn rollup(process: &Process) -> Option<Counts> {
 }
 
 impl Snapshot {
-    /// How long the target may be stopped: half of it is for runtimes.
+    /// When to end reading: after a part of the time that there is. Half of it is for runtimes.
+    fn deadline(&self, part: u32) -> Instant {
+        let longest = self.began + self.longest_stop();
+        let end = self.until.map_or(longest, |until| until.min(longest));
+        self.began + end.saturating_duration_since(self.began) / part
+    }
+
+    /// How long the target may be stopped, where nothing else is asked.
     fn longest_stop(&self) -> Duration {
         MOST_STOPPED + Duration::from_secs(self.sums.anonymous_bytes >> 30)
     }
@@ -437,7 +484,7 @@ impl Snapshot {
             space: &self.space,
             resident: &resident,
             threads,
-            deadline: self.began + self.longest_stop() / 2,
+            deadline: self.deadline(2),
             workers: how.workers,
             cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
             progress: &progress,
@@ -494,7 +541,7 @@ impl Snapshot {
                 locked: &locked,
                 swapped: &swapped,
                 refinements: Some(&self.refinements).filter(|refinements| !refinements.is_empty()),
-                deadline: self.began + self.longest_stop(),
+                deadline: self.deadline(1),
                 before_call: how.options.before_call,
                 cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
                 threads: how.workers,
@@ -527,6 +574,13 @@ impl Snapshot {
 }
 
 impl How<'_> {
+    /// Whether all of the process's memory can be copied in the time for which it may be stopped.
+    fn has_time_for_copy(&self, process: &Process) -> bool {
+        let anonymous = process.status().ok().and_then(|status| status.anonymous_bytes).unwrap_or(0);
+        let takes = Duration::from_secs_f64(anonymous as f64 / COPIED_BYTES_A_SECOND);
+        self.options.max_stop.is_none_or(|most| takes < most / 2)
+    }
+
     fn advance(&self, what: &str, done: &AtomicU64, bytes: u64, total: u64) {
         let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if let Some(progress) = self.options.progress {

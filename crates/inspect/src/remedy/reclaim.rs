@@ -29,6 +29,8 @@ pub struct ReclaimOptions<'a> {
     pub watch: Duration,
     /// Whether a way may be taken that can lose a write of the target if strandline is killed.
     pub allow_lost_write_risk: bool,
+    /// How long each look may stop the process; see [`Options::max_stop`].
+    pub max_stop: Option<Duration>,
     /// Hears of work done.
     pub progress: Option<Progress<'a>>,
 }
@@ -43,7 +45,8 @@ pub const REMEDIES: [&str; 3] = ["malloc_trim", "zero_pages", "sbcl_full_gc"];
 /// [`Outcome::Refused`] with its reason.
 pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
     let remedy = options.remedy.unwrap_or(REMEDIES[0]);
-    let look_options = Options { progress: options.progress, ..Options::default() };
+    let look_options =
+        Options { progress: options.progress, max_stop: options.max_stop, ..Options::default() };
     let before = look_before(pid, remedy, options)?;
     let mut answer = Reclamation {
         remedy: remedy.to_owned(),
@@ -117,10 +120,16 @@ const MOST_LOOKS: u32 = 5;
 fn look_before(pid: i32, remedy: &str, options: &ReclaimOptions<'_>) -> Result<Inspection> {
     // A dry run looks as hard, for what would refuse the call.
     let is_call = remedy == "malloc_trim";
-    let look_options = Options { progress: options.progress, before_call: is_call, ..Options::default() };
+    let look_options = Options {
+        progress: options.progress,
+        before_call: is_call,
+        max_stop: options.max_stop,
+        ..Options::default()
+    };
     let mut seen = inspect(pid, &look_options)?;
     for _ in 1..MOST_LOOKS {
-        if !is_call || doubt(&seen).is_none() {
+        // What there was no time for has no more at the next look.
+        if !is_call || doubt(&seen).is_none_or(|doubt| doubt.cause == Cause::TooSlow) {
             break;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -147,7 +156,7 @@ fn unsafe_heap(doubt: &Doubt, looks: u32) -> String {
         }
         Cause::TooSlow => format!(
             "its heap was read up to {at:#x} only in the time for which a process may be stopped, so that it \
-             cannot be checked before the call; try again when the machine is less busy"
+             cannot be checked before the call; try again when the machine is less busy, or with a longer --max-stop"
         ),
         Cause::Elsewhere => format!(
             "its free chunk at {at:#x} lies in a part of the heap that was not found, so that what the call would do \
@@ -178,7 +187,8 @@ fn trim(pid: i32, before: &Inspection, options: &ReclaimOptions<'_>, answer: &mu
         refuse(answer, "there is no glibc heap in it; malloc_trim is glibc's");
         return false;
     }
-    if answer.predicted_bytes == Some(0) {
+    let is_known = doubt(before).is_none_or(|doubt| doubt.cause != Cause::TooSlow);
+    if answer.predicted_bytes == Some(0) && is_known {
         nothing(answer, "no page of its heap is one that the call gives back");
         return false;
     }

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::procfs::Process;
 
 /// How long all threads together may take to stop, where nothing else is asked.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub const PATIENCE: Duration = Duration::from_secs(3);
 /// After this, a thread that still did not stop is asked what it is doing, and then every so often.
 const SUSPICION: Duration = Duration::from_millis(50);
 const ASK_AGAIN: Duration = Duration::from_millis(1);
@@ -72,7 +72,7 @@ impl<'a> Stopped<'a> {
 
     /// Waits until each of `waiting` has stopped, ended, or is asleep in the kernel.
     fn collect(&mut self, waiting: &[i32], limit: Duration) -> Result<()> {
-        let suspicious = Instant::now() + SUSPICION;
+        let suspicious = Instant::now() + SUSPICION.min(limit / 2);
         for (index, &tid) in waiting.iter().enumerate() {
             if let Err(error) = self.take(tid, suspicious, limit) {
                 // They may have stopped meanwhile: letting go looks at them.
@@ -122,6 +122,11 @@ impl<'a> Stopped<'a> {
                 Error::DidNotStop { pid, seconds: limit.as_secs_f64(), detail }
             }
         }
+    }
+
+    /// When the first thread was asked to stop.
+    pub fn since(&self) -> Instant {
+        self.since
     }
 
     /// The stopped threads, by id.

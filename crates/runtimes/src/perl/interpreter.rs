@@ -82,6 +82,11 @@ impl<'a> Reader<'a> {
                 found.facts.sv_count = sv_count;
                 self.read_arenas(&arenas, &mut pages, &mut found);
             }
+            Err(_) if Instant::now() > self.context.deadline => {
+                let text =
+                    format!("{}: the time to stop it was over before it was read", called(&found.facts.id));
+                found.caveats.push(Caveat::new("perl_late", found.facts.id.clone(), None, text));
+            }
             Err(damage) => found.caveats.push(Caveat::new(
                 "perl_damaged",
                 format!("{:#x}", damage.address),

@@ -1,0 +1,71 @@
+//! `--max-stop`: a process is let go when its time is over; what was not read is unattributed, and all adds up.
+
+#![cfg(test)]
+
+use serde_json::Value;
+
+use crate::support::strandline::{caveats, json, row};
+use crate::support::{Libc, Outcome, Result, Subject, invariants, strandline};
+
+fn heap() -> Result<Subject> {
+    // A quarter of a GiB of 300,000 chunks: no machine reads that in a millisecond.
+    Subject::start_with(&Libc::system(), "big_heap", &["0.25", "300", "random", "40"], &[])
+}
+
+fn explained(subject: &Subject, most: &[&str]) -> Result<Value> {
+    let pid = subject.pid_text();
+    let document = json(&[&["explain", "--json", &pid], most].concat())?;
+    invariants::hold(&document)?;
+    Ok(document)
+}
+
+#[test]
+fn what_was_not_read_in_time_is_unattributed() -> Outcome {
+    let subject = heap()?;
+    let whole = explained(&subject, &[])?;
+    let cut = explained(&subject, &["--max-stop", "1ms"])?;
+    assert_eq!(cut["kernel"]["rss_bytes"], whole["kernel"]["rss_bytes"]);
+    assert_eq!(row(&whole, "glibc.unread"), 0);
+    let unread = row(&cut, "glibc.unread");
+    assert!(unread > 100 << 20, "{unread} bytes of glibc.unread");
+    let late: Vec<&Value> = cut["caveats"]
+        .as_array()
+        .ok_or("no caveats")?
+        .iter()
+        .filter(|caveat| caveat["code"] == "heap_too_slow")
+        .collect();
+    assert!(late.iter().any(|caveat| caveat["bytes"].as_u64() >= Some(unread)), "{late:?}");
+    assert!(cut["totals"]["unattributed"].as_u64() >= Some(unread));
+    // Nothing is predicted of what was not seen.
+    let predicted = |document: &Value| strandline::predicted(document, "malloc_trim").unwrap_or(0);
+    assert!(predicted(&cut) <= predicted(&whole), "{} of {}", predicted(&cut), predicted(&whole));
+    // With time enough it is the same as without a limit.
+    let slow = explained(&subject, &["--max-stop", "5m"])?;
+    assert_eq!((&slow["rows"], &slow["caveats"]), (&whole["rows"], &whole["caveats"]));
+    Ok(())
+}
+
+#[test]
+fn a_perl_that_is_not_read_in_time_adds_up() -> Outcome {
+    let script = "my %h; $h{$_} = [$_] for 1 .. 200_000; $| = 1; print \"{}\\n\"; <STDIN>";
+    let mut command = std::process::Command::new("perl");
+    command.args(["-e", script]);
+    let subject = Subject::start_command(command)?;
+    for most in ["1ms", "5ms", "20ms", "80ms"] {
+        let document = explained(&subject, &["--max-stop", most])?;
+        assert!(document["runtimes"].as_array().is_some_and(|runtimes| !runtimes.is_empty()));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_heap_that_was_not_read_whole_is_not_trimmed() -> Outcome {
+    let subject = heap()?;
+    let pid = subject.pid_text();
+    let run = strandline::run(&["reclaim", "--max-stop", "1ms", &pid])?;
+    run.complains(3, &["in the time for which a process may be stopped", "--max-stop"])?;
+    let dry = json(&["reclaim", "--dry-run", "--max-stop", "1ms", "--json", &pid])?;
+    assert!(caveats(&dry).iter().any(|code| code == "would_be_refused"), "{dry}");
+    assert!(caveats(&dry["before"]).iter().any(|code| code == "heap_too_slow"), "{dry}");
+    Ok(())
+}
