@@ -1,7 +1,11 @@
 //! `explain PID`: one process.
 
+use std::io::IsTerminal;
+use std::time::Duration;
+
 use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::Explanation;
+use strandline_process::procfs::Process;
 use strandline_runtimes::sbcl::facts::Sbcl;
 
 use super::arguments::Explain;
@@ -12,12 +16,14 @@ use super::{Ending, Result};
 use strandline_report::model::View;
 use strandline_report::terminal;
 use strandline_report::text::clean;
+use strandline_report::units::{bytes, seconds};
 
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/explain/1";
 
 /// Explains one process and answers the conditions.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
+    warn_of_a_long_stop(arguments, output.json);
     let tell = Progress::new(!output.json);
     let explanation = explain(
         arguments.pid,
@@ -40,6 +46,38 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
         output.print(&terminal::explanation(&view, output.surface))?;
     }
     Ok(answer(&arguments.fail_if, &[&explanation], Whole::Rss))
+}
+
+/// What a processor reads of a heap in a second while its process stands still, with some to spare (benches/RESULTS.md).
+const READ_BYTES_A_SECOND: u64 = 3 << 30;
+/// More processors than these hardly help.
+const MOST_PROCESSORS: u64 = 8;
+
+/// How long a process with so much anonymous memory will about be stopped.
+fn expected_stop(anonymous_bytes: u64, processors: u64) -> Duration {
+    let bytes_a_second = READ_BYTES_A_SECOND * processors.clamp(1, MOST_PROCESSORS);
+    Duration::from_secs_f64(anonymous_bytes as f64 / bytes_a_second as f64)
+}
+
+/// Tells who sits at a terminal of a stop of more than a second before it begins, and what would bound it.
+fn warn_of_a_long_stop(arguments: &Explain, is_document: bool) {
+    if is_document || arguments.max_stop.is_some() || !std::io::stderr().is_terminal() {
+        return;
+    }
+    let anonymous =
+        Process::open(arguments.pid).ok().and_then(|process| process.status().ok()?.anonymous_bytes);
+    let Some(anonymous) = anonymous else { return };
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let expected = expected_stop(anonymous, processors);
+    if expected >= Duration::from_secs(1) {
+        complain(&format!(
+            "process {} has {} of its own and will be stopped for about {}; --max-stop 200ms would let it go then, whatever \
+             is missing",
+            arguments.pid,
+            bytes(anonymous),
+            seconds(expected.as_secs_f64())
+        ));
+    }
 }
 
 /// Looks at process `pid`; shows progress if it may.
