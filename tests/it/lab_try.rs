@@ -330,7 +330,7 @@ fn without_marks_the_level_before_the_end_counts() -> Outcome {
     ];
     for_each(courses, |&(course, settled, from)| {
         let flags = ["try", "--repeat", "1", "--pairs", "0", "--only", "arena_max_2", "--"];
-        let found = lab.document(&[&flags[..], &[&holder, course, "96", "300"]].concat())?;
+        let found = lab.document(&[&flags[..], &[&holder, course, "96", "600"]].concat())?;
         let baseline = &found["baseline"];
         let mebibytes = median(baseline, "settled_bytes") / MIB;
         // What is sampled every 10 ms may miss the top of a fall.
@@ -356,7 +356,7 @@ fn what_another_allocator_does_not_keep_is_found_without_a_mark() -> Outcome {
     let holder = compile("holder", &Libc::system())?.display().to_string();
     let lab = Lab::new()?;
     let flags = ["try", "--repeat", "3", "--pairs", "0", "--only", "jemalloc_decay_0", "--"];
-    let found = lab.document(&[&flags[..], &[&holder, "hold", "96", "300"]].concat())?;
+    let found = lab.document(&[&flags[..], &[&holder, "hold", "96", "800"]].concat())?;
     let best = candidate(&found, "jemalloc_decay_0");
     if best.is_null() {
         skipped(NAME, "no libjemalloc.so.2 (make deps)");

@@ -363,13 +363,14 @@ fn watch_until_the_end(
 /// The last figures and the ledger of a process that stands at its end.
 fn last_words(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
     let pid = watch.process().pid();
+    // What follows takes its time, in which the process does nothing any more: it is none of its course.
+    let at_us = shared.clock.now_us();
     if let Ok(mut sampler) = Sampler::open(watch.process())
         && let Ok((sample, _)) = sampler.everything(Units::read())
     {
         let high_water_kib = sampler.high_water_kib();
         shared.tell(Made::Final { process: request.process, sample, high_water_kib });
     }
-    let at_us = shared.clock.now_us();
     let wanted =
         Request { process: request.process, pid, moment: Moment::Exit, mark: None, tree: Vec::new() };
     let made = watch.registers().map_err(|error| error.to_string()).and_then(|registers| {
