@@ -56,19 +56,19 @@ pub struct Allocator {
     pub read: bool,
     /// Bytes of blocks in use, as malloc_usable_size counts them; those in caches of threads or processors are not
     /// among them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub live_bytes: Option<u64>,
     /// How many blocks are in use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub live_blocks: Option<u64>,
     /// Bytes in caches of threads or processors.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub cached_bytes: Option<u64>,
     /// Bytes of free places that are in no cache.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub free_bytes: Option<u64>,
     /// Bytes of the allocator's own structures, the words in front of blocks among them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub metadata_bytes: Option<u64>,
     /// The allocator's own statistics under its own names, computed from outside.
     #[serde(default, skip_serializing_if = "Figures::is_empty")]
@@ -153,13 +153,13 @@ pub struct Runtime {
     #[serde(default)]
     pub read: bool,
     /// Bytes of objects, live or not yet collected, in memory that the runtime manages.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub used_bytes: Option<u64>,
     /// Bytes of free places in that memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub free_bytes: Option<u64>,
     /// Bytes that the runtime holds for objects, used or not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub committed_bytes: Option<u64>,
     /// What kinds of objects there are, those with most bytes first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

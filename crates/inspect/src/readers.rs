@@ -136,6 +136,8 @@ impl Found {
 mod tests {
     use std::collections::HashSet;
 
+    use strandline_claims::palette::BlockRows;
+
     use super::*;
 
     fn all() -> impl Iterator<Item = &'static About> {
@@ -169,6 +171,12 @@ mod tests {
         for (about, reader) in of_allocators.chain(of_runtimes) {
             assert_eq!(reader.is_some(), !about.versions.is_empty(), "{}", about.name);
             assert_eq!(reader.is_some(), !about.rows.is_empty(), "{}", about.name);
+            if let Some(blocks) = about.blocks {
+                let BlockRows { live, header, metadata, cached, purge, kept, pinned, mapped, unread } =
+                    *blocks;
+                let all = [live, header, metadata, cached, purge, kept, pinned, mapped, unread];
+                assert!(all.iter().all(|row| about.rows.contains(row)), "{}", about.name);
+            }
             assert!(reader.is_none_or(|its| its.name == about.name), "{}", about.name);
             assert!(!about.title.is_empty() && !about.not_read.is_empty(), "{}", about.name);
         }
