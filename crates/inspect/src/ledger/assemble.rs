@@ -59,7 +59,7 @@ pub struct Inputs<'a> {
 /// Who stands on a range, before zeros are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
-    /// Folded by an allocator's reader; counted already.
+    /// Counted by its reader already.
     Claimed,
     /// One row.
     Row(Id),
