@@ -86,7 +86,7 @@ fn what_is_found_for_interpreters_is_what_ulimit_says() -> Outcome {
 #[test]
 fn a_program_that_hangs_without_memory_is_ended() -> Outcome {
     let lab = Lab::new()?;
-    let flags = ["squeeze", "--kind", "data", "--timeout", "300ms", "--repeat", "1", "--rounds", "0", "--"];
+    let flags = ["squeeze", "--kind", "data", "--timeout", "2s", "--repeat", "1", "--rounds", "0", "--"];
     let found = lab.document(&[&flags[..], &[&subject()?, "need", "50", "hang", &lab.token]].concat())?;
     assert_eq!(found["failure"]["timed_out"], true);
     let words = found["failure"]["words"].as_str().ok_or("no words")?;

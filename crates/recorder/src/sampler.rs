@@ -23,6 +23,8 @@ pub struct Sampler {
     counted: Option<Instant>,
     last: Sample,
     high_water_kib: Option<u64>,
+    /// Whether it stood in a tracer's stop when `stat` was read last.
+    stands: bool,
 }
 
 /// `statm` and `stat` take at most 21 digits a field; `status` is a few KiB, lists of groups apart.
@@ -96,6 +98,7 @@ impl Sampler {
             counted: None,
             last: Sample::default(),
             high_water_kib: None,
+            stands: false,
         })
     }
 
@@ -169,6 +172,7 @@ impl Sampler {
         let got = pread(&self.stat, &mut text)?;
         // The name, which may hold anything, ends at the last bracket; then come field 3, a letter, and numbers.
         let Some(close) = text[..got].iter().rposition(|&byte| byte == b')') else { return Ok(()) };
+        self.stands = text[..got].get(close + 2) == Some(&b't');
         let fields = text[..got].get(close + 4..).unwrap_or_default();
         for (number, value) in (4..).zip(numbers(fields)).take(17) {
             let ms = || value.saturating_mul(1000) / units.ticks_per_second;
@@ -209,6 +213,12 @@ impl Sampler {
         // The next sample looks again.
         self.statm_text.clear();
         Ok((self.last, named))
+    }
+
+    /// Whether it stood in a tracer's stop when that was last looked at: a process that is watched stands so at its end,
+    /// and else for an instant only.
+    pub fn stands(&self) -> bool {
+        self.stands
     }
 
     /// The last figures read.

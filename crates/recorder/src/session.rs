@@ -333,6 +333,8 @@ impl<'a> Session<'a> {
         let Some(sampler) = &mut member.sampler else { return true };
         match sampler.sample(self.units) {
             Ok(sample) => {
+                member.stands_since_us =
+                    if sampler.stands() { member.stands_since_us.or(Some(now)) } else { None };
                 member.add(now, sample);
                 member.threads.store(sample.threads, std::sync::atomic::Ordering::Relaxed);
                 if member.is_new_program {

@@ -92,6 +92,8 @@ pub struct Member {
     closed_kib: Option<u64>,
     /// VmHWM as its watcher read it at its end.
     pub final_kib: Option<u64>,
+    /// Since when it stands in a tracer's stop.
+    pub stands_since_us: Option<u64>,
 }
 
 impl Member {
@@ -116,6 +118,7 @@ impl Member {
             gone_us: 0,
             closed_kib: None,
             final_kib: None,
+            stands_since_us: None,
         }
     }
 

@@ -299,6 +299,15 @@ impl Session<'_> {
     pub(super) fn take_made(&mut self, made: Made) {
         match made {
             Made::Ledger(mut ledger) => {
+                if ledger.moment == Moment::Exit {
+                    // Its watcher may have come late to it, on a busy machine.
+                    let left = self.state.left.iter().map(|left| &left.member);
+                    let mut left = left.filter(|member| member.number == Some(ledger.process));
+                    let member =
+                        self.tree.numbered(ledger.process).map(|found| &*found.1).or_else(|| left.next());
+                    let since_us = member.and_then(|member| member.stands_since_us);
+                    ledger.at_us = since_us.map_or(ledger.at_us, |since_us| since_us.min(ledger.at_us));
+                }
                 let cost = ledger.explain.cost;
                 self.state.moments.stopped_us += (cost.stopped_seconds * 1e6) as u64;
                 self.state.progress.ledgers += 1;
