@@ -12,6 +12,7 @@ use strandline_process::procfs::Process;
 
 use crate::accumulator::{OutOfOrder, Sums};
 use crate::caveat::Caveat;
+pub use crate::class::MappedBlock;
 use crate::facts;
 use crate::palette::BlockRows;
 use crate::range::RangePages;
@@ -113,19 +114,6 @@ pub struct RangeClaim {
     pub end: u64,
     /// Its resident bytes, by what stands on them.
     pub sums: Sums,
-}
-
-/// A block that is a mapping of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MappedBlock {
-    /// First byte of the mapping.
-    pub start: u64,
-    /// What the allocator returned: what stands before it is the allocator's.
-    pub pointer: u64,
-    /// First byte behind what the program may use: what follows is the allocator's.
-    pub usable_end: u64,
-    /// First byte behind the mapping.
-    pub end: u64,
 }
 
 /// What a reader found of one instance.

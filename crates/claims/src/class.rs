@@ -56,6 +56,19 @@ pub struct Refined {
     pub free: Option<(Slot, [u16; 2])>,
 }
 
+/// A block that is a mapping of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappedBlock {
+    /// First byte of the mapping.
+    pub start: u64,
+    /// What the allocator returned: what stands before it is the allocator's.
+    pub pointer: u64,
+    /// First byte behind what the program may use: what follows is the allocator's.
+    pub usable_end: u64,
+    /// First byte behind the mapping.
+    pub end: u64,
+}
+
 /// How many slots a palette may have.
 pub const SLOTS: usize = 24;
 /// How many classes there are besides.

@@ -13,8 +13,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use crate::allocator::MappedBlock;
-use crate::class::{Refined, SLOTS, Slot};
+use crate::class::{MappedBlock, Refined, SLOTS, Slot};
 use crate::palette::Palette;
 use crate::rows::Id;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use strandline_recording::{Reader, Record};
 
 use super::cell::{End, Figures, Measure, Outcome, Subject};
-use super::local::own_program;
+use super::own::own_program;
 use super::protocol::Ended;
 
 /// The name of a job's recording, where it writes.

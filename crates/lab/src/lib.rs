@@ -18,6 +18,7 @@ pub mod interrupt;
 pub mod journal;
 mod launcher;
 pub mod local;
+mod own;
 pub mod pages;
 mod protocol;
 pub mod squeeze;

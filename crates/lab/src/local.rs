@@ -21,6 +21,7 @@ use super::cell::{Measure, Outcome, Subject};
 use super::executor::{Executor, Job, Stopped};
 use super::figures;
 use super::interrupt::Interrupt;
+use super::own::own_program;
 use super::protocol::{Event, Lines, Request, Start, line};
 use super::sweep::{GRACE, own_children, sweep};
 use strandline_recorder::Group;
@@ -358,11 +359,6 @@ impl Drop for Local {
             drop(remove(&group));
         }
     }
-}
-
-/// The program that runs, also where its file has been replaced or removed since.
-pub fn own_program() -> PathBuf {
-    PathBuf::from(format!("/proc/{}/exe", std::process::id()))
 }
 
 /// Removes a job's control group, whose processes have ended.

@@ -6,7 +6,7 @@ use super::super::Failure;
 use super::super::arguments_lab::{Lab, Study as Arguments};
 use super::super::lab::{Teller, how_it_ended};
 use super::Gone;
-use super::run::{Chosen, found, open};
+use super::chosen::{Chosen, found, open};
 use strandline_report::units::seconds;
 use strandline_study::run::{self, Bill};
 

@@ -3,6 +3,7 @@
 mod all;
 mod ask;
 mod caveats;
+mod chosen;
 mod files;
 mod list;
 mod run;

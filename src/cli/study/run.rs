@@ -1,6 +1,5 @@
 //! Running one study: its choices, its lab, its runs, and its claims judged.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::super::arguments_lab::{Lab, Study as Arguments};
@@ -9,8 +8,9 @@ use super::super::output::{Output, complain};
 use super::super::{Ending, Failure, Result};
 use super::ask::ask;
 use super::caveats::caveats;
+use super::chosen::{Chosen, open};
 use super::files::Files;
-use super::{Gone, Text, read};
+use super::{Gone, read};
 use strandline_lab::cell::Subject;
 use strandline_lab::compare::counted;
 use strandline_lab::engine::{self, Plan};
@@ -57,29 +57,6 @@ pub fn run(name: &str, arguments: &Arguments, output: &mut Output) -> Result<End
     let fails = ran.fails();
     ran.bench.close();
     Ok(if fails && arguments.fail_if_claims_fail { Ending::Found } else { Ending::Done })
-}
-
-/// A study with the choices of this run.
-#[derive(Clone)]
-pub struct Chosen {
-    /// Its cells.
-    pub matrix: Matrix,
-    text: String,
-}
-
-impl Chosen {
-    /// With what the arguments say, and these choices of axes.
-    pub fn new(
-        (study, text): Text,
-        arguments: &Arguments,
-        axes: &[(String, Vec<String>)],
-    ) -> std::result::Result<Self, String> {
-        let mut matrix = Matrix::chosen(study, arguments.short, axes)?;
-        if let Some(repeat) = arguments.repeat {
-            matrix.repeat(repeat);
-        }
-        Ok(Self { matrix, text })
-    }
 }
 
 /// A study that was run and judged.
@@ -176,40 +153,4 @@ fn measure(
     let data = run::data(matrix, bill, &results, counts, &referee.failures, &how_it_ended);
     let caveats = caveats(matrix, bill, &plan.subjects, &referee, arguments, &bench);
     Ok((bench, data, caveats))
-}
-
-/// The lab of these cells, and the folder that `{build}` stands for.
-pub fn open(
-    chosen: &Chosen,
-    arguments: &Arguments,
-    lab: &Lab,
-) -> std::result::Result<(Bench, PathBuf), Gone> {
-    let (described, subjects) = described(chosen, arguments).map_err(|line| Gone::Failed(Failure(line)))?;
-    let bench = Bench::open("study", &described, &subjects, lab).map_err(Gone::Failed)?;
-    let build = bench.journal.folder().join("build");
-    let made = std::fs::create_dir_all(&build).and_then(|()| build.canonicalize());
-    let build = made.map_err(|error| Gone::Failed(Failure(format!("{}: {error}", build.display()))))?;
-    Ok((bench, build))
-}
-
-/// How many runs an earlier one left to go on from.
-pub fn found(chosen: &Chosen, arguments: &Arguments, lab: &Lab) -> usize {
-    let Ok((described, subjects)) = described(chosen, arguments) else { return 0 };
-    Bench::found("study", &described, &subjects, lab)
-}
-
-/// What makes a study's lab the same lab: what it says, and all its cells. Those that cannot be run at the moment are
-/// among them: memory that is free now, or a file that is there, makes it no other lab.
-fn described(
-    chosen: &Chosen,
-    arguments: &Arguments,
-) -> std::result::Result<(impl serde::Serialize + use<>, Vec<Subject>), String> {
-    let matrix = &chosen.matrix;
-    // The folder's name comes of what is run: there the folder for builds has its placeholder still.
-    let unbuilt = |key| Subject {
-        directory: None,
-        ..run::subject(matrix, key, Path::new("{build}"), arguments.lab.timeout)
-    };
-    let subjects: Vec<Subject> = matrix.cells()?.iter().map(unbuilt).collect();
-    Ok(((run::description(matrix, &chosen.text), matrix.most_repeats()), subjects))
 }

@@ -9,6 +9,7 @@ pub mod fastbins;
 pub mod layout;
 pub mod lists;
 pub mod locate;
+pub mod mapped_header;
 pub mod mmapped;
 pub mod objects;
 pub mod regions;

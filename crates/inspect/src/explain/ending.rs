@@ -8,9 +8,8 @@
 
 use std::time::{Duration, Instant};
 
-use strandline_sys::ptrace::Registers;
-
-use super::snapshot::{self, StoppedBy};
+use super::snapshot;
+use super::standing::{Ending, StoppedBy};
 use super::{Options, account};
 use crate::facts::{Explanation, RemedyKind};
 use strandline_claims::caveat::Caveat;
@@ -28,30 +27,6 @@ const KILL: u64 = 1 << 8;
 /// SIGKILL on its way (for its io_uring requests).
 const PF_EXITING: u64 = 0x4;
 const PF_POSTCOREDUMP: u64 = 0x8;
-
-/// A process that stands at its end.
-#[derive(Clone, Copy, Debug)]
-pub struct Ending<'a> {
-    /// The threads that are held at PTRACE_EVENT_EXIT, the leader among them, and their registers there.
-    pub registers: &'a [(i32, Registers)],
-    /// How many other threads the process had when its end began, as far as the caller knows.
-    pub other_threads: u64,
-}
-
-impl Ending<'_> {
-    /// What is not known of threads that are gone.
-    pub(super) fn caveats(&self, process: &Process) -> Vec<Caveat> {
-        if self.other_threads == 0 {
-            return Vec::new();
-        }
-        let text = format!(
-            "{} threads ended before the look: free chunks in their malloc caches count as in use, and their \
-             stacks stand on the row anonymous",
-            self.other_threads
-        );
-        vec![Caveat::new("threads_gone", format!("process {}", process.pid()), None, text)]
-    }
-}
 
 /// Explains process `pid`, whose leader stands at PTRACE_EVENT_EXIT, traced by a thread of this very
 /// process and not resumed before this returns. May be called on any thread. Costs the target what the

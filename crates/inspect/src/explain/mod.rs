@@ -8,14 +8,18 @@ mod describe;
 mod ending;
 mod files;
 mod snapshot;
+mod standing;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-pub use self::ending::{Ending, at_exit};
-use self::snapshot::{Snapshot, StoppedBy};
+pub use self::ending::at_exit;
+use self::snapshot::Snapshot;
+pub use self::standing::Ending;
+use self::standing::StoppedBy;
 use crate::facts::Explanation;
-use crate::ledger::assemble::{self, Inputs};
+use crate::ledger::assemble;
+use crate::ledger::inputs::Inputs;
 use crate::ledger::zeros::{self, Zeros};
 use strandline_claims::allocator::Reading;
 use strandline_claims::range::merge;

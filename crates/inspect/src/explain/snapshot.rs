@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use strandline_sys::ptrace::Registers;
 
 use super::Options;
-use super::ending::Ending;
+use super::standing::StoppedBy;
 use crate::ledger::page_map::Plan;
 use crate::readers::Found;
 use strandline_claims::allocator::{Context, Layer, Reading};
@@ -93,14 +93,6 @@ pub struct Snapshot {
     pub caveats: Vec<Caveat>,
     /// Target memory read.
     pub bytes_read: u64,
-}
-
-/// What keeps the target as it is while it is read.
-pub enum StoppedBy<'a> {
-    /// It runs: all its threads are stopped for it, and let go once their heaps are read.
-    Us,
-    /// It stands at its end, held by the caller.
-    Ending(&'a Ending<'a>),
 }
 
 /// Reads `process` with `workers` threads while it is held.

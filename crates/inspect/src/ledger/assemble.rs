@@ -7,8 +7,9 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use super::inputs::Inputs;
 use super::named;
-use super::page_map::{Painter, Plan};
+use super::page_map::Painter;
 use super::rows::{Holders, Tally};
 use crate::facts::PageMap;
 use strandline_claims::accumulator::{CellSums, ResidentBytes};
@@ -17,44 +18,16 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::class::{Class, Slot};
 use strandline_claims::palette::{BlockRows, Palette};
 use strandline_claims::range::{PAGE_BYTES, merge};
-use strandline_claims::refinements::{Finder, Refinements};
+use strandline_claims::refinements::Finder;
 use strandline_claims::rows::{
     ANONYMOUS, DEVICE, FILE, Id, LAZY_FREE, PROGRAM_DATA, PROGRAM_STACK, PROGRAM_TEXT, SHMEM, STACK_BELOW_SP,
     ZERO,
 };
-use strandline_claims::runtime;
 use strandline_process::error::{Error, Result};
-use strandline_process::map::Mapping;
-use strandline_process::pages::Residency;
 use strandline_process::smaps::SmapsEntry;
-use strandline_process::stacks::Stack;
 
 /// The bytes below the stack pointer that a function may use without moving it (System V ABI).
 const RED_ZONE_BYTES: u64 = 128;
-
-/// Everything that is known when the ledger is made.
-pub struct Inputs<'a> {
-    /// The kernel's view of each mapping.
-    pub spaces: &'a [SmapsEntry],
-    /// The resident pages.
-    pub residency: &'a Residency,
-    /// What allocators claim.
-    pub readings: &'a [Reading],
-    /// What language runtimes claim.
-    pub runtimes: &'a [runtime::Reading],
-    /// What finer readers say of allocators' blocks.
-    pub refinements: &'a Refinements,
-    /// Thread stacks, in address order.
-    pub stacks: &'a [Stack],
-    /// Where programs' bss lies, in address order.
-    pub bss: &'a [Range<u64>],
-    /// All-zero resident pages of unclaimed private anonymous memory: runs, in address order.
-    pub zero_runs: &'a [(u64, u64)],
-    /// What a picture of the address space shows, where one is to be made.
-    pub page_map: Option<&'a Plan>,
-    /// Whether a mapping's file pages are shared memory.
-    pub is_shared_memory: &'a dyn Fn(&Mapping) -> bool,
-}
 
 /// Who stands on a range, before zeros are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

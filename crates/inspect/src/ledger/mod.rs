@@ -1,6 +1,7 @@
 //! The ledger: claims on address ranges become rows that add up to the kernel's RSS.
 
 pub mod assemble;
+pub mod inputs;
 mod named;
 pub mod page_map;
 pub mod proportional;

@@ -3,7 +3,7 @@
 //! A chunk's row has them already; here they are counted again, chunk by chunk, by the same rule: what is
 //! resident and not on a page of zeros.
 
-use super::assemble::Inputs;
+use super::inputs::Inputs;
 use super::rows::Holders;
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::palette::Palette;

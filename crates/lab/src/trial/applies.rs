@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::catalogue::{Candidate, Catalogue, Library, Thp, numbers};
-use super::paste::{shell_value, shell_word};
 use super::program::{Program, fits};
 use super::setting::{Figure, Joining, Placeholder, agree, joining, merge};
+use super::words::{shell_value, shell_word};
 
 /// Where libraries are looked for.
 const FOLDERS: &[&str] = &[

@@ -9,8 +9,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use super::paste::{shell_value, shell_word};
 use super::setting::{Figure, Placeholder};
+use super::words::{shell_value, shell_word};
 use strandline_report::text::is_unsafe;
 
 /// The catalogue that is built in.

@@ -16,3 +16,4 @@ pub mod server;
 pub mod setting;
 mod settled;
 pub mod tries;
+pub mod words;

@@ -4,6 +4,7 @@
 //! What is written means the same to its reader as the setting, whatever is in the values, and has no character that a
 //! terminal would act on. Where a form cannot say it, the form says so instead.
 
+use super::words::{shell_value, shell_word};
 use std::path::Path;
 
 use super::applies::{Applied, Variable};
@@ -65,33 +66,6 @@ fn shell(applied: &Applied, command: &[String]) -> String {
     }
     words.extend(command.iter().map(|word| shell_word(word)));
     words.join(" ")
-}
-
-/// The value of a variable in the quoting of a shell: `=` and `:` are plain behind the first `=`.
-pub fn shell_value(value: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./:,=+@".contains(&byte);
-    if !value.is_empty() && value.bytes().all(plain) { value.to_owned() } else { shell_word(value) }
-}
-
-/// A word in the quoting of a shell. Control characters are written as `$'…'`, which bash, zsh, ksh and POSIX 2024 have.
-pub fn shell_word(word: &str) -> String {
-    if !word.chars().any(is_unsafe) {
-        return shell_words::quote(word).into_owned();
-    }
-    let mut quoted = String::from("$'");
-    for c in word.chars() {
-        match c {
-            '\'' | '\\' => quoted.extend(['\\', c]),
-            // Three octal digits end by themselves; \x would take what follows.
-            c if is_unsafe(c) => {
-                let mut buffer = [0u8; 4];
-                quoted.extend(c.encode_utf8(&mut buffer).bytes().map(|byte| format!("\\{byte:03o}")));
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('\'');
-    quoted
 }
 
 /// A note for each variable that holds more than the setting where the form cannot refer to it.

@@ -192,7 +192,8 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
     let path = printable(&mapping.name, 256);
     let mut program = Program { path, start: mapping.start, version, room: Room::default(), symbols };
     if program.layout().is_some() {
-        program.room = Room::of(&Live::new(process.pid()), &program);
+        let live = Live::new(process.pid());
+        program.room = Room::of(&|name| program.value(&live, name));
     }
     Some(program)
 }

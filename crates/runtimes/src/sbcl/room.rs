@@ -5,9 +5,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::locate::Program;
 use crate::sbcl::layout::GC_PAGE_BYTES;
-use strandline_process::memory::Memory;
 use strandline_process::target::budget;
 
 /// What may come to be in use until the target is stopped, and its spaces besides dynamic space.
@@ -24,13 +22,13 @@ impl std::fmt::Debug for Room {
 }
 
 impl Room {
-    /// Takes what a copy of `program`'s objects may need, if that may be used.
-    pub fn of(memory: &dyn Memory, program: &Program) -> Self {
-        let used = program.value(memory, "bytes_allocated").unwrap_or(0);
+    /// Takes what a copy of a program's objects may need, if that may be used; `value` tells its variables.
+    pub fn of(value: &dyn Fn(&str) -> Option<u64>) -> Self {
+        let used = value("bytes_allocated").unwrap_or(0);
         // Pages in use hold some waste.
         let wanted =
             used.saturating_add(used / 32).saturating_add(MORE_BYTES).next_multiple_of(GC_PAGE_BYTES);
-        let space = program.value(memory, "page_table_pages").unwrap_or(0).saturating_mul(GC_PAGE_BYTES);
+        let space = value("page_table_pages").unwrap_or(0).saturating_mul(GC_PAGE_BYTES);
         if used > space || wanted > budget::bytes(0) {
             return Self::default();
         }

@@ -1,0 +1,56 @@
+//! The header of a chunk that is a mapping of its own.
+
+use strandline_claims::allocator::MappedBlock;
+use strandline_claims::range::PAGE_BYTES;
+
+use super::layout;
+
+/// What of the last word of a mapping with a size of less than its length (2.43) is not the block's: malloc.c takes it for the
+/// next chunk's (memsize).
+const LAST_WORD_BYTES: u64 = 8;
+
+/// How many bytes at the end of a mapping of `bytes` are not its chunk's, by the size word `head`, which counts from
+/// `header` bytes behind the mapping's start.
+pub fn tail_bytes(bytes: u64, header: u64, head: u64) -> u64 {
+    if header + (head & !layout::SIZE_BITS) == bytes { 0 } else { LAST_WORD_BYTES }
+}
+
+/// The chunk whose mapping starts at `page` with the words `pair`.
+pub fn block_at(pair: (u64, u64), page: u64, limit: u64) -> Option<MappedBlock> {
+    let bytes = chunk_bytes(pair, page, limit)?;
+    let (pointer, tail) = (page + layout::CHUNK_HEADER_BYTES, tail_bytes(bytes, 0, pair.1));
+    Some(MappedBlock { start: page, pointer, usable_end: page + bytes - tail, end: page + bytes })
+}
+
+/// The length of the mapping that starts at `page` with the words `pair`, if it is a chunk's;
+/// `limit` is where it must have ended.
+pub fn chunk_bytes(pair: (u64, u64), page: u64, limit: u64) -> Option<u64> {
+    let (offset, head) = pair;
+    // Up to 2.42 the word before the size is 0 at a mapping's start; in 2.43 its lowest bit tells
+    // huge pages (malloc.c, MMAP_HP).
+    if offset > 1 || head & layout::SIZE_BITS != layout::IS_MMAPPED {
+        return None;
+    }
+    // The size is that of the whole mapping; in 2.43 it leaves out the last 16 bytes
+    // (malloc.c, mmap_set_chunk).
+    let bytes = (head & !layout::SIZE_BITS).checked_next_multiple_of(PAGE_BYTES)?;
+    let missing = bytes - (head & !layout::SIZE_BITS);
+    (bytes > 0 && (missing == 0 || missing == layout::FENCEPOST_BYTES) && bytes <= limit.checked_sub(page)?)
+        .then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_told_from_data() {
+        assert_eq!(chunk_bytes((0, 0x21002), 0x1000, 0x100_0000), Some(0x21000));
+        assert_eq!(chunk_bytes((0, 0x20ff2), 0x1000, 0x100_0000), Some(0x21000), "2.43");
+        assert_eq!(chunk_bytes((0, 0x21001), 0x1000, 0x100_0000), None, "another flag");
+        assert_eq!(chunk_bytes((7, 0x21002), 0x1000, 0x100_0000), None);
+        assert_eq!(chunk_bytes((0, 0x21002), 0x1000, 0x1_0000), None, "longer than its mapping");
+        assert_eq!(chunk_bytes((0, !5), 0x1000, u64::MAX), None);
+        assert_eq!(chunk_bytes((0, 2), 0x1000, u64::MAX), None);
+    }
+}

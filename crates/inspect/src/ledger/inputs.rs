@@ -1,0 +1,37 @@
+//! What the ledger is made of.
+
+use std::ops::Range;
+
+use strandline_claims::allocator::Reading;
+use strandline_claims::refinements::Refinements;
+use strandline_claims::runtime;
+use strandline_process::map::Mapping;
+use strandline_process::pages::Residency;
+use strandline_process::smaps::SmapsEntry;
+use strandline_process::stacks::Stack;
+
+use super::page_map::Plan;
+
+/// Everything that is known when the ledger is made.
+pub struct Inputs<'a> {
+    /// The kernel's view of each mapping.
+    pub spaces: &'a [SmapsEntry],
+    /// The resident pages.
+    pub residency: &'a Residency,
+    /// What allocators claim.
+    pub readings: &'a [Reading],
+    /// What language runtimes claim.
+    pub runtimes: &'a [runtime::Reading],
+    /// What finer readers say of allocators' blocks.
+    pub refinements: &'a Refinements,
+    /// Thread stacks, in address order.
+    pub stacks: &'a [Stack],
+    /// Where programs' bss lies, in address order.
+    pub bss: &'a [Range<u64>],
+    /// All-zero resident pages of unclaimed private anonymous memory: runs, in address order.
+    pub zero_runs: &'a [(u64, u64)],
+    /// What a picture of the address space shows, where one is to be made.
+    pub page_map: Option<&'a Plan>,
+    /// Whether a mapping's file pages are shared memory.
+    pub is_shared_memory: &'a dyn Fn(&Mapping) -> bool,
+}
