@@ -81,6 +81,10 @@ fn a_process_stopped_in_its_own_collection_is_told_to_be() -> Outcome {
         for _ in 0..3000 {
             std::thread::sleep(Duration::from_millis(1));
             signal(pid, "STOP")?;
+            // Until each of its threads stands: one that collects may still come to its end.
+            if is_collecting(pid, address)? {
+                std::thread::sleep(Duration::from_millis(20));
+            }
             if is_collecting(pid, address)? {
                 caught += 1;
                 let document = strandline::explain(pid)?;
