@@ -12,20 +12,13 @@
  * between iterations, and assignment is scalar_copy (sv_setsv). What an interpreter does besides is not here.
  * Prints one JSON line: `digest`, a number that depends on all texts and has to be the same in every layout.
  */
-#include "bench.h"
+#include "digest.h"
+#include "table.h"
+#include "table_job.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint32_t digest = 2166136261u;
-
-void digest_text(const struct scalar *s)
-{
-    const char *text = scalar_text(s);
-    for (size_t i = 0, length = scalar_length(s); i < length; i++)
-        digest = (digest ^ (unsigned char)text[i]) * 16777619u;
-}
 
 static struct scalar *new_target(void)
 {
@@ -135,6 +128,6 @@ int main(int argc, char **argv)
         return 2;
     }
     printf("{\"layout\": \"%s\", \"benchmark\": \"%s\", \"count\": %zu, \"digest\": %u}\n", LAYOUT_NAME, which, count,
-           digest);
+           digest_value());
     return 0;
 }

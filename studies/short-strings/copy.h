@@ -3,6 +3,8 @@
  * of a scalar's operations at once, as it does in perl's sv.c.
  */
 
+#include "buffers.h"
+
 /* What is not text. */
 static inline void copy_numbers(struct scalar *to, const struct scalar *from)
 {

@@ -3,11 +3,12 @@
  * it. In cow3 a key is a body as well, with its text where a short text is, so that a scalar made of it needs only a
  * head.
  */
-#include "scalar.h"
+#include "key.h"
+
+#include "checked.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <stdio.h>
 
 static struct key **table;
 static size_t buckets, keys;
@@ -26,20 +27,11 @@ static uint32_t hash_of(const char *bytes, size_t length)
     return hash + (hash << 15);
 }
 
-static void *checked(void *memory)
-{
-    if (!memory) {
-        fputs("short-strings: no memory for a key\n", stderr);
-        exit(3);
-    }
-    return memory;
-}
-
 /* Twice the buckets, as soon as there is a key for each. */
 static void split(void)
 {
     size_t more = buckets ? buckets * 2 : 512;
-    struct key **larger = checked(calloc(more, sizeof *larger));
+    struct key **larger = checked(calloc(more, sizeof *larger), "a key");
     for (size_t i = 0; i < buckets; i++)
         for (struct key *key = table[i], *next; key; key = next) {
             next = key->next;
@@ -62,7 +54,7 @@ struct key *key_share(const char *bytes, size_t length)
             key->references++;
             return key;
         }
-    struct key *key = checked(malloc(offsetof(struct key, text) + length + 1));
+    struct key *key = checked(malloc(offsetof(struct key, text) + length + 1), "a key");
     key->next = *bucket;
     key->references = 1;
     key->hash = hash;

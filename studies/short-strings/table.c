@@ -1,26 +1,18 @@
 /* Arrays and hashes: see table.h. */
 #include "table.h"
 
-#include <stdio.h>
+#include "checked.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 static struct arena entries = ARENA(sizeof(struct entry));
 
-static void *checked(void *memory)
-{
-    if (!memory) {
-        fputs("short-strings: no memory for a table\n", stderr);
-        exit(3);
-    }
-    return memory;
-}
-
 void array_push(struct array *array, struct scalar *item)
 {
     if (array->count == array->room) {
         size_t room = array->room ? array->count + 1 + (array->room - 1) / 5 : 4;
-        array->items = checked(realloc(array->items, room * sizeof *array->items));
+        array->items = checked(realloc(array->items, room * sizeof *array->items), "a table");
         memset(array->items + array->room, 0, (room - array->room) * sizeof *array->items);
         array->room = room;
     }
@@ -44,7 +36,7 @@ void array_end(struct array *array)
 static void split(struct hash *hash)
 {
     size_t more = hash->buckets ? hash->buckets * 2 : 8;
-    struct entry **larger = checked(calloc(more, sizeof *larger));
+    struct entry **larger = checked(calloc(more, sizeof *larger), "a table");
     for (size_t i = 0; i < hash->buckets; i++)
         for (struct entry *entry = hash->table[i], *next; entry; entry = next) {
             next = entry->next;

@@ -4,7 +4,10 @@
  * with the ranges of code points that have it; the name of each code point is kept by its hexadecimal number. At the
  * end the tables are written in the order of their names, a line a range.
  */
-#include "bench.h"
+#include "table_job.h"
+
+#include "digest.h"
+#include "table.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-use super::file::{Axis, Choice, Need, NeedKind};
+use super::file::{Axis, Choice};
 use super::matrix::{Key, Matrix, fill, placeholders};
-use super::needs::{of_cell, too_little_memory};
 use strandline_lab::cell::Subject;
-use strandline_lab::figures::find_in_path;
 use strandline_lab::trial::program::{Program, fits};
 
 /// Where the loader looks for a library that has no path; `ldconfig` knows of more, but these are usual.
@@ -30,44 +28,6 @@ pub fn values(matrix: &Matrix, key: &Key) -> BTreeMap<String, String> {
     let folder = matrix.study.folder.to_string_lossy().into_owned();
     let probes = super::find::probes().to_string_lossy().into_owned();
     choices.chain([("dir".to_owned(), folder), ("probes".to_owned(), probes)]).collect()
-}
-
-/// Why a cell cannot be run here: what is missing, and how to get it.
-pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
-    let subject = matrix.subjects.get(key.subject)?;
-    let values = values(matrix, key);
-    let program = subject.command.first().map(|word| fill(word, &values));
-    // A program that is built first is not there yet.
-    let program = program.filter(|program| !program.contains("{build}"));
-    let program = program.map(|name| Need { name, ..Need::default() });
-    let builders = subject.build.iter().filter_map(|words| words.first());
-    let builders = builders.filter(|word| !word.contains("{build}"));
-    let builders = builders.map(|word| Need { name: word.clone(), ..Need::default() });
-    let needs = of_cell(matrix, key).cloned().chain(builders).chain(program);
-    let mut missing: Vec<String> = Vec::new();
-    for need in needs {
-        let name = fill(&need.name, &values);
-        // What is built first is looked for after that.
-        if name.contains("{build}") {
-            continue;
-        }
-        let is_here = match need.kind {
-            NeedKind::Tool => find_in_path(&name).is_some(),
-            NeedKind::Library => find_library(&name, &matrix.study.folder).is_some(),
-            NeedKind::File => Path::new(&name).exists(),
-            NeedKind::Memory => {
-                missing.extend(too_little_memory(need.bytes));
-                continue;
-            }
-            // Runs something: with the builds.
-            NeedKind::Probe => continue,
-        };
-        let begin = format!("{name} is not here");
-        if !is_here && !missing.iter().any(|known| known.starts_with(&begin)) {
-            missing.push(need.install.map_or_else(|| begin.clone(), |how| format!("{begin} ({how})")));
-        }
-    }
-    (!missing.is_empty()).then(|| missing.join(", "))
 }
 
 /// The file of a library: a path against the study's `folder`, a name as the loader finds it.

@@ -12,10 +12,11 @@ use super::build::axis_variable;
 use super::claim::{self, Tried};
 use super::diagnostics::{Problems, nearest};
 use super::expression::{Expression, unknown_metric};
-use super::file::{Derived, Measures, SUBJECT, Study, Subject};
-use super::matrix::{Matrix, NoCell, placeholders};
+use super::file::{Derived, Measures, SUBJECT, Study};
+use super::matrix::{Matrix, placeholders};
 use super::metric::{self, MOST_METRICS, Metric, TOTALS};
 use super::parse::{ALL_AXES, OWN_PLACEHOLDERS};
+use super::{check_metrics, check_shown};
 
 /// All claims of a study together are tried no longer.
 const MOST_TRYING: Duration = Duration::from_secs(10);
@@ -29,12 +30,12 @@ pub fn study(study: &mut Study, with_claims: bool, problems: &mut Problems) {
     placeholders_of_all(study, problems);
     measures(study, problems);
     derived(study, problems);
-    metrics(study, problems);
+    check_metrics::metrics(study, problems);
     let matrix = Arc::new(Matrix::full(Arc::new(study.clone())));
     for exclusion in &study.exclusions {
-        selection(&exclusion.given, &matrix, exclusion.offset, problems);
+        check_shown::selection(&exclusion.given, &matrix, exclusion.offset, problems);
     }
-    super::check_shown::results(study, &matrix, problems);
+    check_shown::results(study, &matrix, problems);
     if problems.is_empty() && with_claims {
         claims(study, &matrix, problems);
     }
@@ -150,58 +151,6 @@ fn placeholders_of_all(study: &Study, problems: &mut Problems) {
     }
 }
 
-/// The metrics of each subject, and of the study: all of theirs.
-fn metrics(study: &mut Study, problems: &mut Problems) {
-    let mut twice = BTreeSet::new();
-    let mut subjects = std::mem::take(&mut study.subjects);
-    for subject in &mut subjects {
-        let (metrics, double) = metric::all(study.measure_of(subject), &study.derived);
-        twice.extend(double);
-        subject.metrics = metrics;
-        // What is derived of another subject's metrics is none of this one's.
-        for derived in &study.derived {
-            let scan = Expression::parse(&derived.expression.value, &|_| None, &[]).map(|known| known.scan);
-            let reads = scan.map(|scan| scan.metrics).unwrap_or_default();
-            if !reads.iter().all(|name| subject.metrics.contains_key(name)) {
-                subject.metrics.remove(&derived.name);
-            }
-        }
-        let new = subject.metrics.iter().map(|(name, metric)| (name.clone(), metric.clone()));
-        study.metrics.extend(new);
-    }
-    one_kind(&subjects, problems);
-    study.subjects = subjects;
-    for name in twice {
-        let offset = study.derived.iter().find(|derived| derived.name == name);
-        let offset = offset.map_or(0, |derived| derived.expression.offset);
-        problems.add(offset, format!("there are two metrics called `{name}`"));
-    }
-    if study.subjects.iter().map(|subject| subject.metrics.len()).sum::<usize>() > MOST_METRICS {
-        problems.add(0, format!("the subjects have more than {MOST_METRICS} metrics together"));
-    }
-}
-
-/// A metric is a text of all subjects that have it, or a figure of all.
-fn one_kind(subjects: &[Subject], problems: &mut Problems) {
-    let mut first: BTreeMap<&str, (&Subject, bool)> = BTreeMap::new();
-    for subject in subjects {
-        for (name, metric) in &subject.metrics {
-            let is_text = matches!(metric, Metric::Text(_));
-            let (other, was_text) = *first.entry(name).or_insert((subject, is_text));
-            if is_text != was_text {
-                let (text, figure) = if is_text { (subject, other) } else { (other, subject) };
-                problems.add(
-                    subject.offset,
-                    format!(
-                        "`{name}` is a text of the subject `{}` and a figure of `{}`: give one another name",
-                        text.name, figure.name
-                    ),
-                );
-            }
-        }
-    }
-}
-
 fn measures(study: &Study, problems: &mut Problems) {
     let is_used = study.subjects.iter().any(|subject| subject.measure.is_none());
     if is_used || study.subjects.is_empty() {
@@ -261,8 +210,11 @@ fn measure(measure: &Measures, what: &str, offset: usize, problems: &mut Problem
 
 /// Puts derived metrics in an order in which each comes after those that it reads.
 fn derived(study: &mut Study, problems: &mut Problems) {
-    let given: BTreeMap<String, Metric> =
-        study.subjects.iter().flat_map(|subject| metric::all(study.measure_of(subject), &[]).0).collect();
+    let given: BTreeMap<String, Metric> = study
+        .subjects
+        .iter()
+        .flat_map(|subject| check_metrics::all(study.measure_of(subject), &[]).0)
+        .collect();
     let names: BTreeSet<&str> = study.derived.iter().map(|derived| derived.name.as_str()).collect();
     let mut reads: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for derived in &study.derived {
@@ -311,15 +263,6 @@ fn derived(study: &mut Study, problems: &mut Problems) {
         waiting = later;
     }
     study.derived = ordered;
-}
-
-/// Whether there are such choices.
-pub fn selection(given: &[(String, String)], matrix: &Matrix, offset: usize, problems: &mut Problems) {
-    for (axis, choice) in given {
-        if let Err(NoCell::Wrong(why) | NoCell::NotRun(why)) = matrix.check_choice(axis, choice) {
-            problems.add(offset, why);
-        }
-    }
 }
 
 fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {

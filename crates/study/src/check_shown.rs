@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::check::selection;
 use super::diagnostics::{Problems, nearest};
 use super::expression::unknown_metric;
 use super::file::{PublishedFigure, SUBJECT, Side, Statistic, Study, Subject, TableSpec};
-use super::matrix::Matrix;
+use super::matrix::{Matrix, NoCell};
 use super::metric::{MOST_METRICS, Metric};
 use super::table::between;
 
@@ -46,6 +45,15 @@ pub fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
         texts(study, [plot.x.metrics(), &plot.y], plot.offset, problems);
         selection(&plot.given, matrix, plot.offset, problems);
         several(&plot.given, &[plot.x.axis(), plot.series.as_deref()], plot.offset, problems);
+    }
+}
+
+/// Whether there are such choices.
+pub fn selection(given: &[(String, String)], matrix: &Matrix, offset: usize, problems: &mut Problems) {
+    for (axis, choice) in given {
+        if let Err(NoCell::Wrong(why) | NoCell::NotRun(why)) = matrix.check_choice(axis, choice) {
+            problems.add(offset, why);
+        }
     }
 }
 

@@ -8,8 +8,9 @@ use super::claim::{Verdict, judge};
 use super::data::Data;
 use super::file::Study;
 use super::matrix::Matrix;
+use super::needs::Bill;
 use super::needs::{When, probe};
-use super::run::{self, Bill};
+use super::run;
 use strandline_lab::cell::{End, Outcome, Subject};
 use strandline_lab::executor::{Executor, Job, Stopped};
 

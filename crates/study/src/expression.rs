@@ -23,6 +23,7 @@ use cel::{Context, ExecutionError, IdedExpr, Program, Value};
 
 use super::data::{Measured, estimate, figure, paired};
 use super::file::{SUBJECT, Selection, Statistic};
+use super::kinds::TEXT;
 use super::matrix::{Key, Matrix, NoCell};
 use super::metric::Metric;
 use super::scan::{self, Scan};
@@ -349,7 +350,7 @@ fn read_cell(name: &str, arguments: &[Value], world: &World) -> Result<Read, NoC
         None => return Err(NoCell::Wrong(unknown_metric(metric, matrix))),
         Some(found) => matches!(found, Metric::Text(_)),
     };
-    if is_text != (name == scan::TEXT) {
+    if is_text != (name == TEXT) {
         let what = if is_text { "a text: write text(…)" } else { "a figure: write median(…)" };
         return Err(NoCell::Wrong(format!("`{metric}` is {what}")));
     }

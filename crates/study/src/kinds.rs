@@ -4,6 +4,8 @@
 
 use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 
+/// The one of them that gives a text.
+pub const TEXT: &str = "text";
 /// Texts that an expression puts together are not longer.
 const MOST_TEXT_BYTES: usize = 1_000;
 /// What a choice's name, or a published figure that is a text, counts as.
@@ -147,7 +149,7 @@ impl<'t> Walk<'t> {
             ("string", [Kind::Number]) => Kind::Text(NUMBER_BYTES),
             ("string", [kind]) => *kind,
             ("values", _) => Kind::List(GIVEN_TEXT_BYTES),
-            (super::scan::TEXT, _) => Kind::Text(GIVEN_TEXT_BYTES),
+            (TEXT, _) => Kind::Text(GIVEN_TEXT_BYTES),
             // All others give numbers or truth values.
             _ => Kind::Number,
         }

@@ -5,7 +5,9 @@
 //! It must not run anything by itself, which is the lab's, and not print.
 
 pub mod build;
+pub mod cell;
 pub mod check;
+mod check_metrics;
 mod check_shown;
 pub mod claim;
 pub mod data;
@@ -21,7 +23,9 @@ pub mod needs;
 pub mod pages;
 mod parse;
 mod parse_results;
+mod parse_words;
 pub mod plots;
+mod read;
 pub mod run;
 mod scan;
 pub mod skeleton;

@@ -1,10 +1,6 @@
 //! What can be measured of a cell: the metrics' names, and where each comes from. Measures nothing itself.
 
-use std::collections::BTreeMap;
-
 use strandline_recording::Column;
-
-use super::file::{Derived, Measures};
 
 /// A study may not ask for more metrics.
 pub const MOST_METRICS: usize = 10_000;
@@ -98,56 +94,6 @@ pub fn resolution(name: &str, unit: Unit) -> f64 {
     }
 }
 
-/// Every metric of a study by name, and the names that two metrics claim.
-pub fn all(measure: &Measures, derived: &[Derived]) -> (BTreeMap<String, Metric>, Vec<String>) {
-    let mut metrics = BTreeMap::new();
-    let mut twice = Vec::new();
-    let mut add = |name: String, metric: Metric| {
-        if metrics.len() >= MOST_METRICS {
-            return;
-        }
-        if metrics.insert(name.clone(), metric).is_some() {
-            twice.push(name);
-        }
-    };
-    for name in FIGURES {
-        add(name.to_owned(), Metric::Figure);
-    }
-    for name in ENDS {
-        add(name.to_owned(), Metric::End);
-    }
-    for name in &measure.marks {
-        for column in &measure.columns {
-            let (mark, occurrence) = occurrence(name);
-            add(format!("{name}.{column}"), Metric::Mark { mark, occurrence, column: column.clone() });
-        }
-    }
-    for name in &measure.at {
-        for row in &measure.rows {
-            let (at, occurrence) = occurrence(name);
-            add(format!("{name}.{row}"), Metric::Row { at, occurrence, row: row.clone() });
-        }
-    }
-    for name in &measure.json {
-        add(name.clone(), Metric::Json(name.split('.').map(str::to_owned).collect()));
-    }
-    for name in &measure.texts {
-        add(name.clone(), Metric::Text(name.split('.').map(str::to_owned).collect()));
-    }
-    for (index, derived) in derived.iter().enumerate() {
-        add(derived.name.clone(), Metric::Derived(index));
-    }
-    (metrics, twice)
-}
-
-/// `freed#2` is the second mark of the name `freed`.
-fn occurrence(name: &str) -> (String, usize) {
-    match name.rsplit_once('#').and_then(|(mark, nth)| Some((mark, nth.parse::<usize>().ok()?))) {
-        Some((mark, nth)) if nth > 0 => (mark.to_owned(), nth - 1),
-        _ => (name.to_owned(), 0),
-    }
-}
-
 /// `f{1..3}.rss_bytes` is `f1.rss_bytes`, `f2.rss_bytes`, `f3.rss_bytes`; `{a,b}` is `a` and `b`.
 ///
 /// # Errors
@@ -198,11 +144,5 @@ mod tests {
         assert_eq!(expand("plain").unwrap(), ["plain"]);
         assert!(expand("{1..99999999999}").is_err());
         assert!(expand("{1..1000}{1..1000}").is_err());
-    }
-
-    #[test]
-    fn a_name_that_two_metrics_claim_is_told() {
-        let measure = Measures { json: vec!["wall_seconds".to_owned()], ..Measures::default() };
-        assert_eq!(all(&measure, &[]).1, ["wall_seconds"]);
     }
 }

@@ -1,5 +1,5 @@
-//! What a cell needs besides programs, libraries and files: probes, commands that have to succeed, and memory that has
-//! to be free. Probes are run with the builds, once for each way their placeholders are filled; memory is read from the
+//! What can be run here, and why the rest cannot: programs, libraries and files that are looked for; probes, commands
+//! that have to succeed; and memory that has to be free. Probes are run with the builds, once for each way their placeholders are filled; memory is read from the
 //! kernel, where there may be a limit on this process's control group as well as the machine's own.
 
 use std::collections::BTreeMap;
@@ -7,12 +7,13 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::build::{axis_variable, folder, name_variable, values};
+use super::build::{axis_variable, find_library, folder, name_variable, values};
+use super::cell::subject;
 use super::file::{Need, NeedKind};
 use super::matrix::{Key, Matrix, fill, placeholders};
-use super::run::{Bill, subject};
 use strandline_lab::cell::{Outcome, Subject};
 use strandline_lab::executor::{Executor, Stopped};
+use strandline_lab::figures::find_in_path;
 use strandline_recorder::memory_groups;
 use strandline_report::units::bytes;
 
@@ -26,6 +27,68 @@ pub enum When {
     Before,
     /// After them.
     After,
+}
+
+/// The cells of a run: those that can be run, and why the others cannot.
+#[derive(Clone, Debug, Default)]
+pub struct Bill {
+    /// To be run.
+    pub cells: Vec<Key>,
+    /// Not to be run, and why.
+    pub missing: Vec<(Key, String)>,
+}
+
+/// Says of each cell whether it can be run here.
+///
+/// # Errors
+/// One line where there are too many cells.
+pub fn bill(matrix: &Matrix) -> Result<Bill, String> {
+    let mut bill = Bill::default();
+    for key in matrix.cells()? {
+        match missing(matrix, &key) {
+            Some(why) => bill.missing.push((key, why)),
+            None => bill.cells.push(key),
+        }
+    }
+    Ok(bill)
+}
+
+/// Why a cell cannot be run here: what is missing, and how to get it.
+pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
+    let subject = matrix.subjects.get(key.subject)?;
+    let values = values(matrix, key);
+    let program = subject.command.first().map(|word| fill(word, &values));
+    // A program that is built first is not there yet.
+    let program = program.filter(|program| !program.contains("{build}"));
+    let program = program.map(|name| Need { name, ..Need::default() });
+    let builders = subject.build.iter().filter_map(|words| words.first());
+    let builders = builders.filter(|word| !word.contains("{build}"));
+    let builders = builders.map(|word| Need { name: word.clone(), ..Need::default() });
+    let needs = of_cell(matrix, key).cloned().chain(builders).chain(program);
+    let mut missing: Vec<String> = Vec::new();
+    for need in needs {
+        let name = fill(&need.name, &values);
+        // What is built first is looked for after that.
+        if name.contains("{build}") {
+            continue;
+        }
+        let is_here = match need.kind {
+            NeedKind::Tool => find_in_path(&name).is_some(),
+            NeedKind::Library => find_library(&name, &matrix.study.folder).is_some(),
+            NeedKind::File => Path::new(&name).exists(),
+            NeedKind::Memory => {
+                missing.extend(too_little_memory(need.bytes));
+                continue;
+            }
+            // Runs something: with the builds.
+            NeedKind::Probe => continue,
+        };
+        let begin = format!("{name} is not here");
+        if !is_here && !missing.iter().any(|known| known.starts_with(&begin)) {
+            missing.push(need.install.map_or_else(|| begin.clone(), |how| format!("{begin} ({how})")));
+        }
+    }
+    (!missing.is_empty()).then(|| missing.join(", "))
 }
 
 /// What a cell needs, of its subject and of its choices.

@@ -10,8 +10,8 @@ use super::diagnostics::{At, Fields, Node, Problems, kind, number};
 use super::file::{
     Axis, Choice, Derived, Measures, Need, NeedKind, SUBJECT, Settings, Short, Study, Subject,
 };
-use super::metric::expand;
 use super::parse_results;
+use super::parse_words::{check_name, names, patterns, scalar};
 use strandline_recorder::Limits;
 
 /// Lists longer than these are refused.
@@ -116,35 +116,6 @@ fn short_of(mut fields: Fields<'_, '_>) -> Short {
     }
     fields.finish();
     Short { repeats, axes }
-}
-
-/// A choice's name, or a list of them: strings or numbers.
-pub fn names(node: &Node<'_>, problems: &mut Problems) -> Vec<String> {
-    let items: Vec<&Node<'_>> = match node.get_ref() {
-        DeValue::Array(items) => items.iter().collect(),
-        _ => vec![node],
-    };
-    items
-        .into_iter()
-        .filter_map(|item| {
-            let name = scalar(item);
-            if name.is_none() {
-                problems.add(
-                    item.span().start,
-                    format!("the name of a choice is wanted, not {}", kind(item.get_ref())),
-                );
-            }
-            name
-        })
-        .collect()
-}
-
-/// A string as it is, a number as it is written shortest.
-pub fn scalar(node: &Node<'_>) -> Option<String> {
-    match node.get_ref() {
-        DeValue::String(text) => Some(text.to_string()),
-        other => number(other).map(|number| number.to_string()),
-    }
 }
 
 fn timeout(fields: &mut Fields<'_, '_>) -> Option<Duration> {
@@ -429,34 +400,4 @@ fn measures(mut fields: Fields<'_, '_>) -> Measures {
     }
     fields.finish();
     measure
-}
-
-/// Strings in which `{1..3}` and `{a,b}` stand for several.
-pub fn patterns(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
-    let texts = fields.texts(key);
-    let mut names = Vec::new();
-    for text in texts {
-        match expand(&text.value) {
-            Ok(some) => names.extend(some),
-            Err(line) => fields.problem(text.offset, line),
-        }
-    }
-    names.truncate(super::metric::MOST_METRICS + 1);
-    names
-}
-
-/// A name of letters, digits and `others`, that begins with a letter.
-pub fn check_name(name: &At<String>, what: &str, others: &str, problems: &mut Problems) {
-    let begins = name.value.starts_with(|c: char| c.is_ascii_alphabetic());
-    let holds = name.value.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c));
-    if !begins || !holds || name.value.len() > 100 {
-        problems.add(
-            name.offset,
-            format!(
-                "`{}`: {what} begins with a letter and has letters, digits and {} only",
-                strandline_report::text::clean_sentence(&name.value),
-                others.chars().map(|c| format!("`{c}`")).collect::<Vec<_>>().join(" ")
-            ),
-        );
-    }
 }

@@ -6,7 +6,7 @@ use super::diagnostics::{Fields, Node, Problems, kind, number};
 use super::file::{
     Claim, Exclusion, PlotSpec, PublishedFigure, Selection, Side, Statistic, Study, TableSpec,
 };
-use super::parse::{check_name, names, patterns, scalar};
+use super::parse_words::{check_name, names, patterns, scalar};
 
 /// Lists longer than this are refused.
 const MOST: usize = 1_000;

@@ -6,18 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::build::{
-    commands, folder, missing, own_program, preloads, told, told_to_build, values, why_not_preloaded,
-};
+use super::build::{commands, folder, told_to_build, why_not_preloaded};
+use super::cell::subject;
 use super::data::{CellData, Data};
 use super::extract::{Extractor, Taken};
 use super::find;
-use super::matrix::{Key, Matrix, fill};
-use super::needs::{When, probe};
-use strandline_lab::cell::{End, Measure, Outcome, Subject};
+use super::matrix::{Key, Matrix};
+use super::needs::{Bill, When, probe};
+use strandline_lab::cell::{End, Outcome, Subject};
 use strandline_lab::engine::{Judge, Next, Progress, Results};
 use strandline_lab::executor::{Executor, Stopped};
-use strandline_recorder::Limits;
 
 /// Building may take so long.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(1_800);
@@ -25,102 +23,6 @@ const BUILD_TIMEOUT: Duration = Duration::from_secs(1_800);
 const MOST_FAILURES: u32 = 2;
 /// Runs in cachegrind, which hardly vary and take long.
 pub const COUNTED_ROUNDS: u32 = 3;
-
-/// The cells of a run: those that can be run, and why the others cannot.
-#[derive(Clone, Debug, Default)]
-pub struct Bill {
-    /// To be run.
-    pub cells: Vec<Key>,
-    /// Not to be run, and why.
-    pub missing: Vec<(Key, String)>,
-}
-
-/// Says of each cell whether it can be run here.
-///
-/// # Errors
-/// One line where there are too many cells.
-pub fn bill(matrix: &Matrix) -> Result<Bill, String> {
-    let mut bill = Bill::default();
-    for key in matrix.cells()? {
-        match missing(matrix, &key) {
-            Some(why) => bill.missing.push((key, why)),
-            None => bill.cells.push(key),
-        }
-    }
-    Ok(bill)
-}
-
-/// A cell as the lab runs it; the folders that `{build}` stands for are below `root`.
-pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration>) -> Subject {
-    let study = &matrix.study;
-    let build = folder(matrix, key, root);
-    let mut values = values(matrix, key);
-    values.insert("build".to_owned(), build.to_string_lossy().into_owned());
-    let names = matrix.names(key);
-    let name = names.iter().map(|(axis, choice)| format!("{axis}={choice}")).collect::<Vec<_>>().join(" ");
-    let mut subject = Subject {
-        name: if name.is_empty() { "run".to_owned() } else { name },
-        limits: study.settings.limits,
-        timeout: timeout.or(Some(study.settings.timeout)),
-        directory: Some(build),
-        ..Subject::default()
-    };
-    let mut environment = told(matrix, key, root);
-    let mut set = |variables: &[(String, Option<String>)]| {
-        for (name, value) in variables {
-            environment.insert(name.clone(), value.as_ref().map(|value| fill(value, &values)));
-        }
-    };
-    set(&study.settings.environment);
-    if let Some(declared) = matrix.subjects.get(key.subject) {
-        subject.command = declared.command.iter().map(|word| fill(word, &values)).collect();
-        subject.timeout = timeout.or(declared.timeout).or(subject.timeout);
-        subject.limits = over(subject.limits, declared.limits);
-        set(&declared.environment);
-    }
-    for (_, choice) in matrix.choices(key) {
-        set(&choice.environment);
-        subject.limits = over(subject.limits, choice.limits);
-    }
-    // So that `strandline mark` is found in scripts; last, so that it comes before nothing else.
-    let path = environment.get("PATH").cloned().unwrap_or_else(|| std::env::var("PATH").ok());
-    if let (Some(path), Some(own)) = (path, own_folder())
-        && !path.split(':').any(|folder| folder == own)
-    {
-        environment.insert("PATH".to_owned(), Some(format!("{path}:{own}")));
-    }
-    // One that is not found stays as it is named: it is refused before the cell is run, and never left out.
-    let file = |(name, file): (String, Option<PathBuf>)| {
-        file.map_or(name, |path| path.to_string_lossy().into_owned())
-    };
-    let mut preloads: Vec<String> = preloads(matrix, key, root).into_iter().map(file).collect();
-    if !preloads.is_empty() {
-        preloads.extend(environment.remove("LD_PRELOAD").flatten().filter(|own| !own.is_empty()));
-        environment.insert("LD_PRELOAD".to_owned(), Some(preloads.join(":")));
-    }
-    subject.environment = environment.into_iter().collect();
-    let measure = matrix.subjects.get(key.subject).map(|subject| study.measure_of(subject));
-    if let Some(measure) = measure.filter(|measure| measure.records()) {
-        let (interval, ledgers) = (measure.interval, measure.ledgers());
-        subject.measure = Measure::Recording { interval, ledgers };
-    }
-    subject.rounds = Some(matrix.repeats_of(key));
-    subject
-}
-
-/// The folder of strandline's own program.
-fn own_folder() -> Option<String> {
-    own_program()?.parent()?.to_str().map(str::to_owned).filter(|folder| !folder.contains(':'))
-}
-
-/// `own` limits where there are any, else those of `all`.
-fn over(all: Limits, own: Limits) -> Limits {
-    Limits {
-        address_space: own.address_space.or(all.address_space),
-        data: own.data.or(all.data),
-        memory: own.memory.or(all.memory),
-    }
-}
 
 /// A build that failed: its folder, and why.
 pub type Failed = BTreeMap<PathBuf, String>;

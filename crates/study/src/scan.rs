@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue};
 use cel::common::types::CelDouble;
 
+use super::kinds::TEXT;
+
 /// Functions that read what was measured.
 pub const READING: [&str; 9] =
     ["median", "low", "high", "least", "most", "ratio", "ratio_low", "ratio_high", TEXT];
-/// The one of them that gives a text.
-pub const TEXT: &str = "text";
 /// Functions that read nothing.
 pub const PLAIN: [&str; 6] = ["near", "abs", "min", "max", "values", "metric"];
 /// An expression may not take more steps.

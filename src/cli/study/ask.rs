@@ -8,7 +8,8 @@ use super::super::lab::{Teller, how_it_ended};
 use super::Gone;
 use super::chosen::{Chosen, found, open};
 use strandline_report::units::seconds;
-use strandline_study::run::{self, Bill};
+use strandline_study::needs::{self, Bill};
+use strandline_study::{cell, run};
 
 /// Studies of more runs are not begun unasked.
 const MANY_RUNS: u64 = 10_000;
@@ -77,7 +78,7 @@ fn estimate(chosen: &Chosen, arguments: &Arguments) -> std::result::Result<Optio
     }
     first.matrix.subjects.truncate(1);
     first.matrix.repeat(1);
-    let Ok(bill) = run::bill(&first.matrix) else { return Ok(None) };
+    let Ok(bill) = needs::bill(&first.matrix) else { return Ok(None) };
     let lab = Lab { dir: None, jobs: 1, fresh: true, ..arguments.lab.clone() };
     match time_of_one(&first, &bill, arguments, &lab) {
         // Why is told when it is run.
@@ -103,7 +104,7 @@ fn time_of_one(
     let can_run = prepared.cells.contains(key);
     let begin = Instant::now();
     if can_run {
-        let subject = run::subject(matrix, key, &build, arguments.lab.timeout);
+        let subject = cell::subject(matrix, key, &build, arguments.lab.timeout);
         executor.run(&subject, &build.join(".output"))?;
     }
     let each = begin.elapsed();

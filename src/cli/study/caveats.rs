@@ -5,7 +5,8 @@ use super::super::lab::{Bench, how_it_ended};
 use strandline_lab::cell::{self, Measure};
 use strandline_study::file::Subject;
 use strandline_study::matrix::Matrix;
-use strandline_study::run::{Bill, COUNTED_ROUNDS, Referee};
+use strandline_study::needs::Bill;
+use strandline_study::run::{COUNTED_ROUNDS, Referee};
 
 /// Each with its code.
 pub fn caveats(

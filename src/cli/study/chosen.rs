@@ -8,7 +8,7 @@ use super::super::lab::Bench;
 use super::{Gone, Text};
 use strandline_lab::cell::Subject;
 use strandline_study::matrix::Matrix;
-use strandline_study::run;
+use strandline_study::{cell, run};
 
 /// A study with the choices of this run.
 #[derive(Clone)]
@@ -63,7 +63,7 @@ fn described(
     // The folder's name comes of what is run: there the folder for builds has its placeholder still.
     let unbuilt = |key| Subject {
         directory: None,
-        ..run::subject(matrix, key, Path::new("{build}"), arguments.lab.timeout)
+        ..cell::subject(matrix, key, Path::new("{build}"), arguments.lab.timeout)
     };
     let subjects: Vec<Subject> = matrix.cells()?.iter().map(unbuilt).collect();
     Ok(((run::description(matrix, &chosen.text), matrix.most_repeats()), subjects))

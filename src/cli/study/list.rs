@@ -10,7 +10,7 @@ use strandline_report::pages::page::{Cell, Column, Page, Section, Table, Tone};
 use strandline_report::text::clean_sentence;
 use strandline_study::file::Study;
 use strandline_study::matrix::Matrix;
-use strandline_study::{find, needs, run as runs};
+use strandline_study::{find, needs};
 
 /// Studies of more cells are not looked at closely.
 const MOST_CELLS: u64 = 10_000;
@@ -96,7 +96,7 @@ impl Line {
                 unknown(matrix.count(), "not looked at: many cells")
             }
             Ok(matrix) => {
-                runs::bill(&matrix).map_or_else(|_| unknown(None, "?"), |bill| Self::needing(&matrix, &bill))
+                needs::bill(&matrix).map_or_else(|_| unknown(None, "?"), |bill| Self::needing(&matrix, &bill))
             }
             Err(_) => unknown(None, "?"),
         };
@@ -104,7 +104,7 @@ impl Line {
     }
 
     /// What its cells need.
-    fn needing(matrix: &Matrix, bill: &runs::Bill) -> Self {
+    fn needing(matrix: &Matrix, bill: &needs::Bill) -> Self {
         let (here, gone) = (bill.cells.len(), bill.missing.len());
         let mut missing: Vec<String> = bill.missing.iter().map(|(_, why)| why.clone()).collect();
         missing.sort();

@@ -15,13 +15,15 @@ use strandline_lab::cell::Subject;
 use strandline_lab::compare::counted;
 use strandline_lab::engine::{self, Plan};
 use strandline_report::text::clean;
+use strandline_study::cell;
 use strandline_study::claim::{Judged, Verdict, judge};
 use strandline_study::data::Data;
 use strandline_study::find;
 use strandline_study::matrix::Matrix;
+use strandline_study::needs::{self, Bill};
 use strandline_study::pages::studies::{Item, page};
 use strandline_study::pages::study::{Facts, document};
-use strandline_study::run::{self, Bill, COUNTED_ROUNDS, Referee};
+use strandline_study::run::{self, COUNTED_ROUNDS, Referee};
 
 const SCHEMA: &str = "strandline/study/1";
 
@@ -89,7 +91,7 @@ pub fn conduct(
     teller: &Teller,
 ) -> std::result::Result<Ran, Gone> {
     let matrix = &chosen.matrix;
-    let mut bill = run::bill(matrix).map_err(|line| Gone::Failed(Failure(line)))?;
+    let mut bill = needs::bill(matrix).map_err(|line| Gone::Failed(Failure(line)))?;
     let (bench, data, caveats) = measure(chosen, &mut bill, arguments, lab, teller)?;
     let (shared_matrix, shared) = (Arc::new(matrix.clone()), run::shared(data.clone()));
     let judged = matrix.study.claims.iter().map(|claim| judge(claim, &shared_matrix, &shared)).collect();
@@ -114,7 +116,7 @@ fn measure(
         run::prepare(matrix, bill, (&build, resumed), &mut **executor, &how_it_ended, &say)?;
     }
     let subjects: Vec<Subject> =
-        bill.cells.iter().map(|key| run::subject(matrix, key, &build, arguments.lab.timeout)).collect();
+        bill.cells.iter().map(|key| cell::subject(matrix, key, &build, arguments.lab.timeout)).collect();
     let may_fail = |key: &strandline_study::matrix::Key| {
         matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail)
     };

@@ -1,0 +1,122 @@
+//! Which metrics a study's subjects have, and whether two go by one name or a name is a text of one and a figure of
+//! another.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::diagnostics::Problems;
+use super::expression::Expression;
+use super::file::{Derived, Measures, Study, Subject};
+use super::metric::{ENDS, FIGURES, MOST_METRICS, Metric};
+
+/// The metrics of each subject, and of the study: all of theirs.
+pub fn metrics(study: &mut Study, problems: &mut Problems) {
+    let mut twice = BTreeSet::new();
+    let mut subjects = std::mem::take(&mut study.subjects);
+    for subject in &mut subjects {
+        let (metrics, double) = all(study.measure_of(subject), &study.derived);
+        twice.extend(double);
+        subject.metrics = metrics;
+        // What is derived of another subject's metrics is none of this one's.
+        for derived in &study.derived {
+            let scan = Expression::parse(&derived.expression.value, &|_| None, &[]).map(|known| known.scan);
+            let reads = scan.map(|scan| scan.metrics).unwrap_or_default();
+            if !reads.iter().all(|name| subject.metrics.contains_key(name)) {
+                subject.metrics.remove(&derived.name);
+            }
+        }
+        let new = subject.metrics.iter().map(|(name, metric)| (name.clone(), metric.clone()));
+        study.metrics.extend(new);
+    }
+    one_kind(&subjects, problems);
+    study.subjects = subjects;
+    for name in twice {
+        let offset = study.derived.iter().find(|derived| derived.name == name);
+        let offset = offset.map_or(0, |derived| derived.expression.offset);
+        problems.add(offset, format!("there are two metrics called `{name}`"));
+    }
+    if study.subjects.iter().map(|subject| subject.metrics.len()).sum::<usize>() > MOST_METRICS {
+        problems.add(0, format!("the subjects have more than {MOST_METRICS} metrics together"));
+    }
+}
+
+/// A metric is a text of all subjects that have it, or a figure of all.
+fn one_kind(subjects: &[Subject], problems: &mut Problems) {
+    let mut first: BTreeMap<&str, (&Subject, bool)> = BTreeMap::new();
+    for subject in subjects {
+        for (name, metric) in &subject.metrics {
+            let is_text = matches!(metric, Metric::Text(_));
+            let (other, was_text) = *first.entry(name).or_insert((subject, is_text));
+            if is_text != was_text {
+                let (text, figure) = if is_text { (subject, other) } else { (other, subject) };
+                problems.add(
+                    subject.offset,
+                    format!(
+                        "`{name}` is a text of the subject `{}` and a figure of `{}`: give one another name",
+                        text.name, figure.name
+                    ),
+                );
+            }
+        }
+    }
+}
+
+/// Every metric of a study by name, and the names that two metrics claim.
+pub fn all(measure: &Measures, derived: &[Derived]) -> (BTreeMap<String, Metric>, Vec<String>) {
+    let mut metrics = BTreeMap::new();
+    let mut twice = Vec::new();
+    let mut add = |name: String, metric: Metric| {
+        if metrics.len() >= MOST_METRICS {
+            return;
+        }
+        if metrics.insert(name.clone(), metric).is_some() {
+            twice.push(name);
+        }
+    };
+    for name in FIGURES {
+        add(name.to_owned(), Metric::Figure);
+    }
+    for name in ENDS {
+        add(name.to_owned(), Metric::End);
+    }
+    for name in &measure.marks {
+        for column in &measure.columns {
+            let (mark, occurrence) = occurrence(name);
+            add(format!("{name}.{column}"), Metric::Mark { mark, occurrence, column: column.clone() });
+        }
+    }
+    for name in &measure.at {
+        for row in &measure.rows {
+            let (at, occurrence) = occurrence(name);
+            add(format!("{name}.{row}"), Metric::Row { at, occurrence, row: row.clone() });
+        }
+    }
+    for name in &measure.json {
+        add(name.clone(), Metric::Json(name.split('.').map(str::to_owned).collect()));
+    }
+    for name in &measure.texts {
+        add(name.clone(), Metric::Text(name.split('.').map(str::to_owned).collect()));
+    }
+    for (index, derived) in derived.iter().enumerate() {
+        add(derived.name.clone(), Metric::Derived(index));
+    }
+    (metrics, twice)
+}
+
+/// `freed#2` is the second mark of the name `freed`.
+fn occurrence(name: &str) -> (String, usize) {
+    match name.rsplit_once('#').and_then(|(mark, nth)| Some((mark, nth.parse::<usize>().ok()?))) {
+        Some((mark, nth)) if nth > 0 => (mark.to_owned(), nth - 1),
+        _ => (name.to_owned(), 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_two_metrics_claim_is_told() {
+        let measure = Measures { json: vec!["wall_seconds".to_owned()], ..Measures::default() };
+        assert_eq!(all(&measure, &[]).1, ["wall_seconds"]);
+    }
+}

@@ -1,0 +1,86 @@
+//! From a file's text to a checked [`Study`]: parsed, and what its parts say of each other checked.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use toml::de::DeTable;
+
+use super::diagnostics::Problems;
+use super::file::{FILE_NAME, Study};
+use super::{check, parse};
+
+/// A file that is larger is none.
+const MOST_BYTES: u64 = 1 << 20;
+
+impl Study {
+    /// Reads the study in `folder`, or of the file `folder` itself.
+    ///
+    /// # Errors
+    /// All that is wrong with it, a line each.
+    pub fn read(path: &Path) -> Result<(Self, String), Vec<String>> {
+        let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
+        let text = read_text(&file).map_err(|line| vec![line])?;
+        Self::parse(&file, &text).map(|study| (study, text))
+    }
+
+    /// Reads a study without looking at its claims, which takes time: for who only wants to know of it.
+    ///
+    /// # Errors
+    /// As [`Study::read`], but for claims.
+    pub fn glance(path: &Path) -> Result<Self, Vec<String>> {
+        let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
+        let text = read_text(&file).map_err(|line| vec![line])?;
+        Self::parse_with(&file, &text, false)
+    }
+
+    /// Makes a study of the `text` of the file `path`.
+    ///
+    /// # Errors
+    /// All that is wrong with it, a line each: `PATH:LINE:COLUMN: what`.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, Vec<String>> {
+        Self::parse_with(path, text, true)
+    }
+
+    fn parse_with(path: &Path, text: &str, with_claims: bool) -> Result<Self, Vec<String>> {
+        let mut problems = Problems::default();
+        let (table, errors) = DeTable::parse_recoverable(text);
+        for error in &errors {
+            problems.add(error.span().map_or(0, |span| span.start), error.message().replace('\n', " "));
+        }
+        let mut study = Self::default();
+        if problems.is_empty() {
+            study = parse::study(table.get_ref(), &mut problems);
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            study.folder = absolute(folder.unwrap_or(Path::new(".")));
+            study.name = study.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        }
+        if problems.is_empty() {
+            check::study(&mut study, with_claims, &mut problems);
+        }
+        if problems.is_empty() { Ok(study) } else { Err(problems.lines(path, text)) }
+    }
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
+}
+
+/// The text of a study's file.
+fn read_text(path: &Path) -> Result<String, String> {
+    let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let data = path.metadata().map_err(|error| named(&error))?;
+    if !data.is_file() {
+        return Err(named(&"not a file; a study is a folder with study.toml, see `strandline study new`"));
+    }
+    let file = std::fs::File::open(path).map_err(|error| named(&error))?;
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(|error| named(&error))?;
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(named(&"larger than 1 MiB: not a study's file"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let line = error.as_bytes().get(..at).unwrap_or_default().iter().filter(|&&b| b == b'\n').count() + 1;
+        format!("{}:{line}: not UTF-8 text", path.display())
+    })
+}
