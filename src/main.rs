@@ -3,6 +3,8 @@
 //!
 //! This file only starts the command line and hands its exit status on.
 
+#![forbid(unsafe_code)]
+
 mod cli;
 
 fn main() -> std::process::ExitCode {

@@ -229,8 +229,9 @@ fn a_shell_s_mark_does_not_stand_for_what_it_started() -> Outcome {
         return Ok(());
     }
     let lab = Lab::new()?;
+    // A child's end is watched from an age of 0.1 s on.
     let script = format!(
-        "python3 -c 'x = bytearray(40 << 20); import os; os._exit(0)'; {} mark done",
+        "python3 -c 'x = bytearray(40 << 20); import os, time; time.sleep(0.4); os._exit(0)'; {} mark done",
         crate::record_support::program()
     );
     let words = ["try", "--repeat", "1", "--only", "arena_max_1", "--", "sh", "-c", &script];

@@ -6,6 +6,8 @@
 //! them. It must not print, and must not look into a process by itself: the recorder does, and what it
 //! recorded is read here.
 
+#![forbid(unsafe_code)]
+
 pub mod cell;
 pub mod command_line;
 pub mod compare;

@@ -4,6 +4,8 @@
 //! One thread samples, hears of processes, answers marks and writes (`session`); ledgers are taken beside
 //! it (`ledgers`). Nothing here prints, and nothing that goes wrong while recording stops the command.
 
+#![forbid(unsafe_code)]
+
 mod clock;
 mod command;
 mod ledgers;

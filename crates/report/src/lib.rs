@@ -5,6 +5,8 @@
 //! out, `json` writes documents. Every string of a target goes through
 //! `text::clean`, and nothing decides an exit status.
 
+#![forbid(unsafe_code)]
+
 pub mod bars;
 pub mod checks;
 pub mod json;

@@ -4,6 +4,8 @@
 //! Data flows one way: text → [`file::Study`] → [`matrix::Matrix`] → runs → [`data::Data`] → claims, tables, plots.
 //! It must not run anything by itself, which is the lab's, and not print.
 
+#![forbid(unsafe_code)]
+
 pub mod build;
 pub mod cell;
 pub mod check;

@@ -147,8 +147,8 @@ pub fn take_with(
 fn stopped_longer(snapshot: &Snapshot, most: Duration) -> Option<Caveat> {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let text = format!(
-        "the process was stopped for {:.1} ms where at most {:.1} ms was asked for: its threads, mappings and page tables \
-         alone take that long",
+        "the process was stopped for {:.1} ms where at most {:.1} ms was asked for: stopping its threads and reading its \
+         mappings and page tables cannot be cut short",
         ms(snapshot.stopped),
         ms(most)
     );
