@@ -229,7 +229,7 @@ fn its_property_tests_can_fail() -> Outcome {
         ("SHORT", "share_byte.h", "    --*share_byte(s);\n", ""),
         ("COW3", "share_pair.h", "        share_counter(s)->sharers--;\n", ""),
         ("COW3", "share_pair.h", "        share_counter(s)->all ^= (uintptr_t)s;\n", ""),
-        ("COW3", "scalar.c", "        old->cur = old_type;", "        "),
+        ("COW3", "buffers.h", "        old->cur = old_type;", "        "),
         ("COW3", "copy.h", "        BODY(to)->number = BODY(from)->number;\n", ""),
         (
             "COW3",
