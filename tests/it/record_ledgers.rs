@@ -61,26 +61,17 @@ fn a_main_thread_that_ends_first_is_a_caveat() -> Outcome {
 
 #[test]
 fn the_peak_is_caught_within_a_tenth() -> Outcome {
-    // A step lasts so long; beside tests that keep all processors busy a look may come too late for one.
-    let mut share = 0.0_f64;
-    for _ in 0..3 {
-        share = share.max(peak_share()?);
-    }
-    assert!(share * 1.1 >= 1.0, "the best of three is {share}");
-    Ok(())
-}
-
-/// Records a program that grows by steps: the last ledger at a peak as a part of its high-water mark.
-fn peak_share() -> Result<f64> {
-    let (_, report) = recording(&["--ledger", "peak"], &[&recorded()?, "steps", "12", "6"])?;
+    // It stands at its peak for three seconds: after a ledger none is taken for ten times as long as that took, which
+    // beside tests that keep all processors busy may be a second.
+    let (_, report) = recording(&["--ledger", "peak"], &[&recorded()?, "steps", "12", "6", "3000"])?;
     let peaks = ledgers_of(&report, "peak");
     let last = peaks.last().ok_or("no ledger at a peak")?;
     let rss = number(&last["explain"]["kernel"], "rss_bytes")? as f64;
     let high_water = number(&report["exit"], "high_water_bytes")? as f64;
     let share = last["share_of_peak"].as_f64().ok_or("no share")?;
     assert!((share - rss / high_water).abs() < 0.02, "{share}, {rss} of {high_water}");
-    invariants::hold(&last["explain"])?;
-    Ok(rss / high_water)
+    assert!(share * 1.1 >= 1.0, "{share}");
+    invariants::hold(&last["explain"])
 }
 
 #[test]

@@ -187,14 +187,14 @@ static int end_by(const char *way) {
   return 99;
 }
 
-/* Grows in steps, each longer than the recorder needs for a ledger, and frees everything. */
-static int steps(uint64_t count, uint64_t mebibytes) {
+/* Grows in steps, each longer than the recorder needs for a ledger, holds that, and frees everything. */
+static int steps(uint64_t count, uint64_t mebibytes, uint64_t hold_ms) {
   char *blocks[256];
   for (uint64_t one = 0; one < count; one++) {
     blocks[one] = filled(mebibytes * MIB);
     usleep(30000);
   }
-  usleep(300000);
+  usleep((useconds_t)(hold_ms * 1000));
   for (uint64_t one = 0; one < count; one++) free(blocks[one]);
   usleep(20000);
   return 0;
@@ -271,7 +271,7 @@ int main(int count, char **values) {
   if (!strcmp(what, "names")) return odd_names();
   if (!strcmp(what, "close")) return close_all();
   if (!strcmp(what, "end") && count > 2) return end_by(values[2]);
-  if (!strcmp(what, "steps")) return steps(first, second);
+  if (!strcmp(what, "steps")) return steps(first, second, argument(count, values, 4, 300));
   if (!strcmp(what, "bomb")) return fork_bomb(first);
   if (!strcmp(what, "interrupts")) return count_interrupts();
   if (!strcmp(what, "mark-until") && count > 2) return mark_until(values[2]);

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::snapshot;
+use super::look;
 use super::standing::{Ending, StoppedBy};
 use super::{Options, account};
 use crate::facts::{Explanation, RemedyKind};
@@ -41,8 +41,7 @@ pub fn at_exit(pid: i32, ending: &Ending<'_>, options: &Options<'_>) -> Result<E
     let start = Instant::now();
     let process = admission::admit_ending(pid)?;
     let unfinished = wait_for_others(&process, ending)?;
-    let mut snapshot =
-        snapshot::take(&process, &StoppedBy::Ending(ending), options.reading_threads(), options)?;
+    let mut snapshot = look::take(&process, &StoppedBy::Ending(ending), options.reading_threads(), options)?;
     for tid in unfinished {
         let text = "the thread sleeps in the kernel in the middle of its end: it may still have used memory";
         snapshot.caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));

@@ -119,9 +119,7 @@ fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::Found>>) -> Explanation
     };
     let start = Instant::now();
     let snapshot: Snapshot =
-        on_own_thread(|| snapshot::take_with(&process, &StoppedBy::Us, 2, &options, &found))
-            .unwrap()
-            .unwrap();
+        on_own_thread(|| look::take_with(&process, &StoppedBy::Us, 2, &options, &found)).unwrap().unwrap();
     account(&process, snapshot, start, &options).unwrap().explanation
 }
 

@@ -7,6 +7,7 @@
 mod describe;
 mod ending;
 mod files;
+mod look;
 mod snapshot;
 mod standing;
 
@@ -102,7 +103,7 @@ pub fn inspect(pid: i32, options: &Options<'_>) -> Result<Inspection> {
     let threads = options.reading_threads();
     // A thread of its own is the tracer: with its end the kernel lets go of everything, of threads too
     // that were in an uninterruptible sleep and could not be stopped and let go in order.
-    let snapshot = on_own_thread(|| snapshot::take(&process, &StoppedBy::Us, threads, options));
+    let snapshot = on_own_thread(|| look::take(&process, &StoppedBy::Us, threads, options));
     let no_thread =
         || std::io::Error::other("the thread that looks did not start, or failed (try --no-runtimes)");
     let snapshot =

@@ -1,5 +1,5 @@
-//! Everything that has to be of one state of the process: read while it stands still, be it stopped for
-//! that and then let go, or held at its end by the caller ([`StoppedBy`]).
+//! Everything that has to be of one state of the process: read while it stands still. What stops it and lets it go is
+//! [`super::look`]'s.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use strandline_sys::ptrace::Registers;
 
 use super::Options;
-use super::standing::StoppedBy;
 use crate::ledger::page_map::Plan;
 use crate::readers::Found;
 use strandline_claims::allocator::{Context, Layer, Reading};
@@ -16,40 +15,23 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{self, Busy};
 use strandline_process::error::{Error, Result};
-use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::pages::{self, Residency};
 use strandline_process::procfs::Process;
 use strandline_process::resident::Resident;
 use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
 use strandline_process::stacks::{self, Stack, ThreadFacts};
-use strandline_process::target::copy::{Copy, Rest, Room};
-use strandline_process::target::live::{Live, Opened, Traced};
+use strandline_process::target::live::{Live, Opened};
 use strandline_process::target::quiet::CS_64_BIT;
-use strandline_process::target::stop::{PATIENCE, Stopped};
 
 /// How often page tables are read again where the kernel moved pages in between.
 const MOST_LOOKS: usize = 5;
+/// How often a process is looked at whose runtime is in the middle of its own collection.
+pub(super) const MOST_BUSY_LOOKS: u32 = 5;
 /// A heap is read in a second for every 3 GiB on a small machine; one that takes ten seconds, and one
 /// for each GiB, is made to take long, and is left with a caveat.
 const MOST_STOPPED: Duration = Duration::from_secs(10);
-
-/// A process whose threads do not all stop within this is not looked at, however short the stop may be.
-const LEAST_STOP: Duration = Duration::from_millis(20);
-/// What two threads copy of another process in a second, with some to spare.
-const COPIED_BYTES_A_SECOND: f64 = 3e9;
-
-/// How often a process is looked at whose runtime is in the middle of its own collection, and how long it may
-/// go on in between.
-const MOST_BUSY_LOOKS: u32 = 5;
-const WHILE_BUSY: Duration = Duration::from_millis(50);
-/// The longest stop after which a heap that makes no sense is looked at once more: a thread that was stopped within
-/// malloc leaves its arena in motion, and a moment later it makes sense.
-const MOST_BEFORE_AGAIN: Duration = Duration::from_millis(200);
-/// How long the end of a runtime's collection is waited for before a stop, and how often it is asked for: a target
-/// that runs loses nothing by that.
-const MOST_WAITED: Duration = Duration::from_secs(2);
-const BETWEEN_ASKING: Duration = Duration::from_millis(10);
 
 /// What was read while the process was stopped.
 pub struct Snapshot {
@@ -68,7 +50,7 @@ pub struct Snapshot {
     /// What allocators' readers found.
     pub readings: Vec<Reading>,
     /// Which of the allocators that were found each of them is of.
-    owners: Vec<usize>,
+    pub owners: Vec<usize>,
     /// What language runtimes' readers found.
     pub runtimes: Vec<runtime::Reading>,
     /// What they say of allocators' blocks.
@@ -86,7 +68,7 @@ pub struct Snapshot {
     /// When reading of its memory began.
     began: Instant,
     /// When it is to be let go, if it may not be stopped for longer.
-    until: Option<Instant>,
+    pub until: Option<Instant>,
     /// How long its threads were stopped.
     pub stopped: Duration,
     /// What was not read.
@@ -95,211 +77,35 @@ pub struct Snapshot {
     pub bytes_read: u64,
 }
 
-/// Reads `process` with `workers` threads while it is held.
-pub fn take(
-    process: &Process,
-    stopped_by: &StoppedBy<'_>,
-    workers: usize,
-    options: &Options<'_>,
-) -> Result<Snapshot> {
-    // Files are looked through before the stop.
-    let (space, _) = AddressSpace::parse(&process.maps_text()?);
-    let found = Found::find(process, &space, options.runtimes);
-    take_with(process, stopped_by, workers, options, &found)
-}
-
-/// As [`take`], with the readers of `found`.
-pub fn take_with(
-    process: &Process,
-    stopped_by: &StoppedBy<'_>,
-    workers: usize,
-    options: &Options<'_>,
-    found: &Found,
-) -> Result<Snapshot> {
-    let how = How { workers, options, found };
-    let mut snapshot = match stopped_by {
-        StoppedBy::Us => stop_and_read(process, &how)?,
-        StoppedBy::Ending(ending) => {
-            let others = ending.other_threads;
-            let caveats = ending.caveats(process);
-            let stopped =
-                StoppedThreads { threads: ending.registers, count: others.saturating_add(1), caveats };
-            let since = Instant::now();
-            let (mut snapshot, threads) = kernel_view(process, stopped, &how)?;
-            snapshot.until = options.max_stop.map(|most| end_of_reading(since, most));
-            let file = Opened::new(process.open_file("mem")?);
-            let memory = Traced::new(process.pid(), &snapshot.space, &file);
-            snapshot.read_all(process, threads.as_deref(), &memory, &how, LastTry(true))?;
-            snapshot.rollup = rollup(process);
-            snapshot
-        }
-    };
-    snapshot.caveats.extend(options.max_stop.and_then(|most| stopped_longer(&snapshot, most)));
-    for (reading, &owner) in snapshot.readings.iter_mut().zip(&snapshot.owners) {
-        if let Some((_, found)) = found.allocators.get(owner) {
-            found.finish(process, &snapshot.space, reading);
-        }
-    }
-    Ok(snapshot)
-}
-
-/// Says where a process was stopped for longer than asked.
-fn stopped_longer(snapshot: &Snapshot, most: Duration) -> Option<Caveat> {
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let text = format!(
-        "the process was stopped for {:.1} ms where at most {:.1} ms was asked for: stopping its threads and reading its \
-         mappings and page tables cannot be cut short",
-        ms(snapshot.stopped),
-        ms(most)
-    );
-    (snapshot.stopped > most).then(|| Caveat::new("max_stop_exceeded", "--max-stop", None, text))
-}
-
-/// Stops the process and reads it; where a runtime was caught in the middle of its own collection, lets it go
-/// on for a moment and looks again.
-fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
-    let mut stopped_before = Duration::ZERO;
-    let memory = Live::new(process.pid());
-    let (mut ends, mut again) = (true, false);
-    for left in (0..MOST_BUSY_LOOKS).rev() {
-        // One that does not end (its process was stopped by others) is waited for once.
-        ends = ends && wait_for_collection(&memory, how);
-        let wants_copy = how.found.wants_copy(&memory) && how.has_time_for_copy(process);
-        let room = if wants_copy { Room::of(process) } else { None };
-        // What was spent at earlier looks is spent.
-        let most = how.options.max_stop.map(|most| most.saturating_sub(stopped_before));
-        let stopped =
-            Stopped::stop_within(process, most.map_or(PATIENCE, |most| most.clamp(LEAST_STOP, PATIENCE)))?;
-        if left > 0 && how.found.is_collecting(&memory) {
-            stopped_before += stopped.resume();
-            std::thread::sleep(WHILE_BUSY);
-            continue;
-        }
-        let (mut snapshot, busy) = read_stopped(process, stopped, (room, most), how, LastTry(left == 0))?;
-        // There has to be time for another one.
-        let left = if how.options.max_stop.is_some_and(|most| snapshot.stopped + stopped_before > most / 2) {
-            0
-        } else {
-            left
-        };
-        let in_motion = !again && left > 0 && snapshot.has_damage() && snapshot.stopped < MOST_BEFORE_AGAIN;
-        snapshot.stopped += stopped_before;
-        if !busy && !in_motion {
-            return Ok(snapshot);
-        }
-        again |= in_motion;
-        stopped_before = snapshot.stopped;
-        std::thread::sleep(WHILE_BUSY);
-    }
-    Err(Error::Ended { pid: process.pid() })
-}
-
-/// Reads a stopped process: where there is room for a copy of its memory, makes one, lets it go, and reads
-/// the copy. True with it where it has to be looked at again.
-fn read_stopped(
-    process: &Process,
-    stopped: Stopped<'_>,
-    (room, most): (Option<Room>, Option<Duration>),
-    how: &How<'_>,
-    last: LastTry,
-) -> Result<(Snapshot, bool)> {
-    let since = stopped.since();
-    let threads: Vec<_> = stopped.threads().map(|thread| (thread.tid, thread.registers)).collect();
-    let count = threads.len() + stopped.asleep().len();
-    let mut caveats = Vec::new();
-    for tid in stopped.asleep() {
-        let text = "the thread is in an uninterruptible sleep: its stack and its malloc cache were \
-                    not looked at";
-        caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
-    }
-    let stopped_threads = StoppedThreads { threads: &threads, count: count as u64, caveats };
-    let (mut snapshot, threads) = kernel_view(process, stopped_threads, how)?;
-    snapshot.until = most.map(|most| end_of_reading(since, most));
-    let file = Opened::new(process.open_file("mem")?);
-    let memory = Traced::new(process.pid(), &snapshot.space, &file);
-    let copy = room.and_then(|room| {
-        let rest = Rest { ranges: constant_ranges(&snapshot), file: &file };
-        Copy::take(&memory, own_runs(&snapshot), room, how.workers, rest)
-    });
-    let busy = match copy {
-        Some(copy) => {
-            snapshot.stopped = stopped.resume();
-            snapshot.rollup = rollup(process);
-            let busy = snapshot.read_all(process, threads.as_deref(), &copy, how, last)?;
-            // What is read of the copy was read of the process once.
-            snapshot.bytes_read = copy.bytes();
-            busy
-        }
-        None => {
-            let busy = snapshot.read_all(process, threads.as_deref(), &memory, how, last)?;
-            snapshot.stopped = stopped.resume();
-            snapshot.rollup = rollup(process);
-            busy
-        }
-    };
-    Ok((snapshot, busy))
-}
-
-/// The resident pages that only the process itself can change, in address order.
-fn own_runs(snapshot: &Snapshot) -> impl Iterator<Item = (u64, u64)> {
-    snapshot.spaces.iter().flat_map(|space| {
-        let permissions = space.mapping.permissions;
-        let is_data = space.mapping.has_file() && permissions.write && !permissions.shared;
-        let runs = snapshot.residency.runs_in(space.mapping.start..space.mapping.end);
-        runs.filter(move |run| run.anonymous || is_data).map(|run| (run.start, run.end))
-    })
-}
-
-/// What stays as it is when the process runs again: its private mappings of files, and none of a device.
-fn constant_ranges(snapshot: &Snapshot) -> Vec<(u64, u64)> {
-    let mappings = snapshot.spaces.iter().map(|space| &space.mapping);
-    let is_constant = |m: &&Mapping| {
-        m.has_file() && m.permissions.read && !m.permissions.shared && !m.name.starts_with("/dev/")
-    };
-    mappings.filter(is_constant).map(|m| (m.start, m.end)).collect()
-}
-
 /// When reading has to end for the target to run again after `most`: what was read is put in order, and each thread let go.
-fn end_of_reading(since: Instant, most: Duration) -> Instant {
+pub(super) fn end_of_reading(since: Instant, most: Duration) -> Instant {
     since + most.saturating_sub(most / 16)
 }
 
-/// Lets a runtime's collection that is under way come to its end, within reason; whether it did.
-fn wait_for_collection(memory: &Live, how: &How<'_>) -> bool {
-    let until = Instant::now() + MOST_WAITED;
-    while how.found.is_collecting(memory) {
-        if Instant::now() >= until {
-            return false;
-        }
-        std::thread::sleep(BETWEEN_ASKING);
-    }
-    true
-}
-
 /// How to read, the same at each look.
-struct How<'a> {
-    workers: usize,
-    options: &'a Options<'a>,
-    found: &'a Found,
+pub(super) struct How<'a> {
+    pub workers: usize,
+    pub options: &'a Options<'a>,
+    pub found: &'a Found,
 }
 
 /// Whether what is read must do, also of a runtime in the middle of its own collection.
 #[derive(Clone, Copy, PartialEq)]
-struct LastTry(bool);
+pub(super) struct LastTry(pub bool);
 
 /// The threads of a process that stands still.
-struct StoppedThreads<'a> {
+pub(super) struct StoppedThreads<'a> {
     /// Those whose registers are known.
-    threads: &'a [(i32, Registers)],
+    pub threads: &'a [(i32, Registers)],
     /// How many it has.
-    count: u64,
+    pub count: u64,
     /// What is not known of them.
-    caveats: Vec<Caveat>,
+    pub caveats: Vec<Caveat>,
 }
 
 /// Reads what the kernel says of a process that is held; with it what its threads have in their registers, where that
 /// is of use.
-fn kernel_view(
+pub(super) fn kernel_view(
     process: &Process,
     stopped: StoppedThreads<'_>,
     how: &How<'_>,
@@ -406,7 +212,7 @@ fn page_tables(process: &Process, pagemap: &File) -> Result<(Smaps, Residency)> 
 
 /// The proportional set size, by the kernel's own sum: that of smaps' lines is rounded in each of them.
 /// It costs a walk over all page tables and depends on other processes anyway: read after the stop.
-fn rollup(process: &Process) -> Option<Counts> {
+pub(super) fn rollup(process: &Process) -> Option<Counts> {
     smaps::read_rollup(process.open_file("smaps_rollup").ok()?).ok()
 }
 
@@ -424,13 +230,13 @@ impl Snapshot {
     }
 
     /// Whether a heap made no sense at some place.
-    fn has_damage(&self) -> bool {
+    pub fn has_damage(&self) -> bool {
         self.readings.iter().any(|reading| reading.in_motion)
     }
 
     /// Reads all that lies in its memory, which is `memory` as it was when it was looked at; true where it has to be
     /// looked at again.
-    fn read_all(
+    pub fn read_all(
         &mut self,
         process: &Process,
         threads: Option<&[ThreadFacts]>,
@@ -566,13 +372,6 @@ impl Snapshot {
 }
 
 impl How<'_> {
-    /// Whether all of the process's memory can be copied in the time for which it may be stopped.
-    fn has_time_for_copy(&self, process: &Process) -> bool {
-        let anonymous = process.status().ok().and_then(|status| status.anonymous_bytes).unwrap_or(0);
-        let takes = Duration::from_secs_f64(anonymous as f64 / COPIED_BYTES_A_SECOND);
-        self.options.max_stop.is_none_or(|most| takes < most / 2)
-    }
-
     fn advance(&self, what: &str, done: &AtomicU64, bytes: u64, total: u64) {
         let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if let Some(progress) = self.options.progress {
