@@ -10,6 +10,7 @@ use clap_complete::Shell;
 
 pub use super::arguments_lab::{Compare, Squeeze, Study, Try};
 use super::condition::Condition;
+use strandline_inspect::explain::ByPhotograph;
 use strandline_recorder::plan::{self, Plan};
 use strandline_report::model::Rows;
 
@@ -173,6 +174,32 @@ pub struct Explain {
     /// Let the process go after this time, whatever is missing: the rest is unattributed, with a caveat
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
+    /// Read a photograph of the process, a copy-on-write child that never runs, while the process runs on: it stands
+    /// still for some 30 ms a GiB. `always` (the default here) refuses where that could do harm; `try` reads it stopped then
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    pub photograph: Option<Photograph>,
+}
+
+/// When a photograph is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Photograph {
+    /// Never: the process is stopped while it is read
+    Never,
+    /// Where it can do no harm; else the process is stopped while it is read, which a caveat says
+    Try,
+    /// Always; refuse where it could do harm
+    Always,
+}
+
+impl Photograph {
+    /// As the library takes it.
+    pub fn wanted(given: Option<Self>) -> ByPhotograph {
+        match given {
+            None | Some(Self::Never) => ByPhotograph::Never,
+            Some(Self::Try) => ByPhotograph::IfPossible,
+            Some(Self::Always) => ByPhotograph::Always,
+        }
+    }
 }
 
 /// Arguments of `reclaim`.
@@ -210,6 +237,9 @@ pub struct Reclaim {
     /// Let the process go after this time at each look; a heap that was not read whole is not trimmed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
+    /// Read a photograph of the process while it runs on, see explain; `try` reads it stopped where that could do harm
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    pub photograph: Option<Photograph>,
 }
 
 /// Arguments of `run`.
@@ -277,6 +307,9 @@ pub struct Recording {
     /// Let a process go after this time at each ledger, whatever is missing; at its end it is not asked for
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
+    /// Take ledgers from a photograph while the process runs on, see explain; `try` reads it stopped where that could do harm
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    pub photograph: Option<Photograph>,
     /// When to show progress on standard error; by default where it is a terminal that the command does not
     /// write to
     #[arg(long, value_name = "WHEN", default_value = "auto")]

@@ -8,7 +8,7 @@ use strandline_inspect::facts::Explanation;
 use strandline_process::procfs::Process;
 use strandline_runtimes::sbcl::facts::Sbcl;
 
-use super::arguments::Explain;
+use super::arguments::{Explain, Photograph};
 use super::condition::{Answer, Condition, Whole};
 use super::output::{Output, complain};
 use super::progress::Progress;
@@ -32,6 +32,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
             runtimes: !arguments.no_runtimes,
             path_to: arguments.path_to.as_deref(),
             max_stop: arguments.max_stop,
+            photograph: Photograph::wanted(arguments.photograph),
             ..Options::default()
         },
     )?;
@@ -50,6 +51,8 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
 
 /// What a processor reads of a heap in a second while its process stands still, with some to spare (benches/RESULTS.md).
 const READ_BYTES_A_SECOND: u64 = 3 << 30;
+/// What a photograph's stop takes (benches/RESULTS.md).
+const PHOTOGRAPH_SECONDS_A_GIB: f64 = 0.03;
 /// More processors than these hardly help.
 const MOST_PROCESSORS: u64 = 8;
 
@@ -61,7 +64,11 @@ fn expected_stop(anonymous_bytes: u64, processors: u64) -> Duration {
 
 /// Tells who sits at a terminal of a stop of more than a second before it begins, and what would bound it.
 fn warn_of_a_long_stop(arguments: &Explain, is_document: bool) {
-    if is_document || arguments.max_stop.is_some() || !std::io::stderr().is_terminal() {
+    if is_document
+        || arguments.max_stop.is_some()
+        || arguments.photograph.is_some()
+        || !std::io::stderr().is_terminal()
+    {
         return;
     }
     let anonymous =
@@ -71,11 +78,12 @@ fn warn_of_a_long_stop(arguments: &Explain, is_document: bool) {
     let expected = expected_stop(anonymous, processors);
     if expected >= Duration::from_secs(1) {
         complain(&format!(
-            "process {} has {} of its own and will be stopped for about {}; --max-stop 200ms would let it go then, whatever \
-             is missing",
+            "process {} has {} of its own and will be stopped for about {}; --photograph would stop it for about {}, --max-stop \
+             200ms would let it go then, whatever is missing",
             arguments.pid,
             bytes(anonymous),
-            seconds(expected.as_secs_f64())
+            seconds(expected.as_secs_f64()),
+            seconds(PHOTOGRAPH_SECONDS_A_GIB * anonymous as f64 / (1_u64 << 30) as f64)
         ));
     }
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use serde::Serialize;
 use strandline_process::procfs::Process;
 
-use super::arguments::{Record, Recording, Run, When};
+use super::arguments::{Photograph, Record, Recording, Run, When};
 use super::output::{Output, complain};
 use super::{Ending, Failure, Result};
-use strandline_recorder::{Limits, NotStarted, Options, Plan, Progress, Recorded, Surroundings};
+use strandline_recorder::{Limits, Looks, NotStarted, Options, Plan, Progress, Recorded, Surroundings};
 use strandline_report::text::{clean, counted, shorten};
 use strandline_report::units::{bytes, maybe_bytes, percent, seconds};
 
@@ -102,7 +102,7 @@ fn options<'a>(
         file,
         interval: recording.interval,
         plan,
-        max_stop: recording.max_stop,
+        looks: Looks { max_stop: recording.max_stop, photograph: Photograph::wanted(recording.photograph) },
         progress,
         complain: &complain,
     }

@@ -10,8 +10,10 @@ use strandline_inspect::Error;
 use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::Explanation;
 use strandline_inspect::ledger::{proportional, rows};
+use strandline_process::photograph;
+use strandline_process::procfs::Process;
 
-use super::arguments::Explain;
+use super::arguments::{Explain, Photograph};
 use super::condition::Whole;
 use super::output::Output;
 use super::{Ending, Result, explain::answer};
@@ -75,8 +77,16 @@ fn look(arguments: &Explain) -> Result<Tree> {
         if pid == own && pid != root {
             continue;
         }
-        let options =
-            Options { runtimes: !arguments.no_runtimes, max_stop: arguments.max_stop, ..Options::default() };
+        // Somebody else's, of one of them: it is no process of its own.
+        if pid != root && Process::open(pid).is_ok_and(|process| photograph::is_one(&process)) {
+            continue;
+        }
+        let options = Options {
+            runtimes: !arguments.no_runtimes,
+            max_stop: arguments.max_stop,
+            photograph: Photograph::wanted(arguments.photograph),
+            ..Options::default()
+        };
         match explain(pid, &options) {
             Ok(explanation) => members.push(Member::new(parent, depth, explanation)),
             Err(error) if pid == root => return Err(error.into()),

@@ -24,6 +24,7 @@ mod lab_study_needs;
 mod lab_support;
 mod lab_try;
 mod max_stop;
+mod photograph;
 mod privacy;
 mod probes;
 mod quiet_stop;

@@ -98,6 +98,18 @@ pub enum Error {
         /// Which threads run on, and in which state.
         detail: String,
     },
+    /// It was to be read from a photograph, and there is none.
+    #[error(
+        "no photograph of process {pid}: {why}; --photograph=try stops it for as long as reading takes instead"
+    )]
+    NoPhotograph {
+        /// The process asked for.
+        pid: i32,
+        /// What speaks against it, or what became of it.
+        why: String,
+        /// How long the process was stopped for it.
+        stopped: std::time::Duration,
+    },
     /// The rows did not add up to the kernel's RSS, several times in a row.
     #[error(
         "the ledger of process {pid} does not add up: {detail}; please report this with `strandline doctor`'s output"

@@ -18,6 +18,7 @@ pub mod map;
 pub mod memory;
 pub mod namespaces;
 pub mod pages;
+pub mod photograph;
 pub mod procfs;
 pub mod resident;
 pub mod smaps;

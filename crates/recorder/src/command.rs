@@ -74,7 +74,7 @@ pub fn run(
     let (marks, end) = Marks::new().map_err(io)?;
     let environment = Environment::read();
     let clock = Clock::start();
-    let ledgers = Ledgers::start(clock, &environment, options.max_stop).map_err(io)?;
+    let ledgers = Ledgers::start(clock, &environment, options.looks).map_err(io)?;
     let threads = Arc::new(AtomicU64::new(1));
     let watch = WatchRequest { process: 0, threads: Arc::clone(&threads) };
     let why_not = command.first().and_then(|program| watchable::why_not_command(Path::new(program)));

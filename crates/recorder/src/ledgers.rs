@@ -22,6 +22,7 @@ use strandline_process::smaps;
 use strandline_process::target::exit_watch::{ExitWatch, Seen};
 use strandline_recording::{Ledger, Moment, Sample};
 
+use super::Looks;
 use super::clock::Clock;
 use super::sampler::{Sampler, Units};
 
@@ -101,7 +102,7 @@ struct Shared {
     wake: Arc<EventFd>,
     clock: Clock,
     machine: Arc<Environment>,
-    max_stop: Option<Duration>,
+    looks: Looks,
 }
 
 impl Shared {
@@ -117,16 +118,12 @@ impl Ledgers {
     ///
     /// # Errors
     /// Where the kernel has no descriptor or thread left.
-    pub fn start(
-        clock: Clock,
-        environment: &Environment,
-        max_stop: Option<Duration>,
-    ) -> std::io::Result<Self> {
+    pub fn start(clock: Clock, environment: &Environment, looks: Looks) -> std::io::Result<Self> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let (jobs, wanted) = channel();
         let (sender, made) = channel();
         let machine = Arc::new(environment.clone());
-        let shared = Shared { made: sender, wake: Arc::clone(&wake), clock, machine, max_stop };
+        let shared = Shared { made: sender, wake: Arc::clone(&wake), clock, machine, looks };
         let thread = std::thread::Builder::new().name("ledgers".into()).spawn(move || {
             let mut watches = HashMap::new();
             while let Ok(job) = wanted.recv() {
@@ -233,7 +230,8 @@ fn work(job: Job, watches: &mut HashMap<i32, Watch>, shared: &Shared) {
 /// Takes one ledger.
 fn look(request: Request, shared: &Shared) -> Made {
     let at_us = shared.clock.now_us();
-    match explain::explain(request.pid, &Options { max_stop: shared.max_stop, ..options() }) {
+    let Looks { max_stop, photograph } = shared.looks;
+    match explain::explain(request.pid, &Options { max_stop, photograph, ..options() }) {
         Ok(explanation) => Made::Ledger(Box::new(ledger(&request, at_us, explanation, shared))),
         Err(Error::Ended { .. } | Error::NoSuchProcess { .. } | Error::Zombie { .. }) => {
             Made::TooLate(request)

@@ -22,6 +22,7 @@ mod watchable;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use strandline_inspect::explain::ByPhotograph;
 use strandline_recording::Ending;
 
 pub use command::{NotStarted, Surroundings, run};
@@ -39,12 +40,21 @@ pub struct Options<'a> {
     pub interval: Duration,
     /// Which ledgers.
     pub plan: Plan,
-    /// How long a process may be stopped for a ledger; its end is not a stop.
-    pub max_stop: Option<Duration>,
+    /// How ledgers are taken; that of an end is of a process that stands anyway.
+    pub looks: Looks,
     /// Hears how it goes, a few times a second.
     pub progress: &'a dyn Fn(&Progress),
     /// Hears of what the user must know at once: one line.
     pub complain: &'a dyn Fn(&str),
+}
+
+/// How ledgers are taken of a process that runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Looks {
+    /// How long it may be stopped.
+    pub max_stop: Option<Duration>,
+    /// Whether it is looked at in a photograph.
+    pub photograph: ByPhotograph,
 }
 
 /// How a recording goes.

@@ -13,6 +13,7 @@ use nix::sys::signalfd::SignalFd;
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 use strandline_process::error::Error;
+use strandline_process::photograph;
 use strandline_process::procfs::Process;
 use strandline_recording::{
     Block, Caution, CommandUsage, Exec, Header, Heartbeat, Limit, ProcessEnd, ProcessStart, Record, SCHEMA,
@@ -380,6 +381,11 @@ impl<'a> Session<'a> {
     /// Opens a process's files and gives it its number; false where it is gone.
     fn open(&mut self, pid: i32) -> bool {
         let Ok(process) = Process::open(pid) else { return false };
+        if photograph::is_one(&process) {
+            // Ours, or somebody else's: it has no memory and no course of its own.
+            self.tree.remove(pid, None);
+            return false;
+        }
         let Ok(sampler) = Sampler::open(&process) else { return false };
         let Some(member) = self.tree.get_mut(pid) else { return false };
         member.sampler = Some(sampler);
@@ -535,7 +541,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
     let sink = Sink::create(&options.file)?;
     let environment = Environment::read();
     let clock = Clock::start();
-    let ledgers = Ledgers::start(clock, &environment, options.max_stop)
+    let ledgers = Ledgers::start(clock, &environment, options.looks)
         .map_err(|error| format!("no thread for ledgers: {error}"))?;
     Ledgers::prepare_to_end_watches().map_err(|error| format!("no signal for ledgers: {error}"))?;
     let mut session = Session::begin(Beginning {

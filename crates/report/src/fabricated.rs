@@ -137,6 +137,7 @@ pub fn service() -> Explanation {
             stopped_seconds: 0.287,
             peak_rss_bytes: Some(19 * MIB),
             bytes_read: 1500 * MIB,
+            copied_pages: None,
         },
         settings: [("MALLOC_ARENA_MAX".to_owned(), "4".to_owned())].into(),
         ..Explanation::default()

@@ -390,8 +390,11 @@ fn cost(explanation: &Explanation) -> String {
     let own = cost
         .peak_rss_bytes
         .map_or_else(String::new, |peak| format!(", strandline's own peak {}", bytes(peak)));
+    let copied = cost.copied_pages.map_or_else(String::new, |pages| {
+        format!(", {pages} minor faults of the process meanwhile (pages that it copied, or touched first)")
+    });
     format!(
-        "stopped {}, {} in all, read {}{own}",
+        "stopped {}, {} in all{copied}, read {}{own}",
         seconds(cost.stopped_seconds),
         seconds(cost.wall_seconds),
         bytes(cost.bytes_read)

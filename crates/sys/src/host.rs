@@ -12,6 +12,13 @@ pub fn page_bytes() -> u64 {
     u64::try_from(size).unwrap_or(4096)
 }
 
+/// The kernel's version, of which patches say nothing; `None` where it is not of the usual form.
+pub fn kernel_version() -> Option<(u32, u32)> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|word| word.parse::<u32>().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
 /// The effective user id of this process.
 pub fn effective_user() -> u32 {
     // SAFETY: geteuid has no arguments and cannot fail.

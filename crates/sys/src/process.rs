@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 /// `KCMP_VM` of `include/uapi/linux/kcmp.h`: compare the address spaces.
 const KCMP_VM: libc::c_long = 1;
@@ -51,6 +52,30 @@ pub fn advise(process: &OwnedFd, ranges: &[Range<u64>], advice: i32) -> io::Resu
         )
     };
     Ok(crate::check(taken)? as u64)
+}
+
+/// Kills the process of a descriptor of [`open`].
+pub fn kill(process: &OwnedFd) -> io::Result<()> {
+    // SAFETY: pidfd_send_signal reads its integer arguments only; without a siginfo the kernel makes one.
+    let sent = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            process.as_raw_fd(),
+            libc::SIGKILL,
+            std::ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    };
+    crate::check(sent).map(drop)
+}
+
+/// Whether the process of a descriptor of [`open`] has ended, or does within `limit` (a zombie has ended).
+pub fn has_ended(process: &OwnedFd, limit: Duration) -> io::Result<bool> {
+    let mut asked = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let milliseconds = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: `asked` is one live descriptor to poll, and the count says so.
+    let ready = crate::check(unsafe { libc::poll(&raw mut asked, 1, milliseconds) }.into())?;
+    Ok(ready > 0)
 }
 
 /// Sends `signal` to the one thread `tid` of process `pid`.

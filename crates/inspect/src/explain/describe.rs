@@ -60,7 +60,7 @@ pub fn describe(process: &Process, snapshot: &mut Snapshot, ledger: Ledger, star
     let read = snapshot.readings.iter().map(|reading| reading.allocator.clone());
     Explanation {
         target: Target {
-            kind: TargetKind::Live,
+            kind: if snapshot.spent.is_some() { TargetKind::Photograph } else { TargetKind::Live },
             pid: process.pid(),
             executable: process.executable(),
             command: process.command_line().unwrap_or_default(),
@@ -79,6 +79,7 @@ pub fn describe(process: &Process, snapshot: &mut Snapshot, ledger: Ledger, star
             stopped_seconds: snapshot.stopped.as_secs_f64(),
             peak_rss_bytes: strandline_sys::host::own_peak_rss_bytes().ok(),
             bytes_read: snapshot.bytes_read,
+            copied_pages: snapshot.spent.and_then(|spent| spent.copied_pages),
         },
         page_map: ledger.page_map,
         settings: process.settings().unwrap_or_default(),

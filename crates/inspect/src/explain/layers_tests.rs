@@ -119,7 +119,9 @@ fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::Found>>) -> Explanation
     };
     let start = Instant::now();
     let snapshot: Snapshot =
-        on_own_thread(|| look::take_with(&process, &StoppedBy::Us, 2, &options, &found)).unwrap().unwrap();
+        on_own_thread(|| look::take_with(&process, &StoppedBy::Us, (2, &options), &space, &found))
+            .unwrap()
+            .unwrap();
     account(&process, snapshot, start, &options).unwrap().explanation
 }
 

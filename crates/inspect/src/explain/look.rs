@@ -5,6 +5,9 @@
 use std::time::{Duration, Instant};
 
 use super::Options;
+use super::page_tables::Before;
+use super::photograph::{self, ByPhotograph};
+use super::shot;
 use super::snapshot::{
     How, LastTry, MOST_BUSY_LOOKS, Snapshot, StoppedThreads, end_of_reading, kernel_view, rollup,
 };
@@ -13,6 +16,7 @@ use crate::readers::Found;
 use strandline_claims::caveat::Caveat;
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::photograph::NotTaken;
 use strandline_process::procfs::Process;
 use strandline_process::target::copy::{Copy, Rest, Room};
 use strandline_process::target::live::{Live, Opened, Traced};
@@ -46,18 +50,25 @@ pub fn take(
     // Files are looked through before the stop.
     let (space, _) = AddressSpace::parse(&process.maps_text()?);
     let found = Found::find(process, &space, options.runtimes);
-    take_with(process, stopped_by, workers, options, &found)
+    take_with(process, stopped_by, (workers, options), &space, &found)
 }
 
-/// As [`take`], with the readers of `found`.
+/// As [`take`], with the readers of `found`, where the mappings are `space`.
 pub fn take_with(
     process: &Process,
     stopped_by: &StoppedBy<'_>,
-    workers: usize,
-    options: &Options<'_>,
+    (workers, options): (usize, &Options<'_>),
+    space: &AddressSpace,
     found: &Found,
 ) -> Result<Snapshot> {
-    let how = How { workers, options, found };
+    let status = process.status().unwrap_or_default();
+    let is_some = |bytes: Option<u64>| bytes.is_some_and(|bytes| bytes > 0);
+    let before = Before {
+        space,
+        rss_bytes: status.rss_bytes.unwrap_or(0),
+        has_locked: is_some(status.locked_bytes) || is_some(status.hugetlb_bytes),
+    };
+    let how = How { workers, options, found, before };
     let mut snapshot = match stopped_by {
         StoppedBy::Us => stop_and_read(process, &how)?,
         StoppedBy::Ending(ending) => {
@@ -71,7 +82,7 @@ pub fn take_with(
             let file = Opened::new(process.open_file("mem")?);
             let memory = Traced::new(process.pid(), &snapshot.space, &file);
             snapshot.read_all(process, threads.as_deref(), &memory, &how, LastTry(true))?;
-            snapshot.rollup = rollup(process);
+            snapshot.rollup = snapshot.rollup.or_else(|| rollup(process));
             snapshot
         }
     };
@@ -105,17 +116,16 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
     for left in (0..MOST_BUSY_LOOKS).rev() {
         // One that does not end (its process was stopped by others) is waited for once.
         ends = ends && wait_for_collection(&memory, how);
-        let wants_copy = how.found.wants_copy(&memory) && has_time_for_copy(how, process);
-        let room = if wants_copy { Room::of(process) } else { None };
         // What was spent at earlier looks is spent.
         let most = how.options.max_stop.map(|most| most.saturating_sub(stopped_before));
+        let way = way(process, &memory, how, most)?;
         let stopped = stop_within(process, most, &mut stopped_before)?;
         if left > 0 && how.found.is_collecting(&memory) {
             stopped_before += stopped.resume();
             std::thread::sleep(WHILE_BUSY);
             continue;
         }
-        let (mut snapshot, busy) = read_stopped(process, stopped, (room, most), how, LastTry(left == 0))?;
+        let (mut snapshot, busy) = read_stopped(process, stopped, (way, most), how, LastTry(left == 0))?;
         // There has to be time for another one.
         let left = if how.options.max_stop.is_some_and(|most| snapshot.stopped + stopped_before > most / 2) {
             0
@@ -155,12 +165,47 @@ fn stop_within<'p>(
     Stopped::stop_within(process, limit)
 }
 
-/// Reads a stopped process: where there is room for a copy of its memory, makes one, lets it go, and reads
-/// the copy. True with it where it has to be looked at again.
+/// From what a process is read.
+enum Way {
+    /// From itself, as long as that takes; with it why there is no photograph, where one was wanted.
+    Stopped(Option<String>),
+    /// From a copy of its memory, with the same.
+    Copied(Room, Option<String>),
+    /// From a photograph.
+    Photographed(photograph::Plan),
+}
+
+/// Looks from what it can be read: before it is stopped.
+fn way(process: &Process, memory: &Live, how: &How<'_>, most: Option<Duration>) -> Result<Way> {
+    let mut against = None;
+    if how.options.photograph != ByPhotograph::Never {
+        match photograph::plan(process, &process.address_space()?, most) {
+            Ok(plan) => return Ok(Way::Photographed(plan)),
+            Err(why) => against = Some(refused(process, how, why)?),
+        }
+    }
+    let wants_copy = how.found.wants_copy(memory) && has_time_for_copy(how, process);
+    let room = if wants_copy { Room::of(process) } else { None };
+    Ok(match room {
+        Some(room) => Way::Copied(room, against),
+        None => Way::Stopped(against),
+    })
+}
+
+/// Why there is no photograph, where it is not insisted on.
+fn refused(process: &Process, how: &How<'_>, why: String) -> Result<String> {
+    match how.options.photograph {
+        ByPhotograph::Always => Err(Error::NoPhotograph { pid: process.pid(), why, stopped: Duration::ZERO }),
+        ByPhotograph::IfPossible | ByPhotograph::Never => Ok(why),
+    }
+}
+
+/// Reads a stopped process, or what was made of it while it stood still: then it is let go first. True with it where it
+/// has to be looked at again.
 fn read_stopped(
     process: &Process,
-    stopped: Stopped<'_>,
-    (room, most): (Option<Room>, Option<Duration>),
+    mut stopped: Stopped<'_>,
+    (way, most): (Way, Option<Duration>),
     how: &How<'_>,
     last: LastTry,
 ) -> Result<(Snapshot, bool)> {
@@ -174,10 +219,32 @@ fn read_stopped(
         caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
     }
     let stopped_threads = StoppedThreads { threads: &threads, count: count as u64, caveats };
+    let file = Opened::new(process.open_file("mem")?);
+    let (room, against) = match way {
+        Way::Photographed(plan) => {
+            let shot = shot::take(process, &mut stopped, &file, &plan, &how.before);
+            let stopped = stopped.resume();
+            let no = |why| Error::NoPhotograph { pid: process.pid(), why, stopped };
+            let shot = shot.map_err(|NotTaken { why, unused }| {
+                // Ended and collected now that the process runs.
+                drop(unused);
+                no(why)
+            })?;
+            let read = shot.read(process, stopped_threads, how, last);
+            let (mut snapshot, busy) = read.map_err(|error| match error {
+                Error::NoPhotograph { why, .. } => no(why),
+                other => other,
+            })?;
+            snapshot.stopped = stopped;
+            return Ok((snapshot, busy));
+        }
+        Way::Copied(room, why) => (Some(room), why),
+        Way::Stopped(why) => (None, why),
+    };
     let (mut snapshot, threads) = kernel_view(process, stopped_threads, how)?;
     snapshot.until = most.map(|most| end_of_reading(since, most));
-    let file = Opened::new(process.open_file("mem")?);
     let memory = Traced::new(process.pid(), &snapshot.space, &file);
+    snapshot.caveats.extend(against.map(|why| no_photograph(&why)));
     let copy = room.and_then(|room| {
         let rest = Rest { ranges: constant_ranges(&snapshot), file: &file };
         Copy::take(&memory, own_runs(&snapshot), room, how.workers, rest)
@@ -185,7 +252,7 @@ fn read_stopped(
     let busy = match copy {
         Some(copy) => {
             snapshot.stopped = stopped.resume();
-            snapshot.rollup = rollup(process);
+            snapshot.rollup = snapshot.rollup.or_else(|| rollup(process));
             let busy = snapshot.read_all(process, threads.as_deref(), &copy, how, last)?;
             // What is read of the copy was read of the process once.
             snapshot.bytes_read = copy.bytes();
@@ -194,11 +261,16 @@ fn read_stopped(
         None => {
             let busy = snapshot.read_all(process, threads.as_deref(), &memory, how, last)?;
             snapshot.stopped = stopped.resume();
-            snapshot.rollup = rollup(process);
+            snapshot.rollup = snapshot.rollup.or_else(|| rollup(process));
             busy
         }
     };
     Ok((snapshot, busy))
+}
+
+/// Says why the process was stopped for as long as reading took.
+pub(super) fn no_photograph(why: &str) -> Caveat {
+    Caveat::new("no_photograph", "--photograph", None, format!("it was stopped while it was read: {why}"))
 }
 
 /// The resident pages that only the process itself can change, in address order.

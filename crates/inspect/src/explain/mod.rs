@@ -8,6 +8,9 @@ mod describe;
 mod ending;
 mod files;
 mod look;
+mod page_tables;
+mod photograph;
+mod shot;
 mod snapshot;
 mod standing;
 
@@ -15,14 +18,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub use self::ending::at_exit;
+pub use self::photograph::ByPhotograph;
 use self::snapshot::Snapshot;
 pub use self::standing::Ending;
 use self::standing::StoppedBy;
 use crate::facts::Explanation;
-use crate::ledger::assemble;
+use crate::ledger::assemble::{self, Ledger};
 use crate::ledger::inputs::Inputs;
 use crate::ledger::zeros::{self, Zeros};
 use strandline_claims::allocator::Reading;
+use strandline_claims::caveat::Caveat;
 use strandline_claims::range::merge;
 use strandline_claims::refinements::Matched;
 use strandline_claims::runtime::Finish;
@@ -50,6 +55,8 @@ pub struct Options<'a> {
     /// How long the process may be stopped: it is let go then, whatever is missing. `None` for as long as reading it takes, within
     /// ten seconds and one for each GiB.
     pub max_stop: Option<Duration>,
+    /// Whether it is read from a photograph of it, while it runs on.
+    pub photograph: ByPhotograph,
     /// Threads to read with; `None` for as many as there are processors.
     pub threads: Option<usize>,
     /// Hears of work done.
@@ -65,6 +72,7 @@ impl Default for Options<'_> {
             path_to: None,
             page_map: false,
             max_stop: None,
+            photograph: ByPhotograph::Never,
             threads: None,
             progress: None,
         }
@@ -98,6 +106,21 @@ pub fn explain(pid: i32, options: &Options<'_>) -> Result<Explanation> {
 
 /// As [`explain`], with what remedies need.
 pub fn inspect(pid: i32, options: &Options<'_>) -> Result<Inspection> {
+    match inspect_once(pid, options) {
+        // It was taken and did not last.
+        Err(Error::NoPhotograph { why, stopped, .. }) if options.photograph == ByPhotograph::IfPossible => {
+            let max_stop = options.max_stop.map(|most| most.saturating_sub(stopped));
+            let again = Options { photograph: ByPhotograph::Never, max_stop, ..*options };
+            let mut inspection = inspect_once(pid, &again)?;
+            inspection.explanation.caveats.push(look::no_photograph(&why));
+            inspection.explanation.cost.stopped_seconds += stopped.as_secs_f64();
+            Ok(inspection)
+        }
+        other => other,
+    }
+}
+
+fn inspect_once(pid: i32, options: &Options<'_>) -> Result<Inspection> {
     let start = Instant::now();
     let process = admission::admit(pid)?;
     let threads = options.reading_threads();
@@ -118,8 +141,22 @@ fn account(
     start: Instant,
     options: &Options<'_>,
 ) -> Result<Inspection> {
+    let ledger = add_up(process, &mut snapshot, options);
+    // Before what is wrong is believed: a photograph that ended meanwhile shows nothing right.
+    end_photograph(process, &mut snapshot)?;
+    let (ledger, zero_runs) = ledger?;
+    let explanation = describe::describe(process, &mut snapshot, ledger, start);
+    Ok(Inspection { explanation, readings: snapshot.readings, zero_runs })
+}
+
+/// Adds all up to a ledger, and finds the pages of zeros.
+fn add_up(
+    process: &Process,
+    snapshot: &mut Snapshot,
+    options: &Options<'_>,
+) -> Result<(Ledger, Vec<(u64, u64)>)> {
     let (pid, threads) = (process.pid(), options.reading_threads());
-    finish_runtimes(&mut snapshot, threads, options);
+    finish_runtimes(snapshot, threads, options);
     let shared = mounts_of(process);
     let bss = files::bss(process, &snapshot.spaces);
     let inputs = Inputs {
@@ -135,7 +172,7 @@ fn account(
         is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared),
     };
     let zeros =
-        options.find_zero_pages.then(|| find_zeros(&snapshot, &inputs, threads, options)).transpose()?;
+        options.find_zero_pages.then(|| find_zeros(snapshot, &inputs, threads, options)).transpose()?;
     let Zeros { runs: mut zero_runs, bytes_read } = zeros.unwrap_or_default();
     let ledger = assemble::assemble(&Inputs { zero_runs: &zero_runs, ..inputs })?;
     snapshot.bytes_read += bytes_read;
@@ -154,8 +191,28 @@ fn account(
     zero_runs.extend(snapshot.runtimes.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
     // A page of zeros may lie in a range and in a finer one within it.
     merge(&mut zero_runs);
-    let explanation = describe::describe(process, &mut snapshot, ledger, start);
-    Ok(Inspection { explanation, readings: snapshot.readings, zero_runs })
+    Ok((ledger, zero_runs))
+}
+
+/// Lets go of the photograph that was read, if one was, and makes sure that it was there to the end.
+fn end_photograph(process: &Process, snapshot: &mut Snapshot) -> Result<()> {
+    let Some(kept) = snapshot.photograph.take() else { return Ok(()) };
+    let spent = kept.end();
+    let spent =
+        spent.map_err(|why| Error::NoPhotograph { pid: process.pid(), why, stopped: snapshot.stopped })?;
+    if !spent.collected {
+        let text = "what is left of the photograph, a process id, stays until the process ends: no thread could collect it";
+        snapshot.caveats.push(Caveat::new(
+            "photograph_left",
+            format!("process {}", process.pid()),
+            None,
+            text,
+        ));
+    }
+    snapshot.spent = Some(spent);
+    // While there was a photograph, half of each page counted as its.
+    snapshot.rollup = snapshot::rollup(process);
+    Ok(())
 }
 
 /// Does what readers of runtimes left for when the target runs again.

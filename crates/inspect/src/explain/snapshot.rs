@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use strandline_sys::ptrace::Registers;
 
 use super::Options;
+use super::page_tables::{self, Before, Pages};
+use super::photograph::Kept;
 use crate::ledger::page_map::Plan;
 use crate::readers::Found;
 use strandline_claims::allocator::{Context, Layer, Reading};
@@ -17,16 +19,15 @@ use strandline_claims::runtime::{self, Busy};
 use strandline_process::error::{Error, Result};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
-use strandline_process::pages::{self, Residency};
+use strandline_process::pages::Residency;
+use strandline_process::photograph::Spent;
 use strandline_process::procfs::Process;
 use strandline_process::resident::Resident;
 use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
 use strandline_process::stacks::{self, Stack, ThreadFacts};
-use strandline_process::target::live::{Live, Opened};
+use strandline_process::target::live::Opened;
 use strandline_process::target::quiet::CS_64_BIT;
 
-/// How often page tables are read again where the kernel moved pages in between.
-const MOST_LOOKS: usize = 5;
 /// How often a process is looked at whose runtime is in the middle of its own collection.
 pub(super) const MOST_BUSY_LOOKS: u32 = 5;
 /// A heap is read in a second for every 3 GiB on a small machine; one that takes ten seconds, and one
@@ -71,6 +72,12 @@ pub struct Snapshot {
     pub until: Option<Instant>,
     /// How long its threads were stopped.
     pub stopped: Duration,
+    /// Whether it is made of a photograph.
+    pub is_photograph: bool,
+    /// The photograph that `memory` and `pagemap` are of, if they are.
+    pub photograph: Option<Kept>,
+    /// What it cost, once it has ended.
+    pub spent: Option<Spent>,
     /// What was not read.
     pub caveats: Vec<Caveat>,
     /// Target memory read.
@@ -87,6 +94,7 @@ pub(super) struct How<'a> {
     pub workers: usize,
     pub options: &'a Options<'a>,
     pub found: &'a Found,
+    pub before: Before<'a>,
 }
 
 /// Whether what is read must do, also of a runtime in the middle of its own collection.
@@ -103,6 +111,22 @@ pub(super) struct StoppedThreads<'a> {
     pub caveats: Vec<Caveat>,
 }
 
+/// What the kernel says of a process that stands still, or of its photograph.
+pub(super) struct KernelView {
+    /// Its mappings.
+    pub smaps: Smaps,
+    /// Its resident pages.
+    pub residency: Residency,
+    /// The kernel's own sums of the same state, where they were read.
+    pub rollup: Option<Counts>,
+    /// Where the data segment grown by brk starts.
+    pub start_brk: Option<u64>,
+    /// Its /proc/PID/mem.
+    pub memory: Opened,
+    /// Its /proc/PID/pagemap.
+    pub pagemap: File,
+}
+
 /// Reads what the kernel says of a process that is held; with it what its threads have in their registers, where that
 /// is of use.
 pub(super) fn kernel_view(
@@ -114,41 +138,10 @@ pub(super) fn kernel_view(
     // show the old one of a process that exec'd in between. A refusal to stop also says more.
     let pagemap = process.open_file("pagemap")?;
     let memory_file = process.open_file("mem")?;
-    let (smaps, residency) = page_tables(process, &pagemap)?;
-    let (space, _) = AddressSpace::from_mappings(smaps.entries.iter().map(|entry| entry.mapping.clone()));
-    let mut caveats = stopped.caveats;
-    let threads = threads(process, stopped.threads, &mut caveats);
-    if smaps.bad_lines > 0 {
-        let text = format!("{} lines of smaps were not understood", smaps.bad_lines);
-        caveats.push(Caveat::new("smaps_lines", format!("/proc/{}/smaps", process.pid()), None, text));
-    }
+    let Pages { smaps, residency, rollup } = page_tables::read(process, &pagemap, &how.before)?;
     let start_brk = process.stat()?.start_brk;
-    let mut snapshot = Snapshot {
-        start_brk,
-        page_map: how.options.page_map.then(|| Plan::new(&smaps.entries, &residency)),
-        sums: smaps.total(),
-        spaces: smaps.entries,
-        space,
-        residency,
-        rollup: None,
-        readings: Vec::new(),
-        owners: Vec::new(),
-        runtimes: Vec::new(),
-        refinements: Refinements::default(),
-        stacks: Vec::new(),
-        threads: stopped.count,
-        memory: Opened::new(memory_file),
-        pagemap,
-        began: Instant::now(),
-        until: None,
-        stopped: Duration::ZERO,
-        caveats,
-        bytes_read: 0,
-    };
-    if let Some(threads) = &threads {
-        snapshot.stacks = stacks::stacks(threads, &Live::new(process.pid()), &snapshot.space);
-    }
-    Ok((snapshot, threads))
+    let view = KernelView { smaps, residency, rollup, start_brk, memory: Opened::new(memory_file), pagemap };
+    Ok(Snapshot::new(process, view, stopped, how))
 }
 
 fn collecting(busy: &Busy) -> Caveat {
@@ -184,32 +177,6 @@ fn threads(
     Some(known.iter().map(facts).collect())
 }
 
-/// Reads smaps and the page tables until they agree: the kernel may drop or move file pages of a
-/// stopped process in between.
-fn page_tables(process: &Process, pagemap: &File) -> Result<(Smaps, Residency)> {
-    let pid = process.pid();
-    let io = |what: &'static str| move |source| Error::Io { pid, what: what.to_owned(), source };
-    let mut detail = String::new();
-    for _ in 0..MOST_LOOKS {
-        let smaps = Smaps::read(process.open_file("smaps")?).map_err(io("reading smaps"))?;
-        let residency = Residency::read(pagemap, &smaps.entries).map_err(io("reading pagemap"))?;
-        if smaps.entries.is_empty() {
-            return Err(Error::Ended { pid });
-        }
-        let Err(differences) = pages::reconcile(&residency, &smaps.entries) else {
-            return Ok((smaps, residency));
-        };
-        let first = differences.first().map(|first| {
-            format!(
-                "{:#x}-{:#x} has {} bytes in its page tables, {} in smaps",
-                first.start, first.end, first.pages_bytes, first.smaps_bytes
-            )
-        });
-        detail = format!("{} ({} mappings differ)", first.unwrap_or_default(), differences.len());
-    }
-    Err(Error::DoesNotAddUp { pid, detail })
-}
-
 /// The proportional set size, by the kernel's own sum: that of smaps' lines is rounded in each of them.
 /// It costs a walk over all page tables and depends on other processes anyway: read after the stop.
 pub(super) fn rollup(process: &Process) -> Option<Counts> {
@@ -217,10 +184,58 @@ pub(super) fn rollup(process: &Process) -> Option<Counts> {
 }
 
 impl Snapshot {
+    /// Of what the kernel said, with what the threads have in their registers, where that is of use.
+    pub fn new(
+        process: &Process,
+        view: KernelView,
+        stopped: StoppedThreads<'_>,
+        how: &How<'_>,
+    ) -> (Self, Option<Vec<ThreadFacts>>) {
+        let (space, _) =
+            AddressSpace::from_mappings(view.smaps.entries.iter().map(|entry| entry.mapping.clone()));
+        let mut caveats = stopped.caveats;
+        let threads = threads(process, stopped.threads, &mut caveats);
+        if view.smaps.bad_lines > 0 {
+            let text = format!("{} lines of smaps were not understood", view.smaps.bad_lines);
+            caveats.push(Caveat::new("smaps_lines", format!("/proc/{}/smaps", process.pid()), None, text));
+        }
+        let snapshot = Snapshot {
+            start_brk: view.start_brk,
+            page_map: how.options.page_map.then(|| Plan::new(&view.smaps.entries, &view.residency)),
+            sums: view.rollup.unwrap_or_else(|| view.smaps.total()),
+            spaces: view.smaps.entries,
+            space,
+            residency: view.residency,
+            rollup: view.rollup,
+            readings: Vec::new(),
+            owners: Vec::new(),
+            runtimes: Vec::new(),
+            refinements: Refinements::default(),
+            stacks: Vec::new(),
+            threads: stopped.count,
+            memory: view.memory,
+            pagemap: view.pagemap,
+            began: Instant::now(),
+            until: None,
+            stopped: Duration::ZERO,
+            is_photograph: false,
+            photograph: None,
+            spent: None,
+            caveats,
+            bytes_read: 0,
+        };
+        (snapshot, threads)
+    }
+
     /// When to end reading: after a part of the time that there is. Half of it is for runtimes.
     fn deadline(&self, part: u32) -> Instant {
         let longest = self.began + self.longest_stop();
-        let end = self.until.map_or(longest, |until| until.min(longest));
+        let end = match self.until {
+            // Nothing stands still meanwhile.
+            Some(until) if self.is_photograph => until,
+            Some(until) => until.min(longest),
+            None => longest,
+        };
         self.began + end.saturating_duration_since(self.began) / part
     }
 
@@ -245,6 +260,7 @@ impl Snapshot {
         last: LastTry,
     ) -> Result<bool> {
         let Some(threads) = threads else { return Ok(false) };
+        self.stacks = stacks::stacks(threads, memory, &self.space);
         for busy in self.read_runtimes(process, threads, memory, how) {
             if last == LastTry(false) {
                 return Ok(true);

@@ -9,13 +9,9 @@
 use std::ops::Range;
 
 use strandline_process::elf::{Object, Symbol};
-use strandline_process::memory::Memory;
 
 /// Farther than this from `malloc` nothing belongs to it (malloc's object file has 25 KiB).
 const MOST_DISTANCE_BYTES: u64 = 64 << 10;
-/// Most bytes of a library's text that are searched.
-const MOST_TEXT_BYTES: u64 = 64 << 20;
-const CHUNK_BYTES: usize = 64 << 10;
 /// Parts of the names of malloc's functions, and whole names without such a part.
 const PARTS: [&[u8]; 6] = [b"malloc", b"calloc", b"memalign", b"valloc", b"mallinfo", b"mallopt"];
 const NAMES: [&[u8]; 8] = [
@@ -55,26 +51,6 @@ fn extent(symbols: &[(bool, Symbol)], centre: Symbol) -> Option<Range<u64>> {
     let high = others().map(|s| s.address).filter(|&a| a >= last).min().unwrap_or(last);
     // An object file without neighbours that are exported must not swallow the library.
     Some(low.max(first.saturating_sub(MOST_DISTANCE_BYTES))..high.min(last + MOST_DISTANCE_BYTES))
-}
-
-/// The first address in `ranges` of the target at which `pattern` stands.
-pub(crate) fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Option<u64> {
-    let mut buffer = vec![0; CHUNK_BYTES + pattern.len()];
-    for range in ranges {
-        let mut at = range.start;
-        let end = range.end.min(range.start.saturating_add(MOST_TEXT_BYTES));
-        while at < end {
-            let wanted = buffer.len().min((end - at) as usize);
-            let got = memory.read_some(at, &mut buffer[..wanted]);
-            let found = buffer[..got].windows(pattern.len()).position(|window| window == pattern);
-            if let Some(offset) = found {
-                return Some(at + offset as u64);
-            }
-            // Pieces overlap, so that a pattern across their border is seen.
-            at += CHUNK_BYTES as u64;
-        }
-    }
-    None
 }
 
 #[cfg(test)]

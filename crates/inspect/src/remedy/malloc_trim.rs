@@ -12,6 +12,7 @@ use strandline_sys::ptrace::Event;
 
 use super::choose::{self, Fences};
 use super::{Applied, Refusal, malloc_code, precheck};
+use strandline_process::call::code;
 use strandline_process::call::inject::{self, Call, CallError, Injected};
 use strandline_process::elf::Object;
 use strandline_process::pages;
@@ -23,8 +24,6 @@ use strandline_process::target::tracee::Tracee;
 
 /// How long the call itself may take before it is left to end by itself.
 pub const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// Room for the signal frame beside the extended state.
-pub(crate) const FRAME_BYTES: u64 = 1024;
 
 /// What to call, and where to be careful.
 #[derive(Debug)]
@@ -57,8 +56,8 @@ pub fn apply(pid: i32, request: &TrimRequest<'_>) -> Result<Applied, Refusal> {
         return Err(Refusal::NoFunction { pid, function: "malloc_trim", detail });
     }
     let memory = Live::new(pid);
-    let trampoline = malloc_code::find(&memory, request.libc.text(), &inject::TRAMPOLINE)
-        .ok_or_else(|| no_trampoline(pid))?;
+    let trampoline =
+        code::find(&memory, request.libc.text(), &inject::TRAMPOLINE).ok_or_else(|| no_trampoline(pid))?;
     let code = malloc_code::ranges(request.libc).ok_or_else(|| Refusal::NoFunction {
         pid,
         function: "malloc",
@@ -67,9 +66,16 @@ pub fn apply(pid: i32, request: &TrimRequest<'_>) -> Result<Applied, Refusal> {
     let pagemap = process.open_file("pagemap")?;
     let heaps = pages::whole_pages(&request.heaps);
     let rss_before_bytes = rss_bytes(process);
-    let stack_bytes = inject::CALL_STACK_BYTES + FRAME_BYTES + inject::xstate_bytes();
+    let stack_bytes = inject::CALL_STACK_BYTES + code::FRAME_BYTES + inject::xstate_bytes();
     let fences = Fences { locks: &request.locks, code: &code, stack_bytes, thread: request.thread };
-    let call = Call { function: request.function, rax: 0, arguments: [0; 3], trampoline };
+    let call = Call {
+        function: request.function,
+        rax: 0,
+        arguments: [0; 3],
+        trampoline,
+        reserved_bytes: 0,
+        blocks_faults: false,
+    };
     let mut act = |tracee: Tracee<'_>| {
         // The thread's id may have passed to another process since it was looked at.
         process.task_stat(tracee.tid)?;

@@ -7,7 +7,6 @@
 
 pub mod applied;
 pub mod choose;
-mod holders;
 mod malloc_code;
 pub mod malloc_trim;
 mod precheck;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Applied;
 use super::malloc_trim::{self, TrimRequest};
 use super::zero_pages::{self, ZeroRequest};
-use crate::explain::{Inspection, Options, Progress, inspect};
+use crate::explain::{ByPhotograph, Inspection, Options, Progress, inspect};
 use crate::facts::{Outcome, Reclamation};
 use strandline_allocators::glibc::SUM_DIFFERS;
 use strandline_claims::allocator::{Cause, Doubt};
@@ -31,6 +31,8 @@ pub struct ReclaimOptions<'a> {
     pub allow_lost_write_risk: bool,
     /// How long each look may stop the process; see [`Options::max_stop`].
     pub max_stop: Option<Duration>,
+    /// Whether it is looked at in a photograph; see [`Options::photograph`].
+    pub photograph: ByPhotograph,
     /// Hears of work done.
     pub progress: Option<Progress<'a>>,
 }
@@ -45,8 +47,12 @@ pub const REMEDIES: [&str; 3] = ["malloc_trim", "zero_pages", "sbcl_full_gc"];
 /// [`Outcome::Refused`] with its reason.
 pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
     let remedy = options.remedy.unwrap_or(REMEDIES[0]);
-    let look_options =
-        Options { progress: options.progress, max_stop: options.max_stop, ..Options::default() };
+    let look_options = Options {
+        progress: options.progress,
+        max_stop: options.max_stop,
+        photograph: options.photograph,
+        ..Options::default()
+    };
     let before = look_before(pid, remedy, options)?;
     let mut answer = Reclamation {
         remedy: remedy.to_owned(),
@@ -124,6 +130,7 @@ fn look_before(pid: i32, remedy: &str, options: &ReclaimOptions<'_>) -> Result<I
         progress: options.progress,
         before_call: is_call,
         max_stop: options.max_stop,
+        photograph: options.photograph,
         ..Options::default()
     };
     let mut seen = inspect(pid, &look_options)?;

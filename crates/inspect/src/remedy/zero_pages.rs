@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use strandline_sys::process::{self as sys, MADV_PAGEOUT};
 
-use super::{Applied, Refusal, choose, holders, malloc_code, malloc_trim, precheck};
+use super::{Applied, Refusal, choose, malloc_trim, precheck};
 use crate::ledger::zeros;
+use strandline_process::call::code::{Code, can_call};
 use strandline_process::call::inject::{self, Call, CallError, Injected};
-use strandline_process::call::stack;
 use strandline_process::error::Error;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
@@ -24,10 +24,10 @@ use strandline_process::pages::{self, page_of, page_up};
 use strandline_process::procfs::Process;
 use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::target::admission;
+use strandline_process::target::holders;
 use strandline_process::target::live::Live;
-use strandline_process::target::quiet;
 use strandline_process::target::stop::Stopped;
-use strandline_process::target::tracee::{self, Tracee};
+use strandline_process::target::tracee;
 
 /// The most bytes given back in one system call.
 const MOST_CALL_BYTES: u64 = 2 << 20;
@@ -35,8 +35,6 @@ const MOST_CALL_BYTES: u64 = 2 << 20;
 const STOP_LIMIT: Duration = Duration::from_millis(50);
 /// How long they run between two stretches.
 const REST: Duration = Duration::from_millis(50);
-/// `syscall; ret`
-const SYSCALL_RETURN: [u8; 3] = [0x0f, 0x05, 0xc3];
 /// A call that does nothing (getpid): what the thread would run if we died before the arming.
 const HARMLESS: u64 = 39;
 const MADVISE: u64 = 28;
@@ -161,25 +159,6 @@ fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<
     Ok(applied)
 }
 
-/// Where the injected calls find their instructions.
-struct Code {
-    trampoline: u64,
-    gadget: u64,
-}
-
-fn code(pid: i32, space: &AddressSpace) -> Result<Code, Refusal> {
-    let memory = Live::new(pid);
-    // Code of files only, which nobody is rewriting; the C library first.
-    let mut mappings: Vec<_> =
-        space.mappings().iter().filter(|m| m.permissions.execute && m.has_file()).collect();
-    mappings.sort_by_key(|m| !m.name.contains("/libc"));
-    let ranges: Vec<_> = mappings.iter().map(|m| m.start..m.end).collect();
-    let find = |pattern: &[u8]| {
-        malloc_code::find(&memory, &ranges, pattern).ok_or_else(|| malloc_trim::no_trampoline(pid))
-    };
-    Ok(Code { trampoline: find(&inject::TRAMPOLINE)?, gadget: find(&SYSCALL_RETURN)? })
-}
-
 /// The direct way: stretch after stretch, all threads stopped in each.
 fn directly(
     process: &Process,
@@ -187,7 +166,8 @@ fn directly(
     space: &AddressSpace,
     pagemap: &File,
 ) -> Result<Applied, Refusal> {
-    let code = code(process.pid(), space)?;
+    let code = Code::find(&Live::new(process.pid()), space);
+    let code = code.ok_or_else(|| malloc_trim::no_trampoline(process.pid()))?;
     let todo = pieces(&request.ranges).peekable();
     let mut work = Work { process, code, pagemap, applied: Applied::default(), plain: Vec::new(), todo };
     while work.todo.peek().is_some() {
@@ -249,15 +229,17 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         }
         // Between two stretches the program may have mapped, locked or registered something else here.
         self.plain = plain_memory(self.process)?;
-        let Some(runner) = stopped.take_out(|tracee| is_fit(tracee, space)) else {
+        let Some(runner) = stopped.take_out(|tracee| can_call(tracee, space, 0)) else {
             return Ok(Some("no thread has room for a call on its own stack"));
         };
         let (tid, since) = (runner.tid, runner.since);
         let first = Call {
-            function: self.code.gadget,
+            function: self.code.system_call,
             rax: HARMLESS,
             arguments: [0; 3],
             trampoline: self.code.trampoline,
+            reserved_bytes: 0,
+            blocks_faults: false,
         };
         let refused = |e| malloc_trim::refusal(self.process, tid, e);
         let mut injected = inject::begin(runner, &first).map_err(refused)?;
@@ -294,7 +276,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
                 if !is_at_entry {
                     // Back to the instruction, again with the harmless number.
                     let mut again = entry;
-                    again.rip = self.code.gadget;
+                    again.rip = self.code.system_call;
                     again.rax = HARMLESS;
                     again.orig_rax = u64::MAX;
                     injected.set_registers(&again).map_err(CallError::Lost)?;
@@ -350,19 +332,6 @@ fn other_user_of_memory(pid: i32) -> Option<i32> {
 fn clipped(run: &Range<u64>, plain: &[(u64, u64)]) -> Vec<Range<u64>> {
     let overlapping = strandline_claims::allocator::overlapping(plain, run.start, run.end).iter();
     overlapping.map(|&(start, end)| start.max(run.start)..end.min(run.end)).collect()
-}
-
-/// Whether the stopped thread can run a system call for us. All others are stopped, and a system call
-/// takes no lock of the program, so what it was doing does not matter.
-fn is_fit(tracee: &Tracee<'_>, space: &AddressSpace) -> bool {
-    let memory = Live::new(tracee.process.pid());
-    let Ok(status) = tracee.process.task_status(tracee.tid) else { return false };
-    let needed = malloc_trim::FRAME_BYTES + inject::xstate_bytes();
-    tracee.registers.cs == quiet::CS_64_BIT
-        && !status.is_under_seccomp()
-        && !status.has_shadow_stack()
-        && stack::room_bytes(&memory, space, tracee.tid, &tracee.registers).is_some_and(|room| room >= needed)
-        && !stack::is_in_sequence(&memory, tracee.tid)
 }
 
 #[cfg(test)]

@@ -160,6 +160,8 @@ fn getpid_call(subject: &Subject) -> Call {
         rax: 0,
         arguments: [0; 3],
         trampoline: trampoline.unwrap(),
+        reserved_bytes: 0,
+        blocks_faults: false,
     }
 }
 

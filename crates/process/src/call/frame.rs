@@ -9,8 +9,10 @@ use strandline_sys::ptrace::Registers;
 
 /// Below the stack pointer lies memory that leaf functions use without saying so.
 pub const RED_ZONE_BYTES: u64 = 128;
-/// Return address, ucontext and siginfo.
+/// Return address, ucontext and siginfo; a multiple of 8.
 const FRAME_BYTES: usize = 440;
+/// The processor's flags of a thread that did nothing yet: interrupts on, and the bit that is always set.
+const PLAIN_FLAGS: u64 = 1 << 9 | 1 << 1;
 const OFFSET_UC_FLAGS: usize = 8;
 const OFFSET_GENERAL: usize = 48;
 const OFFSET_FLAGS: usize = OFFSET_GENERAL + 17 * 8;
@@ -102,11 +104,17 @@ pub fn restarting(registers: &Registers) -> Registers {
 }
 
 /// Makes the frame whose rt_sigreturn puts `registers`, `mask` and `state` back, for the stack
-/// below `registers.rsp`; `trampoline` is where the function returns to. `None` where the stack
-/// pointer is too near the bottom of the address space.
-pub fn build(registers: &Registers, mask: u64, state: &ExtendedState, trampoline: u64) -> Option<Frame> {
+/// below `registers.rsp`, its red zone and `reserved_bytes`; `trampoline` is where the function returns to. `None` where
+/// the stack pointer is too near the bottom of the address space.
+pub fn build(
+    registers: &Registers,
+    mask: u64,
+    state: &ExtendedState,
+    trampoline: u64,
+    reserved_bytes: u64,
+) -> Option<Frame> {
     let state_bytes = state.frame_bytes + 4;
-    let top = registers.rsp.checked_sub(RED_ZONE_BYTES)?;
+    let top = registers.rsp.checked_sub(RED_ZONE_BYTES)?.checked_sub(reserved_bytes)?;
     // XRSTOR needs 64-byte alignment.
     let state_address = top.checked_sub(state_bytes as u64)? & !63;
     // At a function's entry the stack pointer is 8 modulo 16.
@@ -149,6 +157,49 @@ fn put_state(bytes: &mut [u8], state: &ExtendedState) {
     put(bytes, size, &MAGIC_2.to_le_bytes());
 }
 
+/// A system call, as a chain of frames makes it.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemCall {
+    /// Its number.
+    pub number: u64,
+    /// Its first three arguments.
+    pub arguments: [u64; 3],
+}
+
+/// Frames that have a thread make `calls` one after the other, all signals blocked, and without an extended state: each is
+/// loaded by an rt_sigreturn at `trampoline`, and its call at `system_call` returns into the next. The last call
+/// must not return. They end at `top`; the thread begins by returning with its stack pointer at the frames' address.
+///
+/// `like` gives the segments. `None` where there is no room below `top`.
+pub fn chain(
+    calls: &[SystemCall],
+    (trampoline, system_call): (u64, u64),
+    like: &Registers,
+    top: u64,
+) -> Option<Frame> {
+    let bytes_of_all = FRAME_BYTES * calls.len();
+    let address = top.checked_sub(bytes_of_all as u64)? & !15;
+    let mut bytes = vec![0; bytes_of_all];
+    for (index, call) in calls.iter().enumerate() {
+        let next = address + ((index + 1) * FRAME_BYTES) as u64;
+        let frame = bytes.get_mut(index * FRAME_BYTES..(index + 1) * FRAME_BYTES)?;
+        put(frame, 0, &trampoline.to_le_bytes());
+        // UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
+        put(frame, OFFSET_UC_FLAGS, &6_u64.to_le_bytes());
+        let [rdi, rsi, rdx] = call.arguments;
+        // r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip.
+        let general = [0, 0, 0, 0, 0, 0, 0, 0, rdi, rsi, 0, 0, rdx, call.number, 0, next, system_call];
+        for (place, value) in general.iter().enumerate() {
+            put(frame, OFFSET_GENERAL + place * 8, &value.to_le_bytes());
+        }
+        put(frame, OFFSET_FLAGS, &PLAIN_FLAGS.to_le_bytes());
+        put(frame, OFFSET_SEGMENTS, &(like.cs as u16).to_le_bytes());
+        put(frame, OFFSET_SEGMENTS + 6, &(like.ss as u16).to_le_bytes());
+        put(frame, OFFSET_MASK, &u64::MAX.to_le_bytes());
+    }
+    Some(Frame { address, bytes })
+}
+
 /// Copies `value` to `offset`, which the caller has made room for; elsewhere does nothing.
 fn put(bytes: &mut [u8], offset: usize, value: &[u8]) {
     if let Some(place) = bytes.get_mut(offset..offset + value.len()) {
@@ -173,9 +224,9 @@ mod tests {
         for low in 0..64 {
             let mut registers = strandline_sys::registers::zeroed();
             registers.rsp = 0x7000_0000 + low;
-            let frame = build(&registers, 0x1234, &state, 0xabcd).unwrap();
+            let frame = build(&registers, 0x1234, &state, 0xabcd, 256).unwrap();
             assert_eq!(frame.address % 16, 8);
-            assert!(frame.address + frame.bytes.len() as u64 <= registers.rsp - RED_ZONE_BYTES);
+            assert!(frame.address + frame.bytes.len() as u64 <= registers.rsp - RED_ZONE_BYTES - 256);
             let fpstate = word(&frame.bytes, OFFSET_FPSTATE).unwrap();
             assert_eq!(fpstate % 64, 0);
             let at = (fpstate - frame.address) as usize;
@@ -184,6 +235,25 @@ mod tests {
             assert_eq!(word(&frame.bytes, at + OFFSET_SOFTWARE).unwrap() as u32, MAGIC_1);
             assert_eq!(&frame.bytes[at + 832..], &MAGIC_2.to_le_bytes());
         }
+    }
+
+    #[test]
+    fn a_chain_leads_from_frame_to_frame() {
+        let calls = [436, 35, 231].map(|number| SystemCall { number, arguments: [number + 1, 2, 3] });
+        let mut like = strandline_sys::registers::zeroed();
+        (like.cs, like.ss) = (0x33, 0x2b);
+        let frame = chain(&calls, (0xabcd, 0x1234), &like, 0x7000_0008).unwrap();
+        assert!(frame.address + frame.bytes.len() as u64 <= 0x7000_0008);
+        for (index, call) in calls.iter().enumerate() {
+            let at = index * FRAME_BYTES;
+            let general = |place: usize| word(&frame.bytes, at + OFFSET_GENERAL + place * 8).unwrap();
+            assert_eq!(word(&frame.bytes, at), Some(0xabcd));
+            assert_eq!((general(13), general(8), general(16)), (call.number, call.number + 1, 0x1234));
+            // The stack pointer: at the next frame's return address.
+            assert_eq!(general(15), frame.address + (at + FRAME_BYTES) as u64);
+            assert_eq!(word(&frame.bytes, at + OFFSET_FPSTATE), Some(0));
+        }
+        assert!(chain(&calls, (0xabcd, 0x1234), &like, 100).is_none());
     }
 
     #[test]

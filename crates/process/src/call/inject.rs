@@ -48,6 +48,12 @@ pub struct Call {
     pub arguments: [u64; 3],
     /// Where the bytes of [`TRAMPOLINE`] are in executable memory of the target.
     pub trampoline: u64,
+    /// Bytes right below the red zone that the caller has written something to: the frame is put below them, and so is
+    /// that of a signal handler that runs before the call.
+    pub reserved_bytes: u64,
+    /// Whether the signals of faults are blocked as well: for a bare system call, in which none is expected and a handler
+    /// would run in what the call makes.
+    pub blocks_faults: bool,
 }
 
 /// Why a call was not made, or not seen to its end.
@@ -91,7 +97,9 @@ pub fn begin<'a>(mut tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, Ca
     // From the next line on the call runs, whatever becomes of us; until here it does not.
     ptrace::set_registers(tid, &entry).map_err(CallError::NotBegun)?;
     tracee.hold(false);
-    if let Err(error) = ptrace::set_signal_mask(tid, mask | !FAULTS) {
+    if let Err(error) =
+        ptrace::set_signal_mask(tid, if call.blocks_faults { u64::MAX } else { mask | !FAULTS })
+    {
         // Still in its first stop, without having run an instruction: undo.
         ptrace::set_registers(tid, &original).map_err(CallError::Lost)?;
         tracee.hold(true);
@@ -109,7 +117,7 @@ fn prepare(tracee: &Tracee<'_>, call: &Call) -> std::io::Result<(u64, ExtendedSt
     let mask = ptrace::signal_mask(tid)?;
     let image = ptrace::register_set(tid, NT_X86_XSTATE, MOST_XSTATE_BYTES)?;
     let state = ExtendedState::new(image).ok_or_else(|| invalid("no extended processor state"))?;
-    let frame = frame::build(&tracee.registers, mask, &state, call.trampoline)
+    let frame = frame::build(&tracee.registers, mask, &state, call.trampoline, call.reserved_bytes)
         .ok_or_else(|| invalid("no room below the stack pointer"))?;
     memory::write(tracee.process.pid(), frame.address, &frame.bytes)?;
     let old = &tracee.registers;

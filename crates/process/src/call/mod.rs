@@ -1,8 +1,10 @@
 //! A call inside a stopped thread of an unprepared process.
 //!
-//! [`inject`] makes it, [`frame`] writes the signal frame that the kernel goes by, [`stack`] says how much stack the
-//! thread has for it. Which thread, when, and what for is decided by who uses this.
+//! [`code`] finds the instructions that it goes through, [`inject`] makes it, [`frame`] writes the signal frames that the
+//! kernel goes by, [`stack`] says how much stack the thread has for it. Which thread, when, and what for is decided by who
+//! uses this.
 
+pub mod code;
 pub mod frame;
 pub mod inject;
 pub mod stack;

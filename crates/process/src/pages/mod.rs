@@ -25,6 +25,8 @@ use std::ops::Range;
 
 use strandline_sys::pagemap::ZeroFrames;
 
+pub use self::scan::{Scanned, Seen};
+
 use crate::smaps::SmapsEntry;
 
 /// Bytes of a page, on every machine strandline runs on (x86-64).
@@ -140,10 +142,32 @@ impl Residency {
 
     /// As [`Residency::read`], by one way only. `Way::Scan` fails with ENOTTY on kernels before 6.7.
     pub fn read_by(pagemap: &File, spaces: &[SmapsEntry], way: Way) -> io::Result<Self> {
+        let scanned = match way {
+            Way::Scan => Some(Scanned::of(pagemap, spaces.iter().map(|space| &space.mapping))?),
+            Way::Entries => None,
+        };
+        Self::of(pagemap, spaces, scanned)
+    }
+
+    /// Of what the kernel answered ([`Scanned::of`]), with smaps of the same state.
+    pub fn of_scanned(
+        pagemap: &File,
+        spaces: &[SmapsEntry],
+        scanned: io::Result<Scanned>,
+    ) -> io::Result<Self> {
+        match scanned {
+            Ok(scanned) => Self::of(pagemap, spaces, Some(scanned)),
+            Err(error) if scan::is_missing(&error) => Self::of(pagemap, spaces, None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn of(pagemap: &File, spaces: &[SmapsEntry], scanned: Option<Scanned>) -> io::Result<Self> {
+        let way = if scanned.is_some() { Way::Scan } else { Way::Entries };
         let mut builder = Builder::new(pagemap);
-        match way {
-            Way::Scan => scan::fill(&mut builder, spaces)?,
-            Way::Entries => {
+        match scanned {
+            Some(scanned) => scan::fill(&mut builder, spaces, &scanned)?,
+            None => {
                 for space in spaces.iter().filter(|space| may_hold_pages(space)) {
                     builder.read_entries(space)?;
                 }
@@ -263,6 +287,8 @@ struct Builder<'a> {
     /// Bytes of the current mapping that are resident for sure, and that may be.
     sure_bytes: u64,
     doubtful_bytes: u64,
+    /// Whether the current mapping is to be read by its entries: the kernel was not asked all about it.
+    is_unclear: bool,
     guessed_bytes: u64,
     unread_bytes: u64,
     /// How much more address space may be read entry by entry.
@@ -279,6 +305,7 @@ impl<'a> Builder<'a> {
             floor: 0,
             sure_bytes: 0,
             doubtful_bytes: 0,
+            is_unclear: false,
             guessed_bytes: 0,
             unread_bytes: 0,
             budget_bytes: entries::MOST_BYTES,
@@ -291,6 +318,7 @@ impl<'a> Builder<'a> {
         self.floor = self.runs.len();
         self.sure_bytes = 0;
         self.doubtful_bytes = 0;
+        self.is_unclear = false;
     }
 
     /// Forgets the current mapping's runs.
@@ -418,6 +446,26 @@ pub fn each_anonymous_run(
         }
         other => other,
     }
+}
+
+/// Whether an error of [`Scanned::of`] says that this kernel has no PAGEMAP_SCAN, or not for this user.
+pub fn is_scan_missing(error: &io::Error) -> bool {
+    scan::is_missing(error)
+}
+
+/// Whether this kernel has PAGEMAP_SCAN and lets this user have it; asked once.
+pub fn has_scan() -> bool {
+    static HAS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *HAS.get_or_init(|| {
+        File::open("/proc/self/pagemap").is_ok_and(|own| scan::regions(&own, 0..PAGE_BYTES).is_ok())
+    })
+}
+
+/// Whether there is a page at `address`, in memory or swapped out, pages of zeros among them.
+pub fn has_page(pagemap: &File, address: u64) -> io::Result<bool> {
+    let at = page_of(address);
+    let scanned = scan::regions(pagemap, at..at + PAGE_BYTES)?;
+    Ok(!scanned.is_empty())
 }
 
 /// The bytes of all runs of [`each_anonymous_run`]: the "actual" of a remedy, read before and after.

@@ -11,11 +11,18 @@ use std::ops::Range;
 use strandline_sys::pagemap::{self, Region};
 
 use super::{Builder, Expected, entries, kind, may_hold_pages, page_of};
-use crate::smaps::SmapsEntry;
+use crate::map::Mapping;
+use crate::smaps::{Counts, SmapsEntry};
 
 /// What is asked of the kernel about each page.
 const WANTED: u64 = pagemap::FILE | pagemap::PRESENT | pagemap::SWAPPED | pagemap::ZERO_PFN | pagemap::HUGE;
 
+/// Of a region: whether it is a file's was not asked.
+const UNASKED: u64 = 1 << 63;
+/// Mappings from this size on are asked by themselves where that is of use.
+const LARGE_BYTES: u64 = 4 << 20;
+/// Where a program's addresses end (`TASK_SIZE_MAX` of x86-64), unless it asked for more (5-level page tables).
+const END: u64 = (1 << 47) - 4096;
 /// Ranges with less than this between them are looked at in one walk.
 const NEAR_BYTES: u64 = 4 << 20;
 
@@ -25,18 +32,19 @@ pub(super) fn is_missing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(1 | 22 | 25 | 38))
 }
 
-/// Calls `each` with the regions of `start..end` in address order.
+/// Calls `each` with the regions of `start..end` in address order, asked what is `wanted`.
 fn walk(
     pagemap: &File,
     start: u64,
     end: u64,
+    wanted: u64,
     mut each: impl FnMut(Region) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut regions = vec![Region::default(); pagemap::MOST_REGIONS];
     let mut at = start;
     let mut last_end = start;
     while at < end {
-        let (filled, walk_end) = pagemap::scan(pagemap, at, end, WANTED, &mut regions)?;
+        let (filled, walk_end) = pagemap::scan(pagemap, at, end, wanted, &mut regions)?;
         for region in &regions[..filled] {
             // A region that was told already (seen with large vectors on 6.18) is told once.
             let start = region.start.max(last_end);
@@ -54,14 +62,123 @@ fn walk(
     Ok(())
 }
 
-/// Fills `builder` with the resident pages of `spaces`.
-pub(super) fn fill(builder: &mut Builder<'_>, spaces: &[SmapsEntry]) -> io::Result<()> {
+/// What the kernel answered over a whole address space: taken beside smaps, settled with it.
+#[derive(Debug)]
+pub struct Scanned(Vec<Region>);
+
+impl Scanned {
+    /// Asks the kernel about all pages of an open /proc/PID/pagemap. `mappings` (in address order) decide only what is
+    /// asked where, and may be those of a moment before: where that was too little, the entries are read.
+    ///
+    /// Whether a page is a file's costs a look at the page itself, three times the time of all else: large mappings that
+    /// can have none are not asked it.
+    ///
+    /// # Errors
+    /// The kernel's; `ENOTTY` before Linux 6.7.
+    pub fn of<'m>(pagemap: &File, mappings: impl Iterator<Item = &'m Mapping>) -> io::Result<Self> {
+        let mut regions = Vec::new();
+        let (mut at, mut end) = (0, END);
+        for mapping in mappings.filter(|mapping| mapping.name != "[vsyscall]") {
+            end = end.max(mapping.end);
+            if !mapping.is_private_anonymous() || mapping.bytes() < LARGE_BYTES {
+                continue;
+            }
+            ask(pagemap, at..mapping.start, WANTED, &mut regions)?;
+            ask(pagemap, mapping.start..mapping.end, WANTED & !pagemap::FILE, &mut regions)?;
+            at = mapping.end;
+        }
+        ask(pagemap, at..end, WANTED, &mut regions)?;
+        Ok(Self(regions))
+    }
+}
+
+/// What the page tables alone say of a mapping.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// Resident, anonymous and swapped bytes, and those in huge pages mapped whole; pages of zeros are not among them.
+    pub counts: Counts,
+    /// The first page that there is, in memory or swapped out; none of zeros, which a copy may not have.
+    pub first: Option<u64>,
+}
+
+impl Scanned {
+    /// What was seen of each of `mappings`, which are in address order.
+    pub fn seen(&self, mappings: &[Mapping]) -> Vec<Seen> {
+        let mut all = vec![Seen::default(); mappings.len()];
+        let mut current = 0;
+        for region in &self.0 {
+            while mappings.get(current).is_some_and(|mapping| mapping.end <= region.start) {
+                current += 1;
+            }
+            let overlapping = mappings.iter().zip(&mut all).skip(current);
+            for (mapping, seen) in overlapping.take_while(|(mapping, _)| mapping.start < region.end) {
+                let (start, end) = (region.start.max(mapping.start), region.end.min(mapping.end));
+                if start < end {
+                    seen.add(start, end, region.categories);
+                }
+            }
+        }
+        all
+    }
+
+    /// The present pages of `range`, in runs.
+    pub fn present_in(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+        let first = self.0.partition_point(|region| region.end <= range.start);
+        let regions = self.0.get(first..).unwrap_or_default().iter();
+        let within = regions.take_while(move |region| region.start < range.end);
+        let present = within.filter(|region| {
+            region.categories & pagemap::PRESENT != 0 && region.categories & pagemap::ZERO_PFN == 0
+        });
+        present.map(move |region| (region.start.max(range.start), region.end.min(range.end)))
+    }
+}
+
+impl Seen {
+    fn add(&mut self, start: u64, end: u64, categories: u64) {
+        let bytes = end - start;
+        let counts = &mut self.counts;
+        if categories & pagemap::PRESENT != 0 && categories & pagemap::ZERO_PFN != 0 {
+            return;
+        }
+        self.first.get_or_insert(start);
+        if categories & pagemap::PRESENT == 0 {
+            counts.swap_bytes += bytes;
+            return;
+        }
+        let (is_file, is_huge) = (categories & pagemap::FILE != 0, categories & pagemap::HUGE != 0);
+        counts.rss_bytes += bytes;
+        if !is_file {
+            counts.anonymous_bytes += bytes;
+        }
+        match (is_huge, is_file) {
+            (true, true) => counts.file_pmd_bytes += bytes,
+            (true, false) => counts.anon_huge_bytes += bytes,
+            (false, _) => {}
+        }
+    }
+}
+
+/// The regions of `range`.
+pub(super) fn regions(pagemap: &File, range: Range<u64>) -> io::Result<Vec<Region>> {
+    let mut regions = Vec::new();
+    ask(pagemap, range, WANTED & !pagemap::FILE, &mut regions)?;
+    Ok(regions)
+}
+
+fn ask(pagemap: &File, range: Range<u64>, wanted: u64, regions: &mut Vec<Region>) -> io::Result<()> {
+    let unasked = if wanted & pagemap::FILE == 0 { UNASKED } else { 0 };
+    walk(pagemap, range.start, range.end, wanted, |region| {
+        regions.push(Region { categories: region.categories | unasked, ..region });
+        Ok(())
+    })
+}
+
+/// Fills `builder` with the resident pages of `spaces`, of which `scanned` was asked.
+pub(super) fn fill(builder: &mut Builder<'_>, spaces: &[SmapsEntry], scanned: &Scanned) -> io::Result<()> {
     let spaces: Vec<&SmapsEntry> = spaces.iter().filter(|space| may_hold_pages(space)).collect();
-    let (Some(first), Some(last)) = (spaces.first(), spaces.last()) else { return Ok(()) };
-    let pagemap = builder.pagemap;
     let mut current = 0;
     builder.open();
-    walk(pagemap, first.mapping.start, last.mapping.end, |region| {
+    for region in &scanned.0 {
         while let Some(space) = spaces.get(current) {
             let mapping = &space.mapping;
             if region.start >= mapping.end {
@@ -81,8 +198,7 @@ pub(super) fn fill(builder: &mut Builder<'_>, spaces: &[SmapsEntry]) -> io::Resu
             builder.open();
             current += 1;
         }
-        Ok(())
-    })?;
+    }
     for space in &spaces[current.min(spaces.len())..] {
         finish(builder, space)?;
         builder.open();
@@ -92,6 +208,7 @@ pub(super) fn fill(builder: &mut Builder<'_>, spaces: &[SmapsEntry]) -> io::Resu
 
 /// Adds the part `start..end` of a region that lies in `space`.
 fn take(builder: &mut Builder<'_>, space: &SmapsEntry, start: u64, end: u64, categories: u64) {
+    builder.is_unclear |= categories & UNASKED != 0 && !space.mapping.is_private_anonymous();
     let file = categories & pagemap::FILE != 0;
     let anonymous = if file { 0 } else { kind::ANONYMOUS };
     if categories & pagemap::PRESENT != 0 {
@@ -109,7 +226,7 @@ fn take(builder: &mut Builder<'_>, space: &SmapsEntry, start: u64, end: u64, cat
 fn finish(builder: &mut Builder<'_>, space: &SmapsEntry) -> io::Result<()> {
     let rss_bytes = space.counts.rss_bytes;
     let fits = builder.sure_bytes == rss_bytes || builder.sure_bytes + builder.doubtful_bytes == rss_bytes;
-    if fits {
+    if fits && !builder.is_unclear {
         builder.close(rss_bytes);
         return Ok(());
     }
@@ -132,7 +249,7 @@ pub(super) fn each_anonymous_run(
         rest = after;
         let end = window.last().map_or(first.end, |last| last.end);
         let mut index = 0;
-        walk(pagemap, page_of(first.start), end, |region| {
+        walk(pagemap, page_of(first.start), end, WANTED, |region| {
             while window.get(index).is_some_and(|range| range.end <= region.start) {
                 index += 1;
             }

@@ -33,6 +33,8 @@ pub struct Stat {
     pub start_ticks: u64,
     /// Field 28: the address the main thread's stack starts at; 0 or 1 where it is not shown.
     pub start_stack: u64,
+    /// Field 38: the signal that its parent gets at its end; 0 for none. `None` on kernels before 2.2 or where not shown.
+    pub exit_signal: Option<i32>,
     /// Field 47: the address brk's heap starts at; `None` on kernels before 3.3 or where not shown.
     pub start_brk: Option<u64>,
 }
@@ -61,6 +63,7 @@ impl Stat {
             system_ticks: unsigned(15)?,
             start_ticks: unsigned(22)?,
             start_stack: unsigned(28)?,
+            exit_signal: field(38).and_then(|word| word.parse().ok()),
             start_brk: unsigned(47).filter(|&address| address != 0),
         })
     }
@@ -106,6 +109,7 @@ mod tests {
         let stat = Stat::parse(&std::fs::read("/proc/self/stat").unwrap()).unwrap();
         assert_eq!(u32::try_from(stat.pid), Ok(std::process::id()));
         assert!(!stat.is_kernel_thread());
+        assert_eq!(stat.exit_signal, Some(17), "SIGCHLD");
         assert!(stat.start_brk.is_some());
     }
 

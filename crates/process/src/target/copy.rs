@@ -18,6 +18,7 @@ const PIECE_BYTES: u64 = 4 << 20;
 const MORE_BYTES: u64 = 8 << 20;
 
 /// Memory to copy to.
+#[derive(Default)]
 pub struct Room(Vec<u8>);
 
 impl Room {
@@ -30,6 +31,14 @@ impl Room {
             return None;
         }
         budget::touched(usize::try_from(wanted).ok()?).map(Self)
+    }
+
+    /// Room for so many bytes; `None` where they may not be taken.
+    pub fn for_bytes(bytes: u64) -> Option<Self> {
+        if bytes > budget::bytes(0) {
+            return None;
+        }
+        budget::touched(usize::try_from(bytes).ok()?).map(Self)
     }
 }
 

@@ -4,6 +4,7 @@ pub mod admission;
 pub mod budget;
 pub mod copy;
 pub mod exit_watch;
+pub mod holders;
 pub mod live;
 pub mod quiet;
 pub mod stop;

@@ -44,12 +44,14 @@ impl<'a> Stopped<'a> {
 
     /// As [`Stopped::stop`], within `limit`.
     pub fn stop_within(process: &'a Process, limit: Duration) -> Result<Self> {
+        // Listing thousands takes milliseconds: before the first is stopped. Who comes meanwhile is found below.
+        let mut tids = process.tasks()?;
         let since = Instant::now();
         let mut stopped = Self { process, threads: BTreeMap::new(), asleep: BTreeSet::new(), since };
         loop {
             // All are asked before the first is waited for, so that they stop together.
             let mut waiting: Vec<i32> = Vec::new();
-            for tid in process.tasks()? {
+            for tid in tids {
                 if stopped.threads.contains_key(&tid) || stopped.asleep.contains(&tid) {
                     continue;
                 }
@@ -63,6 +65,12 @@ impl<'a> Stopped<'a> {
                 break;
             }
             stopped.collect(&waiting, limit)?;
+            // Threads that stand start no others: where there are no more than these, these are all.
+            let known = (stopped.threads.len() + stopped.asleep.len()) as u64;
+            if stopped.asleep.is_empty() && process.status()?.threads == Some(known) {
+                break;
+            }
+            tids = process.tasks()?;
         }
         if stopped.threads.is_empty() && stopped.asleep.is_empty() {
             return Err(Error::Ended { pid: process.pid() });

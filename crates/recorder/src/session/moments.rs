@@ -362,6 +362,12 @@ impl Session<'_> {
         }
         let now = self.clock.now_us();
         if let Some((_, member)) = self.tree.numbered(process)
+            && moment != Moment::Exit
+        {
+            // It stood for this ledger, which is not its end.
+            member.stands_since_us = None;
+        }
+        if let Some((_, member)) = self.tree.numbered(process)
             && matches!(moment, Moment::Peak | Moment::Every)
         {
             member.is_looked_at = false;

@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
-use strandline_process::error::Result;
-use strandline_process::map::{AddressSpace, Mapping};
-use strandline_process::procfs::Process;
-use strandline_process::smaps::{Smaps, SmapsEntry};
+use crate::error::Result;
+use crate::map::{AddressSpace, Mapping};
+use crate::procfs::Process;
+use crate::smaps::{Smaps, SmapsEntry};
 
 /// The most descriptors that are looked at.
 const MOST_DESCRIPTORS: usize = 1 << 20;
@@ -43,7 +43,13 @@ const KEPT_FLAGS: [(&[u8; 2], &str); 8] = [
 ];
 
 /// What holds pages of `process` for its own use, if anything; for a message.
-pub(crate) fn of_process(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
+pub fn of_process(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
+    of_process_but(process, space, &[])
+}
+
+/// As [`of_process`], but for these.
+pub fn of_process_but(process: &Process, space: &AddressSpace, but: &[&str]) -> Result<Option<String>> {
+    let named = |name: &str| named(name).filter(|holder| !but.contains(holder));
     let failed = |source| process.error("fd", source);
     for entry in std::fs::read_dir(process.path("fd")).map_err(failed)?.take(MOST_DESCRIPTORS) {
         // A descriptor that is closed meanwhile holds nothing through this process's table.
@@ -58,13 +64,31 @@ pub(crate) fn of_process(process: &Process, space: &AddressSpace) -> Result<Opti
     }))
 }
 
+/// O_DIRECT, in octal, among the flags of /proc/PID/fdinfo (x86-64).
+const DIRECT: u64 = 0o40000;
+
+/// Whether a file is open for direct input and output, by which devices write to memory.
+pub fn has_direct_files(process: &Process) -> Result<bool> {
+    let failed = |source| process.error("fdinfo", source);
+    for entry in std::fs::read_dir(process.path("fdinfo")).map_err(failed)?.take(MOST_DESCRIPTORS) {
+        let Ok(text) = std::fs::read_to_string(entry.map_err(failed)?.path()) else { continue };
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+        if flags
+            .is_some_and(|flags| u64::from_str_radix(flags.trim(), 8).is_ok_and(|flags| flags & DIRECT != 0))
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn named(name: &str) -> Option<&'static str> {
     HOLDERS.iter().find(|(start, _)| name.starts_with(start)).map(|&(_, holder)| holder)
 }
 
 /// Why pages of `ranges` (in address order) must stay, by the mappings that they are in; `None` where
 /// nothing is known against it. A range outside of private anonymous memory must stay.
-pub(crate) fn of_ranges(process: &Process, ranges: &[Range<u64>]) -> Result<Option<String>> {
+pub fn of_ranges(process: &Process, ranges: &[Range<u64>]) -> Result<Option<String>> {
     let smaps = Smaps::read(process.open_file("smaps")?).map_err(|source| process.error("smaps", source))?;
     Ok(keeper(&smaps.entries, ranges))
 }

@@ -1,0 +1,157 @@
+//! What the kernel says of a standing process's mappings and pages, in the shortest stop.
+//!
+//! smaps says all of it, and is the slowest to say it: it goes over all pages and prints twenty lines a mapping. The
+//! mappings (maps), the page tables (PAGEMAP_SCAN) and the kernel's own sums over both (smaps_rollup) say the same, beside
+//! each other in half of the time or less; where they do not add up to the same, or there is something that only smaps
+//! tells mapping by mapping (MADV_FREE, locked memory, hugetlb), smaps is read.
+
+use std::fs::File;
+use std::io;
+
+use strandline_process::error::{Error, Result};
+use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::pages::{self, PAGE_BYTES, Residency, Scanned, Seen};
+use strandline_process::procfs::Process;
+use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
+
+/// How often page tables are read again where the kernel moved pages in between.
+const MOST_LOOKS: usize = 5;
+/// From so many resident bytes or mappings on, two threads read: fewer take less time than a thread takes to start.
+const LARGE_BYTES: u64 = 32 << 20;
+const MANY_MAPPINGS: usize = 1000;
+
+/// What was known of the process before it was stopped.
+pub struct Before<'a> {
+    /// Its mappings.
+    pub space: &'a AddressSpace,
+    /// Its resident bytes.
+    pub rss_bytes: u64,
+    /// Whether it has memory that is locked, or huge pages that are reserved: smaps tells which.
+    pub has_locked: bool,
+}
+
+impl Before<'_> {
+    fn is_large(&self) -> bool {
+        self.rss_bytes >= LARGE_BYTES || self.space.mappings().len() >= MANY_MAPPINGS
+    }
+}
+
+/// What the kernel says of a process's pages.
+pub struct Pages {
+    /// Its mappings.
+    pub smaps: Smaps,
+    /// Its resident pages.
+    pub residency: Residency,
+    /// The kernel's own sums, where they were read beside.
+    pub rollup: Option<Counts>,
+}
+
+/// Does two things beside each other, where that is worth a thread.
+fn beside<A: Send, B: Send>(
+    is_large: bool,
+    one: impl FnOnce() -> io::Result<A> + Send,
+    other: impl FnOnce() -> io::Result<B> + Send,
+) -> (io::Result<A>, io::Result<B>) {
+    if !is_large {
+        return (one(), other());
+    }
+    std::thread::scope(|scope| {
+        let one = scope.spawn(one);
+        let other = other();
+        (one.join().unwrap_or_else(|_| Err(io::Error::other("a thread failed"))), other)
+    })
+}
+
+/// Reads the pages of a process that stands still. `pagemap` is its open /proc/PID/pagemap.
+pub fn read(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Pages> {
+    match by_sums(process, pagemap, before)? {
+        Some(pages) => Ok(pages),
+        None => by_smaps(process, pagemap, before),
+    }
+}
+
+/// Its mappings and page tables; `None` where the kernel has no PAGEMAP_SCAN.
+pub fn scanned(process: &Process, pagemap: &File) -> Result<Option<(AddressSpace, Scanned)>> {
+    let (space, bad_lines) = AddressSpace::parse(&process.maps_text()?);
+    if bad_lines > 0 {
+        return Ok(None);
+    }
+    match Scanned::of(pagemap, space.mappings().iter()) {
+        Ok(scanned) => Ok(Some((space, scanned))),
+        Err(error) if pages::is_scan_missing(&error) => Ok(None),
+        Err(source) => Err(Error::Io { pid: process.pid(), what: "reading pagemap".to_owned(), source }),
+    }
+}
+
+/// What the page tables say of a mapping, as smaps would count it: pages without a `struct page` (clocks of the kernel,
+/// devices) are no memory of the process.
+pub fn seen_counts(mapping: &Mapping, seen: &Seen) -> Counts {
+    let is_none = mapping.name.starts_with("[vvar") || mapping.name == "[vsyscall]";
+    if is_none { Counts::default() } else { seen.counts }
+}
+
+/// By mappings, page tables and sums; `None` where those do not tell all, or not the same.
+fn by_sums(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Option<Pages>> {
+    if before.has_locked || !pages::has_scan() {
+        return Ok(None);
+    }
+    let Ok(file) = process.open_file("smaps_rollup") else { return Ok(None) };
+    let scan = || scanned(process, pagemap).map_err(io::Error::other);
+    let (sums, scanned) = beside(before.is_large(), || smaps::read_rollup(file), scan);
+    let (Ok(sums), Ok(Some((space, scanned)))) = (sums, scanned) else { return Ok(None) };
+    if sums.lazy_free_bytes > 0 || sums.locked_bytes > 0 || sums.hugetlb_bytes() > 0 {
+        return Ok(None);
+    }
+    let mut seen = scanned.seen(space.mappings());
+    if sums.swap_bytes == 0 {
+        // Guard regions and other marks of the kernel's look like swapped pages.
+        seen.iter_mut().for_each(|seen| seen.counts.swap_bytes = 0);
+    }
+    let entry = |(mapping, seen): (&Mapping, &Seen)| SmapsEntry {
+        mapping: mapping.clone(),
+        counts: seen_counts(mapping, seen),
+        page_bytes: PAGE_BYTES,
+        flags: Default::default(),
+    };
+    let entries: Vec<SmapsEntry> = space.mappings().iter().zip(&seen).map(entry).collect();
+    let smaps = Smaps { entries, bad_lines: 0 };
+    let total = smaps.total();
+    if (total.rss_bytes, total.anonymous_bytes) != (sums.rss_bytes, sums.anonymous_bytes) {
+        return Ok(None);
+    }
+    let Ok(residency) = Residency::of_scanned(pagemap, &smaps.entries, Ok(scanned)) else { return Ok(None) };
+    let agree = pages::reconcile(&residency, &smaps.entries).is_ok();
+    Ok((agree && !smaps.entries.is_empty()).then_some(Pages { smaps, residency, rollup: Some(sums) }))
+}
+
+/// Reads smaps and the page tables until they agree: the kernel may drop or move file pages of a
+/// stopped process in between.
+pub fn by_smaps(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Pages> {
+    let pid = process.pid();
+    let io = |what: &'static str| move |source| Error::Io { pid, what: what.to_owned(), source };
+    let mut detail = String::new();
+    for _ in 0..MOST_LOOKS {
+        let file = process.open_file("smaps")?;
+        let scan = || Scanned::of(pagemap, before.space.mappings().iter());
+        let (smaps, scanned) = match beside(before.is_large(), scan, || Smaps::read(file)) {
+            (scanned, Ok(smaps)) => (smaps, scanned),
+            (_, Err(error)) => return Err(io("reading smaps")(error)),
+        };
+        let residency =
+            Residency::of_scanned(pagemap, &smaps.entries, scanned).map_err(io("reading pagemap"))?;
+        if smaps.entries.is_empty() {
+            return Err(Error::Ended { pid });
+        }
+        let Err(differences) = pages::reconcile(&residency, &smaps.entries) else {
+            return Ok(Pages { smaps, residency, rollup: None });
+        };
+        let first = differences.first().map(|first| {
+            format!(
+                "{:#x}-{:#x} has {} bytes in its page tables, {} in smaps",
+                first.start, first.end, first.pages_bytes, first.smaps_bytes
+            )
+        });
+        detail = format!("{} ({} mappings differ)", first.unwrap_or_default(), differences.len());
+    }
+    Err(Error::DoesNotAddUp { pid, detail })
+}

@@ -1,0 +1,205 @@
+//! Whether a process is read from a photograph of it, what speaks against one, and its keeping while it is read.
+//!
+//! How one is taken is [`strandline_process::photograph`]'s. Everything that can be known to do harm is looked at
+//! before the process is stopped.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use strandline_process::call::code::Code;
+use strandline_process::map::AddressSpace;
+use strandline_process::photograph::{Photograph, Spent, needed_bytes};
+use strandline_process::procfs::{Process, Status};
+use strandline_process::target::live::Live;
+use strandline_process::target::{budget, holders};
+
+/// When a process is read from a photograph of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ByPhotograph {
+    /// Not.
+    #[default]
+    Never,
+    /// Where nothing speaks against it; else it is stopped for as long as reading takes, which a caveat says.
+    IfPossible,
+    /// Always: where it cannot be, the process is not looked at.
+    Always,
+}
+
+/// A photograph ends by itself after this time, and so much more for each GiB.
+const LEAST_HOLD: Duration = Duration::from_secs(15);
+const HOLD_A_GIB: Duration = Duration::from_secs(5);
+/// But not longer: should we die, nobody looks whether memory runs low.
+const MOST_HOLD: Duration = Duration::from_secs(60);
+/// What a photograph's stop takes for each GiB, with some to spare.
+const STOP_A_GIB: Duration = Duration::from_millis(60);
+/// How often it is looked whether memory runs low.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// So many processes more must be allowed: the program itself may want some meanwhile.
+const LEAST_PROCESSES: u64 = 16;
+
+/// A photograph that may be taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Where in the target the instructions for it are.
+    pub code: Code,
+    /// After so long it ends by itself.
+    pub hold: Duration,
+    /// Whether memory is locked, which it is not in a copy.
+    pub has_locked: bool,
+}
+
+/// Looks whether a photograph of the process, whose mappings are `space`, can do harm or cannot be had.
+///
+/// # Errors
+/// What speaks against it.
+pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>) -> Result<Plan, String> {
+    let status = process.status().map_err(|error| error.to_string())?;
+    if status.state == Some('T') {
+        return Err("the process is stopped by a signal".to_owned());
+    }
+    if status.is_under_seccomp() {
+        return Err("it runs under a seccomp filter, which may kill it for the call".to_owned());
+    }
+    let shares = |parent| strandline_sys::process::same_memory(process.pid(), parent).unwrap_or(false);
+    if let Some(parent) = status.parent.filter(|&parent| parent > 0 && shares(parent)) {
+        return Err(format!("it shares its memory with its parent {parent} (vfork)"));
+    }
+    if status.hugetlb_bytes.is_some_and(|bytes| bytes > 0) {
+        return Err(
+            "it has huge pages that are reserved (hugetlb), of which a copy could take the last".to_owned()
+        );
+    }
+    writers(process, space)?;
+    if let Some(why) = budget::group_against(process) {
+        return Err(why.to_owned());
+    }
+    let anonymous_bytes = status.anonymous_bytes.unwrap_or(0);
+    room(process, &status, anonymous_bytes)?;
+    let gibs = anonymous_bytes as f64 / (1_u64 << 30) as f64;
+    if max_stop.is_some_and(|most| STOP_A_GIB.mul_f64(gibs) > most) {
+        return Err("making it may take longer than the process may be stopped (--max-stop)".to_owned());
+    }
+    let code = Code::find(&Live::new(process.pid()), space)
+        .ok_or("its code has no system call and no return from a signal handler that could be used")?;
+    let has_locked = status.locked_bytes.is_none_or(|bytes| bytes > 0);
+    Ok(Plan { code, hold: (LEAST_HOLD + HOLD_A_GIB.mul_f64(gibs)).min(MOST_HOLD), has_locked })
+}
+
+/// The first kernel whose `CLOSE_RANGE_UNSHARE` lets the copy go of the program's descriptors, and the first that copies
+/// pages to which a device is writing when it copies the process (a7e689dd1c06, "block: Convert bio_iov_iter_get_pages to
+/// use iov_iter_extract_pages"): before, the program could lose what the device writes (open(2), O_DIRECT).
+const LETS_GO: (u32, u32) = (5, 9);
+const COPIES_PINNED: (u32, u32) = (6, 5);
+
+/// Whether something writes to its memory, or looks at it, that a copy would disturb.
+fn writers(process: &Process, space: &AddressSpace) -> Result<(), String> {
+    let kernel = strandline_sys::host::kernel_version();
+    if kernel.is_none_or(|kernel| kernel < LETS_GO) {
+        return Err(
+            "this kernel (before 5.9) would keep the program's descriptors open in the copy".to_owned()
+        );
+    }
+    let copies_pinned = kernel.is_some_and(|kernel| kernel >= COPIES_PINNED);
+    let harmless: &[&str] = if copies_pinned { &["io_uring", "kernel AIO"] } else { &[] };
+    let told = |error: strandline_process::error::Error| error.to_string();
+    if let Some(holder) = holders::of_process_but(process, space, harmless).map_err(told)? {
+        return Err(format!("it has {holder}, which a copy of the process would disturb"));
+    }
+    if !copies_pinned && holders::has_direct_files(process).map_err(told)? {
+        return Err("it has files open for direct input and output, and on this kernel (before 6.5) could lose what it reads \
+                    meanwhile"
+            .to_owned());
+    }
+    Ok(())
+}
+
+/// Whether there is memory for it, and a process more is allowed.
+fn room(process: &Process, status: &Status, anonymous_bytes: u64) -> Result<(), String> {
+    // The kernel would count the copy as memory promised, and refuse the program's own requests meanwhile.
+    if fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|text| text.trim() == "2") {
+        return Err("this machine promises no more memory than it has (vm.overcommit_memory is 2)".to_owned());
+    }
+    let needed = needed_bytes(anonymous_bytes);
+    if let Some(available) = budget::available_to(process).filter(|&available| available < needed) {
+        return Err(format!(
+            "{} MiB must be free for pages that it writes to meanwhile, and {} MiB are",
+            needed >> 20,
+            available >> 20
+        ));
+    }
+    if let Some(left) = budget::processes_left_to(process, status).filter(|&left| left < LEAST_PROCESSES) {
+        return Err(format!("only {left} more processes are allowed to it (pids.max or RLIMIT_NPROC)"));
+    }
+    Ok(())
+}
+
+/// A photograph while it is read: it is ended where memory runs low.
+#[derive(Debug)]
+pub struct Kept {
+    photograph: Arc<Photograph>,
+    over: Arc<AtomicBool>,
+    watcher: Option<JoinHandle<bool>>,
+}
+
+impl Kept {
+    /// Keeps a photograph.
+    pub fn new(photograph: Photograph) -> Self {
+        let (photograph, over) = (Arc::new(photograph), Arc::new(AtomicBool::new(false)));
+        let watcher = {
+            let (photograph, over) = (Arc::clone(&photograph), Arc::clone(&over));
+            move || {
+                while !over.load(Ordering::Acquire) {
+                    if photograph.is_too_costly() {
+                        photograph.kill();
+                        return true;
+                    }
+                    std::thread::park_timeout(LOOK_EVERY);
+                }
+                false
+            }
+        };
+        // Where no thread can be had, the kernel's own end of memory takes the photograph first.
+        let watcher = std::thread::Builder::new().name("photograph".into()).spawn(watcher).ok();
+        Self { photograph, over, watcher }
+    }
+
+    /// The photograph.
+    pub fn photograph(&self) -> &Photograph {
+        &self.photograph
+    }
+
+    /// Whether it still shows what it showed.
+    pub fn is_there(&self) -> bool {
+        self.photograph.is_there()
+    }
+
+    /// Ends it; what it cost, unless it had ended before: then what was read of it is not to be used.
+    pub fn end(mut self) -> Result<Spent, String> {
+        let was_there = self.photograph.is_there();
+        let ran_low = self.stop_watching();
+        if ran_low {
+            return Err("memory ran low while it was read, and it was ended".to_owned());
+        }
+        if !was_there {
+            return Err("it ended before it was read".to_owned());
+        }
+        Ok(self.photograph.end())
+    }
+
+    /// Whether it was ended because memory ran low.
+    fn stop_watching(&mut self) -> bool {
+        self.over.store(true, Ordering::Release);
+        let Some(watcher) = self.watcher.take() else { return false };
+        watcher.thread().unpark();
+        watcher.join().unwrap_or(false)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.stop_watching();
+    }
+}

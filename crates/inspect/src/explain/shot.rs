@@ -1,0 +1,244 @@
+//! A process read from a photograph: what is taken of it while it stands still, and the snapshot that is made of that and
+//! of the photograph while it runs on.
+//!
+//! In the stop the kernel is asked for its mappings and page tables, and for the photograph; no more. What smaps says besides
+//! (which goes over all pages once more) is the photograph's of private anonymous memory, which it has page for page; of files'
+//! and shared memory, which it has not, the page tables say it.
+
+use std::time::Duration;
+
+use super::page_tables::{self, Before, seen_counts};
+use super::photograph::{Kept, Plan};
+use super::snapshot::{How, KernelView, LastTry, Snapshot, StoppedThreads};
+use strandline_process::error::{Error, Result};
+use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::pages::{self, PAGE_BYTES, Residency, Scanned, Seen};
+use strandline_process::photograph::{NotTaken, Photograph, Pictured};
+use strandline_process::procfs::Process;
+use strandline_process::smaps::{Smaps, SmapsEntry};
+use strandline_process::target::copy::{Copy, Rest, Room};
+use strandline_process::target::live::{Live, Opened};
+use strandline_process::target::stop::Stopped;
+
+/// More than this is not copied in the stop of what a photograph would not show.
+const MOST_UNSHOWN_BYTES: u64 = 64 << 20;
+/// From so many mappings on a photograph's pages are asked for all at once.
+const MANY_MAPPINGS: usize = 500;
+/// Reading of a photograph ends so long before it ends by itself.
+const BEFORE_ITS_END: Duration = Duration::from_secs(2);
+
+/// What was taken of a process while it stood still.
+pub struct Shot<'a> {
+    kept: Kept,
+    pages: Pages,
+    start_brk: Option<u64>,
+    /// What the photograph does not show.
+    copy: Copy<'a>,
+    ranges: Vec<(u64, u64)>,
+}
+
+/// What the kernel said of its pages.
+enum Pages {
+    /// Mappings, and page tables: the rest is the photograph's.
+    Scanned(AddressSpace, Scanned, Vec<Seen>),
+    /// All of smaps: where the kernel has no PAGEMAP_SCAN, and where memory is locked, which a child's is not.
+    Read(Smaps, Residency),
+}
+
+/// Takes a photograph of a stopped process whose /proc/PID/mem is `file`, and copies what it does not show.
+///
+/// # Errors
+/// Why there is none. Threads may run by then: the process is to be let go.
+pub fn take<'a>(
+    process: &Process,
+    stopped: &mut Stopped<'_>,
+    file: &'a Opened,
+    plan: &Plan,
+    before: &Before<'_>,
+) -> std::result::Result<Shot<'a>, NotTaken> {
+    let told = |error: Error| error.to_string();
+    let pagemap = process.open_file("pagemap").map_err(told)?;
+    let start_brk = process.stat().map_err(told)?.start_brk;
+    let scanned =
+        if plan.has_locked { None } else { page_tables::scanned(process, &pagemap).map_err(told)? };
+    let (pages, space) = match scanned {
+        Some((space, scanned)) => {
+            let seen = scanned.seen(space.mappings());
+            (Pages::Scanned(space.clone(), scanned, seen), space)
+        }
+        None => {
+            let page_tables::Pages { smaps, residency, .. } =
+                page_tables::by_smaps(process, &pagemap, before).map_err(told)?;
+            let mappings = smaps.entries.iter().map(|entry| entry.mapping.clone());
+            let (space, _) = AddressSpace::from_mappings(mappings);
+            (Pages::Read(smaps, residency), space)
+        }
+    };
+    // Before the thread that made it runs: what is copied is of the same instant.
+    let copied = Photograph::take(stopped, process, (&space, plan.code, plan.hold), |child| {
+        let unshown = unshown(&pages, child)?;
+        copy(process, file, unshown.runs).map(|copy| (copy, unshown.ranges))
+    });
+    let (photograph, (copy, ranges)) = copied?;
+    Ok(Shot { kept: Kept::new(photograph), pages, start_brk, copy, ranges })
+}
+
+/// Copies `runs` of a process that stands still, whose /proc/PID/mem is `file`.
+fn copy<'a>(
+    process: &Process,
+    file: &'a Opened,
+    runs: Vec<(u64, u64)>,
+) -> std::result::Result<Copy<'a>, String> {
+    let bytes: u64 = runs.iter().map(|run| run.1 - run.0).sum();
+    if bytes > MOST_UNSHOWN_BYTES {
+        let mebibytes = bytes >> 20;
+        return Err(format!(
+            "{mebibytes} MiB of it are kept from its children (MADV_DONTFORK, MADV_WIPEONFORK)"
+        ));
+    }
+    let too_much = || "there is no room for what it keeps from its children".to_owned();
+    let room = if bytes == 0 { Some(Room::default()) } else { Room::for_bytes(bytes) };
+    let room = room.ok_or_else(too_much)?;
+    let rest = Rest { ranges: Vec::new(), file };
+    Copy::take(&Live::new(process.pid()), runs.into_iter(), room, 1, rest).ok_or_else(too_much)
+}
+
+/// Private anonymous memory that the photograph does not show, and its pages.
+#[derive(Default)]
+struct Unshown {
+    ranges: Vec<(u64, u64)>,
+    runs: Vec<(u64, u64)>,
+}
+
+impl Unshown {
+    fn add(&mut self, mapping: &Mapping, runs: impl Iterator<Item = (u64, u64)>) {
+        self.ranges.push((mapping.start, mapping.end));
+        self.runs.extend(runs);
+    }
+}
+
+/// Looks what `child` has not: mappings that are missing in it, and those that have no page where the process has its
+/// first.
+fn unshown(pages: &Pages, child: &Process) -> std::result::Result<Unshown, String> {
+    let mut unshown = Unshown::default();
+    match pages {
+        Pages::Read(smaps, residency) => {
+            for entry in &smaps.entries {
+                let mapping = &entry.mapping;
+                if mapping.is_private_anonymous() && (entry.flags.has(b"dc") || entry.flags.has(b"wf")) {
+                    let runs = residency.runs_in(mapping.start..mapping.end);
+                    unshown.add(mapping, runs.map(|run| (run.start, run.end)));
+                }
+            }
+        }
+        Pages::Scanned(space, scanned, seen) => {
+            let told = |error: &dyn std::fmt::Display| format!("the photograph cannot be read: {error}");
+            let pagemap = child.open_file("pagemap").map_err(|error| told(&error))?;
+            let mappings = space.mappings();
+            // Asked for each mapping, a page takes a thousand times as long as in one question about all.
+            let shown = if mappings.len() > MANY_MAPPINGS {
+                let all = Scanned::of(&pagemap, mappings.iter()).map_err(|error| told(&error))?;
+                Some(all.seen(mappings))
+            } else {
+                None
+            };
+            for (index, (mapping, seen)) in mappings.iter().zip(seen).enumerate() {
+                let Some(first) = seen.first.filter(|_| mapping.is_private_anonymous()) else { continue };
+                let is_shown = match &shown {
+                    Some(shown) => shown.get(index).is_some_and(|shown| shown.first.is_some()),
+                    None => pages::has_page(&pagemap, first).map_err(|error| told(&error))?,
+                };
+                if !is_shown {
+                    unshown.add(mapping, scanned.present_in(mapping.start..mapping.end));
+                }
+            }
+        }
+    }
+    Ok(unshown)
+}
+
+impl Shot<'_> {
+    /// Makes the snapshot of it, while the process runs on; true with it where the process has to be looked at again.
+    pub fn read(
+        self,
+        process: &Process,
+        stopped: StoppedThreads<'_>,
+        how: &How<'_>,
+        last: LastTry,
+    ) -> Result<(Snapshot, bool)> {
+        let no = |why: String| Error::NoPhotograph { pid: process.pid(), why, stopped: Duration::ZERO };
+        let child = self.kept.photograph().process();
+        let open =
+            |name: &str| child.open_file(name).map_err(|error| no(format!("it cannot be read ({error})")));
+        let pagemap = open("pagemap")?;
+        // Before any of its memory is read, which brings pages into it.
+        let (smaps, residency) = match self.pages {
+            Pages::Read(smaps, residency) => (smaps, residency),
+            Pages::Scanned(space, scanned, seen) => {
+                let shown =
+                    Smaps::read(open("smaps")?).map_err(|error| no(format!("reading its smaps: {error}")))?;
+                let smaps = merged(&shown, &space, &seen);
+                let residency = Residency::of_scanned(&pagemap, &smaps.entries, Ok(scanned))
+                    .map_err(|error| no(format!("reading its page tables: {error}")))?;
+                if let Err(differences) = pages::reconcile(&residency, &smaps.entries) {
+                    let first = differences.first().map(ToString::to_string).unwrap_or_default();
+                    return Err(no(format!("it has other pages than the process had ({first})")));
+                }
+                (smaps, residency)
+            }
+        };
+        // What is shared changes meanwhile, and a device's is none.
+        let is_memory = |space: &&SmapsEntry| {
+            let permissions = space.mapping.permissions;
+            let changes = permissions.shared && permissions.write;
+            !space.flags.is_io() && !space.flags.is_pfn_map() && !changes
+        };
+        let spaces = smaps.entries.iter().filter(is_memory);
+        let readable = spaces.map(|space| (space.mapping.start, space.mapping.end)).collect();
+        let view = KernelView {
+            smaps,
+            residency,
+            rollup: None,
+            start_brk: self.start_brk,
+            memory: Opened::new(open("mem")?),
+            pagemap,
+        };
+        let (mut snapshot, threads) = Snapshot::new(process, view, stopped, how);
+        snapshot.until = Some(self.kept.photograph().until() - BEFORE_ITS_END);
+        snapshot.is_photograph = true;
+        let file = Opened::new(open("mem")?);
+        let memory = Pictured { file: &file, readable, kept: self.copy, ranges: self.ranges };
+        let busy = snapshot.read_all(process, threads.as_deref(), &memory, how, last);
+        // What one that ended did not show may look like anything.
+        let busy =
+            busy.map_err(|error| if self.kept.is_there() { error } else { no("it ended".to_owned()) })?;
+        snapshot.photograph = Some(self.kept);
+        Ok((snapshot, busy))
+    }
+}
+
+/// smaps of a process whose mappings are `space`, of which the page tables say what was `seen`, and whose photograph's smaps
+/// is `shown`.
+fn merged(shown: &Smaps, space: &AddressSpace, seen: &[Seen]) -> Smaps {
+    let mut entries = Vec::with_capacity(space.mappings().len());
+    for (mapping, seen) in space.mappings().iter().zip(seen) {
+        let index = shown.entries.partition_point(|entry| entry.mapping.start < mapping.start);
+        let same = shown.entries.get(index);
+        let same =
+            same.filter(|entry| (entry.mapping.start, entry.mapping.end) == (mapping.start, mapping.end));
+        let flags = same.map(|entry| entry.flags).unwrap_or_default();
+        let is_shown = same.is_some_and(|entry| entry.counts.rss_bytes > 0 || entry.counts.swap_bytes > 0);
+        // What is kept from children and has a name is a device's, or a ring of the kernel's: no pages of the process.
+        let is_device = same.is_none() && !mapping.is_private_anonymous();
+        let counts = match same {
+            Some(entry) if mapping.is_private_anonymous() && (is_shown || seen.first.is_none()) => {
+                entry.counts
+            }
+            _ if flags.is_pfn_map() || is_device => Default::default(),
+            _ => seen_counts(mapping, seen),
+        };
+        let page_bytes = same.map_or(PAGE_BYTES, |entry| entry.page_bytes);
+        entries.push(SmapsEntry { mapping: mapping.clone(), counts, page_bytes, flags });
+    }
+    Smaps { entries, bad_lines: shown.bad_lines }
+}

@@ -1,0 +1,89 @@
+//! The few instructions of a target that injected calls go through, where they stand in its own code, and which stopped
+//! threads can run a system call for us.
+//!
+//! Nothing is written into code: what is needed stands in every C library, and in the vdso.
+
+use std::ops::Range;
+
+use super::{inject, stack};
+use crate::map::{AddressSpace, Mapping};
+use crate::memory::Memory;
+use crate::target::live::Live;
+use crate::target::quiet;
+use crate::target::tracee::Tracee;
+
+/// `syscall; ret`
+const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
+/// A signal frame without its extended state, with what lies between it and the stack pointer.
+pub const FRAME_BYTES: u64 = 1024;
+/// Most bytes of a mapping's code that are searched.
+const MOST_TEXT_BYTES: u64 = 64 << 20;
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// Where in a target the instructions are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code {
+    /// [`inject::TRAMPOLINE`].
+    pub trampoline: u64,
+    /// `syscall; ret`.
+    pub system_call: u64,
+}
+
+impl Code {
+    /// Looks for them in code of files, which nobody is rewriting: in the C library first, in the vdso last. `None` where
+    /// there are none.
+    pub fn find(memory: &dyn Memory, space: &AddressSpace) -> Option<Self> {
+        let is_code = |m: &&Mapping| m.permissions.execute && (m.has_file() || m.name == "[vdso]");
+        let mut mappings: Vec<_> = space.mappings().iter().filter(is_code).collect();
+        mappings.sort_by_key(|m| (!m.name.contains("/libc"), m.name == "[vdso]"));
+        let ranges: Vec<_> = mappings.iter().map(|m| m.start..m.end).collect();
+        let trampoline = find(memory, &ranges, &inject::TRAMPOLINE)?;
+        Some(Self { trampoline, system_call: find(memory, &ranges, &SYSTEM_CALL)? })
+    }
+
+    /// Whether they still stand there: looked at again when the target stands still.
+    pub fn is_in(&self, memory: &dyn Memory) -> bool {
+        let stands = |address, bytes: &[u8]| {
+            let mut there = vec![0; bytes.len()];
+            memory.read(address, &mut there).is_ok() && there == bytes
+        };
+        stands(self.trampoline, &inject::TRAMPOLINE) && stands(self.system_call, &SYSTEM_CALL)
+    }
+}
+
+/// The first address in `ranges` of the target at which `pattern` stands.
+pub fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Option<u64> {
+    let mut buffer = vec![0; CHUNK_BYTES + pattern.len()];
+    for range in ranges {
+        let mut at = range.start;
+        let end = range.end.min(range.start.saturating_add(MOST_TEXT_BYTES));
+        while at < end {
+            let wanted = buffer.len().min((end - at) as usize);
+            let got = memory.read_some(at, &mut buffer[..wanted]);
+            let found = buffer[..got].windows(pattern.len()).position(|window| window == pattern);
+            if let Some(offset) = found {
+                return Some(at + offset as u64);
+            }
+            // Pieces overlap, so that a pattern across their border is seen.
+            at += CHUNK_BYTES as u64;
+        }
+    }
+    None
+}
+
+/// Whether a stopped thread can run a system call for us, with `stack_bytes` for it besides the frame that puts the thread
+/// back. A system call takes no lock of the program, so what the thread was doing does not matter.
+pub fn can_call(tracee: &Tracee<'_>, space: &AddressSpace, stack_bytes: u64) -> bool {
+    let memory = Live::new(tracee.process.pid());
+    let needed = stack_bytes + FRAME_BYTES + inject::xstate_bytes();
+    let has_room = || {
+        stack::room_bytes(&memory, space, tracee.tid, &tracee.registers).is_some_and(|room| room >= needed)
+    };
+    tracee.registers.cs == quiet::CS_64_BIT
+        && has_room()
+        && tracee
+            .process
+            .task_status(tracee.tid)
+            .is_ok_and(|status| !status.is_under_seccomp() && !status.has_shadow_stack())
+        && !stack::is_in_sequence(&memory, tracee.tid)
+}

@@ -1,0 +1,496 @@
+//! A photograph of a process: a copy-on-write child of it that never runs a line of its code, from which everything that
+//! takes long is read while the process runs on.
+//!
+//! The child is made by an injected clone while all threads stand still, so that its memory is of one instant. It begins
+//! on frames of its own ([`frame::chain`]): it lets go of the descriptors that it shares, sleeps, and exits, with every
+//! signal blocked. Nobody has to hold it: whoever made it may die at any instant, and it ends by itself (one that somebody
+//! stops by SIGSTOP, when it is continued). While the target runs the program that it was made of, its exit sends no signal
+//! and a wait for any child does not see it (exit signal 0); what it leaves is collected by a second injected call.
+//!
+//! Linux: `kernel/fork.c` (a clone without flags copies private memory, and shared mappings or those of files that nobody
+//! wrote to not until they are touched), `kernel/exit.c` (`eligible_child`: an exit signal other than SIGCHLD is waited for
+//! with `__WALL` or `__WCLONE` only; after an exec or the end of its parent it counts as SIGCHLD), `fs/file.c`
+//! (`CLOSE_RANGE_UNSHARE`, Linux 5.9: a table of its own, in which at most the lowest 64 descriptors are for a moment).
+//!
+//! It decides neither whether a photograph is wanted nor what it shows.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use strandline_sys::ptrace::Registers;
+use strandline_sys::{memory, process as sys};
+
+use crate::call::code::{Code, can_call};
+use crate::call::frame::{self, RED_ZONE_BYTES, SystemCall};
+use crate::call::inject::{self, Call, CallError, Injected};
+use crate::map::AddressSpace;
+use crate::memory::{Memory, word_at};
+use crate::procfs::Process;
+use crate::target::budget;
+use crate::target::copy::Copy;
+use crate::target::live::{Live, Opened};
+use crate::target::stop::Stopped;
+use crate::target::tracee::{self, Tracee};
+
+const NANOSLEEP: u64 = 35;
+const CLONE: u64 = 56;
+const WAIT4: u64 = 61;
+const EXIT_GROUP: u64 = 231;
+const CLOSE_RANGE: u64 = 436;
+/// Shares the table of descriptors: a copy would keep open what the program closes meanwhile.
+const CLONE_FILES: u64 = 0x400;
+/// A table of its own first: closing is not the program's.
+const CLOSE_RANGE_UNSHARE: u64 = 2;
+/// `__WALL | WNOHANG`
+const WAIT_OPTIONS: u64 = 0x4000_0000 | 1;
+/// Stack for the frames of the child, the time that it sleeps, and alignment.
+const CHILD_STACK_BYTES: u64 = 2048;
+/// A clone takes 25 ms a GiB. One that takes so much longer waits for something, with all threads standing.
+const LEAST_CLONE_LIMIT: Duration = Duration::from_millis(500);
+const CLONE_LIMIT_A_GIB: Duration = Duration::from_millis(200);
+/// A system call that a signal, or a freezer, interrupts before it does anything is made again.
+const INTERRUPTED: std::ops::RangeInclusive<i64> = -516..=-512;
+/// How long a child that was killed may take to end: what it holds is let go page by page.
+const END_LIMIT: Duration = Duration::from_secs(5);
+const REAP_LIMIT: Duration = Duration::from_millis(200);
+/// Threads that are tried to make it through, and to collect it.
+const MOST_RUNNERS: usize = 64;
+const MOST_REAPERS: usize = 64;
+/// Memory that must be free for pages that the program writes to meanwhile: so much, and this part of its own.
+const LEAST_ROOM_BYTES: u64 = 256 << 20;
+const ROOM_PART: u64 = 16;
+/// The child's signal mask: all but KILL and STOP, which cannot be blocked.
+const ALL_BLOCKED: u64 = !(1 << 8 | 1 << 18);
+
+/// Why there is no photograph, and one that was made and is to be dropped when the process runs again.
+#[derive(Debug)]
+pub struct NotTaken {
+    /// Why: a sentence's end.
+    pub why: String,
+    /// See the type.
+    pub unused: Option<Box<Photograph>>,
+}
+
+impl From<String> for NotTaken {
+    fn from(why: String) -> Self {
+        Self { why, unused: None }
+    }
+}
+
+/// See the module. Dropped, it ends.
+#[derive(Debug)]
+pub struct Photograph {
+    target: Process,
+    child: Process,
+    /// What it cost, once it has ended.
+    spent: Mutex<Option<Spent>>,
+    /// Its id where the target sees it.
+    inner_pid: i32,
+    handle: OwnedFd,
+    /// The thread that it was made through.
+    tid: i32,
+    faults_before: Option<u64>,
+    until: Instant,
+    room_bytes: u64,
+}
+
+/// What a photograph cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// Pages that the target wrote to meanwhile, and whatever else it touched first: its minor faults.
+    pub copied_pages: Option<u64>,
+    /// Whether the child is collected: else its zombie stays until the target ends.
+    pub collected: bool,
+}
+
+/// How much memory has to be had for a photograph of a process with `anonymous_bytes`.
+pub fn needed_bytes(anonymous_bytes: u64) -> u64 {
+    LEAST_ROOM_BYTES + anonymous_bytes / ROOM_PART
+}
+
+impl Photograph {
+    /// Takes a photograph of the process whose threads all are `stopped`, and whose mappings are `space`. `before_it_runs` is
+    /// called with the child while the thread that made it stands still as well. The child ends by itself after `hold`.
+    ///
+    /// # Errors
+    /// [`NotTaken`]; the target is as it was.
+    pub fn take<T>(
+        stopped: &mut Stopped<'_>,
+        process: &Process,
+        (space, code, hold): (&AddressSpace, Code, Duration),
+        before_it_runs: impl FnOnce(&Process) -> Result<T, String>,
+    ) -> Result<(Self, T), NotTaken> {
+        let (target, tracee) = ready(stopped, process, space, code)?;
+        let tid = tracee.tid;
+        let faults_before = process.stat().ok().map(|stat| stat.minor_faults);
+        let anonymous = process.status().ok().and_then(|status| status.anonymous_bytes).unwrap_or(0);
+        let limit = LEAST_CLONE_LIMIT + CLONE_LIMIT_A_GIB.mul_f64(anonymous as f64 / (1_u64 << 30) as f64);
+        let until = Instant::now() + hold;
+        let mut making = begin_clone(tracee, code, hold)?;
+        let deadline = making.began + limit;
+        let inner_pid = match run(&mut making, CLONE, deadline) {
+            Ok(inner_pid) => inner_pid,
+            Err(error) => return Err(left_alone(making, error).into()),
+        };
+        // It is found while the thread that has it as a child stands.
+        let child = child_of(&target, inner_pid as i32);
+        let Some((child, handle)) = child.filter(|_| inner_pid > 0) else {
+            let why = match inner_pid {
+                failed if failed < 0 => refused_by_kernel(failed),
+                _ => format!("the child {inner_pid} was made and is not found in /proc; it ends by itself"),
+            };
+            drop(making.finish(limit));
+            return Err(why.into());
+        };
+        let photograph = Self {
+            target,
+            child,
+            spent: Mutex::new(None),
+            inner_pid: inner_pid as i32,
+            handle,
+            tid,
+            faults_before,
+            until,
+            room_bytes: needed_bytes(anonymous) / 2,
+        };
+        let kept = before_it_runs(&photograph.child);
+        let finished = making.finish(limit).map_err(told);
+        match finished.and(kept) {
+            Ok(kept) => Ok((photograph, kept)),
+            Err(why) => Err(NotTaken { why, unused: Some(Box::new(photograph)) }),
+        }
+    }
+
+    /// The child, whose memory is read.
+    pub fn process(&self) -> &Process {
+        &self.child
+    }
+
+    /// When it ends by itself.
+    pub fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// Whether it still shows what it showed. Asked after reading: what was read of one that ended is not to be used.
+    pub fn is_there(&self) -> bool {
+        sys::has_ended(&self.handle, Duration::ZERO).is_ok_and(|ended| !ended)
+    }
+
+    /// Whether memory is too low to keep it.
+    pub fn is_too_costly(&self) -> bool {
+        budget::available_to(&self.target).is_some_and(|bytes| bytes < self.room_bytes)
+    }
+
+    /// Ends it before its time, from any thread: what reads it reads nothing more.
+    pub fn kill(&self) {
+        drop(sys::kill(&self.handle));
+    }
+
+    /// Ends it, and has the target collect what is left of it, unnoticed. Called again, only says what it cost.
+    pub fn end(&self) -> Spent {
+        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        *spent.get_or_insert_with(|| self.finish())
+    }
+
+    fn finish(&self) -> Spent {
+        let faults = self.target.stat().ok().map(|stat| stat.minor_faults);
+        let copied_pages = faults.zip(self.faults_before).map(|(now, before)| now.saturating_sub(before));
+        self.kill();
+        let has_ended = sys::has_ended(&self.handle, END_LIMIT).unwrap_or(false);
+        let collected = has_ended && tracee::on_own_thread(|| self.collect()).unwrap_or(false);
+        Spent { copied_pages, collected }
+    }
+
+    /// Has a thread of the target wait for the child; whether it is gone then.
+    fn collect(&self) -> bool {
+        let Ok(space) = self.target.address_space() else { return true };
+        let memory = Live::new(self.target.pid());
+        // It may run another program by now.
+        let Some(code) = Code::find(&memory, &space) else { return false };
+        let mut tids = self.target.tasks().unwrap_or_default();
+        tids.sort_by_key(|&tid| tid != self.tid);
+        for tid in tids.into_iter().take(MOST_REAPERS) {
+            if self.target.task_stat(tid).is_ok_and(|stat| stat.state == Some('D')) {
+                continue;
+            }
+            let Ok(tracee) = Tracee::stop(&self.target, tid, REAP_LIMIT) else { continue };
+            // Whoever waited for it meanwhile has it, and its id may be another child's.
+            if !self.child.path("stat").exists() {
+                return true;
+            }
+            if !can_call(&tracee, &space, 0) || !code.is_in(&memory) {
+                continue;
+            }
+            let arguments = [self.inner_pid as u64, 0, WAIT_OPTIONS];
+            let call = system_call(code, WAIT4, arguments, 0);
+            let Ok(mut waiting) = inject::begin(tracee, &call) else { continue };
+            let deadline = waiting.began + REAP_LIMIT;
+            match run(&mut waiting, WAIT4, deadline) {
+                Ok(_) => drop(waiting.finish(REAP_LIMIT)),
+                Err(error) => drop(left_alone(waiting, error)),
+            }
+            return !self.child.path("stat").exists();
+        }
+        false
+    }
+}
+
+impl Drop for Photograph {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The memory of a process as a photograph shows it, and what the photograph does not show as it was copied in the stop:
+/// memory that the program keeps from its children (MADV_DONTFORK, MADV_WIPEONFORK).
+///
+/// The child is read by its /proc/PID/mem, never by `process_vm_readv`: that pins pages, and the kernel copies a page that
+/// two processes share before it pins it (`gup_must_unshare` of `mm/internal.h`, Linux 5.19): the child would come to have
+/// all of the program's memory once more.
+pub struct Pictured<'a> {
+    /// The child's /proc/PID/mem.
+    pub file: &'a Opened,
+    /// What may be read of it, in address order: no device's registers.
+    pub readable: Vec<(u64, u64)>,
+    /// What was copied.
+    pub kept: Copy<'a>,
+    /// Its ranges, in address order.
+    pub ranges: Vec<(u64, u64)>,
+}
+
+/// Where `at` lies in `ranges`: whether in one of them, and where that changes.
+fn place(ranges: &[(u64, u64)], at: u64) -> (bool, u64) {
+    let index = ranges.partition_point(|&(_, end)| end <= at);
+    match ranges.get(index) {
+        Some(&(start, end)) if start <= at => (true, end),
+        Some(&(start, _)) => (false, start),
+        None => (false, u64::MAX),
+    }
+}
+
+/// Places so near to each other are read at once, and so many bytes at most.
+const NEAR_BYTES: u64 = 1024;
+const MOST_AT_ONCE: usize = 64 << 10;
+
+impl Memory for Pictured<'_> {
+    /// Each read is a system call, and what is asked for together mostly lies together.
+    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+        let mut pairs = vec![None; addresses.len()];
+        let mut order: Vec<usize> = (0..addresses.len()).collect();
+        order.sort_unstable_by_key(|&index| addresses[index]);
+        let mut rest = order.as_slice();
+        let mut buffer = Vec::new();
+        while let Some(&first) = rest.first() {
+            let start = addresses[first];
+            let mut last = start;
+            let near = rest.iter().take_while(|&&index| {
+                let at = addresses[index];
+                let is_near = at - last <= NEAR_BYTES && (at - start) as usize + 16 <= MOST_AT_ONCE;
+                last = if is_near { at } else { last };
+                is_near
+            });
+            let (group, after) = rest.split_at(near.count().max(1));
+            buffer.resize((last - start) as usize + 16, 0);
+            let got = self.read_some(start, &mut buffer);
+            for &index in group {
+                let at = (addresses[index] - start) as usize;
+                pairs[index] = if at + 16 <= got {
+                    word_at(&buffer, at).zip(word_at(&buffer, at + 8))
+                } else {
+                    // What lies between two of them may not be there.
+                    let mut pair = [0; 16];
+                    let whole = self.read_some(addresses[index], &mut pair) == 16;
+                    whole.then(|| word_at(&pair, 0).zip(word_at(&pair, 8))).flatten()
+                };
+            }
+            rest = after;
+        }
+        pairs
+    }
+
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let mut got = 0;
+        while got < buffer.len() {
+            let Some(at) = address.checked_add(got as u64) else { break };
+            let Some(room) = buffer.get_mut(got..) else { break };
+            let (is_kept, kept_until) = place(&self.ranges, at);
+            let (is_readable, until) = place(&self.readable, at);
+            let count = usize::try_from(kept_until.min(until) - at).unwrap_or(usize::MAX).min(room.len());
+            let Some(part) = room.get_mut(..count) else { break };
+            let read = match (is_kept, is_readable) {
+                (true, _) => self.kept.read_some(at, part),
+                (false, true) => self.file.read_some(at, part),
+                (false, false) => 0,
+            };
+            got += read;
+            if read < count {
+                break;
+            }
+        }
+        got
+    }
+}
+
+/// Whether a process is a photograph, of whomever: a child with the exit signal 0 and all signals blocked.
+pub fn is_one(process: &Process) -> bool {
+    process.stat().is_ok_and(|stat| stat.exit_signal == Some(0))
+        && process.status().is_ok_and(|status| status.blocked == Some(ALL_BLOCKED))
+}
+
+/// Looks whether all stands as it must, and takes a thread out of `stopped` that can make the call.
+fn ready<'a>(
+    stopped: &mut Stopped<'a>,
+    process: &Process,
+    space: &AddressSpace,
+    code: Code,
+) -> Result<(Process, Tracee<'a>), String> {
+    if stopped.threads().any(|tracee| tracee.is_group_stopped) {
+        return Err("the process is stopped by a signal".to_owned());
+    }
+    // It may be in the middle of a read into its memory, which the copy would not get, or hold up the call.
+    if !stopped.asleep().is_empty() {
+        return Err("a thread is in an uninterruptible sleep".to_owned());
+    }
+    let Ok(target) = Process::open(process.pid()) else { return Err("the process ended".to_owned()) };
+    if !code.is_in(&Live::new(process.pid())) {
+        return Err("its code is not where it was".to_owned());
+    }
+    let Some(tracee) = runner(stopped, space) else {
+        return Err("no thread can make the call: each has a seccomp filter, a shadow stack, too little of its own stack left, starts its \
+             children in another pid namespace, or is in the middle of a restartable sequence".to_owned());
+    };
+    Ok((target, tracee))
+}
+
+/// Takes a thread out of `stopped` that can make the call, one that notices least first.
+fn runner<'a>(stopped: &mut Stopped<'a>, space: &AddressSpace) -> Option<Tracee<'a>> {
+    let mut ranked: Vec<(u8, i32)> =
+        stopped.threads().map(|tracee| (rank(&tracee.registers), tracee.tid)).collect();
+    ranked.sort_unstable();
+    ranked.into_iter().take(MOST_RUNNERS).find_map(|(_, tid)| {
+        stopped.take_out(|tracee| {
+            tracee.tid == tid && has_own_children(tracee) && can_call(tracee, space, CHILD_STACK_BYTES)
+        })
+    })
+}
+
+/// Whether children of a thread are in its own pid namespace: else the first would be that one's init, with whose end
+/// all of it ends. `false` where the kernel says nothing of it.
+fn has_own_children(tracee: &Tracee<'_>) -> bool {
+    let link = |name: &str| std::fs::read_link(tracee.process.path(format!("task/{}/ns/{name}", tracee.tid)));
+    match (link("pid"), link("pid_for_children")) {
+        (Ok(own), Ok(children)) => own == children,
+        _ => false,
+    }
+}
+
+/// How much a thread may notice if we die in the middle of the call; 0 for nothing.
+fn rank(registers: &Registers) -> u8 {
+    match registers.rax as i64 {
+        // It may be in a restartable sequence of which an old kernel does not tell.
+        _ if (registers.orig_rax as i64) < 0 => 2,
+        -514..=-512 => 0,
+        // The rest of its sleep is forgotten: it sees EINTR.
+        -516 => 3,
+        -4 => 4,
+        _ => 1,
+    }
+}
+
+/// Has a thread begin to make the child.
+fn begin_clone<'a>(tracee: Tracee<'a>, code: Code, hold: Duration) -> Result<Injected<'a>, String> {
+    let pid = tracee.process.pid();
+    let room = "no room below the stack pointer";
+    let Some(top) = tracee.registers.rsp.checked_sub(RED_ZONE_BYTES + 32) else {
+        return Err(room.to_owned());
+    };
+    // The time to sleep stands above the frames.
+    let time_address = top & !15;
+    let calls = [
+        SystemCall { number: CLOSE_RANGE, arguments: [0, u64::from(u32::MAX), CLOSE_RANGE_UNSHARE] },
+        SystemCall { number: NANOSLEEP, arguments: [time_address, 0, 0] },
+        SystemCall { number: EXIT_GROUP, arguments: [0; 3] },
+    ];
+    let through = (code.trampoline, code.system_call);
+    let Some(mut chain) = frame::chain(&calls, through, &tracee.registers, time_address) else {
+        return Err(room.to_owned());
+    };
+    chain.bytes.resize((time_address - chain.address) as usize, 0);
+    chain.bytes.extend(hold.as_secs().to_le_bytes());
+    chain.bytes.extend(u64::from(hold.subsec_nanos()).to_le_bytes());
+    memory::write(pid, chain.address, &chain.bytes)
+        .map_err(|error| format!("the frames cannot be written: {error}"))?;
+    let reserved = tracee.registers.rsp - RED_ZONE_BYTES - chain.address;
+    let call = system_call(code, CLONE, [CLONE_FILES, chain.address, 0], reserved);
+    inject::begin(tracee, &call).map_err(told)
+}
+
+fn system_call(code: Code, number: u64, arguments: [u64; 3], reserved_bytes: u64) -> Call {
+    let (function, trampoline) = (code.system_call, code.trampoline);
+    Call { function, rax: number, arguments, trampoline, reserved_bytes, blocks_faults: true }
+}
+
+/// Leaves a call that was not seen to its end to its thread, and says so.
+fn left_alone(injected: Injected<'_>, error: CallError) -> String {
+    if matches!(error, CallError::Late) {
+        injected.abandon();
+    }
+    told(error)
+}
+
+fn refused_by_kernel(result: i64) -> String {
+    format!("the kernel refuses it: {}", io::Error::from_raw_os_error(-result as i32))
+}
+
+/// Runs through the entry and the exit of the system call `number` to the end of the call; what it returned.
+fn run(injected: &mut Injected<'_>, number: u64, deadline: Instant) -> Result<i64, CallError> {
+    let other = || CallError::Lost(io::Error::other("another system call than the injected one"));
+    loop {
+        if injected.next_system_call(deadline)?.orig_rax != number {
+            return Err(other());
+        }
+        let exit = injected.next_system_call(deadline)?;
+        let result = exit.rax as i64;
+        // The kernel makes it again by itself.
+        if !INTERRUPTED.contains(&result) {
+            injected.run_to_return(deadline)?;
+            return Ok(result);
+        }
+    }
+}
+
+fn told(error: CallError) -> String {
+    match error {
+        CallError::NotBegun(source) => format!("the call cannot be made: {source}"),
+        CallError::Late => {
+            "the call did not come to its end in time; the thread finishes it alone".to_owned()
+        }
+        CallError::Died(_) => "the process ended".to_owned(),
+        CallError::Lost(source) => {
+            format!("the call was lost sight of ({source}); the thread finishes it alone")
+        }
+    }
+}
+
+/// The child of `target` whose id it sees as `inner_pid`, and a descriptor that stays its own.
+fn child_of(target: &Process, inner_pid: i32) -> Option<(Process, OwnedFd)> {
+    let is_it = |pid: i32| {
+        let handle = sys::open(pid).ok()?;
+        let child = Process::open(pid).ok()?;
+        let status = child.status().ok()?;
+        let sees = status.namespace_pids.last().copied().unwrap_or(pid);
+        let is_child = status.parent == Some(target.pid()) && sees == inner_pid;
+        (is_child && child.stat().ok()?.exit_signal == Some(0)).then_some((child, handle))
+    };
+    if !target.status().is_ok_and(|status| status.is_in_inner_pid_namespace()) {
+        return is_it(inner_pid);
+    }
+    let of_thread = |tid: i32| {
+        let text = target.read_file(&format!("task/{tid}/children"), 1 << 20).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<i32>>()
+    };
+    target.tasks().ok()?.into_iter().flat_map(of_thread).find_map(is_it)
+}

@@ -1,0 +1,214 @@
+//! `explain --photograph`: what it shows is what a stop shows, and the process does not notice, whatever happens to
+//! strandline, to the process, or to the whole process group.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::record_support::has;
+use crate::support::strandline::{caveats, command, json, run};
+use crate::support::{Libc, Outcome, Result, Subject, for_each, invariants, repetitions, subject};
+
+/// Processes whose parent is `pid`, with their states.
+fn children(pid: i32) -> Result<Vec<(i32, char)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let Some(child) = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let (state, parent) = (fields.next(), fields.next());
+        if parent == Some(&pid.to_string()) {
+            found.push((child, state.and_then(|state| state.chars().next()).unwrap_or('?')));
+        }
+    }
+    Ok(found)
+}
+
+fn photographed(pid: &str) -> Result<Value> {
+    let document = json(&["explain", "--json", "--photograph", pid])?;
+    invariants::hold(&document)?;
+    assert_eq!(document["target"]["kind"], "photograph", "{}", document["caveats"]);
+    assert!(document["cost"]["copied_pages"].is_u64(), "{}", document["cost"]);
+    Ok(document)
+}
+
+/// The bytes on each row, those of a row with holders added up.
+fn rows(document: &Value) -> BTreeMap<String, u64> {
+    let mut rows = BTreeMap::new();
+    for row in document["rows"].as_array().into_iter().flatten() {
+        *rows.entry(row["id"].as_str().unwrap_or_default().to_owned()).or_default() +=
+            row["bytes"].as_u64().unwrap_or(0);
+    }
+    rows
+}
+
+/// Where two documents differ first, how long something took apart.
+fn difference(path: &str, left: &Value, right: &Value) -> Option<String> {
+    match (left, right) {
+        (Value::Object(one), Value::Object(other)) if one.len() == other.len() => {
+            one.iter().filter(|(key, _)| *key != "trace_seconds").find_map(|(key, value)| {
+                difference(&format!("{path}.{key}"), value, other.get(key).unwrap_or(&Value::Null))
+            })
+        }
+        (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
+            let pairs = one.iter().zip(other).enumerate();
+            pairs.into_iter().find_map(|(n, (one, other))| difference(&format!("{path}[{n}]"), one, other))
+        }
+        _ if left == right => None,
+        _ => Some(format!("{path}: {:.200} {:.200}", left.to_string(), right.to_string())),
+    }
+}
+
+/// That a photograph and a stop of the same standing process show the same: all rows, but for pages of the stack below the
+/// stack pointer, where the call stood.
+fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
+    let pid = subject.pid_text();
+    // The first call may touch a page of the stack for the first time.
+    photographed(&pid)?;
+    let stopped = json(&["explain", "--json", &pid])?;
+    let shown = photographed(&pid)?;
+    let again = json(&["explain", "--json", &pid])?;
+    assert_eq!(rows(&stopped), rows(&again), "it stands still");
+    assert_eq!(rows(&shown), rows(&stopped));
+    for key in ["allocators", "runtimes", "remedies", "verdict", "totals"] {
+        assert_eq!(difference(key, &shown[key], &stopped[key]), None);
+    }
+    assert_eq!(shown["kernel"]["rss_bytes"], stopped["kernel"]["rss_bytes"]);
+    assert_eq!(children(subject.pid())?, [], "nothing is left");
+    Ok(())
+}
+
+#[test]
+fn rows_are_those_of_a_stop() -> Outcome {
+    let heap = |libc: &Libc| Subject::start_with(libc, "big_heap", &["0.06", "300", "random", "40"], &[]);
+    shows_what_a_stop_shows(&heap(&Libc::system())?)?;
+    shows_what_a_stop_shows(&heap(&Libc::system_static())?)?;
+    for_each(["11", "12", "13"], |seed| {
+        shows_what_a_stop_shows(&Subject::start("random_heap", &[seed, "threads=4"])?)
+    })
+}
+
+#[test]
+fn a_perl_is_read_while_it_runs() -> Outcome {
+    if !has("photograph::a_perl_is_read_while_it_runs", "perl") {
+        return Ok(());
+    }
+    let script = "my %h; $h{$_} = [$_, \"x$_\"] for 1 .. 50_000; delete @h{1 .. 20_000}; $| = 1; print \"{}\\n\"; <STDIN>";
+    let mut command = Command::new("perl");
+    command.args(["-e", script]).env("PERL_HASH_SEED", "0");
+    shows_what_a_stop_shows(&Subject::start_command(command)?)
+}
+
+#[test]
+fn an_sbcl_is_read_while_it_runs() -> Outcome {
+    if !has("photograph::an_sbcl_is_read_while_it_runs", "sbcl") {
+        return Ok(());
+    }
+    let script = "(progn (defvar *all* (loop for i below 100000 collect (make-string 20))) (format t \"{}~%\") (finish-output) (read-line))";
+    let mut command = Command::new("sbcl");
+    command.args(["--noinform", "--no-sysinit", "--no-userinit", "--eval", script]);
+    shows_what_a_stop_shows(&Subject::start_command(command)?)
+}
+
+/// What a subject says of itself: how many of its children ended, and that nothing was wrong.
+fn goes_on(subject: &mut Subject) -> Outcome {
+    let before = subject.ask(b'c')?;
+    std::thread::sleep(Duration::from_millis(200));
+    let after = subject.ask(b'c')?;
+    assert_eq!(after["wrong"], 0, "{after}");
+    assert!(subject::number(&after, "ended")? > subject::number(&before, "ended")?, "it goes on");
+    Ok(())
+}
+
+#[test]
+fn a_parent_that_waits_for_any_child_does_not_see_it() -> Outcome {
+    for_each([&[][..], &["dont"], &["wipe"]], |arguments| {
+        let mut subject = Subject::start("parent", arguments)?;
+        for _ in 0..repetitions(10, 100) {
+            let document = photographed(&subject.pid_text())?;
+            let found = caveats(&document);
+            assert!(!found.iter().any(|code| code.starts_with("heap_damaged")), "{found:?}");
+        }
+        goes_on(&mut subject)?;
+        assert!(subject.finish()?.success());
+        Ok(())
+    })
+}
+
+/// The photographs of a process: its children that ignore every signal that can be, asleep or dead.
+fn photographs(pid: i32) -> Result<Vec<(i32, char)>> {
+    let mut all = children(pid)?;
+    all.retain(|(child, state)| {
+        let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
+        *state == 'Z' || status.lines().any(|line| line == "SigBlk:\tfffffffffffbfeff")
+    });
+    Ok(all)
+}
+
+#[test]
+fn killed_at_any_instant_it_leaves_a_process_that_goes_on() -> Outcome {
+    let mut subject = Subject::start("parent", &[])?;
+    let pid = subject.pid_text();
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let took = Instant::now();
+    photographed(&pid)?;
+    let took = took.elapsed().as_micros() as u64;
+    let mut left = 0;
+    for turn in 0..repetitions(40, 1000) {
+        let mut command = command(&["explain", "--json", "--photograph", &pid]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn()?;
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        std::thread::sleep(Duration::from_micros((seed >> 33) % took));
+        if turn % 4 == 0 {
+            // What a Ctrl-C at a terminal does to all of a group: the process's handler runs in it alone.
+            for (photograph, _) in photographs(subject.pid())? {
+                let _ = strandline_sys::signal::send(photograph, 2);
+            }
+            strandline_sys::signal::send(subject.pid(), 2)?;
+        }
+        child.kill()?;
+        child.wait()?;
+        left = left.max(photographs(subject.pid())?.len());
+    }
+    goes_on(&mut subject)?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    assert!(status.lines().any(|line| line == "TracerPid:\t0"), "{status}");
+    // What was left sleeps, and ends by itself: none runs, none holds a descriptor.
+    for (photograph, state) in photographs(subject.pid())? {
+        assert!(matches!(state, 'S' | 'Z'), "{photograph} is in state {state}");
+        let held = std::fs::read_dir(format!("/proc/{photograph}/fd")).map_or(0, Iterator::count);
+        assert_eq!(held, 0, "{photograph} holds descriptors");
+    }
+    assert!(left > 0, "no kill left a photograph: none came in its life");
+    assert!(subject.finish()?.success());
+    Ok(())
+}
+
+#[test]
+fn where_it_could_do_harm_it_is_refused_and_tried_the_process_is_stopped() -> Outcome {
+    let subject = Subject::start("fragmented", &["20000"])?;
+    let pid = subject.pid_text();
+    strandline_sys::signal::send(subject.pid(), 19)?;
+    let stopped =
+        || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "));
+    while !stopped() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    run(&["explain", "--photograph", &pid])?.complains(3, &["stopped by a signal", "--photograph=try"])?;
+    let tried = json(&["explain", "--json", "--photograph=try", &pid])?;
+    invariants::hold(&tried)?;
+    assert_eq!(tried["target"]["kind"], "live");
+    assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
+    assert!(stopped(), "it stays stopped");
+    assert_eq!(children(subject.pid())?, []);
+    strandline_sys::signal::send(subject.pid(), 18)?;
+    // Too little time for it.
+    let bounded = run(&["explain", "--photograph", "--max-stop", "1us", &pid])?;
+    assert_eq!(bounded.status, Some(3), "{}", bounded.summary());
+    Ok(())
+}
