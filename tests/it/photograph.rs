@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::record_support::has;
 use crate::support::strandline::{caveats, command, json, run};
-use crate::support::{Libc, Outcome, Result, Subject, for_each, invariants, repetitions, subject};
+use crate::support::{Libc, Outcome, Result, Subject, for_each, full, invariants, repetitions, subject};
 
 /// Processes whose parent is `pid`, with their states.
 fn children(pid: i32) -> Result<Vec<(i32, char)>> {
@@ -185,8 +185,61 @@ fn killed_at_any_instant_it_leaves_a_process_that_goes_on() -> Outcome {
         assert_eq!(held, 0, "{photograph} holds descriptors");
     }
     assert!(left > 0, "no kill left a photograph: none came in its life");
+    if full() {
+        // The time of a small process, and some more.
+        std::thread::sleep(Duration::from_secs(18));
+        let living: Vec<_> =
+            photographs(subject.pid())?.into_iter().filter(|(_, state)| *state != 'Z').collect();
+        assert_eq!(living, [], "they outlive their time");
+    }
     assert!(subject.finish()?.success());
     Ok(())
+}
+
+/// Looks at a moving process again and again: a photograph where there is one, else a stop.
+fn look_often(subject: &Subject, times: u64) -> Outcome {
+    for _ in 0..times {
+        let run = run(&["explain", "--json", "--photograph=try", &subject.pid_text()])?;
+        match run.status {
+            Some(0) => invariants::hold(&serde_json::from_str(&run.stdout)?)?,
+            Some(3) if run.stderr.lines().count() == 1 && !run.stderr.contains("panicked") => {}
+            _ => return Err(run.summary().into()),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn processes_that_fork_and_start_threads_and_programs_go_on() -> Outcome {
+    for_each(["forker", "thread_spawner", "malloc_loop", "execer"], |name| {
+        let arguments: &[&str] = if *name == "malloc_loop" { &["8"] } else { &[] };
+        let mut subject = Subject::start(name, arguments)?;
+        look_often(&subject, repetitions(8, 60))?;
+        if *name != "execer" {
+            assert_eq!(subject.ask(b'c')?["wrong"], 0);
+        }
+        assert!(subject.finish()?.success());
+        Ok(())
+    })
+}
+
+#[test]
+fn what_could_do_harm_is_told_and_what_a_copy_has_not_is_there() -> Outcome {
+    for_each([("seccomp", "seccomp filter"), ("watched", "userfaultfd")], |(what, why)| {
+        let Ok(subject) = Subject::start("guarded", &[what]) else {
+            crate::support::skipped("photograph::what_could_do_harm_is_told", "no userfaultfd for this user");
+            return Ok(());
+        };
+        let pid = subject.pid_text();
+        run(&["explain", "--photograph", &pid])?.complains(3, &[why, "--photograph=try"])?;
+        let tried = json(&["explain", "--json", "--photograph=try", &pid])?;
+        invariants::hold(&tried)?;
+        assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
+        assert_eq!(children(subject.pid())?, []);
+        Ok(())
+    })?;
+    // Locked and given-up memory only smaps tells of.
+    for_each(["locked", "freed"], |what| shows_what_a_stop_shows(&Subject::start("guarded", &[what])?))
 }
 
 #[test]
