@@ -35,7 +35,10 @@ impl Code {
     pub fn find(memory: &dyn Memory, space: &AddressSpace) -> Option<Self> {
         let is_code = |m: &&Mapping| m.permissions.execute && (m.has_file() || m.name == "[vdso]");
         let mut mappings: Vec<_> = space.mappings().iter().filter(is_code).collect();
-        mappings.sort_by_key(|m| (!m.name.contains("/libc"), m.name == "[vdso]"));
+        // What is searched comes into the target's memory: the C library has both near its start (not libcrypto, libcurl …).
+        let is_libc =
+            |m: &Mapping| ["/libc.so", "/libc-", "/ld-musl"].iter().any(|name| m.name.contains(name));
+        mappings.sort_by_key(|m| (!is_libc(m), m.name == "[vdso]"));
         let ranges: Vec<_> = mappings.iter().map(|m| m.start..m.end).collect();
         let trampoline = find(memory, &ranges, &inject::TRAMPOLINE)?;
         Some(Self { trampoline, system_call: find(memory, &ranges, &SYSTEM_CALL)? })
