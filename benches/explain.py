@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from shared import MIB, OUT, STRANDLINE, WORK, figure, timed, write
+from shared import MIB, OUT, STRANDLINE, WORK, Started, figure, timed, write
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 IDLE_ROUNDS = int(os.environ.get("BENCH_IDLE_ROUNDS", "30"))
@@ -24,29 +24,13 @@ def fits_on_disk(bytes_needed):
     return shutil.disk_usage(WORK).free > bytes_needed * 1.2
 
 
-class BigHeap:
+class BigHeap(Started):
     """The subject: GIB GiB of heap, most of it freed in random order."""
 
     def __init__(self, gib):
         chunks = str(int(gib * CHUNKS_THOUSAND_A_GIB))
-        self.process = subprocess.Popen([os.path.join(WORK, "big_heap"), str(gib), chunks, "random", "4"],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"bench: big_heap of {gib} GiB did not start (memory?)")
-        self.ready = json.loads(line)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-
-    def ask(self, command):
-        self.process.stdin.write(command)
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        super().__init__([os.path.join(WORK, "big_heap"), str(gib), chunks, "random", "4"])
+        self.ready = json.loads(self.line)
 
 
 def gcore(pid):

@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import time
 
-from shared import OUT, STRANDLINE, WORK, figure, write
+from shared import STRANDLINE, WORK, Started, figure, write
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 SIZES = [float(gib) for gib in os.environ.get("BENCH_GIB", "1 4").split()]
@@ -19,22 +19,8 @@ RATE, SECONDS = 2000, 8
 WAYS = {"stop": [], "photograph": ["--photograph"]}
 
 
-class Subject:
-    """A process that prints a line when it is ready."""
-
-    def __init__(self, command):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.line = self.process.stdout.readline()
-        if not self.line:
-            raise SystemExit(f"bench: {command[0]} did not start (memory?)")
-        time.sleep(0.5)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
+class Subject(Started):
+    """A process that is looked at in both ways."""
 
     def explain(self, way):
         command = [STRANDLINE, "explain", "--json", *WAYS[way], str(self.process.pid)]
@@ -47,6 +33,7 @@ class Subject:
 def pauses(name, command, wants, lines, claims):
     """Both ways on one process, in turns."""
     with Subject(command) as subject:
+        time.sleep(0.5)
         # The first call may touch a page of the stack for the first time.
         subject.explain("photograph")
         found = {way: [] for way in WAYS}
@@ -62,7 +49,9 @@ def pauses(name, command, wants, lines, claims):
                  f"{figure(wall['stop'], 1, 0)} | {figure(wall['photograph'], 1, 0)} | {same} |")
     bound = wants(rss)
     middle = statistics.median(stopped["photograph"])
-    claims.append((f"{name}: by photograph stopped at most {bound:.0f} ms", f"{middle:.1f} ms", middle <= bound))
+    if bound is not None:
+        claims.append((f"{name}: by photograph stopped at most {bound:.0f} ms", f"{middle:.1f} ms", middle <= bound))
+    claims.append((f"{name}: rows by photograph are those of a stop", same, rows["stop"] == rows["photograph"]))
 
 
 def by_size(gib):
@@ -109,9 +98,9 @@ def main():
         sbcl = ["sbcl", "--dynamic-space-size", "4GB", "--noinform", "--no-sysinit", "--no-userinit", "--eval", script]
         pauses("SBCL, 8 million strings", sbcl, by_size, lines, claims)
     maps = os.path.join(WORK, "many_maps")
-    pauses("20,000 mappings", [maps, "20000", "0"], lambda gib: 120, lines, claims)
+    pauses("20,000 mappings", [maps, "20000", "0"], lambda gib: None, lines, claims)
     pauses("2,000 threads", [maps, "100", "2000"], lambda gib: by_size(gib) + 60, lines, claims)
-    pauses("2,000 threads, 56,000 mappings", [maps, "56000", "2000"], lambda gib: 332, lines, claims)
+    pauses("2,000 threads, 56,000 mappings", [maps, "56000", "2000"], lambda gib: None, lines, claims)
     server(lines)
     write("photograph", claims, lines)
 

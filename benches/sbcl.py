@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from shared import MIB, STRANDLINE, WORK, figure, timed, write
+from shared import MIB, STRANDLINE, WORK, Started, figure, timed, write
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 GIB = float(os.environ.get("BENCH_SBCL_GIB", "1"))
@@ -20,7 +20,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 MESSAGE_BYTES = 304
 
 
-class Heap:
+class Heap(Started):
     """The subject: an SBCL whose dynamic space holds GIB GiB, a fifth of it dead."""
 
     def __init__(self):
@@ -28,23 +28,8 @@ class Heap:
         count = int(GIB * 1024 * MIB / MESSAGE_BYTES)
         command = [SBCL, "--dynamic-space-size", f"{int(GIB * 4) + 1}GB", "--script", subject, "kind=mixed",
                    f"count={count}", "census-less=1"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"bench: no SBCL with {GIB:g} GiB (memory?)")
-        self.ready = json.loads(line)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-
-    def ask(self, command):
-        self.process.stdin.write(command)
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        super().__init__(command)
+        self.ready = json.loads(self.line)
 
 
 def explain(pid, *arguments):

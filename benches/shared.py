@@ -3,6 +3,7 @@
 RESULTS.md holds a section a bench; a bench that is run again replaces its own.
 """
 import datetime
+import json
 import os
 import platform
 import re
@@ -39,6 +40,28 @@ def timed(command):
         if process.returncode != 0:
             sys.exit(f"bench: {' '.join(command)}: status {process.returncode}: {err.read().strip()[-400:]}")
         return wall, usage.ru_maxrss * 1024, out.read()
+
+
+class Started:
+    """A process that prints a line when it is ready; ended at the end of a `with`."""
+
+    def __init__(self, command):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.line = self.process.stdout.readline()
+        if not self.line:
+            sys.exit(f"bench: {command[0]} did not start (memory?)")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+    def ask(self, command):
+        self.process.stdin.write(command)
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
 
 
 def figure(samples, unit=1.0, digits=2, suffix=""):

@@ -103,6 +103,8 @@ pub struct Spent {
     pub copied_pages: Option<u64>,
     /// Whether the child is collected: else its zombie stays until the target ends.
     pub collected: bool,
+    /// How long a thread of the target was stopped for that.
+    pub stopped: Duration,
 }
 
 /// How much memory has to be had for a photograph of a process with `anonymous_bytes`.
@@ -199,16 +201,18 @@ impl Photograph {
         let copied_pages = faults.zip(self.faults_before).map(|(now, before)| now.saturating_sub(before));
         self.kill();
         let has_ended = sys::has_ended(&self.handle, END_LIMIT).unwrap_or(false);
-        let collected = has_ended && tracee::on_own_thread(|| self.collect()).unwrap_or(false);
-        Spent { copied_pages, collected }
+        let collected = if has_ended { tracee::on_own_thread(|| self.collect()) } else { None };
+        let (collected, stopped) = collected.unwrap_or_default();
+        Spent { copied_pages, collected, stopped }
     }
 
-    /// Has a thread of the target wait for the child; whether it is gone then.
-    fn collect(&self) -> bool {
-        let Ok(space) = self.target.address_space() else { return true };
+    /// Has a thread of the target wait for the child: whether it is gone then, and how long threads were stopped for it.
+    fn collect(&self) -> (bool, Duration) {
+        let mut stopped = Duration::ZERO;
+        let Ok(space) = self.target.address_space() else { return (true, stopped) };
         let memory = Live::new(self.target.pid());
         // It may run another program by now.
-        let Some(code) = Code::find(&memory, &space) else { return false };
+        let Some(code) = Code::find(&self.target, &space) else { return (false, stopped) };
         let mut tids = self.target.tasks().unwrap_or_default();
         tids.sort_by_key(|&tid| tid != self.tid);
         for tid in tids.into_iter().take(MOST_REAPERS) {
@@ -216,11 +220,13 @@ impl Photograph {
                 continue;
             }
             let Ok(tracee) = Tracee::stop(&self.target, tid, REAP_LIMIT) else { continue };
+            let since = tracee.since;
             // Whoever waited for it meanwhile has it, and its id may be another child's.
             if !self.child.path("stat").exists() {
-                return true;
+                return (true, stopped + since.elapsed());
             }
             if !can_call(&tracee, &space, 0) || !code.is_in(&memory) {
+                stopped += since.elapsed();
                 continue;
             }
             let arguments = [self.inner_pid as u64, 0, WAIT_OPTIONS];
@@ -231,9 +237,9 @@ impl Photograph {
                 Ok(_) => drop(waiting.finish(REAP_LIMIT)),
                 Err(error) => drop(left_alone(waiting, error)),
             }
-            return !self.child.path("stat").exists();
+            return (!self.child.path("stat").exists(), stopped + since.elapsed());
         }
-        false
+        (false, stopped)
     }
 }
 

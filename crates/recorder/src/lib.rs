@@ -26,7 +26,7 @@ use strandline_inspect::explain::ByPhotograph;
 use strandline_recording::Ending;
 
 pub use command::{NotStarted, Surroundings, run};
-pub use limits::{Group, Limits, can_limit_memory, memory_groups};
+pub use limits::{Group, Limits, can_limit_memory};
 pub use marks::VARIABLE as MARK_VARIABLE;
 pub use plan::Plan;
 pub use session::record;

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use strandline_process::control_groups::mount_point;
 use strandline_recording::Limit;
 use strandline_sys::spawn::Resource;
 
@@ -163,7 +164,7 @@ pub fn can_limit_memory(bytes: u64) -> Result<String, String> {
 
 /// The groups of this process in the hierarchies that may have memory, and those beside which another could be made:
 /// version and folder.
-pub fn memory_groups() -> Vec<(u8, PathBuf)> {
+fn memory_groups() -> Vec<(u8, PathBuf)> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     places(&own, &mounts)
@@ -195,19 +196,6 @@ fn places(own: &str, mounts: &str) -> Vec<(u8, PathBuf)> {
         }
     }
     places
-}
-
-/// Where a control group hierarchy is mounted (proc(5), mountinfo: fields after " - " are type, source, options).
-fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let mut after = after.split(' ');
-        let is_kind = after.next()? == kind;
-        let has = option.is_none_or(|option| {
-            after.nth(1).is_some_and(|options| options.split(',').any(|name| name == option))
-        });
-        (is_kind && has).then(|| before.split(' ').nth(4).map(PathBuf::from))?
-    })
 }
 
 #[cfg(test)]

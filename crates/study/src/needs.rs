@@ -3,7 +3,6 @@
 //! kernel, where there may be a limit on this process's control group as well as the machine's own.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,7 +13,8 @@ use super::matrix::{Key, Matrix, fill, placeholders};
 use strandline_lab::cell::{Outcome, Subject};
 use strandline_lab::executor::{Executor, Stopped};
 use strandline_lab::figures::find_in_path;
-use strandline_recorder::memory_groups;
+use strandline_process::procfs::Process;
+use strandline_process::target::budget::available_to;
 use strandline_report::units::bytes;
 
 /// A probe may take so long.
@@ -195,73 +195,15 @@ fn is_missing(need: &Need, name: &str, words: &[String], how: &str) -> String {
 
 /// Why a cell that needs so much memory is not run; nothing where there is as much, or nobody knows.
 pub fn too_little_memory(wanted: u64) -> Option<String> {
-    let available = available_bytes()?;
+    let own = Process::open(std::process::id().cast_signed()).ok()?;
+    let available = available_to(&own)?;
     (available < wanted)
         .then(|| format!("needs {} of available memory; {} are", bytes(wanted), bytes(available)))
-}
-
-/// The memory that can be had: the machine's, and that of each control group that this process is in.
-fn available_bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let machine = field(&text, "MemAvailable:").map(|kib| kib.saturating_mul(1024));
-    let groups = memory_groups().into_iter().filter_map(|(version, folder)| room(version, &folder));
-    machine.into_iter().chain(groups).min()
-}
-
-/// The room below the limit of the control group `folder`, and those above it. File pages that the kernel would drop
-/// first are counted as used by it, and can be had all the same.
-fn room(version: u8, folder: &Path) -> Option<u64> {
-    let (limit, usage, inactive) = if version == 2 {
-        ("memory.max", "memory.current", "inactive_file")
-    } else {
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-    };
-    let number = |folder: &Path, name: &str| -> Option<u64> {
-        fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
-    };
-    let of = |folder: &Path| {
-        // "max" is no number, and no limit.
-        let (limit, usage) = (number(folder, limit)?, number(folder, usage)?);
-        let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
-        let used = usage.saturating_sub(field(&stat, inactive).unwrap_or(0));
-        Some(limit.saturating_sub(used))
-    };
-    folder.ancestors().filter_map(of).min()
-}
-
-/// The number behind a name at the beginning of a line.
-fn field(text: &str, name: &str) -> Option<u64> {
-    text.lines().find_map(|line| {
-        let mut words = line.split_whitespace();
-        (words.next() == Some(name)).then(|| words.next()?.parse().ok())?
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_smallest_room_of_a_group_and_those_above_it_counts() {
-        let scratch = tempfile::tempdir().unwrap();
-        let inner = scratch.path().join("a/b");
-        fs::create_dir_all(&inner).unwrap();
-        let write = |folder: &Path, name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
-        assert_eq!(room(2, &inner), None);
-        write(&inner, "memory.max", "max\n");
-        write(&inner, "memory.current", "4096\n");
-        assert_eq!(room(2, &inner), None);
-        let outer = scratch.path().join("a");
-        write(&outer, "memory.max", "1000000\n");
-        write(&outer, "memory.current", "900000\n");
-        write(&outer, "memory.stat", "anon 1\ninactive_file 300000\n");
-        assert_eq!(room(2, &inner), Some(400_000));
-        write(&inner, "memory.limit_in_bytes", "5000\n");
-        write(&inner, "memory.usage_in_bytes", "6000\n");
-        assert_eq!(room(1, &inner), Some(0));
-        write(&inner, "memory.stat", "inactive_file 1\ntotal_inactive_file 1500\n");
-        assert_eq!(room(1, &inner), Some(500));
-    }
 
     #[test]
     fn memory_that_no_machine_has_is_not_there() {

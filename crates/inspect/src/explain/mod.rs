@@ -209,6 +209,7 @@ fn end_photograph(process: &Process, snapshot: &mut Snapshot) -> Result<()> {
             text,
         ));
     }
+    snapshot.stopped += spent.stopped;
     snapshot.spent = Some(spent);
     // While there was a photograph, half of each page counted as its.
     snapshot.rollup = snapshot::rollup(process);

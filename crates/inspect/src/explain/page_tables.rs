@@ -116,7 +116,8 @@ fn by_sums(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Opt
     let entries: Vec<SmapsEntry> = space.mappings().iter().zip(&seen).map(entry).collect();
     let smaps = Smaps { entries, bad_lines: 0 };
     let total = smaps.total();
-    if (total.rss_bytes, total.anonymous_bytes) != (sums.rss_bytes, sums.anonymous_bytes) {
+    let key = |counts: &Counts| (counts.rss_bytes, counts.anonymous_bytes, counts.swap_bytes);
+    if key(&total) != key(&sums) {
         return Ok(None);
     }
     let Ok(residency) = Residency::of_scanned(pagemap, &smaps.entries, Ok(scanned)) else { return Ok(None) };

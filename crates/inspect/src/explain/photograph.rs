@@ -10,10 +10,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use strandline_process::call::code::Code;
+use strandline_process::control_groups::Groups;
 use strandline_process::map::AddressSpace;
 use strandline_process::photograph::{Photograph, Spent, needed_bytes};
 use strandline_process::procfs::{Process, Status};
-use strandline_process::target::live::Live;
 use strandline_process::target::{budget, holders};
 
 /// When a process is read from a photograph of it.
@@ -47,8 +47,6 @@ pub struct Plan {
     pub code: Code,
     /// After so long it ends by itself.
     pub hold: Duration,
-    /// Whether memory is locked, which it is not in a copy.
-    pub has_locked: bool,
 }
 
 /// Looks whether a photograph of the process, whose mappings are `space`, can do harm or cannot be had.
@@ -73,7 +71,7 @@ pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>)
         );
     }
     writers(process, space)?;
-    if let Some(why) = budget::group_against(process) {
+    if let Some(why) = Groups::of(process).against_a_copy() {
         return Err(why.to_owned());
     }
     let anonymous_bytes = status.anonymous_bytes.unwrap_or(0);
@@ -82,10 +80,9 @@ pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>)
     if max_stop.is_some_and(|most| STOP_A_GIB.mul_f64(gibs) > most) {
         return Err("making it may take longer than the process may be stopped (--max-stop)".to_owned());
     }
-    let code = Code::find(&Live::new(process.pid()), space)
+    let code = Code::find(process, space)
         .ok_or("its code has no system call and no return from a signal handler that could be used")?;
-    let has_locked = status.locked_bytes.is_none_or(|bytes| bytes > 0);
-    Ok(Plan { code, hold: (LEAST_HOLD + HOLD_A_GIB.mul_f64(gibs)).min(MOST_HOLD), has_locked })
+    Ok(Plan { code, hold: (LEAST_HOLD + HOLD_A_GIB.mul_f64(gibs)).min(MOST_HOLD) })
 }
 
 /// The first kernel whose `CLOSE_RANGE_UNSHARE` lets the copy go of the program's descriptors, and the first that copies
@@ -171,9 +168,9 @@ impl Kept {
         &self.photograph
     }
 
-    /// Whether it still shows what it showed.
-    pub fn is_there(&self) -> bool {
-        self.photograph.is_there()
+    /// The same, for who asks later whether it is still there.
+    pub fn watched(&self) -> Arc<Photograph> {
+        Arc::clone(&self.photograph)
     }
 
     /// Ends it; what it cost, unless it had ended before: then what was read of it is not to be used.

@@ -60,7 +60,7 @@ pub fn take<'a>(
     let pagemap = process.open_file("pagemap").map_err(told)?;
     let start_brk = process.stat().map_err(told)?.start_brk;
     let scanned =
-        if plan.has_locked { None } else { page_tables::scanned(process, &pagemap).map_err(told)? };
+        if before.has_locked { None } else { page_tables::scanned(process, &pagemap).map_err(told)? };
     let (pages, space) = match scanned {
         Some((space, scanned)) => {
             let seen = scanned.seen(space.mappings());
@@ -205,14 +205,12 @@ impl Shot<'_> {
         };
         let (mut snapshot, threads) = Snapshot::new(process, view, stopped, how);
         snapshot.until = Some(self.kept.photograph().until() - BEFORE_ITS_END);
-        snapshot.is_photograph = true;
         let file = Opened::new(open("mem")?);
+        let kept = snapshot.photograph.insert(self.kept).watched();
         let memory = Pictured { file: &file, readable, kept: self.copy, ranges: self.ranges };
         let busy = snapshot.read_all(process, threads.as_deref(), &memory, how, last);
         // What one that ended did not show may look like anything.
-        let busy =
-            busy.map_err(|error| if self.kept.is_there() { error } else { no("it ended".to_owned()) })?;
-        snapshot.photograph = Some(self.kept);
+        let busy = busy.map_err(|error| if kept.is_there() { error } else { no("it ended".to_owned()) })?;
         Ok((snapshot, busy))
     }
 }

@@ -72,8 +72,6 @@ pub struct Snapshot {
     pub until: Option<Instant>,
     /// How long its threads were stopped.
     pub stopped: Duration,
-    /// Whether it is made of a photograph.
-    pub is_photograph: bool,
     /// The photograph that `memory` and `pagemap` are of, if they are.
     pub photograph: Option<Kept>,
     /// What it cost, once it has ended.
@@ -218,7 +216,6 @@ impl Snapshot {
             began: Instant::now(),
             until: None,
             stopped: Duration::ZERO,
-            is_photograph: false,
             photograph: None,
             spent: None,
             caveats,
@@ -232,7 +229,7 @@ impl Snapshot {
         let longest = self.began + self.longest_stop();
         let end = match self.until {
             // Nothing stands still meanwhile.
-            Some(until) if self.is_photograph => until,
+            Some(until) if self.photograph.is_some() => until,
             Some(until) => until.min(longest),
             None => longest,
         };

@@ -166,7 +166,7 @@ fn directly(
     space: &AddressSpace,
     pagemap: &File,
 ) -> Result<Applied, Refusal> {
-    let code = Code::find(&Live::new(process.pid()), space);
+    let code = Code::find(process, space);
     let code = code.ok_or_else(|| malloc_trim::no_trampoline(process.pid()))?;
     let todo = pieces(&request.ranges).peekable();
     let mut work = Work { process, code, pagemap, applied: Applied::default(), plain: Vec::new(), todo };

@@ -3,11 +3,15 @@
 //!
 //! Nothing is written into code: what is needed stands in every C library, and in the vdso.
 
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 use super::{inject, stack};
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::Memory;
+use crate::namespaces::open_mapped_file;
+use crate::procfs::Process;
 use crate::target::live::Live;
 use crate::target::quiet;
 use crate::target::tracee::Tracee;
@@ -32,16 +36,23 @@ pub struct Code {
 impl Code {
     /// Looks for them in code of files, which nobody is rewriting: in the C library first, in the vdso last. `None` where
     /// there are none.
-    pub fn find(memory: &dyn Memory, space: &AddressSpace) -> Option<Self> {
+    ///
+    /// The files are read and not the target's mappings of them: that would bring their pages into it.
+    pub fn find(process: &Process, space: &AddressSpace) -> Option<Self> {
         let is_code = |m: &&Mapping| m.permissions.execute && (m.has_file() || m.name == "[vdso]");
         let mut mappings: Vec<_> = space.mappings().iter().filter(is_code).collect();
-        // What is searched comes into the target's memory: the C library has both near its start (not libcrypto, libcurl …).
         let is_libc =
             |m: &Mapping| ["/libc.so", "/libc-", "/ld-musl"].iter().any(|name| m.name.contains(name));
         mappings.sort_by_key(|m| (!is_libc(m), m.name == "[vdso]"));
-        let ranges: Vec<_> = mappings.iter().map(|m| m.start..m.end).collect();
-        let trampoline = find(memory, &ranges, &inject::TRAMPOLINE)?;
-        Some(Self { trampoline, system_call: find(memory, &ranges, &SYSTEM_CALL)? })
+        let find_in = |mapping: &Mapping, pattern: &[u8]| {
+            let range = mapping.start..mapping.end;
+            match open_mapped_file(process, mapping) {
+                Ok(file) if mapping.has_file() => find(&Text { file, mapping }, &[range], pattern),
+                _ => find(&Live::new(process.pid()), &[range], pattern),
+            }
+        };
+        let first = |pattern: &[u8]| mappings.iter().find_map(|mapping| find_in(mapping, pattern));
+        Some(Self { trampoline: first(&inject::TRAMPOLINE)?, system_call: first(&SYSTEM_CALL)? })
     }
 
     /// Whether they still stand there: looked at again when the target stands still.
@@ -51,6 +62,19 @@ impl Code {
             memory.read(address, &mut there).is_ok() && there == bytes
         };
         stands(self.trampoline, &inject::TRAMPOLINE) && stands(self.system_call, &SYSTEM_CALL)
+    }
+}
+
+/// A file as it is mapped.
+struct Text<'a> {
+    file: File,
+    mapping: &'a Mapping,
+}
+
+impl Memory for Text<'_> {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let at = address.checked_sub(self.mapping.start).and_then(|at| at.checked_add(self.mapping.offset));
+        at.and_then(|at| self.file.read_at(buffer, at).ok()).unwrap_or(0)
     }
 }
 

@@ -1,0 +1,195 @@
+//! The control groups of a process: what they leave it, and what of them stands in the way of a copy of it.
+//!
+//! Version 2 has one tree of groups, version 1 one for each controller; both may be mounted beside each other (cgroups(7)).
+//! A limit holds for all groups below it, so each is looked for from the process's own group up to the root.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::procfs::Process;
+
+/// The most bytes read of /proc/PID/cgroup.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// The control groups of a process.
+#[derive(Debug)]
+pub struct Groups {
+    own: String,
+    mounts: String,
+}
+
+impl Groups {
+    /// Those of `process`.
+    pub fn of(process: &Process) -> Self {
+        let own = process.read_file("cgroup", MOST_BYTES).unwrap_or_default();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        Self { own: String::from_utf8_lossy(&own).into_owned(), mounts }
+    }
+
+    /// The folders of the groups that have `controller`, each with those above it.
+    fn folders(&self, controller: &str) -> Vec<PathBuf> {
+        let mut folders = Vec::new();
+        for (controllers, path) in self.own.lines().filter_map(parts) {
+            let root = match controllers {
+                "" => mount_point(&self.mounts, "cgroup2", None),
+                _ if controllers.split(',').any(|name| name == controller) => {
+                    mount_point(&self.mounts, "cgroup", Some(controller))
+                }
+                _ => None,
+            };
+            let Some(root) = root else { continue };
+            let folder = root.join(path.trim_start_matches('/'));
+            // In a container the group's path is the host's, and the mount shows it as its root.
+            let folder = if folder.is_dir() { folder } else { root.clone() };
+            let above = folder.ancestors().take_while(|folder| folder.starts_with(&root));
+            folders.extend(above.map(Path::to_owned));
+        }
+        folders
+    }
+
+    /// The bytes of memory that are left of all limits; `None` where there is none.
+    pub fn memory_left(&self) -> Option<u64> {
+        self.folders("memory").iter().filter_map(|folder| memory_left_in(folder)).min()
+    }
+
+    /// How many processes more they allow; `None` where there is no limit.
+    pub fn processes_left(&self) -> Option<u64> {
+        let of = |folder: &PathBuf| {
+            Some(number(folder, "pids.max")?.saturating_sub(number(folder, "pids.current")?))
+        };
+        self.folders("pids").iter().filter_map(of).min()
+    }
+
+    /// Why there should be no copy of the process, where that is a matter of its groups.
+    pub fn against_a_copy(&self) -> Option<&'static str> {
+        if self.own.lines().filter_map(parts).any(|(_, path)| path.starts_with("/..")) {
+            return Some("its control group, and the limits of that, cannot be seen from here");
+        }
+        let is = |folder: &PathBuf, name: &str, words: &[&str]| {
+            fs::read_to_string(folder.join(name)).is_ok_and(|text| words.contains(&text.trim()))
+        };
+        let groups = self.folders("memory");
+        let ends_all = |folder: &&PathBuf| {
+            is(folder, "memory.oom.group", &["1"]) && number(folder, "memory.max").is_some()
+        };
+        if groups.iter().any(|folder| ends_all(&folder)) {
+            return Some(
+                "its control group ends all of its processes where memory is short (memory.oom.group)",
+            );
+        }
+        let is_frozen = |folder: &PathBuf| {
+            is(folder, "cgroup.freeze", &["1"]) || is(folder, "freezer.state", &["FROZEN", "FREEZING"])
+        };
+        self.folders("freezer").iter().any(is_frozen).then_some("its control group stands still (frozen)")
+    }
+}
+
+/// The controllers (none for version 2) and the path of a line of /proc/PID/cgroup.
+fn parts(line: &str) -> Option<(&str, &str)> {
+    line.split_once(':')?.1.split_once(':')
+}
+
+/// Where a hierarchy of control groups is mounted (proc(5), mountinfo: fields after " - " are type, source, options).
+pub fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut after = after.split(' ');
+        let is_kind = after.next()? == kind;
+        let has = option.is_none_or(|option| {
+            after.nth(1).is_some_and(|options| options.split(',').any(|name| name == option))
+        });
+        (is_kind && has).then(|| before.split(' ').nth(4).map(PathBuf::from))?
+    })
+}
+
+/// The number in a file of a group; `None` where there is no such file, and of "max", which is no limit.
+fn number(folder: &Path, name: &str) -> Option<u64> {
+    fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
+}
+
+/// What is left of the limit of one group, of either version. File pages that the kernel would drop first are counted as
+/// used by it, and can be had all the same.
+fn memory_left_in(folder: &Path) -> Option<u64> {
+    // Above memory.high (version 2) processes are slowed down before any limit is met.
+    let limits = ["memory.max", "memory.high", "memory.limit_in_bytes"];
+    let limit = limits.into_iter().filter_map(|name| number(folder, name)).min()?;
+    let used = number(folder, "memory.current").or_else(|| number(folder, "memory.usage_in_bytes"))?;
+    let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    // Version 1 has those of the groups below with `total_`.
+    let droppable = ["total_inactive_file", "inactive_file"].into_iter().find_map(|name| {
+        let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        line.trim().parse::<u64>().ok()
+    });
+    Some(limit.saturating_sub(used.saturating_sub(droppable.unwrap_or(0))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The groups of a process in `/a/b`, below a folder of this test's own.
+    struct Tree(tempfile::TempDir);
+
+    impl Tree {
+        fn new() -> Self {
+            let tree = Self(tempfile::tempdir().unwrap());
+            fs::create_dir_all(tree.0.path().join("a/b")).unwrap();
+            tree
+        }
+
+        fn write(&self, folder: &str, name: &str, text: &str) {
+            fs::write(self.0.path().join(folder).join(name), text).unwrap();
+        }
+
+        fn groups(&self, own: &str) -> Groups {
+            let root = self.0.path().display();
+            let mounts = format!(
+                "30 25 0:26 / {root} rw shared:9 - cgroup2 cgroup2 rw\n\
+                 31 25 0:27 / {root} rw - cgroup cgroup rw,memory\n"
+            );
+            Groups { own: own.to_owned(), mounts }
+        }
+    }
+
+    #[test]
+    fn the_smallest_room_of_a_group_and_those_above_it_counts() {
+        let tree = Tree::new();
+        let (second, first) = (tree.groups("0::/a/b\n"), tree.groups("4:memory:/a/b\n3:cpu:/\n"));
+        assert_eq!(second.memory_left(), None);
+        tree.write("a/b", "memory.max", "max\n");
+        tree.write("a/b", "memory.current", "4096\n");
+        assert_eq!(second.memory_left(), None);
+        tree.write("a", "memory.max", "1000000\n");
+        tree.write("a", "memory.current", "900000\n");
+        tree.write("a", "memory.stat", "anon 1\ninactive_file 300000\n");
+        assert_eq!(second.memory_left(), Some(400_000));
+        tree.write("a", "memory.high", "700000\n");
+        assert_eq!(second.memory_left(), Some(100_000));
+        fs::remove_file(tree.0.path().join("a/b/memory.current")).unwrap();
+        tree.write("a/b", "memory.limit_in_bytes", "5000\n");
+        tree.write("a/b", "memory.usage_in_bytes", "6000\n");
+        assert_eq!(first.memory_left(), Some(0));
+        tree.write("a/b", "memory.stat", "inactive_file 1\ntotal_inactive_file 1500\n");
+        assert_eq!(first.memory_left(), Some(500));
+        assert_eq!(tree.groups("garbage\n::\n").memory_left(), None);
+    }
+
+    #[test]
+    fn what_a_group_has_against_a_copy_is_told() {
+        let tree = Tree::new();
+        let groups = tree.groups("0::/a/b\n");
+        assert_eq!((groups.against_a_copy(), groups.processes_left()), (None, None));
+        tree.write("a", "pids.max", "20\n");
+        tree.write("a", "pids.current", "17\n");
+        assert_eq!(groups.processes_left(), Some(3));
+        tree.write("a", "memory.oom.group", "1\n");
+        tree.write("a", "memory.max", "max\n");
+        assert_eq!(groups.against_a_copy(), None, "without a limit of its own it is ended by no limit");
+        tree.write("a", "memory.max", "4096\n");
+        assert!(groups.against_a_copy().unwrap().contains("memory.oom.group"));
+        tree.write("a", "memory.oom.group", "0\n");
+        tree.write("a/b", "cgroup.freeze", "1\n");
+        assert!(groups.against_a_copy().unwrap().contains("frozen"));
+        assert!(tree.groups("0::/../other\n").against_a_copy().unwrap().contains("cannot be seen"));
+    }
+}
