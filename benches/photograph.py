@@ -16,7 +16,7 @@ ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 SIZES = [float(gib) for gib in os.environ.get("BENCH_GIB", "1 4").split()]
 SERVER_GIB = os.environ.get("BENCH_SERVER_GIB", "1")
 RATE, SECONDS = 2000, 8
-WAYS = {"stop": [], "photograph": ["--photograph"]}
+WAYS = {"stop": ["--photograph=never"], "photograph": ["--photograph"]}
 
 
 class Subject(Started):

@@ -175,9 +175,9 @@ pub struct Explain {
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
     /// Read a photograph of the process, a copy-on-write child that never runs, while the process runs on: it stands
-    /// still for some 30 ms a GiB. `always` (the default here) refuses where that could do harm; `try` reads it stopped then
-    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
-    pub photograph: Option<Photograph>,
+    /// still for some 30 ms a GiB. `always` (meant by the flag alone) refuses where that could do harm
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
+    pub photograph: Photograph,
 }
 
 /// When a photograph is taken.
@@ -185,6 +185,8 @@ pub struct Explain {
 pub enum Photograph {
     /// Never: the process is stopped while it is read
     Never,
+    /// Where a language runtime (Perl, SBCL) is read, which takes longer, and it can do no harm
+    Auto,
     /// Where it can do no harm; else the process is stopped while it is read, which a caveat says
     Try,
     /// Always; refuse where it could do harm
@@ -193,11 +195,12 @@ pub enum Photograph {
 
 impl Photograph {
     /// As the library takes it.
-    pub fn wanted(given: Option<Self>) -> ByPhotograph {
-        match given {
-            None | Some(Self::Never) => ByPhotograph::Never,
-            Some(Self::Try) => ByPhotograph::IfPossible,
-            Some(Self::Always) => ByPhotograph::Always,
+    pub fn wanted(self) -> ByPhotograph {
+        match self {
+            Self::Never => ByPhotograph::Never,
+            Self::Auto => ByPhotograph::IfShorter,
+            Self::Try => ByPhotograph::IfPossible,
+            Self::Always => ByPhotograph::Always,
         }
     }
 }
@@ -238,8 +241,8 @@ pub struct Reclaim {
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
     /// Read a photograph of the process while it runs on, see explain; `try` reads it stopped where that could do harm
-    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
-    pub photograph: Option<Photograph>,
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
+    pub photograph: Photograph,
 }
 
 /// Arguments of `run`.
@@ -308,8 +311,8 @@ pub struct Recording {
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
     /// Take ledgers from a photograph while the process runs on, see explain; `try` reads it stopped where that could do harm
-    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
-    pub photograph: Option<Photograph>,
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
+    pub photograph: Photograph,
     /// When to show progress on standard error; by default where it is a terminal that the command does not
     /// write to
     #[arg(long, value_name = "WHEN", default_value = "auto")]

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::Explanation;
+use strandline_inspect::readers::Found;
+use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 use strandline_runtimes::sbcl::facts::Sbcl;
 
@@ -32,7 +34,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
             runtimes: !arguments.no_runtimes,
             path_to: arguments.path_to.as_deref(),
             max_stop: arguments.max_stop,
-            photograph: Photograph::wanted(arguments.photograph),
+            photograph: arguments.photograph.wanted(),
             ..Options::default()
         },
     )?;
@@ -66,7 +68,7 @@ fn expected_stop(anonymous_bytes: u64, processors: u64) -> Duration {
 fn warn_of_a_long_stop(arguments: &Explain, is_document: bool) {
     if is_document
         || arguments.max_stop.is_some()
-        || arguments.photograph.is_some()
+        || matches!(arguments.photograph, Photograph::Always | Photograph::Try)
         || !std::io::stderr().is_terminal()
     {
         return;
@@ -76,7 +78,7 @@ fn warn_of_a_long_stop(arguments: &Explain, is_document: bool) {
     let Some(anonymous) = anonymous else { return };
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let expected = expected_stop(anonymous, processors);
-    if expected >= Duration::from_secs(1) {
+    if expected >= Duration::from_secs(1) && !will_be_photographed(arguments) {
         complain(&format!(
             "process {} has {} of its own and will be stopped for about {}; --photograph would stop it for about {}, --max-stop \
              200ms would let it go then, whatever is missing",
@@ -86,6 +88,16 @@ fn warn_of_a_long_stop(arguments: &Explain, is_document: bool) {
             seconds(PHOTOGRAPH_SECONDS_A_GIB * anonymous as f64 / (1_u64 << 30) as f64)
         ));
     }
+}
+
+/// Whether a photograph is taken without being asked for.
+fn will_be_photographed(arguments: &Explain) -> bool {
+    let has_runtime = || {
+        let process = Process::open(arguments.pid).ok()?;
+        let (space, _) = AddressSpace::parse(&process.maps_text().ok()?);
+        Some(!Found::find(&process, &space, !arguments.no_runtimes).runtimes.is_empty())
+    };
+    arguments.photograph == Photograph::Auto && has_runtime().unwrap_or(false)
 }
 
 /// Looks at process `pid`; shows progress if it may.

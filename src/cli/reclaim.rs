@@ -5,7 +5,7 @@ use std::time::Duration;
 use strandline_inspect::facts::{Outcome, Reclamation};
 use strandline_inspect::remedy::{ReclaimOptions, reclaim};
 
-use super::arguments::{Photograph, Reclaim};
+use super::arguments::Reclaim;
 use super::output::{Output, complain};
 use super::{Ending, Result};
 use strandline_report::reclamation;
@@ -25,7 +25,7 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<Ending> {
         allow_lost_write_risk: arguments.allow_lost_write_risk,
         watch: WATCH,
         max_stop: arguments.max_stop,
-        photograph: Photograph::wanted(arguments.photograph),
+        photograph: arguments.photograph.wanted(),
         progress: None,
     };
     let reclamation = reclaim(arguments.pid, &options)?;

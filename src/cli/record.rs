@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 use strandline_process::procfs::Process;
 
-use super::arguments::{Photograph, Record, Recording, Run, When};
+use super::arguments::{Record, Recording, Run, When};
 use super::output::{Output, complain};
 use super::{Ending, Failure, Result};
 use strandline_recorder::{Limits, Looks, NotStarted, Options, Plan, Progress, Recorded, Surroundings};
@@ -102,7 +102,7 @@ fn options<'a>(
         file,
         interval: recording.interval,
         plan,
-        looks: Looks { max_stop: recording.max_stop, photograph: Photograph::wanted(recording.photograph) },
+        looks: Looks { max_stop: recording.max_stop, photograph: recording.photograph.wanted() },
         progress,
         complain: &complain,
     }

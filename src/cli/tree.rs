@@ -13,7 +13,7 @@ use strandline_inspect::ledger::{proportional, rows};
 use strandline_process::photograph;
 use strandline_process::procfs::Process;
 
-use super::arguments::{Explain, Photograph};
+use super::arguments::Explain;
 use super::condition::Whole;
 use super::output::Output;
 use super::{Ending, Result, explain::answer};
@@ -84,7 +84,7 @@ fn look(arguments: &Explain) -> Result<Tree> {
         let options = Options {
             runtimes: !arguments.no_runtimes,
             max_stop: arguments.max_stop,
-            photograph: Photograph::wanted(arguments.photograph),
+            photograph: arguments.photograph.wanted(),
             ..Options::default()
         };
         match explain(pid, &options) {

@@ -10,7 +10,9 @@ use serde_json::Value;
 
 use crate::record_support::has;
 use crate::support::strandline::{caveats, command, json, run};
-use crate::support::{Libc, Outcome, Result, Subject, for_each, full, invariants, repetitions, subject};
+use crate::support::{
+    Libc, Outcome, Result, Subject, for_each, full, invariants, perls, repetitions, subject,
+};
 
 /// Processes whose parent is `pid`, with their states.
 fn children(pid: i32) -> Result<Vec<(i32, char)>> {
@@ -70,9 +72,9 @@ fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
     let pid = subject.pid_text();
     // The first call may touch a page of the stack for the first time.
     photographed(&pid)?;
-    let stopped = json(&["explain", "--json", &pid])?;
+    let stopped = json(&["explain", "--json", "--photograph=never", &pid])?;
     let shown = photographed(&pid)?;
-    let again = json(&["explain", "--json", &pid])?;
+    let again = json(&["explain", "--json", "--photograph=never", &pid])?;
     assert_eq!(rows(&stopped), rows(&again), "it stands still");
     assert_eq!(rows(&shown), rows(&stopped));
     for key in ["allocators", "runtimes", "remedies", "verdict", "totals"] {
@@ -223,23 +225,127 @@ fn processes_that_fork_and_start_threads_and_programs_go_on() -> Outcome {
     })
 }
 
+/// That a process is not photographed for a reason that names `why`, and read stopped where that is allowed.
+fn is_refused(pid: i32, why: &str) -> Outcome {
+    let pid_text = pid.to_string();
+    run(&["explain", "--photograph", &pid_text])?.complains(3, &[why, "--photograph=try"])?;
+    let tried = json(&["explain", "--json", "--photograph=try", &pid_text])?;
+    invariants::hold(&tried)?;
+    assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
+    assert_eq!(children(pid)?, []);
+    Ok(())
+}
+
 #[test]
 fn what_could_do_harm_is_told_and_what_a_copy_has_not_is_there() -> Outcome {
-    for_each([("seccomp", "seccomp filter"), ("watched", "userfaultfd")], |(what, why)| {
+    let refused = [
+        ("seccomp", "seccomp filter", "seccomp filters"),
+        ("watched", "userfaultfd", "a userfaultfd for this user"),
+        ("huge", "hugetlb", "reserved huge pages (vm.nr_hugepages)"),
+        ("few", "RLIMIT_NPROC", "a second user"),
+    ];
+    for_each(refused, |(what, why, needed)| {
         let Ok(subject) = Subject::start("guarded", &[what]) else {
-            crate::support::skipped("photograph::what_could_do_harm_is_told", "no userfaultfd for this user");
+            crate::support::skipped("photograph::what_could_do_harm_is_told", &format!("not here: {needed}"));
             return Ok(());
         };
-        let pid = subject.pid_text();
-        run(&["explain", "--photograph", &pid])?.complains(3, &[why, "--photograph=try"])?;
-        let tried = json(&["explain", "--json", "--photograph=try", &pid])?;
-        invariants::hold(&tried)?;
-        assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
-        assert_eq!(children(subject.pid())?, []);
-        Ok(())
+        is_refused(subject.pid(), why)
     })?;
+    match Subject::start("guarded", &["ring"]) {
+        Ok(subject) => shows_what_a_stop_shows(&subject)?,
+        Err(_) => crate::support::skipped("photograph::what_could_do_harm_is_told", "not here: io_uring"),
+    }
     // Locked and given-up memory only smaps tells of.
     for_each(["locked", "freed"], |what| shows_what_a_stop_shows(&Subject::start("guarded", &[what])?))
+}
+
+#[test]
+fn who_shares_memory_with_its_parent_and_who_waits_for_such_a_child_is_left_alone() -> Outcome {
+    let subject = Subject::start("guarded", &["vfork"])?;
+    let child = i32::try_from(subject.number("pid")?)?;
+    assert_ne!(child, subject.pid());
+    is_refused(child, "shares its memory with its parent")?;
+    run(&["explain", "--photograph", &subject.pid_text()])?.complains(3, &["uninterruptible sleep"])?;
+    assert!(subject.finish()?.success(), "both end as they would");
+    Ok(())
+}
+
+#[test]
+fn it_is_not_taken_where_memory_or_processes_are_short() -> Outcome {
+    let name = "photograph::it_is_not_taken_where_memory_or_processes_are_short";
+    let groups = [
+        ("pids", "pids.max", "10", "processes are allowed"),
+        ("memory", "memory.limit_in_bytes", "100M", "must be free"),
+    ];
+    for_each(groups, |(controller, limit, most, why)| {
+        let Some(group) = Group::new(controller, limit, most) else {
+            crate::support::skipped(
+                name,
+                &format!("no control group ({controller}, version 1) can be made here"),
+            );
+            return Ok(());
+        };
+        let subject = Subject::start("big_heap", &["0.09", "100"])?;
+        std::fs::write(group.0.join("cgroup.procs"), subject.pid_text())?;
+        std::fs::write(group.0.join(limit), most)?;
+        is_refused(subject.pid(), why)
+    })
+}
+
+/// A control group that is away with its end.
+struct Group(std::path::PathBuf);
+
+impl Group {
+    /// One with a limit, below our own.
+    fn new(controller: &str, limit: &str, most: &str) -> Option<Self> {
+        let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+        let own =
+            own.lines().find_map(|line| line.split_once(&format!(":{controller}:")).map(|(_, path)| path))?;
+        let whole = std::path::Path::new("/sys/fs/cgroup").join(controller);
+        let folder = format!("strandline-test-{}", std::process::id());
+        let places = [whole.join(own.trim_start_matches('/')), whole];
+        let path = places
+            .into_iter()
+            .map(|place| place.join(&folder))
+            .find(|path| std::fs::create_dir(path).is_ok())?;
+        let group = Self(path);
+        std::fs::write(group.0.join(limit), most).ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn a_runtime_is_read_from_one_without_being_asked() -> Outcome {
+    let Some(perl) = perls::all("photograph: without being asked").into_iter().next() else { return Ok(()) };
+    let mut script = Command::new(perl);
+    script.args(["-e", r#"@a = map { { n => $_ } } 1 .. 100_000; $| = 1; print "{\"pid\":$$}\n"; <STDIN>"#]);
+    let subject = Subject::start_command(script)?;
+    let pid = subject.pid_text();
+    let kind = |arguments: &[&str]| -> Result<Value> {
+        let document = json(&[&["explain", "--json"], arguments, &[pid.as_str()]].concat())?;
+        invariants::hold(&document)?;
+        Ok(document["target"]["kind"].clone())
+    };
+    assert_eq!(kind(&[])?, "photograph");
+    assert_eq!(kind(&["--photograph=never"])?, "live");
+    assert_eq!(kind(&["--no-runtimes"])?, "live");
+    // Nobody asked, so nobody is told why not.
+    let guarded = Subject::start("guarded", &["seccomp"])?;
+    let document = json(&["explain", "--json", &guarded.pid_text()])?;
+    assert_eq!(document["target"]["kind"], "live");
+    assert!(!caveats(&document).contains(&"no_photograph".to_owned()));
+    Ok(())
 }
 
 #[test]

@@ -3,12 +3,19 @@
  *   watched  an open userfaultfd
  *   locked   a block of 1 MiB locked in memory
  *   freed    1 MiB given up with MADV_FREE
+ *   ring     an io_uring
+ *   huge     one reserved huge page (hugetlb)
+ *   vfork    made by vfork, with its parent's memory
+ *   few      a user who may have but a few processes more
  */
 #include "subject.h"
 
 #include <linux/filter.h>
+#include <linux/io_uring.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 
 int main(int count, char **values) {
   if (count != 2) return 2;
@@ -24,6 +31,20 @@ int main(int count, char **values) {
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) return 3;
   } else if (!strcmp(values[1], "watched")) {
     if (syscall(SYS_userfaultfd, O_CLOEXEC) < 0) return 7;
+  } else if (!strcmp(values[1], "ring")) {
+    static struct io_uring_params parameters;
+    if (syscall(SYS_io_uring_setup, 8, &parameters) < 0) return 7;
+  } else if (!strcmp(values[1], "huge")) {
+    char *block =
+        mmap(0, 2 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+    if (block == MAP_FAILED) return 7;
+    memset(block, 1, 4096);
+  } else if (!strcmp(values[1], "vfork")) {
+    int status;
+    if (vfork() && wait(&status) > 0) return WIFEXITED(status) ? WEXITSTATUS(status) : 4;
+  } else if (!strcmp(values[1], "few")) {
+    struct rlimit limit = {8, 8};
+    if (setrlimit(RLIMIT_NPROC, &limit) || setresuid(64999, 64999, 64999) || prctl(PR_SET_DUMPABLE, 1)) return 7;
   } else {
     char *block = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (block == MAP_FAILED) return 3;
@@ -31,8 +52,9 @@ int main(int count, char **values) {
     if (strcmp(values[1], "freed") ? mlock(block, 1 << 20) : madvise(block, 1 << 20, MADV_FREE)) return 3;
   }
   line_open();
-  line_number("threads", 1);
+  line_number("pid", (uint64_t)getpid());
   line_print();
   while (next_command() != 'q') {}
-  return 0;
+  // A child with its parent's memory may not run what is done at an exit.
+  _exit(0);
 }

@@ -30,6 +30,9 @@ const BETWEEN_STOPS: Duration = Duration::from_millis(100);
 /// What two threads copy of another process in a second, with some to spare.
 const COPIED_BYTES_A_SECOND: f64 = 3e9;
 
+/// From so much memory of its own on a process with a runtime is stopped longer by reading it than by a photograph.
+const WORTH_ONE: u64 = 8 << 20;
+
 /// How long a process may go on before it is looked at again.
 const WHILE_BUSY: Duration = Duration::from_millis(50);
 /// The longest stop after which a heap that makes no sense is looked at once more: a thread that was stopped within
@@ -178,10 +181,15 @@ enum Way {
 /// Looks from what it can be read: before it is stopped.
 fn way(process: &Process, memory: &Live, how: &How<'_>, most: Option<Duration>) -> Result<Way> {
     let mut against = None;
-    if how.options.photograph != ByPhotograph::Never {
+    let wanted = match how.options.photograph {
+        ByPhotograph::Never => false,
+        ByPhotograph::IfShorter => !how.found.runtimes.is_empty() && anonymous_bytes(process) >= WORTH_ONE,
+        ByPhotograph::IfPossible | ByPhotograph::Always => true,
+    };
+    if wanted {
         match photograph::plan(process, &process.address_space()?, most) {
             Ok(plan) => return Ok(Way::Photographed(plan)),
-            Err(why) => against = Some(refused(process, how, why)?),
+            Err(why) => against = refused(process, how, why)?,
         }
     }
     let wants_copy = how.found.wants_copy(memory) && has_time_for_copy(how, process);
@@ -192,11 +200,12 @@ fn way(process: &Process, memory: &Live, how: &How<'_>, most: Option<Duration>) 
     })
 }
 
-/// Why there is no photograph, where it is not insisted on.
-fn refused(process: &Process, how: &How<'_>, why: String) -> Result<String> {
+/// Why there is no photograph, where one was asked for and is not insisted on.
+fn refused(process: &Process, how: &How<'_>, why: String) -> Result<Option<String>> {
     match how.options.photograph {
         ByPhotograph::Always => Err(Error::NoPhotograph { pid: process.pid(), why, stopped: Duration::ZERO }),
-        ByPhotograph::IfPossible | ByPhotograph::Never => Ok(why),
+        ByPhotograph::IfPossible => Ok(Some(why)),
+        ByPhotograph::IfShorter | ByPhotograph::Never => Ok(None),
     }
 }
 
@@ -306,7 +315,10 @@ fn wait_for_collection(memory: &Live, how: &How<'_>) -> bool {
 
 /// Whether all of the process's memory can be copied in the time for which it may be stopped.
 fn has_time_for_copy(how: &How<'_>, process: &Process) -> bool {
-    let anonymous = process.status().ok().and_then(|status| status.anonymous_bytes).unwrap_or(0);
-    let takes = Duration::from_secs_f64(anonymous as f64 / COPIED_BYTES_A_SECOND);
+    let takes = Duration::from_secs_f64(anonymous_bytes(process) as f64 / COPIED_BYTES_A_SECOND);
     how.options.max_stop.is_none_or(|most| takes < most / 2)
+}
+
+fn anonymous_bytes(process: &Process) -> u64 {
+    process.status().ok().and_then(|status| status.anonymous_bytes).unwrap_or(0)
 }

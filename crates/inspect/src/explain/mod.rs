@@ -108,7 +108,7 @@ pub fn explain(pid: i32, options: &Options<'_>) -> Result<Explanation> {
 pub fn inspect(pid: i32, options: &Options<'_>) -> Result<Inspection> {
     match inspect_once(pid, options) {
         // It was taken and did not last.
-        Err(Error::NoPhotograph { why, stopped, .. }) if options.photograph == ByPhotograph::IfPossible => {
+        Err(Error::NoPhotograph { why, stopped, .. }) if options.photograph != ByPhotograph::Always => {
             let max_stop = options.max_stop.map(|most| most.saturating_sub(stopped));
             let again = Options { photograph: ByPhotograph::Never, max_stop, ..*options };
             let mut inspection = inspect_once(pid, &again)?;

@@ -22,6 +22,9 @@ pub enum ByPhotograph {
     /// Not.
     #[default]
     Never,
+    /// Where a language runtime is read, which takes longer than a photograph, and nothing speaks against one: whichever
+    /// stops the process less.
+    IfShorter,
     /// Where nothing speaks against it; else it is stopped for as long as reading takes, which a caveat says.
     IfPossible,
     /// Always: where it cannot be, the process is not looked at.
