@@ -212,20 +212,22 @@ Examples:
   strandline reclaim 4711
   strandline reclaim --dry-run 4711
   strandline reclaim --remedy zero_pages 4711
+  strandline reclaim --remedy jemalloc_purge 4711
   strandline reclaim --wait 30 --json 4711
 
 Remedies:
-  malloc_trim  glibc gives back the whole free pages of its heaps
-  zero_pages   the kernel takes back resident pages that are all zero
-  sbcl_full_gc what (gc :full t) would give back of an SBCL: predicted (--dry-run), never applied from outside
+  malloc_trim     glibc gives back the whole free pages of its heaps
+  jemalloc_purge  jemalloc gives back its free pages, dirty and muzzy ones
+  zero_pages      the kernel takes back resident pages that are all zero
+  sbcl_full_gc    what (gc :full t) would give back of an SBCL: predicted (--dry-run), never applied from outside
 
 A refusal is exit status 3, with the reason.")]
 pub struct Reclaim {
     /// The process to give back memory of
     #[arg(value_name = "PID", value_parser = pid)]
     pub pid: i32,
-    /// Which remedy; malloc_trim if not given
-    #[arg(long, value_name = "ID", value_parser = ["malloc_trim", "zero_pages", "sbcl_full_gc"])]
+    /// Which remedy; if not given, the allocator's call (malloc_trim, jemalloc_purge) that gives back most
+    #[arg(long, value_name = "ID", value_parser = ["malloc_trim", "zero_pages", "jemalloc_purge", "sbcl_full_gc"])]
     pub remedy: Option<String>,
     /// Predict only; change nothing
     #[arg(long)]

@@ -95,7 +95,7 @@ fn will_be_photographed(arguments: &Explain) -> bool {
     let has_runtime = || {
         let process = Process::open(arguments.pid).ok()?;
         let (space, _) = AddressSpace::parse(&process.maps_text().ok()?);
-        Some(!Found::find(&process, &space, !arguments.no_runtimes).runtimes.is_empty())
+        Some(Found::find(&process, &space, !arguments.no_runtimes).is_slow())
     };
     arguments.photograph == Photograph::Auto && has_runtime().unwrap_or(false)
 }

@@ -13,14 +13,11 @@ use crate::support::{Folder, Libc, Outcome, Result, Subject, skipped, strandline
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
 /// The allocators whose names are known, and a library of each.
-const ALLOCATORS: [(&str, &str); 3] = [
-    ("jemalloc", "libjemalloc.so.2"),
-    ("tcmalloc", "libtcmalloc_minimal.so.4"),
-    ("mimalloc", "libmimalloc.so.2"),
-];
+const ALLOCATORS: [(&str, &str); 2] =
+    [("tcmalloc", "libtcmalloc_minimal.so.4"), ("mimalloc", "libmimalloc.so.2")];
 
 /// A library whose name starts as `name` does: Debian's carry a version behind.
-fn library(name: &str) -> Option<PathBuf> {
+pub fn library(name: &str) -> Option<PathBuf> {
     let files = std::fs::read_dir(LIBRARIES).ok()?;
     let mut paths = files.filter_map(|file| Some(file.ok()?.path()));
     paths.find(|path| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name)))

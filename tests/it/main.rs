@@ -12,6 +12,7 @@ mod cli_explain;
 mod cli_reclaim;
 mod cli_tree;
 mod cli_usage;
+mod heap_allocators;
 mod heap_mallinfo;
 mod heap_other;
 mod heap_pieces;

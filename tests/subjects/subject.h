@@ -130,13 +130,23 @@ static UNUSED void answer_counts(const char *name, _Atomic uint64_t *count, _Ato
   _exit(0);
 }
 
+#ifndef __GLIBC__
+/* Other C libraries have no such call, and give nothing back. */
+static UNUSED int malloc_trim(size_t keep) {
+  (void)keep;
+  return 0;
+}
+#endif
+
 /* --- mallinfo ------------------------------------------------------------- */
 struct figures {
   uint64_t arena, ordblks, smblks, hblks, hblkhd, fsmblks, uordblks, fordblks, keepcost;
 };
 
 static UNUSED void read_mallinfo(struct figures *to) {
-#if __GLIBC_PREREQ(2, 33)
+#ifndef __GLIBC__
+#define FIGURE(name) to->name = 0
+#elif __GLIBC_PREREQ(2, 33)
   struct mallinfo2 from = mallinfo2();
 #define FIGURE(name) to->name = from.name
 #else
@@ -283,7 +293,8 @@ static UNUSED void *opaque(void *pointer) {
   return pointer;
 }
 
-#if !__GLIBC_PREREQ(2, 35)
+#ifndef __GLIBC__
+#elif !__GLIBC_PREREQ(2, 35)
 /* gcc 12's unwinder asks a libc of 2.35 or later for this; "not found" makes it
  * look for itself. Needed only to link statically with an older libc. */
 int _dl_find_object(void *address, void *result);

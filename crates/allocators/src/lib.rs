@@ -10,4 +10,10 @@
 #![forbid(unsafe_code)]
 
 pub mod glibc;
+pub mod jemalloc;
+pub mod modules;
+pub mod musl;
 pub mod named;
+pub mod page_cache;
+pub mod parallel;
+pub mod scan;

@@ -3,21 +3,7 @@
 use strandline_claims::reader::{About, Clue, Evidence, FileName, leading_version, version_in_file_name};
 use strandline_process::image::Image;
 
-use FileName::{Has, Is, Versioned};
-
-/// jemalloc.
-pub static JEMALLOC: About = About {
-    name: "jemalloc",
-    title: "jemalloc",
-    evidence: Evidence {
-        files: &[Has("libjemalloc", ".so")],
-        symbols: &["mallctl", "je_mallctl", "je_malloc_usable_size", "_rjem_mallctl", "_rjem_malloc"],
-        strings: &[('<', "jemalloc>: Error in ")],
-        version: |clue| jemalloc_version(&clue.image()?),
-        ..Evidence::NONE
-    },
-    ..About::NONE
-};
+use FileName::{Has, Versioned};
 
 /// gperftools' tcmalloc, and Google's.
 pub static TCMALLOC: About = About {
@@ -92,18 +78,6 @@ pub static PARTITION_ALLOC: About = About {
     ..About::NONE
 };
 
-/// musl's malloc. A static program's is told by its structures, where nothing else is found.
-pub static MUSL: About = About {
-    name: "musl",
-    title: "musl's malloc",
-    evidence: Evidence {
-        // The last is Debian's; glibc's own file is libc.so.6.
-        files: &[Has("ld-musl-", ".so"), Has("libc.musl-", ".so"), Is("libc.so")],
-        ..Evidence::NONE
-    },
-    ..About::NONE
-};
-
 /// rpmalloc.
 pub static RPMALLOC: About = library("rpmalloc", "rpmalloc", &[Has("librpmalloc", ".so")]);
 /// Hoard.
@@ -129,20 +103,4 @@ fn gperftools_version(image: &Image) -> Option<String> {
     const NEEDLE: &str = "gperftools ";
     let text = image.strings(&[NEEDLE]).pop()??;
     leading_version(text.strip_prefix(NEEDLE)?)
-}
-
-/// The version that jemalloc carries (`5.3.0-0-g54eaed1d…`). It stands before what can be searched for: releases are
-/// looked for one by one.
-fn jemalloc_version(image: &Image) -> Option<String> {
-    const RELEASES: &[&str] = &[
-        "5.3.1-0-g",
-        "5.3.0-0-g",
-        "5.2.1-0-g",
-        "5.2.0-0-g",
-        "5.1.0-0-g",
-        "5.0.1-0-g",
-        "4.5.0-0-g",
-        "3.6.0-0-g",
-    ];
-    leading_version(&image.strings(RELEASES).into_iter().flatten().next()?)
 }

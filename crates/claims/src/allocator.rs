@@ -54,6 +54,10 @@ pub trait Found: Send + Sync {
     /// [`OutOfOrder`] where it would claim a byte twice: a bug of the reader.
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder>;
 
+    /// Whether it reads the memory of the heap itself, and for each block: then a photograph stops the process less.
+    fn reads_blocks(&self) -> bool {
+        false
+    }
     /// Adds to a reading what only files tell, once the target runs again.
     fn finish(&self, _process: &Process, _space: &AddressSpace, _reading: &mut Reading) {}
 }
@@ -127,7 +131,7 @@ pub struct Reading {
     pub layer: Layer,
     /// Whether it made no sense at some place, as if caught in motion: a moment later it may.
     pub in_motion: bool,
-    /// What gives its memory back; malloc_trim is added by its [`TrimPlan`].
+    /// What gives its memory back, but for the call of its [`CallPlan`].
     pub remedies: Vec<facts::Remedy>,
     /// Which rows its classes stand for.
     pub rows: Option<&'static BlockRows>,
@@ -138,8 +142,8 @@ pub struct Reading {
     pub shift_bytes: u64,
     /// Blocks of the claimed ranges of which a finer reader says more.
     pub refined: Matched,
-    /// What glibc's malloc_trim(0) would do.
-    pub trim: Option<TrimPlan>,
+    /// What the call would do by which it gives memory back itself.
+    pub call: Option<CallPlan>,
     /// All-zero resident pages of the claimed ranges, as runs.
     pub zero_runs: Vec<(u64, u64)>,
     /// Target memory read.
@@ -155,19 +159,49 @@ pub fn overlapping(all: &[(u64, u64)], start: u64, end: u64) -> &[(u64, u64)] {
     &all[from..to]
 }
 
-/// What is needed to trim an allocator's heaps from outside, and what it will give back.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TrimPlan {
+/// What is needed to have an allocator give its free pages back from outside, and how much that will be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallPlan {
+    /// The remedy that it is: `malloc_trim`, `jemalloc_purge`.
+    pub remedy: &'static str,
+    /// The function to call.
+    pub function: Function,
     /// The object that holds the allocator's code: an address within one of its mappings.
     pub object: u64,
-    /// The locks that the call takes.
+    /// The locks that the call takes, where they are words that are 0 while nobody has them.
     pub locks: Vec<u64>,
     /// The ranges the call works on.
     pub heaps: Vec<(u64, u64)>,
+    /// The FS bases of threads that the allocator knows already, of which one is to make the call where it can; empty for any.
+    pub threads: Vec<u64>,
+    /// Whether all that is resident of these is what it gives back.
+    pub gives_all: bool,
     /// What it gives back.
     pub predicted_bytes: u64,
     /// What speaks against a call. Complete only where [`Context::before_call`] was set.
     pub doubt: Option<Doubt>,
+}
+
+/// A function of an allocator that gives its free pages back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// What it is called, with or without a prefix of the build's.
+    pub name: &'static str,
+    /// What it is called with.
+    pub argument: Argument,
+    /// Stack that it may use.
+    pub stack_bytes: u64,
+    /// How the names of the allocator's own functions begin where it is linked into a program, behind such a prefix.
+    pub own_names: &'static [&'static str],
+}
+
+/// The first argument of a function; all others are 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Argument {
+    /// A number.
+    Number(u64),
+    /// The address of a text.
+    Text(&'static str),
 }
 
 /// A place of a heap because of which no call into its allocator is safe.

@@ -75,12 +75,32 @@ pub struct Allocator {
     pub own: Figures,
     /// Its arenas.
     pub arenas: Vec<Arena>,
+    /// Its size classes in use, where it has such: smallest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub size_classes: Vec<SizeClass>,
     /// What the target's own `mallinfo2()` would say (glibc).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mallinfo: Option<Mallinfo>,
     /// Settings in force inside it, by name (glibc: `trim_threshold`, `top_pad`, …).
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub settings: std::collections::BTreeMap<String, u64>,
+}
+
+/// What an allocator has of blocks of one size.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SizeClass {
+    /// The bytes of a block, as malloc_usable_size has them.
+    pub bytes: u64,
+    /// How many slabs, spans, pages or groups hold such blocks.
+    pub spans: u64,
+    /// The bytes of those.
+    pub span_bytes: u64,
+    /// Blocks in use.
+    pub live_blocks: u64,
+    /// Blocks in caches of threads or processors.
+    pub cached_blocks: u64,
+    /// Free places that are in no cache.
+    pub free_blocks: u64,
 }
 
 /// Main or secondary.

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use strandline_allocators::{glibc, named as allocators};
+use strandline_allocators::{glibc, jemalloc, musl, named as allocators};
 use strandline_claims::reader::About;
 use strandline_claims::rows::{ANONYMOUS, Id, OF_THE_KERNEL};
 use strandline_claims::{allocator, runtime};
@@ -30,7 +30,7 @@ const fn named<R: ?Sized>(about: &'static About) -> Entry<R> {
 /// Allocators, in the order in which evidence is looked for.
 pub static ALLOCATORS: [Entry<dyn allocator::Reader>; 14] = [
     Entry { about: &glibc::ABOUT, reader: Some(&glibc::Reader) },
-    named(&allocators::JEMALLOC),
+    Entry { about: &jemalloc::ABOUT, reader: Some(&jemalloc::Reader) },
     named(&allocators::TCMALLOC),
     named(&allocators::MIMALLOC),
     named(&allocators::SNMALLOC),
@@ -38,7 +38,7 @@ pub static ALLOCATORS: [Entry<dyn allocator::Reader>; 14] = [
     named(&allocators::BDWGC),
     named(&allocators::GGC),
     named(&allocators::PARTITION_ALLOC),
-    named(&allocators::MUSL),
+    Entry { about: &musl::ABOUT, reader: Some(&musl::Reader) },
     named(&allocators::RPMALLOC),
     named(&allocators::HOARD),
     named(&allocators::SCUDO),
@@ -123,6 +123,11 @@ impl Found {
     pub fn wants_copy(&self, memory: &dyn Memory) -> bool {
         let access: Vec<_> = self.runtimes.iter().map(|found| found.access(memory)).collect();
         access.contains(&runtime::Access::Copied) && !access.contains(&runtime::Access::CopiesItself)
+    }
+
+    /// Whether a photograph stops the process less than reading all of this.
+    pub fn is_slow(&self) -> bool {
+        !self.runtimes.is_empty() || self.allocators.iter().any(|(_, found)| found.reads_blocks())
     }
 
     /// Whether one of the runtimes says that it is in the middle of its own collection. Reads a word or two of each;

@@ -6,8 +6,8 @@
 //! every link it will use is checked against its neighbours.
 
 use super::layout;
-use super::lists::PageCache;
 use super::locate::{Arena, Bin};
+use crate::page_cache::PageCache;
 use strandline_claims::range::RangePages;
 
 /// The first bin for chunks of 1 KiB and more (`NSMALLBINS`); smaller ones hold no whole page.

@@ -8,9 +8,9 @@
 
 use std::collections::HashMap;
 
+use crate::page_cache::PageCache;
 use strandline_claims::marks::Marks;
-use strandline_claims::range::{PAGE_BYTES, RangePages, page_of};
-use strandline_process::memory::{Memory, word_at};
+use strandline_claims::range::RangePages;
 
 /// Why a chunk that looks in use is not ordinary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,44 +52,6 @@ impl Lists {
             return None;
         }
         Some(self.others.get(&address).copied().unwrap_or(Listed::Fastbin))
-    }
-}
-
-/// Pages kept between the steps along a list: 4 MiB.
-const CACHED_PAGES: usize = 1024;
-
-/// Reads single words, keeping the pages they came from: lists jump, but mostly not far.
-pub struct PageCache<'a> {
-    memory: &'a dyn Memory,
-    tags: Vec<u64>,
-    bytes: Vec<u8>,
-    /// Target memory read.
-    pub bytes_read: u64,
-}
-
-impl<'a> PageCache<'a> {
-    /// An empty cache. Its pages are allocated when first used.
-    pub fn new(memory: &'a dyn Memory) -> Self {
-        Self { memory, tags: Vec::new(), bytes: Vec::new(), bytes_read: 0 }
-    }
-
-    /// The word at `address`, which must not cross a page.
-    pub fn word(&mut self, address: u64) -> Option<u64> {
-        let page = page_of(address);
-        let slot = (page / PAGE_BYTES) as usize % CACHED_PAGES;
-        if self.tags.is_empty() {
-            self.tags = vec![u64::MAX; CACHED_PAGES];
-            self.bytes = vec![0; CACHED_PAGES * PAGE_BYTES as usize];
-        }
-        let at = slot * PAGE_BYTES as usize;
-        if self.tags[slot] != page {
-            let bytes = self.bytes.get_mut(at..at + PAGE_BYTES as usize)?;
-            self.tags[slot] = u64::MAX;
-            self.memory.read(page, bytes).ok()?;
-            self.tags[slot] = page;
-            self.bytes_read += PAGE_BYTES;
-        }
-        word_at(&self.bytes, at + (address - page) as usize)
     }
 }
 

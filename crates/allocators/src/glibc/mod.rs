@@ -24,7 +24,7 @@ pub mod walk_context;
 use std::time::Instant;
 
 use self::fastbins::{Candidate, Verdict};
-use self::lists::{Links, List, Listed, Lists, PageCache, Ranges};
+use self::lists::{Links, List, Listed, Lists, Ranges};
 use self::locate::{Arena, Parameters};
 use self::mmapped::MappedChunks;
 use self::objects::Object;
@@ -33,9 +33,12 @@ use self::segments::{Parts, Walked};
 pub use self::summary::SUM_DIFFERS;
 use self::summary::{by_arena, check_sums, facts, trim_bytes};
 use self::walk_context::{Fast, WalkContext};
+use crate::page_cache::PageCache;
+use crate::parallel::in_parallel;
 use strandline_claims::accumulator::OutOfOrder;
 use strandline_claims::allocator::{
-    self, Cause, Context, Doubt, Found, Layer, RangeClaim, Reading, Readings, TrimPlan, overlapping,
+    self, Argument, CallPlan, Cause, Context, Doubt, Found, Function, Layer, RangeClaim, Reading, Readings,
+    overlapping,
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::range::RangePages;
@@ -56,6 +59,10 @@ pub static ABOUT: About = About {
     // Told by its structures, by its reader itself.
     ..About::NONE
 };
+
+/// What gives its free pages back. Where malloc's own functions are is told from those around them.
+const MALLOC_TRIM: Function =
+    Function { name: "malloc_trim", argument: Argument::Number(0), stack_bytes: 16 << 10, own_names: &[] };
 
 /// Its reader.
 pub struct Reader;
@@ -83,7 +90,7 @@ impl Found for Glibc {
     }
 
     fn finish(&self, process: &Process, space: &AddressSpace, reading: &mut Reading) {
-        let object = reading.trim.as_ref().map(|trim| trim.object);
+        let object = reading.call.as_ref().map(|trim| trim.object);
         reading.allocator.version = object.and_then(|object| release::release(process, space, object));
     }
 }
@@ -140,10 +147,14 @@ fn read_one(
     let by_arena = by_arena(&arenas, &owned, &walked);
     check_sums(&arenas, &by_arena, &mut reading);
     reading.allocator = facts(object, &arenas, &by_arena, parameters.as_ref());
-    reading.trim = Some(TrimPlan {
+    reading.call = Some(CallPlan {
+        remedy: "malloc_trim",
+        function: MALLOC_TRIM,
         object: object.address,
         locks: arenas.iter().map(|arena| arena.address).collect(),
         heaps: owned.iter().map(|o| (o.region.start, o.region.end)).collect(),
+        gives_all: false,
+        threads: Vec::new(),
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
         doubt: heap.doubt(&walked, &reading),
     });
@@ -197,7 +208,7 @@ impl Arenas<'_> {
         drop(contexts);
         let again = self.unmask(&fast, &mut lists, &all, reading);
         let contexts: Vec<WalkContext<'_>> = self.contexts(&lists, |_| Fast::Known);
-        let redone = segments::in_parallel(again.len(), self.context.threads, &|item| {
+        let redone = in_parallel(again.len(), self.context.threads, &|item| {
             let (region, part) = again[item];
             let block = &all[region].parts[part].block;
             Some(segments::walk_again(contexts[region], block.start, block.end))

@@ -4,6 +4,8 @@
 use strandline_claims::allocator::{Context, overlapping};
 use strandline_process::map::Mapping;
 
+use crate::modules;
+
 /// An object's writable, resident data.
 #[derive(Clone, Debug, Default)]
 pub struct Object {
@@ -33,40 +35,12 @@ fn is_libc(name: &str) -> bool {
 /// The candidates: every mapped libc; where there is none, every other object with writable data,
 /// since a static program carries its malloc in its own.
 pub fn find(context: &Context<'_>) -> Vec<Object> {
-    let groups = groups(context.space.mappings());
+    let groups = modules::groups(context.space.mappings());
     let mut chosen: Vec<_> = groups.iter().filter(|group| is_libc(&group[0].name)).collect();
     if chosen.is_empty() {
         chosen = groups.iter().collect();
     }
     chosen.into_iter().map(|group| object(context, group)).filter(|object| !object.data.is_empty()).collect()
-}
-
-/// Consecutive mappings of one file, with the anonymous mapping (bss) that follows without a gap.
-fn groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
-    let mut groups: Vec<Vec<&Mapping>> = Vec::new();
-    for mapping in mappings {
-        let last = groups.last_mut();
-        if mapping.has_file() && !mapping.permissions.shared {
-            match last {
-                Some(group)
-                    if group[0].inode == mapping.inode
-                        && group[0].device == mapping.device
-                        && mapping.offset != 0 =>
-                {
-                    group.push(mapping);
-                }
-                _ => groups.push(vec![mapping]),
-            }
-        } else if let Some(group) = last
-            && mapping.is_private_anonymous()
-            && mapping.permissions.write
-            && !mapping.name.starts_with("[stack")
-            && group.last().is_some_and(|before| before.end == mapping.start && before.has_file())
-        {
-            group.push(mapping);
-        }
-    }
-    groups
 }
 
 fn object(context: &Context<'_>, group: &[&Mapping]) -> Object {

@@ -6,12 +6,11 @@
 //! on itself. A wrong start (old headers inside a free chunk look real) thus costs a little time and
 //! never a wrong figure.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::walk::Walker;
 use super::walk_context::{Counts, Part, WalkContext};
+use crate::parallel::in_parallel;
 use strandline_claims::accumulator::{Block, OutOfOrder, Sums};
 use strandline_claims::range::PAGE_BYTES;
 
@@ -49,34 +48,6 @@ struct Segment {
     end: u64,
     bytes_read: u64,
     unreadable_bytes: u64,
-}
-
-/// Does `work` for each of `count` items with `threads` threads, and returns the results in order.
-pub fn in_parallel<T: Default + Send>(
-    count: usize,
-    threads: usize,
-    work: &(dyn Fn(usize) -> T + Sync),
-) -> Vec<T> {
-    let results: Vec<Mutex<T>> = (0..count).map(|_| Mutex::default()).collect();
-    let next = AtomicUsize::new(0);
-    let run = || {
-        while let Some((item, slot)) = {
-            let item = next.fetch_add(1, Ordering::Relaxed);
-            results.get(item).map(|slot| (item, slot))
-        } {
-            let result = work(item);
-            if let Ok(mut slot) = slot.lock() {
-                *slot = result;
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.min(count) {
-            scope.spawn(run);
-        }
-        run();
-    });
-    results.into_iter().map(|slot| slot.into_inner().unwrap_or_default()).collect()
 }
 
 /// Walks all `contexts` with `threads` threads; `progress` hears of bytes of regions done.

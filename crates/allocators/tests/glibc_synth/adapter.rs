@@ -218,7 +218,7 @@ pub fn told(reading: &Reading) -> String {
         reading.allocator,
         reading.claims,
         reading.mapped_blocks,
-        reading.trim,
+        reading.call,
         reading.zero_runs,
         reading.caveats
     )

@@ -33,7 +33,7 @@ fn check_sums(subject: &Subject, reading: &Reading) {
     let claimed: u64 = reading.claims.iter().map(|claim| total(&claim.sums)).sum();
     let ranges: Vec<_> = reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
     assert_eq!(claimed, subject.resident_bytes(&ranges));
-    let trim = reading.trim.as_ref().expect("a glibc can be trimmed");
+    let trim = reading.call.as_ref().expect("a glibc can be trimmed");
     assert!(trim.predicted_bytes <= claimed);
 }
 

@@ -60,7 +60,7 @@ fn check(version: Version, seed: u64, percent: u64) {
         assert_eq!((&found.id, figures), (&format!("{:#x}", expected.address), built));
         assert_eq!(found.fastbin_bytes, expected.fastbin_bytes);
     }
-    let trim = reading.trim.as_ref().expect("a glibc can be trimmed");
+    let trim = reading.call.as_ref().expect("a glibc can be trimmed");
     assert_eq!(trim.doubt, None, "a sound heap can be trimmed");
     assert_eq!(trim.predicted_bytes, subject.resident_bytes(&heap.expected.trim));
     assert_eq!(arenas.iter().map(|arena| arena.trim_bytes).sum::<u64>(), trim.predicted_bytes);

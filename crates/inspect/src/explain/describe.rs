@@ -27,10 +27,17 @@ pub fn describe(process: &Process, snapshot: &mut Snapshot, ledger: Ledger, star
     let unread = unread(&others, &runtimes);
     let arenas: Vec<_> =
         snapshot.readings.iter().flat_map(|reading| reading.allocator.arenas.clone()).collect();
-    let trims = snapshot.readings.iter().filter_map(|reading| reading.trim.as_ref());
+    let calls = snapshot.readings.iter().filter_map(|reading| reading.call.as_ref());
+    let trims = calls.filter(|call| call.remedy == "malloc_trim");
     let of_runtimes = snapshot.runtimes.iter().flat_map(|reading| &reading.remedies);
     let of_readers: Vec<Remedy> =
         of_runtimes.chain(snapshot.readings.iter().flat_map(|reading| &reading.remedies)).cloned().collect();
+    let size_classes: Vec<_> = snapshot
+        .readings
+        .iter()
+        .map(|reading| &reading.allocator)
+        .flat_map(|allocator| allocator.size_classes.iter().map(|class| (allocator.name.as_str(), class)))
+        .collect();
     let findings = Findings {
         rows: &rows,
         rss_bytes: kernel.rss_bytes,
@@ -43,6 +50,7 @@ pub fn describe(process: &Process, snapshot: &mut Snapshot, ledger: Ledger, star
             .sum(),
         unread: &unread,
         of_readers: &of_readers,
+        size_classes: &size_classes,
     };
     let swap = zero_pages::has_swap();
     let facts = process.start_facts();
@@ -127,16 +135,7 @@ fn recognise(
     caveats: &mut Vec<Caveat>,
     anonymous_bytes: u64,
 ) -> (Vec<Allocator>, Vec<Runtime>) {
-    let resident = |from, to| snapshot.residency.runs_in(from..to).map(|run| (run.start, run.end)).collect();
-    let found = recognise::recognise(
-        process,
-        &recognise::Known {
-            space: &snapshot.space,
-            memory: &snapshot.memory,
-            resident: &resident,
-            has_glibc: snapshot.readings.iter().any(|reading| reading.allocator.name == "glibc"),
-        },
-    );
+    let found = recognise::recognise(process, &snapshot.space);
     let runtimes = runtimes(found.runtimes, &snapshot.runtimes);
     // What its reader has read is told by that; here is only its version, where the reader cannot tell.
     let mut named = found.allocators;

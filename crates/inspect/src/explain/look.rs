@@ -183,7 +183,7 @@ fn way(process: &Process, memory: &Live, how: &How<'_>, most: Option<Duration>) 
     let mut against = None;
     let wanted = match how.options.photograph {
         ByPhotograph::Never => false,
-        ByPhotograph::IfShorter => !how.found.runtimes.is_empty() && anonymous_bytes(process) >= WORTH_ONE,
+        ByPhotograph::IfShorter => how.found.is_slow() && anonymous_bytes(process) >= WORTH_ONE,
         ByPhotograph::IfPossible | ByPhotograph::Always => true,
     };
     if wanted {

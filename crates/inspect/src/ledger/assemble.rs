@@ -255,7 +255,8 @@ impl Spans {
 /// Makes the ledger. Fails with [`Error::Overlap`] where two readers claim one byte.
 pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     let palette = inputs.refinements.palette();
-    let Layers { claims, spans: claimed, caveats } = Layers::new(inputs, &palette)?;
+    let Layers { mut claims, spans: claimed, caveats } = Layers::new(inputs, &palette)?;
+    claims.sort_unstable_by_key(|(claim, _)| claim.start);
     let program = program_spans(inputs);
     let zeros = Spans(
         inputs
@@ -300,7 +301,9 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
                 writer.add(mapping_row(inputs, space, run.anonymous, &programs), run.start..run.end);
             }
         }
-        take_lazy_free(&mut writer, space, inputs, &mut ledger.caveats);
+        if space.counts.lazy_free_bytes > 0 {
+            take_lazy_free(&mut writer, space, (inputs, &claims), &mut ledger);
+        }
         ledger.tally.add_all(&writer.tally);
         if let Some(painter) = &mut painter {
             painter.close();
@@ -309,6 +312,28 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     ledger.zero_bytes = ledger.tally.of(&ZERO);
     ledger.page_map = painter.map(Painter::finish);
     Ok(ledger)
+}
+
+/// What allocators have in a mapping that may have been given up, by row, of claims that lie in it wholly: free pages, and pages
+/// that were free, are in use again and were not written to since.
+fn given_up_in(space: &SmapsEntry, claims: &[(&RangeClaim, Meaning<'_>)]) -> Vec<(Id, u64)> {
+    let first = claims.partition_point(|(claim, _)| claim.start < space.mapping.start);
+    let within = claims[first..].iter().take_while(|(claim, _)| claim.end <= space.mapping.end);
+    let free = within.filter_map(|(claim, meaning)| Some((&claim.sums.resident, meaning.rows?)));
+    let of = |(resident, rows): (&ResidentBytes, &BlockRows)| {
+        [
+            (rows.purge, resident.trim),
+            (rows.kept, resident.kept),
+            (rows.live, resident.of(Class::Live)),
+            (rows.header, resident.of(Class::Header)),
+            (rows.pinned, resident.pinned),
+        ]
+    };
+    let mut parts: Vec<(usize, (Id, u64))> =
+        free.flat_map(|claim| of(claim).into_iter().enumerate()).collect();
+    // Of all claims first what is free.
+    parts.sort_by_key(|part| part.0);
+    parts.into_iter().map(|part| part.1).collect()
 }
 
 /// The cells of what is claimed, in address order; none overlaps a mapping's start.
@@ -435,29 +460,36 @@ fn mapping_row(
 }
 
 /// The kernel counts pages given up with MADV_FREE by mapping, not by page: they are taken from what
-/// nobody claims, then from zeros. In the picture they stand on the mapping's first bytes of those rows.
+/// nobody claims, then from zeros, then from what allocators have free, and that failing in use. In the picture they stand on the mapping's first bytes of those rows.
 fn take_lazy_free(
     writer: &mut LedgerWriter<'_>,
     space: &SmapsEntry,
-    inputs: &Inputs<'_>,
-    caveats: &mut Vec<Caveat>,
+    (inputs, claims): (&Inputs<'_>, &[(&RangeClaim, Meaning<'_>)]),
+    ledger: &mut Ledger,
 ) {
-    let wanted = space.counts.lazy_free_bytes;
-    let mut rest = wanted;
     let mapped = inputs.readings.iter().filter_map(|reading| Some(reading.rows?.mapped));
     let rows = [&ANONYMOUS as Id, &ZERO, &PROGRAM_DATA, &STACK_BELOW_SP].into_iter().chain(mapped);
-    for id in rows {
-        let taken = writer.tally.take(id, rest);
+    let turn = |writer: &mut LedgerWriter<'_>, id, taken| {
         writer.tally.add(&LAZY_FREE, taken);
         if let Some(painter) = &mut writer.painter {
             painter.turn(id, &LAZY_FREE, taken);
         }
-        rest -= taken;
+    };
+    let mut left = space.counts.lazy_free_bytes;
+    for id in rows {
+        let taken = writer.tally.take(id, left);
+        turn(writer, id, taken);
+        left -= taken;
     }
-    if rest > 0 {
+    for (id, bytes) in given_up_in(space, claims) {
+        let taken = ledger.tally.take(id, bytes.min(left));
+        turn(writer, id, taken);
+        left -= taken;
+    }
+    if left > 0 {
         let place = format!("{:#x}-{:#x}", space.mapping.start, space.mapping.end);
         let text = "pages given up with MADV_FREE lie within an allocator's heap and stand on its rows";
-        caveats.push(Caveat::new("lazyfree_in_heap", place, Some(rest), text));
+        ledger.caveats.push(Caveat::new("lazyfree_in_heap", place, Some(left), text));
     }
 }
 

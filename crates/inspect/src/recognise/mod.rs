@@ -3,17 +3,14 @@
 //! Cheap evidence first: the names of mapped files, then the symbols and strings of the executable
 //! and of the few files that need a second look. What counts as evidence stands in the table of readers
 //! ([`crate::readers`]). A name proves little and is therefore reported as what it is: [`Found::found_by`] says what
-//! gave it away. Target memory is read only where files say nothing
-//! (a static musl), and glibc's malloc is left to its own reader, which finds it by its structures.
-
-mod musl;
+//! gave it away. No target memory is read: what is told by
+//! structures alone (glibc's and musl's malloc in a static program) is left to its own reader.
 
 use std::collections::HashSet;
 
 use strandline_claims::reader::{About, Clue, HeapKind};
 use strandline_process::image::{Image, Symbol};
 use strandline_process::map::{AddressSpace, Mapping};
-use strandline_process::memory::Memory;
 use strandline_process::namespaces::open_executable;
 use strandline_process::procfs::{Process, printable};
 
@@ -42,25 +39,13 @@ pub struct Recognised {
 /// The most distinct mapped files whose names are looked at; a process may map a million.
 const MOST_FILES: usize = 16_384;
 
-/// What is known of a process beside its files.
-pub struct Known<'a> {
-    /// Its mappings.
-    pub space: &'a AddressSpace,
-    /// Its memory.
-    pub memory: &'a dyn Memory,
-    /// The runs of resident pages in a range, cut to it: what else is read would grow the target.
-    pub resident: &'a dyn Fn(u64, u64) -> Vec<(u64, u64)>,
-    /// Whether its malloc is glibc's, and was found.
-    pub has_glibc: bool,
-}
-
 /// The allocators and runtimes of a process, each once, in the order they were found.
 ///
 /// Never fails: what cannot be opened gives no evidence.
-pub fn recognise(process: &Process, known: &Known<'_>) -> Recognised {
+pub fn recognise(process: &Process, space: &AddressSpace) -> Recognised {
     let mut found = Recognised::default();
     let mut seen: HashSet<&str> = HashSet::new();
-    for mapping in known.space.mappings().iter().filter(|mapping| mapping.name.starts_with('/')) {
+    for mapping in space.mappings().iter().filter(|mapping| mapping.name.starts_with('/')) {
         if seen.len() >= MOST_FILES {
             break;
         }
@@ -77,11 +62,6 @@ pub fn recognise(process: &Process, known: &Known<'_>) -> Recognised {
         let whole = readers::runtime(&runtime.name).and_then(|about| about.part_of);
         whole.is_none_or(|whole| all.iter().all(|found| found.name != whole))
     });
-    // A program without an interpreter has its libc inside.
-    if found.allocators.is_empty() && !known.has_glibc && musl::is_in(known, &executable) {
-        let found_by = "structure of mallocng (musl 1.2.1 and later) in the executable's data";
-        found.add_allocator("musl", None, found_by.to_owned());
-    }
     found
 }
 

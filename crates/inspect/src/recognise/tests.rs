@@ -25,18 +25,12 @@ fn recognised(command: &mut Command) -> Option<Recognised> {
     Some(look(subject.0.id()))
 }
 
-/// Recognises a process that runs, with all its memory taken for resident.
+/// Recognises a process that runs.
 fn look(pid: u32) -> Recognised {
     let pid = i32::try_from(pid).unwrap();
     let process = Process::open(pid).unwrap();
     let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
-    let known = Known {
-        space: &space,
-        memory: &strandline_process::target::live::Live::new(pid),
-        resident: &|from, to| vec![(from, to)],
-        has_glibc: false,
-    };
-    recognise(&process, &known)
+    recognise(&process, &space)
 }
 
 fn names(list: &[Found]) -> Vec<&str> {
@@ -176,30 +170,5 @@ fn allocators_are_told_by_file_symbol_and_message() {
     let code = format!("{WAIT}__attribute__((weak)) int mallctl(void);\nint (*use)(void) = mallctl;\n");
     let weak = compile(&directory, "weak", &code, &["-rdynamic"]);
     assert_eq!(recognised(&mut Command::new(weak)).unwrap(), Recognised::default());
-    std::fs::remove_dir_all(directory).unwrap();
-}
-
-#[test]
-fn a_static_musl_is_told_by_its_structure() {
-    let directory = scratch("recognise-musl");
-    let source = directory.join("musl.c");
-    std::fs::write(
-        &source,
-        WAIT.replace("puts(", "void *volatile p = malloc(100); free(p); puts(")
-            .replace("#include <unistd.h>", "#include <unistd.h>\n#include <stdlib.h>"),
-    )
-    .unwrap();
-    for (output, arguments) in [("static", &["-static", "-s"][..]), ("dynamic", &[])] {
-        let output = directory.join(output);
-        let build = Command::new("musl-gcc").args(arguments).arg("-o").arg(&output).arg(&source).status();
-        if !build.is_ok_and(|status| status.success()) {
-            eprintln!(
-                "skipped: a_static_musl_is_told_by_its_structure: no musl-gcc (apt-get install musl-tools)"
-            );
-            break;
-        }
-        let found = recognised(&mut Command::new(&output)).unwrap();
-        assert_eq!((names(&found.allocators), found.runtimes.len()), (vec!["musl"], 0), "{found:?}");
-    }
     std::fs::remove_dir_all(directory).unwrap();
 }

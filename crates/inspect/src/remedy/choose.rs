@@ -59,6 +59,8 @@ pub struct Fences<'a> {
     pub stack_bytes: u64,
     /// The only thread that may be taken, if any.
     pub thread: Option<i32>,
+    /// The FS bases of the threads that may be taken; empty for all.
+    pub fs_bases: &'a [u64],
 }
 
 /// Why a thread would not do.
@@ -74,6 +76,7 @@ enum Reason {
     SmallStack,
     OtherMode,
     Sequence,
+    Stranger,
     Ended,
 }
 
@@ -90,6 +93,7 @@ impl Reason {
             Self::SmallStack => "with too little stack left",
             Self::OtherMode => "running 32-bit code",
             Self::Sequence => "in a restartable sequence",
+            Self::Stranger => "that the allocator does not know",
             Self::Ended => "ended meanwhile",
         }
     }
@@ -322,6 +326,9 @@ impl Examiner<'_> {
         let registers = &tracee.registers;
         if registers.cs != quiet::CS_64_BIT {
             return Err(Doubt::Unfit(Reason::OtherMode));
+        }
+        if !self.fences.fs_bases.is_empty() && !self.fences.fs_bases.contains(&registers.fs_base) {
+            return Err(Doubt::Unfit(Reason::Stranger));
         }
         let is_fenced = |address| self.fences.code.iter().any(|range| range.contains(&address));
         if is_fenced(registers.rip) {

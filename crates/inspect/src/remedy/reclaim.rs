@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use super::Applied;
 use super::malloc_trim::{self, TrimRequest};
+use super::purge;
 use super::zero_pages::{self, ZeroRequest};
 use crate::explain::{ByPhotograph, Inspection, Options, Progress, inspect};
 use crate::facts::{Outcome, Reclamation};
+use crate::readers;
 use strandline_allocators::glibc::SUM_DIFFERS;
-use strandline_claims::allocator::{Cause, Doubt};
+use strandline_claims::allocator::{CallPlan, Cause, Doubt};
 use strandline_claims::caveat::Caveat;
 use strandline_process::elf::Object;
 use strandline_process::error::Result;
@@ -19,7 +21,7 @@ use strandline_process::procfs::Process;
 /// How to give memory back.
 #[derive(Clone, Copy, Default)]
 pub struct ReclaimOptions<'a> {
-    /// Which remedy, of [`REMEDIES`]; `None` for `malloc_trim`.
+    /// Which remedy, of [`REMEDIES`]; `None` for the allocator's call that gives back most.
     pub remedy: Option<&'a str>,
     /// Predict only.
     pub dry_run: bool,
@@ -38,7 +40,7 @@ pub struct ReclaimOptions<'a> {
 }
 
 /// The remedies that [`reclaim`] can apply, or refuses with what to do instead.
-pub const REMEDIES: [&str; 3] = ["malloc_trim", "zero_pages", "sbcl_full_gc"];
+pub const REMEDIES: [&str; 4] = ["malloc_trim", "zero_pages", "jemalloc_purge", "sbcl_full_gc"];
 
 /// Applies a remedy to process `pid` and says what it was predicted to give back and what it did.
 ///
@@ -46,39 +48,13 @@ pub const REMEDIES: [&str; 3] = ["malloc_trim", "zero_pages", "sbcl_full_gc"];
 /// Those of [`crate::explain::explain`]. A remedy that cannot be applied is no error but an
 /// [`Outcome::Refused`] with its reason.
 pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
-    let remedy = options.remedy.unwrap_or(REMEDIES[0]);
     let look_options = Options {
         progress: options.progress,
         max_stop: options.max_stop,
         photograph: options.photograph,
         ..Options::default()
     };
-    let before = look_before(pid, remedy, options)?;
-    let mut answer = Reclamation {
-        remedy: remedy.to_owned(),
-        dry_run: options.dry_run,
-        predicted_bytes: before
-            .explanation
-            .remedies
-            .iter()
-            .find(|r| r.id == remedy)
-            .and_then(|r| r.predicted_bytes),
-        rss_before_bytes: Some(before.explanation.kernel.rss_bytes),
-        ..Reclamation::default()
-    };
-    let applied = match remedy {
-        "malloc_trim" => trim(pid, &before, options, &mut answer),
-        "zero_pages" => zero(pid, &before, options, &mut answer),
-        "sbcl_full_gc" => {
-            full_gc(pid, &before, options, &mut answer);
-            false
-        }
-        other => {
-            refuse(&mut answer, format!("there is no remedy {other:?}; there are {}", REMEDIES.join(", ")));
-            false
-        }
-    };
-    answer.before = Some(before.explanation);
+    let (mut answer, applied) = look_and_apply(pid, options)?;
     if applied {
         match inspect(pid, &look_options) {
             Ok(after) => answer.after = Some(after.explanation),
@@ -91,6 +67,34 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
         }
     }
     Ok(answer)
+}
+
+/// Looks, and applies what was predicted; true with the answer where something was done.
+fn look_and_apply(pid: i32, options: &ReclaimOptions<'_>) -> Result<(Reclamation, bool)> {
+    let before = look_before(pid, options)?;
+    let remedy = options.remedy.unwrap_or_else(|| best_call(&before));
+    let of_remedy = before.explanation.remedies.iter().find(|one| one.id == remedy);
+    let mut answer = Reclamation {
+        remedy: remedy.to_owned(),
+        dry_run: options.dry_run,
+        predicted_bytes: of_remedy.and_then(|remedy| remedy.predicted_bytes),
+        rss_before_bytes: Some(before.explanation.kernel.rss_bytes),
+        ..Reclamation::default()
+    };
+    let applied = match remedy {
+        remedy if is_call(remedy) => call(pid, remedy, &before, options, &mut answer),
+        "zero_pages" => zero(pid, &before, options, &mut answer),
+        "sbcl_full_gc" => {
+            full_gc(pid, &before, options, &mut answer);
+            false
+        }
+        other => {
+            refuse(&mut answer, format!("there is no remedy {other:?}; there are {}", REMEDIES.join(", ")));
+            false
+        }
+    };
+    answer.before = Some(before.explanation);
+    Ok((answer, applied))
 }
 
 /// Predicts a full collection of SBCL's. None is ever started from outside: SBCL collects only where one of
@@ -122,10 +126,22 @@ fn full_gc(pid: i32, before: &Inspection, options: &ReclaimOptions<'_>, answer: 
 /// does.
 const MOST_LOOKS: u32 = 5;
 
+/// Whether a remedy is a call into the allocator.
+fn is_call(remedy: &str) -> bool {
+    ["malloc_trim", "jemalloc_purge"].contains(&remedy)
+}
+
+/// The call that gives back most; of several that give nothing malloc_trim.
+fn best_call(look: &Inspection) -> &'static str {
+    let plans = look.readings.iter().filter_map(|reading| reading.call.as_ref());
+    let best = plans.max_by_key(|plan| (plan.predicted_bytes, plan.remedy == REMEDIES[0]));
+    best.map_or(REMEDIES[0], |plan| plan.remedy)
+}
+
 /// The look before a remedy.
-fn look_before(pid: i32, remedy: &str, options: &ReclaimOptions<'_>) -> Result<Inspection> {
+fn look_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
     // A dry run looks as hard, for what would refuse the call.
-    let is_call = remedy == "malloc_trim";
+    let is_call = options.remedy.is_none_or(is_call);
     let look_options = Options {
         progress: options.progress,
         before_call: is_call,
@@ -136,7 +152,8 @@ fn look_before(pid: i32, remedy: &str, options: &ReclaimOptions<'_>) -> Result<I
     let mut seen = inspect(pid, &look_options)?;
     for _ in 1..MOST_LOOKS {
         // What there was no time for has no more at the next look.
-        if !is_call || doubt(&seen).is_none_or(|doubt| doubt.cause == Cause::TooSlow) {
+        let remedy = options.remedy.unwrap_or_else(|| best_call(&seen));
+        if !is_call || doubt(&seen, remedy).is_none_or(|doubt| doubt.cause == Cause::TooSlow) {
             break;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -145,17 +162,23 @@ fn look_before(pid: i32, remedy: &str, options: &ReclaimOptions<'_>) -> Result<I
     Ok(seen)
 }
 
+/// What would be called.
+fn plans<'a>(look: &'a Inspection, remedy: &'a str) -> impl Iterator<Item = &'a CallPlan> {
+    let plans = look.readings.iter().filter_map(|reading| reading.call.as_ref());
+    plans.filter(move |plan| plan.remedy == remedy)
+}
+
 /// What speaks against a call into a heap's allocator.
-fn doubt(look: &Inspection) -> Option<Doubt> {
-    look.readings.iter().filter_map(|reading| reading.trim.as_ref()).find_map(|trim| trim.doubt)
+fn doubt(look: &Inspection, remedy: &str) -> Option<Doubt> {
+    plans(look, remedy).find_map(|plan| plan.doubt)
 }
 
 /// Why a heap is left alone after so many looks, and what to do instead.
-fn unsafe_heap(doubt: &Doubt, looks: u32) -> String {
+fn unsafe_heap(remedy: &str, doubt: &Doubt, looks: u32) -> String {
     let (at, plural) = (doubt.at, if looks == 1 { "" } else { "s" });
     match doubt.cause {
         Cause::Broken => format!(
-            "its heap makes no sense at {at:#x}, in {looks} look{plural}: malloc_trim could abort it or never end. Look \
+            "its heap makes no sense at {at:#x}, in {looks} look{plural}: {remedy} could abort it or never end. Look \
              for the overflow (valgrind, -fsanitize=address)"
         ),
         Cause::Swapped => {
@@ -186,60 +209,80 @@ pub(super) fn nothing(answer: &mut Reclamation, reason: &str) {
     answer.actual_bytes = (!answer.dry_run).then_some(0);
 }
 
-/// Calls malloc_trim(0) in every glibc of the process that has something to give; true where at least
-/// one call was made.
-fn trim(pid: i32, before: &Inspection, options: &ReclaimOptions<'_>, answer: &mut Reclamation) -> bool {
-    let plans: Vec<_> = before.readings.iter().filter_map(|reading| reading.trim.as_ref()).collect();
+/// Calls into every allocator of the process that has something to give and that `remedy` is for; true where at least one
+/// call was made.
+fn call(
+    pid: i32,
+    remedy: &str,
+    before: &Inspection,
+    options: &ReclaimOptions<'_>,
+    answer: &mut Reclamation,
+) -> bool {
+    let plans: Vec<_> = plans(before, remedy).collect();
     if plans.is_empty() {
-        refuse(answer, "there is no glibc heap in it; malloc_trim is glibc's");
+        let whose = readers::ALLOCATORS.iter().find(|entry| entry.about.remedies.contains(&remedy));
+        let whose = whose.map_or("no allocator", |entry| entry.about.name);
+        refuse(answer, format!("there is no {whose} heap in it; {remedy} is {whose}'s"));
         return false;
     }
-    let is_known = doubt(before).is_none_or(|doubt| doubt.cause != Cause::TooSlow);
+    let is_known = doubt(before, remedy).is_none_or(|doubt| doubt.cause != Cause::TooSlow);
     if answer.predicted_bytes == Some(0) && is_known {
         nothing(answer, "no page of its heap is one that the call gives back");
         return false;
     }
     if options.dry_run {
-        if let Some(doubt) = doubt(before) {
-            let text = format!("as it stands the call would be refused: {}", unsafe_heap(&doubt, 1));
+        if let Some(doubt) = doubt(before, remedy) {
+            let text = format!("as it stands the call would be refused: {}", unsafe_heap(remedy, &doubt, 1));
             answer.caveats.push(Caveat::new("would_be_refused", format!("{:#x}", doubt.at), None, text));
         }
         return false;
     }
-    if let Some(doubt) = doubt(before) {
-        refuse(answer, unsafe_heap(&doubt, MOST_LOOKS));
+    if let Some(doubt) = doubt(before, remedy) {
+        refuse(answer, unsafe_heap(remedy, &doubt, MOST_LOOKS));
         return false;
     }
     let mut done = Totals::default();
     for plan in plans.into_iter().filter(|plan| plan.predicted_bytes > 0) {
-        let result = open_object(pid, plan.object).and_then(|libc| {
-            let function = libc.symbol_address("malloc_trim");
-            let Some(function) = function else {
-                return Err(format!(
-                    "{} has no function malloc_trim to call (a static binary); restart it to give its memory back",
-                    libc.name()
-                ));
-            };
-            let request = TrimRequest {
-                function,
-                libc: &libc,
-                locks: plan.locks.clone(),
-                heaps: plan.heaps.iter().map(|&(start, end)| start..end).collect(),
-                wait: options.wait,
-                watch: options.watch,
-                thread: None,
-            };
-            malloc_trim::apply(pid, &request).map_err(|refusal| refusal.to_string())
-        });
+        let result = match remedy {
+            "malloc_trim" => trim(pid, plan, options),
+            _ => purge::apply(pid, plan, (options.wait, options.watch)),
+        };
         match result {
-            Ok(applied) => done.add(&applied),
+            Ok(applied) => {
+                done.predicted_bytes +=
+                    if plan.gives_all { applied.resident_before_bytes } else { plan.predicted_bytes };
+                done.add(&applied);
+            }
             Err(reason) => {
                 refuse(answer, reason);
                 break;
             }
         }
     }
+    done.tell_predicted(answer);
     done.report(answer)
+}
+
+/// Calls malloc_trim(0) once.
+fn trim(pid: i32, plan: &CallPlan, options: &ReclaimOptions<'_>) -> std::result::Result<Applied, String> {
+    let libc = open_object(pid, plan.object)?;
+    let function = libc.symbol_address("malloc_trim");
+    let Some(function) = function else {
+        return Err(format!(
+            "{} has no function malloc_trim to call (a static binary); restart it to give its memory back",
+            libc.name()
+        ));
+    };
+    let request = TrimRequest {
+        function,
+        libc: &libc,
+        locks: plan.locks.clone(),
+        heaps: plan.heaps.iter().map(|&(start, end)| start..end).collect(),
+        wait: options.wait,
+        watch: options.watch,
+        thread: None,
+    };
+    malloc_trim::apply(pid, &request).map_err(|refusal| refusal.to_string())
 }
 
 /// Gives back the all-zero pages that were seen; true where it was done.
@@ -270,6 +313,8 @@ fn zero(pid: i32, before: &Inspection, options: &ReclaimOptions<'_>, answer: &mu
 struct Totals {
     calls: u32,
     applied: Applied,
+    /// What was predicted right before each call.
+    predicted_bytes: u64,
 }
 
 impl Totals {
@@ -283,6 +328,18 @@ impl Totals {
         sum.minor_faults_after = applied.minor_faults_after;
         sum.minor_faults_seconds = applied.minor_faults_seconds;
         self.calls += 1;
+    }
+
+    /// Where what a call gives back is just what is resident of some ranges, the prediction is of the moment of the call: an
+    /// allocator that purges in the background has given back some of it by then.
+    fn tell_predicted(&self, answer: &mut Reclamation) {
+        let Some(looked) = answer.predicted_bytes.filter(|_| self.calls > 0) else { return };
+        if let Some(gone) = looked.checked_sub(self.predicted_bytes).filter(|&gone| gone > 0) {
+            let text = "of what was predicted at the look the process had given back, or used again, this much by itself before \
+                        the call";
+            answer.caveats.push(Caveat::new("changed_before_call", answer.remedy.clone(), Some(gone), text));
+        }
+        answer.predicted_bytes = Some(self.predicted_bytes);
     }
 
     fn report(self, answer: &mut Reclamation) -> bool {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use strandline_sys::process::{self as sys, MADV_PAGEOUT};
 
-use super::{Applied, Refusal, choose, malloc_trim, precheck};
+use super::{Applied, Refusal, call, choose, precheck};
 use crate::ledger::zeros;
 use strandline_process::call::code::{Code, can_call};
 use strandline_process::call::inject::{self, Call, CallError, Injected};
@@ -72,7 +72,7 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
         return Err(keep(format!("has pages that must stay: {kept}")));
     }
     let pagemap = process.open_file("pagemap")?;
-    let rss_before_bytes = malloc_trim::rss_bytes(process);
+    let rss_before_bytes = call::rss_bytes(process);
     let done = if has_swap() {
         page_out(process, request, &pagemap)?
     } else if request.allow_risk {
@@ -80,7 +80,7 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     } else {
         return Err(Refusal::NeedsRisk { pid, reason: why_direct() });
     };
-    let rss_after_bytes = malloc_trim::rss_bytes(process);
+    let rss_after_bytes = call::rss_bytes(process);
     let mut applied = Applied { rss_before_bytes, rss_after_bytes, ..done };
     applied.watch_faults(process, request.watch);
     Ok(applied)
@@ -167,7 +167,7 @@ fn directly(
     pagemap: &File,
 ) -> Result<Applied, Refusal> {
     let code = Code::find(process, space);
-    let code = code.ok_or_else(|| malloc_trim::no_trampoline(process.pid()))?;
+    let code = code.ok_or_else(|| call::no_trampoline(process.pid()))?;
     let todo = pieces(&request.ranges).peekable();
     let mut work = Work { process, code, pagemap, applied: Applied::default(), plain: Vec::new(), todo };
     while work.todo.peek().is_some() {
@@ -241,13 +241,13 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
             reserved_bytes: 0,
             blocks_faults: false,
         };
-        let refused = |e| malloc_trim::refusal(self.process, tid, e);
+        let refused = |e| call::refusal(self.process, tid, e);
         let mut injected = inject::begin(runner, &first).map_err(refused)?;
         if let Err(error) = self.calls(&mut injected, Instant::now() + STOP_LIMIT) {
-            return Err(malloc_trim::leave(self.process, tid, injected, error));
+            return Err(call::leave(self.process, tid, injected, error));
         }
         self.applied.call_seconds += injected.began.elapsed().as_secs_f64();
-        injected.finish(malloc_trim::CALL_LIMIT).map_err(refused)?;
+        injected.finish(call::CALL_LIMIT).map_err(refused)?;
         drop(stopped);
         let held = since.elapsed().as_secs_f64();
         self.applied.stopped_seconds = self.applied.stopped_seconds.max(held);
@@ -258,7 +258,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
     /// Gives pieces back one after the other until `until`, and leaves the thread at the entry of its
     /// rt_sigreturn.
     fn calls(&mut self, injected: &mut Injected<'_>, until: Instant) -> Result<(), CallError> {
-        let limit = Instant::now() + malloc_trim::CALL_LIMIT;
+        let limit = Instant::now() + call::CALL_LIMIT;
         let memory = Live::new(self.process.pid());
         // At the entry of the first, harmless call.
         let entry = injected.next_system_call(limit)?;

@@ -7,6 +7,7 @@ pub mod remedies;
 use crate::facts::{Remedy, RemedyKind, Row, State, Verdict};
 use crate::ledger::rows;
 use crate::readers::ALLOCATORS;
+use strandline_claims::facts::SizeClass;
 use strandline_claims::palette::BlockRows;
 use strandline_claims::rows::Id;
 use strandline_claims::units::{self, bytes};
@@ -25,6 +26,8 @@ pub struct Findings<'a> {
     pub unread: &'a [String],
     /// What readers say gives memory back.
     pub of_readers: &'a [Remedy],
+    /// What allocators have by sizes of blocks, with their names.
+    pub size_classes: &'a [(&'a str, &'a SizeClass)],
 }
 
 impl Findings<'_> {
@@ -36,6 +39,11 @@ impl Findings<'_> {
     fn blocks(&self, of: fn(&BlockRows) -> Id) -> u64 {
         let rows = ALLOCATORS.iter().filter_map(|entry| entry.about.blocks);
         rows.map(|rows| self.row(of(rows).id)).sum()
+    }
+
+    /// What is free in glibc's heaps.
+    fn glibc_free(&self) -> u64 {
+        ["glibc.free.trim", "glibc.free.kept", "glibc.free.pinned"].iter().map(|id| self.row(id)).sum()
     }
 
     fn state(&self, state: State) -> u64 {
@@ -149,7 +157,10 @@ fn free_heap(findings: &Findings<'_>, free: u64, pinned: u64) -> String {
     let mut text = format!("{} of {} RSS is free heap", bytes(free), bytes(findings.rss_bytes));
     match findings.trim_bytes {
         Some(trim) if trim > 0 => text += &format!("; malloc_trim gives back {}", bytes(trim)),
-        Some(_) => text += "; malloc_trim gives back nothing",
+        // Beside another allocator a glibc with hardly a heap is not worth a word.
+        Some(_) if findings.matters(findings.glibc_free()) => text += "; malloc_trim gives back nothing",
+        Some(_) if findings.size_classes.is_empty() => text += "; malloc_trim gives back nothing",
+        Some(_) => {}
         None => {}
     }
     let purges = findings.of_readers.iter().filter(|remedy| remedy.kind == RemedyKind::Call);
@@ -161,7 +172,25 @@ fn free_heap(findings: &Findings<'_>, free: u64, pinned: u64) -> String {
         let plural = if count == 1 { "" } else { "s" };
         text += &format!("; {} {verb} pinned by {} {noun}{plural}", bytes(pinned), units::thousands(count));
     }
-    text
+    text + &fragmentation(findings)
+}
+
+/// Where free places between blocks of one size are worth a word: how many there are, and how many blocks hold them.
+fn fragmentation(findings: &Findings<'_>) -> String {
+    let free = |class: &SizeClass| class.free_blocks.saturating_mul(class.bytes);
+    let worst = findings.size_classes.iter().max_by_key(|(_, class)| free(class));
+    let Some((name, class)) = worst.filter(|(_, class)| findings.matters(free(class))) else {
+        return String::new();
+    };
+    let live = class.live_blocks + class.cached_blocks;
+    let used = 100.0 * live as f64 / (live + class.free_blocks).max(1) as f64;
+    format!(
+        "; {} of it are free places between {} blocks of {} bytes, {used:.0} % used, which {name} gives back only where a \
+         whole group of them is free",
+        bytes(free(class)),
+        units::thousands(live),
+        units::thousands(class.bytes)
+    )
 }
 
 fn unattributed_memory(findings: &Findings<'_>, unattributed: u64) -> String {
@@ -228,6 +257,7 @@ mod tests {
             pinning_chunks: 12_411,
             unread: &[],
             of_readers: &[],
+            size_classes: &[],
         };
         let verdict = verdict(&findings);
         assert_eq!(verdict.class, "free_heap");
@@ -253,6 +283,7 @@ mod tests {
                 pinning_chunks: 0,
                 unread: &[],
                 of_readers: &[],
+                size_classes: &[],
             };
             verdict(&findings).headline
         };
@@ -282,6 +313,7 @@ mod tests {
                 pinning_chunks: 0,
                 unread,
                 of_readers,
+                size_classes: &[],
             };
             verdict(&findings)
         };
@@ -321,6 +353,7 @@ mod tests {
             pinning_chunks: 0,
             unread: &names,
             of_readers: &[],
+            size_classes: &[],
         };
         let verdict = verdict(&findings);
         assert_eq!(verdict.class, "unattributed");

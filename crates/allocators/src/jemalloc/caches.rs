@@ -1,0 +1,244 @@
+//! Threads' caches: free regions that look in use in their slabs.
+//!
+//! A thread's cache stands in its static thread-local storage, below the address that its FS base holds, and is told by its
+//! structure. From those of 5.3 on, lists lead to all others of the same arena, the explicit ones among them
+//! (`mallctl("tcache.create")`) and those of threads whose registers are not known.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use super::layout::Caches as Shape;
+use strandline_claims::allocator::Context;
+use strandline_process::memory::{half_word_at, word_at};
+
+/// So much below a thread's FS base is looked through.
+const MOST_STORAGE_BYTES: u64 = 64 << 10;
+/// Bytes of a bin (`struct cache_bin_s`, with statistics, as it is built).
+const BIN_BYTES: usize = 24;
+/// Bins that a cache can have: `TCACHE_NBINS_MAX` of 5.3.
+const MOST_BINS: usize = 73;
+/// Items that a bin can have: its stack has at most 2^16 bytes.
+const MOST_ITEMS: usize = 1 << 13;
+/// Caches that are followed.
+const MOST_CACHES: usize = 1 << 16;
+/// In 5.0 to 5.2: so many bins in a row, with stacks one behind the other, are a cache's small ones.
+const LEAST_SMALL_BINS: usize = 30;
+/// The longest stack there.
+const MOST_COUNTED_BYTES: u64 = 8 << 9;
+/// Words between the small bins and the large ones.
+const MOST_WORDS_BETWEEN: usize = 40;
+/// Words between a thread's arena and its small bins, and a few more.
+const MOST_WORDS_BEFORE: usize = 16;
+
+/// What all caches hold.
+#[derive(Default)]
+pub struct Cached {
+    /// Free regions, by address, with the number of the bin that each is in.
+    pub items: Vec<(u64, usize)>,
+    /// Addresses within allocations that are jemalloc's own: the stacks of items.
+    pub own: Vec<u64>,
+    /// The FS bases of the threads that have one.
+    pub threads: Vec<u64>,
+    /// Bins that made no sense.
+    pub broken: u64,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+/// Reads all caches.
+pub fn find(context: &Context<'_>, shape: Shape) -> Cached {
+    let mut reader = Reader { context, cached: Cached::default(), seen: HashSet::new(), last: None };
+    for &fs_base in context.fs_bases {
+        if Instant::now() >= context.deadline {
+            break;
+        }
+        match shape {
+            Shape::Stacked => reader.stacked(fs_base),
+            Shape::Counted => reader.counted(fs_base),
+        }
+    }
+    let mut cached = reader.cached;
+    cached.items.sort_unstable();
+    cached.items.dedup_by_key(|item| item.0);
+    cached.own.sort_unstable();
+    cached
+}
+
+struct Reader<'a> {
+    context: &'a Context<'a>,
+    cached: Cached,
+    /// Where the bins of the caches that were read stand.
+    seen: HashSet<u64>,
+    /// How far below its FS base the last thread's cache was.
+    last: Option<u64>,
+}
+
+impl Reader<'_> {
+    /// A part of a thread's storage that is resident, and where it begins: all of it, or where the last thread's cache was.
+    fn storage(&mut self, fs_base: u64, below: u64, bytes: u64) -> Option<(u64, Vec<u8>)> {
+        let mapping = self.context.space.find(fs_base.checked_sub(8)?)?;
+        let start = fs_base.checked_sub(below)?.max(mapping.start) & !7;
+        let end = start.checked_add(bytes)?.min(fs_base).min(mapping.end);
+        let mut buffer = vec![0; end.checked_sub(start)? as usize];
+        for (from, to) in (self.context.resident)(start, end) {
+            let part = buffer.get_mut((from - start) as usize..(to - start) as usize)?;
+            self.cached.bytes_read += self.context.memory.read_some(from, part) as u64;
+        }
+        Some((start, buffer))
+    }
+
+    /// 5.3: `tcache_t` begins with a pointer to its `tcache_slow_t`, whose descriptor points to the bins behind it.
+    fn stacked(&mut self, fs_base: u64) {
+        let slow_of = |start: u64, bytes: &[u8], offset: usize| -> Option<u64> {
+            let slow = word_at(bytes, offset)?;
+            let descriptor = usize::try_from(slow.checked_sub(start)?).ok()?.checked_add(16)?;
+            let bins = word_at(bytes, descriptor.checked_add(16)?)?;
+            (slow.is_multiple_of(8) && bins == start + offset as u64 + 8).then_some(slow)
+        };
+        // All threads have it at the same place.
+        let (below, bytes) = match self.last {
+            Some(below) => (below, MOST_STORAGE_BYTES.min(below)),
+            None => (MOST_STORAGE_BYTES, MOST_STORAGE_BYTES),
+        };
+        let Some((start, storage)) = self.storage(fs_base, below, bytes) else { return };
+        let found = (0..storage.len()).step_by(8).find_map(|offset| slow_of(start, &storage, offset));
+        let Some(slow) = found else { return };
+        self.cached.threads.push(fs_base);
+        self.last = Some((fs_base - slow).max(self.last.unwrap_or(0)));
+        let mut descriptor = slow + 16;
+        while self.seen.len() < MOST_CACHES && Instant::now() < self.context.deadline {
+            let mut words = [0; 24];
+            if self.context.memory.read(descriptor, &mut words).is_err() {
+                return;
+            }
+            let (next, bins) = (word_at(&words, 0).unwrap_or(0), word_at(&words, 16).unwrap_or(0));
+            if bins == 0 || !self.seen.insert(bins) {
+                return;
+            }
+            self.stacks_of(bins);
+            descriptor = next;
+        }
+    }
+
+    /// Reads the bins of a cache of 5.3.
+    fn stacks_of(&mut self, bins: u64) {
+        let mut bytes = [0; BIN_BYTES * MOST_BINS];
+        let got = self.context.memory.read_some(bins, &mut bytes);
+        for (class, bin) in bytes[..got].as_chunks::<BIN_BYTES>().0.iter().enumerate() {
+            let (head, marks) = (word_at(bin, 0).unwrap_or(0), word_at(bin, 16).unwrap_or(0));
+            if head == 0 {
+                break;
+            }
+            // low_bits_low_water, low_bits_full, low_bits_empty.
+            let empty = marks >> 32 & 0xffff;
+            let length = empty.wrapping_sub(head) & 0xffff;
+            if !head.is_multiple_of(8) || !length.is_multiple_of(8) {
+                // What stands behind the last bin is not a cache's.
+                break;
+            }
+            if class == 0 {
+                self.cached.own.push(head.saturating_add(length).saturating_sub(8));
+            }
+            self.items(class, head, (length / 8) as usize);
+        }
+    }
+
+    /// 5.0 to 5.2: bins with a count and a pointer behind the items, whose stacks follow each other.
+    fn counted(&mut self, fs_base: u64) {
+        let (below, bytes) = match self.last {
+            Some(below) => (below, MOST_STORAGE_BYTES.min(below)),
+            None => (MOST_STORAGE_BYTES, MOST_STORAGE_BYTES),
+        };
+        let Some((start, storage)) = self.storage(fs_base, below, bytes) else { return };
+        let Some((offset, small)) = small_bins(&storage) else { return };
+        if !self.seen.insert(start + offset as u64) {
+            return;
+        }
+        // With the words before it.
+        let below = fs_base - start - offset as u64 + 8 * MOST_WORDS_BEFORE as u64;
+        self.last = Some(below.max(self.last.unwrap_or(0)));
+        self.cached.threads.push(fs_base);
+        let mut bins = small;
+        let behind = offset + BIN_BYTES * bins.len();
+        bins.extend(large_bins(&storage, behind, bins.last().map_or(0, |bin| bin.behind)));
+        if let Some(first) = bins.first() {
+            self.cached.own.push(first.behind.saturating_sub(8));
+        }
+        self.cached.own.extend(arenas_data(&storage, offset, behind));
+        for (class, bin) in bins.iter().enumerate() {
+            let count = bin.count as usize;
+            self.items(class, bin.behind.saturating_sub(8 * count as u64), count);
+        }
+    }
+
+    fn items(&mut self, class: usize, address: u64, count: usize) {
+        let mut bytes = vec![0; 8 * count.min(MOST_ITEMS)];
+        if self.context.memory.read(address, &mut bytes).is_err() {
+            self.cached.broken += u64::from(count > 0);
+            return;
+        }
+        self.cached.bytes_read += bytes.len() as u64;
+        let pointers = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        self.cached.items.extend(pointers.map(|pointer| (pointer, class)));
+    }
+}
+
+/// What a thread of 5.0 to 5.2 has allocated for figures by arena (`tsd.h`, `arenas_tdata`): the field behind the one that says
+/// which its arena is, in front of its cache. Its cache says that too, behind its small bins.
+fn arenas_data(storage: &[u8], small: usize, behind: usize) -> Option<u64> {
+    // After `link` in 5.0, and from 5.1 on after `cache_bin_array_descriptor` too.
+    let words = (0..MOST_WORDS_BETWEEN).filter_map(|word| word_at(storage, behind + 8 * word));
+    words.filter(|&arena| arena != 0 && arena.is_multiple_of(64)).find_map(|arena| {
+        let mut before = (3..MOST_WORDS_BEFORE).filter_map(|words| small.checked_sub(8 * words));
+        let field = before.find(|&offset| word_at(storage, offset) == Some(arena))?;
+        word_at(storage, field + 8).filter(|&data| data != 0)
+    })
+}
+
+/// A bin of 5.0 to 5.2: `low_water` and `ncached` in the first word, then statistics, then `avail`.
+struct Counted {
+    count: u32,
+    behind: u64,
+}
+
+fn counted_bin(bytes: &[u8], offset: usize) -> Option<Counted> {
+    let low_water = half_word_at(bytes, offset)? as i32;
+    let count = half_word_at(bytes, offset + 4)?;
+    let behind = word_at(bytes, offset + 16)?;
+    let is_one = (-1..=count as i32).contains(&low_water)
+        && u64::from(count) * 8 <= MOST_COUNTED_BYTES
+        && behind.is_multiple_of(8)
+        && (0x1000..1 << 47).contains(&behind);
+    is_one.then_some(Counted { count, behind })
+}
+
+/// Bins in a row from `offset` on, whose stacks follow the one that ends at `after`.
+fn run_of_bins(bytes: &[u8], offset: usize, after: Option<u64>) -> Vec<Counted> {
+    let mut bins: Vec<Counted> = Vec::new();
+    while let Some(bin) = counted_bin(bytes, offset + BIN_BYTES * bins.len()) {
+        let before = bins.last().map(|bin| bin.behind).or(after);
+        let follows = before.is_none_or(|before| {
+            let stack = bin.behind.wrapping_sub(before);
+            (8..=MOST_COUNTED_BYTES).contains(&stack) && u64::from(bin.count) * 8 <= stack
+        });
+        if !follows || bins.len() >= MOST_BINS {
+            break;
+        }
+        bins.push(bin);
+    }
+    bins
+}
+
+fn small_bins(storage: &[u8]) -> Option<(usize, Vec<Counted>)> {
+    let found =
+        |offset| Some(run_of_bins(storage, offset, None)).filter(|bins| bins.len() >= LEAST_SMALL_BINS);
+    (0..storage.len()).step_by(8).find_map(|offset| Some((offset, found(offset)?)))
+}
+
+fn large_bins(storage: &[u8], behind: usize, after: u64) -> Vec<Counted> {
+    let offsets = (0..MOST_WORDS_BETWEEN).map(|word| behind + 8 * word);
+    offsets
+        .map(|offset| run_of_bins(storage, offset, Some(after)))
+        .find(|bins| !bins.is_empty())
+        .unwrap_or_default()
+}

@@ -1,0 +1,312 @@
+//! What each byte of an extent is: regions of slabs, large allocations, free pages.
+//!
+//! A slab all of which is in use is one claim; of others each region is looked at, in the bitmap and in threads' caches.
+
+use std::collections::BTreeMap;
+
+use super::caches::Cached;
+use super::extents::Extent;
+use super::layout::{Layout, SMALL_CLASSES, State, Words, class_bytes, is_free, regions};
+use super::locate::read_extent;
+use crate::page_cache::PageCache;
+use strandline_claims::accumulator::{Accumulator, Class};
+use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_claims::range::{PAGE_BYTES, RangePages};
+use strandline_claims::refinements::{Finder, Matched};
+
+/// Regions of slabs, or large allocations.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Regions {
+    /// How many.
+    pub count: u64,
+    /// Their usable bytes.
+    pub bytes: u64,
+}
+
+impl Regions {
+    fn add(&mut self, count: u64, each_bytes: u64) {
+        self.count += count;
+        self.bytes += count * each_bytes;
+    }
+}
+
+/// What the extents of one size class come to, slabs or large ones.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfClass {
+    /// Extents in use.
+    pub extents: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// In use, those in caches and jemalloc's own not among them.
+    pub live: Regions,
+    /// In threads' caches.
+    pub cached: Regions,
+    /// jemalloc's own allocations.
+    pub own: Regions,
+    /// Free.
+    pub free: Regions,
+}
+
+/// What extents come to in pages, by state.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfState {
+    /// In use.
+    pub active: u64,
+    /// Dirty.
+    pub dirty: u64,
+    /// Muzzy.
+    pub muzzy: u64,
+    /// Given back; only addresses.
+    pub retained: u64,
+}
+
+/// What all extents come to.
+#[derive(Default)]
+pub struct Counts {
+    /// By size class.
+    pub classes: BTreeMap<usize, OfClass>,
+    /// Bytes by the number of their arena.
+    pub arenas: BTreeMap<u64, OfState>,
+    /// Claims of finer readers that were met.
+    pub matched: Matched,
+    /// Slabs that made no sense.
+    pub damages: u64,
+    /// Their bytes.
+    pub damaged_bytes: u64,
+    /// The first of them.
+    pub first_damage: Option<u64>,
+    /// Regions in caches that were met.
+    pub met: u64,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+/// Claims all of `extents`; a claim for each run of them without a gap.
+pub fn claim(
+    context: &Context<'_>,
+    layout: &Layout,
+    extents: &[Extent],
+    cached: &Cached,
+) -> (Vec<RangeClaim>, Counts) {
+    let mut claimer = Claimer {
+        layout,
+        cache: PageCache::new(context.memory),
+        items: &cached.items,
+        own: &cached.own,
+        padding: padding(layout, extents),
+        finder: context.refinements.map(|refinements| refinements.finder()),
+        counts: Counts::default(),
+    };
+    let mut claims = Vec::new();
+    for run in extents.chunk_by(|one, next| one.end == next.start) {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+        let (start, end) = (first.start, last.end);
+        let pages: RangePages = context.pages(start, end);
+        let mut accumulator = Accumulator::new(start, &pages);
+        for extent in run {
+            claimer.extent(extent, &mut accumulator);
+        }
+        let sums = accumulator.cut().finish(&pages);
+        claims.push(RangeClaim { start, end, sums });
+    }
+    claimer.counts.bytes_read = claimer.cache.bytes_read;
+    (claims, claimer.counts)
+}
+
+struct Claimer<'a> {
+    layout: &'a Layout,
+    cache: PageCache<'a>,
+    /// What of caches is not behind the last extent.
+    items: &'a [(u64, usize)],
+    own: &'a [u64],
+    /// By how much the extents of large allocations are larger than those.
+    padding: u64,
+    finder: Option<Finder<'a>>,
+    counts: Counts,
+}
+
+/// The items of `all`, in address order, before `end`; `all` goes on behind them.
+fn take<'a, T>(all: &mut &'a [T], address: impl Fn(&T) -> u64, (start, end): (u64, u64)) -> &'a [T] {
+    let from = all.partition_point(|item| address(item) < start);
+    let to = all.partition_point(|item| address(item) < end).max(from);
+    let taken = all.get(from..to).unwrap_or_default();
+    *all = all.get(to..).unwrap_or_default();
+    taken
+}
+
+impl Claimer<'_> {
+    fn extent(&mut self, extent: &Extent, accumulator: &mut Accumulator<'_>) {
+        let bytes = extent.end - extent.start;
+        let of = self.counts.arenas.entry(extent.bits & 0xfff).or_default();
+        match self.layout.state(extent.bits) {
+            Some(State::Active) => {
+                of.active += bytes;
+                self.active(extent, accumulator);
+            }
+            Some(State::Dirty) => {
+                of.dirty += bytes;
+                accumulator.claim_free(extent.end, extent.start, extent.end);
+            }
+            Some(State::Muzzy) => {
+                of.muzzy += bytes;
+                accumulator.claim_free(extent.end, extent.start, extent.end);
+            }
+            Some(State::Retained) => {
+                of.retained += bytes;
+                accumulator.claim_to(extent.end, Class::Free);
+            }
+            Some(State::Moving) | None => accumulator.claim_to(extent.end, Class::Free),
+        }
+    }
+
+    fn active(&mut self, extent: &Extent, accumulator: &mut Accumulator<'_>) {
+        let span = (extent.start, extent.end);
+        let items = take(&mut self.items, |item| item.0, span);
+        let own = take(&mut self.own, |&address| address, span);
+        let class = self.layout.class(extent.bits);
+        let whole = if extent.is_slab(self.layout) {
+            self.slab(extent, class, (items, own), accumulator)
+        } else {
+            self.large(extent, class, (items, own), accumulator)
+        };
+        if whole.is_none() {
+            self.counts.damages += 1;
+            self.counts.damaged_bytes += extent.end - accumulator.cursor();
+            self.counts.first_damage.get_or_insert(extent.start);
+            accumulator.claim_to(extent.end, Class::Unread);
+        }
+    }
+
+    /// A slab; nothing of it is claimed where it makes no sense.
+    fn slab(
+        &mut self,
+        extent: &Extent,
+        class: usize,
+        (items, own): (&[(u64, usize)], &[u64]),
+        accumulator: &mut Accumulator<'_>,
+    ) -> Option<()> {
+        let bytes = class_bytes(class)?;
+        let regions = regions(class, extent.end - extent.start)?;
+        let free = self.layout.free(extent.bits);
+        let end = extent.start + regions * bytes;
+        if free == 0 && items.is_empty() && own.is_empty() && self.finder.is_none() {
+            accumulator.claim_to(end, Class::Live);
+            self.of_class(class, extent).live.add(regions, bytes);
+        } else {
+            let words = read_extent(&mut self.cache, extent.structure)?;
+            if words.bits != extent.bits || !self.layout.is_whole_slab(&words) {
+                return None;
+            }
+            let mut of = *self.of_class(class, extent);
+            self.regions(&words, (class, bytes, regions), (items, own), (&mut of, accumulator));
+            self.counts.classes.insert(class, of);
+        }
+        accumulator.claim_to(extent.end, Class::Header);
+        Some(())
+    }
+
+    fn of_class(&mut self, class: usize, extent: &Extent) -> &mut OfClass {
+        let of = self.counts.classes.entry(class).or_default();
+        of.extents += 1;
+        of.bytes += extent.end - extent.start;
+        of
+    }
+
+    /// The regions of a slab, one by one.
+    fn regions(
+        &mut self,
+        slab: &Words,
+        (class, bytes, regions): (usize, u64, u64),
+        (mut items, mut own): (&[(u64, usize)], &[u64]),
+        (of, accumulator): (&mut OfClass, &mut Accumulator<'_>),
+    ) {
+        for region in 0..regions {
+            let pointer = slab.start() + region * bytes;
+            let span = (pointer, pointer + bytes);
+            let is_cached =
+                !items.is_empty() && take(&mut items, |item| item.0, span).contains(&(pointer, class));
+            let is_own = !own.is_empty() && !take(&mut own, |&address| address, span).is_empty();
+            if is_free(&slab.bitmap, region) {
+                of.free.add(1, bytes);
+                accumulator.claim_to(span.1, Class::Free);
+            } else if is_cached {
+                of.cached.add(1, bytes);
+                self.counts.met += 1;
+                accumulator.claim_to(span.1, Class::Cached);
+            } else if is_own {
+                of.own.add(1, bytes);
+                accumulator.claim_to(span.1, Class::Metadata);
+            } else {
+                of.live.add(1, bytes);
+                self.live(span.1, accumulator);
+            }
+        }
+    }
+
+    /// An allocation in use from the cursor to `end`.
+    fn live(&mut self, end: u64, accumulator: &mut Accumulator<'_>) {
+        let pointer = accumulator.cursor();
+        let Some(finder) = &mut self.finder else {
+            accumulator.claim_live(end, 0);
+            return;
+        };
+        let nested = finder.nested(pointer, end);
+        if !nested.is_empty() {
+            self.counts.matched.nested.extend_from_slice(nested);
+            accumulator.claim_nesting(end, 0, nested);
+        } else if let Some(refined) = finder.find(pointer, end - pointer) {
+            self.counts.matched.count(pointer, &refined);
+            accumulator.claim_refined(end, 0, &refined);
+        } else {
+            accumulator.claim_live(end, 0);
+        }
+    }
+
+    /// A large allocation, which begins at a cache line of its first page: with it one page more than needed is taken, so
+    /// that not all begin alike (`opt.cache_oblivious`).
+    fn large(
+        &mut self,
+        extent: &Extent,
+        class: usize,
+        (items, own): (&[(u64, usize)], &[u64]),
+        accumulator: &mut Accumulator<'_>,
+    ) -> Option<()> {
+        let of_class = class_bytes(class)?;
+        let all = extent.end - extent.start;
+        // From 5.3.1 on they are of whole pages, not of their class's size (`edata_usize_get`,
+        // `opt.disable_large_size_classes`); a small one that is sampled for a profile has an extent of its own.
+        let bytes =
+            if class < SMALL_CLASSES { of_class } else { of_class.min(all.checked_sub(self.padding)?) };
+        let end = extent.pointer.checked_add(bytes).filter(|&end| end <= extent.end)?;
+        let is_cached = items.contains(&(extent.pointer, class));
+        let of = self.of_class(class, extent);
+        accumulator.claim_to(extent.pointer, Class::Header);
+        if is_cached {
+            of.cached.add(1, bytes);
+            self.counts.met += 1;
+            accumulator.claim_to(end, Class::Cached);
+        } else if !own.is_empty() {
+            of.own.add(1, bytes);
+            accumulator.claim_to(end, Class::Metadata);
+        } else {
+            of.live.add(1, bytes);
+            self.live(end, accumulator);
+        }
+        accumulator.claim_to(extent.end, Class::Header);
+        Some(())
+    }
+}
+
+/// By how much the extents of large allocations are larger than those: a page, unless none of them begins within its first
+/// page and one is just as large as its class.
+fn padding(layout: &Layout, extents: &[Extent]) -> u64 {
+    let is_large = |extent: &&Extent| {
+        layout.state(extent.bits) == Some(State::Active)
+            && !extent.is_slab(layout)
+            && layout.class(extent.bits) >= SMALL_CLASSES
+    };
+    let is_moved = |extent: &Extent| extent.pointer != extent.start;
+    let is_full = |extent: &Extent| class_bytes(layout.class(extent.bits)) == Some(extent.end - extent.start);
+    let large = || extents.iter().filter(is_large);
+    if !large().any(is_moved) && large().any(is_full) { 0 } else { PAGE_BYTES }
+}

@@ -1,0 +1,247 @@
+//! Where jemalloc's structures stand, by version, as data.
+//!
+//! What is told apart here is told by the structures themselves, never by a version's text: a build is stripped, static, or
+//! renamed. All of it is of 64-bit builds with pages of 4 KiB, 48-bit addresses and the default size classes.
+
+use strandline_process::memory::word_at;
+
+/// Bytes of an `extent_t` (5.0 to 5.2) or `edata_t` (5.3) that are read, all of it.
+pub const EXTENT_BYTES: usize = 128;
+/// The address that an extent stands for (`e_addr`).
+const ADDRESS: usize = 8;
+/// Its size, whole pages; the low twelve bits are a serial number (`e_size_esn`).
+const SIZE: usize = 16;
+/// A slab's bitmap, a bit set for each free region (`e_slab_data`; 5.x `bitmap.h`: without a tree up to 512 bits).
+const BITMAP: usize = 64;
+/// `LG_SLAB_MAXREGS` is 9 with pages of 4 KiB.
+pub const MOST_REGIONS: u64 = 512;
+
+/// The radix tree (`rtree.h`): two levels of 2^18 entries.
+pub const ENTRIES: u64 = 1 << 18;
+/// Bytes of a level.
+pub const LEVEL_BYTES: u64 = 8 * ENTRIES;
+/// Bytes of the root that user addresses can use: 47 of 48 bits.
+pub const USED_ROOT_BYTES: u64 = LEVEL_BYTES / 2;
+/// Addresses under one leaf.
+pub const LEAF_SPAN: u64 = 1 << 30;
+/// The extent's address in an entry of a leaf; extents are aligned to 64 bytes at least.
+const ENTRY_POINTER: u64 = 0xffff_ffff_ffc0;
+/// The size class in an entry of a leaf.
+const ENTRY_CLASS_SHIFT: u32 = 48;
+/// Whether the page is a slab's.
+const ENTRY_SLAB: u64 = 1;
+
+/// Small size classes that have slabs: 8 to 14,336 bytes.
+pub const SMALL_CLASSES: usize = 36;
+/// Size classes that there are, and the number of none.
+pub const CLASSES: usize = 232;
+
+/// Where the parts of an extent's first word stand (`e_bits`; `MALLOCX_ARENA_BITS` is 12 in all).
+#[derive(Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The releases.
+    pub releases: &'static str,
+    state_shift: u32,
+    state_bits: u32,
+    class_shift: u32,
+    free_shift: u32,
+    /// The state in an entry of a leaf, where there is one.
+    entry_state_shift: Option<u32>,
+    /// How threads' caches are laid out.
+    pub caches: Caches,
+}
+
+/// How threads' caches are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caches {
+    /// 5.0 to 5.2 (`tcache_structs.h`, `cache_bin.h`): a count, and a pointer behind the items.
+    Counted,
+    /// 5.3 (`tcache_slow_t`, `cache_bin_t`): a pointer to the first item, and the low bits of where it stands when empty.
+    Stacked,
+}
+
+/// The layouts, newest first.
+pub static LAYOUTS: [Layout; 3] = [
+    // 5.3.0, 5.3.1: edata.h
+    Layout {
+        releases: "5.3",
+        state_shift: 17,
+        state_bits: 3,
+        class_shift: 20,
+        free_shift: 28,
+        entry_state_shift: Some(2),
+        caches: Caches::Stacked,
+    },
+    // 5.1.0, 5.2.0, 5.2.1: extent_structs.h
+    Layout {
+        releases: "5.1, 5.2",
+        state_shift: 16,
+        state_bits: 2,
+        class_shift: 18,
+        free_shift: 26,
+        entry_state_shift: None,
+        caches: Caches::Counted,
+    },
+    // 5.0.0, 5.0.1: extent_structs.h, without the bit `dumpable`
+    Layout {
+        releases: "5.0",
+        state_shift: 15,
+        state_bits: 2,
+        class_shift: 17,
+        free_shift: 25,
+        entry_state_shift: None,
+        caches: Caches::Counted,
+    },
+];
+
+/// What becomes of an extent's pages (`extent_state_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// In use: a slab, or a large allocation.
+    Active,
+    /// Free, as it was left.
+    Dirty,
+    /// Free, given up with MADV_FREE.
+    Muzzy,
+    /// Free, given back to the kernel; only the addresses are kept.
+    Retained,
+    /// On its way from one to another (5.3).
+    Moving,
+}
+
+/// An extent, as its words say.
+#[derive(Clone, Copy, Debug)]
+pub struct Words {
+    /// `e_bits`.
+    pub bits: u64,
+    /// `e_addr`: within the first page; large allocations begin at a cache line of it.
+    pub address: u64,
+    /// Whole pages.
+    pub bytes: u64,
+    /// The slab's free regions.
+    pub bitmap: [u64; 8],
+}
+
+impl Words {
+    /// Of an extent's bytes.
+    pub fn new(bytes: &[u8; EXTENT_BYTES]) -> Self {
+        let word = |offset| word_at(bytes, offset).unwrap_or(0);
+        let size = word(SIZE);
+        let mut bitmap = [0; 8];
+        for (index, group) in bitmap.iter_mut().enumerate() {
+            *group = word(BITMAP + 8 * index);
+        }
+        Self { bits: word(0), address: word(ADDRESS), bytes: size & !4095, bitmap }
+    }
+
+    /// The first page.
+    pub fn start(&self) -> u64 {
+        self.address & !4095
+    }
+
+    /// The arena's number.
+    pub fn arena(&self) -> u64 {
+        self.bits & 0xfff
+    }
+
+    /// Whether it is a slab.
+    pub fn is_slab(&self) -> bool {
+        self.bits >> 12 & 1 != 0
+    }
+}
+
+impl Layout {
+    /// The state of an extent; `None` for a number that is none.
+    pub fn state(&self, bits: u64) -> Option<State> {
+        Some(match bits >> self.state_shift & ((1 << self.state_bits) - 1) {
+            0 => State::Active,
+            1 => State::Dirty,
+            2 => State::Muzzy,
+            3 => State::Retained,
+            4 | 5 => State::Moving,
+            _ => return None,
+        })
+    }
+
+    /// The number of its size class.
+    pub fn class(&self, bits: u64) -> usize {
+        (bits >> self.class_shift & 0xff) as usize
+    }
+
+    /// How many regions of a slab are free.
+    pub fn free(&self, bits: u64) -> u64 {
+        bits >> self.free_shift & 0x3ff
+    }
+
+    /// Whether an extent in use and the entry of a leaf that led to it say the same; `None` for one that is not in use, of
+    /// which they have little in common.
+    pub fn agree(&self, entry: u64, extent: &Words) -> Option<bool> {
+        let Some(state) = self.state(extent.bits) else { return Some(false) };
+        if state != State::Active {
+            return None;
+        }
+        let same_state = self.entry_state_shift.is_none_or(|shift| entry >> shift & 7 == 0);
+        let same_class = (entry >> ENTRY_CLASS_SHIFT) as usize == self.class(extent.bits);
+        let slab = entry & ENTRY_SLAB != 0;
+        Some(same_state && same_class && slab == extent.is_slab() && (!slab || self.is_whole_slab(extent)))
+    }
+
+    /// Whether a slab's count of free regions is that of its bitmap.
+    pub fn is_whole_slab(&self, extent: &Words) -> bool {
+        let Some(regions) = regions(self.class(extent.bits), extent.bytes) else { return false };
+        let of_group = |(index, group): (usize, &u64)| {
+            let behind = regions.saturating_sub(64 * index as u64).min(64);
+            let mask = if behind == 64 { u64::MAX } else { (1 << behind) - 1 };
+            u64::from((group & mask).count_ones())
+        };
+        extent.bitmap.iter().enumerate().map(of_group).sum::<u64>() == self.free(extent.bits)
+    }
+}
+
+/// Whether a region of a slab is free.
+pub fn is_free(bitmap: &[u64; 8], region: u64) -> bool {
+    bitmap.get((region / 64) as usize).is_some_and(|group| group >> (region % 64) & 1 != 0)
+}
+
+/// How many regions a slab of a class has; `None` where there is no such slab.
+pub fn regions(class: usize, slab_bytes: u64) -> Option<u64> {
+    let regions = slab_bytes / class_bytes(class).filter(|_| class < SMALL_CLASSES)?;
+    (1..=MOST_REGIONS).contains(&regions).then_some(regions)
+}
+
+/// The bytes of a size class (`sc.c`, `size_classes.sh`: 8, four up to 64, then four to each doubling); `None` past the last.
+pub fn class_bytes(class: usize) -> Option<u64> {
+    match class {
+        0 => Some(8),
+        1..=4 => Some(16 * class as u64),
+        5..CLASSES => {
+            let (group, step) = ((class - 5) / 4, (class - 5) % 4);
+            Some((64 << group) + (16 << group) * (step as u64 + 1))
+        }
+        _ => None,
+    }
+}
+
+/// The extent that an entry of a leaf leads to; 0 for none.
+pub fn entry_extent(entry: u64) -> u64 {
+    entry & ENTRY_POINTER
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_classes_are_those_of_the_manual() {
+        // jemalloc(3), table 1.
+        let first: Vec<u64> = (0..16).filter_map(class_bytes).collect();
+        assert_eq!(first, [8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448]);
+        assert_eq!(class_bytes(SMALL_CLASSES - 1), Some(14 << 10));
+        assert_eq!(class_bytes(SMALL_CLASSES), Some(16 << 10));
+        assert_eq!(class_bytes(CLASSES - 1), Some(7 << 60));
+        assert_eq!(class_bytes(CLASSES), None);
+        assert_eq!(regions(0, 4096), Some(512));
+        assert_eq!(regions(13, 20480), Some(64));
+        assert_eq!(regions(SMALL_CLASSES, 16384), None, "large");
+    }
+}

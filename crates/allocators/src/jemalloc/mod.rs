@@ -1,0 +1,204 @@
+//! jemalloc, read from outside, without symbols and without calling anything.
+//!
+//! `locate` finds its map of the address space, `extents` goes over what is in it, `caches` finds the regions in threads'
+//! caches, `claims` says what each byte is, `base` finds jemalloc's own structures. There is no walk over blocks: what is
+//! read is a word a page, 128 bytes an extent, and of the heap itself nothing.
+
+pub mod base;
+pub mod caches;
+pub mod claims;
+pub mod extents;
+pub mod layout;
+pub mod locate;
+pub mod rows;
+mod summary;
+
+use self::base::Block;
+use self::claims::Counts;
+use self::extents::{Extent, Extents};
+use self::layout::{Layout, State};
+use self::locate::Tree;
+use strandline_claims::accumulator::{Accumulator, Class, OutOfOrder};
+use strandline_claims::allocator::{
+    self, Argument, CallPlan, Cause, Context, Doubt, Found, Function, RangeClaim, Reading, Readings,
+};
+use strandline_claims::caveat::Caveat;
+use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::range::merge;
+use strandline_claims::reader::{About, Clue, Evidence, FileName, HeapKind, leading_version};
+use strandline_process::image::Image;
+use strandline_process::map::AddressSpace;
+use strandline_process::procfs::Process;
+
+/// jemalloc, for the table of readers.
+pub static ABOUT: About = About {
+    name: "jemalloc",
+    title: "jemalloc",
+    evidence: Evidence {
+        files: &[FileName::Has("libjemalloc", ".so")],
+        symbols: &["mallctl", "je_mallctl", "je_malloc_usable_size", "_rjem_mallctl", "_rjem_malloc"],
+        strings: &[('<', "jemalloc>: Error in ")],
+        version: |clue: &Clue<'_>| version(&clue.image()?),
+        ..Evidence::NONE
+    },
+    versions: "5.0 to 5.3, 64 bits, pages of 4 KiB",
+    rows: &rows::ROWS,
+    blocks: Some(&rows::BLOCKS),
+    remedies: &["jemalloc_purge"],
+    not_read: "huge pages of its own (opt.hpa), other page sizes and size classes, 4.x",
+    heap: HeapKind::Own,
+    part_of: None,
+};
+
+/// Purges all arenas: dirty and muzzy pages go back to the kernel (`arena_i_decay` with `MALLCTL_ARENAS_ALL`). It has an array
+/// of all arenas on its stack, of which there can be 4,095.
+const PURGE: Function = Function {
+    name: "mallctl",
+    argument: Argument::Text("arena.4096.purge"),
+    stack_bytes: 64 << 10,
+    own_names: &["je_", "rjem_"],
+};
+
+/// Its reader.
+pub struct Reader;
+
+impl allocator::Reader for Reader {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
+        if locate::is_possible(space) { Some(Box::new(Jemalloc)) } else { None }
+    }
+}
+
+struct Jemalloc;
+
+impl Found for Jemalloc {
+    fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
+        let mut taken = context.claimed.to_vec();
+        let (mut readings, mut caveats) = (Vec::new(), Vec::new());
+        for tree in locate::find(context) {
+            let Some(layout) = tree.layout else {
+                let text = "jemalloc's map was found, but its extents are laid out in no known way: nothing of it is read";
+                caveats.push(Caveat::new("jemalloc_unknown_layout", tree.name.clone(), None, text));
+                continue;
+            };
+            merge(&mut taken);
+            let reading = read(context, &tree, layout, &taken);
+            taken.extend(reading.claims.iter().map(|claim| (claim.start, claim.end)));
+            readings.push(reading);
+        }
+        Ok((readings, caveats))
+    }
+
+    fn finish(&self, process: &Process, _: &AddressSpace, reading: &mut Reading) {
+        let Some(call) = &reading.call else { return };
+        reading.remedies.push(Remedy {
+            id: call.remedy.to_owned(),
+            kind: RemedyKind::Call,
+            predicted_bytes: Some(call.predicted_bytes),
+            how: format!("strandline reclaim {} --remedy jemalloc_purge", process.pid()),
+            cost: "one call in one thread, which holds each arena's locks in turn; later growth faults pages in again"
+                .to_owned(),
+        });
+    }
+}
+
+/// Reads one jemalloc, beside what is `taken` by others, in address order.
+fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u64, u64)]) -> Reading {
+    let mut extents = extents::walk(context, tree, layout, taken);
+    let blocks = base::find(context, &extents.all, taken);
+    let cached = caches::find(context, layout.caches);
+    // What lies in a block that is jemalloc's own would be claimed twice.
+    extents.all.retain(|extent| {
+        let next = blocks.partition_point(|block| block.end <= extent.start);
+        blocks.get(next).is_none_or(|block| extent.end <= block.start)
+    });
+    let (claims, counts) = claims::claim(context, layout, &extents.all, &cached);
+    let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
+    let is_purged = |extent: &&Extent| matches!(layout.state(extent.bits), Some(State::Dirty | State::Muzzy));
+    let purged = extents.all.iter().filter(is_purged).map(|extent| (extent.start, extent.end)).collect();
+    reading.call = Some(CallPlan {
+        remedy: "jemalloc_purge",
+        function: PURGE,
+        object: tree.object,
+        // A thread that holds one has a frame of jemalloc's on its stack.
+        locks: Vec::new(),
+        heaps: purged,
+        gives_all: true,
+        // In another, the call would make one first.
+        threads: cached.threads.clone(),
+        predicted_bytes: reading.claims.iter().map(|claim| claim.sums.trimmable).sum(),
+        doubt: doubt(&extents, &counts),
+    });
+    reading.claims.extend(blocks.iter().map(|block| own_claim(context, block)));
+    let is_whole = !extents.is_late && extents.damages == 0 && counts.damages == 0;
+    reading.allocator = summary::facts(tree, layout, &counts, &blocks, is_whole);
+    reading.refined = counts.matched.clone();
+    reading.bytes_read = extents.bytes_read + counts.bytes_read + cached.bytes_read;
+    say_doubts(tree, (&extents, &counts, &cached), &mut reading);
+    reading
+}
+
+/// What speaks against a call.
+fn doubt(extents: &Extents, counts: &Counts) -> Option<Doubt> {
+    let late = extents.is_late.then(|| extents.all.last().map_or(0, |last| last.end));
+    let late = late.map(|at| Doubt { at, cause: Cause::TooSlow });
+    let damaged = extents.first_damage.or(counts.first_damage);
+    damaged.map(|at| Doubt { at, cause: Cause::Broken }).or(late)
+}
+
+/// A block of jemalloc's own structures.
+fn own_claim(context: &Context<'_>, block: &Block) -> RangeClaim {
+    let pages = context.pages(block.start, block.end);
+    let mut accumulator = Accumulator::new(block.start, &pages);
+    accumulator.claim_to(block.end, Class::Metadata);
+    RangeClaim { start: block.start, end: block.end, sums: accumulator.cut().finish(&pages) }
+}
+
+fn say_doubts(
+    tree: &Tree,
+    (extents, counts, cached): (&Extents, &Counts, &caches::Cached),
+    reading: &mut Reading,
+) {
+    if extents.is_late {
+        let text =
+            "the time for which a target may be stopped was over: not all of jemalloc's extents were read";
+        reading.caveats.push(Caveat::new("jemalloc_too_slow", tree.name.clone(), None, text));
+    }
+    let damages = extents.damages + counts.damages;
+    if let Some(at) = extents.first_damage.or(counts.first_damage) {
+        reading.in_motion = true;
+        let text = format!(
+            "{damages} of jemalloc's extents make no sense: damaged, or caught in motion; what they hold is not known"
+        );
+        let bytes = (counts.damages > 0).then_some(counts.damaged_bytes);
+        reading.caveats.push(Caveat::new("jemalloc_damaged", format!("{at:#x}"), bytes, text));
+    }
+    let unmatched = summary::unmatched(cached, counts);
+    if unmatched > 0 || cached.broken > 0 {
+        let text = format!(
+            "{unmatched} places and {} bins of threads' caches lead to nothing that is in use: damaged, or caught in \
+             motion; what they hold counts as in use",
+            cached.broken
+        );
+        reading.caveats.push(Caveat::new("jemalloc_cache_broken", tree.name.clone(), None, text));
+    }
+}
+
+/// The version that jemalloc carries (`5.3.0-0-g54eaed1d…`). It stands before what can be searched for: releases are
+/// looked for one by one.
+fn version(image: &Image) -> Option<String> {
+    const RELEASES: &[&str] = &[
+        "5.3.1-0-g",
+        "5.3.0-0-g",
+        "5.2.1-0-g",
+        "5.2.0-0-g",
+        "5.1.0-0-g",
+        "5.0.1-0-g",
+        "4.5.0-0-g",
+        "3.6.0-0-g",
+    ];
+    leading_version(&image.strings(RELEASES).into_iter().flatten().next()?)
+}

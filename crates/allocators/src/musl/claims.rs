@@ -1,0 +1,307 @@
+//! What each byte of a group is: slots in use, free ones, and groups that lie in slots of others.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use super::layout::{Group, HEADER_BYTES, PAGE_BYTES, UNIT, Used, block_offset, class_bytes, used};
+use crate::parallel::in_parallel;
+use crate::scan::is_own;
+use strandline_claims::accumulator::{Accumulator, Class};
+use strandline_claims::allocator::{Context, RangeClaim, overlapping};
+use strandline_claims::facts::SizeClass;
+use strandline_claims::range::page_of;
+use strandline_claims::refinements::{Finder, Matched};
+use strandline_process::memory::Memory;
+
+/// Groups lie in groups in groups; four deep at most.
+const MOST_DEPTH: u32 = 8;
+
+/// What all groups come to.
+#[derive(Default)]
+pub struct Counts {
+    /// Blocks in use.
+    pub live_blocks: u64,
+    /// Bytes that were asked for them.
+    pub live_bytes: u64,
+    /// Bytes of free slots.
+    pub free_bytes: u64,
+    /// Heads of groups.
+    pub head_bytes: u64,
+    /// Blocks with a mapping of their own.
+    pub mapped_blocks: u64,
+    /// By size class.
+    pub classes: BTreeMap<usize, SizeClass>,
+    /// Claims of finer readers that were met.
+    pub matched: Matched,
+    /// Groups or slots that made no sense.
+    pub damages: u64,
+    /// The first of them.
+    pub first_damage: Option<u64>,
+    /// Whether the time was over before all were read.
+    pub is_late: bool,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+/// So much address space is claimed by a thread at a time.
+const PART_BYTES: u64 = 16 << 20;
+
+/// Claims all of `groups` (in address order), beside what is `taken` by others.
+pub fn claim(context: &Context<'_>, groups: &[Group], taken: &[(u64, u64)]) -> (Vec<RangeClaim>, Counts) {
+    // Groups that lie in others are met there.
+    let mut behind = 0;
+    let outer: Vec<Group> = groups
+        .iter()
+        .filter(|group| {
+            let is_outer = group.start >= behind;
+            behind = behind.max(group.end());
+            is_outer
+        })
+        .copied()
+        .collect();
+    let parts: Vec<&[Group]> =
+        outer.chunk_by(|one, next| one.start / PART_BYTES == next.start / PART_BYTES).collect();
+    let done =
+        in_parallel(parts.len(), context.threads, &|part| claim_part(context, (groups, parts[part]), taken));
+    let (mut claims, mut counts) = (Vec::new(), Counts::default());
+    for (of_part, part_counts) in done {
+        claims.extend(of_part);
+        counts.add(part_counts);
+    }
+    (claims, counts)
+}
+
+fn claim_part(
+    context: &Context<'_>,
+    (groups, part): (&[Group], &[Group]),
+    taken: &[(u64, u64)],
+) -> (Vec<RangeClaim>, Counts) {
+    let mut claimer = Claimer {
+        groups,
+        memory: Forward::new(context.memory),
+        finder: context.refinements.map(|refinements| refinements.finder()),
+        counts: Counts::default(),
+    };
+    let mut claims = Vec::new();
+    for group in part {
+        if Instant::now() >= context.deadline {
+            claimer.counts.is_late = true;
+            break;
+        }
+        let (start, end) = (group.start, group.end());
+        let pages = context.pages(start, end);
+        let mut accumulator = Accumulator::new(start, &pages);
+        claimer.group(group, &mut accumulator, 0);
+        // What the loader gave away is static data of a program, and stays on its row.
+        let is_claimed = is_own(context, start, end)
+            && overlapping(taken, start, end).is_empty()
+            && overlapping(context.stacks, start, end).is_empty();
+        if is_claimed {
+            (context.progress)(end - start);
+            claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
+        } else if group.mapped_bytes > 0 {
+            claimer.damage(start);
+        }
+    }
+    claimer.counts.bytes_read = claimer.memory.bytes_read;
+    (claims, claimer.counts)
+}
+
+impl Counts {
+    fn add(&mut self, other: Self) {
+        self.live_blocks += other.live_blocks;
+        self.live_bytes += other.live_bytes;
+        self.free_bytes += other.free_bytes;
+        self.head_bytes += other.head_bytes;
+        self.mapped_blocks += other.mapped_blocks;
+        for (class, theirs) in other.classes {
+            let of = self.classes.entry(class).or_default();
+            of.bytes = theirs.bytes;
+            of.spans += theirs.spans;
+            of.span_bytes += theirs.span_bytes;
+            of.live_blocks += theirs.live_blocks;
+            of.free_blocks += theirs.free_blocks;
+        }
+        self.matched.add(&other.matched);
+        self.damages += other.damages;
+        self.first_damage = self.first_damage.or(other.first_damage);
+        self.is_late |= other.is_late;
+        self.bytes_read += other.bytes_read;
+    }
+}
+
+/// Reads headers in address order: much at once where they follow each other, a page where they lie apart.
+struct Forward<'a> {
+    memory: &'a dyn Memory,
+    buffer: Vec<u8>,
+    start: u64,
+    length: usize,
+    bytes_read: u64,
+}
+
+/// Fits a processor's cache; and what is read where the next header is farther away than that.
+const WINDOW_BYTES: usize = 128 << 10;
+/// Headers that are so much apart are read each by itself.
+const APART_BYTES: u64 = 16 << 10;
+
+impl<'a> Forward<'a> {
+    fn new(memory: &'a dyn Memory) -> Self {
+        Self { memory, buffer: vec![0; WINDOW_BYTES], start: 0, length: 0, bytes_read: 0 }
+    }
+
+    fn read<const BYTES: usize>(&mut self, address: u64) -> Option<[u8; BYTES]> {
+        if let Some(bytes) = self.held(address) {
+            return Some(bytes);
+        }
+        let behind = self.start.saturating_add(self.length as u64);
+        let follows = address.wrapping_sub(behind) < APART_BYTES;
+        let page = page_of(address);
+        let window = if follows { WINDOW_BYTES } else { PAGE_BYTES as usize };
+        self.length = self.memory.read_some(page, self.buffer.get_mut(..window)?);
+        self.start = page;
+        self.bytes_read += self.length as u64;
+        if let Some(bytes) = self.held(address) {
+            return Some(bytes);
+        }
+        // It lies on the border of two pages, or there is nothing.
+        let mut bytes = [0; BYTES];
+        self.memory.read(address, &mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    fn held<const BYTES: usize>(&self, address: u64) -> Option<[u8; BYTES]> {
+        let at = usize::try_from(address.checked_sub(self.start)?).ok()?;
+        let held = self.buffer.get(..self.length)?;
+        held.get(at..at.checked_add(BYTES)?)?.try_into().ok()
+    }
+}
+
+struct Claimer<'a> {
+    groups: &'a [Group],
+    memory: Forward<'a>,
+    finder: Option<Finder<'a>>,
+    counts: Counts,
+}
+
+impl Claimer<'_> {
+    fn damage(&mut self, at: u64) {
+        self.counts.damages += 1;
+        self.counts.first_damage.get_or_insert(at);
+    }
+
+    /// A group, from the cursor on.
+    fn group(&mut self, group: &Group, accumulator: &mut Accumulator<'_>, depth: u32) {
+        // Its first word leads back to its meta.
+        let meta = self.memory.read(group.start).map(u64::from_le_bytes);
+        if meta != Some(group.meta) || depth > MOST_DEPTH {
+            self.damage(group.start);
+            accumulator.claim_to(group.end(), Class::Unread);
+            return;
+        }
+        accumulator.claim_to(group.start + UNIT, Class::Metadata);
+        self.counts.head_bytes += UNIT;
+        if let Some(class) = group.class {
+            let of = self.counts.classes.entry(class).or_default();
+            of.bytes = class_bytes(class);
+            of.spans += 1;
+            of.span_bytes += group.end() - group.start;
+        }
+        for index in 0..group.slots {
+            let (start, end) = (group.slot(index), group.slot(index) + group.stride);
+            if group.is_free(index) {
+                self.counts.free_bytes += group.stride;
+                if let Some(of) = group.class.and_then(|class| self.counts.classes.get_mut(&class)) {
+                    of.free_blocks += 1;
+                }
+                accumulator.claim_to(end, Class::Free);
+                continue;
+            }
+            match self.used(start, group.stride) {
+                Some(Used::Group) => self.nested(start, end, accumulator, depth),
+                Some(Used::Block { offset, bytes }) => {
+                    self.block((start, end), (offset, bytes), group, accumulator)
+                }
+                None => {
+                    self.damage(start);
+                    accumulator.claim_to(end, Class::Unread);
+                }
+            }
+        }
+        accumulator.claim_to(group.end(), Class::Header);
+    }
+
+    /// What stands in the slot in use at `start`.
+    fn used(&mut self, start: u64, stride: u64) -> Option<Used> {
+        let mut header: [u8; 4] = self.memory.read(start - HEADER_BYTES)?;
+        let offset = block_offset(header);
+        if offset > 0 {
+            header = self.memory.read((start + offset).checked_sub(HEADER_BYTES)?)?;
+        }
+        let has_reserve = header[1] >> 5 == 5;
+        let reserve = if has_reserve { self.memory.read(start + stride - 2 * HEADER_BYTES)? } else { [0; 4] };
+        used(header, offset, reserve, stride)
+    }
+
+    /// The group in the slot from the cursor to `end`.
+    fn nested(&mut self, start: u64, end: u64, accumulator: &mut Accumulator<'_>, depth: u32) {
+        let first = self.groups.partition_point(|group| group.start < start);
+        let within = |group: &&Group| group.start < end && group.end() <= end && group.mapped_bytes == 0;
+        // Groups begin where blocks do: at one of the offsets of the slot.
+        match self.groups.get(first).filter(within).copied() {
+            Some(group) => {
+                accumulator.claim_to(group.start, Class::Header);
+                self.group(&group, accumulator, depth + 1);
+                accumulator.claim_to(end, Class::Header);
+            }
+            None => {
+                self.damage(start);
+                accumulator.claim_to(end, Class::Unread);
+            }
+        }
+    }
+
+    /// A block in the slot from the cursor to `end`.
+    fn block(
+        &mut self,
+        (start, end): (u64, u64),
+        (offset, bytes): (u64, u64),
+        group: &Group,
+        accumulator: &mut Accumulator<'_>,
+    ) {
+        self.counts.live_blocks += 1;
+        self.counts.live_bytes += bytes;
+        match group.class.and_then(|class| self.counts.classes.get_mut(&class)) {
+            Some(of) => of.live_blocks += 1,
+            None => self.counts.mapped_blocks += 1,
+        }
+        let (pointer, behind) = (start + offset, start + offset + bytes);
+        accumulator.claim_to(pointer, Class::Header);
+        self.live(behind, accumulator);
+        accumulator.claim_to(end, Class::Header);
+    }
+
+    fn live(&mut self, end: u64, accumulator: &mut Accumulator<'_>) {
+        let pointer = accumulator.cursor();
+        let Some(finder) = &mut self.finder else {
+            accumulator.claim_live(end, 0);
+            return;
+        };
+        let nested = finder.nested(pointer, end);
+        if !nested.is_empty() {
+            self.counts.matched.nested.extend_from_slice(nested);
+            accumulator.claim_nesting(end, 0, nested);
+        } else if let Some(refined) = finder.find(pointer, end - pointer) {
+            self.counts.matched.count(pointer, &refined);
+            accumulator.claim_refined(end, 0, &refined);
+        } else {
+            accumulator.claim_live(end, 0);
+        }
+    }
+}
+
+/// The areas of metadata as ranges: they mostly follow each other.
+pub fn areas(areas: &[u64]) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<(u64, u64)> = areas.iter().map(|&area| (area, area + PAGE_BYTES)).collect();
+    strandline_claims::range::merge(&mut ranges);
+    ranges
+}

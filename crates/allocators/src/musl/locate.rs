@@ -1,0 +1,137 @@
+//! Finds mallocng's state and all of its groups.
+//!
+//! The state's first word is a secret, with which each area of metadata begins too: that a pointer of the structure leads to
+//! its own first word again is told by no other data, so no symbol is needed.
+
+use std::collections::HashSet;
+
+use super::layout::{AREA_NEXT, CONTEXTS, Group, METAS, PAGE_BYTES};
+use crate::modules;
+use crate::scan::each_word;
+use strandline_claims::allocator::Context;
+use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::memory::{half_word_at, word_at};
+
+/// Static data of one program or library beyond this is not searched.
+const MOST_DATA_BYTES: u64 = 64 << 20;
+/// Areas that are followed: a hundred groups each.
+const MOST_AREAS: usize = 1 << 20;
+
+/// One mallocng.
+pub struct State {
+    /// What it was found in.
+    pub name: String,
+    /// Its areas of metadata, in the order of their chain.
+    pub areas: Vec<u64>,
+    /// Its groups, in address order; those that lie in others behind them.
+    pub groups: Vec<Group>,
+    /// Metas that say what cannot be.
+    pub damages: u64,
+    /// Whether the chain of areas broke off.
+    pub is_broken: bool,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+fn file_name(mapping: &Mapping) -> &str {
+    let path = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Whether a file is musl by name: the loader is the C library.
+fn is_musl(file: &str) -> bool {
+    file == "libc.so" || file.starts_with("ld-musl-") || file.starts_with("libc.musl-")
+}
+
+/// Those whose data may hold the state: musl's library, or a program without any library.
+fn candidates(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
+    let mut groups = modules::groups(space.mappings());
+    let is_library = |group: &Vec<&Mapping>| file_name(group[0]).contains(".so");
+    if groups.iter().any(is_library) {
+        groups.retain(|group| is_musl(file_name(group[0])));
+    }
+    groups
+}
+
+/// Whether there may be one.
+pub fn is_possible(space: &AddressSpace) -> bool {
+    !candidates(space).is_empty()
+}
+
+/// Finds all of a process.
+pub fn find(context: &Context<'_>) -> Vec<State> {
+    let mut states = Vec::new();
+    for group in candidates(context.space) {
+        let written = group.iter().filter(|mapping| mapping.permissions.write);
+        let mut left = MOST_DATA_BYTES;
+        for mapping in written {
+            let end = mapping.end.min(mapping.start + left);
+            left -= end - mapping.start;
+            if let Some(areas) = first_area(context, mapping.start, end) {
+                states.push(state(context, group[0].name.clone(), areas));
+            }
+        }
+    }
+    states
+}
+
+/// The secret and the first area, where the state stands in `start..end`.
+fn first_area(context: &Context<'_>, start: u64, end: u64) -> Option<(u64, u64)> {
+    let mut found = None;
+    each_word(context, start, end, &mut |at, area| {
+        // Most words are no address of a page.
+        if !area.is_multiple_of(PAGE_BYTES) || !is_resident(context, area) {
+            return true;
+        }
+        let Ok(secret) = context.memory.read_word(area) else { return true };
+        let is_state = |layout: &&super::layout::ContextLayout| {
+            let Some(state) = at.checked_sub(layout.areas as u64).filter(|_| secret != 0) else {
+                return false;
+            };
+            let mut bytes = [0; 24];
+            context.memory.read(state, &mut bytes).is_ok()
+                && word_at(&bytes, 0) == Some(secret)
+                && half_word_at(&bytes, layout.init_done) == Some(1)
+        };
+        found = CONTEXTS.iter().find(is_state).map(|_| (secret, area));
+        found.is_none()
+    });
+    found
+}
+
+fn is_resident(context: &Context<'_>, page: u64) -> bool {
+    !(context.resident)(page, page.saturating_add(8)).is_empty()
+}
+
+/// Follows the chain of areas.
+fn state(context: &Context<'_>, name: String, (secret, first): (u64, u64)) -> State {
+    let mut state =
+        State { name, areas: Vec::new(), groups: Vec::new(), damages: 0, is_broken: false, bytes_read: 0 };
+    let mut seen = HashSet::new();
+    let (mut area, mut bytes) = (first, vec![0; PAGE_BYTES as usize]);
+    while area != 0 {
+        let is_one = area.is_multiple_of(PAGE_BYTES)
+            && seen.insert(area)
+            && seen.len() <= MOST_AREAS
+            && is_resident(context, area)
+            && context.memory.read(area, &mut bytes).is_ok()
+            && word_at(&bytes, 0) == Some(secret);
+        if !is_one {
+            state.is_broken = true;
+            break;
+        }
+        state.bytes_read += PAGE_BYTES;
+        state.areas.push(area);
+        for index in 0..METAS {
+            let has_group = word_at(&bytes, 24 + 40 * index + 16).is_some_and(|start| start != 0);
+            match Group::in_area(&bytes, area, index) {
+                Some(group) => state.groups.push(group),
+                None => state.damages += u64::from(has_group),
+            }
+        }
+        area = word_at(&bytes, AREA_NEXT).unwrap_or(0);
+    }
+    // Of two that begin alike, the larger one first.
+    state.groups.sort_unstable_by_key(|group| (group.start, std::cmp::Reverse(group.end())));
+    state
+}

@@ -1,0 +1,62 @@
+//! Keeps pages of the target between the steps along its structures: lists and trees jump, but mostly not far.
+
+use strandline_claims::range::{PAGE_BYTES, page_of};
+use strandline_process::memory::{Memory, word_at};
+
+/// Pages kept: 4 MiB.
+const CACHED_PAGES: usize = 1024;
+
+/// Reads words and small structures, keeping the pages they came from.
+pub struct PageCache<'a> {
+    memory: &'a dyn Memory,
+    tags: Vec<u64>,
+    bytes: Vec<u8>,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+impl<'a> PageCache<'a> {
+    /// An empty cache. Its pages are allocated when first used.
+    pub fn new(memory: &'a dyn Memory) -> Self {
+        Self { memory, tags: Vec::new(), bytes: Vec::new(), bytes_read: 0 }
+    }
+
+    /// The word at `address`, which must not cross a page.
+    pub fn word(&mut self, address: u64) -> Option<u64> {
+        let at = self.slot(page_of(address))?;
+        word_at(&self.bytes, at + (address % PAGE_BYTES) as usize)
+    }
+
+    /// Reads a small structure.
+    pub fn read(&mut self, address: u64, buffer: &mut [u8]) -> Option<()> {
+        let mut at = address;
+        let mut rest = buffer;
+        while !rest.is_empty() {
+            let within = (at % PAGE_BYTES) as usize;
+            let (now, later) = rest.split_at_mut((PAGE_BYTES as usize - within).min(rest.len()));
+            let slot = self.slot(page_of(at))? + within;
+            now.copy_from_slice(self.bytes.get(slot..slot + now.len())?);
+            at = at.checked_add(now.len() as u64)?;
+            rest = later;
+        }
+        Some(())
+    }
+
+    /// Where in the cache a page stands, which is read if need be.
+    fn slot(&mut self, page: u64) -> Option<usize> {
+        let slot = (page / PAGE_BYTES) as usize % CACHED_PAGES;
+        if self.tags.is_empty() {
+            self.tags = vec![u64::MAX; CACHED_PAGES];
+            self.bytes = vec![0; CACHED_PAGES * PAGE_BYTES as usize];
+        }
+        let at = slot * PAGE_BYTES as usize;
+        if self.tags[slot] != page {
+            let bytes = self.bytes.get_mut(at..at + PAGE_BYTES as usize)?;
+            self.tags[slot] = u64::MAX;
+            self.memory.read(page, bytes).ok()?;
+            self.tags[slot] = page;
+            self.bytes_read += PAGE_BYTES;
+        }
+        Some(at)
+    }
+}

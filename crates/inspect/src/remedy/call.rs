@@ -1,0 +1,186 @@
+//! Has a thread of the process call one function of its allocator, and counts what that gave back.
+//!
+//! Who calls this has found the function and the code that must not be on the thread's stack; nothing of a heap
+//! is read here but lock words. It refuses rather than risks: see `choose` and `inject`.
+
+use std::fs::File;
+use std::ops::Range;
+use std::time::Duration;
+
+use strandline_sys::memory;
+use strandline_sys::ptrace::Event;
+
+use super::choose::{self, Fences};
+use super::{Applied, Refusal, precheck};
+use strandline_claims::allocator::Argument;
+use strandline_process::call::code;
+use strandline_process::call::inject::{self, Call, CallError, Injected};
+use strandline_process::pages;
+use strandline_process::procfs::Process;
+use strandline_process::smaps;
+use strandline_process::target::admission;
+use strandline_process::target::tracee::Tracee;
+
+/// How long the call itself may take before it is left to end by itself.
+pub const CALL_LIMIT: Duration = Duration::from_secs(120);
+/// What a function may use of the stack below its own stack pointer (x86-64 ABI): nothing is written there.
+const RED_ZONE_BYTES: u64 = 128;
+
+/// What to call, and where to be careful.
+#[derive(Debug)]
+pub struct CallRequest<'a> {
+    /// Its address in the target.
+    pub function: u64,
+    /// What it is called with; a text is put on the thread's stack.
+    pub argument: Argument,
+    /// Where the return from a signal handler is ([`inject::TRAMPOLINE`]).
+    pub trampoline: u64,
+    /// Code that must not be on the stack of the thread.
+    pub code: &'a [Range<u64>],
+    /// Addresses of 32-bit lock words that the thread must not hold.
+    pub locks: &'a [u64],
+    /// Stack that the function may use.
+    pub stack_bytes: u64,
+    /// The FS bases of the threads of which one is to make it where it can; empty for any.
+    pub fs_bases: &'a [u64],
+    /// The address ranges in which pages are counted.
+    pub heaps: &'a [Range<u64>],
+    /// How long to look for a safe thread.
+    pub wait: Duration,
+    /// How long to count minor faults afterwards; zero for not at all.
+    pub watch: Duration,
+    /// Through this thread only, if any; `None` chooses the one that notices least.
+    pub thread: Option<i32>,
+}
+
+/// Has process `pid` make the call once.
+///
+/// Blocks for at most `wait`, the call, and `watch`. A [`Refusal`] that does not say otherwise
+/// ([`Refusal::touched`]) means that nothing in the target was changed.
+pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
+    let process = &admission::admit(pid)?;
+    precheck::check(process)?;
+    let pagemap = process.open_file("pagemap")?;
+    let heaps = pages::whole_pages(request.heaps);
+    let rss_before_bytes = rss_bytes(process);
+    let stack_bytes = request.stack_bytes + code::FRAME_BYTES + inject::xstate_bytes();
+    let fences = Fences {
+        locks: request.locks,
+        code: request.code,
+        stack_bytes,
+        thread: request.thread,
+        fs_bases: request.fs_bases,
+    };
+    let mut act = |tracee: Tracee<'_>| {
+        // The thread's id may have passed to another process since it was looked at.
+        process.task_stat(tracee.tid)?;
+        let call = prepare(&tracee, request)
+            .map_err(|e| Refusal::from_io(process, format!("calling in thread {}", tracee.tid), e))?;
+        run(tracee, &call, &pagemap, &heaps)
+    };
+    // Half of the time for those that are best, if there are such.
+    let is_choosy = !request.fs_bases.is_empty();
+    let wait = if is_choosy { request.wait / 2 } else { request.wait };
+    let applied = match choose::with_safe_thread(process, &fences, wait, &mut act) {
+        Err(Refusal::NoSafeThread { .. }) if is_choosy => {
+            choose::with_safe_thread(process, &Fences { fs_bases: &[], ..fences }, wait, &mut act)
+        }
+        other => other,
+    }??;
+    let mut applied = Applied { rss_before_bytes, rss_after_bytes: rss_bytes(process), ..applied };
+    applied.watch_faults(process, request.watch);
+    Ok(applied)
+}
+
+/// Puts the argument where the call finds it: below the thread's red zone, where nothing stands.
+fn prepare(tracee: &Tracee<'_>, request: &CallRequest<'_>) -> std::io::Result<Call> {
+    let mut call = Call {
+        function: request.function,
+        rax: 0,
+        arguments: [0; 3],
+        trampoline: request.trampoline,
+        reserved_bytes: 0,
+        blocks_faults: false,
+    };
+    match request.argument {
+        Argument::Number(number) => call.arguments[0] = number,
+        Argument::Text(text) => {
+            let mut bytes = text.as_bytes().to_vec();
+            bytes.push(0);
+            let top = tracee.registers.rsp.checked_sub(RED_ZONE_BYTES);
+            let address = top.and_then(|top| Some(top.checked_sub(bytes.len() as u64)? & !15));
+            let no_room = || std::io::Error::new(std::io::ErrorKind::InvalidData, "no room on its stack");
+            let (top, address) = top.zip(address).ok_or_else(no_room)?;
+            memory::write(tracee.process.pid(), address, &bytes)?;
+            call.arguments[0] = address;
+            call.reserved_bytes = top - address;
+        }
+    }
+    Ok(call)
+}
+
+/// The RSS of a process in bytes as its page tables have it.
+pub(crate) fn rss_bytes(process: &Process) -> Option<u64> {
+    smaps::read_rollup(process.open_file("smaps_rollup").ok()?).ok().map(|counts| counts.rss_bytes)
+}
+
+/// The refusal of a libc without the return from a signal handler that the call needs.
+pub(crate) fn no_trampoline(pid: i32) -> Refusal {
+    Refusal::Unsafe {
+        pid,
+        what: "has a C library without the known return from signal handlers".into(),
+        advice: "restart it to give its memory back",
+    }
+}
+
+/// The call, with the pages counted right before and right after.
+fn run(tracee: Tracee<'_>, call: &Call, pagemap: &File, heaps: &[Range<u64>]) -> Result<Applied, Refusal> {
+    let (process, tid) = (tracee.process, tracee.tid);
+    let count =
+        || pages::read_ranges(pagemap, heaps).map_err(|e| Refusal::from_io(process, "reading pagemap", e));
+    let before = count()?;
+    let mut injected = inject::begin(tracee, call).map_err(|e| refusal(process, tid, e))?;
+    let began = injected.began;
+    if let Err(error) = injected.run(began + CALL_LIMIT) {
+        return Err(leave(process, tid, injected, error));
+    }
+    let call_seconds = began.elapsed().as_secs_f64();
+    let after = count();
+    let held = injected.finish(CALL_LIMIT).map_err(|e| refusal(process, tid, e))?;
+    Ok(Applied {
+        actual_bytes: before.saturating_sub(after?),
+        resident_before_bytes: before,
+        call_seconds,
+        stopped_seconds: held.as_secs_f64(),
+        stops: 1,
+        ..Applied::default()
+    })
+}
+
+/// Leaves a call that did not come to its end, and says so.
+pub(crate) fn leave(process: &Process, tid: i32, injected: Injected<'_>, error: CallError) -> Refusal {
+    if matches!(error, CallError::Late) {
+        injected.abandon();
+    }
+    refusal(process, tid, error)
+}
+
+/// What a failed call means for the caller.
+pub(crate) fn refusal(process: &Process, tid: i32, error: CallError) -> Refusal {
+    let pid = process.pid();
+    match error {
+        CallError::NotBegun(source) => Refusal::from_io(process, format!("calling in thread {tid}"), source),
+        CallError::Late => Refusal::Abandoned { pid, tid, seconds: CALL_LIMIT.as_secs_f64() },
+        CallError::Died(Event::Exited { status: Some(status), .. }) => {
+            Refusal::Died { pid, how: format!("exit status {status}") }
+        }
+        CallError::Died(Event::Exited { signal: Some(signal), .. }) => {
+            Refusal::Died { pid, how: format!("signal {signal}") }
+        }
+        CallError::Died(_) => Refusal::Died { pid, how: "in an unknown way".into() },
+        CallError::Lost(source) if matches!(source.raw_os_error(), Some(3 | 10)) => {
+            Refusal::Died { pid, how: "the thread is gone".into() }
+        }
+        CallError::Lost(source) => Refusal::Interrupted { pid, tid, source },
+    }
+}

@@ -1,0 +1,110 @@
+//! The remedies of allocators other than glibc's: has a thread call the function by which its allocator gives free pages
+//! back.
+//!
+//! A thread that holds one of the allocator's locks, or is in the middle of one of its functions, has a frame of its code on
+//! its stack: so all of that code is fenced. Of a library it is all of the library's; of an allocator that is linked
+//! into the program it is told by the names of its functions, and where those are stripped the call is refused.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::call::{self, CallRequest, no_trampoline};
+use super::{Applied, Refusal};
+use strandline_claims::allocator::{CallPlan, Function};
+use strandline_process::call::code::Code;
+use strandline_process::elf::{Object, Symbol};
+use strandline_process::map::AddressSpace;
+use strandline_process::procfs::Process;
+
+/// Functions of an allocator that is linked into a program lie within so much of each other: its object files are taken out of
+/// one archive, one after another.
+const MOST_SPAN_BYTES: u64 = 4 << 20;
+/// Before the first and behind the last of its functions that have a name of theirs others may stand, static ones.
+const MARGIN_BYTES: u64 = 16 << 10;
+
+/// How long to wait for a safe moment, and how long to count minor faults afterwards.
+pub type Times = (Duration, Duration);
+
+/// Has process `pid` make the call of `plan` once.
+pub fn apply(pid: i32, plan: &CallPlan, (wait, watch): Times) -> Result<Applied, String> {
+    let told = |error: &dyn std::fmt::Display| error.to_string();
+    let process = Process::open(pid).map_err(|error| told(&error))?;
+    let space = process.address_space().map_err(|error| told(&error))?;
+    let mapping = space.find(plan.object).ok_or("its allocator was unmapped meanwhile")?;
+    let object = Object::open(&process, &space, mapping).map_err(|error| told(&error))?;
+    let is_program = process.executable().is_some_and(|program| program == mapping.name);
+    let function = find(&object, &plan.function).ok_or_else(|| {
+        format!(
+            "{} has no symbol {} to call; restart it to give its memory back",
+            object.name(),
+            plan.function.name
+        )
+    })?;
+    let code =
+        if is_program { own_code(&object, &plan.function, function) } else { Some(object.text().to_vec()) };
+    let code = code.ok_or_else(|| {
+        format!(
+            "where its allocator's functions are in {} cannot be told (stripped), so that no thread is known to be outside \
+             of them; restart it to give its memory back",
+            object.name()
+        )
+    })?;
+    let heaps: Vec<Range<u64>> = plan.heaps.iter().map(|&(start, end)| start..end).collect();
+    let request = CallRequest {
+        function: function.address,
+        argument: plan.function.argument,
+        trampoline: trampoline(&process, &space).map_err(|error| told(&error))?,
+        code: &code,
+        locks: &plan.locks,
+        stack_bytes: plan.function.stack_bytes,
+        fs_bases: &plan.threads,
+        heaps: &heaps,
+        wait,
+        watch,
+        thread: None,
+    };
+    call::apply(pid, &request).map_err(|refusal| told(&refusal))
+}
+
+fn trampoline(process: &Process, space: &AddressSpace) -> Result<u64, Refusal> {
+    let code = Code::find(process, space).ok_or_else(|| no_trampoline(process.pid()))?;
+    Ok(code.trampoline)
+}
+
+/// What builds put in front of names: nothing, `je_`, `_rjem_` (Rust's), and others' own.
+fn has_name(name: &[u8], wanted: &str) -> bool {
+    name.strip_suffix(wanted.as_bytes()).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with(b"_"))
+}
+
+fn find(object: &Object, function: &Function) -> Option<Symbol> {
+    let mut found = None;
+    object.each_symbol(&mut |name, symbol| {
+        if found.is_none() && has_name(name, function.name) && object.text_contains(symbol.address) {
+            found = Some(symbol);
+        }
+    });
+    found
+}
+
+/// The code of an allocator that is linked into a program.
+fn own_code(object: &Object, function: &Function, called: Symbol) -> Option<Vec<Range<u64>>> {
+    let mut own: Vec<(u64, u64)> = Vec::new();
+    object.each_symbol(&mut |name, symbol| {
+        let is_own = function.own_names.iter().any(|start| {
+            let at = name.windows(start.len()).position(|part| part == start.as_bytes());
+            at.is_some_and(|at| at == 0 || name[at - 1] == b'_')
+        });
+        if is_own && object.text_contains(symbol.address) {
+            own.push((symbol.address, symbol.address.saturating_add(symbol.bytes)));
+        }
+    });
+    let first = own.iter().map(|range| range.0).min()?.saturating_sub(MARGIN_BYTES);
+    let last = own.iter().map(|range| range.1).max()?.saturating_add(MARGIN_BYTES);
+    let is_one = own.len() >= LEAST_FUNCTIONS
+        && last - first <= MOST_SPAN_BYTES
+        && (first..last).contains(&called.address);
+    is_one.then(|| std::iter::once(first..last).collect())
+}
+
+/// Fewer functions with names than these are not all: a program may export some and be stripped of the others.
+const LEAST_FUNCTIONS: usize = 100;

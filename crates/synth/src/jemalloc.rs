@@ -1,0 +1,183 @@
+//! Fabricated jemallocs: a library's static data with the root of its map, a block of its own structures, and a heap of
+//! slabs, large allocations and free extents, with what is in each known by construction.
+//!
+//! Written from jemalloc's headers of each release, apart from the reader that is tested with it.
+
+use crate::{Dice, Image};
+
+const PAGE: u64 = 4096;
+const MIB: u64 = 1 << 20;
+/// The library's file-backed data, and its bss behind it.
+const DATA: u64 = 0x7f31_4000_0000;
+const DATA_BYTES: u64 = 16 * PAGE;
+const BSS_BYTES: u64 = 3 * MIB;
+/// The block of its own structures: header, extents, the leaf of the map.
+const BASE: u64 = 0x7f31_8000_0000;
+const BASE_BYTES: u64 = 8 * MIB;
+const EXTENTS: u64 = BASE + 64 * 1024;
+const LEAF: u64 = BASE + 4 * MIB;
+/// The heap.
+const HEAP: u64 = 0x7f32_c000_0000;
+const HEAP_BYTES: u64 = 16 * MIB;
+
+/// Where a release has the flags of an extent (`e_bits`): state, size class, free regions.
+const FLAGS: [(u32, u32, u32); 3] = [(17, 20, 28), (16, 18, 26), (15, 17, 25)];
+/// How many layouts there are.
+pub const JEMALLOC_LAYOUTS: usize = FLAGS.len();
+/// Small size classes by number, with the bytes of a region and the pages of a slab.
+const SLABS: [(u64, u64, u64); 5] = [(0, 8, 1), (4, 64, 1), (9, 160, 5), (13, 320, 5), (35, 14336, 7)];
+/// A large size class by number: 32 KiB, with a page more.
+const LARGE: (u64, u64) = (40, 32 << 10);
+
+/// What a fabricated jemalloc holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JemallocExpected {
+    /// Bytes of regions and large allocations in use.
+    pub live_bytes: u64,
+    /// How many.
+    pub live_blocks: u64,
+    /// Bytes of free regions in slabs.
+    pub free_bytes: u64,
+    /// Bytes of dirty and muzzy extents.
+    pub purge_bytes: u64,
+    /// Bytes of extents in use.
+    pub active_bytes: u64,
+}
+
+/// A fabricated jemalloc.
+#[derive(Clone, Debug)]
+pub struct JemallocImage {
+    /// Its memory, all of it resident.
+    pub image: Image,
+    /// Its /proc/PID/maps.
+    pub maps: String,
+    /// What it holds.
+    pub expected: JemallocExpected,
+    /// Where its own structures stand, for damage: first byte and first byte behind.
+    pub structures: Vec<(u64, u64)>,
+}
+
+/// Makes one of `layout` (0 for 5.3, 1 for 5.1 and 5.2, 2 for 5.0), drawn from `seed`.
+pub fn fabricate_jemalloc(layout: usize, seed: u64) -> JemallocImage {
+    let flags = FLAGS[layout % FLAGS.len()];
+    let mut image = Image::default();
+    for (start, bytes) in [(DATA, DATA_BYTES + BSS_BYTES), (BASE, BASE_BYTES), (HEAP, HEAP_BYTES)] {
+        image.map(start, bytes as usize);
+    }
+    let mut dice = Dice::new(seed ^ 0x6a65);
+    // The root stands anywhere in the bss that leaves it room.
+    let root = DATA + DATA_BYTES + 64 * dice.below(1000);
+    image.put_word(root + HEAP / (1 << 30) * 8, LEAF);
+    let mut writer = Writer {
+        image,
+        flags,
+        is_new: layout.is_multiple_of(FLAGS.len()),
+        next: EXTENTS,
+        at: HEAP,
+        expected: JemallocExpected::default(),
+    };
+    while writer.at + 64 * PAGE < HEAP + HEAP_BYTES && writer.next + 128 < LEAF {
+        writer.extent(&mut dice);
+    }
+    let (used, mut image) = (writer.next, writer.image);
+    // base_block_t: size, next, and an extent for what is unused up to the end.
+    let header = [BASE_BYTES, 0, 0, LEAF + 2 * MIB, BASE + BASE_BYTES - LEAF - 2 * MIB];
+    for (index, word) in header.into_iter().enumerate() {
+        image.put_word(BASE + 8 * index as u64, word);
+    }
+    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
+    let maps = [
+        line(DATA, DATA_BYTES, "00080000 08:01 77 /usr/lib/libjemalloc.so.2"),
+        line(DATA + DATA_BYTES, BSS_BYTES, "00000000 00:00 0"),
+        line(BASE, BASE_BYTES, "00000000 00:00 0"),
+        line(HEAP, HEAP_BYTES, "00000000 00:00 0"),
+    ];
+    let leaf = LEAF + (HEAP >> 12) % (1 << 18) * 8;
+    let structures = vec![
+        (root + HEAP / (1 << 30) * 8, root + HEAP / (1 << 30) * 8 + 8),
+        (BASE, BASE + 40),
+        (EXTENTS, used),
+        (leaf, leaf + HEAP_BYTES / PAGE * 8),
+    ];
+    JemallocImage { image, maps: maps.concat(), expected: writer.expected, structures }
+}
+
+struct Writer {
+    image: Image,
+    flags: (u32, u32, u32),
+    is_new: bool,
+    next: u64,
+    at: u64,
+    expected: JemallocExpected,
+}
+
+impl Writer {
+    fn extent(&mut self, dice: &mut Dice) {
+        let (start, structure) = (self.at, self.next);
+        let (state, class, pages, slab) = match dice.below(10) {
+            0 => (1, 232, 1 + dice.below(40), None),
+            1 => (2, 232, 1 + dice.below(10), None),
+            2 => (3, 232, 1 + dice.below(40), None),
+            3 => (0, LARGE.0, LARGE.1 / PAGE + 1, None),
+            _ => {
+                let (class, bytes, pages) = SLABS[dice.below(SLABS.len() as u64) as usize];
+                (0, class, pages, Some(bytes))
+            }
+        };
+        let end = start + pages * PAGE;
+        let mut free = 0;
+        let mut bitmap = [0_u64; 8];
+        match slab {
+            Some(bytes) => {
+                let regions = pages * PAGE / bytes;
+                let keep = dice.below(101);
+                for region in 0..regions {
+                    if !dice.chance(keep) {
+                        bitmap[(region / 64) as usize] |= 1 << (region % 64);
+                        free += 1;
+                    }
+                }
+                // Bits behind the last region are set too, as bitmap_init leaves them.
+                for region in regions..512 {
+                    bitmap[(region / 64) as usize] |= u64::from(dice.chance(50)) << (region % 64);
+                }
+                self.expected.live_bytes += (regions - free) * bytes;
+                self.expected.live_blocks += regions - free;
+                self.expected.free_bytes += free * bytes;
+            }
+            None if state == 0 => {
+                self.expected.live_bytes += LARGE.1;
+                self.expected.live_blocks += 1;
+            }
+            None => {}
+        }
+        match state {
+            0 => self.expected.active_bytes += end - start,
+            1 | 2 => self.expected.purge_bytes += end - start,
+            _ => {}
+        }
+        let offset = if slab.is_none() && state == 0 { 64 * dice.below(64) } else { 0 };
+        let (state_shift, class_shift, free_shift) = self.flags;
+        let bits = u64::from(slab.is_some()) << 12
+            | state << state_shift
+            | class << class_shift
+            | free << free_shift;
+        self.image.put_word(structure, bits);
+        self.image.put_word(structure + 8, start + offset);
+        // The low bits are a serial number.
+        self.image.put_word(structure + 16, (end - start) | dice.below(PAGE));
+        for (index, group) in bitmap.into_iter().enumerate() {
+            self.image.put_word(structure + 64 + 8 * index as u64, group);
+        }
+        let of_state = if self.is_new { state << 2 } else { 0 };
+        let entry = class << 48 | structure | of_state | u64::from(slab.is_some());
+        let leaf = |page: u64| LEAF + (page >> 12) % (1 << 18) * 8;
+        for page in (start..end).step_by(PAGE as usize) {
+            if slab.is_some() || page == start || page + PAGE == end {
+                self.image.put_word(leaf(page), entry);
+            }
+        }
+        self.at = end + if dice.chance(10) { PAGE } else { 0 };
+        self.next += 128;
+    }
+}

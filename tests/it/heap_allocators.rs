@@ -1,0 +1,267 @@
+//! Allocators other than glibc's: what is live, cached and free by their books is what the program itself and the allocator's
+//! own statistics say, and a purge gives back what was predicted, to the byte.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::heap_other::library;
+use crate::support::strandline::{caveats, command, explain, json, predicted, run};
+use crate::support::{
+    Folder, Libc, Outcome, Result, Subject, for_each, invariants, repetitions, skipped, subject,
+};
+
+/// An allocator that is read: its name, a library of it, and the remedy that is its own.
+const ALLOCATORS: [(&str, &str, &str); 1] = [("jemalloc", "libjemalloc.so.2", "jemalloc_purge")];
+
+/// Those whose library is here, and, for the long tests, other releases of it (STRANDLINE_ALLOCATORS: a folder of
+/// NAME-RELEASE.so, see `scripts/fetch-allocators`).
+fn all(test: &str) -> Vec<(&'static str, PathBuf, &'static str)> {
+    let mut found = Vec::new();
+    for (name, file, remedy) in ALLOCATORS {
+        match library(file) {
+            Some(path) => found.push((name, path, remedy)),
+            None => skipped(test, &format!("no {file} (apt-get install it)")),
+        }
+        match std::env::var_os("STRANDLINE_ALLOCATORS") {
+            Some(folder) => {
+                let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+                let paths = files.map(|file| file.path());
+                let is_one = |path: &PathBuf| {
+                    path.file_name()
+                        .is_some_and(|file| file.to_string_lossy().starts_with(&format!("{name}-")))
+                };
+                found.extend(paths.filter(is_one).map(|path| (name, path, remedy)));
+            }
+            None => {
+                skipped(test, "other releases: STRANDLINE_ALLOCATORS does not name a folder (make test-full)")
+            }
+        }
+    }
+    found
+}
+
+fn start(library: &PathBuf, name: &str, arguments: &[&str]) -> Result<Subject> {
+    let mut command = Command::new(subject::compile(name, &Libc::system())?);
+    Subject::start_command({
+        command.args(arguments).env("LD_PRELOAD", library);
+        command
+    })
+}
+
+/// What is said of an allocator that was read.
+fn read<'a>(document: &'a Value, name: &str) -> Result<&'a Value> {
+    let all = document["allocators"].as_array().ok_or("no allocators")?;
+    let found = all.iter().find(|allocator| allocator["name"] == name && allocator["read"] == true);
+    found.ok_or_else(|| {
+        format!("{name} was not read: {} {}", document["allocators"], document["caveats"]).into()
+    })
+}
+
+fn number(value: &Value, key: &str) -> Result<i64> {
+    value[key].as_i64().ok_or_else(|| format!("{key}: {}", value[key]).into())
+}
+
+#[test]
+fn random_programs_hold_what_is_said_of_them() -> Outcome {
+    const TEST: &str = "heap_allocators::random_programs_hold_what_is_said_of_them";
+    for_each(all(TEST), |(name, library, remedy)| {
+        for seed in 1..=repetitions(6, 100) {
+            let keep = format!("keep={}", 100 - seed % 4 * 30);
+            let subject = start(library, "any_heap", &[&seed.to_string(), most(seed), &keep])?;
+            of_one_program(name, Some(remedy), subject).map_err(|error| format!("seed {seed}: {error}"))?;
+        }
+        Ok(())
+    })
+}
+
+/// The largest size of a program's blocks.
+fn most(seed: u64) -> &'static str {
+    if seed.is_multiple_of(5) { "most=50000000" } else { "most=4000000" }
+}
+
+#[test]
+fn programs_of_musl_hold_what_is_said_of_them() -> Outcome {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/subjects/any_heap.c");
+    let folder = Folder::new("musl")?;
+    for_each([&["-O1"][..], &["-O1", "-static", "-s"]], |flags| {
+        let program = folder.0.join(format!("any_heap{}", flags.len()));
+        let mut build = Command::new("musl-gcc");
+        let built = build.args(*flags).arg("-o").arg(&program).arg(source).status();
+        if !built.is_ok_and(|status| status.success()) {
+            skipped("heap_allocators::programs_of_musl", "no musl-gcc (apt-get install musl-tools)");
+            return Ok(());
+        }
+        for seed in 1..=repetitions(6, 100) {
+            let mut command = Command::new(&program);
+            command.args([&seed.to_string(), most(seed)]);
+            of_one_program("musl", None, Subject::start_command(command)?)
+                .map_err(|error| format!("seed {seed}: {error}"))?;
+        }
+        Ok(())
+    })
+}
+
+/// Twice: what is said after each round of traffic is what the program, and its allocator, say themselves.
+fn of_one_program(name: &str, remedy: Option<&str>, mut subject: Subject) -> Outcome {
+    let before = explain(subject.pid())?;
+    let before = read(&before, name)?.clone();
+    for round in 0..2 {
+        let own = subject.ask(b'w')?;
+        let document = explain(subject.pid())?;
+        invariants::hold(&document)?;
+        assert_eq!(caveats(&document), Vec::<String>::new(), "{}", document["caveats"]);
+        let now = read(&document, name)?;
+        let more = |key| -> Result<i64> { Ok(number(now, key)? - number(&before, key)?) };
+        assert_eq!(more("live_blocks")?, number(&own, "blocks")?, "blocks, round {round}");
+        assert_eq!(more("live_bytes")?, number(&own, "bytes")?, "bytes, round {round}");
+        let unattributed = number(&document["totals"], "unattributed")?;
+        assert!(unattributed < 100 << 10, "{}", document["totals"]);
+        let Some(remedy) = remedy else { continue };
+        let statistics = subject.ask(b's')?;
+        for (key, figure) in now["own"].as_object().ok_or("no figures of its own")? {
+            assert_eq!(Some(figure), statistics.get(key), "{key}, round {round}");
+        }
+        // The first report of all touches pages of its own.
+        let said = predicted(&document, remedy).ok_or("no remedy")?;
+        let returned = subject::number(&subject.ask(b'p')?, "returned_bytes")?;
+        assert!(returned == said || round == 0 && said.abs_diff(returned) <= 16 << 10, "{said} {returned}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_purge_gives_back_what_was_predicted() -> Outcome {
+    const TEST: &str = "heap_allocators::a_purge_gives_back_what_was_predicted";
+    for_each(all(TEST), |(name, library, remedy)| {
+        let mut subject = start(library, "any_heap", &["4", "keep=40"])?;
+        subject.ask(b'w')?;
+        let pid = subject.pid_text();
+        let dry = json(&["reclaim", "--json", "--dry-run", "--remedy", remedy, &pid])?;
+        assert!(dry["predicted_bytes"].as_u64() > Some(1 << 20), "{name}: {dry}");
+        // Without being told which: it is the call that gives back most.
+        let done = json(&["reclaim", "--json", &pid])?;
+        assert_eq!(
+            (&done["remedy"], &done["outcome"]),
+            (&Value::from(*remedy), &"done".into()),
+            "{}",
+            done["reason"]
+        );
+        assert_eq!(done["predicted_bytes"], dry["predicted_bytes"]);
+        assert_eq!(done["actual_bytes"], done["predicted_bytes"]);
+        let again = json(&["reclaim", "--json", "--remedy", remedy, &pid])?;
+        assert_eq!(again["outcome"], "nothing_to_give_back", "{}", again["reason"]);
+        subject.ask(b'w')?;
+        assert!(subject.finish()?.success());
+        Ok(())
+    })
+}
+
+#[test]
+fn redis_after_a_load_is_explained_and_gives_back_what_was_predicted() -> Outcome {
+    const TEST: &str = "heap_allocators::redis";
+    let has = |program| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
+    if !has("redis-server") || !has("redis-benchmark") {
+        skipped(TEST, "no redis-server (apt-get install redis)");
+        return Ok(());
+    }
+    let port = (20_000 + std::process::id() % 20_000).to_string();
+    let mut server = Command::new("redis-server");
+    server
+        .args(["--port", &port, "--save", "", "--logfile", "/dev/null"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    let server = Ended(server.stderr(Stdio::null()).spawn()?);
+    with_redis(&port, &server.0.id().to_string())
+}
+
+/// A process that does not outlive its test.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn with_redis(port: &str, pid: &str) -> Outcome {
+    let client = |arguments: &[&str]| {
+        let mut command = Command::new(arguments[0]);
+        command.args(["-p", port]).args(&arguments[1..]).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    let until = Instant::now() + Duration::from_secs(30);
+    while !client(&["redis-cli", "ping"]) {
+        assert!(Instant::now() < until, "redis does not answer");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(client(&["redis-benchmark", "-q", "-n", "60000", "-r", "50000", "-d", "400", "-t", "set,lpush"]));
+    // Not at once: a flush in the foreground has redis purge its heap itself.
+    assert!(client(&["redis-cli", "flushall", "async"]));
+    assert!(client(&["redis-benchmark", "-q", "-n", "10000", "-r", "5000", "-d", "100", "-t", "set"]));
+    let document = json(&["explain", "--json", pid])?;
+    invariants::hold(&document)?;
+    let (rss, unattributed) = (&document["kernel"]["rss_bytes"], &document["totals"]["unattributed"]);
+    assert!(
+        number(&document["totals"], "unattributed")? * 50 < rss.as_i64().unwrap_or(0),
+        "{unattributed} of {rss}"
+    );
+    let done = json(&["reclaim", "--json", "--remedy", "jemalloc_purge", pid])?;
+    assert_eq!(done["outcome"], "done", "{}", done["reason"]);
+    assert!(done["actual_bytes"].as_u64() > Some(1 << 20), "{done}");
+    assert_eq!(done["actual_bytes"], done["predicted_bytes"]);
+    assert!(client(&["redis-cli", "ping"]));
+    Ok(())
+}
+
+#[test]
+fn killed_at_any_instant_of_a_purge_the_process_goes_on() -> Outcome {
+    const TEST: &str = "heap_allocators::killed_at_any_instant_of_a_purge_the_process_goes_on";
+    for_each(all(TEST), |(_, library, remedy)| {
+        let mut subject = start(library, "malloc_loop", &["4"])?;
+        let pid = subject.pid_text();
+        let arguments = ["reclaim", "--json", "--wait", "5", "--remedy", remedy, &pid];
+        let took = Instant::now();
+        run(&arguments)?;
+        let took = took.elapsed().as_micros() as u64;
+        let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+        for _ in 0..repetitions(20, 300) {
+            let mut child = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            std::thread::sleep(Duration::from_micros((seed >> 33) % took.max(1)));
+            child.kill()?;
+            child.wait()?;
+        }
+        assert_eq!(subject.ask(b'c')?["wrong"], 0);
+        assert!(subject.finish()?.success());
+        Ok(())
+    })
+}
+
+#[test]
+fn a_forked_child_has_the_same_heap() -> Outcome {
+    for_each(all("heap_allocators::a_forked_child_has_the_same_heap"), |(name, library, _)| {
+        let mut subject = start(library, "any_heap", &["7"])?;
+        subject.ask(b'w')?;
+        let parent = explain(subject.pid())?;
+        let child = i32::try_from(subject::number(&subject.ask(b'f')?, "child")?)?;
+        let copy = explain(child);
+        strandline_sys::signal::send(child, 9)?;
+        let copy = copy?;
+        invariants::hold(&copy)?;
+        // Caches of threads that the child has not are in the heap all the same, as in use.
+        let (copy, parent) = (read(&copy, name)?, read(&parent, name)?);
+        for key in ["own", "free_bytes", "size_classes"] {
+            let of = |allocator: &Value| match key {
+                "size_classes" => allocator[key].as_array().map_or(0, Vec::len).into(),
+                _ => allocator[key].clone(),
+            };
+            assert_eq!(of(copy), of(parent), "{key}");
+        }
+        Ok(())
+    })
+}
