@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use strandline_claims::caveat::Caveat;
+use strandline_claims::facts::SizeClass;
 use strandline_inspect::facts::{
     Allocator, Arena, ArenaKind, Explanation, Kernel, Remedy, Row, Runtime, State, Stratum, Target,
 };
@@ -83,6 +84,9 @@ pub struct AllocatorView {
     pub title: String,
     /// Its arenas as rows of `ARENA_HEAD`'s columns, the largest first.
     pub arenas: Vec<Vec<String>>,
+    /// Its size classes in which most is free: the bytes of a block, how many are in use, in caches and free, the bytes that are
+    /// free, and how much is used.
+    pub sizes: Vec<Vec<String>>,
 }
 
 /// One remedy.
@@ -310,16 +314,49 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
     let mut arenas: Vec<&Arena> = allocator.arenas.iter().collect();
     arenas.sort_by_key(|arena| std::cmp::Reverse(arena.mapped_bytes));
     let (shown, rest) = arenas.split_at(arenas.len().min(MOST_ARENAS));
-    // There is one main arena, which every debugger finds by that name; the others are told by their address.
+    // glibc has one main arena, which every debugger finds by that name; the others are told by their address, and other
+    // allocators' by their number.
+    let is_glibc = allocator.name == "glibc";
     let name = |one: &Arena| match one.kind {
-        ArenaKind::Main => "main".to_owned(),
-        ArenaKind::Secondary => clean(&one.id),
+        ArenaKind::Main if is_glibc => "main".to_owned(),
+        ArenaKind::Main | ArenaKind::Secondary => clean(&one.id),
     };
     let mut lines: Vec<Vec<String>> = shown.iter().map(|one| arena_row(name(one), &[*one])).collect();
     if !rest.is_empty() {
         lines.push(arena_row(format!("{} more", rest.len()), rest));
     }
-    AllocatorView { title, arenas: lines }
+    if !is_glibc {
+        // Thread caches, tops and trims are glibc's.
+        lines.iter_mut().for_each(|line| line.truncate(OF_ALL_ARENAS));
+    }
+    AllocatorView { title, arenas: lines, sizes: sizes(&allocator.size_classes) }
+}
+
+/// Columns that every allocator's arenas have: name, mapped, used, free.
+const OF_ALL_ARENAS: usize = 4;
+/// The most size classes that are shown, and the least that must be free in one.
+const MOST_SIZES: usize = 5;
+const LEAST_FREE_BYTES: u64 = 64 << 10;
+
+/// The size classes in which most is free, and how much of them is used.
+fn sizes(classes: &[SizeClass]) -> Vec<Vec<String>> {
+    let free = |class: &SizeClass| class.free_blocks.saturating_mul(class.bytes);
+    let mut worst: Vec<&SizeClass> = classes.iter().filter(|class| free(class) >= LEAST_FREE_BYTES).collect();
+    worst.sort_by_key(|class| std::cmp::Reverse(free(class)));
+    worst.truncate(MOST_SIZES);
+    let line = |class: &&SizeClass| {
+        let all = (class.live_blocks + class.cached_blocks).saturating_add(class.free_blocks);
+        let used = 100.0 * class.live_blocks as f64 / all.max(1) as f64;
+        vec![
+            thousands(class.bytes),
+            thousands(class.live_blocks),
+            thousands(class.cached_blocks),
+            thousands(class.free_blocks),
+            bytes(free(class)),
+            format!("{used:.0} %"),
+        ]
+    };
+    worst.iter().map(line).collect()
 }
 
 /// The figures of `arenas`, added up.

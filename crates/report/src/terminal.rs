@@ -115,19 +115,39 @@ const ARENA_HEAD: [Column; 7] = [
     figures("trim"),
 ];
 
+const SIZE_HEAD: [Column; 6] = [
+    figures("size"),
+    figures("in use"),
+    figures("cached"),
+    figures("free"),
+    figures("free bytes"),
+    figures("used"),
+];
+
 fn allocators(allocators: &[AllocatorView], surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
     for allocator in allocators {
         lines.push(String::new());
         lines.extend(hanging("", &format!("allocator {}", allocator.title), surface.columns));
+        if !allocator.sizes.is_empty() {
+            add_table(&mut lines, lay_out(&SIZE_HEAD, &allocator.sizes, 0, surface.columns), surface);
+        }
         if allocator.arenas.is_empty() {
             continue;
         }
-        let table = lay_out(&ARENA_HEAD, &allocator.arenas, 0, surface.columns);
-        lines.extend(faint(&table[..1], surface));
-        lines.extend_from_slice(&table[1..]);
+        let columns = allocator.arenas.iter().map(Vec::len).max().unwrap_or(0).min(ARENA_HEAD.len());
+        add_table(
+            &mut lines,
+            lay_out(&ARENA_HEAD[..columns], &allocator.arenas, 0, surface.columns),
+            surface,
+        );
     }
     lines
+}
+
+fn add_table(lines: &mut Vec<String>, table: Vec<String>, surface: Surface) {
+    lines.extend(faint(&table[..table.len().min(1)], surface));
+    lines.extend(table.into_iter().skip(1));
 }
 
 /// Runtimes that were read: sentences and tables.

@@ -44,7 +44,7 @@ pub static ABOUT: About = About {
     versions: "5.0 to 5.3, 64 bits, pages of 4 KiB",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
-    remedies: &["jemalloc_purge"],
+    remedies: &["jemalloc_purge", "jemalloc_decay"],
     not_read: "huge pages of its own (opt.hpa), other page sizes and size classes, 4.x",
     heap: HeapKind::Own,
     part_of: None,
@@ -58,6 +58,9 @@ const PURGE: Function = Function {
     stack_bytes: 64 << 10,
     own_names: &["je_", "rjem_"],
 };
+
+/// So much in free pages is worth a setting for the next start.
+const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
 
 /// Its reader.
 pub struct Reader;
@@ -102,6 +105,17 @@ impl Found for Jemalloc {
             cost: "one call in one thread, which holds each arena's locks in turn; later growth faults pages in again"
                 .to_owned(),
         });
+        if call.predicted_bytes >= WORTH_A_SETTING_BYTES {
+            reading.remedies.push(Remedy {
+                id: "jemalloc_decay".to_owned(),
+                kind: RemedyKind::Setting,
+                predicted_bytes: None,
+                how: "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0".to_owned(),
+                cost: "free pages go back a second after they were freed, idle or not: a thread for it, and faults where they \
+                       are wanted again"
+                    .to_owned(),
+            });
+        }
     }
 }
 

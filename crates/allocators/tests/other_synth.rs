@@ -1,0 +1,131 @@
+//! The readers of jemalloc and of musl's malloc over fabricated ones: what is there by construction is what is said; and where
+//! words of their structures are overwritten, claims lie apart and within their mappings, and reading ends.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use strandline_allocators::{jemalloc, musl};
+use strandline_claims::allocator::{Context, Reader, Readings};
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+use strandline_process::procfs::Process;
+use strandline_synth::{Dice, Image, JEMALLOC_LAYOUTS, fabricate_jemalloc, fabricate_musl};
+
+struct Target<'a> {
+    image: &'a Image,
+    bytes_read: AtomicU64,
+}
+
+impl Memory for Target<'_> {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let got = self.image.read_some(address, buffer);
+        self.bytes_read.fetch_add(got as u64, Ordering::Relaxed);
+        got
+    }
+}
+
+fn read(reader: &dyn Reader, image: &Image, maps: &str) -> (Readings, u64) {
+    let (space, bad) = AddressSpace::parse(maps.as_bytes());
+    assert_eq!(bad, 0, "{maps}");
+    let memory = Target { image, bytes_read: AtomicU64::new(0) };
+    let runs: Vec<(u64, u64)> =
+        image.ranges().map(|(start, bytes)| (start, start + bytes.len() as u64)).collect();
+    let resident = |from: u64, to: u64| {
+        let cut = runs.iter().map(|run| (run.0.max(from), run.1.min(to)));
+        cut.filter(|run| run.0 < run.1).collect()
+    };
+    let context = Context {
+        memory: &memory,
+        whole_memory: &memory,
+        space: &space,
+        resident: &resident,
+        fs_bases: &[],
+        stacks: &[],
+        claimed: &[],
+        start_brk: None,
+        locked: &[],
+        swapped: &[],
+        refinements: None,
+        deadline: Instant::now() + Duration::from_secs(60),
+        before_call: false,
+        cell_bytes: None,
+        threads: 1,
+        progress: &|_| (),
+    };
+    let own = i32::try_from(std::process::id()).unwrap_or(1);
+    let Ok(process) = Process::open(own) else { panic!("no process {own}") };
+    let Some(found) = reader.find(&process, &space) else { panic!("it may be there") };
+    let Ok(readings) = found.read(&context) else { panic!("a byte is claimed twice") };
+    (readings, memory.bytes_read.load(Ordering::Relaxed))
+}
+
+#[test]
+fn a_jemalloc_holds_what_is_said() {
+    for layout in 0..JEMALLOC_LAYOUTS {
+        for seed in 0..20 {
+            let made = fabricate_jemalloc(layout, seed);
+            let ((readings, caveats), _) = read(&jemalloc::Reader, &made.image, &made.maps);
+            assert!(caveats.is_empty(), "{caveats:?}");
+            let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
+            assert!(reading.caveats.is_empty(), "{:?}", reading.caveats);
+            let (said, expected) = (&reading.allocator, &made.expected);
+            assert_eq!(said.live_bytes, Some(expected.live_bytes), "layout {layout}, seed {seed}");
+            assert_eq!(said.live_blocks, Some(expected.live_blocks));
+            assert_eq!(said.free_bytes, Some(expected.free_bytes));
+            assert_eq!(said.own["stats.active"], expected.active_bytes);
+            assert_eq!(reading.call.as_ref().unwrap().predicted_bytes, expected.purge_bytes);
+        }
+    }
+}
+
+#[test]
+fn a_mallocng_holds_what_is_said() {
+    for seed in 0..40 {
+        let made = fabricate_musl(seed);
+        let ((readings, caveats), _) = read(&musl::Reader, &made.image, &made.maps);
+        let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
+        assert!(caveats.is_empty() && reading.caveats.is_empty(), "seed {seed}: {:?}", reading.caveats);
+        let (said, expected) = (&reading.allocator, &made.expected);
+        assert_eq!(said.live_bytes, Some(expected.live_bytes), "seed {seed}");
+        assert_eq!(said.live_blocks, Some(expected.live_blocks));
+        assert_eq!(said.free_bytes, Some(expected.free_bytes));
+    }
+}
+
+#[test]
+fn damage_hurts_nobody() {
+    for seed in 0..400 {
+        let made = fabricate_jemalloc(seed as usize, seed);
+        damaged(&jemalloc::Reader, made.image, (&made.maps, &made.structures), seed);
+        let made = fabricate_musl(seed);
+        damaged(&musl::Reader, made.image, (&made.maps, &made.structures), seed);
+    }
+}
+
+/// Overwrites words of an allocator's structures and reads it.
+fn damaged(reader: &dyn Reader, mut image: Image, (maps, structures): (&str, &[(u64, u64)]), seed: u64) {
+    let mut dice = Dice::new(seed);
+    for _ in 0..1 + dice.below(20) {
+        let (start, end) = structures[dice.below(structures.len() as u64) as usize];
+        let at = start + dice.below((end - start) / 8) * 8;
+        let (other, other_end) = structures[dice.below(structures.len() as u64) as usize];
+        let word = match dice.below(5) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => image.word(at).unwrap_or(0) ^ (1 << dice.below(64)),
+            3 => other + dice.below(other_end - other),
+            _ => image.word(other).unwrap_or(0),
+        };
+        image.put_word(at, word);
+    }
+    let ((readings, _), bytes_read) = read(reader, &image, maps);
+    assert!(bytes_read < 1 << 30, "seed {seed}: {bytes_read} bytes were read");
+    let claims = readings.iter().flat_map(|reading| &reading.claims);
+    let mut ranges: Vec<(u64, u64)> = claims.map(|claim| (claim.start, claim.end)).collect();
+    ranges.sort_unstable();
+    assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "seed {seed}: claims overlap");
+    let is_mapped = |range: &(u64, u64)| {
+        image.ranges().any(|(start, bytes)| start <= range.0 && range.1 <= start + bytes.len() as u64)
+    };
+    assert!(ranges.iter().all(is_mapped), "seed {seed}: claims outside of its memory");
+}

@@ -1,0 +1,160 @@
+//! Fabricated mallocngs: the data of a static program with its state, areas of metadata, and groups of slots, one in a slot
+//! of another among them, with what is in each known by construction.
+//!
+//! Written from musl's `src/malloc/mallocng`, apart from the reader that is tested with it.
+
+use crate::{Dice, Image};
+
+const PAGE: u64 = 4096;
+const DATA: u64 = 0x40_8000;
+const DATA_BYTES: u64 = 4 * PAGE;
+const AREAS: u64 = 0x7f11_0000_0000;
+const AREAS_BYTES: u64 = 4 * PAGE;
+const HEAP: u64 = 0x7f12_0000_0000;
+const HEAP_BYTES: u64 = 4 << 20;
+/// Size classes by number, with their units of 16 bytes.
+const CLASSES: [(u64, u64); 5] = [(0, 1), (3, 4), (12, 18), (19, 63), (27, 255)];
+/// Groups that are made.
+const GROUPS: usize = 150;
+
+/// What a fabricated mallocng holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MuslExpected {
+    /// Bytes that were asked for.
+    pub live_bytes: u64,
+    /// Blocks in use.
+    pub live_blocks: u64,
+    /// Bytes of free slots.
+    pub free_bytes: u64,
+}
+
+/// A fabricated mallocng.
+#[derive(Clone, Debug)]
+pub struct MuslImage {
+    /// Its memory, all of it resident.
+    pub image: Image,
+    /// Its /proc/PID/maps.
+    pub maps: String,
+    /// What it holds.
+    pub expected: MuslExpected,
+    /// Where its own structures stand, for damage: first byte and first byte behind.
+    pub structures: Vec<(u64, u64)>,
+}
+
+/// Makes one, drawn from `seed`.
+pub fn fabricate_musl(seed: u64) -> MuslImage {
+    let mut image = Image::default();
+    for (start, bytes) in [(DATA, DATA_BYTES), (AREAS, AREAS_BYTES), (HEAP, HEAP_BYTES)] {
+        image.map(start, bytes as usize);
+    }
+    let mut dice = Dice::new(seed ^ 0x6d75);
+    let secret = dice.below(u64::MAX - 1) + 1;
+    let context = DATA + 8 * dice.below(500);
+    // struct malloc_context: secret, init_done and mmap_counter, …, meta_area_head.
+    for (offset, word) in [(0, secret), (8, 1 | 7 << 32), (56, AREAS)] {
+        image.put_word(context + offset, word);
+    }
+    let mut writer = Writer { image, secret, metas: 0, at: HEAP, expected: MuslExpected::default() };
+    while writer.metas < GROUPS && writer.at + (1 << 18) < HEAP + HEAP_BYTES {
+        writer.outer(&mut dice);
+    }
+    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
+    let maps = [
+        line(DATA, DATA_BYTES, "00008000 08:01 77 /usr/bin/program"),
+        line(AREAS, AREAS_BYTES, "00000000 00:00 0"),
+        line(HEAP, HEAP_BYTES, "00000000 00:00 0"),
+    ];
+    let structures = vec![(context, context + 64), (AREAS, AREAS + 2 * PAGE), (HEAP, writer.at)];
+    MuslImage { image: writer.image, maps: maps.concat(), expected: writer.expected, structures }
+}
+
+struct Writer {
+    image: Image,
+    secret: u64,
+    metas: usize,
+    at: u64,
+    expected: MuslExpected,
+}
+
+/// A meta's place: a hundred and one in an area, behind 24 bytes.
+fn meta(index: usize) -> u64 {
+    AREAS + PAGE * (index as u64 / 101) + 24 + 40 * (index as u64 % 101)
+}
+
+impl Writer {
+    /// A group in a mapping of its own, in which one may lie.
+    fn outer(&mut self, dice: &mut Dice) {
+        if dice.chance(10) {
+            // One block with a mapping of its own, of class 63.
+            let pages = 1 + dice.below(30);
+            self.group((self.at, 63, pages * PAGE - 16, 1), pages, dice);
+            self.at += pages * PAGE;
+            return;
+        }
+        let (class, units) = CLASSES[dice.below(CLASSES.len() as u64) as usize];
+        let slots = 2 + dice.below(30);
+        let pages = (16 + slots * units * 16).div_ceil(PAGE);
+        self.group((self.at, class, units * 16, slots), pages, dice);
+        self.at += pages * PAGE;
+    }
+
+    /// A group: where it stands, its class, the bytes of a slot, how many there are; and the pages of its mapping.
+    fn group(&mut self, (start, class, stride, slots): (u64, u64, u64, u64), pages: u64, dice: &mut Dice) {
+        let index = self.metas;
+        self.metas += 1;
+        let area = meta(index) & !(PAGE - 1);
+        // struct meta_area: check, next, nslots.
+        self.image.put_word(area, self.secret);
+        if area > AREAS {
+            self.image.put_word(area - PAGE + 8, area);
+        }
+        self.image.put_word(area + 16, 101);
+        let (mut avail, mut freed) = (0_u64, 0_u64);
+        for slot in 0..slots {
+            let at = start + 16 + slot * stride;
+            match dice.below(6) {
+                0 => {
+                    avail |= 1 << slot;
+                    self.expected.free_bytes += stride;
+                }
+                1 => {
+                    freed |= 1 << slot;
+                    self.expected.free_bytes += stride;
+                }
+                2 if stride >= 4080 && slots > 1 && self.metas + 1 < GROUPS => {
+                    // A group of its own: 30 slots of four units.
+                    self.image.put(at - 4, &[0, 6 << 5 | (slot as u8 & 31), 0, 0]);
+                    self.group((at, 3, 64, 30), 0, dice);
+                }
+                _ => self.block(at, slot, stride, dice),
+            }
+        }
+        self.image.put_word(start, meta(index));
+        let words = [0, 0, start, avail | freed << 32, (slots - 1) | class << 6 | pages << 12];
+        for (word, value) in words.into_iter().enumerate() {
+            self.image.put_word(meta(index) + 8 * word as u64, value);
+        }
+    }
+
+    /// A block in a slot, as enframe and set_size leave it.
+    fn block(&mut self, slot_start: u64, slot: u64, stride: u64, dice: &mut Dice) {
+        let most = stride - 4;
+        let bytes = most - dice.below(most.min(200));
+        let slack = (most - bytes) / 16;
+        let offset = if slack > 0 { dice.below(slack + 1) } else { 0 };
+        let mut pointer = slot_start;
+        if offset > 0 {
+            let marks = (offset as u16).to_le_bytes();
+            self.image.put(slot_start - 4, &[0, 7 << 5, marks[0], marks[1]]);
+            pointer += 16 * offset;
+        }
+        let reserved = slot_start + most - pointer - bytes;
+        let few = reserved.min(5);
+        if few == 5 {
+            self.image.put(slot_start + most - 4, &(reserved as u32).to_le_bytes());
+        }
+        self.image.put(pointer - 4, &[0, (few << 5) as u8 | (slot as u8 & 31), 0, 0]);
+        self.expected.live_blocks += 1;
+        self.expected.live_bytes += bytes;
+    }
+}
