@@ -212,6 +212,7 @@ fn with_redis(port: &str, pid: &str) -> Outcome {
     );
     let done = json(&["reclaim", "--json", "--remedy", "jemalloc_purge", pid])?;
     assert_eq!(done["outcome"], "done", "{}", done["reason"]);
+    assert!(done["predicted_bytes"].as_u64() > Some(1 << 20), "{done}");
     assert!(done["actual_bytes"].as_u64() > Some(1 << 20), "{done}");
     assert_eq!(done["actual_bytes"], done["predicted_bytes"]);
     assert!(client(&["redis-cli", "ping"]));
@@ -235,6 +236,21 @@ fn killed_at_any_instant_of_a_purge_the_process_goes_on() -> Outcome {
             std::thread::sleep(Duration::from_micros((seed >> 33) % took.max(1)));
             child.kill()?;
             child.wait()?;
+        }
+        assert_eq!(subject.ask(b'c')?["wrong"], 0);
+        assert!(subject.finish()?.success());
+        Ok(())
+    })
+}
+
+/// Around a fork a thread holds all of jemalloc's locks without being in its code.
+#[test]
+fn a_process_that_forks_without_end_is_not_hung_by_purges() -> Outcome {
+    for_each(all("heap_allocators::a_process_that_forks_without_end"), |(_, library, remedy)| {
+        let mut subject = start(library, "forker", &[])?;
+        for _ in 0..repetitions(10, 300) {
+            let run = run(&["reclaim", "--json", "--wait", "1", "--remedy", remedy, &subject.pid_text()])?;
+            assert!(matches!(run.status, Some(0 | 3)), "{}", run.summary());
         }
         assert_eq!(subject.ask(b'c')?["wrong"], 0);
         assert!(subject.finish()?.success());

@@ -172,7 +172,7 @@ pub struct CallPlan {
     pub locks: Vec<u64>,
     /// The ranges the call works on.
     pub heaps: Vec<(u64, u64)>,
-    /// The FS bases of threads that the allocator knows already, of which one is to make the call where it can; empty for any.
+    /// The FS bases of threads that the allocator knows already, of which one has to make the call; empty where that is all one to glibc, and for others where none is known.
     pub threads: Vec<u64>,
     /// Whether all that is resident of these is what it gives back.
     pub gives_all: bool,
@@ -187,6 +187,8 @@ pub struct CallPlan {
 pub struct Function {
     /// What it is called, with or without a prefix of the build's.
     pub name: &'static str,
+    /// Another function that the allocator has under the same prefix.
+    pub sibling: &'static str,
     /// What it is called with.
     pub argument: Argument,
     /// Stack that it may use.

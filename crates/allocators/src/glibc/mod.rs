@@ -61,8 +61,13 @@ pub static ABOUT: About = About {
 };
 
 /// What gives its free pages back. Where malloc's own functions are is told from those around them.
-const MALLOC_TRIM: Function =
-    Function { name: "malloc_trim", argument: Argument::Number(0), stack_bytes: 16 << 10, own_names: &[] };
+const MALLOC_TRIM: Function = Function {
+    name: "malloc_trim",
+    sibling: "malloc",
+    argument: Argument::Number(0),
+    stack_bytes: 16 << 10,
+    own_names: &[],
+};
 
 /// Its reader.
 pub struct Reader;

@@ -3,6 +3,8 @@
 //! Each block is a mapping of 2 MiB or a multiple, aligned to that, and begins with its size, the next one of its chain, and
 //! an extent that stands for what is yet unused of it, up to its end (`base.h`, `struct base_block_s`; 5.0 to 5.3).
 
+use std::time::Instant;
+
 use super::extents::Extent;
 use crate::scan::{is_mapped_memory, is_own};
 use strandline_claims::allocator::{Context, overlapping};
@@ -28,26 +30,42 @@ pub struct Block {
 pub fn find(context: &Context<'_>, extents: &[Extent], taken: &[(u64, u64)]) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
-        let mut at = mapping.start.next_multiple_of(ALIGNMENT);
-        while at < mapping.end {
-            let next = extents.partition_point(|extent| extent.end <= at);
-            if let Some(extent) = extents.get(next).filter(|extent| extent.start <= at) {
-                at = extent.end.next_multiple_of(ALIGNMENT);
-                continue;
+        // A block's first page was written to; of what is only reserved there may be any amount.
+        for (from, to) in (context.resident)(mapping.start, mapping.end) {
+            let mut at = from.next_multiple_of(ALIGNMENT);
+            while at < to && Instant::now() < context.deadline {
+                at = match block_beside(context, at, (extents, taken)) {
+                    Ok(block) => {
+                        // One may reach over several runs.
+                        let is_new = blocks.last().is_none_or(|last| last.end <= at);
+                        blocks.extend(Some(block).filter(|_| is_new));
+                        block.end
+                    }
+                    Err(next) => next,
+                };
             }
-            let before = extents.get(next).map_or(u64::MAX, |extent| extent.start);
-            let block = block_at(context, at).filter(|block| {
-                block.end <= before
-                    && overlapping(taken, block.start, block.end).is_empty()
-                    && overlapping(context.stacks, block.start, block.end).is_empty()
-            });
-            // One may reach over several mappings.
-            let is_new = blocks.last().is_none_or(|last| last.end <= at);
-            at = block.map_or(at + ALIGNMENT, |block| block.end);
-            blocks.extend(block.filter(|_| is_new));
         }
     }
     blocks
+}
+
+/// The block at `at`, if it lies beside `extents` and what is `taken`; or else where the next could be.
+fn block_beside(
+    context: &Context<'_>,
+    at: u64,
+    (extents, taken): (&[Extent], &[(u64, u64)]),
+) -> Result<Block, u64> {
+    let next = extents.partition_point(|extent| extent.end <= at);
+    let before = extents.get(next).map_or(u64::MAX, |extent| extent.start);
+    if let Some(extent) = extents.get(next).filter(|extent| extent.start <= at) {
+        return Err(extent.end.next_multiple_of(ALIGNMENT));
+    }
+    let block = block_at(context, at).filter(|block| {
+        block.end <= before
+            && overlapping(taken, block.start, block.end).is_empty()
+            && overlapping(context.stacks, block.start, block.end).is_empty()
+    });
+    block.ok_or(at + ALIGNMENT)
 }
 
 fn block_at(context: &Context<'_>, start: u64) -> Option<Block> {

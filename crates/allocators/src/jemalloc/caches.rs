@@ -13,12 +13,19 @@ use strandline_process::memory::{half_word_at, word_at};
 
 /// So much below a thread's FS base is looked through.
 const MOST_STORAGE_BYTES: u64 = 64 << 10;
+/// In a `tcache_slow_t` of 5.3: the bins, by the descriptor behind the first link, and the arena; and how many words behind that
+/// at most the pointer to its `tcache_t` is (three arrays of a byte or two for each small class between them).
+const SLOW_BINS: u64 = 32;
+const SLOW_ARENA: usize = 40;
+const MOST_WORDS_TO_CACHE: usize = 64;
 /// Bytes of a bin (`struct cache_bin_s`, with statistics, as it is built).
 const BIN_BYTES: usize = 24;
 /// Bins that a cache can have: `TCACHE_NBINS_MAX` of 5.3.
 const MOST_BINS: usize = 73;
 /// Items that a bin can have: its stack has at most 2^16 bytes.
 const MOST_ITEMS: usize = 1 << 13;
+/// Items of all caches together, which a damaged one must not make more.
+const MOST_ITEMS_IN_ALL: usize = 1 << 22;
 /// Caches that are followed.
 const MOST_CACHES: usize = 1 << 16;
 /// In 5.0 to 5.2: so many bins in a row, with stacks one behind the other, are a cache's small ones.
@@ -87,13 +94,16 @@ impl Reader<'_> {
         Some((start, buffer))
     }
 
-    /// 5.3: `tcache_t` begins with a pointer to its `tcache_slow_t`, whose descriptor points to the bins behind it.
+    /// 5.3: `tcache_t` begins with a pointer to its `tcache_slow_t`, which points back to it, and whose descriptor, in builds
+    /// with statistics, to the bins behind it.
     fn stacked(&mut self, fs_base: u64) {
-        let slow_of = |start: u64, bytes: &[u8], offset: usize| -> Option<u64> {
-            let slow = word_at(bytes, offset)?;
-            let descriptor = usize::try_from(slow.checked_sub(start)?).ok()?.checked_add(16)?;
-            let bins = word_at(bytes, descriptor.checked_add(16)?)?;
-            (slow.is_multiple_of(8) && bins == start + offset as u64 + 8).then_some(slow)
+        let slow_of = |start: u64, bytes: &[u8], offset: usize| -> Option<(u64, u64)> {
+            let (slow, cache) = (word_at(bytes, offset)?, start + offset as u64);
+            let at = usize::try_from(slow.checked_sub(start)?).ok()?;
+            let has_arena = word_at(bytes, at.checked_add(SLOW_ARENA)?)? != 0;
+            let mut words = (1..MOST_WORDS_TO_CACHE).map(|word| at + SLOW_ARENA + 8 * word);
+            let leads_back = words.any(|at| word_at(bytes, at) == Some(cache));
+            (slow.is_multiple_of(8) && slow != cache && has_arena && leads_back).then_some((slow, cache))
         };
         // All threads have it at the same place.
         let (below, bytes) = match self.last {
@@ -102,9 +112,16 @@ impl Reader<'_> {
         };
         let Some((start, storage)) = self.storage(fs_base, below, bytes) else { return };
         let found = (0..storage.len()).step_by(8).find_map(|offset| slow_of(start, &storage, offset));
-        let Some(slow) = found else { return };
+        let Some((slow, cache)) = found else { return };
         self.cached.threads.push(fs_base);
-        self.last = Some((fs_base - slow).max(self.last.unwrap_or(0)));
+        self.last = Some((fs_base - slow.min(cache)).max(self.last.unwrap_or(0)));
+        if self.context.memory.read_word(slow + SLOW_BINS) != Ok(cache + 8) {
+            // A build without statistics keeps no list of them.
+            if self.seen.insert(cache + 8) {
+                self.stacks_of(cache + 8);
+            }
+            return;
+        }
         let mut descriptor = slow + 16;
         while self.seen.len() < MOST_CACHES && Instant::now() < self.context.deadline {
             let mut words = [0; 24];
@@ -172,7 +189,12 @@ impl Reader<'_> {
     }
 
     fn items(&mut self, class: usize, address: u64, count: usize) {
-        let mut bytes = vec![0; 8 * count.min(MOST_ITEMS)];
+        let count = count.min(MOST_ITEMS);
+        if self.cached.items.len() + count > MOST_ITEMS_IN_ALL {
+            self.cached.broken += 1;
+            return;
+        }
+        let mut bytes = vec![0; 8 * count];
         if self.context.memory.read(address, &mut bytes).is_err() {
             self.cached.broken += u64::from(count > 0);
             return;

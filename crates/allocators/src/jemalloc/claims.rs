@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use super::caches::Cached;
 use super::extents::Extent;
-use super::layout::{Layout, SMALL_CLASSES, State, Words, class_bytes, is_free, regions};
+use super::layout::{CLASSES, Layout, SMALL_CLASSES, State, class_bytes, is_free, regions};
 use super::locate::read_extent;
 use crate::page_cache::PageCache;
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_claims::allocator::{Context, RangeClaim, overlapping};
 use strandline_claims::range::{PAGE_BYTES, RangePages};
 use strandline_claims::refinements::{Finder, Matched};
 
@@ -89,6 +89,7 @@ pub fn claim(
     cached: &Cached,
 ) -> (Vec<RangeClaim>, Counts) {
     let mut claimer = Claimer {
+        context,
         layout,
         cache: PageCache::new(context.memory),
         items: &cached.items,
@@ -113,7 +114,13 @@ pub fn claim(
     (claims, claimer.counts)
 }
 
+/// Whether a page of it is locked in memory.
+pub fn is_locked(context: &Context<'_>, extent: &Extent) -> bool {
+    !overlapping(context.locked, extent.start, extent.end).is_empty()
+}
+
 struct Claimer<'a> {
+    context: &'a Context<'a>,
     layout: &'a Layout,
     cache: PageCache<'a>,
     /// What of caches is not behind the last extent.
@@ -139,17 +146,20 @@ impl Claimer<'_> {
         let bytes = extent.end - extent.start;
         let of = self.counts.arenas.entry(extent.bits & 0xfff).or_default();
         match self.layout.state(extent.bits) {
+            // On its way out: a purge takes extents for its own while it works (`extents_evict`, `ecache_evict`).
+            Some(State::Active) if self.layout.class(extent.bits) == CLASSES => {
+                of.active += bytes;
+                accumulator.claim_to(extent.end, Class::Free);
+            }
             Some(State::Active) => {
                 of.active += bytes;
                 self.active(extent, accumulator);
             }
-            Some(State::Dirty) => {
-                of.dirty += bytes;
-                accumulator.claim_free(extent.end, extent.start, extent.end);
-            }
-            Some(State::Muzzy) => {
-                of.muzzy += bytes;
-                accumulator.claim_free(extent.end, extent.start, extent.end);
+            Some(state @ (State::Dirty | State::Muzzy)) => {
+                *(if state == State::Dirty { &mut of.dirty } else { &mut of.muzzy }) += bytes;
+                // The kernel keeps locked pages, whatever is asked for.
+                let purged = if is_locked(self.context, extent) { extent.start } else { extent.end };
+                accumulator.claim_free(extent.end, extent.start, purged);
             }
             Some(State::Retained) => {
                 of.retained += bytes;
@@ -198,7 +208,8 @@ impl Claimer<'_> {
                 return None;
             }
             let mut of = *self.of_class(class, extent);
-            self.regions(&words, (class, bytes, regions), (items, own), (&mut of, accumulator));
+            let slab = (extent.start, &words.bitmap);
+            self.regions(slab, (class, bytes, regions), (items, own), (&mut of, accumulator));
             self.counts.classes.insert(class, of);
         }
         accumulator.claim_to(extent.end, Class::Header);
@@ -215,18 +226,18 @@ impl Claimer<'_> {
     /// The regions of a slab, one by one.
     fn regions(
         &mut self,
-        slab: &Words,
+        (start, bitmap): (u64, &[u64; 8]),
         (class, bytes, regions): (usize, u64, u64),
         (mut items, mut own): (&[(u64, usize)], &[u64]),
         (of, accumulator): (&mut OfClass, &mut Accumulator<'_>),
     ) {
         for region in 0..regions {
-            let pointer = slab.start() + region * bytes;
+            let pointer = start + region * bytes;
             let span = (pointer, pointer + bytes);
             let is_cached =
                 !items.is_empty() && take(&mut items, |item| item.0, span).contains(&(pointer, class));
             let is_own = !own.is_empty() && !take(&mut own, |&address| address, span).is_empty();
-            if is_free(&slab.bitmap, region) {
+            if is_free(bitmap, region) {
                 of.free.add(1, bytes);
                 accumulator.claim_to(span.1, Class::Free);
             } else if is_cached {

@@ -5,13 +5,14 @@
 //! extent that stands for just that page; the page says which entry of the root it is, and so where the root begins.
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use super::layout::{
     ENTRIES, EXTENT_BYTES, LAYOUTS, LEAF_SPAN, LEVEL_BYTES, Layout, USED_ROOT_BYTES, Words, entry_extent,
 };
 use crate::modules;
 use crate::page_cache::PageCache;
-use crate::scan::{each_word, is_own};
+use crate::scan::{each_word, is_mapped_memory, is_own};
 use strandline_claims::allocator::Context;
 use strandline_process::map::{AddressSpace, Mapping};
 
@@ -98,13 +99,17 @@ impl Finder<'_> {
         let mut words = Vec::new();
         // Leaves are aligned to cache lines.
         each_word(self.context, self.data.start, end, &mut |at, word| {
-            if word.is_multiple_of(64) && word < 1 << 47 {
+            let is_mapped = || self.context.space.find(word).is_some_and(is_mapped_memory);
+            if word.is_multiple_of(64) && word < 1 << 47 && is_mapped() {
                 words.push((at, word));
             }
             words.len() < MOST_TRIED
         });
         for (at, word) in words {
             let is_within = |root: &u64| (*root..root + LEVEL_BYTES).contains(&at);
+            if Instant::now() >= self.context.deadline {
+                return;
+            }
             if self.roots.iter().any(is_within) || !self.tried.insert(word) {
                 continue;
             }
@@ -178,13 +183,14 @@ pub fn read_extent(cache: &mut PageCache<'_>, address: u64) -> Option<Words> {
 
 /// The leaves under a root, in address order: those of addresses that the process has memory at.
 fn leaves(context: &Context<'_>, root: u64) -> Vec<(u64, u64)> {
-    let mut leaves = Vec::new();
+    let (mut leaves, mut seen) = (Vec::new(), HashSet::new());
     each_word(context, root, root + USED_ROOT_BYTES, &mut |at, leaf| {
         let start = (at - root) / 8 * LEAF_SPAN;
         let mappings = context.space.mappings();
         let next = mappings.get(mappings.partition_point(|mapping| mapping.end <= start));
         let has_memory = next.is_some_and(|mapping| mapping.start < start + LEAF_SPAN);
-        if has_memory && is_own(context, leaf, leaf.saturating_add(LEVEL_BYTES)) {
+        // No two parts of the address space have one leaf.
+        if has_memory && seen.insert(leaf) && is_own(context, leaf, leaf.saturating_add(LEVEL_BYTES)) {
             leaves.push((start, leaf));
         }
         true
@@ -199,6 +205,10 @@ fn layout(context: &Context<'_>, leaves: &[(u64, u64)]) -> Option<&'static Layou
     let mut votes = [(0_usize, 0_usize); LAYOUTS.len()];
     let (mut cursor, mut sampled) = (0, 0);
     for &(start, leaf) in leaves {
+        let is_enough = sampled >= MOST_SAMPLED || votes.iter().any(|votes| votes.0 >= ENOUGH_VOTES);
+        if is_enough || Instant::now() >= context.deadline {
+            break;
+        }
         each_word(context, leaf, leaf + LEVEL_BYTES, &mut |at, entry| {
             let page = start + (((at - leaf) / 8) << 12);
             // Within an extent old entries may stand that nobody asks for.

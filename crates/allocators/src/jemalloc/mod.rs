@@ -54,6 +54,7 @@ pub static ABOUT: About = About {
 /// of all arenas on its stack, of which there can be 4,095.
 const PURGE: Function = Function {
     name: "mallctl",
+    sibling: "calloc",
     argument: Argument::Text("arena.4096.purge"),
     stack_bytes: 64 << 10,
     own_names: &["je_", "rjem_"],
@@ -121,17 +122,15 @@ impl Found for Jemalloc {
 
 /// Reads one jemalloc, beside what is `taken` by others, in address order.
 fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u64, u64)]) -> Reading {
-    let mut extents = extents::walk(context, tree, layout, taken);
+    let extents = extents::walk(context, tree, layout, taken);
     let blocks = base::find(context, &extents.all, taken);
     let cached = caches::find(context, layout.caches);
-    // What lies in a block that is jemalloc's own would be claimed twice.
-    extents.all.retain(|extent| {
-        let next = blocks.partition_point(|block| block.end <= extent.start);
-        blocks.get(next).is_none_or(|block| extent.end <= block.start)
-    });
     let (claims, counts) = claims::claim(context, layout, &extents.all, &cached);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    let is_purged = |extent: &&Extent| matches!(layout.state(extent.bits), Some(State::Dirty | State::Muzzy));
+    let is_purged = |extent: &&Extent| {
+        matches!(layout.state(extent.bits), Some(State::Dirty | State::Muzzy))
+            && !claims::is_locked(context, extent)
+    };
     let purged = extents.all.iter().filter(is_purged).map(|extent| (extent.start, extent.end)).collect();
     reading.call = Some(CallPlan {
         remedy: "jemalloc_purge",

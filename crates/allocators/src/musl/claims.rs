@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::layout::{Group, HEADER_BYTES, PAGE_BYTES, UNIT, Used, block_offset, class_bytes, used};
+use super::layout::{
+    Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, UNIT, Used, begins_at, block_offset, class_bytes, used,
+};
 use crate::parallel::in_parallel;
 use crate::scan::is_own;
 use strandline_claims::accumulator::{Accumulator, Class};
@@ -13,6 +15,8 @@ use strandline_claims::range::page_of;
 use strandline_claims::refinements::{Finder, Matched};
 use strandline_process::memory::Memory;
 
+/// A block is looked for at so many places at most: blocks aligned to 64 GiB.
+const MOST_STEPS: u64 = 1 << 16;
 /// Groups lie in groups in groups; four deep at most.
 const MOST_DEPTH: u32 = 8;
 
@@ -89,18 +93,22 @@ fn claim_part(
             break;
         }
         let (start, end) = (group.start, group.end());
-        let pages = context.pages(start, end);
-        let mut accumulator = Accumulator::new(start, &pages);
-        claimer.group(group, &mut accumulator, 0);
-        // What the loader gave away is static data of a program, and stays on its row.
         let is_claimed = is_own(context, start, end)
             && overlapping(taken, start, end).is_empty()
             && overlapping(context.stacks, start, end).is_empty();
+        // What the loader gave away is static data of a program, and stays on its row.
+        let is_given = group.mapped_bytes == 0
+            && context.space.find(start).is_some_and(|mapping| mapping.has_file() && end <= mapping.end);
+        if !is_claimed && !is_given {
+            claimer.damage(start);
+            continue;
+        }
+        let pages = context.pages(start, end);
+        let mut accumulator = Accumulator::new(start, &pages);
+        claimer.group(group, &mut accumulator, 0);
         if is_claimed {
             (context.progress)(end - start);
             claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
-        } else if group.mapped_bytes > 0 {
-            claimer.damage(start);
         }
     }
     claimer.counts.bytes_read = claimer.memory.bytes_read;
@@ -233,13 +241,29 @@ impl Claimer<'_> {
     /// What stands in the slot in use at `start`.
     fn used(&mut self, start: u64, stride: u64) -> Option<Used> {
         let mut header: [u8; 4] = self.memory.read(start - HEADER_BYTES)?;
-        let offset = block_offset(header);
+        let is_moved = header[1] == 7 << 5;
+        let mut offset = block_offset(header);
+        if is_moved && stride > OFFSET_PERIOD {
+            offset = self.far_offset(start, offset, stride).unwrap_or(offset);
+        }
         if offset > 0 {
             header = self.memory.read((start + offset).checked_sub(HEADER_BYTES)?)?;
         }
         let has_reserve = header[1] >> 5 == 5;
         let reserve = if has_reserve { self.memory.read(start + stride - 2 * HEADER_BYTES)? } else { [0; 4] };
         used(header, offset, reserve, stride)
+    }
+
+    /// Where the block of a slot larger than offsets reach begins; it is the only one of its group.
+    fn far_offset(&mut self, start: u64, near: u64, stride: u64) -> Option<u64> {
+        let steps = (stride / OFFSET_PERIOD).min(MOST_STEPS);
+        (0..=steps).map(|step| near + step * OFFSET_PERIOD).take_while(|&offset| offset < stride).find(
+            |&offset| {
+                let words: Option<[u8; 8]> = self.memory.read(start + offset - 2 * HEADER_BYTES);
+                let Some([a, b, c, d, e, f, g, h]) = words else { return false };
+                begins_at([a, b, c, d], [e, f, g, h], offset)
+            },
+        )
     }
 
     /// The group in the slot from the cursor to `end`.

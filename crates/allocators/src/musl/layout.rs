@@ -7,6 +7,8 @@ use strandline_process::memory::{half_word_at, word_at};
 pub const UNIT: u64 = 16;
 /// Bytes at the end of a slot that belong to the next one's header (`IB`).
 pub const HEADER_BYTES: u64 = 4;
+/// User addresses are below this.
+const ADDRESSES: u64 = 1 << 47;
 /// Bytes of a page, and of an area of metadata.
 pub const PAGE_BYTES: u64 = 4096;
 
@@ -71,7 +73,9 @@ impl Group {
             if last == 0 && mapped_bytes > 0 { mapped_bytes - UNIT } else { UNIT * CLASSES.get(class)? };
         let class = (class < CLASSES.len() && !(last == 0 && mapped_bytes > 0)).then_some(class);
         let slots = last + 1;
-        let is_one = mapped_bytes == 0 || UNIT + slots.checked_mul(stride)? <= mapped_bytes;
+        let size = UNIT.checked_add(slots.checked_mul(stride)?)?;
+        let end = start.checked_add(size.max(mapped_bytes)).filter(|&end| end <= ADDRESSES)?;
+        let is_one = mapped_bytes == 0 || start + size <= end && size <= mapped_bytes;
         is_one.then_some(Self { start, meta: address + at as u64, free, slots, stride, mapped_bytes, class })
     }
 
@@ -112,6 +116,20 @@ pub enum Used {
 /// Where a block begins in its slot: somewhere else each time, which the header says.
 pub fn block_offset(header: [u8; 4]) -> u64 {
     if header[1] == 7 << 5 { UNIT * u64::from(u16::from_le_bytes([header[2], header[3]])) } else { 0 }
+}
+
+/// How far apart blocks can begin for which the two bytes of [`block_offset`] are the same: a block that is aligned to more than
+/// a MiB is moved farther than they can say (`memalign` stores the offset in 32 bits before the block then).
+pub const OFFSET_PERIOD: u64 = UNIT << 16;
+
+/// Whether the header in front of a block, and the four bytes before that, say that it is `offset` into its group's slots.
+pub fn begins_at(far: [u8; 4], header: [u8; 4], offset: u64) -> bool {
+    let near = u64::from(u16::from_le_bytes([header[2], header[3]]));
+    if header[0] == 0 {
+        near * UNIT == offset
+    } else {
+        near == 0 && u64::from(u32::from_le_bytes(far)) * UNIT == offset
+    }
 }
 
 /// What the header in front of a block says; `reserve` are the last four bytes that the slot can use.

@@ -4,6 +4,7 @@
 //! its own first word again is told by no other data, so no symbol is needed.
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use super::layout::{AREA_NEXT, CONTEXTS, Group, METAS, PAGE_BYTES};
 use crate::modules;
@@ -110,6 +111,10 @@ fn state(context: &Context<'_>, name: String, (secret, first): (u64, u64)) -> St
     let mut seen = HashSet::new();
     let (mut area, mut bytes) = (first, vec![0; PAGE_BYTES as usize]);
     while area != 0 {
+        if Instant::now() >= context.deadline {
+            state.is_broken = true;
+            break;
+        }
         let is_one = area.is_multiple_of(PAGE_BYTES)
             && seen.insert(area)
             && seen.len() <= MOST_AREAS

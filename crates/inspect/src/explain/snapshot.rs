@@ -12,8 +12,9 @@ use super::page_tables::{self, Before, Pages};
 use super::photograph::Kept;
 use crate::ledger::page_map::Plan;
 use crate::readers::Found;
-use strandline_claims::allocator::{Context, Layer, Reading};
+use strandline_claims::allocator::{Context, Layer, Reading, overlapping};
 use strandline_claims::caveat::Caveat;
+use strandline_claims::range::merge;
 use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{self, Busy};
 use strandline_process::error::{Error, Result};
@@ -374,6 +375,8 @@ impl Snapshot {
             claimed.extend(ranges);
             all.extend(readings.into_iter().map(|reading| (owner, reading)));
         }
+        let caveats = disagreements(&mut all);
+        self.caveats.extend(caveats);
         for (owner, mut reading) in all {
             self.caveats.append(&mut reading.caveats);
             self.bytes_read += reading.bytes_read;
@@ -382,6 +385,39 @@ impl Snapshot {
         }
         Ok(())
     }
+}
+
+/// Where two allocators claim the same memory, what was told by its contents alone (glibc's, read last) is believed, and the
+/// other's claims there are dropped: one of them is damaged, or takes its memory from the other.
+fn disagreements(all: &mut [(usize, Reading)]) -> Vec<Caveat> {
+    let last =
+        all.iter().map(|(_, reading)| reading).filter(|reading| reading.layer == Layer::RestOfMappings);
+    let mut held: Vec<(u64, u64)> = last
+        .flat_map(|reading| {
+            let claims = reading.claims.iter().map(|claim| (claim.start, claim.end));
+            claims.chain(reading.mapped_blocks.iter().map(|block| (block.start, block.end)))
+        })
+        .collect();
+    merge(&mut held);
+    let mut caveats = Vec::new();
+    let of_mappings = all.iter_mut().map(|(_, reading)| reading).filter(|one| one.layer == Layer::Mappings);
+    for reading in of_mappings {
+        let before: u64 = reading.claims.iter().map(|claim| claim.sums.resident.total()).sum();
+        let count = reading.claims.len();
+        reading.claims.retain(|claim| overlapping(&held, claim.start, claim.end).is_empty());
+        if reading.claims.len() < count {
+            let after: u64 = reading.claims.iter().map(|claim| claim.sums.resident.total()).sum();
+            // Nothing is called in an allocator whose books are in doubt.
+            reading.call = None;
+            let text = format!(
+                "memory of {} lies within another allocator's: it stands there",
+                reading.allocator.name
+            );
+            let place = reading.allocator.found_by.clone();
+            caveats.push(Caveat::new("allocators_disagree", place, Some(before - after), text));
+        }
+    }
+    caveats
 }
 
 impl How<'_> {

@@ -329,11 +329,16 @@ fn given_up_in(space: &SmapsEntry, claims: &[(&RangeClaim, Meaning<'_>)]) -> Vec
             (rows.pinned, resident.pinned),
         ]
     };
-    let mut parts: Vec<(usize, (Id, u64))> =
-        free.flat_map(|claim| of(claim).into_iter().enumerate()).collect();
+    let mut parts: Vec<(usize, Id, u64)> = Vec::new();
+    for (rank, (id, bytes)) in free.flat_map(|claim| of(claim).into_iter().enumerate()) {
+        match parts.iter_mut().find(|part| (part.0, part.1) == (rank, id)) {
+            Some(part) => part.2 += bytes,
+            None => parts.push((rank, id, bytes)),
+        }
+    }
     // Of all claims first what is free.
     parts.sort_by_key(|part| part.0);
-    parts.into_iter().map(|part| part.1).collect()
+    parts.into_iter().map(|(_, id, bytes)| (id, bytes)).filter(|part| part.1 > 0).collect()
 }
 
 /// The cells of what is claimed, in address order; none overlaps a mapping's start.
@@ -482,6 +487,9 @@ fn take_lazy_free(
         left -= taken;
     }
     for (id, bytes) in given_up_in(space, claims) {
+        if left == 0 {
+            break;
+        }
         let taken = ledger.tally.take(id, bytes.min(left));
         turn(writer, id, taken);
         left -= taken;

@@ -41,7 +41,7 @@ pub struct CallRequest<'a> {
     pub locks: &'a [u64],
     /// Stack that the function may use.
     pub stack_bytes: u64,
-    /// The FS bases of the threads of which one is to make it where it can; empty for any.
+    /// The FS bases of the threads of which one is to make it; empty for any.
     pub fs_bases: &'a [u64],
     /// The address ranges in which pages are counted.
     pub heaps: &'a [Range<u64>],
@@ -78,15 +78,7 @@ pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
             .map_err(|e| Refusal::from_io(process, format!("calling in thread {}", tracee.tid), e))?;
         run(tracee, &call, &pagemap, &heaps)
     };
-    // Half of the time for those that are best, if there are such.
-    let is_choosy = !request.fs_bases.is_empty();
-    let wait = if is_choosy { request.wait / 2 } else { request.wait };
-    let applied = match choose::with_safe_thread(process, &fences, wait, &mut act) {
-        Err(Refusal::NoSafeThread { .. }) if is_choosy => {
-            choose::with_safe_thread(process, &Fences { fs_bases: &[], ..fences }, wait, &mut act)
-        }
-        other => other,
-    }??;
+    let applied = choose::with_safe_thread(process, &fences, request.wait, &mut act)??;
     let mut applied = Applied { rss_before_bytes, rss_after_bytes: rss_bytes(process), ..applied };
     applied.watch_faults(process, request.watch);
     Ok(applied)

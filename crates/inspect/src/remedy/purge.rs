@@ -3,8 +3,10 @@
 //!
 //! A thread that holds one of the allocator's locks, or is in the middle of one of its functions, has a frame of its code on
 //! its stack: so all of that code is fenced. Of a library it is all of the library's; of an allocator that is linked
-//! into the program it is told by the names of its functions, and where those are stripped the call is refused.
+//! into the program it is told by the names of its functions, and where those are stripped the call is refused. A thread that is
+//! about to fork, or just did, holds all of the locks without being in the allocator's code: fork is fenced too.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -33,6 +35,11 @@ pub fn apply(pid: i32, plan: &CallPlan, (wait, watch): Times) -> Result<Applied,
     let mapping = space.find(plan.object).ok_or("its allocator was unmapped meanwhile")?;
     let object = Object::open(&process, &space, mapping).map_err(|error| told(&error))?;
     let is_program = process.executable().is_some_and(|program| program == mapping.name);
+    if plan.threads.is_empty() {
+        return Err("none of its threads is known to have used that allocator: in another the call would first make what each \
+                    thread has of it, by the C library's malloc where that is another"
+            .to_owned());
+    }
     let function = find(&object, &plan.function).ok_or_else(|| {
         format!(
             "{} has no symbol {} to call; restart it to give its memory back",
@@ -42,13 +49,18 @@ pub fn apply(pid: i32, plan: &CallPlan, (wait, watch): Times) -> Result<Applied,
     })?;
     let code =
         if is_program { own_code(&object, &plan.function, function) } else { Some(object.text().to_vec()) };
-    let code = code.ok_or_else(|| {
+    let mut code = code.ok_or_else(|| {
         format!(
             "where its allocator's functions are in {} cannot be told (stripped), so that no thread is known to be outside \
              of them; restart it to give its memory back",
             object.name()
         )
     })?;
+    code.extend(forks(&process, &space).ok_or_else(|| {
+        "where the C library forks cannot be told (stripped), and a thread that forks holds all of its allocator's locks; restart \
+         it to give its memory back"
+            .to_owned()
+    })?);
     let heaps: Vec<Range<u64>> = plan.heaps.iter().map(|&(start, end)| start..end).collect();
     let request = CallRequest {
         function: function.address,
@@ -66,6 +78,37 @@ pub fn apply(pid: i32, plan: &CallPlan, (wait, watch): Times) -> Result<Applied,
     call::apply(pid, &request).map_err(|refusal| told(&refusal))
 }
 
+/// The functions that fork: between what an allocator has called before and after a fork (pthread_atfork) the thread holds all of
+/// its locks, without a frame of the allocator's on its stack.
+fn forks(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u64>>> {
+    let program = process.executable();
+    let mut found: Vec<Range<u64>> = Vec::new();
+    let (mut seen, mut has_fork) = (HashSet::new(), false);
+    for mapping in space.mappings().iter().filter(|mapping| mapping.has_file() && mapping.permissions.execute)
+    {
+        let file = mapping.name.rsplit('/').next().unwrap_or_default();
+        let is_libc = LIBRARIES.iter().any(|start| file.starts_with(start));
+        let is_wanted = is_libc || program.as_ref() == Some(&mapping.name);
+        if !is_wanted || !seen.insert((mapping.device, mapping.inode)) {
+            continue;
+        }
+        let Ok(object) = Object::open(process, space, mapping) else { continue };
+        object.each_symbol(&mut |name, symbol| {
+            has_fork |= name == b"fork";
+            if FORKS.contains(&name) && symbol.bytes > 0 && object.text_contains(symbol.address) {
+                found.push(symbol.address..symbol.address.saturating_add(symbol.bytes));
+            }
+        });
+    }
+    has_fork.then_some(found)
+}
+
+/// Files of C libraries, and of the thread library that older glibcs had beside it.
+const LIBRARIES: [&str; 4] = ["libc.", "libc-", "libpthread", "ld-musl-"];
+/// With the last of these an allocator gives its last lock back after a fork, where a compiler may have left no frame.
+const FORKS: [&[u8]; 6] =
+    [b"fork", b"__fork", b"__libc_fork", b"_Fork", b"pthread_mutex_unlock", b"__pthread_mutex_unlock"];
+
 fn trampoline(process: &Process, space: &AddressSpace) -> Result<u64, Refusal> {
     let code = Code::find(process, space).ok_or_else(|| no_trampoline(process.pid()))?;
     Ok(code.trampoline)
@@ -76,14 +119,28 @@ fn has_name(name: &[u8], wanted: &str) -> bool {
     name.strip_suffix(wanted.as_bytes()).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with(b"_"))
 }
 
+/// Symbols of such a name that are looked at.
+const MOST_LIKE_IT: usize = 16;
+
 fn find(object: &Object, function: &Function) -> Option<Symbol> {
-    let mut found = None;
+    let mut found: Vec<(Vec<u8>, Symbol)> = Vec::new();
+    let mut siblings: HashSet<Vec<u8>> = HashSet::new();
     object.each_symbol(&mut |name, symbol| {
-        if found.is_none() && has_name(name, function.name) && object.text_contains(symbol.address) {
-            found = Some(symbol);
+        if !symbol.is_global || !object.text_contains(symbol.address) {
+            return;
+        }
+        if has_name(name, function.name) && found.len() < MOST_LIKE_IT {
+            found.push((name.to_vec(), symbol));
+        } else if has_name(name, function.sibling) && siblings.len() < MOST_LIKE_IT {
+            siblings.insert(name.to_vec());
         }
     });
-    found
+    // A program's own function of such a name has no sibling with the same prefix.
+    let prefix = |name: &[u8], end: &str| name[..name.len() - end.len()].to_vec();
+    let has_sibling = |name: &[u8]| {
+        siblings.iter().any(|sibling| prefix(sibling, function.sibling) == prefix(name, function.name))
+    };
+    found.into_iter().find(|(name, _)| has_sibling(name)).map(|(_, symbol)| symbol)
 }
 
 /// The code of an allocator that is linked into a program.

@@ -259,7 +259,9 @@ fn call(
             }
         }
     }
-    done.tell_predicted(answer);
+    if answer.outcome != Outcome::Refused {
+        done.tell_predicted(answer);
+    }
     done.report(answer)
 }
 
@@ -335,8 +337,7 @@ impl Totals {
     fn tell_predicted(&self, answer: &mut Reclamation) {
         let Some(looked) = answer.predicted_bytes.filter(|_| self.calls > 0) else { return };
         if let Some(gone) = looked.checked_sub(self.predicted_bytes).filter(|&gone| gone > 0) {
-            let text = "of what was predicted at the look the process had given back, or used again, this much by itself before \
-                        the call";
+            let text = "of what was predicted at the look this much was not resident any more when the call was made";
             answer.caveats.push(Caveat::new("changed_before_call", answer.remedy.clone(), Some(gone), text));
         }
         answer.predicted_bytes = Some(self.predicted_bytes);

@@ -187,7 +187,8 @@ fn fragmentation(findings: &Findings<'_>) -> String {
     format!(
         "; {} of it are free places between {} blocks of {} bytes, {used:.0} % used, which {name} gives back only where a \
          whole group of them is free",
-        bytes(free(class)),
+        // Of address space: no more of it can be resident than is free at all.
+        bytes(free(class).min(findings.blocks(|rows| rows.kept) + findings.blocks(|rows| rows.pinned))),
         units::thousands(live),
         units::thousands(class.bytes)
     )
