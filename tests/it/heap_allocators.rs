@@ -16,8 +16,8 @@ use crate::support::{
 /// An allocator that is read: its name, a library of it, and the remedy that is its own.
 const ALLOCATORS: [(&str, &str, &str); 1] = [("jemalloc", "libjemalloc.so.2", "jemalloc_purge")];
 
-/// Those whose library is here, and, for the long tests, other releases of it (STRANDLINE_ALLOCATORS: a folder of
-/// NAME-RELEASE.so, see `scripts/fetch-allocators`).
+/// Those whose library is here, and other releases of it that somebody built (STRANDLINE_ALLOCATORS: a folder of
+/// NAME-RELEASE.so).
 fn all(test: &str) -> Vec<(&'static str, PathBuf, &'static str)> {
     let mut found = Vec::new();
     for (name, file, remedy) in ALLOCATORS {
@@ -35,9 +35,10 @@ fn all(test: &str) -> Vec<(&'static str, PathBuf, &'static str)> {
                 };
                 found.extend(paths.filter(is_one).map(|path| (name, path, remedy)));
             }
-            None => {
-                skipped(test, "other releases: STRANDLINE_ALLOCATORS does not name a folder (make test-full)")
-            }
+            None => skipped(
+                test,
+                "other releases: STRANDLINE_ALLOCATORS does not name a folder of NAME-RELEASE.so",
+            ),
         }
     }
     found
