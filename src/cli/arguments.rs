@@ -11,6 +11,7 @@ use clap_complete::Shell;
 pub use super::arguments_lab::{Compare, Squeeze, Study, Try};
 use super::condition::Condition;
 use strandline_inspect::explain::ByPhotograph;
+use strandline_inspect::remedy::REMEDIES;
 use strandline_recorder::plan::{self, Plan};
 use strandline_report::model::Rows;
 
@@ -216,18 +217,20 @@ Examples:
   strandline reclaim --wait 30 --json 4711
 
 Remedies:
-  malloc_trim     glibc gives back the whole free pages of its heaps
-  jemalloc_purge  jemalloc gives back its free pages, dirty and muzzy ones
-  zero_pages      the kernel takes back resident pages that are all zero
-  sbcl_full_gc    what (gc :full t) would give back of an SBCL: predicted (--dry-run), never applied from outside
+  malloc_trim       glibc gives back the whole free pages of its heaps
+  jemalloc_purge    jemalloc gives back its free pages, dirty and muzzy ones
+  tcmalloc_release  tcmalloc gives back the free spans of its page heap
+  mimalloc_collect  mimalloc gives back its free pages and those that a thread's end left
+  zero_pages        the kernel takes back resident pages that are all zero
+  sbcl_full_gc      what (gc :full t) would give back of an SBCL: predicted (--dry-run), never applied from outside
 
 A refusal is exit status 3, with the reason.")]
 pub struct Reclaim {
     /// The process to give back memory of
     #[arg(value_name = "PID", value_parser = pid)]
     pub pid: i32,
-    /// Which remedy; if not given, the allocator's call (malloc_trim, jemalloc_purge) that gives back most
-    #[arg(long, value_name = "ID", value_parser = ["malloc_trim", "zero_pages", "jemalloc_purge", "sbcl_full_gc"])]
+    /// Which remedy; if not given, the allocator's call (malloc_trim, jemalloc_purge, ...) that gives back most
+    #[arg(long, value_name = "ID", value_parser = REMEDIES)]
     pub remedy: Option<String>,
     /// Predict only; change nothing
     #[arg(long)]

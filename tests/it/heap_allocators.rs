@@ -14,7 +14,10 @@ use crate::support::{
 };
 
 /// An allocator that is read: its name, a library of it, and the remedy that is its own.
-const ALLOCATORS: [(&str, &str, &str); 1] = [("jemalloc", "libjemalloc.so.2", "jemalloc_purge")];
+const ALLOCATORS: [(&str, &str, &str); 2] = [
+    ("jemalloc", "libjemalloc.so.2", "jemalloc_purge"),
+    ("tcmalloc", "libtcmalloc_minimal.so.4", "tcmalloc_release"),
+];
 
 /// Those whose library is here, and other releases of it that somebody built (STRANDLINE_ALLOCATORS: a folder of
 /// NAME-RELEASE.so).

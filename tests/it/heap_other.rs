@@ -13,8 +13,7 @@ use crate::support::{Folder, Libc, Outcome, Result, Subject, skipped, strandline
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
 /// The allocators whose names are known, and a library of each.
-const ALLOCATORS: [(&str, &str); 2] =
-    [("tcmalloc", "libtcmalloc_minimal.so.4"), ("mimalloc", "libmimalloc.so.2")];
+const ALLOCATORS: [(&str, &str); 1] = [("mimalloc", "libmimalloc.so.2")];
 
 /// A library whose name starts as `name` does: Debian's carry a version behind.
 pub fn library(name: &str) -> Option<PathBuf> {

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod blocks;
 pub mod glibc;
 pub mod jemalloc;
 pub mod modules;
@@ -16,4 +17,6 @@ pub mod musl;
 pub mod named;
 pub mod page_cache;
 pub mod parallel;
+pub mod radix;
 pub mod scan;
+pub mod tcmalloc;

@@ -1,23 +1,8 @@
 //! Allocators that are recognised and not read yet. One that gets a reader moves to a folder of its own.
 
-use strandline_claims::reader::{About, Clue, Evidence, FileName, leading_version, version_in_file_name};
-use strandline_process::image::Image;
+use strandline_claims::reader::{About, Clue, Evidence, FileName, version_in_file_name};
 
 use FileName::{Has, Versioned};
-
-/// gperftools' tcmalloc, and Google's.
-pub static TCMALLOC: About = About {
-    name: "tcmalloc",
-    title: "tcmalloc",
-    evidence: Evidence {
-        files: &[Has("libtcmalloc", ".so")],
-        symbols: &["tc_malloc", "TCMallocInternalMalloc"],
-        strings: &[('t', "cmalloc: large alloc ")],
-        version: |clue| gperftools_version(&clue.image()?),
-        ..Evidence::NONE
-    },
-    ..About::NONE
-};
 
 /// mimalloc.
 pub static MIMALLOC: About = About {
@@ -96,11 +81,4 @@ const fn library(name: &'static str, title: &'static str, files: &'static [FileN
 /// The version in the name of a library.
 fn of_library(clue: &Clue<'_>) -> Option<String> {
     clue.mapping.and_then(|_| version_in_file_name(clue.file))
-}
-
-/// The version that gperftools carries (`gperftools 2.10`).
-fn gperftools_version(image: &Image) -> Option<String> {
-    const NEEDLE: &str = "gperftools ";
-    let text = image.strings(&[NEEDLE]).pop()??;
-    leading_version(text.strip_prefix(NEEDLE)?)
 }

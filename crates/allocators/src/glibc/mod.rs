@@ -118,7 +118,11 @@ pub fn read(context: &Context<'_>) -> Result<Readings, OutOfOrder> {
 /// Says that a heap on brk holds memory though no arena was found that owns it.
 fn unread_heap(context: &Context<'_>, object: &Object) -> Option<Caveat> {
     let heap = context.space.mappings().iter().find(|mapping| mapping.name == "[heap]")?;
-    let bytes: u64 = (context.resident)(heap.start, heap.end).iter().map(|run| run.1 - run.0).sum();
+    let resident = |start, end| (context.resident)(start, end).iter().map(|run| run.1 - run.0).sum::<u64>();
+    let inside = context.claimed.iter().map(|&(start, end)| (start.max(heap.start), end.min(heap.end)));
+    let of_others: u64 =
+        inside.filter(|(start, end)| start < end).map(|(start, end)| resident(start, end)).sum();
+    let bytes = resident(heap.start, heap.end).saturating_sub(of_others);
     let text = format!("{}'s arenas were not found: damaged, or another allocator is in use", object.name);
     (bytes > 0).then(|| Caveat::new("heap_not_found", format!("{:#x}", heap.start), Some(bytes), text))
 }

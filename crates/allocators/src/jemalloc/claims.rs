@@ -8,11 +8,12 @@ use super::caches::Cached;
 use super::extents::Extent;
 use super::layout::{CLASSES, Layout, SMALL_CLASSES, State, class_bytes, is_free, regions};
 use super::locate::read_extent;
+use crate::blocks::Blocks;
 use crate::page_cache::PageCache;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim, overlapping};
 use strandline_claims::range::{PAGE_BYTES, RangePages};
-use strandline_claims::refinements::{Finder, Matched};
+use strandline_claims::refinements::Matched;
 
 /// Regions of slabs, or large allocations.
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,7 +96,7 @@ pub fn claim(
         items: &cached.items,
         own: &cached.own,
         padding: padding(layout, extents),
-        finder: context.refinements.map(|refinements| refinements.finder()),
+        blocks: Blocks::new(context),
         counts: Counts::default(),
     };
     let mut claims = Vec::new();
@@ -110,6 +111,7 @@ pub fn claim(
         let sums = accumulator.cut().finish(&pages);
         claims.push(RangeClaim { start, end, sums });
     }
+    claimer.counts.matched = claimer.blocks.matched;
     claimer.counts.bytes_read = claimer.cache.bytes_read;
     (claims, claimer.counts)
 }
@@ -128,7 +130,7 @@ struct Claimer<'a> {
     own: &'a [u64],
     /// By how much the extents of large allocations are larger than those.
     padding: u64,
-    finder: Option<Finder<'a>>,
+    blocks: Blocks<'a>,
     counts: Counts,
 }
 
@@ -199,7 +201,7 @@ impl Claimer<'_> {
         let regions = regions(class, extent.end - extent.start)?;
         let free = self.layout.free(extent.bits);
         let end = extent.start + regions * bytes;
-        if free == 0 && items.is_empty() && own.is_empty() && self.finder.is_none() {
+        if free == 0 && items.is_empty() && own.is_empty() && !self.blocks.are_refined() {
             accumulator.claim_to(end, Class::Live);
             self.of_class(class, extent).live.add(regions, bytes);
         } else {
@@ -249,27 +251,8 @@ impl Claimer<'_> {
                 accumulator.claim_to(span.1, Class::Metadata);
             } else {
                 of.live.add(1, bytes);
-                self.live(span.1, accumulator);
+                self.blocks.claim(span.1, accumulator);
             }
-        }
-    }
-
-    /// An allocation in use from the cursor to `end`.
-    fn live(&mut self, end: u64, accumulator: &mut Accumulator<'_>) {
-        let pointer = accumulator.cursor();
-        let Some(finder) = &mut self.finder else {
-            accumulator.claim_live(end, 0);
-            return;
-        };
-        let nested = finder.nested(pointer, end);
-        if !nested.is_empty() {
-            self.counts.matched.nested.extend_from_slice(nested);
-            accumulator.claim_nesting(end, 0, nested);
-        } else if let Some(refined) = finder.find(pointer, end - pointer) {
-            self.counts.matched.count(pointer, &refined);
-            accumulator.claim_refined(end, 0, &refined);
-        } else {
-            accumulator.claim_live(end, 0);
         }
     }
 
@@ -301,7 +284,7 @@ impl Claimer<'_> {
             accumulator.claim_to(end, Class::Metadata);
         } else {
             of.live.add(1, bytes);
-            self.live(end, accumulator);
+            self.blocks.claim(end, accumulator);
         }
         accumulator.claim_to(extent.end, Class::Header);
         Some(())

@@ -3,6 +3,7 @@
 //! What is told apart here is told by the structures themselves, never by a version's text: a build is stripped, static, or
 //! renamed. All of it is of 64-bit builds with pages of 4 KiB, 48-bit addresses and the default size classes.
 
+use crate::radix::Shape;
 use strandline_process::memory::word_at;
 
 /// Bytes of an `extent_t` (5.0 to 5.2) or `edata_t` (5.3) that are read, all of it.
@@ -16,14 +17,9 @@ const BITMAP: usize = 64;
 /// `LG_SLAB_MAXREGS` is 9 with pages of 4 KiB.
 pub const MOST_REGIONS: u64 = 512;
 
-/// The radix tree (`rtree.h`): two levels of 2^18 entries.
-pub const ENTRIES: u64 = 1 << 18;
-/// Bytes of a level.
-pub const LEVEL_BYTES: u64 = 8 * ENTRIES;
-/// Bytes of the root that user addresses can use: 47 of 48 bits.
-pub const USED_ROOT_BYTES: u64 = LEVEL_BYTES / 2;
-/// Addresses under one leaf.
-pub const LEAF_SPAN: u64 = 1 << 30;
+/// The radix tree (`rtree.h`): two levels of 2^18 entries, of which the root's are of 48-bit addresses, half of them the
+/// kernel's. Leaves are aligned to cache lines.
+pub const MAP: Shape = Shape { page_shift: 12, leaf_bits: 18, used_root_bytes: 1 << 20, leaf_alignment: 64 };
 /// The extent's address in an entry of a leaf; extents are aligned to 64 bytes at least.
 const ENTRY_POINTER: u64 = 0xffff_ffff_ffc0;
 /// The size class in an entry of a leaf.

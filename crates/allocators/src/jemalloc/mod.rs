@@ -146,19 +146,19 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
         doubt: doubt(&extents, &counts),
     });
     reading.claims.extend(blocks.iter().map(|block| own_claim(context, block)));
-    let is_whole = !extents.is_late && extents.damages == 0 && counts.damages == 0;
+    let is_whole = !extents.walk.is_late && extents.walk.damages == 0 && counts.damages == 0;
     reading.allocator = summary::facts(tree, layout, &counts, &blocks, is_whole);
     reading.refined = counts.matched.clone();
-    reading.bytes_read = extents.bytes_read + counts.bytes_read + cached.bytes_read;
+    reading.bytes_read = extents.walk.bytes_read + counts.bytes_read + cached.bytes_read;
     say_doubts(tree, (&extents, &counts, &cached), &mut reading);
     reading
 }
 
 /// What speaks against a call.
 fn doubt(extents: &Extents, counts: &Counts) -> Option<Doubt> {
-    let late = extents.is_late.then(|| extents.all.last().map_or(0, |last| last.end));
+    let late = extents.walk.is_late.then(|| extents.all.last().map_or(0, |last| last.end));
     let late = late.map(|at| Doubt { at, cause: Cause::TooSlow });
-    let damaged = extents.first_damage.or(counts.first_damage);
+    let damaged = extents.walk.first_damage.or(counts.first_damage);
     damaged.map(|at| Doubt { at, cause: Cause::Broken }).or(late)
 }
 
@@ -175,13 +175,13 @@ fn say_doubts(
     (extents, counts, cached): (&Extents, &Counts, &caches::Cached),
     reading: &mut Reading,
 ) {
-    if extents.is_late {
+    if extents.walk.is_late {
         let text =
             "the time for which a target may be stopped was over: not all of jemalloc's extents were read";
         reading.caveats.push(Caveat::new("jemalloc_too_slow", tree.name.clone(), None, text));
     }
-    let damages = extents.damages + counts.damages;
-    if let Some(at) = extents.first_damage.or(counts.first_damage) {
+    let damages = extents.walk.damages + counts.damages;
+    if let Some(at) = extents.walk.first_damage.or(counts.first_damage) {
         reading.in_motion = true;
         let text = format!(
             "{damages} of jemalloc's extents make no sense: damaged, or caught in motion; what they hold is not known"

@@ -6,13 +6,14 @@ use std::time::Instant;
 use super::layout::{
     Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, UNIT, Used, begins_at, block_offset, class_bytes, used,
 };
+use crate::blocks::Blocks;
 use crate::parallel::in_parallel;
 use crate::scan::is_own;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim, overlapping};
 use strandline_claims::facts::SizeClass;
 use strandline_claims::range::page_of;
-use strandline_claims::refinements::{Finder, Matched};
+use strandline_claims::refinements::Matched;
 use strandline_process::memory::Memory;
 
 /// A block is looked for at so many places at most: blocks aligned to 64 GiB.
@@ -83,7 +84,7 @@ fn claim_part(
     let mut claimer = Claimer {
         groups,
         memory: Forward::new(context.memory),
-        finder: context.refinements.map(|refinements| refinements.finder()),
+        blocks: Blocks::new(context),
         counts: Counts::default(),
     };
     let mut claims = Vec::new();
@@ -111,6 +112,7 @@ fn claim_part(
             claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
         }
     }
+    claimer.counts.matched = claimer.blocks.matched;
     claimer.counts.bytes_read = claimer.memory.bytes_read;
     (claims, claimer.counts)
 }
@@ -187,7 +189,7 @@ impl<'a> Forward<'a> {
 struct Claimer<'a> {
     groups: &'a [Group],
     memory: Forward<'a>,
-    finder: Option<Finder<'a>>,
+    blocks: Blocks<'a>,
     counts: Counts,
 }
 
@@ -300,26 +302,8 @@ impl Claimer<'_> {
         }
         let (pointer, behind) = (start + offset, start + offset + bytes);
         accumulator.claim_to(pointer, Class::Header);
-        self.live(behind, accumulator);
+        self.blocks.claim(behind, accumulator);
         accumulator.claim_to(end, Class::Header);
-    }
-
-    fn live(&mut self, end: u64, accumulator: &mut Accumulator<'_>) {
-        let pointer = accumulator.cursor();
-        let Some(finder) = &mut self.finder else {
-            accumulator.claim_live(end, 0);
-            return;
-        };
-        let nested = finder.nested(pointer, end);
-        if !nested.is_empty() {
-            self.counts.matched.nested.extend_from_slice(nested);
-            accumulator.claim_nesting(end, 0, nested);
-        } else if let Some(refined) = finder.find(pointer, end - pointer) {
-            self.counts.matched.count(pointer, &refined);
-            accumulator.claim_refined(end, 0, &refined);
-        } else {
-            accumulator.claim_live(end, 0);
-        }
     }
 }
 

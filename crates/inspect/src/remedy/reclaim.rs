@@ -40,7 +40,10 @@ pub struct ReclaimOptions<'a> {
 }
 
 /// The remedies that [`reclaim`] can apply, or refuses with what to do instead.
-pub const REMEDIES: [&str; 4] = ["malloc_trim", "zero_pages", "jemalloc_purge", "sbcl_full_gc"];
+pub const REMEDIES: [&str; 6] =
+    ["malloc_trim", "zero_pages", "jemalloc_purge", "tcmalloc_release", "mimalloc_collect", "sbcl_full_gc"];
+/// Those that are calls into an allocator.
+const CALLS: [&str; 4] = ["malloc_trim", "jemalloc_purge", "tcmalloc_release", "mimalloc_collect"];
 
 /// Applies a remedy to process `pid` and says what it was predicted to give back and what it did.
 ///
@@ -128,14 +131,14 @@ const MOST_LOOKS: u32 = 5;
 
 /// Whether a remedy is a call into the allocator.
 fn is_call(remedy: &str) -> bool {
-    ["malloc_trim", "jemalloc_purge"].contains(&remedy)
+    CALLS.contains(&remedy)
 }
 
 /// The call that gives back most; of several that give nothing malloc_trim.
 fn best_call(look: &Inspection) -> &'static str {
     let plans = look.readings.iter().filter_map(|reading| reading.call.as_ref());
-    let best = plans.max_by_key(|plan| (plan.predicted_bytes, plan.remedy == REMEDIES[0]));
-    best.map_or(REMEDIES[0], |plan| plan.remedy)
+    let best = plans.max_by_key(|plan| (plan.predicted_bytes, plan.remedy == CALLS[0]));
+    best.map_or(CALLS[0], |plan| plan.remedy)
 }
 
 /// The look before a remedy.

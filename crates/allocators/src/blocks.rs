@@ -1,0 +1,46 @@
+//! Claims blocks in use, of which finer readers may say more.
+
+use strandline_claims::accumulator::Accumulator;
+use strandline_claims::allocator::Context;
+use strandline_claims::refinements::{Finder, Matched};
+
+/// What finer readers say of an allocator's blocks.
+pub struct Blocks<'a> {
+    finder: Option<Finder<'a>>,
+    /// Claims of theirs that were met.
+    pub matched: Matched,
+}
+
+impl<'a> Blocks<'a> {
+    /// What was said before the allocator is read.
+    pub fn new(context: &Context<'a>) -> Self {
+        Self {
+            finder: context.refinements.map(|refinements| refinements.finder()),
+            matched: Matched::default(),
+        }
+    }
+
+    /// Whether anything is: else blocks beside each other can be claimed as one.
+    pub fn are_refined(&self) -> bool {
+        self.finder.is_some()
+    }
+
+    /// A block in use from the cursor to `end`.
+    pub fn claim(&mut self, end: u64, accumulator: &mut Accumulator<'_>) {
+        let pointer = accumulator.cursor();
+        let Some(finder) = &mut self.finder else {
+            accumulator.claim_live(end, 0);
+            return;
+        };
+        let nested = finder.nested(pointer, end);
+        if !nested.is_empty() {
+            self.matched.nested.extend_from_slice(nested);
+            accumulator.claim_nesting(end, 0, nested);
+        } else if let Some(refined) = finder.find(pointer, end - pointer) {
+            self.matched.count(pointer, &refined);
+            accumulator.claim_refined(end, 0, &refined);
+        } else {
+            accumulator.claim_live(end, 0);
+        }
+    }
+}

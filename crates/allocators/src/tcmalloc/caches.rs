@@ -1,0 +1,180 @@
+//! Free objects that look in use in their spans: those in transfer caches and in threads' caches.
+//!
+//! Both keep them in lists that go through their first words. The central free lists, with the transfer caches, are found by
+//! where spans' own lists begin; threads' caches by their table of sizes, which is that of the size classes.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use super::layout::{
+    CACHE_LENGTH, CACHE_LINKS_BYTES, CACHE_LIST_BYTES, CACHE_LISTS_BYTES, CACHE_SIZE, CENTRAL_BYTES,
+    CENTRAL_CLASS, CENTRAL_LISTS, CENTRAL_SPANS, Classes, MOST_TRANSFER_SLOTS, TRANSFER_SLOTS, TRANSFER_USED,
+};
+use super::locate::Heap;
+use super::spans::Spans;
+use crate::page_cache::PageCache;
+use crate::parallel::in_parallel;
+use crate::scan::{each_word, is_mapped_memory};
+use strandline_claims::allocator::Context;
+use strandline_process::memory::{half_word_at, word_at};
+
+/// Objects of all caches together, which damaged ones must not make more.
+const MOST_ITEMS: u64 = 1 << 22;
+/// Threads' caches that are followed.
+const MOST_CACHES: usize = 1 << 16;
+/// Words of static data that could lead to a thread's cache.
+const MOST_TRIED: usize = 1 << 16;
+/// After so many objects the time is looked at.
+const LOOKS_AT_THE_TIME: u64 = 1024;
+
+/// What all caches hold.
+#[derive(Default)]
+pub struct Cached {
+    /// Free objects, by address, with their class; in address order.
+    pub items: Vec<(u64, u8)>,
+    /// Bytes of those in threads' caches, as these say.
+    pub thread_bytes: u64,
+    /// Bytes of those in transfer caches.
+    pub transfer_bytes: u64,
+    /// Where threads' caches stand.
+    pub threads: Vec<u64>,
+    /// Lists that made no sense.
+    pub broken: u64,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+/// A list of free objects.
+#[derive(Clone, Copy)]
+struct List {
+    class: u8,
+    first: u64,
+    length: u64,
+    is_threads: bool,
+}
+
+/// Reads all caches.
+pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
+    let mut cached = Cached::default();
+    let mut lists = transfer_lists(context, heap, spans, &mut cached);
+    threads(context, heap, &mut cached, &mut lists);
+    let mut left = MOST_ITEMS;
+    lists.retain(|list| {
+        let is_read = list.length <= left;
+        left -= if is_read { list.length } else { 0 };
+        cached.broken += u64::from(!is_read);
+        is_read
+    });
+    for list in &lists {
+        let bytes = list.length * heap.classes.bytes.get(usize::from(list.class)).copied().unwrap_or(0);
+        *(if list.is_threads { &mut cached.thread_bytes } else { &mut cached.transfer_bytes }) += bytes;
+    }
+    // Long lists and short ones mixed: each thread takes the next when it is done with one.
+    let read = in_parallel(lists.len(), context.threads, &|list| items(context, lists[list]));
+    for (items, is_whole, bytes) in read {
+        cached.items.extend(items);
+        cached.broken += u64::from(!is_whole);
+        cached.bytes_read += bytes;
+    }
+    cached.items.sort_unstable();
+    cached.items.dedup_by_key(|item| item.0);
+    cached
+}
+
+/// The objects of a list, whether it was as long as it should be, and the bytes read.
+fn items(context: &Context<'_>, list: List) -> (Vec<(u64, u8)>, bool, u64) {
+    let mut cache = PageCache::new(context.memory);
+    let mut items = Vec::new();
+    let mut at = list.first;
+    for step in 0..list.length {
+        let is_late = step.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= context.deadline;
+        let next = if at.is_multiple_of(8) && !is_late { cache.word(at) } else { None };
+        let Some(next) = next else { return (items, false, cache.bytes_read) };
+        items.push((at, list.class));
+        at = next;
+    }
+    (items, true, cache.bytes_read)
+}
+
+/// The lists of all transfer caches.
+fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut Cached) -> Vec<List> {
+    let mut lists = Vec::new();
+    let mut seen = HashSet::new();
+    for &(class, head) in &spans.lists {
+        let mut bytes = [0; CENTRAL_BYTES];
+        let central = CENTRAL_LISTS.iter().filter_map(|offset| head.checked_sub(*offset)).find(|&at| {
+            context.memory.read(at, &mut bytes).is_ok()
+                && word_at(&bytes, CENTRAL_CLASS) == Some(class.into())
+        });
+        let Some(central) = central else {
+            cached.broken += 1;
+            continue;
+        };
+        if !seen.insert(central) {
+            continue;
+        }
+        cached.bytes_read += CENTRAL_BYTES as u64;
+        let used = half_word_at(&bytes, TRANSFER_USED).unwrap_or(0) as usize;
+        let spans_of_it = word_at(&bytes, CENTRAL_SPANS);
+        if used > MOST_TRANSFER_SLOTS || spans_of_it != spans.of_class.get(&class).copied() {
+            cached.broken += 1;
+        }
+        let length = heap.classes.batch.get(usize::from(class)).copied().unwrap_or(0);
+        for slot in 0..used.min(MOST_TRANSFER_SLOTS) {
+            let first = word_at(&bytes, TRANSFER_SLOTS + 16 * slot).unwrap_or(0);
+            lists.push(List { class, first, length, is_threads: false });
+        }
+    }
+    lists
+}
+
+/// Finds the caches of threads, which all lead to each other, by the one that static data leads to.
+fn threads(context: &Context<'_>, heap: &Heap, cached: &mut Cached, lists: &mut Vec<List>) {
+    let mut pending = Vec::new();
+    each_word(context, heap.data.0, heap.data.1, &mut |_, word| {
+        if word.is_multiple_of(8) && context.space.find(word).is_some_and(is_mapped_memory) {
+            pending.push(word);
+        }
+        pending.len() < MOST_TRIED
+    });
+    let mut cache = PageCache::new(context.memory);
+    let mut seen = HashSet::new();
+    let mut bytes = vec![0; CACHE_LISTS_BYTES + CACHE_LINKS_BYTES];
+    while let Some(at) = pending.pop() {
+        if !seen.insert(at) || !could_be_cache(&mut cache, at, &heap.classes) {
+            continue;
+        }
+        let is_one = cache.read(at, &mut bytes).is_some() && is_cache(&bytes, &heap.classes);
+        if !is_one || cached.threads.len() >= MOST_CACHES || Instant::now() >= context.deadline {
+            continue;
+        }
+        cached.threads.push(at);
+        for class in 1..heap.classes.bytes.len() {
+            let list = CACHE_LIST_BYTES * class;
+            let first = word_at(&bytes, list).unwrap_or(0);
+            let length = u64::from(half_word_at(&bytes, list + CACHE_LENGTH).unwrap_or(0));
+            if length > 0 {
+                lists.push(List { class: class as u8, first, length, is_threads: true });
+            }
+        }
+        let links = (CACHE_LISTS_BYTES..bytes.len()).step_by(8).filter_map(|offset| word_at(&bytes, offset));
+        pending.extend(links.filter(|link| link.is_multiple_of(8) && *link != 0));
+    }
+    cached.bytes_read += cache.bytes_read;
+}
+
+/// Whether the first few sizes stand where a cache at `at` has them.
+fn could_be_cache(cache: &mut PageCache<'_>, at: u64, classes: &Classes) -> bool {
+    (1..4).all(|class| {
+        let mut bytes = [0; 4];
+        let offset = (CACHE_LIST_BYTES * class + CACHE_SIZE) as u64;
+        let is_read = at.checked_add(offset).is_some_and(|place| cache.read(place, &mut bytes).is_some());
+        is_read && classes.bytes.get(class) == Some(&u32::from_le_bytes(bytes).into())
+    })
+}
+
+/// Whether all of them do.
+fn is_cache(bytes: &[u8], classes: &Classes) -> bool {
+    let size = |class: usize| half_word_at(bytes, CACHE_LIST_BYTES * class + CACHE_SIZE);
+    classes.bytes.iter().enumerate().all(|(class, &bytes)| size(class).map(u64::from) == Some(bytes))
+}

@@ -1,0 +1,290 @@
+//! What each byte of a span is: objects in use, in caches, free ones, blocks, free pages.
+//!
+//! A span all of whose objects are in use is one claim; of others each object is looked at.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use super::caches::Cached;
+use super::layout::{Classes, Location};
+use super::spans::Span;
+use crate::blocks::Blocks;
+use crate::page_cache::PageCache;
+use crate::parallel::in_parallel;
+use strandline_claims::accumulator::{Accumulator, Class};
+use strandline_claims::allocator::{Context, RangeClaim, overlapping};
+use strandline_claims::refinements::Matched;
+
+/// So much address space is claimed by a thread at a time.
+const PART_BYTES: u64 = 16 << 20;
+/// A span of objects is read at once where it is not larger.
+const AT_ONCE_BYTES: u64 = 1 << 20;
+
+/// Objects of a class.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfClass {
+    /// Spans.
+    pub spans: u64,
+    /// Their bytes.
+    pub span_bytes: u64,
+    /// Objects in use.
+    pub live: u64,
+    /// Objects in caches.
+    pub cached: u64,
+    /// Objects in spans' lists.
+    pub free: u64,
+    /// What is left over at the ends of its spans.
+    pub rest_bytes: u64,
+}
+
+/// What all spans come to.
+#[derive(Default)]
+pub struct Counts {
+    /// By size class.
+    pub classes: BTreeMap<usize, OfClass>,
+    /// Blocks that have a span of their own.
+    pub large: u64,
+    /// Their bytes.
+    pub large_bytes: u64,
+    /// Bytes of free spans, as they were left.
+    pub normal_bytes: u64,
+    /// Bytes of free spans that were given back.
+    pub returned_bytes: u64,
+    /// Claims of finer readers that were met.
+    pub matched: Matched,
+    /// Spans that made no sense.
+    pub damages: u64,
+    /// Their bytes.
+    pub damaged_bytes: u64,
+    /// The first of them.
+    pub first_damage: Option<u64>,
+    /// Objects in caches that were met.
+    pub met: u64,
+    /// Whether the time was over before all were read.
+    pub is_late: bool,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+/// Claims all of `spans`.
+pub fn claim(
+    context: &Context<'_>,
+    classes: &Classes,
+    spans: &[Span],
+    cached: &Cached,
+) -> (Vec<RangeClaim>, Counts) {
+    let parts: Vec<&[Span]> = spans
+        .chunk_by(|one, next| one.end == next.start && one.start / PART_BYTES == next.start / PART_BYTES)
+        .collect();
+    let done = in_parallel(parts.len(), context.threads, &|part| {
+        let spans = parts[part];
+        let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Default::default() };
+        let items = overlapping_items(&cached.items, (first.start, last.end));
+        let mut claimer = Claimer::new(context, classes, items);
+        let pages = context.pages(first.start, last.end);
+        let mut accumulator = Accumulator::new(first.start, &pages);
+        for span in spans {
+            claimer.span(span, &mut accumulator);
+        }
+        let sums = accumulator.cut().finish(&pages);
+        let claim = RangeClaim { start: first.start, end: last.end, sums };
+        (Some(claim), claimer.done())
+    });
+    let (mut claims, mut counts) = (Vec::new(), Counts::default());
+    for (claim, part) in done {
+        claims.extend(claim);
+        counts.add(part);
+    }
+    (claims, counts)
+}
+
+fn overlapping_items(items: &[(u64, u8)], (start, end): (u64, u64)) -> &[(u64, u8)] {
+    let from = items.partition_point(|item| item.0 < start);
+    let to = items.partition_point(|item| item.0 < end).max(from);
+    items.get(from..to).unwrap_or_default()
+}
+
+/// Whether a page of it is locked in memory.
+pub fn is_locked(context: &Context<'_>, span: &Span) -> bool {
+    !overlapping(context.locked, span.start, span.end).is_empty()
+}
+
+/// What an object is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Object {
+    Live,
+    Cached,
+    Free,
+}
+
+struct Claimer<'a> {
+    context: &'a Context<'a>,
+    classes: &'a Classes,
+    /// What of caches is not behind the last span.
+    items: &'a [(u64, u8)],
+    cache: PageCache<'a>,
+    blocks: Blocks<'a>,
+    /// Of the span that is looked at.
+    objects: Vec<Object>,
+    memory: Vec<u8>,
+    counts: Counts,
+}
+
+impl<'a> Claimer<'a> {
+    fn new(context: &'a Context<'a>, classes: &'a Classes, items: &'a [(u64, u8)]) -> Self {
+        Self {
+            context,
+            classes,
+            items,
+            cache: PageCache::new(context.memory),
+            blocks: Blocks::new(context),
+            objects: Vec::new(),
+            memory: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    fn done(mut self) -> Counts {
+        self.counts.matched = self.blocks.matched;
+        self.counts.bytes_read += self.cache.bytes_read;
+        self.counts
+    }
+
+    fn span(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) {
+        let bytes = span.end - span.start;
+        match span.location {
+            Location::Normal => {
+                self.counts.normal_bytes += bytes;
+                // The kernel keeps locked pages, whatever is asked for.
+                let given = if is_locked(self.context, span) { span.start } else { span.end };
+                accumulator.claim_free(span.end, span.start, given);
+            }
+            Location::Returned => {
+                self.counts.returned_bytes += bytes;
+                accumulator.claim_to(span.end, Class::Free);
+            }
+            Location::InUse if span.class == 0 => {
+                self.counts.large += 1;
+                self.counts.large_bytes += bytes;
+                self.blocks.claim(span.end, accumulator);
+            }
+            Location::InUse => {
+                if self.cut(span, accumulator).is_none() {
+                    self.counts.damages += 1;
+                    self.counts.damaged_bytes += span.end - accumulator.cursor();
+                    self.counts.first_damage.get_or_insert(span.start);
+                    accumulator.claim_to(span.end, Class::Unread);
+                }
+            }
+        }
+    }
+
+    /// A span that is cut into objects; nothing of it is claimed where it makes no sense.
+    fn cut(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) -> Option<()> {
+        let class = usize::from(span.class);
+        let bytes = self.classes.bytes.get(class).copied().filter(|&bytes| bytes > 0)?;
+        let number = (span.end - span.start) / bytes;
+        let free = number.checked_sub(span.taken.into())?;
+        let items = overlapping_items(self.items, (span.start, span.end));
+        let mut of = OfClass { free, ..OfClass::default() };
+        if free == 0 && items.is_empty() && !self.blocks.are_refined() {
+            of.live = number;
+            accumulator.claim_to(span.start + number * bytes, Class::Live);
+        } else {
+            self.objects.clear();
+            self.objects.resize(usize::try_from(number).ok()?, Object::Live);
+            self.free_objects(span, bytes, free)?;
+            for &(address, of_class) in items {
+                let index = usize::try_from((address - span.start) / bytes).ok()?;
+                let is_one = of_class == span.class && (address - span.start).is_multiple_of(bytes);
+                match self.objects.get_mut(index) {
+                    Some(object @ Object::Live) if is_one => *object = Object::Cached,
+                    // Not met: told with all that were not.
+                    _ => continue,
+                }
+                of.cached += 1;
+            }
+            self.counts.met += of.cached;
+            of.live = number - of.free - of.cached;
+            self.claim_objects(bytes, accumulator);
+        }
+        of.rest_bytes = span.end - accumulator.cursor();
+        accumulator.claim_to(span.end, Class::Header);
+        of.spans = 1;
+        of.span_bytes = span.end - span.start;
+        self.counts.classes.entry(class).or_default().add(&of);
+        Some(())
+    }
+
+    fn claim_objects(&mut self, bytes: u64, accumulator: &mut Accumulator<'_>) {
+        for index in 0..self.objects.len() {
+            let end = accumulator.cursor() + bytes;
+            match self.objects[index] {
+                Object::Live => self.blocks.claim(end, accumulator),
+                Object::Cached => accumulator.claim_to(end, Class::Cached),
+                Object::Free => accumulator.claim_to(end, Class::Free),
+            }
+        }
+    }
+
+    /// Follows the list of the `free` objects of a span through their first words.
+    fn free_objects(&mut self, span: &Span, bytes: u64, free: u64) -> Option<()> {
+        let all = span.end - span.start;
+        let is_read = free > 1 && all <= AT_ONCE_BYTES && Instant::now() < self.context.deadline && {
+            self.memory.resize(all as usize, 0);
+            self.context.memory.read(span.start, &mut self.memory).is_ok()
+        };
+        self.counts.bytes_read += if is_read { all } else { 0 };
+        let mut at = span.objects;
+        for left in (0..free).rev() {
+            let offset = at.checked_sub(span.start)?;
+            let index = usize::try_from(offset / bytes).ok()?;
+            let object = self.objects.get_mut(index).filter(|object| **object == Object::Live)?;
+            if !offset.is_multiple_of(bytes) {
+                return None;
+            }
+            *object = Object::Free;
+            if left > 0 {
+                at = if is_read {
+                    strandline_process::memory::word_at(&self.memory, offset as usize)?
+                } else if Instant::now() < self.context.deadline {
+                    self.cache.word(at)?
+                } else {
+                    self.counts.is_late = true;
+                    return None;
+                };
+            }
+        }
+        Some(())
+    }
+}
+
+impl OfClass {
+    fn add(&mut self, other: &Self) {
+        self.spans += other.spans;
+        self.span_bytes += other.span_bytes;
+        self.live += other.live;
+        self.cached += other.cached;
+        self.free += other.free;
+        self.rest_bytes += other.rest_bytes;
+    }
+}
+
+impl Counts {
+    fn add(&mut self, other: Self) {
+        for (class, theirs) in &other.classes {
+            self.classes.entry(*class).or_default().add(theirs);
+        }
+        self.large += other.large;
+        self.large_bytes += other.large_bytes;
+        self.normal_bytes += other.normal_bytes;
+        self.returned_bytes += other.returned_bytes;
+        self.matched.add(&other.matched);
+        self.damages += other.damages;
+        self.damaged_bytes += other.damaged_bytes;
+        self.first_damage = self.first_damage.or(other.first_damage);
+        self.met += other.met;
+        self.is_late |= other.is_late;
+        self.bytes_read += other.bytes_read;
+    }
+}

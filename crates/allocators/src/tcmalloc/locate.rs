@@ -1,0 +1,91 @@
+//! Finds tcmalloc's page map and its table of size classes, in the static data of whatever it is linked into.
+//!
+//! The table of size classes is looked for first: no other program's static data has one, so that little is searched where
+//! there is no tcmalloc.
+
+use super::layout::{BEFORE_SIZES_BYTES, Classes, LEAST_ROOT_BYTES, MAPS, SIZES_BYTES, SPAN_BYTES, Words};
+use crate::page_cache::PageCache;
+use crate::radix::{self, Data, Shape};
+use crate::scan::each_word;
+use strandline_claims::allocator::Context;
+use strandline_process::map::AddressSpace;
+
+/// Tables of size classes that are looked at, of one program.
+const MOST_TABLES: usize = 64;
+
+/// One tcmalloc.
+pub struct Heap {
+    /// An address of the program or library that it is in.
+    pub object: u64,
+    /// What that is called.
+    pub name: String,
+    /// Its static data.
+    pub data: (u64, u64),
+    /// Its size classes.
+    pub classes: Classes,
+    /// The shape of its page map.
+    pub shape: Shape,
+    /// The leaves of that.
+    pub leaves: Vec<(u64, u64)>,
+}
+
+/// Whether some mapped program or library could hold one.
+pub fn is_possible(space: &AddressSpace) -> bool {
+    !radix::large_data(space, LEAST_ROOT_BYTES).is_empty()
+}
+
+/// Finds all of a process, and the names of those whose table was found and no map with it.
+pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
+    let (mut heaps, mut unknown) = (Vec::new(), Vec::new());
+    for data in radix::large_data(context.space, LEAST_ROOT_BYTES) {
+        let Some(classes) = classes(context, &data) else { continue };
+        match map(context, &data) {
+            Some((shape, root)) => heaps.push(Heap {
+                object: data.object.start,
+                name: data.object.name.clone(),
+                data: (data.start, data.end),
+                classes,
+                shape,
+                leaves: radix::leaves(context, root, shape),
+            }),
+            None => unknown.push(data.object.name.clone()),
+        }
+    }
+    (heaps, unknown)
+}
+
+/// The table of size classes.
+fn classes(context: &Context<'_>, data: &Data<'_>) -> Option<Classes> {
+    let mut places = Vec::new();
+    each_word(context, data.start, data.end, &mut |at, word| {
+        // The first two sizes that are not 0 stand in a word, or the 0 before them and the first one do.
+        let begins = if Classes::could_begin(word) { at.checked_sub(4) } else { None };
+        let is_half = matches!(word >> 32, 8 | 16) && word as u32 == 0;
+        places.extend(begins.or_else(|| is_half.then_some(at)));
+        places.len() < MOST_TABLES
+    });
+    places.into_iter().find_map(|at| {
+        let mut bytes = vec![0; SIZES_BYTES];
+        context.memory.read(at.checked_sub(BEFORE_SIZES_BYTES)?, &mut bytes).ok()?;
+        Classes::new(&bytes, at)
+    })
+}
+
+/// The page map, by the first of the page sizes with which there is one.
+fn map(context: &Context<'_>, data: &Data<'_>) -> Option<(Shape, u64)> {
+    MAPS.iter().find_map(|&shape| {
+        let span = |cache: &mut PageCache<'_>, entry| read_span(cache, entry)?.range(shape.page_shift);
+        let root = radix::roots(context, data, shape, &span).into_iter().next()?;
+        Some((shape, root))
+    })
+}
+
+/// Reads a span.
+pub fn read_span(cache: &mut PageCache<'_>, address: u64) -> Option<Words> {
+    let mut bytes = [0; SPAN_BYTES];
+    if address == 0 || !address.is_multiple_of(8) {
+        return None;
+    }
+    cache.read(address, &mut bytes)?;
+    Words::new(&bytes)
+}
