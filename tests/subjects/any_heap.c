@@ -1,8 +1,8 @@
 /* Random traffic on whatever malloc the program has, then stillness, and its own sums of what is live.
  *
- *   any_heap SEED [threads=N] [steps=N] [most=BYTES] [keep=PERCENT]
+ *   any_heap SEED [threads=N] [steps=N] [most=BYTES] [keep=PERCENT] [align=0]
  *
- * What is not given is drawn from the seed: 1 to 8 threads, sizes from one byte to `most`, aligned allocations, calloc,
+ * What is not given is drawn from the seed: 1 to 8 threads, sizes from one byte to `most`, aligned allocations (but with align=0), calloc,
  * realloc, frees of other threads' blocks, threads that end after their traffic.
  *
  * Threads start and stand before the first line is printed: what starting them takes is there before and after. Then:
@@ -18,7 +18,7 @@ enum { SLOTS = 6000, MOST_THREADS = 8 };
 
 static _Atomic(void *) slots[SLOTS];
 static unsigned threads, slots_used;
-static uint64_t seed, steps, most = 4u << 20, keep = 100, leave;
+static uint64_t seed, steps, most = 4u << 20, keep = 100, leave, align = 1;
 static pthread_barrier_t round_start, round_end;
 
 static size_t random_size(uint64_t *r) {
@@ -29,7 +29,7 @@ static size_t random_size(uint64_t *r) {
 
 static void *allocate(uint64_t *r, size_t size) {
   void *block = 0;
-  switch (random_below(r, 16)) {
+  switch (align ? random_below(r, 16) : 2 + random_below(r, 14)) {
     case 0:
       return memalign((size_t)16 << random_below(r, 12), size);
     case 1:
@@ -192,6 +192,7 @@ int main(int count, char **values) {
     else if (!strncmp(values[i], "steps=", 6)) steps = number;
     else if (!strncmp(values[i], "most=", 5)) most = number;
     else if (!strncmp(values[i], "keep=", 5)) keep = number;
+    else if (!strncmp(values[i], "align=", 6)) align = number;
     else return 2;
   }
   if (pthread_barrier_init(&round_start, 0, threads + 1) || pthread_barrier_init(&round_end, 0, threads + 1)) return 3;

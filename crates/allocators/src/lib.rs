@@ -12,6 +12,7 @@
 pub mod blocks;
 pub mod glibc;
 pub mod jemalloc;
+pub mod mimalloc;
 pub mod modules;
 pub mod musl;
 pub mod named;

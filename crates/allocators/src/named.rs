@@ -1,22 +1,8 @@
 //! Allocators that are recognised and not read yet. One that gets a reader moves to a folder of its own.
 
-use strandline_claims::reader::{About, Clue, Evidence, FileName, version_in_file_name};
+use strandline_claims::reader::{About, Evidence, FileName};
 
 use FileName::{Has, Versioned};
-
-/// mimalloc.
-pub static MIMALLOC: About = About {
-    name: "mimalloc",
-    title: "mimalloc",
-    evidence: Evidence {
-        files: &[Has("libmimalloc", ".so")],
-        symbols: &["mi_malloc", "mi_heap_malloc"],
-        strings: &[('m', "imalloc: error: "), ('m', "imalloc: warning: ")],
-        version: of_library,
-        ..Evidence::NONE
-    },
-    ..About::NONE
-};
 
 /// snmalloc.
 pub static SNMALLOC: About = About {
@@ -76,9 +62,4 @@ pub static HARDENED_MALLOC: About =
 
 const fn library(name: &'static str, title: &'static str, files: &'static [FileName]) -> About {
     About { name, title, evidence: Evidence { files, ..Evidence::NONE }, ..About::NONE }
-}
-
-/// The version in the name of a library.
-fn of_library(clue: &Clue<'_>) -> Option<String> {
-    clue.mapping.and_then(|_| version_in_file_name(clue.file))
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use strandline_allocators::{glibc, jemalloc, musl, named as allocators, tcmalloc};
+use strandline_allocators::{glibc, jemalloc, mimalloc, musl, named as allocators, tcmalloc};
 use strandline_claims::reader::About;
 use strandline_claims::rows::{ANONYMOUS, Id, OF_THE_KERNEL};
 use strandline_claims::{allocator, runtime};
@@ -32,7 +32,7 @@ pub static ALLOCATORS: [Entry<dyn allocator::Reader>; 14] = [
     Entry { about: &glibc::ABOUT, reader: Some(&glibc::Reader) },
     Entry { about: &jemalloc::ABOUT, reader: Some(&jemalloc::Reader) },
     Entry { about: &tcmalloc::ABOUT, reader: Some(&tcmalloc::Reader) },
-    named(&allocators::MIMALLOC),
+    Entry { about: &mimalloc::ABOUT, reader: Some(&mimalloc::Reader) },
     named(&allocators::SNMALLOC),
     named(&allocators::ASAN),
     named(&allocators::BDWGC),

@@ -77,15 +77,20 @@ impl allocator::Reader for Reader {
     }
 
     fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        if locate::is_possible(space) { Some(Box::new(Tcmalloc)) } else { None }
+        let is_library =
+            space.mappings().iter().any(|mapping| mapping.has_file() && mapping.name.contains("libtcmalloc"));
+        if locate::is_possible(space) { Some(Box::new(Tcmalloc { is_library })) } else { None }
     }
 }
 
-struct Tcmalloc;
+struct Tcmalloc {
+    /// Whether it is likely: many programs have as much static data as its map needs.
+    is_library: bool,
+}
 
 impl Found for Tcmalloc {
     fn reads_blocks(&self) -> bool {
-        true
+        self.is_library
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {

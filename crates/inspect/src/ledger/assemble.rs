@@ -317,13 +317,15 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
 /// What allocators have in a mapping that may have been given up, by row, of claims that lie in it wholly: free pages, and pages
 /// that were free, are in use again and were not written to since.
 fn given_up_in(space: &SmapsEntry, claims: &[(&RangeClaim, Meaning<'_>)]) -> Vec<(Id, u64)> {
-    let first = claims.partition_point(|(claim, _)| claim.start < space.mapping.start);
-    let within = claims[first..].iter().take_while(|(claim, _)| claim.end <= space.mapping.end);
+    // One may reach over several mappings.
+    let first = claims.partition_point(|(claim, _)| claim.end <= space.mapping.start);
+    let within = claims[first..].iter().take_while(|(claim, _)| claim.start < space.mapping.end);
     let free = within.filter_map(|(claim, meaning)| Some((&claim.sums.resident, meaning.rows?)));
     let of = |(resident, rows): (&ResidentBytes, &BlockRows)| {
         [
             (rows.purge, resident.trim),
             (rows.kept, resident.kept),
+            (rows.cached, resident.of(Class::Cached)),
             (rows.live, resident.of(Class::Live)),
             (rows.header, resident.of(Class::Header)),
             (rows.pinned, resident.pinned),

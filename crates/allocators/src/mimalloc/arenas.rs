@@ -1,0 +1,290 @@
+//! Finds mimallocs that have a page map (3.x), and divides their memory.
+//!
+//! The map has two levels: a word of the static data of whatever mimalloc is linked into leads to the upper one, which is told by
+//! pages that say of themselves that they are where the map has them. What is in no page lies in arenas, to which static data
+//! leads too, or was taken from the kernel for mimalloc's own structures.
+
+use std::collections::{BTreeSet, HashSet};
+use std::time::Instant;
+
+use super::layout::{
+    ARENA_WORDS, BITMAP_BITS, CHUNK_BITS, COLLECT_3, MAP_BYTES, PAGE_3, PAGE_3_4, PURGE_BITMAP,
+    PURGED_IN_RUNS, PageLayout, PageWords, RUN_BYTES, SLICE_BYTES, SUBMAP_BYTES, SUBMAP_SPAN,
+};
+use super::parts::{Heap, Kind, Part};
+use crate::page_cache::PageCache;
+use crate::radix::{self, Data, Free};
+use crate::scan::{each_word, is_mapped_memory, is_own};
+use strandline_claims::allocator::Context;
+use strandline_process::memory::word_at;
+
+/// Static data smaller than this has no mimalloc: its statistics alone take more.
+const LEAST_DATA_BYTES: u64 = 4096;
+/// Words of static data that are followed, of one program.
+const MOST_TRIED: usize = 1 << 16;
+/// Entries by which a map is told.
+const ENOUGH_ENTRIES: usize = 64;
+/// Submaps that are read.
+const MOST_SUBMAPS: usize = 1 << 14;
+
+/// A page map.
+struct Map {
+    upper: u64,
+    layout: &'static PageLayout,
+    /// The first address that each stands for, and where it is.
+    submaps: Vec<(u64, u64)>,
+}
+
+/// Finds all of a process, beside what is `taken` by others, in address order.
+pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
+    let mut heaps = Vec::new();
+    for data in radix::large_data(context.space, LEAST_DATA_BYTES) {
+        let words = words(context, &data);
+        let Some(map) = words.iter().find_map(|&word| map_at(context, word)) else { continue };
+        let mut heap = Heap {
+            object: data.object.start,
+            name: data.object.name.clone(),
+            collect: COLLECT_3,
+            releases: if map.layout == &PAGE_3 { "3.0 to 3.3" } else { "3.4" },
+            ..Heap::default()
+        };
+        let mut free = Free::new(context, taken);
+        pages(context, &map, &mut free, &mut heap);
+        let arenas: Vec<Arena> = words.iter().filter_map(|&word| arena_at(context, &data, word)).collect();
+        heap.segments = arenas.len() as u64;
+        let in_runs = arenas.iter().filter(|arena| arena.is_in_runs);
+        heap.in_runs = in_runs.map(|arena| (arena.start, arena.end)).collect();
+        own(&map, &arenas, &mut free, &mut heap);
+        rest(&arenas, &mut free, &mut heap);
+        heaps.push(heap);
+    }
+    heaps
+}
+
+/// Words of static data that lead to mapped memory.
+fn words(context: &Context<'_>, data: &Data<'_>) -> Vec<u64> {
+    let mut words = BTreeSet::new();
+    each_word(context, data.start, data.end, &mut |_, word| {
+        if word.is_multiple_of(4096) && context.space.find(word).is_some_and(is_mapped_memory) {
+            words.insert(word);
+        }
+        words.len() < MOST_TRIED
+    });
+    words.into_iter().collect()
+}
+
+/// The page map whose upper level is at `upper`, if it is one.
+fn map_at(context: &Context<'_>, upper: u64) -> Option<Map> {
+    if !is_own(context, upper, upper + MAP_BYTES) {
+        return None;
+    }
+    let (mut submaps, mut seen) = (Vec::new(), HashSet::new());
+    // The first entry is for no address that anything is at (`_mi_page_map_init`).
+    each_word(context, upper + 8, upper + MAP_BYTES, &mut |at, submap| {
+        let is_one =
+            submap.is_multiple_of(4096) && is_own(context, submap, submap.saturating_add(SUBMAP_BYTES));
+        if is_one && seen.insert(submap) {
+            submaps.push(((at - upper) / 8 * SUBMAP_SPAN, submap));
+        }
+        submaps.len() < MOST_SUBMAPS
+    });
+    let mut cache = PageCache::new(context.memory);
+    let layouts = [&PAGE_3, &PAGE_3_4];
+    let mut votes = [0_usize; 2];
+    let mut entries = 0;
+    for &(first, submap) in &submaps {
+        each_word(context, submap, submap + SUBMAP_BYTES, &mut |at, page| {
+            let slice = first + (at - submap) / 8 * SLICE_BYTES;
+            for (layout, votes) in layouts.iter().zip(&mut votes) {
+                let area = read_page(&mut cache, layout, page).map(|(_, area)| area);
+                *votes += usize::from(area.is_some_and(|(start, end)| (start..end).contains(&slice)));
+            }
+            entries += 1;
+            entries < ENOUGH_ENTRIES
+        });
+    }
+    let best = if votes[0] >= votes[1] { 0 } else { 1 };
+    // A few may be in motion.
+    let is_map = entries > 0 && votes[best] * 10 >= entries * 9;
+    is_map.then_some(Map { upper, layout: layouts[best], submaps })
+}
+
+/// Reads a page, and where the memory is that it stands for.
+fn read_page(
+    cache: &mut PageCache<'_>,
+    layout: &PageLayout,
+    address: u64,
+) -> Option<(PageWords, (u64, u64))> {
+    if address == 0 || !address.is_multiple_of(8) || address >= 1 << 47 {
+        return None;
+    }
+    let mut bytes = [0; PAGE_3.bytes];
+    cache.read(address, bytes.get_mut(..layout.bytes)?)?;
+    let page = layout.read(&bytes, address)?;
+    let start = page.start?;
+    let is_one =
+        page.block_bytes > 0 && page.reserved > 0 && page.capacity <= page.reserved && start > address;
+    let end = start.checked_add(page.reserved.checked_mul(page.block_bytes)?)?;
+    if !is_one || end >= 1 << 47 {
+        return None;
+    }
+    // Its structure stands at its own begin, or among those of an arena.
+    let is_at_begin = address.is_multiple_of(SLICE_BYTES) && start - address <= SLICE_BYTES;
+    let area = if is_at_begin { address } else { start - start % SLICE_BYTES };
+    Some((page, (area, end.next_multiple_of(SLICE_BYTES))))
+}
+
+/// Adds all pages.
+fn pages(context: &Context<'_>, map: &Map, free: &mut Free<'_>, heap: &mut Heap) {
+    let mut cache = PageCache::new(context.memory);
+    let mut cursor = 0;
+    for &(first, submap) in &map.submaps {
+        if Instant::now() >= context.deadline {
+            heap.is_late = true;
+            break;
+        }
+        each_word(context, submap, submap + SUBMAP_BYTES, &mut |at, address| {
+            let slice = first + (at - submap) / 8 * SLICE_BYTES;
+            if slice < cursor {
+                return true;
+            }
+            match read_page(&mut cache, map.layout, address) {
+                Some((page, (start, end))) if start == slice && free.contains(start, end) => {
+                    heap.parts.push(Part {
+                        start,
+                        end,
+                        kind: Kind::Page(page),
+                        whole: start,
+                        thread: page.thread,
+                    });
+                    (context.progress)(end - start);
+                    cursor = end;
+                }
+                _ => heap.damage(slice),
+            }
+            true
+        });
+        heap.bytes_read += SUBMAP_BYTES;
+    }
+    heap.bytes_read += cache.bytes_read;
+}
+
+/// An arena.
+struct Arena {
+    start: u64,
+    end: u64,
+    /// Where its own structures end.
+    own_end: u64,
+    /// Which of its slices are to be purged, a bit each.
+    purge: Vec<u8>,
+    /// Whether they are purged in runs.
+    is_in_runs: bool,
+}
+
+/// The arena at `address`, if there is one.
+fn arena_at(context: &Context<'_>, data: &Data<'_>, address: u64) -> Option<Arena> {
+    let mut bytes = [0; 8 * ARENA_WORDS];
+    if !address.is_multiple_of(SLICE_BYTES) || (context.resident)(address, address + 8).is_empty() {
+        return None;
+    }
+    context.memory.read(address, &mut bytes).ok()?;
+    let word = |index: usize| word_at(&bytes, 8 * index).unwrap_or(0);
+    // What it belongs to, mostly in static data; from 3.2 on its number; slices; slices of its own.
+    let owner = (0..ARENA_WORDS).find(|&index| (data.start..data.end).contains(&word(index)))?;
+    let (end, own_end) = (owner + 1..owner + 3).find_map(|index| {
+        let (slices, own) = (word(index), word(index + 1));
+        let end = address.checked_add(slices.checked_mul(SLICE_BYTES)?)?;
+        let is_one = own > 0 && own < slices && is_own(context, address, end);
+        is_one.then_some((end, address + own * SLICE_BYTES))
+    })?;
+    // Its bitmaps stand among its own structures.
+    let is_bitmap = |index: &usize| (address..own_end).contains(&word(*index));
+    let first = (owner + 1..ARENA_WORDS - PURGE_BITMAP)
+        .find(|index| (*index..=index + PURGE_BITMAP).all(|index| is_bitmap(&index)));
+    let mut purge = Vec::new();
+    if let Some(first) = first {
+        let bits = ((end - address) / SLICE_BYTES).next_multiple_of(CHUNK_BITS);
+        purge.resize((bits / 8) as usize, 0);
+        // What was never written to has no bit set.
+        let got = context.memory.read_some(word(first + PURGE_BITMAP) + BITMAP_BITS, &mut purge);
+        purge.truncate(got);
+    }
+    let is_in_runs = first.is_some_and(|first| PURGED_IN_RUNS.contains(&first));
+    Some(Arena { start: address, end, own_end, purge, is_in_runs })
+}
+
+impl Arena {
+    /// Divides what is free at `start..end` by whether it is to be purged.
+    fn divide(&self, (start, end): (u64, u64), parts: &mut Vec<Part>) {
+        let kind = |at: u64| {
+            let slice = ((at - self.start) / SLICE_BYTES) as usize;
+            let is_set = self.purge.get(slice / 8).is_some_and(|byte| byte >> (slice % 8) & 1 != 0);
+            if is_set { Kind::Waiting } else { Kind::Free }
+        };
+        let mut at = start;
+        while at < end {
+            let next = (at + SLICE_BYTES).min(end);
+            let kind = kind(at);
+            match parts.last_mut() {
+                Some(last)
+                    if last.end == at
+                        && (!self.is_in_runs || !(at - self.start).is_multiple_of(RUN_BYTES))
+                        && matches!(kind, Kind::Waiting) == matches!(last.kind, Kind::Waiting) =>
+                {
+                    last.end = next;
+                }
+                _ => parts.push(Part { start: at, end: next, kind, whole: 0, thread: 0 }),
+            }
+            at = next;
+        }
+    }
+}
+
+/// Adds mimalloc's own structures: the map, those of arenas, and slices in which threads' heaps are.
+fn own(map: &Map, arenas: &[Arena], free: &mut Free<'_>, heap: &mut Heap) {
+    let mut own: Vec<(u64, u64)> = arenas.iter().map(|arena| (arena.start, arena.own_end)).collect();
+    // Behind the upper level is the submap of the first addresses.
+    own.push((map.upper, map.upper + MAP_BYTES));
+    own.extend(map.submaps.iter().map(|&(_, submap)| (submap, submap + SUBMAP_BYTES)));
+    let heaps: BTreeSet<u64> = heap
+        .parts
+        .iter()
+        .filter_map(|part| match part.kind {
+            Kind::Page(page) => Some(page.heaps),
+            Kind::Own | Kind::Free | Kind::Waiting => None,
+        })
+        .flatten()
+        .map(|heap| heap - heap % SLICE_BYTES)
+        .collect();
+    let in_arena = |slice: &u64| arenas.iter().any(|arena| (arena.start..arena.end).contains(slice));
+    own.extend(heaps.into_iter().filter(in_arena).map(|slice| (slice, slice + SLICE_BYTES)));
+    strandline_claims::range::merge(&mut own);
+    for (start, end) in own {
+        let next = heap.parts.partition_point(|part| part.end <= start);
+        let is_beside = heap.parts.get(next).is_none_or(|part| part.start >= end);
+        if is_beside && free.contains(start, end) {
+            heap.parts.insert(next, Part { start, end, kind: Kind::Own, whole: 0, thread: 0 });
+        }
+    }
+}
+
+/// Adds what is in no page of each arena.
+fn rest(arenas: &[Arena], free: &mut Free<'_>, heap: &mut Heap) {
+    let mut parts = Vec::new();
+    for arena in arenas {
+        let first = heap.parts.partition_point(|part| part.end <= arena.start);
+        let mut at = arena.start;
+        let mut gaps = Vec::new();
+        for part in heap.parts[first..].iter().take_while(|part| part.start < arena.end) {
+            gaps.push((at, part.start));
+            at = at.max(part.end);
+        }
+        gaps.push((at, arena.end));
+        gaps.retain(|&(start, end)| start < end && free.contains(start, end));
+        for gap in gaps {
+            arena.divide(gap, &mut parts);
+        }
+    }
+    heap.parts.extend(parts);
+    heap.parts.sort_unstable_by_key(|part| part.start);
+}

@@ -1,0 +1,333 @@
+//! What each byte of mimalloc's memory is: blocks in use, free ones, free pages, its own structures.
+//!
+//! A page all of whose blocks are in use is one claim; of others the lists of free blocks are followed.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use super::layout::{OFFSETS, PageWords};
+use super::parts::{Heap, Kind, Part};
+use crate::blocks::Blocks;
+use crate::page_cache::PageCache;
+use crate::parallel::in_parallel;
+use strandline_claims::accumulator::{Accumulator, Class};
+use strandline_claims::allocator::{Context, RangeClaim, overlapping};
+use strandline_claims::facts::SizeClass;
+use strandline_claims::range::{page_of, page_up};
+use strandline_claims::refinements::Matched;
+use strandline_process::memory::word_at;
+
+/// So much address space is claimed by a thread at a time.
+const PART_BYTES: u64 = 16 << 20;
+/// The blocks of a page are read at once where they are not more.
+const AT_ONCE_BYTES: u64 = 1 << 20;
+
+/// What all pages come to.
+#[derive(Default)]
+pub struct Counts {
+    /// By size of blocks.
+    pub classes: BTreeMap<u64, SizeClass>,
+    /// Bytes of blocks in use.
+    pub live_bytes: u64,
+    /// Bytes of blocks that other threads freed.
+    pub cached_bytes: u64,
+    /// Bytes of free blocks, and of what pages have room for beside them.
+    pub free_bytes: u64,
+    /// Bytes of mimalloc's own structures.
+    pub own_bytes: u64,
+    /// Pages.
+    pub pages: u64,
+    /// Claims of finer readers that were met.
+    pub matched: Matched,
+    /// Pages that made no sense.
+    pub damages: u64,
+    /// Their bytes.
+    pub damaged_bytes: u64,
+    /// The first of them.
+    pub first_damage: Option<u64>,
+    /// Whether the time was over before all were read.
+    pub is_late: bool,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+/// Claims all of `heap`; `delayed` are blocks that other threads freed and that no page's list has, in address order; of parts
+/// for which `is_given` says so a collection gives back what is free.
+pub fn claim(
+    context: &Context<'_>,
+    heap: &Heap,
+    delayed: &[u64],
+    is_given: &(dyn Fn(&Part) -> bool + Sync),
+) -> (Vec<RangeClaim>, Counts) {
+    let offset = offset(heap);
+    let parts: Vec<&[Part]> = heap
+        .parts
+        .chunk_by(|one, next| one.end == next.start && one.start / PART_BYTES == next.start / PART_BYTES)
+        .collect();
+    let done = in_parallel(parts.len(), context.threads, &|index| {
+        let parts = parts[index];
+        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Default::default() };
+        let mut claimer = Claimer::new(context, delayed, offset);
+        let pages = context.pages(first.start, last.end);
+        let mut accumulator = Accumulator::new(first.start, &pages);
+        for part in parts {
+            claimer.part(part, is_given(part), &mut accumulator);
+        }
+        let sums = accumulator.cut().finish(&pages);
+        let claim = RangeClaim { start: first.start, end: last.end, sums };
+        (Some(claim), claimer.done())
+    });
+    let (mut claims, mut counts) = (Vec::new(), Counts::default());
+    for (claim, part) in done {
+        claims.extend(claim);
+        counts.add(part);
+    }
+    (claims, counts)
+}
+
+/// By which of the ways the blocks of pages that do not say it begin: the one that most pages' free blocks agree with.
+fn offset(heap: &Heap) -> Option<fn(u64) -> u64> {
+    if !heap.has_offsets {
+        return None;
+    }
+    let against = |offset: &fn(u64) -> u64| {
+        let pages = heap.parts.iter().filter_map(|part| match part.kind {
+            Kind::Page(page) => Some((part, page)),
+            Kind::Own | Kind::Free | Kind::Waiting => None,
+        });
+        let of_page = |(part, page): (&Part, PageWords)| {
+            let first = part.start + offset(page.block_bytes);
+            let made = Made { first, bytes: page.block_bytes, number: page.capacity };
+            let room = part.end.saturating_sub(first) / page.block_bytes;
+            let is_full = page.reserved == 0 || page.reserved == room;
+            page.lists.iter().filter(|&&at| at != 0 && index_of(at, &made).is_none()).count()
+                + usize::from(!is_full)
+        };
+        pages.map(of_page).sum::<usize>()
+    };
+    OFFSETS.into_iter().min_by_key(against)
+}
+
+/// Whether a page of it is locked in memory.
+pub fn is_locked(context: &Context<'_>, part: &Part) -> bool {
+    !overlapping(context.locked, part.start, part.end).is_empty()
+}
+
+/// What a block is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Live,
+    Cached,
+    Free,
+}
+
+struct Claimer<'a> {
+    context: &'a Context<'a>,
+    delayed: &'a [u64],
+    offset: Option<fn(u64) -> u64>,
+    cache: PageCache<'a>,
+    blocks: Blocks<'a>,
+    /// Of the page that is looked at.
+    states: Vec<Block>,
+    memory: Vec<u8>,
+    counts: Counts,
+}
+
+/// A page's blocks that were made.
+struct Made {
+    first: u64,
+    bytes: u64,
+    number: u64,
+}
+
+impl<'a> Claimer<'a> {
+    fn new(context: &'a Context<'a>, delayed: &'a [u64], offset: Option<fn(u64) -> u64>) -> Self {
+        Self {
+            context,
+            delayed,
+            offset,
+            cache: PageCache::new(context.memory),
+            blocks: Blocks::new(context),
+            states: Vec::new(),
+            memory: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    fn done(mut self) -> Counts {
+        self.counts.matched = self.blocks.matched;
+        self.counts.bytes_read += self.cache.bytes_read;
+        self.counts
+    }
+
+    fn part(&mut self, part: &Part, is_given: bool, accumulator: &mut Accumulator<'_>) {
+        let bytes = part.end - part.start;
+        match part.kind {
+            Kind::Own if !is_given => {
+                self.counts.own_bytes += bytes;
+                accumulator.claim_to(part.end, Class::Metadata);
+            }
+            Kind::Page(_) if is_given => {
+                self.counts.pages += 1;
+                self.free(part, true, accumulator);
+            }
+            Kind::Own | Kind::Free | Kind::Waiting => self.free(part, is_given, accumulator),
+            Kind::Page(page) => {
+                self.counts.pages += 1;
+                if self.page(part, &page, accumulator).is_none() {
+                    self.counts.damages += 1;
+                    self.counts.damaged_bytes += part.end - accumulator.cursor();
+                    self.counts.first_damage.get_or_insert(part.start);
+                    accumulator.claim_to(part.end, Class::Unread);
+                }
+            }
+        }
+    }
+
+    fn free(&mut self, part: &Part, is_given: bool, accumulator: &mut Accumulator<'_>) {
+        // The kernel keeps locked pages, whatever is asked for.
+        if is_given && !is_locked(self.context, part) {
+            accumulator.claim_free(part.end, page_up(part.start), page_of(part.end));
+        } else {
+            accumulator.claim_to(part.end, Class::Free);
+        }
+    }
+
+    /// A page; nothing of it is claimed where it makes no sense.
+    fn page(&mut self, part: &Part, page: &PageWords, accumulator: &mut Accumulator<'_>) -> Option<()> {
+        let offset = self.offset.map_or(0, |offset| offset(page.block_bytes));
+        let first = page.start.unwrap_or(part.start + offset);
+        let made = Made { first, bytes: page.block_bytes, number: page.capacity };
+        let end = first.checked_add(page.capacity.checked_mul(page.block_bytes)?)?;
+        // A block that is aligned to much begins behind.
+        let end = if page.reserved == 1 { end.min(part.end) } else { end };
+        let is_one = first >= part.start && end <= part.end && page.capacity <= page.reserved;
+        let free = page.capacity.checked_sub(page.used).filter(|_| is_one)?;
+        let delayed = self.delayed_of(part);
+        let mut of = SizeClass {
+            bytes: page.block_bytes,
+            spans: 1,
+            span_bytes: part.end - part.start,
+            free_blocks: free,
+            ..SizeClass::default()
+        };
+        if free == 0 && page.lists[2] == 0 && delayed.is_empty() && !self.blocks.are_refined() {
+            of.live_blocks = page.capacity;
+            accumulator.claim_to(first, Class::Header);
+            accumulator.claim_to(end, Class::Live);
+        } else {
+            self.states.clear();
+            self.states.resize(usize::try_from(page.capacity).ok()?, Block::Live);
+            self.read(&made, page);
+            let own = self.follow(page.lists[0], &made, Block::Free)?
+                + self.follow(page.lists[1], &made, Block::Free)?;
+            if own != free {
+                return None;
+            }
+            of.cached_blocks = self.follow(page.lists[2], &made, Block::Cached)?;
+            for &pointer in delayed {
+                let index = index_of(pointer, &made)?;
+                let state = self.states.get_mut(index).filter(|state| **state == Block::Live)?;
+                *state = Block::Cached;
+                of.cached_blocks += 1;
+            }
+            of.live_blocks = page.used.checked_sub(of.cached_blocks)?;
+            accumulator.claim_to(first, Class::Header);
+            self.claim_blocks(&made, end, accumulator);
+        }
+        self.counts.free_bytes += free * page.block_bytes + (part.end - end);
+        self.counts.live_bytes += of.live_blocks * page.block_bytes.min(part.end - first);
+        self.counts.cached_bytes += of.cached_blocks * page.block_bytes;
+        accumulator.claim_to(part.end, Class::Free);
+        add(self.counts.classes.entry(page.block_bytes).or_default(), &of);
+        Some(())
+    }
+
+    fn delayed_of(&self, part: &Part) -> &'a [u64] {
+        let from = self.delayed.partition_point(|&pointer| pointer < part.start);
+        let to = self.delayed.partition_point(|&pointer| pointer < part.end).max(from);
+        self.delayed.get(from..to).unwrap_or_default()
+    }
+
+    /// Reads the blocks of a page at once, where they are not too many.
+    fn read(&mut self, made: &Made, page: &PageWords) {
+        let all = made.number * made.bytes;
+        self.memory.clear();
+        let is_worth_it = all <= AT_ONCE_BYTES && page.lists.iter().any(|&list| list != 0);
+        if is_worth_it && Instant::now() < self.context.deadline {
+            self.memory.resize(all as usize, 0);
+            if self.context.memory.read(made.first, &mut self.memory).is_ok() {
+                self.counts.bytes_read += all;
+            } else {
+                self.memory.clear();
+            }
+        }
+    }
+
+    /// Follows a list of free blocks, through their first words, and says how many they are.
+    fn follow(&mut self, list: u64, made: &Made, as_what: Block) -> Option<u64> {
+        let (mut at, mut count) = (list, 0);
+        while at != 0 {
+            let index = index_of(at, made)?;
+            // What was met before is a circle.
+            let state = self.states.get_mut(index).filter(|state| **state == Block::Live)?;
+            *state = as_what;
+            count += 1;
+            at = match self.memory.is_empty() {
+                false => word_at(&self.memory, (at - made.first) as usize)?,
+                true if Instant::now() < self.context.deadline => self.cache.word(at)?,
+                true => {
+                    self.counts.is_late = true;
+                    return None;
+                }
+            };
+        }
+        Some(count)
+    }
+
+    fn claim_blocks(&mut self, made: &Made, end: u64, accumulator: &mut Accumulator<'_>) {
+        for index in 0..self.states.len() {
+            let behind = (accumulator.cursor() + made.bytes).min(end);
+            match self.states[index] {
+                Block::Live => self.blocks.claim(behind, accumulator),
+                Block::Cached => accumulator.claim_to(behind, Class::Cached),
+                Block::Free => accumulator.claim_to(behind, Class::Free),
+            }
+        }
+    }
+}
+
+/// Which block begins at `pointer`.
+fn index_of(pointer: u64, made: &Made) -> Option<usize> {
+    let offset = pointer.checked_sub(made.first)?;
+    let is_one = made.bytes > 0 && offset.is_multiple_of(made.bytes) && offset / made.bytes < made.number;
+    if is_one { usize::try_from(offset / made.bytes).ok() } else { None }
+}
+
+fn add(to: &mut SizeClass, of: &SizeClass) {
+    to.bytes = of.bytes;
+    to.spans += of.spans;
+    to.span_bytes += of.span_bytes;
+    to.live_blocks += of.live_blocks;
+    to.cached_blocks += of.cached_blocks;
+    to.free_blocks += of.free_blocks;
+}
+
+impl Counts {
+    fn add(&mut self, other: Self) {
+        for (bytes, theirs) in &other.classes {
+            add(self.classes.entry(*bytes).or_default(), theirs);
+        }
+        self.live_bytes += other.live_bytes;
+        self.cached_bytes += other.cached_bytes;
+        self.free_bytes += other.free_bytes;
+        self.own_bytes += other.own_bytes;
+        self.pages += other.pages;
+        self.matched.add(&other.matched);
+        self.damages += other.damages;
+        self.damaged_bytes += other.damaged_bytes;
+        self.first_damage = self.first_damage.or(other.first_damage);
+        self.is_late |= other.is_late;
+        self.bytes_read += other.bytes_read;
+    }
+}

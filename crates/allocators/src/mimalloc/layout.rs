@@ -1,0 +1,367 @@
+//! Where mimalloc's structures stand, by version, as data: builds as they come, without padding and encoded lists (`MI_SECURE`,
+//! `MI_DEBUG`), 64 bits.
+
+use super::parts::Collect;
+use strandline_process::memory::{half_word_at, word_at};
+
+/// A page (`types.h`, `struct mi_page_s`): a run of blocks of one size.
+#[derive(Debug, PartialEq, Eq)]
+pub struct PageLayout {
+    /// Bytes of the structure.
+    pub bytes: usize,
+    /// `capacity`: blocks that have been made, 16 bits.
+    capacity: usize,
+    /// `reserved`: blocks that there is room for, 16 bits.
+    reserved: usize,
+    /// `free`.
+    free: usize,
+    /// `local_free`.
+    local_free: usize,
+    /// `xthread_free`; its low bits are a state.
+    thread_free: usize,
+    /// `used`, and how many bits it has.
+    used: (usize, u32),
+    /// `block_size` or `xblock_size`, and how many bits it has.
+    block_bytes: (usize, u32),
+    /// `xheap`; from 3.2 on `theap`, and `heap`.
+    heaps: [usize; 2],
+    /// Where its first block begins.
+    pub start: Start,
+    /// Whether its first word is `xthread_id`, with flags in its low bits.
+    has_thread: bool,
+}
+
+/// Where the first block of a page begins.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Start {
+    /// As a field of the page says (`page_start`).
+    Field(usize),
+    /// So many words behind the page's structure (`page_woffset`, 32 bits).
+    Words(usize),
+    /// At a multiple of the block's size, in a segment's first page (`_mi_segment_page_start`, 1.x).
+    FirstAligned,
+    /// By some bytes behind the area's begin, which the size of blocks decides: by one of these ways
+    /// (`_mi_segment_page_start_from_slice`, 2.0 to 2.1.2).
+    Offset,
+}
+
+/// 1.6 to 1.8.2.
+const PAGE_1: PageLayout = PageLayout {
+    bytes: 64,
+    capacity: 2,
+    reserved: 4,
+    free: 8,
+    local_free: 24,
+    thread_free: 32,
+    used: (16, 32),
+    block_bytes: (20, 32),
+    heaps: [40, 40],
+    start: Start::FirstAligned,
+    has_thread: false,
+};
+/// 1.8.4 to 1.9.
+const PAGE_1_8_4: PageLayout = PageLayout {
+    bytes: 80,
+    capacity: 2,
+    reserved: 4,
+    free: 8,
+    local_free: 16,
+    thread_free: 48,
+    used: (24, 16),
+    block_bytes: (32, 64),
+    heaps: [56, 56],
+    start: Start::Field(40),
+    has_thread: false,
+};
+/// 2.0 to 2.1.2.
+const PAGE_2: PageLayout = PageLayout {
+    bytes: 80,
+    capacity: 10,
+    reserved: 12,
+    free: 16,
+    local_free: 32,
+    thread_free: 40,
+    used: (24, 32),
+    block_bytes: (28, 32),
+    heaps: [48, 48],
+    start: Start::Offset,
+    has_thread: false,
+};
+/// 2.1.4 to 2.4.
+const PAGE_2_1_4: PageLayout = PageLayout {
+    bytes: 96,
+    capacity: 10,
+    reserved: 12,
+    free: 16,
+    local_free: 24,
+    thread_free: 56,
+    used: (32, 16),
+    block_bytes: (40, 64),
+    heaps: [64, 64],
+    start: Start::Field(48),
+    has_thread: false,
+};
+/// 3.0 to 3.3.
+pub const PAGE_3: PageLayout = PageLayout {
+    bytes: 120,
+    capacity: 18,
+    reserved: 20,
+    free: 8,
+    local_free: 24,
+    thread_free: 32,
+    used: (16, 16),
+    block_bytes: (40, 64),
+    heaps: [56, 64],
+    start: Start::Field(48),
+    has_thread: true,
+};
+/// 3.4.
+pub const PAGE_3_4: PageLayout = PageLayout { bytes: 112, start: Start::Words(48), ..PAGE_3 };
+
+/// What a page's structure says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageWords {
+    /// Blocks that have been made.
+    pub capacity: u64,
+    /// Blocks that there is room for.
+    pub reserved: u64,
+    /// Blocks that are not in its own lists.
+    pub used: u64,
+    /// Bytes of a block; 0 where there is no page.
+    pub block_bytes: u64,
+    /// Lists of free blocks: its thread's two, and of those that other threads freed.
+    pub lists: [u64; 3],
+    /// The heaps that it belongs to, the thread's and another; 0 for none.
+    pub heaps: [u64; 2],
+    /// Where its first block begins, where it says that.
+    pub start: Option<u64>,
+    /// The thread that it belongs to, where it says that (3.x).
+    pub thread: u64,
+}
+
+/// What `xblock_size` says of blocks of 2 GiB and more (`MI_HUGE_BLOCK_SIZE`).
+const HUGE_BLOCK: u64 = 2 << 30;
+
+impl PageLayout {
+    /// What a page's structure at `address` says; `None` where bytes are missing.
+    pub fn read(&self, bytes: &[u8], address: u64) -> Option<PageWords> {
+        let half = |at: usize| half_word_at(bytes, at).map(u64::from);
+        let sized = |(at, bits): (usize, u32)| match bits {
+            16 => half(at).map(|word| word & 0xffff),
+            32 => half(at),
+            _ => word_at(bytes, at),
+        };
+        let start = match self.start {
+            Start::Field(at) => Some(word_at(bytes, at)?),
+            Start::Words(at) => Some(address.checked_add(8 * half(at)?)?),
+            Start::FirstAligned | Start::Offset => None,
+        };
+        let block_bytes = sized(self.block_bytes)?;
+        Some(PageWords {
+            capacity: half(self.capacity)? & 0xffff,
+            reserved: half(self.reserved)? & 0xffff,
+            used: sized(self.used)?,
+            // Taken from the area then.
+            block_bytes: if self.block_bytes.1 == 32 && block_bytes >= HUGE_BLOCK {
+                u64::MAX
+            } else {
+                block_bytes
+            },
+            lists: [
+                word_at(bytes, self.free)?,
+                word_at(bytes, self.local_free)?,
+                word_at(bytes, self.thread_free)? & !7,
+            ],
+            heaps: [word_at(bytes, self.heaps[0])?, word_at(bytes, self.heaps[1])?],
+            start,
+            thread: if self.has_thread { word_at(bytes, 0)? & !7 } else { 0 },
+        })
+    }
+}
+
+/// By how much the blocks of a page of 2.0 to 2.1.2 begin behind the area's first byte, in the order of releases: 2.0.0 to 2.0.2;
+/// to 2.0.6; to 2.1.0; 2.1.1 and 2.1.2.
+pub static OFFSETS: [fn(u64) -> u64; 4] = [
+    |_| 0,
+    |bytes| if (8..=1024).contains(&bytes) { 128 } else { 0 },
+    |bytes| if (8..=1024).contains(&bytes) { 384 } else { 0 },
+    |bytes| match bytes {
+        8..=64 => 3 * bytes,
+        65..=512 => bytes,
+        _ => 0,
+    },
+];
+
+/// A segment (`types.h`, `struct mi_segment_s`): what pages lie in, up to 2.4.
+#[derive(Debug, PartialEq, Eq)]
+pub struct SegmentLayout {
+    /// The releases.
+    pub releases: &'static str,
+    /// What it is aligned to, and its size but for one block's.
+    pub bytes: u64,
+    /// `cookie`: its address, but for a key of the process.
+    pub cookie: usize,
+    /// `thread_id`: 0 where its thread ended, or it was freed.
+    pub thread_id: usize,
+    /// `used`: pages in use.
+    pub used: usize,
+    /// How it is divided.
+    pub parts: Parts,
+    /// Its pages.
+    pub page: &'static PageLayout,
+    /// In a heap: `thread_delayed_free`, a list of blocks that other threads freed.
+    pub delayed_free: u64,
+    /// What a collection gives back; `None` where nothing of it is known before (up to 1.8.2 what is freed stays for a time that is not told).
+    pub collect: Option<Collect>,
+}
+
+/// How a segment is divided.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Parts {
+    /// Into pages of one size (1.x): where it says how many, of what size, how large it and its own structures are, and where
+    /// pages' structures stand.
+    Pages {
+        /// `capacity`.
+        capacity: usize,
+        /// `page_shift`.
+        page_shift: usize,
+        /// `page_kind`, 3 for one block.
+        page_kind: usize,
+        /// `segment_size`.
+        segment_bytes: usize,
+        /// `segment_info_size`.
+        info_bytes: usize,
+        /// `pages`.
+        pages: usize,
+    },
+    /// Into slices of 64 KiB (2.x): how many, how many of them for its own structures, what kind, how many structures, and
+    /// where they stand.
+    Slices {
+        /// `segment_slices`.
+        slices: usize,
+        /// `segment_info_slices`.
+        info_slices: usize,
+        /// `kind`, 1 for one block.
+        kind: usize,
+        /// `slice_entries`.
+        entries: usize,
+        /// `slices`.
+        structures: usize,
+    },
+}
+
+const fn pages([capacity, page_shift, page_kind, segment_bytes, info_bytes, pages]: [usize; 6]) -> Parts {
+    Parts::Pages { capacity, page_shift, page_kind, segment_bytes, info_bytes, pages }
+}
+
+const fn slices([slices, info_slices, kind, entries, structures]: [usize; 5]) -> Parts {
+    Parts::Slices { slices, info_slices, kind, entries, structures }
+}
+
+const fn segment(
+    releases: &'static str,
+    bytes: u64,
+    [cookie, thread_id, used]: [usize; 3],
+    parts: Parts,
+    (page, delayed_free, collect): (&'static PageLayout, u64, Option<Collect>),
+) -> SegmentLayout {
+    SegmentLayout { releases, bytes, cookie, thread_id, used, parts, page, delayed_free, collect }
+}
+
+/// `mi_heap_collect_ex`: 1.8.4 and later, 1.9, up to 2.1.2, 2.x, 3.x.
+const COLLECT_1_8: Collect = Collect { pages: true, ended: true, arenas_by_main: true, arenas: false };
+const COLLECT_1_9: Collect = Collect { pages: true, ended: true, arenas_by_main: true, arenas: true };
+const COLLECT_2_0: Collect = Collect { pages: false, ended: true, arenas_by_main: false, arenas: false };
+const COLLECT_2: Collect = Collect { pages: false, ended: true, arenas_by_main: true, arenas: true };
+/// What ended threads left stays.
+pub const COLLECT_3: Collect = Collect { pages: true, ended: false, arenas_by_main: true, arenas: true };
+
+const MIB: u64 = 1 << 20;
+
+/// All of them.
+pub static SEGMENTS: [SegmentLayout; 9] = [
+    segment(
+        "2.1.9 to 2.4",
+        32 * MIB,
+        [224, 280, 216],
+        slices([248, 256, 264, 272, 288]),
+        (&PAGE_2_1_4, 8, Some(COLLECT_2)),
+    ),
+    segment(
+        "2.1.4 to 2.1.7",
+        32 * MIB,
+        [216, 256, 208],
+        slices([224, 232, 240, 248, 264]),
+        (&PAGE_2_1_4, 8, Some(COLLECT_2)),
+    ),
+    segment(
+        "2.0.9 to 2.1.2",
+        32 * MIB,
+        [216, 256, 208],
+        slices([224, 232, 240, 248, 264]),
+        (&PAGE_2, 2840, Some(COLLECT_2_0)),
+    ),
+    segment(
+        "2.0.3 to 2.0.7",
+        64 * MIB,
+        [320, 352, 312],
+        slices([328, 336, 344, 360, 368]),
+        (&PAGE_2, 2840, Some(COLLECT_2_0)),
+    ),
+    segment(
+        "1.8.9 to 1.9",
+        4 * MIB,
+        [112, 136, 88],
+        pages([96, 144, 152, 32, 104, 160]),
+        (&PAGE_1_8_4, 8, Some(COLLECT_1_9)),
+    ),
+    segment(
+        "1.8.4 to 1.8.7",
+        4 * MIB,
+        [104, 112, 80],
+        pages([88, 120, 128, 32, 96, 136]),
+        (&PAGE_1_8_4, 8, Some(COLLECT_1_8)),
+    ),
+    segment("1.8.2", 4 * MIB, [104, 120, 80], pages([88, 112, 128, 32, 96, 136]), (&PAGE_1, 2840, None)),
+    segment(
+        "1.7.9 and 1.8.0",
+        4 * MIB,
+        [104, 120, 72],
+        pages([80, 112, 128, 88, 96, 136]),
+        (&PAGE_1, 2840, None),
+    ),
+    segment("1.6 to 1.7.7", 4 * MIB, [88, 104, 56], pages([64, 96, 112, 72, 80, 120]), (&PAGE_1, 2840, None)),
+];
+
+/// Bytes of a segment that are read to tell it, up to its first two pages.
+pub const HEADER_BYTES: usize = 640;
+/// What segments are aligned to, all of them.
+pub const ALIGNMENT: u64 = 4 * MIB;
+/// A slice (`MI_SEGMENT_SLICE_SIZE`, `MI_ARENA_SLICE_SIZE`), and the least page.
+pub const SLICE_BYTES: u64 = 64 << 10;
+/// Pages in segments of 1.x: of 64 KiB, 512 KiB, 4 MiB.
+pub const PAGE_SHIFTS: [u64; 3] = [16, 19, 22];
+
+/// The page map of 3.x with two levels (`page-map.c`): entries of a submap, each for a slice.
+pub const SUBMAP_ENTRIES: u64 = 1 << 13;
+/// Bytes of a submap.
+pub const SUBMAP_BYTES: u64 = 8 * SUBMAP_ENTRIES;
+/// Addresses under a submap.
+pub const SUBMAP_SPAN: u64 = SUBMAP_ENTRIES * SLICE_BYTES;
+/// Bytes of the upper level, for 47-bit addresses.
+pub const MAP_BYTES: u64 = 8 * ((1 << 47) / SUBMAP_SPAN);
+/// A bitmap of an arena (`bitmap.h`, `struct mi_bitmap_s`): bits begin behind how many chunks it has and a map of those, 64 bytes
+/// each; chunks have 512 bits.
+pub const BITMAP_BITS: u64 = 128;
+/// Bits of a chunk.
+pub const CHUNK_BITS: u64 = 512;
+/// Which of the bitmaps that an arena leads to, one after another, says what is to be purged (`slices_free`, `slices_committed`,
+/// `slices_dirty`, `slices_purge`).
+pub const PURGE_BITMAP: usize = 3;
+/// Where the first of these stands, in words of an arena, in releases that purge only whole huge pages of 2 MiB where the kernel has
+/// those (3.1, 3.2; `_mi_os_minimal_purge_size`).
+pub const PURGED_IN_RUNS: [usize; 2] = [10, 11];
+/// Bytes of such a run.
+pub const RUN_BYTES: u64 = 2 << 20;
+/// Words of an arena (`struct mi_arena_s`) within which it says how many slices it has, and how many for itself.
+pub const ARENA_WORDS: usize = 24;

@@ -1,0 +1,287 @@
+//! Finds mimallocs that keep their memory in segments (1.6 to 2.4), and divides it.
+//!
+//! A segment is aligned to its size, and has its own address in it, made unreadable by a key that is the same for all of a
+//! process's and stands in the static data of whatever mimalloc is linked into: no symbol is needed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
+
+use super::layout::{
+    ALIGNMENT, HEADER_BYTES, PAGE_SHIFTS, PageWords, Parts, SEGMENTS, SLICE_BYTES, SegmentLayout, Start,
+};
+use super::parts::{Heap, Kind, Part};
+use crate::modules;
+use crate::radix::Free;
+use crate::scan::{each_word, is_mapped_memory};
+use strandline_claims::allocator::Context;
+use strandline_process::memory::{half_word_at, word_at};
+
+/// Segments that are looked at.
+const MOST_SEGMENTS: usize = 1 << 18;
+/// Bytes of a segment's own structures: 1,025 pages of 96 bytes, and more.
+const MOST_INFO_BYTES: u64 = 1 << 20;
+
+/// What stands as the size of its blocks in what is no page, or within another.
+const NO_PAGE: u64 = 1;
+
+/// What could be a segment.
+struct Candidate {
+    start: u64,
+    layout: &'static SegmentLayout,
+    key: u64,
+}
+
+/// Finds all of a process, beside what is `taken` by others, in address order.
+pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
+    let candidates = candidates(context);
+    if candidates.is_empty() {
+        return Vec::new();
+    }
+    let objects = objects(context, &candidates);
+    // By key, in which there is one mimalloc; of the layouts the one that most of its segments have.
+    let mut heaps = Vec::new();
+    let mut votes: BTreeMap<u64, BTreeMap<usize, usize>> = BTreeMap::new();
+    for candidate in candidates.iter().filter(|candidate| objects.contains_key(&candidate.key)) {
+        let number = SEGMENTS.iter().position(|layout| layout == candidate.layout).unwrap_or(0);
+        *votes.entry(candidate.key).or_default().entry(number).or_default() += 1;
+    }
+    for (key, votes) in votes {
+        let best = votes.iter().max_by_key(|(number, count)| (**count, std::cmp::Reverse(**number)));
+        let Some(layout) = best.and_then(|(number, _)| SEGMENTS.get(*number)) else { continue };
+        let (object, name) = objects.get(&key).cloned().unwrap_or_default();
+        let mut heap = Heap {
+            object,
+            name,
+            releases: layout.releases,
+            delayed_free: Some(layout.delayed_free),
+            collect: layout.collect.unwrap_or_default(),
+            has_offsets: layout.page.start == Start::Offset,
+            ..Heap::default()
+        };
+        let mut free = Free::new(context, taken);
+        for one in candidates.iter().filter(|one| one.key == key && one.layout == layout) {
+            if Instant::now() >= context.deadline {
+                heap.is_late = true;
+                break;
+            }
+            if heap.parts.last().is_none_or(|last| last.end <= one.start) {
+                segment(context, one, &mut free, &mut heap);
+            }
+        }
+        // Of older ones it is not known whether it is going to be purged.
+        let is_purged = matches!(layout.parts, Parts::Slices { .. }) && !heap.has_offsets;
+        fill(context, &mut heap, if is_purged { Kind::Waiting } else { Kind::Free }, &mut free);
+        heaps.push(heap);
+    }
+    heaps
+}
+
+/// What mimalloc asks the kernel for it wants at addresses of its own (`os.c`, `_mi_os_get_aligned_hint`), where it is alone: there
+/// what is between segments is what it has taken and not used, or no longer.
+pub const HINTS: std::ops::Range<u64> = 2 << 40..30 << 40;
+
+/// Adds what is free beside the segments of each mapping.
+fn fill(context: &Context<'_>, heap: &mut Heap, kind: Kind, free: &mut Free<'_>) {
+    let mut gaps = Vec::new();
+    for mapping in context.space.mappings().iter().filter(|mapping| HINTS.contains(&mapping.start)) {
+        let first = heap.parts.partition_point(|part| part.end <= mapping.start);
+        let within = heap.parts[first..].iter().take_while(|part| part.start < mapping.end);
+        let mut at = mapping.start;
+        let mut is_own = false;
+        for part in within {
+            is_own = true;
+            gaps.push((at, part.start));
+            at = at.max(part.end);
+        }
+        if is_own {
+            gaps.push((at, mapping.end));
+        }
+    }
+    let mut is_free = |gap: &(u64, u64)| gap.0 < gap.1 && free.contains(gap.0, gap.1);
+    let parts = gaps.into_iter().filter(|gap| is_free(gap)).map(|(start, end)| Part {
+        start,
+        end,
+        kind,
+        whole: 0,
+        thread: 0,
+    });
+    let parts: Vec<Part> = parts.collect();
+    heap.parts.extend(parts);
+    heap.parts.sort_unstable_by_key(|part| part.start);
+}
+
+/// What could be segments, in address order.
+fn candidates(context: &Context<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
+        for (from, to) in (context.resident)(mapping.start, mapping.end) {
+            let mut at = from.next_multiple_of(ALIGNMENT);
+            while at < to && found.len() < MOST_SEGMENTS && Instant::now() < context.deadline {
+                let mut bytes = [0; HEADER_BYTES];
+                if context.memory.read(at, &mut bytes).is_ok() {
+                    let fits =
+                        |layout: &&SegmentLayout| at.is_multiple_of(layout.bytes) && is_one(layout, &bytes);
+                    found.extend(SEGMENTS.iter().filter(fits).filter_map(|layout| {
+                        let key = word_at(&bytes, layout.cookie)? ^ at;
+                        (key != 0).then_some(Candidate { start: at, layout, key })
+                    }));
+                }
+                at += ALIGNMENT;
+            }
+        }
+    }
+    found
+}
+
+/// Whether the first bytes could be a segment's.
+fn is_one(layout: &SegmentLayout, bytes: &[u8]) -> bool {
+    let word = |at: usize| word_at(bytes, at).unwrap_or(u64::MAX);
+    let half = |at: usize| half_word_at(bytes, at).unwrap_or(u32::MAX);
+    match layout.parts {
+        Parts::Pages { capacity, page_shift, page_kind, segment_bytes, info_bytes, .. } => {
+            let is_huge = word(page_kind) as u32 == 3;
+            let pages = layout.bytes >> word(page_shift).min(63);
+            (is_huge && word(capacity) == 1
+                || PAGE_SHIFTS.contains(&word(page_shift)) && word(capacity) == pages)
+                && word(segment_bytes).is_multiple_of(4096)
+                && word(segment_bytes) > 0
+                && word(segment_bytes) < 1 << 47
+                && (1..=MOST_INFO_BYTES).contains(&word(info_bytes))
+        }
+        Parts::Slices { slices, info_slices, kind, entries, structures } => {
+            let most = layout.bytes / SLICE_BYTES;
+            let info = word(info_slices);
+            word(kind) as u32 <= 1
+                && (1..=most + 1).contains(&word(entries))
+                && (1..1 << 31).contains(&word(slices))
+                && info > 0
+                && info * SLICE_BYTES <= MOST_INFO_BYTES
+                // The first slices are its own; behind them something begins, and does not go on.
+                && half_word_at(bytes, structures) == Some(info as u32)
+                && (1..=word(slices) as u32).contains(&half(structures + info as usize * layout.page.bytes))
+                && half(structures + info as usize * layout.page.bytes + 4) == 0
+        }
+    }
+}
+
+/// In which program or library the key of a candidate stands.
+fn objects(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, (u64, String)> {
+    let keys: std::collections::HashSet<u64> = candidates.iter().map(|candidate| candidate.key).collect();
+    let mut found = HashMap::new();
+    for group in modules::groups(context.space.mappings()) {
+        for mapping in group.iter().filter(|mapping| mapping.permissions.write) {
+            each_word(context, mapping.start, mapping.end, &mut |_, word| {
+                if keys.contains(&word) {
+                    found.entry(word).or_insert_with(|| (group[0].start, group[0].name.clone()));
+                }
+                found.len() < keys.len()
+            });
+        }
+    }
+    found
+}
+
+/// Divides a segment.
+fn segment(context: &Context<'_>, one: &Candidate, free: &mut Free<'_>, heap: &mut Heap) {
+    let mut header = [0; HEADER_BYTES];
+    if context.memory.read(one.start, &mut header).is_err() {
+        heap.damage(one.start);
+        return;
+    }
+    let word = |at: usize| word_at(&header, at).unwrap_or(0);
+    let (end, info_bytes) = match one.layout.parts {
+        Parts::Pages { segment_bytes, info_bytes, .. } => (word(segment_bytes), word(info_bytes)),
+        Parts::Slices { slices, info_slices, .. } => {
+            (word(slices).saturating_mul(SLICE_BYTES), word(info_slices).saturating_mul(SLICE_BYTES))
+        }
+    };
+    let end = one.start.saturating_add(end);
+    if info_bytes > MOST_INFO_BYTES || one.start + info_bytes > end || !free.contains(one.start, end) {
+        heap.damage(one.start);
+        return;
+    }
+    // As much of its structures as was ever written to.
+    let mut bytes = vec![0; info_bytes as usize];
+    let got = context.memory.read_some(one.start, &mut bytes);
+    bytes.truncate(got.max(HEADER_BYTES));
+    heap.bytes_read += got as u64;
+    if word(one.layout.thread_id) == 0 && word(one.layout.used) == 0 {
+        // It was freed; what it was divided into stands there yet.
+        heap.parts.push(Part { start: one.start, end, kind: Kind::Waiting, whole: 0, thread: 0 });
+        return;
+    }
+    heap.segments += 1;
+    let thread = word(one.layout.thread_id);
+    let own =
+        Part { start: one.start, end: one.start + info_bytes, kind: Kind::Own, whole: one.start, thread };
+    heap.parts.push(own);
+    match one.layout.parts {
+        Parts::Pages { .. } => pages(one, &bytes, end, heap),
+        Parts::Slices { .. } => slices(one, &bytes, end, heap),
+    }
+    (context.progress)(end - one.start);
+}
+
+/// A segment of 1.x.
+fn pages(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
+    let Parts::Pages { capacity, page_shift, page_kind, info_bytes, pages, .. } = one.layout.parts else {
+        return;
+    };
+    let word = |at: usize| word_at(bytes, at).unwrap_or(0);
+    let thread = word(one.layout.thread_id);
+    let is_huge = word(page_kind) as u32 == 3;
+    let page_bytes = if is_huge { end - one.start } else { 1 << word(page_shift).min(22) };
+    for index in 0..word(capacity) {
+        let start = one.start + if index == 0 { word(info_bytes) } else { index * page_bytes };
+        let part_end = one.start + (index + 1) * page_bytes;
+        if start >= part_end || part_end > end {
+            return heap.damage(start);
+        }
+        let at = pages + index as usize * one.layout.page.bytes;
+        let structure = bytes.get(at..at + one.layout.page.bytes);
+        // `segment_in_use`, the first bit of the second byte.
+        let in_use = structure.is_some_and(|structure| structure[1] & 1 != 0);
+        let page = structure.filter(|_| in_use).and_then(|bytes| one.layout.page.read(bytes, 0));
+        let kind = page.filter(|page| page.block_bytes > NO_PAGE).map_or(Kind::Free, |mut page| {
+            page.block_bytes = page.block_bytes.min(part_end - start);
+            page.start = page.start.or_else(|| first_aligned(start, part_end, (&page, index, is_huge)));
+            Kind::Page(page)
+        });
+        heap.parts.push(Part { start, end: part_end, kind, whole: one.start, thread });
+    }
+}
+
+/// Where the blocks of a page of 1.6 to 1.8.2 begin.
+fn first_aligned(start: u64, end: u64, (page, index, is_huge): (&PageWords, u64, bool)) -> Option<u64> {
+    // Small and medium pages (`MI_PAGE_MEDIUM`).
+    let is_aligned = index == 0 && !is_huge && end - start < 1 << 20;
+    let aligned = start.checked_next_multiple_of(page.block_bytes)?;
+    Some(if is_aligned && aligned.checked_add(page.block_bytes)? <= end { aligned } else { start })
+}
+
+/// A segment of 2.x.
+fn slices(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
+    let Parts::Slices { info_slices, kind, entries, structures, .. } = one.layout.parts else { return };
+    let word = |at: usize| word_at(bytes, at).unwrap_or(0);
+    let thread = word(one.layout.thread_id);
+    let is_huge = word(kind) as u32 == 1;
+    let mut index = word(info_slices);
+    while index < word(entries) {
+        let start = one.start + index * SLICE_BYTES;
+        let at = structures + index as usize * one.layout.page.bytes;
+        // What was never written to is free.
+        let structure = bytes.get(at..at + one.layout.page.bytes);
+        let count = structure.and_then(|structure| half_word_at(structure, 0)).map_or(0, u64::from);
+        let part_end = if is_huge { end } else { start + count * SLICE_BYTES };
+        if structure.is_none() || part_end <= start || part_end > end {
+            return heap.damage(start);
+        }
+        let page = structure.and_then(|bytes| one.layout.page.read(bytes, 0));
+        let kind = page.filter(|page| page.block_bytes > NO_PAGE).map_or(Kind::Free, |mut page| {
+            page.block_bytes = page.block_bytes.min(part_end - start);
+            Kind::Page(page)
+        });
+        heap.parts.push(Part { start, end: part_end, kind, whole: one.start, thread });
+        index = (part_end - one.start) / SLICE_BYTES;
+    }
+}
