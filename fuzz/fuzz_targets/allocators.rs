@@ -1,4 +1,4 @@
-//! The readers of jemalloc and musl's malloc over fabricated heaps with words of their structures overwritten: claims lie apart
+//! The readers of allocators other than glibc's over fabricated heaps with words of their structures overwritten: claims lie apart
 //! and in their memory, and reading ends after a bounded number of bytes.
 #![no_main]
 
@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
-use strandline_allocators::{jemalloc, musl};
+use strandline_allocators::{jemalloc, mimalloc, musl, tcmalloc};
 use strandline_claims::allocator::{Context, Reader};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
-use strandline_synth::{Image, fabricate_jemalloc, fabricate_musl};
+use strandline_synth::{Image, fabricate_jemalloc, fabricate_mimalloc, fabricate_musl, fabricate_tcmalloc};
 
 struct Target {
     image: Image,
@@ -44,12 +44,24 @@ fn patch(image: &mut Image, structures: &[(u64, u64)], patches: &[u8]) {
 
 fuzz_target!(|data: &[u8]| {
     let Some((&shape, patches)) = data.split_first() else { return };
-    let (mut image, maps, structures, reader): (_, _, _, &dyn Reader) = if shape < 128 {
-        let made = fabricate_jemalloc(usize::from(shape), u64::from(shape));
-        (made.image, made.maps, made.structures, &jemalloc::Reader)
-    } else {
-        let made = fabricate_musl(u64::from(shape));
-        (made.image, made.maps, made.structures, &musl::Reader)
+    let seed = u64::from(shape);
+    let (mut image, maps, structures, reader): (_, _, _, &dyn Reader) = match shape % 4 {
+        0 => {
+            let made = fabricate_jemalloc(usize::from(shape / 4), seed);
+            (made.image, made.maps, made.structures, &jemalloc::Reader)
+        }
+        1 => {
+            let made = fabricate_musl(seed);
+            (made.image, made.maps, made.structures, &musl::Reader)
+        }
+        2 => {
+            let made = fabricate_tcmalloc(seed);
+            (made.image, made.maps, made.structures, &tcmalloc::Reader)
+        }
+        _ => {
+            let made = fabricate_mimalloc(usize::from(shape / 4), seed);
+            (made.image, made.maps, made.structures, &mimalloc::Reader)
+        }
     };
     patch(&mut image, &structures, patches);
     let (space, _) = AddressSpace::parse(maps.as_bytes());

@@ -9,8 +9,9 @@ use std::time::Instant;
 
 use crate::modules;
 use crate::page_cache::PageCache;
-use crate::scan::{each_word, is_mapped_memory, is_own};
+use crate::scan::{each_word, each_word_by, is_mapped_memory, is_own};
 use strandline_claims::allocator::{Context, overlapping};
+use strandline_claims::range::PAGE_BYTES;
 use strandline_process::map::{AddressSpace, Mapping};
 
 /// Static data of a program beyond this is not searched.
@@ -135,11 +136,12 @@ impl Finder<'_> {
         if !is_own(self.context, leaf, end) {
             return None;
         }
-        let resident = (self.context.resident)(leaf, end);
-        self.left = self.left.checked_sub(resident.iter().map(|run| run.1 - run.0).sum())?;
+        if self.left == 0 {
+            return None;
+        }
         let (mut spans, mut tried) = (Vec::new(), 0);
         let (mut cache, mut behind) = (PageCache::new(self.context.memory), 0);
-        each_word(self.context, leaf, end, &mut |at, entry| {
+        let bytes_read = each_word_by(self.context, (leaf, end), PAGE_BYTES as usize, &mut |at, entry| {
             let index = (at - leaf) / 8;
             // Within an extent old entries may stand that nobody asks for.
             if index < behind {
@@ -152,6 +154,7 @@ impl Finder<'_> {
             tried += 1;
             tried < MOST_ENTRIES_TRIED
         });
+        self.left = self.left.saturating_sub(bytes_read + cache.bytes_read);
         // Some may be in motion; and what is no leaf may begin with a word that leads to an extent.
         let first = *spans.first()?;
         let agreeing = spans.iter().filter(|&&span| span == first).count();

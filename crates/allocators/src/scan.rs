@@ -10,21 +10,34 @@ const AT_ONCE: usize = 64 << 10;
 /// Reads the resident parts of a range and hands over each word that is not zero, with its address, until `take` says that it
 /// is enough.
 pub fn each_word(context: &Context<'_>, start: u64, end: u64, take: &mut dyn FnMut(u64, u64) -> bool) {
-    let mut buffer = vec![0; AT_ONCE];
+    each_word_by(context, (start, end), AT_ONCE, take);
+}
+
+/// As [`each_word`], reading so many bytes at once, and says how many it read: few where the first words mostly are enough.
+pub fn each_word_by(
+    context: &Context<'_>,
+    (start, end): (u64, u64),
+    at_once: usize,
+    take: &mut dyn FnMut(u64, u64) -> bool,
+) -> u64 {
+    let mut buffer = vec![0; at_once];
+    let mut bytes_read = 0;
     for (from, to) in (context.resident)(start, end) {
         let mut at = from;
         while at < to {
-            let bytes = &mut buffer[..((to - at) as usize).min(AT_ONCE)];
+            let bytes = &mut buffer[..((to - at) as usize).min(at_once)];
             let got = context.memory.read_some(at, bytes);
+            bytes_read += got as u64;
             for offset in (0..got & !7).step_by(8) {
                 let word = word_at(bytes, offset).unwrap_or(0);
                 if word != 0 && !take(at + offset as u64, word) {
-                    return;
+                    return bytes_read;
                 }
             }
             at += bytes.len() as u64;
         }
     }
+    bytes_read
 }
 
 /// Whether all of a range is memory of the process's own, that an allocator could have taken from the kernel.

@@ -1,15 +1,18 @@
-//! The readers of jemalloc and of musl's malloc over fabricated ones: what is there by construction is what is said; and where
+//! The readers of allocators other than glibc's over fabricated ones: what is there by construction is what is said; and where
 //! words of their structures are overwritten, claims lie apart and within their mappings, and reading ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use strandline_allocators::{jemalloc, musl};
+use strandline_allocators::{jemalloc, mimalloc, musl, tcmalloc};
 use strandline_claims::allocator::{Context, Reader, Readings};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
-use strandline_synth::{Dice, Image, JEMALLOC_LAYOUTS, fabricate_jemalloc, fabricate_musl};
+use strandline_synth::{
+    Dice, HeapImage, Image, JEMALLOC_LAYOUTS, MIMALLOC_LAYOUTS, fabricate_jemalloc, fabricate_mimalloc,
+    fabricate_musl, fabricate_tcmalloc,
+};
 
 struct Target<'a> {
     image: &'a Image,
@@ -92,6 +95,38 @@ fn a_mallocng_holds_what_is_said() {
     }
 }
 
+/// What is said of a fabricated one; its call's prediction is returned.
+fn holds(reader: &dyn Reader, made: &HeapImage, what: &str) -> Option<u64> {
+    let ((readings, caveats), _) = read(reader, &made.image, &made.maps);
+    let [reading] = readings.as_slice() else { panic!("{what}: {} of them", readings.len()) };
+    assert!(caveats.is_empty() && reading.caveats.is_empty(), "{what}: {caveats:?} {:?}", reading.caveats);
+    let (said, expected) = (&reading.allocator, &made.expected);
+    assert_eq!(said.live_bytes, Some(expected.live_bytes), "{what}");
+    assert_eq!(said.live_blocks, Some(expected.live_blocks), "{what}");
+    assert_eq!(said.cached_bytes, Some(expected.cached_bytes), "{what}");
+    assert_eq!(said.free_bytes, Some(expected.free_bytes), "{what}");
+    reading.call.as_ref().map(|call| call.predicted_bytes)
+}
+
+#[test]
+fn a_tcmalloc_holds_what_is_said() {
+    for seed in 0..40 {
+        let made = fabricate_tcmalloc(seed);
+        let given = holds(&tcmalloc::Reader, &made, &format!("seed {seed}"));
+        assert_eq!(given, Some(made.expected.given_bytes), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_mimalloc_holds_what_is_said() {
+    for layout in 0..MIMALLOC_LAYOUTS {
+        for seed in 0..20 {
+            let made = fabricate_mimalloc(layout, seed);
+            holds(&mimalloc::Reader, &made, &format!("layout {layout}, seed {seed}"));
+        }
+    }
+}
+
 #[test]
 fn damage_hurts_nobody() {
     for seed in 0..400 {
@@ -99,6 +134,10 @@ fn damage_hurts_nobody() {
         damaged(&jemalloc::Reader, made.image, (&made.maps, &made.structures), seed);
         let made = fabricate_musl(seed);
         damaged(&musl::Reader, made.image, (&made.maps, &made.structures), seed);
+        let made = fabricate_tcmalloc(seed);
+        damaged(&tcmalloc::Reader, made.image, (&made.maps, &made.structures), seed);
+        let made = fabricate_mimalloc(seed as usize, seed);
+        damaged(&mimalloc::Reader, made.image, (&made.maps, &made.structures), seed);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Fabricated glibc heaps, jemallocs, mallocngs, perls and SBCLs for tests: byte-exact memory whose every figure is known by construction. It
+//! Fabricated glibc heaps, jemallocs, tcmallocs, mimallocs, mallocngs, perls and SBCLs for tests: byte-exact memory whose every figure is known by construction. It
 //! must not use the layouts of the readers that are tested with it.
 //!
 //! [`fabricate`] follows a [`Recipe`] and returns a [`Heap`]: an [`Image`] that is read as a target's
@@ -25,10 +25,12 @@ mod dice;
 mod expected;
 mod image;
 mod jemalloc;
+mod mimalloc;
 mod musl;
 mod perl;
 mod plan;
 mod sbcl;
+mod tcmalloc;
 mod version;
 mod write;
 
@@ -37,12 +39,14 @@ pub use dice::Dice;
 pub use expected::{Expected, ExpectedArena, Mallinfo};
 pub use image::Image;
 pub use jemalloc::{JEMALLOC_LAYOUTS, JemallocExpected, JemallocImage, fabricate_jemalloc};
+pub use mimalloc::{MIMALLOC_LAYOUTS, fabricate_mimalloc};
 pub use musl::{MuslExpected, MuslImage, fabricate_musl};
 pub use perl::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables, TRAPS, Trap, fabricate_perl};
 pub use sbcl::{
     SBCL_GENERATIONS, SBCL_RELEASES, SBCL_TYPES, SbclExpected, SbclGeneration, SbclHeap, SbclInstances,
     SbclRecipe, SbclRelease, SbclThread, fabricate_sbcl,
 };
+pub use tcmalloc::{HeapExpected, HeapImage, fabricate_tcmalloc};
 pub use version::{VERSIONS, Version};
 
 /// Where the parts of a process stand that address randomisation moves.

@@ -1,0 +1,257 @@
+//! Fabricated mimallocs, with segments as 2.0.9, 2.2 and 1.9 have them, and with the page map of 3.1: pages of blocks, of which
+//! what is free is known by construction.
+//!
+//! Written from mimalloc's headers of each release, apart from the reader that is tested with it.
+
+use crate::tcmalloc::{HeapExpected, HeapImage};
+use crate::{Dice, Image};
+
+const MIB: u64 = 1 << 20;
+const KIB: u64 = 1 << 10;
+const SLICE: u64 = 64 * KIB;
+/// The library's static data.
+const DATA: u64 = 0x7f51_4000_0000;
+const DATA_BYTES: u64 = 64 * KIB;
+/// Where mimalloc asks the kernel for memory.
+const HEAP: u64 = 10 << 40;
+/// What its own structures of 3.x are in beside arenas.
+const MAP: u64 = 0x7f51_8000_0000;
+const SUBMAP: u64 = MAP + 4 * MIB;
+const KEY: u64 = 0x1357_9bdf_0246_8ace;
+/// Sizes of blocks.
+const SIZES: [u64; 8] = [16, 48, 64, 320, 1024, 1280, 5120, 8192];
+
+/// How many layouts there are.
+pub const MIMALLOC_LAYOUTS: usize = 4;
+
+/// Where a release has the fields of a page.
+struct Fields {
+    capacity: u64,
+    reserved: u64,
+    free: u64,
+    local_free: u64,
+    thread_free: u64,
+    used: (u64, u32),
+    size: (u64, u32),
+    start: Option<u64>,
+}
+
+const OF_2_0_9: Fields = Fields {
+    capacity: 10,
+    reserved: 12,
+    free: 16,
+    local_free: 32,
+    thread_free: 40,
+    used: (24, 32),
+    size: (28, 32),
+    start: None,
+};
+const OF_2_2: Fields = Fields {
+    capacity: 10,
+    reserved: 12,
+    free: 16,
+    local_free: 24,
+    thread_free: 56,
+    used: (32, 16),
+    size: (40, 64),
+    start: Some(48),
+};
+const OF_1_9: Fields = Fields {
+    capacity: 2,
+    reserved: 4,
+    free: 8,
+    local_free: 16,
+    thread_free: 48,
+    used: (24, 16),
+    size: (32, 64),
+    start: Some(40),
+};
+const OF_3_1: Fields = Fields {
+    capacity: 18,
+    reserved: 20,
+    free: 8,
+    local_free: 24,
+    thread_free: 32,
+    used: (16, 16),
+    size: (40, 64),
+    start: Some(48),
+};
+
+struct Writer {
+    image: Image,
+    expected: HeapExpected,
+    structures: Vec<(u64, u64)>,
+}
+
+/// Makes one of `layout` (0 for 2.0.9, 1 for 2.2, 2 for 1.9, 3 for 3.1), drawn from `seed`.
+pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
+    let mut dice = Dice::new(seed ^ 0x6d69);
+    let mut image = Image::default();
+    image.map(DATA, DATA_BYTES as usize);
+    let mut writer = Writer { image, expected: HeapExpected::default(), structures: Vec::new() };
+    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
+    let mut maps = Vec::new();
+    let bytes = match layout % MIMALLOC_LAYOUTS {
+        0 => writer.slices((&OF_2_0_9, 80), [216, 224, 232, 240, 248, 264], &mut dice),
+        1 => writer.slices((&OF_2_2, 96), [224, 248, 256, 264, 272, 288], &mut dice),
+        2 => writer.pages(&mut dice),
+        _ => {
+            maps.push(line(MAP, 4 * MIB + SLICE, "00000000 00:00 0"));
+            writer.arena(&mut dice)
+        }
+    };
+    maps.insert(0, line(HEAP, bytes, "00000000 00:00 0"));
+    maps.insert(1, line(DATA, DATA_BYTES, "00080000 08:01 79 /usr/lib/libmimalloc.so.2"));
+    maps.sort_by_key(|line| u64::from_str_radix(line.split('-').next().unwrap_or_default(), 16).unwrap_or(0));
+    HeapImage {
+        image: writer.image,
+        maps: maps.concat(),
+        expected: writer.expected,
+        structures: writer.structures,
+    }
+}
+
+impl Writer {
+    /// Writes `bits` at `at`, which need not be a word's begin.
+    fn put(&mut self, at: u64, (value, bits): (u64, u32)) {
+        let shift = at % 8 * 8;
+        let mask = if bits == 64 { u64::MAX } else { ((1 << bits) - 1) << shift };
+        let word = self.image.word(at & !7).unwrap_or(0);
+        self.image.put_word(at & !7, word & !mask | (value << shift) & mask);
+    }
+
+    /// A page whose blocks begin at `first` and may reach to `end`; its structure stands at `at`.
+    fn page(&mut self, fields: &Fields, at: u64, (first, end): (u64, u64), (size, dice): (u64, &mut Dice)) {
+        let room = (end - first) / size;
+        let capacity = if dice.chance(50) { room } else { 1 + dice.below(room) };
+        let keep = dice.below(101);
+        let mut lists = [0; 3];
+        let mut used = 0;
+        for index in 0..capacity {
+            let block = first + index * size;
+            if dice.chance(keep) {
+                used += 1;
+                self.expected.live_bytes += size;
+                self.expected.live_blocks += 1;
+                continue;
+            }
+            let list = dice.below(3) as usize;
+            if list == 2 {
+                used += 1;
+                self.expected.cached_bytes += size;
+            } else {
+                self.expected.free_bytes += size;
+            }
+            self.image.put_word(block, lists[list]);
+            lists[list] = block;
+        }
+        self.expected.free_bytes += end - first - capacity * size;
+        self.put(at + fields.capacity, (capacity, 16));
+        self.put(at + fields.reserved, (room, 16));
+        self.put(at + fields.used.0, (used, fields.used.1));
+        self.put(at + fields.size.0, (size, fields.size.1));
+        self.image.put_word(at + fields.free, lists[0]);
+        self.image.put_word(at + fields.local_free, lists[1]);
+        self.image.put_word(at + fields.thread_free, if lists[2] == 0 { 0 } else { lists[2] | 1 });
+        if let Some(start) = fields.start {
+            self.image.put_word(at + start, first);
+        }
+        self.structures.push((at & !7, (at & !7) + 72));
+        self.structures.push((first & !7, end & !7));
+    }
+
+    /// A segment of 2.x. `places` are those of cookie, slices, slices of its own, kind, entries, and the slices' structures.
+    fn slices(&mut self, (fields, bytes): (&Fields, u64), places: [u64; 6], dice: &mut Dice) -> u64 {
+        let count = 40 + dice.below(20);
+        self.image.map(HEAP, (32 * MIB) as usize);
+        self.image.put_word(DATA + 0x100, KEY);
+        let [cookie, slices, own, kind, entries, structures] = places.map(|at| HEAP + at);
+        for (at, word) in [(cookie, HEAP ^ KEY), (slices, 512), (own, 1), (kind, 0), (entries, 512)] {
+            self.image.put_word(at, word);
+        }
+        // Its own, and its thread.
+        self.put(structures, (1, 32));
+        self.put(structures + fields.size.0, (SLICE, fields.size.1));
+        let thread = if bytes == 80 { 256 } else { 280 };
+        self.image.put_word(HEAP + thread, 0x7f00_0000_1000);
+        let mut index = 1;
+        for _ in 0..count {
+            let here = 1 + dice.below(4);
+            let at = structures + index * bytes;
+            self.put(at, (here, 32));
+            let (start, end) = (HEAP + index * SLICE, HEAP + (index + here) * SLICE);
+            if dice.chance(85) {
+                let size = SIZES[dice.below(SIZES.len() as u64) as usize];
+                // 2.0.9: 3 * MI_MAX_ALIGN_GUARANTEE.
+                let first = start + if fields.start.is_some() || size > 1024 { 0 } else { 384 };
+                self.page(fields, at, (first, end), (size, dice));
+            }
+            index += here;
+        }
+        self.put(structures + index * bytes, (512 - index, 32));
+        self.structures.push((HEAP, HEAP + 320));
+        32 * MIB
+    }
+
+    /// A segment of 1.9 with small pages.
+    fn pages(&mut self, dice: &mut Dice) -> u64 {
+        self.image.map(HEAP, (4 * MIB) as usize);
+        self.image.put_word(DATA + 0x100, KEY);
+        let own = 8 * KIB;
+        let words = [(112, HEAP ^ KEY), (96, 64), (144, 16), (152, 0), (32, 4 * MIB), (104, own), (88, 1)];
+        for (at, word) in words {
+            self.image.put_word(HEAP + at, word);
+        }
+        self.image.put_word(HEAP + 136, 0x7f00_0000_1000);
+        for index in 0..64 {
+            let at = HEAP + 160 + 80 * index;
+            if dice.chance(80) {
+                self.put(at, (index | 1 << 8, 16));
+                let start = HEAP + if index == 0 { own } else { index * SLICE };
+                let size = SIZES[dice.below(SIZES.len() as u64) as usize];
+                self.page(&OF_1_9, at, (start, HEAP + (index + 1) * SLICE), (size, dice));
+            }
+        }
+        self.structures.push((HEAP, HEAP + 160));
+        4 * MIB
+    }
+
+    /// An arena of 3.1 with its page map.
+    fn arena(&mut self, dice: &mut Dice) -> u64 {
+        const SLICES: u64 = 256;
+        self.image.map(HEAP, (SLICES * SLICE) as usize);
+        self.image.map(MAP, (4 * MIB + SLICE) as usize);
+        self.image.put_word(DATA + 0x100, MAP);
+        self.image.put_word(DATA + 0x108, HEAP);
+        let of_submap = MAP + HEAP / (8192 * SLICE) * 8;
+        self.image.put_word(of_submap, SUBMAP);
+        let own = 4;
+        for (at, word) in [(24, DATA + 0x200), (32, SLICES), (40, own)] {
+            self.image.put_word(HEAP + at, word);
+        }
+        let mut index = own;
+        while index + 8 < SLICES {
+            let here = 1 + dice.below(4);
+            let page = HEAP + index * SLICE;
+            if dice.chance(85) {
+                let size = SIZES[dice.below(SIZES.len() as u64) as usize];
+                // As many blocks as there is room for, so that its last slice is its own.
+                let first = page + 128;
+                self.page(&OF_3_1, page, (first, page + here * SLICE), (size, dice));
+                for slice in 0..here {
+                    let entry = SUBMAP + (page / SLICE + slice) % 8192 * 8;
+                    self.image.put_word(entry, page);
+                }
+            }
+            index += here;
+        }
+        self.structures.extend([
+            (HEAP, HEAP + 192),
+            (of_submap, of_submap + 8),
+            (DATA + 0x100, DATA + 0x110),
+        ]);
+        let first = SUBMAP + HEAP / SLICE % 8192 * 8;
+        self.structures.push((first, first + 8 * SLICES));
+        SLICES * SLICE
+    }
+}
