@@ -18,6 +18,8 @@ use strandline_process::map::{AddressSpace, Mapping};
 const MOST_DATA_BYTES: u64 = 64 << 20;
 /// Words that could be entries of the root, of one program.
 const MOST_TRIED: usize = 1 << 16;
+/// So much of zeros lies before or behind a word that begins or ends a run of others.
+const GAP_BYTES: u64 = 64;
 /// Of what could be a leaf so many entries are looked at.
 const MOST_ENTRIES_TRIED: usize = 16;
 /// Bytes of what could be leaves that are read in all.
@@ -104,17 +106,8 @@ struct Finder<'a> {
 
 impl Finder<'_> {
     fn look(&mut self) {
-        let end = self.data.end.min(self.data.start + MOST_DATA_BYTES);
-        let alignment = self.shape.leaf_alignment;
-        let mut words = Vec::new();
-        each_word(self.context, self.data.start, end, &mut |at, word| {
-            let is_mapped = || self.context.space.find(word).is_some_and(is_mapped_memory);
-            if word.is_multiple_of(alignment) && word < 1 << 47 && is_mapped() {
-                words.push((at, word));
-            }
-            words.len() < MOST_TRIED
-        });
-        for (at, word) in words {
+        let mut cache = PageCache::new(self.context.memory);
+        for (at, word) in self.words() {
             let is_within = |root: &u64| (*root..root + self.shape.used_root_bytes).contains(&at);
             if Instant::now() >= self.context.deadline {
                 return;
@@ -122,7 +115,7 @@ impl Finder<'_> {
             if self.roots.iter().any(is_within) || !self.tried.insert(word) {
                 continue;
             }
-            let Some(span) = self.span_of(word) else { continue };
+            let Some(span) = self.span_of(&mut cache, word) else { continue };
             let root = at.wrapping_sub(span * 8);
             if root >= self.data.start && root.saturating_add(self.shape.used_root_bytes) <= self.data.end {
                 self.roots.push(root);
@@ -130,8 +123,34 @@ impl Finder<'_> {
         }
     }
 
+    /// What could be entries of a root. Most of those are 0, and what is not stands in a few runs, as many as there are parts of
+    /// the address space in use: so words are looked at that begin or end a run.
+    fn words(&self) -> Vec<(u64, u64)> {
+        let end = self.data.end.min(self.data.start + MOST_DATA_BYTES);
+        let alignment = self.shape.leaf_alignment;
+        let mut edges = Vec::new();
+        let (mut before, mut behind_gap) = (None::<(u64, u64)>, true);
+        let mut take = |(at, word): (u64, u64), is_edge: bool| {
+            let is_mapped = || self.context.space.find(word).is_some_and(is_mapped_memory);
+            if is_edge && word.is_multiple_of(alignment) && word < 1 << 47 && is_mapped() {
+                edges.push((at, word));
+            }
+            edges.len() < MOST_TRIED
+        };
+        each_word(self.context, self.data.start, end, &mut |at, word| {
+            let is_gap = before.is_none_or(|(last, _)| at - last > GAP_BYTES);
+            let goes_on = before.is_none_or(|last| take(last, behind_gap || is_gap));
+            (before, behind_gap) = (Some((at, word)), is_gap);
+            goes_on
+        });
+        if let Some(last) = before {
+            take(last, true);
+        }
+        edges
+    }
+
     /// Which part of the address space the leaf at `leaf` stands for, if it is one, in spans of a leaf.
-    fn span_of(&mut self, leaf: u64) -> Option<u64> {
+    fn span_of(&mut self, cache: &mut PageCache<'_>, leaf: u64) -> Option<u64> {
         let end = leaf + self.shape.leaf_bytes();
         if !is_own(self.context, leaf, end) {
             return None;
@@ -140,21 +159,21 @@ impl Finder<'_> {
             return None;
         }
         let (mut spans, mut tried) = (Vec::new(), 0);
-        let (mut cache, mut behind) = (PageCache::new(self.context.memory), 0);
+        let (mut behind, before) = (0, cache.bytes_read);
         let bytes_read = each_word_by(self.context, (leaf, end), PAGE_BYTES as usize, &mut |at, entry| {
             let index = (at - leaf) / 8;
             // Within an extent old entries may stand that nobody asks for.
             if index < behind {
                 return true;
             }
-            if let Some((page, end)) = self.page_of_entry(&mut cache, index, entry) {
+            if let Some((page, end)) = self.page_of_entry(cache, index, entry) {
                 spans.push(page / self.shape.leaf_span());
                 behind = index + ((end - page) >> self.shape.page_shift);
             }
             tried += 1;
             tried < MOST_ENTRIES_TRIED
         });
-        self.left = self.left.saturating_sub(bytes_read + cache.bytes_read);
+        self.left = self.left.saturating_sub(bytes_read + cache.bytes_read - before);
         // Some may be in motion; and what is no leaf may begin with a word that leads to an extent.
         let first = *spans.first()?;
         let agreeing = spans.iter().filter(|&&span| span == first).count();

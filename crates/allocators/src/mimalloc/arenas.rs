@@ -14,14 +14,17 @@ use super::layout::{
 use super::parts::{Heap, Kind, Part};
 use crate::page_cache::PageCache;
 use crate::radix::{self, Data, Free};
-use crate::scan::{each_word, is_mapped_memory, is_own};
+use crate::scan::{each_word, each_word_by, is_mapped_memory, is_own};
 use strandline_claims::allocator::Context;
+use strandline_claims::range::PAGE_BYTES;
 use strandline_process::memory::word_at;
 
 /// Static data smaller than this has no mimalloc: its statistics alone take more.
 const LEAST_DATA_BYTES: u64 = 4096;
 /// Words of static data that are followed, of one program.
 const MOST_TRIED: usize = 1 << 16;
+/// Bytes of what could be maps that are read in all.
+const MOST_TRIED_BYTES: u64 = 16 << 20;
 /// Entries by which a map is told.
 const ENOUGH_ENTRIES: usize = 64;
 /// Submaps that are read.
@@ -38,9 +41,10 @@ struct Map {
 /// Finds all of a process, beside what is `taken` by others, in address order.
 pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
     let mut heaps = Vec::new();
+    let mut left = MOST_TRIED_BYTES;
     for data in radix::large_data(context.space, LEAST_DATA_BYTES) {
         let words = words(context, &data);
-        let Some(map) = words.iter().find_map(|&word| map_at(context, word)) else { continue };
+        let Some(map) = words.iter().find_map(|&word| map_at(context, word, &mut left)) else { continue };
         let mut heap = Heap {
             object: data.object.start,
             name: data.object.name.clone(),
@@ -74,20 +78,23 @@ fn words(context: &Context<'_>, data: &Data<'_>) -> Vec<u64> {
 }
 
 /// The page map whose upper level is at `upper`, if it is one.
-fn map_at(context: &Context<'_>, upper: u64) -> Option<Map> {
-    if !is_own(context, upper, upper + MAP_BYTES) {
+fn map_at(context: &Context<'_>, upper: u64, left: &mut u64) -> Option<Map> {
+    if *left == 0 || Instant::now() >= context.deadline || !is_own(context, upper, upper + MAP_BYTES) {
         return None;
     }
-    let (mut submaps, mut seen) = (Vec::new(), HashSet::new());
+    let (mut submaps, mut seen, mut is_map) = (Vec::new(), HashSet::new(), true);
     // The first entry is for no address that anything is at (`_mi_page_map_init`).
-    each_word(context, upper + 8, upper + MAP_BYTES, &mut |at, submap| {
-        let is_one =
-            submap.is_multiple_of(4096) && is_own(context, submap, submap.saturating_add(SUBMAP_BYTES));
-        if is_one && seen.insert(submap) {
-            submaps.push(((at - upper) / 8 * SUBMAP_SPAN, submap));
-        }
-        submaps.len() < MOST_SUBMAPS
-    });
+    let range = (upper + 8, upper + MAP_BYTES);
+    *left = left.saturating_sub(each_word_by(context, range, PAGE_BYTES as usize, &mut |at, submap| {
+        is_map = submap.is_multiple_of(PAGE_BYTES)
+            && seen.insert(submap)
+            && is_own(context, submap, submap.saturating_add(SUBMAP_BYTES));
+        submaps.push(((at - upper) / 8 * SUBMAP_SPAN, submap));
+        is_map && submaps.len() < MOST_SUBMAPS
+    }));
+    if !is_map {
+        return None;
+    }
     let mut cache = PageCache::new(context.memory);
     let layouts = [&PAGE_3, &PAGE_3_4];
     let mut votes = [0_usize; 2];

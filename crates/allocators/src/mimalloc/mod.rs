@@ -72,9 +72,11 @@ impl allocator::Reader for Reader {
 
     fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
         // Where it takes memory without a hint there may be one too.
-        let is_hinted =
-            |mapping: &Mapping| is_mapped_memory(mapping) && segments::HINTS.contains(&mapping.start);
-        Some(Box::new(Mimalloc { is_likely: space.mappings().iter().any(is_hinted) }))
+        let is_likely = |mapping: &Mapping| {
+            is_mapped_memory(mapping) && segments::HINTS.contains(&mapping.start)
+                || mapping.has_file() && mapping.name.contains("libmimalloc")
+        };
+        Some(Box::new(Mimalloc { is_likely: space.mappings().iter().any(is_likely) }))
     }
 }
 

@@ -57,7 +57,7 @@ struct List {
 pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
     let mut cached = Cached::default();
     let mut lists = transfer_lists(context, heap, spans, &mut cached);
-    threads(context, heap, &mut cached, &mut lists);
+    threads(context, heap, spans, (&mut cached, &mut lists));
     let mut left = MOST_ITEMS;
     lists.retain(|list| {
         let is_read = list.length <= left;
@@ -129,10 +129,17 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
 }
 
 /// Finds the caches of threads, which all lead to each other, by the one that static data leads to.
-fn threads(context: &Context<'_>, heap: &Heap, cached: &mut Cached, lists: &mut Vec<List>) {
+fn threads(
+    context: &Context<'_>,
+    heap: &Heap,
+    spans: &Spans,
+    (cached, lists): (&mut Cached, &mut Vec<List>),
+) {
     let mut pending = Vec::new();
     each_word(context, heap.data.0, heap.data.1, &mut |_, word| {
-        if word.is_multiple_of(8) && context.space.find(word).is_some_and(is_mapped_memory) {
+        // They are in no span: a program's own data mostly leads to blocks.
+        let is_mapped = || context.space.find(word).is_some_and(is_mapped_memory);
+        if word.is_multiple_of(8) && !spans.contain(word) && is_mapped() {
             pending.push(word);
         }
         pending.len() < MOST_TRIED

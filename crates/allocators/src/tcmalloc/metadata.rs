@@ -28,7 +28,7 @@ pub fn find(
     let cache_bytes = (CACHE_LISTS_BYTES + CACHE_LINKS_BYTES) as u64;
     known.extend(cached.threads.iter().map(|&at| (page_of(at), page_up(at + cache_bytes))));
     merge(&mut known);
-    let ends = ends_of_chunks(context, heap);
+    let ends = ends_of_chunks(context, heap, spans);
     let mut found: Vec<(u64, u64)> = Vec::new();
     let mut rest = known.as_slice();
     while let Some(&(start, first_end)) = rest.first() {
@@ -57,10 +57,10 @@ pub fn find(
 
 /// Where static data leads to: the end of what is used of the chunk in use is among it (`common.cc`, `metadata_chunk_alloc_`),
 /// and all else of it that leads into such a chunk leads to what is in use.
-fn ends_of_chunks(context: &Context<'_>, heap: &Heap) -> BTreeSet<u64> {
+fn ends_of_chunks(context: &Context<'_>, heap: &Heap, spans: &Spans) -> BTreeSet<u64> {
     let mut ends = BTreeSet::new();
     each_word(context, heap.data.0, heap.data.1, &mut |_, word| {
-        if context.space.find(word).is_some_and(is_mapped_memory) {
+        if !spans.contain(word) && context.space.find(word).is_some_and(is_mapped_memory) {
             ends.insert(word);
         }
         ends.len() < MOST_WORDS

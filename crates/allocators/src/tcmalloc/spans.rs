@@ -75,3 +75,11 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
     spans.walk = walk;
     spans
 }
+
+impl Spans {
+    /// Whether one of them has `address`.
+    pub fn contain(&self, address: u64) -> bool {
+        let next = self.all.partition_point(|span| span.end <= address);
+        self.all.get(next).is_some_and(|span| span.start <= address)
+    }
+}

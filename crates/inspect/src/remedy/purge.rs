@@ -19,8 +19,8 @@ use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
 /// Functions of an allocator that is linked into a program lie within so much of each other: its object files are taken out of
-/// one archive, one after another.
-const MOST_SPAN_BYTES: u64 = 4 << 20;
+/// one archive, one after another; but linkers put what is run rarely first, of all of a program.
+const MOST_SPAN_BYTES: u64 = 64 << 20;
 /// Before the first and behind the last of its functions that have a name of theirs others may stand, static ones.
 const MARGIN_BYTES: u64 = 16 << 10;
 
@@ -143,24 +143,59 @@ fn find(object: &Object, function: &Function) -> Option<Symbol> {
     found.into_iter().find(|(name, _)| has_sibling(name)).map(|(_, symbol)| symbol)
 }
 
-/// The code of an allocator that is linked into a program.
+/// The code of an allocator that is linked into a program: what lies between its named functions, and a margin for those without
+/// a name on both sides. Linkers put parts of it that are run rarely, or first, together with the program's: the program's own
+/// functions are left out. An allocator's global functions go by its names, and what others it has are called from those.
 fn own_code(object: &Object, function: &Function, called: Symbol) -> Option<Vec<Range<u64>>> {
-    let mut own: Vec<(u64, u64)> = Vec::new();
+    let (mut own, mut others): (Vec<Range<u64>>, Vec<Range<u64>>) = (Vec::new(), Vec::new());
     object.each_symbol(&mut |name, symbol| {
         let is_own = function.own_names.iter().any(|start| {
             let at = name.windows(start.len()).position(|part| part == start.as_bytes());
             at.is_some_and(|at| at == 0 || name[at - 1] == b'_')
         });
-        if is_own && object.text_contains(symbol.address) {
-            own.push((symbol.address, symbol.address.saturating_add(symbol.bytes)));
+        if object.text_contains(symbol.address) {
+            let range = symbol.address..symbol.address.saturating_add(symbol.bytes);
+            if is_own {
+                own.push(range);
+            } else if symbol.is_global && symbol.bytes > 0 {
+                others.push(range);
+            }
         }
     });
-    let first = own.iter().map(|range| range.0).min()?.saturating_sub(MARGIN_BYTES);
-    let last = own.iter().map(|range| range.1).max()?.saturating_add(MARGIN_BYTES);
+    own.sort_unstable_by_key(|range| range.start);
+    let first = own.first()?.start.saturating_sub(MARGIN_BYTES);
+    let last = own.iter().map(|range| range.end).max()?.saturating_add(MARGIN_BYTES);
     let is_one = own.len() >= LEAST_FUNCTIONS
         && last - first <= MOST_SPAN_BYTES
         && (first..last).contains(&called.address);
-    is_one.then(|| std::iter::once(first..last).collect())
+    if !is_one {
+        return None;
+    }
+    // One function may have several names.
+    others.retain(|other| {
+        let next = own.partition_point(|range| range.start < other.start);
+        let touches = |range: &Range<u64>| range.start < other.end && other.start < range.end;
+        !own.get(next).is_some_and(touches)
+            && !next.checked_sub(1).and_then(|before| own.get(before)).is_some_and(touches)
+    });
+    others.sort_unstable_by_key(|range| range.start);
+    Some(without(first..last, &others))
+}
+
+/// What of `range` is in none of `others`, which are in order.
+fn without(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut rest = Vec::new();
+    let mut at = range.start;
+    for other in others.iter().filter(|other| other.end > range.start && other.start < range.end) {
+        if other.start > at {
+            rest.push(at..other.start);
+        }
+        at = at.max(other.end);
+    }
+    if at < range.end {
+        rest.push(at..range.end);
+    }
+    rest
 }
 
 /// Fewer functions with names than these are not all: a program may export some and be stripped of the others.
