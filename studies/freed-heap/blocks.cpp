@@ -1,8 +1,9 @@
-// blocks WAY BLOCK_BYTES SURVIVORS FREED: 64 MB in small blocks, all given back but the survivors, then malloc_trim(0).
+// blocks WAY BLOCK_BYTES SURVIVORS FREED: 64 MB in small blocks, all given back but the survivors, then malloc_trim(0),
+// then the call of another allocator's own.
 //
 // SURVIVORS is `none`, `top` (the last block taken, which lies above all others where the heap grows upwards) or
-// `one-in-500`. FREED is the order: `oldest-first` or `newest-first`. Marks: before, full, freed, trimmed. Prints one
-// JSON object, bytes: what was filled, given back by the frees, given back by malloc_trim, kept after it (physical:
+// `one-in-500`. FREED is the order: `oldest-first` or `newest-first`. Marks: before, full, freed, trimmed, purged. Prints one
+// JSON object, bytes: what was filled, given back by the frees, given back by malloc_trim and by the other call, kept after the former (physical:
 // resident, anonymous: of that without pages of files); the number of survivors; what malloc_trim returned.
 #include "strandline.h"
 #include "ways.h"
@@ -56,6 +57,32 @@ static unsigned char *take_small(const Arguments &asked) {
     return start;
 }
 
+/// The calls by which other allocators give back what they have free; there where one of them is preloaded.
+extern "C" {
+int mallctl(const char *name, void *old, size_t *old_bytes, void *value, size_t value_bytes) __attribute__((weak));
+void MallocExtension_ReleaseFreeMemory(void) __attribute__((weak));
+void mi_collect(bool force) __attribute__((weak));
+}
+
+/// The first call makes what mallctl needs, 36 pages of jemalloc's own.
+static void prepare_own() {
+    const char *version = nullptr;
+    size_t bytes = sizeof version;
+    if (mallctl) {
+        mallctl("version", &version, &bytes, nullptr, 0);
+    }
+}
+
+static void give_back_own() {
+    if (mallctl) {
+        mallctl("arena.4096.purge", nullptr, nullptr, nullptr, 0);
+    } else if (MallocExtension_ReleaseFreeMemory) {
+        MallocExtension_ReleaseFreeMemory();
+    } else if (mi_collect) {
+        mi_collect(true);
+    }
+}
+
 int main(int count, char **words) {
     Arguments asked = read_arguments(count, words);
     size_t blocks = total_bytes / asked.block_bytes;
@@ -69,6 +96,7 @@ int main(int count, char **words) {
     unsigned char **block = static_cast<unsigned char **>(list);
     get_ready();
     apply_mallopt();
+    prepare_own();
     Memory before = memory_now();
     strandline_mark("before");
     for (size_t i = 0; i < blocks; i++) {
@@ -92,9 +120,13 @@ int main(int count, char **words) {
     int returned = malloc_trim(0);
     Memory trimmed = memory_now();
     strandline_mark("trimmed");
+    give_back_own();
+    Memory purged = memory_now();
+    strandline_mark("purged");
     say("{\"filled_anonymous_bytes\":%ld,", full.anonymous_bytes - before.anonymous_bytes);
     say("\"freed_anonymous_bytes\":%ld,", full.anonymous_bytes - freed.anonymous_bytes);
     say("\"trimmed_anonymous_bytes\":%ld,", freed.anonymous_bytes - trimmed.anonymous_bytes);
+    say("\"purged_anonymous_bytes\":%ld,", trimmed.anonymous_bytes - purged.anonymous_bytes);
     say("\"kept_anonymous_bytes\":%ld,", trimmed.anonymous_bytes - before.anonymous_bytes);
     say("\"filled_physical_bytes\":%ld,", full.physical_bytes - before.physical_bytes);
     say("\"freed_physical_bytes\":%ld,", full.physical_bytes - freed.physical_bytes);

@@ -69,6 +69,7 @@ const FAIL_WITH_GLIBC_2_36: &[&str] = &["mallopt-limit-32MiB"];
 /// Hold with jemalloc 5.3.0.
 const HOLD_WITH_JEMALLOC: &[&str] = &[
     "c3-trim-is-glibcs",
+    "c5-purge-foretold",
     "jemalloc-larger-start",
     "jemalloc-no-decay",
     "jemalloc-keeps-vm",
@@ -80,7 +81,8 @@ const FAIL_WITH_JEMALLOC: &[&str] =
     &["jemalloc-200kB-goes", "jemalloc-large-go", "jemalloc-refuses-conf", "jemalloc-conf-decides"];
 
 /// Holds with jemalloc 5.3.0, tcmalloc of gperftools 2.10 and mimalloc 2.0.
-const HOLD_WITH_ALL: &[&str] = &["c5-allocators-differ"];
+const HOLD_WITH_ALL: &[&str] =
+    &["c5-allocators-differ", "c5-where-it-lies", "c5-release-foretold", "c5-pinned"];
 
 #[test]
 fn claims_have_the_verdicts_that_the_readme_explains() -> Outcome {
