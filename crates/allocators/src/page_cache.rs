@@ -5,10 +5,13 @@ use strandline_process::memory::{Memory, word_at};
 
 /// Pages kept: 4 MiB.
 const CACHED_PAGES: usize = 1024;
+/// Pages kept by a small one.
+const FEW_PAGES: usize = 32;
 
 /// Reads words and small structures, keeping the pages they came from.
 pub struct PageCache<'a> {
     memory: &'a dyn Memory,
+    pages: usize,
     tags: Vec<u64>,
     bytes: Vec<u8>,
     /// Target memory read.
@@ -18,7 +21,12 @@ pub struct PageCache<'a> {
 impl<'a> PageCache<'a> {
     /// An empty cache. Its pages are allocated when first used.
     pub fn new(memory: &'a dyn Memory) -> Self {
-        Self { memory, tags: Vec::new(), bytes: Vec::new(), bytes_read: 0 }
+        Self { memory, pages: CACHED_PAGES, tags: Vec::new(), bytes: Vec::new(), bytes_read: 0 }
+    }
+
+    /// One that keeps a few pages only.
+    pub fn small(memory: &'a dyn Memory) -> Self {
+        Self { pages: FEW_PAGES, ..Self::new(memory) }
     }
 
     /// The word at `address`, which must not cross a page.
@@ -44,10 +52,10 @@ impl<'a> PageCache<'a> {
 
     /// Where in the cache a page stands, which is read if need be.
     fn slot(&mut self, page: u64) -> Option<usize> {
-        let slot = (page / PAGE_BYTES) as usize % CACHED_PAGES;
+        let slot = (page / PAGE_BYTES) as usize % self.pages;
         if self.tags.is_empty() {
-            self.tags = vec![u64::MAX; CACHED_PAGES];
-            self.bytes = vec![0; CACHED_PAGES * PAGE_BYTES as usize];
+            self.tags = vec![u64::MAX; self.pages];
+            self.bytes = vec![0; self.pages * PAGE_BYTES as usize];
         }
         let at = slot * PAGE_BYTES as usize;
         if self.tags[slot] != page {

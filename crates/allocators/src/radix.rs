@@ -65,14 +65,15 @@ pub struct Data<'a> {
     pub object: &'a Mapping,
 }
 
-/// The static data of mapped programs and libraries, where it is larger than a root.
+/// The static data of mapped programs and libraries, where it is larger than a root; of very much the first part.
 pub fn large_data(space: &AddressSpace, larger_than: u64) -> Vec<Data<'_>> {
     let mut all = Vec::new();
     for group in modules::groups(space.mappings()) {
         let mut written = group.iter().filter(|mapping| mapping.permissions.write);
         let (Some(first), Some(last)) = (written.next(), group.last()) else { continue };
         if last.end - first.start > larger_than {
-            all.push(Data { start: first.start, end: last.end, object: group[0] });
+            let end = last.end.min(first.start.saturating_add(MOST_DATA_BYTES));
+            all.push(Data { start: first.start, end, object: group[0] });
         }
     }
     all
@@ -126,7 +127,7 @@ impl Finder<'_> {
     /// What could be entries of a root. Most of those are 0, and what is not stands in a few runs, as many as there are parts of
     /// the address space in use: so words are looked at that begin or end a run.
     fn words(&self) -> Vec<(u64, u64)> {
-        let end = self.data.end.min(self.data.start + MOST_DATA_BYTES);
+        let end = self.data.end;
         let alignment = self.shape.leaf_alignment;
         let mut edges = Vec::new();
         let (mut before, mut behind_gap) = (None::<(u64, u64)>, true);

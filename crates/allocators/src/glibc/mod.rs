@@ -41,7 +41,7 @@ use strandline_claims::allocator::{
     overlapping,
 };
 use strandline_claims::caveat::Caveat;
-use strandline_claims::range::RangePages;
+use strandline_claims::range::{RangePages, merge};
 use strandline_claims::reader::{About, HeapKind};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
@@ -119,7 +119,9 @@ pub fn read(context: &Context<'_>) -> Result<Readings, OutOfOrder> {
 fn unread_heap(context: &Context<'_>, object: &Object) -> Option<Caveat> {
     let heap = context.space.mappings().iter().find(|mapping| mapping.name == "[heap]")?;
     let resident = |start, end| (context.resident)(start, end).iter().map(|run| run.1 - run.0).sum::<u64>();
-    let inside = context.claimed.iter().map(|&(start, end)| (start.max(heap.start), end.min(heap.end)));
+    let mut claimed = context.claimed.to_vec();
+    merge(&mut claimed);
+    let inside = claimed.iter().map(|&(start, end)| (start.max(heap.start), end.min(heap.end)));
     let of_others: u64 =
         inside.filter(|(start, end)| start < end).map(|(start, end)| resident(start, end)).sum();
     let bytes = resident(heap.start, heap.end).saturating_sub(of_others);

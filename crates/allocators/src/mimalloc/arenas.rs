@@ -27,6 +27,12 @@ const MOST_TRIED: usize = 1 << 16;
 const MOST_TRIED_BYTES: u64 = 16 << 20;
 /// Entries by which a map is told.
 const ENOUGH_ENTRIES: usize = 64;
+/// An arena has at most so many slices, and a process so many arenas (`bitmap.h`, `MI_BITMAP_MAX_BIT_COUNT`; `types.h`,
+/// `MI_MAX_ARENAS`).
+const MOST_ARENA_SLICES: u64 = 512 * 512;
+const MOST_ARENAS: usize = 160;
+/// Pages that are kept: 256 GiB of them at least.
+const MOST_PAGES: usize = 1 << 22;
 /// Submaps that are read.
 const MOST_SUBMAPS: usize = 1 << 14;
 
@@ -40,7 +46,8 @@ struct Map {
 
 /// Finds all of a process, beside what is `taken` by others, in address order.
 pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
-    let mut heaps = Vec::new();
+    let mut heaps: Vec<Heap> = Vec::new();
+    let mut taken = taken.to_vec();
     let mut left = MOST_TRIED_BYTES;
     for data in radix::large_data(context.space, LEAST_DATA_BYTES) {
         let words = words(context, &data);
@@ -52,14 +59,25 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             releases: if map.layout == &PAGE_3 { "3.0 to 3.3" } else { "3.4" },
             ..Heap::default()
         };
-        let mut free = Free::new(context, taken);
+        strandline_claims::range::merge(&mut taken);
+        let mut free = Free::new(context, &taken);
         pages(context, &map, &mut free, &mut heap);
-        let arenas: Vec<Arena> = words.iter().filter_map(|&word| arena_at(context, &data, word)).collect();
+        let mut arenas: Vec<Arena> = Vec::new();
+        for &word in &words {
+            let is_beside = arenas.last().is_none_or(|last| last.end <= word);
+            if is_beside && arenas.len() < MOST_ARENAS && Instant::now() < context.deadline {
+                arenas.extend(arena_at(context, &data, word));
+            }
+        }
         heap.segments = arenas.len() as u64;
         let in_runs = arenas.iter().filter(|arena| arena.is_in_runs);
         heap.in_runs = in_runs.map(|arena| (arena.start, arena.end)).collect();
         own(&map, &arenas, &mut free, &mut heap);
-        rest(&arenas, &mut free, &mut heap);
+        // What was not read is not known to be free.
+        if !heap.is_late && heap.damages == 0 {
+            rest(&arenas, &mut free, &mut heap);
+        }
+        taken.extend(heap.parts.iter().map(|part| (part.start, part.end)));
         heaps.push(heap);
     }
     heaps
@@ -100,7 +118,10 @@ fn map_at(context: &Context<'_>, upper: u64, left: &mut u64) -> Option<Map> {
     let mut votes = [0_usize; 2];
     let mut entries = 0;
     for &(first, submap) in &submaps {
-        each_word(context, submap, submap + SUBMAP_BYTES, &mut |at, page| {
+        if entries >= ENOUGH_ENTRIES || Instant::now() >= context.deadline {
+            break;
+        }
+        each_word_by(context, (submap, submap + SUBMAP_BYTES), PAGE_BYTES as usize, &mut |at, page| {
             let slice = first + (at - submap) / 8 * SLICE_BYTES;
             for (layout, votes) in layouts.iter().zip(&mut votes) {
                 let area = read_page(&mut cache, layout, page).map(|(_, area)| area);
@@ -156,7 +177,9 @@ fn pages(context: &Context<'_>, map: &Map, free: &mut Free<'_>, heap: &mut Heap)
                 return true;
             }
             match read_page(&mut cache, map.layout, address) {
-                Some((page, (start, end))) if start == slice && free.contains(start, end) => {
+                Some((page, (start, end)))
+                    if start == slice && heap.parts.len() < MOST_PAGES && free.contains(start, end) =>
+                {
                     heap.parts.push(Part {
                         start,
                         end,
@@ -201,7 +224,7 @@ fn arena_at(context: &Context<'_>, data: &Data<'_>, address: u64) -> Option<Aren
     let (end, own_end) = (owner + 1..owner + 3).find_map(|index| {
         let (slices, own) = (word(index), word(index + 1));
         let end = address.checked_add(slices.checked_mul(SLICE_BYTES)?)?;
-        let is_one = own > 0 && own < slices && is_own(context, address, end);
+        let is_one = own > 0 && own < slices && slices <= MOST_ARENA_SLICES && is_own(context, address, end);
         is_one.then_some((end, address + own * SLICE_BYTES))
     })?;
     // Its bitmaps stand among its own structures.
@@ -265,14 +288,18 @@ fn own(map: &Map, arenas: &[Arena], free: &mut Free<'_>, heap: &mut Heap) {
         .collect();
     let in_arena = |slice: &u64| arenas.iter().any(|arena| (arena.start..arena.end).contains(slice));
     own.extend(heaps.into_iter().filter(in_arena).map(|slice| (slice, slice + SLICE_BYTES)));
-    strandline_claims::range::merge(&mut own);
+    own.sort_unstable();
+    let mut parts: Vec<Part> = Vec::new();
     for (start, end) in own {
         let next = heap.parts.partition_point(|part| part.end <= start);
-        let is_beside = heap.parts.get(next).is_none_or(|part| part.start >= end);
+        let is_beside = heap.parts.get(next).is_none_or(|part| part.start >= end)
+            && parts.last().is_none_or(|last| last.end <= start);
         if is_beside && free.contains(start, end) {
-            heap.parts.insert(next, Part { start, end, kind: Kind::Own, whole: 0, thread: 0 });
+            parts.push(Part { start, end, kind: Kind::Own, whole: 0, thread: 0 });
         }
     }
+    heap.parts.extend(parts);
+    heap.parts.sort_unstable_by_key(|part| part.start);
 }
 
 /// Adds what is in no page of each arena.

@@ -175,9 +175,11 @@ impl<'a> Claimer<'a> {
             Kind::Page(page) => {
                 self.counts.pages += 1;
                 if self.page(part, &page, accumulator).is_none() {
-                    self.counts.damages += 1;
-                    self.counts.damaged_bytes += part.end - accumulator.cursor();
-                    self.counts.first_damage.get_or_insert(part.start);
+                    if !self.counts.is_late {
+                        self.counts.damages += 1;
+                        self.counts.damaged_bytes += part.end - accumulator.cursor();
+                        self.counts.first_damage.get_or_insert(part.start);
+                    }
                     accumulator.claim_to(part.end, Class::Unread);
                 }
             }
@@ -201,7 +203,7 @@ impl<'a> Claimer<'a> {
         let end = first.checked_add(page.capacity.checked_mul(page.block_bytes)?)?;
         // A block that is aligned to much begins behind.
         let end = if page.reserved == 1 { end.min(part.end) } else { end };
-        let is_one = first >= part.start && end <= part.end && page.capacity <= page.reserved;
+        let is_one = (part.start..=end).contains(&first) && end <= part.end && page.capacity <= page.reserved;
         let free = page.capacity.checked_sub(page.used).filter(|_| is_one)?;
         let delayed = self.delayed_of(part);
         let mut of = SizeClass {

@@ -6,10 +6,13 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use super::layout::{PageWords, RUN_BYTES, SLICE_BYTES};
+use super::layout::{PageWords, RUN_BYTES};
 use super::parts::{Collect, Heap, Kind, Part};
 use crate::page_cache::PageCache;
 use strandline_claims::allocator::Context;
+
+/// Blocks of heaps' lists, which a damaged one must not make more.
+const MOST_DELAYED: u64 = 1 << 22;
 
 /// What other threads freed, and what that leaves.
 #[derive(Default)]
@@ -72,7 +75,8 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Left {
     for part in heap.parts.iter().filter(|part| part.whole != 0) {
         left.dead.insert(part.whole);
         let Kind::Page(page) = part.kind else { continue };
-        if is_dead(context, &mut cache, part, (&page, &left.delayed)) {
+        // A heap that a program made itself (mi_heap_new) lies in a block of mimalloc's: no collection of the thread's has it.
+        if !is_made(heap, page.heaps[0]) && is_dead(context, &mut cache, part, (&page, &left.delayed)) {
             left.dead_pages.insert(part.start);
         } else {
             alive.insert(part.whole);
@@ -84,10 +88,21 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Left {
     left
 }
 
+/// Whether a heap lies in a page.
+fn is_made(heap: &Heap, owner: u64) -> bool {
+    let next = heap.parts.partition_point(|part| part.end <= owner);
+    heap.parts.get(next).is_some_and(|part| part.start <= owner && matches!(part.kind, Kind::Page(_)))
+}
+
 /// Chooses the thread whose collection gives back most; of several that give the same, the first.
 fn choose(context: &Context<'_>, heap: &Heap, left: &mut Left) {
     // The first thread is the main one.
     let main = context.fs_bases.first().copied();
+    // In a forked child other threads' heaps stand still for ever, in the middle of anything: no call is made.
+    let is_alive = |part: &Part| part.thread == 0 || context.fs_bases.contains(&part.thread);
+    if !heap.parts.iter().all(is_alive) {
+        return;
+    }
     let mut of_thread: HashMap<u64, u64> = HashMap::new();
     for part in &heap.parts {
         let owner = if part.thread == 0 { main } else { Some(part.thread) };
@@ -127,16 +142,25 @@ fn is_dead(
     let mut left = page.used.saturating_sub((to - from) as u64);
     let mut at = page.lists[2];
     while left > 0 && at != 0 && Instant::now() < context.deadline {
+        if !(part.start..part.end).contains(&at) {
+            return false;
+        }
         left -= 1;
         at = cache.word(at).unwrap_or(0);
     }
-    left == 0
+    // As many as are in use, and no more.
+    left == 0 && at == 0
 }
 
 /// The blocks that other threads freed and left for a page's thread in its heap, in address order.
 fn delayed(context: &Context<'_>, cache: &mut PageCache<'_>, heap: &Heap, owners: &[u64]) -> Vec<u64> {
     let mut blocks = Vec::new();
-    let most = heap.parts.len() as u64 * SLICE_BYTES / 8;
+    let used = |part: &Part| match part.kind {
+        Kind::Page(page) => page.used.min(page.capacity),
+        Kind::Own | Kind::Free | Kind::Waiting => 0,
+    };
+    // No more than are in use: a circle ends.
+    let most = heap.parts.iter().map(used).sum::<u64>().min(MOST_DELAYED);
     for owner in heap.delayed_free.iter().flat_map(|offset| owners.iter().map(move |owner| owner + offset)) {
         let mut at = cache.word(owner).unwrap_or(0);
         while at != 0

@@ -56,8 +56,8 @@ const COLLECT: Function = Function {
     own_names: &["mi_", "_mi_"],
 };
 
-/// Bytes of what a thread has for itself, its heap and more (`mi_thread_data_t`), at most.
-const THREAD_DATA_BYTES: u64 = 6 << 10;
+/// Bytes of what a thread has for itself, its heap and more (`mi_thread_data_t`): up to 2.1.2 a page, later two, at least.
+const THREAD_DATA_BYTES: [u64; 2] = [3 << 10, 6 << 10];
 
 /// So much in free pages is worth a setting for the next start.
 const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
@@ -94,6 +94,8 @@ impl Found for Mimalloc {
         merge(&mut taken);
         let mut readings: Vec<Reading> = Vec::new();
         let mut heaps = segments::find(context, &taken);
+        taken.extend(heaps.iter().flat_map(|heap| &heap.parts).map(|part| (part.start, part.end)));
+        merge(&mut taken);
         heaps.extend(arenas::find(context, &taken));
         for heap in heaps {
             merge(&mut taken);
@@ -138,7 +140,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let mut held: Vec<(u64, u64)> = reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
     held.extend(taken);
     merge(&mut held);
-    let own = thread_data(context, &left.owners, &held);
+    let is_new = heap.delayed_free.is_none_or(|offset| offset < THREAD_DATA_BYTES[0] / 2);
+    let own = thread_data(context, (&left.owners, THREAD_DATA_BYTES[usize::from(is_new)]), &held);
     reading.claims.extend(own.iter().map(|&range| own_claim(context, range)));
     reading.call = (heap.collect != Collect::default()).then(|| CallPlan {
         remedy: "mimalloc_collect",
@@ -159,8 +162,12 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
 }
 
 /// What threads have for themselves, their heaps among it, where that is in none of the ranges that are `held`.
-fn thread_data(context: &Context<'_>, owners: &[u64], held: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    let ranges = owners.iter().map(|&owner| (page_of(owner), page_up(owner + THREAD_DATA_BYTES)));
+fn thread_data(
+    context: &Context<'_>,
+    (owners, bytes): (&[u64], u64),
+    held: &[(u64, u64)],
+) -> Vec<(u64, u64)> {
+    let ranges = owners.iter().map(|&owner| (page_of(owner), page_up(owner + bytes)));
     let mut own: Vec<(u64, u64)> = ranges
         .filter_map(|(start, end)| {
             let mapping = context.space.find(start)?;
@@ -192,7 +199,7 @@ fn doubt(heap: &Heap, counts: &Counts) -> Option<Doubt> {
 fn facts(heap: &Heap, counts: &Counts, own: &[(u64, u64)]) -> Allocator {
     let mut allocator = Allocator {
         name: "mimalloc".to_owned(),
-        found_by: format!("segments of {} (laid out as in {})", heap.name, heap.releases),
+        found_by: format!("segments or page map of {} (laid out as in {})", heap.name, heap.releases),
         read: true,
         ..Allocator::default()
     };

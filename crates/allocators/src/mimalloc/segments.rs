@@ -14,10 +14,15 @@ use crate::modules;
 use crate::radix::Free;
 use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
+use strandline_claims::range::merge;
 use strandline_process::memory::{half_word_at, word_at};
 
 /// Segments that are looked at.
 const MOST_SEGMENTS: usize = 1 << 18;
+/// Static data of a program that is searched for keys.
+const MOST_DATA_BYTES: u64 = 64 << 20;
+/// Mimallocs of one process.
+const MOST_HEAPS: usize = 16;
 /// Bytes of a segment's own structures: 1,025 pages of 96 bytes, and more.
 const MOST_INFO_BYTES: u64 = 1 << 20;
 
@@ -39,13 +44,14 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
     }
     let objects = objects(context, &candidates);
     // By key, in which there is one mimalloc; of the layouts the one that most of its segments have.
-    let mut heaps = Vec::new();
+    let mut heaps: Vec<Heap> = Vec::new();
+    let mut taken = taken.to_vec();
     let mut votes: BTreeMap<u64, BTreeMap<usize, usize>> = BTreeMap::new();
     for candidate in candidates.iter().filter(|candidate| objects.contains_key(&candidate.key)) {
         let number = SEGMENTS.iter().position(|layout| layout == candidate.layout).unwrap_or(0);
         *votes.entry(candidate.key).or_default().entry(number).or_default() += 1;
     }
-    for (key, votes) in votes {
+    for (key, votes) in votes.into_iter().take(MOST_HEAPS) {
         let best = votes.iter().max_by_key(|(number, count)| (**count, std::cmp::Reverse(**number)));
         let Some(layout) = best.and_then(|(number, _)| SEGMENTS.get(*number)) else { continue };
         let (object, name) = objects.get(&key).cloned().unwrap_or_default();
@@ -58,7 +64,8 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             has_offsets: layout.page.start == Start::Offset,
             ..Heap::default()
         };
-        let mut free = Free::new(context, taken);
+        merge(&mut taken);
+        let mut free = Free::new(context, &taken);
         for one in candidates.iter().filter(|one| one.key == key && one.layout == layout) {
             if Instant::now() >= context.deadline {
                 heap.is_late = true;
@@ -70,7 +77,11 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
         }
         // Of older ones it is not known whether it is going to be purged.
         let is_purged = matches!(layout.parts, Parts::Slices { .. }) && !heap.has_offsets;
-        fill(context, &mut heap, if is_purged { Kind::Waiting } else { Kind::Free }, &mut free);
+        // What was not read is not known to be free; nor, of several, whose it is.
+        if !heap.is_late && heap.damages == 0 && heaps.is_empty() {
+            fill(context, &mut heap, if is_purged { Kind::Waiting } else { Kind::Free }, &mut free);
+        }
+        taken.extend(heap.parts.iter().map(|part| (part.start, part.end)));
         heaps.push(heap);
     }
     heaps
@@ -155,7 +166,7 @@ fn is_one(layout: &SegmentLayout, bytes: &[u8]) -> bool {
                 && (1..=most + 1).contains(&word(entries))
                 && (1..1 << 31).contains(&word(slices))
                 && info > 0
-                && info * SLICE_BYTES <= MOST_INFO_BYTES
+                && info <= MOST_INFO_BYTES / SLICE_BYTES
                 // The first slices are its own; behind them something begins, and does not go on.
                 && half_word_at(bytes, structures) == Some(info as u32)
                 && (1..=word(slices) as u32).contains(&half(structures + info as usize * layout.page.bytes))
@@ -170,7 +181,11 @@ fn objects(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, (u64
     let mut found = HashMap::new();
     for group in modules::groups(context.space.mappings()) {
         for mapping in group.iter().filter(|mapping| mapping.permissions.write) {
-            each_word(context, mapping.start, mapping.end, &mut |_, word| {
+            let end = mapping.end.min(mapping.start.saturating_add(MOST_DATA_BYTES));
+            if Instant::now() >= context.deadline {
+                break;
+            }
+            each_word(context, mapping.start, end, &mut |_, word| {
                 if keys.contains(&word) {
                     found.entry(word).or_insert_with(|| (group[0].start, group[0].name.clone()));
                 }

@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use super::layout::{
     CACHE_LENGTH, CACHE_LINKS_BYTES, CACHE_LIST_BYTES, CACHE_LISTS_BYTES, CACHE_SIZE, CENTRAL_BYTES,
-    CENTRAL_CLASS, CENTRAL_LISTS, CENTRAL_SPANS, Classes, MOST_TRANSFER_SLOTS, TRANSFER_SLOTS, TRANSFER_USED,
+    CENTRAL_CLASS, CENTRAL_LISTS, CENTRAL_SPANS, Classes, MOST_CLASSES, MOST_TRANSFER_SLOTS, TRANSFER_SLOTS,
+    TRANSFER_USED,
 };
 use super::locate::Heap;
 use super::spans::Spans;
@@ -83,7 +84,8 @@ pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
 
 /// The objects of a list, whether it was as long as it should be, and the bytes read.
 fn items(context: &Context<'_>, list: List) -> (Vec<(u64, u8)>, bool, u64) {
-    let mut cache = PageCache::new(context.memory);
+    // Few pages: there are many lists.
+    let mut cache = PageCache::small(context.memory);
     let mut items = Vec::new();
     let mut at = list.first;
     for step in 0..list.length {
@@ -101,6 +103,9 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
     let mut lists = Vec::new();
     let mut seen = HashSet::new();
     for &(class, head) in &spans.lists {
+        if seen.len() >= MOST_CLASSES || Instant::now() >= context.deadline {
+            break;
+        }
         let mut bytes = [0; CENTRAL_BYTES];
         let central = CENTRAL_LISTS.iter().filter_map(|offset| head.checked_sub(*offset)).find(|&at| {
             context.memory.read(at, &mut bytes).is_ok()

@@ -76,11 +76,12 @@ pub fn claim(
     let parts: Vec<&[Span]> = spans
         .chunk_by(|one, next| one.end == next.start && one.start / PART_BYTES == next.start / PART_BYTES)
         .collect();
+    let are_given = are_given(context, spans);
     let done = in_parallel(parts.len(), context.threads, &|part| {
         let spans = parts[part];
         let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Default::default() };
         let items = overlapping_items(&cached.items, (first.start, last.end));
-        let mut claimer = Claimer::new(context, classes, items);
+        let mut claimer = Claimer::new(context, classes, items, are_given);
         let pages = context.pages(first.start, last.end);
         let mut accumulator = Accumulator::new(first.start, &pages);
         for span in spans {
@@ -104,9 +105,12 @@ fn overlapping_items(items: &[(u64, u8)], (start, end): (u64, u64)) -> &[(u64, u
     items.get(from..to).unwrap_or_default()
 }
 
-/// Whether a page of it is locked in memory.
-pub fn is_locked(context: &Context<'_>, span: &Span) -> bool {
-    !overlapping(context.locked, span.start, span.end).is_empty()
+/// Whether a release gives free spans back: it ends at the first that the kernel does not take, as it does not locked pages
+/// (`page_heap.cc`, `ReleaseAtLeastNPages`).
+pub fn are_given(context: &Context<'_>, spans: &[Span]) -> bool {
+    let is_locked = |span: &Span| !overlapping(context.locked, span.start, span.end).is_empty();
+    context.locked.is_empty()
+        || !spans.iter().any(|span| span.location == Location::Normal && is_locked(span))
 }
 
 /// What an object is.
@@ -122,6 +126,7 @@ struct Claimer<'a> {
     classes: &'a Classes,
     /// What of caches is not behind the last span.
     items: &'a [(u64, u8)],
+    are_given: bool,
     cache: PageCache<'a>,
     blocks: Blocks<'a>,
     /// Of the span that is looked at.
@@ -131,11 +136,12 @@ struct Claimer<'a> {
 }
 
 impl<'a> Claimer<'a> {
-    fn new(context: &'a Context<'a>, classes: &'a Classes, items: &'a [(u64, u8)]) -> Self {
+    fn new(context: &'a Context<'a>, classes: &'a Classes, items: &'a [(u64, u8)], are_given: bool) -> Self {
         Self {
             context,
             classes,
             items,
+            are_given,
             cache: PageCache::new(context.memory),
             blocks: Blocks::new(context),
             objects: Vec::new(),
@@ -155,8 +161,7 @@ impl<'a> Claimer<'a> {
         match span.location {
             Location::Normal => {
                 self.counts.normal_bytes += bytes;
-                // The kernel keeps locked pages, whatever is asked for.
-                let given = if is_locked(self.context, span) { span.start } else { span.end };
+                let given = if self.are_given { span.end } else { span.start };
                 accumulator.claim_free(span.end, span.start, given);
             }
             Location::Returned => {
@@ -170,9 +175,11 @@ impl<'a> Claimer<'a> {
             }
             Location::InUse => {
                 if self.cut(span, accumulator).is_none() {
-                    self.counts.damages += 1;
-                    self.counts.damaged_bytes += span.end - accumulator.cursor();
-                    self.counts.first_damage.get_or_insert(span.start);
+                    if !self.counts.is_late {
+                        self.counts.damages += 1;
+                        self.counts.damaged_bytes += span.end - accumulator.cursor();
+                        self.counts.first_damage.get_or_insert(span.start);
+                    }
                     accumulator.claim_to(span.end, Class::Unread);
                 }
             }
@@ -184,7 +191,7 @@ impl<'a> Claimer<'a> {
         let class = usize::from(span.class);
         let bytes = self.classes.bytes.get(class).copied().filter(|&bytes| bytes > 0)?;
         let number = (span.end - span.start) / bytes;
-        let free = number.checked_sub(span.taken.into())?;
+        let free = number.checked_sub(span.taken.into()).filter(|_| number <= u16::MAX.into())?;
         let items = overlapping_items(self.items, (span.start, span.end));
         let mut of = OfClass { free, ..OfClass::default() };
         if free == 0 && items.is_empty() && !self.blocks.are_refined() {

@@ -11,7 +11,7 @@ use strandline_claims::allocator::Context;
 use strandline_process::map::AddressSpace;
 
 /// Tables of size classes that are looked at, of one program.
-const MOST_TABLES: usize = 64;
+const MOST_TABLES: usize = 4096;
 
 /// One tcmalloc.
 pub struct Heap {

@@ -140,8 +140,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let (claims, counts) = claims::claim(context, &heap.classes, &spans.all, &cached);
     let own = metadata::find(context, heap, (&spans, &cached), taken);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    let is_given =
-        |span: &&spans::Span| span.location == Location::Normal && !claims::is_locked(context, span);
+    let are_given = claims::are_given(context, &spans.all);
+    let is_given = |span: &&spans::Span| are_given && span.location == Location::Normal;
     reading.call = Some(CallPlan {
         remedy: "tcmalloc_release",
         function: RELEASE,

@@ -314,12 +314,12 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     Ok(ledger)
 }
 
-/// What allocators have in a mapping that may have been given up, by row, of claims that lie in it wholly: free pages, and pages
+/// What allocators have in a mapping that may have been given up, by row, of claims that reach into it: free pages, and pages
 /// that were free, are in use again and were not written to since.
 fn given_up_in(space: &SmapsEntry, claims: &[(&RangeClaim, Meaning<'_>)]) -> Vec<(Id, u64)> {
-    // One may reach over several mappings.
-    let first = claims.partition_point(|(claim, _)| claim.end <= space.mapping.start);
-    let within = claims[first..].iter().take_while(|(claim, _)| claim.start < space.mapping.end);
+    // One may reach over several mappings, and hold others.
+    let behind = claims.partition_point(|(claim, _)| claim.start < space.mapping.end);
+    let within = claims[..behind].iter().filter(|(claim, _)| claim.end > space.mapping.start);
     let free = within.filter_map(|(claim, meaning)| Some((&claim.sums.resident, meaning.rows?)));
     let of = |(resident, rows): (&ResidentBytes, &BlockRows)| {
         [
@@ -488,10 +488,8 @@ fn take_lazy_free(
         turn(writer, id, taken);
         left -= taken;
     }
-    for (id, bytes) in given_up_in(space, claims) {
-        if left == 0 {
-            break;
-        }
+    let given_up = if left > 0 { given_up_in(space, claims) } else { Vec::new() };
+    for (id, bytes) in given_up {
         let taken = ledger.tally.take(id, bytes.min(left));
         turn(writer, id, taken);
         left -= taken;
