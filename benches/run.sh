@@ -4,9 +4,9 @@
 #   benches/run.sh [OUT]            OUT: benches/RESULTS.md
 #
 # STRANDLINE=PATH   the program to measure (default: target/release/strandline, built here)
-# BENCH="explain photograph recording lab sbcl perl"     which ones
+# BENCH="explain photograph allocators recording lab sbcl perl"     which ones
 # BENCH_GIB="1 4"   heap sizes; BENCH_ROUNDS=3; BENCH_IDLE_ROUNDS=30
-# BENCH_SERVER_GIB=1; BENCH_SBCL=sbcl; BENCH_SBCL_GIB=1
+# BENCH_ALLOCATORS_GIB=4; BENCH_SERVER_GIB=1; BENCH_SBCL=sbcl; BENCH_SBCL_GIB=1
 # BENCH_COMPARISONS=100; BENCH_LAB_PAIRS=7
 # BENCH_PERL_VALUES=5000000; BENCH_PERL_ROUNDS=7; BENCH_PERL=perl
 # BENCH_PAIRS=15    pairs a ratio; BENCH_SECONDS=2 of work each; BENCH_IDLE_SECONDS=60
@@ -28,7 +28,7 @@ fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/strandline-bench-XXXXXX")
 trap 'rm -rf "$work"' EXIT INT TERM
 out=${1:-$here/RESULTS.md}
-for bench in ${BENCH:-explain photograph recording lab sbcl perl}; do
+for bench in ${BENCH:-explain photograph allocators recording lab sbcl perl}; do
     case $bench in
         explain) cc -std=gnu11 -O2 -pthread "$root/tests/subjects/big_heap.c" -o "$work/big_heap" -ldl ;;
         photograph)
@@ -36,6 +36,7 @@ for bench in ${BENCH:-explain photograph recording lab sbcl perl}; do
             cc -std=gnu11 -O2 -pthread "$here/many_maps.c" -o "$work/many_maps"
             cc -std=gnu11 -O2 "$here/server.c" -o "$work/server"
             ;;
+        allocators) cc -std=gnu11 -O2 -fno-builtin "$here/small_blocks.c" -o "$work/small_blocks" ;;
         recording)
             cc -std=gnu11 -O2 "$here/work.c" -o "$work/work"
             if [ -z "${HOUR:-}" ]; then

@@ -186,7 +186,8 @@ pub struct Explain {
 pub enum Photograph {
     /// Never: the process is stopped while it is read
     Never,
-    /// Where a language runtime (Perl, SBCL) is read, which takes longer, and it can do no harm
+    /// Where a language runtime (Perl, SBCL) or an allocator whose blocks tell what they are (musl, tcmalloc, mimalloc) is read,
+    /// which takes longer, and it can do no harm
     Auto,
     /// Where it can do no harm; else the process is stopped while it is read, which a caveat says
     Try,

@@ -134,10 +134,9 @@ fn of_one_program(name: &str, remedy: Option<&str>, mut subject: Subject) -> Out
         for (key, figure) in now["own"].as_object().ok_or("no figures of its own")? {
             assert_eq!(Some(figure), statistics.get(key), "{key}, round {round}");
         }
-        // The first report of all touches pages of its own.
         let said = predicted(&document, remedy).ok_or("no remedy")?;
         let returned = subject::number(&subject.ask(b'p')?, "returned_bytes")?;
-        assert!(returned == said || round == 0 && said.abs_diff(returned) <= 16 << 10, "{said} {returned}");
+        assert_eq!(returned, said, "round {round}");
     }
     Ok(())
 }
