@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod blocks;
+pub mod doubts;
 pub mod glibc;
 pub mod jemalloc;
 pub mod mimalloc;

@@ -3,6 +3,48 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use strandline_claims::accumulator::Accumulator;
+use strandline_claims::allocator::{Context, RangeClaim};
+
+/// So much address space is claimed by a thread at a time.
+pub const PART_BYTES: u64 = 16 << 20;
+
+/// What the parts of an allocator's memory come to.
+pub trait Sum: Default + Send {
+    /// With those of another part.
+    fn add(&mut self, other: Self);
+}
+
+/// Claims `items`, which are in address order, without overlap: a claim for each run of them without a gap, or part of one.
+pub fn claim_in_parts<T: Sync, S: Sum>(
+    context: &Context<'_>,
+    items: &[T],
+    range: &(dyn Fn(&T) -> (u64, u64) + Sync),
+    work: &(dyn Fn(&[T], &mut Accumulator<'_>) -> S + Sync),
+) -> (Vec<RangeClaim>, S) {
+    let is_one_part = |one: &T, next: &T| {
+        let (one, next) = (range(one), range(next));
+        one.1 == next.0 && one.0 / PART_BYTES == next.0 / PART_BYTES
+    };
+    let parts: Vec<&[T]> = items.chunk_by(is_one_part).collect();
+    let done = in_parallel(parts.len(), context.threads, &|part| {
+        let items = parts[part];
+        let (Some(first), Some(last)) = (items.first(), items.last()) else { return Default::default() };
+        let (start, end) = (range(first).0, range(last).1);
+        let pages = context.pages(start, end);
+        let mut accumulator = Accumulator::new(start, &pages);
+        let sum = work(items, &mut accumulator);
+        let sums = accumulator.cut().finish(&pages);
+        (Some(RangeClaim { start, end, sums }), sum)
+    });
+    let (mut claims, mut sum) = (Vec::new(), S::default());
+    for (claim, part) in done {
+        claims.extend(claim);
+        sum.add(part);
+    }
+    (claims, sum)
+}
+
 /// Does `work` for each of `count` items with `threads` threads, and returns the results in order.
 pub fn in_parallel<T: Default + Send>(
     count: usize,

@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
+use crate::doubts::Doubts;
 use crate::modules;
 use crate::page_cache::PageCache;
 use crate::scan::{each_word, each_word_by, is_mapped_memory, is_own};
@@ -79,8 +80,37 @@ pub fn large_data(space: &AddressSpace, larger_than: u64) -> Vec<Data<'_>> {
     all
 }
 
-/// The roots of all maps of this shape in some static data.
-pub fn roots(context: &Context<'_>, data: &Data<'_>, shape: Shape, extent: Extent<'_>) -> Vec<u64> {
+/// What could be entries of a root, with their addresses. Most of those are 0, and what is not stands in a few runs, as many as
+/// there are parts of the address space in use: so words are looked at that begin or end a run.
+pub fn edges(context: &Context<'_>, data: &Data<'_>, alignment: u64) -> Vec<(u64, u64)> {
+    let mut edges = Vec::new();
+    let (mut before, mut behind_gap) = (None::<(u64, u64)>, true);
+    let mut take = |(at, word): (u64, u64), is_edge: bool| {
+        let is_mapped = || context.space.find(word).is_some_and(is_mapped_memory);
+        if is_edge && word.is_multiple_of(alignment) && word < 1 << 47 && is_mapped() {
+            edges.push((at, word));
+        }
+        edges.len() < MOST_TRIED
+    };
+    each_word(context, data.start, data.end, &mut |at, word| {
+        let is_gap = before.is_none_or(|(last, _)| at - last > GAP_BYTES);
+        let goes_on = before.is_none_or(|last| take(last, behind_gap || is_gap));
+        (before, behind_gap) = (Some((at, word)), is_gap);
+        goes_on
+    });
+    if let Some(last) = before {
+        take(last, true);
+    }
+    edges
+}
+
+/// The roots of all maps of this shape in some static data, by its [`edges`].
+pub fn roots(
+    context: &Context<'_>,
+    (data, edges): (&Data<'_>, &[(u64, u64)]),
+    shape: Shape,
+    extent: Extent<'_>,
+) -> Vec<u64> {
     let mut finder = Finder {
         context,
         data,
@@ -90,7 +120,7 @@ pub fn roots(context: &Context<'_>, data: &Data<'_>, shape: Shape, extent: Exten
         roots: Vec::new(),
         left: MOST_TRIED_BYTES,
     };
-    finder.look();
+    finder.look(edges);
     finder.roots
 }
 
@@ -106,14 +136,15 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    fn look(&mut self) {
+    fn look(&mut self, edges: &[(u64, u64)]) {
         let mut cache = PageCache::new(self.context.memory);
-        for (at, word) in self.words() {
+        for &(at, word) in edges {
             let is_within = |root: &u64| (*root..root + self.shape.used_root_bytes).contains(&at);
             if Instant::now() >= self.context.deadline {
                 return;
             }
-            if self.roots.iter().any(is_within) || !self.tried.insert(word) {
+            let could_be = word.is_multiple_of(self.shape.leaf_alignment);
+            if !could_be || self.roots.iter().any(is_within) || !self.tried.insert(word) {
                 continue;
             }
             let Some(span) = self.span_of(&mut cache, word) else { continue };
@@ -122,32 +153,6 @@ impl Finder<'_> {
                 self.roots.push(root);
             }
         }
-    }
-
-    /// What could be entries of a root. Most of those are 0, and what is not stands in a few runs, as many as there are parts of
-    /// the address space in use: so words are looked at that begin or end a run.
-    fn words(&self) -> Vec<(u64, u64)> {
-        let end = self.data.end;
-        let alignment = self.shape.leaf_alignment;
-        let mut edges = Vec::new();
-        let (mut before, mut behind_gap) = (None::<(u64, u64)>, true);
-        let mut take = |(at, word): (u64, u64), is_edge: bool| {
-            let is_mapped = || self.context.space.find(word).is_some_and(is_mapped_memory);
-            if is_edge && word.is_multiple_of(alignment) && word < 1 << 47 && is_mapped() {
-                edges.push((at, word));
-            }
-            edges.len() < MOST_TRIED
-        };
-        each_word(self.context, self.data.start, end, &mut |at, word| {
-            let is_gap = before.is_none_or(|(last, _)| at - last > GAP_BYTES);
-            let goes_on = before.is_none_or(|last| take(last, behind_gap || is_gap));
-            (before, behind_gap) = (Some((at, word)), is_gap);
-            goes_on
-        });
-        if let Some(last) = before {
-            take(last, true);
-        }
-        edges
     }
 
     /// Which part of the address space the leaf at `leaf` stands for, if it is one, in spans of a leaf.
@@ -215,12 +220,8 @@ pub fn leaves(context: &Context<'_>, root: u64, shape: Shape) -> Vec<(u64, u64)>
 /// What became of a walk over a map.
 #[derive(Default)]
 pub struct Walk {
-    /// Entries that did not lead to what has their page.
-    pub damages: u64,
-    /// The first page of such a one.
-    pub first_damage: Option<u64>,
-    /// Whether the time was over before all were seen.
-    pub is_late: bool,
+    /// Entries that did not lead to what has their page, and where the time was over.
+    pub doubts: Doubts,
     /// Target memory read.
     pub bytes_read: u64,
 }
@@ -238,7 +239,7 @@ pub fn walk(
     let (mut cursor, mut seen) = (0, 0_u64);
     for &(first, leaf) in leaves {
         if Instant::now() >= context.deadline {
-            walk.is_late = true;
+            walk.doubts.late(first);
             break;
         }
         each_word(context, leaf, leaf + shape.leaf_bytes(), &mut |at, entry| {
@@ -250,15 +251,12 @@ pub fn walk(
             // A map made to hurt has damage on every page.
             seen += 1;
             if seen.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= context.deadline {
-                walk.is_late = true;
+                walk.doubts.late(page);
                 return false;
             }
             match take(&mut cache, page, entry) {
                 Some(end) => cursor = end,
-                None => {
-                    walk.damages += 1;
-                    walk.first_damage.get_or_insert(page);
-                }
+                None => walk.doubts.damage(page, 0),
             }
             true
         });

@@ -10,12 +10,12 @@ use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
 
-use crate::accumulator::{OutOfOrder, Sums};
+use crate::accumulator::{Accumulator, Class, OutOfOrder, Sums};
 use crate::caveat::Caveat;
 pub use crate::class::MappedBlock;
 use crate::facts;
 use crate::palette::BlockRows;
-use crate::range::RangePages;
+use crate::range::{RangePages, merge};
 use crate::reader::About;
 use crate::refinements::{Matched, Refinements};
 
@@ -107,6 +107,19 @@ impl Context<'_> {
     pub fn pages(&self, start: u64, end: u64) -> RangePages {
         RangePages::of_claim((start, end), &self.resident, self.space, self.cell_bytes)
     }
+
+    /// A range that is all one thing: a structure of an allocator's own.
+    pub fn claim_whole(&self, (start, end): (u64, u64), class: Class) -> RangeClaim {
+        let pages = self.pages(start, end);
+        let mut accumulator = Accumulator::new(start, &pages);
+        accumulator.claim_to(end, class);
+        RangeClaim { start, end, sums: accumulator.cut().finish(&pages) }
+    }
+
+    /// Whether a page of a range is locked in memory: the kernel keeps those, whatever is asked for.
+    pub fn is_locked(&self, (start, end): (u64, u64)) -> bool {
+        !overlapping(self.locked, start, end).is_empty()
+    }
 }
 
 /// A contiguous address range that an allocator owns, counted.
@@ -118,6 +131,13 @@ pub struct RangeClaim {
     pub end: u64,
     /// Its resident bytes, by what stands on them.
     pub sums: Sums,
+}
+
+impl RangeClaim {
+    /// Where it is.
+    pub fn range(&self) -> (u64, u64) {
+        (self.start, self.end)
+    }
 }
 
 /// What a reader found of one instance.
@@ -150,6 +170,35 @@ pub struct Reading {
     pub bytes_read: u64,
     /// What could not be read.
     pub caveats: Vec<Caveat>,
+}
+
+impl Reading {
+    /// The ranges that it claims.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.claims.iter().map(RangeClaim::range)
+    }
+
+    /// What a purge gives back of all that it claims.
+    pub fn trimmable_bytes(&self) -> u64 {
+        self.claims.iter().map(|claim| claim.sums.trimmable).sum()
+    }
+}
+
+/// Reads one instance after the other, each beside what others have claimed and those before it, in address order.
+pub fn read_each<T>(
+    context: &Context<'_>,
+    instances: Vec<T>,
+    read: impl Fn(&T, &[(u64, u64)]) -> Reading,
+) -> Vec<Reading> {
+    let mut taken = context.claimed.to_vec();
+    let mut readings = Vec::new();
+    for instance in &instances {
+        merge(&mut taken);
+        let reading = read(instance, &taken);
+        taken.extend(reading.ranges());
+        readings.push(reading);
+    }
+    readings
 }
 
 /// The ranges of `all` (sorted) that overlap `start..end`.

@@ -9,6 +9,11 @@ use serde::{Deserialize, Serialize};
 /// Figures under the names that their owner gives them: an allocator's own statistics, a runtime's.
 pub type Figures = serde_json::Map<String, serde_json::Value>;
 
+/// Figures of which each is a number.
+pub fn figures(figures: &[(&str, u64)]) -> Figures {
+    figures.iter().map(|&(name, figure)| (name.to_owned(), figure.into())).collect()
+}
+
 /// Who holds a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -101,6 +106,18 @@ pub struct SizeClass {
     pub cached_blocks: u64,
     /// Free places that are in no cache.
     pub free_blocks: u64,
+}
+
+impl SizeClass {
+    /// Adds more of the same size.
+    pub fn add(&mut self, more: &Self) {
+        self.bytes = more.bytes;
+        self.spans += more.spans;
+        self.span_bytes += more.span_bytes;
+        self.live_blocks += more.live_blocks;
+        self.cached_blocks += more.cached_blocks;
+        self.free_blocks += more.free_blocks;
+    }
 }
 
 /// Main or secondary.
@@ -245,4 +262,28 @@ pub struct Remedy {
     pub how: String,
     /// What it costs.
     pub cost: String,
+}
+
+impl Remedy {
+    /// A call, made by `strandline reclaim`.
+    pub fn call(id: &str, predicted_bytes: u64, how: String, cost: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            kind: RemedyKind::Call,
+            predicted_bytes: Some(predicted_bytes),
+            how,
+            cost: cost.to_owned(),
+        }
+    }
+
+    /// A setting for the next start: what it would change cannot be told from outside.
+    pub fn setting(id: &str, how: &str, cost: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            kind: RemedyKind::Setting,
+            predicted_bytes: None,
+            how: how.to_owned(),
+            cost: cost.to_owned(),
+        }
+    }
 }

@@ -28,6 +28,11 @@ impl RowKind {
     pub const fn new(id: &'static str, stratum: Stratum, state: State, holder: &'static str) -> Self {
         Self { id, stratum, state, holder }
     }
+
+    /// A row of an allocator.
+    pub const fn of_allocator(id: &'static str, state: State, holder: &'static str) -> Self {
+        Self::new(id, Stratum::Allocator, state, holder)
+    }
 }
 
 impl PartialEq for RowKind {

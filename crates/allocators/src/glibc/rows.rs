@@ -1,34 +1,38 @@
 //! The rows of glibc's malloc.
 
-use strandline_claims::facts::{State, Stratum};
+use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
 use strandline_claims::rows::{Id, RowKind};
 
-const fn row(id: &'static str, state: State, holder: &'static str) -> RowKind {
-    RowKind::new(id, Stratum::Allocator, state, holder)
-}
-
 /// Chunks in use.
-pub static LIVE: RowKind = row("glibc.live", State::Live, "malloc, chunks in use");
+pub static LIVE: RowKind = RowKind::of_allocator("glibc.live", State::Live, "malloc, chunks in use");
 /// The word in front of each chunk in use.
-pub static HEADER: RowKind = row("glibc.header", State::Live, "malloc, size words of chunks in use");
+pub static HEADER: RowKind =
+    RowKind::of_allocator("glibc.header", State::Live, "malloc, size words of chunks in use");
 /// malloc's own structures.
-pub static METADATA: RowKind = row("glibc.metadata", State::Live, "malloc, its own structures");
+pub static METADATA: RowKind =
+    RowKind::of_allocator("glibc.metadata", State::Live, "malloc, its own structures");
 /// Chunks in threads' caches.
-pub static TCACHE: RowKind = row("glibc.tcache", State::Stranded, "malloc, free chunks in threads' caches");
+pub static TCACHE: RowKind =
+    RowKind::of_allocator("glibc.tcache", State::Stranded, "malloc, free chunks in threads' caches");
 /// Free, given back by malloc_trim(0).
-pub static FREE_TRIM: RowKind =
-    row("glibc.free.trim", State::Stranded, "malloc, free pages that malloc_trim gives back");
+pub static FREE_TRIM: RowKind = RowKind::of_allocator(
+    "glibc.free.trim",
+    State::Stranded,
+    "malloc, free pages that malloc_trim gives back",
+);
 /// Free, on free pages that malloc_trim(0) leaves.
 pub static FREE_KEPT: RowKind =
-    row("glibc.free.kept", State::Stranded, "malloc, free pages that malloc_trim leaves");
+    RowKind::of_allocator("glibc.free.kept", State::Stranded, "malloc, free pages that malloc_trim leaves");
 /// Free, on pages with live bytes.
 pub static FREE_PINNED: RowKind =
-    row("glibc.free.pinned", State::Pinned, "malloc, free bytes on pages with live ones");
+    RowKind::of_allocator("glibc.free.pinned", State::Pinned, "malloc, free bytes on pages with live ones");
 /// Chunks with a mapping of their own.
-pub static MMAPPED: RowKind = row("glibc.mmapped", State::Live, "malloc, chunks with a mapping of their own");
+pub static MMAPPED: RowKind =
+    RowKind::of_allocator("glibc.mmapped", State::Live, "malloc, chunks with a mapping of their own");
 /// Within an arena, but not understood.
-pub static UNREAD: RowKind = row("glibc.unread", State::Unattributed, "malloc, damaged or caught in motion");
+pub static UNREAD: RowKind =
+    RowKind::of_allocator("glibc.unread", State::Unattributed, "malloc, damaged or caught in motion");
 
 /// All of them.
 pub static ROWS: [Id; 9] =

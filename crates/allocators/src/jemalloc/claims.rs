@@ -9,9 +9,10 @@ use super::extents::Extent;
 use super::layout::{CLASSES, Layout, SMALL_CLASSES, State, class_bytes, is_free, regions};
 use super::locate::read_extent;
 use crate::blocks::Blocks;
+use crate::doubts::Doubts;
 use crate::page_cache::PageCache;
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::{Context, RangeClaim, overlapping};
+use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::range::{PAGE_BYTES, RangePages};
 use strandline_claims::refinements::Matched;
 
@@ -71,11 +72,7 @@ pub struct Counts {
     /// Claims of finer readers that were met.
     pub matched: Matched,
     /// Slabs that made no sense.
-    pub damages: u64,
-    /// Their bytes.
-    pub damaged_bytes: u64,
-    /// The first of them.
-    pub first_damage: Option<u64>,
+    pub doubts: Doubts,
     /// Regions in caches that were met.
     pub met: u64,
     /// Target memory read.
@@ -116,11 +113,6 @@ pub fn claim(
     (claims, claimer.counts)
 }
 
-/// Whether a page of it is locked in memory.
-pub fn is_locked(context: &Context<'_>, extent: &Extent) -> bool {
-    !overlapping(context.locked, extent.start, extent.end).is_empty()
-}
-
 struct Claimer<'a> {
     context: &'a Context<'a>,
     layout: &'a Layout,
@@ -159,8 +151,8 @@ impl Claimer<'_> {
             }
             Some(state @ (State::Dirty | State::Muzzy)) => {
                 *(if state == State::Dirty { &mut of.dirty } else { &mut of.muzzy }) += bytes;
-                // The kernel keeps locked pages, whatever is asked for.
-                let purged = if is_locked(self.context, extent) { extent.start } else { extent.end };
+                let is_locked = self.context.is_locked((extent.start, extent.end));
+                let purged = if is_locked { extent.start } else { extent.end };
                 accumulator.claim_free(extent.end, extent.start, purged);
             }
             Some(State::Retained) => {
@@ -182,9 +174,7 @@ impl Claimer<'_> {
             self.large(extent, class, (items, own), accumulator)
         };
         if whole.is_none() {
-            self.counts.damages += 1;
-            self.counts.damaged_bytes += extent.end - accumulator.cursor();
-            self.counts.first_damage.get_or_insert(extent.start);
+            self.counts.doubts.damage(extent.start, extent.end - accumulator.cursor());
             accumulator.claim_to(extent.end, Class::Unread);
         }
     }

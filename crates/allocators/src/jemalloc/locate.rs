@@ -39,7 +39,8 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 pub fn find(context: &Context<'_>) -> Vec<Tree> {
     let mut trees: Vec<Tree> = Vec::new();
     for data in radix::large_data(context.space, LEAST_DATA_BYTES) {
-        for root in radix::roots(context, &data, MAP, &extent_of_entry) {
+        let edges = radix::edges(context, &data, MAP.leaf_alignment);
+        for root in radix::roots(context, (&data, &edges), MAP, &extent_of_entry) {
             let leaves = radix::leaves(context, root, MAP);
             let layout = layout(context, &leaves);
             let (object, name) = (data.object.start, data.object.name.clone());

@@ -13,18 +13,15 @@ pub mod locate;
 pub mod rows;
 mod summary;
 
-use self::base::Block;
-use self::claims::Counts;
-use self::extents::{Extent, Extents};
+use self::extents::Extent;
 use self::layout::{Layout, State};
 use self::locate::Tree;
-use strandline_claims::accumulator::{Accumulator, Class, OutOfOrder};
+use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
-    self, Argument, CallPlan, Cause, Context, Doubt, Found, Function, RangeClaim, Reading, Readings,
+    self, Argument, CallPlan, Context, Found, Function, Reading, Readings, read_each,
 };
 use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::{Remedy, RemedyKind};
-use strandline_claims::range::merge;
+use strandline_claims::facts::Remedy;
 use strandline_claims::reader::{About, Clue, Evidence, FileName, HeapKind, leading_version};
 use strandline_process::image::Image;
 use strandline_process::map::AddressSpace;
@@ -80,42 +77,36 @@ struct Jemalloc;
 
 impl Found for Jemalloc {
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let mut taken = context.claimed.to_vec();
-        let (mut readings, mut caveats) = (Vec::new(), Vec::new());
+        let (mut trees, mut caveats) = (Vec::new(), Vec::new());
         for tree in locate::find(context) {
-            let Some(layout) = tree.layout else {
-                let text = "jemalloc's map was found, but its extents are laid out in no known way: nothing of it is read";
-                caveats.push(Caveat::new("jemalloc_unknown_layout", tree.name.clone(), None, text));
-                continue;
-            };
-            merge(&mut taken);
-            let reading = read(context, &tree, layout, &taken);
-            taken.extend(reading.claims.iter().map(|claim| (claim.start, claim.end)));
-            readings.push(reading);
+            match tree.layout {
+                Some(layout) => trees.push((tree, layout)),
+                None => {
+                    let text = "jemalloc's map was found, but its extents are laid out in no known way: nothing of it is read";
+                    caveats.push(Caveat::new("jemalloc_unknown_layout", tree.name, None, text));
+                }
+            }
         }
+        let readings = read_each(context, trees, |(tree, layout), taken| read(context, tree, layout, taken));
         Ok((readings, caveats))
     }
 
     fn finish(&self, process: &Process, _: &AddressSpace, reading: &mut Reading) {
         let Some(call) = &reading.call else { return };
-        reading.remedies.push(Remedy {
-            id: call.remedy.to_owned(),
-            kind: RemedyKind::Call,
-            predicted_bytes: Some(call.predicted_bytes),
-            how: format!("strandline reclaim {} --remedy jemalloc_purge", process.pid()),
-            cost: "one call in one thread, which holds each arena's locks in turn; later growth faults pages in again"
-                .to_owned(),
-        });
-        if call.predicted_bytes >= WORTH_A_SETTING_BYTES {
-            reading.remedies.push(Remedy {
-                id: "jemalloc_decay".to_owned(),
-                kind: RemedyKind::Setting,
-                predicted_bytes: None,
-                how: "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0".to_owned(),
-                cost: "free pages go back a second after they were freed, idle or not: a thread for it, and faults where they \
-                       are wanted again"
-                    .to_owned(),
-            });
+        let predicted_bytes = call.predicted_bytes;
+        reading.remedies.push(Remedy::call(
+            call.remedy,
+            predicted_bytes,
+            format!("strandline reclaim {} --remedy jemalloc_purge", process.pid()),
+            "one call in one thread, which holds each arena's locks in turn; later growth faults pages in again",
+        ));
+        if predicted_bytes >= WORTH_A_SETTING_BYTES {
+            reading.remedies.push(Remedy::setting(
+                "jemalloc_decay",
+                "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0",
+                "free pages go back a second after they were freed, idle or not: a thread for it, and faults where they \
+                 are wanted again",
+            ));
         }
     }
 }
@@ -126,10 +117,12 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
     let blocks = base::find(context, &extents.all, taken);
     let cached = caches::find(context, layout.caches);
     let (claims, counts) = claims::claim(context, layout, &extents.all, &cached);
+    let mut doubts = extents.walk.doubts.clone();
+    doubts.add(&counts.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     let is_purged = |extent: &&Extent| {
         matches!(layout.state(extent.bits), Some(State::Dirty | State::Muzzy))
-            && !claims::is_locked(context, extent)
+            && !context.is_locked((extent.start, extent.end))
     };
     let purged = extents.all.iter().filter(is_purged).map(|extent| (extent.start, extent.end)).collect();
     reading.call = Some(CallPlan {
@@ -142,54 +135,16 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
         gives_all: true,
         // In another, the call would make one first.
         threads: cached.threads.clone(),
-        predicted_bytes: reading.claims.iter().map(|claim| claim.sums.trimmable).sum(),
-        doubt: doubt(&extents, &counts),
+        predicted_bytes: reading.trimmable_bytes(),
+        doubt: doubts.of_call(),
     });
-    reading.claims.extend(blocks.iter().map(|block| own_claim(context, block)));
-    let is_whole = !extents.walk.is_late && extents.walk.damages == 0 && counts.damages == 0;
-    reading.allocator = summary::facts(tree, layout, &counts, &blocks, is_whole);
+    let own = blocks.iter().map(|block| context.claim_whole((block.start, block.end), Class::Metadata));
+    reading.claims.extend(own);
+    reading.allocator = summary::facts(tree, layout, &counts, &blocks, doubts.is_empty());
     reading.refined = counts.matched.clone();
     reading.bytes_read = extents.walk.bytes_read + counts.bytes_read + cached.bytes_read;
-    say_doubts(tree, (&extents, &counts, &cached), &mut reading);
-    reading
-}
-
-/// What speaks against a call.
-fn doubt(extents: &Extents, counts: &Counts) -> Option<Doubt> {
-    let late = extents.walk.is_late.then(|| extents.all.last().map_or(0, |last| last.end));
-    let late = late.map(|at| Doubt { at, cause: Cause::TooSlow });
-    let damaged = extents.walk.first_damage.or(counts.first_damage);
-    damaged.map(|at| Doubt { at, cause: Cause::Broken }).or(late)
-}
-
-/// A block of jemalloc's own structures.
-fn own_claim(context: &Context<'_>, block: &Block) -> RangeClaim {
-    let pages = context.pages(block.start, block.end);
-    let mut accumulator = Accumulator::new(block.start, &pages);
-    accumulator.claim_to(block.end, Class::Metadata);
-    RangeClaim { start: block.start, end: block.end, sums: accumulator.cut().finish(&pages) }
-}
-
-fn say_doubts(
-    tree: &Tree,
-    (extents, counts, cached): (&Extents, &Counts, &caches::Cached),
-    reading: &mut Reading,
-) {
-    if extents.walk.is_late {
-        let text =
-            "the time for which a target may be stopped was over: not all of jemalloc's extents were read";
-        reading.caveats.push(Caveat::new("jemalloc_too_slow", tree.name.clone(), None, text));
-    }
-    let damages = extents.walk.damages + counts.damages;
-    if let Some(at) = extents.walk.first_damage.or(counts.first_damage) {
-        reading.in_motion = true;
-        let text = format!(
-            "{damages} of jemalloc's extents make no sense: damaged, or caught in motion; what they hold is not known"
-        );
-        let bytes = (counts.damages > 0).then_some(counts.damaged_bytes);
-        reading.caveats.push(Caveat::new("jemalloc_damaged", format!("{at:#x}"), bytes, text));
-    }
-    let unmatched = summary::unmatched(cached, counts);
+    doubts.say(&mut reading, ("jemalloc", "extents"), &tree.name);
+    let unmatched = summary::unmatched(&cached, &counts);
     if unmatched > 0 || cached.broken > 0 {
         let text = format!(
             "{unmatched} places and {} bins of threads' caches lead to nothing that is in use: damaged, or caught in \
@@ -198,6 +153,7 @@ fn say_doubts(
         );
         reading.caveats.push(Caveat::new("jemalloc_cache_broken", tree.name.clone(), None, text));
     }
+    reading
 }
 
 /// The version that jemalloc carries (`5.3.0-0-g54eaed1d…`). It stands before what can be searched for: releases are

@@ -1,37 +1,39 @@
 //! The rows of jemalloc.
 
-use strandline_claims::facts::{State, Stratum};
+use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
 use strandline_claims::rows::{Id, RowKind};
 
-const fn row(id: &'static str, state: State, holder: &'static str) -> RowKind {
-    RowKind::new(id, Stratum::Allocator, state, holder)
-}
-
 /// Allocations in use.
-pub static LIVE: RowKind = row("jemalloc.live", State::Live, "jemalloc, allocations in use");
+pub static LIVE: RowKind =
+    RowKind::of_allocator("jemalloc.live", State::Live, "jemalloc, allocations in use");
 /// The page by which large allocations are moved against each other, and what is left over at the end of a slab.
-pub static PADDING: RowKind = row("jemalloc.padding", State::Live, "jemalloc, padding of extents in use");
+pub static PADDING: RowKind =
+    RowKind::of_allocator("jemalloc.padding", State::Live, "jemalloc, padding of extents in use");
 /// jemalloc's own structures.
-pub static METADATA: RowKind = row("jemalloc.metadata", State::Live, "jemalloc, its own structures");
+pub static METADATA: RowKind =
+    RowKind::of_allocator("jemalloc.metadata", State::Live, "jemalloc, its own structures");
 /// Allocations in threads' caches.
 pub static CACHED: RowKind =
-    row("jemalloc.cached", State::Stranded, "jemalloc, free places in threads' caches");
+    RowKind::of_allocator("jemalloc.cached", State::Stranded, "jemalloc, free places in threads' caches");
 /// Dirty and muzzy extents.
-pub static FREE_PURGE: RowKind = row(
+pub static FREE_PURGE: RowKind = RowKind::of_allocator(
     "jemalloc.free.purge",
     State::Stranded,
     "jemalloc, free pages (dirty, muzzy) that a purge gives back",
 );
 /// Free, on pages that a purge leaves.
 pub static FREE_KEPT: RowKind =
-    row("jemalloc.free.kept", State::Stranded, "jemalloc, free pages that a purge leaves");
+    RowKind::of_allocator("jemalloc.free.kept", State::Stranded, "jemalloc, free pages that a purge leaves");
 /// Free places on pages of slabs with something live.
-pub static FREE_PINNED: RowKind =
-    row("jemalloc.free.pinned", State::Pinned, "jemalloc, free places of slabs on pages with live ones");
+pub static FREE_PINNED: RowKind = RowKind::of_allocator(
+    "jemalloc.free.pinned",
+    State::Pinned,
+    "jemalloc, free places of slabs on pages with live ones",
+);
 /// Extents that make no sense.
 pub static UNREAD: RowKind =
-    row("jemalloc.unread", State::Unattributed, "jemalloc, damaged or caught in motion");
+    RowKind::of_allocator("jemalloc.unread", State::Unattributed, "jemalloc, damaged or caught in motion");
 
 /// All of them.
 pub static ROWS: [Id; 8] =

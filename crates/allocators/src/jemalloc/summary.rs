@@ -5,7 +5,7 @@ use super::caches::Cached;
 use super::claims::{Counts, OfClass, OfState, Regions};
 use super::layout::{Layout, class_bytes};
 use super::locate::Tree;
-use strandline_claims::facts::{Allocator, Arena, ArenaKind, Figures, SizeClass};
+use strandline_claims::facts::{Allocator, Arena, ArenaKind, SizeClass, figures};
 use strandline_claims::range::PAGE_BYTES;
 
 /// What is said of one jemalloc; `is_whole` where all of it was read.
@@ -28,7 +28,7 @@ pub fn facts(tree: &Tree, layout: &Layout, counts: &Counts, blocks: &[Block], is
         allocator.cached_bytes = Some(sum(|of| of.cached));
         allocator.free_bytes = Some(sum(|of| of.free));
         allocator.metadata_bytes = Some(base + sum(|of| of.own));
-        allocator.own = own(&[
+        allocator.own = figures(&[
             ("stats.allocated", sum(|of| of.live) + sum(|of| of.cached) + sum(|of| of.own)),
             ("stats.active", pages(|of| of.active)),
             ("stats.retained", pages(|of| of.retained)),
@@ -38,10 +38,6 @@ pub fn facts(tree: &Tree, layout: &Layout, counts: &Counts, blocks: &[Block], is
         allocator.size_classes = counts.classes.iter().map(size_class).collect();
     }
     allocator
-}
-
-fn own(figures: &[(&str, u64)]) -> Figures {
-    figures.iter().map(|&(name, figure)| (name.to_owned(), figure.into())).collect()
 }
 
 fn arena(number: u64, of: &OfState) -> Arena {

@@ -74,7 +74,7 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
         heap.in_runs = in_runs.map(|arena| (arena.start, arena.end)).collect();
         own(&map, &arenas, &mut free, &mut heap);
         // What was not read is not known to be free.
-        if !heap.is_late && heap.damages == 0 {
+        if heap.doubts.is_empty() {
             rest(&arenas, &mut free, &mut heap);
         }
         taken.extend(heap.parts.iter().map(|part| (part.start, part.end)));
@@ -168,7 +168,7 @@ fn pages(context: &Context<'_>, map: &Map, free: &mut Free<'_>, heap: &mut Heap)
     let mut cursor = 0;
     for &(first, submap) in &map.submaps {
         if Instant::now() >= context.deadline {
-            heap.is_late = true;
+            heap.doubts.late(first);
             break;
         }
         each_word(context, submap, submap + SUBMAP_BYTES, &mut |at, address| {
@@ -190,7 +190,7 @@ fn pages(context: &Context<'_>, map: &Map, free: &mut Free<'_>, heap: &mut Heap)
                     (context.progress)(end - start);
                     cursor = end;
                 }
-                _ => heap.damage(slice),
+                _ => heap.doubts.damage(slice, 0),
             }
             true
         });

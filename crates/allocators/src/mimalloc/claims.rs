@@ -8,17 +8,16 @@ use std::time::Instant;
 use super::layout::{OFFSETS, PageWords};
 use super::parts::{Heap, Kind, Part};
 use crate::blocks::Blocks;
+use crate::doubts::Doubts;
 use crate::page_cache::PageCache;
-use crate::parallel::in_parallel;
+use crate::parallel::{Sum, claim_in_parts};
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::{Context, RangeClaim, overlapping};
+use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::facts::SizeClass;
 use strandline_claims::range::{page_of, page_up};
 use strandline_claims::refinements::Matched;
 use strandline_process::memory::word_at;
 
-/// So much address space is claimed by a thread at a time.
-const PART_BYTES: u64 = 16 << 20;
 /// The blocks of a page are read at once where they are not more.
 const AT_ONCE_BYTES: u64 = 1 << 20;
 
@@ -39,14 +38,8 @@ pub struct Counts {
     pub pages: u64,
     /// Claims of finer readers that were met.
     pub matched: Matched,
-    /// Pages that made no sense.
-    pub damages: u64,
-    /// Their bytes.
-    pub damaged_bytes: u64,
-    /// The first of them.
-    pub first_damage: Option<u64>,
-    /// Whether the time was over before all were read.
-    pub is_late: bool,
+    /// Pages that made no sense, and where the time was over.
+    pub doubts: Doubts,
     /// Target memory read.
     pub bytes_read: u64,
 }
@@ -60,29 +53,13 @@ pub fn claim(
     is_given: &(dyn Fn(&Part) -> bool + Sync),
 ) -> (Vec<RangeClaim>, Counts) {
     let offset = offset(heap);
-    let parts: Vec<&[Part]> = heap
-        .parts
-        .chunk_by(|one, next| one.end == next.start && one.start / PART_BYTES == next.start / PART_BYTES)
-        .collect();
-    let done = in_parallel(parts.len(), context.threads, &|index| {
-        let parts = parts[index];
-        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Default::default() };
+    claim_in_parts(context, &heap.parts, &|part| (part.start, part.end), &|parts, accumulator| {
         let mut claimer = Claimer::new(context, delayed, offset);
-        let pages = context.pages(first.start, last.end);
-        let mut accumulator = Accumulator::new(first.start, &pages);
         for part in parts {
-            claimer.part(part, is_given(part), &mut accumulator);
+            claimer.part(part, is_given(part), accumulator);
         }
-        let sums = accumulator.cut().finish(&pages);
-        let claim = RangeClaim { start: first.start, end: last.end, sums };
-        (Some(claim), claimer.done())
-    });
-    let (mut claims, mut counts) = (Vec::new(), Counts::default());
-    for (claim, part) in done {
-        claims.extend(claim);
-        counts.add(part);
-    }
-    (claims, counts)
+        claimer.done()
+    })
 }
 
 /// By which of the ways the blocks of pages that do not say it begin: the one that most pages' free blocks agree with.
@@ -106,11 +83,6 @@ fn offset(heap: &Heap) -> Option<fn(u64) -> u64> {
         pages.map(of_page).sum::<usize>()
     };
     OFFSETS.into_iter().min_by_key(against)
-}
-
-/// Whether a page of it is locked in memory.
-pub fn is_locked(context: &Context<'_>, part: &Part) -> bool {
-    !overlapping(context.locked, part.start, part.end).is_empty()
 }
 
 /// What a block is.
@@ -175,10 +147,8 @@ impl<'a> Claimer<'a> {
             Kind::Page(page) => {
                 self.counts.pages += 1;
                 if self.page(part, &page, accumulator).is_none() {
-                    if !self.counts.is_late {
-                        self.counts.damages += 1;
-                        self.counts.damaged_bytes += part.end - accumulator.cursor();
-                        self.counts.first_damage.get_or_insert(part.start);
+                    if !self.counts.doubts.is_late() {
+                        self.counts.doubts.damage(part.start, part.end - accumulator.cursor());
                     }
                     accumulator.claim_to(part.end, Class::Unread);
                 }
@@ -187,8 +157,7 @@ impl<'a> Claimer<'a> {
     }
 
     fn free(&mut self, part: &Part, is_given: bool, accumulator: &mut Accumulator<'_>) {
-        // The kernel keeps locked pages, whatever is asked for.
-        if is_given && !is_locked(self.context, part) {
+        if is_given && !self.context.is_locked((part.start, part.end)) {
             accumulator.claim_free(part.end, page_up(part.start), page_of(part.end));
         } else {
             accumulator.claim_to(part.end, Class::Free);
@@ -241,7 +210,7 @@ impl<'a> Claimer<'a> {
         self.counts.live_bytes += of.live_blocks * page.block_bytes.min(part.end - first);
         self.counts.cached_bytes += of.cached_blocks * page.block_bytes;
         accumulator.claim_to(part.end, Class::Free);
-        add(self.counts.classes.entry(page.block_bytes).or_default(), &of);
+        self.counts.classes.entry(page.block_bytes).or_default().add(&of);
         Some(())
     }
 
@@ -279,7 +248,7 @@ impl<'a> Claimer<'a> {
                 false => word_at(&self.memory, (at - made.first) as usize)?,
                 true if Instant::now() < self.context.deadline => self.cache.word(at)?,
                 true => {
-                    self.counts.is_late = true;
+                    self.counts.doubts.late(at);
                     return None;
                 }
             };
@@ -306,19 +275,10 @@ fn index_of(pointer: u64, made: &Made) -> Option<usize> {
     if is_one { usize::try_from(offset / made.bytes).ok() } else { None }
 }
 
-fn add(to: &mut SizeClass, of: &SizeClass) {
-    to.bytes = of.bytes;
-    to.spans += of.spans;
-    to.span_bytes += of.span_bytes;
-    to.live_blocks += of.live_blocks;
-    to.cached_blocks += of.cached_blocks;
-    to.free_blocks += of.free_blocks;
-}
-
-impl Counts {
+impl Sum for Counts {
     fn add(&mut self, other: Self) {
         for (bytes, theirs) in &other.classes {
-            add(self.classes.entry(*bytes).or_default(), theirs);
+            self.classes.entry(*bytes).or_default().add(theirs);
         }
         self.live_bytes += other.live_bytes;
         self.cached_bytes += other.cached_bytes;
@@ -326,10 +286,7 @@ impl Counts {
         self.own_bytes += other.own_bytes;
         self.pages += other.pages;
         self.matched.add(&other.matched);
-        self.damages += other.damages;
-        self.damaged_bytes += other.damaged_bytes;
-        self.first_damage = self.first_damage.or(other.first_damage);
-        self.is_late |= other.is_late;
+        self.doubts.add(&other.doubts);
         self.bytes_read += other.bytes_read;
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use super::layout::{PageWords, RUN_BYTES};
-use super::parts::{Collect, Heap, Kind, Part};
+use super::parts::{Arenas, Collect, Heap, Kind, Part};
 use crate::page_cache::PageCache;
 use strandline_claims::allocator::Context;
 
@@ -47,7 +47,11 @@ impl Left {
 
     fn is_given_by(&self, part: &Part, thread: Option<u64>, is_main: bool) -> bool {
         if matches!(part.kind, Kind::Waiting) {
-            return self.collect.arenas || self.collect.arenas_by_main && is_main;
+            return match self.collect.arenas {
+                Arenas::ByNone => false,
+                Arenas::ByMain => is_main,
+                Arenas::ByAny => true,
+            };
         }
         let is_its = match part.thread {
             0 => self.collect.ended && is_main,

@@ -1,7 +1,7 @@
 //! Where mimalloc's structures stand, by version, as data: builds as they come, without padding and encoded lists (`MI_SECURE`,
 //! `MI_DEBUG`), 64 bits.
 
-use super::parts::Collect;
+use super::parts::{Arenas, Collect};
 use strandline_process::memory::{half_word_at, word_at};
 
 /// A page (`types.h`, `struct mi_page_s`): a run of blocks of one size.
@@ -269,12 +269,12 @@ const fn segment(
 }
 
 /// `mi_heap_collect_ex`: 1.8.4 and later, 1.9, up to 2.1.2, 2.x, 3.x.
-const COLLECT_1_8: Collect = Collect { pages: true, ended: true, arenas_by_main: true, arenas: false };
-const COLLECT_1_9: Collect = Collect { pages: true, ended: true, arenas_by_main: true, arenas: true };
-const COLLECT_2_0: Collect = Collect { pages: false, ended: true, arenas_by_main: false, arenas: false };
-const COLLECT_2: Collect = Collect { pages: false, ended: true, arenas_by_main: true, arenas: true };
+const COLLECT_1_8: Collect = Collect { pages: true, ended: true, arenas: Arenas::ByMain };
+const COLLECT_1_9: Collect = Collect { pages: true, ended: true, arenas: Arenas::ByAny };
+const COLLECT_2_0: Collect = Collect { pages: false, ended: true, arenas: Arenas::ByNone };
+const COLLECT_2: Collect = Collect { pages: false, ended: true, arenas: Arenas::ByAny };
 /// What ended threads left stays.
-pub const COLLECT_3: Collect = Collect { pages: true, ended: false, arenas_by_main: true, arenas: true };
+pub const COLLECT_3: Collect = Collect { pages: true, ended: false, arenas: Arenas::ByAny };
 
 const MIB: u64 = 1 << 20;
 

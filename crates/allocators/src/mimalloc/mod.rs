@@ -15,13 +15,11 @@ pub mod segments;
 use self::claims::Counts;
 use self::parts::{Collect, Heap, Kind, Part};
 use crate::scan::{is_mapped_memory, is_own};
-use strandline_claims::accumulator::{Accumulator, Class, OutOfOrder};
+use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
-    self, Argument, CallPlan, Cause, Context, Doubt, Found, Function, RangeClaim, Reading, Readings,
-    overlapping,
+    self, Argument, CallPlan, Context, Found, Function, RangeClaim, Reading, Readings, overlapping, read_each,
 };
-use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::{Allocator, Figures, Remedy, RemedyKind};
+use strandline_claims::facts::{Allocator, Remedy, figures};
 use strandline_claims::range::{merge, page_of, page_up};
 use strandline_claims::reader::{About, Clue, Evidence, FileName, HeapKind, version_in_file_name};
 use strandline_process::map::{AddressSpace, Mapping};
@@ -92,42 +90,31 @@ impl Found for Mimalloc {
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
         let mut taken = context.claimed.to_vec();
         merge(&mut taken);
-        let mut readings: Vec<Reading> = Vec::new();
         let mut heaps = segments::find(context, &taken);
         taken.extend(heaps.iter().flat_map(|heap| &heap.parts).map(|part| (part.start, part.end)));
         merge(&mut taken);
         heaps.extend(arenas::find(context, &taken));
-        for heap in heaps {
-            merge(&mut taken);
-            let reading = read(context, &heap, &taken);
-            taken.extend(reading.claims.iter().map(|claim| (claim.start, claim.end)));
-            readings.push(reading);
-        }
+        let readings = read_each(context, heaps, |heap, taken| read(context, heap, taken));
         Ok((readings, Vec::new()))
     }
 
     fn finish(&self, process: &Process, _: &AddressSpace, reading: &mut Reading) {
         let Some(call) = &reading.call else { return };
-        reading.remedies.push(Remedy {
-            id: call.remedy.to_owned(),
-            kind: RemedyKind::Call,
-            predicted_bytes: Some(call.predicted_bytes),
-            how: format!("strandline reclaim {} --remedy mimalloc_collect", process.pid()),
-            cost: "one call in one thread, over all pages of that thread's heap: again, for the next thread; later growth faults \
-                   pages in again"
-                .to_owned(),
-        });
+        reading.remedies.push(Remedy::call(
+            call.remedy,
+            call.predicted_bytes,
+            format!("strandline reclaim {} --remedy mimalloc_collect", process.pid()),
+            "one call in one thread, over all pages of that thread's heap: again, for the next thread; later growth faults \
+             pages in again",
+        ));
         let free = |claim: &RangeClaim| claim.sums.resident.kept + claim.sums.resident.trim;
         if reading.claims.iter().map(free).sum::<u64>() >= WORTH_A_SETTING_BYTES {
-            reading.remedies.push(Remedy {
-                id: "mimalloc_purge_delay".to_owned(),
-                kind: RemedyKind::Setting,
-                predicted_bytes: None,
-                how: "MIMALLOC_PURGE_DELAY=0".to_owned(),
-                cost: "free pages go back at once (MIMALLOC_DECOMMIT_DELAY before 2.1): calls of the kernel, and faults where they \
-                       are wanted again"
-                    .to_owned(),
-            });
+            reading.remedies.push(Remedy::setting(
+                "mimalloc_purge_delay",
+                "MIMALLOC_PURGE_DELAY=0",
+                "free pages go back at once (MIMALLOC_DECOMMIT_DELAY before 2.1): calls of the kernel, and faults where they \
+                 are wanted again",
+            ));
         }
     }
 }
@@ -136,13 +123,15 @@ impl Found for Mimalloc {
 fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let left = collect::find(context, heap);
     let (claims, counts) = claims::claim(context, heap, &left.delayed, &|part| left.is_given(part));
+    let mut doubts = heap.doubts.clone();
+    doubts.add(&counts.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    let mut held: Vec<(u64, u64)> = reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
+    let mut held: Vec<(u64, u64)> = reading.ranges().collect();
     held.extend(taken);
     merge(&mut held);
     let is_new = heap.delayed_free.is_none_or(|offset| offset < THREAD_DATA_BYTES[0] / 2);
     let own = thread_data(context, (&left.owners, THREAD_DATA_BYTES[usize::from(is_new)]), &held);
-    reading.claims.extend(own.iter().map(|&range| own_claim(context, range)));
+    reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
     reading.call = (heap.collect != Collect::default()).then(|| CallPlan {
         remedy: "mimalloc_collect",
         function: COLLECT,
@@ -151,13 +140,13 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
         heaps: heap.parts.iter().map(|part| (part.start, part.end)).collect(),
         gives_all: false,
         threads: left.thread.into_iter().collect(),
-        predicted_bytes: reading.claims.iter().map(|claim| claim.sums.trimmable).sum(),
-        doubt: doubt(heap, &counts),
+        predicted_bytes: reading.trimmable_bytes(),
+        doubt: doubts.of_call(),
     });
-    reading.allocator = facts(heap, &counts, &own);
+    reading.allocator = facts(heap, &counts, &own, doubts.is_empty());
     reading.refined = counts.matched.clone();
     reading.bytes_read = heap.bytes_read + counts.bytes_read + left.bytes_read;
-    say_doubts(heap, &counts, &mut reading);
+    doubts.say(&mut reading, ("mimalloc", "segments and pages"), &heap.name);
     reading
 }
 
@@ -182,61 +171,26 @@ fn thread_data(
     own
 }
 
-fn own_claim(context: &Context<'_>, (start, end): (u64, u64)) -> RangeClaim {
-    let pages = context.pages(start, end);
-    let mut accumulator = Accumulator::new(start, &pages);
-    accumulator.claim_to(end, Class::Metadata);
-    RangeClaim { start, end, sums: accumulator.cut().finish(&pages) }
-}
-
-/// What speaks against a call.
-fn doubt(heap: &Heap, counts: &Counts) -> Option<Doubt> {
-    let late = (heap.is_late || counts.is_late).then_some(Doubt { at: 0, cause: Cause::TooSlow });
-    let damaged = heap.first_damage.or(counts.first_damage);
-    damaged.map(|at| Doubt { at, cause: Cause::Broken }).or(late)
-}
-
-fn facts(heap: &Heap, counts: &Counts, own: &[(u64, u64)]) -> Allocator {
+fn facts(heap: &Heap, counts: &Counts, own: &[(u64, u64)], is_whole: bool) -> Allocator {
     let mut allocator = Allocator {
         name: "mimalloc".to_owned(),
         found_by: format!("segments or page map of {} (laid out as in {})", heap.name, heap.releases),
         read: true,
         ..Allocator::default()
     };
-    if !heap.is_late && !counts.is_late && heap.damages == 0 && counts.damages == 0 {
+    if is_whole {
         allocator.live_bytes = Some(counts.live_bytes);
         allocator.live_blocks = Some(counts.classes.values().map(|of| of.live_blocks).sum());
         allocator.cached_bytes = Some(counts.cached_bytes);
         allocator.free_bytes = Some(counts.free_bytes);
         let own_bytes: u64 = own.iter().map(|range| range.1 - range.0).sum();
         allocator.metadata_bytes = Some(counts.own_bytes + own_bytes);
-        allocator.own = figures(heap, counts);
+        let free = |part: &&Part| matches!(part.kind, Kind::Free | Kind::Waiting);
+        let free_bytes: u64 = heap.parts.iter().filter(free).map(|part| part.end - part.start).sum();
+        // As its statistics are called (`mi_stats_t`), those that structures tell.
+        allocator.own =
+            figures(&[("segments", heap.segments), ("pages", counts.pages), ("free_span_bytes", free_bytes)]);
         allocator.size_classes = counts.classes.values().cloned().collect();
     }
     allocator
-}
-
-/// As its statistics are called (`mi_stats_t`), those that structures tell.
-fn figures(heap: &Heap, counts: &Counts) -> Figures {
-    let free = |part: &&Part| matches!(part.kind, Kind::Free | Kind::Waiting);
-    let free_bytes: u64 = heap.parts.iter().filter(free).map(|part| part.end - part.start).sum();
-    let figures = [("segments", heap.segments), ("pages", counts.pages), ("free_span_bytes", free_bytes)];
-    figures.into_iter().map(|(name, figure)| (name.to_owned(), figure.into())).collect()
-}
-
-fn say_doubts(heap: &Heap, counts: &Counts, reading: &mut Reading) {
-    if heap.is_late || counts.is_late {
-        let text =
-            "the time for which a target may be stopped was over: not all of mimalloc's pages were read";
-        reading.caveats.push(Caveat::new("mimalloc_too_slow", heap.name.clone(), None, text));
-    }
-    let damages = heap.damages + counts.damages;
-    if let Some(at) = heap.first_damage.or(counts.first_damage) {
-        reading.in_motion = true;
-        let text = format!(
-            "{damages} of mimalloc's segments and pages make no sense: damaged, or caught in motion; what they hold is not known"
-        );
-        let bytes = (counts.damages > 0).then_some(counts.damaged_bytes);
-        reading.caveats.push(Caveat::new("mimalloc_damaged", format!("{at:#x}"), bytes, text));
-    }
 }

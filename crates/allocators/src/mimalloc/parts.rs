@@ -1,6 +1,7 @@
 //! What mimalloc's memory is divided into, whichever way its releases keep their books.
 
 use super::layout::PageWords;
+use crate::doubts::Doubts;
 
 /// A part of mimalloc's memory.
 #[derive(Clone, Copy, Debug)]
@@ -37,10 +38,20 @@ pub struct Collect {
     pub pages: bool,
     /// What ended threads left, where the main thread collects.
     pub ended: bool,
-    /// What waits in arenas: where the main thread collects.
-    pub arenas_by_main: bool,
-    /// What waits in arenas: whoever collects.
-    pub arenas: bool,
+    /// What waits in arenas.
+    pub arenas: Arenas,
+}
+
+/// Whose collection gives back what waits in arenas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Arenas {
+    /// Nobody's.
+    #[default]
+    ByNone,
+    /// The main thread's.
+    ByMain,
+    /// Any thread's.
+    ByAny,
 }
 
 /// One mimalloc, in parts.
@@ -64,20 +75,8 @@ pub struct Heap {
     pub collect: Collect,
     /// Arenas that are purged in runs of slices only, all of which have to be free.
     pub in_runs: Vec<(u64, u64)>,
-    /// Structures that made no sense.
-    pub damages: u64,
-    /// The first of them.
-    pub first_damage: Option<u64>,
-    /// Whether the time was over before all were seen.
-    pub is_late: bool,
+    /// Structures that made no sense, and where the time was over.
+    pub doubts: Doubts,
     /// Target memory read.
     pub bytes_read: u64,
-}
-
-impl Heap {
-    /// A structure that makes no sense.
-    pub fn damage(&mut self, at: u64) {
-        self.damages += 1;
-        self.first_damage.get_or_insert(at);
-    }
 }

@@ -1,38 +1,47 @@
 //! The rows of mimalloc.
 
-use strandline_claims::facts::{State, Stratum};
+use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
 use strandline_claims::rows::{Id, RowKind};
 
-const fn row(id: &'static str, state: State, holder: &'static str) -> RowKind {
-    RowKind::new(id, Stratum::Allocator, state, holder)
-}
-
 /// Blocks in use.
-pub static LIVE: RowKind = row("mimalloc.live", State::Live, "mimalloc, blocks in use");
+pub static LIVE: RowKind = RowKind::of_allocator("mimalloc.live", State::Live, "mimalloc, blocks in use");
 /// What stands before the first block of a page.
-pub static PADDING: RowKind =
-    row("mimalloc.padding", State::Live, "mimalloc, what is left out at the begin of pages");
+pub static PADDING: RowKind = RowKind::of_allocator(
+    "mimalloc.padding",
+    State::Live,
+    "mimalloc, what is left out at the begin of pages",
+);
 /// mimalloc's own structures.
-pub static METADATA: RowKind = row("mimalloc.metadata", State::Live, "mimalloc, its own structures");
+pub static METADATA: RowKind =
+    RowKind::of_allocator("mimalloc.metadata", State::Live, "mimalloc, its own structures");
 /// Blocks that another thread freed.
-pub static CACHED: RowKind = row(
+pub static CACHED: RowKind = RowKind::of_allocator(
     "mimalloc.cached",
     State::Stranded,
     "mimalloc, blocks that other threads freed and their own thread has not taken back yet",
 );
 /// What a collection gives back.
-pub static FREE_PURGE: RowKind =
-    row("mimalloc.free.purge", State::Stranded, "mimalloc, free pages that a collection gives back");
+pub static FREE_PURGE: RowKind = RowKind::of_allocator(
+    "mimalloc.free.purge",
+    State::Stranded,
+    "mimalloc, free pages that a collection gives back",
+);
 /// Free, and left.
-pub static FREE_KEPT: RowKind =
-    row("mimalloc.free.kept", State::Stranded, "mimalloc, free pages that a collection leaves");
+pub static FREE_KEPT: RowKind = RowKind::of_allocator(
+    "mimalloc.free.kept",
+    State::Stranded,
+    "mimalloc, free pages that a collection leaves",
+);
 /// Free blocks on pages with something live.
-pub static FREE_PINNED: RowKind =
-    row("mimalloc.free.pinned", State::Pinned, "mimalloc, free blocks on pages with live ones");
+pub static FREE_PINNED: RowKind = RowKind::of_allocator(
+    "mimalloc.free.pinned",
+    State::Pinned,
+    "mimalloc, free blocks on pages with live ones",
+);
 /// Pages that make no sense.
 pub static UNREAD: RowKind =
-    row("mimalloc.unread", State::Unattributed, "mimalloc, damaged or caught in motion");
+    RowKind::of_allocator("mimalloc.unread", State::Unattributed, "mimalloc, damaged or caught in motion");
 
 /// All of them.
 pub static ROWS: [Id; 8] =

@@ -68,7 +68,7 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
         let mut free = Free::new(context, &taken);
         for one in candidates.iter().filter(|one| one.key == key && one.layout == layout) {
             if Instant::now() >= context.deadline {
-                heap.is_late = true;
+                heap.doubts.late(one.start);
                 break;
             }
             if heap.parts.last().is_none_or(|last| last.end <= one.start) {
@@ -78,7 +78,7 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
         // Of older ones it is not known whether it is going to be purged.
         let is_purged = matches!(layout.parts, Parts::Slices { .. }) && !heap.has_offsets;
         // What was not read is not known to be free; nor, of several, whose it is.
-        if !heap.is_late && heap.damages == 0 && heaps.is_empty() {
+        if heap.doubts.is_empty() && heaps.is_empty() {
             fill(context, &mut heap, if is_purged { Kind::Waiting } else { Kind::Free }, &mut free);
         }
         taken.extend(heap.parts.iter().map(|part| (part.start, part.end)));
@@ -200,7 +200,7 @@ fn objects(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, (u64
 fn segment(context: &Context<'_>, one: &Candidate, free: &mut Free<'_>, heap: &mut Heap) {
     let mut header = [0; HEADER_BYTES];
     if context.memory.read(one.start, &mut header).is_err() {
-        heap.damage(one.start);
+        heap.doubts.damage(one.start, 0);
         return;
     }
     let word = |at: usize| word_at(&header, at).unwrap_or(0);
@@ -212,7 +212,7 @@ fn segment(context: &Context<'_>, one: &Candidate, free: &mut Free<'_>, heap: &m
     };
     let end = one.start.saturating_add(end);
     if info_bytes > MOST_INFO_BYTES || one.start + info_bytes > end || !free.contains(one.start, end) {
-        heap.damage(one.start);
+        heap.doubts.damage(one.start, 0);
         return;
     }
     // As much of its structures as was ever written to.
@@ -250,7 +250,7 @@ fn pages(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
         let start = one.start + if index == 0 { word(info_bytes) } else { index * page_bytes };
         let part_end = one.start + (index + 1) * page_bytes;
         if start >= part_end || part_end > end {
-            return heap.damage(start);
+            return heap.doubts.damage(start, 0);
         }
         let at = pages + index as usize * one.layout.page.bytes;
         let structure = bytes.get(at..at + one.layout.page.bytes);
@@ -289,7 +289,7 @@ fn slices(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
         let count = structure.and_then(|structure| half_word_at(structure, 0)).map_or(0, u64::from);
         let part_end = if is_huge { end } else { start + count * SLICE_BYTES };
         if structure.is_none() || part_end <= start || part_end > end {
-            return heap.damage(start);
+            return heap.doubts.damage(start, 0);
         }
         let page = structure.and_then(|bytes| one.layout.page.read(bytes, 0));
         let kind = page.filter(|page| page.block_bytes > NO_PAGE).map_or(Kind::Free, |mut page| {

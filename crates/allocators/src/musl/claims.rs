@@ -7,7 +7,8 @@ use super::layout::{
     Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, UNIT, Used, begins_at, block_offset, class_bytes, used,
 };
 use crate::blocks::Blocks;
-use crate::parallel::in_parallel;
+use crate::doubts::Doubts;
+use crate::parallel::{PART_BYTES, Sum, in_parallel};
 use crate::scan::is_own;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim, overlapping};
@@ -38,18 +39,11 @@ pub struct Counts {
     pub classes: BTreeMap<usize, SizeClass>,
     /// Claims of finer readers that were met.
     pub matched: Matched,
-    /// Groups or slots that made no sense.
-    pub damages: u64,
-    /// The first of them.
-    pub first_damage: Option<u64>,
-    /// Whether the time was over before all were read.
-    pub is_late: bool,
+    /// Groups or slots that made no sense, and where the time was over.
+    pub doubts: Doubts,
     /// Target memory read.
     pub bytes_read: u64,
 }
-
-/// So much address space is claimed by a thread at a time.
-const PART_BYTES: u64 = 16 << 20;
 
 /// Claims all of `groups` (in address order), beside what is `taken` by others.
 pub fn claim(context: &Context<'_>, groups: &[Group], taken: &[(u64, u64)]) -> (Vec<RangeClaim>, Counts) {
@@ -90,7 +84,7 @@ fn claim_part(
     let mut claims = Vec::new();
     for group in part {
         if Instant::now() >= context.deadline {
-            claimer.counts.is_late = true;
+            claimer.counts.doubts.late(group.start);
             break;
         }
         let (start, end) = (group.start, group.end());
@@ -117,7 +111,7 @@ fn claim_part(
     (claims, claimer.counts)
 }
 
-impl Counts {
+impl Sum for Counts {
     fn add(&mut self, other: Self) {
         self.live_blocks += other.live_blocks;
         self.live_bytes += other.live_bytes;
@@ -125,17 +119,10 @@ impl Counts {
         self.head_bytes += other.head_bytes;
         self.mapped_blocks += other.mapped_blocks;
         for (class, theirs) in other.classes {
-            let of = self.classes.entry(class).or_default();
-            of.bytes = theirs.bytes;
-            of.spans += theirs.spans;
-            of.span_bytes += theirs.span_bytes;
-            of.live_blocks += theirs.live_blocks;
-            of.free_blocks += theirs.free_blocks;
+            self.classes.entry(class).or_default().add(&theirs);
         }
         self.matched.add(&other.matched);
-        self.damages += other.damages;
-        self.first_damage = self.first_damage.or(other.first_damage);
-        self.is_late |= other.is_late;
+        self.doubts.add(&other.doubts);
         self.bytes_read += other.bytes_read;
     }
 }
@@ -195,8 +182,7 @@ struct Claimer<'a> {
 
 impl Claimer<'_> {
     fn damage(&mut self, at: u64) {
-        self.counts.damages += 1;
-        self.counts.first_damage.get_or_insert(at);
+        self.counts.doubts.damage(at, 0);
     }
 
     /// A group, from the cursor on.

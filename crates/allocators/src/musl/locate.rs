@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use super::layout::{AREA_NEXT, CONTEXTS, Group, METAS, PAGE_BYTES};
+use crate::doubts::Doubts;
 use crate::modules;
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
@@ -26,10 +27,8 @@ pub struct State {
     pub areas: Vec<u64>,
     /// Its groups, in address order; those that lie in others behind them.
     pub groups: Vec<Group>,
-    /// Metas that say what cannot be.
-    pub damages: u64,
-    /// Whether the chain of areas broke off.
-    pub is_broken: bool,
+    /// Metas that say what cannot be, where the chain of areas broke off, and where the time was over.
+    pub doubts: Doubts,
     /// Target memory read.
     pub bytes_read: u64,
 }
@@ -107,12 +106,12 @@ fn is_resident(context: &Context<'_>, page: u64) -> bool {
 /// Follows the chain of areas.
 fn state(context: &Context<'_>, name: String, (secret, first): (u64, u64)) -> State {
     let mut state =
-        State { name, areas: Vec::new(), groups: Vec::new(), damages: 0, is_broken: false, bytes_read: 0 };
+        State { name, areas: Vec::new(), groups: Vec::new(), doubts: Doubts::default(), bytes_read: 0 };
     let mut seen = HashSet::new();
     let (mut area, mut bytes) = (first, vec![0; PAGE_BYTES as usize]);
     while area != 0 {
         if Instant::now() >= context.deadline {
-            state.is_broken = true;
+            state.doubts.late(area);
             break;
         }
         let is_one = area.is_multiple_of(PAGE_BYTES)
@@ -122,7 +121,7 @@ fn state(context: &Context<'_>, name: String, (secret, first): (u64, u64)) -> St
             && context.memory.read(area, &mut bytes).is_ok()
             && word_at(&bytes, 0) == Some(secret);
         if !is_one {
-            state.is_broken = true;
+            state.doubts.damage(area, 0);
             break;
         }
         state.bytes_read += PAGE_BYTES;
@@ -131,7 +130,8 @@ fn state(context: &Context<'_>, name: String, (secret, first): (u64, u64)) -> St
             let has_group = word_at(&bytes, 24 + 40 * index + 16).is_some_and(|start| start != 0);
             match Group::in_area(&bytes, area, index) {
                 Some(group) => state.groups.push(group),
-                None => state.damages += u64::from(has_group),
+                None if has_group => state.doubts.damage(area, 0),
+                None => (),
             }
         }
         area = word_at(&bytes, AREA_NEXT).unwrap_or(0);

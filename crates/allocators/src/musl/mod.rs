@@ -10,10 +10,9 @@ pub mod rows;
 
 use self::claims::Counts;
 use self::locate::State;
-use strandline_claims::accumulator::{Accumulator, Class, OutOfOrder};
-use strandline_claims::allocator::{self, Context, Found, RangeClaim, Reading, Readings, overlapping};
-use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::{Allocator, Figures};
+use strandline_claims::accumulator::{Class, OutOfOrder};
+use strandline_claims::allocator::{self, Context, Found, Reading, Readings, overlapping, read_each};
+use strandline_claims::facts::{Allocator, figures};
 use strandline_claims::range::merge;
 use strandline_claims::reader::{About, Evidence, FileName, HeapKind};
 use strandline_process::map::AddressSpace;
@@ -62,81 +61,52 @@ impl Found for Musl {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let mut taken = context.claimed.to_vec();
-        let mut readings: Vec<Reading> = Vec::new();
-        for state in locate::find(context) {
-            merge(&mut taken);
-            let reading = read(context, &state, &taken);
-            taken.extend(reading.claims.iter().map(|claim| (claim.start, claim.end)));
-            readings.push(reading);
-        }
+        let readings = read_each(context, locate::find(context), |state, taken| read(context, state, taken));
         Ok((readings, Vec::new()))
     }
 }
 
 fn read(context: &Context<'_>, state: &State, taken: &[(u64, u64)]) -> Reading {
     let (claims, counts) = claims::claim(context, &state.groups, taken);
+    let mut doubts = state.doubts.clone();
+    doubts.add(&counts.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    let mut held: Vec<(u64, u64)> = reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
+    let mut held: Vec<(u64, u64)> = reading.ranges().collect();
     held.extend(taken);
     merge(&mut held);
-    for (start, end) in claims::areas(&state.areas) {
-        if crate::scan::is_own(context, start, end) && overlapping(&held, start, end).is_empty() {
-            let pages = context.pages(start, end);
-            let mut accumulator = Accumulator::new(start, &pages);
-            accumulator.claim_to(end, Class::Metadata);
-            reading.claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
-        }
-    }
-    reading.allocator = facts(state, &counts);
+    let is_own = |&(start, end): &(u64, u64)| {
+        crate::scan::is_own(context, start, end) && overlapping(&held, start, end).is_empty()
+    };
+    let areas = claims::areas(&state.areas).into_iter().filter(is_own);
+    reading.claims.extend(areas.map(|area| context.claim_whole(area, Class::Metadata)));
+    reading.allocator = facts(state, &counts, doubts.is_empty());
     reading.refined = counts.matched.clone();
     reading.bytes_read = state.bytes_read + counts.bytes_read;
-    say_doubts(state, &counts, &mut reading);
+    doubts.say(&mut reading, ("musl", "groups and slots"), &state.name);
     reading
 }
 
-fn facts(state: &State, counts: &Counts) -> Allocator {
+fn facts(state: &State, counts: &Counts, is_whole: bool) -> Allocator {
     let mut allocator = Allocator {
         name: "musl".to_owned(),
         found_by: format!("state of mallocng in {}", state.name),
         read: true,
         ..Allocator::default()
     };
-    if !state.is_broken && state.damages == 0 && counts.damages == 0 && !counts.is_late {
+    if is_whole {
         let areas = state.areas.len() as u64 * layout::PAGE_BYTES;
         allocator.live_bytes = Some(counts.live_bytes);
         allocator.live_blocks = Some(counts.live_blocks);
         allocator.cached_bytes = Some(0);
         allocator.free_bytes = Some(counts.free_bytes);
         allocator.metadata_bytes = Some(areas + counts.head_bytes);
-        allocator.own = own(state, counts);
+        // musl keeps no statistics; these are what its structures are called.
+        allocator.own = figures(&[
+            ("meta_areas", state.areas.len() as u64),
+            ("groups", state.groups.len() as u64),
+            ("mmapped_blocks", counts.mapped_blocks),
+        ]);
         allocator.size_classes = counts.classes.values().cloned().collect();
     }
     allocator
-}
-
-/// musl keeps no statistics; these are what its structures are called.
-fn own(state: &State, counts: &Counts) -> Figures {
-    let figures = [
-        ("meta_areas", state.areas.len() as u64),
-        ("groups", state.groups.len() as u64),
-        ("mmapped_blocks", counts.mapped_blocks),
-    ];
-    figures.into_iter().map(|(name, figure)| (name.to_owned(), figure.into())).collect()
-}
-
-fn say_doubts(state: &State, counts: &Counts, reading: &mut Reading) {
-    if counts.is_late {
-        let text = "the time for which a target may be stopped was over: not all of musl's groups were read";
-        reading.caveats.push(Caveat::new("musl_too_slow", state.name.clone(), None, text));
-    }
-    let damages = state.damages + counts.damages + u64::from(state.is_broken);
-    if damages > 0 {
-        reading.in_motion = true;
-        let text = format!(
-            "{damages} of musl's groups and slots make no sense: damaged, or caught in motion; what they hold is not known"
-        );
-        let place = counts.first_damage.map_or_else(|| state.name.clone(), |at| format!("{at:#x}"));
-        reading.caveats.push(Caveat::new("musl_damaged", place, None, text));
-    }
 }

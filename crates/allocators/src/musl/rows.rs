@@ -1,29 +1,35 @@
 //! The rows of musl's malloc.
 
-use strandline_claims::facts::{State, Stratum};
+use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
 use strandline_claims::rows::{Id, RowKind};
 
-const fn row(id: &'static str, state: State, holder: &'static str) -> RowKind {
-    RowKind::new(id, Stratum::Allocator, state, holder)
-}
-
 /// What the program asked for, of slots in use.
-pub static LIVE: RowKind = row("musl.live", State::Live, "musl's malloc, blocks in use");
+pub static LIVE: RowKind = RowKind::of_allocator("musl.live", State::Live, "musl's malloc, blocks in use");
 /// The rest of slots in use, and heads of groups.
-pub static PADDING: RowKind =
-    row("musl.padding", State::Live, "musl's malloc, headers, and what is left over in slots in use");
+pub static PADDING: RowKind = RowKind::of_allocator(
+    "musl.padding",
+    State::Live,
+    "musl's malloc, headers, and what is left over in slots in use",
+);
 /// Its own structures.
-pub static METADATA: RowKind = row("musl.metadata", State::Live, "musl's malloc, its own structures");
+pub static METADATA: RowKind =
+    RowKind::of_allocator("musl.metadata", State::Live, "musl's malloc, its own structures");
 /// Free slots on pages without anything live.
-pub static FREE_KEPT: RowKind =
-    row("musl.free.kept", State::Stranded, "musl's malloc, free pages within groups in use");
+pub static FREE_KEPT: RowKind = RowKind::of_allocator(
+    "musl.free.kept",
+    State::Stranded,
+    "musl's malloc, free pages within groups in use",
+);
 /// Free slots on pages with something live.
-pub static FREE_PINNED: RowKind =
-    row("musl.free.pinned", State::Pinned, "musl's malloc, free slots on pages with live ones");
+pub static FREE_PINNED: RowKind = RowKind::of_allocator(
+    "musl.free.pinned",
+    State::Pinned,
+    "musl's malloc, free slots on pages with live ones",
+);
 /// Groups that make no sense.
 pub static UNREAD: RowKind =
-    row("musl.unread", State::Unattributed, "musl's malloc, damaged or caught in motion");
+    RowKind::of_allocator("musl.unread", State::Unattributed, "musl's malloc, damaged or caught in motion");
 
 /// All of them.
 pub static ROWS: [Id; 6] = [&LIVE, &PADDING, &METADATA, &FREE_KEPT, &FREE_PINNED, &UNREAD];

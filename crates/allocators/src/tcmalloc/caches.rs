@@ -15,7 +15,6 @@ use super::locate::Heap;
 use super::spans::Spans;
 use crate::page_cache::PageCache;
 use crate::parallel::in_parallel;
-use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
 
@@ -23,8 +22,6 @@ use strandline_process::memory::{half_word_at, word_at};
 const MOST_ITEMS: u64 = 1 << 22;
 /// Threads' caches that are followed.
 const MOST_CACHES: usize = 1 << 16;
-/// Words of static data that could lead to a thread's cache.
-const MOST_TRIED: usize = 1 << 16;
 /// After so many objects the time is looked at.
 const LOOKS_AT_THE_TIME: u64 = 1024;
 
@@ -140,15 +137,8 @@ fn threads(
     spans: &Spans,
     (cached, lists): (&mut Cached, &mut Vec<List>),
 ) {
-    let mut pending = Vec::new();
-    each_word(context, heap.data.0, heap.data.1, &mut |_, word| {
-        // They are in no span: a program's own data mostly leads to blocks.
-        let is_mapped = || context.space.find(word).is_some_and(is_mapped_memory);
-        if word.is_multiple_of(8) && !spans.contain(word) && is_mapped() {
-            pending.push(word);
-        }
-        pending.len() < MOST_TRIED
-    });
+    // They are in no span: a program's own data mostly leads to blocks.
+    let mut pending: Vec<u64> = spans.beside.iter().copied().filter(|word| word.is_multiple_of(8)).collect();
     let mut cache = PageCache::new(context.memory);
     let mut seen = HashSet::new();
     let mut bytes = vec![0; CACHE_LISTS_BYTES + CACHE_LINKS_BYTES];

@@ -9,39 +9,22 @@ use super::caches::Cached;
 use super::layout::{Classes, Location};
 use super::spans::Span;
 use crate::blocks::Blocks;
+use crate::doubts::Doubts;
 use crate::page_cache::PageCache;
-use crate::parallel::in_parallel;
+use crate::parallel::{Sum, claim_in_parts};
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::{Context, RangeClaim, overlapping};
+use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_claims::facts::SizeClass;
 use strandline_claims::refinements::Matched;
 
-/// So much address space is claimed by a thread at a time.
-const PART_BYTES: u64 = 16 << 20;
 /// A span of objects is read at once where it is not larger.
 const AT_ONCE_BYTES: u64 = 1 << 20;
-
-/// Objects of a class.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OfClass {
-    /// Spans.
-    pub spans: u64,
-    /// Their bytes.
-    pub span_bytes: u64,
-    /// Objects in use.
-    pub live: u64,
-    /// Objects in caches.
-    pub cached: u64,
-    /// Objects in spans' lists.
-    pub free: u64,
-    /// What is left over at the ends of its spans.
-    pub rest_bytes: u64,
-}
 
 /// What all spans come to.
 #[derive(Default)]
 pub struct Counts {
     /// By size class.
-    pub classes: BTreeMap<usize, OfClass>,
+    pub classes: BTreeMap<usize, SizeClass>,
     /// Blocks that have a span of their own.
     pub large: u64,
     /// Their bytes.
@@ -52,16 +35,10 @@ pub struct Counts {
     pub returned_bytes: u64,
     /// Claims of finer readers that were met.
     pub matched: Matched,
-    /// Spans that made no sense.
-    pub damages: u64,
-    /// Their bytes.
-    pub damaged_bytes: u64,
-    /// The first of them.
-    pub first_damage: Option<u64>,
+    /// Spans that made no sense, and where the time was over.
+    pub doubts: Doubts,
     /// Objects in caches that were met.
     pub met: u64,
-    /// Whether the time was over before all were read.
-    pub is_late: bool,
     /// Target memory read.
     pub bytes_read: u64,
 }
@@ -73,30 +50,16 @@ pub fn claim(
     spans: &[Span],
     cached: &Cached,
 ) -> (Vec<RangeClaim>, Counts) {
-    let parts: Vec<&[Span]> = spans
-        .chunk_by(|one, next| one.end == next.start && one.start / PART_BYTES == next.start / PART_BYTES)
-        .collect();
     let are_given = are_given(context, spans);
-    let done = in_parallel(parts.len(), context.threads, &|part| {
-        let spans = parts[part];
-        let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Default::default() };
+    claim_in_parts(context, spans, &|span| (span.start, span.end), &|spans, accumulator| {
+        let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Counts::default() };
         let items = overlapping_items(&cached.items, (first.start, last.end));
         let mut claimer = Claimer::new(context, classes, items, are_given);
-        let pages = context.pages(first.start, last.end);
-        let mut accumulator = Accumulator::new(first.start, &pages);
         for span in spans {
-            claimer.span(span, &mut accumulator);
+            claimer.span(span, accumulator);
         }
-        let sums = accumulator.cut().finish(&pages);
-        let claim = RangeClaim { start: first.start, end: last.end, sums };
-        (Some(claim), claimer.done())
-    });
-    let (mut claims, mut counts) = (Vec::new(), Counts::default());
-    for (claim, part) in done {
-        claims.extend(claim);
-        counts.add(part);
-    }
-    (claims, counts)
+        claimer.done()
+    })
 }
 
 fn overlapping_items(items: &[(u64, u8)], (start, end): (u64, u64)) -> &[(u64, u8)] {
@@ -108,7 +71,7 @@ fn overlapping_items(items: &[(u64, u8)], (start, end): (u64, u64)) -> &[(u64, u
 /// Whether a release gives free spans back: it ends at the first that the kernel does not take, as it does not locked pages
 /// (`page_heap.cc`, `ReleaseAtLeastNPages`).
 pub fn are_given(context: &Context<'_>, spans: &[Span]) -> bool {
-    let is_locked = |span: &Span| !overlapping(context.locked, span.start, span.end).is_empty();
+    let is_locked = |span: &Span| context.is_locked((span.start, span.end));
     context.locked.is_empty()
         || !spans.iter().any(|span| span.location == Location::Normal && is_locked(span))
 }
@@ -175,10 +138,8 @@ impl<'a> Claimer<'a> {
             }
             Location::InUse => {
                 if self.cut(span, accumulator).is_none() {
-                    if !self.counts.is_late {
-                        self.counts.damages += 1;
-                        self.counts.damaged_bytes += span.end - accumulator.cursor();
-                        self.counts.first_damage.get_or_insert(span.start);
+                    if !self.counts.doubts.is_late() {
+                        self.counts.doubts.damage(span.start, span.end - accumulator.cursor());
                     }
                     accumulator.claim_to(span.end, Class::Unread);
                 }
@@ -193,9 +154,15 @@ impl<'a> Claimer<'a> {
         let number = (span.end - span.start) / bytes;
         let free = number.checked_sub(span.taken.into()).filter(|_| number <= u16::MAX.into())?;
         let items = overlapping_items(self.items, (span.start, span.end));
-        let mut of = OfClass { free, ..OfClass::default() };
+        let mut of = SizeClass {
+            bytes,
+            spans: 1,
+            span_bytes: span.end - span.start,
+            free_blocks: free,
+            ..SizeClass::default()
+        };
         if free == 0 && items.is_empty() && !self.blocks.are_refined() {
-            of.live = number;
+            of.live_blocks = number;
             accumulator.claim_to(span.start + number * bytes, Class::Live);
         } else {
             self.objects.clear();
@@ -209,16 +176,13 @@ impl<'a> Claimer<'a> {
                     // Not met: told with all that were not.
                     _ => continue,
                 }
-                of.cached += 1;
+                of.cached_blocks += 1;
             }
-            self.counts.met += of.cached;
-            of.live = number - of.free - of.cached;
+            self.counts.met += of.cached_blocks;
+            of.live_blocks = number - of.free_blocks - of.cached_blocks;
             self.claim_objects(bytes, accumulator);
         }
-        of.rest_bytes = span.end - accumulator.cursor();
         accumulator.claim_to(span.end, Class::Header);
-        of.spans = 1;
-        of.span_bytes = span.end - span.start;
         self.counts.classes.entry(class).or_default().add(&of);
         Some(())
     }
@@ -257,7 +221,7 @@ impl<'a> Claimer<'a> {
                 } else if Instant::now() < self.context.deadline {
                     self.cache.word(at)?
                 } else {
-                    self.counts.is_late = true;
+                    self.counts.doubts.late(at);
                     return None;
                 };
             }
@@ -266,18 +230,7 @@ impl<'a> Claimer<'a> {
     }
 }
 
-impl OfClass {
-    fn add(&mut self, other: &Self) {
-        self.spans += other.spans;
-        self.span_bytes += other.span_bytes;
-        self.live += other.live;
-        self.cached += other.cached;
-        self.free += other.free;
-        self.rest_bytes += other.rest_bytes;
-    }
-}
-
-impl Counts {
+impl Sum for Counts {
     fn add(&mut self, other: Self) {
         for (class, theirs) in &other.classes {
             self.classes.entry(*class).or_default().add(theirs);
@@ -287,11 +240,8 @@ impl Counts {
         self.normal_bytes += other.normal_bytes;
         self.returned_bytes += other.returned_bytes;
         self.matched.add(&other.matched);
-        self.damages += other.damages;
-        self.damaged_bytes += other.damaged_bytes;
-        self.first_damage = self.first_damage.or(other.first_damage);
+        self.doubts.add(&other.doubts);
         self.met += other.met;
-        self.is_late |= other.is_late;
         self.bytes_read += other.bytes_read;
     }
 }

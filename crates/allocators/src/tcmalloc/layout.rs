@@ -14,8 +14,16 @@ const fn map(page_shift: u32) -> Shape {
     let bits = 48 - page_shift;
     let leaf_bits = bits.div_ceil(2);
     // The upper half is of the kernel's addresses.
-    Shape { page_shift, leaf_bits, used_root_bytes: 8 << (bits - leaf_bits) >> 1, leaf_alignment: 16 }
+    Shape {
+        page_shift,
+        leaf_bits,
+        used_root_bytes: 8 << (bits - leaf_bits) >> 1,
+        leaf_alignment: LEAF_ALIGNMENT,
+    }
 }
+
+/// What leaves are aligned to (`common.cc`, `MetaDataAlloc`).
+pub const LEAF_ALIGNMENT: u64 = 16;
 
 /// The smallest root.
 pub const LEAST_ROOT_BYTES: u64 = MAPS[5].used_root_bytes;

@@ -3,7 +3,9 @@
 //! The table of size classes is looked for first: no other program's static data has one, so that little is searched where
 //! there is no tcmalloc.
 
-use super::layout::{BEFORE_SIZES_BYTES, Classes, LEAST_ROOT_BYTES, MAPS, SIZES_BYTES, SPAN_BYTES, Words};
+use super::layout::{
+    BEFORE_SIZES_BYTES, Classes, LEAF_ALIGNMENT, LEAST_ROOT_BYTES, MAPS, SIZES_BYTES, SPAN_BYTES, Words,
+};
 use crate::page_cache::PageCache;
 use crate::radix::{self, Data, Shape};
 use crate::scan::each_word;
@@ -73,9 +75,10 @@ fn classes(context: &Context<'_>, data: &Data<'_>) -> Option<Classes> {
 
 /// The page map, by the first of the page sizes with which there is one.
 fn map(context: &Context<'_>, data: &Data<'_>) -> Option<(Shape, u64)> {
+    let edges = radix::edges(context, data, LEAF_ALIGNMENT);
     MAPS.iter().find_map(|&shape| {
         let span = |cache: &mut PageCache<'_>, entry| read_span(cache, entry)?.range(shape.page_shift);
-        let root = radix::roots(context, data, shape, &span).into_iter().next()?;
+        let root = radix::roots(context, (data, &edges), shape, &span).into_iter().next()?;
         Some((shape, root))
     })
 }

@@ -1,18 +1,13 @@
 //! tcmalloc's own structures: spans, leaves of the page map, threads' caches. They are allocated one behind the other in
 //! pieces of 128 KiB, out of chunks that are in no page map.
 
-use std::collections::BTreeSet;
-
 use super::caches::Cached;
 use super::layout::{CACHE_LINKS_BYTES, CACHE_LISTS_BYTES, METADATA_CHUNK_BYTES, METADATA_STEP_BYTES};
 use super::locate::Heap;
 use super::spans::Spans;
-use crate::scan::{each_word, is_mapped_memory, is_own};
+use crate::scan::{is_mapped_memory, is_own};
 use strandline_claims::allocator::{Context, overlapping};
 use strandline_claims::range::{PAGE_BYTES, merge, page_of, page_up};
-
-/// Words of static data that are kept.
-const MOST_WORDS: usize = 1 << 16;
 
 /// The ranges that hold them, beside what is `taken` by others, in address order.
 pub fn find(
@@ -28,7 +23,6 @@ pub fn find(
     let cache_bytes = (CACHE_LISTS_BYTES + CACHE_LINKS_BYTES) as u64;
     known.extend(cached.threads.iter().map(|&at| (page_of(at), page_up(at + cache_bytes))));
     merge(&mut known);
-    let ends = ends_of_chunks(context, heap, spans);
     let mut found: Vec<(u64, u64)> = Vec::new();
     let mut rest = known.as_slice();
     while let Some(&(start, first_end)) = rest.first() {
@@ -44,8 +38,9 @@ pub fn find(
             rest = &rest[1..];
         }
         let end = start + (end - start).next_multiple_of(METADATA_STEP_BYTES);
-        // Of the chunk in use it is known how far it is used.
-        let used = ends.range(start..limit.min(start + METADATA_CHUNK_BYTES)).next_back();
+        // Of the chunk in use it is known how far it is used: static data leads there (`common.cc`, `metadata_chunk_alloc_`), and
+        // all else of it that leads into such a chunk leads to what is in use.
+        let used = spans.beside.range(start..limit.min(start + METADATA_CHUNK_BYTES)).next_back();
         let end = end.max(used.copied().map_or(0, page_up)).min(limit);
         let is_new = found.last().is_none_or(|last| last.1 <= start);
         if is_new && is_own(context, start, end) {
@@ -53,19 +48,6 @@ pub fn find(
         }
     }
     found
-}
-
-/// Where static data leads to: the end of what is used of the chunk in use is among it (`common.cc`, `metadata_chunk_alloc_`),
-/// and all else of it that leads into such a chunk leads to what is in use.
-fn ends_of_chunks(context: &Context<'_>, heap: &Heap, spans: &Spans) -> BTreeSet<u64> {
-    let mut ends = BTreeSet::new();
-    each_word(context, heap.data.0, heap.data.1, &mut |_, word| {
-        if !spans.contain(word) && context.space.find(word).is_some_and(is_mapped_memory) {
-            ends.insert(word);
-        }
-        ends.len() < MOST_WORDS
-    });
-    ends
 }
 
 /// Where the memory around `address` ends that is in no span and nobody else's.

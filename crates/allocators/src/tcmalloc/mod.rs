@@ -13,17 +13,14 @@ pub mod rows;
 pub mod spans;
 mod summary;
 
-use self::claims::Counts;
 use self::layout::Location;
 use self::locate::Heap;
-use self::spans::Spans;
-use strandline_claims::accumulator::{Accumulator, Class, OutOfOrder};
+use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
-    self, Argument, CallPlan, Cause, Context, Doubt, Found, Function, RangeClaim, Reading, Readings,
+    self, Argument, CallPlan, Context, Found, Function, Reading, Readings, read_each,
 };
 use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::{Remedy, RemedyKind};
-use strandline_claims::range::merge;
+use strandline_claims::facts::Remedy;
 use strandline_claims::reader::{About, Evidence, FileName, HeapKind, leading_version};
 use strandline_process::image::Image;
 use strandline_process::map::AddressSpace;
@@ -94,41 +91,28 @@ impl Found for Tcmalloc {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let mut taken = context.claimed.to_vec();
-        let (mut readings, mut caveats) = (Vec::new(), Vec::new());
         let (heaps, unknown) = locate::find(context);
-        for name in unknown {
-            let text = "tcmalloc's size classes were found, but its page map is laid out in no known way, or empty: nothing of it is read";
-            caveats.push(Caveat::new("tcmalloc_unknown_layout", name, None, text));
-        }
-        for heap in heaps {
-            merge(&mut taken);
-            let reading = read(context, &heap, &taken);
-            taken.extend(reading.claims.iter().map(|claim| (claim.start, claim.end)));
-            readings.push(reading);
-        }
-        Ok((readings, caveats))
+        let text = "tcmalloc's size classes were found, but its page map is laid out in no known way, or empty: nothing of it is read";
+        let caveat = |name| Caveat::new("tcmalloc_unknown_layout", name, None, text);
+        let readings = read_each(context, heaps, |heap, taken| read(context, heap, taken));
+        Ok((readings, unknown.into_iter().map(caveat).collect()))
     }
 
     fn finish(&self, process: &Process, _: &AddressSpace, reading: &mut Reading) {
         let Some(call) = &reading.call else { return };
-        reading.remedies.push(Remedy {
-            id: call.remedy.to_owned(),
-            kind: RemedyKind::Call,
-            predicted_bytes: Some(call.predicted_bytes),
-            how: format!("strandline reclaim {} --remedy tcmalloc_release", process.pid()),
-            cost: "one call in one thread, which holds the page heap's lock meanwhile; later growth faults pages in again"
-                .to_owned(),
-        });
-        if call.predicted_bytes >= WORTH_A_SETTING_BYTES {
-            reading.remedies.push(Remedy {
-                id: "tcmalloc_decommit".to_owned(),
-                kind: RemedyKind::Setting,
-                predicted_bytes: None,
-                how: "TCMALLOC_AGGRESSIVE_DECOMMIT=t".to_owned(),
-                cost: "free spans go back at once: a call of the kernel for each, and faults where they are wanted again"
-                    .to_owned(),
-            });
+        let predicted_bytes = call.predicted_bytes;
+        reading.remedies.push(Remedy::call(
+            call.remedy,
+            predicted_bytes,
+            format!("strandline reclaim {} --remedy tcmalloc_release", process.pid()),
+            "one call in one thread, which holds the page heap's lock meanwhile; later growth faults pages in again",
+        ));
+        if predicted_bytes >= WORTH_A_SETTING_BYTES {
+            reading.remedies.push(Remedy::setting(
+                "tcmalloc_decommit",
+                "TCMALLOC_AGGRESSIVE_DECOMMIT=t",
+                "free spans go back at once: a call of the kernel for each, and faults where they are wanted again",
+            ));
         }
     }
 }
@@ -139,6 +123,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let cached = caches::find(context, heap, &spans);
     let (claims, counts) = claims::claim(context, &heap.classes, &spans.all, &cached);
     let own = metadata::find(context, heap, (&spans, &cached), taken);
+    let mut doubts = spans.walk.doubts.clone();
+    doubts.add(&counts.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     let are_given = claims::are_given(context, &spans.all);
     let is_given = |span: &&spans::Span| are_given && span.location == Location::Normal;
@@ -152,54 +138,15 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
         gives_all: true,
         // The call needs nothing of its thread's.
         threads: context.fs_bases.to_vec(),
-        predicted_bytes: reading.claims.iter().map(|claim| claim.sums.trimmable).sum(),
-        doubt: doubt(&spans, &counts),
+        predicted_bytes: reading.trimmable_bytes(),
+        doubt: doubts.of_call(),
     });
-    reading.claims.extend(own.iter().map(|&range| own_claim(context, range)));
-    let is_whole = !spans.walk.is_late && !counts.is_late && spans.walk.damages == 0 && counts.damages == 0;
-    reading.allocator = summary::facts(heap, &counts, &cached, &own, is_whole);
+    reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
+    reading.allocator = summary::facts(heap, &counts, &cached, &own, doubts.is_empty());
     reading.refined = counts.matched.clone();
     reading.bytes_read = spans.walk.bytes_read + counts.bytes_read + cached.bytes_read;
-    say_doubts(heap, (&spans, &counts, &cached), &mut reading);
-    reading
-}
-
-/// What speaks against a call.
-fn doubt(spans: &Spans, counts: &Counts) -> Option<Doubt> {
-    let late = spans.walk.is_late.then(|| spans.all.last().map_or(0, |last| last.end));
-    let late = late.map(|at| Doubt { at, cause: Cause::TooSlow });
-    let damaged = spans.walk.first_damage.or(counts.first_damage);
-    damaged.map(|at| Doubt { at, cause: Cause::Broken }).or(late)
-}
-
-/// tcmalloc's own structures.
-fn own_claim(context: &Context<'_>, (start, end): (u64, u64)) -> RangeClaim {
-    let pages = context.pages(start, end);
-    let mut accumulator = Accumulator::new(start, &pages);
-    accumulator.claim_to(end, Class::Metadata);
-    RangeClaim { start, end, sums: accumulator.cut().finish(&pages) }
-}
-
-fn say_doubts(
-    heap: &Heap,
-    (spans, counts, cached): (&Spans, &Counts, &caches::Cached),
-    reading: &mut Reading,
-) {
-    if spans.walk.is_late || counts.is_late {
-        let text =
-            "the time for which a target may be stopped was over: not all of tcmalloc's spans were read";
-        reading.caveats.push(Caveat::new("tcmalloc_too_slow", heap.name.clone(), None, text));
-    }
-    let damages = spans.walk.damages + counts.damages;
-    if let Some(at) = spans.walk.first_damage.or(counts.first_damage) {
-        reading.in_motion = true;
-        let text = format!(
-            "{damages} of tcmalloc's spans make no sense: damaged, or caught in motion; what they hold is not known"
-        );
-        let bytes = (counts.damages > 0).then_some(counts.damaged_bytes);
-        reading.caveats.push(Caveat::new("tcmalloc_damaged", format!("{at:#x}"), bytes, text));
-    }
-    let unmatched = summary::unmatched(cached, counts);
+    doubts.say(&mut reading, ("tcmalloc", "spans"), &heap.name);
+    let unmatched = summary::unmatched(&cached, &counts);
     if unmatched > 0 || cached.broken > 0 {
         let text = format!(
             "{unmatched} objects and {} lists of caches lead to nothing that is in use: damaged, or caught in motion; what they \
@@ -208,6 +155,7 @@ fn say_doubts(
         );
         reading.caveats.push(Caveat::new("tcmalloc_cache_broken", heap.name.clone(), None, text));
     }
+    reading
 }
 
 /// The version that gperftools carries (`gperftools 2.10`).

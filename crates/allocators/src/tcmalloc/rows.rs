@@ -1,41 +1,45 @@
 //! The rows of tcmalloc.
 
-use strandline_claims::facts::{State, Stratum};
+use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
 use strandline_claims::rows::{Id, RowKind};
 
-const fn row(id: &'static str, state: State, holder: &'static str) -> RowKind {
-    RowKind::new(id, Stratum::Allocator, state, holder)
-}
-
 /// Objects and spans in use.
-pub static LIVE: RowKind = row("tcmalloc.live", State::Live, "tcmalloc, allocations in use");
+pub static LIVE: RowKind =
+    RowKind::of_allocator("tcmalloc.live", State::Live, "tcmalloc, allocations in use");
 /// What is left over at the end of a span.
-pub static PADDING: RowKind =
-    row("tcmalloc.padding", State::Live, "tcmalloc, what is left over at the ends of spans");
+pub static PADDING: RowKind = RowKind::of_allocator(
+    "tcmalloc.padding",
+    State::Live,
+    "tcmalloc, what is left over at the ends of spans",
+);
 /// tcmalloc's own structures.
-pub static METADATA: RowKind = row("tcmalloc.metadata", State::Live, "tcmalloc, its own structures");
+pub static METADATA: RowKind =
+    RowKind::of_allocator("tcmalloc.metadata", State::Live, "tcmalloc, its own structures");
 /// Objects in threads' caches and transfer caches.
-pub static CACHED: RowKind =
-    row("tcmalloc.cached", State::Stranded, "tcmalloc, free objects in threads' caches and transfer caches");
+pub static CACHED: RowKind = RowKind::of_allocator(
+    "tcmalloc.cached",
+    State::Stranded,
+    "tcmalloc, free objects in threads' caches and transfer caches",
+);
 /// Free spans.
-pub static FREE_PURGE: RowKind = row(
+pub static FREE_PURGE: RowKind = RowKind::of_allocator(
     "tcmalloc.free.purge",
     State::Stranded,
     "tcmalloc, free spans of the page heap, which a release gives back",
 );
 /// Free, on pages that a release leaves.
 pub static FREE_KEPT: RowKind =
-    row("tcmalloc.free.kept", State::Stranded, "tcmalloc, free pages within spans in use");
+    RowKind::of_allocator("tcmalloc.free.kept", State::Stranded, "tcmalloc, free pages within spans in use");
 /// Free objects on pages with something live.
-pub static FREE_PINNED: RowKind = row(
+pub static FREE_PINNED: RowKind = RowKind::of_allocator(
     "tcmalloc.free.pinned",
     State::Pinned,
     "tcmalloc, free objects of spans (central cache) on pages with live ones",
 );
 /// Spans that make no sense.
 pub static UNREAD: RowKind =
-    row("tcmalloc.unread", State::Unattributed, "tcmalloc, damaged or caught in motion");
+    RowKind::of_allocator("tcmalloc.unread", State::Unattributed, "tcmalloc, damaged or caught in motion");
 
 /// All of them.
 pub static ROWS: [Id; 8] =

@@ -5,8 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::layout::Location;
 use super::locate::{Heap, read_span};
 use crate::radix::{self, Free, Walk};
+use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::page_of;
+
+/// Words of static data that are kept.
+const MOST_BESIDE: usize = 1 << 16;
 
 /// A span.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +42,8 @@ pub struct Spans {
     pub lists: BTreeSet<(u8, u64)>,
     /// The pages that hold structures of spans.
     pub structures: BTreeSet<u64>,
+    /// Where tcmalloc's static data leads to beside them: its own structures, and where these end.
+    pub beside: BTreeSet<u64>,
 }
 
 /// Goes over the spans of `heap`, where `taken` (in address order) is claimed by others.
@@ -73,6 +79,14 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
         Some(end)
     });
     spans.walk = walk;
+    let mut beside = BTreeSet::new();
+    each_word(context, heap.data.0, heap.data.1, &mut |_, word| {
+        if !spans.contain(word) && context.space.find(word).is_some_and(is_mapped_memory) {
+            beside.insert(word);
+        }
+        beside.len() < MOST_BESIDE
+    });
+    spans.beside = beside;
     spans
 }
 

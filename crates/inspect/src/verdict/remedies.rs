@@ -25,28 +25,22 @@ pub fn remedies(findings: &Findings<'_>, means: &Means<'_>) -> Vec<Remedy> {
     let pid = means.pid;
     let mut remedies = findings.of_readers.to_vec();
     if let Some(trim) = findings.trim_bytes {
-        remedies.push(Remedy {
-            id: "malloc_trim".to_owned(),
-            kind: RemedyKind::Call,
-            predicted_bytes: Some(trim),
-            how: format!("strandline reclaim {pid}"),
-            cost: "one call in one thread, which holds each arena's lock in turn; later growth faults pages in again".to_owned(),
-        });
+        remedies.push(Remedy::call(
+            "malloc_trim",
+            trim,
+            format!("strandline reclaim {pid}"),
+            "one call in one thread, which holds each arena's lock in turn; later growth faults pages in again",
+        ));
     }
     if means.zero_bytes > 0 {
-        remedies.push(Remedy {
-            id: "zero_pages".to_owned(),
-            kind: RemedyKind::Call,
-            predicted_bytes: Some(means.zero_bytes),
-            how: format!("strandline reclaim {pid} --remedy zero_pages"),
-            cost: if means.swap {
-                "a fault for each page when it is written again".to_owned()
-            } else {
-                "a fault for each page when it is written again; refused without swap, unless its small risk is \
-                 allowed (--allow-lost-write-risk)"
-                    .to_owned()
-            },
-        });
+        let how = format!("strandline reclaim {pid} --remedy zero_pages");
+        let cost = if means.swap {
+            "a fault for each page when it is written again"
+        } else {
+            "a fault for each page when it is written again; refused without swap, unless its small risk is \
+             allowed (--allow-lost-write-risk)"
+        };
+        remedies.push(Remedy::call("zero_pages", means.zero_bytes, how, cost));
     }
     let secondary = means.arenas.iter().filter(|arena| arena.kind == ArenaKind::Secondary);
     let secondary_free: u64 = secondary.map(|arena| arena.free_bytes.saturating_sub(arena.trim_bytes)).sum();
@@ -54,13 +48,8 @@ pub fn remedies(findings: &Findings<'_>, means: &Means<'_>) -> Vec<Remedy> {
     let resident_free = ["glibc.free.pinned", "glibc.free.kept", "glibc.tcache"].map(|id| findings.row(id));
     let kept = secondary_free.min(resident_free.iter().sum());
     if means.arenas.len() > 2 && findings.matters(kept) && means.reads_settings {
-        remedies.push(Remedy {
-            id: "arena_max".to_owned(),
-            kind: RemedyKind::Setting,
-            predicted_bytes: None,
-            how: "MALLOC_ARENA_MAX=2".to_owned(),
-            cost: "threads share arenas and wait for each other's locks".to_owned(),
-        });
+        let cost = "threads share arenas and wait for each other's locks";
+        remedies.push(Remedy::setting("arena_max", "MALLOC_ARENA_MAX=2", cost));
     }
     if findings.matters(findings.row("glibc.free.pinned")) && means.takes_preloads {
         remedies.push(Remedy {

@@ -39,13 +39,11 @@ pub fn remedies(figures: &Sbcl) -> Vec<Remedy> {
             mib(live)
         ),
     };
-    let settings = Remedy {
-        id: "sbcl_generations".to_owned(),
-        kind: RemedyKind::Setting,
-        predicted_bytes: None,
-        how: generations(figures),
-        cost: "more collections of young objects, or more copying of those that survive them".to_owned(),
-    };
+    let settings = Remedy::setting(
+        "sbcl_generations",
+        &generations(figures),
+        "more collections of young objects, or more copying of those that survive them",
+    );
     let older = figures.generations.iter().filter(|generation| generation.number >= 1);
     let strands = older.filter_map(|generation| generation.dead_bytes).sum::<u64>() >= LEAST_BYTES;
     if strands { vec![full, settings] } else { vec![full] }

@@ -1,0 +1,75 @@
+//! What of an allocator's structures was not understood, and what follows from that: no call, figures left out, caveats.
+
+use strandline_claims::allocator::{Cause, Doubt, Reading};
+use strandline_claims::caveat::Caveat;
+
+/// Structures that made no sense, and where the time was over.
+#[derive(Clone, Debug, Default)]
+pub struct Doubts {
+    /// How many structures made no sense.
+    pub damages: u64,
+    /// The bytes that they stand for, as far as that is known.
+    damaged_bytes: u64,
+    /// The first of them.
+    first_damage: Option<u64>,
+    /// The first place that was not looked at because the time was over.
+    late_at: Option<u64>,
+}
+
+impl Doubts {
+    /// A structure at `at`, or of what is there, makes no sense; it stands for `bytes` that are claimed as unread.
+    pub fn damage(&mut self, at: u64, bytes: u64) {
+        self.damages += 1;
+        self.damaged_bytes += bytes;
+        self.first_damage.get_or_insert(at);
+    }
+
+    /// The time was over at `at`.
+    pub fn late(&mut self, at: u64) {
+        self.late_at.get_or_insert(at);
+    }
+
+    /// Whether the time was over.
+    pub fn is_late(&self) -> bool {
+        self.late_at.is_some()
+    }
+
+    /// Whether there is none: all was read, and made sense.
+    pub fn is_empty(&self) -> bool {
+        self.damages == 0 && self.late_at.is_none()
+    }
+
+    /// With those of another part.
+    pub fn add(&mut self, other: &Self) {
+        self.damages += other.damages;
+        self.damaged_bytes += other.damaged_bytes;
+        self.first_damage = self.first_damage.or(other.first_damage);
+        self.late_at = self.late_at.or(other.late_at);
+    }
+
+    /// What speaks against a call into the allocator.
+    pub fn of_call(&self) -> Option<Doubt> {
+        let late = self.late_at.map(|at| Doubt { at, cause: Cause::TooSlow });
+        self.first_damage.map(|at| Doubt { at, cause: Cause::Broken }).or(late)
+    }
+
+    /// Adds them to the caveats of a reading: `NAME_too_slow`, of the program or library at `place`, and `NAME_damaged`.
+    /// `structures` is what they are called: "spans".
+    pub fn say(&self, reading: &mut Reading, (name, structures): (&str, &str), place: &str) {
+        if self.is_late() {
+            let text = format!(
+                "the time for which a target may be stopped was over: not all of {name}'s {structures} were read"
+            );
+            reading.caveats.push(Caveat::new(&format!("{name}_too_slow"), place, None, text));
+        }
+        if let Some(at) = self.first_damage {
+            reading.in_motion = true;
+            let text = format!(
+                "{} of {name}'s {structures} make no sense: damaged, or caught in motion; what they hold is not known",
+                self.damages
+            );
+            let bytes = (self.damaged_bytes > 0).then_some(self.damaged_bytes);
+            reading.caveats.push(Caveat::new(&format!("{name}_damaged"), format!("{at:#x}"), bytes, text));
+        }
+    }
+}
