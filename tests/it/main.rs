@@ -39,6 +39,7 @@ mod record_report;
 mod record_support;
 mod record_tree;
 mod report_html;
+mod runtime_cpython;
 mod runtime_perl;
 mod runtime_sbcl;
 mod studies;

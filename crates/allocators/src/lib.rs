@@ -14,7 +14,6 @@ pub mod doubts;
 pub mod glibc;
 pub mod jemalloc;
 pub mod mimalloc;
-pub mod modules;
 pub mod musl;
 pub mod named;
 pub mod page_cache;

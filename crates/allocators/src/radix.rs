@@ -8,12 +8,12 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use crate::doubts::Doubts;
-use crate::modules;
 use crate::page_cache::PageCache;
 use crate::scan::{each_word, each_word_by, is_mapped_memory, is_own};
 use strandline_claims::allocator::{Context, overlapping};
 use strandline_claims::range::PAGE_BYTES;
 use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::modules;
 
 /// Static data of a program beyond this is not searched.
 const MOST_DATA_BYTES: u64 = 64 << 20;

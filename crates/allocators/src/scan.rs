@@ -1,58 +1,27 @@
 //! Looks through a target's memory for structures of an allocator: word by word, and only where an allocator's own could be.
 
 use strandline_claims::allocator::Context;
-use strandline_process::map::Mapping;
-use strandline_process::memory::word_at;
+use strandline_claims::words;
 
-/// Bytes that are read at once.
-const AT_ONCE: usize = 64 << 10;
+pub use words::is_mapped_memory;
 
 /// Reads the resident parts of a range and hands over each word that is not zero, with its address, until `take` says that it
 /// is enough.
 pub fn each_word(context: &Context<'_>, start: u64, end: u64, take: &mut dyn FnMut(u64, u64) -> bool) {
-    each_word_by(context, (start, end), AT_ONCE, take);
+    each_word_by(context, (start, end), words::AT_ONCE, take);
 }
 
 /// As [`each_word`], reading so many bytes at once, and says how many it read: few where the first words mostly are enough.
 pub fn each_word_by(
     context: &Context<'_>,
-    (start, end): (u64, u64),
+    range: (u64, u64),
     at_once: usize,
     take: &mut dyn FnMut(u64, u64) -> bool,
 ) -> u64 {
-    let mut buffer = vec![0; at_once];
-    let mut bytes_read = 0;
-    for (from, to) in (context.resident)(start, end) {
-        let mut at = from;
-        while at < to {
-            let bytes = &mut buffer[..((to - at) as usize).min(at_once)];
-            let got = context.memory.read_some(at, bytes);
-            bytes_read += got as u64;
-            for offset in (0..got & !7).step_by(8) {
-                let word = word_at(bytes, offset).unwrap_or(0);
-                if word != 0 && !take(at + offset as u64, word) {
-                    return bytes_read;
-                }
-            }
-            at += bytes.len() as u64;
-        }
-    }
-    bytes_read
+    words::each_word((context.memory, context.resident), range, at_once, take)
 }
 
 /// Whether all of a range is memory of the process's own, that an allocator could have taken from the kernel.
 pub fn is_own(context: &Context<'_>, start: u64, end: u64) -> bool {
-    let mut at = start;
-    while at < end {
-        let Some(mapping) = context.space.find(at).filter(|mapping| is_mapped_memory(mapping)) else {
-            return false;
-        };
-        at = mapping.end;
-    }
-    start < end
-}
-
-/// Whether an allocator could have mapped it.
-pub fn is_mapped_memory(mapping: &Mapping) -> bool {
-    mapping.is_private_anonymous() && !mapping.name.starts_with("[stack")
+    words::is_own(context.space, start, end)
 }

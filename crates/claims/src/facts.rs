@@ -215,6 +215,11 @@ impl Runtime {
         serde_json::from_value(self.details.get(name)?.clone()).ok()
     }
 
+    /// A figure of its own, where it is a number.
+    pub fn own_figure(&self, name: &str) -> Option<u64> {
+        self.own.get(name)?.as_u64()
+    }
+
     /// Tells `details` under `name`.
     pub fn set_details<T: Serialize>(&mut self, name: &str, details: &T) {
         if let Ok(value) = serde_json::to_value(details) {

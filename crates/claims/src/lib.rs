@@ -24,5 +24,6 @@ pub mod rows;
 pub mod runtime;
 pub mod units;
 pub mod window;
+pub mod words;
 
 pub use caveat::Caveat;

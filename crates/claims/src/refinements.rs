@@ -29,6 +29,8 @@ const SHORTEST_TABLED_BYTES: u64 = 1 << LENGTH_BITS;
 const LEAF_BYTES: u64 = 64 << 10;
 const GRANULE_BYTES: u64 = 32;
 const ALIGNMENT: u64 = 16;
+/// As many bytes as the block has.
+const WHOLE: u64 = u64::MAX;
 /// A claim of a block that can hold twice as much, and this, is of something else.
 const MOST_SLACK_BYTES: u64 = 4096;
 const MARKS: usize = (LEAF_BYTES / GRANULE_BYTES) as usize;
@@ -88,6 +90,11 @@ impl Refinements {
     /// aligned, not resident, or claimed already.
     pub fn claim(&self, pointer: u64, bytes: u64, slot: Slot) -> bool {
         self.put(pointer, bytes, slot, None)
+    }
+
+    /// Claims all of the block that an allocator returned `pointer` for, however large it is.
+    pub fn claim_whole(&self, pointer: u64, slot: Slot) -> bool {
+        self.put(pointer, WHOLE, slot, None)
     }
 
     /// Claims an arena of the runtime's own: `free_on_pages` are the bytes of its free places on the first and
@@ -207,6 +214,7 @@ impl<'a> Finder<'a> {
             },
             _ => self.tabled(pointer)?,
         };
+        let bytes = if bytes == WHOLE { usable } else { bytes };
         let fits = bytes <= usable && usable <= bytes.saturating_mul(2).saturating_add(MOST_SLACK_BYTES);
         fits.then_some(Refined { slot, bytes, free })
     }

@@ -13,7 +13,7 @@ use strandline_claims::{allocator, runtime};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
-use strandline_runtimes::{named as runtimes, perl, sbcl};
+use strandline_runtimes::{cpython, named as runtimes, perl, sbcl};
 
 /// A line of the table.
 pub struct Entry<R: ?Sized + 'static> {
@@ -50,7 +50,7 @@ pub static RUNTIMES: [Entry<dyn runtime::Reader>; 25] = [
     Entry { about: &perl::ABOUT, reader: Some(&perl::Reader) },
     Entry { about: &sbcl::ABOUT, reader: Some(&sbcl::Reader) },
     named(&runtimes::GO),
-    named(&runtimes::CPYTHON),
+    Entry { about: &cpython::ABOUT, reader: Some(&cpython::Reader) },
     named(&runtimes::RUBY),
     named(&runtimes::NODE),
     named(&runtimes::V8),

@@ -17,6 +17,7 @@ pub mod error;
 pub mod image;
 pub mod map;
 pub mod memory;
+pub mod modules;
 pub mod namespaces;
 pub mod pages;
 pub mod photograph;

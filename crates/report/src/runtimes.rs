@@ -1,6 +1,8 @@
 //! What a report shows of language runtimes that were read: titles, sentences and tables, already clean.
 
 use strandline_inspect::facts::{Runtime, TypeFacts};
+use strandline_runtimes::cpython::census::FEW_OBJECTS;
+use strandline_runtimes::cpython::facts::CPython;
 use strandline_runtimes::perl::facts::{Amount, Interpreter, Perl};
 use strandline_runtimes::sbcl::facts::{Generation, Path, Sbcl, TypeBytes};
 
@@ -61,6 +63,9 @@ fn view(runtime: &Runtime) -> RuntimeView {
     if let Some(facts) = runtime.details::<Perl>("perl") {
         return perl(&name, &facts);
     }
+    if let Some(facts) = runtime.details::<CPython>("cpython") {
+        return cpython(&name, runtime, &facts);
+    }
     match runtime.details::<Sbcl>("sbcl") {
         Some(facts) => sbcl(&name, &facts),
         None => common(&name, runtime),
@@ -85,6 +90,41 @@ fn common(name: &str, runtime: &Runtime) -> RuntimeView {
         vec![RuntimeTable { head: &COMMON_HEAD, rows, flexible: 2 }]
     };
     RuntimeView { title, lines: Vec::new(), tables }
+}
+
+fn cpython(name: &str, runtime: &Runtime, facts: &CPython) -> RuntimeView {
+    let mut view = common(name, runtime);
+    let arenas = runtime.own_figure("arenas_allocated_current");
+    view.title = format!(
+        "{name}: {} of blocks in {} of {} each; {} of free places",
+        maybe_bytes(runtime.used_bytes),
+        counted(arenas.unwrap_or(0), "arena"),
+        bytes(facts.arena_bytes),
+        maybe_bytes(runtime.free_bytes)
+    );
+    if let Some(beside) = &facts.beside_arenas {
+        let text = "objects beside the arenas, in malloc's blocks";
+        view.lines.push(format!("{text}: {}, {}", thousands(beside.objects), bytes(beside.bytes)));
+    }
+    if let (Some(free), Some(interned)) = (&facts.free_lists, &facts.interned) {
+        view.lines.push(format!(
+            "dead objects on free lists: {}, {}; interned strings: {}, {}",
+            thousands(free.objects),
+            bytes(free.bytes),
+            thousands(interned.objects),
+            bytes(interned.bytes)
+        ));
+    }
+    if let Some(sparse) = facts.sparse_arenas.as_ref().filter(|sparse| sparse.arenas > 0) {
+        let most = sparse.kept_by.iter().take(3);
+        let most = most.map(|kept| format!("{} {}", thousands(kept.objects), clean_sentence(&kept.name)));
+        view.lines.push(format!(
+            "{} kept by fewer than {FEW_OBJECTS} objects each: {}",
+            counted(sparse.arenas, "arena"),
+            most.collect::<Vec<_>>().join(", ")
+        ));
+    }
+    view
 }
 
 fn sum(perl: &Perl, figure: impl Fn(&Interpreter) -> u64) -> u64 {

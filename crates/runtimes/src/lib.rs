@@ -10,6 +10,9 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
+pub mod cpython;
 pub mod named;
 pub mod perl;
 pub mod sbcl;
+mod work;

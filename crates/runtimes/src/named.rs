@@ -18,22 +18,6 @@ pub fn of_file_name(clue: &Clue<'_>) -> Option<String> {
     version_in_file_name(clue.file)
 }
 
-/// CPython.
-pub static CPYTHON: About = About {
-    name: "cpython",
-    title: "CPython",
-    evidence: Evidence {
-        files: &[Has("libpython", ".so")],
-        executables: &[Versioned("python")],
-        symbols: &["_PyRuntime"],
-        version_symbols: &["Py_Version"],
-        version: |clue| python_version(clue).or_else(|| of_file_name(clue)),
-        ..EVIDENCE
-    },
-    heap: HeapKind::Own,
-    ..NAMED
-};
-
 /// Ruby.
 pub static RUBY: About = About {
     name: "ruby",
@@ -283,6 +267,11 @@ pub static CLISP: About = About {
     heap: HeapKind::Alone("clisp"),
     ..NAMED
 };
+
+/// What a CPython says of its version, or its file's name does.
+pub(crate) fn cpython_version(clue: &Clue<'_>) -> Option<String> {
+    python_version(clue).or_else(|| of_file_name(clue))
+}
 
 /// `Py_Version` of CPython 3.11 and later: PY_VERSION_HEX, 0xMMmmpprs.
 fn python_version(clue: &Clue<'_>) -> Option<String> {

@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cpython;
 mod damage;
 mod dice;
 mod expected;
@@ -34,6 +35,7 @@ mod tcmalloc;
 mod version;
 mod write;
 
+pub use cpython::{CPythonExpected, CPythonImage, fabricate_cpython};
 pub use damage::{Damage, DamageKind};
 pub use dice::Dice;
 pub use expected::{Expected, ExpectedArena, Mallinfo};

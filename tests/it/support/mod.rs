@@ -4,6 +4,7 @@
 pub mod invariants;
 pub mod libc;
 pub mod perls;
+pub mod pythons;
 pub mod strandline;
 pub mod subject;
 

@@ -4,7 +4,7 @@
 use strandline_claims::allocator::{Context, overlapping};
 use strandline_process::map::Mapping;
 
-use crate::modules;
+use strandline_process::modules;
 
 /// An object's writable, resident data.
 #[derive(Clone, Debug, Default)]

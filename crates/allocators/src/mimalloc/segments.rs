@@ -10,12 +10,12 @@ use super::layout::{
     ALIGNMENT, HEADER_BYTES, PAGE_SHIFTS, PageWords, Parts, SEGMENTS, SLICE_BYTES, SegmentLayout, Start,
 };
 use super::parts::{Heap, Kind, Part};
-use crate::modules;
 use crate::radix::Free;
 use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::merge;
 use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::modules;
 
 /// Segments that are looked at.
 const MOST_SEGMENTS: usize = 1 << 18;

@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use super::layout::{AREA_NEXT, CONTEXTS, Group, METAS, PAGE_BYTES};
 use crate::doubts::Doubts;
-use crate::modules;
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::modules;
 
 /// Static data of one program or library beyond this is not searched.
 const MOST_DATA_BYTES: u64 = 64 << 20;

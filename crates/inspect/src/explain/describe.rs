@@ -51,6 +51,7 @@ pub fn describe(process: &Process, snapshot: &mut Snapshot, ledger: Ledger, star
         unread: &unread,
         of_readers: &of_readers,
         size_classes: &size_classes,
+        runtimes: &runtimes,
     };
     let swap = zero_pages::has_swap();
     let facts = process.start_facts();

@@ -83,7 +83,7 @@ pub fn take_with(
             let (mut snapshot, threads) = kernel_view(process, stopped, &how)?;
             snapshot.until = options.max_stop.map(|most| end_of_reading(since, most));
             let file = Opened::new(process.open_file("mem")?);
-            let memory = Traced::new(process.pid(), &snapshot.space, &file);
+            let memory = Traced::new(process.pid(), &snapshot.space, &file, snapshot.shares_memory());
             snapshot.read_all(process, threads.as_deref(), &memory, &how, LastTry(true))?;
             snapshot.rollup = snapshot.rollup.or_else(|| rollup(process));
             snapshot
@@ -252,7 +252,7 @@ fn read_stopped(
     };
     let (mut snapshot, threads) = kernel_view(process, stopped_threads, how)?;
     snapshot.until = most.map(|most| end_of_reading(since, most));
-    let memory = Traced::new(process.pid(), &snapshot.space, &file);
+    let memory = Traced::new(process.pid(), &snapshot.space, &file, snapshot.shares_memory());
     snapshot.caveats.extend(against.map(|why| no_photograph(&why)));
     let copy = room.and_then(|room| {
         let rest = Rest { ranges: constant_ranges(&snapshot), file: &file };

@@ -183,6 +183,12 @@ pub(super) fn rollup(process: &Process) -> Option<Counts> {
 }
 
 impl Snapshot {
+    /// Whether it has private pages in common with other processes: those that were forked from each other, or what the kernel
+    /// merged.
+    pub(super) fn shares_memory(&self) -> bool {
+        self.sums.pss_anonymous_bytes < self.sums.anonymous_bytes
+    }
+
     /// Of what the kernel said, with what the threads have in their registers, where that is of use.
     pub fn new(
         process: &Process,

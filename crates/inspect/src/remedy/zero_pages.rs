@@ -25,7 +25,7 @@ use strandline_process::procfs::Process;
 use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::target::admission;
 use strandline_process::target::holders;
-use strandline_process::target::live::Live;
+use strandline_process::target::live::Opened;
 use strandline_process::target::stop::Stopped;
 use strandline_process::target::tracee;
 
@@ -120,6 +120,11 @@ fn why_direct() -> String {
 }
 
 /// The runs of resident all-zero pages in `range`, whole pages, as far as they can be read.
+/// What is searched for pages of zeros: by /proc/PID/mem, which leaves pages as they are that other processes have too.
+fn memory_of(process: &Process) -> std::io::Result<Opened> {
+    process.open_file("mem").map(Opened::new).map_err(std::io::Error::other)
+}
+
 fn zero_runs(pagemap: &File, memory: &dyn Memory, range: Range<u64>) -> std::io::Result<Vec<Range<u64>>> {
     let mut resident = Vec::new();
     pages::each_anonymous_run(pagemap, &[range], &mut |run| resident.push((run.start, run.end)))?;
@@ -141,7 +146,7 @@ fn pieces(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
 fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<Applied, Refusal> {
     let failed = |e| Refusal::from_io(process, "paging out", e);
     let handle = sys::open(process.pid()).map_err(failed)?;
-    let memory = Live::new(process.pid());
+    let memory = memory_of(process).map_err(failed)?;
     let mut applied = Applied::default();
     for piece in pieces(&request.ranges) {
         let resident = pages::read_ranges(pagemap, std::slice::from_ref(&piece)).map_err(failed)?;
@@ -259,7 +264,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
     /// rt_sigreturn.
     fn calls(&mut self, injected: &mut Injected<'_>, until: Instant) -> Result<(), CallError> {
         let limit = Instant::now() + call::CALL_LIMIT;
-        let memory = Live::new(self.process.pid());
+        let memory = memory_of(self.process).map_err(CallError::Lost)?;
         // At the entry of the first, harmless call.
         let entry = injected.next_system_call(limit)?;
         if entry.orig_rax != HARMLESS {
@@ -361,7 +366,7 @@ mod tests {
         let pid = std::process::id() as i32;
         let pagemap = File::open("/proc/self/pagemap").unwrap();
         let range = start..start + 8 * page as u64;
-        let runs = zero_runs(&pagemap, &Live::new(pid), range).unwrap();
+        let runs = zero_runs(&pagemap, &strandline_process::target::live::Live::new(pid), range).unwrap();
         let page = page as u64;
         assert_eq!(runs, [start..start + 2 * page, start + 3 * page..start + 8 * page]);
         assert_eq!(bytes[third + 17], 1);

@@ -4,13 +4,15 @@
 
 pub mod remedies;
 
-use crate::facts::{Remedy, RemedyKind, Row, State, Verdict};
+use crate::facts::{Remedy, RemedyKind, Row, Runtime, State, Verdict};
 use crate::ledger::rows;
 use crate::readers::ALLOCATORS;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::palette::BlockRows;
 use strandline_claims::rows::Id;
 use strandline_claims::units::{self, bytes};
+use strandline_runtimes::cpython::census::FEW_OBJECTS;
+use strandline_runtimes::cpython::facts::CPython;
 
 /// What the verdict is made of.
 pub struct Findings<'a> {
@@ -28,6 +30,8 @@ pub struct Findings<'a> {
     pub of_readers: &'a [Remedy],
     /// What allocators have by sizes of blocks, with their names.
     pub size_classes: &'a [(&'a str, &'a SizeClass)],
+    /// Language runtimes that were found.
+    pub runtimes: &'a [Runtime],
 }
 
 impl Findings<'_> {
@@ -84,7 +88,9 @@ pub fn verdict(findings: &Findings<'_>) -> Verdict {
     let dead = findings.row("sbcl.dead") + findings.row("sbcl.free");
     // Of two as large, the earlier one.
     let slots = findings.row("perl.arena.free");
-    let all = [free, retained, dead, unattributed, zero, slots];
+    let arenas = ["cpython.free.kept", "cpython.free.pinned", "cpython.free_list"];
+    let arenas = arenas.map(|id| findings.row(id)).iter().sum();
+    let all = [free, retained, dead, unattributed, zero, slots, arenas];
     let largest = all.into_iter().filter(|&bytes| findings.matters(bytes)).max();
     let (class, headline) = match largest.and_then(|bytes| all.iter().position(|&one| one == bytes)) {
         Some(0) => {
@@ -95,7 +101,8 @@ pub fn verdict(findings: &Findings<'_>) -> Verdict {
         Some(2) => ("dead_objects", dead_objects(findings, dead)),
         Some(3) => ("unattributed", unattributed_memory(findings, unattributed)),
         Some(4) => ("zero_pages", zero_pages(findings, zero)),
-        Some(_) => ("free_slots", free_slots(findings, slots)),
+        Some(5) => ("free_slots", free_slots(findings, slots)),
+        Some(_) => ("free_arenas", free_arenas(findings, arenas)),
         None => mostly_used(findings),
     };
     Verdict { headline, class: class.to_owned() }
@@ -116,6 +123,29 @@ fn free_slots(findings: &Findings<'_>, slots: u64) -> String {
         bytes(slots),
         bytes(findings.rss_bytes)
     )
+}
+
+fn free_arenas(findings: &Findings<'_>, arenas: u64) -> String {
+    let mut text = format!(
+        "{} of {} RSS is free places in arenas of CPython's, of which each goes back when its last object dies",
+        bytes(arenas),
+        bytes(findings.rss_bytes)
+    );
+    let of_python = |runtime: &Runtime| {
+        Some((runtime.own_figure("arenas_allocated_current")?, runtime.details::<CPython>("cpython")?))
+    };
+    let Some((all, python)) = findings.runtimes.iter().find_map(of_python) else { return text };
+    if let Some(sparse) = python.sparse_arenas.filter(|sparse| sparse.arenas > 0) {
+        text += &format!(
+            "; {} of its {} arenas are kept by fewer than {FEW_OBJECTS} objects each",
+            units::thousands(sparse.arenas),
+            units::thousands(all)
+        );
+        if let Some(most) = sparse.kept_by.first() {
+            text += &format!(", most of them {}", most.name);
+        }
+    }
+    text
 }
 
 fn retained_buffers(findings: &Findings<'_>, retained: u64) -> String {
@@ -259,6 +289,7 @@ mod tests {
             unread: &[],
             of_readers: &[],
             size_classes: &[],
+            runtimes: &[],
         };
         let verdict = verdict(&findings);
         assert_eq!(verdict.class, "free_heap");
@@ -285,6 +316,7 @@ mod tests {
                 unread: &[],
                 of_readers: &[],
                 size_classes: &[],
+                runtimes: &[],
             };
             verdict(&findings).headline
         };
@@ -315,6 +347,7 @@ mod tests {
                 unread,
                 of_readers,
                 size_classes: &[],
+                runtimes: &[],
             };
             verdict(&findings)
         };
@@ -355,6 +388,7 @@ mod tests {
             unread: &names,
             of_readers: &[],
             size_classes: &[],
+            runtimes: &[],
         };
         let verdict = verdict(&findings);
         assert_eq!(verdict.class, "unattributed");

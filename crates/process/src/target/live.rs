@@ -54,33 +54,59 @@ impl Memory for Live {
 /// The memory of a process that stands still, with that which it protected from itself (a page without access in the
 /// middle of a heap): the kernel gives it to whoever traces the process, by /proc/PID/mem only (proc(5), FOLL_FORCE).
 ///
-/// That file is read for private anonymous mappings alone. It would also read a device's registers, which may do more
-/// than tell their values.
+/// So is all private memory of a process that has pages in common with another one, as what was forked has:
+/// `process_vm_readv` pins what it reads, and before it pins a page that two processes share the kernel copies it
+/// (`gup_must_unshare` of `mm/internal.h`, Linux 5.19). Looking at a child would double its memory.
+///
+/// That file is not read for mappings of devices. It would read a device's registers too, which may do more than tell
+/// their values.
 pub struct Traced<'a> {
     live: Live,
     file: &'a Opened,
-    /// The mappings that cannot be read otherwise, in address order.
-    protected: Vec<(u64, u64)>,
+    /// The mappings that are read by the file, in address order.
+    by_file: Vec<(u64, u64)>,
+    /// Whether these are all that the process has for itself.
+    is_shared: bool,
 }
 
 impl<'a> Traced<'a> {
-    /// The memory of process `pid`, whose mappings are `space` and whose /proc/PID/mem is `file`.
-    pub fn new(pid: i32, space: &AddressSpace, file: &'a Opened) -> Self {
-        let all = space.mappings().iter();
-        let is_protected = |m: &&Mapping| m.is_private_anonymous() && !m.permissions.read;
-        let protected = all.filter(is_protected).map(|m| (m.start, m.end)).collect();
-        Self { live: Live::new(pid), file, protected }
+    /// The memory of process `pid`, whose mappings are `space` and whose /proc/PID/mem is `file`; `is_shared` where it may have
+    /// private pages in common with another process.
+    pub fn new(pid: i32, space: &AddressSpace, file: &'a Opened, is_shared: bool) -> Self {
+        let is_device = |m: &Mapping| m.has_file() && m.name.starts_with("/dev/");
+        let is_protected = |m: &Mapping| m.is_private_anonymous() && !m.permissions.read;
+        let is_own = |m: &Mapping| {
+            !m.permissions.shared && (m.is_private_anonymous() || m.has_file() && !is_device(m))
+        };
+        let by_file = space.mappings().iter().filter(|m| if is_shared { is_own(m) } else { is_protected(m) });
+        Self { live: Live::new(pid), file, by_file: by_file.map(|m| (m.start, m.end)).collect(), is_shared }
     }
 
-    /// Reads of the protected mapping that `address` lies in.
-    fn read_protected(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let index = self.protected.partition_point(|&(_, end)| end <= address);
-        let Some(&(start, end)) = self.protected.get(index) else { return 0 };
-        if address < start {
-            return 0;
-        }
+    /// Where the mapping ends that `address` lies in, if that is read by the file.
+    fn end_by_file(&self, address: u64) -> Option<u64> {
+        let index = self.by_file.partition_point(|&(_, end)| end <= address);
+        self.by_file.get(index).filter(|&&(start, _)| start <= address).map(|&(_, end)| end)
+    }
+
+    /// Reads of the mapping that `address` lies in, where that is read by the file.
+    fn read_by_file(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let Some(end) = self.end_by_file(address) else { return 0 };
         let most = usize::try_from(end - address).unwrap_or(usize::MAX).min(buffer.len());
         buffer.get_mut(..most).map_or(0, |part| self.file.read_some(address, part))
+    }
+
+    /// Reads what is read in the fast way, up to where something begins that is not.
+    fn read_live(&self, address: u64, buffer: &mut [u8]) -> usize {
+        if !self.is_shared {
+            return self.live.read_some(address, buffer);
+        }
+        if self.end_by_file(address).is_some() {
+            return 0;
+        }
+        let next = self.by_file.get(self.by_file.partition_point(|&(_, end)| end <= address));
+        let most = next.map_or(u64::MAX, |next| next.0 - address);
+        let most = usize::try_from(most).unwrap_or(usize::MAX).min(buffer.len());
+        buffer.get_mut(..most).map_or(0, |part| self.live.read_some(address, part))
     }
 }
 
@@ -90,8 +116,8 @@ impl Memory for Traced<'_> {
         while got < buffer.len() {
             let Some(at) = address.checked_add(got as u64) else { break };
             let Some(rest) = buffer.get_mut(got..) else { break };
-            let read = match self.live.read_some(at, rest) {
-                0 => self.read_protected(at, rest),
+            let read = match self.read_live(at, rest) {
+                0 => self.read_by_file(at, rest),
                 read => read,
             };
             if read == 0 {
@@ -103,7 +129,15 @@ impl Memory for Traced<'_> {
     }
 
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
-        self.live.pairs(addresses, self)
+        if !self.is_shared {
+            return self.live.pairs(addresses, self);
+        }
+        let pair = |&address: &u64| {
+            let mut pair = [0; 16];
+            self.read(address, &mut pair).ok()?;
+            Some((word_at(&pair, 0)?, word_at(&pair, 8)?))
+        };
+        addresses.iter().map(pair).collect()
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use super::objects::{Head, TYPES, Type};
 use super::spaces::{BodyArena, BodySpaces, HeadArena, split};
-use super::work;
 use crate::perl::layout::{HEAD_BYTES, Release};
+use crate::work;
 use strandline_process::memory::Memory;
 
 /// How many arenas are one job.

@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 
-use super::batch::Batch;
 use super::roots::{Kept, LARGE_BYTES};
 use super::sums::{Survey, Whose};
+use crate::batch::Batch;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::Refinements;
 use strandline_process::memory::Memory;

@@ -1,6 +1,5 @@
 //! Reads one interpreter: finds its arenas, checks them against each other, and then looks at all in them.
 
-use super::batch::Pages;
 use super::census::{self, Census};
 use super::facts::{Bodies, Heads, Interpreter};
 use super::locate::Anchor;
@@ -12,6 +11,7 @@ use super::spaces::{self, BodySpaces, Bounds, Damage, ENTRIES, HeadArena};
 use super::sums::Survey;
 use super::survey;
 use super::{Slots, globals, keys};
+use crate::batch::Pages;
 use crate::perl::layout::Release;
 use std::time::Instant;
 use strandline_claims::caveat::Caveat;

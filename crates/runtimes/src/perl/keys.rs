@@ -7,10 +7,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::batch::{Batch, Pages};
+use super::census;
 use super::spaces::{BodyArena, ENTRIES};
-use super::{census, work};
+use crate::batch::{Batch, Pages};
 use crate::perl::layout::{ENTRY_BYTES, KEY_BYTES_AT, KEY_EXTRA_BYTES};
+use crate::work;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::Refinements;
 use strandline_process::memory::{Memory, word_at};

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
 
-use super::batch::Pages;
+use crate::batch::Pages;
 use crate::perl::layout::{RELEASES, Release, THREAD_SPECIFIC, THREAD_SPECIFIC_KEYS};
 use strandline_process::elf::Object;
 use strandline_process::image::exports;

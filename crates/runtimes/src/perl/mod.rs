@@ -5,7 +5,6 @@
 //! that structures agree before anything is claimed, `roots` looks through the pads, `survey` through all
 //! values, `keys` through hashes' keys, `names` reads names and `retained` lists what is kept.
 
-mod batch;
 mod census;
 mod equal;
 pub mod facts;
@@ -25,10 +24,9 @@ mod sums;
 mod survey;
 #[cfg(test)]
 mod tests;
-mod work;
 
-use self::batch::{Counted, Pages};
 use self::facts::Perl;
+use crate::batch::{Counted, Pages};
 use crate::perl::layout::{RELEASES, Release};
 use FileName::{Has, Versioned};
 use strandline_claims::caveat::Caveat;

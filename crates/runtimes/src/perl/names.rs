@@ -1,7 +1,7 @@
 //! Names of code: of subs, packages and lexicals. No other text of the target leaves it.
 
-use super::batch::Pages;
 use super::objects::Head;
+use crate::batch::Pages;
 use crate::perl::layout::{self as layout, Release, flags, padname, sub};
 use std::borrow::Cow;
 use strandline_process::memory::{half_word_at, word_at};

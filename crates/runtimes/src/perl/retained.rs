@@ -1,11 +1,11 @@
 //! Buffers that are kept, by name, and what giving them back is worth.
 
-use super::batch::Pages;
 use super::facts::{self, Amount, Keeper, Retained};
 use super::names::Names;
 use super::objects::chunk_bytes;
 use super::objects::{IS_MMAPPED, SIZE_BITS};
 use super::roots::Kept;
+use crate::batch::Pages;
 use strandline_claims::class::Slot;
 use strandline_claims::facts::{Remedy, RemedyKind};
 use strandline_claims::runtime::{Context, Named};

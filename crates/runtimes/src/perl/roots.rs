@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::batch::Pages;
 use super::facts::{BufferKind, Keeper};
 use super::objects::{Head, Shape, Type};
-use super::work;
+use crate::batch::Pages;
 use crate::perl::layout::{self as layout, Release, flags, padname, sub};
+use crate::work;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// How many subs are one job.

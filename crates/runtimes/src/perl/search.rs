@@ -7,9 +7,9 @@
 
 use std::time::Instant;
 
-use super::batch::Pages;
-use super::work;
+use crate::batch::Pages;
 use crate::perl::layout::{HEAD_BYTES, Release};
+use crate::work;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// How much is looked through at a time.

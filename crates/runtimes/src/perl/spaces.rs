@@ -6,8 +6,8 @@
 
 use std::time::Instant;
 
-use super::batch::Pages;
 use super::objects::Type;
+use crate::batch::Pages;
 use crate::perl::layout::{self as layout, Release, flags};
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::pages::page_of;

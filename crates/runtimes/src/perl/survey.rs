@@ -4,14 +4,15 @@
 //! and of a shared string the last byte, which counts its other owners. Nothing is kept of a value
 //! but sums: buffers go to the refinements.
 
-use super::batch::{Batch, Pages};
+use super::Slots;
 use super::census::{self, ARENAS_PER_JOB};
 use super::objects::{Head, Shape, Type, chunk_bytes};
 use super::roots::{self, Buffer, MOST_BUFFER_BYTES, Mark};
 use super::spaces::{BodyArena, HeadArena};
 use super::sums::{Survey, Whose, add};
-use super::{Slots, work};
+use crate::batch::{Batch, Pages};
 use crate::perl::layout::{self as layout, HEAD_BYTES, Release, flags};
+use crate::work;
 use std::time::Instant;
 use strandline_claims::refinements::Refinements;
 use strandline_process::memory::Memory;

@@ -1,6 +1,6 @@
 //! The programs and libraries that a process has mapped, with their static data.
 
-use strandline_process::map::Mapping;
+use crate::map::Mapping;
 
 /// Consecutive mappings of one file, with the anonymous mapping (bss) that follows without a gap.
 pub fn groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {

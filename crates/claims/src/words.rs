@@ -1,0 +1,55 @@
+//! Looks through a target's memory word by word, for structures that no symbol leads to.
+
+use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::memory::{Memory, word_at};
+
+/// Bytes that are read at once where most of them are wanted.
+pub const AT_ONCE: usize = 64 << 10;
+
+/// The runs of resident anonymous pages in a range, cut to it.
+pub type Resident<'a> = &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync);
+
+/// Reads the resident parts of a range, so many bytes at once, and hands over each word that is not zero, with its address, until
+/// `take` says that it is enough. Says how many bytes it read.
+pub fn each_word(
+    (memory, resident): (&dyn Memory, Resident<'_>),
+    (start, end): (u64, u64),
+    at_once: usize,
+    take: &mut dyn FnMut(u64, u64) -> bool,
+) -> u64 {
+    let mut buffer = vec![0; at_once];
+    let mut bytes_read = 0;
+    for (from, to) in resident(start, end) {
+        let mut at = from;
+        while at < to {
+            let bytes = &mut buffer[..((to - at) as usize).min(at_once)];
+            let got = memory.read_some(at, bytes);
+            bytes_read += got as u64;
+            for offset in (0..got & !7).step_by(8) {
+                let word = word_at(bytes, offset).unwrap_or(0);
+                if word != 0 && !take(at + offset as u64, word) {
+                    return bytes_read;
+                }
+            }
+            at += bytes.len() as u64;
+        }
+    }
+    bytes_read
+}
+
+/// Whether all of a range is memory of the process's own, that an allocator could have taken from the kernel.
+pub fn is_own(space: &AddressSpace, start: u64, end: u64) -> bool {
+    let mut at = start;
+    while at < end {
+        let Some(mapping) = space.find(at).filter(|mapping| is_mapped_memory(mapping)) else {
+            return false;
+        };
+        at = mapping.end;
+    }
+    start < end
+}
+
+/// Whether an allocator could have mapped it.
+pub fn is_mapped_memory(mapping: &Mapping) -> bool {
+    mapping.is_private_anonymous() && !mapping.name.starts_with("[stack")
+}

@@ -1,0 +1,345 @@
+//! Counts objects by type, and notes what they lead to beside the arenas.
+
+use std::collections::HashMap;
+
+use super::layout::{GC_HEAD_BYTES, Release, flags};
+use super::objects::{self, HEAD_BYTES, Table};
+use super::types::{Kind, Type, Types};
+use crate::batch::Pages;
+use strandline_process::memory::{Memory, word_at};
+
+/// Places beside arenas that are kept by one worker; more are not followed.
+const MOST_PLACES: usize = 1 << 21;
+/// Of places seen last, so many are kept at hand.
+const NEAR: usize = 1 << 14;
+/// An arena with fewer objects than this is told by what keeps it.
+pub const FEW_OBJECTS: u64 = 10;
+
+/// Objects of a type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OfType {
+    /// How many.
+    pub instances: u64,
+    /// Their bytes, as `sys.getsizeof` tells them.
+    pub bytes: u64,
+    /// How many of them are in arenas with hardly anything else.
+    pub keep: u64,
+}
+
+/// What is in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Block {
+    /// An object.
+    Object,
+    /// An object on a free list.
+    Dead,
+    /// Something else.
+    Other,
+}
+
+/// What was counted.
+#[derive(Default)]
+pub struct Counted {
+    /// By the address of the type, with what it is.
+    pub types: HashMap<u64, (Type, OfType)>,
+    /// Objects on free lists, and their blocks' bytes.
+    pub dead: (u64, u64),
+    /// Objects beside arenas, and their bytes.
+    pub beside: (u64, u64),
+    /// Interned strings, and their bytes.
+    pub interned: (u64, u64),
+    /// Arenas with few objects, and how many these are.
+    pub sparse: (u64, u64),
+    /// Whether more was met than can be kept.
+    pub is_cut: bool,
+}
+
+impl Counted {
+    /// With what another worker counted.
+    pub fn add(&mut self, other: Self) {
+        for (address, (of, theirs)) in other.types {
+            let mine = &mut self.types.entry(address).or_insert((of, OfType::default())).1;
+            mine.instances += theirs.instances;
+            mine.bytes = mine.bytes.saturating_add(theirs.bytes);
+            mine.keep += theirs.keep;
+        }
+        for (mine, theirs) in [
+            (&mut self.beside, other.beside),
+            (&mut self.dead, other.dead),
+            (&mut self.interned, other.interned),
+            (&mut self.sparse, other.sparse),
+        ] {
+            *mine = (mine.0 + theirs.0, mine.1.saturating_add(theirs.1));
+        }
+        self.is_cut |= other.is_cut;
+    }
+}
+
+/// The memory beside arenas that objects can lead to.
+pub struct Beside {
+    /// By blocks of 64 KiB.
+    spans: Vec<Option<Box<[u64; WORDS]>>>,
+    /// Arenas and static data, which need not begin where such a block does; in address order.
+    held: Vec<(u64, u64)>,
+}
+
+const BLOCK_SHIFT: u32 = 16;
+const SPAN_SHIFT: u32 = 30;
+const WORDS: usize = 1 << (SPAN_SHIFT - BLOCK_SHIFT - 6);
+const SPANS: usize = 1 << (47 - SPAN_SHIFT);
+
+impl Beside {
+    /// Of the ranges `runs`, and nothing of what is `held`, in address order.
+    pub fn new(runs: impl IntoIterator<Item = (u64, u64)>, held: Vec<(u64, u64)>) -> Self {
+        let mut spans: Vec<Option<Box<[u64; WORDS]>>> = Vec::new();
+        spans.resize_with(SPANS, || None);
+        for (start, end) in runs {
+            for block in start >> BLOCK_SHIFT..end.div_ceil(1 << BLOCK_SHIFT) {
+                let Some(span) = spans.get_mut((block >> (SPAN_SHIFT - BLOCK_SHIFT)) as usize) else { break };
+                let bits = span.get_or_insert_with(|| Box::new([0; WORDS]));
+                bits[(block >> 6) as usize % WORDS] |= 1 << (block % 64);
+            }
+        }
+        Self { spans, held }
+    }
+
+    /// Whether `address` is there.
+    #[inline]
+    pub fn contains(&self, address: u64) -> bool {
+        let span = self.spans.get((address >> SPAN_SHIFT) as usize).and_then(Option::as_ref);
+        let block = address >> BLOCK_SHIFT;
+        span.is_some_and(|bits| bits[(block >> 6) as usize % WORDS] >> (block % 64) & 1 != 0)
+            && !self.is_held(address)
+    }
+
+    fn is_held(&self, address: u64) -> bool {
+        let next = self.held.partition_point(|range| range.1 <= address);
+        self.held.get(next).is_some_and(|range| range.0 <= address)
+    }
+}
+
+/// An object beside arenas.
+pub struct Large {
+    /// Where its block begins.
+    pub start: u64,
+    /// How large it is.
+    pub size: objects::Size,
+    /// Whether its words may lead to others.
+    pub leads: bool,
+    number: u32,
+    of: Type,
+    head: [u8; HEAD_BYTES],
+}
+
+/// A worker's census.
+pub struct Census<'a> {
+    release: &'static Release,
+    types: Types<'a>,
+    pages: Pages<'a>,
+    beside: &'a Beside,
+    /// By the number of a type.
+    of: Vec<OfType>,
+    /// The types of the first few objects of an arena.
+    first: Vec<u32>,
+    near: Vec<u64>,
+    /// Places beside arenas that something leads to.
+    pub places: Vec<u64>,
+    /// Places to which something leads and where no object is.
+    pub others: Vec<u64>,
+    /// Tables beside arenas.
+    pub tables: Vec<Table>,
+    counted: Counted,
+}
+
+impl<'a> Census<'a> {
+    /// Nothing yet.
+    pub fn new(memory: &'a dyn Memory, release: &'static Release, beside: &'a Beside) -> Self {
+        Self {
+            release,
+            types: Types::new(Pages::new(memory), release),
+            pages: Pages::new(memory),
+            beside,
+            of: Vec::new(),
+            first: Vec::new(),
+            near: vec![0; NEAR],
+            places: Vec::new(),
+            others: Vec::new(),
+            tables: Vec::new(),
+            counted: Counted::default(),
+        }
+    }
+
+    /// A block in use of an arena's.
+    pub fn block(&mut self, block: &[u8]) -> Block {
+        let found = objects::in_block(&mut self.types, block);
+        match found {
+            Some(found) if found.is_dead => {
+                self.counted.dead.0 += 1;
+                self.counted.dead.1 += block.len() as u64;
+                // What it led to is no more.
+                return Block::Dead;
+            }
+            Some(found) => {
+                let Some(of) = self.types.all.get(found.of as usize).copied() else { return Block::Other };
+                let head = block.get(found.before..).unwrap_or_default();
+                let mut size = objects::size(&mut self.pages, self.release, &of, head);
+                if size.block > block.len() as u64 {
+                    size = objects::Size::plain(&of);
+                }
+                self.count(found.of, size.told, (&of, head));
+                if (self.first.len() as u64) < FEW_OBJECTS {
+                    self.first.push(found.of);
+                }
+                for table in size.tables.into_iter().flatten() {
+                    self.table(table);
+                }
+            }
+            None => {}
+        }
+        self.follow(block);
+        if found.is_some() { Block::Object } else { Block::Other }
+    }
+
+    /// The arena has been walked, in which `used` blocks are in use.
+    pub fn end_arena(&mut self, used: u64) {
+        let first = std::mem::take(&mut self.first);
+        if used < FEW_OBJECTS {
+            self.counted.sparse.0 += 1;
+            self.counted.sparse.1 += used;
+            for of in &first {
+                if let Some(of) = self.of.get_mut(*of as usize) {
+                    of.keep += 1;
+                }
+            }
+        }
+        self.first = first;
+        self.first.clear();
+    }
+
+    fn count(&mut self, number: u32, told: u64, (of, head): (&Type, &[u8])) {
+        let number = number as usize;
+        if self.of.len() <= number {
+            self.of.resize(number + 1, OfType::default());
+        }
+        if let Some(sums) = self.of.get_mut(number) {
+            sums.instances += 1;
+            sums.bytes = sums.bytes.saturating_add(told);
+        }
+        if of.kind == Kind::String && objects::is_interned(self.release, head) {
+            self.counted.interned.0 += 1;
+            self.counted.interned.1 = self.counted.interned.1.saturating_add(told);
+        }
+    }
+
+    fn table(&mut self, table: Table) {
+        if !self.beside.contains(table.address) {
+            return;
+        }
+        if self.tables.len() < MOST_PLACES {
+            self.tables.push(table);
+        } else {
+            self.counted.is_cut = true;
+        }
+    }
+
+    /// Notes what the words of a block, or of a table, lead to.
+    pub fn follow(&mut self, block: &[u8]) {
+        for word in block.chunks_exact(8) {
+            let word = word_at(word, 0).unwrap_or(0);
+            if self.beside.contains(word) && word.is_multiple_of(16) {
+                self.place(word);
+            }
+        }
+    }
+
+    fn place(&mut self, at: u64) {
+        let Some(near) = self.near.get_mut((at >> 4) as usize % NEAR) else { return };
+        if *near == at {
+            return;
+        }
+        *near = at;
+        if self.places.len() < MOST_PLACES {
+            self.places.push(at);
+        } else {
+            self.counted.is_cut = true;
+        }
+    }
+
+    /// What object is at `at`, a place beside arenas: the object itself, or what stands before it, to which the collector's lists
+    /// lead.
+    pub fn object_at(&mut self, at: u64) -> Option<Large> {
+        let mut head = [0; HEAD_BYTES];
+        let starts = objects::BEFORE.into_iter().filter_map(|ahead| at.checked_add(ahead as u64));
+        let (start, number) =
+            starts.filter_map(|object| self.read_object(object, &mut head)).find(|found| found.0 <= at)?;
+        let of = self.types.all.get(number as usize).copied()?;
+        let mut size = objects::size(&mut self.pages, self.release, &of, &head);
+        // One that was freed mostly has nobody that refers to it, or lost what it had; it was not cleared.
+        if of.kind == Kind::Dict && size.tables[0].is_none() {
+            return None;
+        }
+        if of.flags & self.release.inline_values != 0 {
+            // `struct _dictvalues`: how many there is room for, themselves, in which order they came.
+            let place = start.checked_add(of.before)?.checked_add(of.basic_bytes)?;
+            let [room] = self.pages.array::<1>(place)?;
+            size.block += 8 + 8 * u64::from(room) + u64::from(room).next_multiple_of(8);
+        }
+        if !self.beside.contains(start.saturating_add(size.block)) {
+            size = objects::Size::plain(&of);
+        }
+        // Characters, bytes and digits lead to nothing.
+        let leads = !matches!(of.kind, Kind::String | Kind::Int) && of.flags & flags::BYTES == 0;
+        Some(Large { start, size, leads, number, of, head })
+    }
+
+    /// Reads the object at `at`: where its block begins, and the number of its type.
+    fn read_object(&mut self, at: u64, head: &mut [u8; HEAD_BYTES]) -> Option<(u64, u32)> {
+        // The smallest may be the last of a mapping.
+        let (references, of) = self.pages.pair(at)?;
+        if references >> 32 & 0xffff != 0 || references as u32 == 0 {
+            return None;
+        }
+        let number = self.types.at(of)?;
+        let of = self.types.all.get(number as usize)?;
+        let start = at.checked_sub(of.before)?;
+        *head = [0; HEAD_BYTES];
+        let wanted = (of.basic_bytes as usize).min(HEAD_BYTES);
+        self.pages.read(at, head.get_mut(..wanted)?).ok()?;
+        Some((start, number))
+    }
+
+    /// Counts an object beside arenas, that was not counted before.
+    pub fn count_large(&mut self, large: &Large) {
+        self.count(large.number, large.size.told, (&large.of, &large.head));
+        self.counted.beside.0 += 1;
+        self.counted.beside.1 = self.counted.beside.1.saturating_add(large.size.told);
+        for table in large.size.tables.into_iter().flatten() {
+            self.table(table);
+        }
+        let words = self.pages.pair(large.start).filter(|_| large.of.before > GC_HEAD_BYTES);
+        for word in words.into_iter().flat_map(|(first, second)| [first, second]) {
+            self.values(word);
+        }
+    }
+
+    /// Before an object may stand where its attributes' values are (`PyDictValues`, 3.11 and 3.12; there with a mark, less 1):
+    /// behind as many bytes as the last of these says.
+    fn values(&mut self, word: u64) {
+        let values = word.saturating_add(word & 1);
+        if values.is_multiple_of(8) && self.beside.contains(values) {
+            let before = self.pages.array::<1>(values - 1).map_or(0, |[byte]| u64::from(byte));
+            if before >= 8 && before.is_multiple_of(8) {
+                let bytes = before + 8 * (before - 2);
+                self.table(Table { address: values - before, bytes, used: bytes, is_whole: true });
+            }
+        }
+    }
+
+    /// All that was counted.
+    pub fn done(mut self) -> Counted {
+        for (of, sums) in self.types.all.iter().zip(&self.of) {
+            self.counted.types.insert(of.address, (*of, *sums));
+        }
+        self.counted
+    }
+}

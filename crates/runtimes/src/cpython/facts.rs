@@ -1,0 +1,67 @@
+//! What is known of a CPython in a process, as data: the shape of `runtimes[].cpython` in `explain --json`.
+//!
+//! Sizes are bytes; unknown is `None`, never 0. Nothing here is of what objects hold: only sizes, counts, addresses and names
+//! of types. Words are those of obmalloc.c: arena, pool, block, size class.
+
+use serde::{Deserialize, Serialize};
+
+/// A CPython.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CPython {
+    /// Bytes of an arena, and of the pools that it is cut into.
+    pub arena_bytes: u64,
+    /// See `arena_bytes`.
+    pub pool_bytes: u64,
+    /// Pools in use by size class.
+    pub size_classes: Vec<SizeClass>,
+    /// Dead objects on free lists; nothing where objects were not looked at.
+    pub free_lists: Option<Objects>,
+    /// Interned strings.
+    pub interned: Option<Objects>,
+    /// Objects in blocks of an allocator's, beside the arenas.
+    pub beside_arenas: Option<Objects>,
+    /// Arenas that hardly anything keeps.
+    pub sparse_arenas: Option<SparseArenas>,
+}
+
+/// Pools of one size class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SizeClass {
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Pools in use.
+    pub pools: u64,
+    /// Blocks in use.
+    pub used_blocks: u64,
+    /// Free ones.
+    pub free_blocks: u64,
+}
+
+/// Some objects.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Objects {
+    /// How many.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Arenas with fewer than ten objects in them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SparseArenas {
+    /// How many.
+    pub arenas: u64,
+    /// Blocks in use in them.
+    pub blocks: u64,
+    /// Of which types these are, most first.
+    pub kept_by: Vec<KeptBy>,
+}
+
+/// Objects of a type, in arenas with hardly anything else.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct KeptBy {
+    /// The type.
+    pub name: String,
+    /// How many.
+    pub objects: u64,
+}

@@ -1,0 +1,251 @@
+//! Where CPython's structures stand, by version, of builds for 64 bits without `Py_DEBUG` or `Py_GIL_DISABLED`.
+//!
+//! Offsets were printed by a program against the headers of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1, 3.13.0 and 3.14.10, and hold for all
+//! releases of a minor version but where it is said otherwise.
+
+/// Of an arena, and of the pools that it is cut into (`Objects/obmalloc.c`; from 3.10 on, with `WITH_PYMALLOC_RADIX_TREE`, larger).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// `ARENA_SIZE`
+    pub arena_bytes: u64,
+    /// `POOL_SIZE`
+    pub pool_bytes: u64,
+}
+
+/// Both there are; which a build has is told by its arenas.
+pub const SHAPES: [Shape; 2] = [
+    Shape { arena_bytes: 1 << 20, pool_bytes: 16 << 10 },
+    Shape { arena_bytes: 256 << 10, pool_bytes: 4 << 10 },
+];
+
+/// Bytes of `struct arena_object`: the address, `pool_address`, `nfreepools` and `ntotalpools` (32 bits each), `freepools`,
+/// `nextarena`, `prevarena`.
+pub const ARENA_OBJECT_BYTES: u64 = 48;
+/// Bytes of `struct pool_header`.
+pub const POOL_HEADER_BYTES: u64 = 48;
+/// In a pool's header: `ref.count`, blocks in use (32 bits).
+pub const POOL_COUNT: usize = 0;
+/// `freeblock`, the first free one: a list through their first words.
+pub const POOL_FREE: usize = 8;
+/// `nextpool`, in an arena's list of free pools.
+pub const POOL_NEXT: usize = 16;
+/// `arenaindex` (32 bits).
+pub const POOL_ARENA: usize = 32;
+/// `szidx`, the size class (32 bits): blocks of 16 bytes more than 16 times that.
+pub const POOL_CLASS: usize = 36;
+/// `nextoffset`, where what was never given out begins (32 bits).
+pub const POOL_VIRGIN: usize = 40;
+/// Size classes (`NB_SMALL_SIZE_CLASSES`).
+pub const SIZE_CLASSES: usize = 32;
+/// `ALIGNMENT`
+pub const ALIGNMENT: u64 = 16;
+
+/// `ob_refcnt`, `ob_type`, `ob_size` (`Include/object.h`).
+pub const REFCOUNT: u64 = 0;
+/// See [`REFCOUNT`].
+pub const TYPE: u64 = 8;
+/// See [`REFCOUNT`].
+pub const SIZE: usize = 16;
+/// Bytes of `PyGC_Head`, in front of objects that the collector knows.
+pub const GC_HEAD_BYTES: u64 = 16;
+
+/// In a type: `tp_name`, `tp_basicsize`, `tp_itemsize`, `tp_flags`, `tp_base`, `tp_dict` (`Include/cpython/object.h`).
+pub const TYPE_NAME: usize = 24;
+/// See [`TYPE_NAME`].
+pub const TYPE_BASIC_SIZE: usize = 32;
+/// See [`TYPE_NAME`].
+pub const TYPE_ITEM_SIZE: usize = 40;
+/// See [`TYPE_NAME`].
+pub const TYPE_FLAGS: usize = 168;
+/// See [`TYPE_NAME`].
+pub const TYPE_BASE: usize = 256;
+/// See [`TYPE_NAME`].
+pub const TYPE_DICT: usize = 264;
+/// So much of a type is read.
+pub const TYPE_BYTES: usize = 272;
+
+/// `Py_TPFLAGS_*`, of `tp_flags` (`Include/object.h`).
+pub mod flags {
+    /// `Py_TPFLAGS_INLINE_VALUES`, from 3.13 on.
+    pub const INLINE_VALUES: u64 = 1 << 2;
+    /// `Py_TPFLAGS_MANAGED_WEAKREF`, from 3.12 on.
+    pub const MANAGED_WEAKREF: u64 = 1 << 3;
+    /// `Py_TPFLAGS_MANAGED_DICT`, from 3.11 on.
+    pub const MANAGED_DICT: u64 = 1 << 4;
+    /// `Py_TPFLAGS_HEAPTYPE`
+    pub const HEAP_TYPE: u64 = 1 << 9;
+    /// `Py_TPFLAGS_READY`
+    pub const READY: u64 = 1 << 12;
+    /// `Py_TPFLAGS_HAVE_GC`
+    pub const HAVE_GC: u64 = 1 << 14;
+    /// `Py_TPFLAGS_LONG_SUBCLASS`
+    pub const LONG: u64 = 1 << 24;
+    /// `Py_TPFLAGS_LIST_SUBCLASS`
+    pub const LIST: u64 = 1 << 25;
+    /// `Py_TPFLAGS_TUPLE_SUBCLASS`
+    pub const TUPLE: u64 = 1 << 26;
+    /// `Py_TPFLAGS_BYTES_SUBCLASS`
+    pub const BYTES: u64 = 1 << 27;
+    /// `Py_TPFLAGS_UNICODE_SUBCLASS`
+    pub const UNICODE: u64 = 1 << 28;
+    /// `Py_TPFLAGS_DICT_SUBCLASS`
+    pub const DICT: u64 = 1 << 29;
+    /// `Py_TPFLAGS_TYPE_SUBCLASS`
+    pub const TYPE: u64 = 1 << 31;
+}
+
+/// `ob_item` and `allocated` of a list.
+pub const LIST_ITEMS: usize = 24;
+/// See [`LIST_ITEMS`].
+pub const LIST_ALLOCATED: usize = 32;
+/// `mask`, `table` and `smalltable` of a set, which has room for 8 itself; entries of 16 bytes.
+pub const SET_MASK: usize = 32;
+/// See [`SET_MASK`].
+pub const SET_TABLE: usize = 40;
+/// See [`SET_MASK`].
+pub const SET_SMALL_TABLE: u64 = 64;
+/// See [`SET_MASK`].
+pub const SET_ENTRY_BYTES: u64 = 16;
+/// `ob_alloc` and `ob_bytes` of a bytearray.
+pub const BYTEARRAY_ALLOCATED: usize = 24;
+/// See [`BYTEARRAY_ALLOCATED`].
+pub const BYTEARRAY_BYTES: usize = 32;
+/// `ma_keys` and `ma_values` of a dict.
+pub const DICT_KEYS: usize = 32;
+/// See [`DICT_KEYS`].
+pub const DICT_VALUES: usize = 40;
+/// `length`, and the 32 bits of `state`, of a str.
+pub const STRING_LENGTH: usize = 16;
+/// See [`STRING_LENGTH`].
+pub const STRING_STATE: usize = 32;
+/// `ob_digit` of an int; its digits have 32 bits each. Before it stands the number of them, from 3.12 on times 8.
+pub const INT_DIGITS: u64 = 24;
+
+/// A version.
+#[derive(Debug)]
+pub struct Release {
+    /// 3.`minor`
+    pub minor: u8,
+    /// Bytes of `PyASCIIObject`, behind which an ASCII string stands, of `PyCompactUnicodeObject`, behind which another one
+    /// does, and of `PyUnicodeObject`.
+    pub string: [u64; 3],
+    /// `utf8` of a str that is not ASCII.
+    pub utf8: usize,
+    /// Where in the state of a str stand whether it is interned (so many bits from bit 0) and the rest.
+    pub state: State,
+    /// How keys of a dict stand.
+    pub keys: Keys,
+    /// Bytes of a class (`PyHeapTypeObject`).
+    pub class_bytes: u64,
+    /// `ht_qualname` and `ht_cached_keys` of a class.
+    pub qualname: u64,
+    /// See [`Release::qualname`].
+    pub cached_keys: u64,
+    /// Flags of a type whose instances have two words more in front of them (`_PyType_PreHeaderSize`).
+    pub two_more: u64,
+    /// Flags of a type whose instances have their attributes' values in themselves, behind all else.
+    pub inline_values: u64,
+    /// Whether ints have a tag (`lv_tag`) instead of a signed size.
+    pub has_int_tags: bool,
+    /// Where interpreters stand.
+    pub interpreters: Interpreters,
+}
+
+/// `interpreters.head` in `_PyRuntime`, and `next` in `PyInterpreterState`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interpreters {
+    /// At this offset, and at 0.
+    At(u64),
+    /// `_PyRuntime` begins with a table of offsets that says so (`struct _Py_DebugOffsets`).
+    Told,
+}
+
+/// What that table begins with.
+pub const COOKIE: [u8; 8] = *b"xdebugpy";
+/// In that table: `free_threaded`, `runtime_state.interpreters_head`, `interpreter_state.next`.
+pub const TOLD_FREE_THREADED: usize = 16;
+/// See [`TOLD_FREE_THREADED`].
+pub const TOLD_HEAD: usize = 40;
+/// See [`TOLD_FREE_THREADED`].
+pub const TOLD_NEXT: usize = 64;
+
+/// How the 32 bits of a str's state stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Bits of `interned`.
+    pub interned_bits: u32,
+    /// Where `kind` begins, of three bits: bytes of a character; behind it are `compact` and `ascii`.
+    pub kind_shift: u32,
+}
+
+/// How keys of a dict stand (`Objects/dict-common.h`, from 3.11 on `pycore_dict.h`): a header, indices, entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// `dk_size` at 8, `dk_usable` at 24, `dk_nentries` at 32, indices behind 40 bytes; entries of 24 bytes.
+    Sized,
+    /// `dk_log2_size`, `dk_log2_index_bytes` and `dk_kind` at 8, 9 and 10, `dk_usable` at 16, `dk_nentries` at 24, indices behind
+    /// 32 bytes; entries of 24 bytes, or of 16 where all keys are strings (kind 1 and 2).
+    Logged,
+}
+
+/// Of all of them.
+const STATE: State = State { interned_bits: 2, kind_shift: 2 };
+
+const fn release(minor: u8, class_bytes: u64, qualname: u64) -> Release {
+    Release {
+        minor,
+        string: [48, 72, 80],
+        utf8: 56,
+        state: STATE,
+        keys: Keys::Sized,
+        class_bytes,
+        qualname,
+        cached_keys: qualname + 8,
+        two_more: 0,
+        inline_values: 0,
+        has_int_tags: false,
+        interpreters: Interpreters::At(32),
+    }
+}
+
+/// Those that are read.
+pub static RELEASES: [Release; 7] = [
+    release(8, 880, 864),
+    release(9, 880, 856),
+    release(10, 888, 864),
+    Release {
+        keys: Keys::Logged,
+        two_more: flags::MANAGED_DICT,
+        interpreters: Interpreters::At(40),
+        ..release(11, 904, 864)
+    },
+    Release {
+        string: [40, 56, 64],
+        utf8: 48,
+        keys: Keys::Logged,
+        two_more: flags::MANAGED_DICT | flags::MANAGED_WEAKREF,
+        has_int_tags: true,
+        interpreters: Interpreters::At(40),
+        ..release(12, 920, 872)
+    },
+    Release {
+        string: [40, 56, 64],
+        utf8: 48,
+        keys: Keys::Logged,
+        two_more: flags::MANAGED_DICT | flags::MANAGED_WEAKREF,
+        inline_values: flags::INLINE_VALUES,
+        has_int_tags: true,
+        interpreters: Interpreters::Told,
+        ..release(13, 928, 872)
+    },
+    Release {
+        string: [40, 56, 64],
+        utf8: 48,
+        keys: Keys::Logged,
+        two_more: flags::MANAGED_DICT | flags::MANAGED_WEAKREF,
+        has_int_tags: true,
+        inline_values: flags::INLINE_VALUES,
+        interpreters: Interpreters::Told,
+        ..release(14, 936, 872)
+    },
+];

@@ -1,0 +1,127 @@
+//! Finds CPython in mapped files: its version, its `_PyRuntime`, its static data.
+
+use std::collections::HashSet;
+
+use super::layout::{COOKIE, Interpreters, RELEASES, Release, TOLD_FREE_THREADED, TOLD_HEAD, TOLD_NEXT};
+use strandline_process::elf::Object;
+use strandline_process::image::{Image, exports};
+use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::memory::{Memory, word_at};
+use strandline_process::modules;
+use strandline_process::namespaces::open_mapped_file;
+use strandline_process::procfs::Process;
+
+/// The most distinct mapped files that are looked into.
+const MOST_FILES: usize = 1024;
+/// Static data of a program beyond this is not searched.
+const MOST_DATA_BYTES: u64 = 64 << 20;
+
+const RUNTIME: &str = "_PyRuntime";
+const VERSION: &str = "Py_Version";
+
+/// A mapped file that holds a CPython.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Its path, as the kernel named it.
+    pub path: String,
+    /// Its version: 3.`minor`.`micro`; the last where it says.
+    pub version: Option<(u8, Option<u8>)>,
+    /// The address of `_PyRuntime`.
+    pub runtime: u64,
+    /// Its static data.
+    pub data: (u64, u64),
+    /// Whether it was built without a global lock (`Py_GIL_DISABLED`).
+    pub is_free_threaded: bool,
+}
+
+impl Program {
+    /// Its version as text.
+    pub fn version_text(&self) -> Option<String> {
+        let (minor, micro) = self.version?;
+        Some(micro.map_or(format!("3.{minor}"), |micro| format!("3.{minor}.{micro}")))
+    }
+
+    /// The layout of its release; `None` where none is known.
+    pub fn release(&self) -> Option<&'static Release> {
+        let (minor, _) = self.version.filter(|_| !self.is_free_threaded)?;
+        RELEASES.iter().find(|release| release.minor == minor)
+    }
+
+    /// Whether there is an interpreter: an editor that could run Python has mapped it, and mostly none.
+    pub fn has_started(&self, memory: &dyn Memory) -> bool {
+        self.release()
+            .is_some_and(|release| self.interpreters(memory, release).is_some_and(|(head, _)| head != 0))
+    }
+
+    /// The first of its interpreters, and where each has the next one.
+    pub fn interpreters(&self, memory: &dyn Memory, release: &Release) -> Option<(u64, u64)> {
+        let (offset, next) = match release.interpreters {
+            Interpreters::At(offset) => (offset, 0),
+            Interpreters::Told => {
+                let mut told = [0; TOLD_NEXT + 8];
+                memory.read(self.runtime, &mut told).ok()?;
+                if !told.starts_with(&COOKIE) || word_at(&told, TOLD_FREE_THREADED)? != 0 {
+                    return None;
+                }
+                (word_at(&told, TOLD_HEAD)?, word_at(&told, TOLD_NEXT)?)
+            }
+        };
+        Some((memory.read_word(self.runtime.checked_add(offset)?).ok()?, next))
+    }
+}
+
+/// The mapped files that hold a CPython.
+pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
+    let mut seen = HashSet::new();
+    let mut programs = Vec::new();
+    for group in modules::groups(space.mappings()) {
+        let code = group.iter().find(|mapping| mapping.permissions.execute);
+        let Some(code) = code.filter(|code| seen.insert((code.device, code.inode))) else { continue };
+        programs.extend(program(process, space, (&group, code)));
+        if seen.len() >= MOST_FILES {
+            break;
+        }
+    }
+    programs
+}
+
+fn program(
+    process: &Process,
+    space: &AddressSpace,
+    (group, mapping): (&[&Mapping], &Mapping),
+) -> Option<Program> {
+    // Stripped files keep it too, for modules in C.
+    if !exports(process, mapping, &[RUNTIME]) {
+        return None;
+    }
+    let object = Object::open(process, space, mapping).ok()?;
+    let runtime = object.symbol(RUNTIME)?.address;
+    let mut written = group.iter().filter(|mapping| mapping.permissions.write);
+    let (first, last) = (written.next()?, group.last()?);
+    let end = last.end.min(first.start.saturating_add(MOST_DATA_BYTES));
+    let image = open_mapped_file(process, mapping).ok().and_then(Image::open)?;
+    let path = mapping.name.clone();
+    let version = version(&image).or_else(|| version_in(&path)).or_else(|| version_in_strings(&image));
+    // Only such builds have it (`Objects/object.c`, from 3.13 on).
+    let is_free_threaded = !image.exported(&["_Py_MergeZeroLocalRefcount"]).is_empty();
+    Some(Program { path, version, runtime, data: (first.start, end), is_free_threaded })
+}
+
+/// `Py_Version`, from 3.11 on: `PY_VERSION_HEX`, 0x03MMmmrs.
+fn version(image: &Image) -> Option<(u8, Option<u8>)> {
+    let address = image.exported(&[VERSION]).first()?.address;
+    let [_, micro, minor, major] = image.bytes_at(address, 4)?.try_into().ok()?;
+    (major == 3).then_some((minor, Some(micro)))
+}
+
+/// In a name: `libpython3.9.so.1.0`, `python3.10`; the last of them.
+fn version_in(text: &str) -> Option<(u8, Option<u8>)> {
+    let (_, behind) = text.rsplit_once("python3.")?;
+    let digits: String = behind.chars().take_while(char::is_ascii_digit).collect();
+    Some((digits.parse().ok()?, None))
+}
+
+/// The folder of its modules (`lib/python3.9`).
+fn version_in_strings(image: &Image) -> Option<(u8, Option<u8>)> {
+    version_in(&image.strings(&["lib/python3."]).pop()??)
+}

@@ -1,0 +1,357 @@
+//! CPython: its arenas, the objects in them, and what these have in malloc's blocks.
+//!
+//! `locate` finds it in the mapped files, `arenas` its arrays of arenas, which no symbol leads to, `pools` says what each block
+//! of an arena is, `types` and `objects` what an object is, `census` counts them, `large` follows what they lead to beside
+//! the arenas, and claims it there in allocators' blocks. `names` reads names of types.
+
+pub mod arenas;
+pub mod census;
+pub mod facts;
+pub mod large;
+pub mod layout;
+pub mod locate;
+pub mod names;
+pub mod objects;
+pub mod pools;
+pub mod remedies;
+pub mod rows;
+pub mod types;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+
+use self::arenas::Arenas;
+use self::census::{Beside, Census, Counted};
+use self::facts::{CPython, KeptBy, SparseArenas};
+use self::layout::Release;
+use self::locate::Program;
+use self::names::Names;
+use self::pools::{Sums, Walker};
+use crate::batch::{self, Pages};
+use crate::work;
+use FileName::{Has, Versioned};
+use strandline_claims::allocator::RangeClaim;
+use strandline_claims::caveat::Caveat;
+use strandline_claims::class::Slot;
+use strandline_claims::facts::{Runtime, TypeFacts, figures};
+use strandline_claims::reader::{About, Evidence, FileName, HeapKind};
+use strandline_claims::refinements::Refinements;
+use strandline_claims::runtime::{self, Access, Busy, Context, Found, Reading};
+use strandline_claims::words::is_mapped_memory;
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+use strandline_process::modules;
+use strandline_process::procfs::Process;
+
+/// CPython, for the table of readers.
+pub static ABOUT: About = About {
+    name: "cpython",
+    title: "CPython",
+    evidence: Evidence {
+        files: &[Has("libpython", ".so")],
+        executables: &[Versioned("python")],
+        symbols: &["_PyRuntime"],
+        version_symbols: &["Py_Version"],
+        version: |clue| crate::named::cpython_version(clue),
+        ..Evidence::NONE
+    },
+    versions: "3.8 to 3.14",
+    rows: &rows::ROWS,
+    blocks: Some(&rows::BLOCKS),
+    remedies: &["cpython_malloc"],
+    not_read: "builds without a global lock (3.13t, 3.14t) or with Py_DEBUG; which objects are garbage",
+    heap: HeapKind::Own,
+    part_of: None,
+};
+
+/// Types that are listed; those of fewer bytes are left out.
+const MOST_TYPES: usize = 1000;
+/// Types that keep arenas and are listed.
+const MOST_KEEPERS: usize = 10;
+
+/// Its reader.
+pub struct Reader;
+
+impl runtime::Reader for Reader {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
+        let programs = locate::find(process, space);
+        if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+    }
+}
+
+/// The mapped files that hold a CPython.
+struct Programs(Vec<Program>);
+
+impl Found for Programs {
+    /// Objects are looked at one by one, wherever they lie.
+    fn access(&self, memory: &dyn Memory) -> Access {
+        let has_started = self.0.iter().any(|program| program.has_started(memory));
+        if has_started { Access::Copied } else { Access::InPlace }
+    }
+
+    fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {
+        Ok(self.0.iter().map(|program| read(context, program, refinements)).collect())
+    }
+}
+
+/// Reads one CPython.
+pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements) -> Reading {
+    let facts = Runtime {
+        name: "cpython".to_owned(),
+        version: program.version_text(),
+        found_by: format!("_PyRuntime of {}", program.path),
+        ..Runtime::default()
+    };
+    let mut reading = Reading { facts, ..Reading::default() };
+    let Some(release) = program.release() else {
+        reading.caveats.push(unknown(program));
+        return reading;
+    };
+    if !program.has_started(context.memory) {
+        let text = "no interpreter of it was found: it may not have started";
+        reading.caveats.push(Caveat::new("cpython_not_started", program.path.clone(), None, text));
+        return reading;
+    }
+    let slot = reading.palette.add(&rows::OBJECT, None);
+    let (Some(object), Some(slots)) = (slot, slots(refinements)) else {
+        let text = "there are more kinds of claims on blocks than can be told apart in one process: CPython's are left out";
+        reading.caveats.push(Caveat::new("slots_taken", program.path.clone(), None, text));
+        return reading;
+    };
+    let memory = batch::Counted::new(context.memory);
+    let all = arenas::find(context, program, release);
+    let beside = beside(context, &all);
+    let walk = Walk { context, memory: &memory, release, beside: &beside, object };
+    let (sums, counted) = walk.all(program, &all, (refinements, slots), &mut reading);
+    reading.rows = Some(&rows::BLOCKS);
+    reading.facts.read = true;
+    tell(&all, &sums, &mut reading);
+    let mut details = details(&all, &sums);
+    tell_types(&mut Names::new(Pages::new(&memory), release), &counted, (&mut reading, &mut details));
+    reading.facts.set_details(ABOUT.name, &details);
+    let resident = |of: fn(&RangeClaim) -> u64| reading.claims.iter().map(of).sum();
+    let (kept, pinned) =
+        (resident(|claim| claim.sums.resident.kept), resident(|claim| claim.sums.resident.pinned));
+    reading.remedies = remedies::remedies(kept, pinned);
+    reading.bytes_read = memory.bytes();
+    say_doubts(program, &sums, &counted, &mut reading);
+    reading
+}
+
+fn slots(refinements: &Refinements) -> Option<large::Slots> {
+    Some(large::Slots {
+        object: refinements.slot(&rows::OBJECT, None)?,
+        table: refinements.slot(&rows::TABLE, None)?,
+        buffer: refinements.slot(&rows::BUFFER, None)?,
+    })
+}
+
+/// The memory that objects can lead to beside `arenas`: what was mapped, and is no static data.
+fn beside(context: &Context<'_>, arenas: &[Arenas]) -> Beside {
+    let mut held: Vec<(u64, u64)> =
+        arenas.iter().flat_map(|arenas| &arenas.all).map(|arena| (arena.start, arena.end)).collect();
+    for group in modules::groups(context.space.mappings()) {
+        held.extend(group.iter().map(|mapping| (mapping.start, mapping.end)));
+    }
+    strandline_claims::range::merge(&mut held);
+    let mut runs = Vec::new();
+    for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
+        let mut at = mapping.start;
+        let first = held.partition_point(|range| range.1 <= mapping.start);
+        for &(from, to) in held[first..].iter().take_while(|range| range.0 < mapping.end) {
+            if at < from {
+                runs.extend((context.resident)(at, from));
+            }
+            at = at.max(to);
+        }
+        if at < mapping.end {
+            runs.extend((context.resident)(at, mapping.end));
+        }
+    }
+    Beside::new(runs, held)
+}
+
+/// What a walk over all arenas needs.
+struct Walk<'a> {
+    context: &'a Context<'a>,
+    memory: &'a dyn Memory,
+    release: &'static Release,
+    beside: &'a Beside,
+    object: Slot,
+}
+
+impl Walk<'_> {
+    /// Goes over all arenas, and then over what their objects lead to.
+    fn all(
+        &self,
+        program: &Program,
+        all: &[Arenas],
+        claimed_in: (&Refinements, large::Slots),
+        reading: &mut Reading,
+    ) -> (Sums, Counted) {
+        let (mut sums, mut counted) = (Sums::default(), Counted::default());
+        let mut last = Census::new(self.memory, self.release, self.beside);
+        for arenas in all {
+            let walker = || {
+                let census = Census::new(self.memory, self.release, self.beside);
+                Walker::new(self.context, self.memory, arenas.shape, (self.object, Some(census)))
+            };
+            let job = |walker: &mut Walker<'_>, index: usize| {
+                if let Some(arena) = arenas.all.get(index) {
+                    walker.arena(arena);
+                }
+            };
+            let (workers, deadline) = (self.context.workers, self.context.deadline);
+            let (walkers, left) = work::share(workers, arenas.all.len(), deadline, walker, job);
+            for walker in walkers {
+                sums.add(&walker.sums);
+                reading.claims.extend(walker.claims);
+                if let Some(mut census) = walker.census {
+                    last.places.append(&mut census.places);
+                    last.tables.append(&mut census.tables);
+                    counted.add(census.done());
+                }
+            }
+            sums.left += left as u64;
+        }
+        // What static data leads to: of a program that has all its objects in malloc's blocks it is the way to them.
+        let mut piece = vec![0; 64 << 10];
+        for (from, to) in (self.context.resident)(program.data.0, program.data.1) {
+            let bytes = to - from;
+            let range = objects::Table { address: from, bytes, used: bytes, is_whole: false };
+            large::read(self.memory, &mut last, range, &mut piece);
+        }
+        for state in arenas::interpreters(self.memory, program, self.release) {
+            let bytes = arenas::MOST_STATE_BYTES / 2;
+            large::read(
+                self.memory,
+                &mut last,
+                objects::Table { address: state, bytes, used: bytes, is_whole: false },
+                &mut piece,
+            );
+        }
+        let is_done = large::follow(self.memory, &mut last, claimed_in, self.context.deadline);
+        sums.left += u64::from(!is_done);
+        counted.add(last.done());
+        (sums, counted)
+    }
+}
+
+/// What all runtimes tell, and CPython's own figures, named as `sys._debugmallocstats` has them.
+fn tell(all: &[Arenas], sums: &Sums, reading: &mut Reading) {
+    if sums.damages > 0 || sums.left > 0 {
+        return;
+    }
+    let number: u64 = all.iter().map(|arenas| arenas.all.len() as u64).sum();
+    let bytes = |of: &dyn Fn(&Arenas) -> u64| -> u64 { all.iter().map(of).sum() };
+    let committed = bytes(&|arenas| arenas.all.len() as u64 * arenas.shape.arena_bytes);
+    let pool_bytes = all.first().map_or(0, |arenas| arenas.shape.pool_bytes);
+    let of_blocks = |of: fn(&pools::OfClass) -> u64| -> u64 {
+        pools::classes(sums).map(|(bytes, class)| of(&class) * bytes).sum()
+    };
+    let (used, free) = (of_blocks(|of| of.used), of_blocks(|of| of.free));
+    let pools: u64 = pools::classes(sums).map(|(_, of)| of.pools).sum();
+    let headers = pools * layout::POOL_HEADER_BYTES;
+    let facts = &mut reading.facts;
+    facts.used_bytes = Some(used);
+    facts.free_bytes = Some(free + sums.unused_pools * pool_bytes);
+    facts.committed_bytes = Some(committed);
+    facts.own = figures(&[
+        ("arenas_allocated_current", number),
+        ("bytes_in_allocated_blocks", used),
+        ("bytes_in_available_blocks", free),
+        ("unused_pools", sums.unused_pools),
+        ("bytes_lost_to_pool_headers", headers),
+        ("bytes_lost_to_quantization", pools * pool_bytes - headers - used - free),
+        ("bytes_lost_to_arena_alignment", sums.alignment_bytes),
+    ]);
+}
+
+fn details(all: &[Arenas], sums: &Sums) -> CPython {
+    let shape = all.first().map_or(layout::SHAPES[0], |arenas| arenas.shape);
+    let size_classes = pools::classes(sums).map(|(block_bytes, of)| facts::SizeClass {
+        block_bytes,
+        pools: of.pools,
+        used_blocks: of.used,
+        free_blocks: of.free,
+    });
+    CPython {
+        arena_bytes: shape.arena_bytes,
+        pool_bytes: shape.pool_bytes,
+        size_classes: size_classes.collect(),
+        ..CPython::default()
+    }
+}
+
+/// Objects by type; types of one name (a module that was loaded again) count as one.
+fn tell_types(names: &mut Names<'_>, counted: &Counted, (reading, details): (&mut Reading, &mut CPython)) {
+    let mut types: Vec<_> = counted.types.values().filter(|(_, sums)| sums.instances > 0).collect();
+    types.sort_by_key(|(of, sums)| (std::cmp::Reverse(sums.bytes), of.address));
+    let mut by_name: HashMap<String, census::OfType> = HashMap::new();
+    let shown = types.iter().enumerate().filter(|(place, (_, sums))| *place < MOST_TYPES || sums.keep > 0);
+    for (_, (of, sums)) in shown {
+        let known = by_name.entry(names.of(of)).or_default();
+        known.instances += sums.instances;
+        known.bytes = known.bytes.saturating_add(sums.bytes);
+        known.keep += sums.keep;
+    }
+    let mut kept_by: Vec<KeptBy> = by_name
+        .iter()
+        .filter(|(_, sums)| sums.keep > 0)
+        .map(|(name, sums)| KeptBy { name: name.clone(), objects: sums.keep })
+        .collect();
+    kept_by.sort_by(|a, b| b.objects.cmp(&a.objects).then_with(|| a.name.cmp(&b.name)));
+    kept_by.truncate(MOST_KEEPERS);
+    let facts = by_name.into_iter().map(|(name, sums)| TypeFacts {
+        name,
+        instances: sums.instances,
+        bytes: sums.bytes,
+    });
+    reading.facts.types = facts.collect();
+    reading.facts.types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+    let objects = |(objects, bytes)| Some(facts::Objects { objects, bytes });
+    details.free_lists = objects(counted.dead);
+    details.interned = objects(counted.interned);
+    details.beside_arenas = objects(counted.beside);
+    let (arenas, blocks) = counted.sparse;
+    details.sparse_arenas = Some(SparseArenas { arenas, blocks, kept_by });
+}
+
+fn unknown(program: &Program) -> Caveat {
+    let text = if program.is_free_threaded {
+        "CPython without a global lock has its objects elsewhere: they are not told apart".to_owned()
+    } else {
+        format!(
+            "CPython {} is of no version whose structures are known (3.8 to 3.{}): its objects are not told apart",
+            program.version_text().unwrap_or_else(|| "of an unknown version".to_owned()),
+            names::last_minor()
+        )
+    };
+    Caveat::new("cpython_version_unknown", program.path.clone(), None, text)
+}
+
+fn say_doubts(program: &Program, sums: &Sums, counted: &Counted, reading: &mut Reading) {
+    if let Some(at) = sums.first_damage {
+        let text = format!(
+            "{} of CPython's arenas and pools make no sense: damaged, or caught in motion; what they hold is not known",
+            sums.damages
+        );
+        let bytes = Some(sums.damaged_bytes);
+        reading.caveats.push(Caveat::new("cpython_damaged", format!("{at:#x}"), bytes, text));
+    }
+    if sums.left > 0 {
+        let text = "the time for which a target may be stopped was over: not all of CPython's arenas and objects were read";
+        reading.caveats.push(Caveat::new("cpython_too_slow", program.path.clone(), None, text));
+    }
+    if counted.is_cut {
+        let text = "there are more objects beside CPython's arenas than are followed: types count too few, and what was left \
+                    stands on the allocator's rows";
+        reading.caveats.push(Caveat::new("cpython_cut", program.path.clone(), None, text));
+    }
+}

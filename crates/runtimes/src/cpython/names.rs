@@ -1,0 +1,102 @@
+//! Names of types: of a module and what it calls a class. No other text of the target leaves it.
+
+use super::layout::{RELEASES, Release, TYPE_DICT, TYPE_NAME, flags};
+use super::objects;
+use super::types::Type;
+use crate::batch::Pages;
+use strandline_process::memory::word_at;
+
+/// The longest name that is given.
+const MOST_NAME_BYTES: usize = 200;
+/// Entries of a class that are looked through for its module.
+const MOST_ENTRIES: u64 = 4096;
+/// What the module of a class stands under.
+const MODULE: &[u8] = b"__module__";
+
+/// Reads names.
+pub struct Names<'a> {
+    pages: Pages<'a>,
+    release: &'static Release,
+}
+
+impl<'a> Names<'a> {
+    /// Reads them with `pages`.
+    pub fn new(pages: Pages<'a>, release: &'static Release) -> Self {
+        Self { pages, release }
+    }
+
+    /// What a type is called: `module.qualname`, and without a module where it is built in.
+    pub fn of(&mut self, of: &Type) -> String {
+        let name = if of.flags & flags::HEAP_TYPE != 0 { self.of_class(of) } else { self.of_built_in(of) };
+        name.unwrap_or_else(|| format!("type at {:#x}", of.address))
+    }
+
+    fn of_class(&mut self, of: &Type) -> Option<String> {
+        let name = self.pages.word(of.address.checked_add(self.release.qualname)?)?;
+        let name = self.text(name)?;
+        let module = self.module(of);
+        Some(match module.as_deref() {
+            None | Some("builtins") => name,
+            Some(module) => format!("{module}.{name}"),
+        })
+    }
+
+    /// It stands as it is, ended by a 0, in the program that has it.
+    fn of_built_in(&mut self, of: &Type) -> Option<String> {
+        let at = self.pages.word(of.address.checked_add(TYPE_NAME as u64)?)?;
+        let mut bytes = Vec::new();
+        while bytes.len() < MOST_NAME_BYTES {
+            match self.pages.array::<1>(at.checked_add(bytes.len() as u64)?)? {
+                [0] => break,
+                [byte] => bytes.push(byte),
+            }
+        }
+        clean(&bytes)
+    }
+
+    fn module(&mut self, of: &Type) -> Option<String> {
+        let dict = self.pages.word(of.address.checked_add(TYPE_DICT as u64)?)?;
+        let keys = self.pages.word(dict.checked_add(super::layout::DICT_KEYS as u64)?)?;
+        let table = objects::keys(&mut self.pages, self.release, keys)?;
+        let (entries, written) = table.entries;
+        // Before a key of any kind stands its hash.
+        let key_at = table.entry_bytes - 16;
+        for index in 0..written.min(MOST_ENTRIES) {
+            let at = entries.checked_add(index * table.entry_bytes + key_at)?;
+            let (key, value) = self.pages.pair(at)?;
+            if key != 0 && self.bytes(key).as_deref() == Some(MODULE) {
+                return self.text(value);
+            }
+        }
+        None
+    }
+
+    /// A str that has ASCII characters only.
+    fn text(&mut self, at: u64) -> Option<String> {
+        clean(&self.bytes(at)?)
+    }
+
+    fn bytes(&mut self, at: u64) -> Option<Vec<u8>> {
+        let head: [u8; 40] = self.pages.array(at)?;
+        let length = usize::try_from(word_at(&head, super::layout::STRING_LENGTH)?).ok()?;
+        let state = word_at(&head, super::layout::STRING_STATE)? as u32 >> self.release.state.kind_shift;
+        // One byte a character, compact, ASCII.
+        if state & 0x1f != 0x19 || length > MOST_NAME_BYTES {
+            return None;
+        }
+        let mut bytes = vec![0; length];
+        self.pages.read(at.checked_add(self.release.string[0])?, &mut bytes).ok()?;
+        Some(bytes)
+    }
+}
+
+/// A name, if it is one: of letters, digits, and what else names of classes have (`Outer.<locals>.Inner`).
+fn clean(bytes: &[u8]) -> Option<String> {
+    let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.<>-[], ".contains(byte);
+    (!bytes.is_empty() && bytes.iter().all(is_of_name)).then(|| String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// The last minor version that is read.
+pub fn last_minor() -> u8 {
+    RELEASES.last().map_or(0, |release| release.minor)
+}

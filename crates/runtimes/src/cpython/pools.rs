@@ -1,0 +1,273 @@
+//! Goes over the pools of an arena: what is in use, what is free, and what the blocks in use are.
+
+use super::arenas::Arena;
+use super::census::{Block, Census};
+use super::layout::{
+    ALIGNMENT, POOL_ARENA, POOL_CLASS, POOL_COUNT, POOL_FREE, POOL_HEADER_BYTES, POOL_VIRGIN, SIZE_CLASSES,
+    Shape,
+};
+use crate::batch::Pages;
+use strandline_claims::accumulator::{Accumulator, Class};
+use strandline_claims::allocator::RangeClaim;
+use strandline_claims::class::Slot;
+use strandline_claims::runtime::Context;
+use strandline_process::memory::{Memory, half_word_at, word_at};
+
+/// Words of a bitmap of a pool's blocks: the largest pool has 1,021 of the smallest blocks.
+const BITS: usize = 16;
+
+/// Pools in use of a size class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OfClass {
+    /// Pools.
+    pub pools: u64,
+    /// Blocks in use.
+    pub used: u64,
+    /// Free ones.
+    pub free: u64,
+}
+
+/// What pools come to.
+#[derive(Clone, Debug, Default)]
+pub struct Sums {
+    /// By size class.
+    pub classes: [OfClass; SIZE_CLASSES],
+    /// Free pools, those never given out among them.
+    pub unused_pools: u64,
+    /// Bytes that are lost to where arenas begin.
+    pub alignment_bytes: u64,
+    /// Arenas and pools that made no sense.
+    pub damages: u64,
+    /// The first of them.
+    pub first_damage: Option<u64>,
+    /// Resident bytes of them.
+    pub damaged_bytes: u64,
+    /// Arenas, and objects, that were not looked at because the time was over.
+    pub left: u64,
+}
+
+impl Sums {
+    /// With those of others.
+    pub fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.classes.iter_mut().zip(other.classes) {
+            mine.pools += theirs.pools;
+            mine.used += theirs.used;
+            mine.free += theirs.free;
+        }
+        self.unused_pools += other.unused_pools;
+        self.alignment_bytes += other.alignment_bytes;
+        self.damages += other.damages;
+        self.first_damage = self.first_damage.or(other.first_damage);
+        self.damaged_bytes += other.damaged_bytes;
+        self.left += other.left;
+    }
+
+    fn damage(&mut self, at: u64, bytes: u64) {
+        self.damages += 1;
+        self.first_damage.get_or_insert(at);
+        self.damaged_bytes += bytes;
+    }
+}
+
+/// Bytes of the blocks of a size class.
+pub fn class_bytes(class: usize) -> u64 {
+    (class as u64 + 1) * ALIGNMENT
+}
+
+/// Goes over arenas.
+pub struct Walker<'a> {
+    context: &'a Context<'a>,
+    memory: &'a dyn Memory,
+    shape: Shape,
+    /// For blocks that hold objects; nothing where objects are not looked at.
+    object: Slot,
+    pages: Pages<'a>,
+    buffer: Vec<u8>,
+    free: [u64; BITS],
+    /// What was found.
+    pub sums: Sums,
+    /// What is in the blocks; nothing where that is not asked for.
+    pub census: Option<Census<'a>>,
+    /// What is claimed.
+    pub claims: Vec<RangeClaim>,
+}
+
+/// A pool in use.
+struct Pool {
+    start: u64,
+    used: u64,
+    /// Its first free block.
+    first_free: u64,
+    /// Blocks that were ever given out.
+    made: u64,
+    /// Blocks that it has room for.
+    total: u64,
+}
+
+impl<'a> Walker<'a> {
+    /// Reads with `memory`.
+    pub fn new(
+        context: &'a Context<'a>,
+        memory: &'a dyn Memory,
+        shape: Shape,
+        (object, census): (Slot, Option<Census<'a>>),
+    ) -> Self {
+        Self {
+            context,
+            memory,
+            shape,
+            object,
+            pages: Pages::new(memory),
+            buffer: vec![0; shape.pool_bytes as usize],
+            free: [0; BITS],
+            sums: Sums::default(),
+            census,
+            claims: Vec::new(),
+        }
+    }
+
+    /// Claims all of an arena.
+    pub fn arena(&mut self, arena: &Arena) {
+        let pages = self.context.pages(arena.start, arena.end);
+        let mut accumulator = Accumulator::new(arena.start, &pages);
+        accumulator.claim_to(arena.pools, Class::Metadata);
+        let end = arena.pools + arena.total * self.shape.pool_bytes;
+        self.sums.alignment_bytes += arena.end - arena.start - (end - arena.pools);
+        match arena.free_pools(&mut self.pages, self.shape) {
+            Some(free) => {
+                let mut free = free.as_slice();
+                let used_before = self.used();
+                for at in (arena.pools..end).step_by(self.shape.pool_bytes as usize) {
+                    let is_listed = free.first() == Some(&at);
+                    free = &free[usize::from(is_listed)..];
+                    let behind = at + self.shape.pool_bytes;
+                    if is_listed || at >= arena.virgin {
+                        self.sums.unused_pools += 1;
+                        accumulator.claim_to(behind, Class::Free);
+                    } else if self.pool(arena, at, &mut accumulator).is_none() {
+                        let from = accumulator.cursor();
+                        self.sums.damage(at, self.resident(from, behind));
+                        accumulator.claim_to(behind, Class::Unread);
+                    }
+                }
+                let used = self.used() - used_before;
+                if let Some(census) = &mut self.census {
+                    census.end_arena(used);
+                }
+            }
+            None => {
+                self.sums.damage(arena.start, self.resident(arena.pools, end));
+                accumulator.claim_to(end, Class::Unread);
+            }
+        }
+        accumulator.claim_to(arena.end, Class::Metadata);
+        let sums = accumulator.cut().finish(&pages);
+        self.claims.push(RangeClaim { start: arena.start, end: arena.end, sums });
+        (self.context.progress)(arena.end - arena.start);
+    }
+
+    fn used(&self) -> u64 {
+        self.sums.classes.iter().map(|of| of.used).sum()
+    }
+
+    fn resident(&self, start: u64, end: u64) -> u64 {
+        (self.context.resident)(start, end).iter().map(|run| run.1 - run.0).sum()
+    }
+
+    /// A pool in use; nothing of it is claimed where it makes no sense.
+    fn pool(&mut self, arena: &Arena, start: u64, accumulator: &mut Accumulator<'_>) -> Option<()> {
+        let mut header = [0; POOL_HEADER_BYTES as usize];
+        self.memory.read(start, &mut header).ok()?;
+        let half = |offset: usize| half_word_at(&header, offset).unwrap_or(u32::MAX);
+        let class = half(POOL_CLASS) as usize;
+        let room = self.shape.pool_bytes - POOL_HEADER_BYTES;
+        let bytes = class_bytes(class.min(SIZE_CLASSES));
+        let virgin = u64::from(half(POOL_VIRGIN));
+        let pool = Pool {
+            start,
+            used: half(POOL_COUNT).into(),
+            first_free: word_at(&header, POOL_FREE)?,
+            made: virgin.checked_sub(POOL_HEADER_BYTES)? / bytes,
+            total: room / bytes,
+        };
+        let is_one = class < SIZE_CLASSES
+            && half(POOL_ARENA) == arena.index
+            && (virgin - POOL_HEADER_BYTES).is_multiple_of(bytes)
+            && (1..=pool.made).contains(&pool.used)
+            && pool.made <= pool.total;
+        if !is_one {
+            return None;
+        }
+        self.free = [0; BITS];
+        let is_read = self.census.is_some() || pool.used < pool.made;
+        if is_read {
+            let made_bytes = (POOL_HEADER_BYTES + pool.made * bytes) as usize;
+            let buffer = self.buffer.get_mut(..made_bytes)?;
+            let got = self.memory.read_some(start, buffer);
+            // Of the last block only the first word was written yet, and what is behind it may be on a page that never was.
+            let (_, behind) = buffer.split_at_mut(got);
+            behind.fill(0);
+            if got as u64 + bytes < made_bytes as u64 + 8 {
+                return None;
+            }
+            self.mark_free(&pool, bytes)?;
+        }
+        let of = self.sums.classes.get_mut(class)?;
+        of.pools += 1;
+        of.used += pool.used;
+        of.free += pool.total - pool.used;
+        accumulator.claim_to(start + POOL_HEADER_BYTES, Class::Metadata);
+        if is_read {
+            self.blocks(&pool, bytes, accumulator);
+        } else {
+            accumulator.claim_to(start + POOL_HEADER_BYTES + pool.made * bytes, Class::Live);
+        }
+        accumulator.claim_to(start + POOL_HEADER_BYTES + pool.total * bytes, Class::Free);
+        accumulator.claim_to(start + self.shape.pool_bytes, Class::Metadata);
+        Some(())
+    }
+
+    /// Follows the list of free blocks of the pool in the buffer.
+    fn mark_free(&mut self, pool: &Pool, bytes: u64) -> Option<()> {
+        let mut at = pool.first_free;
+        for _ in pool.used..pool.made {
+            let offset = at.checked_sub(pool.start + POOL_HEADER_BYTES)?;
+            let index = offset / bytes;
+            let (word, bit) = (self.free.get_mut(index as usize / 64)?, 1 << (index % 64));
+            if !offset.is_multiple_of(bytes) || index >= pool.made || *word & bit != 0 {
+                return None;
+            }
+            *word |= bit;
+            at = word_at(&self.buffer, (POOL_HEADER_BYTES + offset) as usize)?;
+        }
+        // It ends with 0, and so does a full pool's.
+        (at == 0).then_some(())
+    }
+
+    fn blocks(&mut self, pool: &Pool, bytes: u64, accumulator: &mut Accumulator<'_>) {
+        for index in 0..pool.made {
+            let start = POOL_HEADER_BYTES + index * bytes;
+            let end = pool.start + start + bytes;
+            if self.free[index as usize / 64] >> (index % 64) & 1 != 0 {
+                accumulator.claim_to(end, Class::Free);
+                continue;
+            }
+            let block = self.buffer.get(start as usize..(start + bytes) as usize).unwrap_or_default();
+            let class = match self.census.as_mut().map(|census| census.block(block)) {
+                Some(Block::Object) => Class::Refined(self.object),
+                Some(Block::Dead) => Class::Cached,
+                Some(Block::Other) | None => Class::Live,
+            };
+            accumulator.claim_to(end, class);
+        }
+    }
+}
+
+/// The number of a class, for what is said of one.
+pub fn classes(sums: &Sums) -> impl Iterator<Item = (u64, OfClass)> {
+    sums.classes
+        .iter()
+        .enumerate()
+        .filter(|(_, of)| of.pools > 0)
+        .map(|(class, of)| (class_bytes(class), *of))
+}

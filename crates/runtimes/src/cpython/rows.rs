@@ -1,0 +1,73 @@
+//! The rows of CPython.
+
+use strandline_claims::facts::{State, Stratum};
+use strandline_claims::palette::BlockRows;
+use strandline_claims::rows::{Id, RowKind};
+
+const fn row(id: &'static str, stratum: Stratum, state: State, holder: &'static str) -> RowKind {
+    RowKind::new(id, stratum, state, holder)
+}
+
+/// Objects, in its arenas and in malloc's blocks.
+pub static OBJECT: RowKind = row("cpython.object", Stratum::Values, State::Live, "CPython, objects");
+/// Tables of lists, dicts and sets.
+pub static TABLE: RowKind =
+    row("cpython.table", Stratum::Values, State::Live, "CPython, tables of lists, dicts and sets");
+/// Blocks of malloc's that objects lead to.
+pub static BUFFER: RowKind = row(
+    "cpython.buffer",
+    Stratum::Values,
+    State::Live,
+    "CPython, blocks of malloc's that objects lead to: data of arrays and buffers",
+);
+/// Blocks in arenas that are not told apart.
+pub static BLOCK: RowKind = row(
+    "cpython.block",
+    Stratum::Runtime,
+    State::Live,
+    "CPython, blocks in arenas that are no objects: small tables, what code in C keeps",
+);
+/// Objects on free lists.
+pub static FREE_LIST: RowKind =
+    row("cpython.free_list", Stratum::Runtime, State::Stranded, "CPython, dead objects on its free lists");
+/// Heads of pools.
+pub static POOL_HEADER: RowKind =
+    row("cpython.pool_header", Stratum::Runtime, State::Live, "CPython, heads of pools");
+/// Free pools and pages.
+pub static FREE_KEPT: RowKind = row(
+    "cpython.free.kept",
+    Stratum::Runtime,
+    State::Stranded,
+    "CPython, free pools and pages of arenas in use",
+);
+/// Free blocks on pages with something live.
+pub static FREE_PINNED: RowKind = row(
+    "cpython.free.pinned",
+    Stratum::Runtime,
+    State::Pinned,
+    "CPython, free blocks of pools on pages with live ones",
+);
+/// Pools that make no sense.
+pub static UNREAD: RowKind = row(
+    "cpython.unread",
+    Stratum::Runtime,
+    State::Unattributed,
+    "CPython, pools that are damaged or were caught in motion",
+);
+
+/// All of them.
+pub static ROWS: [Id; 9] =
+    [&OBJECT, &TABLE, &BUFFER, &BLOCK, &FREE_LIST, &POOL_HEADER, &FREE_KEPT, &FREE_PINNED, &UNREAD];
+
+/// Which class of its claims on arenas stands on which.
+pub static BLOCKS: BlockRows = BlockRows {
+    live: &BLOCK,
+    header: &POOL_HEADER,
+    metadata: &POOL_HEADER,
+    cached: &FREE_LIST,
+    purge: &FREE_KEPT,
+    kept: &FREE_KEPT,
+    pinned: &FREE_PINNED,
+    mapped: &BLOCK,
+    unread: &UNREAD,
+};

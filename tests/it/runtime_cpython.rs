@@ -1,0 +1,201 @@
+//! CPython read from outside, against what it knows of itself (`tests/subjects/python`): the system's, and all that are found.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+use crate::support::{Folder, Outcome, Result, Subject, for_each, pythons, repetitions, strandline};
+
+static LIBRARY: LazyLock<std::result::Result<PathBuf, String>> = LazyLock::new(|| {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/python/figures.c");
+    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-figures.so");
+    let mut build = Command::new("cc");
+    build.args(["-O1", "-shared", "-fPIC", "-o"]).arg(&library).arg(source);
+    match build.status() {
+        Ok(status) if status.success() => Ok(library),
+        other => Err(format!("{build:?}: {other:?}")),
+    }
+});
+
+/// A CPython with objects, and what it says of itself.
+struct Oracle {
+    subject: Subject,
+    figures: HashMap<&'static str, u64>,
+}
+
+impl Oracle {
+    fn start(python: &str, (case, count, seed): (&str, u64, u64), malloc: Option<&str>) -> Result<Self> {
+        let folder = Folder::new(&format!("python-{case}-{count}-{seed}-{}", python.replace('/', "_")))?;
+        let figures = folder.0.join("figures");
+        let mut command = Command::new(python);
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/python/oracle.py"));
+        command.args([case, &count.to_string(), &seed.to_string()]).arg(LIBRARY.clone()?).arg(&figures);
+        for name in ["PYTHONMALLOC", "PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "GLIBC_TUNABLES"] {
+            command.env_remove(name);
+        }
+        command.env("PYTHONDONTWRITEBYTECODE", "1").envs(malloc.map(|malloc| ("PYTHONMALLOC", malloc)));
+        let subject = Subject::start_command(command)?;
+        let text = std::fs::read_to_string(&figures)?;
+        Ok(Self { subject, figures: parse(&text) })
+    }
+
+    /// The ledger of it, which keeps every invariant, and what that says of CPython.
+    fn look(&self) -> Result<(Value, Value)> {
+        let document = strandline::explain(self.subject.pid())?;
+        let all = document["runtimes"].as_array().ok_or("no runtimes")?;
+        let runtime = all.iter().find(|runtime| runtime["name"] == "cpython").ok_or("no cpython")?.clone();
+        if runtime["read"] != true {
+            return Err(format!("not read: {:?}", strandline::caveats(&document)).into());
+        }
+        Ok((document, runtime))
+    }
+
+    /// Whether types have the instances and bytes that are known of them.
+    fn types_agree(&self, runtime: &Value) -> Outcome {
+        let known = self.subject.ready["types"].as_object().ok_or("no types")?;
+        for (name, told) in known {
+            let types = runtime["types"].as_array().ok_or("no types")?;
+            let found = types.iter().find(|one| one["name"] == **name);
+            let found = found.map(|one| (one["instances"].as_u64(), one["bytes"].as_u64()));
+            if found != Some((told[0].as_u64(), told[1].as_u64())) {
+                return Err(format!("{name}: {told} known, {found:?} found").into());
+            }
+        }
+        if known.is_empty() { Err("nothing is known of types".into()) } else { Ok(()) }
+    }
+}
+
+/// What `sys._debugmallocstats` writes.
+fn parse(text: &str) -> HashMap<&'static str, u64> {
+    const NAMES: [(&str, &str); 6] = [
+        ("# arenas allocated current", "arenas_allocated_current"),
+        ("# bytes in allocated blocks", "bytes_in_allocated_blocks"),
+        ("# bytes in available blocks", "bytes_in_available_blocks"),
+        ("# bytes lost to pool headers", "bytes_lost_to_pool_headers"),
+        ("# bytes lost to quantization", "bytes_lost_to_quantization"),
+        ("# bytes lost to arena alignment", "bytes_lost_to_arena_alignment"),
+    ];
+    let number = |text: &str| text.replace(',', "").trim().parse().ok();
+    let mut figures = HashMap::new();
+    for line in text.lines() {
+        let named = NAMES.iter().find(|(begin, _)| line.starts_with(begin));
+        if let (Some((_, name)), Some(value)) = (named, line.rsplit('=').next().and_then(number)) {
+            figures.insert(*name, value);
+        }
+        if let Some((count, _)) = line.split_once(" unused pools * ")
+            && let Some(value) = number(count)
+        {
+            figures.insert("unused_pools", value);
+        }
+    }
+    figures
+}
+
+/// Whether the figures are those that CPython has of itself.
+fn figures_agree(oracle: &Oracle, runtime: &Value) -> Outcome {
+    if oracle.figures.len() != 7 {
+        return Err(format!("it tells {:?}", oracle.figures).into());
+    }
+    for (name, told) in &oracle.figures {
+        if runtime["own"][*name].as_u64() != Some(*told) {
+            return Err(format!("{name}: {told} told, {} found", runtime["own"][*name]).into());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn figures_and_types_are_its_own() -> Outcome {
+    let mut cases = Vec::new();
+    for python in pythons::all("runtime_cpython: figures") {
+        for seed in 0..repetitions(2, 20) {
+            cases.push((python.clone(), ("mixed", 1000 << (seed % 5), seed)));
+        }
+        cases.push((python, ("sparse", 200_000, 1)));
+    }
+    for_each(cases, |(python, case)| {
+        let oracle = Oracle::start(python, *case, None)?;
+        let (document, runtime) = oracle.look()?;
+        figures_agree(&oracle, &runtime)?;
+        oracle.types_agree(&runtime)?;
+        let caveats = strandline::caveats(&document);
+        if !caveats.is_empty() {
+            return Err(format!("caveats: {caveats:?}").into());
+        }
+        let rss = document["kernel"]["rss_bytes"].as_u64().ok_or("no RSS")?;
+        let dark = strandline::row(&document, "anonymous") + strandline::row(&document, "cpython.unread");
+        if dark * 50 > rss { Err(format!("{dark} of {rss} bytes are not explained").into()) } else { Ok(()) }
+    })
+}
+
+#[test]
+fn arenas_are_told_by_what_keeps_them() -> Outcome {
+    for_each(pythons::all("runtime_cpython: sparse"), |python| {
+        let oracle = Oracle::start(python, ("sparse", 200_000, 1), None)?;
+        let (document, runtime) = oracle.look()?;
+        let sparse = &runtime["cpython"]["sparse_arenas"];
+        if sparse["arenas"].as_u64() < Some(5) || sparse["kept_by"][0]["name"] != "__main__.Slotted" {
+            return Err(format!("{sparse}").into());
+        }
+        let headline = document["verdict"]["headline"].as_str().unwrap_or_default();
+        let is_said = headline.contains("most of them __main__.Slotted");
+        if document["verdict"]["class"] != "free_arenas" || !is_said {
+            return Err(format!("{}", document["verdict"]).into());
+        }
+        Ok(())
+    })
+}
+
+/// Without arenas all objects are found by what leads to them.
+#[test]
+fn objects_in_blocks_of_malloc_are_found_too() -> Outcome {
+    for_each(pythons::all("runtime_cpython: PYTHONMALLOC=malloc"), |python| {
+        let oracle = Oracle::start(python, ("mixed", 4000, 1), Some("malloc"))?;
+        let (_, runtime) = oracle.look()?;
+        if runtime["own"]["arenas_allocated_current"] != 0 {
+            return Err(format!("arenas: {}", runtime["own"]).into());
+        }
+        oracle.types_agree(&runtime)
+    })
+}
+
+#[test]
+fn other_interpreters_have_arenas_too() -> Outcome {
+    let have_own = |python: &String| pythons::minor(python).is_some_and(|minor| minor >= 12);
+    let pythons = pythons::all("runtime_cpython: interpreters").into_iter().filter(have_own);
+    for_each(pythons, |python| {
+        let oracle = Oracle::start(python, ("interpreters", 20_000, 1), None)?;
+        let (document, runtime) = oracle.look()?;
+        oracle.types_agree(&runtime)?;
+        // Two lists of 20,000 lists in each of two others.
+        let lists = runtime["types"].as_array().into_iter().flatten().find(|one| one["name"] == "list");
+        let lists = lists.and_then(|one| one["instances"].as_u64());
+        if lists < Some(40_000) {
+            return Err(format!("{lists:?} lists").into());
+        }
+        let dark = strandline::row(&document, "anonymous");
+        if dark > 1 << 20 { Err(format!("{dark} bytes are not explained").into()) } else { Ok(()) }
+    })
+}
+
+#[test]
+fn without_runtimes_nothing_of_it_is_read() -> Outcome {
+    let oracle = Oracle::start("/usr/bin/python3", ("mixed", 2000, 1), None)?;
+    let pid = oracle.subject.pid_text();
+    let document = strandline::json(&["explain", &pid, "--json", "--no-runtimes"])?;
+    assert_eq!(strandline::row(&document, "cpython.object"), 0);
+    assert!(strandline::row(&document, "anonymous") > 1 << 20);
+    Ok(())
+}
+
+/// No name of a type is made of what strings hold, and nothing else of them leaves it.
+#[test]
+fn nothing_that_strings_hold_is_told() -> Outcome {
+    let oracle = Oracle::start("/usr/bin/python3", ("mixed", 2000, 1), None)?;
+    let (document, _) = oracle.look()?;
+    assert!(!document.to_string().contains("secret"));
+    Ok(())
+}

@@ -1,0 +1,33 @@
+//! The CPythons of this machine: the system's, and those that pyenv, or whoever else, has under STRANDLINE_PYTHONS
+//! (`VERSION/bin/python3`).
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The minor version of a CPython; `None` where there is none.
+pub fn minor(python: &str) -> Option<u8> {
+    let script = "import sys; print(sys.version_info[1])";
+    let output = Command::new(python).args(["-S", "-E", "-c", script]).output().ok()?;
+    String::from_utf8(output.stdout).ok()?.trim().parse().ok()
+}
+
+/// Every CPython there is, by its path, of the versions that are read; names what is not there, as skipped by `test`.
+pub fn all(test: &str) -> Vec<String> {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".pyenv/versions"));
+    let folder = std::env::var_os("STRANDLINE_PYTHONS").map(PathBuf::from).or_else(home).unwrap_or_default();
+    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let mut found: Vec<String> =
+        entries.map(|entry| entry.path().join("bin/python3").display().to_string()).collect();
+    found.push("/usr/bin/python3".to_owned());
+    found.sort();
+    found.retain(|python| minor(python).is_some_and(|minor| (8..=14).contains(&minor)));
+    let missing: Vec<String> = (8..=14)
+        .filter(|wanted| !found.iter().any(|python| minor(python) == Some(*wanted)))
+        .map(|wanted| format!("3.{wanted}"))
+        .collect();
+    if !missing.is_empty() {
+        let reason = format!("not in /usr/bin or {} (STRANDLINE_PYTHONS)", folder.display());
+        super::skipped(&format!("{test} with CPython {}", missing.join(", ")), &reason);
+    }
+    found
+}

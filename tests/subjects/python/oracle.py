@@ -1,0 +1,118 @@
+"""A CPython that knows what it has: makes objects, writes down what it says of them itself, and waits.
+
+    python oracle.py CASE COUNT SEED LIBRARY FIGURES
+
+CASE is mixed (objects of many kinds and sizes, a part of them freed again), sparse (arenas that one object in
+thousands keeps) or interpreters (others in the same process). LIBRARY is figures.c, compiled: it writes what
+sys._debugmallocstats tells into the file FIGURES, prints the line with what is known of types, and reads a byte: no object comes
+or goes between these.
+"""
+import collections
+import ctypes
+import gc
+import json
+import random
+import sys
+
+
+class Plain:
+    def __init__(self, number):
+        self.number = number
+        self.text = 'secret%d' % number
+
+
+class Slotted:
+    __slots__ = ('number', 'other')
+
+    def __init__(self, number):
+        self.number = number
+        self.other = None
+
+
+class Item(dict):
+    pass
+
+
+class Chars(str):
+    pass
+
+
+class Outer:
+    class Inner:
+        pass
+
+
+def mixed(count, turn):
+    """Objects of many kinds and sizes, of which a part is freed again."""
+    some = max(count // 50, 1)
+    sizes = [0, 1, 5, 100, 450, 700, 5000, 200000]
+    keep = [
+        [Plain(number) for number in range(count)],
+        [Slotted(number) for number in range(count)],
+        [Item(number=number) for number in range(count // 4)],
+        [Chars('c%d' % number) for number in range(count // 4)],
+        [Outer.Inner() for number in range(count // 4)],
+        [bytearray(turn.choice(sizes)) for _ in range(some)],
+        ['s' * turn.choice(sizes) + str(number) for number in range(some)],
+        ['\xe4\u20ac'[number % 2] * turn.choice(sizes) for number in range(some)],
+        [bytes(turn.choice(sizes)) for _ in range(some)],
+        [list(range(turn.randrange(400))) for _ in range(some)],
+        [tuple(range(turn.randrange(200))) for _ in range(some)],
+        [set(range(turn.randrange(100))) for _ in range(some)],
+        [{'k%d' % key: key for key in range(turn.randrange(60))} for _ in range(some)],
+        [10 ** turn.randrange(200) for _ in range(some)],
+        [number / 3 for number in range(count)],
+        {number: float(number) for number in range(count)},
+        collections.deque(range(count)),
+    ]
+    every = turn.choice([2, 3, 10, 100])
+    for several in keep:
+        if isinstance(several, list):
+            del several[::every]
+    return keep
+
+
+def sparse(count, turn):
+    """One object in 6,000 survives; an arena has room for that many, or a quarter."""
+    keep, gone = [], []
+    for number in range(count):
+        (keep if number % 6000 == 0 else gone).append(Slotted(None))
+    return [keep]
+
+
+def interpreters(count, turn):
+    """Others in the same process, where this version has a way to make them."""
+    keep = mixed(count, turn)
+    source = 'keep = [[number, str(number)] for number in range(%d)]' % count
+    try:
+        import _interpreters as other
+        keep.append([other.create('isolated') for _ in range(2)])
+        for one in keep[-1]:
+            other.exec(one, source)
+    except ImportError:
+        import _xxsubinterpreters as other
+        keep.append([other.create() for _ in range(2)])
+        for one in keep[-1]:
+            other.run_string(one, source)
+    return keep
+
+
+def told(several):
+    return [len(several), sum(sys.getsizeof(one) for one in several)]
+
+
+def main():
+    case, count, seed, library, figures = sys.argv[1:]
+    keep = globals()[case](int(count), random.Random(int(seed)))
+    gc.collect()
+    known = {}
+    for several in keep:
+        if type(several) is list and several and type(several[0]) in (Plain, Slotted, Item, Chars, Outer.Inner, bytearray):
+            known['bytearray' if type(several[0]) is bytearray else '__main__.' + type(several[0]).__qualname__] = told(several)
+    line = json.dumps({'version': list(sys.version_info[:3]), 'types': known}) + '\n'
+    call = ctypes.PyDLL(library).figures_and_wait
+    del known
+    call(figures.encode(), line.encode())
+
+
+main()
