@@ -40,6 +40,7 @@ mod record_support;
 mod record_tree;
 mod report_html;
 mod runtime_cpython;
+mod runtime_go;
 mod runtime_perl;
 mod runtime_sbcl;
 mod studies;

@@ -55,6 +55,11 @@ pub trait Found: Send + Sync {
         Access::InPlace
     }
 
+    /// Whether to read it takes longer than to photograph the process: not where a few structures tell all.
+    fn takes_long(&self) -> bool {
+        true
+    }
+
     /// Whether it says that it is in the middle of its own collection. Reads a word or two; the process may run.
     fn is_collecting(&self, _memory: &dyn Memory) -> bool {
         false

@@ -13,7 +13,7 @@ use strandline_claims::{allocator, runtime};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
-use strandline_runtimes::{cpython, named as runtimes, perl, sbcl};
+use strandline_runtimes::{cpython, go, named as runtimes, perl, sbcl};
 
 /// A line of the table.
 pub struct Entry<R: ?Sized + 'static> {
@@ -49,7 +49,7 @@ pub static ALLOCATORS: [Entry<dyn allocator::Reader>; 14] = [
 pub static RUNTIMES: [Entry<dyn runtime::Reader>; 25] = [
     Entry { about: &perl::ABOUT, reader: Some(&perl::Reader) },
     Entry { about: &sbcl::ABOUT, reader: Some(&sbcl::Reader) },
-    named(&runtimes::GO),
+    Entry { about: &go::ABOUT, reader: Some(&go::Reader) },
     Entry { about: &cpython::ABOUT, reader: Some(&cpython::Reader) },
     named(&runtimes::RUBY),
     named(&runtimes::NODE),
@@ -127,7 +127,8 @@ impl Found {
 
     /// Whether a photograph stops the process less than reading all of this.
     pub fn is_slow(&self) -> bool {
-        !self.runtimes.is_empty() || self.allocators.iter().any(|(_, found)| found.reads_blocks())
+        self.runtimes.iter().any(|found| found.takes_long())
+            || self.allocators.iter().any(|(_, found)| found.reads_blocks())
     }
 
     /// Whether one of the runtimes says that it is in the middle of its own collection. Reads a word or two of each;

@@ -3,6 +3,7 @@
 use strandline_inspect::facts::{Runtime, TypeFacts};
 use strandline_runtimes::cpython::census::FEW_OBJECTS;
 use strandline_runtimes::cpython::facts::CPython;
+use strandline_runtimes::go::facts::{Go, SizeClass};
 use strandline_runtimes::perl::facts::{Amount, Interpreter, Perl};
 use strandline_runtimes::sbcl::facts::{Generation, Path, Sbcl, TypeBytes};
 
@@ -32,6 +33,8 @@ pub struct RuntimeTable {
     pub flexible: usize,
 }
 
+const SPAN_HEAD: [Column; 5] =
+    [figures("free"), figures("spans take"), figures("spans"), figures("objects"), words("of size")];
 const COMMON_HEAD: [Column; 3] = [figures("bytes"), figures("instances"), words("type")];
 
 /// Buffers and types shown one by one.
@@ -65,6 +68,9 @@ fn view(runtime: &Runtime) -> RuntimeView {
     }
     if let Some(facts) = runtime.details::<CPython>("cpython") {
         return cpython(&name, runtime, &facts);
+    }
+    if let Some(facts) = runtime.details::<Go>("go") {
+        return go(&name, runtime, &facts);
     }
     match runtime.details::<Sbcl>("sbcl") {
         Some(facts) => sbcl(&name, &facts),
@@ -125,6 +131,36 @@ fn cpython(name: &str, runtime: &Runtime, facts: &CPython) -> RuntimeView {
         ));
     }
     view
+}
+
+fn go(name: &str, runtime: &Runtime, facts: &Go) -> RuntimeView {
+    let figure = |name: &str| maybe_bytes(runtime.own_figure(name));
+    let title = format!(
+        "{name}: {} of objects in spans of {}; {} idle, of which {} was given back",
+        figure("HeapAlloc"),
+        figure("HeapInuse"),
+        figure("HeapIdle"),
+        figure("HeapReleased")
+    );
+    let percent = facts.gogc_percent.map_or("not known".to_owned(), |percent| match percent {
+        ..0 => "off".to_owned(),
+        percent => percent.to_string(),
+    });
+    let limit = facts.memory_limit_bytes.map_or("none".to_owned(), bytes);
+    let lines = vec![format!(
+        "alive after the last mark: {}; the next collection ends at {} of heap (GOGC {percent}, GOMEMLIMIT {limit})",
+        maybe_bytes(facts.live_after_last_mark_bytes),
+        maybe_bytes(facts.next_gc_bytes)
+    )];
+    let row = |class: &SizeClass| {
+        let size = if class.object_bytes == 0 { "large".to_owned() } else { bytes(class.object_bytes) };
+        let free = bytes(class.free_places.saturating_mul(class.object_bytes));
+        vec![free, bytes(class.span_bytes), thousands(class.spans), thousands(class.objects), size]
+    };
+    let rows: Vec<_> = facts.size_classes.iter().take(MOST_SHOWN).map(row).collect();
+    let tables =
+        if rows.is_empty() { Vec::new() } else { vec![RuntimeTable { head: &SPAN_HEAD, rows, flexible: 4 }] };
+    RuntimeView { title, lines, tables }
 }
 
 fn sum(perl: &Perl, figure: impl Fn(&Interpreter) -> u64) -> u64 {

@@ -12,6 +12,9 @@
 
 mod batch;
 pub mod cpython;
+#[cfg(test)]
+mod fabricated;
+pub mod go;
 pub mod named;
 pub mod perl;
 pub mod sbcl;

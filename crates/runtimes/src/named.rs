@@ -86,19 +86,6 @@ pub static JVM: About = About {
     ..NAMED
 };
 
-/// Go.
-pub static GO: About = About {
-    name: "go",
-    title: "Go",
-    evidence: Evidence {
-        section: Some(".go.buildinfo"),
-        version: |clue| go_version(&clue.image()?.section_bytes(".go.buildinfo", 256)?),
-        ..EVIDENCE
-    },
-    heap: HeapKind::Alone("go"),
-    ..NAMED
-};
-
 /// D's runtime.
 pub static D: About = About {
     name: "d",
@@ -299,7 +286,7 @@ fn ruby_version(clue: &Clue<'_>) -> Option<String> {
 
 /// Go's build information, as `debug/buildinfo` reads it: 14 bytes of magic, pointer size, flags; with
 /// flag 2 (Go 1.18 and later) the version follows at 32, its length before it in one byte here.
-fn go_version(bytes: &[u8]) -> Option<String> {
+pub(crate) fn go_version(bytes: &[u8]) -> Option<String> {
     if !bytes.starts_with(b"\xff Go buildinf:") || bytes.get(15)? & 2 == 0 {
         return None;
     }

@@ -2,6 +2,7 @@
 //! file a study.
 
 mod freed_heap;
+mod half_deleted;
 mod perl_lexicals;
 mod sbcl_actor;
 mod short_strings;

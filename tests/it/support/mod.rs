@@ -1,6 +1,7 @@
 //! What the tests share: subjects to look at, strandline to look with, and the invariants that
 //! every document must keep. Nothing here asserts: it returns errors that say what went wrong.
 
+pub mod gos;
 pub mod invariants;
 pub mod libc;
 pub mod perls;

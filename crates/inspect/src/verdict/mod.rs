@@ -90,7 +90,9 @@ pub fn verdict(findings: &Findings<'_>) -> Verdict {
     let slots = findings.row("perl.arena.free");
     let arenas = ["cpython.free.kept", "cpython.free.pinned", "cpython.free_list"];
     let arenas = arenas.map(|id| findings.row(id)).iter().sum();
-    let all = [free, retained, dead, unattributed, zero, slots, arenas];
+    let spans = ["go.free.purge", "go.free.kept", "go.free.pinned"];
+    let spans = spans.map(|id| findings.row(id)).iter().sum();
+    let all = [free, retained, dead, unattributed, zero, slots, arenas, spans];
     let largest = all.into_iter().filter(|&bytes| findings.matters(bytes)).max();
     let (class, headline) = match largest.and_then(|bytes| all.iter().position(|&one| one == bytes)) {
         Some(0) => {
@@ -102,7 +104,8 @@ pub fn verdict(findings: &Findings<'_>) -> Verdict {
         Some(3) => ("unattributed", unattributed_memory(findings, unattributed)),
         Some(4) => ("zero_pages", zero_pages(findings, zero)),
         Some(5) => ("free_slots", free_slots(findings, slots)),
-        Some(_) => ("free_arenas", free_arenas(findings, arenas)),
+        Some(6) => ("free_arenas", free_arenas(findings, arenas)),
+        Some(_) => ("idle_spans", idle_spans(findings, spans)),
         None => mostly_used(findings),
     };
     Verdict { headline, class: class.to_owned() }
@@ -123,6 +126,26 @@ fn free_slots(findings: &Findings<'_>, slots: u64) -> String {
         bytes(slots),
         bytes(findings.rss_bytes)
     )
+}
+
+fn idle_spans(findings: &Findings<'_>, spans: u64) -> String {
+    let idle = findings.row("go.free.purge");
+    let mut text = format!(
+        "{} of {} RSS is free in Go's heap: {} of idle spans that it has not given back",
+        bytes(spans),
+        bytes(findings.rss_bytes),
+        bytes(idle)
+    );
+    let places = spans - idle;
+    if places > 0 {
+        text +=
+            &format!(" and {} of free places between objects, which only other objects take", bytes(places));
+    }
+    text += &findings.given_back_by("go_free_os_memory", "debug.FreeOSMemory gives back");
+    if let Some(limit) = findings.of_readers.iter().find(|remedy| remedy.id == "go_memory_limit") {
+        text += &format!("; so does {} at the next start", limit.how);
+    }
+    text
 }
 
 fn free_arenas(findings: &Findings<'_>, arenas: u64) -> String {

@@ -1,0 +1,106 @@
+//! Fabricated memory for tests of readers: what of it is resident, and how it is damaged.
+
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use strandline_claims::runtime::{Context, Reading};
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+use strandline_process::procfs::Process;
+use strandline_synth::{Dice, Image};
+
+const PAGE: u64 = 4096;
+
+struct Target(Image);
+
+impl Memory for Target {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        self.0.read_some(address, buffer)
+    }
+}
+
+/// Reads an image, of whose pages those that `absent` names, a bit each of 64, are not resident.
+pub fn look(
+    image: &Image,
+    maps: &str,
+    absent: u64,
+    read: impl Fn(&Context<'_>, &[(u64, u64)]) -> Reading,
+) -> Reading {
+    let (space, bad) = AddressSpace::parse(maps.as_bytes());
+    assert_eq!(bad, 0);
+    let (image, runs) = without(image, absent);
+    let process = Process::open(std::process::id() as i32).unwrap();
+    let resident = |from: u64, to: u64| {
+        let cut = runs.iter().map(|run| (run.0.max(from), run.1.min(to)));
+        cut.filter(|run| run.0 < run.1).collect()
+    };
+    let context = Context {
+        memory: &Target(image),
+        process: &process,
+        space: &space,
+        resident: &resident,
+        threads: &[],
+        deadline: Instant::now() + Duration::from_secs(600),
+        workers: 2,
+        cell_bytes: None,
+        progress: &|_| {},
+    };
+    read(&context, &runs)
+}
+
+fn without(image: &Image, absent: u64) -> (Image, Vec<(u64, u64)>) {
+    let (mut left, mut runs): (Image, Vec<(u64, u64)>) = (Image::default(), Vec::new());
+    for (start, bytes) in image.ranges() {
+        for (index, page) in bytes.chunks(PAGE as usize).enumerate() {
+            let at = start + index as u64 * PAGE;
+            if absent >> (at / PAGE % 64) & 1 == 1 {
+                continue;
+            }
+            left.map(at, page.len());
+            left.put(at, page);
+            match runs.last_mut().filter(|run| run.1 == at) {
+                Some(run) => run.1 = at + PAGE,
+                None => runs.push((at, at + PAGE)),
+            }
+        }
+    }
+    (left, runs)
+}
+
+/// A word that is overwritten: where, with what, and how.
+pub type Patch = (u64, u64, u8);
+
+/// Pages that are not resident, and words that are overwritten.
+pub fn damage() -> impl Strategy<Value = (u64, Vec<Patch>)> {
+    let absent = prop_oneof![Just(0), any::<u64>().prop_map(|bits| bits & bits >> 7 & bits << 3)];
+    (absent, prop::collection::vec((any::<u64>(), any::<u64>(), 0..5_u8), 0..60))
+}
+
+/// Overwrites words, mostly near the begin of each range: there structures stand.
+pub fn patch(image: &mut Image, seed: u64, patches: &[Patch]) {
+    let mut dice = Dice::new(seed);
+    let ranges: Vec<(u64, u64)> = image.ranges().map(|(start, bytes)| (start, bytes.len() as u64)).collect();
+    for &(place, word, how) in patches {
+        let range = dice.one_of(&ranges);
+        let within = if how == 4 { range.1 } else { range.1.min(0x2_0000) };
+        let at = range.0 + place % within / 8 * 8;
+        let before = image.word(at).unwrap_or(0);
+        let other = dice.one_of(&ranges);
+        let now = match how {
+            0 => word,
+            1 => before ^ 1 << (word % 64),
+            2 => before.wrapping_add(word % 4096),
+            3 => other.0 + word % other.1,
+            _ => u64::MAX >> (word % 64),
+        };
+        image.put_word(at, now);
+    }
+}
+
+/// Whether what was read can be believed at all: no byte is claimed twice, and names are names.
+pub fn is_sound(reading: &Reading) {
+    let mut claims: Vec<(u64, u64)> = reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
+    claims.sort_unstable();
+    assert!(claims.windows(2).all(|pair| pair[0].1 <= pair[1].0), "claims overlap");
+    assert!(reading.facts.types.iter().all(|of| !of.name.chars().any(char::is_control)));
+}

@@ -1,0 +1,167 @@
+//! What each byte of the heap is: objects, free places, stacks, idle spans.
+
+use super::heap::{self, Heap, Kind, Span};
+use super::layout::{CHUNK_BYTES, Layout, MOST_OBJECTS, PAGE_BYTES};
+use crate::batch::Pages;
+use crate::work;
+use strandline_claims::accumulator::{Accumulator, Class};
+use strandline_claims::allocator::RangeClaim;
+use strandline_claims::class::Slot;
+use strandline_claims::runtime::Context;
+use strandline_claims::words;
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+
+/// So much of the heap is claimed by a worker at a time, but for a span that is larger.
+const PART_BYTES: u64 = 16 << 20;
+
+/// A span in use, or what is between two.
+#[derive(Clone, Copy, Debug)]
+struct Piece<'a> {
+    start: u64,
+    end: u64,
+    span: Option<&'a Span>,
+}
+
+/// Claims all of the heap, and says how much of it could not be read.
+pub fn claim(
+    context: &Context<'_>,
+    memory: &dyn Memory,
+    (heap, layout, spans): (&Heap, &Layout, &[Span]),
+    (stack, is_idle_known): (Slot, bool),
+) -> (Vec<RangeClaim>, u64) {
+    let may_be_swapped = heap::may_be_swapped(context);
+    let pieces = pieces(heap, spans);
+    let is_one_part = |one: &Piece<'_>, next: &Piece<'_>| {
+        one.end == next.start && one.start / PART_BYTES == next.start / PART_BYTES
+    };
+    let parts: Vec<&[Piece<'_>]> = pieces.chunk_by(is_one_part).collect();
+    let state = || (Pages::new(memory), Vec::new(), 0);
+    let job = |(pages, claims, unread): &mut (Pages<'_>, Vec<RangeClaim>, u64), part: usize| {
+        let Some((first, last)) = parts[part].first().zip(parts[part].last()) else { return };
+        let of = context.pages(first.start, last.end);
+        let mut accumulator = Accumulator::new(first.start, &of);
+        for piece in parts[part] {
+            match piece.span {
+                // What no span has may be idle, or be in one that was not understood.
+                None if is_idle_known => idle_pages(pages, (heap, layout), *piece, &mut accumulator),
+                None => accumulator.claim_to(piece.end, Class::Unread),
+                Some(span) if span.kind == Kind::Manual => {
+                    accumulator.claim_to(span.end, Class::Refined(stack));
+                }
+                Some(span) => {
+                    if objects(pages, span, (context.space, may_be_swapped), &mut accumulator).is_none() {
+                        *unread += span.end - span.start;
+                        accumulator.claim_to(span.end, Class::Unread);
+                    }
+                }
+            }
+        }
+        claims.push(RangeClaim { start: first.start, end: last.end, sums: accumulator.cut().finish(&of) });
+        (context.progress)(last.end - first.start);
+    };
+    let (states, left) = work::share(context.workers, parts.len(), context.deadline, state, job);
+    let mut unread = left as u64 * PART_BYTES;
+    let mut claims = Vec::new();
+    for (_, some, of_these) in states {
+        claims.extend(some);
+        unread += of_these;
+    }
+    (claims, unread)
+}
+
+fn pieces<'a>(heap: &Heap, spans: &'a [Span]) -> Vec<Piece<'a>> {
+    let mut pieces = Vec::new();
+    let mut rest = spans;
+    for &(start, end) in &heap.ranges {
+        let mut at = start;
+        while let Some((span, behind)) = rest.split_first()
+            && span.start < end
+        {
+            if at < span.start {
+                idle((at, span.start), &mut pieces);
+            }
+            pieces.push(Piece { start: span.start, end: span.end, span: Some(span) });
+            at = span.end;
+            rest = behind;
+        }
+        if at < end {
+            idle((at, end), &mut pieces);
+        }
+    }
+    pieces
+}
+
+/// What is idle may be most of a large heap: it is cut into parts.
+fn idle((start, end): (u64, u64), pieces: &mut Vec<Piece<'_>>) {
+    let mut at = start;
+    while at < end {
+        let until = ((at / PART_BYTES + 1) * PART_BYTES).min(end);
+        pieces.push(Piece { start: at, end: until, span: None });
+        at = until;
+    }
+}
+
+/// What no span has goes back, but for what processors keep at hand (`pageCache`): in chunks' bitmaps that is in use.
+fn idle_pages(
+    pages: &mut Pages<'_>,
+    (heap, layout): (&Heap, &Layout),
+    piece: Piece<'_>,
+    accumulator: &mut Accumulator<'_>,
+) {
+    let mut at = piece.start;
+    while at < piece.end {
+        let chunk = at - at % CHUNK_BYTES;
+        let end = piece.end.min(chunk + CHUNK_BYTES);
+        let Some((used, _)) = heap.chunk(pages, layout, chunk) else {
+            accumulator.claim_to(end, Class::Free);
+            at = end;
+            continue;
+        };
+        let is_kept = |at: u64| {
+            let page = (at - chunk) / PAGE_BYTES;
+            used[(page / 64) as usize] >> (page % 64) & 1 != 0
+        };
+        while at < end {
+            let kept = is_kept(at);
+            let from = at;
+            while at < end && is_kept(at) == kept {
+                at += PAGE_BYTES;
+            }
+            let given = if kept { from } else { at };
+            accumulator.claim_free(at, from, given);
+        }
+    }
+}
+
+/// A span of objects; nothing of it is claimed where its bits cannot be read.
+fn objects(
+    pages: &mut Pages<'_>,
+    span: &Span,
+    (space, may_be_swapped): (&AddressSpace, bool),
+    accumulator: &mut Accumulator<'_>,
+) -> Option<()> {
+    let end = span.start + span.objects * span.object_bytes;
+    if span.used == span.objects || span.free_index >= span.objects {
+        accumulator.claim_to(end, Class::Live);
+        accumulator.claim_to(span.end, Class::Header);
+        return Some(());
+    }
+    let mut bits = [0; (MOST_OBJECTS / 8) as usize];
+    let bits = bits.get_mut(..span.objects.div_ceil(8) as usize)?;
+    // Bits that were never set may stand on a page that never was written to.
+    if pages.read(span.bits, bits).is_err() {
+        let is_swapped = may_be_swapped || !words::is_own(space, span.bits, span.bits.saturating_add(1));
+        if is_swapped {
+            return None;
+        }
+        bits.fill(0);
+    }
+    for index in 0..span.objects {
+        let is_used = index < span.free_index || bits[index as usize / 8] >> (index % 8) & 1 != 0;
+        let class = if is_used { Class::Live } else { Class::Free };
+        accumulator.claim_to(span.start + (index + 1) * span.object_bytes, class);
+    }
+    accumulator.claim_to(span.end, Class::Header);
+    Some(())
+}

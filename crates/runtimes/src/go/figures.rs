@@ -1,0 +1,124 @@
+//! The runtime's own figures, by the names of `runtime.MemStats`: from its spans, and from its counters where these say the same.
+
+use super::heap::{Heap, Kind, Spans};
+use super::layout::{CHUNK_BYTES, Layout, PAGE_BYTES, STATS_IN_HEAP};
+use super::locate::Program;
+use crate::batch::Pages;
+use strandline_claims::runtime::Context;
+use strandline_claims::words::{AT_ONCE, each_word};
+use strandline_process::memory::Memory;
+
+/// No limit (`GOMEMLIMIT=off`).
+const NO_LIMIT: u64 = i64::MAX as u64;
+
+/// What is known of a heap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// `HeapAlloc`: objects, those not swept yet among them.
+    pub alloc: u64,
+    /// `HeapInuse`: spans that hold objects.
+    pub in_use: u64,
+    /// `HeapIdle`: what no span has, given back or not.
+    pub idle: u64,
+    /// `HeapReleased`: what of it was given back.
+    pub released: Option<u64>,
+    /// `StackInuse`.
+    pub stacks: Option<u64>,
+    /// Bytes that the last mark found alive.
+    pub marked: Option<u64>,
+    /// Bytes of the heap at which the next collection ends.
+    pub goal: Option<u64>,
+    /// `GOGC` in force; -1 for off.
+    pub gc_percent: Option<i64>,
+    /// `GOMEMLIMIT` in force; `None` also where there is none.
+    pub memory_limit: Option<u64>,
+}
+
+/// Reads them.
+pub fn read(
+    context: &Context<'_>,
+    memory: &dyn Memory,
+    (program, layout): (&Program, &Layout),
+    (heap, spans): (&Heap, &Spans),
+) -> Figures {
+    let mut pages = Pages::new(memory);
+    let (in_use, manual) = (spans.bytes(Kind::Objects), spans.bytes(Kind::Manual));
+    let idle = heap.bytes().saturating_sub(in_use + manual);
+    let mut figures = Figures { alloc: spans.object_bytes(), in_use, idle, ..Figures::default() };
+    let counters = Counters { in_use, manual, idle };
+    let controller =
+        program.symbols[1].filter(|&at| counters.are_at(&mut pages, at.wrapping_add(layout.in_use)));
+    let stats = program.symbols[2].filter(|&at| counters.are_in(&mut pages, at, layout));
+    let mut found = (controller, stats);
+    if found.0.is_none() || found.1.is_none() {
+        each_word((memory, context.resident), program.data, AT_ONCE, &mut |at, word| {
+            if found.0.is_none() && word == in_use && counters.are_at(&mut pages, at) {
+                found.0 = at.checked_sub(layout.in_use);
+            }
+            let begin = at.wrapping_sub(STATS_IN_HEAP);
+            if found.1.is_none() && word <= 1 << 47 && counters.are_in(&mut pages, begin, layout) {
+                found.1 = Some(begin);
+            }
+            found.0.is_none() || found.1.is_none()
+        });
+    }
+    if let Some(at) = found.0 {
+        let mut word = |offset: u64| pages.word(at.wrapping_add(offset));
+        figures.released = word(layout.in_use + 8);
+        figures.marked = word(layout.marked);
+        figures.goal = layout.goal.and_then(&mut word).filter(|&goal| goal < 1 << 47);
+        figures.gc_percent = word(0).map(|word| i64::from(word as u32 as i32));
+        figures.memory_limit = layout.memory_limit.and_then(&mut word).filter(|&limit| limit < NO_LIMIT);
+    }
+    if figures.released.is_none() {
+        figures.released = released(&mut pages, layout, heap);
+    }
+    figures.stacks = found.1.map(|at| counters.sum(&mut pages, at.wrapping_add(STATS_IN_HEAP + 8), layout));
+    figures
+}
+
+/// What the runtime's counters are to say.
+struct Counters {
+    in_use: u64,
+    manual: u64,
+    idle: u64,
+}
+
+impl Counters {
+    /// Whether `heapInUse`, `heapReleased` and `heapFree` stand at `at`.
+    fn are_at(&self, pages: &mut Pages<'_>, at: u64) -> bool {
+        let words = pages.word(at).zip(pages.pair(at.wrapping_add(8)));
+        words.is_some_and(|(in_use, (released, free))| {
+            in_use == self.in_use && in_use > 0 && released.checked_add(free) == Some(self.idle)
+        })
+    }
+
+    /// Whether the deltas at `at` come to the same.
+    fn are_in(&self, pages: &mut Pages<'_>, at: u64, layout: &Layout) -> bool {
+        let mut sum = |index: u64| self.sum(pages, at.wrapping_add(STATS_IN_HEAP + 8 * index), layout);
+        sum(0) == self.in_use
+            && self.in_use > 0
+            && (1..=layout.stats_manual).fold(0, |all: u64, index| all.wrapping_add(sum(index)))
+                == self.manual
+    }
+
+    /// A figure of all three deltas, which may be negative each.
+    fn sum(&self, pages: &mut Pages<'_>, at: u64, layout: &Layout) -> u64 {
+        (0..3_u64).fold(0, |sum, index| {
+            sum.wrapping_add(pages.word(at.wrapping_add(layout.stats_bytes * index)).unwrap_or(0))
+        })
+    }
+}
+
+/// What was given back, by the bitmaps of chunks. Pages in caches of processors are not among it.
+fn released(pages: &mut Pages<'_>, layout: &Layout, heap: &Heap) -> Option<u64> {
+    let mut released = 0;
+    for &(start, end) in &heap.ranges {
+        for chunk in (start..end).step_by(CHUNK_BYTES as usize) {
+            let (used, given) = heap.chunk(pages, layout, chunk)?;
+            let bits = used.iter().zip(given).map(|(used, given)| u64::from((!used & given).count_ones()));
+            released += bits.sum::<u64>() * PAGE_BYTES;
+        }
+    }
+    Some(released)
+}

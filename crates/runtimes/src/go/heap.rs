@@ -1,0 +1,295 @@
+//! Finds the structure of the heap (`runtime.mheap_`), and reads what spans there are.
+//!
+//! Stripped programs have no symbol of it. It is told by two slices in it, at a distance that the version tells: the ranges of
+//! addresses that the heap has, and pointers to all spans, of which the first ones lie in these.
+
+use super::layout::{
+    BASE, CHUNK_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, IN_USE, Layout, MANUAL, MOST_OBJECTS,
+    PAGE_BYTES, RANGES, SPAN_BYTES, SPAN_PAGES, SPAN_START,
+};
+use super::locate::Program;
+use crate::batch::Pages;
+use crate::work;
+use strandline_claims::runtime::Context;
+use strandline_claims::words::{self, AT_ONCE, each_word};
+use strandline_process::memory::{Memory, half_word_at, word_at};
+
+/// Ranges of addresses of one heap.
+const MOST_RANGES: u64 = 1 << 16;
+/// Spans of one heap: 512 GiB of the smallest.
+const MOST_SPANS: u64 = 1 << 26;
+/// Spans that are looked at to tell a heap.
+const SPANS_TRIED: u64 = 16;
+/// Spans that a worker reads at a time.
+const SPANS_AT_ONCE: usize = 4096;
+
+/// The heap of a runtime.
+#[derive(Clone, Debug)]
+pub struct Heap {
+    /// Where `mheap_` is.
+    pub address: u64,
+    /// The ranges of addresses that it has taken, in order.
+    pub ranges: Vec<(u64, u64)>,
+    /// Pointers to all spans, in use or not: where, and how many.
+    pub spans: (u64, u64),
+    /// How many there is room for.
+    pub room: u64,
+}
+
+/// What a span is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Objects.
+    Objects,
+    /// Stacks and the like.
+    Manual,
+}
+
+/// A span in use.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// Bytes of an object.
+    pub object_bytes: u64,
+    /// Objects that it has room for.
+    pub objects: u64,
+    /// Objects in it, as it counts them.
+    pub used: u64,
+    /// Those before this one are all in use, or were.
+    pub free_index: u64,
+    /// A bit for each object: whether it is in use.
+    pub bits: u64,
+}
+
+/// All spans in use.
+#[derive(Debug, Default)]
+pub struct Spans {
+    /// In address order.
+    pub all: Vec<Span>,
+    /// Pages of the runtime's own structures that were met.
+    pub structures: Vec<u64>,
+    /// Spans that made no sense.
+    pub damages: u64,
+    /// The first of them.
+    pub first_damage: Option<u64>,
+    /// Whether the time was over before all were read.
+    pub is_late: bool,
+}
+
+/// Finds the heap of `program`.
+pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, layout: &Layout) -> Option<Heap> {
+    let mut pages = Pages::new(memory);
+    if let Some(address) = program.symbols[0] {
+        return heap_at(context, &mut pages, address, layout);
+    }
+    let mut found = None;
+    each_word((memory, context.resident), program.data, AT_ONCE, &mut |at, word| {
+        if word.is_multiple_of(8) && context.space.find(word).is_some_and(words::is_mapped_memory) {
+            let address = at.wrapping_sub(layout.all_spans);
+            let is_within = address >= program.data.0 && address < at;
+            found = if is_within { heap_at(context, &mut pages, address, layout) } else { None };
+        }
+        found.is_none()
+    });
+    found
+}
+
+/// The heap whose structure is at `address`, if one is there.
+fn heap_at(context: &Context<'_>, pages: &mut Pages<'_>, address: u64, layout: &Layout) -> Option<Heap> {
+    let slice = |pages: &mut Pages<'_>, at: u64| Some((pages.word(at)?, pages.pair(at.checked_add(8)?)?));
+    let (spans, (count, room)) = slice(pages, address.checked_add(layout.all_spans)?)?;
+    let (first, (number, _)) = slice(pages, address.checked_add(layout.pages)?.checked_add(RANGES)?)?;
+    if count == 0 || count > room || room > MOST_SPANS || number == 0 || number > MOST_RANGES {
+        return None;
+    }
+    if !words::is_own(context.space, spans, spans.checked_add(8 * room)?) {
+        return None;
+    }
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for index in 0..number {
+        let (start, end) = pages.pair(first.checked_add(16 * index)?)?;
+        let is_one = start < end
+            && end <= 1 << 47
+            && start.is_multiple_of(CHUNK_BYTES)
+            && end.is_multiple_of(CHUNK_BYTES)
+            && ranges.last().is_none_or(|last| last.1 <= start);
+        if !is_one {
+            return None;
+        }
+        ranges.push((start, end));
+    }
+    let heap = Heap { address, ranges, spans: (spans, count), room };
+    let looked_at = (0..count.min(SPANS_TRIED)).filter_map(|index| {
+        let span = pages.word(spans + 8 * index)?;
+        pages.word(span.checked_add(SPAN_START as u64)?)
+    });
+    let starts: Vec<u64> = looked_at.collect();
+    let is_one = !starts.is_empty() && starts.iter().all(|&start| heap.contains(start, start + 1));
+    is_one.then_some(heap)
+}
+
+impl Heap {
+    /// Whether a range lies in one of its own.
+    pub fn contains(&self, start: u64, end: u64) -> bool {
+        let next = self.ranges.partition_point(|range| range.1 <= start);
+        self.ranges.get(next).is_some_and(|range| range.0 <= start && end <= range.1)
+    }
+
+    /// Which pages of the chunk at `chunk` are in use or in a processor's cache, a bit each, and which were given back.
+    pub fn chunk(&self, pages: &mut Pages<'_>, layout: &Layout, chunk: u64) -> Option<([u64; 8], [u64; 8])> {
+        let chunks = self.address.checked_add(layout.pages)?.checked_add(CHUNKS)?;
+        let number = chunk.wrapping_sub(BASE) / CHUNK_BYTES;
+        let table = pages.word(chunks.checked_add(8 * (number / CHUNK_ENTRIES))?)?;
+        let at = table.checked_add(CHUNK_DATA_BYTES * (number % CHUNK_ENTRIES))?;
+        let bytes: [u8; CHUNK_DATA_BYTES as usize] = pages.array(at)?;
+        let words =
+            |first: usize| std::array::from_fn(|index| word_at(&bytes, first + 8 * index).unwrap_or(0));
+        Some((words(0), words(64)))
+    }
+
+    /// Bytes of addresses that it has taken.
+    pub fn bytes(&self) -> u64 {
+        self.ranges.iter().map(|range| range.1 - range.0).sum()
+    }
+
+    /// Reads all spans.
+    pub fn spans(&self, context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Spans {
+        let (at, count) = self.spans;
+        let looks = Looks { heap: self, context, layout, may_be_swapped: may_be_swapped(context) };
+        let jobs = (count as usize).div_ceil(SPANS_AT_ONCE);
+        let state = || (Pages::new(memory), Spans::default());
+        let job = |(pages, spans): &mut (Pages<'_>, Spans), job: usize| {
+            let first = (job * SPANS_AT_ONCE) as u64;
+            let mut pointers = vec![0; SPANS_AT_ONCE.min((count - first) as usize) * 8];
+            let got = memory.read_some(at + 8 * first, &mut pointers);
+            for pointer in pointers[..got & !7].chunks_exact(8) {
+                looks.span(pages, word_at(pointer, 0).unwrap_or(0), spans);
+            }
+            if got < pointers.len() {
+                spans.damage(at + 8 * first + got as u64);
+            }
+        };
+        let (states, left) = work::share(context.workers, jobs, context.deadline, state, job);
+        let mut spans = Spans { is_late: left > 0, ..Spans::default() };
+        for (_, other) in states {
+            spans.all.extend(other.all);
+            spans.structures.extend(other.structures);
+            spans.damages += other.damages;
+            spans.first_damage = spans.first_damage.or(other.first_damage);
+        }
+        spans.structures.sort_unstable();
+        spans.structures.dedup();
+        spans.all.sort_unstable_by_key(|span| span.start);
+        // Of two that overlap, neither is believed.
+        let all = &spans.all;
+        let overlap = |index: usize| {
+            let span = &all[index];
+            index > 0 && all[index - 1].end > span.start
+                || all.get(index + 1).is_some_and(|next| next.start < span.end)
+        };
+        let bad: Vec<usize> = (0..all.len()).filter(|&index| overlap(index)).collect();
+        for &index in bad.iter().rev() {
+            let span = spans.all.remove(index);
+            spans.damage(span.start);
+        }
+        spans
+    }
+}
+
+/// Whether what cannot be read may be elsewhere than nowhere.
+pub fn may_be_swapped(context: &Context<'_>) -> bool {
+    context.process.status().ok().and_then(|status| status.swap_bytes).unwrap_or(0) > 0
+}
+
+/// How spans are read.
+struct Looks<'a> {
+    heap: &'a Heap,
+    context: &'a Context<'a>,
+    layout: &'a Layout,
+    may_be_swapped: bool,
+}
+
+impl Looks<'_> {
+    fn span(&self, pages: &mut Pages<'_>, at: u64, spans: &mut Spans) {
+        let layout = self.layout;
+        let Some(bytes) = pages.array::<SPAN_BYTES>(at) else {
+            // Spans are made many at a time, and written to when they are used.
+            if self.may_be_swapped || !words::is_own(self.context.space, at, at.saturating_add(1)) {
+                spans.damage(at);
+            }
+            return;
+        };
+        spans.structure(at);
+        let word = |offset: usize| word_at(&bytes, offset).unwrap_or(0);
+        let count = |offset: usize| match layout.count_bytes {
+            2 => u64::from(half_word_at(&bytes, offset).unwrap_or(0) as u16),
+            _ => word(offset),
+        };
+        let kind = match bytes.get(layout.state) {
+            Some(&IN_USE) => Kind::Objects,
+            Some(&MANUAL) => Kind::Manual,
+            Some(0) => return,
+            _ => return spans.damage(at),
+        };
+        let start = word(SPAN_START);
+        let end = start.checked_add(word(SPAN_PAGES).saturating_mul(PAGE_BYTES)).unwrap_or(0);
+        let is_page = start.is_multiple_of(PAGE_BYTES) && start < end && self.heap.contains(start, end);
+        let mut span = Span {
+            start,
+            end,
+            kind,
+            object_bytes: word(layout.object_bytes),
+            objects: count(layout.objects),
+            used: u64::from(half_word_at(&bytes, layout.used).unwrap_or(0) as u16),
+            free_index: count(layout.free_index),
+            bits: word(layout.bits),
+        };
+        if kind == Kind::Manual {
+            span.objects = 0;
+        }
+        let fits =
+            span.objects.checked_mul(span.object_bytes).is_some_and(|bytes| bytes <= end.wrapping_sub(start));
+        let is_one = kind == Kind::Manual
+            || fits
+                && (1..=MOST_OBJECTS).contains(&span.objects)
+                && span.used <= span.objects
+                && span.object_bytes > 0;
+        if !is_page || !is_one {
+            return spans.damage(at);
+        }
+        for bits in [span.bits, word(layout.bits + 8)] {
+            spans.structure(bits);
+        }
+        spans.all.push(span);
+    }
+}
+
+impl Spans {
+    fn damage(&mut self, at: u64) {
+        self.damages += 1;
+        self.first_damage.get_or_insert(at);
+    }
+
+    fn structure(&mut self, at: u64) {
+        let page = strandline_claims::range::page_of(at);
+        if at != 0 && self.structures.last() != Some(&page) {
+            self.structures.push(page);
+        }
+    }
+
+    /// Bytes of spans of a kind.
+    pub fn bytes(&self, kind: Kind) -> u64 {
+        self.all.iter().filter(|span| span.kind == kind).map(|span| span.end - span.start).sum()
+    }
+
+    /// Bytes of objects, as the runtime counts them.
+    pub fn object_bytes(&self) -> u64 {
+        let objects = self.all.iter().filter(|span| span.kind == Kind::Objects);
+        objects.map(|span| span.used * span.object_bytes).sum()
+    }
+}

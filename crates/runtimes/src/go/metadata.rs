@@ -1,0 +1,140 @@
+//! The runtime's own structures: the mappings, or the pages, that its known structures are in.
+//!
+//! They are taken from the kernel in pieces that no list leads to all of. In a process without any other code all of a mapping
+//! with a known structure in it is the runtime's. Beside a C library, whose memory the kernel may have put next to it, the pages with
+//! known structures are, and what is between two of them where no block of the C library's could be.
+
+use std::collections::BTreeSet;
+
+use super::heap::{Heap, Spans};
+use super::layout::{
+    ARENAS_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, HEAP_BYTES, Layout, SUMMARY_LEVELS,
+};
+use super::locate::Program;
+use crate::batch::Pages;
+use strandline_claims::range::{PAGE_BYTES, merge, page_of, page_up};
+use strandline_claims::runtime::Context;
+use strandline_claims::words::{self, AT_ONCE, each_word, is_mapped_memory};
+use strandline_process::memory::Memory;
+
+/// The smallest block that glibc's malloc maps (`DEFAULT_MMAP_THRESHOLD`); its heaps are larger.
+const LEAST_FOREIGN_BYTES: u64 = 128 << 10;
+/// Tables that only the runtime can have made: slices and arrays, of so many bytes at most.
+const MOST_TABLE_BYTES: u64 = 64 << 30;
+
+/// The ranges that hold them, in address order, beside the heap.
+pub fn find(
+    context: &Context<'_>,
+    memory: &dyn Memory,
+    (program, layout): (&Program, &Layout),
+    (heap, spans): (&Heap, &Spans),
+) -> Vec<(u64, u64)> {
+    let mut pages = Pages::new(memory);
+    let mut ranges = tables(&mut pages, layout, heap);
+    ranges.push((heap.spans.0, heap.spans.0 + 8 * heap.room));
+    let mut known: BTreeSet<u64> = spans.structures.iter().copied().collect();
+    let mut follow = |range: (u64, u64)| {
+        each_word((memory, context.resident), range, AT_ONCE, &mut |_, word| {
+            let is_mapped = || context.space.find(word).is_some_and(is_mapped_memory);
+            if word < 1 << 47 && word.is_multiple_of(8) && is_mapped() && !heap.contains(word, word + 1) {
+                known.insert(page_of(word));
+            }
+            true
+        });
+    };
+    follow((heap.address, heap.address.saturating_add(HEAP_BYTES)));
+    if program.is_alone {
+        // Nobody else's static data is searched: all that it leads to is the runtime's, or was mapped by the program itself.
+        let arenas = pages.word(heap.address.wrapping_add(layout.arenas)).unwrap_or(0);
+        follow((arenas, arenas.saturating_add(ARENAS_BYTES)));
+    }
+    ranges.extend(known.into_iter().map(|page| (page, page + PAGE_BYTES)));
+    merge(&mut ranges);
+    ranges = if program.is_alone { whole_mappings(context, &ranges) } else { joined(context, &ranges) };
+    let mut own = Vec::new();
+    for (start, end) in ranges {
+        beside(context, heap, (page_of(start), page_up(end)), &mut own);
+    }
+    merge(&mut own);
+    own
+}
+
+/// The tables that `mheap_` leads to, whose size is known.
+fn tables(pages: &mut Pages<'_>, layout: &Layout, heap: &Heap) -> Vec<(u64, u64)> {
+    let mut ranges = Vec::new();
+    let mut add = |start: u64, bytes: u64| {
+        if let Some(end) = start.checked_add(bytes).filter(|_| start != 0 && bytes <= MOST_TABLE_BYTES) {
+            ranges.push((start, end));
+        }
+    };
+    let at = heap.address.wrapping_add(layout.pages);
+    for level in 0..SUMMARY_LEVELS {
+        let slice = at.wrapping_add(24 * level);
+        let (start, room) = (pages.word(slice), pages.word(slice.wrapping_add(16)));
+        if let (Some(start), Some(room)) = (start, room) {
+            add(start, room.saturating_mul(8));
+        }
+    }
+    for index in 0..CHUNK_ENTRIES {
+        let Some(start) = pages.word(at.wrapping_add(CHUNKS + 8 * index)) else { break };
+        add(start, CHUNK_ENTRIES * CHUNK_DATA_BYTES);
+    }
+    if let Some(arenas) = pages.word(heap.address.wrapping_add(layout.arenas)) {
+        add(arenas, ARENAS_BYTES);
+    }
+    ranges
+}
+
+/// The mappings that `ranges` touch.
+fn whole_mappings(context: &Context<'_>, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mappings = context.space.mappings();
+    let touched = ranges.iter().flat_map(|&(start, end)| {
+        let first = mappings.partition_point(|mapping| mapping.end <= start);
+        mappings[first..].iter().take_while(move |mapping| mapping.start < end)
+    });
+    let mut whole: Vec<(u64, u64)> = touched
+        .filter(|mapping| is_mapped_memory(mapping))
+        .map(|mapping| (mapping.start, mapping.end))
+        .collect();
+    merge(&mut whole);
+    whole
+}
+
+/// Ranges of one mapping that are nearer to each other than what a C library maps for itself is large are one.
+fn joined(context: &Context<'_>, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut joined: Vec<(u64, u64)> = Vec::new();
+    for &(start, end) in ranges {
+        let is_near = |last: &&mut (u64, u64)| {
+            let mapping = context.space.find(last.1 - 1);
+            start.saturating_sub(last.1) < LEAST_FOREIGN_BYTES
+                && mapping.is_some_and(|mapping| start < mapping.end)
+        };
+        match joined.last_mut().filter(is_near) {
+            Some(last) => last.1 = last.1.max(end),
+            None => joined.push((start, end)),
+        }
+    }
+    joined
+}
+
+/// Adds what of a range is memory that was mapped, and is neither heap nor static data.
+fn beside(context: &Context<'_>, heap: &Heap, (start, end): (u64, u64), own: &mut Vec<(u64, u64)>) {
+    let mappings = context.space.mappings();
+    let first = mappings.partition_point(|mapping| mapping.end <= start);
+    for mapping in mappings[first..].iter().take_while(|mapping| mapping.start < end) {
+        let (mut at, until) = (start.max(mapping.start), end.min(mapping.end));
+        if !is_mapped_memory(mapping) || !words::is_own(context.space, at, until) {
+            continue;
+        }
+        let next = heap.ranges.partition_point(|range| range.1 <= at);
+        for &(from, to) in heap.ranges[next..].iter().take_while(|range| range.0 < until) {
+            if at < from {
+                own.push((at, from));
+            }
+            at = at.max(to);
+        }
+        if at < until {
+            own.push((at, until));
+        }
+    }
+}

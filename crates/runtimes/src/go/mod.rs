@@ -1,0 +1,196 @@
+//! Go: spans of objects, free places in them, stacks, idle spans, and the runtime's own structures.
+//!
+//! `locate` finds it in the mapped files, `heap` the structure of its heap and all spans, `claims` says what each byte is,
+//! `metadata` finds the runtime's own structures, `figures` reads its counters. No object is looked at: which places
+//! of a span are in use its bits tell.
+
+pub mod claims;
+pub mod facts;
+pub mod figures;
+pub mod heap;
+pub mod layout;
+pub mod locate;
+pub mod metadata;
+pub mod remedies;
+pub mod rows;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use self::facts::{Go, SizeClass};
+use self::figures::Figures;
+use self::heap::{Heap, Kind, Spans};
+use self::locate::Program;
+use crate::batch::Counted;
+use crate::named::go_version;
+use strandline_claims::accumulator::{Accumulator, Class};
+use strandline_claims::allocator::RangeClaim;
+use strandline_claims::caveat::Caveat;
+use strandline_claims::facts::{Runtime, figures};
+use strandline_claims::reader::{About, Evidence, HeapKind};
+use strandline_claims::refinements::Refinements;
+use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
+use strandline_process::map::AddressSpace;
+use strandline_process::procfs::Process;
+
+/// Go, for the table of readers.
+pub static ABOUT: About = About {
+    name: "go",
+    title: "Go",
+    evidence: Evidence {
+        section: Some(".go.buildinfo"),
+        version: |clue| go_version(&clue.image()?.section_bytes(".go.buildinfo", 256)?),
+        ..Evidence::NONE
+    },
+    versions: "1.18 to 1.27",
+    rows: &rows::ROWS,
+    blocks: None,
+    remedies: &["go_free_os_memory", "go_memory_limit"],
+    not_read: "types of objects, and which of them are garbage",
+    heap: HeapKind::Alone("go"),
+    part_of: None,
+};
+
+/// Its reader.
+pub struct Reader;
+
+impl runtime::Reader for Reader {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
+        let programs = locate::find(process, space);
+        if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+    }
+}
+
+/// The mapped files that hold a Go runtime.
+struct Programs(Vec<Program>);
+
+impl Found for Programs {
+    /// A word or two for each span.
+    fn takes_long(&self) -> bool {
+        false
+    }
+
+    fn read(&self, context: &Context<'_>, _: &Refinements) -> Result<Vec<Reading>, Busy> {
+        Ok(self.0.iter().map(|program| read(context, program)).collect())
+    }
+}
+
+/// Reads one Go runtime.
+pub fn read(context: &Context<'_>, program: &Program) -> Reading {
+    let facts = Runtime {
+        name: "go".to_owned(),
+        version: program.version.clone(),
+        found_by: format!("build information of {}", program.path),
+        ..Runtime::default()
+    };
+    let mut reading = Reading { facts, rows: Some(&rows::BLOCKS), ..Reading::default() };
+    let memory = Counted::new(context.memory);
+    let found = program.layout().map(|layout| (layout, heap::find(context, &memory, program, layout)));
+    let (layout, heap) = match found {
+        Some((layout, Some(heap))) => (layout, heap),
+        Some((_, None)) => {
+            let text = "Go's heap was not found: it may not have started, or is laid out in another way than its version says; \
+                        nothing of it is read";
+            reading.caveats.push(Caveat::new("go_heap_not_found", program.path.clone(), None, text));
+            return reading;
+        }
+        None => {
+            let version = program.version.as_deref().unwrap_or("of unknown version");
+            let text =
+                format!("Go {version}: where its structures stand is not known; nothing of it is read");
+            reading.caveats.push(Caveat::new("go_unknown_version", program.path.clone(), None, text));
+            return reading;
+        }
+    };
+    let Some(stack) = reading.palette.add(&rows::STACK, None) else { return reading };
+    let spans = heap.spans(context, &memory, layout);
+    let is_whole = spans.damages == 0 && !spans.is_late;
+    let (claims, unread) = claims::claim(context, &memory, (&heap, layout, &spans.all), (stack, is_whole));
+    let idle_resident = claims.iter().map(|claim| claim.sums.trimmable).sum();
+    reading.claims = claims;
+    let own = metadata::find(context, &memory, (program, layout), (&heap, &spans));
+    let own: Vec<RangeClaim> = own.into_iter().map(|range| metadata_claim(context, range)).collect();
+    let own_resident: u64 = own.iter().map(|claim| claim.sums.resident.of(Class::Metadata)).sum();
+    reading.claims.extend(own);
+    reading.facts.read = true;
+    let mut details =
+        Go { idle_resident_bytes: idle_resident, size_classes: size_classes(&spans), ..Go::default() };
+    if is_whole {
+        let figures = figures::read(context, &memory, (program, layout), (&heap, &spans));
+        tell(&figures, &heap, (&mut reading.facts, &mut details));
+        let held = figures.in_use + spans.bytes(Kind::Manual) + own_resident;
+        reading.remedies = remedies::remedies(idle_resident, held);
+    }
+    reading.facts.set_details(ABOUT.name, &details);
+    reading.bytes_read = memory.bytes();
+    say_doubts(program, &spans, unread, &mut reading);
+    reading
+}
+
+fn metadata_claim(context: &Context<'_>, (start, end): (u64, u64)) -> RangeClaim {
+    let pages = context.pages(start, end);
+    let mut accumulator = Accumulator::new(start, &pages);
+    accumulator.claim_to(end, Class::Metadata);
+    RangeClaim { start, end, sums: accumulator.cut().finish(&pages) }
+}
+
+fn tell(known: &Figures, heap: &Heap, (facts, details): (&mut Runtime, &mut Go)) {
+    facts.used_bytes = Some(known.alloc);
+    facts.free_bytes = Some(known.in_use - known.alloc.min(known.in_use));
+    facts.committed_bytes = known.released.map(|released| heap.bytes() - released.min(heap.bytes()));
+    facts.own = figures(&[
+        ("HeapAlloc", known.alloc),
+        ("HeapSys", known.in_use + known.idle),
+        ("HeapIdle", known.idle),
+        ("HeapInuse", known.in_use),
+    ]);
+    for (name, figure) in [("HeapReleased", known.released), ("StackInuse", known.stacks)] {
+        if let Some(figure) = figure {
+            facts.own.insert(name.to_owned(), figure.into());
+        }
+    }
+    details.live_after_last_mark_bytes = known.marked;
+    details.next_gc_bytes = known.goal;
+    details.gogc_percent = known.gc_percent;
+    details.memory_limit_bytes = known.memory_limit;
+}
+
+fn size_classes(spans: &Spans) -> Vec<SizeClass> {
+    let mut classes: BTreeMap<u64, SizeClass> = BTreeMap::new();
+    for span in spans.all.iter().filter(|span| span.kind == Kind::Objects) {
+        let object_bytes = if span.objects == 1 { 0 } else { span.object_bytes };
+        let class = classes.entry(object_bytes).or_insert(SizeClass { object_bytes, ..SizeClass::default() });
+        class.spans += 1;
+        class.span_bytes += span.end - span.start;
+        class.objects += span.used;
+        class.free_places += span.objects - span.used;
+    }
+    let mut classes: Vec<SizeClass> = classes.into_values().collect();
+    classes.sort_by_key(|class| std::cmp::Reverse(class.free_places * class.object_bytes));
+    classes
+}
+
+fn say_doubts(program: &Program, spans: &Spans, unread: u64, reading: &mut Reading) {
+    if spans.is_late {
+        let text = "the time for which a target may be stopped was over: not all of Go's spans were read";
+        reading.caveats.push(Caveat::new("go_too_slow", program.path.clone(), None, text));
+    }
+    if let Some(at) = spans.first_damage {
+        let text = format!(
+            "{} of Go's spans make no sense: damaged, or caught in motion; what no other span has stands on go.unread",
+            spans.damages
+        );
+        reading.caveats.push(Caveat::new("go_damaged", format!("{at:#x}"), None, text));
+    }
+    if unread > 0 {
+        let text = "the bits that say which places of a span are in use could not be read, or there was no time: these stand on \
+                    go.unread or anonymous";
+        reading.caveats.push(Caveat::new("go_unread", program.path.clone(), Some(unread), text));
+    }
+}

@@ -1,0 +1,63 @@
+//! The rows of Go.
+
+use strandline_claims::facts::{State, Stratum};
+use strandline_claims::palette::BlockRows;
+use strandline_claims::rows::{Id, RowKind};
+
+/// Objects.
+pub static OBJECT: RowKind = RowKind::new(
+    "go.object",
+    Stratum::Values,
+    State::Live,
+    "Go, objects, those among them that no collection has swept yet",
+);
+/// Stacks and what the collector works with.
+pub static STACK: RowKind = RowKind::new(
+    "go.stack",
+    Stratum::Runtime,
+    State::Live,
+    "Go, stacks of goroutines, and what the collector works with",
+);
+/// Its own structures.
+pub static METADATA: RowKind =
+    RowKind::new("go.metadata", Stratum::Runtime, State::Live, "Go, the runtime's own structures");
+/// Idle spans.
+pub static FREE_PURGE: RowKind = RowKind::new(
+    "go.free.purge",
+    Stratum::Runtime,
+    State::Stranded,
+    "Go, idle spans that it has not given back",
+);
+/// Free places on pages without anything live.
+pub static FREE_KEPT: RowKind =
+    RowKind::new("go.free.kept", Stratum::Runtime, State::Stranded, "Go, free pages within spans in use");
+/// Free places on pages with something live.
+pub static FREE_PINNED: RowKind = RowKind::new(
+    "go.free.pinned",
+    Stratum::Runtime,
+    State::Pinned,
+    "Go, free places of spans on pages with objects",
+);
+/// Spans that make no sense.
+pub static UNREAD: RowKind = RowKind::new(
+    "go.unread",
+    Stratum::Runtime,
+    State::Unattributed,
+    "Go, spans that are damaged or were caught in motion",
+);
+
+/// All of them.
+pub static ROWS: [Id; 7] = [&OBJECT, &STACK, &METADATA, &FREE_PURGE, &FREE_KEPT, &FREE_PINNED, &UNREAD];
+
+/// Which class of its claims stands on which.
+pub static BLOCKS: BlockRows = BlockRows {
+    live: &OBJECT,
+    header: &METADATA,
+    metadata: &METADATA,
+    cached: &FREE_KEPT,
+    purge: &FREE_PURGE,
+    kept: &FREE_KEPT,
+    pinned: &FREE_PINNED,
+    mapped: &OBJECT,
+    unread: &UNREAD,
+};

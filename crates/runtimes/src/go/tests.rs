@@ -1,0 +1,41 @@
+//! Fabricated Go runtimes, whole and damaged.
+
+use proptest::prelude::*;
+use strandline_synth::{GoImage, fabricate_go};
+
+use super::*;
+use crate::fabricated::{self, damage, is_sound};
+
+fn look(go: &GoImage, absent: u64, is_stripped: bool) -> Reading {
+    let program = Program {
+        path: "/srv/server".to_owned(),
+        version: Some("1.23.4".to_owned()),
+        symbols: [Some(go.heap).filter(|_| !is_stripped), None, None],
+        data: go.data,
+        is_alone: true,
+    };
+    fabricated::look(&go.image, &go.maps, absent, |context, _| read(context, &program))
+}
+
+#[test]
+fn whole_ones_hold_what_was_made() {
+    for seed in 0..40 {
+        let go = fabricate_go(seed);
+        let reading = look(&go, 0, seed % 2 == 0);
+        assert!(reading.facts.read && reading.caveats.is_empty(), "{seed}: {:?}", reading.caveats);
+        for (name, figure) in &go.expected {
+            assert_eq!(reading.facts.own_figure(name), Some(*figure), "{seed}: {name}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn damaged_ones_are_read_to_an_end(seed in 0..64_u64, is_stripped: bool, (absent, patches) in damage()) {
+        let mut go = fabricate_go(seed);
+        fabricated::patch(&mut go.image, seed, &patches);
+        is_sound(&look(&go, absent, is_stripped));
+    }
+}

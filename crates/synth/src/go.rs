@@ -1,0 +1,184 @@
+//! Fabricated Go runtimes: static data with `mheap_`, spans of objects, of stacks and dead ones, bits of which places are in use,
+//! bitmaps of chunks, each known by construction.
+//!
+//! Written from Go 1.23's `runtime/mheap.go` and `mpagealloc.go`, apart from the reader that is tested with it.
+
+use std::collections::BTreeMap;
+
+use crate::{Dice, Image};
+
+const PAGE: u64 = 4096;
+const CODE: u64 = 0x40_0000;
+const DATA: u64 = 0x60_0000;
+const DATA_BYTES: u64 = 40 * PAGE;
+const OWN: u64 = 0x7f30_0000_0000;
+const OWN_BYTES: u64 = 96 * PAGE;
+const CHUNK_TABLE: u64 = 0x7f31_0000_0000;
+const CHUNK_TABLE_BYTES: u64 = 1 << 20;
+const HEAP: u64 = 0xc0_0000_0000;
+const CHUNK: u64 = 4 << 20;
+const SPAN_PAGE: u64 = 8 << 10;
+/// In `OWN`: ranges, pointers to spans, spans, bits.
+const RANGES: u64 = OWN;
+const SPANS: u64 = OWN + PAGE;
+const STRUCTURES: u64 = OWN + 16 * PAGE;
+const BITS: u64 = OWN + 64 * PAGE;
+const SIZES: [u64; 6] = [8, 48, 144, 1024, 3072, 8192];
+
+/// What a fabricated Go runtime holds, by the names of `runtime.MemStats`.
+pub type GoExpected = BTreeMap<&'static str, u64>;
+
+/// A fabricated Go runtime.
+#[derive(Clone, Debug)]
+pub struct GoImage {
+    /// Its memory, all of it resident.
+    pub image: Image,
+    /// Its /proc/PID/maps.
+    pub maps: String,
+    /// Where `mheap_` is.
+    pub heap: u64,
+    /// Its static data.
+    pub data: (u64, u64),
+    /// What it holds.
+    pub expected: GoExpected,
+}
+
+/// Makes one, drawn from `seed`.
+pub fn fabricate_go(seed: u64) -> GoImage {
+    let mut dice = Dice::new(seed ^ 0x676f);
+    let mut image = Image::default();
+    let chunks = 1 + dice.below(2);
+    let end = HEAP + chunks * CHUNK;
+    for (start, bytes) in
+        [(DATA, DATA_BYTES), (OWN, OWN_BYTES), (CHUNK_TABLE, CHUNK_TABLE_BYTES), (HEAP, end - HEAP)]
+    {
+        image.map(start, bytes as usize);
+    }
+    let maps = format!(
+        "{CODE:x}-{:x} r-xp 00000000 08:01 7 /srv/server\n{DATA:x}-{:x} rw-p 00200000 08:01 7 /srv/server\n\
+         {HEAP:x}-{end:x} rw-p 00000000 00:00 0 \n{OWN:x}-{:x} rw-p 00000000 00:00 0 \n{CHUNK_TABLE:x}-{:x} rw-p 00000000 00:00 0 \n",
+        CODE + 0x1000,
+        DATA + DATA_BYTES,
+        OWN + OWN_BYTES,
+        CHUNK_TABLE + CHUNK_TABLE_BYTES
+    );
+    let heap = DATA + 8 * dice.below(512);
+    let mut writer = Writer { image, dice, expected: GoExpected::new(), spans: 0, bits: BITS };
+    for name in ["HeapAlloc", "HeapSys", "HeapIdle", "HeapInuse", "HeapReleased"] {
+        writer.expected.insert(name, 0);
+    }
+    for chunk in 0..chunks {
+        writer.chunk(HEAP + chunk * CHUNK);
+    }
+    let Writer { mut image, expected, spans, .. } = writer;
+    image.put_word(RANGES, HEAP);
+    image.put_word(RANGES + 8, end);
+    // mheap_: pages at 8, of which chunks at 0x78 and inUse at 0x10090; allspans at 0x10148.
+    let number = HEAP.wrapping_sub(0xffff_8000_0000_0000) / CHUNK;
+    for (offset, word) in [
+        (8 + 0x78 + 8 * (number >> 13), CHUNK_TABLE),
+        (8 + 0x1_0090, RANGES),
+        (8 + 0x1_0098, 1),
+        (8 + 0x1_00a0, 16),
+        (0x1_0148, SPANS),
+        (0x1_0150, spans),
+        (0x1_0158, 15 * PAGE / 8),
+    ] {
+        image.put_word(heap + offset, word);
+    }
+    GoImage { image, maps, heap, data: (DATA, DATA + DATA_BYTES), expected }
+}
+
+struct Writer {
+    image: Image,
+    dice: Dice,
+    expected: GoExpected,
+    spans: u64,
+    bits: u64,
+}
+
+impl Writer {
+    fn add(&mut self, name: &'static str, bytes: u64) {
+        *self.expected.entry(name).or_default() += bytes;
+    }
+
+    /// A span's structure: start, pages, free index and number of objects, bits, used, state, size of an object.
+    fn span(
+        &mut self,
+        start: u64,
+        pages: u64,
+        (free_index, objects): (u64, u64),
+        (used, state): (u64, u64),
+        size: u64,
+    ) {
+        let at = STRUCTURES + 160 * self.spans;
+        self.image.put_word(SPANS + 8 * self.spans, at);
+        self.spans += 1;
+        self.image.put_word(at + 0x18, start);
+        self.image.put_word(at + 0x20, pages);
+        self.image.put_word(at + 0x30, free_index | objects << 16);
+        self.image.put_word(at + 0x40, self.bits);
+        self.image.put_word(at + 0x60, used | state << 24);
+        self.image.put_word(at + 0x68, size);
+    }
+
+    fn chunk(&mut self, chunk: u64) {
+        let (mut used, mut given) = ([0_u64; 8], [0_u64; 8]);
+        let mut page = 0;
+        while page < CHUNK / SPAN_PAGE {
+            let pages = (1 + self.dice.below(6)).min(CHUNK / SPAN_PAGE - page);
+            let (start, bytes) = (chunk + page * SPAN_PAGE, pages * SPAN_PAGE);
+            let what = self.dice.below(5);
+            if what < 3 {
+                (page..page + pages).for_each(|page| used[(page / 64) as usize] |= 1 << (page % 64));
+            }
+            match what {
+                0 => self.span(start, pages, (0, 0), (0, 2), 0),
+                1 | 2 => self.objects(start, pages),
+                _ => {
+                    self.add("HeapIdle", bytes);
+                    self.add("HeapSys", bytes);
+                    if what == 4 {
+                        (page..page + pages).for_each(|page| given[(page / 64) as usize] |= 1 << (page % 64));
+                        self.add("HeapReleased", bytes);
+                    }
+                    // Some were spans once.
+                    if self.dice.below(2) == 0 {
+                        self.span(start, pages, (0, 9), (3, 0), 64);
+                    }
+                }
+            }
+            page += pages;
+        }
+        let number = chunk.wrapping_sub(0xffff_8000_0000_0000) / CHUNK;
+        for index in 0..8 {
+            let at = CHUNK_TABLE + 128 * (number % (1 << 13)) + 8 * index;
+            self.image.put_word(at, used[index as usize]);
+            self.image.put_word(at + 64, given[index as usize]);
+        }
+    }
+
+    fn objects(&mut self, start: u64, pages: u64) {
+        let bytes = pages * SPAN_PAGE;
+        let size = match self.dice.below(7) {
+            6 => bytes,
+            small => SIZES[small as usize],
+        };
+        let objects = (bytes / size).min(1024);
+        let free_index = self.dice.below(objects + 1);
+        let mut used = free_index;
+        for index in free_index..objects {
+            if self.dice.below(3) == 0 {
+                used += 1;
+                let at = self.bits + index / 64 * 8;
+                let word = self.image.word(at).unwrap_or(0);
+                self.image.put_word(at, word | 1 << (index % 64));
+            }
+        }
+        self.span(start, pages, (free_index, objects), (used, 1), size);
+        self.bits = (self.bits + 128).min(BITS + 31 * PAGE);
+        self.add("HeapAlloc", used * size);
+        self.add("HeapInuse", bytes);
+        self.add("HeapSys", bytes);
+    }
+}
