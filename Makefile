@@ -29,7 +29,7 @@ test-full: need-cargo deps ## the same with the long tests, and other glibcs, pe
 bench: need-cargo ## measure, as ratios within one run; writes benches/RESULTS.md
 	@benches/run.sh
 
-studies: need-cargo deps ## run the five studies in full (an hour); writes studies/RESULTS.md and their READMEs
+studies: need-cargo deps ## run the studies in full (an hour); writes studies/RESULTS.md and their READMEs
 	@scripts/studies
 
 lint: need-cargo ## formatting, clippy, the unsafe fence, licences

@@ -89,7 +89,7 @@ impl Refinements {
     /// Claims the first `bytes` of the block that an allocator returned `pointer` for. False where it is refused: not
     /// aligned, not resident, or claimed already.
     pub fn claim(&self, pointer: u64, bytes: u64, slot: Slot) -> bool {
-        self.put(pointer, bytes, slot, None)
+        bytes != WHOLE && self.put(pointer, bytes, slot, None)
     }
 
     /// Claims all of the block that an allocator returned `pointer` for, however large it is.

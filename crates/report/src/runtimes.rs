@@ -104,7 +104,7 @@ fn cpython(name: &str, runtime: &Runtime, facts: &CPython) -> RuntimeView {
     view.title = format!(
         "{name}: {} of blocks in {} of {} each; {} of free places",
         maybe_bytes(runtime.used_bytes),
-        counted(arenas.unwrap_or(0), "arena"),
+        arenas.map_or("arenas".to_owned(), |arenas| counted(arenas, "arena")),
         bytes(facts.arena_bytes),
         maybe_bytes(runtime.free_bytes)
     );
@@ -146,7 +146,8 @@ fn go(name: &str, runtime: &Runtime, facts: &Go) -> RuntimeView {
         ..0 => "off".to_owned(),
         percent => percent.to_string(),
     });
-    let limit = facts.memory_limit_bytes.map_or("none".to_owned(), bytes);
+    let no_limit = if facts.gogc_percent.is_some() { "none" } else { "not known" };
+    let limit = facts.memory_limit_bytes.map_or(no_limit.to_owned(), bytes);
     let lines = vec![format!(
         "alive after the last mark: {}; the next collection ends at {} of heap (GOGC {percent}, GOMEMLIMIT {limit})",
         maybe_bytes(facts.live_after_last_mark_bytes),

@@ -24,6 +24,9 @@ pub fn all(test: &str) -> Vec<(String, String)> {
         all.into_iter().filter_map(|go| Some((version(&go)?, go))).collect();
     found.sort();
     found.dedup_by(|one, other| one.0 == other.0);
+    if found.is_empty() {
+        super::skipped(test, "no go (apt-get install golang-go)");
+    }
     if std::env::var_os("STRANDLINE_GOS").is_none() {
         super::skipped(
             &format!("{test} with other Gos"),

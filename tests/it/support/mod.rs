@@ -11,6 +11,7 @@ pub mod subject;
 
 use std::error::Error;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use libc::Libc;
 pub use subject::Subject;
@@ -49,7 +50,10 @@ pub struct Folder(pub PathBuf);
 impl Folder {
     /// An empty folder for the test `name`.
     pub fn new(name: &str) -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("strandline-{name}-{}", std::process::id()));
+        // Tests run side by side in one process.
+        static TURN: AtomicU64 = AtomicU64::new(0);
+        let turn = TURN.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("strandline-{name}-{}-{turn}", std::process::id()));
         std::fs::create_dir_all(&path)?;
         Ok(Self(path))
     }

@@ -143,7 +143,8 @@ fn idle_spans(findings: &Findings<'_>, spans: u64) -> String {
     }
     text += &findings.given_back_by("go_free_os_memory", "debug.FreeOSMemory gives back");
     if let Some(limit) = findings.of_readers.iter().find(|remedy| remedy.id == "go_memory_limit") {
-        text += &format!("; so does {} at the next start", limit.how);
+        text += &findings.given_back_by("go_memory_limit", &format!("{} would keep", limit.how));
+        text += " of it away";
     }
     text
 }

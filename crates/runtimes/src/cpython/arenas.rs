@@ -10,6 +10,8 @@ use super::layout::{
 };
 use super::locate::Program;
 use crate::batch::Pages;
+use strandline_claims::allocator::overlapping;
+use strandline_claims::range::merge;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, AT_ONCE, each_word};
 use strandline_process::memory::{Memory, half_word_at, word_at};
@@ -20,8 +22,10 @@ const MOST_TRIED: usize = 1 << 17;
 const MOST_ARENAS: u64 = 1 << 22;
 /// Interpreters of one program.
 const MOST_INTERPRETERS: usize = 4096;
+/// Entries in a row that make no sense: more are no array's.
+const MOST_BROKEN: usize = 4;
 /// Bytes of an interpreter's state that are searched; of the largest that is known there are 383,552.
-pub const MOST_STATE_BYTES: u64 = 1 << 20;
+pub const MOST_STATE_BYTES: u64 = 512 << 10;
 /// Of a state that is searched for another, so many bytes of what it leads to (`struct _obmalloc_state`).
 const OBMALLOC_BYTES: u64 = 8 << 10;
 
@@ -55,6 +59,8 @@ pub struct Arenas {
     pub shape: Shape,
     /// In address order.
     pub all: Vec<Arena>,
+    /// Entries between those of arenas that make no sense.
+    pub broken: Vec<u64>,
 }
 
 /// Finds those of `program`.
@@ -92,7 +98,7 @@ fn add_words(context: &Context<'_>, range: (u64, u64), words: &mut BTreeSet<u64>
     });
 }
 
-/// The states of all interpreters but those in static data, which are searched as that.
+/// The states of all interpreters, that in static data among them.
 pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<u64> {
     let mut states = Vec::new();
     let Some((mut at, next)) = program.interpreters(memory, release) else { return states };
@@ -112,15 +118,17 @@ fn arrays(context: &Context<'_>, pages: &mut Pages<'_>, words: &BTreeSet<u64>, f
             continue;
         }
         for shape in SHAPES {
-            let Some((mut all, end)) = array(context, pages, word, shape) else { continue };
-            all.sort_unstable_by_key(|arena| arena.start);
+            let Some((mut arenas, end)) = array(context, pages, word, shape) else { continue };
+            arenas.all.sort_unstable_by_key(|arena| arena.start);
+            let all = &arenas.all;
             let is_apart = all.windows(2).all(|pair| pair[0].end <= pair[1].start);
-            let is_new = |arena: &Arena| {
-                !found.iter().flat_map(|other| &other.all).any(|other| other.start == arena.start)
-            };
-            if is_apart && all.first().is_some_and(is_new) {
+            let mut held: Vec<(u64, u64)> =
+                found.iter().flat_map(|other| &other.all).map(|other| (other.start, other.end)).collect();
+            merge(&mut held);
+            let is_new = |arena: &Arena| overlapping(&held, arena.start, arena.end).is_empty();
+            if is_apart && all.iter().all(is_new) {
                 behind = end;
-                found.push(Arenas { array: word, shape, all });
+                found.push(arenas);
                 break;
             }
         }
@@ -128,35 +136,38 @@ fn arrays(context: &Context<'_>, pages: &mut Pages<'_>, words: &BTreeSet<u64>, f
 }
 
 /// The arenas of the array at `array`, and where it ends, if it is one.
-fn array(
-    context: &Context<'_>,
-    pages: &mut Pages<'_>,
-    array: u64,
-    shape: Shape,
-) -> Option<(Vec<Arena>, u64)> {
-    let mut all = Vec::new();
+fn array(context: &Context<'_>, pages: &mut Pages<'_>, array: u64, shape: Shape) -> Option<(Arenas, u64)> {
+    let mut arenas = Arenas { array, shape, all: Vec::new(), broken: Vec::new() };
+    // Entries that make no sense, and behind which none was met yet that does: they may lie behind the end.
+    let mut doubtful = Vec::new();
     // Of the free entries one ends their list.
     let mut ends = 0;
     let mut index = 0;
     while index < MOST_ARENAS {
         let at = array.checked_add(index * ARENA_OBJECT_BYTES)?;
         let Some(entry) = pages.array::<{ ARENA_OBJECT_BYTES as usize }>(at) else { break };
-        let word = |offset: usize| word_at(&entry, offset).unwrap_or(0);
-        if word(0) == 0 {
-            let next = word(32);
-            let is_in_array = next.wrapping_sub(array).is_multiple_of(ARENA_OBJECT_BYTES)
-                && next.wrapping_sub(array) / ARENA_OBJECT_BYTES < MOST_ARENAS;
-            ends += u64::from(next == 0);
-            if ends > 1 || next != 0 && !is_in_array {
+        if let Some(arena) = arena(context, pages, (index as u32, &entry), shape) {
+            arenas.broken.append(&mut doubtful);
+            arenas.all.push(arena);
+        } else if !is_unused(array, &entry, &mut ends) {
+            doubtful.push(at);
+            if doubtful.len() > MOST_BROKEN || arenas.all.is_empty() {
                 break;
             }
-        } else {
-            let Some(arena) = arena(context, pages, (index as u32, &entry), shape) else { break };
-            all.push(arena);
         }
         index += 1;
     }
-    (!all.is_empty()).then_some((all, array + index * ARENA_OBJECT_BYTES))
+    let last = u64::from(arenas.all.last()?.index);
+    Some((arenas, array + (last + 1) * ARENA_OBJECT_BYTES))
+}
+
+/// Whether an entry stands for no arena, as its list of others says; of all entries one ends that list.
+fn is_unused(array: u64, entry: &[u8], ends: &mut u64) -> bool {
+    let (address, next) = (word_at(entry, 0).unwrap_or(1), word_at(entry, 32).unwrap_or(1));
+    let place = next.wrapping_sub(array);
+    let is_in_array = place.is_multiple_of(ARENA_OBJECT_BYTES) && place / ARENA_OBJECT_BYTES < MOST_ARENAS;
+    *ends += u64::from(address == 0 && next == 0);
+    address == 0 && if next == 0 { *ends == 1 } else { is_in_array }
 }
 
 /// What an entry stands for, if that is an arena.
@@ -181,9 +192,17 @@ fn arena(
     if !is_one {
         return None;
     }
-    let header: [u8; POOL_HEADER_BYTES as usize] = pages.array(pools)?;
     let arena = Arena { index, start, end, pools, total, virgin, free, first_free: word_at(entry, 24)? };
-    (half_word_at(&header, POOL_ARENA) == Some(index)).then_some(arena)
+    // A page that is swapped out cannot be asked.
+    let header: Option<[u8; POOL_HEADER_BYTES as usize]> = pages.array(pools);
+    let is_its = match header {
+        Some(header) => half_word_at(&header, POOL_ARENA) == Some(index),
+        None => {
+            (context.resident)(pools, pools + POOL_HEADER_BYTES).is_empty()
+                && !(context.resident)(start, end).is_empty()
+        }
+    };
+    is_its.then_some(arena)
 }
 
 impl Arena {

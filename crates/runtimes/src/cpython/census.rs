@@ -200,10 +200,10 @@ impl<'a> Census<'a> {
         if found.is_some() { Block::Object } else { Block::Other }
     }
 
-    /// The arena has been walked, in which `used` blocks are in use.
-    pub fn end_arena(&mut self, used: u64) {
+    /// The arena has been walked, in which `used` blocks are in use, as far as that is known.
+    pub fn end_arena(&mut self, used: Option<u64>) {
         let first = std::mem::take(&mut self.first);
-        if used < FEW_OBJECTS {
+        if let Some(used) = used.filter(|&used| used < FEW_OBJECTS) {
             self.counted.sparse.0 += 1;
             self.counted.sparse.1 += used;
             for of in &first {
@@ -228,6 +228,15 @@ impl<'a> Census<'a> {
         if of.kind == Kind::String && objects::is_interned(self.release, head) {
             self.counted.interned.0 += 1;
             self.counted.interned.1 = self.counted.interned.1.saturating_add(told);
+        }
+    }
+
+    /// Keeps a place where no object is.
+    pub fn other(&mut self, place: u64) {
+        if self.others.len() < MOST_PLACES {
+            self.others.push(place);
+        } else {
+            self.counted.is_cut = true;
         }
     }
 
@@ -282,7 +291,8 @@ impl<'a> Census<'a> {
             // `struct _dictvalues`: how many there is room for, themselves, in which order they came.
             let place = start.checked_add(of.before)?.checked_add(of.basic_bytes)?;
             let [room] = self.pages.array::<1>(place)?;
-            size.block += 8 + 8 * u64::from(room) + u64::from(room).next_multiple_of(8);
+            let values = 8 + 8 * u64::from(room) + u64::from(room).next_multiple_of(8);
+            size.block = size.block.saturating_add(values);
         }
         if !self.beside.contains(start.saturating_add(size.block)) {
             size = objects::Size::plain(&of);

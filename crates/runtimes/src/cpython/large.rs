@@ -48,7 +48,7 @@ pub fn follow(
                 false => refinements.claim(table.address, table.bytes, slots.table),
             };
             if is_new {
-                read(memory, census, table, &mut piece);
+                read(memory, census, table, (&mut piece, deadline));
             }
         } else if let Some(place) = census.places.pop() {
             match census.object_at(place) {
@@ -58,11 +58,11 @@ pub fn follow(
                         let bytes = large.size.block;
                         let block = Table { address: large.start, bytes, used: bytes, is_whole: false };
                         if large.leads {
-                            read(memory, census, block, &mut piece);
+                            read(memory, census, block, (&mut piece, deadline));
                         }
                     }
                 }
-                None => census.others.push(place),
+                None => census.other(place),
             }
         } else {
             break;
@@ -76,10 +76,15 @@ pub fn follow(
 }
 
 /// Has the census note what the words of a block lead to, as far as it can be read.
-pub fn read(memory: &dyn Memory, census: &mut Census<'_>, block: Table, piece: &mut [u8]) {
+pub fn read(
+    memory: &dyn Memory,
+    census: &mut Census<'_>,
+    block: Table,
+    (piece, deadline): (&mut [u8], Instant),
+) {
     let mut at = block.address;
     let end = block.address.saturating_add(block.used);
-    while at < end {
+    while at < end && Instant::now() < deadline {
         let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(piece.len());
         let Some(bytes) = piece.get_mut(..wanted) else { return };
         let got = memory.read_some(at, bytes);

@@ -40,11 +40,9 @@ pub const SIZE_CLASSES: usize = 32;
 /// `ALIGNMENT`
 pub const ALIGNMENT: u64 = 16;
 
-/// `ob_refcnt`, `ob_type`, `ob_size` (`Include/object.h`).
-pub const REFCOUNT: u64 = 0;
-/// See [`REFCOUNT`].
+/// `ob_type` and `ob_size` of an object, behind `ob_refcnt` (`Include/object.h`).
 pub const TYPE: u64 = 8;
-/// See [`REFCOUNT`].
+/// See [`TYPE`].
 pub const SIZE: usize = 16;
 /// Bytes of `PyGC_Head`, in front of objects that the collector knows.
 pub const GC_HEAD_BYTES: u64 = 16;
@@ -82,8 +80,6 @@ pub mod flags {
     pub const LONG: u64 = 1 << 24;
     /// `Py_TPFLAGS_LIST_SUBCLASS`
     pub const LIST: u64 = 1 << 25;
-    /// `Py_TPFLAGS_TUPLE_SUBCLASS`
-    pub const TUPLE: u64 = 1 << 26;
     /// `Py_TPFLAGS_BYTES_SUBCLASS`
     pub const BYTES: u64 = 1 << 27;
     /// `Py_TPFLAGS_UNICODE_SUBCLASS`
@@ -137,10 +133,8 @@ pub struct Release {
     pub keys: Keys,
     /// Bytes of a class (`PyHeapTypeObject`).
     pub class_bytes: u64,
-    /// `ht_qualname` and `ht_cached_keys` of a class.
+    /// `ht_qualname` of a class.
     pub qualname: u64,
-    /// See [`Release::qualname`].
-    pub cached_keys: u64,
     /// Flags of a type whose instances have two words more in front of them (`_PyType_PreHeaderSize`).
     pub two_more: u64,
     /// Flags of a type whose instances have their attributes' values in themselves, behind all else.
@@ -200,7 +194,6 @@ const fn release(minor: u8, class_bytes: u64, qualname: u64) -> Release {
         keys: Keys::Sized,
         class_bytes,
         qualname,
-        cached_keys: qualname + 8,
         two_more: 0,
         inline_values: 0,
         has_int_tags: false,
@@ -249,3 +242,8 @@ pub static RELEASES: [Release; 7] = [
         ..release(14, 936, 872)
     },
 ];
+
+/// The last minor version that is read.
+pub fn last_minor() -> u8 {
+    RELEASES.last().map_or(0, |release| release.minor)
+}

@@ -133,7 +133,16 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     reading.facts.read = true;
     tell(&all, &sums, &mut reading);
     let mut details = details(&all, &sums);
-    tell_types(&mut Names::new(Pages::new(&memory), release), &counted, (&mut reading, &mut details));
+    if counted.types.values().any(|(_, sums)| sums.instances > 0) {
+        tell_types(
+            &mut Names::new(Pages::new(&memory), release, context.space),
+            &counted,
+            (&mut reading, &mut details),
+        );
+    } else {
+        let text = "no object was found in blocks in use: they stand on cpython.block, and of which types they are is not known";
+        reading.caveats.push(Caveat::new("cpython_no_objects", program.path.clone(), None, text));
+    }
     reading.facts.set_details(ABOUT.name, &details);
     let resident = |of: fn(&RangeClaim) -> u64| reading.claims.iter().map(of).sum();
     let (kept, pinned) =
@@ -198,9 +207,10 @@ impl Walk<'_> {
         let (mut sums, mut counted) = (Sums::default(), Counted::default());
         let mut last = Census::new(self.memory, self.release, self.beside);
         for arenas in all {
+            arenas.broken.iter().for_each(|&entry| sums.damage(entry, 0));
             let walker = || {
                 let census = Census::new(self.memory, self.release, self.beside);
-                Walker::new(self.context, self.memory, arenas.shape, (self.object, Some(census)))
+                Walker::new(self.context, self.memory, arenas.shape, (self.object, census))
             };
             let job = |walker: &mut Walker<'_>, index: usize| {
                 if let Some(arena) = arenas.all.get(index) {
@@ -212,11 +222,10 @@ impl Walk<'_> {
             for walker in walkers {
                 sums.add(&walker.sums);
                 reading.claims.extend(walker.claims);
-                if let Some(mut census) = walker.census {
-                    last.places.append(&mut census.places);
-                    last.tables.append(&mut census.tables);
-                    counted.add(census.done());
-                }
+                let mut census = walker.census;
+                last.places.append(&mut census.places);
+                last.tables.append(&mut census.tables);
+                counted.add(census.done());
             }
             sums.left += left as u64;
         }
@@ -225,15 +234,15 @@ impl Walk<'_> {
         for (from, to) in (self.context.resident)(program.data.0, program.data.1) {
             let bytes = to - from;
             let range = objects::Table { address: from, bytes, used: bytes, is_whole: false };
-            large::read(self.memory, &mut last, range, &mut piece);
+            large::read(self.memory, &mut last, range, (&mut piece, self.context.deadline));
         }
         for state in arenas::interpreters(self.memory, program, self.release) {
-            let bytes = arenas::MOST_STATE_BYTES / 2;
+            let bytes = arenas::MOST_STATE_BYTES;
             large::read(
                 self.memory,
                 &mut last,
                 objects::Table { address: state, bytes, used: bytes, is_whole: false },
-                &mut piece,
+                (&mut piece, self.context.deadline),
             );
         }
         let is_done = large::follow(self.memory, &mut last, claimed_in, self.context.deadline);
@@ -251,7 +260,6 @@ fn tell(all: &[Arenas], sums: &Sums, reading: &mut Reading) {
     let number: u64 = all.iter().map(|arenas| arenas.all.len() as u64).sum();
     let bytes = |of: &dyn Fn(&Arenas) -> u64| -> u64 { all.iter().map(of).sum() };
     let committed = bytes(&|arenas| arenas.all.len() as u64 * arenas.shape.arena_bytes);
-    let pool_bytes = all.first().map_or(0, |arenas| arenas.shape.pool_bytes);
     let of_blocks = |of: fn(&pools::OfClass) -> u64| -> u64 {
         pools::classes(sums).map(|(bytes, class)| of(&class) * bytes).sum()
     };
@@ -260,7 +268,7 @@ fn tell(all: &[Arenas], sums: &Sums, reading: &mut Reading) {
     let headers = pools * layout::POOL_HEADER_BYTES;
     let facts = &mut reading.facts;
     facts.used_bytes = Some(used);
-    facts.free_bytes = Some(free + sums.unused_pools * pool_bytes);
+    facts.free_bytes = Some(free + sums.unused_bytes);
     facts.committed_bytes = Some(committed);
     facts.own = figures(&[
         ("arenas_allocated_current", number),
@@ -268,7 +276,7 @@ fn tell(all: &[Arenas], sums: &Sums, reading: &mut Reading) {
         ("bytes_in_available_blocks", free),
         ("unused_pools", sums.unused_pools),
         ("bytes_lost_to_pool_headers", headers),
-        ("bytes_lost_to_quantization", pools * pool_bytes - headers - used - free),
+        ("bytes_lost_to_quantization", sums.quantization_bytes),
         ("bytes_lost_to_arena_alignment", sums.alignment_bytes),
     ]);
 }
@@ -330,7 +338,7 @@ fn unknown(program: &Program) -> Caveat {
         format!(
             "CPython {} is of no version whose structures are known (3.8 to 3.{}): its objects are not told apart",
             program.version_text().unwrap_or_else(|| "of an unknown version".to_owned()),
-            names::last_minor()
+            layout::last_minor()
         )
     };
     Caveat::new("cpython_version_unknown", program.path.clone(), None, text)

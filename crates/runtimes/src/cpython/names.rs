@@ -1,9 +1,10 @@
 //! Names of types: of a module and what it calls a class. No other text of the target leaves it.
 
-use super::layout::{RELEASES, Release, TYPE_DICT, TYPE_NAME, flags};
+use super::layout::{Release, TYPE_DICT, TYPE_NAME, flags};
 use super::objects;
 use super::types::Type;
 use crate::batch::Pages;
+use strandline_process::map::AddressSpace;
 use strandline_process::memory::word_at;
 
 /// The longest name that is given.
@@ -17,12 +18,13 @@ const MODULE: &[u8] = b"__module__";
 pub struct Names<'a> {
     pages: Pages<'a>,
     release: &'static Release,
+    space: &'a AddressSpace,
 }
 
 impl<'a> Names<'a> {
     /// Reads them with `pages`.
-    pub fn new(pages: Pages<'a>, release: &'static Release) -> Self {
-        Self { pages, release }
+    pub fn new(pages: Pages<'a>, release: &'static Release, space: &'a AddressSpace) -> Self {
+        Self { pages, release, space }
     }
 
     /// What a type is called: `module.qualname`, and without a module where it is built in.
@@ -41,17 +43,18 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// It stands as it is, ended by a 0, in the program that has it.
+    /// It stands as it is, ended by a 0, in the program that has it: from elsewhere nothing is told.
     fn of_built_in(&mut self, of: &Type) -> Option<String> {
         let at = self.pages.word(of.address.checked_add(TYPE_NAME as u64)?)?;
+        self.space.find(at).filter(|mapping| mapping.has_file())?;
         let mut bytes = Vec::new();
         while bytes.len() < MOST_NAME_BYTES {
             match self.pages.array::<1>(at.checked_add(bytes.len() as u64)?)? {
-                [0] => break,
+                [0] => return clean(&bytes),
                 [byte] => bytes.push(byte),
             }
         }
-        clean(&bytes)
+        None
     }
 
     fn module(&mut self, of: &Type) -> Option<String> {
@@ -94,9 +97,4 @@ impl<'a> Names<'a> {
 fn clean(bytes: &[u8]) -> Option<String> {
     let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.<>-[], ".contains(byte);
     (!bytes.is_empty() && bytes.iter().all(is_of_name)).then(|| String::from_utf8_lossy(bytes).into_owned())
-}
-
-/// The last minor version that is read.
-pub fn last_minor() -> u8 {
-    RELEASES.last().map_or(0, |release| release.minor)
 }

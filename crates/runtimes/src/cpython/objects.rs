@@ -17,6 +17,9 @@ pub const HEAD_BYTES: usize = 80;
 /// What stands in front of an object in its block: nothing, the collector's links, these and two words more.
 pub const BEFORE: [usize; 3] = [0, 16, 32];
 
+/// Seven times `PYMEM_FORBIDDENBYTE`, 0xfd.
+const FORBIDDEN: u64 = 0x00fd_fdfd_fdfd_fdfd;
+
 /// An object, as the first bytes of its block tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -31,7 +34,9 @@ pub struct Found {
 /// What object a block holds, if it holds one.
 #[inline]
 pub fn in_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
-    BEFORE.into_iter().find_map(|before| {
+    // With PYTHONMALLOC=debug each block begins with its size, a letter, and seven bytes that nobody may write to.
+    let guard = if word_at(block, 8).is_some_and(|word| word >> 8 == FORBIDDEN) { 16 } else { 0 };
+    BEFORE.into_iter().map(|before| guard + before).find_map(|before| {
         let (references, of) = (word_at(block, before)?, word_at(block, before + TYPE as usize)?);
         // A pointer is no count of references; from 3.12 on objects that live for ever have all lower bits set, from 3.14 on
         // flags in the highest ones.
@@ -39,7 +44,7 @@ pub fn in_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
             return None;
         }
         let of = types.at(of)?;
-        let is_one = types.all.get(of as usize)?.before == before as u64;
+        let is_one = types.all.get(of as usize)?.before == (before - guard) as u64;
         is_one.then_some(Found { of, is_dead: references as u32 == 0, before })
     })
 }
@@ -193,6 +198,7 @@ pub fn keys(pages: &mut Pages<'_>, release: &Release, address: u64) -> Option<Ke
     }
     let head: [u8; 40] = pages.array(address)?;
     let word = |offset: usize| word_at(&head, offset).unwrap_or(0);
+    let mut is_split = false;
     let (header, index_bytes, places, written, entry_bytes) = match release.keys {
         Keys::Sized => {
             let places = word(8);
@@ -206,6 +212,7 @@ pub fn keys(pages: &mut Pages<'_>, release: &Release, address: u64) -> Option<Ke
         }
         Keys::Logged => {
             let [log2_places, log2_bytes, kind] = [head[8], head[9], head[10]];
+            is_split = kind == 2;
             if log2_places > MOST_LOG2_PLACES || log2_bytes > MOST_LOG2_PLACES + 3 || kind > 2 {
                 return None;
             }
@@ -219,5 +226,7 @@ pub fn keys(pages: &mut Pages<'_>, release: &Release, address: u64) -> Option<Ke
     }
     let entries = address.checked_add(header)?.checked_add(index_bytes)?;
     let bytes = header.checked_add(index_bytes)?.checked_add(usable.checked_mul(entry_bytes)?)?;
+    // `shared_keys_usable_size`: shared keys have room for no more than 30.
+    let usable = if is_split { word(16).saturating_add(written).min(usable) } else { usable };
     Some(KeyTable { bytes, usable, is_shared: word(0) != 1, entries: (entries, written), entry_bytes })
 }

@@ -34,6 +34,10 @@ pub struct Sums {
     pub classes: [OfClass; SIZE_CLASSES],
     /// Free pools, those never given out among them.
     pub unused_pools: u64,
+    /// Their bytes.
+    pub unused_bytes: u64,
+    /// Bytes that are lost at the ends of pools.
+    pub quantization_bytes: u64,
     /// Bytes that are lost to where arenas begin.
     pub alignment_bytes: u64,
     /// Arenas and pools that made no sense.
@@ -55,6 +59,8 @@ impl Sums {
             mine.free += theirs.free;
         }
         self.unused_pools += other.unused_pools;
+        self.unused_bytes += other.unused_bytes;
+        self.quantization_bytes += other.quantization_bytes;
         self.alignment_bytes += other.alignment_bytes;
         self.damages += other.damages;
         self.first_damage = self.first_damage.or(other.first_damage);
@@ -62,7 +68,8 @@ impl Sums {
         self.left += other.left;
     }
 
-    fn damage(&mut self, at: u64, bytes: u64) {
+    /// A structure that makes no sense, with so many resident bytes.
+    pub fn damage(&mut self, at: u64, bytes: u64) {
         self.damages += 1;
         self.first_damage.get_or_insert(at);
         self.damaged_bytes += bytes;
@@ -79,15 +86,15 @@ pub struct Walker<'a> {
     context: &'a Context<'a>,
     memory: &'a dyn Memory,
     shape: Shape,
-    /// For blocks that hold objects; nothing where objects are not looked at.
+    /// For blocks that hold objects.
     object: Slot,
     pages: Pages<'a>,
     buffer: Vec<u8>,
     free: [u64; BITS],
     /// What was found.
     pub sums: Sums,
-    /// What is in the blocks; nothing where that is not asked for.
-    pub census: Option<Census<'a>>,
+    /// What is in the blocks.
+    pub census: Census<'a>,
     /// What is claimed.
     pub claims: Vec<RangeClaim>,
 }
@@ -110,7 +117,7 @@ impl<'a> Walker<'a> {
         context: &'a Context<'a>,
         memory: &'a dyn Memory,
         shape: Shape,
-        (object, census): (Slot, Option<Census<'a>>),
+        (object, census): (Slot, Census<'a>),
     ) -> Self {
         Self {
             context,
@@ -136,13 +143,14 @@ impl<'a> Walker<'a> {
         match arena.free_pools(&mut self.pages, self.shape) {
             Some(free) => {
                 let mut free = free.as_slice();
-                let used_before = self.used();
+                let before = (self.used(), self.sums.damages);
                 for at in (arena.pools..end).step_by(self.shape.pool_bytes as usize) {
                     let is_listed = free.first() == Some(&at);
                     free = &free[usize::from(is_listed)..];
                     let behind = at + self.shape.pool_bytes;
                     if is_listed || at >= arena.virgin {
                         self.sums.unused_pools += 1;
+                        self.sums.unused_bytes += self.shape.pool_bytes;
                         accumulator.claim_to(behind, Class::Free);
                     } else if self.pool(arena, at, &mut accumulator).is_none() {
                         let from = accumulator.cursor();
@@ -150,10 +158,9 @@ impl<'a> Walker<'a> {
                         accumulator.claim_to(behind, Class::Unread);
                     }
                 }
-                let used = self.used() - used_before;
-                if let Some(census) = &mut self.census {
-                    census.end_arena(used);
-                }
+                // What could not be read may hold any number.
+                let used = (self.sums.damages == before.1).then(|| self.used() - before.0);
+                self.census.end_arena(used);
             }
             None => {
                 self.sums.damage(arena.start, self.resident(arena.pools, end));
@@ -199,29 +206,23 @@ impl<'a> Walker<'a> {
             return None;
         }
         self.free = [0; BITS];
-        let is_read = self.census.is_some() || pool.used < pool.made;
-        if is_read {
-            let made_bytes = (POOL_HEADER_BYTES + pool.made * bytes) as usize;
-            let buffer = self.buffer.get_mut(..made_bytes)?;
-            let got = self.memory.read_some(start, buffer);
-            // Of the last block only the first word was written yet, and what is behind it may be on a page that never was.
-            let (_, behind) = buffer.split_at_mut(got);
-            behind.fill(0);
-            if got as u64 + bytes < made_bytes as u64 + 8 {
-                return None;
-            }
-            self.mark_free(&pool, bytes)?;
+        let made_bytes = (POOL_HEADER_BYTES + pool.made * bytes) as usize;
+        let buffer = self.buffer.get_mut(..made_bytes)?;
+        let got = self.memory.read_some(start, buffer);
+        // Of the last block only the first word was written yet, and what is behind it may be on a page that never was.
+        let (_, behind) = buffer.split_at_mut(got);
+        behind.fill(0);
+        if got as u64 + bytes < made_bytes as u64 + 8 {
+            return None;
         }
+        self.mark_free(&pool, bytes)?;
         let of = self.sums.classes.get_mut(class)?;
         of.pools += 1;
         of.used += pool.used;
         of.free += pool.total - pool.used;
+        self.sums.quantization_bytes += room - pool.total * bytes;
         accumulator.claim_to(start + POOL_HEADER_BYTES, Class::Metadata);
-        if is_read {
-            self.blocks(&pool, bytes, accumulator);
-        } else {
-            accumulator.claim_to(start + POOL_HEADER_BYTES + pool.made * bytes, Class::Live);
-        }
+        self.blocks(&pool, bytes, accumulator);
         accumulator.claim_to(start + POOL_HEADER_BYTES + pool.total * bytes, Class::Free);
         accumulator.claim_to(start + self.shape.pool_bytes, Class::Metadata);
         Some(())
@@ -253,10 +254,10 @@ impl<'a> Walker<'a> {
                 continue;
             }
             let block = self.buffer.get(start as usize..(start + bytes) as usize).unwrap_or_default();
-            let class = match self.census.as_mut().map(|census| census.block(block)) {
-                Some(Block::Object) => Class::Refined(self.object),
-                Some(Block::Dead) => Class::Cached,
-                Some(Block::Other) | None => Class::Live,
+            let class = match self.census.block(block) {
+                Block::Object => Class::Refined(self.object),
+                Block::Dead => Class::Cached,
+                Block::Other => Class::Live,
             };
             accumulator.claim_to(end, class);
         }

@@ -31,7 +31,7 @@ pub fn claim(
     (stack, is_idle_known): (Slot, bool),
 ) -> (Vec<RangeClaim>, u64) {
     let may_be_swapped = heap::may_be_swapped(context);
-    let pieces = pieces(heap, spans);
+    let pieces = pieces(context, heap, spans);
     let is_one_part = |one: &Piece<'_>, next: &Piece<'_>| {
         one.end == next.start && one.start / PART_BYTES == next.start / PART_BYTES
     };
@@ -70,7 +70,7 @@ pub fn claim(
     (claims, unread)
 }
 
-fn pieces<'a>(heap: &Heap, spans: &'a [Span]) -> Vec<Piece<'a>> {
+fn pieces<'a>(context: &Context<'_>, heap: &Heap, spans: &'a [Span]) -> Vec<Piece<'a>> {
     let mut pieces = Vec::new();
     let mut rest = spans;
     for &(start, end) in &heap.ranges {
@@ -79,26 +79,30 @@ fn pieces<'a>(heap: &Heap, spans: &'a [Span]) -> Vec<Piece<'a>> {
             && span.start < end
         {
             if at < span.start {
-                idle((at, span.start), &mut pieces);
+                idle(context, (at, span.start), &mut pieces);
             }
             pieces.push(Piece { start: span.start, end: span.end, span: Some(span) });
             at = span.end;
             rest = behind;
         }
         if at < end {
-            idle((at, end), &mut pieces);
+            idle(context, (at, end), &mut pieces);
         }
     }
     pieces
 }
 
-/// What is idle may be most of a large heap: it is cut into parts.
-fn idle((start, end): (u64, u64), pieces: &mut Vec<Piece<'_>>) {
-    let mut at = start;
-    while at < end {
-        let until = ((at / PART_BYTES + 1) * PART_BYTES).min(end);
-        pieces.push(Piece { start: at, end: until, span: None });
-        at = until;
+/// What is idle may be most of a large heap: it is cut into parts, of which those with a resident page count.
+fn idle(context: &Context<'_>, (start, end): (u64, u64), pieces: &mut Vec<Piece<'_>>) {
+    let mut behind = start;
+    for (from, to) in (context.resident)(start, end) {
+        let mut at = from.max(behind);
+        while at < to {
+            let part = at - at % PART_BYTES;
+            behind = (part + PART_BYTES).min(end);
+            pieces.push(Piece { start: part.max(start), end: behind, span: None });
+            at = behind;
+        }
     }
 }
 

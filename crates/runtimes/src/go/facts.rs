@@ -13,7 +13,7 @@ pub struct Go {
     pub idle_resident_bytes: u64,
     /// What the last mark found alive.
     pub live_after_last_mark_bytes: Option<u64>,
-    /// At how many bytes of heap the next collection is to end.
+    /// At how many bytes of heap the next collection is to end, where GOGC alone decides that.
     pub next_gc_bytes: Option<u64>,
     /// `GOGC` in force; -1 for off.
     pub gogc_percent: Option<i64>,

@@ -4,10 +4,13 @@ use super::heap::{Heap, Kind, Spans};
 use super::layout::{CHUNK_BYTES, Layout, PAGE_BYTES, STATS_IN_HEAP};
 use super::locate::Program;
 use crate::batch::Pages;
+use std::time::Instant;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{AT_ONCE, each_word};
 use strandline_process::memory::Memory;
 
+/// Bitmaps are read of heaps up to this size: 4 TiB.
+const MOST_BYTES: u64 = 1 << 42;
 /// No limit (`GOMEMLIMIT=off`).
 const NO_LIMIT: u64 = i64::MAX as u64;
 
@@ -26,7 +29,7 @@ pub struct Figures {
     pub stacks: Option<u64>,
     /// Bytes that the last mark found alive.
     pub marked: Option<u64>,
-    /// Bytes of the heap at which the next collection ends.
+    /// Bytes of the heap at which the next collection ends, where `GOGC` alone decides that.
     pub goal: Option<u64>,
     /// `GOGC` in force; -1 for off.
     pub gc_percent: Option<i64>,
@@ -51,6 +54,7 @@ pub fn read(
     let stats = program.symbols[2].filter(|&at| counters.are_in(&mut pages, at, layout));
     let mut found = (controller, stats);
     if found.0.is_none() || found.1.is_none() {
+        let mut tried = 0_u64;
         each_word((memory, context.resident), program.data, AT_ONCE, &mut |at, word| {
             if found.0.is_none() && word == in_use && counters.are_at(&mut pages, at) {
                 found.0 = at.checked_sub(layout.in_use);
@@ -59,16 +63,20 @@ pub fn read(
             if found.1.is_none() && word <= 1 << 47 && counters.are_in(&mut pages, begin, layout) {
                 found.1 = Some(begin);
             }
-            found.0.is_none() || found.1.is_none()
+            tried += 1;
+            let has_time = !tried.is_multiple_of(1 << 16) || Instant::now() < context.deadline;
+            has_time && (found.0.is_none() || found.1.is_none())
         });
     }
     if let Some(at) = found.0 {
         let mut word = |offset: u64| pages.word(at.wrapping_add(offset));
         figures.released = word(layout.in_use + 8);
         figures.marked = word(layout.marked);
-        figures.goal = layout.goal.and_then(&mut word).filter(|&goal| goal < 1 << 47);
         figures.gc_percent = word(0).map(|word| i64::from(word as u32 as i32));
         figures.memory_limit = layout.memory_limit.and_then(&mut word).filter(|&limit| limit < NO_LIMIT);
+        // A limit may have it end earlier.
+        let goal = layout.goal.and_then(&mut word).filter(|&goal| goal < 1 << 47);
+        figures.goal = goal.filter(|_| figures.memory_limit.is_none());
     }
     if figures.released.is_none() {
         figures.released = released(&mut pages, layout, heap);
@@ -112,6 +120,9 @@ impl Counters {
 
 /// What was given back, by the bitmaps of chunks. Pages in caches of processors are not among it.
 fn released(pages: &mut Pages<'_>, layout: &Layout, heap: &Heap) -> Option<u64> {
+    if heap.bytes() > MOST_BYTES {
+        return None;
+    }
     let mut released = 0;
     for &(start, end) in &heap.ranges {
         for chunk in (start..end).step_by(CHUNK_BYTES as usize) {

@@ -10,16 +10,19 @@ use super::layout::{
 use super::locate::Program;
 use crate::batch::Pages;
 use crate::work;
+use std::time::Instant;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, AT_ONCE, each_word};
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Ranges of addresses of one heap.
-const MOST_RANGES: u64 = 1 << 16;
-/// Spans of one heap: 512 GiB of the smallest.
-const MOST_SPANS: u64 = 1 << 26;
+const MOST_RANGES: u64 = 1 << 12;
+/// Spans of one heap: 128 GiB of the smallest.
+const MOST_SPANS: u64 = 1 << 24;
 /// Spans that are looked at to tell a heap.
 const SPANS_TRIED: u64 = 16;
+/// After so many words that could lead to spans the time is looked at.
+pub const LOOKS_AT_THE_TIME: u64 = 64;
 /// Spans that a worker reads at a time.
 const SPANS_AT_ONCE: usize = 4096;
 
@@ -87,14 +90,15 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, layou
     if let Some(address) = program.symbols[0] {
         return heap_at(context, &mut pages, address, layout);
     }
-    let mut found = None;
+    let (mut found, mut tried) = (None, 0_u64);
     each_word((memory, context.resident), program.data, AT_ONCE, &mut |at, word| {
         if word.is_multiple_of(8) && context.space.find(word).is_some_and(words::is_mapped_memory) {
+            tried += 1;
             let address = at.wrapping_sub(layout.all_spans);
             let is_within = address >= program.data.0 && address < at;
             found = if is_within { heap_at(context, &mut pages, address, layout) } else { None };
         }
-        found.is_none()
+        found.is_none() && (!tried.is_multiple_of(LOOKS_AT_THE_TIME) || Instant::now() < context.deadline)
     });
     found
 }
@@ -117,7 +121,8 @@ fn heap_at(context: &Context<'_>, pages: &mut Pages<'_>, address: u64, layout: &
             && end <= 1 << 47
             && start.is_multiple_of(CHUNK_BYTES)
             && end.is_multiple_of(CHUNK_BYTES)
-            && ranges.last().is_none_or(|last| last.1 <= start);
+            && ranges.last().is_none_or(|last| last.1 <= start)
+            && words::is_own(context.space, start, end);
         if !is_one {
             return None;
         }
@@ -186,17 +191,19 @@ impl Heap {
         spans.structures.dedup();
         spans.all.sort_unstable_by_key(|span| span.start);
         // Of two that overlap, neither is believed.
-        let all = &spans.all;
-        let overlap = |index: usize| {
-            let span = &all[index];
-            index > 0 && all[index - 1].end > span.start
-                || all.get(index + 1).is_some_and(|next| next.start < span.end)
-        };
-        let bad: Vec<usize> = (0..all.len()).filter(|&index| overlap(index)).collect();
-        for &index in bad.iter().rev() {
-            let span = spans.all.remove(index);
-            spans.damage(span.start);
-        }
+        let mut all = std::mem::take(&mut spans.all);
+        let mut behind = 0;
+        let starts: Vec<u64> = all.iter().skip(1).map(|span| span.start).chain([u64::MAX]).collect();
+        let mut next = starts.into_iter();
+        all.retain(|span| {
+            let is_apart = behind <= span.start && next.next().is_none_or(|next| span.end <= next);
+            behind = behind.max(span.end);
+            if !is_apart {
+                spans.damage(span.start);
+            }
+            is_apart
+        });
+        spans.all = all;
         spans
     }
 }
@@ -265,7 +272,12 @@ impl Looks<'_> {
         for bits in [span.bits, word(layout.bits + 8)] {
             spans.structure(bits);
         }
-        spans.all.push(span);
+        // There are no more than pages.
+        if spans.all.len() as u64 <= self.heap.bytes() / PAGE_BYTES {
+            spans.all.push(span);
+        } else {
+            spans.damage(at);
+        }
     }
 }
 

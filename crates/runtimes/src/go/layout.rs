@@ -14,7 +14,9 @@ pub const CHUNK_ENTRIES: u64 = 1 << 13;
 pub const CHUNK_DATA_BYTES: u64 = 128;
 /// The least address, as the runtime counts them (`arenaBaseOffset`).
 pub const BASE: u64 = 0xffff_8000_0000_0000;
-/// Bytes of what `mheap.arenas` leads to: an entry for each 64 MiB of the address space.
+/// Bytes of what `mheap.arenas` leads to: an entry, to a `heapArena`, for each so many bytes of the address space.
+pub const ARENA_SPAN: u64 = 64 << 20;
+/// See [`ARENA_SPAN`].
 pub const ARENAS_BYTES: u64 = 32 << 20;
 /// Levels of `pageAlloc.summary`: a slice each, at the begin of `pageAlloc`.
 pub const SUMMARY_LEVELS: u64 = 5;
@@ -22,8 +24,8 @@ pub const SUMMARY_LEVELS: u64 = 5;
 pub const CHUNKS: u64 = 0x78;
 /// See [`CHUNKS`].
 pub const RANGES: u64 = 0x1_0090;
-/// In `mheap`: so many bytes are searched for what it leads to. Of the smallest that is known there are 92,672.
-pub const HEAP_BYTES: u64 = 92 << 10;
+/// In `mheap`: so many bytes are searched for what it leads to: those of the smallest that is known.
+pub const HEAP_BYTES: u64 = 92_672;
 
 /// `mSpanInUse`, `mSpanManual` (`state`).
 pub const IN_USE: u8 = 1;
@@ -49,6 +51,8 @@ pub struct Layout {
     pub all_spans: u64,
     /// See [`Layout::pages`].
     pub arenas: u64,
+    /// Bytes of a `heapArena`.
+    pub arena_bytes: u64,
     /// In a span: `freeindex` and `nelems`, of so many bytes each.
     pub free_index: usize,
     /// See [`Layout::free_index`].
@@ -85,6 +89,7 @@ const OLD: Layout = Layout {
     pages: 0x10,
     all_spans: 0x1_0140,
     arenas: 0x1_0190,
+    arena_bytes: 2_165_776,
     free_index: 0x30,
     objects: 0x38,
     count_bytes: 8,
@@ -105,6 +110,7 @@ const NEW: Layout = Layout {
     pages: 8,
     all_spans: 0x1_0148,
     arenas: 0x1_01d8,
+    arena_bytes: 68_624,
     free_index: 0x30,
     objects: 0x32,
     count_bytes: 2,
@@ -129,6 +135,7 @@ pub static LAYOUTS: [Layout; 6] = [
         pages: 8,
         all_spans: 0x1_0148,
         arenas: 0x1_0198,
+        arena_bytes: 1_133_584,
         in_use: 0x110,
         marked: 0x98,
         goal: Some(0x48),
@@ -137,6 +144,7 @@ pub static LAYOUTS: [Layout; 6] = [
     Layout {
         minors: (21, 21),
         arenas: 0x1_0198,
+        arena_bytes: 1_133_584,
         objects: 0x38,
         count_bytes: 8,
         bits: 0x48,

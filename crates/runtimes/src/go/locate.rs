@@ -53,7 +53,9 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
         let is_file = name.starts_with('/') && !name.contains("/ld-linux-x86-64.so");
         is_file && group.iter().any(|mapping| mapping.permissions.execute)
     };
-    let is_alone = groups.iter().filter(is_code).count() == 1;
+    // Go takes nothing from brk; a C library that is linked in does.
+    let has_break = space.mappings().iter().any(|mapping| mapping.name == "[heap]");
+    let is_alone = !has_break && groups.iter().filter(is_code).count() == 1;
     for group in &groups {
         let code = group.iter().find(|mapping| mapping.permissions.execute);
         let Some(code) = code.filter(|code| seen.insert((code.device, code.inode))) else { continue };

@@ -1,14 +1,15 @@
 //! The runtime's own structures: the mappings, or the pages, that its known structures are in.
 //!
-//! They are taken from the kernel in pieces that no list leads to all of. In a process without any other code all of a mapping
-//! with a known structure in it is the runtime's. Beside a C library, whose memory the kernel may have put next to it, the pages with
-//! known structures are, and what is between two of them where no block of the C library's could be.
+//! They are taken from the kernel in pieces that no list leads to all of: the pages with known structures are the runtime's, and
+//! what is between two of them where nothing that others map for themselves could be.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use super::heap::{Heap, Spans};
 use super::layout::{
-    ARENAS_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, HEAP_BYTES, Layout, SUMMARY_LEVELS,
+    ARENA_SPAN, ARENAS_BYTES, BASE, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, HEAP_BYTES, Layout,
+    SUMMARY_LEVELS,
 };
 use super::locate::Program;
 use crate::batch::Pages;
@@ -19,6 +20,10 @@ use strandline_process::memory::Memory;
 
 /// The smallest block that glibc's malloc maps (`DEFAULT_MMAP_THRESHOLD`); its heaps are larger.
 const LEAST_FOREIGN_BYTES: u64 = 128 << 10;
+/// What is mapped by a program itself, with no C library, is mostly larger.
+const LEAST_MAPPED_BYTES: u64 = 1 << 20;
+/// Arenas of a range that are looked at: 4 TiB.
+const MOST_ARENAS: usize = 1 << 16;
 /// Tables that only the runtime can have made: slices and arrays, of so many bytes at most.
 const MOST_TABLE_BYTES: u64 = 64 << 30;
 
@@ -33,13 +38,15 @@ pub fn find(
     let mut ranges = tables(&mut pages, layout, heap);
     ranges.push((heap.spans.0, heap.spans.0 + 8 * heap.room));
     let mut known: BTreeSet<u64> = spans.structures.iter().copied().collect();
+    let mut seen = 0_u64;
     let mut follow = |range: (u64, u64)| {
         each_word((memory, context.resident), range, AT_ONCE, &mut |_, word| {
             let is_mapped = || context.space.find(word).is_some_and(is_mapped_memory);
             if word < 1 << 47 && word.is_multiple_of(8) && is_mapped() && !heap.contains(word, word + 1) {
                 known.insert(page_of(word));
             }
-            true
+            seen += 1;
+            !seen.is_multiple_of(1 << 16) || Instant::now() < context.deadline
         });
     };
     follow((heap.address, heap.address.saturating_add(HEAP_BYTES)));
@@ -50,7 +57,8 @@ pub fn find(
     }
     ranges.extend(known.into_iter().map(|page| (page, page + PAGE_BYTES)));
     merge(&mut ranges);
-    ranges = if program.is_alone { whole_mappings(context, &ranges) } else { joined(context, &ranges) };
+    let least = if program.is_alone { LEAST_MAPPED_BYTES } else { LEAST_FOREIGN_BYTES };
+    let ranges = joined(context, &ranges, least);
     let mut own = Vec::new();
     for (start, end) in ranges {
         beside(context, heap, (page_of(start), page_up(end)), &mut own);
@@ -81,33 +89,23 @@ fn tables(pages: &mut Pages<'_>, layout: &Layout, heap: &Heap) -> Vec<(u64, u64)
     }
     if let Some(arenas) = pages.word(heap.address.wrapping_add(layout.arenas)) {
         add(arenas, ARENAS_BYTES);
+        for &(start, end) in &heap.ranges {
+            for at in (start - start % ARENA_SPAN..end).step_by(ARENA_SPAN as usize).take(MOST_ARENAS) {
+                let entry = arenas.wrapping_add(8 * (at.wrapping_sub(BASE) / ARENA_SPAN));
+                add(pages.word(entry).unwrap_or(0), layout.arena_bytes);
+            }
+        }
     }
     ranges
 }
 
-/// The mappings that `ranges` touch.
-fn whole_mappings(context: &Context<'_>, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    let mappings = context.space.mappings();
-    let touched = ranges.iter().flat_map(|&(start, end)| {
-        let first = mappings.partition_point(|mapping| mapping.end <= start);
-        mappings[first..].iter().take_while(move |mapping| mapping.start < end)
-    });
-    let mut whole: Vec<(u64, u64)> = touched
-        .filter(|mapping| is_mapped_memory(mapping))
-        .map(|mapping| (mapping.start, mapping.end))
-        .collect();
-    merge(&mut whole);
-    whole
-}
-
-/// Ranges of one mapping that are nearer to each other than what a C library maps for itself is large are one.
-fn joined(context: &Context<'_>, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
+/// Ranges of one mapping that are nearer to each other than what others map is large are one.
+fn joined(context: &Context<'_>, ranges: &[(u64, u64)], least: u64) -> Vec<(u64, u64)> {
     let mut joined: Vec<(u64, u64)> = Vec::new();
     for &(start, end) in ranges {
         let is_near = |last: &&mut (u64, u64)| {
             let mapping = context.space.find(last.1 - 1);
-            start.saturating_sub(last.1) < LEAST_FOREIGN_BYTES
-                && mapping.is_some_and(|mapping| start < mapping.end)
+            start.saturating_sub(last.1) < least && mapping.is_some_and(|mapping| start < mapping.end)
         };
         match joined.last_mut().filter(is_near) {
             Some(last) => last.1 = last.1.max(end),

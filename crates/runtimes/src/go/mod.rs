@@ -26,9 +26,10 @@ use self::locate::Program;
 use crate::batch::Counted;
 use crate::named::go_version;
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::RangeClaim;
+use strandline_claims::allocator::{RangeClaim, overlapping};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Runtime, figures};
+use strandline_claims::range::merge;
 use strandline_claims::reader::{About, Evidence, HeapKind};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
@@ -77,12 +78,22 @@ impl Found for Programs {
     }
 
     fn read(&self, context: &Context<'_>, _: &Refinements) -> Result<Vec<Reading>, Busy> {
-        Ok(self.0.iter().map(|program| read(context, program)).collect())
+        let mut readings: Vec<Reading> = Vec::new();
+        for program in &self.0 {
+            let mut taken: Vec<(u64, u64)> = readings
+                .iter()
+                .flat_map(|reading| &reading.claims)
+                .map(|claim| (claim.start, claim.end))
+                .collect();
+            merge(&mut taken);
+            readings.push(read(context, program, &taken));
+        }
+        Ok(readings)
     }
 }
 
-/// Reads one Go runtime.
-pub fn read(context: &Context<'_>, program: &Program) -> Reading {
+/// Reads one Go runtime, beside what is `taken` by others, in address order.
+pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> Reading {
     let facts = Runtime {
         name: "go".to_owned(),
         version: program.version.clone(),
@@ -91,7 +102,11 @@ pub fn read(context: &Context<'_>, program: &Program) -> Reading {
     };
     let mut reading = Reading { facts, rows: Some(&rows::BLOCKS), ..Reading::default() };
     let memory = Counted::new(context.memory);
-    let found = program.layout().map(|layout| (layout, heap::find(context, &memory, program, layout)));
+    let is_free = |range: &(u64, u64)| overlapping(taken, range.0, range.1).is_empty();
+    let found = program.layout().map(|layout| {
+        let heap = heap::find(context, &memory, program, layout);
+        (layout, heap.filter(|heap| heap.ranges.iter().all(is_free)))
+    });
     let (layout, heap) = match found {
         Some((layout, Some(heap))) => (layout, heap),
         Some((_, None)) => {
@@ -115,7 +130,8 @@ pub fn read(context: &Context<'_>, program: &Program) -> Reading {
     let idle_resident = claims.iter().map(|claim| claim.sums.trimmable).sum();
     reading.claims = claims;
     let own = metadata::find(context, &memory, (program, layout), (&heap, &spans));
-    let own: Vec<RangeClaim> = own.into_iter().map(|range| metadata_claim(context, range)).collect();
+    let own: Vec<RangeClaim> =
+        own.into_iter().filter(is_free).map(|range| metadata_claim(context, range)).collect();
     let own_resident: u64 = own.iter().map(|claim| claim.sums.resident.of(Class::Metadata)).sum();
     reading.claims.extend(own);
     reading.facts.read = true;

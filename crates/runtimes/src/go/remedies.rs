@@ -23,10 +23,10 @@ pub fn remedies(idle_resident: u64, held: u64) -> Vec<Remedy> {
     let limit = Remedy {
         id: "go_memory_limit".to_owned(),
         kind: RemedyKind::Setting,
-        predicted_bytes: Some(idle_resident),
+        predicted_bytes: Some((held + idle_resident).saturating_sub(room << 20)),
         how: format!("GOMEMLIMIT={room}MiB"),
         cost: "idle spans go back while the runtime holds more than that; where the program needs more, it collects more often"
             .to_owned(),
     };
-    vec![call, limit]
+    if limit.predicted_bytes == Some(0) { vec![call] } else { vec![call, limit] }
 }

@@ -12,9 +12,9 @@ fn look(go: &GoImage, absent: u64, is_stripped: bool) -> Reading {
         version: Some("1.23.4".to_owned()),
         symbols: [Some(go.heap).filter(|_| !is_stripped), None, None],
         data: go.data,
-        is_alone: true,
+        is_alone: absent & 2 == 0,
     };
-    fabricated::look(&go.image, &go.maps, absent, |context, _| read(context, &program))
+    fabricated::look(&go.image, &go.maps, absent, |context, _| read(context, &program, &[]))
 }
 
 #[test]
