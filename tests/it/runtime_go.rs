@@ -6,7 +6,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{Folder, Outcome, Result, Subject, for_each, gos, repetitions, strandline, subject};
+use crate::support::{
+    Folder, Outcome, Result, Subject, for_each, gos, repetitions, skipped, strandline, subject,
+};
 
 const FIGURES: [&str; 6] = ["HeapAlloc", "HeapSys", "HeapIdle", "HeapInuse", "HeapReleased", "StackInuse"];
 
@@ -145,5 +147,49 @@ fn limits_in_force_are_told() -> Outcome {
     let (_, go) = look(&subject)?;
     assert_eq!(go["go"]["memory_limit_bytes"], 300 << 20);
     assert_eq!(go["go"]["gogc_percent"], -1);
+    Ok(())
+}
+
+/// Two libraries with a runtime each, one of them stripped, in a Python beside glibc's malloc.
+#[test]
+fn several_in_one_process_are_told_apart() -> Outcome {
+    const SCRIPT: &str = "import ctypes, sys
+libraries = [ctypes.CDLL(path) for path in sys.argv[1:]]
+for library, blocks in zip(libraries, (20000, 10000)): library.Fill(blocks)
+print('{}', flush=True)
+sys.stdin.read()";
+    let folder = Folder::new("go-libraries")?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/go/library.go");
+    let mut command = Command::new("python3");
+    command.args(["-c", SCRIPT]);
+    for (name, flags) in [("one.so", &[][..]), ("two.so", &["-ldflags=-s -w"][..])] {
+        let path = folder.0.join(name);
+        let mut build = Command::new("go");
+        build.args(["build", "-buildmode=c-shared"]).args(flags).arg("-o").arg(&path).arg(&source);
+        let built = build.env("CGO_ENABLED", "1").env("GOFLAGS", "-mod=mod").env_remove("GOROOT").output();
+        if !built.as_ref().is_ok_and(|output| output.status.success()) {
+            skipped(
+                "runtime_go::several_in_one_process_are_told_apart",
+                "no go that builds C libraries here",
+            );
+            return Ok(());
+        }
+        command.arg(path);
+    }
+    let subject = Subject::start_command(command)?;
+    let document = strandline::explain(subject.pid())?;
+    let all = document["runtimes"].as_array().ok_or("no runtimes")?;
+    let figure = |runtime: &Value| runtime["own"]["HeapAlloc"].as_u64().unwrap_or(0);
+    let mut held: Vec<u64> = all.iter().filter(|one| one["name"] == "go").map(figure).collect();
+    held.sort_unstable();
+    // 1,024 bytes each, and the pointers to them.
+    let is_right = held.len() == 2
+        && (10_240_000..12_000_000).contains(&held[0])
+        && (20_480_000..24_000_000).contains(&held[1]);
+    assert!(is_right, "{held:?}; {:?}", strandline::caveats(&document));
+    assert!(all.iter().any(|one| one["name"] == "cpython" && one["read"] == true));
+    let dark = strandline::row(&document, "anonymous");
+    let rss = subject::number(&document["kernel"], "rss_bytes")?;
+    assert!(dark * 50 < rss, "{dark} of {rss} bytes are not explained");
     Ok(())
 }

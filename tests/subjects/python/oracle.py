@@ -37,6 +37,14 @@ class Chars(str):
     pass
 
 
+class Queued(bytes):
+    pass
+
+
+class Local(bytes):
+    pass
+
+
 class Outer:
     class Inner:
         pass
@@ -64,6 +72,7 @@ def mixed(count, turn):
         [number / 3 for number in range(count)],
         {number: float(number) for number in range(count)},
         collections.deque(range(count)),
+        collections.deque(Queued(turn.choice([1000, 100000])) for _ in range(some)),
     ]
     every = turn.choice([2, 3, 10, 100])
     for several in keep:
@@ -107,11 +116,16 @@ def main():
     gc.collect()
     known = {}
     for several in keep:
+        if type(several) is collections.deque and type(several[0]) is Queued:
+            known['__main__.Queued'] = told(several)
         if type(several) is list and several and type(several[0]) in (Plain, Slotted, Item, Chars, Outer.Inner, bytearray):
             known['bytearray' if type(several[0]) is bytearray else '__main__.' + type(several[0]).__qualname__] = told(several)
+    # Nothing but this frame has it.
+    local = Local(300000)
+    known['__main__.Local'] = told([local])
     line = json.dumps({'version': list(sys.version_info[:3]), 'types': known}) + '\n'
     call = ctypes.PyDLL(library).figures_and_wait
-    del known
+    known = several = None
     call(figures.encode(), line.encode())
 
 

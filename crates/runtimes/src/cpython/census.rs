@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
+use super::confirm;
 use super::layout::{GC_HEAD_BYTES, Release, flags};
 use super::objects::{self, HEAD_BYTES, Table};
 use super::types::{Kind, Type, Types};
 use crate::batch::Pages;
+use strandline_claims::refinements::LARGE_BYTES;
 use strandline_process::memory::{Memory, word_at};
 
 /// Places beside arenas that are kept by one worker; more are not followed.
@@ -50,6 +52,8 @@ pub struct Counted {
     pub interned: (u64, u64),
     /// Arenas with few objects, and how many these are.
     pub sparse: (u64, u64),
+    /// Large objects beside arenas.
+    pub large: Vec<confirm::Counted>,
     /// Whether more was met than can be kept.
     pub is_cut: bool,
 }
@@ -71,6 +75,7 @@ impl Counted {
         ] {
             *mine = (mine.0 + theirs.0, mine.1.saturating_add(theirs.1));
         }
+        self.large.extend(other.large);
         self.is_cut |= other.is_cut;
     }
 }
@@ -240,6 +245,14 @@ impl<'a> Census<'a> {
         }
     }
 
+    /// The table that one leads to, if it does.
+    pub fn link(&mut self, table: Table) {
+        let link = table.link.and_then(|link| self.pages.word(table.address.checked_add(link)?));
+        if let Some(address) = link {
+            self.table(Table { address, ..table });
+        }
+    }
+
     fn table(&mut self, table: Table) {
         if !self.beside.contains(table.address) {
             return;
@@ -310,8 +323,18 @@ impl<'a> Census<'a> {
             return None;
         }
         let number = self.types.at(of)?;
-        let of = self.types.all.get(number as usize)?;
+        let of = *self.types.all.get(number as usize)?;
         let start = at.checked_sub(of.before)?;
+        if of.flags & flags::HAVE_GC != 0 {
+            // The next one in the collector's list leads back, or it is in none. Of a block that was freed malloc has
+            // overwritten that, and what looks like a count of references may be the size of a smaller block.
+            let links = at.checked_sub(GC_HEAD_BYTES)?;
+            let next = self.pages.word(links)? & !3;
+            let leads_back = |pages: &mut Pages<'_>| Some(pages.word(next.checked_add(8)?)? & !3);
+            if next != 0 && leads_back(&mut self.pages) != Some(links) {
+                return None;
+            }
+        }
         *head = [0; HEAD_BYTES];
         let wanted = (of.basic_bytes as usize).min(HEAD_BYTES);
         self.pages.read(at, head.get_mut(..wanted)?).ok()?;
@@ -321,6 +344,10 @@ impl<'a> Census<'a> {
     /// Counts an object beside arenas, that was not counted before.
     pub fn count_large(&mut self, large: &Large) {
         self.count(large.number, large.size.told, (&large.of, &large.head));
+        if large.size.block > LARGE_BYTES {
+            let (start, told) = (large.start, large.size.told);
+            self.counted.large.push(confirm::Counted { start, of: large.of.address, told });
+        }
         self.counted.beside.0 += 1;
         self.counted.beside.1 = self.counted.beside.1.saturating_add(large.size.told);
         for table in large.size.tables.into_iter().flatten() {
@@ -340,7 +367,7 @@ impl<'a> Census<'a> {
             let before = self.pages.array::<1>(values - 1).map_or(0, |[byte]| u64::from(byte));
             if before >= 8 && before.is_multiple_of(8) {
                 let bytes = before + 8 * (before - 2);
-                self.table(Table { address: values - before, bytes, used: bytes, is_whole: true });
+                self.table(Table { is_whole: true, ..Table::new(values - before, bytes, bytes) });
             }
         }
     }

@@ -8,11 +8,19 @@ use std::time::Instant;
 use super::census::Census;
 use super::objects::Table;
 use strandline_claims::class::Slot;
+use strandline_claims::range::PAGE_BYTES;
 use strandline_claims::refinements::Refinements;
 use strandline_process::memory::Memory;
 
 /// So much of what is followed is read at once.
 const PIECE_BYTES: usize = 64 << 10;
+/// How far blocks that are no objects lead on: a thread's state, a chunk of its frames, what these hold.
+const ROUNDS: usize = 3;
+/// So many of them are followed in a round.
+const MOST_FOLLOWED: usize = 1 << 16;
+/// Bytes of one that are looked at; of one that begins a page, a chunk of frames (`DATA_STACK_CHUNK_SIZE`).
+const BLOCK_BYTES: u64 = 1024;
+const CHUNK_BYTES: u64 = 16 << 10;
 /// After so many places the time is looked at.
 const LOOKS_AT_THE_TIME: usize = 64;
 
@@ -31,10 +39,39 @@ pub struct Slots {
 pub fn follow(
     memory: &dyn Memory,
     census: &mut Census<'_>,
-    (refinements, slots): (&Refinements, Slots),
+    claimed_in: (&Refinements, Slots),
     deadline: Instant,
 ) -> bool {
     let mut piece = vec![0; PIECE_BYTES];
+    let mut is_done = objects(memory, census, claimed_in, (&mut piece, deadline));
+    // Blocks of code in C lead on: threads' states to the chunks that frames lie in (from 3.11 on).
+    let mut others = Vec::new();
+    for _ in 0..ROUNDS {
+        let some = std::mem::take(&mut census.others);
+        for &place in some.iter().take(MOST_FOLLOWED) {
+            let bytes = if place.is_multiple_of(PAGE_BYTES) { CHUNK_BYTES } else { BLOCK_BYTES };
+            let block = Table::new(place, bytes, bytes);
+            read(memory, census, block, (&mut piece, deadline));
+        }
+        others.extend(some);
+        is_done &= objects(memory, census, claimed_in, (&mut piece, deadline));
+    }
+    others.append(&mut census.others);
+    // What is left leads into the middle of blocks too, where a claim would stand in the way of the next block's.
+    let (refinements, slots) = claimed_in;
+    for place in others {
+        refinements.claim_whole(place, slots.buffer);
+    }
+    is_done
+}
+
+/// Follows what objects and their tables lead to, to the end.
+fn objects(
+    memory: &dyn Memory,
+    census: &mut Census<'_>,
+    (refinements, slots): (&Refinements, Slots),
+    (piece, deadline): (&mut [u8], Instant),
+) -> bool {
     let mut seen = 0_usize;
     loop {
         seen += 1;
@@ -48,31 +85,25 @@ pub fn follow(
                 false => refinements.claim(table.address, table.bytes, slots.table),
             };
             if is_new {
-                read(memory, census, table, (&mut piece, deadline));
+                read(memory, census, table, (&mut *piece, deadline));
+                census.link(table);
             }
-        } else if let Some(place) = census.places.pop() {
-            match census.object_at(place) {
-                Some(large) => {
-                    if refinements.claim(large.start, large.size.block, slots.object) {
-                        census.count_large(&large);
-                        let bytes = large.size.block;
-                        let block = Table { address: large.start, bytes, used: bytes, is_whole: false };
-                        if large.leads {
-                            read(memory, census, block, (&mut piece, deadline));
-                        }
-                    }
-                }
-                None => census.other(place),
+            continue;
+        }
+        let Some(place) = census.places.pop() else { return true };
+        let Some(large) = census.object_at(place) else {
+            census.other(place);
+            continue;
+        };
+        if refinements.claim(large.start, large.size.block, slots.object) {
+            census.count_large(&large);
+            let bytes = large.size.block;
+            if large.leads {
+                let block = Table::new(large.start, bytes, bytes);
+                read(memory, census, block, (&mut *piece, deadline));
             }
-        } else {
-            break;
         }
     }
-    // What is left leads into the middle of blocks too, where a claim would stand in the way of the next block's.
-    for place in std::mem::take(&mut census.others) {
-        refinements.claim_whole(place, slots.buffer);
-    }
-    true
 }
 
 /// Has the census note what the words of a block lead to, as far as it can be read.

@@ -106,6 +106,16 @@ pub const SET_ENTRY_BYTES: u64 = 16;
 pub const BYTEARRAY_ALLOCATED: usize = 24;
 /// See [`BYTEARRAY_ALLOCATED`].
 pub const BYTEARRAY_BYTES: usize = 32;
+/// `leftblock` and `leftindex` of a deque; a block has so many bytes, room for so many items, and `rightlink` behind these.
+pub const DEQUE_LEFT: usize = 24;
+/// See [`DEQUE_LEFT`].
+pub const DEQUE_INDEX: usize = 40;
+/// See [`DEQUE_LEFT`].
+pub const DEQUE_BLOCK_BYTES: u64 = 528;
+/// See [`DEQUE_LEFT`].
+pub const DEQUE_BLOCK_ITEMS: u64 = 64;
+/// See [`DEQUE_LEFT`].
+pub const DEQUE_LINK: u64 = 520;
 /// `ma_keys` and `ma_values` of a dict.
 pub const DICT_KEYS: usize = 32;
 /// See [`DICT_KEYS`].

@@ -6,6 +6,7 @@
 
 pub mod arenas;
 pub mod census;
+pub mod confirm;
 pub mod facts;
 pub mod large;
 pub mod layout;
@@ -24,6 +25,7 @@ use std::collections::HashMap;
 
 use self::arenas::Arenas;
 use self::census::{Beside, Census, Counted};
+use self::confirm::Confirm;
 use self::facts::{CPython, KeptBy, SparseArenas};
 use self::layout::Release;
 use self::locate::Program;
@@ -38,7 +40,7 @@ use strandline_claims::class::Slot;
 use strandline_claims::facts::{Runtime, TypeFacts, figures};
 use strandline_claims::reader::{About, Evidence, FileName, HeapKind};
 use strandline_claims::refinements::Refinements;
-use strandline_claims::runtime::{self, Access, Busy, Context, Found, Reading};
+use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
 use strandline_claims::words::is_mapped_memory;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
@@ -89,12 +91,6 @@ impl runtime::Reader for Reader {
 struct Programs(Vec<Program>);
 
 impl Found for Programs {
-    /// Objects are looked at one by one, wherever they lie.
-    fn access(&self, memory: &dyn Memory) -> Access {
-        let has_started = self.0.iter().any(|program| program.has_started(memory));
-        if has_started { Access::Copied } else { Access::InPlace }
-    }
-
     fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {
         Ok(self.0.iter().map(|program| read(context, program, refinements)).collect())
     }
@@ -128,17 +124,15 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     let all = arenas::find(context, program, release);
     let beside = beside(context, &all);
     let walk = Walk { context, memory: &memory, release, beside: &beside, object };
-    let (sums, counted) = walk.all(program, &all, (refinements, slots), &mut reading);
+    let (sums, mut counted) = walk.all(program, &all, (refinements, slots), &mut reading);
     reading.rows = Some(&rows::BLOCKS);
     reading.facts.read = true;
     tell(&all, &sums, &mut reading);
     let mut details = details(&all, &sums);
     if counted.types.values().any(|(_, sums)| sums.instances > 0) {
-        tell_types(
-            &mut Names::new(Pages::new(&memory), release, context.space),
-            &counted,
-            (&mut reading, &mut details),
-        );
+        let mut names = Names::new(Pages::new(&memory), release, context.space);
+        tell_types(&mut names, &counted, (&mut reading, &mut details));
+        reading.pending = Some(Box::new(confirm(&mut names, &mut counted, slots)));
     } else {
         let text = "no object was found in blocks in use: they stand on cpython.block, and of which types they are is not known";
         reading.caveats.push(Caveat::new("cpython_no_objects", program.path.clone(), None, text));
@@ -233,7 +227,7 @@ impl Walk<'_> {
         let mut piece = vec![0; 64 << 10];
         for (from, to) in (self.context.resident)(program.data.0, program.data.1) {
             let bytes = to - from;
-            let range = objects::Table { address: from, bytes, used: bytes, is_whole: false };
+            let range = objects::Table::new(from, bytes, bytes);
             large::read(self.memory, &mut last, range, (&mut piece, self.context.deadline));
         }
         for state in arenas::interpreters(self.memory, program, self.release) {
@@ -241,7 +235,7 @@ impl Walk<'_> {
             large::read(
                 self.memory,
                 &mut last,
-                objects::Table { address: state, bytes, used: bytes, is_whole: false },
+                objects::Table::new(state, bytes, bytes),
                 (&mut piece, self.context.deadline),
             );
         }
@@ -329,6 +323,18 @@ fn tell_types(names: &mut Names<'_>, counted: &Counted, (reading, details): (&mu
     details.beside_arenas = objects(counted.beside);
     let (arenas, blocks) = counted.sparse;
     details.sparse_arenas = Some(SparseArenas { arenas, blocks, kept_by });
+}
+
+/// Large objects, to be held against what allocators have in use.
+fn confirm(names: &mut Names<'_>, counted: &mut Counted, slots: large::Slots) -> Confirm {
+    let large = std::mem::take(&mut counted.large);
+    let mut of_types = HashMap::new();
+    for object in &large {
+        if let Some((of, _)) = counted.types.get(&object.of) {
+            of_types.entry(object.of).or_insert_with(|| names.of(of));
+        }
+    }
+    Confirm { slots, large, names: of_types }
 }
 
 fn unknown(program: &Program) -> Caveat {

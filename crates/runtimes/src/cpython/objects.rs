@@ -1,9 +1,9 @@
 //! What an object is: whether a block holds one, how large it is, what it has besides.
 
 use super::layout::{
-    BYTEARRAY_ALLOCATED, BYTEARRAY_BYTES, DICT_KEYS, DICT_VALUES, INT_DIGITS, Keys, LIST_ALLOCATED,
-    LIST_ITEMS, Release, SET_ENTRY_BYTES, SET_MASK, SET_SMALL_TABLE, SET_TABLE, SIZE, STRING_LENGTH,
-    STRING_STATE, TYPE, flags,
+    BYTEARRAY_ALLOCATED, BYTEARRAY_BYTES, DEQUE_BLOCK_BYTES, DEQUE_BLOCK_ITEMS, DEQUE_INDEX, DEQUE_LEFT,
+    DEQUE_LINK, DICT_KEYS, DICT_VALUES, INT_DIGITS, Keys, LIST_ALLOCATED, LIST_ITEMS, Release,
+    SET_ENTRY_BYTES, SET_MASK, SET_SMALL_TABLE, SET_TABLE, SIZE, STRING_LENGTH, STRING_STATE, TYPE, flags,
 };
 use super::types::{Kind, Type, Types};
 use crate::batch::Pages;
@@ -60,6 +60,15 @@ pub struct Table {
     pub used: u64,
     /// Whether all of its block is the table, which may be larger.
     pub is_whole: bool,
+    /// Where in it stands where another one of the same kind is.
+    pub link: Option<u64>,
+}
+
+impl Table {
+    /// One without a link.
+    pub fn new(address: u64, bytes: u64, used: u64) -> Self {
+        Self { address, bytes, used, is_whole: false, link: None }
+    }
 }
 
 /// How large an object is.
@@ -90,14 +99,19 @@ pub fn size(pages: &mut Pages<'_>, release: &Release, of: &Type, head: &[u8]) ->
     let mut add = |address: u64, (bytes, used): (u64, u64), is_told: bool| {
         if address != 0 && bytes > 0 {
             let free = size.tables.iter_mut().find(|table| table.is_none());
-            free.into_iter().for_each(|table| {
-                *table = Some(Table { address, bytes, used: used.min(bytes), is_whole: false })
-            });
+            free.into_iter().for_each(|table| *table = Some(Table::new(address, bytes, used.min(bytes))));
             size.told = size.told.saturating_add(if is_told { bytes } else { 0 });
         }
     };
     match of.kind {
         Kind::Plain => {}
+        Kind::Deque => {
+            let places = word(DEQUE_INDEX).saturating_add(items.max(word(SIZE)));
+            let blocks = places.div_ceil(DEQUE_BLOCK_ITEMS).saturating_mul(DEQUE_BLOCK_BYTES);
+            size.told = size.told.saturating_add(blocks);
+            let first = Table::new(word(DEQUE_LEFT), DEQUE_BLOCK_BYTES, DEQUE_BLOCK_BYTES);
+            size.tables[0] = Some(Table { link: Some(DEQUE_LINK), ..first });
+        }
         Kind::Generator => (size.block, size.told) = (of.basic_bytes, of.basic_bytes),
         Kind::Int => {
             let digits = if release.has_int_tags { (word(SIZE) >> 3).max(1) } else { items };
@@ -164,10 +178,7 @@ fn string(release: &Release, head: &[u8]) -> Text {
     let other = if is_compact { (!is_ascii).then(|| word(release.utf8)) } else { Some(word(data)) };
     let other_bytes = if is_compact { word(release.utf8 - 8).saturating_add(1) } else { bytes };
     let other = other.filter(|&address| address != 0);
-    Text {
-        own_bytes,
-        other: other.map(|address| Table { address, bytes: other_bytes, used: 0, is_whole: false }),
-    }
+    Text { own_bytes, other: other.map(|address| Table::new(address, other_bytes, 0)) }
 }
 
 /// Whether a str is interned.

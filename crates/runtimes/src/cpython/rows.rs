@@ -10,9 +10,9 @@ const fn row(id: &'static str, stratum: Stratum, state: State, holder: &'static 
 
 /// Objects, in its arenas and in malloc's blocks.
 pub static OBJECT: RowKind = row("cpython.object", Stratum::Values, State::Live, "CPython, objects");
-/// Tables of lists, dicts and sets.
+/// Tables of lists, dicts, sets and deques.
 pub static TABLE: RowKind =
-    row("cpython.table", Stratum::Values, State::Live, "CPython, tables of lists, dicts and sets");
+    row("cpython.table", Stratum::Values, State::Live, "CPython, tables of lists, dicts, sets and deques");
 /// Blocks of malloc's that objects lead to.
 pub static BUFFER: RowKind = row(
     "cpython.buffer",

@@ -19,7 +19,7 @@ const MOST_ITEM_BYTES: u64 = 1 << 16;
 /// Base classes that are looked at.
 const MOST_BASES: usize = 64;
 /// The longest name of a built-in type that is asked for.
-const NAME_BYTES: usize = 16;
+const NAME_BYTES: usize = 20;
 /// Of words looked up last, so many are kept at hand.
 const NEAR: usize = 4096;
 
@@ -40,6 +40,8 @@ pub enum Kind {
     Set,
     /// A bytearray.
     ByteArray,
+    /// A deque.
+    Deque,
     /// A class.
     Class,
     /// A generator or the like, which has a frame in itself, and no `ob_size`.
@@ -160,15 +162,18 @@ impl<'a> Types<'a> {
             else {
                 break;
             };
-            if of & flags::HEAP_TYPE == 0 {
-                let mut text = [0; NAME_BYTES];
-                if self.pages.read(name, &mut text).is_ok() {
-                    match text.split(|&byte| byte == 0).next().unwrap_or_default() {
-                        b"set" | b"frozenset" => return Kind::Set,
-                        b"bytearray" => return Kind::ByteArray,
-                        b"generator" | b"coroutine" | b"async_generator" => return Kind::Generator,
-                        _ => {}
+            // A class of the program's own may be called `set`, but has no dot in its name.
+            let is_built_in = of & flags::HEAP_TYPE == 0;
+            let mut text = [0; NAME_BYTES];
+            if self.pages.read(name, &mut text).is_ok() {
+                match text.split(|&byte| byte == 0).next().unwrap_or_default() {
+                    b"set" | b"frozenset" if is_built_in => return Kind::Set,
+                    b"bytearray" if is_built_in => return Kind::ByteArray,
+                    b"generator" | b"coroutine" | b"async_generator" if is_built_in => {
+                        return Kind::Generator;
                     }
+                    b"collections.deque" => return Kind::Deque,
+                    _ => {}
                 }
             }
             match word(&mut self.pages, TYPE_BASE) {

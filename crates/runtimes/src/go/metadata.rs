@@ -51,9 +51,10 @@ pub fn find(
     };
     follow((heap.address, heap.address.saturating_add(HEAP_BYTES)));
     if program.is_alone {
-        // Nobody else's static data is searched: all that it leads to is the runtime's, or was mapped by the program itself.
+        // All that its static data leads to is the runtime's, or was mapped by the program itself.
         let arenas = pages.word(heap.address.wrapping_add(layout.arenas)).unwrap_or(0);
         follow((arenas, arenas.saturating_add(ARENAS_BYTES)));
+        follow(program.data);
     }
     ranges.extend(known.into_iter().map(|page| (page, page + PAGE_BYTES)));
     merge(&mut ranges);
