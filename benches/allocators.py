@@ -2,12 +2,10 @@
 
 Called by run.sh: allocators.py WORK OUT. The same program with glibc's malloc is the ratio's other side, in turns.
 """
-import json
 import os
 import statistics
-import subprocess
 
-from shared import MIB, STRANDLINE, WORK, Started, figure, write
+from shared import MIB, WORK, figure, looked_at, stopped_ms, write
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 GIB = os.environ.get("BENCH_ALLOCATORS_GIB", "4")
@@ -18,27 +16,14 @@ ALLOCATORS = {
     "tcmalloc": "libtcmalloc_minimal.so.4",
     "mimalloc": "libmimalloc.so.2",
 }
-WAYS = {"stop": "never", "default": "auto"}
-
-
-def explain(subject, way):
-    command = [STRANDLINE, "explain", "--json", f"--photograph={WAYS[way]}", str(subject.process.pid)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"bench: {' '.join(command)}: {done.stderr}")
-    return json.loads(done.stdout)
+WAYS = {"stop": ["--photograph=never"], "default": []}
 
 
 def one(name, freed, lines, claims):
     preload = [] if ALLOCATORS[name] is None else ["env", f"LD_PRELOAD={LIBRARIES}{ALLOCATORS[name]}"]
-    with Started([*preload, os.path.join(WORK, "small_blocks"), GIB, *freed]) as subject:
-        explain(subject, "default")
-        found = {way: [] for way in WAYS}
-        for _ in range(ROUNDS):
-            for way in WAYS:
-                found[way].append(explain(subject, way))
+    found = looked_at([*preload, os.path.join(WORK, "small_blocks"), GIB, *freed], WAYS, ROUNDS)
     rss = found["stop"][0]["kernel"]["rss_bytes"]
-    stopped = {way: [one["cost"]["stopped_seconds"] * 1e3 for one in all_] for way, all_ in found.items()}
+    stopped = stopped_ms(found)
     wall = [one["cost"]["wall_seconds"] * 1e3 for one in found["default"]]
     peak = [one["cost"]["peak_rss_bytes"] / MIB for all_ in found.values() for one in all_]
     what = f"{name}, {'a third freed' if freed else 'all in use'}"

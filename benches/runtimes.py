@@ -2,13 +2,12 @@
 
 Called by run.sh: runtimes.py WORK OUT.
 """
-import json
 import os
 import shutil
 import statistics
 import subprocess
 
-from shared import MIB, STRANDLINE, WORK, Started, figure, write
+from shared import MIB, WORK, figure, looked_at, stopped_ms, write
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 OBJECTS = int(os.environ.get("BENCH_OBJECTS", "4000000"))
@@ -56,23 +55,10 @@ WAYS = {
 }
 
 
-def explain(subject, way):
-    command = [STRANDLINE, "explain", "--json", *WAYS[way], str(subject.process.pid)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"bench: {' '.join(command)}: {done.stderr}")
-    return json.loads(done.stdout)
-
-
 def one(name, command, lines, claims):
-    with Started(command) as subject:
-        explain(subject, "default")
-        found = {way: [] for way in WAYS}
-        for _ in range(ROUNDS):
-            for way in WAYS:
-                found[way].append(explain(subject, way))
+    found = looked_at(command, WAYS, ROUNDS)
     rss = found["stop"][0]["kernel"]["rss_bytes"]
-    stopped = {way: [one["cost"]["stopped_seconds"] * 1e3 for one in all_] for way, all_ in found.items()}
+    stopped = stopped_ms(found)
     wall = [one["cost"]["wall_seconds"] * 1e3 for one in found["default"]]
     peak = {way: max(one["cost"]["peak_rss_bytes"] / MIB for one in all_) for way, all_ in found.items()}
     lines.append(f"| {name} | {rss / (1 << 30):.2f} | {figure(stopped['without'], 1, 0)} | {figure(stopped['stop'], 1, 0)} | "

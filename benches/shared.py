@@ -64,6 +64,29 @@ class Started:
         return json.loads(self.process.stdout.readline())
 
 
+def looked_at(command, ways, rounds):
+    """Starts `command`, and has strandline explain it in all `ways`, names with options, in turns: documents by way."""
+    def explain(subject, options):
+        command = [STRANDLINE, "explain", "--json", *options, str(subject.process.pid)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"bench: {' '.join(command)}: {done.stderr}")
+        return json.loads(done.stdout)
+
+    with Started(command) as subject:
+        explain(subject, ways["default"])
+        found = {way: [] for way in ways}
+        for _ in range(rounds):
+            for way, options in ways.items():
+                found[way].append(explain(subject, options))
+    return found
+
+
+def stopped_ms(found):
+    """For how long each way stopped the process."""
+    return {way: [one["cost"]["stopped_seconds"] * 1e3 for one in documents] for way, documents in found.items()}
+
+
 def figure(samples, unit=1.0, digits=2, suffix=""):
     """`median (low–high)` of samples divided by unit."""
     values = sorted(value / unit for value in samples)

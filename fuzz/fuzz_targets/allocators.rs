@@ -2,29 +2,16 @@
 //! and in their memory, and reading ends after a bounded number of bytes.
 #![no_main]
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
 use strandline_allocators::{jemalloc, mimalloc, musl, tcmalloc};
 use strandline_claims::allocator::{Context, Reader};
+use strandline_fuzz::{Target, this_process};
 use strandline_process::map::AddressSpace;
-use strandline_process::memory::Memory;
-use strandline_process::procfs::Process;
-use strandline_synth::{Image, fabricate_jemalloc, fabricate_mimalloc, fabricate_musl, fabricate_tcmalloc};
-
-struct Target {
-    image: Image,
-    bytes_read: AtomicU64,
-}
-
-impl Memory for Target {
-    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let got = self.image.read_some(address, buffer);
-        self.bytes_read.fetch_add(got as u64, Ordering::Relaxed);
-        got
-    }
-}
+use strandline_synth::{
+    Image, clipped, fabricate_jemalloc, fabricate_mimalloc, fabricate_musl, fabricate_tcmalloc,
+};
 
 /// Overwrites words: each twelve bytes of `patches` are a structure, a place in it, and a word or a place in a structure.
 fn patch(image: &mut Image, structures: &[(u64, u64)], patches: &[u8]) {
@@ -37,7 +24,8 @@ fn patch(image: &mut Image, structures: &[(u64, u64)], patches: &[u8]) {
         let word = u64::from_le_bytes([
             chunk[4], chunk[5], chunk[6], chunk[7], chunk[8], chunk[9], chunk[10], chunk[11],
         ]);
-        let word = if chunk[3] & 1 == 0 { word } else { place(chunk[4], u16::from_le_bytes([chunk[5], chunk[6]])) };
+        let word =
+            if chunk[3] & 1 == 0 { word } else { place(chunk[4], u16::from_le_bytes([chunk[5], chunk[6]])) };
         image.put_word(at & !7, word);
     }
 }
@@ -65,17 +53,12 @@ fuzz_target!(|data: &[u8]| {
     };
     patch(&mut image, &structures, patches);
     let (space, _) = AddressSpace::parse(maps.as_bytes());
-    let target = Target { image, bytes_read: AtomicU64::new(0) };
-    let runs: Vec<(u64, u64)> =
-        target.image.ranges().map(|(start, bytes)| (start, start + bytes.len() as u64)).collect();
-    let resident = |from: u64, to: u64| {
-        runs.iter().map(|run| (run.0.max(from), run.1.min(to))).filter(|run| run.0 < run.1).collect()
-    };
+    let target = Target::readable(image, 0);
     let context = Context {
         memory: &target,
         whole_memory: &target,
         space: &space,
-        resident: &resident,
+        resident: &|from, to| clipped(&target.runs, from, to),
         fs_bases: &[],
         stacks: &[],
         claimed: &[],
@@ -89,13 +72,15 @@ fuzz_target!(|data: &[u8]| {
         threads: 1,
         progress: &|_| (),
     };
-    let process = Process::open(std::process::id() as i32).expect("it runs");
-    let Some(found) = reader.find(&process, &space) else { return };
+    let Some(found) = reader.find(&this_process(), &space) else { return };
     let (readings, _) = found.read(&context).expect("no byte is claimed twice");
-    assert!(target.bytes_read.load(Ordering::Relaxed) < 1 << 30);
+    target.assert_read_at_most(1 << 30);
     let claims = readings.iter().flat_map(|reading| &reading.claims);
     let mut ranges: Vec<(u64, u64)> = claims.map(|claim| (claim.start, claim.end)).collect();
     ranges.sort_unstable();
     assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "claims overlap");
-    assert!(ranges.iter().all(|range| runs.iter().any(|run| run.0 <= range.0 && range.1 <= run.1)));
+    let mapped = |range: &(u64, u64)| {
+        target.image.ranges().any(|(start, bytes)| start <= range.0 && range.1 <= start + bytes.len() as u64)
+    };
+    assert!(ranges.iter().all(mapped), "a claim is not within one mapping");
 });

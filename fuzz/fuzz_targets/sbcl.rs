@@ -3,39 +3,19 @@
 #![no_main]
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
-use strandline_process::map::AddressSpace;
-use strandline_process::memory::Memory;
-use strandline_process::procfs::Process;
-use strandline_runtimes::sbcl::locate::Program;
 use strandline_claims::runtime::{Context, Finish};
-use strandline_runtimes::sbcl;
+use strandline_fuzz::{Target, this_process};
+use strandline_process::map::AddressSpace;
 use strandline_process::stacks::ThreadFacts;
-use strandline_synth::{Image, SBCL_RELEASES, SbclHeap, SbclRecipe, fabricate_sbcl};
+use strandline_runtimes::sbcl;
+use strandline_runtimes::sbcl::locate::Program;
+use strandline_synth::{Image, SBCL_RELEASES, SbclHeap, SbclRecipe, clipped, fabricate_sbcl};
 
-const PAGE: u64 = 4096;
 /// Small heaps of every layout, in four shapes each.
 const SHAPES: u64 = 4;
-
-struct Target {
-    image: Image,
-    runs: Vec<(u64, u64)>,
-    bytes_read: AtomicU64,
-}
-
-impl Memory for Target {
-    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let after = self.runs.partition_point(|run| run.1 <= address);
-        let run = self.runs.get(after).filter(|run| run.0 <= address);
-        let room = run.map_or(0, |run| run.1 - address).min(buffer.len() as u64);
-        let got = self.image.read_some(address, &mut buffer[..room as usize]);
-        self.bytes_read.fetch_add(got as u64, Ordering::Relaxed);
-        got
-    }
-}
 
 fn heaps() -> &'static [SbclHeap] {
     static HEAPS: OnceLock<Vec<SbclHeap>> = OnceLock::new();
@@ -78,25 +58,6 @@ fn patch(heap: &SbclHeap, image: &mut Image, patches: &[u8]) {
     }
 }
 
-/// Resident runs: every page of the image but those whose bit in `absent` is set, in turn.
-fn resident(image: &Image, absent: u64) -> Vec<(u64, u64)> {
-    let mut runs: Vec<(u64, u64)> = Vec::new();
-    let pages =
-        image.ranges().flat_map(|(start, bytes)| (start..start + bytes.len() as u64).step_by(PAGE as usize));
-    for (_, page) in pages.enumerate().filter(|(index, _)| absent & (1 << (index % 64)) == 0) {
-        match runs.last_mut() {
-            Some(last) if last.1 == page => last.1 += PAGE,
-            _ => runs.push((page, page + PAGE)),
-        }
-    }
-    runs
-}
-
-fn cut(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
-    let cut = runs.iter().map(|run| (run.0.max(from), run.1.min(to)));
-    cut.filter(|run| run.0 < run.1).collect()
-}
-
 fuzz_target!(|data: &[u8]| {
     let Some((&[choice, workers], data)) = data.split_first_chunk() else { return };
     let Some((absent, patches)) = data.split_first_chunk() else { return };
@@ -105,7 +66,6 @@ fuzz_target!(|data: &[u8]| {
     patch(heap, &mut image, patches);
     // One in four has pages that are absent.
     let absent = if workers & 0x30 == 0 { u64::from_le_bytes(*absent) } else { 0 };
-    let runs = resident(&image, absent);
     let image_bytes: u64 = image.ranges().map(|(_, bytes)| bytes.len() as u64).sum();
     let (space, _) = AddressSpace::parse(heap.maps().as_bytes());
     let facts = |thread: &strandline_synth::SbclThread| ThreadFacts {
@@ -115,16 +75,20 @@ fuzz_target!(|data: &[u8]| {
         general: Default::default(),
     };
     let threads: Vec<ThreadFacts> = heap.threads.iter().map(facts).collect();
-    let program =
-        Program::of_symbols("/usr/bin/fabricated", heap.symbols[0].1, heap.recipe.release.name(), &heap.symbols);
-    let process = Process::open(i32::try_from(std::process::id()).unwrap_or(1)).expect("this process");
-    let target = Target { image, runs, bytes_read: AtomicU64::new(0) };
+    let program = Program::of_symbols(
+        "/usr/bin/fabricated",
+        heap.symbols[0].1,
+        heap.recipe.release.name(),
+        &heap.symbols,
+    );
+    let process = this_process();
+    let target = Target::resident_only(&image, absent);
     let workers = usize::from(workers % 2) + 1;
     let context = Context {
         memory: &target,
         process: &process,
         space: &space,
-        resident: &|from, to| cut(&target.runs, from, to),
+        resident: &|from, to| clipped(&target.runs, from, to),
         threads: &threads,
         deadline: Instant::now() + Duration::from_secs(600),
         workers,
@@ -132,16 +96,23 @@ fuzz_target!(|data: &[u8]| {
         progress: &|_| {},
     };
     let Ok(mut reading) = sbcl::read(&context, &program) else { return };
-    reading.finish(&Finish { workers, path_to: Some("MESSAGE"), matched: &strandline_claims::refinements::Matched::default(), by_allocator: &[], progress: &|_, _, _| {} });
+    reading.finish(&Finish {
+        workers,
+        path_to: Some("MESSAGE"),
+        matched: &strandline_claims::refinements::Matched::default(),
+        by_allocator: &[],
+        progress: &|_, _, _| {},
+    });
     let mut ranges = Vec::new();
     for claim in &reading.claims {
         ranges.push((claim.start, claim.end));
         let sum = claim.sums.resident.total();
         assert_eq!(claim.sums.cells.iter().map(|cell| cell.resident.total()).sum::<u64>(), sum);
-        let resident: u64 = cut(&target.runs, claim.start, claim.end).iter().map(|run| run.1 - run.0).sum();
+        let resident: u64 =
+            clipped(&target.runs, claim.start, claim.end).iter().map(|run| run.1 - run.0).sum();
         assert_eq!(sum, resident);
     }
     ranges.sort_unstable();
     assert!(ranges.is_sorted_by(|a, b| a.1 <= b.0));
-    assert!(target.bytes_read.into_inner() <= 64 * image_bytes + (16 << 20));
+    target.assert_read_at_most(64 * image_bytes + (16 << 20));
 });

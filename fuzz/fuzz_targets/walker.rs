@@ -3,31 +3,16 @@
 #![no_main]
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use libfuzzer_sys::fuzz_target;
 use strandline_allocators::glibc;
 use strandline_claims::allocator::Context;
+use strandline_fuzz::Target;
 use strandline_process::map::AddressSpace;
-use strandline_process::memory::Memory;
-use strandline_synth::{Heap, Image, Recipe, VERSIONS, fabricate};
+use strandline_synth::{Heap, Image, Recipe, VERSIONS, clipped, fabricate};
 
-const PAGE: u64 = 4096;
 /// Small heaps of every layout, in four shapes each.
 const SHAPES: usize = 4;
-
-struct Target {
-    image: Image,
-    bytes_read: AtomicU64,
-}
-
-impl Memory for Target {
-    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let got = self.image.read_some(address, buffer);
-        self.bytes_read.fetch_add(got as u64, Ordering::Relaxed);
-        got
-    }
-}
 
 fn heaps() -> &'static [Heap] {
     static HEAPS: OnceLock<Vec<Heap>> = OnceLock::new();
@@ -78,49 +63,29 @@ fn patch(image: &mut Image, patches: &[u8]) {
     }
 }
 
-/// Resident runs: every page of the image but those whose bit in `absent` is set, in turn.
-fn resident(image: &Image, absent: u64) -> Vec<(u64, u64)> {
-    let mut runs: Vec<(u64, u64)> = Vec::new();
-    let pages =
-        image.ranges().flat_map(|(start, bytes)| (start..start + bytes.len() as u64).step_by(PAGE as usize));
-    for (_, page) in pages.enumerate().filter(|(index, _)| absent & (1 << (index % 64)) == 0) {
-        match runs.last_mut() {
-            Some(last) if last.1 == page => last.1 += PAGE,
-            _ => runs.push((page, page + PAGE)),
-        }
-    }
-    runs
-}
-
-fn cut(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
-    let cut = runs.iter().map(|run| (run.0.max(from), run.1.min(to)));
-    cut.filter(|run| run.0 < run.1).collect()
-}
-
 fuzz_target!(|data: &[u8]| {
     let Some((&[choice, threads], data)) = data.split_first_chunk() else { return };
     let Some((absent, patches)) = data.split_first_chunk() else { return };
     let heap = &heaps()[usize::from(choice) % heaps().len()];
     let mut image = heap.image.clone();
     patch(&mut image, patches);
-    let runs = resident(&image, u64::from_le_bytes(*absent));
     let image_bytes: u64 = image.ranges().map(|(_, bytes)| bytes.len() as u64).sum();
     let (space, _) = AddressSpace::parse(heap.maps().as_bytes());
     let fs_bases: Vec<u64> = heap.threads.iter().map(|thread| thread.fs_base).collect();
-    let target = Target { image, bytes_read: AtomicU64::new(0) };
+    let target = Target::readable(image, u64::from_le_bytes(*absent));
     let (readings, _) = glibc::read(&Context {
         memory: &target,
         whole_memory: &target,
         space: &space,
-        resident: &|from, to| cut(&runs, from, to),
+        resident: &|from, to| clipped(&target.runs, from, to),
         fs_bases: &fs_bases,
         stacks: &[],
         claimed: &[],
         start_brk: Some(heap.recipe.places.heap),
         locked: &[],
-            swapped: &[],
-            refinements: None,
-            deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
+        swapped: &[],
+        refinements: None,
+        deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
         before_call: false,
         cell_bytes: Some(4096 << (threads % 8)),
         threads: usize::from(threads % 2) + 1,
@@ -134,8 +99,9 @@ fuzz_target!(|data: &[u8]| {
         let sums = &claim.sums;
         let sum = sums.resident.total();
         assert_eq!(sums.cells.iter().map(|cell| cell.resident.total()).sum::<u64>(), sum);
-        let resident: u64 = cut(&runs, claim.start, claim.end).iter().map(|run| run.1 - run.0).sum();
+        let resident: u64 =
+            clipped(&target.runs, claim.start, claim.end).iter().map(|run| run.1 - run.0).sum();
         assert_eq!(sum, resident);
     }
-    assert!(target.bytes_read.into_inner() <= 64 * image_bytes + (16 << 20));
+    target.assert_read_at_most(64 * image_bytes + (16 << 20));
 });

@@ -149,16 +149,50 @@ fn arenas_are_told_by_what_keeps_them() -> Outcome {
     })
 }
 
-/// Without arenas all objects are found by what leads to them.
+/// Without arenas all objects are found by what leads to them; and debug hooks, which put words around each block, hide nothing.
 #[test]
 fn objects_in_blocks_of_malloc_are_found_too() -> Outcome {
-    for_each(pythons::all("runtime_cpython: PYTHONMALLOC=malloc"), |python| {
-        let oracle = Oracle::start(python, ("mixed", 4000, 1), Some("malloc"))?;
-        let (_, runtime) = oracle.look()?;
-        if runtime["own"]["arenas_allocated_current"] != 0 {
+    let hooks = ["malloc", "malloc_debug", "debug"];
+    let pythons = pythons::all("runtime_cpython: PYTHONMALLOC=malloc").into_iter();
+    for_each(pythons.flat_map(|python| hooks.map(|hook| (python.clone(), hook))), |(python, hook)| {
+        let oracle = Oracle::start(python, ("mixed", 4000, 1), Some(hook))?;
+        let (document, runtime) = oracle.look()?;
+        if (runtime["own"]["arenas_allocated_current"] == 0) != (*hook != "debug") {
             return Err(format!("arenas: {}", runtime["own"]).into());
         }
-        oracle.types_agree(&runtime)
+        oracle.types_agree(&runtime)?;
+        let (own, others) =
+            (strandline::row(&document, "cpython.object"), strandline::row(&document, "glibc.live"));
+        if others * 3 > own {
+            Err(format!("{own} bytes in objects, {others} in others").into())
+        } else {
+            Ok(())
+        }
+    })
+}
+
+/// What PYTHONMALLOC=malloc gives back, after a trim, of the same program: about what was predicted.
+#[test]
+fn a_setting_gives_back_about_what_was_predicted() -> Outcome {
+    for_each(pythons::one("runtime_cpython: prediction"), |python| {
+        let case = ("sparse", 800_000, 1);
+        let rss = |document: &Value| document["kernel"]["rss_bytes"].as_i64().ok_or("no RSS");
+        let (document, _) = Oracle::start(python, case, None)?.look()?;
+        let remedies = document["remedies"].as_array().into_iter().flatten();
+        let mut remedies = remedies.filter(|remedy| remedy["id"] == "cpython_malloc");
+        let predicted =
+            remedies.next().and_then(|remedy| remedy["predicted_bytes"].as_i64()).ok_or("no prediction")?;
+        let with = Oracle::start(python, case, Some("malloc"))?;
+        let reclaimed = strandline::run(&["reclaim", &with.subject.pid_text()])?;
+        if reclaimed.status != Some(0) {
+            return Err(reclaimed.summary().into());
+        }
+        let (after, _) = with.look()?;
+        let actual = rss(&document)? - rss(&after)?;
+        if predicted < 10 << 20 || (actual - predicted).abs() > predicted / 10 {
+            return Err(format!("{predicted} bytes predicted, {actual} given back").into());
+        }
+        Ok(())
     })
 }
 
@@ -183,19 +217,22 @@ fn other_interpreters_have_arenas_too() -> Outcome {
 
 #[test]
 fn without_runtimes_nothing_of_it_is_read() -> Outcome {
-    let oracle = Oracle::start("/usr/bin/python3", ("mixed", 2000, 1), None)?;
-    let pid = oracle.subject.pid_text();
-    let document = strandline::json(&["explain", &pid, "--json", "--no-runtimes"])?;
-    assert_eq!(strandline::row(&document, "cpython.object"), 0);
-    assert!(strandline::row(&document, "anonymous") > 1 << 20);
-    Ok(())
+    for_each(pythons::one("runtime_cpython: --no-runtimes"), |python| {
+        let oracle = Oracle::start(python, ("mixed", 2000, 1), None)?;
+        let pid = oracle.subject.pid_text();
+        let document = strandline::json(&["explain", &pid, "--json", "--no-runtimes"])?;
+        assert_eq!(strandline::row(&document, "cpython.object"), 0);
+        assert!(strandline::row(&document, "anonymous") > 1 << 20);
+        Ok(())
+    })
 }
 
 /// No name of a type is made of what strings hold, and nothing else of them leaves it.
 #[test]
 fn nothing_that_strings_hold_is_told() -> Outcome {
-    let oracle = Oracle::start("/usr/bin/python3", ("mixed", 2000, 1), None)?;
-    let (document, _) = oracle.look()?;
-    assert!(!document.to_string().contains("secret"));
-    Ok(())
+    for_each(pythons::one("runtime_cpython: privacy"), |python| {
+        let (document, _) = Oracle::start(python, ("mixed", 2000, 1), None)?.look()?;
+        assert!(!document.to_string().contains("secret"));
+        Ok(())
+    })
 }

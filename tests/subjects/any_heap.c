@@ -106,20 +106,27 @@ static void work(void) {
 
 /* --- what allocators say of themselves ------------------------------------- */
 typedef int mallctl_function(const char *, void *, size_t *, void *, size_t);
+typedef int tcmalloc_number(const char *, size_t *);
 
-static mallctl_function *mallctl_of(void) {
+static mallctl_function *mallctl_of;
+static tcmalloc_number *number_of;
+static void (*tcmalloc_release)(void), (*mimalloc_collect)(int);
+
+/* Once, before the first line is printed: a name that dlsym does not find costs a block, and the free of the one before, and
+ * one free may be the one for which tcmalloc gives back what a thread has cached. */
+static void look_up(void) {
   void *found = dlsym(RTLD_DEFAULT, "mallctl");
   if (!found) found = dlsym(RTLD_DEFAULT, "je_mallctl");
-  return (mallctl_function *)(uintptr_t)found;
+  mallctl_of = (mallctl_function *)(uintptr_t)found;
+  number_of = (tcmalloc_number *)(uintptr_t)dlsym(RTLD_DEFAULT, "MallocExtension_GetNumericProperty");
+  tcmalloc_release = (void (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "MallocExtension_ReleaseFreeMemory");
+  mimalloc_collect = (void (*)(int))(uintptr_t)dlsym(RTLD_DEFAULT, "mi_collect");
 }
 
 static uint64_t mallctl_number(const char *name) {
   size_t number = 0, bytes = sizeof number;
-  mallctl_function *mallctl = mallctl_of();
-  return mallctl(name, &number, &bytes, 0, 0) ? UINT64_MAX : number;
+  return mallctl_of(name, &number, &bytes, 0, 0) ? UINT64_MAX : number;
 }
-
-typedef int tcmalloc_number(const char *, size_t *);
 
 static void read_statistics(void) {
   static const char *const of_jemalloc[] = {"stats.allocated",         "stats.active", "stats.retained", "stats.metadata",
@@ -129,18 +136,16 @@ static void read_statistics(void) {
       "tcmalloc.pageheap_free_bytes",      "tcmalloc.pageheap_unmapped_bytes",
       "tcmalloc.thread_cache_free_bytes",  "tcmalloc.central_cache_free_bytes",
       "tcmalloc.transfer_cache_free_bytes"};
-  tcmalloc_number *number =
-      (tcmalloc_number *)(uintptr_t)dlsym(RTLD_DEFAULT, "MallocExtension_GetNumericProperty");
-  if (mallctl_of()) {
+  if (mallctl_of) {
     uint64_t epoch = 1;
     size_t bytes = sizeof epoch;
-    mallctl_of()("epoch", &epoch, &bytes, &epoch, bytes);
+    mallctl_of("epoch", &epoch, &bytes, &epoch, bytes);
     for (size_t i = 0; i < sizeof of_jemalloc / sizeof *of_jemalloc; i++)
       line_number(of_jemalloc[i], mallctl_number(of_jemalloc[i]));
   }
-  for (size_t i = 0; number && i < sizeof of_tcmalloc / sizeof *of_tcmalloc; i++) {
+  for (size_t i = 0; number_of && i < sizeof of_tcmalloc / sizeof *of_tcmalloc; i++) {
     size_t value = 0;
-    number(of_tcmalloc[i], &value);
+    number_of(of_tcmalloc[i], &value);
     line_number(of_tcmalloc[i], value);
   }
 }
@@ -152,11 +157,9 @@ static void statistics(void) {
 }
 
 static void call_purge(void) {
-  void (*release)(void) = (void (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "MallocExtension_ReleaseFreeMemory");
-  void (*collect)(int) = (void (*)(int))(uintptr_t)dlsym(RTLD_DEFAULT, "mi_collect");
-  if (mallctl_of()) mallctl_of()("arena.4096.purge", 0, 0, 0, 0);
-  else if (release) release();
-  else if (collect) collect(1);
+  if (mallctl_of) mallctl_of("arena.4096.purge", 0, 0, 0, 0);
+  else if (tcmalloc_release) tcmalloc_release();
+  else if (mimalloc_collect) mimalloc_collect(1);
 }
 
 static void purge(void) {
@@ -213,6 +216,7 @@ int main(int count, char **values) {
   steps = real;
   struct timespec moment = {0, 20000000};
   nanosleep(&moment, 0);
+  look_up();
   /* The first time, these take memory of their own, and touch pages of libraries. */
   warm();
   smaps_sum("Anonymous:");

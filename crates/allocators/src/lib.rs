@@ -10,7 +10,6 @@
 #![forbid(unsafe_code)]
 
 pub mod blocks;
-pub mod doubts;
 pub mod glibc;
 pub mod jemalloc;
 pub mod mimalloc;

@@ -7,16 +7,14 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use crate::doubts::Doubts;
 use crate::page_cache::PageCache;
 use crate::scan::{each_word, each_word_by, is_mapped_memory, is_own};
 use strandline_claims::allocator::{Context, overlapping};
+use strandline_claims::doubts::Doubts;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::modules;
 
-/// Static data of a program beyond this is not searched.
-const MOST_DATA_BYTES: u64 = 64 << 20;
 /// Words that could be entries of the root, of one program.
 const MOST_TRIED: usize = 1 << 16;
 /// So much of zeros lies before or behind a word that begins or ends a run of others.
@@ -70,11 +68,8 @@ pub struct Data<'a> {
 pub fn large_data(space: &AddressSpace, larger_than: u64) -> Vec<Data<'_>> {
     let mut all = Vec::new();
     for group in modules::groups(space.mappings()) {
-        let mut written = group.iter().filter(|mapping| mapping.permissions.write);
-        let (Some(first), Some(last)) = (written.next(), group.last()) else { continue };
-        if last.end - first.start > larger_than {
-            let end = last.end.min(first.start.saturating_add(MOST_DATA_BYTES));
-            all.push(Data { start: first.start, end, object: group[0] });
+        if let Some((start, end)) = modules::data(&group).filter(|data| data.1 - data.0 > larger_than) {
+            all.push(Data { start, end, object: group[0] });
         }
     }
     all

@@ -10,8 +10,8 @@ use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
 use strandline_synth::{
-    Dice, HeapImage, Image, JEMALLOC_LAYOUTS, MIMALLOC_LAYOUTS, fabricate_jemalloc, fabricate_mimalloc,
-    fabricate_musl, fabricate_tcmalloc,
+    Dice, HeapImage, Image, JEMALLOC_LAYOUTS, MIMALLOC_LAYOUTS, clipped, fabricate_jemalloc,
+    fabricate_mimalloc, fabricate_musl, fabricate_tcmalloc,
 };
 
 struct Target<'a> {
@@ -31,17 +31,12 @@ fn read(reader: &dyn Reader, image: &Image, maps: &str) -> (Readings, u64) {
     let (space, bad) = AddressSpace::parse(maps.as_bytes());
     assert_eq!(bad, 0, "{maps}");
     let memory = Target { image, bytes_read: AtomicU64::new(0) };
-    let runs: Vec<(u64, u64)> =
-        image.ranges().map(|(start, bytes)| (start, start + bytes.len() as u64)).collect();
-    let resident = |from: u64, to: u64| {
-        let cut = runs.iter().map(|run| (run.0.max(from), run.1.min(to)));
-        cut.filter(|run| run.0 < run.1).collect()
-    };
+    let runs = image.pages_without(|_| false);
     let context = Context {
         memory: &memory,
         whole_memory: &memory,
         space: &space,
-        resident: &resident,
+        resident: &|from, to| clipped(&runs, from, to),
         fs_bases: &[],
         stacks: &[],
         claimed: &[],

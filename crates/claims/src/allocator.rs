@@ -110,10 +110,7 @@ impl Context<'_> {
 
     /// A range that is all one thing: a structure of an allocator's own.
     pub fn claim_whole(&self, (start, end): (u64, u64), class: Class) -> RangeClaim {
-        let pages = self.pages(start, end);
-        let mut accumulator = Accumulator::new(start, &pages);
-        accumulator.claim_to(end, class);
-        RangeClaim { start, end, sums: accumulator.cut().finish(&pages) }
+        RangeClaim::whole(&self.pages(start, end), (start, end), class)
     }
 
     /// Whether a page of a range is locked in memory: the kernel keeps those, whatever is asked for.
@@ -134,6 +131,13 @@ pub struct RangeClaim {
 }
 
 impl RangeClaim {
+    /// A range that is all one thing.
+    pub fn whole(pages: &RangePages, (start, end): (u64, u64), class: Class) -> Self {
+        let mut accumulator = Accumulator::new(start, pages);
+        accumulator.claim_to(end, class);
+        Self { start, end, sums: accumulator.cut().finish(pages) }
+    }
+
     /// Where it is.
     pub fn range(&self) -> (u64, u64) {
         (self.start, self.end)

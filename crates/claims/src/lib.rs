@@ -14,6 +14,7 @@ pub mod accumulator;
 pub mod allocator;
 pub mod caveat;
 pub mod class;
+pub mod doubts;
 pub mod facts;
 pub mod marks;
 pub mod palette;

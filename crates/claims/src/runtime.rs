@@ -20,7 +20,7 @@ use strandline_process::stacks::ThreadFacts;
 
 use crate::allocator::RangeClaim;
 use crate::caveat::Caveat;
-use crate::class::Slot;
+use crate::class::{Class, Slot};
 use crate::facts::{self, Remedy};
 use crate::palette::{BlockRows, Palette};
 use crate::range::RangePages;
@@ -98,6 +98,11 @@ impl Context<'_> {
     /// The pages of a range that is claimed, to be counted by an [`crate::accumulator::Accumulator`].
     pub fn pages(&self, start: u64, end: u64) -> RangePages {
         RangePages::of_claim((start, end), &self.resident, self.space, self.cell_bytes)
+    }
+
+    /// A range that is all one thing: a structure of the runtime's own.
+    pub fn claim_whole(&self, (start, end): (u64, u64), class: Class) -> RangeClaim {
+        RangeClaim::whole(&self.pages(start, end), (start, end), class)
     }
 }
 

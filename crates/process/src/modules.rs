@@ -1,6 +1,44 @@
 //! The programs and libraries that a process has mapped, with their static data.
 
-use crate::map::Mapping;
+use std::collections::HashSet;
+
+use crate::map::{AddressSpace, Mapping};
+
+/// The most distinct mapped files that are looked into.
+const MOST_FILES: usize = 1024;
+/// Of very much static data of a program the first part is looked at.
+const MOST_DATA_BYTES: u64 = 64 << 20;
+
+/// A program or library that is mapped.
+pub struct Module<'a> {
+    /// Its mappings, the anonymous one behind them among these.
+    pub mappings: Vec<&'a Mapping>,
+    /// The one with its code.
+    pub code: &'a Mapping,
+    /// Its static data.
+    pub data: (u64, u64),
+}
+
+/// The programs and libraries that have code and static data, each once.
+pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
+    let mut seen = HashSet::new();
+    let mut all = Vec::new();
+    for mappings in groups(space.mappings()) {
+        let code = mappings.iter().copied().find(|mapping| mapping.permissions.execute);
+        let Some((code, data)) = code.zip(data(&mappings)) else { continue };
+        if seen.len() < MOST_FILES && seen.insert((code.device, code.inode)) {
+            all.push(Module { mappings, code, data });
+        }
+    }
+    all
+}
+
+/// The static data of a program or library.
+pub fn data(mappings: &[&Mapping]) -> Option<(u64, u64)> {
+    let first = mappings.iter().find(|mapping| mapping.permissions.write)?;
+    let end = mappings.last()?.end.min(first.start.saturating_add(MOST_DATA_BYTES));
+    Some((first.start, end))
+}
 
 /// Consecutive mappings of one file, with the anonymous mapping (bss) that follows without a gap.
 pub fn groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {

@@ -7,9 +7,7 @@ use strandline_claims::runtime::{Context, Reading};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
-use strandline_synth::{Dice, Image};
-
-const PAGE: u64 = 4096;
+use strandline_synth::{Dice, Image, clipped, is_absent};
 
 struct Target(Image);
 
@@ -28,17 +26,13 @@ pub fn look(
 ) -> Reading {
     let (space, bad) = AddressSpace::parse(maps.as_bytes());
     assert_eq!(bad, 0);
-    let (image, runs) = without(image, absent);
+    let runs = image.pages_without(|page| is_absent(absent, page));
     let process = Process::open(std::process::id() as i32).unwrap();
-    let resident = |from: u64, to: u64| {
-        let cut = runs.iter().map(|run| (run.0.max(from), run.1.min(to)));
-        cut.filter(|run| run.0 < run.1).collect()
-    };
     let context = Context {
-        memory: &Target(image),
+        memory: &Target(image.within(&runs)),
         process: &process,
         space: &space,
-        resident: &resident,
+        resident: &|from, to| clipped(&runs, from, to),
         threads: &[],
         deadline: Instant::now() + Duration::from_secs(600),
         workers: 2,
@@ -46,25 +40,6 @@ pub fn look(
         progress: &|_| {},
     };
     read(&context, &runs)
-}
-
-fn without(image: &Image, absent: u64) -> (Image, Vec<(u64, u64)>) {
-    let (mut left, mut runs): (Image, Vec<(u64, u64)>) = (Image::default(), Vec::new());
-    for (start, bytes) in image.ranges() {
-        for (index, page) in bytes.chunks(PAGE as usize).enumerate() {
-            let at = start + index as u64 * PAGE;
-            if absent >> (at / PAGE % 64) & 1 == 1 {
-                continue;
-            }
-            left.map(at, page.len());
-            left.put(at, page);
-            match runs.last_mut().filter(|run| run.1 == at) {
-                Some(run) => run.1 = at + PAGE,
-                None => runs.push((at, at + PAGE)),
-            }
-        }
-    }
-    (left, runs)
 }
 
 /// A word that is overwritten: where, with what, and how.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+const PAGE: u64 = 4096;
+
 /// Memory made of separate ranges. Ranges never overlap.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
@@ -24,6 +26,34 @@ impl Image {
     /// Every range: its first address and its bytes, in address order.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.ranges.iter().map(|(start, bytes)| (*start, bytes.as_slice()))
+    }
+
+    /// Runs of the pages that hold its ranges, joined where they touch, without those of which `gone` says so by their address.
+    pub fn pages_without(&self, mut gone: impl FnMut(u64) -> bool) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        let pages = self
+            .ranges()
+            .flat_map(|(start, bytes)| (start..start + bytes.len() as u64).step_by(PAGE as usize));
+        for page in pages.filter(|page| !gone(*page)) {
+            match runs.last_mut().filter(|run| run.1 == page) {
+                Some(run) => run.1 += PAGE,
+                None => runs.push((page, page + PAGE)),
+            }
+        }
+        runs
+    }
+
+    /// What of it lies within `runs`; nothing else can be read.
+    #[must_use]
+    pub fn within(&self, runs: &[(u64, u64)]) -> Self {
+        let mut left = Self::default();
+        for (start, bytes) in self.ranges() {
+            for (from, to) in clipped(runs, start, start + bytes.len() as u64) {
+                left.map(from, (to - from) as usize);
+                left.put(from, &bytes[(from - start) as usize..(to - start) as usize]);
+            }
+        }
+        left
     }
 
     /// Reads into `buffer` from `address` on, as far as one range (and those right behind it) goes,
@@ -61,6 +91,17 @@ impl Image {
         let count = room.len().min(bytes.len());
         room[..count].copy_from_slice(&bytes[..count]);
     }
+}
+
+/// `runs`, which follow each other, cut to `from..to`.
+pub fn clipped(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
+    let first = runs.partition_point(|run| run.1 <= from);
+    runs[first..].iter().take_while(|run| run.0 < to).map(|run| (run.0.max(from), run.1.min(to))).collect()
+}
+
+/// Whether a bit of `absent` names a page, as its number among 64.
+pub fn is_absent(absent: u64, page: u64) -> bool {
+    absent >> (page / PAGE % 64) & 1 == 1
 }
 
 #[cfg(test)]

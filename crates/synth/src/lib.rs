@@ -41,7 +41,7 @@ pub use damage::{Damage, DamageKind};
 pub use dice::Dice;
 pub use expected::{Expected, ExpectedArena, Mallinfo};
 pub use go::{GoExpected, GoImage, fabricate_go};
-pub use image::Image;
+pub use image::{Image, clipped, is_absent};
 pub use jemalloc::{JEMALLOC_LAYOUTS, JemallocExpected, JemallocImage, fabricate_jemalloc};
 pub use mimalloc::{MIMALLOC_LAYOUTS, fabricate_mimalloc};
 pub use musl::{MuslExpected, MuslImage, fabricate_musl};

@@ -31,3 +31,8 @@ pub fn all(test: &str) -> Vec<String> {
     }
     found
 }
+
+/// One of them, the system's if it is there.
+pub fn one(test: &str) -> Option<String> {
+    all(test).into_iter().min_by_key(|python| python != "/usr/bin/python3")
+}

@@ -9,10 +9,10 @@ use super::extents::Extent;
 use super::layout::{CLASSES, Layout, SMALL_CLASSES, State, class_bytes, is_free, regions};
 use super::locate::read_extent;
 use crate::blocks::Blocks;
-use crate::doubts::Doubts;
 use crate::page_cache::PageCache;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_claims::doubts::Doubts;
 use strandline_claims::range::{PAGE_BYTES, RangePages};
 use strandline_claims::refinements::Matched;
 

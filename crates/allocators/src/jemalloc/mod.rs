@@ -143,7 +143,8 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
     reading.allocator = summary::facts(tree, layout, &counts, &blocks, doubts.is_empty());
     reading.refined = counts.matched.clone();
     reading.bytes_read = extents.walk.bytes_read + counts.bytes_read + cached.bytes_read;
-    doubts.say(&mut reading, ("jemalloc", "extents"), &tree.name);
+    doubts.say(&mut reading.caveats, &ABOUT, "extents", &tree.name);
+    reading.in_motion = doubts.damages > 0;
     let unmatched = summary::unmatched(&cached, &counts);
     if unmatched > 0 || cached.broken > 0 {
         let text = format!(

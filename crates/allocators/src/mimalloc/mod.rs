@@ -146,7 +146,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     reading.allocator = facts(heap, &counts, &own, doubts.is_empty());
     reading.refined = counts.matched.clone();
     reading.bytes_read = heap.bytes_read + counts.bytes_read + left.bytes_read;
-    doubts.say(&mut reading, ("mimalloc", "segments and pages"), &heap.name);
+    doubts.say(&mut reading.caveats, &ABOUT, "segments and pages", &heap.name);
+    reading.in_motion = doubts.damages > 0;
     reading
 }
 

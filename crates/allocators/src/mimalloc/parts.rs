@@ -1,7 +1,7 @@
 //! What mimalloc's memory is divided into, whichever way its releases keep their books.
 
 use super::layout::PageWords;
-use crate::doubts::Doubts;
+use strandline_claims::doubts::Doubts;
 
 /// A part of mimalloc's memory.
 #[derive(Clone, Copy, Debug)]

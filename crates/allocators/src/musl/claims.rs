@@ -7,11 +7,11 @@ use super::layout::{
     Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, UNIT, Used, begins_at, block_offset, class_bytes, used,
 };
 use crate::blocks::Blocks;
-use crate::doubts::Doubts;
 use crate::parallel::{PART_BYTES, Sum, in_parallel};
 use crate::scan::is_own;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim, overlapping};
+use strandline_claims::doubts::Doubts;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::range::page_of;
 use strandline_claims::refinements::Matched;

@@ -7,9 +7,9 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use super::layout::{AREA_NEXT, CONTEXTS, Group, METAS, PAGE_BYTES};
-use crate::doubts::Doubts;
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
+use strandline_claims::doubts::Doubts;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::modules;

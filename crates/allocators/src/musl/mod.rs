@@ -82,7 +82,8 @@ fn read(context: &Context<'_>, state: &State, taken: &[(u64, u64)]) -> Reading {
     reading.allocator = facts(state, &counts, doubts.is_empty());
     reading.refined = counts.matched.clone();
     reading.bytes_read = state.bytes_read + counts.bytes_read;
-    doubts.say(&mut reading, ("musl", "groups and slots"), &state.name);
+    doubts.say(&mut reading.caveats, &ABOUT, "groups and slots", &state.name);
+    reading.in_motion = doubts.damages > 0;
     reading
 }
 

@@ -9,11 +9,11 @@ use super::caches::Cached;
 use super::layout::{Classes, Location};
 use super::spans::Span;
 use crate::blocks::Blocks;
-use crate::doubts::Doubts;
 use crate::page_cache::PageCache;
 use crate::parallel::{Sum, claim_in_parts};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_claims::doubts::Doubts;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::refinements::Matched;
 

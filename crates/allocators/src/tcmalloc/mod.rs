@@ -145,7 +145,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     reading.allocator = summary::facts(heap, &counts, &cached, &own, doubts.is_empty());
     reading.refined = counts.matched.clone();
     reading.bytes_read = spans.walk.bytes_read + counts.bytes_read + cached.bytes_read;
-    doubts.say(&mut reading, ("tcmalloc", "spans"), &heap.name);
+    doubts.say(&mut reading.caveats, &ABOUT, "spans", &heap.name);
+    reading.in_motion = doubts.damages > 0;
     let unmatched = summary::unmatched(&cached, &counts);
     if unmatched > 0 || cached.broken > 0 {
         let text = format!(

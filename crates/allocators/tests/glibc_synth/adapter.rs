@@ -8,7 +8,7 @@ use strandline_claims::allocator::{Context, Reading};
 use strandline_claims::facts::Mallinfo;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
-use strandline_synth::{Dice, Heap, Image};
+use strandline_synth::{Dice, Heap, Image, clipped};
 
 pub const PAGE: u64 = 4096;
 
@@ -39,30 +39,11 @@ impl Memory for Subject {
     }
 }
 
-/// `runs` cut to `from..to`.
-pub fn clipped(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
-    let first = runs.partition_point(|run| run.1 <= from);
-    runs[first..].iter().take_while(|run| run.0 < to).map(|run| (run.0.max(from), run.1.min(to))).collect()
-}
-
-/// Page-aligned runs that cover every mapped byte of `image`, joined where they touch.
-pub fn mapped_runs(image: &Image) -> Vec<(u64, u64)> {
-    let mut runs: Vec<(u64, u64)> = Vec::new();
-    for (start, bytes) in image.ranges() {
-        let end = (start + bytes.len() as u64).next_multiple_of(PAGE);
-        match runs.last_mut() {
-            Some(last) if last.1 == start => last.1 = end,
-            _ => runs.push((start, end)),
-        }
-    }
-    runs
-}
-
 impl Subject {
     /// A process of which every page of `image` is resident.
     pub fn new(image: Image, maps: String) -> Self {
         Self {
-            runs: mapped_runs(&image),
+            runs: image.pages_without(|_| false),
             image,
             maps,
             fs_bases: Vec::new(),
@@ -86,16 +67,7 @@ impl Subject {
     pub fn evict(&mut self, pages: &[u64], seed: u64, percent: u64) {
         let mut dice = Dice::new(seed);
         let gone: Vec<u64> = pages.iter().copied().filter(|_| dice.chance(percent)).collect();
-        let mut runs: Vec<(u64, u64)> = Vec::new();
-        for &(from, to) in &self.runs {
-            for page in (from..to).step_by(PAGE as usize).filter(|page| gone.binary_search(page).is_err()) {
-                match runs.last_mut() {
-                    Some(last) if last.1 == page => last.1 += PAGE,
-                    _ => runs.push((page, page + PAGE)),
-                }
-            }
-        }
-        self.runs = runs;
+        self.runs = self.image.pages_without(|page| gone.binary_search(&page).is_ok());
     }
 
     /// Reads its heaps with `threads` threads, and forgets what was counted before.

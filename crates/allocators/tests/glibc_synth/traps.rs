@@ -4,7 +4,7 @@
 
 use strandline_synth::{Heap, Image, Recipe, Version, fabricate};
 
-use crate::adapter::{PAGE, Subject, mapped_runs};
+use crate::adapter::{PAGE, Subject};
 use crate::damaged;
 
 const FASTBINS: u64 = 0x10;
@@ -186,7 +186,7 @@ fn heaps_that_claim_what_is_not_theirs() {
     for at in (file..file + 0x4000).step_by(8) {
         subject.image.put_word(at, 0x31);
     }
-    subject.runs = mapped_runs(&subject.image);
+    subject.runs = subject.image.pages_without(|_| false);
     spring_subject(&subject);
 }
 
@@ -268,7 +268,7 @@ fn an_arena_in_a_giant_mapping() {
                 subject.image.put_word(word, 0x1001);
             }
         }
-        subject.runs = mapped_runs(&subject.image);
+        subject.runs = subject.image.pages_without(|_| false);
         spring_subject(&subject);
     }
 }
@@ -293,7 +293,7 @@ fn mmapped_chunks_side_by_side_between_pieces() {
     for page in (low..pieces.start).step_by(PAGE as usize) {
         subject.image.put_word(page + 8, PAGE | 2);
     }
-    subject.runs = mapped_runs(&subject.image);
+    subject.runs = subject.image.pages_without(|_| false);
     assert_eq!(spring_subject(&subject), Vec::<String>::new());
     let mallinfo = subject.read(1)[0].allocator.mallinfo.unwrap();
     assert_eq!((mallinfo.hblks, mallinfo.hblkhd), (count, count * PAGE));

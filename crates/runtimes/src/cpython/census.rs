@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::confirm;
 use super::layout::{GC_HEAD_BYTES, Release, flags};
-use super::objects::{self, HEAD_BYTES, Table};
+use super::objects::{self, GUARD_BEHIND_BYTES, GUARD_BYTES, HEAD_BYTES, Table};
 use super::types::{Kind, Type, Types};
 use crate::batch::Pages;
 use strandline_claims::refinements::LARGE_BYTES;
@@ -230,7 +230,7 @@ impl<'a> Census<'a> {
             sums.instances += 1;
             sums.bytes = sums.bytes.saturating_add(told);
         }
-        if of.kind == Kind::String && objects::is_interned(self.release, head) {
+        if of.kind == Kind::String && objects::is_interned(head) {
             self.counted.interned.0 += 1;
             self.counted.interned.1 = self.counted.interned.1.saturating_add(told);
         }
@@ -341,12 +341,26 @@ impl<'a> Census<'a> {
         Some((start, number))
     }
 
-    /// Counts an object beside arenas, that was not counted before.
-    pub fn count_large(&mut self, large: &Large) {
+    /// Where the allocator's block begins that holds `bytes` at `at`, and how many these are with what debug hooks put around them:
+    /// twice where pymalloc passed on what was too large for it.
+    pub fn guarded(&mut self, at: u64, bytes: u64) -> (u64, u64) {
+        let (mut begin, mut bytes) = (at, bytes);
+        for _ in 0..2 {
+            let word = begin.checked_sub(GUARD_BYTES / 2).and_then(|before| self.pages.word(before));
+            if word.is_some_and(objects::is_guard) && begin >= GUARD_BYTES {
+                begin -= GUARD_BYTES;
+                bytes = bytes.saturating_add(GUARD_BYTES + GUARD_BEHIND_BYTES);
+            }
+        }
+        (begin, bytes)
+    }
+
+    /// Counts an object beside arenas, in an allocator's block at `begin`, that was not counted before.
+    pub fn count_large(&mut self, large: &Large, begin: u64) {
         self.count(large.number, large.size.told, (&large.of, &large.head));
         if large.size.block > LARGE_BYTES {
-            let (start, told) = (large.start, large.size.told);
-            self.counted.large.push(confirm::Counted { start, of: large.of.address, told });
+            let told = large.size.told;
+            self.counted.large.push(confirm::Counted { start: begin, of: large.of.address, told });
         }
         self.counted.beside.0 += 1;
         self.counted.beside.1 = self.counted.beside.1.saturating_add(large.size.told);

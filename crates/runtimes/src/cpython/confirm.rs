@@ -1,10 +1,14 @@
-//! Takes back what was counted of large objects in whose place no allocator holds a block in use: copies that a block left behind when it
-//! was moved or freed look like objects, and a stale word may lead to one.
+//! Holds what was counted beside arenas against what allocators have in use.
+//!
+//! Copies that a block left behind when it was moved or freed look like objects, and a stale word may lead to one: large objects in
+//! whose place no allocator has a block in use are taken back. And where no arena was found there may be none
+//! (PYTHONMALLOC=malloc), or they are laid out in no known way: then most objects are in no allocator's block.
 
 use std::collections::{HashMap, HashSet};
 
 use super::facts::CPython;
 use super::large::Slots;
+use strandline_claims::caveat::Caveat;
 use strandline_claims::runtime::{Finish, Pending, Reading};
 
 /// A large object beside arenas, as it was counted.
@@ -24,13 +28,28 @@ pub struct Confirm {
     pub slots: Slots,
     /// Large objects.
     pub large: Vec<Counted>,
-    /// Names of their types.
+    /// Names of types by their addresses.
     pub names: HashMap<u64, String>,
+    /// Whether there are arenas.
+    pub has_arenas: bool,
+    /// How many objects were counted beside them.
+    pub beside: u64,
+    /// Which program or library it is.
+    pub place: String,
 }
 
 impl Pending for Confirm {
     fn finish(self: Box<Self>, reading: &mut Reading, how: &Finish<'_>) {
-        if how.matched.blocks([self.slots.object]) == 0 {
+        let confirmed = how.matched.blocks([self.slots.object]);
+        if !self.has_arenas && confirmed < self.beside / 2 {
+            let facts = &mut reading.facts;
+            (facts.used_bytes, facts.free_bytes, facts.committed_bytes) = (None, None, None);
+            facts.own.clear();
+            let text = "no arena was found, and most objects are in no block of an allocator that is read: its own figures are not \
+                        known, and its memory stands on anonymous";
+            reading.caveats.push(Caveat::new("cpython_arenas_not_found", self.place.clone(), None, text));
+        }
+        if confirmed == 0 {
             // Of an allocator that is not read nothing is confirmed.
             return;
         }

@@ -60,7 +60,8 @@ pub fn follow(
     // What is left leads into the middle of blocks too, where a claim would stand in the way of the next block's.
     let (refinements, slots) = claimed_in;
     for place in others {
-        refinements.claim_whole(place, slots.buffer);
+        let (begin, _) = census.guarded(place, 0);
+        refinements.claim_whole(begin, slots.buffer);
     }
     is_done
 }
@@ -80,9 +81,10 @@ fn objects(
         }
         // Tables first: who leads to an object's table else leads to a block of unknown use.
         if let Some(table) = census.tables.pop() {
+            let (begin, bytes) = census.guarded(table.address, table.bytes);
             let is_new = match table.is_whole {
-                true => refinements.claim_whole(table.address, slots.table),
-                false => refinements.claim(table.address, table.bytes, slots.table),
+                true => refinements.claim_whole(begin, slots.table),
+                false => refinements.claim(begin, bytes, slots.table),
             };
             if is_new {
                 read(memory, census, table, (&mut *piece, deadline));
@@ -95,8 +97,9 @@ fn objects(
             census.other(place);
             continue;
         };
-        if refinements.claim(large.start, large.size.block, slots.object) {
-            census.count_large(&large);
+        let (begin, bytes) = census.guarded(large.start, large.size.block);
+        if refinements.claim(begin, bytes, slots.object) {
+            census.count_large(&large, begin);
             let bytes = large.size.block;
             if large.leads {
                 let block = Table::new(large.start, bytes, bytes);

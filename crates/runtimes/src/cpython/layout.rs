@@ -1,4 +1,5 @@
-//! Where CPython's structures stand, by version, of builds for 64 bits without `Py_DEBUG` or `Py_GIL_DISABLED`.
+//! Where CPython's structures stand, by version, of builds for 64 bits without `Py_GIL_DISABLED` or `Py_TRACE_REFS`
+//! (`Py_DEBUG` changes none of them).
 //!
 //! Offsets were printed by a program against the headers of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1, 3.13.0 and 3.14.10, and hold for all
 //! releases of a minor version but where it is said otherwise.
@@ -137,8 +138,6 @@ pub struct Release {
     pub string: [u64; 3],
     /// `utf8` of a str that is not ASCII.
     pub utf8: usize,
-    /// Where in the state of a str stand whether it is interned (so many bits from bit 0) and the rest.
-    pub state: State,
     /// How keys of a dict stand.
     pub keys: Keys,
     /// Bytes of a class (`PyHeapTypeObject`).
@@ -173,14 +172,11 @@ pub const TOLD_HEAD: usize = 40;
 /// See [`TOLD_FREE_THREADED`].
 pub const TOLD_NEXT: usize = 64;
 
-/// How the 32 bits of a str's state stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
-    /// Bits of `interned`.
-    pub interned_bits: u32,
-    /// Where `kind` begins, of three bits: bytes of a character; behind it are `compact` and `ascii`.
-    pub kind_shift: u32,
-}
+/// Of the 32 bits of a str's state, those that say whether it is interned; behind them stands `kind`, of three bits: bytes of a
+/// character; behind that are `compact` and `ascii`.
+pub const INTERNED: u32 = 3;
+/// See [`INTERNED`].
+pub const KIND_SHIFT: u32 = 2;
 
 /// How keys of a dict stand (`Objects/dict-common.h`, from 3.11 on `pycore_dict.h`): a header, indices, entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,15 +188,12 @@ pub enum Keys {
     Logged,
 }
 
-/// Of all of them.
-const STATE: State = State { interned_bits: 2, kind_shift: 2 };
-
+/// Up to 3.10.
 const fn release(minor: u8, class_bytes: u64, qualname: u64) -> Release {
     Release {
         minor,
         string: [48, 72, 80],
         utf8: 56,
-        state: STATE,
         keys: Keys::Sized,
         class_bytes,
         qualname,
@@ -208,6 +201,20 @@ const fn release(minor: u8, class_bytes: u64, qualname: u64) -> Release {
         inline_values: 0,
         has_int_tags: false,
         interpreters: Interpreters::At(32),
+    }
+}
+
+/// From 3.13 on.
+const fn newer(minor: u8, class_bytes: u64) -> Release {
+    Release {
+        string: [40, 56, 64],
+        utf8: 48,
+        keys: Keys::Logged,
+        two_more: flags::MANAGED_DICT | flags::MANAGED_WEAKREF,
+        inline_values: flags::INLINE_VALUES,
+        has_int_tags: true,
+        interpreters: Interpreters::Told,
+        ..release(minor, class_bytes, 872)
     }
 }
 
@@ -222,35 +229,9 @@ pub static RELEASES: [Release; 7] = [
         interpreters: Interpreters::At(40),
         ..release(11, 904, 864)
     },
-    Release {
-        string: [40, 56, 64],
-        utf8: 48,
-        keys: Keys::Logged,
-        two_more: flags::MANAGED_DICT | flags::MANAGED_WEAKREF,
-        has_int_tags: true,
-        interpreters: Interpreters::At(40),
-        ..release(12, 920, 872)
-    },
-    Release {
-        string: [40, 56, 64],
-        utf8: 48,
-        keys: Keys::Logged,
-        two_more: flags::MANAGED_DICT | flags::MANAGED_WEAKREF,
-        inline_values: flags::INLINE_VALUES,
-        has_int_tags: true,
-        interpreters: Interpreters::Told,
-        ..release(13, 928, 872)
-    },
-    Release {
-        string: [40, 56, 64],
-        utf8: 48,
-        keys: Keys::Logged,
-        two_more: flags::MANAGED_DICT | flags::MANAGED_WEAKREF,
-        has_int_tags: true,
-        inline_values: flags::INLINE_VALUES,
-        interpreters: Interpreters::Told,
-        ..release(14, 936, 872)
-    },
+    Release { inline_values: 0, interpreters: Interpreters::At(40), ..newer(12, 920) },
+    newer(13, 928),
+    newer(14, 936),
 ];
 
 /// The last minor version that is read.

@@ -1,20 +1,13 @@
 //! Finds CPython in mapped files: its version, its `_PyRuntime`, its static data.
 
-use std::collections::HashSet;
-
 use super::layout::{COOKIE, Interpreters, RELEASES, Release, TOLD_FREE_THREADED, TOLD_HEAD, TOLD_NEXT};
 use strandline_process::elf::Object;
 use strandline_process::image::{Image, exports};
-use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::map::AddressSpace;
 use strandline_process::memory::{Memory, word_at};
-use strandline_process::modules;
+use strandline_process::modules::{self, Module};
 use strandline_process::namespaces::open_mapped_file;
 use strandline_process::procfs::Process;
-
-/// The most distinct mapped files that are looked into.
-const MOST_FILES: usize = 1024;
-/// Static data of a program beyond this is not searched.
-const MOST_DATA_BYTES: u64 = 64 << 20;
 
 const RUNTIME: &str = "_PyRuntime";
 const VERSION: &str = "Py_Version";
@@ -72,39 +65,21 @@ impl Program {
 
 /// The mapped files that hold a CPython.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
-    let mut seen = HashSet::new();
-    let mut programs = Vec::new();
-    for group in modules::groups(space.mappings()) {
-        let code = group.iter().find(|mapping| mapping.permissions.execute);
-        let Some(code) = code.filter(|code| seen.insert((code.device, code.inode))) else { continue };
-        programs.extend(program(process, space, (&group, code)));
-        if seen.len() >= MOST_FILES {
-            break;
-        }
-    }
-    programs
+    modules::all(space).iter().filter_map(|module| program(process, space, module)).collect()
 }
 
-fn program(
-    process: &Process,
-    space: &AddressSpace,
-    (group, mapping): (&[&Mapping], &Mapping),
-) -> Option<Program> {
+fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Option<Program> {
     // Stripped files keep it too, for modules in C.
-    if !exports(process, mapping, &[RUNTIME]) {
+    if !exports(process, module.code, &[RUNTIME]) {
         return None;
     }
-    let object = Object::open(process, space, mapping).ok()?;
-    let runtime = object.symbol(RUNTIME)?.address;
-    let mut written = group.iter().filter(|mapping| mapping.permissions.write);
-    let (first, last) = (written.next()?, group.last()?);
-    let end = last.end.min(first.start.saturating_add(MOST_DATA_BYTES));
-    let image = open_mapped_file(process, mapping).ok().and_then(Image::open)?;
-    let path = mapping.name.clone();
+    let runtime = Object::open(process, space, module.code).ok()?.symbol_address(RUNTIME)?;
+    let image = open_mapped_file(process, module.code).ok().and_then(Image::open)?;
+    let path = module.code.name.clone();
     let version = version(&image).or_else(|| version_in(&path)).or_else(|| version_in_strings(&image));
     // Only such builds have it (`Objects/object.c`, from 3.13 on).
     let is_free_threaded = !image.exported(&["_Py_MergeZeroLocalRefcount"]).is_empty();
-    Some(Program { path, version, runtime, data: (first.start, end), is_free_threaded })
+    Some(Program { path, version, runtime, data: module.data, is_free_threaded })
 }
 
 /// `Py_Version`, from 3.11 on: `PY_VERSION_HEX`, 0x03MMmmrs.

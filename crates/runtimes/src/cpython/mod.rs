@@ -63,7 +63,7 @@ pub static ABOUT: About = About {
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &["cpython_malloc"],
-    not_read: "builds without a global lock (3.13t, 3.14t) or with Py_DEBUG; which objects are garbage",
+    not_read: "builds without a global lock (3.13t, 3.14t); which objects are garbage",
     heap: HeapKind::Own,
     part_of: None,
 };
@@ -131,8 +131,11 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     let mut details = details(&all, &sums);
     if counted.types.values().any(|(_, sums)| sums.instances > 0) {
         let mut names = Names::new(Pages::new(&memory), release, context.space);
-        tell_types(&mut names, &counted, (&mut reading, &mut details));
-        reading.pending = Some(Box::new(confirm(&mut names, &mut counted, slots)));
+        let names = tell_types(&mut names, &counted, (&mut reading, &mut details));
+        let has_arenas = !all.is_empty();
+        let (large, beside) = (std::mem::take(&mut counted.large), counted.beside.0);
+        let place = program.path.clone();
+        reading.pending = Some(Box::new(Confirm { slots, large, names, has_arenas, beside, place }));
     } else {
         let text = "no object was found in blocks in use: they stand on cpython.block, and of which types they are is not known";
         reading.caveats.push(Caveat::new("cpython_no_objects", program.path.clone(), None, text));
@@ -201,7 +204,7 @@ impl Walk<'_> {
         let (mut sums, mut counted) = (Sums::default(), Counted::default());
         let mut last = Census::new(self.memory, self.release, self.beside);
         for arenas in all {
-            arenas.broken.iter().for_each(|&entry| sums.damage(entry, 0));
+            arenas.broken.iter().for_each(|&entry| sums.doubts.damage(entry, 0));
             let walker = || {
                 let census = Census::new(self.memory, self.release, self.beside);
                 Walker::new(self.context, self.memory, arenas.shape, (self.object, census))
@@ -221,7 +224,9 @@ impl Walk<'_> {
                 last.tables.append(&mut census.tables);
                 counted.add(census.done());
             }
-            sums.left += left as u64;
+            if left > 0 {
+                sums.doubts.late(arenas.array);
+            }
         }
         // What static data leads to: of a program that has all its objects in malloc's blocks it is the way to them.
         let mut piece = vec![0; 64 << 10];
@@ -240,7 +245,9 @@ impl Walk<'_> {
             );
         }
         let is_done = large::follow(self.memory, &mut last, claimed_in, self.context.deadline);
-        sums.left += u64::from(!is_done);
+        if !is_done {
+            sums.doubts.late(program.runtime);
+        }
         counted.add(last.done());
         (sums, counted)
     }
@@ -248,7 +255,7 @@ impl Walk<'_> {
 
 /// What all runtimes tell, and CPython's own figures, named as `sys._debugmallocstats` has them.
 fn tell(all: &[Arenas], sums: &Sums, reading: &mut Reading) {
-    if sums.damages > 0 || sums.left > 0 {
+    if !sums.doubts.is_empty() {
         return;
     }
     let number: u64 = all.iter().map(|arenas| arenas.all.len() as u64).sum();
@@ -291,14 +298,21 @@ fn details(all: &[Arenas], sums: &Sums) -> CPython {
     }
 }
 
-/// Objects by type; types of one name (a module that was loaded again) count as one.
-fn tell_types(names: &mut Names<'_>, counted: &Counted, (reading, details): (&mut Reading, &mut CPython)) {
+/// Tells objects by type; types of one name (a module that was loaded again) count as one. Returns names by addresses of types.
+fn tell_types(
+    names: &mut Names<'_>,
+    counted: &Counted,
+    (reading, details): (&mut Reading, &mut CPython),
+) -> HashMap<u64, String> {
+    let mut called = HashMap::new();
     let mut types: Vec<_> = counted.types.values().filter(|(_, sums)| sums.instances > 0).collect();
     types.sort_by_key(|(of, sums)| (std::cmp::Reverse(sums.bytes), of.address));
     let mut by_name: HashMap<String, census::OfType> = HashMap::new();
     let shown = types.iter().enumerate().filter(|(place, (_, sums))| *place < MOST_TYPES || sums.keep > 0);
     for (_, (of, sums)) in shown {
-        let known = by_name.entry(names.of(of)).or_default();
+        let name = names.of(of);
+        called.insert(of.address, name.clone());
+        let known = by_name.entry(name).or_default();
         known.instances += sums.instances;
         known.bytes = known.bytes.saturating_add(sums.bytes);
         known.keep += sums.keep;
@@ -323,18 +337,7 @@ fn tell_types(names: &mut Names<'_>, counted: &Counted, (reading, details): (&mu
     details.beside_arenas = objects(counted.beside);
     let (arenas, blocks) = counted.sparse;
     details.sparse_arenas = Some(SparseArenas { arenas, blocks, kept_by });
-}
-
-/// Large objects, to be held against what allocators have in use.
-fn confirm(names: &mut Names<'_>, counted: &mut Counted, slots: large::Slots) -> Confirm {
-    let large = std::mem::take(&mut counted.large);
-    let mut of_types = HashMap::new();
-    for object in &large {
-        if let Some((of, _)) = counted.types.get(&object.of) {
-            of_types.entry(object.of).or_insert_with(|| names.of(of));
-        }
-    }
-    Confirm { slots, large, names: of_types }
+    called
 }
 
 fn unknown(program: &Program) -> Caveat {
@@ -351,18 +354,7 @@ fn unknown(program: &Program) -> Caveat {
 }
 
 fn say_doubts(program: &Program, sums: &Sums, counted: &Counted, reading: &mut Reading) {
-    if let Some(at) = sums.first_damage {
-        let text = format!(
-            "{} of CPython's arenas and pools make no sense: damaged, or caught in motion; what they hold is not known",
-            sums.damages
-        );
-        let bytes = Some(sums.damaged_bytes);
-        reading.caveats.push(Caveat::new("cpython_damaged", format!("{at:#x}"), bytes, text));
-    }
-    if sums.left > 0 {
-        let text = "the time for which a target may be stopped was over: not all of CPython's arenas and objects were read";
-        reading.caveats.push(Caveat::new("cpython_too_slow", program.path.clone(), None, text));
-    }
+    sums.doubts.say(&mut reading.caveats, &ABOUT, "arenas, pools and objects", &program.path);
     if counted.is_cut {
         let text = "there are more objects beside CPython's arenas than are followed: types count too few, and what was left \
                     stands on the allocator's rows";

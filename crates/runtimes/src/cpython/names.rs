@@ -1,11 +1,13 @@
 //! Names of types: of a module and what it calls a class. No other text of the target leaves it.
 
-use super::layout::{Release, TYPE_DICT, TYPE_NAME, flags};
+use super::layout::{
+    DICT_KEYS, KIND_SHIFT, Release, STRING_LENGTH, STRING_STATE, TYPE_DICT, TYPE_NAME, flags,
+};
 use super::objects;
 use super::types::Type;
 use crate::batch::Pages;
 use strandline_process::map::AddressSpace;
-use strandline_process::memory::word_at;
+use strandline_process::memory::{half_word_at, word_at};
 
 /// The longest name that is given.
 const MOST_NAME_BYTES: usize = 200;
@@ -59,7 +61,7 @@ impl<'a> Names<'a> {
 
     fn module(&mut self, of: &Type) -> Option<String> {
         let dict = self.pages.word(of.address.checked_add(TYPE_DICT as u64)?)?;
-        let keys = self.pages.word(dict.checked_add(super::layout::DICT_KEYS as u64)?)?;
+        let keys = self.pages.word(dict.checked_add(DICT_KEYS as u64)?)?;
         let table = objects::keys(&mut self.pages, self.release, keys)?;
         let (entries, written) = table.entries;
         // Before a key of any kind stands its hash.
@@ -81,8 +83,8 @@ impl<'a> Names<'a> {
 
     fn bytes(&mut self, at: u64) -> Option<Vec<u8>> {
         let head: [u8; 40] = self.pages.array(at)?;
-        let length = usize::try_from(word_at(&head, super::layout::STRING_LENGTH)?).ok()?;
-        let state = word_at(&head, super::layout::STRING_STATE)? as u32 >> self.release.state.kind_shift;
+        let length = usize::try_from(word_at(&head, STRING_LENGTH)?).ok()?;
+        let state = half_word_at(&head, STRING_STATE)? >> KIND_SHIFT;
         // One byte a character, compact, ASCII.
         if state & 0x1f != 0x19 || length > MOST_NAME_BYTES {
             return None;

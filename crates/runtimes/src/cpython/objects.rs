@@ -2,8 +2,8 @@
 
 use super::layout::{
     BYTEARRAY_ALLOCATED, BYTEARRAY_BYTES, DEQUE_BLOCK_BYTES, DEQUE_BLOCK_ITEMS, DEQUE_INDEX, DEQUE_LEFT,
-    DEQUE_LINK, DICT_KEYS, DICT_VALUES, INT_DIGITS, Keys, LIST_ALLOCATED, LIST_ITEMS, Release,
-    SET_ENTRY_BYTES, SET_MASK, SET_SMALL_TABLE, SET_TABLE, SIZE, STRING_LENGTH, STRING_STATE, TYPE, flags,
+    DEQUE_LINK, DICT_KEYS, DICT_VALUES, INT_DIGITS, INTERNED, KIND_SHIFT, Keys, LIST_ALLOCATED, LIST_ITEMS,
+    Release, SET_ENTRY_BYTES, SET_MASK, SET_SMALL_TABLE, SET_TABLE, SIZE, STRING_LENGTH, STRING_STATE, TYPE,
 };
 use super::types::{Kind, Type, Types};
 use crate::batch::Pages;
@@ -20,6 +20,17 @@ pub const BEFORE: [usize; 3] = [0, 16, 32];
 /// Seven times `PYMEM_FORBIDDENBYTE`, 0xfd.
 const FORBIDDEN: u64 = 0x00fd_fdfd_fdfd_fdfd;
 
+/// What debug hooks (PYTHONMALLOC=debug, -X dev, builds with Py_DEBUG; `_PyMem_DebugRawAlloc`) put before a block: its size, a
+/// letter, and seven bytes that nobody may write to. Behind it as many again stand as in a word.
+pub const GUARD_BYTES: u64 = 16;
+/// Behind it.
+pub const GUARD_BEHIND_BYTES: u64 = 8;
+
+/// Whether the second word before a block is a guard's.
+pub fn is_guard(word: u64) -> bool {
+    word >> 8 == FORBIDDEN
+}
+
 /// An object, as the first bytes of its block tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -34,8 +45,7 @@ pub struct Found {
 /// What object a block holds, if it holds one.
 #[inline]
 pub fn in_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
-    // With PYTHONMALLOC=debug each block begins with its size, a letter, and seven bytes that nobody may write to.
-    let guard = if word_at(block, 8).is_some_and(|word| word >> 8 == FORBIDDEN) { 16 } else { 0 };
+    let guard = if word_at(block, 8).is_some_and(is_guard) { GUARD_BYTES as usize } else { 0 };
     BEFORE.into_iter().map(|before| guard + before).find_map(|before| {
         let (references, of) = (word_at(block, before)?, word_at(block, before + TYPE as usize)?);
         // A pointer is no count of references; from 3.12 on objects that live for ever have all lower bits set, from 3.14 on
@@ -145,11 +155,7 @@ pub fn size(pages: &mut Pages<'_>, release: &Release, of: &Type, head: &[u8]) ->
                 add(word(DICT_VALUES), (values, values), true);
             }
         }
-        Kind::Class => {
-            if of.flags & flags::TYPE != 0 {
-                size.block = size.block.max(release.class_bytes);
-            }
-        }
+        Kind::Class => size.block = size.block.max(release.class_bytes),
     }
     size.block = size.block.saturating_add(of.before);
     size.told = size.told.saturating_add(of.before);
@@ -164,7 +170,7 @@ struct Text {
 
 fn string(release: &Release, head: &[u8]) -> Text {
     let word = |offset: usize| word_at(head, offset).unwrap_or(0);
-    let state = half_word_at(head, STRING_STATE).unwrap_or(0) >> release.state.kind_shift;
+    let state = half_word_at(head, STRING_STATE).unwrap_or(0) >> KIND_SHIFT;
     let (character, is_compact, is_ascii) = (u64::from(state & 7), state & 8 != 0, state & 16 != 0);
     let [ascii, compact, whole] = release.string;
     let bytes = word(STRING_LENGTH).saturating_add(1).saturating_mul(character);
@@ -182,9 +188,9 @@ fn string(release: &Release, head: &[u8]) -> Text {
 }
 
 /// Whether a str is interned.
-pub fn is_interned(release: &Release, head: &[u8]) -> bool {
+pub fn is_interned(head: &[u8]) -> bool {
     let state = half_word_at(head, STRING_STATE).unwrap_or(0);
-    state & ((1 << release.state.interned_bits) - 1) != 0
+    state & INTERNED != 0
 }
 
 /// Keys of a dict.

@@ -10,6 +10,7 @@ use crate::batch::Pages;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::class::Slot;
+use strandline_claims::doubts::Doubts;
 use strandline_claims::runtime::Context;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
@@ -40,14 +41,8 @@ pub struct Sums {
     pub quantization_bytes: u64,
     /// Bytes that are lost to where arenas begin.
     pub alignment_bytes: u64,
-    /// Arenas and pools that made no sense.
-    pub damages: u64,
-    /// The first of them.
-    pub first_damage: Option<u64>,
-    /// Resident bytes of them.
-    pub damaged_bytes: u64,
-    /// Arenas, and objects, that were not looked at because the time was over.
-    pub left: u64,
+    /// Arenas and pools that made no sense, and where the time was over.
+    pub doubts: Doubts,
 }
 
 impl Sums {
@@ -62,17 +57,7 @@ impl Sums {
         self.unused_bytes += other.unused_bytes;
         self.quantization_bytes += other.quantization_bytes;
         self.alignment_bytes += other.alignment_bytes;
-        self.damages += other.damages;
-        self.first_damage = self.first_damage.or(other.first_damage);
-        self.damaged_bytes += other.damaged_bytes;
-        self.left += other.left;
-    }
-
-    /// A structure that makes no sense, with so many resident bytes.
-    pub fn damage(&mut self, at: u64, bytes: u64) {
-        self.damages += 1;
-        self.first_damage.get_or_insert(at);
-        self.damaged_bytes += bytes;
+        self.doubts.add(&other.doubts);
     }
 }
 
@@ -143,7 +128,7 @@ impl<'a> Walker<'a> {
         match arena.free_pools(&mut self.pages, self.shape) {
             Some(free) => {
                 let mut free = free.as_slice();
-                let before = (self.used(), self.sums.damages);
+                let before = (self.used(), self.sums.doubts.damages);
                 for at in (arena.pools..end).step_by(self.shape.pool_bytes as usize) {
                     let is_listed = free.first() == Some(&at);
                     free = &free[usize::from(is_listed)..];
@@ -154,16 +139,16 @@ impl<'a> Walker<'a> {
                         accumulator.claim_to(behind, Class::Free);
                     } else if self.pool(arena, at, &mut accumulator).is_none() {
                         let from = accumulator.cursor();
-                        self.sums.damage(at, self.resident(from, behind));
+                        self.sums.doubts.damage(at, self.resident(from, behind));
                         accumulator.claim_to(behind, Class::Unread);
                     }
                 }
                 // What could not be read may hold any number.
-                let used = (self.sums.damages == before.1).then(|| self.used() - before.0);
+                let used = (self.sums.doubts.damages == before.1).then(|| self.used() - before.0);
                 self.census.end_arena(used);
             }
             None => {
-                self.sums.damage(arena.start, self.resident(arena.pools, end));
+                self.sums.doubts.damage(arena.start, self.resident(arena.pools, end));
                 accumulator.claim_to(end, Class::Unread);
             }
         }
@@ -264,7 +249,7 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// The number of a class, for what is said of one.
+/// The size classes that have pools, by the bytes of a block.
 pub fn classes(sums: &Sums) -> impl Iterator<Item = (u64, OfClass)> {
     sums.classes
         .iter()

@@ -11,6 +11,7 @@ use super::locate::Program;
 use crate::batch::Pages;
 use crate::work;
 use std::time::Instant;
+use strandline_claims::doubts::Doubts;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, AT_ONCE, each_word};
 use strandline_process::memory::{Memory, half_word_at, word_at};
@@ -22,7 +23,7 @@ const MOST_SPANS: u64 = 1 << 24;
 /// Spans that are looked at to tell a heap.
 const SPANS_TRIED: u64 = 16;
 /// After so many words that could lead to spans the time is looked at.
-pub const LOOKS_AT_THE_TIME: u64 = 64;
+const LOOKS_AT_THE_TIME: u64 = 64;
 /// Spans that a worker reads at a time.
 const SPANS_AT_ONCE: usize = 4096;
 
@@ -76,12 +77,8 @@ pub struct Spans {
     pub all: Vec<Span>,
     /// Pages of the runtime's own structures that were met.
     pub structures: Vec<u64>,
-    /// Spans that made no sense.
-    pub damages: u64,
-    /// The first of them.
-    pub first_damage: Option<u64>,
-    /// Whether the time was over before all were read.
-    pub is_late: bool,
+    /// Spans that made no sense, and where the time was over.
+    pub doubts: Doubts,
 }
 
 /// Finds the heap of `program`.
@@ -180,12 +177,14 @@ impl Heap {
             }
         };
         let (states, left) = work::share(context.workers, jobs, context.deadline, state, job);
-        let mut spans = Spans { is_late: left > 0, ..Spans::default() };
+        let mut spans = Spans::default();
+        if left > 0 {
+            spans.doubts.late(at);
+        }
         for (_, other) in states {
             spans.all.extend(other.all);
             spans.structures.extend(other.structures);
-            spans.damages += other.damages;
-            spans.first_damage = spans.first_damage.or(other.first_damage);
+            spans.doubts.add(&other.doubts);
         }
         spans.structures.sort_unstable();
         spans.structures.dedup();
@@ -283,8 +282,7 @@ impl Looks<'_> {
 
 impl Spans {
     fn damage(&mut self, at: u64) {
-        self.damages += 1;
-        self.first_damage.get_or_insert(at);
+        self.doubts.damage(at, 0);
     }
 
     fn structure(&mut self, at: u64) {

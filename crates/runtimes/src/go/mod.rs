@@ -25,7 +25,7 @@ use self::heap::{Heap, Kind, Spans};
 use self::locate::Program;
 use crate::batch::Counted;
 use crate::named::go_version;
-use strandline_claims::accumulator::{Accumulator, Class};
+use strandline_claims::accumulator::Class;
 use strandline_claims::allocator::{RangeClaim, overlapping};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Runtime, figures};
@@ -45,7 +45,7 @@ pub static ABOUT: About = About {
         version: |clue| go_version(&clue.image()?.section_bytes(".go.buildinfo", 256)?),
         ..Evidence::NONE
     },
-    versions: "1.18 to 1.27",
+    versions: "1.18 to 1.27 (1.18 and 1.20 not tried)",
     rows: &rows::ROWS,
     blocks: None,
     remedies: &["go_free_os_memory", "go_memory_limit"],
@@ -125,13 +125,13 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     };
     let Some(stack) = reading.palette.add(&rows::STACK, None) else { return reading };
     let spans = heap.spans(context, &memory, layout);
-    let is_whole = spans.damages == 0 && !spans.is_late;
+    let is_whole = spans.doubts.is_empty();
     let (claims, unread) = claims::claim(context, &memory, (&heap, layout, &spans.all), (stack, is_whole));
     let idle_resident = claims.iter().map(|claim| claim.sums.trimmable).sum();
     reading.claims = claims;
     let own = metadata::find(context, &memory, (program, layout), (&heap, &spans));
     let own: Vec<RangeClaim> =
-        own.into_iter().filter(is_free).map(|range| metadata_claim(context, range)).collect();
+        own.into_iter().filter(is_free).map(|range| context.claim_whole(range, Class::Metadata)).collect();
     let own_resident: u64 = own.iter().map(|claim| claim.sums.resident.of(Class::Metadata)).sum();
     reading.claims.extend(own);
     reading.facts.read = true;
@@ -145,21 +145,19 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     }
     reading.facts.set_details(ABOUT.name, &details);
     reading.bytes_read = memory.bytes();
-    say_doubts(program, &spans, unread, &mut reading);
+    spans.doubts.say(&mut reading.caveats, &ABOUT, "spans", &program.path);
+    if unread > 0 {
+        let text = "the bits that say which places of a span are in use could not be read, or there was no time: these stand on \
+                    go.unread or anonymous";
+        reading.caveats.push(Caveat::new("go_unread", program.path.clone(), Some(unread), text));
+    }
     reading
-}
-
-fn metadata_claim(context: &Context<'_>, (start, end): (u64, u64)) -> RangeClaim {
-    let pages = context.pages(start, end);
-    let mut accumulator = Accumulator::new(start, &pages);
-    accumulator.claim_to(end, Class::Metadata);
-    RangeClaim { start, end, sums: accumulator.cut().finish(&pages) }
 }
 
 fn tell(known: &Figures, heap: &Heap, (facts, details): (&mut Runtime, &mut Go)) {
     facts.used_bytes = Some(known.alloc);
-    facts.free_bytes = Some(known.in_use - known.alloc.min(known.in_use));
-    facts.committed_bytes = known.released.map(|released| heap.bytes() - released.min(heap.bytes()));
+    facts.free_bytes = Some(known.in_use.saturating_sub(known.alloc));
+    facts.committed_bytes = known.released.map(|released| heap.bytes().saturating_sub(released));
     facts.own = figures(&[
         ("HeapAlloc", known.alloc),
         ("HeapSys", known.in_use + known.idle),
@@ -190,23 +188,4 @@ fn size_classes(spans: &Spans) -> Vec<SizeClass> {
     let mut classes: Vec<SizeClass> = classes.into_values().collect();
     classes.sort_by_key(|class| std::cmp::Reverse(class.free_places * class.object_bytes));
     classes
-}
-
-fn say_doubts(program: &Program, spans: &Spans, unread: u64, reading: &mut Reading) {
-    if spans.is_late {
-        let text = "the time for which a target may be stopped was over: not all of Go's spans were read";
-        reading.caveats.push(Caveat::new("go_too_slow", program.path.clone(), None, text));
-    }
-    if let Some(at) = spans.first_damage {
-        let text = format!(
-            "{} of Go's spans make no sense: damaged, or caught in motion; what no other span has stands on go.unread",
-            spans.damages
-        );
-        reading.caveats.push(Caveat::new("go_damaged", format!("{at:#x}"), None, text));
-    }
-    if unread > 0 {
-        let text = "the bits that say which places of a span are in use could not be read, or there was no time: these stand on \
-                    go.unread or anonymous";
-        reading.caveats.push(Caveat::new("go_unread", program.path.clone(), Some(unread), text));
-    }
 }

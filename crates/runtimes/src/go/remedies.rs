@@ -20,13 +20,11 @@ pub fn remedies(idle_resident: u64, held: u64) -> Vec<Remedy> {
     };
     // A quarter more than what is in use, structures and stacks among it, in whole MiB: less has the collector run without end.
     let room = ((held / 4 * 5) >> 20) + 1;
-    let limit = Remedy {
-        id: "go_memory_limit".to_owned(),
-        kind: RemedyKind::Setting,
-        predicted_bytes: Some((held + idle_resident).saturating_sub(room << 20)),
-        how: format!("GOMEMLIMIT={room}MiB"),
-        cost: "idle spans go back while the runtime holds more than that; where the program needs more, it collects more often"
-            .to_owned(),
-    };
+    let mut limit = Remedy::setting(
+        "go_memory_limit",
+        &format!("GOMEMLIMIT={room}MiB"),
+        "idle spans go back while the runtime holds more than that; where the program needs more, it collects more often",
+    );
+    limit.predicted_bytes = Some((held + idle_resident).saturating_sub(room << 20));
     if limit.predicted_bytes == Some(0) { vec![call] } else { vec![call, limit] }
 }

@@ -137,8 +137,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
         if let Some(slot) = palette.add(whole.id, None)
             && !(whole.start < heap.start + heap.size && heap.start < whole.end)
         {
-            let pages = context.pages(whole.start, whole.end);
-            reading.claims.push(spaces::claim_whole(&pages, whole.start, whole.end, slot));
+            reading.claims.push(context.claim_whole((whole.start, whole.end), Class::Refined(slot)));
         }
     }
     reading.palette = palette;

@@ -10,7 +10,7 @@ use super::locate::Program;
 use super::rows;
 use super::threads::{Region, Threads};
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout};
-use strandline_claims::accumulator::{Accumulator, Block, Class, Slot};
+use strandline_claims::accumulator::{Accumulator, Class, Slot};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::palette::Palette;
 use strandline_claims::range::{PAGE_BYTES, RangePages, page_up};
@@ -172,24 +172,6 @@ pub fn may_claim(context: &Context<'_>, start: u64, end: u64) -> bool {
     within.into_iter().all(|mapping| mapping.name != "[heap]" && !mapping.name.starts_with("[stack"))
 }
 
-/// Claims a range whole.
-pub fn claim_whole(pages: &RangePages, start: u64, end: u64, slot: Slot) -> RangeClaim {
-    let mut accumulator = Accumulator::new(start, pages);
-    accumulator.claim_to(end, Class::Refined(slot));
-    RangeClaim { start, end, sums: sums(accumulator, start, pages) }
-}
-
-fn sums(
-    mut accumulator: Accumulator<'_>,
-    start: u64,
-    pages: &RangePages,
-) -> strandline_claims::accumulator::Sums {
-    let mut all = Block::empty(start);
-    // It starts where the other is: they join.
-    let _ = all.join(accumulator.cut(), pages);
-    all.finish(pages)
-}
-
 /// The slots of dynamic space's rows.
 #[derive(Clone, Debug)]
 pub struct Slots {
@@ -262,5 +244,5 @@ pub fn claim_pages(
         accumulator.claim_to(start + GC_PAGE_BYTES, Class::Refined(rest));
     }
     accumulator.claim_to(end, Class::Refined(slots.free));
-    RangeClaim { start: heap.start, end, sums: sums(accumulator, heap.start, pages) }
+    RangeClaim { start: heap.start, end, sums: accumulator.cut().finish(pages) }
 }

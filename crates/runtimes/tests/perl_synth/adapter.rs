@@ -12,7 +12,7 @@ use strandline_process::stacks::ThreadFacts;
 use strandline_runtimes::perl;
 use strandline_runtimes::perl::facts::{Interpreter, Perl};
 use strandline_runtimes::perl::locate::{Addresses, Program, Variables};
-use strandline_synth::{Image, PerlImage};
+use strandline_synth::{Image, PerlImage, clipped};
 
 pub const PAGE: u64 = 4096;
 
@@ -43,12 +43,6 @@ impl Memory for Subject {
         self.bytes_read.fetch_add(got as u64, Ordering::Relaxed);
         got
     }
-}
-
-/// `runs` cut to `from..to`.
-fn clipped(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
-    let cut = runs.iter().map(|run| (run.0.max(from), run.1.min(to)));
-    cut.filter(|run| run.0 < run.1).collect()
 }
 
 /// What was read of a subject.
@@ -88,7 +82,7 @@ impl Subject {
                 body_arenas: at.body_arenas,
             }),
         };
-        let runs = perl.image.ranges().map(|(start, bytes)| (start, start + bytes.len() as u64)).collect();
+        let runs = perl.image.pages_without(|_| false);
         Self {
             image: perl.image.clone(),
             maps: perl.maps.clone(),
@@ -102,23 +96,8 @@ impl Subject {
 
     /// Leaves out every page of `gone`.
     pub fn evict(&mut self, gone: impl Fn(u64) -> bool) {
-        let mut image = Image::default();
-        let mut runs: Vec<(u64, u64)> = Vec::new();
-        for (start, bytes) in self.image.ranges() {
-            for (index, page) in bytes.chunks(PAGE as usize).enumerate() {
-                let at = start + index as u64 * PAGE;
-                if gone(at) {
-                    continue;
-                }
-                image.map(at, page.len());
-                image.put(at, page);
-                match runs.last_mut() {
-                    Some(last) if last.1 == at => last.1 += PAGE,
-                    _ => runs.push((at, at + PAGE)),
-                }
-            }
-        }
-        self.image = image;
+        let runs = self.image.pages_without(gone);
+        self.image = self.image.within(&runs);
         self.runs = runs;
     }
 

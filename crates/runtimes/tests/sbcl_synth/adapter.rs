@@ -11,9 +11,7 @@ use strandline_process::procfs::Process;
 use strandline_process::stacks::ThreadFacts;
 use strandline_runtimes::sbcl;
 use strandline_runtimes::sbcl::locate::Program;
-use strandline_synth::{Dice, Image, SbclHeap};
-
-const PAGE: u64 = 4096;
+use strandline_synth::{Dice, Image, SbclHeap, clipped};
 
 /// A frozen process: memory, mappings, resident pages, threads.
 pub struct Subject {
@@ -38,11 +36,6 @@ impl Memory for Subject {
     }
 }
 
-fn clipped(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
-    let first = runs.partition_point(|run| run.1 <= from);
-    runs[first..].iter().take_while(|run| run.0 < to).map(|run| (run.0.max(from), run.1.min(to))).collect()
-}
-
 impl Subject {
     /// The process of a fabricated heap, all of it resident.
     pub fn of(heap: &SbclHeap) -> Self {
@@ -52,19 +45,11 @@ impl Subject {
             fs_base: thread.address,
             general: Default::default(),
         };
-        let mut runs: Vec<(u64, u64)> = Vec::new();
-        for (start, bytes) in heap.image.ranges() {
-            let end = start + bytes.len() as u64;
-            match runs.last_mut() {
-                Some(last) if last.1 == start => last.1 = end,
-                _ => runs.push((start, end)),
-            }
-        }
         let version = heap.recipe.release.name();
         Self {
             image: heap.image.clone(),
             maps: heap.maps(),
-            runs,
+            runs: heap.image.pages_without(|_| false),
             threads: heap.threads.iter().map(facts).collect(),
             program: Program::of_symbols("/usr/bin/fabricated", heap.symbols[0].1, version, &heap.symbols),
             bytes_read: AtomicU64::new(0),
@@ -75,19 +60,8 @@ impl Subject {
     /// Makes `percent` of 100 pages of dynamic space absent.
     pub fn evict(&mut self, heap: &SbclHeap, seed: u64, percent: u64) {
         let mut dice = Dice::new(seed);
-        let mut runs: Vec<(u64, u64)> = Vec::new();
-        for &(from, to) in &self.runs {
-            for page in (from..to).step_by(PAGE as usize) {
-                if (heap.dynamic.0..heap.dynamic.1).contains(&page) && dice.chance(percent) {
-                    continue;
-                }
-                match runs.last_mut() {
-                    Some(last) if last.1 == page => last.1 += PAGE,
-                    _ => runs.push((page, page + PAGE)),
-                }
-            }
-        }
-        self.runs = runs;
+        let (from, to) = heap.dynamic;
+        self.runs = self.image.pages_without(|page| (from..to).contains(&page) && dice.chance(percent));
     }
 
     /// Reads it whole, and checks what holds for every heap, also for one in ruins.

@@ -1,10 +1,12 @@
-//! What of an allocator's structures was not understood, and what follows from that: no call, figures left out, caveats.
+//! What of an allocator's or a runtime's structures was not understood, and what follows from that: no call, figures left
+//! out, caveats.
 
-use strandline_claims::allocator::{Cause, Doubt, Reading};
-use strandline_claims::caveat::Caveat;
+use crate::allocator::{Cause, Doubt};
+use crate::caveat::Caveat;
+use crate::reader::About;
 
 /// Structures that made no sense, and where the time was over.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Doubts {
     /// How many structures made no sense.
     pub damages: u64,
@@ -53,23 +55,23 @@ impl Doubts {
         self.first_damage.map(|at| Doubt { at, cause: Cause::Broken }).or(late)
     }
 
-    /// Adds them to the caveats of a reading: `NAME_too_slow`, of the program or library at `place`, and `NAME_damaged`.
-    /// `structures` is what they are called: "spans".
-    pub fn say(&self, reading: &mut Reading, (name, structures): (&str, &str), place: &str) {
+    /// Adds them to `caveats`: `NAME_too_slow`, of the program or library at `place`, and `NAME_damaged`. `structures` is what
+    /// they are called: "spans".
+    pub fn say(&self, caveats: &mut Vec<Caveat>, about: &About, structures: &str, place: &str) {
+        let (name, title) = (about.name, about.title);
         if self.is_late() {
             let text = format!(
-                "the time for which a target may be stopped was over: not all of {name}'s {structures} were read"
+                "the time for which a target may be stopped was over: not all {structures} of {title} were read"
             );
-            reading.caveats.push(Caveat::new(&format!("{name}_too_slow"), place, None, text));
+            caveats.push(Caveat::new(&format!("{name}_too_slow"), place, None, text));
         }
         if let Some(at) = self.first_damage {
-            reading.in_motion = true;
             let text = format!(
-                "{} of {name}'s {structures} make no sense: damaged, or caught in motion; what they hold is not known",
+                "{} of the {structures} of {title} make no sense: damaged, or caught in motion; what they hold is not known",
                 self.damages
             );
             let bytes = (self.damaged_bytes > 0).then_some(self.damaged_bytes);
-            reading.caveats.push(Caveat::new(&format!("{name}_damaged"), format!("{at:#x}"), bytes, text));
+            caveats.push(Caveat::new(&format!("{name}_damaged"), format!("{at:#x}"), bytes, text));
         }
     }
 }
