@@ -23,8 +23,10 @@ test-full: need-cargo deps ## the same with the long tests, and other glibcs, pe
 	@scripts/fetch-perls .cache/perls || true
 	@scripts/fetch-sbcls .cache/sbcls || true
 	@scripts/fetch-gos .cache/gos || true
+	@scripts/fetch-musls .cache/musls || true
 	@STRANDLINE_FULL=1 STRANDLINE_GLIBCS=$(CURDIR)/.cache/glibcs STRANDLINE_PERLS=$(CURDIR)/.cache/perls \
-		STRANDLINE_SBCLS=$(CURDIR)/.cache/sbcls STRANDLINE_GOS=$(CURDIR)/.cache/gos scripts/test
+		STRANDLINE_SBCLS=$(CURDIR)/.cache/sbcls STRANDLINE_GOS=$(CURDIR)/.cache/gos \
+		STRANDLINE_MUSLS=$(CURDIR)/.cache/musls scripts/test
 
 bench: need-cargo ## measure, as ratios within one run; writes benches/RESULTS.md
 	@benches/run.sh

@@ -10,7 +10,8 @@ use strandline_claims::allocator::{Context, Reader};
 use strandline_fuzz::{Target, this_process};
 use strandline_process::map::AddressSpace;
 use strandline_synth::{
-    Image, clipped, fabricate_jemalloc, fabricate_mimalloc, fabricate_musl, fabricate_tcmalloc,
+    Image, clipped, fabricate_jemalloc, fabricate_mimalloc, fabricate_musl, fabricate_old_musl,
+    fabricate_tcmalloc,
 };
 
 /// Overwrites words: each twelve bytes of `patches` are a structure, a place in it, and a word or a place in a structure.
@@ -39,7 +40,7 @@ fuzz_target!(|data: &[u8]| {
             (made.image, made.maps, made.structures, &jemalloc::Reader)
         }
         1 => {
-            let made = fabricate_musl(seed);
+            let made = if shape & 64 == 0 { fabricate_musl(seed) } else { fabricate_old_musl(seed) };
             (made.image, made.maps, made.structures, &musl::Reader)
         }
         2 => {

@@ -365,6 +365,7 @@ pub struct Mark {
 Examples:
   strandline report perl.strandline
   strandline report perl.strandline --format html -o perl.html
+  strandline report service.strandline --type __main__.Session
   strandline report before.strandline after.strandline --format svg -o both.svg
   strandline report perl.strandline --format json | jq '.marks[] | {name, rss_bytes}'")]
 pub struct Report {
@@ -374,6 +375,9 @@ pub struct Report {
     /// What to make of them; without it, a chart for the terminal
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
+    /// In the chart: how many objects of one type (python: __main__.Node) each ledger has, and their bytes
+    #[arg(long = "type", value_name = "NAME")]
+    pub r#type: Option<String>,
     /// Where to; by default standard output, and for a picture on a terminal a file named after the recording
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,

@@ -21,6 +21,12 @@ pub const MOST_FILES: usize = 8;
 pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
     let format = if output.json { Some(Format::Json) } else { arguments.format };
     let files = &arguments.files;
+    if arguments.r#type.is_some() && format.is_some() {
+        return Err(Failure(
+            "--type is for the chart in the terminal: leave --format and --json out (json has all types)"
+                .to_owned(),
+        ));
+    }
     if matches!(format, Some(Format::Csv | Format::Json)) && files.len() > 1 {
         return Err(Failure(
             "csv and json are of one recording each: call report once for each file".to_owned(),
@@ -81,7 +87,7 @@ fn chart(timelines: &[Timeline], arguments: &Report, output: &mut Output) -> Res
     let variable = |name: &str| std::env::var(name).ok();
     let (all, ctype, lang) = (variable("LC_ALL"), variable("LC_CTYPE"), variable("LANG"));
     let glyphs = Glyphs::of_locale(all.as_deref(), ctype.as_deref(), lang.as_deref());
-    let text = chart::chart(timelines, output.surface, glyphs);
+    let text = chart::chart(timelines, arguments.r#type.as_deref(), output.surface, glyphs);
     match &arguments.output {
         None => output.print(&text)?,
         Some(path) => {

@@ -92,17 +92,83 @@ fn most(seed: u64) -> &'static str {
     if seed.is_multiple_of(5) { "most=50000000" } else { "most=4000000" }
 }
 
+/// With huge pages of its own (opt.hpa) what is free has no extent; of a purge only the rest is predicted.
+#[test]
+fn a_jemalloc_with_huge_pages_holds_what_is_said_of_it() -> Outcome {
+    const TEST: &str = "heap_allocators::a_jemalloc_with_huge_pages";
+    let has_them = |path: &PathBuf| {
+        let mut probe = Command::new("true");
+        probe.env("MALLOC_CONF", "hpa:true,abort_conf:true").env("LD_PRELOAD", path);
+        probe.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    let Some(library) = library("libjemalloc.so.2").filter(has_them) else {
+        skipped(TEST, "no libjemalloc.so.2 that has opt.hpa (5.3)");
+        return Ok(());
+    };
+    for_each(1..=repetitions(6, 100), |seed| {
+        let mut command = Command::new(subject::compile("any_heap", &Libc::system())?);
+        command.args([seed.to_string().as_str(), most(*seed), "keep=40"]);
+        command.env("LD_PRELOAD", &library).env("MALLOC_CONF", "hpa:true");
+        let mut subject = Subject::start_command(command)?;
+        let before = read(&explain(subject.pid())?, "jemalloc")?.clone();
+        for round in 0..2 {
+            let own = subject.ask(b'w')?;
+            let document = explain(subject.pid())?;
+            invariants::hold(&document)?;
+            if caveats(&document) != ["jemalloc_huge_pages"] {
+                return Err(format!("{}", document["caveats"]).into());
+            }
+            let now = read(&document, "jemalloc")?;
+            for (key, told) in [("live_blocks", "blocks"), ("live_bytes", "bytes")] {
+                assert_eq!(
+                    number(now, key)? - number(&before, key)?,
+                    number(&own, told)?,
+                    "{key}, round {round}"
+                );
+            }
+            let statistics = subject.ask(b's')?;
+            for (key, figure) in now["own"].as_object().ok_or("no figures of its own")? {
+                assert_eq!(Some(figure), statistics.get(key), "{key}, round {round}");
+            }
+            let unattributed = number(&document["totals"], "unattributed")?;
+            assert!(unattributed < 100 << 10, "{}", document["totals"]);
+        }
+        Ok(())
+    })
+}
+
+/// The system's musl, and what is built with the malloc that was in it before (STRANDLINE_MUSLS: a folder of NAME/bin/musl-gcc).
+fn musls() -> Vec<PathBuf> {
+    const TEST: &str = "heap_allocators::programs_of_musl";
+    let mut found = Vec::new();
+    match Command::new("musl-gcc").arg("--version").output() {
+        Ok(_) => found.push(PathBuf::from("musl-gcc")),
+        Err(_) => skipped(TEST, "no musl-gcc (apt-get install musl-tools)"),
+    }
+    match std::env::var_os("STRANDLINE_MUSLS") {
+        Some(folder) => {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            found.extend(
+                entries.map(|entry| entry.path().join("bin/musl-gcc")).filter(|built| built.exists()),
+            );
+        }
+        None => skipped(TEST, "the malloc of 1.1: STRANDLINE_MUSLS names no folder of them (make test-full)"),
+    }
+    found
+}
+
 #[test]
 fn programs_of_musl_hold_what_is_said_of_them() -> Outcome {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/subjects/any_heap.c");
     let folder = Folder::new("musl")?;
-    for_each([&["-O1"][..], &["-O1", "-static", "-s"]], |flags| {
-        let program = folder.0.join(format!("any_heap{}", flags.len()));
-        let mut build = Command::new("musl-gcc");
-        let built = build.args(*flags).arg("-o").arg(&program).arg(source).status();
-        if !built.is_ok_and(|status| status.success()) {
-            skipped("heap_allocators::programs_of_musl", "no musl-gcc (apt-get install musl-tools)");
-            return Ok(());
+    let kinds = musls()
+        .into_iter()
+        .flat_map(|musl| [(musl.clone(), &["-O1"][..]), (musl, &["-O1", "-static", "-s"])]);
+    for_each(kinds.enumerate(), |(number, (musl, flags))| {
+        let program = folder.0.join(format!("any_heap{number}"));
+        let built = Command::new(musl).args(*flags).arg("-o").arg(&program).arg(source).status()?;
+        if !built.success() {
+            return Err(format!("{} {flags:?}: {built}", musl.display()).into());
         }
         for seed in 1..=repetitions(6, 100) {
             let mut command = Command::new(&program);

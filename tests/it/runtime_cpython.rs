@@ -107,6 +107,28 @@ fn figures_agree(oracle: &Oracle, runtime: &Value) -> Outcome {
     Ok(())
 }
 
+/// Whether the collector is as `gc` tells: what changes between that and the look are only the counts of objects.
+fn collector_agrees(oracle: &Oracle, runtime: &Value) -> Outcome {
+    let told = &oracle.subject.ready["collector"];
+    let collectors = runtime["cpython"]["collectors"].as_array().ok_or("no collectors")?;
+    let [collector] = collectors.as_slice() else { return Err(format!("{collectors:?}").into()) };
+    let all = |name: &str| -> Value {
+        collector["generations"].as_array().into_iter().flatten().map(|of| of[name].clone()).collect()
+    };
+    let pairs = [
+        ("enabled", collector["enabled"].clone()),
+        ("thresholds", all("threshold")),
+        ("collections", all("collections")),
+        ("collected", all("collected_objects")),
+    ];
+    for (name, found) in pairs {
+        if told[name] != found {
+            return Err(format!("{name}: {} told, {found} found", told[name]).into());
+        }
+    }
+    if collector["collecting"] == false { Ok(()) } else { Err("it is not collecting".into()) }
+}
+
 #[test]
 fn figures_and_types_are_its_own() -> Outcome {
     let mut cases = Vec::new();
@@ -121,6 +143,7 @@ fn figures_and_types_are_its_own() -> Outcome {
         let (document, runtime) = oracle.look()?;
         figures_agree(&oracle, &runtime)?;
         oracle.types_agree(&runtime)?;
+        collector_agrees(&oracle, &runtime)?;
         let caveats = strandline::caveats(&document);
         if !caveats.is_empty() {
             return Err(format!("caveats: {caveats:?}").into());

@@ -37,6 +37,8 @@ pub struct Shape {
     pub used_root_bytes: u64,
     /// What leaves are aligned to.
     pub leaf_alignment: u64,
+    /// The bits of a leaf's entry that lead somewhere: where they are 0 nothing has that page, whatever else is left of it.
+    pub pointer: u64,
 }
 
 impl Shape {
@@ -164,7 +166,7 @@ impl Finder<'_> {
         let bytes_read = each_word_by(self.context, (leaf, end), PAGE_BYTES as usize, &mut |at, entry| {
             let index = (at - leaf) / 8;
             // Within an extent old entries may stand that nobody asks for.
-            if index < behind {
+            if index < behind || entry & self.shape.pointer == 0 {
                 return true;
             }
             if let Some((page, end)) = self.page_of_entry(cache, index, entry) {
@@ -240,7 +242,7 @@ pub fn walk(
         each_word(context, leaf, leaf + shape.leaf_bytes(), &mut |at, entry| {
             let page = first + (((at - leaf) / 8) << shape.page_shift);
             // Of most extents the first and the last page have an entry, of those of small blocks all.
-            if page < cursor {
+            if page < cursor || entry & shape.pointer == 0 {
                 return true;
             }
             // A map made to hurt has damage on every page.

@@ -11,7 +11,7 @@ use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
 use strandline_synth::{
     Dice, HeapImage, Image, JEMALLOC_LAYOUTS, MIMALLOC_LAYOUTS, clipped, fabricate_jemalloc,
-    fabricate_mimalloc, fabricate_musl, fabricate_tcmalloc,
+    fabricate_mimalloc, fabricate_musl, fabricate_old_musl, fabricate_tcmalloc,
 };
 
 struct Target<'a> {
@@ -77,9 +77,10 @@ fn a_jemalloc_holds_what_is_said() {
 }
 
 #[test]
-fn a_mallocng_holds_what_is_said() {
-    for seed in 0..40 {
-        let made = fabricate_musl(seed);
+fn a_malloc_of_musl_holds_what_is_said() {
+    for (seed, made) in
+        (0..40).flat_map(|seed| [(seed, fabricate_musl(seed)), (seed, fabricate_old_musl(seed))])
+    {
         let ((readings, caveats), _) = read(&musl::Reader, &made.image, &made.maps);
         let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
         assert!(caveats.is_empty() && reading.caveats.is_empty(), "seed {seed}: {:?}", reading.caveats);
@@ -128,6 +129,8 @@ fn damage_hurts_nobody() {
         let made = fabricate_jemalloc(seed as usize, seed);
         damaged(&jemalloc::Reader, made.image, (&made.maps, &made.structures), seed);
         let made = fabricate_musl(seed);
+        damaged(&musl::Reader, made.image, (&made.maps, &made.structures), seed);
+        let made = fabricate_old_musl(seed);
         damaged(&musl::Reader, made.image, (&made.maps, &made.structures), seed);
         let made = fabricate_tcmalloc(seed);
         damaged(&tcmalloc::Reader, made.image, (&made.maps, &made.structures), seed);

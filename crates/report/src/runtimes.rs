@@ -2,7 +2,7 @@
 
 use strandline_inspect::facts::{Runtime, TypeFacts};
 use strandline_runtimes::cpython::census::FEW_OBJECTS;
-use strandline_runtimes::cpython::facts::CPython;
+use strandline_runtimes::cpython::facts::{self as python, CPython, Collector};
 use strandline_runtimes::go::facts::{Go, SizeClass};
 use strandline_runtimes::perl::facts::{Amount, Interpreter, Perl};
 use strandline_runtimes::sbcl::facts::{Generation, Path, Sbcl, TypeBytes};
@@ -130,7 +130,25 @@ fn cpython(name: &str, runtime: &Runtime, facts: &CPython) -> RuntimeView {
             most.collect::<Vec<_>>().join(", ")
         ));
     }
+    view.lines.extend(facts.collectors.last().map(collector));
     view
+}
+
+/// What the main interpreter's collector is at.
+fn collector(of: &Collector) -> String {
+    let all = |tell: fn(&python::Generation) -> String| {
+        of.generations.iter().map(tell).collect::<Vec<_>>().join(", ")
+    };
+    let collected = all(|generation| thousands(generation.collections));
+    if !of.enabled {
+        return format!(
+            "collector off: objects in cycles stay; {collected} collections of its generations so far"
+        );
+    }
+    let next = all(|generation| {
+        format!("{} of {}", thousands(generation.count.into()), thousands(generation.threshold.into()))
+    });
+    format!("collector on, at {next} before it collects; {collected} collections of its generations so far")
 }
 
 fn go(name: &str, runtime: &Runtime, facts: &Go) -> RuntimeView {

@@ -29,6 +29,7 @@ mod image;
 mod jemalloc;
 mod mimalloc;
 mod musl;
+mod musl_old;
 mod perl;
 mod plan;
 mod sbcl;
@@ -45,6 +46,7 @@ pub use image::{Image, clipped, is_absent};
 pub use jemalloc::{JEMALLOC_LAYOUTS, JemallocExpected, JemallocImage, fabricate_jemalloc};
 pub use mimalloc::{MIMALLOC_LAYOUTS, fabricate_mimalloc};
 pub use musl::{MuslExpected, MuslImage, fabricate_musl};
+pub use musl_old::fabricate_old_musl;
 pub use perl::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables, TRAPS, Trap, fabricate_perl};
 pub use sbcl::{
     SBCL_GENERATIONS, SBCL_RELEASES, SBCL_TYPES, SbclExpected, SbclGeneration, SbclHeap, SbclInstances,

@@ -22,7 +22,7 @@ const KEY: u64 = 0x1357_9bdf_0246_8ace;
 const SIZES: [u64; 8] = [16, 48, 64, 320, 1024, 1280, 5120, 8192];
 
 /// How many layouts there are.
-pub const MIMALLOC_LAYOUTS: usize = 4;
+pub const MIMALLOC_LAYOUTS: usize = 5;
 
 /// Where a release has the fields of a page.
 struct Fields {
@@ -83,7 +83,7 @@ struct Writer {
     structures: Vec<(u64, u64)>,
 }
 
-/// Makes one of `layout` (0 for 2.0.9, 1 for 2.2, 2 for 1.9, 3 for 3.1), drawn from `seed`.
+/// Makes one of `layout` (0 for 2.0.9, 1 for 2.2, 2 for 1.9, 3 for CPython's, 4 for 3.1), drawn from `seed`.
 pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
     let mut dice = Dice::new(seed ^ 0x6d69);
     let mut image = Image::default();
@@ -95,6 +95,8 @@ pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
         0 => writer.slices((&OF_2_0_9, 80), [216, 224, 232, 240, 248, 264], &mut dice),
         1 => writer.slices((&OF_2_2, 96), [224, 248, 256, 264, 272, 288], &mut dice),
         2 => writer.pages(&mut dice),
+        // A page is larger, with the same fields.
+        3 => writer.slices((&OF_2_0_9, 96), [216, 224, 232, 240, 248, 264], &mut dice),
         _ => {
             maps.push(line(MAP, 4 * MIB + SLICE, "00000000 00:00 0"));
             writer.arena(&mut dice)
@@ -172,15 +174,16 @@ impl Writer {
         // Its own, and its thread.
         self.put(structures, (1, 32));
         self.put(structures + fields.size.0, (SLICE, fields.size.1));
-        let thread = if bytes == 80 { 256 } else { 280 };
+        let thread = if places[0] == 216 { 256 } else { 280 };
         self.image.put_word(HEAP + thread, 0x7f00_0000_1000);
-        let mut index = 1;
+        let (mut index, mut used) = (1, 0);
         for _ in 0..count {
             let here = 1 + dice.below(4);
             let at = structures + index * bytes;
             self.put(at, (here, 32));
             let (start, end) = (HEAP + index * SLICE, HEAP + (index + here) * SLICE);
             if dice.chance(85) {
+                used += 1;
                 let size = SIZES[dice.below(SIZES.len() as u64) as usize];
                 // 2.0.9: 3 * MI_MAX_ALIGN_GUARANTEE.
                 let first = start + if fields.start.is_some() || size > 1024 { 0 } else { 384 };
@@ -189,6 +192,7 @@ impl Writer {
             index += here;
         }
         self.put(structures + index * bytes, (512 - index, 32));
+        self.image.put_word(cookie - 8, used);
         self.structures.push((HEAP, HEAP + 320));
         32 * MIB
     }
@@ -198,20 +202,23 @@ impl Writer {
         self.image.map(HEAP, (4 * MIB) as usize);
         self.image.put_word(DATA + 0x100, KEY);
         let own = 8 * KIB;
-        let words = [(112, HEAP ^ KEY), (96, 64), (144, 16), (152, 0), (32, 4 * MIB), (104, own), (88, 1)];
+        let words = [(112, HEAP ^ KEY), (96, 64), (144, 16), (152, 0), (32, 4 * MIB), (104, own)];
         for (at, word) in words {
             self.image.put_word(HEAP + at, word);
         }
         self.image.put_word(HEAP + 136, 0x7f00_0000_1000);
+        let mut used = 0;
         for index in 0..64 {
             let at = HEAP + 160 + 80 * index;
             if dice.chance(80) {
+                used += 1;
                 self.put(at, (index | 1 << 8, 16));
                 let start = HEAP + if index == 0 { own } else { index * SLICE };
                 let size = SIZES[dice.below(SIZES.len() as u64) as usize];
                 self.page(&OF_1_9, at, (start, HEAP + (index + 1) * SLICE), (size, dice));
             }
         }
+        self.image.put_word(HEAP + 88, used);
         self.structures.push((HEAP, HEAP + 160));
         4 * MIB
     }

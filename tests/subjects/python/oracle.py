@@ -112,8 +112,11 @@ def told(several):
 
 def main():
     case, count, seed, library, figures = sys.argv[1:]
+    gc.set_threshold(600 + int(seed), 9, 11)
     keep = globals()[case](int(count), random.Random(int(seed)))
     gc.collect()
+    if int(seed) % 2:
+        gc.disable()
     known = {}
     for several in keep:
         if type(several) is collections.deque and type(several[0]) is Queued:
@@ -123,7 +126,9 @@ def main():
     # Nothing but this frame has it.
     local = Local(300000)
     known['__main__.Local'] = told([local])
-    line = json.dumps({'version': list(sys.version_info[:3]), 'types': known}) + '\n'
+    collector = {'enabled': gc.isenabled(), 'thresholds': gc.get_threshold(), 'collections': [one['collections'] for one in gc.get_stats()],
+                 'collected': [one['collected'] for one in gc.get_stats()]}
+    line = json.dumps({'version': list(sys.version_info[:3]), 'types': known, 'collector': collector}) + '\n'
     call = ctypes.PyDLL(library).figures_and_wait
     known = several = None
     call(figures.encode(), line.encode())

@@ -140,9 +140,10 @@ impl Claimer<'_> {
         let bytes = extent.end - extent.start;
         let of = self.counts.arenas.entry(extent.bits & 0xfff).or_default();
         match self.layout.state(extent.bits) {
-            // On its way out: a purge takes extents for its own while it works (`extents_evict`, `ecache_evict`).
+            // On its way out: a purge takes extents for its own while it works (`extents_evict`, `ecache_evict`); and those of huge
+            // pages wait in a cache for who wants one of their size (`sec.c`).
             Some(State::Active) if self.layout.class(extent.bits) == CLASSES => {
-                of.active += bytes;
+                of.active += if self.layout.is_of_huge_page(extent.bits) { 0 } else { bytes };
                 accumulator.claim_to(extent.end, Class::Free);
             }
             Some(State::Active) => {

@@ -19,13 +19,22 @@ pub const MOST_REGIONS: u64 = 512;
 
 /// The radix tree (`rtree.h`): two levels of 2^18 entries, of which the root's are of 48-bit addresses, half of them the
 /// kernel's. Leaves are aligned to cache lines.
-pub const MAP: Shape = Shape { page_shift: 12, leaf_bits: 18, used_root_bytes: 1 << 20, leaf_alignment: 64 };
+pub const MAP: Shape = Shape {
+    page_shift: 12,
+    leaf_bits: 18,
+    used_root_bytes: 1 << 20,
+    leaf_alignment: 64,
+    pointer: ENTRY_POINTER,
+};
 /// The extent's address in an entry of a leaf; extents are aligned to 64 bytes at least.
 const ENTRY_POINTER: u64 = 0xffff_ffff_ffc0;
 /// The size class in an entry of a leaf.
 const ENTRY_CLASS_SHIFT: u32 = 48;
 /// Whether the page is a slab's.
 const ENTRY_SLAB: u64 = 1;
+
+/// Which allocator of pages an extent is of (`EDATA_BITS_PAI_SHIFT`, 5.3).
+const HUGE_PAGE_SHIFT: u32 = 14;
 
 /// Small size classes that have slabs: 8 to 14,336 bytes.
 pub const SMALL_CLASSES: usize = 36;
@@ -164,6 +173,11 @@ impl Layout {
         (bits >> self.class_shift & 0xff) as usize
     }
 
+    /// Whether an extent's pages are of a huge page of jemalloc's own (`EXTENT_PAI_HPA`): only those in use have an extent.
+    pub fn is_of_huge_page(&self, bits: u64) -> bool {
+        self.entry_state_shift.is_some() && bits >> HUGE_PAGE_SHIFT & 1 != 0
+    }
+
     /// How many regions of a slab are free.
     pub fn free(&self, bits: u64) -> u64 {
         bits >> self.free_shift & 0x3ff
@@ -173,7 +187,8 @@ impl Layout {
     /// which they have little in common.
     pub fn agree(&self, entry: u64, extent: &Words) -> Option<bool> {
         let Some(state) = self.state(extent.bits) else { return Some(false) };
-        if state != State::Active {
+        // Of what is on its way out one is changed before the other.
+        if state != State::Active || self.class(extent.bits) == CLASSES {
             return None;
         }
         let same_state = self.entry_state_shift.is_none_or(|shift| entry >> shift & 7 == 0);

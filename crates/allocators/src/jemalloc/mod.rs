@@ -1,13 +1,14 @@
 //! jemalloc, read from outside, without symbols and without calling anything.
 //!
 //! `locate` finds its map of the address space, `extents` goes over what is in it, `caches` finds the regions in threads'
-//! caches, `claims` says what each byte is, `base` finds jemalloc's own structures. There is no walk over blocks: what is
+//! caches, `claims` says what each byte is, `base` finds jemalloc's own structures, `hpa` what is free in its huge pages. There is no walk over blocks: what is
 //! read is a word a page, 128 bytes an extent, and of the heap itself nothing.
 
 pub mod base;
 pub mod caches;
 pub mod claims;
 pub mod extents;
+pub mod hpa;
 pub mod layout;
 pub mod locate;
 pub mod rows;
@@ -18,7 +19,7 @@ use self::layout::{Layout, State};
 use self::locate::Tree;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
-    self, Argument, CallPlan, Context, Found, Function, Reading, Readings, read_each,
+    self, Argument, CallPlan, Context, Found, Function, RangeClaim, Reading, Readings, read_each,
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
@@ -42,7 +43,7 @@ pub static ABOUT: About = About {
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &["jemalloc_purge", "jemalloc_decay"],
-    not_read: "huge pages of its own (opt.hpa), other page sizes and size classes, 4.x",
+    not_read: "other page sizes and size classes, 4.x",
     heap: HeapKind::Own,
     part_of: None,
 };
@@ -140,6 +141,11 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
     });
     let own = blocks.iter().map(|block| context.claim_whole((block.start, block.end), Class::Metadata));
     reading.claims.extend(own);
+    let free = hpa::find(context, layout, (&extents.all, &blocks), taken);
+    let free = free.into_iter().map(|run| context.claim_whole(run, Class::Free));
+    let before = reading.claims.len();
+    reading.claims.extend(free);
+    reading.caveats.extend(say_huge_pages(tree, &reading.claims[before..]));
     reading.allocator = summary::facts(tree, layout, &counts, &blocks, doubts.is_empty());
     reading.refined = counts.matched.clone();
     reading.bytes_read = extents.walk.bytes_read + counts.bytes_read + cached.bytes_read;
@@ -155,6 +161,14 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
         reading.caveats.push(Caveat::new("jemalloc_cache_broken", tree.name.clone(), None, text));
     }
     reading
+}
+
+/// What is free in huge pages, if anything is: a purge is not for it.
+fn say_huge_pages(tree: &Tree, free: &[RangeClaim]) -> Option<Caveat> {
+    let bytes: u64 = free.iter().map(|claim| claim.sums.resident.total()).sum();
+    let text = "these bytes are free in huge pages of jemalloc's own (opt.hpa): they go back by its own rule (hpa_dirty_mult), which a \
+                purge may set off; what a purge gives back of them is not predicted";
+    (bytes > 0).then(|| Caveat::new("jemalloc_huge_pages", tree.name.clone(), Some(bytes), text))
 }
 
 /// The version that jemalloc carries (`5.3.0-0-g54eaed1d…`). It stands before what can be searched for: releases are

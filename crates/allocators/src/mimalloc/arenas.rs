@@ -23,7 +23,7 @@ use strandline_process::memory::word_at;
 const LEAST_DATA_BYTES: u64 = 4096;
 /// Words of static data that are followed, of one program.
 const MOST_TRIED: usize = 1 << 16;
-/// Bytes of what could be maps that are read in all.
+/// Bytes of what could be maps that are read, for one program.
 const MOST_TRIED_BYTES: u64 = 16 << 20;
 /// Entries by which a map is told.
 const ENOUGH_ENTRIES: usize = 64;
@@ -48,10 +48,9 @@ struct Map {
 pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
     let mut heaps: Vec<Heap> = Vec::new();
     let mut taken = taken.to_vec();
-    let mut left = MOST_TRIED_BYTES;
     for data in radix::large_data(context.space, LEAST_DATA_BYTES) {
         let words = words(context, &data);
-        let Some(map) = words.iter().find_map(|&word| map_at(context, word, &mut left)) else { continue };
+        let Some(map) = map(context, &words) else { continue };
         let mut heap = Heap {
             object: data.object.start,
             name: data.object.name.clone(),
@@ -93,6 +92,18 @@ fn words(context: &Context<'_>, data: &Data<'_>) -> Vec<u64> {
         words.len() < MOST_TRIED
     });
     words.into_iter().collect()
+}
+
+/// The page map to which one of `words` leads. Of a map's upper level hardly a page was ever written to: where little is resident
+/// is looked first.
+fn map(context: &Context<'_>, words: &[u64]) -> Option<Map> {
+    let resident = |upper: u64| -> u64 {
+        (context.resident)(upper, upper.saturating_add(MAP_BYTES)).iter().map(|run| run.1 - run.0).sum()
+    };
+    let mut uppers: Vec<(u64, u64)> = words.iter().map(|&upper| (resident(upper), upper)).collect();
+    uppers.sort_unstable();
+    let mut left = MOST_TRIED_BYTES;
+    uppers.into_iter().find_map(|(_, upper)| map_at(context, upper, &mut left))
 }
 
 /// The page map whose upper level is at `upper`, if it is one.

@@ -87,6 +87,8 @@ const PAGE_2: PageLayout = PageLayout {
     start: Start::Offset,
     has_thread: false,
 };
+/// CPython's own without a global lock (3.13t and later, `Include/internal/mimalloc`): 2.1.2 with more behind it.
+const PAGE_CPYTHON: PageLayout = PageLayout { bytes: 96, ..PAGE_2 };
 /// 2.1.4 to 2.4.
 const PAGE_2_1_4: PageLayout = PageLayout {
     bytes: 96,
@@ -279,7 +281,7 @@ pub const COLLECT_3: Collect = Collect { pages: true, ended: false, arenas: Aren
 const MIB: u64 = 1 << 20;
 
 /// All of them.
-pub static SEGMENTS: [SegmentLayout; 9] = [
+pub static SEGMENTS: [SegmentLayout; 10] = [
     segment(
         "2.1.9 to 2.4",
         32 * MIB,
@@ -300,6 +302,14 @@ pub static SEGMENTS: [SegmentLayout; 9] = [
         [216, 256, 208],
         slices([224, 232, 240, 248, 264]),
         (&PAGE_2, 2840, Some(COLLECT_2_0)),
+    ),
+    segment(
+        "CPython 3.13 and later",
+        32 * MIB,
+        [216, 256, 208],
+        slices([224, 232, 240, 248, 264]),
+        // Its threads have several heaps each, from which pages go when no other thread can look at them: no call is made.
+        (&PAGE_CPYTHON, 2840, None),
     ),
     segment(
         "2.0.3 to 2.0.7",

@@ -26,6 +26,9 @@ const MOST_HEAPS: usize = 16;
 /// Bytes of a segment's own structures: 1,025 pages of 96 bytes, and more.
 const MOST_INFO_BYTES: u64 = 1 << 20;
 
+/// So many segments that a layout fits are enough to believe in it.
+const ENOUGH_VOTES: usize = 16;
+
 /// What stands as the size of its blocks in what is no page, or within another.
 const NO_PAGE: u64 = 1;
 
@@ -43,16 +46,22 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
         return Vec::new();
     }
     let objects = objects(context, &candidates);
-    // By key, in which there is one mimalloc; of the layouts the one that most of its segments have.
+    // By key, in which there is one mimalloc; of the layouts the one in which most of its segments have as many pages as they say.
     let mut heaps: Vec<Heap> = Vec::new();
     let mut taken = taken.to_vec();
-    let mut votes: BTreeMap<u64, BTreeMap<usize, usize>> = BTreeMap::new();
+    let mut votes: BTreeMap<u64, BTreeMap<usize, (usize, u64)>> = BTreeMap::new();
     for candidate in candidates.iter().filter(|candidate| objects.contains_key(&candidate.key)) {
         let number = SEGMENTS.iter().position(|layout| layout == candidate.layout).unwrap_or(0);
-        *votes.entry(candidate.key).or_default().entry(number).or_default() += 1;
+        let votes = votes.entry(candidate.key).or_default().entry(number).or_default();
+        if votes.0 < ENOUGH_VOTES {
+            let (is_whole, bytes_read) = counts_its_pages(context, candidate);
+            *votes = (votes.0 + usize::from(is_whole), votes.1 + bytes_read);
+        }
     }
     for (key, votes) in votes.into_iter().take(MOST_HEAPS) {
-        let best = votes.iter().max_by_key(|(number, count)| (**count, std::cmp::Reverse(**number)));
+        let best = votes.iter().max_by_key(|(number, (count, _))| (*count, std::cmp::Reverse(**number)));
+        let best = best.filter(|(_, (count, _))| *count > 0);
+        let bytes_read = votes.values().map(|(_, bytes)| bytes).sum();
         let Some(layout) = best.and_then(|(number, _)| SEGMENTS.get(*number)) else { continue };
         let (object, name) = objects.get(&key).cloned().unwrap_or_default();
         let mut heap = Heap {
@@ -62,17 +71,20 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             delayed_free: Some(layout.delayed_free),
             collect: layout.collect.unwrap_or_default(),
             has_offsets: layout.page.start == Start::Offset,
+            bytes_read,
             ..Heap::default()
         };
         merge(&mut taken);
         let mut free = Free::new(context, &taken);
-        for one in candidates.iter().filter(|one| one.key == key && one.layout == layout) {
+        let mut all = candidates.iter().filter(|one| one.key == key && one.layout == layout).peekable();
+        while let Some(one) = all.next() {
             if Instant::now() >= context.deadline {
                 heap.doubts.late(one.start);
                 break;
             }
             if heap.parts.last().is_none_or(|last| last.end <= one.start) {
-                segment(context, one, &mut free, &mut heap);
+                let next = all.peek().map_or(u64::MAX, |next| next.start);
+                segment(context, (one, next), &mut free, &mut heap);
             }
         }
         // Of older ones it is not known whether it is going to be purged.
@@ -196,43 +208,108 @@ fn objects(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, (u64
     found
 }
 
-/// Divides a segment.
-fn segment(context: &Context<'_>, one: &Candidate, free: &mut Free<'_>, heap: &mut Heap) {
-    let mut header = [0; HEADER_BYTES];
-    if context.memory.read(one.start, &mut header).is_err() {
-        heap.doubts.damage(one.start, 0);
-        return;
-    }
-    let word = |at: usize| word_at(&header, at).unwrap_or(0);
-    let (end, info_bytes) = match one.layout.parts {
-        Parts::Pages { segment_bytes, info_bytes, .. } => (word(segment_bytes), word(info_bytes)),
-        Parts::Slices { slices, info_slices, .. } => {
-            (word(slices).saturating_mul(SLICE_BYTES), word(info_slices).saturating_mul(SLICE_BYTES))
+/// A segment's own structures.
+struct Structures {
+    end: u64,
+    info_bytes: u64,
+    /// As they are; zeros where nothing was ever written.
+    bytes: Vec<u8>,
+    bytes_read: u64,
+}
+
+impl Structures {
+    fn read(context: &Context<'_>, one: &Candidate) -> Option<Self> {
+        let mut header = [0; HEADER_BYTES];
+        context.memory.read(one.start, &mut header).ok()?;
+        let word = |at: usize| word_at(&header, at).unwrap_or(0);
+        let (bytes, info_bytes) = match one.layout.parts {
+            Parts::Pages { segment_bytes, info_bytes, .. } => (word(segment_bytes), word(info_bytes)),
+            Parts::Slices { slices, info_slices, .. } => {
+                (word(slices).saturating_mul(SLICE_BYTES), word(info_slices).saturating_mul(SLICE_BYTES))
+            }
+        };
+        let end = one.start.saturating_add(bytes);
+        if info_bytes > MOST_INFO_BYTES || one.start + info_bytes > end {
+            return None;
         }
-    };
-    let end = one.start.saturating_add(end);
-    if info_bytes > MOST_INFO_BYTES || one.start + info_bytes > end || !free.contains(one.start, end) {
+        // Structures stand only where something begins: between these may be pages that nobody has written to yet.
+        let mut bytes = vec![0; (info_bytes as usize).max(HEADER_BYTES)];
+        let mut bytes_read = 0;
+        for (from, to) in (context.resident)(one.start, one.start + bytes.len() as u64) {
+            let range = (from - one.start) as usize..(to - one.start) as usize;
+            bytes_read += context.memory.read_some(from, bytes.get_mut(range)?) as u64;
+        }
+        Some(Self { end, info_bytes, bytes, bytes_read })
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        word_at(&self.bytes, at).unwrap_or(0)
+    }
+
+    /// Whether it has as many pages as it says: a layout that is not its own finds others. One block's alone has one, and up to 2.0.7
+    /// says so in another way.
+    fn has_all_pages(&self, one: &Candidate, parts: &[Part]) -> bool {
+        let pages = parts.iter().filter(|part| matches!(part.kind, Kind::Page(_))).count() as u64;
+        let is_huge = match one.layout.parts {
+            Parts::Pages { page_kind, .. } => self.word(page_kind) as u32 == 3,
+            Parts::Slices { kind, .. } => self.word(kind) as u32 == 1,
+        };
+        pages == if is_huge { 1 } else { self.word(one.layout.used) }
+    }
+
+    /// Its parts behind its own structures.
+    fn divide(&self, one: &Candidate, heap: &mut Heap) {
+        match one.layout.parts {
+            Parts::Pages { .. } => pages(one, &self.bytes, self.end, heap),
+            Parts::Slices { .. } => slices(one, &self.bytes, self.end, heap),
+        }
+    }
+}
+
+/// Whether a segment has as many pages in use as it says, which it has not where another layout is its own; and what was read for
+/// that.
+fn counts_its_pages(context: &Context<'_>, one: &Candidate) -> (bool, u64) {
+    let Some(structures) = Structures::read(context, one) else { return (false, HEADER_BYTES as u64) };
+    let mut alone = Heap::default();
+    structures.divide(one, &mut alone);
+    let is_whole = alone.doubts.is_empty() && structures.has_all_pages(one, &alone.parts);
+    (is_whole, structures.bytes_read)
+}
+
+/// Divides a segment, behind which the next one begins at `next`.
+fn segment(context: &Context<'_>, (one, next): (&Candidate, u64), free: &mut Free<'_>, heap: &mut Heap) {
+    let structures = Structures::read(context, one).filter(|its| free.contains(one.start, its.end));
+    let Some(structures) = structures else {
         heap.doubts.damage(one.start, 0);
         return;
-    }
-    // As much of its structures as was ever written to.
-    let mut bytes = vec![0; info_bytes as usize];
-    let got = context.memory.read_some(one.start, &mut bytes);
-    bytes.truncate(got.max(HEADER_BYTES));
-    heap.bytes_read += got as u64;
+    };
+    let (end, word) = (structures.end, |at: usize| structures.word(at));
+    heap.bytes_read += structures.bytes_read;
     if word(one.layout.thread_id) == 0 && word(one.layout.used) == 0 {
-        // It was freed; what it was divided into stands there yet.
-        heap.parts.push(Part { start: one.start, end, kind: Kind::Waiting, whole: 0, thread: 0 });
+        // It was freed; what it was divided into stands there yet, and how large it was: others may lie in that by now.
+        heap.parts.push(Part {
+            start: one.start,
+            end: end.min(next),
+            kind: Kind::Waiting,
+            whole: 0,
+            thread: 0,
+        });
         return;
     }
     heap.segments += 1;
     let thread = word(one.layout.thread_id);
-    let own =
-        Part { start: one.start, end: one.start + info_bytes, kind: Kind::Own, whole: one.start, thread };
+    let own = Part {
+        start: one.start,
+        end: one.start + structures.info_bytes,
+        kind: Kind::Own,
+        whole: one.start,
+        thread,
+    };
     heap.parts.push(own);
-    match one.layout.parts {
-        Parts::Pages { .. } => pages(one, &bytes, end, heap),
-        Parts::Slices { .. } => slices(one, &bytes, end, heap),
+    let before = heap.parts.len();
+    structures.divide(one, heap);
+    if !structures.has_all_pages(one, heap.parts.get(before..).unwrap_or_default()) {
+        heap.doubts.damage(one.start, 0);
     }
     (context.progress)(end - one.start);
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use super::forward::Forward;
 use super::layout::{
     Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, UNIT, Used, begins_at, block_offset, class_bytes, used,
 };
@@ -13,9 +14,7 @@ use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim, overlapping};
 use strandline_claims::doubts::Doubts;
 use strandline_claims::facts::SizeClass;
-use strandline_claims::range::page_of;
 use strandline_claims::refinements::Matched;
-use strandline_process::memory::Memory;
 
 /// A block is looked for at so many places at most: blocks aligned to 64 GiB.
 const MOST_STEPS: u64 = 1 << 16;
@@ -124,52 +123,6 @@ impl Sum for Counts {
         self.matched.add(&other.matched);
         self.doubts.add(&other.doubts);
         self.bytes_read += other.bytes_read;
-    }
-}
-
-/// Reads headers in address order: much at once where they follow each other, a page where they lie apart.
-struct Forward<'a> {
-    memory: &'a dyn Memory,
-    buffer: Vec<u8>,
-    start: u64,
-    length: usize,
-    bytes_read: u64,
-}
-
-/// Fits a processor's cache; and what is read where the next header is farther away than that.
-const WINDOW_BYTES: usize = 128 << 10;
-/// Headers that are so much apart are read each by itself.
-const APART_BYTES: u64 = 16 << 10;
-
-impl<'a> Forward<'a> {
-    fn new(memory: &'a dyn Memory) -> Self {
-        Self { memory, buffer: vec![0; WINDOW_BYTES], start: 0, length: 0, bytes_read: 0 }
-    }
-
-    fn read<const BYTES: usize>(&mut self, address: u64) -> Option<[u8; BYTES]> {
-        if let Some(bytes) = self.held(address) {
-            return Some(bytes);
-        }
-        let behind = self.start.saturating_add(self.length as u64);
-        let follows = address.wrapping_sub(behind) < APART_BYTES;
-        let page = page_of(address);
-        let window = if follows { WINDOW_BYTES } else { PAGE_BYTES as usize };
-        self.length = self.memory.read_some(page, self.buffer.get_mut(..window)?);
-        self.start = page;
-        self.bytes_read += self.length as u64;
-        if let Some(bytes) = self.held(address) {
-            return Some(bytes);
-        }
-        // It lies on the border of two pages, or there is nothing.
-        let mut bytes = [0; BYTES];
-        self.memory.read(address, &mut bytes).ok()?;
-        Some(bytes)
-    }
-
-    fn held<const BYTES: usize>(&self, address: u64) -> Option<[u8; BYTES]> {
-        let at = usize::try_from(address.checked_sub(self.start)?).ok()?;
-        let held = self.buffer.get(..self.length)?;
-        held.get(at..at.checked_add(BYTES)?)?.try_into().ok()
     }
 }
 

@@ -44,7 +44,7 @@ fn is_musl(file: &str) -> bool {
 }
 
 /// Those whose data may hold the state: musl's library, or a program without any library.
-fn candidates(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
+pub fn candidates(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
     let mut groups = modules::groups(space.mappings());
     let is_library = |group: &Vec<&Mapping>| file_name(group[0]).contains(".so");
     if groups.iter().any(is_library) {

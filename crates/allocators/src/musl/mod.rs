@@ -1,11 +1,14 @@
-//! musl's malloc (mallocng, 1.2.1 and later), read from outside, without symbols and without calling anything.
+//! musl's malloc, read from outside, without symbols and without calling anything: mallocng (1.2.1 and later) here, the one
+//! before it in `old`.
 //!
 //! `locate` finds its state and the groups of slots that its metadata names, `claims` says what each slot is. A block's size is
 //! the one that was asked for, which stands in its header: of the heap itself so much is read.
 
 pub mod claims;
+pub mod forward;
 pub mod layout;
 pub mod locate;
+pub mod old;
 pub mod rows;
 
 use self::claims::Counts;
@@ -31,11 +34,11 @@ pub static ABOUT: About = About {
         ],
         ..Evidence::NONE
     },
-    versions: "1.2.1 to 1.2.5 (mallocng), 64 bits",
+    versions: "1.1 to 1.2.5 (mallocng, and what was before it), 64 bits",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &[],
-    not_read: "the malloc of 1.1 and 1.2.0; what the loader gives away of programs' data stays on program.data",
+    not_read: "what the loader gives away of programs' data stays on program.data",
     heap: HeapKind::Own,
     part_of: None,
 };
@@ -61,7 +64,13 @@ impl Found for Musl {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let readings = read_each(context, locate::find(context), |state, taken| read(context, state, taken));
+        let states = locate::find(context);
+        if states.is_empty() {
+            let readings =
+                read_each(context, old::find(context), |state, taken| old::read(context, state, taken));
+            return Ok((readings, Vec::new()));
+        }
+        let readings = read_each(context, states, |state, taken| read(context, state, taken));
         Ok((readings, Vec::new()))
     }
 }

@@ -19,6 +19,7 @@ const fn map(page_shift: u32) -> Shape {
         leaf_bits,
         used_root_bytes: 8 << (bits - leaf_bits) >> 1,
         leaf_alignment: LEAF_ALIGNMENT,
+        pointer: u64::MAX,
     }
 }
 

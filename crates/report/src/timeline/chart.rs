@@ -7,7 +7,7 @@ use strandline_recording::{Ledger, Mark, Moment};
 
 use super::choice::{bytes_of, ending, largest, process_name, seconds_of, time};
 use super::html_data::{caveat_lines, moment_name};
-use super::{Process, Timeline};
+use super::{Process, Timeline, types};
 use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal::{faint, joined, listed};
@@ -47,15 +47,16 @@ impl Glyphs {
     }
 }
 
-/// The recordings one below the other, ending with a newline. At least 80 columns are used.
-pub fn chart(timelines: &[Timeline], surface: Surface, glyphs: Glyphs) -> String {
+/// The recordings one below the other, ending with a newline. At least 80 columns are used. Of the type that `follow` names each
+/// ledger's objects are told.
+pub fn chart(timelines: &[Timeline], follow: Option<&str>, surface: Surface, glyphs: Glyphs) -> String {
     let surface = Surface { columns: surface.columns.max(Surface::NARROWEST), ..surface };
     let mut lines = Vec::new();
     for (index, timeline) in timelines.iter().enumerate() {
         if index > 0 {
             lines.extend([String::new(), "─".repeat(surface.columns), String::new()]);
         }
-        lines.extend(one(timeline, surface, glyphs));
+        lines.extend(one(timeline, follow, surface, glyphs));
     }
     lines.extend(next(timelines, surface));
     let text = joined(&lines);
@@ -81,7 +82,7 @@ fn plain(text: &str) -> String {
     ascii
 }
 
-fn one(timeline: &Timeline, surface: Surface, glyphs: Glyphs) -> Vec<String> {
+fn one(timeline: &Timeline, follow: Option<&str>, surface: Surface, glyphs: Glyphs) -> Vec<String> {
     let order = largest(timeline);
     let main = order.first().and_then(|&index| timeline.processes.get(index));
     let mut lines = heading(timeline, surface);
@@ -92,6 +93,10 @@ fn one(timeline: &Timeline, surface: Surface, glyphs: Glyphs) -> Vec<String> {
     }
     lines.extend(marks(timeline, surface));
     lines.extend(ledgers(timeline, surface));
+    lines.extend(match follow {
+        Some(name) => types::follow(timeline, name, surface),
+        None => types::grown(timeline, surface),
+    });
     lines.extend(processes(timeline, &order, surface));
     let mut caveats = caveat_lines(&timeline.caveats);
     if caveats.len() > MOST_CAVEATS {
@@ -429,7 +434,7 @@ mod tests {
     const PLAIN: Surface = Surface { columns: 80, colour: false };
 
     fn shown(timeline: Timeline, surface: Surface, glyphs: Glyphs) -> String {
-        let text = chart(&[timeline], surface, glyphs);
+        let text = chart(&[timeline], None, surface, glyphs);
         for line in text.lines() {
             assert!(width(line) <= surface.columns, "{} columns: {line:?}", width(line));
             assert!(!line.chars().any(is_unsafe), "{line:?}");
@@ -484,7 +489,7 @@ mod tests {
 
     #[test]
     fn several_stand_below_each_other() {
-        let text = chart(&[fabricated::tree(), fabricated::tree()], PLAIN, Glyphs::Braille);
+        let text = chart(&[fabricated::tree(), fabricated::tree()], None, PLAIN, Glyphs::Braille);
         assert_eq!(text.matches("cost: ").count(), 2);
         assert_eq!(text.matches("--format html").count(), 1);
     }

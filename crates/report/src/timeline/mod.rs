@@ -8,6 +8,7 @@ pub mod html;
 mod html_data;
 mod series;
 pub mod svg;
+mod types;
 
 #[cfg(test)]
 mod fabricated;

@@ -22,6 +22,35 @@ pub struct CPython {
     pub beside_arenas: Option<Objects>,
     /// Arenas that hardly anything keeps.
     pub sparse_arenas: Option<SparseArenas>,
+    /// The collectors of interpreters, the main one's last; those that were found.
+    #[serde(default)]
+    pub collectors: Vec<Collector>,
+}
+
+/// An interpreter's collector, as `gc.isenabled`, `gc.get_threshold`, `gc.get_count` and `gc.get_stats` tell.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Collector {
+    /// Whether it collects by itself.
+    pub enabled: bool,
+    /// Whether it is at it.
+    pub collecting: bool,
+    /// Its generations, the youngest first.
+    pub generations: Vec<Generation>,
+}
+
+/// A generation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Generation {
+    /// Collected when `count` is more than this; 0 for never.
+    pub threshold: u32,
+    /// Objects since the last collection, or collections of the generation before.
+    pub count: u32,
+    /// How often it was collected.
+    pub collections: u64,
+    /// Objects that were garbage.
+    pub collected_objects: u64,
+    /// Garbage that could not be freed.
+    pub uncollectable_objects: u64,
 }
 
 /// Pools of one size class.

@@ -2,10 +2,12 @@
 //!
 //! `locate` finds it in the mapped files, `arenas` its arrays of arenas, which no symbol leads to, `pools` says what each block
 //! of an arena is, `types` and `objects` what an object is, `census` counts them, `large` follows what they lead to beside
-//! the arenas, and claims it there in allocators' blocks. `names` reads names of types.
+//! the arenas, and claims it there in allocators' blocks. `names` reads names of types, `collector` the collector's
+//! generations.
 
 pub mod arenas;
 pub mod census;
+pub mod collector;
 pub mod confirm;
 pub mod facts;
 pub mod large;
@@ -140,6 +142,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         let text = "no object was found in blocks in use: they stand on cpython.block, and of which types they are is not known";
         reading.caveats.push(Caveat::new("cpython_no_objects", program.path.clone(), None, text));
     }
+    details.collectors = collector::find(&memory, program, release);
     reading.facts.set_details(ABOUT.name, &details);
     let resident = |of: fn(&RangeClaim) -> u64| reading.claims.iter().map(of).sum();
     let (kept, pinned) =

@@ -1,0 +1,54 @@
+//! Headers of blocks, read in address order.
+
+use super::layout::PAGE_BYTES;
+use strandline_claims::range::page_of;
+use strandline_process::memory::Memory;
+
+/// Reads headers in address order: much at once where they follow each other, a page where they lie apart.
+pub struct Forward<'a> {
+    memory: &'a dyn Memory,
+    buffer: Vec<u8>,
+    start: u64,
+    length: usize,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+/// Fits a processor's cache; and what is read where the next header is farther away than that.
+const WINDOW_BYTES: usize = 128 << 10;
+/// Headers that are so much apart are read each by itself.
+const APART_BYTES: u64 = 16 << 10;
+
+impl<'a> Forward<'a> {
+    /// Nothing yet.
+    pub fn new(memory: &'a dyn Memory) -> Self {
+        Self { memory, buffer: vec![0; WINDOW_BYTES], start: 0, length: 0, bytes_read: 0 }
+    }
+
+    /// The bytes at an address; `None` where they cannot be read.
+    pub fn read<const BYTES: usize>(&mut self, address: u64) -> Option<[u8; BYTES]> {
+        if let Some(bytes) = self.held(address) {
+            return Some(bytes);
+        }
+        let behind = self.start.saturating_add(self.length as u64);
+        let follows = address.wrapping_sub(behind) < APART_BYTES;
+        let page = page_of(address);
+        let window = if follows { WINDOW_BYTES } else { PAGE_BYTES as usize };
+        self.length = self.memory.read_some(page, self.buffer.get_mut(..window)?);
+        self.start = page;
+        self.bytes_read += self.length as u64;
+        if let Some(bytes) = self.held(address) {
+            return Some(bytes);
+        }
+        // It lies on the border of two pages, or there is nothing.
+        let mut bytes = [0; BYTES];
+        self.memory.read(address, &mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    fn held<const BYTES: usize>(&self, address: u64) -> Option<[u8; BYTES]> {
+        let at = usize::try_from(address.checked_sub(self.start)?).ok()?;
+        let held = self.buffer.get(..self.length)?;
+        held.get(at..at.checked_add(BYTES)?)?.try_into().ok()
+    }
+}

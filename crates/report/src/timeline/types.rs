@@ -1,0 +1,173 @@
+//! Objects by type over time: what became of one type from ledger to ledger, and which types grew most.
+
+use std::collections::BTreeMap;
+
+use strandline_recording::Ledger;
+
+use super::Timeline;
+use super::choice::seconds_of;
+use super::html_data::moment_name;
+use crate::paint::{Paint, Surface};
+use crate::table::{Column, figures, lay_out, words};
+use crate::text::{clean_sentence, grouped, shorten, wrap};
+use crate::units::{UNKNOWN, bytes};
+
+/// Ledgers of the table.
+const MOST_LEDGERS: usize = 24;
+/// Types that are named as those that grew most.
+const MOST_GROWN: usize = 3;
+const NAME_COLUMNS: usize = 48;
+
+/// Instances and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sum {
+    instances: u64,
+    bytes: u64,
+}
+
+/// The ledgers of the process with the most memory, in the order of time.
+fn ledgers(timeline: &Timeline) -> Vec<&Ledger> {
+    let largest = timeline.ledgers.iter().max_by_key(|ledger| ledger.explain.kernel.rss_bytes);
+    let of_it =
+        timeline.ledgers.iter().filter(|ledger| Some(ledger.process) == largest.map(|one| one.process));
+    let mut ledgers: Vec<&Ledger> = of_it.collect();
+    ledgers.sort_by_key(|ledger| ledger.at_us);
+    ledgers
+}
+
+/// What a ledger's runtimes have of each type; `None` where none of them was looked at for that.
+fn types(ledger: &Ledger) -> Option<BTreeMap<&str, Sum>> {
+    let all = || ledger.explain.runtimes.iter().flat_map(|runtime| &runtime.types);
+    all().next()?;
+    let mut types: BTreeMap<&str, Sum> = BTreeMap::new();
+    for of in all() {
+        let sum = types.entry(&of.name).or_default();
+        sum.instances = sum.instances.saturating_add(of.instances);
+        sum.bytes = sum.bytes.saturating_add(of.bytes);
+    }
+    Some(types)
+}
+
+/// A table of one type's objects in each ledger.
+pub fn follow(timeline: &Timeline, name: &str, surface: Surface) -> Vec<String> {
+    const HEAD: [Column; 5] =
+        [words("ledger"), figures("time"), figures("RSS"), figures("objects"), figures("their bytes")];
+    let all = ledgers(timeline);
+    let mut lines = vec![String::new()];
+    let is_known = all.iter().filter_map(|ledger| types(ledger)).any(|types| types.contains_key(name));
+    let title = format!("objects of the type {}", shorten(&clean_sentence(name), NAME_COLUMNS));
+    if !is_known {
+        lines.push(format!("{title}: in no ledger of the process with the most memory"));
+        return lines;
+    }
+    // Of very many the first and the last are among those that are shown.
+    let step = all.len().div_ceil(MOST_LEDGERS).max(1);
+    let shown = all.iter().rev().step_by(step).rev();
+    let row = |ledger: &&Ledger| {
+        let found = types(ledger).map(|types| types.get(name).copied());
+        let tell = |of: fn(Sum) -> String| match found {
+            Some(Some(sum)) => of(sum),
+            // The types with the fewest bytes are not listed.
+            Some(None) => "not listed".to_owned(),
+            None => UNKNOWN.to_owned(),
+        };
+        vec![
+            ledger.mark.as_ref().map_or_else(
+                || moment_name(ledger.moment).to_owned(),
+                |mark| format!("mark {}", clean_sentence(mark)),
+            ),
+            format!("{:.3} s", seconds_of(ledger.at_us)),
+            bytes(ledger.explain.kernel.rss_bytes),
+            tell(|sum| grouped(sum.instances)),
+            tell(|sum| bytes(sum.bytes)),
+        ]
+    };
+    let rows: Vec<Vec<String>> = shown.map(row).collect();
+    lines.push(title);
+    let table = lay_out(&HEAD, &rows, 0, surface.columns).into_iter().enumerate();
+    lines.extend(
+        table.map(|(index, line)| if index == 0 { surface.paint(Paint::Faint, &line) } else { line }),
+    );
+    lines
+}
+
+/// Which types have more bytes in the last ledger than in the first that tells of types.
+pub fn grown(timeline: &Timeline, surface: Surface) -> Vec<String> {
+    let told: Vec<(&Ledger, BTreeMap<&str, Sum>)> =
+        ledgers(timeline).into_iter().filter_map(|ledger| Some((ledger, types(ledger)?))).collect();
+    let [(first, before), .., (last, after)] = told.as_slice() else { return Vec::new() };
+    // What is not in the first may have been there, with too few bytes to be listed.
+    let mut grown: Vec<(&str, Sum)> = after
+        .iter()
+        .filter_map(|(name, now)| {
+            let then = before.get(name).copied().unwrap_or_default();
+            let more = now.bytes.checked_sub(then.bytes).filter(|more| *more > 0)?;
+            Some((*name, Sum { instances: now.instances.saturating_sub(then.instances), bytes: more }))
+        })
+        .collect();
+    grown.sort_by_key(|(name, sum)| (std::cmp::Reverse(sum.bytes), *name));
+    grown.truncate(MOST_GROWN);
+    if grown.is_empty() {
+        return Vec::new();
+    }
+    let tell = |(name, sum): &(&str, Sum)| {
+        let name = shorten(&clean_sentence(name), NAME_COLUMNS);
+        format!("{name} by {} ({} objects)", bytes(sum.bytes), grouped(sum.instances))
+    };
+    let text = format!(
+        "types that grew most from {:.3} s to {:.3} s: {}; --type NAME follows one",
+        seconds_of(first.at_us),
+        seconds_of(last.at_us),
+        grown.iter().map(tell).collect::<Vec<_>>().join(", ")
+    );
+    let mut lines = vec![String::new()];
+    lines.extend(wrap(&text, surface.columns));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use strandline_claims::facts::{Runtime, TypeFacts};
+
+    use super::*;
+    use crate::timeline::fabricated;
+
+    const PLAIN: Surface = Surface { columns: 80, colour: false };
+
+    /// A recording whose ledgers tell of `Node`, more in each, and of what does not grow.
+    fn recording() -> Timeline {
+        let mut timeline = fabricated::tree();
+        for (index, ledger) in timeline.ledgers.iter_mut().enumerate() {
+            let count = 1000 * (index as u64 + 1);
+            let types = [("app.Node", count, count * 64), ("dict", 500, 50_000)];
+            let types =
+                types.map(|(name, instances, bytes)| TypeFacts { name: name.to_owned(), instances, bytes });
+            ledger.explain.runtimes = vec![Runtime { types: types.to_vec(), ..Runtime::default() }];
+        }
+        timeline
+    }
+
+    #[test]
+    fn one_type_is_followed_from_ledger_to_ledger() {
+        let lines = follow(&recording(), "app.Node", PLAIN);
+        assert!(lines.iter().any(|line| line.contains("1,000") && line.contains("62.5 KiB")), "{lines:?}");
+        assert!(
+            lines.last().is_some_and(|line| line.contains("4,000") && line.contains("250 KiB")),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn a_type_that_is_not_there_is_said_not_to_be() {
+        let lines = follow(&recording(), "app.Other\u{1b}[2J", PLAIN);
+        assert!(lines.iter().any(|line| line.contains("in no ledger")), "{lines:?}");
+        assert!(lines.iter().all(|line| !line.contains('\u{1b}')), "{lines:?}");
+    }
+
+    #[test]
+    fn what_grew_is_named_and_nothing_else() {
+        let text = grown(&recording(), PLAIN).join(" ");
+        assert!(text.contains("app.Node by 188 KiB (3,000 objects)") && !text.contains("dict"), "{text}");
+        assert_eq!(grown(&fabricated::tree(), PLAIN), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,90 @@
+//! The collector's state of each interpreter: its generations, by what they say of themselves.
+//!
+//! `struct _gc_runtime_state` (`pycore_gc.h`; 3.8: `pycore_pymem.h`, in `_PyRuntime`) stands at another place in each release, and is
+//! told by its lists: each generation begins with the head of one, which its first and its last object lead back to.
+
+use super::arenas::{MOST_STATE_BYTES, interpreters};
+use super::facts::{Collector, Generation};
+use super::layout::Release;
+use super::locate::Program;
+use strandline_claims::range::{PAGE_BYTES, page_of};
+use strandline_process::memory::{Memory, half_word_at, word_at};
+
+/// `struct gc_generation`: the head of a list (`PyGC_Head`), `threshold`, `count` (32 bits each).
+const GENERATION_BYTES: usize = 24;
+const GENERATIONS: usize = 3;
+/// `enabled`, in front of the first: there is `debug` between them, and a gap.
+const ENABLED: usize = 12;
+/// Behind them stands `generation0`, which leads to the first; in 3.14 elsewhere. Then `permanent_generation`, then the statistics.
+const POINTER_BYTES: usize = 8;
+/// `struct gc_generation_stats`: `collections`, `collected`, `uncollectable`; behind all of them `collecting`.
+const STATISTICS_BYTES: usize = 24;
+/// From the first generation to `collecting`, at most.
+const STATE_BYTES: usize =
+    (GENERATIONS + 1) * GENERATION_BYTES + POINTER_BYTES + GENERATIONS * STATISTICS_BYTES + 4;
+/// The low bits of links are flags.
+const LINK: u64 = !3;
+
+/// The collectors of all interpreters; of those in whose state none is found, nothing.
+pub fn find(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<Collector> {
+    // In 3.8 there is one for all.
+    let states =
+        if release.minor == 8 { vec![program.runtime] } else { interpreters(memory, program, release) };
+    states.into_iter().filter_map(|state| collector(memory, state)).collect()
+}
+
+fn collector(memory: &dyn Memory, state: u64) -> Option<Collector> {
+    let bytes = read_state(memory, state);
+    let last = bytes.len().checked_sub(STATE_BYTES)?;
+    (ENABLED.next_multiple_of(8)..=last).step_by(8).find_map(|at| {
+        let address = state.checked_add(at as u64)?;
+        let lists = GENERATIONS * GENERATION_BYTES;
+        let has_pointer = word_at(&bytes, at + lists) == Some(address);
+        let behind = lists + if has_pointer { POINTER_BYTES } else { 0 };
+        let mut heads = (0..GENERATIONS).map(|number| number * GENERATION_BYTES).chain([behind]);
+        let is_one = heads.all(|head| is_list(memory, &bytes, at + head, address + head as u64));
+        if is_one { read(&bytes, at, behind + GENERATION_BYTES) } else { None }
+    })
+}
+
+/// The state of an interpreter; zeros where it was never written to.
+fn read_state(memory: &dyn Memory, state: u64) -> Vec<u8> {
+    let mut bytes = vec![0; MOST_STATE_BYTES as usize];
+    let mut at = 0;
+    while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
+        let Some(address) = state.checked_add(at as u64) else { break };
+        let got = memory.read_some(address, rest);
+        // On with the next page.
+        at += if got > 0 { got } else { (page_of(address) + PAGE_BYTES - address) as usize };
+    }
+    bytes
+}
+
+/// Whether the head of a list stands `at` so many bytes, at the address `head`: a list that is empty leads to itself.
+fn is_list(memory: &dyn Memory, bytes: &[u8], at: usize, head: u64) -> bool {
+    let link = |at: usize| word_at(bytes, at).map(|link| link & LINK);
+    let (Some(next), Some(last)) = (link(at), link(at + 8)) else { return false };
+    let leads_back = |place: Option<u64>| {
+        place.and_then(|place| memory.read_word(place).ok()).is_some_and(|word| word & LINK == head)
+    };
+    next != 0 && last != 0 && leads_back(next.checked_add(8)) && leads_back(Some(last))
+}
+
+fn read(bytes: &[u8], at: usize, statistics: usize) -> Option<Collector> {
+    let generation = |number: usize| {
+        let own = at + number * GENERATION_BYTES;
+        let its = at + statistics + number * STATISTICS_BYTES;
+        Some(Generation {
+            threshold: half_word_at(bytes, own + 16)?,
+            count: half_word_at(bytes, own + 20)?,
+            collections: word_at(bytes, its)?,
+            collected_objects: word_at(bytes, its + 8)?,
+            uncollectable_objects: word_at(bytes, its + 16)?,
+        })
+    };
+    Some(Collector {
+        enabled: half_word_at(bytes, at - ENABLED)? != 0,
+        collecting: half_word_at(bytes, at + statistics + GENERATIONS * STATISTICS_BYTES)? != 0,
+        generations: (0..GENERATIONS).map(generation).collect::<Option<_>>()?,
+    })
+}

@@ -1,0 +1,132 @@
+//! Fabricated heaps of the malloc that musl had before mallocng: the data of a static program with its lists of free chunks, a
+//! region grown by brk and one that was mapped, and blocks with mappings of their own, one of them aligned.
+//!
+//! Written from musl's `src/malloc/oldmalloc`, apart from the reader that is tested with it.
+
+use crate::{Dice, Image, MuslExpected, MuslImage};
+
+const PAGE: u64 = 4096;
+const DATA: u64 = 0x40_8000;
+const DATA_BYTES: u64 = 4 * PAGE;
+const HEAP: u64 = 0x60_0000;
+const MAPPED: u64 = 0x7f11_0000_0000;
+const REGION_PAGES: u64 = 24;
+/// Pages of blocks with mappings of their own.
+const BLOCKS: [u64; 3] = [60, 57, 75];
+
+/// The list in which a free chunk of so many bytes stands (`bin_index`): one for each of the smallest sizes, then four for each
+/// power of two.
+fn bin(bytes: u64) -> u64 {
+    let units = bytes / 32 - 1;
+    if units <= 32 {
+        return units;
+    }
+    let power = u64::from(units.ilog2());
+    (32 + 4 * (power - 5) + (units >> (power - 2) & 3)).min(63)
+}
+
+/// Makes one, drawn from `seed`.
+pub fn fabricate_old_musl(seed: u64) -> MuslImage {
+    let mut dice = Dice::new(seed ^ 0x6f6c);
+    let blocks: u64 = BLOCKS.iter().sum();
+    let ranges = [(DATA, DATA_BYTES), (HEAP, REGION_PAGES * PAGE), (MAPPED, (REGION_PAGES + blocks) * PAGE)];
+    let mut image = Image::default();
+    for (start, bytes) in ranges {
+        image.map(start, bytes as usize);
+    }
+    let state = DATA + 8 * dice.below(1000);
+    let mut writer = Writer { image, free: Vec::new(), expected: MuslExpected::default() };
+    for start in [HEAP, MAPPED] {
+        writer.region(start, &mut dice);
+    }
+    let mut at = MAPPED + REGION_PAGES * PAGE;
+    for (index, pages) in BLOCKS.into_iter().enumerate() {
+        writer.own_mapping(at, pages * PAGE, if index == 1 { 512 } else { 32 });
+        at += pages * PAGE;
+    }
+    writer.lists(state);
+    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
+    let what = ["00008000 08:01 77 /usr/bin/program", "00000000 00:00 0 [heap]", "00000000 00:00 0"];
+    let maps: Vec<String> =
+        ranges.iter().zip(what).map(|(&(start, bytes), what)| line(start, bytes, what)).collect();
+    let structures = vec![
+        (state, state + 8 + 64 * 24),
+        (HEAP, HEAP + REGION_PAGES * PAGE),
+        (MAPPED, MAPPED + REGION_PAGES * PAGE),
+    ];
+    MuslImage { image: writer.image, maps: maps.concat(), expected: writer.expected, structures }
+}
+
+struct Writer {
+    image: Image,
+    /// Free chunks, with their bytes.
+    free: Vec<(u64, u64)>,
+    expected: MuslExpected,
+}
+
+impl Writer {
+    /// Chunks from the beginning of a region to its end; no two free ones beside each other.
+    fn region(&mut self, start: u64, dice: &mut Dice) {
+        let (mut at, last) = (start + 16, start + REGION_PAGES * PAGE - 16);
+        let (mut before, mut was_free) = (1, true);
+        while at < last {
+            let most = if dice.chance(10) { 600 } else { 40 };
+            let units = 1 + dice.below(most.min((last - at) / 32));
+            let is_free = !was_free && dice.chance(40);
+            let size = (units * 32) | u64::from(!is_free);
+            self.image.put_word(at, before);
+            self.image.put_word(at + 8, size);
+            if is_free {
+                self.free.push((at, units * 32));
+                self.expected.free_bytes += units * 32;
+            } else {
+                self.expected.live_blocks += 1;
+                self.expected.live_bytes += units * 32 - 16;
+            }
+            (before, was_free) = (size, is_free);
+            at += units * 32;
+        }
+        self.image.put_word(last, before);
+        self.image.put_word(last + 8, 1);
+    }
+
+    /// A block with a mapping of its own, aligned to so many bytes: its chunk was moved, and stands where it was too.
+    fn own_mapping(&mut self, start: u64, bytes: u64, alignment: u64) {
+        self.image.put_word(start + 16, 16);
+        self.image.put_word(start + 24, bytes - 16);
+        let block = (start + 32).next_multiple_of(alignment);
+        self.image.put_word(block - 16, block - 16 - start);
+        self.image.put_word(block - 8, start + bytes - (block - 16));
+        self.expected.live_blocks += 1;
+        self.expected.live_bytes += start + bytes - block;
+    }
+
+    /// The lists, in which free chunks follow each other; those that nothing ever was in are zero.
+    fn lists(&mut self, state: u64) {
+        let mut map = 0;
+        for number in 0..64 {
+            let place = state + 8 + 24 * number;
+            let own = place - 8;
+            let chunks: Vec<u64> = self
+                .free
+                .iter()
+                .filter(|(_, bytes)| bin(*bytes) == number)
+                .map(|(chunk, _)| *chunk)
+                .collect();
+            let ring: Vec<u64> = [own].into_iter().chain(chunks.iter().copied()).collect();
+            for (index, &chunk) in chunks.iter().enumerate() {
+                self.image.put_word(chunk + 16, ring[(index + 2) % ring.len()]);
+                self.image.put_word(chunk + 24, ring[index]);
+            }
+            if let (Some(first), Some(last)) = (chunks.first(), chunks.last()) {
+                map |= 1 << number;
+                self.image.put_word(place + 8, *first);
+                self.image.put_word(place + 16, *last);
+            } else if number % 3 == 0 {
+                self.image.put_word(place + 8, own);
+                self.image.put_word(place + 16, own);
+            }
+        }
+        self.image.put_word(state, map);
+    }
+}
