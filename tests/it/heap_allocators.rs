@@ -137,20 +137,53 @@ fn a_jemalloc_with_huge_pages_holds_what_is_said_of_it() -> Outcome {
     })
 }
 
-/// The system's musl, and what is built with the malloc that was in it before (STRANDLINE_MUSLS: a folder of NAME/bin/musl-gcc).
-fn musls() -> Vec<PathBuf> {
+/// CPython without a global lock has a mimalloc of its own, laid out as no release of mimalloc is: what is alive is not called free.
+#[test]
+fn objects_of_a_free_threaded_cpython_are_in_use() -> Outcome {
+    const TEST: &str = "heap_allocators::objects_of_a_free_threaded_cpython";
+    let Some(python) = std::env::var_os("STRANDLINE_FREE_THREADED") else {
+        skipped(
+            TEST,
+            "STRANDLINE_FREE_THREADED names no python3.13t or later (Debian has none; configure --disable-gil)",
+        );
+        return Ok(());
+    };
+    let script = "
+import sys, json
+keep = [bytes(1000) for _ in range(int(sys.argv[1]))]
+print(json.dumps({'bytes': sum(sys.getsizeof(one) for one in keep)}), flush=True)
+sys.stdin.read()";
+    let look = |count: &str| -> Result<(i64, Value)> {
+        let mut command = Command::new(&python);
+        command.args(["-c", script, count]);
+        let subject = Subject::start_command(command)?;
+        let document = explain(subject.pid())?;
+        invariants::hold(&document)?;
+        Ok((number(&subject.ready, "bytes")?, read(&document, "mimalloc")?.clone()))
+    };
+    let ((_, few), (bytes, many)) = (look("0")?, look("100000")?);
+    let more = number(&many, "live_bytes")? - number(&few, "live_bytes")?;
+    // Sizes are rounded up, to four in each doubling, and the list has its own.
+    if more < bytes || more > bytes + bytes / 4 {
+        return Err(format!("{bytes} bytes of objects, {more} in use").into());
+    }
+    Ok(())
+}
+
+/// The system's musl, and what is built with the malloc that was in it before (STRANDLINE_MUSLS: a folder of NAME/bin/musl-gcc); and
+/// by what each is told.
+fn musls() -> Vec<(PathBuf, &'static str)> {
     const TEST: &str = "heap_allocators::programs_of_musl";
     let mut found = Vec::new();
     match Command::new("musl-gcc").arg("--version").output() {
-        Ok(_) => found.push(PathBuf::from("musl-gcc")),
+        Ok(_) => found.push((PathBuf::from("musl-gcc"), "state of mallocng")),
         Err(_) => skipped(TEST, "no musl-gcc (apt-get install musl-tools)"),
     }
     match std::env::var_os("STRANDLINE_MUSLS") {
         Some(folder) => {
             let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-            found.extend(
-                entries.map(|entry| entry.path().join("bin/musl-gcc")).filter(|built| built.exists()),
-            );
+            let built = entries.map(|entry| entry.path().join("bin/musl-gcc")).filter(|built| built.exists());
+            found.extend(built.map(|built| (built, "lists of free chunks")));
         }
         None => skipped(TEST, "the malloc of 1.1: STRANDLINE_MUSLS names no folder of them (make test-full)"),
     }
@@ -164,7 +197,7 @@ fn programs_of_musl_hold_what_is_said_of_them() -> Outcome {
     let kinds = musls()
         .into_iter()
         .flat_map(|musl| [(musl.clone(), &["-O1"][..]), (musl, &["-O1", "-static", "-s"])]);
-    for_each(kinds.enumerate(), |(number, (musl, flags))| {
+    for_each(kinds.enumerate(), |(number, ((musl, told_by), flags))| {
         let program = folder.0.join(format!("any_heap{number}"));
         let built = Command::new(musl).args(*flags).arg("-o").arg(&program).arg(source).status()?;
         if !built.success() {
@@ -173,8 +206,12 @@ fn programs_of_musl_hold_what_is_said_of_them() -> Outcome {
         for seed in 1..=repetitions(6, 100) {
             let mut command = Command::new(&program);
             command.args([&seed.to_string(), most(seed)]);
-            of_one_program("musl", None, Subject::start_command(command)?)
-                .map_err(|error| format!("seed {seed}: {error}"))?;
+            let subject = Subject::start_command(command)?;
+            let found_by = read(&explain(subject.pid())?, "musl")?["found_by"].to_string();
+            if !found_by.contains(told_by) {
+                return Err(format!("{} {flags:?}: found by {found_by}", musl.display()).into());
+            }
+            of_one_program("musl", None, subject).map_err(|error| format!("seed {seed}: {error}"))?;
         }
         Ok(())
     })

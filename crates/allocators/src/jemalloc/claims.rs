@@ -137,6 +137,10 @@ fn take<'a, T>(all: &mut &'a [T], address: impl Fn(&T) -> u64, (start, end): (u6
 
 impl Claimer<'_> {
     fn extent(&mut self, extent: &Extent, accumulator: &mut Accumulator<'_>) {
+        if extent.structure == 0 {
+            // Free pages of a huge page.
+            return accumulator.claim_to(extent.end, Class::Free);
+        }
         let bytes = extent.end - extent.start;
         let of = self.counts.arenas.entry(extent.bits & 0xfff).or_default();
         match self.layout.state(extent.bits) {

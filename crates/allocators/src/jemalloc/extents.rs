@@ -13,7 +13,7 @@ pub struct Extent {
     pub start: u64,
     /// First byte behind.
     pub end: u64,
-    /// Where the structure that describes it stands.
+    /// Where the structure that describes it stands; 0 for free pages of a huge page, of which no extent is.
     pub structure: u64,
     /// What a large allocation's pointer is.
     pub pointer: u64,

@@ -10,7 +10,8 @@ use super::layout::Layout;
 use crate::radix::Free;
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
-use strandline_claims::range::PAGE_BYTES;
+use strandline_claims::doubts::Doubts;
+use strandline_claims::range::{PAGE_BYTES, merge};
 use strandline_process::memory::word_at;
 
 /// Bytes of such a region, and what it is aligned to (`HUGEPAGE`).
@@ -18,37 +19,72 @@ const REGION_BYTES: u64 = 2 << 20;
 /// Bytes of a `hpdata_t` that are read (5.3.0, 5.3.1: `hpdata.h`), and what it is aligned to.
 const STRUCTURE_BYTES: usize = 248;
 const ALIGNMENT: u64 = 64;
-/// `h_huge` and four more that are 0 or 1; `h_nactive` with its bitmap; `h_ntouched` with its own.
-const FLAGS: std::ops::Range<usize> = 16..21;
+/// `h_huge` and ten more that are 0 or 1; `h_longest_free_range`; `h_nactive` and `h_ntouched`, behind which their bitmaps stand.
+const FLAGS: [usize; 10] = [16, 17, 18, 19, 20, 32, 33, 34, 35, 36];
+const LONGEST_FREE: usize = 96;
 const ACTIVE: usize = 104;
 const TOUCHED: usize = 176;
 const GROUPS: usize = 8;
 /// Regions that are kept: two TiB of them.
 const MOST_REGIONS: usize = 1 << 20;
 
-/// What is free in huge pages, in address order, beside `extents` and what is `taken`, both in address order.
+/// What is free in huge pages.
+#[derive(Default)]
+pub struct FreePages {
+    /// Runs of pages, in address order.
+    pub runs: Vec<(u64, u64)>,
+    /// How many bytes of them are resident.
+    pub resident_bytes: u64,
+    /// Regions that disagree with extents, or with each other, and where the time was over.
+    pub doubts: Doubts,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+impl FreePages {
+    /// As extents that stand for nothing.
+    pub fn extents(&self) -> impl Iterator<Item = Extent> {
+        self.runs.iter().map(|&(start, end)| Extent { start, end, structure: 0, pointer: start, bits: 0 })
+    }
+}
+
+/// Finds it, beside `extents` and what is `taken`, both in address order, and jemalloc's own blocks.
 pub fn find(
     context: &Context<'_>,
     layout: &Layout,
     (extents, blocks): (&[Extent], &[Block]),
     taken: &[(u64, u64)],
-) -> Vec<(u64, u64)> {
+) -> FreePages {
+    let mut found = FreePages::default();
     if !extents.iter().any(|extent| layout.is_of_huge_page(extent.bits)) {
-        return Vec::new();
+        return found;
     }
-    let mut regions = regions(context, blocks);
-    // Of two that say that the same region is theirs none is believed.
+    let mut regions = regions(context, blocks, &mut found);
     regions.sort_unstable_by_key(|region| region.start);
-    let mut free = Free::new(context, taken);
-    let mut runs = Vec::new();
+    let mut taken = taken.to_vec();
+    taken.extend(blocks.iter().map(|block| (block.start, block.end)));
+    merge(&mut taken);
+    let mut free = Free::new(context, &taken);
     for same in regions.chunk_by(|one, next| one.start == next.start) {
-        if let [region] = same
-            && free.contains(region.start, region.start + REGION_BYTES)
-        {
-            runs.extend(region.runs().filter(|run| is_beside(extents, *run)));
+        let Some(region) = same.first() else { continue };
+        if Instant::now() >= context.deadline {
+            found.doubts.late(region.start);
+            break;
         }
+        let runs: Vec<(u64, u64)> = region.runs().collect();
+        // Of two structures of one region, or one of a region in use otherwise, nothing is believed.
+        let is_one = same.len() == 1
+            && free.contains(region.start, region.start + REGION_BYTES)
+            && runs.iter().all(|run| is_beside(extents, *run));
+        if !is_one {
+            found.doubts.damage(region.start, 0);
+            continue;
+        }
+        let resident = runs.iter().flat_map(|run| (context.resident)(run.0, run.1));
+        found.resident_bytes += resident.map(|run| run.1 - run.0).sum::<u64>();
+        found.runs.extend(runs);
     }
-    runs
+    found
 }
 
 fn is_beside(extents: &[Extent], run: (u64, u64)) -> bool {
@@ -64,17 +100,26 @@ struct Region {
 }
 
 /// All of which a structure stands in jemalloc's own memory.
-fn regions(context: &Context<'_>, blocks: &[Block]) -> Vec<Region> {
+fn regions(context: &Context<'_>, blocks: &[Block], found: &mut FreePages) -> Vec<Region> {
     let mut regions = Vec::new();
     for block in blocks {
-        each_word(context, block.start, block.start + block.used_bytes, &mut |at, word| {
-            if at % ALIGNMENT == 0 && word % REGION_BYTES == 0 && word != 0 {
-                let mut bytes = [0; STRUCTURE_BYTES];
-                let is_read = context.memory.read(at, &mut bytes).is_ok();
-                regions.extend(Region::new(&bytes).filter(|_| is_read));
+        let mut is_late = false;
+        each_word(context, block.start, block.start.saturating_add(block.used_bytes), &mut |at, word| {
+            if at % ALIGNMENT == 0 {
+                is_late = at % PAGE_BYTES == 0 && Instant::now() >= context.deadline;
+                if word % REGION_BYTES == 0 && word < 1 << 47 {
+                    let mut bytes = [0; STRUCTURE_BYTES];
+                    let is_read = context.memory.read(at, &mut bytes).is_ok();
+                    regions.extend(Region::new(&bytes).filter(|_| is_read));
+                }
             }
-            regions.len() < MOST_REGIONS && Instant::now() < context.deadline
+            regions.len() < MOST_REGIONS && !is_late
         });
+        found.bytes_read += block.used_bytes;
+        if is_late || regions.len() >= MOST_REGIONS {
+            found.doubts.late(block.start);
+            break;
+        }
     }
     regions
 }
@@ -92,10 +137,13 @@ impl Region {
         };
         let (active, touched) = (groups(ACTIVE)?, groups(TOUCHED)?);
         let is_within = active.iter().zip(&touched).all(|(active, touched)| active & !touched == 0);
-        let are_flags = bytes[FLAGS].iter().all(|flag| *flag <= 1);
+        let are_flags = FLAGS.iter().all(|&flag| bytes[flag] <= 1);
         // Of one that was never used nothing could be told from zeros.
         let is_used = touched.iter().any(|group| *group != 0);
-        (is_within && are_flags && is_used).then_some(Self { start: word_at(bytes, 0)?, active })
+        let region = Self { start: word_at(bytes, 0)?, active };
+        let longest = region.runs().map(|run| (run.1 - run.0) / PAGE_BYTES).max().unwrap_or(0);
+        let agrees = is_within && are_flags && is_used && word_at(bytes, LONGEST_FREE) == Some(longest);
+        agrees.then_some(region)
     }
 
     /// Runs of free pages.
@@ -109,5 +157,37 @@ impl Region {
             }
         }
         runs.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A structure of the region at `start`, of which the first three pages are in use and the fourth was.
+    fn structure(start: u64) -> [u8; STRUCTURE_BYTES] {
+        let mut bytes = [0; STRUCTURE_BYTES];
+        let words =
+            [(0, start), (LONGEST_FREE, 509), (ACTIVE, 3), (ACTIVE + 8, 7), (TOUCHED, 4), (TOUCHED + 8, 15)];
+        for (at, word) in words {
+            bytes[at..at + 8].copy_from_slice(&u64::to_le_bytes(word));
+        }
+        bytes
+    }
+
+    #[test]
+    fn free_pages_are_those_that_are_not_in_use() {
+        let region = Region::new(&structure(0x7f00_0020_0000)).unwrap();
+        assert_eq!(region.runs().collect::<Vec<_>>(), [(0x7f00_0020_3000, 0x7f00_0040_0000)]);
+    }
+
+    #[test]
+    fn what_disagrees_with_itself_is_none() {
+        for (at, byte) in [(ACTIVE, 4), (ACTIVE + 8, 8), (TOUCHED, 3), (LONGEST_FREE, 1), (16, 2), (36, 9)] {
+            let mut bytes = structure(0x7f00_0020_0000);
+            bytes[at] = byte;
+            assert!(Region::new(&bytes).is_none(), "{at}");
+        }
+        assert!(Region::new(&[0; STRUCTURE_BYTES]).is_none());
     }
 }

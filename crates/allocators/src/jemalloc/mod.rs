@@ -2,7 +2,7 @@
 //!
 //! `locate` finds its map of the address space, `extents` goes over what is in it, `caches` finds the regions in threads'
 //! caches, `claims` says what each byte is, `base` finds jemalloc's own structures, `hpa` what is free in its huge pages. There is no walk over blocks: what is
-//! read is a word a page, 128 bytes an extent, and of the heap itself nothing.
+//! read is a word a page, 128 bytes an extent, with huge pages jemalloc's own structures, and of the heap itself nothing.
 
 pub mod base;
 pub mod caches;
@@ -19,7 +19,7 @@ use self::layout::{Layout, State};
 use self::locate::Tree;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
-    self, Argument, CallPlan, Context, Found, Function, RangeClaim, Reading, Readings, read_each,
+    self, Argument, CallPlan, Context, Found, Function, Reading, Readings, read_each,
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
@@ -114,12 +114,16 @@ impl Found for Jemalloc {
 
 /// Reads one jemalloc, beside what is `taken` by others, in address order.
 fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u64, u64)]) -> Reading {
-    let extents = extents::walk(context, tree, layout, taken);
+    let mut extents = extents::walk(context, tree, layout, taken);
     let blocks = base::find(context, &extents.all, taken);
+    let huge = hpa::find(context, layout, (&extents.all, &blocks), taken);
+    extents.all.extend(huge.extents());
+    extents.all.sort_by_key(|extent| extent.start);
     let cached = caches::find(context, layout.caches);
     let (claims, counts) = claims::claim(context, layout, &extents.all, &cached);
     let mut doubts = extents.walk.doubts.clone();
     doubts.add(&counts.doubts);
+    doubts.add(&huge.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     let is_purged = |extent: &&Extent| {
         matches!(layout.state(extent.bits), Some(State::Dirty | State::Muzzy))
@@ -141,14 +145,10 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
     });
     let own = blocks.iter().map(|block| context.claim_whole((block.start, block.end), Class::Metadata));
     reading.claims.extend(own);
-    let free = hpa::find(context, layout, (&extents.all, &blocks), taken);
-    let free = free.into_iter().map(|run| context.claim_whole(run, Class::Free));
-    let before = reading.claims.len();
-    reading.claims.extend(free);
-    reading.caveats.extend(say_huge_pages(tree, &reading.claims[before..]));
     reading.allocator = summary::facts(tree, layout, &counts, &blocks, doubts.is_empty());
     reading.refined = counts.matched.clone();
-    reading.bytes_read = extents.walk.bytes_read + counts.bytes_read + cached.bytes_read;
+    reading.bytes_read = extents.walk.bytes_read + counts.bytes_read + cached.bytes_read + huge.bytes_read;
+    reading.caveats.extend(say_huge_pages(tree, huge.resident_bytes));
     doubts.say(&mut reading.caveats, &ABOUT, "extents", &tree.name);
     reading.in_motion = doubts.damages > 0;
     let unmatched = summary::unmatched(&cached, &counts);
@@ -164,8 +164,7 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
 }
 
 /// What is free in huge pages, if anything is: a purge is not for it.
-fn say_huge_pages(tree: &Tree, free: &[RangeClaim]) -> Option<Caveat> {
-    let bytes: u64 = free.iter().map(|claim| claim.sums.resident.total()).sum();
+fn say_huge_pages(tree: &Tree, bytes: u64) -> Option<Caveat> {
     let text = "these bytes are free in huge pages of jemalloc's own (opt.hpa): they go back by its own rule (hpa_dirty_mult), which a \
                 purge may set off; what a purge gives back of them is not predicted";
     (bytes > 0).then(|| Caveat::new("jemalloc_huge_pages", tree.name.clone(), Some(bytes), text))

@@ -55,6 +55,7 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             object: data.object.start,
             name: data.object.name.clone(),
             collect: COLLECT_3,
+            has_thread_data: true,
             releases: if map.layout == &PAGE_3 { "3.0 to 3.3" } else { "3.4" },
             ..Heap::default()
         };
@@ -100,7 +101,11 @@ fn map(context: &Context<'_>, words: &[u64]) -> Option<Map> {
     let resident = |upper: u64| -> u64 {
         (context.resident)(upper, upper.saturating_add(MAP_BYTES)).iter().map(|run| run.1 - run.0).sum()
     };
-    let mut uppers: Vec<(u64, u64)> = words.iter().map(|&upper| (resident(upper), upper)).collect();
+    let mut uppers: Vec<(u64, u64)> = words
+        .iter()
+        .filter(|&&upper| is_own(context, upper, upper + MAP_BYTES))
+        .map(|&upper| (resident(upper), upper))
+        .collect();
     uppers.sort_unstable();
     let mut left = MOST_TRIED_BYTES;
     uppers.into_iter().find_map(|(_, upper)| map_at(context, upper, &mut left))

@@ -215,6 +215,8 @@ pub struct SegmentLayout {
     pub delayed_free: u64,
     /// What a collection gives back; `None` where nothing of it is known before (up to 1.8.2 what is freed stays for a time that is not told).
     pub collect: Option<Collect>,
+    /// Whether what threads have for themselves, their heaps among it, is taken from the kernel: CPython's is in its threads' states.
+    pub has_thread_data: bool,
 }
 
 /// How a segment is divided.
@@ -267,7 +269,18 @@ const fn segment(
     parts: Parts,
     (page, delayed_free, collect): (&'static PageLayout, u64, Option<Collect>),
 ) -> SegmentLayout {
-    SegmentLayout { releases, bytes, cookie, thread_id, used, parts, page, delayed_free, collect }
+    SegmentLayout {
+        releases,
+        bytes,
+        cookie,
+        thread_id,
+        used,
+        parts,
+        page,
+        delayed_free,
+        collect,
+        has_thread_data: true,
+    }
 }
 
 /// `mi_heap_collect_ex`: 1.8.4 and later, 1.9, up to 2.1.2, 2.x, 3.x.
@@ -303,14 +316,17 @@ pub static SEGMENTS: [SegmentLayout; 10] = [
         slices([224, 232, 240, 248, 264]),
         (&PAGE_2, 2840, Some(COLLECT_2_0)),
     ),
-    segment(
-        "CPython 3.13 and later",
-        32 * MIB,
-        [216, 256, 208],
-        slices([224, 232, 240, 248, 264]),
-        // Its threads have several heaps each, from which pages go when no other thread can look at them: no call is made.
-        (&PAGE_CPYTHON, 2840, None),
-    ),
+    SegmentLayout {
+        has_thread_data: false,
+        ..segment(
+            "CPython 3.13 and later",
+            32 * MIB,
+            [216, 256, 208],
+            slices([224, 232, 240, 248, 264]),
+            // Its threads have several heaps each, from which pages go when no other thread can look at them: no call is made.
+            (&PAGE_CPYTHON, 2840, None),
+        )
+    },
     segment(
         "2.0.3 to 2.0.7",
         64 * MIB,

@@ -20,7 +20,7 @@ use strandline_claims::allocator::{
     self, Argument, CallPlan, Context, Found, Function, RangeClaim, Reading, Readings, overlapping, read_each,
 };
 use strandline_claims::facts::{Allocator, Remedy, figures};
-use strandline_claims::range::{PAGE_BYTES, merge, page_of, page_up};
+use strandline_claims::range::{merge, page_of, page_up};
 use strandline_claims::reader::{About, Clue, Evidence, FileName, HeapKind, version_in_file_name};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
@@ -130,9 +130,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     held.extend(taken);
     merge(&mut held);
     let is_new = heap.delayed_free.is_none_or(|offset| offset < THREAD_DATA_BYTES[0] / 2);
-    let mut owners = left.owners.clone();
-    // With segments it is taken from the kernel; CPython's threads have theirs in blocks of malloc's.
-    owners.retain(|owner| heap.delayed_free.is_none() || owner.is_multiple_of(PAGE_BYTES));
+    let owners = if heap.has_thread_data { left.owners.clone() } else { Vec::new() };
     let own = thread_data(context, (&owners, THREAD_DATA_BYTES[usize::from(is_new)]), &held);
     reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
     reading.call = (heap.collect != Collect::default()).then(|| CallPlan {

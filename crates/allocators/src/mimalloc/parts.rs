@@ -73,6 +73,8 @@ pub struct Heap {
     pub has_offsets: bool,
     /// What a collection gives back.
     pub collect: Collect,
+    /// Whether what threads have for themselves is taken from the kernel.
+    pub has_thread_data: bool,
     /// Arenas that are purged in runs of slices only, all of which have to be free.
     pub in_runs: Vec<(u64, u64)>,
     /// Structures that made no sense, and where the time was over.

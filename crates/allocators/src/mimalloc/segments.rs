@@ -26,11 +26,19 @@ const MOST_HEAPS: usize = 16;
 /// Bytes of a segment's own structures: 1,025 pages of 96 bytes, and more.
 const MOST_INFO_BYTES: u64 = 1 << 20;
 
-/// So many segments that a layout fits are enough to believe in it.
+/// Of so many segments each layout is asked whether it fits.
 const ENOUGH_VOTES: usize = 16;
 
 /// What stands as the size of its blocks in what is no page, or within another.
 const NO_PAGE: u64 = 1;
+
+/// How many segments fit a layout.
+#[derive(Clone, Copy, Default)]
+struct Votes {
+    asked: usize,
+    fits: usize,
+    bytes_read: u64,
+}
 
 /// What could be a segment.
 struct Candidate {
@@ -49,19 +57,19 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
     // By key, in which there is one mimalloc; of the layouts the one in which most of its segments have as many pages as they say.
     let mut heaps: Vec<Heap> = Vec::new();
     let mut taken = taken.to_vec();
-    let mut votes: BTreeMap<u64, BTreeMap<usize, (usize, u64)>> = BTreeMap::new();
+    let mut votes: BTreeMap<u64, BTreeMap<usize, Votes>> = BTreeMap::new();
     for candidate in candidates.iter().filter(|candidate| objects.contains_key(&candidate.key)) {
         let number = SEGMENTS.iter().position(|layout| layout == candidate.layout).unwrap_or(0);
         let votes = votes.entry(candidate.key).or_default().entry(number).or_default();
-        if votes.0 < ENOUGH_VOTES {
-            let (is_whole, bytes_read) = counts_its_pages(context, candidate);
-            *votes = (votes.0 + usize::from(is_whole), votes.1 + bytes_read);
+        if votes.asked < ENOUGH_VOTES && Instant::now() < context.deadline {
+            votes.ask(context, candidate);
         }
     }
     for (key, votes) in votes.into_iter().take(MOST_HEAPS) {
-        let best = votes.iter().max_by_key(|(number, (count, _))| (*count, std::cmp::Reverse(**number)));
-        let best = best.filter(|(_, (count, _))| *count > 0);
-        let bytes_read = votes.values().map(|(_, bytes)| bytes).sum();
+        let best = votes.iter().max_by_key(|(number, votes)| (votes.fits, std::cmp::Reverse(**number)));
+        let fits =
+            best.is_some_and(|(_, best)| best.fits > 0 || votes.values().all(|votes| votes.asked == 0));
+        let bytes_read = votes.values().map(|votes| votes.bytes_read).sum();
         let Some(layout) = best.and_then(|(number, _)| SEGMENTS.get(*number)) else { continue };
         let (object, name) = objects.get(&key).cloned().unwrap_or_default();
         let mut heap = Heap {
@@ -71,9 +79,17 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             delayed_free: Some(layout.delayed_free),
             collect: layout.collect.unwrap_or_default(),
             has_offsets: layout.page.start == Start::Offset,
+            has_thread_data: layout.has_thread_data,
             bytes_read,
             ..Heap::default()
         };
+        let first = candidates.iter().find(|one| one.key == key);
+        if let Some(first) = first.filter(|_| !fits) {
+            // All that there are may be caught in motion: nothing of them is claimed.
+            heap.doubts.damage(first.start, 0);
+            heaps.push(heap);
+            continue;
+        }
         merge(&mut taken);
         let mut free = Free::new(context, &taken);
         let mut all = candidates.iter().filter(|one| one.key == key && one.layout == layout).peekable();
@@ -246,15 +262,21 @@ impl Structures {
         word_at(&self.bytes, at).unwrap_or(0)
     }
 
+    /// Whether it was freed; what it was divided into stands there yet.
+    fn is_freed(&self, one: &Candidate) -> bool {
+        self.word(one.layout.thread_id) == 0 && self.word(one.layout.used) == 0
+    }
+
     /// Whether it has as many pages as it says: a layout that is not its own finds others. One block's alone has one, and up to 2.0.7
-    /// says so in another way.
-    fn has_all_pages(&self, one: &Candidate, parts: &[Part]) -> bool {
+    /// says so in another way. There may be so many `fewer`.
+    fn has_all_pages(&self, one: &Candidate, parts: &[Part], fewer: u64) -> bool {
         let pages = parts.iter().filter(|part| matches!(part.kind, Kind::Page(_))).count() as u64;
         let is_huge = match one.layout.parts {
             Parts::Pages { page_kind, .. } => self.word(page_kind) as u32 == 3,
             Parts::Slices { kind, .. } => self.word(kind) as u32 == 1,
         };
-        pages == if is_huge { 1 } else { self.word(one.layout.used) }
+        let told = if is_huge { 1 } else { self.word(one.layout.used) };
+        pages <= told && told <= pages.saturating_add(fewer)
     }
 
     /// Its parts behind its own structures.
@@ -266,35 +288,38 @@ impl Structures {
     }
 }
 
-/// Whether a segment has as many pages in use as it says, which it has not where another layout is its own; and what was read for
-/// that.
-fn counts_its_pages(context: &Context<'_>, one: &Candidate) -> (bool, u64) {
-    let Some(structures) = Structures::read(context, one) else { return (false, HEADER_BYTES as u64) };
-    let mut alone = Heap::default();
-    structures.divide(one, &mut alone);
-    let is_whole = alone.doubts.is_empty() && structures.has_all_pages(one, &alone.parts);
-    (is_whole, structures.bytes_read)
+impl Votes {
+    /// Whether a segment has as many pages in use as it says, which it has not where another layout is its own. One that was freed
+    /// is not asked.
+    fn ask(&mut self, context: &Context<'_>, one: &Candidate) {
+        let Some(structures) = Structures::read(context, one) else { return self.asked += 1 };
+        self.bytes_read += structures.bytes_read;
+        if !structures.is_freed(one) {
+            let mut alone = Heap::default();
+            structures.divide(one, &mut alone);
+            let fits = alone.doubts.is_empty() && structures.has_all_pages(one, &alone.parts, 0);
+            self.asked += 1;
+            self.fits += usize::from(fits);
+        }
+    }
 }
 
 /// Divides a segment, behind which the next one begins at `next`.
 fn segment(context: &Context<'_>, (one, next): (&Candidate, u64), free: &mut Free<'_>, heap: &mut Heap) {
-    let structures = Structures::read(context, one).filter(|its| free.contains(one.start, its.end));
-    let Some(structures) = structures else {
-        heap.doubts.damage(one.start, 0);
-        return;
-    };
+    let Some(structures) = Structures::read(context, one) else { return heap.doubts.damage(one.start, 0) };
     let (end, word) = (structures.end, |at: usize| structures.word(at));
     heap.bytes_read += structures.bytes_read;
-    if word(one.layout.thread_id) == 0 && word(one.layout.used) == 0 {
-        // It was freed; what it was divided into stands there yet, and how large it was: others may lie in that by now.
-        heap.parts.push(Part {
-            start: one.start,
-            end: end.min(next),
-            kind: Kind::Waiting,
-            whole: 0,
-            thread: 0,
-        });
+    if structures.is_freed(one) {
+        // How large it was stands there yet: others may lie in that by now.
+        let mapped = context.space.find(one.start).map_or(one.start, |mapping| mapping.end);
+        let end = end.min(next).min(mapped);
+        if free.contains(one.start, end) {
+            heap.parts.push(Part { start: one.start, end, kind: Kind::Waiting, whole: 0, thread: 0 });
+        }
         return;
+    }
+    if !free.contains(one.start, end) {
+        return heap.doubts.damage(one.start, 0);
     }
     heap.segments += 1;
     let thread = word(one.layout.thread_id);
@@ -308,7 +333,9 @@ fn segment(context: &Context<'_>, (one, next): (&Candidate, u64), free: &mut Fre
     heap.parts.push(own);
     let before = heap.parts.len();
     structures.divide(one, heap);
-    if !structures.has_all_pages(one, heap.parts.get(before..).unwrap_or_default()) {
+    // A page that is being freed is none already where the count still has it (`mi_segment_page_clear`).
+    let parts = heap.parts.get(before..).unwrap_or_default();
+    if !structures.has_all_pages(one, parts, u64::from(thread != 0)) {
         heap.doubts.damage(one.start, 0);
     }
     (context.progress)(end - one.start);

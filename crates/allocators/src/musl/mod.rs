@@ -34,7 +34,7 @@ pub static ABOUT: About = About {
         ],
         ..Evidence::NONE
     },
-    versions: "1.1 to 1.2.5 (mallocng, and what was before it), 64 bits",
+    versions: "1.1.16 to 1.2.5 (mallocng and before), 64 bits",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &[],

@@ -1,0 +1,128 @@
+//! Finds the lists of free chunks, without a symbol: one that is empty leads to itself, and the first chunk of another back to it.
+
+use std::time::Instant;
+
+use super::super::layout::PAGE_BYTES;
+use super::super::locate;
+use super::{ALIGNMENT, FIRST, FREE_HEAD, HEAD};
+use crate::scan::{each_word, is_mapped_memory};
+use strandline_claims::allocator::Context;
+use strandline_process::memory::word_at;
+
+/// `struct bin`: a lock, the first and the last chunk. The bins stand behind `binmap`, a bit for each that is not empty.
+const BINS: usize = 64;
+const BIN_BYTES: usize = 24;
+const FIRST_BIN: usize = 8;
+/// Where in a bin its first chunk is.
+const BIN_HEAD: usize = 8;
+/// All of it, but for one more lock.
+const STATE_BYTES: usize = FIRST_BIN + BINS * BIN_BYTES;
+
+/// Static data of one program or library beyond this is not searched.
+const MOST_DATA_BYTES: u64 = 64 << 20;
+/// So many words that could be a bin's are followed.
+const MOST_TRIED: usize = 1 << 12;
+
+/// The lists of one.
+pub struct State {
+    /// What it is in.
+    pub name: String,
+    /// The first and the last chunk of each list that is not empty.
+    pub chunks: Vec<u64>,
+}
+
+/// Finds all of a process.
+pub fn find(context: &Context<'_>) -> Vec<State> {
+    let mut found = Vec::new();
+    for group in locate::candidates(context.space) {
+        let mut left = MOST_DATA_BYTES;
+        // It may be met in each of two mappings between which it lies.
+        let chunks = group.iter().filter(|mapping| mapping.permissions.write).find_map(|mapping| {
+            let end = mapping.end.min(mapping.start.saturating_add(left));
+            left -= end - mapping.start;
+            chunks(context, mapping.start, end)
+        });
+        found.extend(chunks.map(|chunks| State { name: group[0].name.clone(), chunks }));
+    }
+    found
+}
+
+/// The chunks of the lists that stand in `start..end`.
+fn chunks(context: &Context<'_>, start: u64, end: u64) -> Option<Vec<u64>> {
+    let (mut found, mut tried) = (None, 0);
+    // The two words before, which are not zero.
+    let (mut first, mut before) = ((0, 0), (0, 0));
+    each_word(context, start, end, &mut |at, word| {
+        let (head_at, head) = first;
+        // The lock in front of the first chunk is free, or one thread's.
+        let is_lock = before.0 + 8 != head_at || before.1 as u32 <= 1;
+        if head_at + 8 == at && is_lock && could_be(context, head_at, (head, word)) {
+            tried += 1;
+            if leads_back(context, head_at, head) {
+                found = around(context, head_at);
+            }
+        }
+        (before, first) = (first, (at, word));
+        found.is_none() && tried < MOST_TRIED && (tried % 64 != 63 || Instant::now() < context.deadline)
+    });
+    found
+}
+
+/// `BIN_TO_CHUNK`: a list is what a chunk would be whose neighbours stand there.
+fn as_chunk(head_at: u64) -> u64 {
+    head_at.wrapping_sub(HEAD)
+}
+
+/// Whether two words could be the first and the last chunk of a list.
+fn could_be(context: &Context<'_>, head_at: u64, (first, last): (u64, u64)) -> bool {
+    let own = as_chunk(head_at);
+    let is_chunk = |chunk: u64| chunk % ALIGNMENT == FIRST && chunk < 1 << 47;
+    let is_own = |chunk| context.space.find(chunk).is_some_and(is_mapped_memory);
+    (first == own && last == own) || is_chunk(first) && is_chunk(last) && is_own(first) && is_own(last)
+}
+
+/// Whether the first chunk of a list has that before it.
+fn leads_back(context: &Context<'_>, head_at: u64, first: u64) -> bool {
+    let own = as_chunk(head_at);
+    let is_resident = || !(context.resident)(first, first + FREE_HEAD).is_empty();
+    let before = |chunk: u64| context.memory.read_word(chunk + FREE_HEAD - 8);
+    first == own || is_resident() && before(first).is_ok_and(|before| before == own)
+}
+
+/// The lists of which one has its first chunk at `head_at`: whichever one of them it is.
+fn around(context: &Context<'_>, head_at: u64) -> Option<Vec<u64>> {
+    let before = (FIRST_BIN + BIN_BYTES * (BINS - 1) + BIN_HEAD) as u64;
+    let from = head_at.checked_sub(before)?;
+    let mut bytes = vec![0; before as usize + STATE_BYTES];
+    // It may stand near the beginning or the end of what is mapped.
+    let mut at = 0;
+    while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
+        let got = context.memory.read_some(from + at as u64, rest);
+        at += if got > 0 { got } else { (PAGE_BYTES - (from + at as u64) % PAGE_BYTES) as usize };
+    }
+    (0..BINS).rev().find_map(|bin| {
+        let at = before as usize - FIRST_BIN - BIN_BYTES * bin - BIN_HEAD;
+        lists(bytes.get(at..at + STATE_BYTES)?, from + at as u64)
+    })
+}
+
+/// The chunks of the lists that stand at `address`, if they do.
+fn lists(bytes: &[u8], address: u64) -> Option<Vec<u64>> {
+    let map = word_at(bytes, 0)?;
+    let (mut chunks, mut is_used) = (Vec::new(), false);
+    for bin in 0..BINS {
+        let at = FIRST_BIN + BIN_BYTES * bin + BIN_HEAD;
+        let (head, tail) = (word_at(bytes, at)?, word_at(bytes, at + 8)?);
+        let own = as_chunk(address.checked_add(at as u64)?);
+        let is_empty = (head == 0 && tail == 0) || (head == own && tail == own);
+        let is_chunk = |chunk: u64| chunk % ALIGNMENT == FIRST && chunk != own;
+        if is_empty == (map >> bin & 1 != 0) || !(is_empty || is_chunk(head) && is_chunk(tail)) {
+            return None;
+        }
+        if !is_empty {
+            chunks.extend([head, tail]);
+        }
+        is_used |= head != 0;
+    }
+    is_used.then_some(chunks)
+}

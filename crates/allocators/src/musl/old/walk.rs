@@ -1,0 +1,333 @@
+//! Goes over regions and blocks with mappings of their own, and says what each byte of them is.
+
+use std::time::Instant;
+
+use super::super::forward::Forward;
+use super::super::layout::PAGE_BYTES;
+use super::{ALIGNMENT, FIRST, FREE_HEAD, HEAD, IN_USE};
+use crate::blocks::Blocks;
+use crate::scan::is_mapped_memory;
+use strandline_claims::accumulator::{Accumulator, Class};
+use strandline_claims::allocator::{Context, RangeClaim, overlapping};
+use strandline_claims::doubts::Doubts;
+use strandline_claims::range::merge;
+use strandline_process::memory::word_at;
+use strandline_process::modules;
+
+/// Chunks that follow each other before what begins like a region is one.
+const FEW_CHUNKS: u64 = 8;
+/// Pages of a mapping in which an aligned block is looked for, where the first chunk says something that may be, and where not.
+const FEW_PAGES: u64 = 16;
+const MOST_PAGES: u64 = 1 << 10;
+/// Pages whose first words are read at once.
+const PAGES_AT_ONCE: usize = 512;
+/// After so many chunks the time is looked at.
+const LOOKS_AT_THE_TIME: u64 = 1 << 12;
+
+/// What its memory comes to.
+#[derive(Default)]
+pub struct Counts {
+    pub live_blocks: u64,
+    pub live_bytes: u64,
+    pub free_bytes: u64,
+    pub head_bytes: u64,
+    pub mapped_blocks: u64,
+    pub regions: u64,
+    pub doubts: Doubts,
+}
+
+/// How far the chunks of a region agree.
+struct Region {
+    start: u64,
+    /// Behind the last one that does.
+    agree: u64,
+    /// Its end; a page's end behind `agree` where that is not known.
+    end: u64,
+}
+
+/// A walk over all memory that could be its own.
+pub struct Walk<'a> {
+    context: &'a Context<'a>,
+    /// What others have, stacks and static data, in address order.
+    taken: Vec<(u64, u64)>,
+    pub memory: Forward<'a>,
+    pub blocks: Blocks<'a>,
+    pub counts: Counts,
+    /// In address order.
+    pub claims: Vec<RangeClaim>,
+    /// Ranges that the loader gave away.
+    donated: Vec<(u64, u64)>,
+}
+
+impl<'a> Walk<'a> {
+    /// Nothing yet, beside what is `taken` by others.
+    pub fn new(context: &'a Context<'a>, taken: &[(u64, u64)]) -> Self {
+        let mut taken = [taken, context.stacks].concat();
+        let data = modules::groups(context.space.mappings());
+        taken.extend(data.iter().flatten().map(|mapping| (mapping.start, mapping.end)));
+        merge(&mut taken);
+        Self {
+            context,
+            taken,
+            memory: Forward::new(context.memory),
+            blocks: Blocks::new(context),
+            counts: Counts::default(),
+            claims: Vec::new(),
+            donated: Vec::new(),
+        }
+    }
+
+    /// Claims all that is its own.
+    pub fn all(&mut self) {
+        let space = self.context.space;
+        let mut own: Vec<(u64, u64)> = Vec::new();
+        // A region may reach over several mappings, of which one is locked.
+        for mapping in space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
+            match own.last_mut().filter(|last| last.1 == mapping.start) {
+                Some(last) => last.1 = mapping.end,
+                None => own.push((mapping.start, mapping.end)),
+            }
+        }
+        for (start, end) in own {
+            for (from, to) in (self.context.resident)(start, end) {
+                self.run((from, to), end);
+            }
+        }
+        for group in modules::groups(space.mappings()) {
+            for mapping in group.iter().filter(|mapping| mapping.permissions.write) {
+                self.donated(mapping.start, mapping.end);
+            }
+        }
+    }
+
+    /// Free chunks to which lists lead lie in regions, or in what was given away.
+    pub fn check(&mut self, chunks: &[u64]) {
+        for &chunk in chunks {
+            let next = self.claims.partition_point(|claim| claim.end <= chunk);
+            let is_claimed = self.claims.get(next).is_some_and(|claim| claim.start <= chunk);
+            let is_donated = self.donated.iter().any(|range| (range.0..range.1).contains(&chunk));
+            let is_free = self.chunk(chunk).is_some_and(|(_, size)| size & IN_USE == 0);
+            if !(is_claimed || is_donated) || !is_free {
+                self.counts.doubts.damage(chunk, 0);
+            }
+        }
+    }
+
+    /// Both sizes of the chunk at an address.
+    fn chunk(&mut self, at: u64) -> Option<(u64, u64)> {
+        let bytes: [u8; 16] = self.memory.read(at)?;
+        Some((word_at(&bytes, 0)?, word_at(&bytes, 8)?))
+    }
+
+    fn is_free(&self, start: u64, end: u64) -> bool {
+        overlapping(&self.taken, start, end).is_empty()
+    }
+
+    /// A run of resident pages, in which regions and blocks may begin; they end before `limit`.
+    fn run(&mut self, (from, to): (u64, u64), limit: u64) {
+        let mut at = self.claims.last().map_or(from, |claim| claim.end.max(from));
+        while at < to {
+            if Instant::now() >= self.context.deadline {
+                return self.counts.doubts.late(at);
+            }
+            if let Some(other) = overlapping(&self.taken, at, at + PAGE_BYTES).last() {
+                at = other.1.next_multiple_of(PAGE_BYTES).max(at + PAGE_BYTES);
+                continue;
+            }
+            let pages = (at..to).step_by(PAGE_BYTES as usize).take(PAGES_AT_ONCE);
+            let heads: Vec<u64> = pages
+                .take_while(|page| self.is_free(*page, *page + PAGE_BYTES))
+                .map(|page| page + FIRST)
+                .collect();
+            let pairs = self.context.memory.read_pairs(&heads);
+            at += heads.len() as u64 * PAGE_BYTES;
+            for (head, pair) in heads.iter().zip(pairs) {
+                if let Some(end) = pair.and_then(|pair| self.piece(head - FIRST, pair, limit)) {
+                    // What was read behind its beginning is within it.
+                    at = end;
+                    break;
+                }
+            }
+        }
+    }
+
+    /// What begins with the page at `at`, with a chunk of these sizes: where it ends, if it is the allocator's.
+    fn piece(&mut self, at: u64, (before, size): (u64, u64), limit: u64) -> Option<u64> {
+        // A block's mapping has no other chunk before or behind it: neither size has the lowest bit.
+        if before == FIRST && size & IN_USE == 0 {
+            let (block, end) = self.own_mapping(at, size, limit).filter(|own| self.is_free(at, own.1))?;
+            self.mapped(at, block, end);
+            return Some(end);
+        }
+        if before != IN_USE || size == IN_USE {
+            return None;
+        }
+        let region = self.follow(at, limit)?;
+        if !self.is_free(at, region.end) {
+            self.counts.doubts.damage(at, 0);
+            return None;
+        }
+        let end = region.end;
+        self.region(&region);
+        Some(end)
+    }
+
+    /// How far the chunks agree of a region that may begin at `start`; `None` where it is none.
+    fn follow(&mut self, start: u64, limit: u64) -> Option<Region> {
+        let (mut at, mut count) = (start + FIRST, 0_u64);
+        let (_, mut size) = self.chunk(at)?;
+        loop {
+            let bytes = size & !IN_USE;
+            let behind = at.checked_add(bytes).and_then(|next| Some((next, next.checked_add(HEAD)?)));
+            let next = behind.filter(|(_, behind)| {
+                *behind <= limit && bytes >= ALIGNMENT && bytes.is_multiple_of(ALIGNMENT)
+            });
+            let follows = next.and_then(|(next, behind)| Some((next, behind, self.chunk(next)?)));
+            let Some((next, behind, (_, its_size))) = follows.filter(|(_, _, (before, _))| *before == size)
+            else {
+                let end = (at + HEAD).next_multiple_of(PAGE_BYTES);
+                if count < FEW_CHUNKS {
+                    return None;
+                }
+                self.counts.doubts.damage(at, end - at);
+                return Some(Region { start, agree: at, end });
+            };
+            if its_size == IN_USE && behind.is_multiple_of(PAGE_BYTES) {
+                return Some(Region { start, agree: next, end: behind });
+            }
+            (at, size) = (next, its_size);
+            count += 1;
+            if count.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= self.context.deadline {
+                self.counts.doubts.late(at);
+                return Some(Region { start, agree: at, end: (at + HEAD).next_multiple_of(PAGE_BYTES) });
+            }
+        }
+    }
+
+    /// Claims a region.
+    fn region(&mut self, region: &Region) {
+        let (start, end) = (region.start, region.end);
+        let pages = self.context.pages(start, end);
+        let mut accumulator = Accumulator::new(start, &pages);
+        let (mut at, mut count) = (start + FIRST, 0_u64);
+        accumulator.claim_to(at, Class::Header);
+        while at < region.agree {
+            count += 1;
+            let is_late = count.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= self.context.deadline;
+            let next = self
+                .chunk(at)
+                .filter(|_| !is_late)
+                .map(|(_, size)| (at.saturating_add(size & !IN_USE), size));
+            // The process stands: they agree as they did.
+            let Some((next, size)) = next.filter(|next| next.0 > at && next.0 <= region.agree) else {
+                self.counts.doubts.late(at);
+                break;
+            };
+            self.one((at, next), size & IN_USE != 0, &mut accumulator);
+            at = next;
+        }
+        // The last chunk has no size.
+        let is_whole = at == region.agree && end - at == HEAD;
+        accumulator.claim_to(end, if is_whole { Class::Header } else { Class::Unread });
+        self.counts.regions += 1;
+        (self.context.progress)(end - start);
+        self.claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
+    }
+
+    /// A chunk of a region, of `ALIGNMENT` bytes at least.
+    fn one(&mut self, (at, next): (u64, u64), is_used: bool, accumulator: &mut Accumulator<'_>) {
+        if is_used {
+            accumulator.claim_to(at + HEAD, Class::Header);
+            self.blocks.claim(next, accumulator);
+            self.counts.live_blocks += 1;
+            self.counts.live_bytes += next - at - HEAD;
+            self.counts.head_bytes += HEAD;
+        } else {
+            accumulator.claim_to(at + FREE_HEAD, Class::Header);
+            accumulator.claim_to(next, Class::Free);
+            self.counts.free_bytes += next - at;
+        }
+    }
+
+    /// Where the block begins, and its mapping ends, that seems to begin at `start` with a chunk of `size`. One that was moved to be
+    /// aligned (`aligned_alloc`) leaves there what it was at first, which no longer says how large it is once that has changed.
+    fn own_mapping(&mut self, start: u64, size: u64, limit: u64) -> Option<(u64, u64)> {
+        let end_of = |chunk: u64, size: u64| {
+            chunk.checked_add(size).filter(|end| end.is_multiple_of(PAGE_BYTES) && *end <= limit)
+        };
+        let first = end_of(start + FIRST, size).filter(|end| *end > start);
+        let small = (6..12).map(|power| start + (1 << power));
+        // It stays as far behind its mapping's beginning as it was, wherever that is moved to.
+        let most = if first.is_some() { FEW_PAGES } else { MOST_PAGES };
+        let pages = (1..most).map(|page| start + page * PAGE_BYTES);
+        let large = (16..47).map(|power| (start + 1).next_multiple_of(1 << power));
+        let places = small.chain(pages).chain(large).filter(|block| *block < limit);
+        let moved = places.into_iter().find_map(|block| {
+            let (before, size) = self.chunk(block - HEAD)?;
+            let end = end_of(block - HEAD, size).filter(|end| *end > block && size & IN_USE == 0)?;
+            (before == block - HEAD - start).then_some((block, end))
+        });
+        moved.or_else(|| Some((start + FIRST + HEAD, first?)))
+    }
+
+    /// Claims a block with a mapping of its own.
+    fn mapped(&mut self, start: u64, block: u64, end: u64) {
+        let pages = self.context.pages(start, end);
+        let mut accumulator = Accumulator::new(start, &pages);
+        accumulator.claim_to(block, Class::Header);
+        self.blocks.claim(end, &mut accumulator);
+        self.counts.live_blocks += 1;
+        self.counts.mapped_blocks += 1;
+        self.counts.live_bytes += end - block;
+        self.counts.head_bytes += block - start;
+        (self.context.progress)(end - start);
+        self.claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
+    }
+
+    /// Counts what the loader gave away of the pages of static data in `start..end`: that stays on its row. It lies in front of the
+    /// data, from a page's beginning on, or behind it, up to a page's end.
+    fn donated(&mut self, start: u64, end: u64) {
+        if let Some((IN_USE, size)) = self.chunk(start + FIRST) {
+            self.donated_from(start + FIRST, size, end.min(start + PAGE_BYTES));
+        }
+        let Some((size, IN_USE)) = self.chunk(end - HEAD) else { return };
+        let (mut first, mut bytes) = (end - HEAD, size & !IN_USE);
+        while bytes >= ALIGNMENT && first.saturating_sub(bytes) >= end - PAGE_BYTES {
+            first -= bytes;
+            match self.chunk(first) {
+                Some((IN_USE, size)) => return self.donated_from(first, size, end),
+                Some((before, _)) => bytes = before & !IN_USE,
+                None => return,
+            }
+        }
+    }
+
+    /// Counts the chunks from `first` on, if all of them agree.
+    fn donated_from(&mut self, first: u64, mut size: u64, limit: u64) {
+        let mut counts = Counts::default();
+        let mut at = first;
+        loop {
+            let bytes = size & !IN_USE;
+            let behind = at.checked_add(bytes).and_then(|next| next.checked_add(HEAD));
+            let Some(behind) = behind.filter(|behind| *behind <= limit && bytes >= ALIGNMENT) else { return };
+            let Some((before, its_size)) = self.chunk(behind - HEAD) else { return };
+            if before != size || !bytes.is_multiple_of(ALIGNMENT) {
+                return;
+            }
+            if size & IN_USE != 0 {
+                counts.live_blocks += 1;
+                counts.live_bytes += bytes - HEAD;
+            } else {
+                counts.free_bytes += bytes;
+            }
+            (at, size) = (behind - HEAD, its_size);
+            if its_size == IN_USE {
+                break;
+            }
+        }
+        self.donated.push((first, at));
+        self.counts.live_blocks += counts.live_blocks;
+        self.counts.live_bytes += counts.live_bytes;
+        self.counts.free_bytes += counts.free_bytes;
+    }
+}
