@@ -16,6 +16,8 @@ use strandline_claims::range::{PAGE_BYTES, page_of, page_up};
 use strandline_claims::refinements::{Finder, Refinements};
 use strandline_claims::window::Window;
 
+/// The size word of a fencepost in the main arena.
+const POST: u64 = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
 /// Chunks that must make sense one after the other before a place is believed to start one.
 const CHAIN: usize = 12;
 /// How far over its end a walk of a segment may look: a chunk that reaches further is left to the walk
@@ -378,7 +380,6 @@ impl<'a> Walker<'a> {
     /// small to be freed (malloc.c, sysmalloc: "Shrink old_top to insert fenceposts"). The old top ended on a page
     /// boundary, which tells a third one from what somebody else put behind two.
     fn behind_fenceposts(&mut self, at: u64, head: u64) -> Option<u64> {
-        const POST: u64 = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
         let second = at + layout::FENCEPOST_BYTES;
         let third = second + layout::FENCEPOST_BYTES;
         let is_pair = head & !layout::NON_MAIN_ARENA & !layout::PREV_INUSE == layout::FENCEPOST_BYTES
@@ -550,7 +551,7 @@ impl<'a> Walker<'a> {
                 return false;
             }
             if next_head & !layout::SIZE_BITS == layout::FENCEPOST_BYTES {
-                return self.region.end - next >= 2 * layout::FENCEPOST_BYTES;
+                return self.is_fencepost(next, next_head);
             }
             if !self.is_plausible(next, next_head) {
                 return false;
@@ -558,6 +559,17 @@ impl<'a> Walker<'a> {
             (at, head) = (next, next_head);
         }
         true
+    }
+
+    /// Whether a pair of fenceposts begins at `at`, behind a chunk that may be free; other bits nobody sets there. In a secondary
+    /// arena the second one has no size.
+    fn is_fencepost(&mut self, at: u64, head: u64) -> bool {
+        let second = self.window.peek(at + layout::FENCEPOST_BYTES).map(|((_, second), _)| second);
+        head & !layout::PREV_INUSE & !layout::NON_MAIN_ARENA == layout::FENCEPOST_BYTES
+            && (head & layout::NON_MAIN_ARENA == 0 || !self.region.main)
+            && self.region.end - at >= 2 * layout::FENCEPOST_BYTES
+            && second
+                .is_some_and(|second| second == POST || !self.region.main && second & !layout::SIZE_BITS == 0)
     }
 
     /// Whether `head` can be the size word of a chunk at `at`.

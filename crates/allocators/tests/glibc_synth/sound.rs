@@ -88,6 +88,16 @@ proptest! {
     }
 }
 
+/// Bytes of others behind a piece, of which some look like a chunk and what ends a piece, are not taken for another piece.
+#[test]
+fn what_looks_like_the_end_of_a_piece_begins_none() {
+    let Some(version) = VERSIONS.into_iter().find(|version| format!("{version:?}") == "V2_31") else {
+        panic!("no 2.31")
+    };
+    check(version, 2_361_308_496_725_201_518, 75);
+    check(version, 3_124_009_516_267_730_797, 88);
+}
+
 /// Behind bytes that somebody else took by sbrk nothing tells where malloc goes on but the chunks
 /// themselves. Fabricated foreign bytes are full of words that look like headers; where one leads to
 /// a true chunk by chance, the chunks up to there are lost in it. All else must be right.
