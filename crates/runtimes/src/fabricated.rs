@@ -79,3 +79,21 @@ pub fn is_sound(reading: &Reading) {
     assert!(claims.windows(2).all(|pair| pair[0].1 <= pair[1].0), "claims overlap");
     assert!(reading.facts.types.iter().all(|of| !of.name.chars().any(char::is_control)));
 }
+
+/// Hands over images of which one word that leads somewhere is as large as a word can be: of so many of them at most.
+pub fn each_too_large(image: &Image, mut look: impl FnMut(Image)) {
+    const MOST: usize = 300;
+    let ranges: Vec<(u64, u64)> = image.ranges().map(|(at, bytes)| (at, at + bytes.len() as u64)).collect();
+    let leads = |at: &u64| {
+        let word = image.word(*at).unwrap_or(0);
+        ranges.iter().any(|range| (range.0..range.1).contains(&word))
+    };
+    let places: Vec<u64> =
+        ranges.iter().flat_map(|&(from, to)| (from..to).step_by(8)).filter(leads).collect();
+    assert!(places.len() > 50, "{}", places.len());
+    for at in places.iter().step_by(places.len().div_ceil(MOST)) {
+        let mut damaged = image.clone();
+        damaged.put_word(*at, u64::MAX);
+        look(damaged);
+    }
+}

@@ -7,7 +7,7 @@ use super::arenas::{MOST_STATE_BYTES, interpreters};
 use super::facts::{Collector, Generation};
 use super::layout::Release;
 use super::locate::Program;
-use strandline_claims::range::{PAGE_BYTES, page_of};
+use strandline_claims::range::PAGE_BYTES;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// `struct gc_generation`: the head of a list (`PyGC_Head`), `threshold`, `count` (32 bits each).
@@ -42,7 +42,8 @@ fn collector(memory: &dyn Memory, state: u64) -> Option<Collector> {
         let has_pointer = word_at(&bytes, at + lists) == Some(address);
         let behind = lists + if has_pointer { POINTER_BYTES } else { 0 };
         let mut heads = (0..GENERATIONS).map(|number| number * GENERATION_BYTES).chain([behind]);
-        let is_one = heads.all(|head| is_list(memory, &bytes, at + head, address + head as u64));
+        let is_one =
+            heads.all(|head| is_list(memory, &bytes, at + head, address.saturating_add(head as u64)));
         if is_one { read(&bytes, at, behind + GENERATION_BYTES) } else { None }
     })
 }
@@ -55,7 +56,7 @@ fn read_state(memory: &dyn Memory, state: u64) -> Vec<u8> {
         let Some(address) = state.checked_add(at as u64) else { break };
         let got = memory.read_some(address, rest);
         // On with the next page.
-        at += if got > 0 { got } else { (page_of(address) + PAGE_BYTES - address) as usize };
+        at += if got > 0 { got } else { (PAGE_BYTES - address % PAGE_BYTES) as usize };
     }
     bytes
 }

@@ -45,3 +45,14 @@ proptest! {
         is_sound(&look(&python, absent));
     }
 }
+
+/// Words that lead somewhere, made as large as a word can be: nothing that is computed of them overflows.
+#[test]
+fn words_that_are_too_large_are_read_to_an_end() {
+    for seed in 0..4 {
+        let python = fabricate_cpython(seed);
+        fabricated::each_too_large(&python.image, |image| {
+            is_sound(&look(&CPythonImage { image, ..python.clone() }, 0));
+        });
+    }
+}

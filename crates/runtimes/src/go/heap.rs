@@ -131,7 +131,8 @@ fn heap_at(context: &Context<'_>, pages: &mut Pages<'_>, address: u64, layout: &
         pages.word(span.checked_add(SPAN_START as u64)?)
     });
     let starts: Vec<u64> = looked_at.collect();
-    let is_one = !starts.is_empty() && starts.iter().all(|&start| heap.contains(start, start + 1));
+    let is_its = |&start: &u64| start.checked_add(1).is_some_and(|end| heap.contains(start, end));
+    let is_one = !starts.is_empty() && starts.iter().all(is_its);
     is_one.then_some(heap)
 }
 

@@ -56,7 +56,7 @@ pub fn find(
         follow((arenas, arenas.saturating_add(ARENAS_BYTES)));
         follow(program.data);
     }
-    ranges.extend(known.into_iter().map(|page| (page, page + PAGE_BYTES)));
+    ranges.extend(known.into_iter().filter(|&page| page < 1 << 47).map(|page| (page, page + PAGE_BYTES)));
     merge(&mut ranges);
     let least = if program.is_alone { LEAST_MAPPED_BYTES } else { LEAST_FOREIGN_BYTES };
     let ranges = joined(context, &ranges, least);

@@ -140,7 +140,7 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     if is_whole {
         let figures = figures::read(context, &memory, (program, layout), (&heap, &spans));
         tell(&figures, &heap, (&mut reading.facts, &mut details));
-        let held = figures.in_use + spans.bytes(Kind::Manual) + own_resident;
+        let held = figures.in_use.saturating_add(spans.bytes(Kind::Manual)).saturating_add(own_resident);
         reading.remedies = remedies::remedies(idle_resident, held);
     }
     reading.facts.set_details(ABOUT.name, &details);
@@ -160,7 +160,7 @@ fn tell(known: &Figures, heap: &Heap, (facts, details): (&mut Runtime, &mut Go))
     facts.committed_bytes = known.released.map(|released| heap.bytes().saturating_sub(released));
     facts.own = figures(&[
         ("HeapAlloc", known.alloc),
-        ("HeapSys", known.in_use + known.idle),
+        ("HeapSys", known.in_use.saturating_add(known.idle)),
         ("HeapIdle", known.idle),
         ("HeapInuse", known.in_use),
     ]);

@@ -39,3 +39,14 @@ proptest! {
         is_sound(&look(&go, absent, is_stripped));
     }
 }
+
+/// Words that lead somewhere, made as large as a word can be: nothing that is computed of them overflows.
+#[test]
+fn words_that_are_too_large_are_read_to_an_end() {
+    for seed in 0..4 {
+        let go = fabricate_go(seed);
+        fabricated::each_too_large(&go.image, |image| {
+            is_sound(&look(&GoImage { image, ..go.clone() }, 0, seed % 2 == 0));
+        });
+    }
+}
