@@ -1,8 +1,8 @@
 //! What each byte of a group is: slots in use, free ones, and groups that lie in slots of others.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
+use super::counts::Counts;
 use super::forward::Forward;
 use super::layout::{
     Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, UNIT, Used, begins_at, block_offset, class_bytes, used,
@@ -12,37 +12,11 @@ use crate::parallel::{PART_BYTES, Sum, in_parallel};
 use crate::scan::is_own;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim, overlapping};
-use strandline_claims::doubts::Doubts;
-use strandline_claims::facts::SizeClass;
-use strandline_claims::refinements::Matched;
 
 /// A block is looked for at so many places at most: blocks aligned to 64 GiB.
 const MOST_STEPS: u64 = 1 << 16;
 /// Groups lie in groups in groups; four deep at most.
 const MOST_DEPTH: u32 = 8;
-
-/// What all groups come to.
-#[derive(Default)]
-pub struct Counts {
-    /// Blocks in use.
-    pub live_blocks: u64,
-    /// Bytes that were asked for them.
-    pub live_bytes: u64,
-    /// Bytes of free slots.
-    pub free_bytes: u64,
-    /// Heads of groups.
-    pub head_bytes: u64,
-    /// Blocks with a mapping of their own.
-    pub mapped_blocks: u64,
-    /// By size class.
-    pub classes: BTreeMap<usize, SizeClass>,
-    /// Claims of finer readers that were met.
-    pub matched: Matched,
-    /// Groups or slots that made no sense, and where the time was over.
-    pub doubts: Doubts,
-    /// Target memory read.
-    pub bytes_read: u64,
-}
 
 /// Claims all of `groups` (in address order), beside what is `taken` by others.
 pub fn claim(context: &Context<'_>, groups: &[Group], taken: &[(u64, u64)]) -> (Vec<RangeClaim>, Counts) {
@@ -108,22 +82,6 @@ fn claim_part(
     claimer.counts.matched = claimer.blocks.matched;
     claimer.counts.bytes_read = claimer.memory.bytes_read;
     (claims, claimer.counts)
-}
-
-impl Sum for Counts {
-    fn add(&mut self, other: Self) {
-        self.live_blocks += other.live_blocks;
-        self.live_bytes += other.live_bytes;
-        self.free_bytes += other.free_bytes;
-        self.head_bytes += other.head_bytes;
-        self.mapped_blocks += other.mapped_blocks;
-        for (class, theirs) in other.classes {
-            self.classes.entry(class).or_default().add(&theirs);
-        }
-        self.matched.add(&other.matched);
-        self.doubts.add(&other.doubts);
-        self.bytes_read += other.bytes_read;
-    }
 }
 
 struct Claimer<'a> {

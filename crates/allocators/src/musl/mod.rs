@@ -5,17 +5,16 @@
 //! the one that was asked for, which stands in its header: of the heap itself so much is read.
 
 pub mod claims;
+pub mod counts;
 pub mod forward;
 pub mod layout;
 pub mod locate;
 pub mod old;
 pub mod rows;
 
-use self::claims::Counts;
 use self::locate::State;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{self, Context, Found, Reading, Readings, overlapping, read_each};
-use strandline_claims::facts::{Allocator, figures};
 use strandline_claims::range::merge;
 use strandline_claims::reader::{About, Evidence, FileName, HeapKind};
 use strandline_process::map::AddressSpace;
@@ -76,9 +75,8 @@ impl Found for Musl {
 }
 
 fn read(context: &Context<'_>, state: &State, taken: &[(u64, u64)]) -> Reading {
-    let (claims, counts) = claims::claim(context, &state.groups, taken);
-    let mut doubts = state.doubts.clone();
-    doubts.add(&counts.doubts);
+    let (claims, mut counts) = claims::claim(context, &state.groups, taken);
+    counts.doubts.add(&state.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     let mut held: Vec<(u64, u64)> = reading.ranges().collect();
     held.extend(taken);
@@ -88,35 +86,16 @@ fn read(context: &Context<'_>, state: &State, taken: &[(u64, u64)]) -> Reading {
     };
     let areas = claims::areas(&state.areas).into_iter().filter(is_own);
     reading.claims.extend(areas.map(|area| context.claim_whole(area, Class::Metadata)));
-    reading.allocator = facts(state, &counts, doubts.is_empty());
-    reading.refined = counts.matched.clone();
+    let own = [
+        ("meta_areas", state.areas.len() as u64),
+        ("groups", state.groups.len() as u64),
+        ("mmapped_blocks", counts.mapped_blocks),
+    ];
+    let area_bytes = state.areas.len() as u64 * layout::PAGE_BYTES;
+    reading.allocator = counts.facts(format!("state of mallocng in {}", state.name), area_bytes, &own);
     reading.bytes_read = state.bytes_read + counts.bytes_read;
-    doubts.say(&mut reading.caveats, &ABOUT, "groups and slots", &state.name);
-    reading.in_motion = doubts.damages > 0;
+    counts.doubts.say(&mut reading.caveats, &ABOUT, "groups and slots", &state.name);
+    reading.in_motion = counts.doubts.damages > 0;
+    reading.refined = counts.matched;
     reading
-}
-
-fn facts(state: &State, counts: &Counts, is_whole: bool) -> Allocator {
-    let mut allocator = Allocator {
-        name: "musl".to_owned(),
-        found_by: format!("state of mallocng in {}", state.name),
-        read: true,
-        ..Allocator::default()
-    };
-    if is_whole {
-        let areas = state.areas.len() as u64 * layout::PAGE_BYTES;
-        allocator.live_bytes = Some(counts.live_bytes);
-        allocator.live_blocks = Some(counts.live_blocks);
-        allocator.cached_bytes = Some(0);
-        allocator.free_bytes = Some(counts.free_bytes);
-        allocator.metadata_bytes = Some(areas + counts.head_bytes);
-        // musl keeps no statistics; these are what its structures are called.
-        allocator.own = figures(&[
-            ("meta_areas", state.areas.len() as u64),
-            ("groups", state.groups.len() as u64),
-            ("mmapped_blocks", counts.mapped_blocks),
-        ]);
-        allocator.size_classes = counts.classes.values().cloned().collect();
-    }
-    allocator
 }

@@ -13,7 +13,6 @@ pub use self::state::{State, find};
 use self::walk::Walk;
 use super::rows;
 use strandline_claims::allocator::{Context, Reading};
-use strandline_claims::facts::{Allocator, figures};
 
 /// `struct chunk`: the size of the one before and its own, and, of a free one, its neighbours in its list.
 const HEAD: u64 = 16;
@@ -30,24 +29,10 @@ pub fn read(context: &Context<'_>, state: &State, taken: &[(u64, u64)]) -> Readi
     let mut walk = Walk::new(context, taken);
     walk.all();
     walk.check(&state.chunks);
-    let Walk { counts, claims, memory, blocks, .. } = walk;
+    let Walk { counts, claims, memory, blocks, regions, .. } = walk;
+    let own = [("regions", regions), ("mmapped_blocks", counts.mapped_blocks)];
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    let mut allocator = Allocator {
-        name: super::ABOUT.name.to_owned(),
-        found_by: format!("lists of free chunks in {}", state.name),
-        read: true,
-        ..Allocator::default()
-    };
-    if counts.doubts.is_empty() {
-        allocator.live_bytes = Some(counts.live_bytes);
-        allocator.live_blocks = Some(counts.live_blocks);
-        allocator.cached_bytes = Some(0);
-        allocator.free_bytes = Some(counts.free_bytes);
-        allocator.metadata_bytes = Some(counts.head_bytes);
-        // musl keeps no statistics.
-        allocator.own = figures(&[("regions", counts.regions), ("mmapped_blocks", counts.mapped_blocks)]);
-    }
-    reading.allocator = allocator;
+    reading.allocator = counts.facts(format!("lists of free chunks in {}", state.name), 0, &own);
     reading.refined = blocks.matched;
     reading.bytes_read = memory.bytes_read;
     counts.doubts.say(&mut reading.caveats, &super::ABOUT, "chunks", &state.name);

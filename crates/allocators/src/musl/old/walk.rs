@@ -2,14 +2,15 @@
 
 use std::time::Instant;
 
+use super::super::counts::Counts;
 use super::super::forward::Forward;
 use super::super::layout::PAGE_BYTES;
 use super::{ALIGNMENT, FIRST, FREE_HEAD, HEAD, IN_USE};
 use crate::blocks::Blocks;
+use crate::parallel::Sum;
 use crate::scan::is_mapped_memory;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim, overlapping};
-use strandline_claims::doubts::Doubts;
 use strandline_claims::range::merge;
 use strandline_process::memory::word_at;
 use strandline_process::modules;
@@ -23,18 +24,6 @@ const MOST_PAGES: u64 = 1 << 10;
 const PAGES_AT_ONCE: usize = 512;
 /// After so many chunks the time is looked at.
 const LOOKS_AT_THE_TIME: u64 = 1 << 12;
-
-/// What its memory comes to.
-#[derive(Default)]
-pub struct Counts {
-    pub live_blocks: u64,
-    pub live_bytes: u64,
-    pub free_bytes: u64,
-    pub head_bytes: u64,
-    pub mapped_blocks: u64,
-    pub regions: u64,
-    pub doubts: Doubts,
-}
 
 /// How far the chunks of a region agree.
 struct Region {
@@ -53,6 +42,8 @@ pub struct Walk<'a> {
     pub memory: Forward<'a>,
     pub blocks: Blocks<'a>,
     pub counts: Counts,
+    /// Regions that were claimed.
+    pub regions: u64,
     /// In address order.
     pub claims: Vec<RangeClaim>,
     /// Ranges that the loader gave away.
@@ -72,6 +63,7 @@ impl<'a> Walk<'a> {
             memory: Forward::new(context.memory),
             blocks: Blocks::new(context),
             counts: Counts::default(),
+            regions: 0,
             claims: Vec::new(),
             donated: Vec::new(),
         }
@@ -229,7 +221,7 @@ impl<'a> Walk<'a> {
         // The last chunk has no size.
         let is_whole = at == region.agree && end - at == HEAD;
         accumulator.claim_to(end, if is_whole { Class::Header } else { Class::Unread });
-        self.counts.regions += 1;
+        self.regions += 1;
         (self.context.progress)(end - start);
         self.claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
     }
@@ -326,8 +318,6 @@ impl<'a> Walk<'a> {
             }
         }
         self.donated.push((first, at));
-        self.counts.live_blocks += counts.live_blocks;
-        self.counts.live_bytes += counts.live_bytes;
-        self.counts.free_bytes += counts.free_bytes;
+        self.counts.add(counts);
     }
 }

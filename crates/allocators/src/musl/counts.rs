@@ -1,0 +1,69 @@
+//! What musl's memory comes to, whichever of its mallocs it is, and what is said of that.
+
+use std::collections::BTreeMap;
+
+use crate::parallel::Sum;
+use strandline_claims::doubts::Doubts;
+use strandline_claims::facts::{Allocator, SizeClass, figures};
+use strandline_claims::refinements::Matched;
+
+/// What all that was claimed comes to.
+#[derive(Default)]
+pub struct Counts {
+    /// Blocks in use.
+    pub live_blocks: u64,
+    /// Bytes that were asked for them; before mallocng, that they have room for.
+    pub live_bytes: u64,
+    /// Bytes of free slots, or chunks.
+    pub free_bytes: u64,
+    /// Heads of groups, or of chunks.
+    pub head_bytes: u64,
+    /// Blocks with a mapping of their own.
+    pub mapped_blocks: u64,
+    /// By size class.
+    pub classes: BTreeMap<usize, SizeClass>,
+    /// Claims of finer readers that were met.
+    pub matched: Matched,
+    /// What made no sense, and where the time was over.
+    pub doubts: Doubts,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+impl Sum for Counts {
+    fn add(&mut self, other: Self) {
+        self.live_blocks += other.live_blocks;
+        self.live_bytes += other.live_bytes;
+        self.free_bytes += other.free_bytes;
+        self.head_bytes += other.head_bytes;
+        self.mapped_blocks += other.mapped_blocks;
+        for (class, theirs) in other.classes {
+            self.classes.entry(class).or_default().add(&theirs);
+        }
+        self.matched.add(&other.matched);
+        self.doubts.add(&other.doubts);
+        self.bytes_read += other.bytes_read;
+    }
+}
+
+impl Counts {
+    /// As facts of an allocator that was `found_by` something, with `area_bytes` of metadata beside heads; of one that was not
+    /// read whole, no sums. musl keeps no statistics: its `own` are what its structures are called.
+    pub fn facts(&self, found_by: String, area_bytes: u64, own: &[(&str, u64)]) -> Allocator {
+        let allocator =
+            Allocator { name: super::ABOUT.name.to_owned(), found_by, read: true, ..Allocator::default() };
+        if !self.doubts.is_empty() {
+            return allocator;
+        }
+        Allocator {
+            live_bytes: Some(self.live_bytes),
+            live_blocks: Some(self.live_blocks),
+            cached_bytes: Some(0),
+            free_bytes: Some(self.free_bytes),
+            metadata_bytes: Some(area_bytes + self.head_bytes),
+            own: figures(own),
+            size_classes: self.classes.values().cloned().collect(),
+            ..allocator
+        }
+    }
+}
