@@ -19,7 +19,7 @@ const REGION_BYTES: u64 = 2 << 20;
 /// Bytes of a `hpdata_t` that are read (5.3.0, 5.3.1: `hpdata.h`), and what it is aligned to.
 const STRUCTURE_BYTES: usize = 248;
 const ALIGNMENT: u64 = 64;
-/// `h_huge` and ten more that are 0 or 1; `h_longest_free_range`; `h_nactive` and `h_ntouched`, behind which their bitmaps stand.
+/// `h_huge` and nine more that are 0 or 1; `h_longest_free_range`; `h_nactive` and `h_ntouched`, behind which their bitmaps stand.
 const FLAGS: [usize; 10] = [16, 17, 18, 19, 20, 32, 33, 34, 35, 36];
 const LONGEST_FREE: usize = 96;
 const ACTIVE: usize = 104;

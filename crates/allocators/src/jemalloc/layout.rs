@@ -173,7 +173,8 @@ impl Layout {
         (bits >> self.class_shift & 0xff) as usize
     }
 
-    /// Whether an extent's pages are of a huge page of jemalloc's own (`EXTENT_PAI_HPA`): only those in use have an extent.
+    /// Whether an extent's pages are of a huge page of jemalloc's own (`EXTENT_PAI_HPA`): only those in use have an extent. Only
+    /// 5.3 has such pages, and it alone has a state in an entry: before it, the bit is another's.
     pub fn is_of_huge_page(&self, bits: u64) -> bool {
         self.entry_state_shift.is_some() && bits >> HUGE_PAGE_SHIFT & 1 != 0
     }
