@@ -24,6 +24,8 @@ const STATE_BYTES: usize =
     (GENERATIONS + 1) * GENERATION_BYTES + POINTER_BYTES + GENERATIONS * STATISTICS_BYTES + 4;
 /// The low bits of links are flags.
 const LINK: u64 = !3;
+/// What they lead to: no program has its first page, nor the kernel's half.
+const LINKS: std::ops::Range<u64> = 4096..1 << 47;
 
 /// The collectors of all interpreters; of those in whose state none is found, nothing.
 pub fn find(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<Collector> {
@@ -42,8 +44,9 @@ fn collector(memory: &dyn Memory, state: u64) -> Option<Collector> {
         let has_pointer = word_at(&bytes, at + lists) == Some(address);
         let behind = lists + if has_pointer { POINTER_BYTES } else { 0 };
         let mut heads = (0..GENERATIONS).map(|number| number * GENERATION_BYTES).chain([behind]);
-        let is_one =
-            heads.all(|head| is_list(memory, &bytes, at + head, address.saturating_add(head as u64)));
+        // Most words are no links: that all are is asked before any is followed, as each costs a read while the target stands.
+        let is_one = heads.clone().all(|head| links(&bytes, at + head).is_some())
+            && heads.all(|head| is_list(memory, &bytes, at + head, address.saturating_add(head as u64)));
         if is_one { read(&bytes, at, behind + GENERATION_BYTES) } else { None }
     })
 }
@@ -61,14 +64,20 @@ fn read_state(memory: &dyn Memory, state: u64) -> Vec<u8> {
     bytes
 }
 
+/// The links of the head of a list that may stand `at` so many bytes, to its first and its last object.
+fn links(bytes: &[u8], at: usize) -> Option<(u64, u64)> {
+    let link = |at: usize| {
+        let link = word_at(bytes, at)? & LINK;
+        (link.is_multiple_of(8) && LINKS.contains(&link)).then_some(link)
+    };
+    Some((link(at)?, link(at + 8)?))
+}
+
 /// Whether the head of a list stands `at` so many bytes, at the address `head`: a list that is empty leads to itself.
 fn is_list(memory: &dyn Memory, bytes: &[u8], at: usize, head: u64) -> bool {
-    let link = |at: usize| word_at(bytes, at).map(|link| link & LINK);
-    let (Some(next), Some(last)) = (link(at), link(at + 8)) else { return false };
-    let leads_back = |place: Option<u64>| {
-        place.and_then(|place| memory.read_word(place).ok()).is_some_and(|word| word & LINK == head)
-    };
-    next != 0 && last != 0 && leads_back(next.checked_add(8)) && leads_back(Some(last))
+    let Some((next, last)) = links(bytes, at) else { return false };
+    let leads_back = |place: u64| memory.read_word(place).is_ok_and(|word| word & LINK == head);
+    leads_back(next + 8) && leads_back(last)
 }
 
 fn read(bytes: &[u8], at: usize, statistics: usize) -> Option<Collector> {
@@ -88,4 +97,36 @@ fn read(bytes: &[u8], at: usize, statistics: usize) -> Option<Collector> {
         collecting: half_word_at(bytes, at + statistics + GENERATIONS * STATISTICS_BYTES)? != 0,
         generations: (0..GENERATIONS).map(generation).collect::<Option<_>>()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Memory in which each word is the same, and how often one was read.
+    struct Same {
+        word: u64,
+        words_read: AtomicUsize,
+    }
+
+    impl Memory for Same {
+        fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
+            for bytes in buffer.chunks_mut(8) {
+                bytes.copy_from_slice(&self.word.to_le_bytes()[..bytes.len()]);
+            }
+            self.words_read.fetch_add(usize::from(buffer.len() == 8), Ordering::Relaxed);
+            buffer.len()
+        }
+    }
+
+    #[test]
+    fn words_that_are_no_links_are_not_followed() {
+        for word in [0, 8, 4092, 0x7f00_0000_1004, 1 << 47, u64::MAX] {
+            let memory = Same { word, words_read: AtomicUsize::new(0) };
+            assert!(collector(&memory, 0x5555_0000_0000).is_none());
+            assert_eq!(memory.words_read.into_inner(), 0, "{word:x}");
+        }
+    }
 }
