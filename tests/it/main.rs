@@ -38,6 +38,7 @@ mod record_own;
 mod record_report;
 mod record_support;
 mod record_tree;
+mod record_types;
 mod report_html;
 mod runtime_cpython;
 mod runtime_go;
