@@ -177,14 +177,17 @@ impl Writer {
         let thread = if places[0] == 216 { 256 } else { 280 };
         self.image.put_word(HEAP + thread, 0x7f00_0000_1000);
         let (mut index, mut used) = (1, 0);
-        for _ in 0..count {
-            let here = 1 + dice.below(4);
+        for number in 0..count {
+            // One block, or nothing: the structures of the slices behind its first are never written.
+            let is_large = number == 0;
+            let here = if is_large { 110 + dice.below(40) } else { 1 + dice.below(4) };
             let at = structures + index * bytes;
             self.put(at, (here, 32));
             let (start, end) = (HEAP + index * SLICE, HEAP + (index + here) * SLICE);
             if dice.chance(85) {
                 used += 1;
-                let size = SIZES[dice.below(SIZES.len() as u64) as usize];
+                let size =
+                    if is_large { here * SLICE } else { SIZES[dice.below(SIZES.len() as u64) as usize] };
                 // 2.0.9: 3 * MI_MAX_ALIGN_GUARANTEE.
                 let first = start + if fields.start.is_some() || size > 1024 { 0 } else { 384 };
                 self.page(fields, at, (first, end), (size, dice));
