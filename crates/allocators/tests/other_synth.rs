@@ -140,6 +140,29 @@ fn a_mimalloc_holds_what_is_said() {
     }
 }
 
+/// A build for safety encodes its lists of free blocks: of pages that lead anywhere nothing is believed.
+#[test]
+fn a_mimalloc_that_encodes_its_lists_is_not_read() {
+    for seed in 0..20 {
+        let made = fabricate_mimalloc(1, seed);
+        let mut image = made.image.clone();
+        // Areas of blocks; the structures of pages are smaller.
+        for &(start, end) in made.structures.iter().filter(|range| range.1 - range.0 > 4096) {
+            for at in (start..end).step_by(8) {
+                image.put_word(at, at.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+            }
+        }
+        let ((readings, _), _) = read(&mimalloc::Reader, &image, &made.maps);
+        let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
+        let codes: Vec<&str> = reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect();
+        assert_eq!(codes, ["mimalloc_encoded"], "seed {seed}");
+        assert!(
+            reading.claims.is_empty() && reading.call.is_none() && !reading.allocator.read,
+            "seed {seed}"
+        );
+    }
+}
+
 #[test]
 fn damage_hurts_nobody() {
     for seed in 0..400 {

@@ -14,6 +14,7 @@ pub mod call;
 pub mod control_groups;
 pub mod elf;
 pub mod error;
+pub mod host;
 pub mod image;
 pub mod map;
 pub mod memory;

@@ -49,6 +49,17 @@ pub fn thread_cpu_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
+/// The clock that only goes on (CLOCK_MONOTONIC), as programs keep deadlines by it. Zero where the kernel does not say.
+pub fn monotonic_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills in the structure that it is given, which lives until the call returns.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    if result != 0 {
+        return Duration::ZERO;
+    }
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 /// Gives this process's own free heap memory back to the kernel; returns whether any was. Takes each arena's
 /// lock in turn, so other threads may wait for it.
 pub fn release_memory() -> bool {

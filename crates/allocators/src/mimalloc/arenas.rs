@@ -8,15 +8,16 @@ use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
 
 use super::layout::{
-    ARENA_WORDS, BITMAP_BITS, CHUNK_BITS, COLLECT_3, MAP_BYTES, PAGE_3, PAGE_3_4, PURGE_BITMAP,
-    PURGED_IN_RUNS, PageLayout, PageWords, RUN_BYTES, SLICE_BYTES, SUBMAP_BYTES, SUBMAP_SPAN,
+    ARENA_WORDS, BITMAP_BITS, CHUNK_BITS, COLLECT_3, LARGE_BYTES, MAP_BYTES, PAGE_3, PAGE_3_4, PURGE_BITMAP,
+    PURGED_IN_RUNS, PageLayout, PageWords, SLICE_BYTES, SUBMAP_BYTES, SUBMAP_SPAN,
 };
-use super::parts::{Heap, Kind, Part};
+use super::parts::{Heap, Kind, Part, Purged};
 use crate::page_cache::PageCache;
 use crate::radix::{self, Data, Free};
 use crate::scan::{each_word, each_word_by, is_mapped_memory, is_own};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::PAGE_BYTES;
+use strandline_process::host;
 use strandline_process::memory::word_at;
 
 /// Static data smaller than this has no mimalloc: its statistics alone take more.
@@ -70,17 +71,29 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             }
         }
         heap.segments = arenas.len() as u64;
-        let in_runs = arenas.iter().filter(|arena| arena.is_in_runs);
-        heap.in_runs = in_runs.map(|arena| (arena.start, arena.end)).collect();
         own(&map, &arenas, &mut free, &mut heap);
         // What was not read is not known to be free.
         if heap.doubts.is_empty() {
             rest(&arenas, &mut free, &mut heap);
         }
+        let are_in_runs = host::has_huge_pages() && has_large_pages(&heap.parts);
+        let in_runs = arenas.into_iter().filter(|arena| arena.is_in_runs && are_in_runs);
+        heap.in_runs =
+            in_runs.map(|arena| Purged { start: arena.start, end: arena.end, marks: arena.purge }).collect();
         taken.extend(heap.parts.iter().map(|part| (part.start, part.end)));
         heaps.push(heap);
     }
     heaps
+}
+
+/// Whether blocks that are large have pages of several, as from 3.1.6 on, or each its own, as to 3.1.5, which purges no runs. Of
+/// one without such blocks it is not known.
+fn has_large_pages(parts: &[Part]) -> bool {
+    let is_large =
+        |part: &&Part| matches!(part.kind, Kind::Page(page) if LARGE_BYTES.contains(&page.block_bytes));
+    let is_alone = |part: &&Part| matches!(part.kind, Kind::Page(page) if page.reserved == 1);
+    let large = parts.iter().filter(is_large);
+    large.clone().filter(is_alone).count() * 2 <= large.count()
 }
 
 /// Words of static data that lead to mapped memory.
@@ -175,6 +188,9 @@ fn read_page(
     // Its structure stands at its own begin, or among those of an arena.
     let is_at_begin = address.is_multiple_of(SLICE_BYTES) && start - address <= SLICE_BYTES;
     let area = if is_at_begin { address } else { start - start % SLICE_BYTES };
+    // Behind the last block there may be slices that have room for none.
+    let own = page.slices.filter(|slices| slices.0 == area).and_then(|slices| area.checked_add(slices.1));
+    let end = own.filter(|end| *end < 1 << 47).unwrap_or(end).max(end);
     Some((page, (area, end.next_multiple_of(SLICE_BYTES))))
 }
 
@@ -274,7 +290,6 @@ impl Arena {
             match parts.last_mut() {
                 Some(last)
                     if last.end == at
-                        && (!self.is_in_runs || !(at - self.start).is_multiple_of(RUN_BYTES))
                         && matches!(kind, Kind::Waiting) == matches!(last.kind, Kind::Waiting) =>
                 {
                     last.end = next;

@@ -11,7 +11,7 @@ use crate::blocks::Blocks;
 use crate::page_cache::PageCache;
 use crate::parallel::{Sum, claim_in_parts};
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_claims::allocator::{Context, RangeClaim, overlapping};
 use strandline_claims::doubts::Doubts;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::range::{page_of, page_up};
@@ -44,20 +44,21 @@ pub struct Counts {
     pub bytes_read: u64,
 }
 
-/// Claims all of `heap`; `delayed` are blocks that other threads freed and that no page's list has, in address order; of parts
-/// for which `is_given` says so a collection gives back what is free.
+/// Claims all of `heap`; `delayed` are blocks that other threads freed and that no page's list has, and `given` what a collection
+/// gives back, both in address order.
 pub fn claim(
     context: &Context<'_>,
     heap: &Heap,
     delayed: &[u64],
-    is_given: &(dyn Fn(&Part) -> bool + Sync),
+    given: &[(u64, u64)],
 ) -> (Vec<RangeClaim>, Counts) {
     let offset = offset(heap);
     claim_in_parts(context, &heap.parts, &|part| (part.start, part.end), &|parts, accumulator| {
         let mut claimer = Claimer::new(context, delayed, offset);
         for part in parts {
-            claimer.part(part, is_given(part), accumulator);
+            claimer.part(part, overlapping(given, part.start, part.end), accumulator);
         }
+        accumulator.claim_to(parts.last().map_or(0, |last| last.end), Class::Free);
         claimer.done()
     })
 }
@@ -132,18 +133,23 @@ impl<'a> Claimer<'a> {
         self.counts
     }
 
-    fn part(&mut self, part: &Part, is_given: bool, accumulator: &mut Accumulator<'_>) {
+    fn part(&mut self, part: &Part, given: &[(u64, u64)], accumulator: &mut Accumulator<'_>) {
         let bytes = part.end - part.start;
         match part.kind {
-            Kind::Own if !is_given => {
+            Kind::Own if given.is_empty() => {
                 self.counts.own_bytes += bytes;
                 accumulator.claim_to(part.end, Class::Metadata);
             }
-            Kind::Page(_) if is_given => {
+            Kind::Page(page) if !given.is_empty() => {
                 self.counts.pages += 1;
-                self.free(part, true, accumulator);
+                // Nothing in it is live: what is in use other threads freed.
+                match self.made(part, &page) {
+                    Some((made, end, free)) => self.count(part, (&made, end), [free, page.used, 0]),
+                    None => self.counts.doubts.damage(part.start, 0),
+                }
+                self.free(part, given, accumulator);
             }
-            Kind::Own | Kind::Free | Kind::Waiting => self.free(part, is_given, accumulator),
+            Kind::Own | Kind::Free | Kind::Waiting => self.free(part, given, accumulator),
             Kind::Page(page) => {
                 self.counts.pages += 1;
                 if self.page(part, &page, accumulator).is_none() {
@@ -156,35 +162,30 @@ impl<'a> Claimer<'a> {
         }
     }
 
-    fn free(&mut self, part: &Part, is_given: bool, accumulator: &mut Accumulator<'_>) {
-        if is_given && !self.context.is_locked((part.start, part.end)) {
-            accumulator.claim_free(part.end, page_up(part.start), page_of(part.end));
-        } else {
-            accumulator.claim_to(part.end, Class::Free);
+    /// What is free, of which some is given back. The page in which a part ends is the next one's, where that is given back too.
+    fn free(&mut self, part: &Part, given: &[(u64, u64)], accumulator: &mut Accumulator<'_>) {
+        let mut end = part.end;
+        for range in given {
+            let start = range.0.max(accumulator.cursor());
+            let to = page_of(range.1.min(part.end));
+            if !self.context.is_locked((start, to)) {
+                accumulator.claim_to(start, Class::Free);
+                accumulator.claim_free(to.max(start), page_up(start), to);
+                if range.1 > part.end {
+                    end = to;
+                }
+            }
         }
+        accumulator.claim_to(end, Class::Free);
     }
 
     /// A page; nothing of it is claimed where it makes no sense.
     fn page(&mut self, part: &Part, page: &PageWords, accumulator: &mut Accumulator<'_>) -> Option<()> {
-        let offset = self.offset.map_or(0, |offset| offset(page.block_bytes));
-        let first = page.start.unwrap_or(part.start + offset);
-        let made = Made { first, bytes: page.block_bytes, number: page.capacity };
-        let end = first.checked_add(page.capacity.checked_mul(page.block_bytes)?)?;
-        // A block that is aligned to much begins behind.
-        let end = if page.reserved == 1 { end.min(part.end) } else { end };
-        let is_one = (part.start..=end).contains(&first) && end <= part.end && page.capacity <= page.reserved;
-        let free = page.capacity.checked_sub(page.used).filter(|_| is_one)?;
+        let (made, end, free) = self.made(part, page)?;
         let delayed = self.delayed_of(part);
-        let mut of = SizeClass {
-            bytes: page.block_bytes,
-            spans: 1,
-            span_bytes: part.end - part.start,
-            free_blocks: free,
-            ..SizeClass::default()
-        };
+        let mut cached = 0;
         if free == 0 && page.lists[2] == 0 && delayed.is_empty() && !self.blocks.are_refined() {
-            of.live_blocks = page.capacity;
-            accumulator.claim_to(first, Class::Header);
+            accumulator.claim_to(made.first, Class::Header);
             accumulator.claim_to(end, Class::Live);
         } else {
             self.states.clear();
@@ -195,23 +196,50 @@ impl<'a> Claimer<'a> {
             if own != free {
                 return None;
             }
-            of.cached_blocks = self.follow(page.lists[2], &made, Block::Cached)?;
+            cached = self.follow(page.lists[2], &made, Block::Cached)?;
             for &pointer in delayed {
                 let index = index_of(pointer, &made)?;
                 let state = self.states.get_mut(index).filter(|state| **state == Block::Live)?;
                 *state = Block::Cached;
-                of.cached_blocks += 1;
+                cached += 1;
             }
-            of.live_blocks = page.used.checked_sub(of.cached_blocks)?;
-            accumulator.claim_to(first, Class::Header);
+            page.used.checked_sub(cached)?;
+            accumulator.claim_to(made.first, Class::Header);
             self.claim_blocks(&made, end, accumulator);
         }
-        self.counts.free_bytes += free * page.block_bytes + (part.end - end);
-        self.counts.live_bytes += of.live_blocks * page.block_bytes.min(part.end - first);
-        self.counts.cached_bytes += of.cached_blocks * page.block_bytes;
         accumulator.claim_to(part.end, Class::Free);
-        self.counts.classes.entry(page.block_bytes).or_default().add(&of);
+        self.count(part, (&made, end), [free, cached, page.used - cached]);
         Some(())
+    }
+
+    /// The blocks of a page that were made, where they end, and how many of them its own lists have; `None` where that makes no
+    /// sense.
+    fn made(&self, part: &Part, page: &PageWords) -> Option<(Made, u64, u64)> {
+        let offset = self.offset.map_or(0, |offset| offset(page.block_bytes));
+        let first = page.start.unwrap_or(part.start + offset);
+        let made = Made { first, bytes: page.block_bytes, number: page.capacity };
+        let end = first.checked_add(page.capacity.checked_mul(page.block_bytes)?)?;
+        // A block that is aligned to much begins behind.
+        let end = if page.reserved == 1 { end.min(part.end) } else { end };
+        let is_one = (part.start..=end).contains(&first) && end <= part.end && page.capacity <= page.reserved;
+        let free = page.capacity.checked_sub(page.used).filter(|_| is_one)?;
+        Some((made, end, free))
+    }
+
+    /// Counts a page, of whose blocks so many are free, cached and live.
+    fn count(&mut self, part: &Part, (made, end): (&Made, u64), [free, cached, live]: [u64; 3]) {
+        let of = SizeClass {
+            bytes: made.bytes,
+            spans: 1,
+            span_bytes: part.end - part.start,
+            free_blocks: free,
+            cached_blocks: cached,
+            live_blocks: live,
+        };
+        self.counts.free_bytes += free * made.bytes + (part.end - end);
+        self.counts.live_bytes += live * made.bytes.min(part.end - made.first);
+        self.counts.cached_bytes += cached * made.bytes;
+        self.counts.classes.entry(made.bytes).or_default().add(&of);
     }
 
     fn delayed_of(&self, part: &Part) -> &'a [u64] {

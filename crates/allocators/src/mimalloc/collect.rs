@@ -3,13 +3,15 @@
 //! `mi_collect(true)` frees the pages of the calling thread's heaps in which nothing is live, and what threads that ended left
 //! behind where the main thread calls it. A segment goes back when none of its pages is left; so does what arenas have free.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::Instant;
 
-use super::layout::{PageWords, RUN_BYTES};
-use super::parts::{Arenas, Collect, Heap, Kind, Part};
+use super::layout::{PageWords, RUN_BYTES, SLICE_BYTES};
+use super::parts::{Arenas, Collect, Heap, Kind, Part, Purged, Spans};
+use super::spans::Given;
 use crate::page_cache::PageCache;
 use strandline_claims::allocator::Context;
+use strandline_claims::range::merge;
 
 /// Blocks of heaps' lists, which a damaged one must not make more.
 const MOST_DELAYED: u64 = 1 << 22;
@@ -21,48 +23,166 @@ pub struct Left {
     pub owners: Vec<u64>,
     /// Blocks that other threads freed and that no page's list has, in address order.
     pub delayed: Vec<u64>,
+    /// And where in its list each stands.
+    numbers: Vec<usize>,
     /// What can go back as a whole: a segment, or a page of 3.x.
     dead: HashSet<u64>,
     /// Pages in which nothing is live, by their first byte.
     dead_pages: HashSet<u64>,
+    /// Pages of heaps that a program made itself, by their first byte.
+    made_pages: HashSet<u64>,
     /// What a collection gives back of these.
     collect: Collect,
-    /// Runs of slices that are purged as a whole, by their first byte, that stay.
-    staying_runs: HashSet<u64>,
-    in_runs: Vec<(u64, u64)>,
+    /// What that by the chosen thread does, in address order.
+    pub given: Vec<(u64, u64)>,
     /// The thread whose collection gives back most.
     pub thread: Option<u64>,
-    /// Whether that is the one that collects what ended threads left too.
-    is_main: bool,
     /// Target memory read.
     pub bytes_read: u64,
 }
 
 impl Left {
-    /// Whether a collection by the chosen thread gives back a part.
-    pub fn is_given(&self, part: &Part) -> bool {
-        self.is_given_by(part, self.thread, self.is_main)
-            && runs(&self.in_runs, part).all(|run| !self.staying_runs.contains(&run))
+    /// Whether nothing in a page is live, of which a collection frees it.
+    pub fn is_dead(&self, part: &Part) -> bool {
+        self.dead_pages.contains(&part.start)
     }
 
-    fn is_given_by(&self, part: &Part, thread: Option<u64>, is_main: bool) -> bool {
+    /// Whether a collection comes to a page: not to those of heaps that a program made itself.
+    pub fn is_visited(&self, part: &Part) -> bool {
+        !self.made_pages.contains(&part.start)
+    }
+
+    /// The place in its heap's list of the last block of a page that other threads freed.
+    pub fn last_delayed(&self, part: &Part) -> Option<usize> {
+        let from = self.delayed.partition_point(|&pointer| pointer < part.start);
+        let to = self.delayed.partition_point(|&pointer| pointer < part.end);
+        self.numbers.get(from..to)?.iter().copied().max()
+    }
+
+    /// Whose collections give back a part, beside what is in spans of slices.
+    fn given_by(&self, part: &Part) -> Option<By> {
         if matches!(part.kind, Kind::Waiting) {
             return match self.collect.arenas {
-                Arenas::ByNone => false,
-                Arenas::ByMain => is_main,
-                Arenas::ByAny => true,
+                _ if part.whole != 0 => Some(By::Thread(part.thread)),
+                Arenas::ByNone => None,
+                Arenas::ByMain => Some(By::Main),
+                Arenas::ByAny => Some(By::Any),
             };
         }
-        let is_its = match part.thread {
-            0 => self.collect.ended && is_main,
-            owner => Some(owner) == thread,
+        let is_given = self.dead.contains(&part.whole) || self.collect.pages && self.is_dead(part);
+        match part.thread {
+            _ if part.whole == 0 || self.collect.spans != Spans::None || !is_given => None,
+            0 => self.collect.ended.then_some(By::Main),
+            thread => Some(By::Thread(thread)),
+        }
+    }
+
+    /// Chooses the thread whose collection gives back most; of several that give the same, the first.
+    fn choose(&mut self, context: &Context<'_>, heap: &Heap) {
+        // The first thread is the main one.
+        let Some(&main) = context.fs_bases.first() else { return };
+        // In a forked child other threads' heaps stand still for ever, in the middle of anything: no call is made.
+        let is_alive = |part: &Part| part.thread == 0 || context.fs_bases.contains(&part.thread);
+        if self.collect == Collect::default() || !heap.parts.iter().all(is_alive) {
+            return;
+        }
+        let has_spans = self.collect.spans != Spans::None;
+        let mut given = if has_spans { Given::new(heap, self, main) } else { Given::default() };
+        for part in &heap.parts {
+            given.add((part.start, part.end), self.given_by(part));
+        }
+        let bytes = |ranges: &[(u64, u64)]| -> u64 {
+            let resident = ranges.iter().flat_map(|range| (context.resident)(range.0, range.1));
+            resident.map(|run| run.1 - run.0).sum()
         };
-        let is_dead = || match part.kind {
-            Kind::Page(_) => self.dead_pages.contains(&part.start),
-            // A page that was freed before mostly is purged by now.
-            Kind::Own | Kind::Free | Kind::Waiting => false,
+        given.add_due(heap, |range| bytes(&[range]) > 0);
+        let of_ended = given.of_ended.each_ref().map(|ranges| bytes(ranges));
+        let mut best = 0;
+        for &thread in context.fs_bases {
+            let own = given.own.get(&thread).map_or(0, |ranges| bytes(ranges));
+            let all = own + of_ended[usize::from(thread != main)];
+            if all > best || self.thread.is_none() {
+                (best, self.thread) = (all, Some(thread));
+            }
+        }
+        let thread = self.thread.unwrap_or(main);
+        let in_runs = |range: &(u64, u64)| heap.in_runs.iter().any(|arena| arena.has(range.0));
+        self.given = given.by(thread, thread == main).filter(|range| !in_runs(range)).collect();
+        let is_given = |part: &Part| self.given_by(part).is_some_and(|by| by.is(thread, thread == main));
+        let runs: Vec<_> = heap.in_runs.iter().flat_map(|arena| arena.given(heap, &is_given)).collect();
+        self.given.extend(runs);
+        merge(&mut self.given);
+    }
+}
+
+/// Whose collections give something back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Those of one thread.
+    Thread(u64),
+    /// Those of the main one.
+    Main,
+    /// All.
+    Any,
+}
+
+impl By {
+    fn is(self, thread: u64, is_main: bool) -> bool {
+        match self {
+            Self::Thread(own) => own == thread,
+            Self::Main => is_main,
+            Self::Any => true,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Left {
+    /// With these pages dead, by their first bytes.
+    pub fn of_dead(pages: &[u64]) -> Self {
+        Self { dead_pages: pages.iter().copied().collect(), ..Self::default() }
+    }
+}
+
+impl Purged {
+    fn has(&self, address: u64) -> bool {
+        (self.start..self.end).contains(&address)
+    }
+
+    /// What of it is given back: slices that are free, or of pages for which `is_freed` says so, in runs each of whose slices is
+    /// marked (`bitmap.c`, `_mi_bitmap_forall_setc_rangesn`). Whose page is freed has its slices marked.
+    fn given(&self, heap: &Heap, is_freed: &dyn Fn(&Part) -> bool) -> Vec<(u64, u64)> {
+        let slices = |start: u64, end: u64| {
+            let slice = |at: u64| (at.saturating_sub(self.start) / SLICE_BYTES) as usize;
+            slice(start)..slice(end.min(self.end))
         };
-        part.whole != 0 && is_its && (self.dead.contains(&part.whole) || self.collect.pages && is_dead())
+        let mut marks = self.marks.clone();
+        let first = heap.parts.partition_point(|part| part.end <= self.start);
+        let parts = heap.parts[first..].iter().take_while(|part| part.start < self.end);
+        let is_freed = |part: &&Part| matches!(part.kind, Kind::Page(_)) && is_freed(part);
+        for part in parts.clone().filter(is_freed) {
+            for slice in slices(part.start, part.end) {
+                if let Some(byte) = marks.get_mut(slice / 8) {
+                    *byte |= 1 << (slice % 8);
+                }
+            }
+        }
+        let is_marked = |start: u64, end: u64| {
+            slices(start, end)
+                .all(|slice| marks.get(slice / 8).is_some_and(|byte| byte >> (slice % 8) & 1 != 0))
+        };
+        let mut given = Vec::new();
+        for part in parts.filter(|part| matches!(part.kind, Kind::Free | Kind::Waiting) || is_freed(part)) {
+            let mut run = part.start - (part.start - self.start) % RUN_BYTES;
+            while run < part.end {
+                let behind = run + RUN_BYTES;
+                if behind <= self.end && is_marked(run, behind) {
+                    given.push((part.start.max(run), part.end.min(behind)));
+                }
+                run = behind;
+            }
+        }
+        given
     }
 }
 
@@ -73,21 +193,27 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Left {
     left.owners = heap.parts.iter().flat_map(owners).collect();
     left.owners.sort_unstable();
     left.owners.dedup();
-    left.delayed = delayed(context, &mut cache, heap, &left.owners);
+    let mut delayed: Vec<(u64, usize)> =
+        delayed(context, &mut cache, heap, &left.owners).into_iter().zip(0..).collect();
+    delayed.sort_unstable();
+    delayed.dedup_by_key(|block| block.0);
+    (left.delayed, left.numbers) = delayed.into_iter().unzip();
     left.collect = heap.collect;
     let mut alive: HashSet<u64> = HashSet::new();
     for part in heap.parts.iter().filter(|part| part.whole != 0) {
         left.dead.insert(part.whole);
         let Kind::Page(page) = part.kind else { continue };
         // A heap that a program made itself (mi_heap_new) lies in a block of mimalloc's: no collection of the thread's has it.
-        if !is_made(heap, page.heaps[0]) && is_dead(context, &mut cache, part, (&page, &left.delayed)) {
+        if is_made(heap, page.heaps[0]) {
+            left.made_pages.insert(part.start);
+        } else if is_dead(context, &mut cache, part, (&page, &left.delayed)) {
             left.dead_pages.insert(part.start);
-        } else {
-            alive.insert(part.whole);
+            continue;
         }
+        alive.insert(part.whole);
     }
     left.dead.retain(|whole| !alive.contains(whole));
-    choose(context, heap, &mut left);
+    left.choose(context, heap);
     left.bytes_read = cache.bytes_read;
     left
 }
@@ -96,42 +222,6 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Left {
 fn is_made(heap: &Heap, owner: u64) -> bool {
     let next = heap.parts.partition_point(|part| part.end <= owner);
     heap.parts.get(next).is_some_and(|part| part.start <= owner && matches!(part.kind, Kind::Page(_)))
-}
-
-/// Chooses the thread whose collection gives back most; of several that give the same, the first.
-fn choose(context: &Context<'_>, heap: &Heap, left: &mut Left) {
-    // The first thread is the main one.
-    let main = context.fs_bases.first().copied();
-    // In a forked child other threads' heaps stand still for ever, in the middle of anything: no call is made.
-    let is_alive = |part: &Part| part.thread == 0 || context.fs_bases.contains(&part.thread);
-    if !heap.parts.iter().all(is_alive) {
-        return;
-    }
-    let mut of_thread: HashMap<u64, u64> = HashMap::new();
-    for part in &heap.parts {
-        let owner = if part.thread == 0 { main } else { Some(part.thread) };
-        if left.is_given_by(part, owner, owner == main) {
-            let resident = (context.resident)(part.start, part.end);
-            let bytes: u64 = resident.iter().map(|run| run.1 - run.0).sum();
-            *of_thread.entry(owner.unwrap_or(0)).or_default() += bytes;
-        }
-    }
-    let bytes = |thread: &u64| of_thread.get(thread).copied().unwrap_or(0);
-    left.thread = context.fs_bases.iter().copied().rev().max_by_key(bytes);
-    left.is_main = left.thread.is_some() && left.thread == main;
-    let stays = heap.parts.iter().filter(|part| !left.is_given_by(part, left.thread, left.is_main));
-    left.staying_runs = stays.flat_map(|part| runs(&heap.in_runs, part)).collect();
-    left.in_runs.clone_from(&heap.in_runs);
-}
-
-/// The runs that a part reaches into, by their first bytes.
-fn runs<'a>(in_runs: &'a [(u64, u64)], part: &Part) -> impl Iterator<Item = u64> + use<'a> {
-    let (start, end) = (part.start, part.end);
-    let arena = in_runs.iter().find(move |arena| (arena.0..arena.1).contains(&start));
-    arena.into_iter().flat_map(move |arena| {
-        let first = start - (start - arena.0) % RUN_BYTES;
-        (first..end).step_by(RUN_BYTES as usize)
-    })
 }
 
 /// Whether nothing in a page is live.
@@ -156,7 +246,7 @@ fn is_dead(
     left == 0 && at == 0
 }
 
-/// The blocks that other threads freed and left for a page's thread in its heap, in address order.
+/// The blocks that other threads freed and left for a page's thread in its heap, in the order of lists.
 fn delayed(context: &Context<'_>, cache: &mut PageCache<'_>, heap: &Heap, owners: &[u64]) -> Vec<u64> {
     let mut blocks = Vec::new();
     let used = |part: &Part| match part.kind {
@@ -176,8 +266,6 @@ fn delayed(context: &Context<'_>, cache: &mut PageCache<'_>, heap: &Heap, owners
             at = cache.word(at).unwrap_or(0);
         }
     }
-    blocks.sort_unstable();
-    blocks.dedup();
     blocks
 }
 
@@ -188,4 +276,38 @@ fn owners(part: &Part) -> impl Iterator<Item = u64> + use<> {
         Kind::Own | Kind::Free | Kind::Waiting => [0; 2],
     };
     heaps.into_iter().filter(|&heap| heap > 1 << 16 && heap.is_multiple_of(8) && heap < 1 << 47)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 0x200_0000_0000;
+
+    #[test]
+    fn runs_go_back_where_each_slice_is_marked() {
+        let part = |first: u64, behind: u64, kind: Kind| Part {
+            start: START + first * SLICE_BYTES,
+            end: START + behind * SLICE_BYTES,
+            kind,
+            whole: START + first * SLICE_BYTES,
+            thread: 0,
+        };
+        let page = Kind::Page(PageWords::default());
+        // Two runs of 32 slices: a page that is freed, one that stays, what is free; then what is free.
+        let parts =
+            vec![part(0, 8, page), part(8, 12, page), part(12, 40, Kind::Waiting), part(40, 64, Kind::Free)];
+        let heap = Heap { parts, ..Heap::default() };
+        let given = |marks: [u64; 1]| {
+            let marks = marks[0].to_le_bytes().to_vec();
+            let arena = Purged { start: START, end: START + 64 * SLICE_BYTES, marks };
+            let given = arena.given(&heap, &|part| part.start == START);
+            given.iter().map(|range| (range.1 - range.0) / SLICE_BYTES).collect::<Vec<_>>()
+        };
+        // The mark of a slice that is in use again stays.
+        assert_eq!(given([0xffff_ff00]), [8, 20]);
+        assert_eq!(given([0xffff_f000]), Vec::<u64>::new());
+        assert_eq!(given([u64::MAX]), [8, 20, 8, 24]);
+        assert_eq!(given([0]), Vec::<u64>::new());
+    }
 }

@@ -1,7 +1,7 @@
 //! Where mimalloc's structures stand, by version, as data: builds as they come, without padding and encoded lists (`MI_SECURE`,
 //! `MI_DEBUG`), 64 bits.
 
-use super::parts::{Arenas, Collect};
+use super::parts::{Arenas, Collect, Spans};
 use strandline_process::memory::{half_word_at, word_at};
 
 /// A page (`types.h`, `struct mi_page_s`): a run of blocks of one size.
@@ -29,6 +29,11 @@ pub struct PageLayout {
     pub start: Start,
     /// Whether its first word is `xthread_id`, with flags in its low bits.
     has_thread: bool,
+    /// `flags`, of which the first bit is `in_full`, and behind it a byte whose upper seven bits are `retire_expire`; `next`, and
+    /// behind it `prev`. Of releases of which the order of pages does not matter, nothing.
+    queue: Option<(usize, usize)>,
+    /// `memid.mem.arena` of 3.x: the arena, and, 32 bits each, its first slice there and how many it has.
+    arena: Option<usize>,
 }
 
 /// Where the first block of a page begins.
@@ -58,6 +63,8 @@ const PAGE_1: PageLayout = PageLayout {
     heaps: [40, 40],
     start: Start::FirstAligned,
     has_thread: false,
+    queue: None,
+    arena: None,
 };
 /// 1.8.4 to 1.9.
 const PAGE_1_8_4: PageLayout = PageLayout {
@@ -72,6 +79,8 @@ const PAGE_1_8_4: PageLayout = PageLayout {
     heaps: [56, 56],
     start: Start::Field(40),
     has_thread: false,
+    queue: None,
+    arena: None,
 };
 /// 2.0 to 2.1.2.
 const PAGE_2: PageLayout = PageLayout {
@@ -86,6 +95,8 @@ const PAGE_2: PageLayout = PageLayout {
     heaps: [48, 48],
     start: Start::Offset,
     has_thread: false,
+    queue: Some((14, 56)),
+    arena: None,
 };
 /// CPython's own without a global lock (3.13t and later, `Include/internal/mimalloc`): 2.1.2 with more behind it.
 const PAGE_CPYTHON: PageLayout = PageLayout { bytes: 96, ..PAGE_2 };
@@ -102,6 +113,8 @@ const PAGE_2_1_4: PageLayout = PageLayout {
     heaps: [64, 64],
     start: Start::Field(48),
     has_thread: false,
+    queue: Some((14, 72)),
+    arena: None,
 };
 /// 3.0 to 3.3.
 pub const PAGE_3: PageLayout = PageLayout {
@@ -116,9 +129,12 @@ pub const PAGE_3: PageLayout = PageLayout {
     heaps: [56, 64],
     start: Start::Field(48),
     has_thread: true,
+    queue: None,
+    arena: Some(96),
 };
 /// 3.4.
-pub const PAGE_3_4: PageLayout = PageLayout { bytes: 112, start: Start::Words(48), ..PAGE_3 };
+pub const PAGE_3_4: PageLayout =
+    PageLayout { bytes: 112, start: Start::Words(48), arena: Some(88), ..PAGE_3 };
 
 /// What a page's structure says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,6 +155,16 @@ pub struct PageWords {
     pub start: Option<u64>,
     /// The thread that it belongs to, where it says that (3.x).
     pub thread: u64,
+    /// Where its memory is by the arena that it is in, and how much of it there is.
+    pub slices: Option<(u64, u64)>,
+    /// Where its structure is.
+    pub structure: u64,
+    /// The structures behind it and before it in its heap's queue; 0 for none.
+    pub links: [u64; 2],
+    /// Whether it is in the queue of full pages.
+    pub is_full: bool,
+    /// Whether it is kept for a time with nothing in it.
+    pub is_retired: bool,
 }
 
 /// What `xblock_size` says of blocks of 2 GiB and more (`MI_HUGE_BLOCK_SIZE`).
@@ -159,7 +185,20 @@ impl PageLayout {
             Start::FirstAligned | Start::Offset => None,
         };
         let block_bytes = sized(self.block_bytes)?;
+        let (flags, links) = match self.queue {
+            Some((flags, next)) => (half(flags)?, [word_at(bytes, next)?, word_at(bytes, next + 8)?]),
+            None => (0, [0; 2]),
+        };
+        let slices = |at: usize| {
+            let (first, count) = (half(at + 8)?, half(at + 12)?);
+            Some((word_at(bytes, at)?.checked_add(first * SLICE_BYTES)?, count * SLICE_BYTES))
+        };
         Some(PageWords {
+            slices: self.arena.and_then(slices),
+            structure: address,
+            links,
+            is_full: flags & 1 != 0,
+            is_retired: flags >> 9 & 0x7f != 0,
             capacity: half(self.capacity)? & 0xffff,
             reserved: half(self.reserved)? & 0xffff,
             used: sized(self.used)?,
@@ -217,7 +256,30 @@ pub struct SegmentLayout {
     pub collect: Option<Collect>,
     /// Whether what threads have for themselves, their heaps among it, is taken from the kernel: CPython's is in its threads' states.
     pub has_thread_data: bool,
+    /// `segment_size`, where that is what tells it from another.
+    pub size: Option<usize>,
+    /// Where it says which of its slices are to be given back.
+    pub masks: Option<Masks>,
 }
+
+/// What a segment of 2.x says of its free slices.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Masks {
+    /// `allow_decommit`, `allow_purge`: a byte.
+    pub allow: usize,
+    /// `decommit_expire`, `purge_expire`: milliseconds of the clock that only goes on.
+    pub expire: usize,
+    /// `decommit_mask`, `purge_mask`: a bit for each slice. Behind it stands `commit_mask`.
+    pub slices: usize,
+    /// Words of either.
+    pub words: usize,
+}
+
+/// 2.0.3 to 2.0.7, 2.0.9, 2.1.0 to 2.1.7, 2.1.9 to 2.4.
+const MASKS_2_0_3: Masks = Masks { allow: 11, expire: 16, slices: 24, words: 16 };
+const MASKS_2_0_9: Masks = Masks { allow: 32, expire: 40, slices: 48, words: 8 };
+const MASKS_2_1: Masks = Masks { allow: 25, expire: 40, slices: 48, words: 8 };
+const MASKS_2_1_9: Masks = Masks { allow: 25, expire: 48, slices: 56, words: 8 };
 
 /// How a segment is divided.
 #[derive(Debug, PartialEq, Eq)]
@@ -280,42 +342,68 @@ const fn segment(
         delayed_free,
         collect,
         has_thread_data: true,
+        size: None,
+        masks: None,
     }
 }
 
-/// `mi_heap_collect_ex`: 1.8.4 and later, 1.9, up to 2.1.2, 2.x, 3.x.
-const COLLECT_1_8: Collect = Collect { pages: true, ended: true, arenas: Arenas::ByMain };
-const COLLECT_1_9: Collect = Collect { pages: true, ended: true, arenas: Arenas::ByAny };
-const COLLECT_2_0: Collect = Collect { pages: false, ended: true, arenas: Arenas::ByNone };
-const COLLECT_2: Collect = Collect { pages: false, ended: true, arenas: Arenas::ByAny };
+/// `mi_heap_collect_ex`: 1.8.4 to 1.9, 2.0.3 to 2.0.7, 2.0.9, 2.1.0 to 2.1.2 (2.1.2's: before it nothing waits for the main thread
+/// either), 2.1.4 to 2.4, 3.x.
+const COLLECT_1: Collect = Collect { pages: true, ended: true, arenas: Arenas::ByAny, spans: Spans::None };
+const COLLECT_2_0_3: Collect =
+    Collect { pages: false, ended: true, arenas: Arenas::ByAny, spans: Spans::Kept };
+const COLLECT_2_0_9: Collect = Collect { spans: Spans::WhenDue, ..COLLECT_2_0_3 };
+const COLLECT_2_1: Collect = Collect { arenas: Arenas::ByMain, ..COLLECT_2_0_9 };
+const COLLECT_2_1_4: Collect = Collect { spans: Spans::AtVisits, ..COLLECT_2_0_3 };
 /// What ended threads left stays.
-pub const COLLECT_3: Collect = Collect { pages: true, ended: false, arenas: Arenas::ByAny };
+pub const COLLECT_3: Collect =
+    Collect { pages: true, ended: false, arenas: Arenas::ByAny, spans: Spans::None };
 
 const MIB: u64 = 1 << 20;
 
 /// All of them.
-pub static SEGMENTS: [SegmentLayout; 10] = [
-    segment(
-        "2.1.9 to 2.4",
-        32 * MIB,
-        [224, 280, 216],
-        slices([248, 256, 264, 272, 288]),
-        (&PAGE_2_1_4, 8, Some(COLLECT_2)),
-    ),
-    segment(
-        "2.1.4 to 2.1.7",
-        32 * MIB,
-        [216, 256, 208],
-        slices([224, 232, 240, 248, 264]),
-        (&PAGE_2_1_4, 8, Some(COLLECT_2)),
-    ),
-    segment(
-        "2.0.9 to 2.1.2",
-        32 * MIB,
-        [216, 256, 208],
-        slices([224, 232, 240, 248, 264]),
-        (&PAGE_2, 2840, Some(COLLECT_2_0)),
-    ),
+pub static SEGMENTS: [SegmentLayout; 11] = [
+    SegmentLayout {
+        masks: Some(MASKS_2_1_9),
+        ..segment(
+            "2.1.9 to 2.4",
+            32 * MIB,
+            [224, 280, 216],
+            slices([248, 256, 264, 272, 288]),
+            (&PAGE_2_1_4, 8, Some(COLLECT_2_1_4)),
+        )
+    },
+    SegmentLayout {
+        masks: Some(MASKS_2_1),
+        ..segment(
+            "2.1.4 to 2.1.7",
+            32 * MIB,
+            [216, 256, 208],
+            slices([224, 232, 240, 248, 264]),
+            (&PAGE_2_1_4, 8, Some(COLLECT_2_1_4)),
+        )
+    },
+    SegmentLayout {
+        masks: Some(MASKS_2_1),
+        size: Some(32),
+        ..segment(
+            "2.1.0 to 2.1.2",
+            32 * MIB,
+            [216, 256, 208],
+            slices([224, 232, 240, 248, 264]),
+            (&PAGE_2, 2840, Some(COLLECT_2_1)),
+        )
+    },
+    SegmentLayout {
+        masks: Some(MASKS_2_0_9),
+        ..segment(
+            "2.0.9",
+            32 * MIB,
+            [216, 256, 208],
+            slices([224, 232, 240, 248, 264]),
+            (&PAGE_2, 2840, Some(COLLECT_2_0_9)),
+        )
+    },
     SegmentLayout {
         has_thread_data: false,
         ..segment(
@@ -327,26 +415,29 @@ pub static SEGMENTS: [SegmentLayout; 10] = [
             (&PAGE_CPYTHON, 2840, None),
         )
     },
-    segment(
-        "2.0.3 to 2.0.7",
-        64 * MIB,
-        [320, 352, 312],
-        slices([328, 336, 344, 360, 368]),
-        (&PAGE_2, 2840, Some(COLLECT_2_0)),
-    ),
+    SegmentLayout {
+        masks: Some(MASKS_2_0_3),
+        ..segment(
+            "2.0.3 to 2.0.7",
+            64 * MIB,
+            [320, 352, 312],
+            slices([328, 336, 344, 360, 368]),
+            (&PAGE_2, 2840, Some(COLLECT_2_0_3)),
+        )
+    },
     segment(
         "1.8.9 to 1.9",
         4 * MIB,
         [112, 136, 88],
         pages([96, 144, 152, 32, 104, 160]),
-        (&PAGE_1_8_4, 8, Some(COLLECT_1_9)),
+        (&PAGE_1_8_4, 8, Some(COLLECT_1)),
     ),
     segment(
         "1.8.4 to 1.8.7",
         4 * MIB,
         [104, 112, 80],
         pages([88, 120, 128, 32, 96, 136]),
-        (&PAGE_1_8_4, 8, Some(COLLECT_1_8)),
+        (&PAGE_1_8_4, 8, Some(COLLECT_1)),
     ),
     segment("1.8.2", 4 * MIB, [104, 120, 80], pages([88, 112, 128, 32, 96, 136]), (&PAGE_1, 2840, None)),
     segment(
@@ -387,6 +478,9 @@ pub const PURGE_BITMAP: usize = 3;
 /// Where the first of these stands, in words of an arena, in releases that purge only whole huge pages of 2 MiB where the kernel has
 /// those (3.1, 3.2; `_mi_os_minimal_purge_size`).
 pub const PURGED_IN_RUNS: [usize; 2] = [10, 11];
+/// Blocks of sizes between that of medium pages and that of large ones, which 3.1.4 and 3.1.5 do not have
+/// (`MI_ENABLE_LARGE_PAGES`, `MI_MEDIUM_MAX_OBJ_SIZE`, `MI_LARGE_MAX_OBJ_SIZE`).
+pub const LARGE_BYTES: std::ops::RangeInclusive<u64> = (64 << 10) + 1..=512 << 10;
 /// Bytes of such a run.
 pub const RUN_BYTES: u64 = 2 << 20;
 /// Words of an arena (`struct mi_arena_s`) within which it says how many slices it has, and how many for itself.

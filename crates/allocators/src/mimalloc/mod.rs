@@ -11,6 +11,7 @@ pub mod layout;
 pub mod parts;
 pub mod rows;
 pub mod segments;
+pub mod spans;
 
 use self::claims::Counts;
 use self::parts::{Collect, Heap, Kind, Part};
@@ -19,6 +20,7 @@ use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
     self, Argument, CallPlan, Context, Found, Function, RangeClaim, Reading, Readings, overlapping, read_each,
 };
+use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Allocator, Remedy, figures};
 use strandline_claims::range::{merge, page_of, page_up};
 use strandline_claims::reader::{About, Clue, Evidence, FileName, HeapKind, version_in_file_name};
@@ -56,6 +58,9 @@ const COLLECT: Function = Function {
 
 /// Bytes of what a thread has for itself, its heap and more (`mi_thread_data_t`): up to 2.1.2 a page, later two, at least.
 const THREAD_DATA_BYTES: [u64; 2] = [3 << 10, 6 << 10];
+
+/// So many pages that make no sense, and more than others, are not damaged, but another build's.
+const FEW_DAMAGES: u64 = 4;
 
 /// So much in free pages is worth a setting for the next start.
 const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
@@ -122,7 +127,11 @@ impl Found for Mimalloc {
 /// Reads one mimalloc, beside what is `taken` by others, in address order.
 fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let left = collect::find(context, heap);
-    let (claims, counts) = claims::claim(context, heap, &left.delayed, &|part| left.is_given(part));
+    let (claims, counts) = claims::claim(context, heap, &left.delayed, &left.given);
+    let damages = counts.doubts.damages;
+    if heap.is_encoded || damages >= FEW_DAMAGES && damages * 2 > counts.pages {
+        return encoded(heap);
+    }
     let mut doubts = heap.doubts.clone();
     doubts.add(&counts.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
@@ -130,8 +139,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     held.extend(taken);
     merge(&mut held);
     let is_new = heap.delayed_free.is_none_or(|offset| offset < THREAD_DATA_BYTES[0] / 2);
-    let owners = if heap.has_thread_data { left.owners.clone() } else { Vec::new() };
-    let own = thread_data(context, (&owners, THREAD_DATA_BYTES[usize::from(is_new)]), &held);
+    let owners: &[u64] = if heap.has_thread_data { &left.owners } else { &[] };
+    let own = thread_data(context, (owners, THREAD_DATA_BYTES[usize::from(is_new)]), &held);
     reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
     reading.call = (heap.collect != Collect::default()).then(|| CallPlan {
         remedy: "mimalloc_collect",
@@ -149,6 +158,20 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     reading.bytes_read = heap.bytes_read + counts.bytes_read + left.bytes_read;
     doubts.say(&mut reading.caveats, &ABOUT, "segments and pages", &heap.name);
     reading.in_motion = doubts.damages > 0;
+    reading
+}
+
+/// Nothing is said of one whose structures are others than a release's as it comes.
+fn encoded(heap: &Heap) -> Reading {
+    let text = "most of its segments or pages make no sense, as those of a build for safety or debugging (MI_SECURE, MI_DEBUG), \
+                which encodes its lists: it is not read, and nothing is predicted";
+    let mut reading = Reading { bytes_read: heap.bytes_read, ..Reading::default() };
+    reading.caveats.push(Caveat::new("mimalloc_encoded", heap.name.clone(), None, text));
+    reading.allocator = Allocator {
+        name: ABOUT.name.to_owned(),
+        found_by: format!("segments or page map of {}", heap.name),
+        ..Allocator::default()
+    };
     reading
 }
 

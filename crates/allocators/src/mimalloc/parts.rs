@@ -1,6 +1,9 @@
 //! What mimalloc's memory is divided into, whichever way its releases keep their books.
 
+use std::collections::HashMap;
+
 use super::layout::PageWords;
+use super::spans::Scheduled;
 use strandline_claims::doubts::Doubts;
 
 /// A part of mimalloc's memory.
@@ -25,7 +28,7 @@ pub enum Kind {
     Own,
     /// In no page.
     Free,
-    /// In no segment or page, and given back with the next purge.
+    /// In no page, and given back with the next purge: of its thread, where it is in a segment.
     Waiting,
     /// A page.
     Page(PageWords),
@@ -40,6 +43,22 @@ pub struct Collect {
     pub ended: bool,
     /// What waits in arenas.
     pub arenas: Arenas,
+    /// What of spans of slices.
+    pub spans: Spans,
+}
+
+/// When free spans of segments that others' pages are in are given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Spans {
+    /// There are none: each page is given back for itself.
+    #[default]
+    None,
+    /// Never, but of segments that ended threads left.
+    Kept,
+    /// With the first page that is freed in their segment, where they are due.
+    WhenDue,
+    /// Each time that the collection comes to a page of their segment.
+    AtVisits,
 }
 
 /// Whose collection gives back what waits in arenas.
@@ -75,10 +94,26 @@ pub struct Heap {
     pub collect: Collect,
     /// Whether what threads have for themselves is taken from the kernel.
     pub has_thread_data: bool,
-    /// Arenas that are purged in runs of slices only, all of which have to be free.
-    pub in_runs: Vec<(u64, u64)>,
+    /// When it was read, by the clock that its times are of.
+    pub now: u64,
+    /// What segments say of their free slices, by where they begin.
+    pub scheduled: HashMap<u64, Scheduled>,
+    /// Whether it is one of a build whose structures are others.
+    pub is_encoded: bool,
+    /// Arenas that are purged in runs of slices only.
+    pub in_runs: Vec<Purged>,
     /// Structures that made no sense, and where the time was over.
     pub doubts: Doubts,
     /// Target memory read.
     pub bytes_read: u64,
+}
+
+/// An arena of which whole runs of slices are purged, where each of the run is marked; and of these, those that are free.
+pub struct Purged {
+    /// Its first byte.
+    pub start: u64,
+    /// Its first byte behind.
+    pub end: u64,
+    /// Its marks, a bit a slice. Those of slices that are in use again stay.
+    pub marks: Vec<u8>,
 }

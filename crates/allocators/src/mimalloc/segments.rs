@@ -9,11 +9,13 @@ use std::time::Instant;
 use super::layout::{
     ALIGNMENT, HEADER_BYTES, PAGE_SHIFTS, PageWords, Parts, SEGMENTS, SLICE_BYTES, SegmentLayout, Start,
 };
-use super::parts::{Heap, Kind, Part};
+use super::parts::{Arenas, Heap, Kind, Part};
+use super::spans::{Expire, Mask, Scheduled};
 use crate::radix::Free;
 use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::merge;
+use strandline_process::host;
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::modules;
 
@@ -28,6 +30,11 @@ const MOST_INFO_BYTES: u64 = 1 << 20;
 
 /// Of so many segments each layout is asked whether it fits.
 const ENOUGH_VOTES: usize = 16;
+/// And of so many a half has to fit.
+const FEW_VOTES: usize = 4;
+
+/// What is due in so many milliseconds is so when a call is made: what a program freed just now.
+const SOON: u64 = 100;
 
 /// What stands as the size of its blocks in what is no page, or within another.
 const NO_PAGE: u64 = 1;
@@ -81,10 +88,13 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             has_offsets: layout.page.start == Start::Offset,
             has_thread_data: layout.has_thread_data,
             bytes_read,
+            now: host::monotonic_milliseconds(),
             ..Heap::default()
         };
         let first = candidates.iter().find(|one| one.key == key);
-        if let Some(first) = first.filter(|_| !fits) {
+        // Those of a process that runs on are in motion here and there; those of another build disagree all over.
+        heap.is_encoded = best.is_some_and(|(_, best)| best.asked >= FEW_VOTES && best.fits * 2 < best.asked);
+        if let Some(first) = first.filter(|_| !fits || heap.is_encoded) {
             // All that there are may be caught in motion: nothing of them is claimed.
             heap.doubts.damage(first.start, 0);
             heaps.push(heap);
@@ -104,10 +114,11 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             }
         }
         // Of older ones it is not known whether it is going to be purged.
-        let is_purged = matches!(layout.parts, Parts::Slices { .. }) && !heap.has_offsets;
+        let is_purged = heap.collect.arenas == Arenas::ByAny && !heap.has_offsets;
         // What was not read is not known to be free; nor, of several, whose it is.
         if heap.doubts.is_empty() && heaps.is_empty() {
-            fill(context, &mut heap, if is_purged { Kind::Waiting } else { Kind::Free }, &mut free);
+            let kind = if is_purged { Kind::Waiting } else { Kind::Free };
+            fill(context, &mut heap, (kind, layout.bytes), &mut free);
         }
         taken.extend(heap.parts.iter().map(|part| (part.start, part.end)));
         heaps.push(heap);
@@ -119,33 +130,33 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
 /// what is between segments is what it has taken and not used, or no longer.
 pub const HINTS: std::ops::Range<u64> = 2 << 40..30 << 40;
 
-/// Adds what is free beside the segments of each mapping.
-fn fill(context: &Context<'_>, heap: &mut Heap, kind: Kind, free: &mut Free<'_>) {
+/// Adds what is free beside the segments of each mapping: of a `kind`, but for what is left of the blocks of an arena that a
+/// segment of another size than `block_bytes` is in, which goes with it.
+fn fill(context: &Context<'_>, heap: &mut Heap, (kind, block_bytes): (Kind, u64), free: &mut Free<'_>) {
     let mut gaps = Vec::new();
+    let mut add = |start: u64, end: u64, last: Option<&Part>| {
+        let of_segment = last.filter(|last| last.whole != 0 && last.end == start);
+        let behind = of_segment.map_or(start, |_| start.next_multiple_of(block_bytes).min(end));
+        let rest = Part { start, end: behind, kind: Kind::Free, whole: 0, thread: 0 };
+        gaps.extend(of_segment.map(|last| Part { whole: last.whole, thread: last.thread, ..rest }));
+        gaps.push(Part { start: behind, end, kind, ..rest });
+    };
     for mapping in context.space.mappings().iter().filter(|mapping| HINTS.contains(&mapping.start)) {
         let first = heap.parts.partition_point(|part| part.end <= mapping.start);
         let within = heap.parts[first..].iter().take_while(|part| part.start < mapping.end);
         let mut at = mapping.start;
-        let mut is_own = false;
+        let mut last = None;
         for part in within {
-            is_own = true;
-            gaps.push((at, part.start));
+            add(at, part.start, last);
             at = at.max(part.end);
+            last = Some(part);
         }
-        if is_own {
-            gaps.push((at, mapping.end));
+        if last.is_some() {
+            add(at, mapping.end, last);
         }
     }
-    let mut is_free = |gap: &(u64, u64)| gap.0 < gap.1 && free.contains(gap.0, gap.1);
-    let parts = gaps.into_iter().filter(|gap| is_free(gap)).map(|(start, end)| Part {
-        start,
-        end,
-        kind,
-        whole: 0,
-        thread: 0,
-    });
-    let parts: Vec<Part> = parts.collect();
-    heap.parts.extend(parts);
+    gaps.retain(|gap| gap.start < gap.end && free.contains(gap.start, gap.end));
+    heap.parts.extend(gaps);
     heap.parts.sort_unstable_by_key(|part| part.start);
 }
 
@@ -191,6 +202,7 @@ fn is_one(layout: &SegmentLayout, bytes: &[u8]) -> bool {
             let most = layout.bytes / SLICE_BYTES;
             let info = word(info_slices);
             word(kind) as u32 <= 1
+                && layout.size.is_none_or(|at| Some(word(at)) == word(slices).checked_mul(SLICE_BYTES))
                 && (1..=most + 1).contains(&word(entries))
                 && (1..1 << 31).contains(&word(slices))
                 && info > 0
@@ -267,16 +279,36 @@ impl Structures {
         self.word(one.layout.thread_id) == 0 && self.word(one.layout.used) == 0
     }
 
+    fn is_one_block(&self, one: &Candidate) -> bool {
+        match one.layout.parts {
+            Parts::Pages { page_kind, .. } => self.word(page_kind) as u32 == 3,
+            Parts::Slices { kind, .. } => self.word(kind) as u32 == 1,
+        }
+    }
+
     /// Whether it has as many pages as it says: a layout that is not its own finds others. One block's alone has one, and up to 2.0.7
     /// says so in another way. There may be so many `fewer`.
     fn has_all_pages(&self, one: &Candidate, parts: &[Part], fewer: u64) -> bool {
         let pages = parts.iter().filter(|part| matches!(part.kind, Kind::Page(_))).count() as u64;
-        let is_huge = match one.layout.parts {
-            Parts::Pages { page_kind, .. } => self.word(page_kind) as u32 == 3,
-            Parts::Slices { kind, .. } => self.word(kind) as u32 == 1,
-        };
-        let told = if is_huge { 1 } else { self.word(one.layout.used) };
+        let told = if self.is_one_block(one) { 1 } else { self.word(one.layout.used) };
         pages <= told && told <= pages.saturating_add(fewer)
+    }
+
+    /// What it says of its free slices; of one block's alone, nothing.
+    fn scheduled(&self, one: &Candidate, now: u64) -> Option<Scheduled> {
+        let Parts::Slices { kind, .. } = one.layout.parts else { return None };
+        let masks = one.layout.masks.as_ref().filter(|_| self.word(kind) as u32 == 0)?;
+        let mask = |from: usize| Mask::new((0..masks.words).map(|word| self.word(from + 8 * word)));
+        Some(Scheduled {
+            is_allowed: self.bytes.get(masks.allow).is_some_and(|byte| *byte != 0),
+            expire: match self.word(masks.expire) {
+                0 => Expire::Never,
+                due if due >= now.saturating_add(SOON) => Expire::Later,
+                _ => Expire::Over,
+            },
+            slices: mask(masks.slices),
+            committed: mask(masks.slices + 8 * masks.words),
+        })
     }
 
     /// Its parts behind its own structures.
@@ -294,7 +326,8 @@ impl Votes {
     fn ask(&mut self, context: &Context<'_>, one: &Candidate) {
         let Some(structures) = Structures::read(context, one) else { return self.asked += 1 };
         self.bytes_read += structures.bytes_read;
-        if !structures.is_freed(one) {
+        // One block's fits any layout.
+        if !structures.is_freed(one) && !structures.is_one_block(one) {
             let mut alone = Heap::default();
             structures.divide(one, &mut alone);
             let fits = alone.doubts.is_empty() && structures.has_all_pages(one, &alone.parts, 0);
@@ -331,6 +364,7 @@ fn segment(context: &Context<'_>, (one, next): (&Candidate, u64), free: &mut Fre
         thread,
     };
     heap.parts.push(own);
+    heap.scheduled.extend(structures.scheduled(one, heap.now).map(|scheduled| (one.start, scheduled)));
     let before = heap.parts.len();
     structures.divide(one, heap);
     // A page that is being freed is none already where the count still has it (`mi_segment_page_clear`).
@@ -360,8 +394,11 @@ fn pages(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
         let structure = bytes.get(at..at + one.layout.page.bytes);
         // `segment_in_use`, the first bit of the second byte.
         let in_use = structure.is_some_and(|structure| structure[1] & 1 != 0);
-        let page = structure.filter(|_| in_use).and_then(|bytes| one.layout.page.read(bytes, 0));
-        let kind = page.filter(|page| page.block_bytes > NO_PAGE).map_or(Kind::Free, |mut page| {
+        let page = structure.and_then(|bytes| one.layout.page.read(bytes, one.start + at as u64));
+        // Where a page that was freed is to be given back, when stands in place of its list (`mi_page_set_expire`).
+        let is_due = page.is_some_and(|page| page.lists[0] != 0) && heap.collect.pages;
+        let free = if is_due { Kind::Waiting } else { Kind::Free };
+        let kind = page.filter(|page| in_use && page.block_bytes > NO_PAGE).map_or(free, |mut page| {
             page.block_bytes = page.block_bytes.min(part_end - start);
             page.start = page.start.or_else(|| first_aligned(start, part_end, (&page, index, is_huge)));
             Kind::Page(page)
@@ -395,7 +432,7 @@ fn slices(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
         if structure.is_none() || part_end <= start || part_end > end {
             return heap.doubts.damage(start, 0);
         }
-        let page = structure.and_then(|bytes| one.layout.page.read(bytes, 0));
+        let page = structure.and_then(|bytes| one.layout.page.read(bytes, one.start + at as u64));
         let kind = page.filter(|page| page.block_bytes > NO_PAGE).map_or(Kind::Free, |mut page| {
             page.block_bytes = page.block_bytes.min(part_end - start);
             Kind::Page(page)

@@ -1,0 +1,472 @@
+//! What a collection gives back of segments of 2.x, which free their pages into spans of slices.
+//!
+//! A freed page joins the free spans beside it, and what of the joined span is committed is scheduled: a bit for each slice in
+//! the segment's `purge_mask`. When that is given back differs by release ([`Spans`]), and depends on the order in which pages are
+//! freed: what is freed last mostly stays scheduled. So a collection is gone through as mimalloc does it, page by page
+//! (`heap.c`, `mi_heap_collect_ex`; `segment.c`, `_mi_segment_page_free`, `mi_segment_schedule_purge`, `mi_segment_try_purge`).
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::collect::{By, Left};
+use super::layout::{PageWords, SLICE_BYTES};
+use super::parts::{Arenas, Heap, Kind, Part, Spans};
+use strandline_claims::range::merge;
+
+/// Words of the largest mask: 1,024 slices of 64 KiB.
+const MASK_WORDS: usize = 16;
+/// Blocks of a page that has no others are of any size beyond this, and all such pages are in one queue
+/// (`MI_MEDIUM_OBJ_SIZE_MAX`, `MI_BIN_HUGE`).
+const MEDIUM_BYTES: u64 = 128 << 10;
+
+/// A bit for each slice of a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mask([u64; MASK_WORDS]);
+
+impl Mask {
+    /// Of so many words; the rest is 0.
+    pub fn new(words: impl Iterator<Item = u64>) -> Self {
+        let mut mask = Self::default();
+        for (own, word) in mask.0.iter_mut().zip(words) {
+            *own = word;
+        }
+        mask
+    }
+
+    fn has(&self, slice: usize) -> bool {
+        self.0.get(slice / 64).is_some_and(|word| word >> (slice % 64) & 1 != 0)
+    }
+
+    fn set(&mut self, slice: usize) {
+        if let Some(word) = self.0.get_mut(slice / 64) {
+            *word |= 1 << (slice % 64);
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (own, word) in self.0.iter_mut().zip(other.0) {
+            *own |= word;
+        }
+    }
+
+    /// The run of set bits around `first..behind`.
+    fn around(&self, mut first: usize, mut behind: usize) -> (usize, usize) {
+        while first > 0 && self.has(first - 1) {
+            first -= 1;
+        }
+        while self.has(behind) {
+            behind += 1;
+        }
+        (first, behind)
+    }
+}
+
+/// When what is scheduled is due (`purge_expire`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Expire {
+    /// Nothing is.
+    #[default]
+    Never,
+    /// Not yet: a collection takes less time than that.
+    Later,
+    /// Long ago.
+    Over,
+}
+
+/// What a segment says of its free slices.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scheduled {
+    /// Whether it may give anything back.
+    pub is_allowed: bool,
+    /// When what is scheduled is due.
+    pub expire: Expire,
+    /// What is scheduled.
+    pub slices: Mask,
+    /// What is committed.
+    pub committed: Mask,
+}
+
+/// A segment as a collection changes it.
+struct Segment<'a> {
+    start: u64,
+    thread: u64,
+    rules: Spans,
+    /// Of what others than its pages have: nothing, where the segment is one block's.
+    scheduled: Scheduled,
+    free: Mask,
+    given: Mask,
+    /// In address order.
+    parts: Vec<&'a Part>,
+    pages: usize,
+}
+
+impl<'a> Segment<'a> {
+    fn slices(&self, part: &Part) -> (usize, usize) {
+        let slice = |at: u64| ((at - self.start) / SLICE_BYTES) as usize;
+        (slice(part.start), slice(part.end).min(64 * MASK_WORDS))
+    }
+
+    fn push(&mut self, part: &'a Part) {
+        let (first, behind) = self.slices(part);
+        match part.kind {
+            Kind::Page(_) => self.pages += 1,
+            Kind::Free => (first..behind).for_each(|slice| self.free.set(slice)),
+            Kind::Own | Kind::Waiting => {}
+        }
+        self.parts.push(part);
+    }
+
+    /// `mi_segment_schedule_purge`.
+    fn schedule(&mut self, (first, behind): (usize, usize)) {
+        if !self.scheduled.is_allowed {
+            return;
+        }
+        let committed = self.scheduled.committed;
+        (first..behind)
+            .filter(|&slice| committed.has(slice))
+            .for_each(|slice| self.scheduled.slices.set(slice));
+        match self.scheduled.expire {
+            Expire::Over if self.rules != Spans::Kept => self.purge(),
+            _ => self.scheduled.expire = Expire::Later,
+        }
+    }
+
+    /// A page that nothing is live in is freed (`mi_segment_page_clear`).
+    fn free(&mut self, part: &Part) {
+        let (first, behind) = self.slices(part);
+        (first..behind).for_each(|slice| self.free.set(slice));
+        self.pages = self.pages.saturating_sub(1);
+        let span = self.free.around(first, behind);
+        self.schedule(span);
+    }
+
+    /// `mi_segment_try_purge`, `mi_segment_delayed_decommit`.
+    fn purge(&mut self) {
+        if self.scheduled.is_allowed && self.scheduled.expire != Expire::Never {
+            self.given.add(&self.scheduled.slices);
+            self.scheduled.slices = Mask::default();
+            self.scheduled.expire = Expire::Never;
+        }
+    }
+
+    /// One that an ended thread left, when a thread collects: the main one takes it, and has each of its free spans scheduled.
+    fn abandoned(&mut self, left: &Left, is_main: bool) {
+        for part in self.parts.clone() {
+            match part.kind {
+                Kind::Page(_) if left.is_dead(part) => self.free(part),
+                Kind::Free if is_main => self.schedule(self.slices(part)),
+                _ => {}
+            }
+        }
+        if !is_main || self.rules == Spans::AtVisits {
+            self.purge();
+        }
+    }
+
+    /// Of one in which no page is left, all of it.
+    fn whole(&self) -> Option<(u64, u64)> {
+        let end = self.parts.last().map_or(self.start, |part| part.end);
+        (self.pages == 0).then_some((self.start, end))
+    }
+
+    /// What was given back of it while it was there.
+    fn ranges(&self) -> Vec<(u64, u64)> {
+        let slices = (0..64 * MASK_WORDS).filter(|&slice| self.given.has(slice));
+        let mut ranges: Vec<(u64, u64)> = slices
+            .map(|slice| self.start + slice as u64 * SLICE_BYTES)
+            .map(|start| (start, start + SLICE_BYTES))
+            .collect();
+        merge(&mut ranges);
+        // Whatever the masks say: pages that are in use stay.
+        let free = |range: &(u64, u64)| {
+            let first = self.parts.partition_point(|part| part.end <= range.0);
+            let within = self.parts[first..].iter().take_while(|part| part.start < range.1);
+            let (from, to) = *range;
+            let is_free = |part: &&&Part| {
+                let (first, behind) = self.slices(part);
+                matches!(part.kind, Kind::Free | Kind::Page(_))
+                    && (first..behind).all(|slice| self.free.has(slice))
+            };
+            let pieces = within.filter(is_free).map(|part| (part.start.max(from), part.end.min(to)));
+            pieces.collect::<Vec<_>>()
+        };
+        ranges.iter().flat_map(free).collect()
+    }
+}
+
+/// All segments, as they are.
+fn segments(heap: &Heap) -> BTreeMap<u64, Segment<'_>> {
+    let mut segments: BTreeMap<u64, Segment<'_>> = BTreeMap::new();
+    for part in heap.parts.iter().filter(|part| part.whole != 0) {
+        let segment = segments.entry(part.whole).or_insert_with(|| Segment {
+            start: part.whole,
+            thread: part.thread,
+            rules: heap.collect.spans,
+            scheduled: heap.scheduled.get(&part.whole).copied().unwrap_or_default(),
+            free: Mask::default(),
+            given: Mask::default(),
+            parts: Vec::new(),
+            pages: 0,
+        });
+        segment.push(part);
+    }
+    segments
+}
+
+/// What collections give back, by the thread that makes them.
+#[derive(Default)]
+pub struct Given {
+    /// Of what is a thread's own.
+    pub own: HashMap<u64, Vec<(u64, u64)>>,
+    /// Of what ended threads left, and what is nobody's: where the main thread collects, and where another does.
+    pub of_ended: [Vec<(u64, u64)>; 2],
+    /// The first segment in which no page is left, of threads of which only the main one's go back at once.
+    pub first: HashMap<u64, (u64, u64)>,
+}
+
+impl Given {
+    /// Goes through a collection by each thread, `main` among them.
+    pub fn new(heap: &Heap, left: &Left, main: u64) -> Self {
+        let mut segments = segments(heap);
+        // Where only the main thread has arenas give back what waits there, a segment waits from then on.
+        let by_all = heap.collect.arenas != Arenas::ByMain;
+        let mut given = Self::default();
+        for segment in segments.values().filter(|segment| segment.thread == 0) {
+            for (is_main, ranges) in [true, false].into_iter().zip(&mut given.of_ended) {
+                let mut segment = Segment { parts: segment.parts.clone(), ..*segment };
+                segment.abandoned(left, is_main);
+                ranges.extend(segment.ranges());
+                ranges.extend(segment.whole().filter(|_| is_main || by_all));
+            }
+        }
+        segments.retain(|_, segment| segment.thread != 0);
+        for (page, place) in visits(heap, left) {
+            let Some(segment) = segments.get_mut(&page.whole) else { continue };
+            if heap.collect.spans == Spans::AtVisits && place.when == When::Visited {
+                segment.purge();
+            }
+            if left.is_dead(page) {
+                segment.free(page);
+                if let Some(whole) = segment.whole().filter(|_| !by_all && segment.thread != main) {
+                    given.first.entry(segment.thread).or_insert(whole);
+                }
+            }
+        }
+        for segment in segments.values() {
+            let own = given.own.entry(segment.thread).or_default();
+            own.extend(segment.ranges());
+            own.extend(segment.whole().filter(|_| by_all || segment.thread == main));
+        }
+        given
+    }
+
+    /// Adds what some give back.
+    pub fn add(&mut self, range: (u64, u64), by: Option<By>) {
+        let [main, other] = &mut self.of_ended;
+        match by {
+            None => {}
+            Some(By::Thread(thread)) => self.own.entry(thread).or_default().push(range),
+            Some(By::Main) => main.push(range),
+            Some(By::Any) => {
+                main.push(range);
+                other.push(range);
+            }
+        }
+    }
+
+    /// Where something has waited in arenas for the main thread, the first segment that goes back has all of it given back, which is
+    /// due (`arena.c`, `mi_arenas_try_purge`).
+    pub fn add_due(&mut self, heap: &Heap, is_resident: impl Fn((u64, u64)) -> bool) {
+        if self.first.is_empty() {
+            return;
+        }
+        let waiting = heap.parts.iter().filter(|part| matches!(part.kind, Kind::Waiting) && part.whole == 0);
+        let waiting: Vec<_> =
+            waiting.map(|part| (part.start, part.end)).filter(|range| is_resident(*range)).collect();
+        for (thread, first) in self.first.iter().filter(|_| !waiting.is_empty()) {
+            let own = self.own.entry(*thread).or_default();
+            own.push(*first);
+            own.extend(&waiting);
+        }
+    }
+
+    /// What one by `thread` gives back.
+    pub fn by(&self, thread: u64, is_main: bool) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let ended = &self.of_ended[usize::from(!is_main)];
+        self.own.get(&thread).into_iter().flatten().chain(ended).copied()
+    }
+}
+
+/// When a collection comes to a page, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum When {
+    /// With blocks that other threads freed (`_mi_heap_delayed_free_all`).
+    Delayed,
+    /// As one that was kept for a time (`_mi_heap_collect_retired`).
+    Retired,
+    /// With all pages of its heap (`mi_heap_visit_pages`).
+    Visited,
+}
+
+/// Where in the order of a collection a page stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    when: When,
+    /// Full pages are in the last of a heap's queues; the others stand by the size of their blocks.
+    is_full: bool,
+    block_bytes: u64,
+    /// In its queue.
+    number: usize,
+}
+
+/// The pages of live threads in the order in which collections come to them.
+fn visits<'a>(heap: &'a Heap, left: &Left) -> Vec<(&'a Part, Place)> {
+    let pages = heap.parts.iter().filter(|part| part.thread != 0 && left.is_visited(part));
+    let pages = pages.filter_map(|part| match part.kind {
+        Kind::Page(page) => Some((part, page)),
+        Kind::Own | Kind::Free | Kind::Waiting => None,
+    });
+    let next: HashMap<u64, u64> = pages.clone().map(|(_, page)| (page.structure, page.links[0])).collect();
+    let mut numbers: HashMap<u64, usize> = HashMap::new();
+    for (_, page) in pages.clone().filter(|(_, page)| page.links[1] == 0) {
+        let mut at = page.structure;
+        // A page that was met before ends a circle.
+        while let Some(&behind) = next.get(&at).filter(|_| !numbers.contains_key(&at)) {
+            numbers.insert(at, numbers.len());
+            at = behind;
+        }
+    }
+    let in_queues: HashSet<(u64, u64)> = pages
+        .clone()
+        .filter(|(_, page)| !page.is_full)
+        .map(|(_, page)| (page.heaps[0], page.block_bytes))
+        .collect();
+    // The only page of its queue is kept for a time when its last block is freed (`_mi_page_retire`).
+    let is_only = |page: &PageWords| match page.is_full {
+        true => !in_queues.contains(&(page.heaps[0], page.block_bytes)),
+        false => page.links == [0; 2],
+    };
+    let mut seen = HashSet::new();
+    let mut visits: Vec<(&Part, Place)> = pages
+        .filter(|(_, page)| seen.insert(page.structure))
+        .map(|(part, page)| {
+            let delayed = left.last_delayed(part);
+            let when = match delayed {
+                Some(_) if left.is_dead(part) && page.block_bytes <= MEDIUM_BYTES && is_only(&page) => {
+                    When::Retired
+                }
+                Some(_) if left.is_dead(part) => When::Delayed,
+                _ if page.is_retired && page.used == 0 && page.links[1] == 0 => When::Retired,
+                _ => When::Visited,
+            };
+            // One that other threads freed blocks of goes from the queue of full ones to the end of its own.
+            let number = delayed.map(|number| next.len() + number);
+            let place = Place {
+                when,
+                is_full: page.is_full && delayed.is_none(),
+                block_bytes: if page.block_bytes > MEDIUM_BYTES { u64::MAX } else { page.block_bytes },
+                number: number
+                    .filter(|_| page.is_full || when == When::Delayed)
+                    .or_else(|| numbers.get(&page.structure).copied())
+                    .unwrap_or(usize::MAX),
+            };
+            (
+                part,
+                if when == When::Delayed { Place { block_bytes: 0, is_full: false, ..place } } else { place },
+            )
+        })
+        .collect();
+    visits.sort_by_key(|(_, place)| *place);
+    visits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parts::Collect;
+    use super::*;
+
+    const START: u64 = 0x200_0000_0000;
+    const THREAD: u64 = 0x7f00_0000_1000;
+    const OTHER: u64 = 0x7f00_0000_2000;
+
+    fn slices(first: u64, behind: u64) -> (u64, u64) {
+        (START + first * SLICE_BYTES, START + behind * SLICE_BYTES)
+    }
+
+    /// A segment of a thread: its own slice; a page with something live; one that is dead; a free slice; another dead page, of
+    /// larger blocks; and one with something live, of larger blocks yet where `is_last`.
+    fn heap(spans: Spans, thread: u64, is_last: bool) -> (Heap, Left) {
+        let page = |number: u64, block_bytes: u64| {
+            let words = PageWords { block_bytes, used: 1, structure: START + number, ..PageWords::default() };
+            Kind::Page(words)
+        };
+        let kinds = [
+            (0, Kind::Own),
+            (1, page(1, 16)),
+            (2, page(2, 32)),
+            (3, Kind::Free),
+            (4, page(3, 64)),
+            (5, page(4, if is_last { 128 } else { 16 })),
+        ];
+        let part = |(slice, kind): (u64, Kind)| {
+            let (start, end) = slices(slice, slice + 1);
+            Part { start, end, kind, whole: START, thread }
+        };
+        let mut heap = Heap { parts: kinds.map(part).into(), ..Heap::default() };
+        heap.collect = Collect { spans, ended: true, ..Collect::default() };
+        let committed = Mask::new([u64::MAX; MASK_WORDS].into_iter());
+        let scheduled =
+            Scheduled { is_allowed: true, expire: Expire::Over, committed, ..Scheduled::default() };
+        heap.scheduled.insert(START, scheduled);
+        (heap, Left::of_dead(&[slices(2, 3).0, slices(4, 5).0]))
+    }
+
+    fn given(spans: Spans, thread: u64, is_last: bool) -> Vec<(u64, u64)> {
+        let (heap, left) = heap(spans, thread, is_last);
+        let mut given: Vec<(u64, u64)> = Given::new(&heap, &left, THREAD).by(THREAD, true).collect();
+        merge(&mut given);
+        given
+    }
+
+    #[test]
+    fn what_is_freed_goes_back_by_the_rules_of_the_release() {
+        // With the first page goes what is free beside it; with the second page nothing was due any more.
+        assert_eq!(given(Spans::WhenDue, THREAD, true), [slices(2, 4)]);
+        assert_eq!(given(Spans::Kept, THREAD, true), []);
+        // Where the collection comes to a page behind, all that was freed before goes.
+        assert_eq!(given(Spans::AtVisits, THREAD, true), [slices(2, 5)]);
+        assert_eq!(given(Spans::AtVisits, THREAD, false), [slices(2, 4)]);
+    }
+
+    #[test]
+    fn what_an_ended_thread_left_is_taken_by_the_main_one() {
+        assert_eq!(given(Spans::AtVisits, 0, false), [slices(2, 5)]);
+        let (heap, left) = heap(Spans::Kept, 0, true);
+        let all = Given::new(&heap, &left, THREAD);
+        // Another thread has what is scheduled of it given back; the main one keeps it.
+        assert_eq!(all.by(OTHER, false).collect::<Vec<_>>(), [slices(2, 3), slices(3, 4), slices(4, 5)]);
+        assert_eq!(all.by(THREAD, true).count(), 0);
+    }
+
+    #[test]
+    fn what_is_not_committed_or_not_allowed_stays() {
+        let (mut heap, left) = heap(Spans::AtVisits, THREAD, true);
+        for scheduled in heap.scheduled.values_mut() {
+            scheduled.committed = Mask::new([1 << 2].into_iter());
+        }
+        assert_eq!(Given::new(&heap, &left, THREAD).by(THREAD, true).collect::<Vec<_>>(), [slices(2, 3)]);
+        heap.scheduled.values_mut().for_each(|scheduled| scheduled.is_allowed = false);
+        assert_eq!(Given::new(&heap, &left, THREAD).by(THREAD, true).count(), 0);
+    }
+
+    #[test]
+    fn a_circle_of_pages_ends() {
+        let (mut heap, left) = heap(Spans::AtVisits, THREAD, true);
+        for part in &mut heap.parts {
+            if let Kind::Page(page) = &mut part.kind {
+                page.links = [START + 1, 0];
+                page.structure = START + 1;
+            }
+        }
+        assert_eq!(visits(&heap, &left).len(), 1);
+    }
+}
