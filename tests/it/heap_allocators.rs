@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::heap_other::library;
 use crate::support::strandline::{caveats, command, explain, json, predicted, run};
 use crate::support::{
-    Folder, Libc, Outcome, Result, Subject, for_each, invariants, repetitions, skipped, subject,
+    Folder, Libc, Outcome, Result, Subject, for_each, invariants, pythons, repetitions, skipped, subject,
 };
 
 /// An allocator that is read: its name, a library of it, and the remedy that is its own.
@@ -118,12 +118,7 @@ fn a_jemalloc_with_huge_pages_holds_what_is_said_of_it() -> Outcome {
 /// CPython without a global lock has a mimalloc of its own, laid out as no release of mimalloc is: what is alive is not called free.
 #[test]
 fn objects_of_a_free_threaded_cpython_are_in_use() -> Outcome {
-    const TEST: &str = "heap_allocators::objects_of_a_free_threaded_cpython";
-    let Some(python) = std::env::var_os("STRANDLINE_FREE_THREADED") else {
-        skipped(
-            TEST,
-            "STRANDLINE_FREE_THREADED names no python3.13t or later (Debian has none; configure --disable-gil)",
-        );
+    let Some(python) = pythons::free_threaded("heap_allocators::objects_of_a_free_threaded_cpython") else {
         return Ok(());
     };
     let script = "

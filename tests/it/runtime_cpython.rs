@@ -238,6 +238,33 @@ fn other_interpreters_have_arenas_too() -> Outcome {
     })
 }
 
+/// A build without a global lock has its objects in heaps of mimalloc's, those of threads that ended too.
+#[test]
+fn objects_without_a_global_lock_are_its_own() -> Outcome {
+    let Some(python) = pythons::free_threaded("runtime_cpython: without a global lock") else {
+        return Ok(());
+    };
+    let cases = [("mixed", 4000, 1), ("sparse", 200_000, 1), ("interpreters", 5000, 2), ("threads", 3000, 3)];
+    let hooks = [None, Some("debug")];
+    for_each(cases.into_iter().flat_map(|case| hooks.map(|hook| (case, hook))), |(case, hook)| {
+        let oracle = Oracle::start(&python, *case, *hook)?;
+        let (document, runtime) = oracle.look()?;
+        oracle.types_agree(&runtime)?;
+        if case.0 != "interpreters" {
+            collector_agrees(&oracle, &runtime)?;
+        }
+        let caveats = strandline::caveats(&document);
+        if !caveats.is_empty() {
+            return Err(format!("caveats: {caveats:?}").into());
+        }
+        let [objects, others] = ["cpython.object", "mimalloc.live"].map(|id| strandline::row(&document, id));
+        if objects < 1 << 20 || others > objects {
+            return Err(format!("{objects} bytes in objects, {others} in others").into());
+        }
+        Ok(())
+    })
+}
+
 #[test]
 fn without_runtimes_nothing_of_it_is_read() -> Outcome {
     for_each(pythons::one("runtime_cpython: --no-runtimes"), |python| {

@@ -101,13 +101,21 @@ fn common(name: &str, runtime: &Runtime) -> RuntimeView {
 fn cpython(name: &str, runtime: &Runtime, facts: &CPython) -> RuntimeView {
     let mut view = common(name, runtime);
     let arenas = runtime.own_figure("arenas_allocated_current");
-    view.title = format!(
-        "{name}: {} of blocks in {} of {} each; {} of free places",
-        maybe_bytes(runtime.used_bytes),
-        arenas.map_or("arenas".to_owned(), |arenas| counted(arenas, "arena")),
-        bytes(facts.arena_bytes),
-        maybe_bytes(runtime.free_bytes)
-    );
+    view.title = match facts.arena_bytes {
+        Some(arena_bytes) => format!(
+            "{name}: {} of blocks in {} of {} each; {} of free places",
+            maybe_bytes(runtime.used_bytes),
+            arenas.map_or("arenas".to_owned(), |arenas| counted(arenas, "arena")),
+            bytes(arena_bytes),
+            maybe_bytes(runtime.free_bytes)
+        ),
+        None if !facts.heaps.is_empty() => format!(
+            "{name} without a global lock: {} of blocks in heaps of mimalloc's; {} of free places",
+            maybe_bytes(runtime.used_bytes),
+            maybe_bytes(runtime.free_bytes)
+        ),
+        None => format!("{name}: its objects are in blocks of malloc's"),
+    };
     if let Some(beside) = &facts.beside_arenas {
         let text = "objects beside the arenas, in malloc's blocks";
         view.lines.push(format!("{text}: {}, {}", thousands(beside.objects), bytes(beside.bytes)));

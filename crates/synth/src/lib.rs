@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod cpython;
+mod cpython_heaps;
 mod damage;
 mod dice;
 mod expected;
@@ -38,6 +39,7 @@ mod version;
 mod write;
 
 pub use cpython::{CPythonExpected, CPythonImage, fabricate_cpython};
+pub use cpython_heaps::fabricate_free_threaded_cpython;
 pub use damage::{Damage, DamageKind};
 pub use dice::Dice;
 pub use expected::{Expected, ExpectedArena, Mallinfo};

@@ -22,7 +22,7 @@ const KEY: u64 = 0x1357_9bdf_0246_8ace;
 const SIZES: [u64; 8] = [16, 48, 64, 320, 1024, 1280, 5120, 8192];
 
 /// How many layouts there are.
-pub const MIMALLOC_LAYOUTS: usize = 5;
+pub const MIMALLOC_LAYOUTS: usize = 6;
 
 /// Where a release has the fields of a page.
 struct Fields {
@@ -83,7 +83,7 @@ struct Writer {
     structures: Vec<(u64, u64)>,
 }
 
-/// Makes one of `layout` (0 for 2.0.9, 1 for 2.2, 2 for 1.9, 3 for CPython's, 4 for 3.1), drawn from `seed`.
+/// Makes one of `layout` (0 for 2.0.9, 1 for 2.2, 2 for 1.9, 3 for CPython 3.13's, 4 for CPython 3.14.10's, 5 for 3.1), drawn from `seed`.
 pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
     let mut dice = Dice::new(seed ^ 0x6d69);
     let mut image = Image::default();
@@ -97,6 +97,7 @@ pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
         2 => writer.pages(&mut dice),
         // A page is larger, with the same fields.
         3 => writer.slices((&OF_2_0_9, 96), [216, 224, 232, 240, 248, 264], &mut dice),
+        4 => writer.slices((&OF_2_2, 112), [224, 248, 256, 264, 272, 288], &mut dice),
         _ => {
             maps.push(line(MAP, 4 * MIB + SLICE, "00000000 00:00 0"));
             writer.arena(&mut dice)

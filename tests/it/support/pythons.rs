@@ -1,14 +1,25 @@
 //! The CPythons of this machine: the system's, and those that pyenv, or whoever else, has under STRANDLINE_PYTHONS
-//! (`VERSION/bin/python3`).
+//! (`VERSION/bin/python3`); and one without a global lock, which STRANDLINE_FREE_THREADED names.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The minor version of a CPython; `None` where there is none.
+/// The minor version of a CPython with a global lock; `None` where there is none.
 pub fn minor(python: &str) -> Option<u8> {
-    let script = "import sys; print(sys.version_info[1])";
+    let script = "import sys; print(sys.version_info[1], 't' in sys.abiflags)";
     let output = Command::new(python).args(["-S", "-E", "-c", script]).output().ok()?;
-    String::from_utf8(output.stdout).ok()?.trim().parse().ok()
+    String::from_utf8(output.stdout).ok()?.trim().strip_suffix(" False")?.parse().ok()
+}
+
+/// One without a global lock; names what is not there, as skipped by `test`.
+pub fn free_threaded(test: &str) -> Option<String> {
+    let python = std::env::var("STRANDLINE_FREE_THREADED").ok();
+    if python.is_none() {
+        let reason =
+            "STRANDLINE_FREE_THREADED names no python3.13t or later (Debian has none; scripts/build-python)";
+        super::skipped(test, reason);
+    }
+    python
 }
 
 /// Every CPython there is, by its path, of the versions that are read; names what is not there, as skipped by `test`.

@@ -3,7 +3,7 @@
     python oracle.py CASE COUNT SEED LIBRARY FIGURES
 
 CASE is mixed (objects of many kinds and sizes, a part of them freed again), sparse (arenas that one object in
-thousands keeps) or interpreters (others in the same process). LIBRARY is figures.c, compiled: it writes what
+thousands keeps), threads (objects of many that ended) or interpreters (others in the same process). LIBRARY is figures.c, compiled: it writes what
 sys._debugmallocstats tells into the file FIGURES, prints the line with what is known of types, and reads a byte: no object comes
 or goes between these.
 """
@@ -13,6 +13,7 @@ import gc
 import json
 import random
 import sys
+import threading
 
 
 class Plain:
@@ -87,6 +88,22 @@ def sparse(count, turn):
     for number in range(count):
         (keep if number % 6000 == 0 else gone).append(Slotted(None))
     return [keep]
+
+
+def threads(count, turn):
+    """What threads made that are no more; where there is no global lock each had heaps of its own."""
+    keep = []
+    seeds = [turn.random() for _ in range(5)]
+    all_of_them = [threading.Thread(target=lambda seed: keep.append(mixed(count, random.Random(seed))), args=(seed,))
+                   for seed in seeds]
+    for one in all_of_them:
+        one.start()
+    for one in all_of_them:
+        one.join()
+    made = {}
+    for several in (several for some in keep for several in some if type(several) is list and several):
+        made.setdefault(type(several[0]), []).extend(several)
+    return [several for of, several in made.items() if of in (Plain, Slotted, Item, Chars, Outer.Inner)] + [keep]
 
 
 def interpreters(count, turn):

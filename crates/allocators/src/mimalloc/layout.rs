@@ -116,6 +116,8 @@ const PAGE_2_1_4: PageLayout = PageLayout {
     queue: Some((14, 72)),
     arena: None,
 };
+/// CPython's own of later 3.14t, 2.5.2 with more behind it.
+const PAGE_CPYTHON_2_5: PageLayout = PageLayout { bytes: 112, ..PAGE_2_1_4 };
 /// 3.0 to 3.3.
 pub const PAGE_3: PageLayout = PageLayout {
     bytes: 120,
@@ -362,7 +364,7 @@ pub const COLLECT_3: Collect =
 const MIB: u64 = 1 << 20;
 
 /// All of them.
-pub static SEGMENTS: [SegmentLayout; 11] = [
+pub static SEGMENTS: [SegmentLayout; 12] = [
     SegmentLayout {
         masks: Some(MASKS_2_1_9),
         ..segment(
@@ -407,12 +409,23 @@ pub static SEGMENTS: [SegmentLayout; 11] = [
     SegmentLayout {
         has_thread_data: false,
         ..segment(
-            "CPython 3.13 and later",
+            "CPython 3.13 and 3.14",
             32 * MIB,
             [216, 256, 208],
             slices([224, 232, 240, 248, 264]),
             // Its threads have several heaps each, from which pages go when no other thread can look at them: no call is made.
             (&PAGE_CPYTHON, 2840, None),
+        )
+    },
+    SegmentLayout {
+        has_thread_data: false,
+        ..segment(
+            // With a global lock it is laid out as 2.1.9 to 2.4 are.
+            "CPython 3.14.10",
+            32 * MIB,
+            [224, 280, 216],
+            slices([248, 256, 264, 272, 288]),
+            (&PAGE_CPYTHON_2_5, 8, None),
         )
     },
     SegmentLayout {

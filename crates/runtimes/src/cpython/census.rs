@@ -32,7 +32,12 @@ pub struct OfType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
     /// An object.
-    Object,
+    Object {
+        /// Its bytes, with what stands before it.
+        bytes: u64,
+        /// Whether its words may lead to others.
+        leads: bool,
+    },
     /// An object on a free list.
     Dead,
     /// Something else.
@@ -177,32 +182,46 @@ impl<'a> Census<'a> {
     /// A block in use of an arena's.
     pub fn block(&mut self, block: &[u8]) -> Block {
         let found = objects::in_block(&mut self.types, block);
-        match found {
-            Some(found) if found.is_dead => {
-                self.counted.dead.0 += 1;
-                self.counted.dead.1 += block.len() as u64;
-                // What it led to is no more.
-                return Block::Dead;
-            }
-            Some(found) => {
-                let Some(of) = self.types.all.get(found.of as usize).copied() else { return Block::Other };
-                let head = block.get(found.before..).unwrap_or_default();
-                let mut size = objects::size(&mut self.pages, self.release, &of, head);
-                if size.block > block.len() as u64 {
-                    size = objects::Size::plain(&of);
-                }
-                self.count(found.of, size.told, (&of, head));
-                if (self.first.len() as u64) < FEW_OBJECTS {
-                    self.first.push(found.of);
-                }
-                for table in size.tables.into_iter().flatten() {
-                    self.table(table);
-                }
-            }
-            None => {}
+        let what = found.map_or(Block::Other, |found| self.object(found, block, block.len() as u64));
+        // What a dead one led to is no more.
+        if what != Block::Dead {
+            self.follow(block);
         }
-        self.follow(block);
-        if found.is_some() { Block::Object } else { Block::Other }
+        what
+    }
+
+    /// A block in use of a heap of objects, of `bytes`, that begins with `head`. What is in it is followed by who has all of it.
+    pub fn heap_block(&mut self, head: &[u8], bytes: u64) -> Block {
+        let found = objects::in_heap_block(&mut self.types, head);
+        found.map_or(Block::Other, |found| self.object(found, head, bytes))
+    }
+
+    /// Whether what a type's instances have in them leads to others: characters, bytes and digits lead to nothing.
+    fn leads(of: &Type) -> bool {
+        !matches!(of.kind, Kind::String | Kind::Int) && of.flags & flags::BYTES == 0
+    }
+
+    /// The object that was found in a block of `bytes`, whose first are `block`.
+    fn object(&mut self, found: objects::Found, block: &[u8], bytes: u64) -> Block {
+        if found.is_dead {
+            self.counted.dead.0 += 1;
+            self.counted.dead.1 += bytes;
+            return Block::Dead;
+        }
+        let Some(of) = self.types.all.get(found.of as usize).copied() else { return Block::Other };
+        let head = block.get(found.before + self.release.ahead as usize..).unwrap_or_default();
+        let mut size = objects::size(&mut self.pages, self.release, &of, head);
+        if size.block > bytes {
+            size = objects::Size::plain(&of);
+        }
+        self.count(found.of, size.told, (&of, head));
+        if (self.first.len() as u64) < FEW_OBJECTS {
+            self.first.push(found.of);
+        }
+        for table in size.tables.into_iter().flatten() {
+            self.table(table);
+        }
+        Block::Object { bytes: size.block, leads: Self::leads(&of) }
     }
 
     /// The arena has been walked, in which `used` blocks are in use, as far as that is known.
@@ -290,6 +309,10 @@ impl<'a> Census<'a> {
     /// What object is at `at`, a place beside arenas: the object itself, or what stands before it, to which the collector's lists
     /// lead.
     pub fn object_at(&mut self, at: u64) -> Option<Large> {
+        // Without a global lock there are none beside the heaps of objects.
+        if self.release.is_free_threaded() {
+            return None;
+        }
         let mut head = [0; HEAD_BYTES];
         let starts = objects::BEFORE.into_iter().filter_map(|ahead| at.checked_add(ahead as u64));
         let (start, number) =
@@ -310,9 +333,7 @@ impl<'a> Census<'a> {
         if !self.beside.contains(start.saturating_add(size.block)) {
             size = objects::Size::plain(&of);
         }
-        // Characters, bytes and digits lead to nothing.
-        let leads = !matches!(of.kind, Kind::String | Kind::Int) && of.flags & flags::BYTES == 0;
-        Some(Large { start, size, leads, number, of, head })
+        Some(Large { start, size, leads: Self::leads(&of), number, of, head })
     }
 
     /// Reads the object at `at`: where its block begins, and the number of its type.

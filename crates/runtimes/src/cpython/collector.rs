@@ -1,7 +1,8 @@
 //! The collector's state of each interpreter: its generations, by what they say of themselves.
 //!
 //! `struct _gc_runtime_state` (`pycore_gc.h`; 3.8: `pycore_pymem.h`, in `_PyRuntime`) stands at another place in each release, and is
-//! told by its lists: each generation begins with the head of one, which its first and its last object lead back to.
+//! told by its lists: each generation begins with the head of one, which its first and its last object lead back to. Without a global
+//! lock there are no lists, and a table of offsets says where the state is.
 
 use super::arenas::{MOST_STATE_BYTES, interpreters};
 use super::facts::{Collector, Generation};
@@ -15,6 +16,8 @@ const GENERATION_BYTES: usize = 24;
 const GENERATIONS: usize = 3;
 /// `enabled`, in front of the first: there is `debug` between them, and a gap.
 const ENABLED: usize = 12;
+/// Where they begin in the state.
+const GENERATIONS_AT: usize = 24;
 /// Behind them stands `generation0`, which leads to the first; in 3.14 elsewhere. Then `permanent_generation`, then the statistics.
 const POINTER_BYTES: usize = 8;
 /// `struct gc_generation_stats`: `collections`, `collected`, `uncollectable`; behind all of them `collecting`.
@@ -32,7 +35,20 @@ pub fn find(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<Co
     // In 3.8 there is one for all.
     let states =
         if release.minor == 8 { vec![program.runtime] } else { interpreters(memory, program, release) };
+    if !release.has_links() {
+        let place = program.collector(memory, release);
+        let told = states.into_iter().filter_map(|state| told(memory, state.checked_add(place?)?, release));
+        return told.collect();
+    }
     states.into_iter().filter_map(|state| collector(memory, state)).collect()
+}
+
+/// The one whose state is at `at`.
+fn told(memory: &dyn Memory, at: u64, release: &Release) -> Option<Collector> {
+    let mut bytes = [0; GENERATIONS_AT + STATE_BYTES];
+    memory.read(at, &mut bytes).ok()?;
+    let pointer = if release.minor == 13 { POINTER_BYTES } else { 0 };
+    read(&bytes, GENERATIONS_AT, (GENERATIONS + 1) * GENERATION_BYTES + pointer)
 }
 
 fn collector(memory: &dyn Memory, state: u64) -> Option<Collector> {

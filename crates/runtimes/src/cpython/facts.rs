@@ -8,10 +8,13 @@ use serde::{Deserialize, Serialize};
 /// A CPython.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CPython {
-    /// Bytes of an arena, and of the pools that it is cut into.
-    pub arena_bytes: u64,
+    /// Bytes of an arena, and of the pools that it is cut into; nothing where there is none.
+    pub arena_bytes: Option<u64>,
     /// See `arena_bytes`.
-    pub pool_bytes: u64,
+    pub pool_bytes: Option<u64>,
+    /// The heaps of a build without a global lock.
+    #[serde(default)]
+    pub heaps: Vec<Heap>,
     /// Pools in use by size class.
     pub size_classes: Vec<SizeClass>,
     /// Dead objects on free lists; nothing where objects were not looked at.
@@ -51,6 +54,21 @@ pub struct Generation {
     pub collected_objects: u64,
     /// Garbage that could not be freed.
     pub uncollectable_objects: u64,
+}
+
+/// Heaps of one kind, of all threads, as `pycore_mimalloc.h` calls them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Heap {
+    /// `mem` (`PyMem_Malloc`), `object` (without the collector), `gc` (with it), `gc_pre` (with two words more in front).
+    pub name: String,
+    /// Pages.
+    pub pages: u64,
+    /// Blocks in use.
+    pub used_blocks: u64,
+    /// Their bytes.
+    pub used_bytes: u64,
+    /// Bytes of free blocks, and of what is not cut into blocks.
+    pub free_bytes: u64,
 }
 
 /// Pools of one size class.

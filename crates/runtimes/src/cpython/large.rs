@@ -33,6 +33,8 @@ pub struct Slots {
     pub table: Slot,
     /// What else objects lead to.
     pub buffer: Slot,
+    /// Dead objects, in heaps of objects.
+    pub dead: Slot,
 }
 
 /// Follows all that `census` has noted; false where the time was over before.

@@ -1,8 +1,8 @@
-//! Where CPython's structures stand, by version, of builds for 64 bits without `Py_GIL_DISABLED` or `Py_TRACE_REFS`
-//! (`Py_DEBUG` changes none of them).
+//! Where CPython's structures stand, by version, of builds for 64 bits without `Py_TRACE_REFS` (`Py_DEBUG` changes none of them).
 //!
-//! Offsets were printed by a program against the headers of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1, 3.13.0 and 3.14.10, and hold for all
-//! releases of a minor version but where it is said otherwise.
+//! Offsets were printed by a program against the headers of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1, 3.13.0 and 3.14.10, with
+//! `Py_GIL_DISABLED` of 3.13.5 and 3.14.10, and hold for all releases of a minor version but where it is said otherwise. Of builds
+//! without a global lock 3.13.5 was run, 3.14 only read.
 
 /// Of an arena, and of the pools that it is cut into (`Objects/obmalloc.c`; from 3.10 on, with `WITH_PYMALLOC_RADIX_TREE`, larger).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +41,22 @@ pub const SIZE_CLASSES: usize = 32;
 /// `ALIGNMENT`
 pub const ALIGNMENT: u64 = 16;
 
-/// `ob_type` and `ob_size` of an object, behind `ob_refcnt` (`Include/object.h`).
+/// `ob_type` and `ob_size` of an object, behind `ob_refcnt` (`Include/object.h`). All offsets within objects count from there: in builds
+/// without a global lock [`Release::ahead`] bytes stand in front.
 pub const TYPE: u64 = 8;
 /// See [`TYPE`].
 pub const SIZE: usize = 16;
 /// Bytes of `PyGC_Head`, in front of objects that the collector knows.
 pub const GC_HEAD_BYTES: u64 = 16;
+/// What stands in front of the type in builds without a global lock: `ob_ref_local` (32 bits) at 12, `ob_ref_shared` at 16, whose
+/// two low bits are flags.
+pub const AHEAD_BYTES: u64 = 16;
+/// See [`AHEAD_BYTES`].
+pub const LOCAL_REFERENCES: usize = 12;
+/// See [`AHEAD_BYTES`].
+pub const SHARED_REFERENCES: usize = 16;
+/// See [`AHEAD_BYTES`].
+pub const SHARED_SHIFT: u32 = 2;
 
 /// In a type: `tp_name`, `tp_basicsize`, `tp_itemsize`, `tp_flags`, `tp_base`, `tp_dict` (`Include/cpython/object.h`).
 pub const TYPE_NAME: usize = 24;
@@ -133,6 +143,12 @@ pub const INT_DIGITS: u64 = 24;
 pub struct Release {
     /// 3.`minor`
     pub minor: u8,
+    /// Bytes of an object in front of what other builds begin with (`ob_tid` and more, `Py_GIL_DISABLED`).
+    pub ahead: u64,
+    /// By how much `kind` stands higher than the lowest bit of a str's state.
+    pub kind_shift: u32,
+    /// Bytes in front of a list's items in their block (`_PyListArray`).
+    pub before_items: u64,
     /// Bytes of `PyASCIIObject`, behind which an ASCII string stands, of `PyCompactUnicodeObject`, behind which another one
     /// does, and of `PyUnicodeObject`.
     pub string: [u64; 3],
@@ -154,6 +170,18 @@ pub struct Release {
     pub interpreters: Interpreters,
 }
 
+impl Release {
+    /// Whether it has no global lock.
+    pub const fn is_free_threaded(&self) -> bool {
+        self.ahead > 0
+    }
+
+    /// Whether the collector's links stand before objects: without a global lock it goes over heaps instead.
+    pub const fn has_links(&self) -> bool {
+        !self.is_free_threaded()
+    }
+}
+
 /// `interpreters.head` in `_PyRuntime`, and `next` in `PyInterpreterState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interpreters {
@@ -165,18 +193,20 @@ pub enum Interpreters {
 
 /// What that table begins with.
 pub const COOKIE: [u8; 8] = *b"xdebugpy";
-/// In that table: `free_threaded`, `runtime_state.interpreters_head`, `interpreter_state.next`.
+/// In that table: `free_threaded`, `runtime_state.interpreters_head`, `interpreter_state.next` and `.gc`.
 pub const TOLD_FREE_THREADED: usize = 16;
 /// See [`TOLD_FREE_THREADED`].
 pub const TOLD_HEAD: usize = 40;
 /// See [`TOLD_FREE_THREADED`].
 pub const TOLD_NEXT: usize = 64;
+/// See [`TOLD_FREE_THREADED`]; from 3.14 on there is one more before it.
+pub const TOLD_COLLECTOR: [usize; 2] = [80, 88];
+/// Bytes of that table that are read.
+pub const TOLD_BYTES: usize = 96;
 
-/// Of the 32 bits of a str's state, those that say whether it is interned; behind them stands `kind`, of three bits: bytes of a
-/// character; behind that are `compact` and `ascii`.
+/// Of the 32 bits of a str's state, those that say whether it is interned; at [`Release::kind_shift`] stands `kind`, of three bits:
+/// bytes of a character; behind that are `compact` and `ascii`.
 pub const INTERNED: u32 = 3;
-/// See [`INTERNED`].
-pub const KIND_SHIFT: u32 = 2;
 
 /// How keys of a dict stand (`Objects/dict-common.h`, from 3.11 on `pycore_dict.h`): a header, indices, entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,10 +218,111 @@ pub enum Keys {
     Logged,
 }
 
+/// Where heaps of builds without a global lock keep their books (`Include/internal/mimalloc/mimalloc/types.h`, of `mi_segment_t` and
+/// `mi_page_t`): CPython's copy of mimalloc, which has heaps by what stands in them. Lists of free blocks are encoded with `Py_DEBUG`.
+#[derive(Debug)]
+pub struct HeapLayout {
+    /// Of a segment: `cookie`.
+    pub cookie: usize,
+    /// `used`, pages in use.
+    pub used: usize,
+    /// `segment_slices`.
+    pub slices: usize,
+    /// `segment_info_slices`, those of its own structures.
+    pub info_slices: usize,
+    /// `kind`, 1 for one block.
+    pub kind: usize,
+    /// `slice_entries`.
+    pub entries: usize,
+    /// `thread_id`: 0 where its thread ended, or it was freed.
+    pub thread: usize,
+    /// `slices`, structures of pages, each with its `slice_count` (32 bits) first.
+    pub structures: usize,
+    /// Bytes of one.
+    pub page_bytes: usize,
+    /// Of a page: which heap's it is (`tag`, from mimalloc 2.2 on `heap_tag`): the byte, and by how much it stands higher than the lowest
+    /// bit.
+    pub tag: (usize, u32),
+    /// `used`, and how many bits it has.
+    pub page_used: (usize, u32),
+    /// `xblock_size`, from 2.1.4 on `block_size`, and how many bits it has.
+    pub block_bytes: (usize, u32),
+    /// `local_free`.
+    pub local_free: usize,
+    /// `xthread_free`; its two lowest bits are a state.
+    pub thread_free: usize,
+    /// `page_start`; where it does not say, that is told by its blocks' size.
+    pub start: Option<usize>,
+}
+
+/// Both there are: of mimalloc 2.1.2 (3.13, 3.14), and of 2.5.2 (3.14.10; in which release that came was not looked up).
+pub static HEAPS: [HeapLayout; 2] = [
+    HeapLayout {
+        cookie: 216,
+        used: 208,
+        slices: 224,
+        info_slices: 232,
+        kind: 240,
+        entries: 248,
+        thread: 256,
+        structures: 264,
+        page_bytes: 96,
+        tag: (8, 3),
+        page_used: (24, 32),
+        block_bytes: (28, 32),
+        local_free: 32,
+        thread_free: 40,
+        start: None,
+    },
+    HeapLayout {
+        cookie: 224,
+        used: 216,
+        slices: 248,
+        info_slices: 256,
+        kind: 264,
+        entries: 272,
+        thread: 280,
+        structures: 288,
+        page_bytes: 112,
+        tag: (35, 0),
+        page_used: (32, 16),
+        block_bytes: (40, 64),
+        local_free: 24,
+        thread_free: 56,
+        start: Some(48),
+    },
+];
+/// In both: `capacity`, blocks that were made, and `reserved`, that there is room for (16 bits each), and `free`.
+pub const PAGE_CAPACITY: usize = 10;
+/// See [`PAGE_CAPACITY`].
+pub const PAGE_RESERVED: usize = 12;
+/// See [`PAGE_CAPACITY`].
+pub const PAGE_FREE: usize = 16;
+/// What segments are aligned to, and the slices that they are cut into.
+pub const SEGMENT_BYTES: u64 = 32 << 20;
+/// See [`SEGMENT_BYTES`].
+pub const SLICE_BYTES: u64 = 64 << 10;
+/// By how much a page's blocks begin behind its first byte where it does not say (`_mi_segment_page_start_from_slice`).
+pub const fn blocks_begin(block_bytes: u64) -> u64 {
+    match block_bytes {
+        8..=64 => 3 * block_bytes,
+        65..=512 => block_bytes,
+        _ => 0,
+    }
+}
+/// Bits of a page's tag, and what heaps there are by it (`_Py_mimalloc_heap_id`): `PyMem_Malloc`'s, objects without the collector, such
+/// with it, and such with two words more in front.
+pub const TAG_BITS: u8 = 15;
+/// See [`TAG_BITS`].
+pub const HEAP_NAMES: [&str; 4] = ["mem", "object", "gc", "gc_pre"];
+
 /// Up to 3.10.
 const fn release(minor: u8, class_bytes: u64, qualname: u64) -> Release {
     Release {
         minor,
+        ahead: 0,
+        kind_shift: 2,
+        before_items: 0,
         string: [48, 72, 80],
         utf8: 56,
         keys: Keys::Sized,
@@ -218,8 +349,21 @@ const fn newer(minor: u8, class_bytes: u64) -> Release {
     }
 }
 
+/// Builds without a global lock.
+const fn without_lock(minor: u8, class_bytes: u64, kind_shift: u32) -> Release {
+    Release {
+        ahead: AHEAD_BYTES,
+        kind_shift,
+        before_items: 8,
+        string: [56, 72, 80],
+        utf8: 64,
+        qualname: 888,
+        ..newer(minor, class_bytes)
+    }
+}
+
 /// Those that are read.
-pub static RELEASES: [Release; 7] = [
+pub static RELEASES: [Release; 9] = [
     release(8, 880, 864),
     release(9, 880, 856),
     release(10, 888, 864),
@@ -232,6 +376,9 @@ pub static RELEASES: [Release; 7] = [
     Release { inline_values: 0, interpreters: Interpreters::At(40), ..newer(12, 920) },
     newer(13, 928),
     newer(14, 936),
+    without_lock(13, 944, 2),
+    // `interned` has a byte of its own.
+    without_lock(14, 960, 8),
 ];
 
 /// The last minor version that is read.

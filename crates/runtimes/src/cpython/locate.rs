@@ -1,6 +1,9 @@
 //! Finds CPython in mapped files: its version, its `_PyRuntime`, its static data.
 
-use super::layout::{COOKIE, Interpreters, RELEASES, Release, TOLD_FREE_THREADED, TOLD_HEAD, TOLD_NEXT};
+use super::layout::{
+    COOKIE, Interpreters, RELEASES, Release, TOLD_BYTES, TOLD_COLLECTOR, TOLD_FREE_THREADED, TOLD_HEAD,
+    TOLD_NEXT,
+};
 use strandline_process::elf::Object;
 use strandline_process::image::{Image, exports};
 use strandline_process::map::AddressSpace;
@@ -36,8 +39,9 @@ impl Program {
 
     /// The layout of its release; `None` where none is known.
     pub fn release(&self) -> Option<&'static Release> {
-        let (minor, _) = self.version.filter(|_| !self.is_free_threaded)?;
-        RELEASES.iter().find(|release| release.minor == minor)
+        let (minor, _) = self.version?;
+        let is_one = |of: &&Release| of.minor == minor && of.is_free_threaded() == self.is_free_threaded;
+        RELEASES.iter().find(is_one)
     }
 
     /// Whether there is an interpreter: an editor that could run Python has mapped it, and mostly none.
@@ -51,15 +55,27 @@ impl Program {
         let (offset, next) = match release.interpreters {
             Interpreters::At(offset) => (offset, 0),
             Interpreters::Told => {
-                let mut told = [0; TOLD_NEXT + 8];
-                memory.read(self.runtime, &mut told).ok()?;
-                if !told.starts_with(&COOKIE) || word_at(&told, TOLD_FREE_THREADED)? != 0 {
-                    return None;
-                }
+                let told = self.told(memory, release)?;
                 (word_at(&told, TOLD_HEAD)?, word_at(&told, TOLD_NEXT)?)
             }
         };
         Some((memory.read_word(self.runtime.checked_add(offset)?).ok()?, next))
+    }
+}
+
+impl Program {
+    /// The begin of its table of offsets, if that is one.
+    fn told(&self, memory: &dyn Memory, release: &Release) -> Option<[u8; TOLD_BYTES]> {
+        let mut told = [0; TOLD_BYTES];
+        memory.read(self.runtime, &mut told).ok()?;
+        let is_free_threaded = word_at(&told, TOLD_FREE_THREADED)? != 0;
+        (told.starts_with(&COOKIE) && is_free_threaded == release.is_free_threaded()).then_some(told)
+    }
+
+    /// Where in an interpreter's state its collector's stands, where that is told.
+    pub fn collector(&self, memory: &dyn Memory, release: &Release) -> Option<u64> {
+        let told = self.told(memory, release)?;
+        word_at(&told, *TOLD_COLLECTOR.get(usize::from(release.minor > 13))?)
     }
 }
 

@@ -3,13 +3,16 @@
 //! `locate` finds it in the mapped files, `arenas` its arrays of arenas, which no symbol leads to, `pools` says what each block
 //! of an arena is, `types` and `objects` what an object is, `census` counts them, `large` follows what they lead to beside
 //! the arenas, and claims it there in allocators' blocks. `names` reads names of types, `collector` the collector's
-//! generations.
+//! generations. Builds without a global lock have no arenas: `heaps` finds the pages in which their objects are, `heap_blocks` goes
+//! over these.
 
 pub mod arenas;
 pub mod census;
 pub mod collector;
 pub mod confirm;
 pub mod facts;
+pub mod heap_blocks;
+pub mod heaps;
 pub mod large;
 pub mod layout;
 pub mod locate;
@@ -29,6 +32,7 @@ use self::arenas::Arenas;
 use self::census::{Beside, Census, Counted};
 use self::confirm::Confirm;
 use self::facts::{CPython, KeptBy, SparseArenas};
+use self::heaps::Heaps;
 use self::layout::Release;
 use self::locate::Program;
 use self::names::Names;
@@ -61,11 +65,11 @@ pub static ABOUT: About = About {
         version: |clue| crate::named::cpython_version(clue),
         ..Evidence::NONE
     },
-    versions: "3.8 to 3.14",
+    versions: "3.8 to 3.14, with a global lock and without",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &["cpython_malloc"],
-    not_read: "builds without a global lock (3.13t, 3.14t); which objects are garbage",
+    not_read: "which objects are garbage",
     heap: HeapKind::Own,
     part_of: None,
 };
@@ -123,18 +127,18 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         return reading;
     };
     let memory = batch::Counted::new(context.memory);
-    let all = arenas::find(context, program, release);
-    let beside = beside(context, &all);
+    let blocks = Blocks::find(context, &memory, program, release);
+    let beside = beside(context, &blocks);
     let walk = Walk { context, memory: &memory, release, beside: &beside, object };
-    let (sums, mut counted) = walk.all(program, &all, (refinements, slots), &mut reading);
+    let (sums, mut counted) = walk.all(program, &blocks, (refinements, slots), &mut reading);
     reading.rows = Some(&rows::BLOCKS);
     reading.facts.read = true;
-    tell(&all, &sums, &mut reading);
-    let mut details = details(&all, &sums);
+    tell(&blocks.arenas, &sums, release, &mut reading);
+    let mut details = details(&blocks.arenas, &sums);
     if counted.types.values().any(|(_, sums)| sums.instances > 0) {
         let mut names = Names::new(Pages::new(&memory), release, context.space);
         let names = tell_types(&mut names, &counted, (&mut reading, &mut details));
-        let has_arenas = !all.is_empty();
+        let has_arenas = !blocks.arenas.is_empty() || !blocks.heaps.pages.is_empty();
         let (large, beside) = (std::mem::take(&mut counted.large), counted.beside.0);
         let place = program.path.clone();
         reading.pending = Some(Box::new(Confirm { slots, large, names, has_arenas, beside, place }));
@@ -158,13 +162,37 @@ fn slots(refinements: &Refinements) -> Option<large::Slots> {
         object: refinements.slot(&rows::OBJECT, None)?,
         table: refinements.slot(&rows::TABLE, None)?,
         buffer: refinements.slot(&rows::BUFFER, None)?,
+        dead: refinements.slot(&rows::FREE_LIST, None)?,
     })
 }
 
-/// The memory that objects can lead to beside `arenas`: what was mapped, and is no static data.
-fn beside(context: &Context<'_>, arenas: &[Arenas]) -> Beside {
-    let mut held: Vec<(u64, u64)> =
-        arenas.iter().flat_map(|arenas| &arenas.all).map(|arena| (arena.start, arena.end)).collect();
+/// Where its objects are.
+struct Blocks {
+    arenas: Vec<Arenas>,
+    /// Of builds without a global lock.
+    heaps: Heaps,
+}
+
+impl Blocks {
+    fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, release: &Release) -> Self {
+        if release.is_free_threaded() {
+            Self { arenas: Vec::new(), heaps: heaps::find(context, memory, program) }
+        } else {
+            Self { arenas: arenas::find(context, program, release), heaps: Heaps::default() }
+        }
+    }
+
+    /// What nothing but objects stands in.
+    fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+        let arenas = self.arenas.iter().flat_map(|arenas| &arenas.all).map(|arena| (arena.start, arena.end));
+        let pages = self.heaps.pages.iter().filter(|page| page.has_objects());
+        arenas.chain(pages.map(|page| (page.start, page.end)))
+    }
+}
+
+/// The memory that objects can lead to beside where they are: what was mapped, and is no static data.
+fn beside(context: &Context<'_>, blocks: &Blocks) -> Beside {
+    let mut held: Vec<(u64, u64)> = blocks.ranges().collect();
     for group in modules::groups(context.space.mappings()) {
         held.extend(group.iter().map(|mapping| (mapping.start, mapping.end)));
     }
@@ -196,17 +224,17 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Goes over all arenas, and then over what their objects lead to.
+    /// Goes over all arenas or heaps, and then over what their objects lead to.
     fn all(
         &self,
         program: &Program,
-        all: &[Arenas],
+        blocks: &Blocks,
         claimed_in: (&Refinements, large::Slots),
         reading: &mut Reading,
     ) -> (Sums, Counted) {
         let (mut sums, mut counted) = (Sums::default(), Counted::default());
         let mut last = Census::new(self.memory, self.release, self.beside);
-        for arenas in all {
+        for arenas in &blocks.arenas {
             arenas.broken.iter().for_each(|&entry| sums.doubts.damage(entry, 0));
             let walker = || {
                 let census = Census::new(self.memory, self.release, self.beside);
@@ -231,6 +259,7 @@ impl Walk<'_> {
                 sums.doubts.late(arenas.array);
             }
         }
+        self.heaps(&blocks.heaps, claimed_in, (&mut last, &mut sums, &mut counted));
         // What static data leads to: of a program that has all its objects in malloc's blocks it is the way to them.
         let mut piece = vec![0; 64 << 10];
         for (from, to) in (self.context.resident)(program.data.0, program.data.1) {
@@ -254,11 +283,48 @@ impl Walk<'_> {
         counted.add(last.done());
         (sums, counted)
     }
+
+    /// Goes over the heaps of builds without a global lock.
+    fn heaps(
+        &self,
+        heaps: &Heaps,
+        (refinements, slots): (&Refinements, large::Slots),
+        (last, sums, counted): (&mut Census<'_>, &mut Sums, &mut Counted),
+    ) {
+        sums.doubts.add(&heaps.doubts);
+        let walker = || {
+            let census = Census::new(self.memory, self.release, self.beside);
+            heap_blocks::Walker::new(self.context, self.memory, (refinements, slots), census)
+        };
+        let job = |walker: &mut heap_blocks::Walker<'_>, index: usize| {
+            heaps.pages.get(index).into_iter().for_each(|page| walker.page(page));
+        };
+        let (workers, deadline) = (self.context.workers, self.context.deadline);
+        let (walkers, left) = work::share(workers, heaps.pages.len(), deadline, walker, job);
+        for walker in walkers {
+            sums.heaps.add(&walker.sums);
+            let mut census = walker.census;
+            last.places.append(&mut census.places);
+            last.tables.append(&mut census.tables);
+            counted.add(census.done());
+        }
+        sums.doubts.add(&sums.heaps.doubts);
+        if let Some(page) = heaps.pages.first().filter(|_| left > 0) {
+            sums.doubts.late(page.start);
+        }
+    }
 }
 
 /// What all runtimes tell, and CPython's own figures, named as `sys._debugmallocstats` has them.
-fn tell(all: &[Arenas], sums: &Sums, reading: &mut Reading) {
+fn tell(all: &[Arenas], sums: &Sums, release: &Release, reading: &mut Reading) {
     if !sums.doubts.is_empty() {
+        return;
+    }
+    if release.is_free_threaded() {
+        let bytes = |of: fn(&heap_blocks::OfHeap) -> u64| Some(sums.heaps.heaps.iter().map(of).sum());
+        reading.facts.used_bytes = bytes(|of| of.used_bytes);
+        reading.facts.free_bytes = bytes(|of| of.free_bytes);
+        reading.facts.committed_bytes = bytes(|of| of.page_bytes);
         return;
     }
     let number: u64 = all.iter().map(|arenas| arenas.all.len() as u64).sum();
@@ -286,7 +352,14 @@ fn tell(all: &[Arenas], sums: &Sums, reading: &mut Reading) {
 }
 
 fn details(all: &[Arenas], sums: &Sums) -> CPython {
-    let shape = all.first().map_or(layout::SHAPES[0], |arenas| arenas.shape);
+    let shape = all.first().map(|arenas| arenas.shape);
+    let heaps = layout::HEAP_NAMES.into_iter().zip(sums.heaps.heaps).map(|(name, of)| facts::Heap {
+        name: name.to_owned(),
+        pages: of.pages,
+        used_blocks: of.used,
+        used_bytes: of.used_bytes,
+        free_bytes: of.free_bytes,
+    });
     let size_classes = pools::classes(sums).map(|(block_bytes, of)| facts::SizeClass {
         block_bytes,
         pools: of.pools,
@@ -294,9 +367,10 @@ fn details(all: &[Arenas], sums: &Sums) -> CPython {
         free_blocks: of.free,
     });
     CPython {
-        arena_bytes: shape.arena_bytes,
-        pool_bytes: shape.pool_bytes,
+        arena_bytes: shape.map(|shape| shape.arena_bytes),
+        pool_bytes: shape.map(|shape| shape.pool_bytes),
         size_classes: size_classes.collect(),
+        heaps: heaps.filter(|of| of.pages > 0).collect(),
         ..CPython::default()
     }
 }
@@ -344,15 +418,12 @@ fn tell_types(
 }
 
 fn unknown(program: &Program) -> Caveat {
-    let text = if program.is_free_threaded {
-        "CPython without a global lock has its objects elsewhere: they are not told apart".to_owned()
-    } else {
-        format!(
-            "CPython {} is of no version whose structures are known (3.8 to 3.{}): its objects are not told apart",
-            program.version_text().unwrap_or_else(|| "of an unknown version".to_owned()),
-            layout::last_minor()
-        )
-    };
+    let text = format!(
+        "CPython {} is of no version whose structures are known (3.{} to 3.{}): its objects are not told apart",
+        program.version_text().unwrap_or_else(|| "of an unknown version".to_owned()),
+        if program.is_free_threaded { 13 } else { 8 },
+        layout::last_minor()
+    );
     Caveat::new("cpython_version_unknown", program.path.clone(), None, text)
 }
 

@@ -1,8 +1,6 @@
 //! Names of types: of a module and what it calls a class. No other text of the target leaves it.
 
-use super::layout::{
-    DICT_KEYS, KIND_SHIFT, Release, STRING_LENGTH, STRING_STATE, TYPE_DICT, TYPE_NAME, flags,
-};
+use super::layout::{DICT_KEYS, Release, STRING_LENGTH, STRING_STATE, TYPE_DICT, TYPE_NAME, flags};
 use super::objects;
 use super::types::Type;
 use crate::batch::Pages;
@@ -47,7 +45,7 @@ impl<'a> Names<'a> {
 
     /// It stands as it is, ended by a 0, in the program that has it: from elsewhere nothing is told.
     fn of_built_in(&mut self, of: &Type) -> Option<String> {
-        let at = self.pages.word(of.address.checked_add(TYPE_NAME as u64)?)?;
+        let at = self.head_word(of.address, TYPE_NAME)?;
         self.space.find(at).filter(|mapping| mapping.has_file())?;
         let mut bytes = Vec::new();
         while bytes.len() < MOST_NAME_BYTES {
@@ -59,9 +57,14 @@ impl<'a> Names<'a> {
         None
     }
 
+    /// A word of the object at `at`, by its offset in [`super::layout`].
+    fn head_word(&mut self, at: u64, offset: usize) -> Option<u64> {
+        self.pages.word(at.checked_add(self.release.ahead)?.checked_add(offset as u64)?)
+    }
+
     fn module(&mut self, of: &Type) -> Option<String> {
-        let dict = self.pages.word(of.address.checked_add(TYPE_DICT as u64)?)?;
-        let keys = self.pages.word(dict.checked_add(DICT_KEYS as u64)?)?;
+        let dict = self.head_word(of.address, TYPE_DICT)?;
+        let keys = self.head_word(dict, DICT_KEYS)?;
         let table = objects::keys(&mut self.pages, self.release, keys)?;
         let (entries, written) = table.entries;
         // Before a key of any kind stands its hash.
@@ -82,9 +85,9 @@ impl<'a> Names<'a> {
     }
 
     fn bytes(&mut self, at: u64) -> Option<Vec<u8>> {
-        let head: [u8; 40] = self.pages.array(at)?;
+        let head: [u8; 40] = self.pages.array(at.checked_add(self.release.ahead)?)?;
         let length = usize::try_from(word_at(&head, STRING_LENGTH)?).ok()?;
-        let state = half_word_at(&head, STRING_STATE)? >> KIND_SHIFT;
+        let state = half_word_at(&head, STRING_STATE)? >> self.release.kind_shift;
         // One byte a character, compact, ASCII.
         if state & 0x1f != 0x19 || length > MOST_NAME_BYTES {
             return None;

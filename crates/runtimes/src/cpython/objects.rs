@@ -1,9 +1,10 @@
 //! What an object is: whether a block holds one, how large it is, what it has besides.
 
 use super::layout::{
-    BYTEARRAY_ALLOCATED, BYTEARRAY_BYTES, DEQUE_BLOCK_BYTES, DEQUE_BLOCK_ITEMS, DEQUE_INDEX, DEQUE_LEFT,
-    DEQUE_LINK, DICT_KEYS, DICT_VALUES, INT_DIGITS, INTERNED, KIND_SHIFT, Keys, LIST_ALLOCATED, LIST_ITEMS,
-    Release, SET_ENTRY_BYTES, SET_MASK, SET_SMALL_TABLE, SET_TABLE, SIZE, STRING_LENGTH, STRING_STATE, TYPE,
+    AHEAD_BYTES, BYTEARRAY_ALLOCATED, BYTEARRAY_BYTES, DEQUE_BLOCK_BYTES, DEQUE_BLOCK_ITEMS, DEQUE_INDEX,
+    DEQUE_LEFT, DEQUE_LINK, DICT_KEYS, DICT_VALUES, INT_DIGITS, INTERNED, Keys, LIST_ALLOCATED, LIST_ITEMS,
+    LOCAL_REFERENCES, Release, SET_ENTRY_BYTES, SET_MASK, SET_SMALL_TABLE, SET_TABLE, SHARED_REFERENCES,
+    SHARED_SHIFT, SIZE, STRING_LENGTH, STRING_STATE, TYPE,
 };
 use super::types::{Kind, Type, Types};
 use crate::batch::Pages;
@@ -100,6 +101,19 @@ impl Size {
     }
 }
 
+/// The same of a block of a heap of objects, in builds without a global lock: these have no links of the collector's, and count the
+/// references of an object's own thread and of others apart.
+pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
+    let guard = if word_at(block, 8).is_some_and(is_guard) { GUARD_BYTES as usize } else { 0 };
+    BEFORE.into_iter().take(2).map(|before| guard + before).find_map(|before| {
+        let of = types.at(word_at(block, before + AHEAD_BYTES as usize + TYPE as usize)?)?;
+        let is_one = types.all.get(of as usize)?.before == (before - guard) as u64;
+        let local = half_word_at(block, before + LOCAL_REFERENCES)?;
+        let shared = word_at(block, before + SHARED_REFERENCES)? >> SHARED_SHIFT;
+        is_one.then_some(Found { of, is_dead: local == 0 && shared == 0, before })
+    })
+}
+
 /// Tells how large the object is that begins with `head`.
 pub fn size(pages: &mut Pages<'_>, release: &Release, of: &Type, head: &[u8]) -> Size {
     let word = |offset: usize| word_at(head, offset).unwrap_or(0);
@@ -125,7 +139,7 @@ pub fn size(pages: &mut Pages<'_>, release: &Release, of: &Type, head: &[u8]) ->
         Kind::Generator => (size.block, size.told) = (of.basic_bytes, of.basic_bytes),
         Kind::Int => {
             let digits = if release.has_int_tags { (word(SIZE) >> 3).max(1) } else { items };
-            let bytes = INT_DIGITS.saturating_add(digits.saturating_mul(4));
+            let bytes = (INT_DIGITS + release.ahead).saturating_add(digits.saturating_mul(4));
             // Of one that is derived from int, more stands behind.
             size.told = bytes;
             size.block = bytes.max(of.basic_bytes);
@@ -139,7 +153,13 @@ pub fn size(pages: &mut Pages<'_>, release: &Release, of: &Type, head: &[u8]) ->
         }
         Kind::List => {
             let bytes = |items: u64| items.saturating_mul(8);
-            add(word(LIST_ITEMS), (bytes(word(LIST_ALLOCATED)), bytes(word(SIZE))), true);
+            let (items, before) = (word(LIST_ITEMS), release.before_items);
+            let (room, used) = (bytes(word(LIST_ALLOCATED)), bytes(word(SIZE)));
+            if room > 0 {
+                let all = (room.saturating_add(before), used.saturating_add(before));
+                add(items.saturating_sub(before), all, false);
+            }
+            size.told = size.told.saturating_add(if items == 0 { 0 } else { room });
         }
         Kind::Set => {
             let bytes = word(SET_MASK).saturating_add(1).saturating_mul(SET_ENTRY_BYTES);
@@ -170,7 +190,7 @@ struct Text {
 
 fn string(release: &Release, head: &[u8]) -> Text {
     let word = |offset: usize| word_at(head, offset).unwrap_or(0);
-    let state = half_word_at(head, STRING_STATE).unwrap_or(0) >> KIND_SHIFT;
+    let state = half_word_at(head, STRING_STATE).unwrap_or(0) >> release.kind_shift;
     let (character, is_compact, is_ascii) = (u64::from(state & 7), state & 8 != 0, state & 16 != 0);
     let [ascii, compact, whole] = release.string;
     let bytes = word(STRING_LENGTH).saturating_add(1).saturating_mul(character);
@@ -180,9 +200,9 @@ fn string(release: &Release, head: &[u8]) -> Text {
         (false, _) => whole,
     };
     // Behind a `PyCompactUnicodeObject` without characters in it stands where they are.
-    let data = compact as usize;
-    let other = if is_compact { (!is_ascii).then(|| word(release.utf8)) } else { Some(word(data)) };
-    let other_bytes = if is_compact { word(release.utf8 - 8).saturating_add(1) } else { bytes };
+    let (data, utf8) = ((compact - release.ahead) as usize, release.utf8 - release.ahead as usize);
+    let other = if is_compact { (!is_ascii).then(|| word(utf8)) } else { Some(word(data)) };
+    let other_bytes = if is_compact { word(utf8 - 8).saturating_add(1) } else { bytes };
     let other = other.filter(|&address| address != 0);
     Text { own_bytes, other: other.map(|address| Table::new(address, other_bytes, 0)) }
 }

@@ -2,6 +2,7 @@
 
 use super::arenas::Arena;
 use super::census::{Block, Census};
+use super::heap_blocks;
 use super::layout::{
     ALIGNMENT, POOL_ARENA, POOL_CLASS, POOL_COUNT, POOL_FREE, POOL_HEADER_BYTES, POOL_VIRGIN, SIZE_CLASSES,
     Shape,
@@ -41,6 +42,8 @@ pub struct Sums {
     pub quantization_bytes: u64,
     /// Bytes that are lost to where arenas begin.
     pub alignment_bytes: u64,
+    /// Of builds without a global lock, which have no arenas.
+    pub heaps: heap_blocks::Sums,
     /// Arenas and pools that made no sense, and where the time was over.
     pub doubts: Doubts,
 }
@@ -240,7 +243,7 @@ impl<'a> Walker<'a> {
             }
             let block = self.buffer.get(start as usize..(start + bytes) as usize).unwrap_or_default();
             let class = match self.census.block(block) {
-                Block::Object => Class::Refined(self.object),
+                Block::Object { .. } => Class::Refined(self.object),
                 Block::Dead => Class::Cached,
                 Block::Other => Class::Live,
             };

@@ -1,7 +1,7 @@
 //! Fabricated CPythons, whole and damaged.
 
 use proptest::prelude::*;
-use strandline_synth::{CPythonImage, fabricate_cpython};
+use strandline_synth::{CPythonImage, fabricate_cpython, fabricate_free_threaded_cpython};
 
 use super::*;
 use crate::fabricated::{self, damage, is_sound};
@@ -12,7 +12,7 @@ fn look(python: &CPythonImage, absent: u64) -> Reading {
         version: Some((python.minor, None)),
         runtime: python.runtime,
         data: python.data,
-        is_free_threaded: false,
+        is_free_threaded: python.minor > 12,
     };
     fabricated::look(&python.image, &python.maps, absent, |context, runs| {
         read(context, &program, &Refinements::new(runs.iter().copied()))
@@ -35,6 +35,23 @@ fn whole_ones_hold_what_was_made() {
     }
 }
 
+#[test]
+fn whole_ones_without_a_global_lock_hold_what_was_made() {
+    for seed in 0..40 {
+        let python = fabricate_free_threaded_cpython(seed);
+        let reading = look(&python, 0);
+        assert!(reading.facts.read && reading.caveats.is_empty(), "{seed}: {:?}", reading.caveats);
+        let expected = |name: &str| python.expected.own.get(name).copied();
+        assert_eq!(reading.facts.used_bytes, expected("used_bytes"), "{seed}");
+        assert_eq!(reading.facts.committed_bytes, expected("committed_bytes"), "{seed}");
+        let instances = reading.facts.types.iter().map(|of| (of.name.as_str(), of.instances)).collect();
+        assert_eq!(python.expected.instances, instances, "{seed}");
+        let details: CPython = reading.facts.details("cpython").unwrap();
+        assert_eq!(details.free_lists.map(|dead| dead.objects), Some(python.expected.dead), "{seed}");
+        assert!(details.arena_bytes.is_none() && !details.heaps.is_empty(), "{seed}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -44,13 +61,20 @@ proptest! {
         fabricated::patch(&mut python.image, seed, &patches);
         is_sound(&look(&python, absent));
     }
+
+    #[test]
+    fn damaged_ones_without_a_global_lock_are_read_to_an_end(seed in 0..64_u64, (absent, patches) in damage()) {
+        let mut python = fabricate_free_threaded_cpython(seed);
+        fabricated::patch(&mut python.image, seed, &patches);
+        is_sound(&look(&python, absent));
+    }
 }
 
 /// Words that lead somewhere, made as large as a word can be: nothing that is computed of them overflows.
 #[test]
 fn words_that_are_too_large_are_read_to_an_end() {
-    for seed in 0..4 {
-        let python = fabricate_cpython(seed);
+    let all = (0..4).flat_map(|seed| [fabricate_cpython(seed), fabricate_free_threaded_cpython(seed)]);
+    for python in all {
         fabricated::each_too_large(&python.image, |image| {
             is_sound(&look(&CPythonImage { image, ..python.clone() }, 0));
         });

@@ -114,7 +114,7 @@ impl<'a> Types<'a> {
     }
 
     fn read(&mut self, address: u64) -> Option<Type> {
-        let bytes: [u8; TYPE_BYTES] = self.pages.array(address)?;
+        let bytes: [u8; TYPE_BYTES] = self.pages.array(address.checked_add(self.release.ahead)?)?;
         let word = |offset: usize| word_at(&bytes, offset).unwrap_or(0);
         let of = word(TYPE_FLAGS);
         let (basic_bytes, item_bytes) = (word(TYPE_BASIC_SIZE), word(TYPE_ITEM_SIZE));
@@ -126,15 +126,17 @@ impl<'a> Types<'a> {
             return None;
         }
         let two_more = if of & self.release.two_more != 0 { 16 } else { 0 };
-        let before = two_more + if of & flags::HAVE_GC != 0 { GC_HEAD_BYTES } else { 0 };
+        let has_links = of & flags::HAVE_GC != 0 && self.release.has_links();
+        let before = two_more + if has_links { GC_HEAD_BYTES } else { 0 };
         let kind = self.kind(address, of);
         Some(Type { address, kind, flags: of, basic_bytes, item_bytes, before })
     }
 
     /// Whether instances of it are types: that goes back to one that is its own type.
     fn is_metatype(&mut self, address: u64, depth: usize) -> bool {
-        let Some(of) = self.pages.word(address.wrapping_add(TYPE_FLAGS as u64)) else { return false };
-        let Some(its) = self.pages.word(address.wrapping_add(TYPE)) else { return false };
+        let head = address.wrapping_add(self.release.ahead);
+        let Some(of) = self.pages.word(head.wrapping_add(TYPE_FLAGS as u64)) else { return false };
+        let Some(its) = self.pages.word(head.wrapping_add(TYPE)) else { return false };
         of & flags::TYPE != 0
             && of & flags::READY != 0
             && (its == address || depth < MOST_DEPTH && self.is_metatype(its, depth + 1))
@@ -156,7 +158,8 @@ impl<'a> Types<'a> {
     fn kind_by_base(&mut self, address: u64) -> Kind {
         let mut at = address;
         for _ in 0..MOST_BASES {
-            let word = |pages: &mut Pages<'_>, offset: usize| pages.word(at.wrapping_add(offset as u64));
+            let head = at.wrapping_add(self.release.ahead);
+            let word = |pages: &mut Pages<'_>, offset: usize| pages.word(head.wrapping_add(offset as u64));
             let (Some(of), Some(name)) =
                 (word(&mut self.pages, TYPE_FLAGS), word(&mut self.pages, TYPE_NAME))
             else {

@@ -1,0 +1,219 @@
+//! Goes over the blocks of heaps of objects: which are in use, and what object each is. The memory is mimalloc's in the ledger, whose
+//! reader says of each claim whether a block in use is there.
+
+use super::census::{Block, Census};
+use super::heaps::Page;
+use super::large::{self, Slots};
+use super::layout::HEAP_NAMES;
+use super::objects::{HEAD_BYTES, Table};
+use crate::batch::Pages;
+use strandline_claims::doubts::Doubts;
+use strandline_claims::refinements::Refinements;
+use strandline_claims::runtime::Context;
+use strandline_process::memory::{Memory, word_at};
+
+/// Blocks of a page are read at once where they are not more.
+const AT_ONCE_BYTES: u64 = 1 << 20;
+/// So much of a block is looked at to tell what is in it: guards, what stands before an object, the object's first bytes.
+const LOOK_BYTES: usize = 64 + HEAD_BYTES;
+/// Blocks up to here are an object's whole; of larger ones what is behind it is not.
+const SMALL_BYTES: u64 = 1 << 10;
+/// Bytes of a block that are followed at once.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Pages of one heap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OfHeap {
+    /// Pages, and their bytes.
+    pub pages: u64,
+    /// See `pages`.
+    pub page_bytes: u64,
+    /// Blocks in use, and their bytes.
+    pub used: u64,
+    /// See `used`.
+    pub used_bytes: u64,
+    /// Bytes of free blocks, and of what is not yet cut into blocks.
+    pub free_bytes: u64,
+}
+
+/// What heaps come to.
+#[derive(Clone, Debug, Default)]
+pub struct Sums {
+    /// By kind.
+    pub heaps: [OfHeap; HEAP_NAMES.len()],
+    /// Pages that made no sense, and where the time was over.
+    pub doubts: Doubts,
+}
+
+impl Sums {
+    /// With those of others.
+    pub fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.heaps.iter_mut().zip(other.heaps) {
+            mine.pages += theirs.pages;
+            mine.page_bytes += theirs.page_bytes;
+            mine.used += theirs.used;
+            mine.used_bytes += theirs.used_bytes;
+            mine.free_bytes += theirs.free_bytes;
+        }
+        self.doubts.add(&other.doubts);
+    }
+}
+
+/// Goes over pages.
+pub struct Walker<'a> {
+    context: &'a Context<'a>,
+    memory: &'a dyn Memory,
+    refinements: &'a Refinements,
+    slots: Slots,
+    pages: Pages<'a>,
+    buffer: Vec<u8>,
+    /// Blocks that are free, a bit each.
+    free: Vec<u64>,
+    piece: Vec<u8>,
+    /// What was found.
+    pub sums: Sums,
+    /// What is in the blocks.
+    pub census: Census<'a>,
+}
+
+impl<'a> Walker<'a> {
+    /// Reads with `memory`.
+    pub fn new(
+        context: &'a Context<'a>,
+        memory: &'a dyn Memory,
+        (refinements, slots): (&'a Refinements, Slots),
+        census: Census<'a>,
+    ) -> Self {
+        Self {
+            context,
+            memory,
+            refinements,
+            slots,
+            pages: Pages::new(memory),
+            buffer: Vec::new(),
+            free: Vec::new(),
+            piece: vec![0; PIECE_BYTES],
+            sums: Sums::default(),
+            census,
+        }
+    }
+
+    /// A page.
+    pub fn page(&mut self, page: &Page) {
+        let known = if page.has_objects() { self.objects(page) } else { self.others(page) };
+        let Some(used) = known else { return self.sums.doubts.damage(page.start, 0) };
+        if let Some(of) = self.sums.heaps.get_mut(page.heap) {
+            let bytes = page.end - page.start;
+            let used_bytes = used.saturating_mul(page.block_bytes).min(bytes);
+            of.pages += 1;
+            of.page_bytes += bytes;
+            of.used += used;
+            of.used_bytes += used_bytes;
+            of.free_bytes += bytes - used_bytes;
+        }
+        (self.context.progress)(page.end - page.start);
+    }
+
+    /// Of a page that has no objects: how many blocks are in use.
+    fn others(&mut self, page: &Page) -> Option<u64> {
+        self.buffer.clear();
+        self.clear(page)?;
+        let freed = self.mark(page, 2)?;
+        page.used.checked_sub(freed)
+    }
+
+    /// Of a page of objects: counts and claims them, and says how many blocks are in use.
+    fn objects(&mut self, page: &Page) -> Option<u64> {
+        self.read(page);
+        self.clear(page)?;
+        let own = self.mark(page, 0)? + self.mark(page, 1)?;
+        if page.capacity.checked_sub(page.used)? != own {
+            return None;
+        }
+        let freed = self.mark(page, 2)?;
+        for index in 0..page.capacity {
+            let word = self.free.get(index as usize / 64).copied().unwrap_or(0);
+            if word >> (index % 64) & 1 == 0 {
+                self.block(page, page.first + index * page.block_bytes);
+            }
+        }
+        page.used.checked_sub(freed)
+    }
+
+    fn clear(&mut self, page: &Page) -> Option<()> {
+        self.free.clear();
+        self.free.resize(usize::try_from(page.capacity.div_ceil(64)).ok()?, 0);
+        Some(())
+    }
+
+    /// Reads a page's blocks at once, where they are not too many and all there.
+    fn read(&mut self, page: &Page) {
+        let bytes = page.capacity * page.block_bytes;
+        self.buffer.clear();
+        if bytes <= AT_ONCE_BYTES {
+            self.buffer.resize(bytes as usize, 0);
+            if self.memory.read(page.first, &mut self.buffer).is_err() {
+                self.buffer.clear();
+            }
+        }
+    }
+
+    /// Follows a list of free blocks, through their first words, and says how many they are.
+    fn mark(&mut self, page: &Page, list: usize) -> Option<u64> {
+        let (mut at, mut count) = (*page.lists.get(list)?, 0);
+        while at != 0 {
+            let offset = at.checked_sub(page.first)?;
+            let index = offset / page.block_bytes;
+            let (word, bit) = (self.free.get_mut((index / 64) as usize)?, 1 << (index % 64));
+            // What was met before is a circle.
+            if !offset.is_multiple_of(page.block_bytes) || index >= page.capacity || *word & bit != 0 {
+                return None;
+            }
+            *word |= bit;
+            count += 1;
+            at = match word_at(&self.buffer, offset as usize) {
+                Some(next) => next,
+                None => self.pages.word(at)?,
+            };
+        }
+        Some(count)
+    }
+
+    /// A block in use.
+    fn block(&mut self, page: &Page, at: u64) {
+        let offset = (at - page.first) as usize;
+        let bytes = page.block_bytes.min(page.end.saturating_sub(at));
+        let mut look = [0; LOOK_BYTES];
+        let wanted = LOOK_BYTES.min(bytes as usize);
+        let head = match self.buffer.get(offset..offset + wanted) {
+            Some(head) => head,
+            None => {
+                let Some(look) = look.get_mut(..wanted) else { return };
+                if self.pages.read(at, look).is_err() {
+                    return;
+                }
+                look
+            }
+        };
+        let (own, leads) = match self.census.heap_block(head, bytes) {
+            Block::Object { bytes, leads } => (bytes, leads),
+            Block::Dead => {
+                self.refinements.claim(at, bytes, self.slots.dead);
+                return;
+            }
+            Block::Other => return,
+        };
+        let own = if bytes <= SMALL_BYTES { bytes } else { own.min(bytes) };
+        self.refinements.claim(at, own, self.slots.object);
+        if !leads {
+            return;
+        }
+        match self.buffer.get(offset..offset + own as usize) {
+            Some(block) => self.census.follow(block),
+            None => {
+                let all = Table::new(at, own, own);
+                large::read(self.memory, &mut self.census, all, (&mut self.piece, self.context.deadline));
+            }
+        }
+    }
+}

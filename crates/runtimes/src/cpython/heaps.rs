@@ -1,0 +1,225 @@
+//! The heaps of builds without a global lock: where their pages are, and of what kind.
+//!
+//! These builds have no arenas. They have a copy of mimalloc, in which each thread has a heap for each kind of object, and each page
+//! says which heap it is of (`pycore_mimalloc.h`): whatever is in use in a page of objects is one. Segments have their own address in
+//! them, made unreadable by a key that stands in static data. What the memory is in the ledger says mimalloc's reader; here it
+//! is only asked what objects there are.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Instant;
+
+use super::layout::{
+    HEAP_NAMES, HEAPS, HeapLayout, PAGE_CAPACITY, PAGE_FREE, PAGE_RESERVED, SEGMENT_BYTES, SLICE_BYTES,
+    TAG_BITS, blocks_begin,
+};
+use super::locate::Program;
+use strandline_claims::doubts::Doubts;
+use strandline_claims::range::PAGE_BYTES;
+use strandline_claims::runtime::Context;
+use strandline_claims::words::{AT_ONCE, each_word, is_mapped_memory};
+use strandline_process::memory::{Memory, half_word_at, word_at};
+
+/// Segments that are looked at: 8 TiB of them.
+const MOST_SEGMENTS: usize = 1 << 18;
+/// Bytes of a segment that are read to tell whether it is one.
+const HEAD_BYTES: usize = 304;
+/// Slices of a segment's own structures, at most.
+const MOST_INFO_SLICES: u64 = 16;
+/// Blocks of 2 GiB and more are as large as their page.
+const HUGE_BLOCK: u64 = 2 << 30;
+
+/// A page: blocks of one size, of one heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// First byte of its memory.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// Where its first block begins.
+    pub first: u64,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Blocks that were made.
+    pub capacity: u64,
+    /// Blocks in use, those that other threads freed among them.
+    pub used: u64,
+    /// The first free ones: of two lists of its own thread's, and of what other threads freed.
+    pub lists: [u64; 3],
+    /// Which of [`HEAP_NAMES`] it is of.
+    pub heap: usize,
+}
+
+impl Page {
+    /// Whether objects are in it, and nothing else.
+    pub fn has_objects(&self) -> bool {
+        self.heap > 0
+    }
+}
+
+/// The pages of all heaps, in address order.
+#[derive(Debug, Default)]
+pub struct Heaps {
+    /// All of them.
+    pub pages: Vec<Page>,
+    /// Segments that made no sense, and where the time was over.
+    pub doubts: Doubts,
+}
+
+/// Finds those of `program`.
+pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> Heaps {
+    let mut heaps = Heaps::default();
+    let candidates = candidates(context, memory);
+    let keys: HashSet<u64> = candidates.iter().map(|one| one.key).collect();
+    // Under a layout that is not its own a key stands nowhere; of several that of most segments is the key.
+    let mut there: BTreeMap<u64, usize> = BTreeMap::new();
+    each_word((memory, context.resident), program.data, AT_ONCE, &mut |_, word| {
+        if keys.contains(&word) {
+            there.entry(word).or_insert_with(|| candidates.iter().filter(|one| one.key == word).count());
+        }
+        Instant::now() < context.deadline
+    });
+    let Some((&key, _)) = there.iter().max_by_key(|(key, segments)| (**segments, **key)) else {
+        return heaps;
+    };
+    let mut behind = 0;
+    for one in candidates.iter().filter(|one| one.key == key) {
+        if Instant::now() >= context.deadline {
+            heaps.doubts.late(one.start);
+            break;
+        }
+        if one.start >= behind {
+            behind = segment(context, memory, one, &mut heaps);
+        }
+    }
+    heaps
+}
+
+/// What could be a segment.
+struct Candidate {
+    start: u64,
+    layout: &'static HeapLayout,
+    key: u64,
+}
+
+fn candidates(context: &Context<'_>, memory: &dyn Memory) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
+        for (from, to) in (context.resident)(mapping.start, mapping.end) {
+            let mut at = from.next_multiple_of(SEGMENT_BYTES);
+            while at < to && found.len() < MOST_SEGMENTS && Instant::now() < context.deadline {
+                let mut bytes = [0; HEAD_BYTES];
+                if memory.read(at, &mut bytes).is_ok() {
+                    let fits = |layout: &&HeapLayout| is_one(layout, &bytes);
+                    found.extend(HEAPS.iter().filter(fits).filter_map(|layout| {
+                        let key = word_at(&bytes, layout.cookie)? ^ at;
+                        (key != 0).then_some(Candidate { start: at, layout, key })
+                    }));
+                }
+                let Some(next) = at.checked_add(SEGMENT_BYTES) else { break };
+                at = next;
+            }
+        }
+    }
+    found
+}
+
+/// Whether the first bytes could be a segment's.
+fn is_one(layout: &HeapLayout, bytes: &[u8]) -> bool {
+    let word = |at: usize| word_at(bytes, at).unwrap_or(u64::MAX);
+    let info = word(layout.info_slices);
+    half_word_at(bytes, layout.kind).is_some_and(|kind| kind <= 1)
+        && (1..=SEGMENT_BYTES / SLICE_BYTES + 1).contains(&word(layout.entries))
+        && (1..1 << 31).contains(&word(layout.slices))
+        && (1..=MOST_INFO_SLICES).contains(&info)
+        // The first slices are its own.
+        && half_word_at(bytes, layout.structures).map(u64::from) == Some(info)
+}
+
+/// Adds the pages of a segment, and says where it ends.
+fn segment(context: &Context<'_>, memory: &dyn Memory, one: &Candidate, heaps: &mut Heaps) -> u64 {
+    let layout = one.layout;
+    let bytes = structures(context, memory, one);
+    let word = |at: usize| word_at(&bytes, at).unwrap_or(0);
+    let end = one.start.saturating_add(word(layout.slices).saturating_mul(SLICE_BYTES));
+    if word(layout.thread) == 0 && word(layout.used) == 0 {
+        // It was freed; how large it was stands there yet.
+        return one.start + 1;
+    }
+    let is_huge = word(layout.kind) as u32 == 1;
+    let before = heaps.pages.len();
+    let mut index = word(layout.info_slices);
+    while index < word(layout.entries) {
+        let start = one.start.saturating_add(index * SLICE_BYTES);
+        let at = layout.structures + index as usize * layout.page_bytes;
+        // What was never written to is free, and so is all behind.
+        let Some(structure) = bytes.get(at..at + layout.page_bytes) else { break };
+        let count = half_word_at(structure, 0).map_or(0, u64::from);
+        let part_end = if is_huge { end } else { start.saturating_add(count * SLICE_BYTES) };
+        if part_end <= start || part_end > end {
+            heaps.doubts.damage(start, 0);
+            return end.max(one.start + 1);
+        }
+        heaps.pages.extend(page(layout, structure, (start, part_end)));
+        index = (part_end - one.start) / SLICE_BYTES;
+    }
+    let found = (heaps.pages.len() - before) as u64;
+    // A page that is being freed is none already where the count still has it.
+    if found > word(layout.used) || found + 1 < word(layout.used) {
+        heaps.doubts.damage(one.start, 0);
+    }
+    end.max(one.start + 1)
+}
+
+/// A segment's own structures, zeros where nothing was ever written.
+fn structures(context: &Context<'_>, memory: &dyn Memory, one: &Candidate) -> Vec<u8> {
+    let most = (one.layout.structures as u64)
+        .saturating_add((SEGMENT_BYTES / SLICE_BYTES + 1) * one.layout.page_bytes as u64)
+        .next_multiple_of(PAGE_BYTES);
+    let mut bytes = vec![0; most as usize];
+    for (from, to) in (context.resident)(one.start, one.start.saturating_add(most)) {
+        let range = (from - one.start) as usize..(to - one.start) as usize;
+        if let Some(piece) = bytes.get_mut(range) {
+            memory.read_some(from, piece);
+        }
+    }
+    bytes
+}
+
+/// A page, if a structure is one's.
+fn page(layout: &HeapLayout, structure: &[u8], (start, end): (u64, u64)) -> Option<Page> {
+    let half = |at: usize| half_word_at(structure, at).map(u64::from);
+    let sized = |(at, bits): (usize, u32)| match bits {
+        16 => half(at).map(|word| word & 0xffff),
+        32 => half(at),
+        _ => word_at(structure, at),
+    };
+    // What is no page, or within another, has 0 or 1 there.
+    let told = sized(layout.block_bytes).filter(|&told| told > 1)?;
+    let block_bytes = if told >= HUGE_BLOCK { end - start } else { told.min(end - start) };
+    let first = match layout.start {
+        Some(at) => word_at(structure, at)?,
+        None => start + blocks_begin(told),
+    };
+    let (byte, shift) = layout.tag;
+    let heap = usize::from(structure.get(byte)? >> shift & TAG_BITS);
+    let capacity = half(PAGE_CAPACITY)? & 0xffff;
+    let all_end = first.checked_add(capacity.checked_mul(block_bytes)?)?;
+    // A block that is aligned to much begins behind.
+    let is_whole = all_end <= end || half(PAGE_RESERVED)? & 0xffff == 1;
+    let used = sized(layout.page_used)?;
+    let is_one = is_whole && (start..end).contains(&first) && used <= capacity && heap < HEAP_NAMES.len();
+    is_one.then_some(Page {
+        start,
+        end,
+        first,
+        block_bytes,
+        capacity,
+        used,
+        lists: [
+            word_at(structure, PAGE_FREE)?,
+            word_at(structure, layout.local_free)?,
+            word_at(structure, layout.thread_free)? & !3,
+        ],
+        heap,
+    })
+}
