@@ -1,7 +1,7 @@
 //! The runtime's own figures, by the names of `runtime.MemStats`: from its spans, and from its counters where these say the same.
 
 use super::heap::{Heap, Kind, Spans};
-use super::layout::{CHUNK_BYTES, Layout, PAGE_BYTES, STATS_IN_HEAP};
+use super::layout::{CHUNK_BYTES, Layout, MINIMUM, MINIMUM_BYTES, PAGE_BYTES, STATS_IN_HEAP};
 use super::locate::Program;
 use crate::batch::Pages;
 use std::time::Instant;
@@ -49,15 +49,19 @@ pub fn read(
     let idle = heap.bytes().saturating_sub(in_use + manual);
     let mut figures = Figures { alloc: spans.object_bytes(), in_use, idle, ..Figures::default() };
     let counters = Counters { in_use, manual, idle };
-    let controller =
-        program.symbols[1].filter(|&at| counters.are_at(&mut pages, at.wrapping_add(layout.in_use)));
-    let stats = program.symbols[2].filter(|&at| counters.are_in(&mut pages, at, layout));
-    let mut found = (controller, stats);
+    let controller = program.symbols[1].filter(|&at| counters.are_of(&mut pages, at, layout));
+    let stats = program.symbols[2].and_then(|at| at.checked_add(layout.stats));
+    let mut found = (controller, stats.filter(|&at| counters.are_in(&mut pages, at, layout)));
     if found.0.is_none() || found.1.is_none() {
         let mut tried = 0_u64;
         each_word((memory, context.resident), program.data, AT_ONCE, &mut |at, word| {
-            if found.0.is_none() && word == in_use && counters.are_at(&mut pages, at) {
-                found.0 = at.checked_sub(layout.in_use);
+            let controller = match layout.in_use {
+                Some(offset) => Some(offset).filter(|_| word == in_use),
+                None => Some(MINIMUM).filter(|_| (MINIMUM_BYTES / 100..1 << 42).contains(&word)),
+            };
+            let controller = controller.and_then(|offset| at.checked_sub(offset));
+            if found.0.is_none() {
+                found.0 = controller.filter(|&at| counters.are_of(&mut pages, at, layout));
             }
             let begin = at.wrapping_sub(STATS_IN_HEAP);
             if found.1.is_none() && word <= 1 << 47 && counters.are_in(&mut pages, begin, layout) {
@@ -68,21 +72,36 @@ pub fn read(
             has_time && (found.0.is_none() || found.1.is_none())
         });
     }
-    if let Some(at) = found.0 {
-        let mut word = |offset: u64| pages.word(at.wrapping_add(offset));
-        figures.released = word(layout.in_use + 8);
-        figures.marked = word(layout.marked);
-        figures.gc_percent = word(0).map(|word| i64::from(word as u32 as i32));
-        figures.memory_limit = layout.memory_limit.and_then(&mut word).filter(|&limit| limit < NO_LIMIT);
-        // A limit may have it end earlier.
-        let goal = layout.goal.and_then(&mut word).filter(|&goal| goal < 1 << 47);
-        figures.goal = goal.filter(|_| figures.memory_limit.is_none());
-    }
+    tell(&mut pages, layout, found, &mut figures);
     if figures.released.is_none() {
         figures.released = released(&mut pages, layout, heap);
     }
     figures.stacks = found.1.map(|at| counters.sum(&mut pages, at.wrapping_add(STATS_IN_HEAP + 8), layout));
     figures
+}
+
+/// What the controller and the deltas, where they were found, say.
+fn tell(
+    pages: &mut Pages<'_>,
+    layout: &Layout,
+    (controller, stats): (Option<u64>, Option<u64>),
+    figures: &mut Figures,
+) {
+    if let Some(at) = controller {
+        let mut word = |offset: u64| pages.word(at.wrapping_add(offset));
+        figures.released = layout.in_use.and_then(|offset| word(offset + 8));
+        figures.marked = word(layout.marked);
+        figures.gc_percent = word(0).map(|word| i64::from(word as u32 as i32));
+        figures.memory_limit = layout.memory_limit.and_then(&mut word).filter(|&limit| limit < NO_LIMIT);
+        // A limit may have it end earlier.
+        let goal = word(layout.goal).filter(|&goal| goal < 1 << 47);
+        figures.goal = goal.filter(|_| figures.memory_limit.is_none());
+    }
+    if let (Some(at), Some(offset)) = (stats, layout.stats_in_use) {
+        let told = at.checked_sub(layout.stats).and_then(|at| pages.pair(at.checked_add(offset)?));
+        let released = told.filter(|told| told.0 == figures.in_use).map(|told| told.1);
+        figures.released = released.filter(|&released| released <= figures.idle);
+    }
 }
 
 /// What the runtime's counters are to say.
@@ -93,6 +112,22 @@ struct Counters {
 }
 
 impl Counters {
+    /// Whether what is at `at` is the controller, as far as these tell: up to 1.18 they stand elsewhere, and it is told by a least
+    /// goal that `GOGC` decides, and a goal that is what was found alive and as much again as that says, at least.
+    fn are_of(&self, pages: &mut Pages<'_>, at: u64, layout: &Layout) -> bool {
+        if let Some(offset) = layout.in_use {
+            return self.are_at(pages, at.wrapping_add(offset));
+        }
+        let mut word = |offset: u64| pages.word(at.wrapping_add(offset)).unwrap_or(0);
+        let (percent, minimum) = (word(0), word(MINIMUM));
+        let (goal, marked) = (word(layout.goal), word(layout.marked));
+        (1..1 << 20).contains(&percent)
+            && minimum == MINIMUM_BYTES * percent / 100
+            && marked <= self.in_use.saturating_add(self.manual).saturating_add(self.idle)
+            && goal < 1 << 47
+            && goal >= (marked + marked / 100 * percent).max(minimum)
+    }
+
     /// Whether `heapInUse`, `heapReleased` and `heapFree` stand at `at`.
     fn are_at(&self, pages: &mut Pages<'_>, at: u64) -> bool {
         let words = pages.word(at).zip(pages.pair(at.wrapping_add(8)));

@@ -1,8 +1,8 @@
 //! Where the Go runtime's structures stand, by version, on 64 bits.
 //!
-//! Offsets were printed from the debugging information of programs made by 1.19.8, 1.21.13, 1.22.12, 1.23.8, 1.24.7, 1.25.3, 1.26.8
-//! and 1.27.0 (`runtime/mheap.go`, `mpagealloc.go`, `mgcpacer.go`, `mstats.go`). 1.18 and 1.20 were read only: what is read of one is
-//! believed only where all of it agrees.
+//! Offsets were printed from the debugging information of programs made by 1.18.10, 1.19.8, 1.20.14, 1.21.13, 1.22.12, 1.23.8, 1.24.7,
+//! 1.25.3, 1.26.8 and 1.27.0 (`runtime/mheap.go`, `mpagealloc.go`, `mgcpacer.go`, `mstats.go`), and all of these were run. What is
+//! read of one is believed only where all of it agrees.
 
 /// Bytes of a page of the runtime's (`_PageSize`).
 pub const PAGE_BYTES: u64 = 8 << 10;
@@ -67,19 +67,28 @@ pub struct Layout {
     pub state: usize,
     /// In a span: `elemsize`.
     pub object_bytes: usize,
-    /// In `gcController`: `heapInUse`, behind it `heapReleased` and `heapFree`.
-    pub in_use: u64,
+    /// In `gcController`: `heapInUse`, behind it `heapReleased` and `heapFree`; from 1.19 on.
+    pub in_use: Option<u64>,
+    /// In `memstats`: the deltas.
+    pub stats: u64,
+    /// In `memstats`: `heap_inuse`, behind it `heap_released`; up to 1.18.
+    pub stats_in_use: Option<u64>,
     /// In `gcController`: `heapMarked`.
     pub marked: u64,
     /// In `gcController`: `memoryLimit`; from 1.19 on.
     pub memory_limit: Option<u64>,
-    /// In `gcController`: `gcPercentHeapGoal`; from 1.19 on.
-    pub goal: Option<u64>,
+    /// In `gcController`: `gcPercentHeapGoal`; up to 1.18 `heapGoal`.
+    pub goal: u64,
     /// Bytes of each of the three `heapStatsDelta` at the begin of `memstats`.
     pub stats_bytes: u64,
     /// How many figures behind `inHeap` in one are of spans that hold no objects.
     pub stats_manual: u64,
 }
+
+/// In `gcController` of 1.18: `heapMinimum`, the goal of a heap without anything: so much with `GOGC=100`.
+pub const MINIMUM: u64 = 8;
+/// See [`MINIMUM`].
+pub const MINIMUM_BYTES: u64 = 4 << 20;
 
 /// In a `heapStatsDelta`: `inHeap`, behind it `inStacks`, `inWorkBufs`, and up to 1.24 `inPtrScalarBits`.
 pub const STATS_IN_HEAP: u64 = 0x10;
@@ -97,10 +106,12 @@ const OLD: Layout = Layout {
     used: 0x60,
     state: 0x63,
     object_bytes: 0x68,
-    in_use: 0x130,
+    in_use: Some(0x130),
+    stats: 0,
+    stats_in_use: None,
     marked: 0xb8,
     memory_limit: Some(8),
-    goal: Some(0x68),
+    goal: 0x68,
     stats_bytes: 1176,
     stats_manual: 3,
 };
@@ -118,27 +129,39 @@ const NEW: Layout = Layout {
     used: 0x60,
     state: 0x63,
     object_bytes: 0x68,
-    in_use: 0x110,
+    in_use: Some(0x110),
+    stats: 0,
+    stats_in_use: None,
     marked: 0x98,
     memory_limit: Some(8),
-    goal: Some(0x48),
+    goal: 0x48,
     stats_bytes: 1176,
     stats_manual: 3,
 };
 
 /// All of them.
 pub static LAYOUTS: [Layout; 6] = [
-    Layout { minors: (18, 18), memory_limit: None, goal: None, ..OLD },
+    Layout {
+        minors: (18, 18),
+        pages: 8,
+        all_spans: 0x1_0138,
+        in_use: None,
+        stats: 0x1748,
+        stats_in_use: Some(0x38),
+        marked: 0xa8,
+        memory_limit: None,
+        ..OLD
+    },
     Layout { minors: (19, 19), ..OLD },
     Layout {
         minors: (20, 20),
         pages: 8,
-        all_spans: 0x1_0148,
-        arenas: 0x1_0198,
+        all_spans: 0x1_0120,
+        arenas: 0x1_0170,
         arena_bytes: 1_133_584,
-        in_use: 0x110,
-        marked: 0x98,
-        goal: Some(0x48),
+        in_use: Some(0xf8),
+        marked: 0x80,
+        goal: 0x30,
         ..OLD
     },
     Layout {

@@ -45,7 +45,7 @@ pub static ABOUT: About = About {
         version: |clue| go_version(&clue.image()?.section_bytes(".go.buildinfo", 256)?),
         ..Evidence::NONE
     },
-    versions: "1.18 to 1.27 (1.18 and 1.20 not tried)",
+    versions: "1.18 to 1.27",
     rows: &rows::ROWS,
     blocks: None,
     remedies: &["go_free_os_memory", "go_memory_limit"],
