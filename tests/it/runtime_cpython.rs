@@ -265,6 +265,46 @@ fn objects_without_a_global_lock_are_its_own() -> Outcome {
     })
 }
 
+/// What stands in allocators' blocks by itself is told by the type of the object whose it is.
+#[test]
+fn large_blocks_are_named_by_their_owner() -> Outcome {
+    const SCRIPT: &str = "import array, json, sys
+class Kept(list): pass
+class Index(dict): pass
+kept, index = Kept(range(500000)), Index((number, None) for number in range(170000))
+sizes, text = array.array('d', [0.5]) * 400000, b'x' * 3000000
+told = {'table': {'__main__.Kept': sys.getsizeof(kept), '__main__.Index': sys.getsizeof(index)},
+        'buffer': {'array.array': 8 * len(sizes)}, 'object': {'bytes': len(text)}}
+print(json.dumps(told), flush=True)
+sys.stdin.read()";
+    let mut cases: Vec<_> =
+        pythons::all("runtime_cpython: owners").into_iter().map(|one| (one, None)).collect();
+    cases.extend(pythons::one("runtime_cpython: owners").map(|one| (one, Some("malloc"))));
+    cases.extend(
+        pythons::free_threaded("runtime_cpython: owners, without a global lock").map(|one| (one, None)),
+    );
+    for_each(cases, |(python, malloc)| {
+        let mut command = Command::new(python);
+        command.args(["-c", SCRIPT]).env_remove("PYTHONMALLOC");
+        command.envs(malloc.map(|malloc| ("PYTHONMALLOC", malloc)));
+        let subject = Subject::start_command(command)?;
+        let document = strandline::explain(subject.pid())?;
+        let rows = document["rows"].as_array().ok_or("no rows")?;
+        for (row, owners) in subject.ready.as_object().ok_or("nothing is told")? {
+            for (owner, told) in owners.as_object().ok_or("no owners")? {
+                let is_its = |of: &&Value| of["id"] == format!("cpython.{row}") && of["holder"] == **owner;
+                let found = rows.iter().find(is_its).and_then(|of| of["bytes"].as_u64()).unwrap_or(0);
+                let told = told.as_u64().ok_or("no bytes")?;
+                // With what the object has besides, and room that is not written to.
+                if found * 10 < told * 9 || found > told + told / 4 {
+                    return Err(format!("{row} of {owner}: {told} told, {found} found").into());
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
 #[test]
 fn without_runtimes_nothing_of_it_is_read() -> Outcome {
     for_each(pythons::one("runtime_cpython: --no-runtimes"), |python| {

@@ -252,8 +252,8 @@ impl<'a> Finder<'a> {
 pub struct Matched {
     /// By slot.
     pub by_slot: [MatchedSlot; SLOTS],
-    /// The pointers of the blocks with more than [`LARGE_BYTES`], in no order.
-    pub large: Vec<u64>,
+    /// The blocks with more than [`LARGE_BYTES`], in no order: pointer, and how many bytes the runtime has in it.
+    pub large: Vec<(u64, u64)>,
     /// Memory of others that lies within blocks in use, in no order.
     pub nested: Vec<(u64, u64)>,
 }
@@ -276,7 +276,7 @@ impl Matched {
             sum.bytes += refined.bytes;
         }
         if refined.bytes > LARGE_BYTES {
-            self.large.push(pointer);
+            self.large.push((pointer, refined.bytes));
         }
     }
 
@@ -357,7 +357,7 @@ mod tests {
         let mut matched = Matched::default();
         matched.count(0x10_0010, &Refined { slot: slot(5), bytes: 800_002, free: None });
         matched.count(0x1ff_0010, &arena);
-        assert_eq!(matched.large, [0x10_0010]);
+        assert_eq!(matched.large, [(0x10_0010, 800_002)]);
         assert_eq!((matched.blocks([slot(5), slot(1)]), matched.blocks([slot(2)])), (2, 0));
     }
 

@@ -184,7 +184,7 @@ impl Reading {
             pending.finish(self, how);
         }
         if !self.named.is_empty() {
-            let large: HashSet<u64> = how.matched.large.iter().copied().collect();
+            let large: HashSet<u64> = how.matched.large.iter().map(|block| block.0).collect();
             self.named.retain(|named| large.contains(&named.pointer));
         }
     }

@@ -40,7 +40,8 @@ pub fn data(mappings: &[&Mapping]) -> Option<(u64, u64)> {
     Some((first.start, end))
 }
 
-/// Consecutive mappings of one file, with the anonymous mapping (bss) that follows without a gap.
+/// Consecutive mappings of one file, with the anonymous mapping (bss) that follows a program's without a gap: behind a file of data
+/// (locale-archive) stands whatever was mapped there.
 pub fn groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
     let mut groups: Vec<Vec<&Mapping>> = Vec::new();
     for mapping in mappings {
@@ -61,6 +62,7 @@ pub fn groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
             && mapping.permissions.write
             && !mapping.name.starts_with("[stack")
             && group.last().is_some_and(|before| before.end == mapping.start && before.has_file())
+            && group.iter().any(|of_file| of_file.permissions.write || of_file.permissions.execute)
         {
             group.push(mapping);
         }

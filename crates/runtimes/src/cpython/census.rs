@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use super::confirm;
 use super::layout::{GC_HEAD_BYTES, Release, flags};
-use super::objects::{self, GUARD_BEHIND_BYTES, GUARD_BYTES, HEAD_BYTES, Table};
+use super::objects::{self, GUARD_BEHIND_BYTES, GUARD_BYTES, HEAD_BYTES, NO_OWNER, Table};
 use super::types::{Kind, Type, Types};
 use crate::batch::Pages;
+use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
 use strandline_process::memory::{Memory, word_at};
 
@@ -59,6 +60,8 @@ pub struct Counted {
     pub sparse: (u64, u64),
     /// Large objects beside arenas.
     pub large: Vec<confirm::Counted>,
+    /// Blocks of allocators that are an object's, or may be, with the addresses of their types: those that may be large.
+    pub held: Vec<confirm::Held>,
     /// Whether more was met than can be kept.
     pub is_cut: bool,
 }
@@ -81,6 +84,7 @@ impl Counted {
             *mine = (mine.0 + theirs.0, mine.1.saturating_add(theirs.1));
         }
         self.large.extend(other.large);
+        self.held.extend(other.held);
         self.is_cut |= other.is_cut;
     }
 }
@@ -128,6 +132,15 @@ impl Beside {
     }
 }
 
+/// A place that something leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Where it is.
+    pub at: u64,
+    /// The number of the type of the first object that was met to lead there, or [`NO_OWNER`].
+    pub owner: u32,
+}
+
 /// An object beside arenas.
 pub struct Large {
     /// Where its block begins.
@@ -136,7 +149,8 @@ pub struct Large {
     pub size: objects::Size,
     /// Whether its words may lead to others.
     pub leads: bool,
-    number: u32,
+    /// The number of its type.
+    pub number: u32,
     of: Type,
     head: [u8; HEAD_BYTES],
 }
@@ -152,10 +166,12 @@ pub struct Census<'a> {
     /// The types of the first few objects of an arena.
     first: Vec<u32>,
     near: Vec<u64>,
+    /// The number of the type of what is followed.
+    pub owner: u32,
     /// Places beside arenas that something leads to.
-    pub places: Vec<u64>,
+    pub places: Vec<Place>,
     /// Places to which something leads and where no object is.
-    pub others: Vec<u64>,
+    pub others: Vec<Place>,
     /// Tables beside arenas.
     pub tables: Vec<Table>,
     counted: Counted,
@@ -172,6 +188,7 @@ impl<'a> Census<'a> {
             of: Vec::new(),
             first: Vec::new(),
             near: vec![0; NEAR],
+            owner: NO_OWNER,
             places: Vec::new(),
             others: Vec::new(),
             tables: Vec::new(),
@@ -179,8 +196,27 @@ impl<'a> Census<'a> {
         }
     }
 
+    /// Takes over what another worker's census is to follow, by the numbers of types that they have here.
+    pub fn adopt(&mut self, other: &mut Census<'_>) {
+        let here = |of: &Type| self.types.at(of.address).unwrap_or(NO_OWNER);
+        let numbers: Vec<u32> = other.types.all.iter().map(here).collect();
+        let owner = |theirs: u32| numbers.get(theirs as usize).copied().unwrap_or(NO_OWNER);
+        self.places.extend(other.places.drain(..).map(|place| Place { owner: owner(place.owner), ..place }));
+        self.tables.extend(other.tables.drain(..).map(|table| Table { owner: owner(table.owner), ..table }));
+    }
+
+    /// Notes that the block at `pointer` was claimed for what is an object's of the type that is followed, or may be.
+    pub fn hold(&mut self, pointer: u64, slot: Slot) {
+        if let Some(of) = self.types.all.get(self.owner as usize)
+            && self.counted.held.len() < MOST_PLACES
+        {
+            self.counted.held.push(confirm::Held { pointer, slot, of: of.address });
+        }
+    }
+
     /// A block in use of an arena's.
     pub fn block(&mut self, block: &[u8]) -> Block {
+        self.owner = NO_OWNER;
         let found = objects::in_block(&mut self.types, block);
         let what = found.map_or(Block::Other, |found| self.object(found, block, block.len() as u64));
         // What a dead one led to is no more.
@@ -192,6 +228,7 @@ impl<'a> Census<'a> {
 
     /// A block in use of a heap of objects, of `bytes`, that begins with `head`. What is in it is followed by who has all of it.
     pub fn heap_block(&mut self, head: &[u8], bytes: u64) -> Block {
+        self.owner = NO_OWNER;
         let found = objects::in_heap_block(&mut self.types, head);
         found.map_or(Block::Other, |found| self.object(found, head, bytes))
     }
@@ -209,6 +246,7 @@ impl<'a> Census<'a> {
             return Block::Dead;
         }
         let Some(of) = self.types.all.get(found.of as usize).copied() else { return Block::Other };
+        self.owner = found.of;
         let head = block.get(found.before + self.release.ahead as usize..).unwrap_or_default();
         let mut size = objects::size(&mut self.pages, self.release, &of, head);
         if size.block > bytes {
@@ -256,7 +294,7 @@ impl<'a> Census<'a> {
     }
 
     /// Keeps a place where no object is.
-    pub fn other(&mut self, place: u64) {
+    pub fn other(&mut self, place: Place) {
         if self.others.len() < MOST_PLACES {
             self.others.push(place);
         } else {
@@ -268,6 +306,7 @@ impl<'a> Census<'a> {
     pub fn link(&mut self, table: Table) {
         let link = table.link.and_then(|link| self.pages.word(table.address.checked_add(link)?));
         if let Some(address) = link {
+            self.owner = table.owner;
             self.table(Table { address, ..table });
         }
     }
@@ -277,7 +316,7 @@ impl<'a> Census<'a> {
             return;
         }
         if self.tables.len() < MOST_PLACES {
-            self.tables.push(table);
+            self.tables.push(Table { owner: self.owner, ..table });
         } else {
             self.counted.is_cut = true;
         }
@@ -300,7 +339,7 @@ impl<'a> Census<'a> {
         }
         *near = at;
         if self.places.len() < MOST_PLACES {
-            self.places.push(at);
+            self.places.push(Place { at, owner: self.owner });
         } else {
             self.counted.is_cut = true;
         }
@@ -379,6 +418,7 @@ impl<'a> Census<'a> {
     /// Counts an object beside arenas, in an allocator's block at `begin`, that was not counted before.
     pub fn count_large(&mut self, large: &Large, begin: u64) {
         self.count(large.number, large.size.told, (&large.of, &large.head));
+        self.owner = large.number;
         if large.size.block > LARGE_BYTES {
             let told = large.size.told;
             self.counted.large.push(confirm::Counted { start: begin, of: large.of.address, told });

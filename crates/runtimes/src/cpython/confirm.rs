@@ -1,15 +1,17 @@
 //! Holds what was counted beside arenas against what allocators have in use.
 //!
 //! Copies that a block left behind when it was moved or freed look like objects, and a stale word may lead to one: large objects in
-//! whose place no allocator has a block in use are taken back. And where no arena was found there may be none
-//! (PYTHONMALLOC=malloc), or they are laid out in no known way: then most objects are in no allocator's block.
+//! whose place no allocator has a block in use are taken back; large blocks that are there get rows by the type of the object whose
+//! they are. And where no arena was found there may be none (PYTHONMALLOC=malloc), or they are laid out in no known way: then most
+//! objects are in no allocator's block.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::facts::CPython;
 use super::large::Slots;
 use strandline_claims::caveat::Caveat;
-use strandline_claims::runtime::{Finish, Pending, Reading};
+use strandline_claims::class::Slot;
+use strandline_claims::runtime::{Finish, Named, Pending, Reading};
 
 /// A large object beside arenas, as it was counted.
 #[derive(Clone, Copy, Debug)]
@@ -22,12 +24,25 @@ pub struct Counted {
     pub told: u64,
 }
 
+/// A block of an allocator's that was claimed.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    /// What the allocator returned.
+    pub pointer: u64,
+    /// As what it was claimed.
+    pub slot: Slot,
+    /// The address of the type of the object that it is of: itself, its table, or what it leads to.
+    pub of: u64,
+}
+
 /// What is left to do once the allocators were read.
 pub struct Confirm {
     /// As what blocks were claimed.
     pub slots: Slots,
     /// Large objects.
     pub large: Vec<Counted>,
+    /// Blocks that may be large, and whose they are.
+    pub held: Vec<Held>,
     /// Names of types by their addresses.
     pub names: HashMap<u64, String>,
     /// Whether there are arenas.
@@ -53,9 +68,13 @@ impl Pending for Confirm {
             // Of an allocator that is not read nothing is confirmed.
             return;
         }
-        let held: HashSet<u64> = how.matched.large.iter().copied().collect();
+        let held: HashMap<u64, u64> = how.matched.large.iter().copied().collect();
+        reading.named.extend(self.held.iter().filter_map(|of| {
+            let (&bytes, holder) = (held.get(&of.pointer)?, self.names.get(&of.of)?.clone());
+            Some(Named { pointer: of.pointer, bytes, slot: of.slot, holder })
+        }));
         let mut details: Option<CPython> = reading.facts.details("cpython");
-        for gone in self.large.iter().filter(|object| !held.contains(&object.start)) {
+        for gone in self.large.iter().filter(|object| !held.contains_key(&object.start)) {
             let name = self.names.get(&gone.of);
             if let Some(of) = reading.facts.types.iter_mut().find(|of| Some(&of.name) == name) {
                 of.instances = of.instances.saturating_sub(1);

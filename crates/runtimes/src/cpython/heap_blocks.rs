@@ -8,7 +8,7 @@ use super::layout::HEAP_NAMES;
 use super::objects::{HEAD_BYTES, Table};
 use crate::batch::Pages;
 use strandline_claims::doubts::Doubts;
-use strandline_claims::refinements::Refinements;
+use strandline_claims::refinements::{LARGE_BYTES, Refinements};
 use strandline_claims::runtime::Context;
 use strandline_process::memory::{Memory, word_at};
 
@@ -204,7 +204,9 @@ impl<'a> Walker<'a> {
             Block::Other => return,
         };
         let own = if bytes <= SMALL_BYTES { bytes } else { own.min(bytes) };
-        self.refinements.claim(at, own, self.slots.object);
+        if self.refinements.claim(at, own, self.slots.object) && own > LARGE_BYTES {
+            self.census.hold(at, self.slots.object);
+        }
         if !leads {
             return;
         }

@@ -6,10 +6,10 @@
 use std::time::Instant;
 
 use super::census::Census;
-use super::objects::Table;
+use super::objects::{NO_OWNER, Table};
 use strandline_claims::class::Slot;
 use strandline_claims::range::PAGE_BYTES;
-use strandline_claims::refinements::Refinements;
+use strandline_claims::refinements::{LARGE_BYTES, Refinements};
 use strandline_process::memory::Memory;
 
 /// So much of what is followed is read at once.
@@ -51,8 +51,9 @@ pub fn follow(
     for _ in 0..ROUNDS {
         let some = std::mem::take(&mut census.others);
         for &place in some.iter().take(MOST_FOLLOWED) {
-            let bytes = if place.is_multiple_of(PAGE_BYTES) { CHUNK_BYTES } else { BLOCK_BYTES };
-            let block = Table::new(place, bytes, bytes);
+            let bytes = if place.at.is_multiple_of(PAGE_BYTES) { CHUNK_BYTES } else { BLOCK_BYTES };
+            let block = Table::new(place.at, bytes, bytes);
+            census.owner = place.owner;
             read(memory, census, block, (&mut piece, deadline));
         }
         others.extend(some);
@@ -62,9 +63,13 @@ pub fn follow(
     // What is left leads into the middle of blocks too, where a claim would stand in the way of the next block's.
     let (refinements, slots) = claimed_in;
     for place in others {
-        let (begin, _) = census.guarded(place, 0);
-        refinements.claim_whole(begin, slots.buffer);
+        let (begin, _) = census.guarded(place.at, 0);
+        if refinements.claim_whole(begin, slots.buffer) {
+            census.owner = place.owner;
+            census.hold(begin, slots.buffer);
+        }
     }
+    census.owner = NO_OWNER;
     is_done
 }
 
@@ -88,20 +93,27 @@ fn objects(
                 true => refinements.claim_whole(begin, slots.table),
                 false => refinements.claim(begin, bytes, slots.table),
             };
+            census.owner = table.owner;
             if is_new {
+                if table.is_whole || bytes > LARGE_BYTES {
+                    census.hold(begin, slots.table);
+                }
                 read(memory, census, table, (&mut *piece, deadline));
                 census.link(table);
             }
             continue;
         }
         let Some(place) = census.places.pop() else { return true };
-        let Some(large) = census.object_at(place) else {
+        let Some(large) = census.object_at(place.at) else {
             census.other(place);
             continue;
         };
         let (begin, bytes) = census.guarded(large.start, large.size.block);
         if refinements.claim(begin, bytes, slots.object) {
             census.count_large(&large, begin);
+            if bytes > LARGE_BYTES {
+                census.hold(begin, slots.object);
+            }
             let bytes = large.size.block;
             if large.leads {
                 let block = Table::new(large.start, bytes, bytes);

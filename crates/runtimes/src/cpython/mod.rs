@@ -137,11 +137,14 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     let mut details = details(&blocks.arenas, &sums);
     if counted.types.values().any(|(_, sums)| sums.instances > 0) {
         let mut names = Names::new(Pages::new(&memory), release, context.space);
-        let names = tell_types(&mut names, &counted, (&mut reading, &mut details));
+        let mut called = tell_types(&mut names, &counted, (&mut reading, &mut details));
+        name_owners(&mut names, &counted, &mut called);
         let has_arenas = !blocks.arenas.is_empty() || !blocks.heaps.pages.is_empty();
-        let (large, beside) = (std::mem::take(&mut counted.large), counted.beside.0);
+        let (large, held) = (std::mem::take(&mut counted.large), std::mem::take(&mut counted.held));
+        let beside = counted.beside.0;
         let place = program.path.clone();
-        reading.pending = Some(Box::new(Confirm { slots, large, names, has_arenas, beside, place }));
+        reading.pending =
+            Some(Box::new(Confirm { slots, large, held, names: called, has_arenas, beside, place }));
     } else {
         let text = "no object was found in blocks in use: they stand on cpython.block, and of which types they are is not known";
         reading.caveats.push(Caveat::new("cpython_no_objects", program.path.clone(), None, text));
@@ -251,8 +254,7 @@ impl Walk<'_> {
                 sums.add(&walker.sums);
                 reading.claims.extend(walker.claims);
                 let mut census = walker.census;
-                last.places.append(&mut census.places);
-                last.tables.append(&mut census.tables);
+                last.adopt(&mut census);
                 counted.add(census.done());
             }
             if left > 0 {
@@ -304,8 +306,7 @@ impl Walk<'_> {
         for walker in walkers {
             sums.heaps.add(&walker.sums);
             let mut census = walker.census;
-            last.places.append(&mut census.places);
-            last.tables.append(&mut census.tables);
+            last.adopt(&mut census);
             counted.add(census.done());
         }
         sums.doubts.add(&sums.heaps.doubts);
@@ -415,6 +416,18 @@ fn tell_types(
     let (arenas, blocks) = counted.sparse;
     details.sparse_arenas = Some(SparseArenas { arenas, blocks, kept_by });
     called
+}
+
+/// Names the types that have blocks of allocators' too, beside those that are listed.
+fn name_owners(names: &mut Names<'_>, counted: &Counted, called: &mut HashMap<u64, String>) {
+    let most = called.len() + MOST_TYPES;
+    for held in &counted.held {
+        if called.len() < most
+            && let Some((of, _)) = counted.types.get(&held.of)
+        {
+            called.entry(held.of).or_insert_with(|| names.of(of));
+        }
+    }
 }
 
 fn unknown(program: &Program) -> Caveat {

@@ -73,12 +73,17 @@ pub struct Table {
     pub is_whole: bool,
     /// Where in it stands where another one of the same kind is.
     pub link: Option<u64>,
+    /// The number of the type of the object that it is of, or [`NO_OWNER`].
+    pub owner: u32,
 }
+
+/// No type: what no object leads to, or one of a type that is not known.
+pub const NO_OWNER: u32 = u32::MAX;
 
 impl Table {
     /// One without a link.
     pub fn new(address: u64, bytes: u64, used: u64) -> Self {
-        Self { address, bytes, used, is_whole: false, link: None }
+        Self { address, bytes, used, is_whole: false, link: None, owner: NO_OWNER }
     }
 }
 
