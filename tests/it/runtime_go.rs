@@ -193,3 +193,36 @@ sys.stdin.read()";
     assert!(dark * 50 < rss, "{dark} of {rss} bytes are not explained");
     Ok(())
 }
+
+/// A plugin has the code of a runtime, and uses that of the program.
+#[test]
+fn a_plugin_is_read_with_its_program() -> Outcome {
+    const TEST: &str = "runtime_go::a_plugin_is_read_with_its_program";
+    let folder = Folder::new("go-plugin")?;
+    let subjects = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/go");
+    let path = |name: &str| folder.0.join(name);
+    let builds = [
+        (path("plugin.so"), "plugin.go", &["-buildmode=plugin", "-ldflags=-s -w"][..]),
+        (path("host"), "host.go", &[]),
+    ];
+    for (to, source, flags) in &builds {
+        let mut build = Command::new("go");
+        build.arg("build").args(*flags).arg("-o").arg(to).arg(subjects.join(source));
+        let built = build.env("CGO_ENABLED", "1").env("GOFLAGS", "-mod=mod").env_remove("GOROOT").output();
+        if !built.as_ref().is_ok_and(|output| output.status.success()) {
+            skipped(TEST, "no go that builds plugins here");
+            return Ok(());
+        }
+    }
+    let mut command = Command::new(&builds[1].0);
+    command.arg(&builds[0].0);
+    let subject = Subject::start_command(command)?;
+    let document = strandline::explain(subject.pid())?;
+    let all = document["runtimes"].as_array().ok_or("no runtimes")?;
+    let held = all.iter().filter(|one| one["name"] == "go" && one["read"] == true);
+    let held: Vec<u64> = held.filter_map(|one| one["own"]["HeapAlloc"].as_u64()).collect();
+    // 20,000 blocks of 1,024 bytes, made by the plugin, and the pointers to them.
+    assert!(matches!(held[..], [20_480_000..24_000_000]), "{held:?}; {:?}", strandline::caveats(&document));
+    assert!(strandline::caveats(&document).is_empty(), "{:?}", strandline::caveats(&document));
+    Ok(())
+}

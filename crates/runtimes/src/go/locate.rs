@@ -9,6 +9,10 @@ use strandline_process::modules::{self, Module};
 use strandline_process::namespaces::open_mapped_file;
 use strandline_process::procfs::Process;
 
+/// What plugins export, and neither programs nor libraries for C do: a plugin has the code of a runtime, and uses that of the program,
+/// to which it adds its own tables by this.
+const OF_PLUGINS: [&str; 2] = ["runtime.addmoduledata.abi0", "runtime.addmoduledata"];
+
 /// A mapped file that holds a Go runtime.
 #[derive(Clone, Debug)]
 pub struct Program {
@@ -52,6 +56,9 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
 fn program(process: &Process, space: &AddressSpace, module: &Module<'_>, is_alone: bool) -> Option<Program> {
     let image = open_mapped_file(process, module.code).ok().and_then(Image::open)?;
     let information = image.section_bytes(".go.buildinfo", 256)?;
+    if !image.exported(&OF_PLUGINS).is_empty() {
+        return None;
+    }
     let object = Object::open(process, space, module.code).ok()?;
     let symbols = ["runtime.mheap_", "runtime.gcController", "runtime.memstats"]
         .map(|name| object.symbol_address(name));
