@@ -224,6 +224,7 @@ Remedies:
   mimalloc_collect  mimalloc gives back its free pages and those that a thread's end left
   zero_pages        the kernel takes back resident pages that are all zero
   sbcl_full_gc      what (gc :full t) would give back of an SBCL: predicted (--dry-run), never applied from outside
+  cpython_gc        gc.collect() of a CPython: never applied from outside, and not predicted; says how to ask for it
 
 A refusal is exit status 3, with the reason.")]
 pub struct Reclaim {

@@ -40,8 +40,15 @@ pub struct ReclaimOptions<'a> {
 }
 
 /// The remedies that [`reclaim`] can apply, or refuses with what to do instead.
-pub const REMEDIES: [&str; 6] =
-    ["malloc_trim", "zero_pages", "jemalloc_purge", "tcmalloc_release", "mimalloc_collect", "sbcl_full_gc"];
+pub const REMEDIES: [&str; 7] = [
+    "malloc_trim",
+    "zero_pages",
+    "jemalloc_purge",
+    "tcmalloc_release",
+    "mimalloc_collect",
+    "sbcl_full_gc",
+    "cpython_gc",
+];
 /// Those that are calls into an allocator.
 const CALLS: [&str; 4] = ["malloc_trim", "jemalloc_purge", "tcmalloc_release", "mimalloc_collect"];
 
@@ -91,6 +98,11 @@ fn look_and_apply(pid: i32, options: &ReclaimOptions<'_>) -> Result<(Reclamation
             full_gc(pid, &before, options, &mut answer);
             false
         }
+        "cpython_gc" => {
+            let how = of_remedy.map(|remedy| remedy.how.as_str());
+            refuse(&mut answer, python_collection(how));
+            false
+        }
         other => {
             refuse(&mut answer, format!("there is no remedy {other:?}; there are {}", REMEDIES.join(", ")));
             false
@@ -123,6 +135,18 @@ fn full_gc(pid: i32, before: &Inspection, options: &ReclaimOptions<'_>, answer: 
             ),
         ),
     }
+}
+
+/// Why a collection of CPython's is not made from outside, and `how` it is asked for. From 3.14 on there is a way, which runs the
+/// target's own interpreter: as whoever runs strandline, which may not trust it.
+fn python_collection(how: Option<&str>) -> String {
+    let advice = how.map_or_else(
+        || "there is no CPython with so many objects that it is worth one".to_owned(),
+        |how| format!("do it yourself: {how}"),
+    );
+    format!(
+        "a collection cannot be had by a call from outside (docs/safety.md says what was tried); {advice}"
+    )
 }
 
 /// How often a heap that makes no sense is looked at again: a moment later, malloc caught in motion

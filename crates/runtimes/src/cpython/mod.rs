@@ -68,7 +68,7 @@ pub static ABOUT: About = About {
     versions: "3.8 to 3.14, with a global lock and without",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
-    remedies: &["cpython_malloc"],
+    remedies: &["cpython_malloc", "cpython_gc"],
     not_read: "which objects are garbage",
     heap: HeapKind::Own,
     part_of: None,
@@ -155,6 +155,8 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     let (kept, pinned) =
         (resident(|claim| claim.sums.resident.kept), resident(|claim| claim.sums.resident.pinned));
     reading.remedies = remedies::remedies(kept, pinned);
+    let objects = reading.facts.types.iter().map(|of| of.bytes).fold(0, u64::saturating_add);
+    reading.remedies.extend(remedies::collection(release, context.process.pid(), objects));
     reading.bytes_read = memory.bytes();
     say_doubts(program, &sums, &counted, &mut reading);
     reading

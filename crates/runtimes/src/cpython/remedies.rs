@@ -1,9 +1,19 @@
 //! What makes CPython give memory back.
+//!
+//! A collection cannot be asked for by a call from outside (`docs/safety.md` has what was tried): `PyGC_Collect` wants the thread that
+//! calls it between two bytecodes, and as a pending call (`Py_AddPendingCall`) what it returns, how many objects it freed, is an
+//! error. From 3.14 on `sys.remote_exec` of another interpreter of the same version has the program run a file at a safe
+//! place. How much a collection frees is not known: which objects are garbage only code of their types could tell.
 
-use strandline_claims::facts::Remedy;
+use super::layout::Release;
+use strandline_claims::facts::{Remedy, RemedyKind};
 
 /// So much in free places of arenas is worth a setting for the next start.
 const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
+/// So much in objects is worth a collection.
+const WORTH_A_COLLECTION_BYTES: u64 = 16 << 20;
+/// The first minor version with `sys.remote_exec`.
+const REMOTE_EXEC: u8 = 14;
 
 /// The remedies where so much is free: on whole pages of arenas, and on pages with something live. An arena goes back when its
 /// last block is freed, and by nothing else.
@@ -19,4 +29,44 @@ pub fn remedies(kept_bytes: u64, pinned_bytes: u64) -> Vec<Remedy> {
     );
     setting.predicted_bytes = Some(kept_bytes);
     vec![setting]
+}
+
+/// A collection, where there are so many bytes of objects that it may be worth one.
+pub fn collection(release: &Release, pid: i32, object_bytes: u64) -> Option<Remedy> {
+    if object_bytes < WORTH_A_COLLECTION_BYTES {
+        return None;
+    }
+    let how = if release.minor >= REMOTE_EXEC {
+        format!(
+            "python3.{} -c 'import sys; sys.remote_exec({pid}, \"/tmp/collect.py\")', an interpreter of just its version, with the \
+             lines import gc, ctypes; gc.collect(); ctypes.CDLL(None).malloc_trim(0) in that file",
+            release.minor
+        )
+    } else {
+        "gc.collect() in the program, then malloc_trim".to_owned()
+    };
+    Some(Remedy {
+        id: "cpython_gc".to_owned(),
+        kind: RemedyKind::Program,
+        predicted_bytes: None,
+        how,
+        cost: "the thread that collects looks at every container, with a global lock all others wait for it; how much is garbage is \
+               not known before"
+            .to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpython::layout::RELEASES;
+
+    #[test]
+    fn a_collection_is_worth_it_where_there_is_much() {
+        let of = |minor: u8| RELEASES.iter().find(|release| release.minor == minor).unwrap();
+        assert!(collection(of(13), 7, 1 << 20).is_none());
+        let (old, new) = (collection(of(13), 7, 1 << 30).unwrap(), collection(of(14), 7, 1 << 30).unwrap());
+        assert!(old.how.starts_with("gc.collect()") && new.how.contains("sys.remote_exec(7,"), "{}", new.how);
+        assert_eq!((old.predicted_bytes, new.kind), (None, RemedyKind::Program));
+    }
 }
