@@ -24,7 +24,7 @@ const POINTER_BYTES: usize = 8;
 const STATISTICS_BYTES: usize = 24;
 /// From the first generation to `collecting`, at most.
 const STATE_BYTES: usize =
-    (GENERATIONS + 1) * GENERATION_BYTES + POINTER_BYTES + GENERATIONS * STATISTICS_BYTES + 4;
+    (GENERATIONS + 1) * GENERATION_BYTES + 4 + POINTER_BYTES + GENERATIONS * STATISTICS_BYTES + 4;
 /// The low bits of links are flags.
 const LINK: u64 = !3;
 /// What they lead to: no program has its first page, nor the kernel's half.
@@ -54,11 +54,13 @@ fn told(memory: &dyn Memory, at: u64, release: &Release) -> Option<Collector> {
 fn collector(memory: &dyn Memory, state: u64) -> Option<Collector> {
     let bytes = read_state(memory, state);
     let last = bytes.len().checked_sub(STATE_BYTES)?;
-    (ENABLED.next_multiple_of(8)..=last).step_by(8).find_map(|at| {
+    // At 20 where the heads of lists are packed, as in Debian's 3.13.
+    (ENABLED.next_multiple_of(8)..=last).step_by(4).find_map(|at| {
         let address = state.checked_add(at as u64)?;
         let lists = GENERATIONS * GENERATION_BYTES;
-        let has_pointer = word_at(&bytes, at + lists) == Some(address);
-        let behind = lists + if has_pointer { POINTER_BYTES } else { 0 };
+        let pointer = (at + lists).next_multiple_of(8);
+        let has_pointer = word_at(&bytes, pointer) == Some(address);
+        let behind = if has_pointer { pointer + POINTER_BYTES - at } else { lists };
         let mut heads = (0..GENERATIONS).map(|number| number * GENERATION_BYTES).chain([behind]);
         // Most words are no links: that all are is asked before any is followed, as each costs a read while the target stands.
         let is_one = heads.clone().all(|head| links(&bytes, at + head).is_some())
@@ -109,7 +111,7 @@ fn read(bytes: &[u8], at: usize, statistics: usize) -> Option<Collector> {
         })
     };
     Some(Collector {
-        enabled: half_word_at(bytes, at - ENABLED)? != 0,
+        enabled: half_word_at(bytes, at - ENABLED + at % 8)? != 0,
         collecting: half_word_at(bytes, at + statistics + GENERATIONS * STATISTICS_BYTES)? != 0,
         generations: (0..GENERATIONS).map(generation).collect::<Option<_>>()?,
     })
