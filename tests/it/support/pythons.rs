@@ -1,5 +1,5 @@
 //! The CPythons of this machine: the system's, and those that pyenv, or whoever else, has under STRANDLINE_PYTHONS
-//! (`VERSION/bin/python3`); and one without a global lock, which STRANDLINE_FREE_THREADED names.
+//! (`VERSION/bin/python3`; scripts/fetch-pythons has Debian's); and one without a global lock, which STRANDLINE_FREE_THREADED names.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -2,7 +2,7 @@
 //!
 //! Offsets were printed by a program against the headers of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1, 3.13.0 and 3.14.10, with
 //! `Py_GIL_DISABLED` of 3.13.5 and 3.14.10, and hold for all releases of a minor version but where it is said otherwise. Of builds
-//! without a global lock 3.13.5 was run, 3.14 only read.
+//! without a global lock 3.13.5 was run, 3.14 only read; of others 3.14.10 was run too.
 
 /// Of an arena, and of the pools that it is cut into (`Objects/obmalloc.c`; from 3.10 on, with `WITH_PYMALLOC_RADIX_TREE`, larger).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
