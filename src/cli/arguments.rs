@@ -223,6 +223,8 @@ Remedies:
   tcmalloc_release  tcmalloc gives back the free spans of its page heap
   mimalloc_collect  mimalloc gives back its free pages and those that a thread's end left
   zero_pages        the kernel takes back resident pages that are all zero
+  jvm_gc            the JVM is asked for a full collection (GC.run, as jcmd asks it)
+  jvm_trim          the JVM is asked to trim its malloc (System.trim_native_heap)
   sbcl_full_gc      what (gc :full t) would give back of an SBCL: predicted (--dry-run), never applied from outside
   cpython_gc        gc.collect() of a CPython: never applied from outside, and not predicted; says how to ask for it
 

@@ -29,6 +29,12 @@ impl RowKind {
         Self { id, stratum, state, holder }
     }
 
+    /// Whether its bytes are shared memory, which other processes may map, or one process several times: a part of its
+    /// name says so.
+    pub fn is_shared(id: &str) -> bool {
+        id == SHMEM.id || id.contains(".shmem.")
+    }
+
     /// A row of an allocator.
     pub const fn of_allocator(id: &'static str, state: State, holder: &'static str) -> Self {
         Self::new(id, Stratum::Allocator, state, holder)

@@ -82,8 +82,12 @@ pub struct Context<'a> {
     pub space: &'a AddressSpace,
     /// The runs of resident anonymous pages in a range, cut to it.
     pub resident: &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync),
+    /// The runs of resident pages in a range that are not anonymous, cut to it: of files, and of shared memory.
+    pub shared: &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync),
     /// The threads that could be asked.
     pub threads: &'a [ThreadFacts],
+    /// Whether the target waits while it is read: what takes long and can be done without is then left out.
+    pub is_stopped: bool,
     /// When the target has been stopped for long enough: what is not read by then is left unread.
     pub deadline: Instant,
     /// Threads to read with.
@@ -98,6 +102,11 @@ impl Context<'_> {
     /// The pages of a range that is claimed, to be counted by an [`crate::accumulator::Accumulator`].
     pub fn pages(&self, start: u64, end: u64) -> RangePages {
         RangePages::of_claim((start, end), &self.resident, self.space, self.cell_bytes)
+    }
+
+    /// As [`Context::pages`], of a range of shared memory.
+    pub fn shared_pages(&self, start: u64, end: u64) -> RangePages {
+        RangePages::of_claim((start, end), &self.shared, self.space, self.cell_bytes)
     }
 
     /// A range that is all one thing: a structure of the runtime's own.
@@ -131,6 +140,8 @@ pub struct Reading {
     /// Memory that is the runtime's own, whose every byte is claimed. What may lie in an allocator's block is claimed when it is
     /// read: of what is added by [`Pending::finish`] no allocator has heard.
     pub claims: Vec<RangeClaim>,
+    /// Shared memory that is the runtime's own, on rows of shared memory ([`crate::rows::RowKind::is_shared`]).
+    pub shared: Vec<RangeClaim>,
     /// All-zero resident pages of the claimed ranges, as runs.
     pub zero_runs: Vec<(u64, u64)>,
     /// Blocks that get a row of their own; those that no allocator holds in use are left out.

@@ -13,7 +13,7 @@ use strandline_claims::{allocator, runtime};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
-use strandline_runtimes::{cpython, go, named as runtimes, perl, sbcl};
+use strandline_runtimes::{cpython, go, jvm, named as runtimes, perl, sbcl};
 
 /// A line of the table.
 pub struct Entry<R: ?Sized + 'static> {
@@ -55,7 +55,7 @@ pub static RUNTIMES: [Entry<dyn runtime::Reader>; 25] = [
     named(&runtimes::NODE),
     named(&runtimes::V8),
     named(&runtimes::PHP),
-    named(&runtimes::JVM),
+    Entry { about: &jvm::ABOUT, reader: Some(&jvm::Reader) },
     named(&runtimes::D),
     named(&runtimes::LUAJIT),
     named(&runtimes::LUA),

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod call;
+pub mod constants;
 pub mod control_groups;
 pub mod elf;
 pub mod error;

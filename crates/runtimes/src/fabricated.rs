@@ -33,6 +33,8 @@ pub fn look(
         process: &process,
         space: &space,
         resident: &|from, to| clipped(&runs, from, to),
+        shared: &|_, _| Vec::new(),
+        is_stopped: false,
         threads: &[],
         deadline: Instant::now() + Duration::from_secs(600),
         workers: 2,

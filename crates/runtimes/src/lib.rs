@@ -15,6 +15,7 @@ pub mod cpython;
 #[cfg(test)]
 mod fabricated;
 pub mod go;
+pub mod jvm;
 pub mod named;
 pub mod perl;
 pub mod sbcl;

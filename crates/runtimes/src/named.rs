@@ -72,20 +72,6 @@ pub static PHP: About = About {
     ..NAMED
 };
 
-/// The Java virtual machine.
-pub static JVM: About = About {
-    name: "jvm",
-    title: "the Java virtual machine",
-    evidence: Evidence {
-        files: &[Has("libjvm", ".so")],
-        symbols: &["JNI_CreateJavaVM"],
-        version: |clue| java_version(clue).or_else(|| of_file_name(clue)),
-        ..EVIDENCE
-    },
-    heap: HeapKind::Alone("jvm"),
-    ..NAMED
-};
-
 /// D's runtime.
 pub static D: About = About {
     name: "d",
@@ -297,7 +283,7 @@ pub(crate) fn go_version(bytes: &[u8]) -> Option<String> {
 }
 
 /// JAVA_VERSION of the `release` file, two folders above `lib/server/libjvm.so`.
-fn java_version(clue: &Clue<'_>) -> Option<String> {
+pub fn java_version(clue: &Clue<'_>) -> Option<String> {
     let library = &clue.mapping?.name;
     let library = library.strip_suffix(" (deleted)").unwrap_or(library);
     let home = library.strip_suffix("/server/libjvm.so").and_then(|lib| lib.rsplit_once('/'))?.0;

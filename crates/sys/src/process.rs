@@ -56,12 +56,20 @@ pub fn advise(process: &OwnedFd, ranges: &[Range<u64>], advice: i32) -> io::Resu
 
 /// Kills the process of a descriptor of [`open`].
 pub fn kill(process: &OwnedFd) -> io::Result<()> {
+    signal(process, libc::SIGKILL)
+}
+
+/// SIGQUIT, by which a Java virtual machine is asked to listen.
+pub const SIGQUIT: i32 = libc::SIGQUIT;
+
+/// Sends `signal` to the process of a descriptor of [`open`].
+pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
     // SAFETY: pidfd_send_signal reads its integer arguments only; without a siginfo the kernel makes one.
     let sent = unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,
             process.as_raw_fd(),
-            libc::SIGKILL,
+            signal,
             std::ptr::null::<libc::siginfo_t>(),
             0,
         )
@@ -82,6 +90,23 @@ pub fn has_ended(process: &OwnedFd, limit: Duration) -> io::Result<bool> {
 pub fn signal_thread(pid: i32, tid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: tgkill reads its integer arguments only.
     crate::check(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) }).map(drop)
+}
+
+/// The process at the other end of a connected Unix socket, as it was when it began to listen.
+pub fn peer(socket: &impl AsRawFd) -> io::Result<i32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = std::mem::size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `peer` is a live ucred, and `length` says how many bytes that is.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    crate::check(got.into()).map(|_| peer.pid)
 }
 
 /// What the kernel counted of a process that ended, and of those of its descendants that it waited for.

@@ -11,7 +11,7 @@ use crate::remedy::zero_pages;
 use crate::verdict::remedies::Means;
 use crate::verdict::{self, Findings};
 use strandline_claims::caveat::Caveat;
-use strandline_claims::rows::{ANONYMOUS, SHMEM};
+use strandline_claims::rows::ANONYMOUS;
 use strandline_claims::runtime;
 use strandline_process::procfs::{Process, Status};
 use strandline_process::smaps::{Counts, SmapsEntry};
@@ -20,7 +20,7 @@ use strandline_process::smaps::{Counts, SmapsEntry};
 pub fn describe(process: &Process, snapshot: &mut Snapshot, ledger: Ledger, start: Instant) -> Explanation {
     let rows = ledger.tally.rows(&ledger.holders);
     let status = process.status().unwrap_or_default();
-    let kernel = kernel(snapshot, &status, ledger.tally.of(&SHMEM));
+    let kernel = kernel(snapshot, &status, ledger.shmem_bytes);
     let mut caveats = std::mem::take(&mut snapshot.caveats);
     let (others, runtimes) = recognise(process, snapshot, &mut caveats, ledger.tally.of(&ANONYMOUS));
     caveats.extend(ledger.caveats);

@@ -296,12 +296,15 @@ impl Snapshot {
         let runs = private.flat_map(|mapping| self.residency.runs_in(mapping.start..mapping.end));
         let refinements = Refinements::new(runs.map(|run| (run.start, run.end)));
         let resident = |from, to| anonymous_runs(&self.residency, from, to);
+        let shared = |from, to| other_runs(&self.residency, from, to);
         let context = runtime::Context {
             memory: &Resident::new(memory, &self.residency),
             process,
             space: &self.space,
             resident: &resident,
+            shared: &shared,
             threads,
+            is_stopped: self.photograph.is_none(),
             deadline: self.deadline(2),
             workers: how.workers,
             cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
@@ -437,5 +440,10 @@ impl How<'_> {
 
 fn anonymous_runs(residency: &Residency, from: u64, to: u64) -> Vec<(u64, u64)> {
     let runs = residency.runs_in(from..to).filter(|run| run.anonymous);
+    runs.map(|run| (run.start, run.end)).collect()
+}
+
+fn other_runs(residency: &Residency, from: u64, to: u64) -> Vec<(u64, u64)> {
+    let runs = residency.runs_in(from..to).filter(|run| !run.anonymous);
     runs.map(|run| (run.start, run.end)).collect()
 }

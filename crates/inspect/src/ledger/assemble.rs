@@ -66,6 +66,8 @@ pub struct Ledger {
     pub holders: Holders,
     /// All zero pages' bytes in claimed ranges and outside: what the zero_pages remedy would free.
     pub zero_bytes: u64,
+    /// Bytes of shared memory, whose ever.
+    pub shmem_bytes: u64,
     /// The picture of the address space, where one was asked for.
     pub page_map: Option<PageMap>,
     /// What did not fit.
@@ -112,6 +114,9 @@ struct Layers<'a> {
     claims: Vec<(&'a RangeClaim, Meaning<'a>)>,
     /// Who stands where by them.
     spans: Spans,
+    /// Those on shared memory, and who stands where by them.
+    shared: Vec<(&'a RangeClaim, Meaning<'a>)>,
+    shared_spans: Spans,
     /// Those that do not count.
     caveats: Vec<Caveat>,
 }
@@ -123,7 +128,14 @@ impl<'a> Layers<'a> {
         let of = |reading: &'a Reading| Meaning { palette, rows: reading.rows };
         let (pools, coarse): (Vec<&Reading>, Vec<&Reading>) =
             inputs.readings.iter().partition(|reading| reading.layer == Layer::Blocks);
-        let mut layers = Self { claims: Vec::new(), spans: Spans(Vec::new()), caveats: Vec::new() };
+        let none = || Spans(Vec::new());
+        let mut layers = Self {
+            claims: Vec::new(),
+            spans: none(),
+            shared: Vec::new(),
+            shared_spans: none(),
+            caveats: Vec::new(),
+        };
         let mut below = Below::default();
         for reading in coarse {
             reading.claims.iter().for_each(|claim| layers.add(claim, of(reading)));
@@ -149,6 +161,10 @@ impl<'a> Layers<'a> {
             for claim in &reading.claims {
                 layers.refine(claim, meaning, &mut below);
             }
+            for claim in &reading.shared {
+                layers.shared_spans.0.push(Span { range: claim.start..claim.end, holder: Holder::Claimed });
+                layers.shared.push((claim, meaning));
+            }
         }
         let mut finder = inputs.refinements.finder();
         let mut blocks: Vec<(&MappedBlock, Meaning<'_>)> = inputs
@@ -161,6 +177,7 @@ impl<'a> Layers<'a> {
             layers.add_mapped(block, meaning, &mut finder);
         }
         layers.spans = Spans::in_order(std::mem::take(&mut layers.spans.0))?;
+        layers.shared_spans = Spans::in_order(std::mem::take(&mut layers.shared_spans.0))?;
         Ok(layers)
     }
 
@@ -255,7 +272,7 @@ impl Spans {
 /// Makes the ledger. Fails with [`Error::Overlap`] where two readers claim one byte.
 pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     let palette = inputs.refinements.palette();
-    let Layers { mut claims, spans: claimed, caveats } = Layers::new(inputs, &palette)?;
+    let Layers { mut claims, spans: claimed, shared, shared_spans, caveats } = Layers::new(inputs, &palette)?;
     claims.sort_unstable_by_key(|(claim, _)| claim.start);
     let program = program_spans(inputs);
     let zeros = Spans(
@@ -269,15 +286,16 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         tally: Tally::default(),
         holders: Holders::default(),
         zero_bytes: 0,
+        shmem_bytes: 0,
         page_map: None,
         caveats,
     };
-    for &(claim, meaning) in &claims {
+    for &(claim, meaning) in claims.iter().chain(&shared) {
         add_claim(&mut ledger.tally, &claim.sums.resident, meaning, Some(&mut ledger.holders));
     }
     named::add(inputs, &palette, &mut ledger.holders);
     let mut painter = inputs.page_map.map(Painter::new);
-    let mut cells = claimed_cells(&claims).into_iter().peekable();
+    let mut cells = claimed_cells(claims.iter().chain(&shared)).into_iter().peekable();
     let none = Spans(Vec::new());
     let programs = program_files(inputs.spaces);
     for (index, space) in inputs.spaces.iter().enumerate() {
@@ -297,8 +315,11 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
                 // brk can start on the last page of a program's data, and a runtime's heap in the file it was
                 // saved in.
                 split(&mut writer, run.start..run.end, [&claimed, &none, &none], &PROGRAM_DATA);
+            } else if !run.anonymous && (inputs.is_shared_memory)(&space.mapping) {
+                ledger.shmem_bytes += run.end - run.start;
+                split(&mut writer, run.start..run.end, [&shared_spans, &none, &none], &SHMEM);
             } else {
-                writer.add(mapping_row(inputs, space, run.anonymous, &programs), run.start..run.end);
+                writer.add(mapping_row(space, run.anonymous, &programs), run.start..run.end);
             }
         }
         if space.counts.lazy_free_bytes > 0 {
@@ -344,9 +365,10 @@ fn given_up_in(space: &SmapsEntry, claims: &[(&RangeClaim, Meaning<'_>)]) -> Vec
 }
 
 /// The cells of what is claimed, in address order; none overlaps a mapping's start.
-fn claimed_cells<'a>(claims: &[(&'a RangeClaim, Meaning<'a>)]) -> Vec<(&'a CellSums, Meaning<'a>)> {
+fn claimed_cells<'a: 'b, 'b>(
+    claims: impl Iterator<Item = &'b (&'a RangeClaim, Meaning<'a>)>,
+) -> Vec<(&'a CellSums, Meaning<'a>)> {
     let mut cells: Vec<_> = claims
-        .iter()
         .flat_map(|&(claim, meaning)| claim.sums.cells.iter().map(move |cell| (cell, meaning)))
         .collect();
     cells.sort_by_key(|(cell, _)| cell.start);
@@ -445,19 +467,11 @@ fn program_files(spaces: &[SmapsEntry]) -> Vec<((u32, u32), u64)> {
 }
 
 /// The row of a page that no finer claim can stand on.
-fn mapping_row(
-    inputs: &Inputs<'_>,
-    space: &SmapsEntry,
-    anonymous: bool,
-    programs: &[((u32, u32), u64)],
-) -> Id {
+fn mapping_row(space: &SmapsEntry, anonymous: bool, programs: &[((u32, u32), u64)]) -> Id {
     let mapping = &space.mapping;
     if anonymous {
         // Anonymous pages of shared mappings: none on any known kernel.
         return &ANONYMOUS;
-    }
-    if (inputs.is_shared_memory)(mapping) {
-        return &SHMEM;
     }
     if !mapping.has_file() || mapping.name.starts_with("/dev/") {
         return &DEVICE;

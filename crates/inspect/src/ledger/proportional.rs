@@ -7,6 +7,7 @@
 
 use super::rows;
 use crate::facts::{Explanation, Kernel, Row, Totals};
+use strandline_claims::rows::RowKind;
 
 /// What kind of page a row's bytes are on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,7 +20,7 @@ enum Kind {
 fn kind(id: &str) -> Kind {
     match id {
         "program.text" | "kernel.file" | "kernel.device" => Kind::File,
-        "kernel.shmem" => Kind::SharedMemory,
+        id if RowKind::is_shared(id) => Kind::SharedMemory,
         _ => Kind::Anonymous,
     }
 }

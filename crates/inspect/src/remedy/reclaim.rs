@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use super::Applied;
+use super::jvm;
 use super::malloc_trim::{self, TrimRequest};
 use super::purge;
 use super::zero_pages::{self, ZeroRequest};
@@ -17,6 +18,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_process::elf::Object;
 use strandline_process::error::Result;
 use strandline_process::procfs::Process;
+use strandline_runtimes::jvm::facts::Jvm;
 
 /// How to give memory back.
 #[derive(Clone, Copy, Default)]
@@ -40,12 +42,14 @@ pub struct ReclaimOptions<'a> {
 }
 
 /// The remedies that [`reclaim`] can apply, or refuses with what to do instead.
-pub const REMEDIES: [&str; 7] = [
+pub const REMEDIES: [&str; 9] = [
     "malloc_trim",
     "zero_pages",
     "jemalloc_purge",
     "tcmalloc_release",
     "mimalloc_collect",
+    "jvm_gc",
+    "jvm_trim",
     "sbcl_full_gc",
     "cpython_gc",
 ];
@@ -94,6 +98,7 @@ fn look_and_apply(pid: i32, options: &ReclaimOptions<'_>) -> Result<(Reclamation
     let applied = match remedy {
         remedy if is_call(remedy) => call(pid, remedy, &before, options, &mut answer),
         "zero_pages" => zero(pid, &before, options, &mut answer),
+        "jvm_gc" | "jvm_trim" => ask_jvm(pid, remedy, &before, options, &mut answer),
         "sbcl_full_gc" => {
             full_gc(pid, &before, options, &mut answer);
             false
@@ -149,6 +154,44 @@ fn python_collection(how: Option<&str>) -> String {
     )
 }
 
+/// Asks a JVM to collect, or to trim its malloc; true where it did.
+fn ask_jvm(
+    pid: i32,
+    remedy: &str,
+    before: &Inspection,
+    options: &ReclaimOptions<'_>,
+    answer: &mut Reclamation,
+) -> bool {
+    let jvm = before.explanation.runtimes.iter().find(|runtime| runtime.name == "jvm");
+    let command = jvm::COMMANDS.iter().find(|command| command.remedy == remedy);
+    let Some((jvm, command)) = jvm.zip(command) else {
+        refuse(answer, format!("there is no JVM in it; {remedy} is the JVM's"));
+        return false;
+    };
+    let known: Option<Jvm> = jvm.details("jvm");
+    if known.as_ref().and_then(|known| known.attach) == Some(false) {
+        refuse(
+            answer,
+            "its JVM was started so that it takes no requests (-XX:+DisableAttachMechanism or -Xrs): ask it from inside, or start it \
+             without",
+        );
+        return false;
+    }
+    if options.dry_run {
+        return false;
+    }
+    let range = known.and_then(|known| known.heap_range).filter(|_| remedy == "jvm_gc");
+    let range = range.map(|(start, end)| start..end);
+    let applied = Process::open(pid).map_err(|error| error.to_string());
+    let applied = applied.and_then(|process| jvm::apply(&process, *command, range, options.watch));
+    let mut done = Totals::default();
+    match applied {
+        Ok(applied) => done.add(&applied),
+        Err(reason) => refuse(answer, reason),
+    }
+    done.report(answer)
+}
+
 /// How often a heap that makes no sense is looked at again: a moment later, malloc caught in motion
 /// does.
 const MOST_LOOKS: u32 = 5;
@@ -169,11 +212,13 @@ fn best_call(look: &Inspection) -> &'static str {
 fn look_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
     // A dry run looks as hard, for what would refuse the call.
     let is_call = options.remedy.is_none_or(is_call);
+    // What lives of its objects is only traced while the process does not wait for that.
+    let is_traced = options.remedy == Some("jvm_gc") && options.photograph == ByPhotograph::Never;
     let look_options = Options {
         progress: options.progress,
         before_call: is_call,
         max_stop: options.max_stop,
-        photograph: options.photograph,
+        photograph: if is_traced { ByPhotograph::IfPossible } else { options.photograph },
         ..Options::default()
     };
     let mut seen = inspect(pid, &look_options)?;

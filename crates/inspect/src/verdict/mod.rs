@@ -2,6 +2,7 @@
 //!
 //! Everything here is a prediction and says so; only `reclaim` proves.
 
+mod java;
 pub mod remedies;
 
 use crate::facts::{Remedy, RemedyKind, Row, Runtime, State, Verdict};
@@ -13,6 +14,7 @@ use strandline_claims::rows::Id;
 use strandline_claims::units::{self, bytes};
 use strandline_runtimes::cpython::census::FEW_OBJECTS;
 use strandline_runtimes::cpython::facts::CPython;
+use strandline_runtimes::jvm::facts::Jvm;
 
 /// What the verdict is made of.
 pub struct Findings<'a> {
@@ -68,6 +70,12 @@ impl Findings<'_> {
         trim.saturating_sub(self.row("glibc.free.trim")).min(self.row("kernel.zero"))
     }
 
+    /// Whether a JVM is in it that takes requests.
+    fn has_listening_jvm(&self) -> bool {
+        let jvms = self.runtimes.iter().filter(|runtime| runtime.name == "jvm");
+        jvms.filter_map(|jvm| jvm.details::<Jvm>("jvm")).any(|jvm| jvm.attach == Some(true))
+    }
+
     /// Whether `part` is worth a sentence: a tenth of RSS, and a megabyte.
     fn matters(&self, part: u64) -> bool {
         part >= self.rss_bytes / 10 && part >= 1 << 20
@@ -92,7 +100,9 @@ pub fn verdict(findings: &Findings<'_>) -> Verdict {
     let arenas = arenas.map(|id| findings.row(id)).iter().sum();
     let spans = ["go.free.purge", "go.free.kept", "go.free.pinned"];
     let spans = spans.map(|id| findings.row(id)).iter().sum();
-    let all = [free, retained, dead, unattributed, zero, slots, arenas, spans];
+    let regions = ["jvm.dead", "jvm.free.purge", "jvm.free.kept", "jvm.shmem.free"];
+    let regions = regions.map(|id| findings.row(id)).iter().sum();
+    let all = [free, retained, dead, unattributed, zero, slots, arenas, spans, regions];
     let largest = all.into_iter().filter(|&bytes| findings.matters(bytes)).max();
     let (class, headline) = match largest.and_then(|bytes| all.iter().position(|&one| one == bytes)) {
         Some(0) => {
@@ -105,8 +115,9 @@ pub fn verdict(findings: &Findings<'_>) -> Verdict {
         Some(4) => ("zero_pages", zero_pages(findings, zero)),
         Some(5) => ("free_slots", free_slots(findings, slots)),
         Some(6) => ("free_arenas", free_arenas(findings, arenas)),
-        Some(_) => ("idle_spans", idle_spans(findings, spans)),
-        None => mostly_used(findings),
+        Some(7) => ("idle_spans", idle_spans(findings, spans)),
+        Some(_) => ("free_regions", java::free_regions(findings, regions)),
+        None => java::beside_its_heap(findings).unwrap_or_else(|| mostly_used(findings)),
     };
     Verdict { headline, class: class.to_owned() }
 }

@@ -32,6 +32,14 @@ pub fn remedies(findings: &Findings<'_>, means: &Means<'_>) -> Vec<Remedy> {
             "one call in one thread, which holds each arena's lock in turn; later growth faults pages in again",
         ));
     }
+    if let Some(trim) = findings.trim_bytes.filter(|_| findings.has_listening_jvm()) {
+        remedies.push(Remedy::call(
+            "jvm_trim",
+            trim,
+            format!("strandline reclaim {pid} --remedy jvm_trim"),
+            "as malloc_trim, but the JVM does it itself (System.trim_native_heap, from JDK 17.0.9 and 18 on); no thread is stopped",
+        ));
+    }
     if means.zero_bytes > 0 {
         let how = format!("strandline reclaim {pid} --remedy zero_pages");
         let cost = if means.swap {

@@ -215,6 +215,8 @@ impl Fabric {
             process: &process,
             space: &AddressSpace::default(),
             resident: &resident,
+            shared: &|_, _| Vec::new(),
+            is_stopped: false,
             threads: &[],
             deadline: Instant::now() + Duration::from_secs(60),
             workers: 2,

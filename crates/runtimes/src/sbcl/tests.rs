@@ -123,6 +123,8 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
             process: &process,
             space: &space,
             resident: &resident,
+            shared: &|_, _| Vec::new(),
+            is_stopped: false,
             threads: &threads,
             deadline: Instant::now() + Duration::from_secs(60),
             workers: 2,

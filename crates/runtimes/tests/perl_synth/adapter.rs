@@ -120,6 +120,8 @@ impl Subject {
             process: &process,
             space: &space,
             resident: &resident,
+            shared: &|_, _| Vec::new(),
+            is_stopped: false,
             threads: &threads,
             deadline: Instant::now() + Duration::from_secs(600),
             workers,

@@ -74,6 +74,8 @@ impl Subject {
             process: &process,
             space: &space,
             resident: &|from, to| clipped(&self.runs, from, to),
+            shared: &|_, _| Vec::new(),
+            is_stopped: false,
             threads: &self.threads,
             deadline: Instant::now() + Duration::from_secs(600),
             workers,

@@ -1,0 +1,220 @@
+//! The remedies of a Java virtual machine: it is asked to do itself what gives memory back, by its attach mechanism, as its
+//! own `jcmd` asks it.
+//!
+//! A JVM that caught SIGQUIT and finds a file `.attach_pidN` in its folder for temporary files listens on a socket beside it, and a
+//! thread of its own does what is asked there (`src/hotspot/os/posix/attachListener_posix.cpp`). Nothing is called in the process by
+//! us, and no thread is stopped. To one that does not catch SIGQUIT that signal would be the end, and to one without the
+//! mechanism a request for a thread dump: both are refused before it is sent.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::os::unix::fs::{OpenOptionsExt, chown};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use strandline_process::pages;
+use strandline_process::procfs::{Process, Status};
+use strandline_sys::process::{self as sys, SIGQUIT};
+
+use super::{Applied, Refusal, call};
+
+/// How long it may take to listen. A thread of it has to run first.
+const LISTEN_LIMIT: Duration = Duration::from_secs(10);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+/// How long what is asked may take: a collection of a large heap takes minutes where memory is swapped.
+const ANSWER_LIMIT: Duration = Duration::from_secs(300);
+/// The most bytes of an answer that are read.
+const MOST_ANSWER: u64 = 1 << 20;
+/// What gives memory back may be on its way when the answer is there: it is counted when it stays as it is.
+const SETTLE_LIMIT: Duration = Duration::from_secs(2);
+const SETTLE_LOOKS: Duration = Duration::from_millis(100);
+
+/// What is asked: a diagnostic command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// The remedy.
+    pub remedy: &'static str,
+    /// The command, as `jcmd` has it.
+    pub name: &'static str,
+}
+
+/// The commands there are.
+pub const COMMANDS: [Command; 2] = [
+    Command { remedy: "jvm_gc", name: "GC.run" },
+    Command { remedy: "jvm_trim", name: "System.trim_native_heap" },
+];
+
+/// Has the JVM of `process` do `command`. What it gave back is counted in the page tables of `range`, its heap: collecting takes
+/// memory elsewhere; and where there is none, of the whole process.
+///
+/// # Errors
+/// Where it was refused, by us or by it: in words for a person.
+pub fn apply(
+    process: &Process,
+    command: Command,
+    range: Option<Range<u64>>,
+    watch: Duration,
+) -> Result<Applied, String> {
+    let rss_before_bytes = call::rss_bytes(process);
+    let heap_before_bytes = range.as_ref().and_then(|range| resident_bytes(process, range));
+    let began = Instant::now();
+    let mut socket = connect(process).map_err(|refusal| refusal.to_string())?;
+    let answer = ask(&mut socket, command.name).map_err(|error| {
+        format!("the JVM was asked for {} and did not answer: {error}; it may still do it", command.name)
+    })?;
+    let call_seconds = began.elapsed().as_secs_f64();
+    understood(&answer, command)?;
+    let rss_after_bytes = settled(process);
+    let given = |(before, after): (u64, u64)| before.saturating_sub(after);
+    let heap_after_bytes = range.as_ref().and_then(|range| resident_bytes(process, range));
+    let heap = heap_before_bytes.zip(heap_after_bytes);
+    let mut applied = Applied {
+        actual_bytes: heap.or(rss_before_bytes.zip(rss_after_bytes)).map_or(0, given),
+        resident_before_bytes: heap_before_bytes.unwrap_or(0),
+        rss_before_bytes,
+        rss_after_bytes,
+        call_seconds,
+        ..Applied::default()
+    };
+    applied.watch_faults(process, watch);
+    Ok(applied)
+}
+
+fn resident_bytes(process: &Process, range: &Range<u64>) -> Option<u64> {
+    let pagemap = process.open_file("pagemap").ok()?;
+    let mut bytes = 0;
+    let ranges = std::slice::from_ref(range);
+    pages::each_anonymous_run(&pagemap, ranges, &mut |run| bytes += run.end - run.start).ok()?;
+    Some(bytes)
+}
+
+/// RSS, once two looks in a row find the same.
+fn settled(process: &Process) -> Option<u64> {
+    let until = Instant::now() + SETTLE_LIMIT;
+    let mut last = call::rss_bytes(process);
+    while Instant::now() < until {
+        std::thread::sleep(SETTLE_LOOKS);
+        let now = call::rss_bytes(process);
+        if now == last {
+            break;
+        }
+        last = now;
+    }
+    last
+}
+
+/// The answer begins with a status, 0 for done; the text behind it may hold anything, and is not told.
+fn understood(answer: &str, command: Command) -> Result<(), String> {
+    let (status, text) = answer.split_once('\n').unwrap_or((answer, ""));
+    match status.trim() {
+        "0" if !text.contains("java.lang.IllegalArgumentException") => Ok(()),
+        "0" => Err(format!("this JVM has no command {}", command.name)),
+        status => {
+            let digits: String = status.chars().filter(char::is_ascii_digit).take(8).collect();
+            Err(format!("the JVM refused {} with status {digits}", command.name))
+        }
+    }
+}
+
+/// Asks, by the protocol's first version: each word ends with a zero byte, a command and three arguments.
+fn ask(socket: &mut UnixStream, command: &str) -> io::Result<String> {
+    socket.set_read_timeout(Some(ANSWER_LIMIT))?;
+    socket.set_write_timeout(Some(LISTEN_LIMIT))?;
+    socket.write_all(format!("1\0jcmd\0{command}\0\0\0").as_bytes())?;
+    let mut answer = Vec::new();
+    socket.take(MOST_ANSWER).read_to_end(&mut answer)?;
+    if answer.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// A file that is removed again.
+struct Left(PathBuf);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+    }
+}
+
+/// Connects to the JVM; asks it to listen where it does not yet.
+fn connect(process: &Process) -> Result<UnixStream, Refusal> {
+    let status = process.status()?;
+    let pid = process.pid();
+    let inner = status.namespace_pids.last().copied().unwrap_or(pid);
+    // Its folder for temporary files is always this one, whatever its environment says.
+    let folder = process.path("root").join("tmp");
+    let socket = folder.join(format!(".java_pid{inner}"));
+    if let Ok(connected) = UnixStream::connect(&socket) {
+        return own(process, connected);
+    }
+    let handle = sys::open(pid).map_err(|e| Refusal::from_io(process, "opening it", e))?;
+    let _file = request(process, &folder.join(format!(".attach_pid{inner}")), &status)?;
+    catches_quit(process, &process.status()?)?;
+    sys::signal(&handle, SIGQUIT).map_err(|e| Refusal::from_io(process, "sending SIGQUIT", e))?;
+    let until = Instant::now() + LISTEN_LIMIT;
+    loop {
+        if let Ok(connected) = UnixStream::connect(&socket) {
+            return own(process, connected);
+        }
+        if Instant::now() >= until {
+            return Err(refused(
+                process,
+                "did not listen within 10 s after it was asked to (SIGQUIT)".to_owned(),
+            ));
+        }
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+}
+
+/// Only to the process itself something is said: anybody may put a socket into that folder.
+fn own(process: &Process, socket: UnixStream) -> Result<UnixStream, Refusal> {
+    let peer = sys::peer(&socket).map_err(|e| Refusal::from_io(process, "asking who listens", e))?;
+    if peer == process.pid() {
+        Ok(socket)
+    } else {
+        Err(refused(process, "is not the one that listens where its JVM should".to_owned()))
+    }
+}
+
+/// Puts the file that says what SIGQUIT is for; it has to be of the JVM's user.
+fn request(process: &Process, path: &Path, status: &Status) -> Result<Left, Refusal> {
+    let failed = |e| Refusal::from_io(process, "asking its JVM to listen", e);
+    // One that was left behind is somebody's who asked before.
+    drop(std::fs::remove_file(path));
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    let left = Left(path.to_owned());
+    let effective = status.users.map(|users| users[1]);
+    chown(path, effective, None).map_err(failed)?;
+    Ok(left)
+}
+
+/// Refuses a process which that signal would end.
+fn catches_quit(process: &Process, status: &Status) -> Result<(), Refusal> {
+    if status.caught.is_some_and(|caught| caught >> (SIGQUIT - 1) & 1 != 0) {
+        return Ok(());
+    }
+    Err(refused(process, "does not catch SIGQUIT (-Xrs, or it is just starting)".to_owned()))
+}
+
+fn refused(process: &Process, what: String) -> Refusal {
+    Refusal::Unsafe { pid: process.pid(), what, advice: "ask it from inside (System.gc()), or by JMX" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_believed_where_it_says_that_it_was_done() {
+        let [gc, trim] = COMMANDS;
+        assert!(understood("0\nCommand executed successfully\n", gc).is_ok());
+        let unknown = understood("0\njava.lang.IllegalArgumentException: Unknown diagnostic command\n", trim);
+        assert!(unknown.unwrap_err().contains("System.trim_native_heap"));
+        assert!(understood("101\nno such command a password", gc).unwrap_err().ends_with("status 101"));
+        assert!(understood("", gc).is_err());
+    }
+}

@@ -1,0 +1,144 @@
+//! Texts among the constants of an ELF file: names that pointers of a process lead to, read from the file it is mapped from.
+//!
+//! What nobody has looked at is not resident, and to read it in the process would bring it in. All addresses here are those of
+//! the file, before it is mapped anywhere.
+//!
+//! The file is the target's choice and may be made to attack the reader: blocks are kept in a number that is bounded, and what
+//! does not hold together is absent.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::rc::Rc;
+
+use object::elf;
+
+use crate::memory::{half_word_at, word_at};
+
+/// The most program headers looked at.
+const MOST_SEGMENTS: usize = 64;
+/// Bytes that are read at once, and how many such blocks are kept.
+const BLOCK_BYTES: u64 = 16 << 10;
+const MOST_BLOCKS: usize = 512;
+
+const HEADER_BYTES: usize = 64;
+const SEGMENT_BYTES: usize = 56;
+
+/// A part of the file that is mapped.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    start: u64,
+    in_file: u64,
+    offset: u64,
+}
+
+/// The constants of a file.
+#[derive(Debug)]
+pub struct Constants<'a> {
+    file: &'a File,
+    segments: Vec<Segment>,
+    blocks: HashMap<u64, Rc<[u8]>>,
+}
+
+impl<'a> Constants<'a> {
+    /// Reads the headers of an ELF-64 file; `None` where it is none.
+    pub fn of(file: &'a File) -> Option<Self> {
+        let header = read(file, 0, HEADER_BYTES)?;
+        if header.get(..6)? != b"\x7fELF\x02\x01" {
+            return None;
+        }
+        let half =
+            |at: usize| Some(usize::from(u16::from_le_bytes(header.get(at..at + 2)?.try_into().ok()?)));
+        let (entry_bytes, count) = (half(54)?, half(56)?);
+        if entry_bytes != SEGMENT_BYTES || count > MOST_SEGMENTS {
+            return None;
+        }
+        let table = read(file, word_at(&header, 32)?, count * SEGMENT_BYTES)?;
+        let is_mapped = |entry: &&[u8]| half_word_at(entry, 0) == Some(elf::PT_LOAD.0);
+        let segment = |entry: &[u8]| {
+            Some(Segment {
+                start: word_at(entry, 16)?,
+                in_file: word_at(entry, 32)?,
+                offset: word_at(entry, 8)?,
+            })
+        };
+        let segments = table.chunks_exact(SEGMENT_BYTES).filter(is_mapped).filter_map(segment).collect();
+        Some(Self { file, segments, blocks: HashMap::new() })
+    }
+
+    /// The text at `address` up to its zero byte; `None` where it is longer than `most`, or not of printable ASCII.
+    pub fn text(&mut self, address: u64, most: usize) -> Option<String> {
+        let mut offset = self.segments.iter().find_map(|segment| {
+            let skip = address.checked_sub(segment.start).filter(|&skip| skip < segment.in_file)?;
+            segment.offset.checked_add(skip)
+        })?;
+        let mut text = String::new();
+        loop {
+            let block = self.block(offset - offset % BLOCK_BYTES);
+            let rest = block.get((offset % BLOCK_BYTES) as usize..).filter(|rest| !rest.is_empty())?;
+            for &byte in rest {
+                match byte {
+                    0 => return Some(text),
+                    b' '..=b'~' if text.len() < most => text.push(char::from(byte)),
+                    _ => return None,
+                }
+            }
+            offset = offset.checked_add(rest.len() as u64)?;
+        }
+    }
+
+    fn block(&mut self, first: u64) -> Rc<[u8]> {
+        if self.blocks.len() >= MOST_BLOCKS {
+            self.blocks.clear();
+        }
+        let file = self.file;
+        let block =
+            self.blocks.entry(first).or_insert_with(|| read_some(file, first, BLOCK_BYTES as usize).into());
+        Rc::clone(block)
+    }
+}
+
+fn read(file: &File, offset: u64, bytes: usize) -> Option<Vec<u8>> {
+    let got = read_some(file, offset, bytes);
+    (got.len() == bytes).then_some(got)
+}
+
+/// What the file has of `bytes` bytes from `offset` on.
+fn read_some(file: &File, offset: u64, bytes: usize) -> Vec<u8> {
+    let mut buffer = vec![0; bytes];
+    let mut done = 0;
+    while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset.saturating_add(done as u64)) {
+            Ok(0) | Err(_) => break,
+            Ok(got) => done += got,
+        }
+    }
+    buffer.truncate(done);
+    buffer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static TEXT: &str = "a text among the constants of this very program\0";
+
+    #[test]
+    fn a_text_is_found_and_nothing_beyond_the_file() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let mut constants = Constants::of(&file).unwrap();
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let offset = memchr(&bytes, TEXT.as_bytes()) as u64;
+        let segment =
+            constants.segments.iter().find(|s| (s.offset..s.offset + s.in_file).contains(&offset)).unwrap();
+        let address = offset - segment.offset + segment.start;
+        assert_eq!(constants.text(address, 100).as_deref(), TEXT.strip_suffix('\0'));
+        assert_eq!(constants.text(address, 10), None, "longer than wanted");
+        assert_eq!(constants.text(u64::MAX - 3, 100), None);
+        assert!(Constants::of(&File::open("/etc/passwd").unwrap()).is_none());
+    }
+
+    fn memchr(bytes: &[u8], text: &[u8]) -> usize {
+        bytes.windows(text.len()).position(|window| window == text).unwrap()
+    }
+}

@@ -1,0 +1,126 @@
+//! A bit for each place in the heap at which an object may begin.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::heap::Area;
+
+/// What of the heap is in use, numbered through: a bit for each multiple of the alignment of objects.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// First byte, first byte behind, and the number of the first bit.
+    ranges: Vec<(u64, u64, u64)>,
+    shift: u32,
+    bits: u64,
+}
+
+impl Places {
+    /// The places of areas in address order, where objects are aligned to `alignment`, a power of two.
+    pub fn new<'a>(areas: impl Iterator<Item = &'a Area>, alignment: u64) -> Self {
+        let shift = alignment.trailing_zeros();
+        let mut places = Self { ranges: Vec::new(), shift, bits: 0 };
+        for area in areas.filter(|area| area.start < area.top) {
+            match places.ranges.last_mut() {
+                Some(last) if last.1 == area.start => last.1 = area.top,
+                _ => places.ranges.push((area.start, area.top, places.bits)),
+            }
+            places.bits += (area.top - area.start).div_ceil(alignment);
+        }
+        places
+    }
+
+    /// From one place to the next.
+    pub fn bytes(&self) -> u64 {
+        1 << self.shift
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.bits
+    }
+
+    /// The place at an address; `None` where there is none.
+    #[inline]
+    pub fn of(&self, address: u64) -> Option<u64> {
+        let index = self.ranges.partition_point(|range| range.1 <= address);
+        let &(start, _, first) = self.ranges.get(index).filter(|range| range.0 <= address)?;
+        let skip = address - start;
+        skip.is_multiple_of(1 << self.shift).then_some(first + (skip >> self.shift))
+    }
+
+    /// The address of a place, and where what is in use ends there.
+    pub fn address(&self, place: u64) -> Option<(u64, u64)> {
+        let index = self.ranges.partition_point(|range| range.2 <= place).checked_sub(1)?;
+        let &(start, end, first) = self.ranges.get(index)?;
+        let address = start + ((place - first) << self.shift);
+        (address < end).then_some((address, end))
+    }
+}
+
+/// A bit for each of some places, set by several threads at once.
+#[derive(Debug)]
+pub struct Bits(Vec<AtomicU64>);
+
+impl Bits {
+    /// None set; `None` where there is no memory for so many.
+    pub fn new(count: u64) -> Option<Self> {
+        let words = usize::try_from(count.div_ceil(64)).ok()?;
+        let mut bits = Vec::new();
+        bits.try_reserve_exact(words).ok()?;
+        bits.resize_with(words, AtomicU64::default);
+        Some(Self(bits))
+    }
+
+    /// Sets one; whether it was not set before.
+    #[inline]
+    pub fn set(&self, place: u64) -> bool {
+        let bit = 1 << (place % 64);
+        let word = self.0.get((place / 64) as usize);
+        word.is_some_and(|word| word.fetch_or(bit, Ordering::Relaxed) & bit == 0)
+    }
+
+    /// Clears one.
+    #[inline]
+    pub fn clear(&self, place: u64) {
+        if let Some(word) = self.0.get((place / 64) as usize) {
+            word.fetch_and(!(1 << (place % 64)), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether one is set.
+    #[inline]
+    pub fn has(&self, place: u64) -> bool {
+        self.word(place / 64) >> (place % 64) & 1 != 0
+    }
+
+    /// Those of 64 places, the first of which is a multiple of 64.
+    #[inline]
+    pub fn word(&self, index: u64) -> u64 {
+        self.0.get(index as usize).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jvm::heap::Kind;
+
+    #[test]
+    fn places_and_addresses_are_each_others() {
+        let area = |start, top, end| Area::new(Kind::Old, start, top, end).unwrap();
+        let areas =
+            [area(0x1000, 0x1100, 0x2000), area(0x2000, 0x3000, 0x3000), area(0x3000, 0x3010, 0x4000)];
+        let places = Places::new(areas.iter(), 8);
+        assert_eq!(places.count(), 32 + 512 + 2);
+        for (address, place) in [(0x1000, 0), (0x10f8, 31), (0x2000, 32), (0x3008, 32 + 513)] {
+            assert_eq!(places.of(address), Some(place));
+            assert_eq!(places.address(place).unwrap().0, address);
+        }
+        assert_eq!((places.of(0x1100), places.of(0x1004), places.of(0x3010)), (None, None, None));
+        assert_eq!(places.address(places.count()), None);
+        let bits = Bits::new(places.count()).unwrap();
+        assert!(bits.set(31) && !bits.set(31) && bits.has(31) && !bits.has(32) && !bits.set(1 << 40));
+        assert_eq!(bits.word(0), 1 << 31);
+        bits.clear(31);
+        assert!(!bits.has(31));
+    }
+}

@@ -1,0 +1,161 @@
+//! What each byte is: objects and free places of the heap, metaspace, code.
+
+use super::code::Segment;
+use super::heap::{Area, Heap, Kind};
+use super::metaspace::{Metaspace, Space};
+use super::rows;
+use super::threads::Buffer;
+use super::trace::Live;
+use crate::work;
+use strandline_claims::accumulator::{Accumulator, Class};
+use strandline_claims::allocator::RangeClaim;
+use strandline_claims::class::Slot;
+use strandline_claims::palette::Palette;
+use strandline_claims::range::{PAGE_BYTES, RangePages, page_of, page_up};
+use strandline_claims::runtime::Context;
+
+/// So much of the heap is claimed by a worker at a time, but for an area that is larger.
+const PART_BYTES: u64 = 64 << 20;
+
+/// Claims the areas of the heap. What stands behind objects is free; whole pages of that go back where the area is a free region or
+/// the end of a space.
+///
+/// Where it is known what lives, what does not is of the slot beside it.
+pub fn heap(
+    context: &Context<'_>,
+    (areas, buffers): (&[Area], &[Buffer]),
+    live: Option<(&Live, Slot)>,
+) -> Vec<RangeClaim> {
+    let is_one_part =
+        |one: &Area, next: &Area| one.end == next.start && one.start / PART_BYTES == next.start / PART_BYTES;
+    let parts: Vec<&[Area]> = areas.chunk_by(is_one_part).collect();
+    let job = |claims: &mut Vec<RangeClaim>, part: usize| {
+        let Some((first, last)) = parts[part].first().zip(parts[part].last()) else { return };
+        let of = context.pages(first.start, last.end);
+        let mut accumulator = Accumulator::new(first.start, &of);
+        for area in parts[part] {
+            objects(&mut accumulator, area, buffers, live);
+            let (from, to) = (page_up(accumulator.cursor()), page_of(area.end));
+            accumulator.claim_free(area.end, from, to);
+        }
+        claims.push(RangeClaim { start: first.start, end: last.end, sums: accumulator.cut().finish(&of) });
+    };
+    // It takes no longer than its regions are many: there is no deadline within.
+    let far = context.deadline + std::time::Duration::from_secs(3600);
+    let (states, _) = work::share(context.workers, parts.len(), far, Vec::new, job);
+    states.concat()
+}
+
+/// The part of an area in which objects are; what threads have not used of their buffers is free.
+fn objects(accumulator: &mut Accumulator<'_>, area: &Area, buffers: &[Buffer], live: Option<(&Live, Slot)>) {
+    let first = buffers.partition_point(|buffer| buffer.end <= area.start);
+    for buffer in buffers.iter().skip(first).take_while(|buffer| buffer.top < area.top) {
+        let (from, to) = (buffer.top.max(accumulator.cursor()), buffer.end.min(area.top));
+        if from < to {
+            in_use(accumulator, from, live);
+            accumulator.claim_to(to, Class::Free);
+        }
+    }
+    in_use(accumulator, area.top.max(accumulator.cursor()), live);
+}
+
+/// Objects, one behind the other: those that live, and those that do not.
+fn in_use(accumulator: &mut Accumulator<'_>, end: u64, live: Option<(&Live, Slot)>) {
+    let Some((live, slot)) = live else { return accumulator.claim_to(end, Class::Live) };
+    let class = |is_dead: bool| if is_dead { Class::Refined(slot) } else { Class::Live };
+    let mut last = None;
+    for (start, is_dead) in live.objects(accumulator.cursor(), end) {
+        if last != Some(is_dead) {
+            accumulator.claim_to(start, class(last.unwrap_or(false)));
+            last = Some(is_dead);
+        }
+    }
+    accumulator.claim_to(end, class(last.unwrap_or(false)));
+}
+
+/// Resident bytes of a range.
+pub fn resident(context: &Context<'_>, start: u64, end: u64) -> u64 {
+    let runs = (context.resident)(start, end);
+    runs.iter().map(|&(from, to)| to.min(end).saturating_sub(from.max(start))).sum()
+}
+
+/// Resident bytes of a range of shared memory.
+pub fn shared_resident(context: &Context<'_>, start: u64, end: u64) -> u64 {
+    let runs = (context.shared)(start, end);
+    runs.iter().map(|&(from, to)| to.min(end).saturating_sub(from.max(start))).sum()
+}
+
+/// Resident bytes of whole pages behind the objects of an area.
+pub fn free_resident(context: &Context<'_>, area: &Area) -> u64 {
+    let from = if area.kind == Kind::Free { area.start } else { area.top };
+    resident(context, from.next_multiple_of(PAGE_BYTES), area.end)
+}
+
+/// A range, of which parts are in use: these are of one slot, and what is resident besides of another.
+fn parts(
+    context: &Context<'_>,
+    (start, end): (u64, u64),
+    used: &[(u64, u64)],
+    slots: (Slot, Slot),
+) -> RangeClaim {
+    parts_of(&context.pages(start, end), (start, end), used, slots)
+}
+
+fn parts_of(
+    of: &RangePages,
+    (start, end): (u64, u64),
+    used: &[(u64, u64)],
+    (in_use, free): (Slot, Slot),
+) -> RangeClaim {
+    let mut accumulator = Accumulator::new(start, of);
+    for &(from, to) in used {
+        accumulator.claim_to(from.clamp(accumulator.cursor(), end), Class::Refined(free));
+        accumulator.claim_to(to.clamp(accumulator.cursor(), end), Class::Refined(in_use));
+    }
+    accumulator.claim_to(end, Class::Refined(free));
+    RangeClaim { start, end, sums: accumulator.cut().finish(of) }
+}
+
+/// Claims metaspace and class space.
+pub fn metaspace(context: &Context<'_>, palette: &mut Palette, metaspace: &Metaspace) -> Vec<RangeClaim> {
+    let free = palette.add(&rows::METASPACE_FREE, None);
+    let spaces = [
+        (&metaspace.others, palette.add(&rows::METASPACE, None)),
+        (&metaspace.classes, palette.add(&rows::CLASS_SPACE, None)),
+    ];
+    let claim = |(space, slot): (&Space, Option<Slot>)| {
+        let Some(slots) = slot.zip(free) else { return Vec::new() };
+        let of = |range: &(u64, u64)| {
+            let first = space.used.partition_point(|used| used.1 <= range.0);
+            let count = space.used[first..].partition_point(|used| used.0 < range.1);
+            parts(context, *range, &space.used[first..first + count], slots)
+        };
+        space.ranges.iter().map(of).collect()
+    };
+    spaces.into_iter().flat_map(claim).collect()
+}
+
+/// Claims the code cache and the maps of its blocks.
+pub fn code(context: &Context<'_>, palette: &mut Palette, segments: &[Segment]) -> Vec<RangeClaim> {
+    let Some(slots) = palette.add(&rows::CODE, None).zip(palette.add(&rows::CODE_FREE, None)) else {
+        return Vec::new();
+    };
+    let code = segments.iter().map(|segment| parts(context, segment.range, &segment.used, slots));
+    let maps = segments.iter().filter(|segment| segment.map.0 < segment.map.1);
+    code.chain(maps.map(|segment| context.claim_whole(segment.map, Class::Metadata))).collect()
+}
+
+/// Claims the heap of a collector that keeps it in shared memory, in each of its views.
+pub fn shared(context: &Context<'_>, palette: &mut Palette, heap: &Heap) -> Vec<RangeClaim> {
+    if heap.views.is_empty() {
+        return Vec::new();
+    }
+    let slots = palette.add(&rows::SHARED_OBJECT, None).zip(palette.add(&rows::SHARED_FREE, None));
+    let Some(slots) = slots else { return Vec::new() };
+    let claim = |&(start, end): &(u64, u64)| {
+        let first = heap.shared.partition_point(|used| used.1 <= start);
+        let count = heap.shared[first..].partition_point(|used| used.0 < end);
+        parts_of(&context.shared_pages(start, end), (start, end), &heap.shared[first..first + count], slots)
+    };
+    heap.views.iter().map(claim).collect()
+}

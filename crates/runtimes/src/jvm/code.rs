@@ -1,0 +1,111 @@
+//! What is compiled: the code cache, in one segment or three (`code/codeCache.cpp`, `memory/heap.hpp`).
+
+use strandline_process::memory::word_at;
+
+use super::heap::Pool;
+use super::view::View;
+use crate::batch::Pages;
+
+/// The most segments: 24 kinds of code, of which three are kept apart.
+const MOST_HEAPS: u32 = 16;
+/// `CodeHeap::_next_segment`, of which on there are no blocks, and `_code_blob_type`, from `_log2_segment_size` on: the fields in
+/// between are the same from JDK 9 to 27.
+const NEXT_SEGMENT: u64 = 8;
+const BLOB_TYPE: u64 = 64;
+/// `CodeBlobType`, as the pools are called.
+const NAMES: [&str; 4] = [
+    "CodeHeap 'non-profiled nmethods'",
+    "CodeHeap 'profiled nmethods'",
+    "CodeHeap 'non-nmethods'",
+    "CodeCache",
+];
+const OTHER_NAME: &str = "CodeHeap";
+
+/// A segment of the code cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its committed range.
+    pub range: (u64, u64),
+    /// What its pool is called.
+    pub name: &'static str,
+    /// What of it is in use, in the order of addresses, what follows each other in one.
+    pub used: Vec<(u64, u64)>,
+    /// The map of its blocks, beside it.
+    pub map: (u64, u64),
+}
+
+impl Segment {
+    /// Bytes in use.
+    pub fn used_bytes(&self) -> u64 {
+        self.used.iter().map(|range| range.1 - range.0).sum()
+    }
+}
+
+/// The segments, in the order in which the JVM has them; `None` where one does not hold together.
+pub fn segments(view: &View<'_>) -> Option<Vec<Segment>> {
+    let heaps = view.fixed(&["CodeCache::_heaps"])?;
+    let count = view.half_field(heaps, &["GrowableArrayBase::_len", "GenericGrowableArray::_len"])?;
+    if count == 0 || count > MOST_HEAPS {
+        return None;
+    }
+    let data = view.field(heaps, &["GrowableArray<int>::_data"])?;
+    (0..u64::from(count)).map(|index| segment(view, view.word(data.checked_add(index * 8)?)?)).collect()
+}
+
+fn range(view: &View<'_>, space: u64, low: &str, high: &str) -> Option<(u64, u64)> {
+    let of = |name: &str| view.field(space, &[&format!("VirtualSpace::{name}")]);
+    let (low, high) = (of(low)?, of(high)?);
+    (low <= high).then_some((low, high))
+}
+
+fn segment(view: &View<'_>, heap: u64) -> Option<Segment> {
+    let memory = view.place(heap, &["CodeHeap::_memory"])?;
+    let map = view.place(heap, &["CodeHeap::_segmap"])?;
+    let shift = view.place(heap, &["CodeHeap::_log2_segment_size"])?;
+    let next = view.word(shift.checked_add(NEXT_SEGMENT)?)?;
+    let kind = view.half_word(shift.checked_add(BLOB_TYPE)?)?;
+    let shift = view.half_word(shift)?;
+    let range = range(view, memory, "_low", "_high")?;
+    if !(3..=16).contains(&shift) || next > (range.1 - range.0) >> shift {
+        return None;
+    }
+    let in_use = (range.0, range.0 + (next << shift));
+    Some(Segment {
+        range,
+        name: NAMES.get(kind as usize).copied().unwrap_or(OTHER_NAME),
+        used: used(view, in_use, shift)?,
+        map: self::range(view, map, "_low", "_high")?,
+    })
+}
+
+/// What of a range full of blocks is in use, what follows each other in one.
+fn used(view: &View<'_>, (start, end): (u64, u64), shift: u32) -> Option<Vec<(u64, u64)>> {
+    let length = view.offset(&["HeapBlock::Header::_length"])?;
+    let used = view.offset(&["HeapBlock::Header::_used"])?.checked_sub(length)?;
+    let header = view.offset(&["HeapBlock::_header"])?.checked_add(length)?;
+    // Of 64 bits up to JDK 21, of 32 in later ones.
+    let mask = if used == 8 { u64::MAX } else { u64::from(u32::MAX) };
+    let mut pages = Pages::new(view.memory);
+    let mut all: Vec<(u64, u64)> = Vec::new();
+    let mut at = start;
+    while at < end {
+        let bytes = pages.array::<16>(at.checked_add(header)?)?;
+        let segments = (word_at(&bytes, 0)? & mask).max(1);
+        let is_used = *bytes.get(usize::try_from(used).ok()?)? != 0;
+        let behind = at.checked_add(segments.checked_mul(1 << shift)?).filter(|&behind| behind <= end)?;
+        match all.last_mut() {
+            Some(last) if is_used && last.1 == at => last.1 = behind,
+            _ if is_used => all.push((at, behind)),
+            _ => {}
+        }
+        at = behind;
+    }
+    Some(all)
+}
+
+/// The pools, as their beans are called.
+pub fn pools(segments: &[Segment]) -> Vec<Pool> {
+    let pool =
+        |segment: &Segment| Pool::new(segment.name, segment.used_bytes(), segment.range.1 - segment.range.0);
+    segments.iter().map(pool).collect()
+}

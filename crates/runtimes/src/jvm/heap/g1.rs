@@ -1,0 +1,115 @@
+//! G1: regions of one size, each of a kind (`gc/g1/vmStructs_g1.hpp`, `g1HeapRegionType.hpp`).
+
+use strandline_process::memory::word_at;
+
+use super::{Area, Heap, Kind, MOST_REGIONS, Pool, reserved};
+use crate::jvm::view::View;
+
+/// Reads it. Which regions are committed the caller tells by what is mapped: the bitmap of that is not described.
+pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
+    let region_bytes = view.fixed(&["G1HeapRegion::GrainBytes", "HeapRegion::GrainBytes"])?;
+    if !region_bytes.is_power_of_two() || region_bytes < 1 << 16 {
+        return None;
+    }
+    let (start, end) = reserved(view, heap)?;
+    let manager = view.place(heap, &["G1CollectedHeap::_hrm"])?;
+    let table = view.place(manager, &["G1HeapRegionManager::_regions", "HeapRegionManager::_regions"])?;
+    let base = view.field(table, &["G1HeapRegionTable::_base"])?;
+    let length = view.field(table, &["G1HeapRegionTable::_length"])?;
+    if length > MOST_REGIONS || length.checked_mul(region_bytes)? != end - start {
+        return None;
+    }
+    let mut pointers = vec![0; length as usize * 8];
+    view.memory.read(base, &mut pointers).ok()?;
+    let kinds = Kinds::new(view)?;
+    let mut areas: Vec<Area> = Vec::new();
+    for index in 0..length {
+        let region = word_at(&pointers, index as usize * 8)?;
+        if region == 0 {
+            continue;
+        }
+        let bottom = start + index * region_bytes;
+        let area = area(view, region, (bottom, bottom + region_bytes), &kinds)?;
+        match areas.last_mut() {
+            // What an object needs of further regions is one with the first.
+            Some(first) if area.1 && first.kind == Kind::Humongous && first.end == bottom => {
+                (first.top, first.end) = (area.0.top, area.0.end);
+            }
+            _ => areas.push(area.0),
+        }
+    }
+    let support = ["G1CollectedHeap::_monitoring_support", "G1CollectedHeap::_g1mm"];
+    let support = view.field(heap, &support)?;
+    let pool = |name: &str, which: &str| {
+        let used = view.field(support, &[&format!("G1MonitoringSupport::_{which}_used")])?;
+        let committed = view.field(support, &[&format!("G1MonitoringSupport::_{which}_committed")])?;
+        Some(Pool::new(name, used, committed))
+    };
+    Some(Heap {
+        collector: "G1",
+        reserved: (start, end),
+        areas,
+        pools: vec![
+            pool("G1 Eden Space", "eden_space")?,
+            pool("G1 Survivor Space", "survivor_space")?,
+            pool("G1 Old Gen", "old_gen")?,
+        ],
+        region_bytes: Some(region_bytes),
+        is_parsable: true,
+        ..Heap::default()
+    })
+}
+
+/// The bits of a region's tag.
+struct Kinds {
+    young: u32,
+    eden: u32,
+    humongous: u32,
+    old: u32,
+    archive: u32,
+}
+
+impl Kinds {
+    fn new(view: &View<'_>) -> Option<Self> {
+        let tag = |name: &str| {
+            let names = [format!("G1HeapRegionType::{name}"), format!("HeapRegionType::{name}")];
+            u32::try_from(view.constant(&[&names[0], &names[1]])?).ok()
+        };
+        Some(Self {
+            young: tag("YoungMask")?,
+            eden: tag("EdenTag")?,
+            humongous: tag("HumongousMask")?,
+            old: tag("OldMask")?,
+            // Gone from JDK 21 on.
+            archive: tag("ArchiveMask").unwrap_or(0),
+        })
+    }
+
+    /// The lowest bit tells kinds of one sort apart: of humongous ones the first from those that follow.
+    fn of(&self, tag: u32) -> Option<Kind> {
+        match tag {
+            0 => Some(Kind::Free),
+            tag if tag == self.eden => Some(Kind::Eden),
+            tag if tag & self.young != 0 => Some(Kind::Survivor),
+            tag if tag & self.humongous != 0 => Some(Kind::Humongous),
+            tag if tag & self.archive != 0 => Some(Kind::Archive),
+            tag if tag & self.old != 0 => Some(Kind::Old),
+            _ => None,
+        }
+    }
+}
+
+/// A region, and whether it goes on with the object of the one before.
+fn area(view: &View<'_>, region: u64, (start, end): (u64, u64), kinds: &Kinds) -> Option<(Area, bool)> {
+    let bottom = ["G1HeapRegion::_bottom", "HeapRegion::_bottom", "Space::_bottom"];
+    let top = ["G1HeapRegion::_top", "HeapRegion::_top", "G1ContiguousSpace::_top"];
+    let kind = ["G1HeapRegion::_type", "HeapRegion::_type"];
+    let tag = ["G1HeapRegionType::_tag", "HeapRegionType::_tag"];
+    if view.field(region, &bottom)? != start {
+        return None;
+    }
+    let tag = view.half_field(view.place(region, &kind)?, &tag)?;
+    let kind = kinds.of(tag)?;
+    let top = if kind == Kind::Free { start } else { view.field(region, &top)? };
+    Some((Area::new(kind, start, top, end)?, kind == Kind::Humongous && tag & 1 != 0))
+}

@@ -1,0 +1,204 @@
+//! Where the collector keeps objects: its pools, and the parts of them that are in use, in the order of addresses.
+//!
+//! A file a collector; what it is told by its flag (`UseG1GC`). Figures are those that the memory pool beans tell, and by their
+//! names.
+
+pub mod epsilon;
+pub mod g1;
+pub mod parallel;
+pub mod serial;
+pub mod shenandoah;
+pub mod z;
+
+use serde::{Deserialize, Serialize};
+
+use strandline_claims::runtime::Context;
+
+use super::view::View;
+
+/// The most regions that are read: 32 TiB in regions of 32 MiB are a million.
+pub const MOST_REGIONS: u64 = 1 << 20;
+
+/// What a part of the heap is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// New objects.
+    Eden,
+    /// Objects that lived through a collection.
+    Survivor,
+    /// Old objects.
+    Old,
+    /// One object, larger than half a region, or what follows of it.
+    Humongous,
+    /// Objects of the class data archive, mapped from its file.
+    Archive,
+    /// None.
+    Free,
+}
+
+/// A part of the heap that is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Area {
+    /// What it is for.
+    pub kind: Kind,
+    /// Its first byte.
+    pub start: u64,
+    /// The first byte behind its objects.
+    pub top: u64,
+    /// The first byte behind it.
+    pub end: u64,
+}
+
+impl Area {
+    /// An area, if it makes sense: empty ones do not.
+    pub fn new(kind: Kind, start: u64, top: u64, end: u64) -> Option<Self> {
+        let is_sound = start.is_multiple_of(8) && start < end && (start..=end).contains(&top);
+        is_sound.then_some(Self { kind, start, top, end })
+    }
+}
+
+/// A memory pool, as its bean tells it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pool {
+    /// Its name: `G1 Old Gen`.
+    pub name: String,
+    /// Bytes of objects, dead ones among them.
+    pub used_bytes: u64,
+    /// Bytes that it has of the kernel.
+    pub committed_bytes: u64,
+}
+
+impl Pool {
+    /// A pool.
+    pub fn new(name: &str, used_bytes: u64, committed_bytes: u64) -> Self {
+        Self { name: name.to_owned(), used_bytes, committed_bytes }
+    }
+}
+
+/// A collector's heap.
+#[derive(Clone, Debug, Default)]
+pub struct Heap {
+    /// The collector: `G1`, `Serial`.
+    pub collector: &'static str,
+    /// The range that it may lie in.
+    pub reserved: (u64, u64),
+    /// Its parts, in the order of addresses.
+    pub areas: Vec<Area>,
+    /// Its pools.
+    pub pools: Vec<Pool>,
+    /// The size of a region, where it has such.
+    pub region_bytes: Option<u64>,
+    /// What is in use of shared memory, where the heap is there: in the order of addresses, within [`Heap::views`].
+    pub shared: Vec<(u64, u64)>,
+    /// The mappings of that shared memory; one page may be in several.
+    pub views: Vec<(u64, u64)>,
+    /// How often that memory is mapped, where that is more than once.
+    pub times_mapped: Option<u64>,
+    /// Whether objects follow each other without a gap in each area, and can be walked.
+    pub is_parsable: bool,
+}
+
+impl Heap {
+    /// Bytes that are committed.
+    pub fn committed(&self) -> u64 {
+        self.pools.iter().map(|pool| pool.committed_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of objects, dead ones among them.
+    pub fn used(&self) -> u64 {
+        self.pools.iter().map(|pool| pool.used_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// In the order of addresses; `None` where parts overlap or leave what is reserved.
+    fn checked(mut self) -> Option<Self> {
+        self.areas.sort_by_key(|area| area.start);
+        let apart = self.areas.windows(2).all(|pair| pair[0].end <= pair[1].start);
+        let (start, end) = self.reserved;
+        let inside = self.areas.iter().all(|area| start <= area.start && area.end <= end);
+        (apart && inside).then_some(self)
+    }
+}
+
+/// Why there is no heap to tell of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// It has not started: there is no heap yet.
+    NotStarted,
+    /// A collection is under way, and nothing adds up.
+    Collecting,
+    /// A collector, or a version of one, whose structures are not known.
+    Unknown,
+    /// Structures that do not agree with each other.
+    Damaged,
+}
+
+/// Reads the heap, of whichever collector it is.
+pub fn read(context: &Context<'_>, view: &View<'_>) -> Result<Heap, Doubt> {
+    let heap = view.fixed(&["Universe::_collectedHeap"]).ok_or(Doubt::Unknown)?;
+    if heap == 0 {
+        return Err(Doubt::NotStarted);
+    }
+    if is_collecting(view, heap) {
+        return Err(Doubt::Collecting);
+    }
+    type Read = fn(&View<'_>, u64) -> Option<Heap>;
+    let collectors: [(&str, Read); 6] = [
+        ("UseG1GC", g1::read),
+        ("UseSerialGC", serial::read),
+        ("UseParallelGC", parallel::read),
+        ("UseShenandoahGC", shenandoah::read),
+        ("UseEpsilonGC", epsilon::read),
+        ("UseParallelOldGC", parallel::read),
+    ];
+    if view.has_flag("UseZGC") {
+        return z::read(context, view, heap).and_then(Heap::checked).ok_or(Doubt::Damaged);
+    }
+    let (_, read) = collectors.iter().find(|(flag, _)| view.has_flag(flag)).ok_or(Doubt::Unknown)?;
+    read(view, heap).and_then(Heap::checked).ok_or(Doubt::Damaged)
+}
+
+/// Whether a collection has stopped the program.
+pub fn is_collecting(view: &View<'_>, heap: u64) -> bool {
+    let flag = ["CollectedHeap::_is_stw_gc_active", "CollectedHeap::_is_gc_active"];
+    view.byte_field(heap, &flag).is_some_and(|active| active != 0)
+}
+
+/// `CollectedHeap::_reserved`.
+fn reserved(view: &View<'_>, heap: u64) -> Option<(u64, u64)> {
+    let region = view.place(heap, &["CollectedHeap::_reserved"])?;
+    let start = view.field(region, &["MemRegion::_start"])?;
+    let words = view.field(region, &["MemRegion::_word_size"])?;
+    let end = start.checked_add(words.checked_mul(8)?)?;
+    (start < end).then_some((start, end))
+}
+
+/// A space of the older collectors: where it begins, up to where objects stand, where it ends. The first of `types` that
+/// has the field tells where it is.
+fn space(view: &View<'_>, space: u64, kind: Kind, types: &[&str]) -> Option<Area> {
+    let field = |name: &str| types.iter().find_map(|of| view.field(space, &[&format!("{of}::{name}")]));
+    let (start, top, end) = (field("_bottom")?, field("_top")?, field("_end")?);
+    // An empty one is one, too: its pool is told.
+    ((start..=end).contains(&top)).then_some(Area { kind, start, top, end })
+}
+
+/// Those of two generations, and of survivor spaces the pool of the one with objects.
+fn generations(
+    view: &View<'_>,
+    (heap, collector): (u64, &'static str),
+    [eden, from, to, old]: [Area; 4],
+    names: [&str; 3],
+) -> Option<Heap> {
+    Some(Heap {
+        collector,
+        reserved: reserved(view, heap)?,
+        areas: [eden, from, to, old].into_iter().filter(|area| area.start < area.end).collect(),
+        pools: vec![pool(names[0], &eden), pool(names[1], &from), pool(names[2], &old)],
+        is_parsable: true,
+        ..Heap::default()
+    })
+}
+
+/// Of a space the pool.
+fn pool(name: &str, area: &Area) -> Pool {
+    Pool::new(name, area.top - area.start, area.end - area.start)
+}

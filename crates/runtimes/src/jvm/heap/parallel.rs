@@ -1,0 +1,18 @@
+//! The parallel collector: eden, two survivor spaces and an old generation (`gc/parallel/vmStructs_parallelgc.hpp`).
+
+use super::{Heap, Kind, generations, space};
+use crate::jvm::view::View;
+
+/// Reads it.
+pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
+    let young = view.fixed(&["ParallelScavengeHeap::_young_gen"])?;
+    let old = view.fixed(&["ParallelScavengeHeap::_old_gen"])?;
+    let of = |generation, name, kind| space(view, view.field(generation, &[name])?, kind, &["MutableSpace"]);
+    let spaces = [
+        of(young, "PSYoungGen::_eden_space", Kind::Eden)?,
+        of(young, "PSYoungGen::_from_space", Kind::Survivor)?,
+        of(young, "PSYoungGen::_to_space", Kind::Survivor)?,
+        of(old, "PSOldGen::_object_space", Kind::Old)?,
+    ];
+    generations(view, (heap, "Parallel"), spaces, ["PS Eden Space", "PS Survivor Space", "PS Old Gen"])
+}

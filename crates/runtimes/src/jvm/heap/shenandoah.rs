@@ -1,0 +1,57 @@
+//! Shenandoah: regions of one size, each in a state (`gc/shenandoah/vmStructs_shenandoah.hpp`).
+
+use strandline_process::memory::word_at;
+
+use super::{Area, Heap, Kind, MOST_REGIONS, Pool, reserved};
+use crate::jvm::view::View;
+
+/// Reads it.
+pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
+    let region_bytes = view.fixed(&["ShenandoahHeapRegion::RegionSizeBytes"])?;
+    let count = view.field(heap, &["ShenandoahHeap::_num_regions"])?;
+    let table = view.field(heap, &["ShenandoahHeap::_regions"])?;
+    if count > MOST_REGIONS || !region_bytes.is_power_of_two() {
+        return None;
+    }
+    let mut pointers = vec![0; count as usize * 8];
+    view.memory.read(table, &mut pointers).ok()?;
+    let state = |name: &str| view.constant(&[&format!("ShenandoahHeapRegion::{name}")]);
+    let (empty, uncommitted, trash) =
+        (state("_empty_committed")?, state("_empty_uncommitted")?, state("_trash")?);
+    let humongous = ["_humongous_start", "_humongous_cont", "_pinned_humongous_start"].map(state);
+    let continued = state("_humongous_cont");
+    let mut areas: Vec<Area> = Vec::new();
+    for index in 0..count as usize {
+        let region = word_at(&pointers, index * 8)?;
+        let field = |name: &str| view.field(region, &[&format!("ShenandoahHeapRegion::{name}")]);
+        let is = u64::from(view.half_field(region, &["ShenandoahHeapRegion::_state"])?);
+        let (start, end) = (field("_bottom")?, field("_end")?);
+        let (kind, top) = match is {
+            is if is == uncommitted => continue,
+            is if is == empty || is == trash => (Kind::Free, start),
+            is if humongous.contains(&Some(is)) => (Kind::Humongous, field("_top")?),
+            _ => (Kind::Old, field("_top")?),
+        };
+        let area = Area::new(kind, start, top, end)?;
+        match areas.last_mut() {
+            // What an object needs of further regions is one with the first.
+            Some(first) if Some(is) == continued && first.kind == kind && first.end == start => {
+                (first.top, first.end) = (top, end);
+            }
+            _ => areas.push(area),
+        }
+    }
+    let generation = view.field(heap, &["ShenandoahHeap::_global_generation"]);
+    let used = view.field(heap, &["ShenandoahHeap::_used"]);
+    let used = used.or_else(|| view.field(generation?, &["ShenandoahGeneration::_used"]))?;
+    let committed = view.field(heap, &["ShenandoahHeap::_committed"])?;
+    Some(Heap {
+        collector: "Shenandoah",
+        reserved: reserved(view, heap)?,
+        areas,
+        pools: vec![Pool::new("Shenandoah", used, committed.max(used))],
+        region_bytes: Some(region_bytes),
+        is_parsable: true,
+        ..Heap::default()
+    })
+}

@@ -1,0 +1,131 @@
+//! ZGC, with generations or without: how much it uses and has (`gc/z/vmStructs_z.hpp`; of JDK 21 to 23 without generations
+//! `gc/x/vmStructs_x.hpp`).
+
+use strandline_claims::runtime::Context;
+use strandline_process::map::Mapping;
+
+use super::{Heap, Pool};
+use crate::jvm::layout::{Z_PER_NUMA_BYTES, Z_USED_BEHIND_MOST, Z_USED_OF_GENERATIONS};
+use crate::jvm::view::View;
+
+/// The views of ZGC without generations: marked0, marked1 and remapped (`ZAddress`).
+const COLOURS: u64 = 3;
+/// The most NUMA nodes.
+const MOST_NODES: u32 = 1024;
+/// From this version on it has generations, where `ZGenerational` says so; that flag is gone where there is nothing else.
+const FIRST_WITH_GENERATIONS: u32 = 21;
+
+/// Reads it. Its pages are not walked: objects in them move while the program runs.
+pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
+    let is_new = view.structs.major().is_some_and(|major| major >= FIRST_WITH_GENERATIONS);
+    let has_generations =
+        is_new && (view.structs.flag("ZGenerational").is_none() || view.has_flag("ZGenerational"));
+    let name = |z: &str| if is_new && !has_generations { z.replace('Z', "X") } else { z.to_owned() };
+    let heap = view.place(heap, &[&name("ZCollectedHeap::_heap")])?;
+    let allocator = view.place(heap, &[&name("ZHeap::_page_allocator")])?;
+    let (used, committed) = match view.place(allocator, &[&name("ZPageAllocator::_used")]) {
+        Some(used) => (used, view.field(allocator, &[&name("ZPageAllocator::_capacity")])?),
+        None => {
+            let most = view.place(allocator, &["ZPageAllocator::_max_capacity"])?;
+            (most.checked_add(Z_USED_BEHIND_MOST)?, partitions(view, allocator)?)
+        }
+    };
+    let pools = if has_generations {
+        let generation = |index: u64| view.word(used.checked_add(Z_USED_OF_GENERATIONS + 8 * index)?);
+        // As `compute_memory_usage_info` of `gc/z/zServiceability.cpp` shares out what is committed.
+        let old = generation(1)?.min(committed);
+        let young = generation(0)?.min(committed - old);
+        vec![
+            Pool::new("ZGC Young Generation", young, committed - old),
+            Pool::new("ZGC Old Generation", old, old),
+        ]
+    } else {
+        let used = view.word(used)?;
+        vec![Pool::new("ZHeap", used, committed)]
+    };
+    let views: Vec<(u64, u64)> = context
+        .space
+        .mappings()
+        .iter()
+        .filter(|mapping| is_view(mapping))
+        .map(|m| (m.start, m.end))
+        .collect();
+    let shared = Granules::new(view, heap, &name).map(|granules| granules.used(context, &views));
+    // With generations there is one view; without, one for each colour of pointers.
+    let times_mapped = (!has_generations).then_some(COLOURS);
+    let reserved = (0, u64::MAX);
+    Some(Heap { collector: "Z", reserved, pools, shared: shared?, views, times_mapped, ..Heap::default() })
+}
+
+/// Its memory is a file in memory of this name (`ZPhysicalMemoryBacking`, `gc/z/zPhysicalMemoryBacking_linux.cpp`).
+fn is_view(mapping: &Mapping) -> bool {
+    mapping.permissions.shared && mapping.name.starts_with("/memfd:java_heap")
+}
+
+/// The table that tells of each granule which page it is in (`ZPageTable`).
+struct Granules<'a> {
+    view: &'a View<'a>,
+    table: u64,
+    shift: u32,
+    /// What of an address is the place in the heap: the same memory may be mapped at several addresses.
+    mask: u64,
+    names: [String; 3],
+}
+
+impl<'a> Granules<'a> {
+    fn new(view: &'a View<'a>, heap: u64, name: &dyn Fn(&str) -> String) -> Option<Self> {
+        let table =
+            view.place(view.place(heap, &[&name("ZHeap::_page_table")])?, &[&name("ZPageTable::_map")])?;
+        let instance = view.fixed(&[&name("ZGlobalsForVMStructs::_instance_p")])?;
+        let mask = view.field(instance, &[&name("ZGlobalsForVMStructs::_ZAddressOffsetMask")])?;
+        let shift = u32::try_from(view.constant(&[&name("ZGranuleSizeShift")])?).ok()?;
+        (16..=30).contains(&shift).then_some(())?;
+        Some(Self {
+            view,
+            table: view.field(table, &[&name("ZGranuleMapForPageTable::_map")])?,
+            shift,
+            mask: view.word(mask)?,
+            names: ["ZPage::_virtual", "ZVirtualMemory::_start", "ZPage::_top"].map(name),
+        })
+    }
+
+    /// What objects have of the views' resident memory.
+    fn used(&self, context: &Context<'_>, views: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let mut used: Vec<(u64, u64)> = Vec::new();
+        for (start, end) in views.iter().flat_map(|&(start, end)| (context.shared)(start, end)) {
+            let mut at = start;
+            while at < end {
+                let behind = ((at | ((1 << self.shift) - 1)) + 1).min(end);
+                if let Some(top) = self.top_in(at).map(|top| top.min(behind)).filter(|&top| top > at) {
+                    match used.last_mut() {
+                        Some(last) if last.1 == at => last.1 = top,
+                        _ => used.push((at, top)),
+                    }
+                }
+                at = behind;
+            }
+        }
+        used
+    }
+
+    /// The first byte behind the objects of the page that `address` is in; `None` where it is in none that is in use.
+    fn top_in(&self, address: u64) -> Option<u64> {
+        let place = address & self.mask;
+        let page = self.view.word(self.table.checked_add((place >> self.shift).checked_mul(8)?)?)?;
+        let [range, start, top] = &self.names;
+        let first = self.view.field(self.view.place(page, &[range])?, &[start])? & self.mask;
+        let top = self.view.field(page, &[top])? & self.mask;
+        let within = top.checked_sub(first)?.checked_add(first)?.checked_sub(place)?;
+        (first <= place).then(|| address.checked_add(within)).flatten()
+    }
+}
+
+/// What is committed, of which from JDK 25 on each NUMA node has its part (`ZPerNUMA<ZPartition>`).
+fn partitions(view: &View<'_>, allocator: u64) -> Option<u64> {
+    let count = view.fixed_half(&["ZNUMA::_count"])?.clamp(1, MOST_NODES);
+    let first =
+        view.field(view.place(allocator, &["ZPageAllocator::_partitions"])?, &["ZPerNUMAZPartition::_addr"])?;
+    let capacity =
+        |index: u64| view.field(first.checked_add(index * Z_PER_NUMA_BYTES)?, &["ZPartition::_capacity"]);
+    (0..u64::from(count)).try_fold(0_u64, |sum, index| sum.checked_add(capacity(index)?))
+}

@@ -1,0 +1,52 @@
+//! What HotSpot does not describe of itself: where structures of the metaspace keep their fields.
+//!
+//! All else is in its own tables (`structs`). Since JDK 16 (JEP 387) these are the same; each is held against others before it
+//! is believed: a wrong offset finds no list of spaces.
+
+/// The first and the last major version with this layout.
+pub const METASPACE_VERSIONS: (u32, u32) = (16, 27);
+
+/// `ClassLoaderData::_metaspace` (`classfile/classLoaderData.hpp`): behind `_class_loader`, and then its lock.
+pub const METASPACE_BEHIND_LOADER: u64 = 8;
+/// `ClassLoaderMetaspace::_lock` (`memory/classLoaderMetaspace.hpp`).
+pub const METASPACE_LOCK: u64 = 0;
+/// `ClassLoaderMetaspace::_non_class_space_arena` and `_class_space_arena`.
+pub const METASPACE_ARENAS: [u64; 2] = [16, 24];
+/// `MetaspaceArena::_chunks._first` (`memory/metaspace/metaspaceArena.hpp`).
+pub const ARENA_CHUNKS: u64 = 24;
+/// `MetaspaceArena::_total_used_words_counter`, behind the number of chunks and `_fbl`: all that is used of its kind of space.
+pub const ARENA_COUNTER: u64 = 48;
+/// `Metachunk` (`memory/metaspace/metachunk.hpp`).
+pub const CHUNK_BASE: usize = 0;
+/// `Metachunk::_used_words`.
+pub const CHUNK_USED_WORDS: usize = 8;
+/// `Metachunk::_vsnode`.
+pub const CHUNK_NODE: usize = 32;
+/// `Metachunk::_next`.
+pub const CHUNK_NEXT: usize = 48;
+/// Bytes of a `Metachunk` that are read.
+pub const CHUNK_BYTES: usize = 56;
+/// The largest chunk: `chunklevel::MAX_CHUNK_BYTE_SIZE`, of JDK 16 to 21 4 MiB, later 16.
+pub const MOST_CHUNK_BYTES: u64 = 16 << 20;
+/// `VirtualSpaceNode::_next`, and `_rs._base` and `_rs._size` (`memory/metaspace/virtualSpaceNode.hpp`).
+pub const NODE_NEXT: u64 = 0;
+/// `VirtualSpaceNode::_rs._base`.
+pub const NODE_BASE: u64 = 8;
+/// `VirtualSpaceNode::_rs._size`.
+pub const NODE_SIZE: u64 = 16;
+/// Within so many bytes it has pointers to the counters of its list.
+pub const NODE_BYTES: usize = 0x140;
+/// `VirtualSpaceList::_first_node` (`memory/metaspace/virtualSpaceList.hpp`).
+pub const LIST_FIRST: u64 = 8;
+/// `VirtualSpaceList::_commit_limiter`.
+pub const LIST_LIMITER: u64 = 24;
+/// `VirtualSpaceList::_reserved_words_counter`.
+pub const LIST_RESERVED: u64 = 32;
+/// `VirtualSpaceList::_committed_words_counter`.
+pub const LIST_COMMITTED: u64 = 40;
+/// `ZPageAllocator::_used` behind `_max_capacity`, where it has no entry of its own (`gc/z/zPageAllocator.hpp`, JDK 25).
+pub const Z_USED_BEHIND_MOST: u64 = 8;
+/// `ZPageAllocator::_used_generations` behind `_used` (JDK 21 to 27).
+pub const Z_USED_OF_GENERATIONS: u64 = 8;
+/// `ZValueStorage::offset`: from one NUMA node's value to the next one's (`gc/z/zValue.inline.hpp`).
+pub const Z_PER_NUMA_BYTES: u64 = 4096;

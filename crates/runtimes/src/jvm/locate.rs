@@ -1,0 +1,58 @@
+//! Finds HotSpot in mapped files, with where its description of itself is.
+
+use std::fs::File;
+use std::sync::OnceLock;
+
+use super::structs::{Structs, TABLES};
+use strandline_process::elf::Object;
+use strandline_process::image::{Image, exports};
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+use strandline_process::modules::{self, Module};
+use strandline_process::namespaces::open_mapped_file;
+use strandline_process::procfs::Process;
+
+/// A mapped file that holds a HotSpot.
+#[derive(Debug)]
+pub struct Program {
+    /// Its path, as the kernel named it.
+    pub path: String,
+    /// Its static data.
+    pub data: (u64, u64),
+    file: File,
+    tables: [u64; 4],
+    bias: u64,
+    structs: OnceLock<Option<Structs>>,
+}
+
+impl Program {
+    /// What it says of its structures, read once: it stays as it is while the library is mapped. `None` where it cannot be
+    /// read.
+    pub fn structs(&self, memory: &dyn Memory) -> Option<&Structs> {
+        self.structs.get_or_init(|| Structs::read(memory, &self.file, self.tables, self.bias)).as_ref()
+    }
+}
+
+/// The mapped files that hold a HotSpot.
+pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
+    modules::all(space).iter().filter_map(|module| program(process, space, module)).collect()
+}
+
+fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Option<Program> {
+    if !exports(process, module.code, &TABLES[..1]) {
+        return None;
+    }
+    let object = Object::open(process, space, module.code).ok()?;
+    let open = || open_mapped_file(process, module.code).ok();
+    let exported = Image::open(open()?)?.exported(&TABLES[..1]);
+    let [fields, types, ints, longs] = TABLES.map(|name| object.symbol_address(name));
+    let tables = [fields?, types?, ints?, longs?];
+    Some(Program {
+        path: module.code.name.clone(),
+        data: module.data,
+        file: open()?,
+        bias: tables[0].wrapping_sub(exported.first()?.address),
+        tables,
+        structs: OnceLock::new(),
+    })
+}

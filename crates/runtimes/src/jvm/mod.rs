@@ -1,0 +1,292 @@
+//! The Java virtual machine (HotSpot): its heap by pools and regions, objects by class, metaspace, compiled code.
+//!
+//! `locate` finds it in the mapped files and reads its own description of its structures (`structs`); `view` reads fields by their
+//! names, `heap` the collector's spaces and regions, `threads` their buffers, `metaspace` and `code` what their names say,
+//! `objects` walks what is parsable, and `trace` tells which of that lives (`roots`, `shapes`, `bits`); `claims` says what each
+//! byte is.
+
+pub mod bits;
+pub mod claims;
+pub mod code;
+pub mod facts;
+pub mod heap;
+pub mod klasses;
+pub mod layout;
+pub mod locate;
+pub mod metaspace;
+pub mod names;
+pub mod objects;
+pub mod remedies;
+pub mod roots;
+pub mod rows;
+pub mod shapes;
+pub mod structs;
+pub mod threads;
+pub mod trace;
+pub mod view;
+
+use std::collections::BTreeMap;
+
+use self::bits::{Bits, Places};
+use self::facts::{AreaKind, ClassLoader, Jvm};
+use self::heap::{Doubt, Heap, Kind};
+use self::klasses::Headers;
+use self::locate::Program;
+use self::metaspace::Metaspace;
+use self::view::View;
+use crate::batch::Counted;
+use crate::named::java_version;
+use strandline_claims::allocator::overlapping;
+use strandline_claims::caveat::Caveat;
+use strandline_claims::facts::Runtime;
+use strandline_claims::range::merge;
+use strandline_claims::reader::{About, Evidence, FileName, HeapKind, version_in_file_name};
+use strandline_claims::refinements::Refinements;
+use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
+use strandline_process::map::AddressSpace;
+use strandline_process::memory::Memory;
+use strandline_process::procfs::Process;
+
+/// HotSpot, for the table of readers.
+pub static ABOUT: About = About {
+    name: "jvm",
+    title: "the Java virtual machine",
+    evidence: Evidence {
+        files: &[FileName::Has("libjvm", ".so")],
+        symbols: &["JNI_CreateJavaVM"],
+        version: |clue| java_version(clue).or_else(|| version_in_file_name(clue.file)),
+        ..Evidence::NONE
+    },
+    versions: "HotSpot 17 to 27",
+    rows: &rows::ROWS,
+    blocks: None,
+    remedies: &["jvm_gc", "jvm_trim"],
+    not_read: "other virtual machines than HotSpot; objects of ZGC and Shenandoah by class",
+    heap: HeapKind::Own,
+    part_of: None,
+};
+
+/// How many class loaders are told.
+const MOST_LOADERS: usize = 100;
+
+/// Its reader.
+pub struct Reader;
+
+impl runtime::Reader for Reader {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
+        let programs = locate::find(process, space);
+        if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+    }
+}
+
+/// The mapped files that hold a HotSpot.
+struct Programs(Vec<Program>);
+
+impl Found for Programs {
+    fn is_collecting(&self, memory: &dyn Memory) -> bool {
+        self.0.iter().filter_map(|program| program.structs(memory)).any(|structs| {
+            let view = View { memory, structs };
+            let heap = view.fixed(&["Universe::_collectedHeap"]);
+            heap.is_some_and(|heap| heap != 0 && heap::is_collecting(&view, heap))
+        })
+    }
+
+    fn read(&self, context: &Context<'_>, _: &Refinements) -> Result<Vec<Reading>, Busy> {
+        let mut readings: Vec<Reading> = Vec::new();
+        for program in &self.0 {
+            let claims = readings.iter().flat_map(|reading| &reading.claims);
+            let mut taken: Vec<(u64, u64)> = claims.map(|claim| (claim.start, claim.end)).collect();
+            merge(&mut taken);
+            readings.push(read(context, program, &taken)?);
+        }
+        Ok(readings)
+    }
+}
+
+/// Reads one JVM, beside what is `taken` by others, in address order.
+///
+/// # Errors
+/// [`Busy`] where it stands in the middle of a collection.
+pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> Result<Reading, Busy> {
+    let facts = Runtime {
+        name: ABOUT.name.to_owned(),
+        found_by: format!("gHotSpotVMStructs of {}", program.path),
+        ..Runtime::default()
+    };
+    let mut reading = Reading { facts, rows: Some(&rows::BLOCKS), ..Reading::default() };
+    let memory = Counted::new(context.memory);
+    let Some(structs) = program.structs(&memory) else {
+        reading.caveats.push(not_read(program, Doubt::Unknown));
+        return Ok(reading);
+    };
+    reading.facts.version.clone_from(&structs.release);
+    let view = View { memory: &memory, structs };
+    let heap = match heap::read(context, &view) {
+        Ok(heap) => heap,
+        Err(Doubt::Collecting) => {
+            let bytes = resident_data(context);
+            return Err(Busy { runtime: ABOUT.name, bytes, collecting: true });
+        }
+        Err(doubt) => {
+            reading.caveats.push(not_read(program, doubt));
+            return Ok(reading);
+        }
+    };
+    let buffers = threads::buffers(&view).unwrap_or_default();
+    let (census, live) = objects(context, &view, &heap, (&buffers, program.data));
+    let dead = live.as_ref().zip(reading.palette.add(&rows::DEAD, None));
+    let mut claims = claims::heap(context, (&heap.areas, &buffers), dead);
+    let metaspace = Metaspace::read(&view);
+    let segments = code::segments(&view);
+    if let Some(metaspace) = &metaspace {
+        claims.extend(claims::metaspace(context, &mut reading.palette, metaspace));
+    }
+    claims.extend(claims::code(context, &mut reading.palette, segments.as_deref().unwrap_or_default()));
+    claims.retain(|claim| claim.start < claim.end && overlapping(taken, claim.start, claim.end).is_empty());
+    reading.claims = claims;
+    reading.shared = claims::shared(context, &mut reading.palette, &heap);
+    reading.facts.read = true;
+    tell(&view, &heap, (metaspace.as_ref(), segments.as_deref()), &mut reading.facts);
+    if let Some(census) = census {
+        reading.facts.types = census.types;
+        if census.unread_bytes > 0 {
+            let text = "objects were caught in motion, or are of classes that are gone, or there was no time: their bytes are not \
+                        counted by class";
+            let bytes = Some(census.unread_bytes);
+            reading.caveats.push(Caveat::new("jvm_objects", program.path.clone(), bytes, text));
+        }
+    }
+    let mut details = details(context, &view, &heap, metaspace.as_ref());
+    if let Some(live) = &live {
+        details.live_bytes = Some(live.bytes);
+        details.live_types.clone_from(&live.types);
+    }
+    reading.remedies = remedies::remedies(context, &view, &heap, (&details, live.as_ref()));
+    reading.facts.set_details(ABOUT.name, &details);
+    reading.bytes_read = memory.bytes();
+    Ok(reading)
+}
+
+/// Counts objects where they can be walked, and tells which of them live where the process does not wait for that.
+fn objects(
+    context: &Context<'_>,
+    view: &View<'_>,
+    heap: &Heap,
+    (buffers, data): (&[threads::Buffer], (u64, u64)),
+) -> (Option<objects::Census>, Option<trace::Live>) {
+    if !heap.is_parsable {
+        return (None, None);
+    }
+    let headers = Headers::read(view).filter(|_| !context.is_stopped);
+    let places = headers.map(|headers| Places::new(heap.areas.iter(), headers.alignment));
+    let starts = places.and_then(|places| Some((Bits::new(places.count())?, places)));
+    let areas = (heap.areas.as_slice(), buffers);
+    let census =
+        objects::count(context, view, areas, starts.as_ref().map(|(starts, places)| (places, starts)));
+    let Some((starts, places)) = starts else { return (census, None) };
+    // What holds others may stand where nothing was understood.
+    let whole = census.as_ref().filter(|census| census.unread_bytes == 0);
+    let live =
+        whole.and_then(|census| trace::live(context, view, heap, (places, starts), (census.weak, data)));
+    (census, live)
+}
+
+/// Why nothing of it is read.
+fn not_read(program: &Program, doubt: Doubt) -> Caveat {
+    let (code, text) = match doubt {
+        Doubt::NotStarted => {
+            ("jvm_not_started", "the JVM has no heap yet, or is mapped and was never started")
+        }
+        Doubt::Unknown => (
+            "jvm_unknown_version",
+            "which collector the JVM has, or where its structures stand, is not known; nothing of it is read",
+        ),
+        Doubt::Damaged | Doubt::Collecting => {
+            ("jvm_damaged", "the JVM's own books do not hold together; nothing of it is read")
+        }
+    };
+    Caveat::new(code, program.path.clone(), None, text)
+}
+
+fn resident_data(context: &Context<'_>) -> Option<u64> {
+    let _ = context;
+    None
+}
+
+fn tell(
+    view: &View<'_>,
+    heap: &Heap,
+    (metaspace, segments): (Option<&Metaspace>, Option<&[code::Segment]>),
+    facts: &mut Runtime,
+) {
+    facts.used_bytes = Some(heap.used());
+    facts.committed_bytes = Some(heap.committed());
+    facts.free_bytes = Some(heap.committed().saturating_sub(heap.used()));
+    let mut pools = heap.pools.clone();
+    if let Some(metaspace) = metaspace {
+        let (others, classes) = (&metaspace.others, &metaspace.classes);
+        let both = |a: u64, b: u64| a.saturating_add(b);
+        pools.push(heap::Pool::new(
+            "Metaspace",
+            both(others.used_bytes, classes.used_bytes),
+            both(others.committed_bytes, classes.committed_bytes),
+        ));
+        if !classes.ranges.is_empty() {
+            pools.push(heap::Pool::new(
+                "Compressed Class Space",
+                classes.used_bytes,
+                classes.committed_bytes,
+            ));
+        }
+    }
+    pools.extend(segments.map(code::pools).unwrap_or_default());
+    let _ = view;
+    facts.own.insert("collector".to_owned(), heap.collector.into());
+    if let Ok(pools) = serde_json::to_value(&pools) {
+        facts.own.insert("pools".to_owned(), pools);
+    }
+}
+
+fn details(context: &Context<'_>, view: &View<'_>, heap: &Heap, metaspace: Option<&Metaspace>) -> Jvm {
+    let mut kinds: BTreeMap<Kind, AreaKind> = BTreeMap::new();
+    for area in &heap.areas {
+        let name = format!("{:?}", area.kind).to_lowercase();
+        let kind = kinds.entry(area.kind).or_insert_with(|| AreaKind { kind: name, ..AreaKind::default() });
+        kind.areas += 1;
+        kind.bytes += area.end - area.start;
+        kind.used_bytes += area.top - area.start;
+        kind.resident_bytes += claims::resident(context, area.start, area.end);
+        kind.free_resident_bytes += claims::free_resident(context, area);
+    }
+    let of_views =
+        |(from, to): (u64, u64)| (context.shared)(from, to).iter().map(|run| run.1 - run.0).sum::<u64>();
+    let shared: u64 = heap.views.iter().map(|&view| of_views(view)).sum();
+    let shared_used: u64 =
+        heap.shared.iter().map(|&(from, to)| claims::shared_resident(context, from, to)).sum();
+    let mut names = names::OfLoaders::new(view);
+    let loaders = metaspace.map(|metaspace| metaspace.loaders.as_slice()).unwrap_or_default();
+    Jvm {
+        max_heap_bytes: view.flag("MaxHeapSize"),
+        min_heap_bytes: view.flag("MinHeapSize"),
+        region_bytes: heap.region_bytes,
+        resident_bytes: kinds.values().map(|kind| kind.resident_bytes).sum::<u64>() + shared,
+        free_resident_bytes: kinds.values().map(|kind| kind.free_resident_bytes).sum::<u64>()
+            + shared.saturating_sub(shared_used),
+        heap_range: heap.views.is_empty().then_some(heap.reserved),
+        views: heap.times_mapped,
+        attach: Some(!view.has_flag("DisableAttachMechanism") && !view.has_flag("ReduceSignalUsage")),
+        kinds: kinds.into_values().collect(),
+        live_bytes: None,
+        live_types: Vec::new(),
+        class_loader_count: loaders.len() as u64,
+        class_loaders: loaders
+            .iter()
+            .take(MOST_LOADERS)
+            .map(|&(handle, used_bytes)| ClassLoader { name: names.of(handle), used_bytes })
+            .collect(),
+    }
+}

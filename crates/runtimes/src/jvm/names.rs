@@ -1,0 +1,73 @@
+//! Names of classes, and no other text.
+
+use super::klasses::{Classes, HEAD_BYTES, Headers};
+use super::view::View;
+
+/// The longest name that is told; of longer ones the first part is.
+const MOST_BYTES: usize = 200;
+
+/// The name of a class as Java has it (`java.util.HashMap$Node`, `[I`), of its `Symbol`: `oops/symbol.hpp`, a length of 16 bits
+/// and that many bytes of modified UTF-8.
+pub fn of_class(view: &View<'_>, symbol: u64) -> Option<String> {
+    let length = view.place(symbol, &["Symbol::_length"])?;
+    let mut bytes = [0; 2];
+    view.memory.read(length, &mut bytes).ok()?;
+    let length = usize::from(u16::from_le_bytes(bytes));
+    let body = view.place(symbol, &["Symbol::_body[0]", "Symbol::_body"])?;
+    let mut bytes = [0; MOST_BYTES];
+    let bytes = bytes.get_mut(..length.min(MOST_BYTES)).filter(|bytes| !bytes.is_empty())?;
+    view.memory.read(body, bytes).ok()?;
+    as_java_has_it(bytes, length > MOST_BYTES)
+}
+
+/// With dots for slashes. That of a hidden class has a `+` before the address of its class (`Klass::external_name`).
+fn as_java_has_it(bytes: &[u8], is_cut: bool) -> Option<String> {
+    let is_of_name = |byte: &u8| *byte >= 0x80 || byte.is_ascii_graphic() && !b".".contains(byte);
+    if !bytes.iter().all(is_of_name) {
+        return None;
+    }
+    let mut name = String::from_utf8_lossy(bytes).replace('/', ".");
+    if let Some(plus) = name.rfind('+') {
+        name.replace_range(plus..=plus, "/");
+    }
+    if is_cut {
+        name.push('…');
+    }
+    Some(name)
+}
+
+/// Names of class loaders: those of their classes.
+pub struct OfLoaders<'a>(View<'a>, Option<Classes<'a>>);
+
+impl<'a> OfLoaders<'a> {
+    /// None is known yet.
+    pub fn new(view: &View<'a>) -> Self {
+        Self(*view, Headers::read(view).map(|headers| Classes::new(*view, headers)))
+    }
+
+    /// The name of the one whose handle this is; the first one, which is no object, has none.
+    pub fn of(&mut self, handle: u64) -> Option<String> {
+        if handle == 0 {
+            return Some("bootstrap".to_owned());
+        }
+        let mut head = [0; HEAD_BYTES];
+        self.0.memory.read(self.0.word(handle)?, &mut head).ok()?;
+        let classes = self.1.as_mut()?;
+        let class = classes.of(&head)?;
+        classes.class_at(class).map(|(_, name)| name.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_java_s() {
+        let of = |text: &str| as_java_has_it(text.as_bytes(), false);
+        assert_eq!(of("java/util/HashMap$Node").as_deref(), Some("java.util.HashMap$Node"));
+        assert_eq!(of("[Ljava/lang/String;").as_deref(), Some("[Ljava.lang.String;"));
+        assert_eq!(of("Main$$Lambda+0x00007f01").as_deref(), Some("Main$$Lambda/0x00007f01"));
+        assert_eq!(of("a password\n"), None, "no class is called that");
+    }
+}

@@ -1,0 +1,153 @@
+//! Walks the objects of a heap whose areas are full of them, one behind the other, and counts them by class.
+//!
+//! Dead ones are among them, as `jcmd PID GC.class_histogram -all` has it.
+
+use strandline_claims::facts::TypeFacts;
+use strandline_claims::runtime::Context;
+
+use super::bits::{Bits, Places};
+use super::heap::{Area, Kind};
+use super::klasses::{Classes, HEAD_BYTES, Headers, types};
+use super::threads::Buffer;
+use super::view::View;
+use crate::work;
+
+/// Bytes that are read at once.
+const WINDOW_BYTES: usize = 256 << 10;
+
+/// What was counted.
+#[derive(Clone, Debug, Default)]
+pub struct Census {
+    /// By class, the one with most bytes first.
+    pub types: Vec<TypeFacts>,
+    /// Bytes of areas in which something stood that is no object: they are not counted from there on.
+    pub unread_bytes: u64,
+    /// The class of weak references, where one was met.
+    pub weak: Option<u64>,
+}
+
+/// Counts the objects of all areas; has a bit set for each, where such are given.
+pub fn count(
+    context: &Context<'_>,
+    view: &View<'_>,
+    (areas, buffers): (&[Area], &[Buffer]),
+    starts: Option<(&Places, &Bits)>,
+) -> Option<Census> {
+    let headers = Headers::read(view)?;
+    let areas: Vec<&Area> =
+        areas.iter().filter(|area| area.kind != Kind::Free && area.start < area.top).collect();
+    let state = || (Walk::new(view, headers, buffers, starts), 0);
+    let job = |(walk, unread): &mut (Walk<'_>, u64), index: usize| {
+        *unread += walk.area(areas[index]);
+        (context.progress)(areas[index].top - areas[index].start);
+    };
+    let (walks, left) = work::share(context.workers, areas.len(), context.deadline, state, job);
+    let mut census = Census::default();
+    census.unread_bytes = walks.iter().map(|(_, unread)| unread).sum();
+    census.types = types(walks.iter().map(|(walk, _)| &walk.classes));
+    census.weak = walks.iter().find_map(|(walk, _)| walk.classes.find_name("java.lang.ref.WeakReference"));
+    if left > 0 {
+        let done: u64 = census.types.iter().map(|one| one.bytes).sum();
+        let all: u64 = areas.iter().map(|area| area.top - area.start).sum();
+        census.unread_bytes = census.unread_bytes.max(all.saturating_sub(done));
+    }
+    Some(census)
+}
+
+/// One thread's walk.
+struct Walk<'a> {
+    view: View<'a>,
+    classes: Classes<'a>,
+    buffers: &'a [Buffer],
+    starts: Option<(&'a Places, &'a Bits)>,
+    window: Vec<u8>,
+    /// Where the window begins, and how much of it was read.
+    at: u64,
+    got: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(
+        view: &View<'a>,
+        headers: Headers,
+        buffers: &'a [Buffer],
+        starts: Option<(&'a Places, &'a Bits)>,
+    ) -> Self {
+        Self {
+            view: *view,
+            classes: Classes::new(*view, headers),
+            buffers,
+            starts,
+            window: vec![0; WINDOW_BYTES],
+            at: 0,
+            got: 0,
+        }
+    }
+
+    /// Goes over the objects of an area; how many bytes of it are not understood.
+    fn area(&mut self, area: &Area) -> u64 {
+        let mut unread = 0;
+        let mut at = area.start;
+        let mut next = self.buffers.partition_point(|buffer| buffer.end <= at);
+        while at < area.top {
+            while self.buffers.get(next).is_some_and(|buffer| buffer.end <= at) {
+                next += 1;
+            }
+            let buffer = self.buffers.get(next).copied();
+            if let Some(buffer) = buffer.filter(|buffer| buffer.top <= at) {
+                at = buffer.end;
+                continue;
+            }
+            let size = self.object(at, area.top);
+            match size.and_then(|size| at.checked_add(size)).filter(|&end| end <= area.top) {
+                Some(end) => at = end,
+                None => {
+                    let to = resume(at, buffer, area.top);
+                    unread += to - at;
+                    at = to;
+                }
+            }
+        }
+        unread
+    }
+
+    /// Counts the object at `at`, and says how large it is.
+    fn object(&mut self, at: u64, end: u64) -> Option<u64> {
+        let head = self.head(at, end)?;
+        let class = self.classes.of(&head)?;
+        let bytes = self.classes.size(class, at, &head).filter(|&bytes| bytes <= end - at)?;
+        self.classes.count(class, bytes);
+        if let Some((places, starts)) = self.starts
+            && let Some(place) = places.of(at)
+        {
+            starts.set(place);
+        }
+        Some(bytes)
+    }
+
+    /// The first bytes of what stands at `at`.
+    fn head(&mut self, at: u64, end: u64) -> Option<[u8; HEAD_BYTES]> {
+        let skip = at.checked_sub(self.at).and_then(|skip| usize::try_from(skip).ok());
+        let skip = match skip.filter(|skip| skip + HEAD_BYTES <= self.got) {
+            Some(skip) => skip,
+            None => {
+                let most = usize::try_from(end - at).unwrap_or(usize::MAX).min(WINDOW_BYTES);
+                self.at = at;
+                self.got = self.view.memory.read_some(at, self.window.get_mut(..most)?);
+                0
+            }
+        };
+        let mut head = [0; HEAD_BYTES];
+        // The last one may be smaller.
+        let have = self.window.get(skip..self.got.min(skip + HEAD_BYTES)).filter(|have| have.len() >= 16)?;
+        head.get_mut(..have.len())?.copy_from_slice(have);
+        Some(head)
+    }
+}
+
+/// Where to go on behind what is no object. A thread may have been stopped between taking a place and saying what stands
+/// there: within a buffer that is at the end of what is in use, and else between buffers.
+fn resume(at: u64, buffer: Option<Buffer>, top: u64) -> u64 {
+    let to = buffer.map_or(top, |buffer| if buffer.start > at { buffer.start } else { buffer.top });
+    to.clamp(at + 8, top.max(at + 8)).min(top)
+}

@@ -1,0 +1,193 @@
+//! What makes a JVM give memory back, and how much.
+//!
+//! A full collection compacts, and then the heap is made as large as what lives wants it: each collector by a rule of its own.
+//! What lives was traced; where it was not, all objects are taken to live, and what is predicted is a bound from below.
+
+use super::claims;
+use super::facts::Jvm;
+use super::heap::{Area, Heap, Kind};
+use super::trace::Live;
+use super::view::View;
+use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::runtime::Context;
+use strandline_claims::units;
+
+/// So much in free parts of the heap is worth a setting.
+const WORTH_BYTES: u64 = 1 << 20;
+
+/// The remedies of a JVM whose heap is `heap`.
+pub fn remedies(
+    context: &Context<'_>,
+    view: &View<'_>,
+    heap: &Heap,
+    (known, traced): (&Jvm, Option<&Live>),
+) -> Vec<Remedy> {
+    let mut all: Vec<Remedy> = collection(context, view, heap, (known, traced)).into_iter().collect();
+    let is_worth = known.free_resident_bytes >= WORTH_BYTES;
+    for (collectors, id, how, cost) in SETTINGS {
+        if is_worth && collectors.contains(&heap.collector) {
+            all.push(Remedy::setting(id, how, cost));
+        }
+    }
+    all
+}
+
+type Setting = (&'static [&'static str], &'static str, &'static str, &'static str);
+
+/// Settings for the next start, by collector.
+const SETTINGS: [Setting; 4] = [
+    (
+        &["G1"],
+        "jvm_g1_periodic",
+        "JAVA_TOOL_OPTIONS=-XX:G1PeriodicGCInterval=30000",
+        "a concurrent collection each 30 s while the program is idle, after which free regions go back",
+    ),
+    (
+        &["Serial", "Parallel"],
+        "jvm_free_ratio",
+        "JAVA_TOOL_OPTIONS='-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20'",
+        "the heap is kept nearer to what lives: it collects more often",
+    ),
+    (
+        &["Z"],
+        "jvm_z_uncommit",
+        "JAVA_TOOL_OPTIONS='-XX:ZUncommitDelay=10 -XX:ZCollectionInterval=60'",
+        "what was free for 10 s goes back; a collection each minute finds it",
+    ),
+    (
+        &["Shenandoah"],
+        "jvm_shenandoah_uncommit",
+        "JAVA_TOOL_OPTIONS='-XX:+UnlockExperimentalVMOptions -XX:ShenandoahUncommitDelay=10000'",
+        "regions that were free for 10 s go back",
+    ),
+];
+
+/// `GC.run`: asked of the JVM, where it listens to such.
+fn collection(
+    context: &Context<'_>,
+    view: &View<'_>,
+    heap: &Heap,
+    (known, traced): (&Jvm, Option<&Live>),
+) -> Option<Remedy> {
+    let (predicted, rule) = given_back(context, view, heap, traced)?;
+    let lives = match known.live_bytes {
+        Some(live) => format!("{} of {} of objects live", units::bytes(live), units::bytes(heap.used())),
+        None => "what lives was not traced: predicted as if all objects did".to_owned(),
+    };
+    let (kind, ask) = match known.attach {
+        Some(false) => {
+            (RemedyKind::Program, "System.gc() in the program (it has its attach mechanism off)".to_owned())
+        }
+        _ => (RemedyKind::Call, format!("strandline reclaim {} --remedy jvm_gc", context.process.pid())),
+    };
+    Some(Remedy {
+        id: "jvm_gc".to_owned(),
+        kind,
+        predicted_bytes: Some(predicted),
+        how: ask,
+        cost: format!("a full collection, at which the program waits; {lives}; {rule}"),
+    })
+}
+
+/// What a full collection gives back, and the collector's rule; `None` where there is none to go by.
+fn given_back(
+    context: &Context<'_>,
+    view: &View<'_>,
+    heap: &Heap,
+    traced: Option<&Live>,
+) -> Option<(u64, &'static str)> {
+    if view.has_flag("DisableExplicitGC") {
+        return None;
+    }
+    let minimum = view.flag("MinHeapSize").unwrap_or(0);
+    match heap.collector {
+        "G1" => Some((
+            g1(context, view, heap, traced)?,
+            "G1 keeps what MaxHeapFreeRatio lets it have beside what lives",
+        )),
+        "Shenandoah" => {
+            let above = heap.committed().saturating_sub(minimum);
+            let rule = "Shenandoah gives all of its empty regions back, down to -Xms";
+            Some((shenandoah(context, view, heap, traced).min(above), rule))
+        }
+        "Serial" => {
+            let rule = "the serial collector shrinks its heap by steps: hardly at the first collection that was asked for, by \
+                        100 % at the fourth";
+            Some((0, rule))
+        }
+        "Parallel" => {
+            Some((0, "the parallel collector shrinks its heap by its own statistics, and may let it grow"))
+        }
+        // It uncommits by itself what was free for some minutes, or, of Epsilon, nothing.
+        _ => None,
+    }
+}
+
+/// `ShenandoahControlThread`: a collection that was asked for uncommits all regions that it leaves empty. It moves what lives out of
+/// those that are garbage for a part or more (`ShenandoahGarbageThreshold`), and packs it.
+fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> u64 {
+    let threshold = view.flag("ShenandoahGarbageThreshold").unwrap_or(25).min(100);
+    let resident = |area: &Area| claims::resident(context, area.start, area.end);
+    let (mut emptied, mut moved) = (0_u64, 0_u64);
+    for area in &heap.areas {
+        let live = match (area.kind, traced) {
+            (Kind::Free, _) => 0,
+            (_, Some(traced)) => traced.bytes_in(area.start, area.top),
+            (_, None) => continue,
+        };
+        let garbage = (area.top - area.start).saturating_sub(live);
+        let is_moved = area.kind != Kind::Humongous && garbage >= (area.end - area.start) / 100 * threshold;
+        if live == 0 || is_moved {
+            emptied += resident(area);
+            moved += live;
+        }
+    }
+    let region = heap.region_bytes.unwrap_or(1).max(1);
+    emptied.saturating_sub(moved.div_ceil(region).saturating_mul(region))
+}
+
+/// `G1CollectedHeap::resize_heap_if_necessary`: what exceeds MaxHeapFreeRatio is uncommitted, free regions from the highest on; what is
+/// used counts by whole regions. What lives was moved to the lowest regions before, large objects stay; free regions between
+/// stay as resident as they are.
+fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> Option<u64> {
+    let ratio = view.flag("MaxHeapFreeRatio").filter(|&ratio| ratio <= 100)?;
+    let region = heap.region_bytes?;
+    let used = g1_used(view, heap, (traced, region));
+    let most = match ratio {
+        100 => u64::MAX,
+        ratio => u64::try_from(u128::from(used) * 100 / u128::from(100 - ratio)).unwrap_or(u64::MAX),
+    };
+    let minimum = view.flag("MinHeapSize").unwrap_or(0);
+    let keeps = most.max(minimum).min(heap.committed()).checked_next_multiple_of(region)?;
+    let areas = || heap.areas.iter().filter(|area| area.kind != Kind::Archive);
+    let resident: u64 = areas().map(|area| claims::resident(context, area.start, area.end)).sum();
+    let (mut left, mut lives, mut kept) = (keeps, used, 0);
+    for area in areas() {
+        let bytes = (area.end - area.start).min(left);
+        let full = bytes.min(lives);
+        kept += full + claims::resident(context, area.start + full, area.start + bytes);
+        left -= bytes;
+        lives -= full;
+    }
+    Some(resident.saturating_sub(kept))
+}
+
+/// What is used after a full collection, in whole regions: each of its threads leaves one that is not full.
+fn g1_used(view: &View<'_>, heap: &Heap, (traced, region): (Option<&Live>, u64)) -> u64 {
+    let mut large = 0_u64;
+    let mut small = 0_u64;
+    for area in heap.areas.iter().filter(|area| area.kind != Kind::Free) {
+        let used = area.top - area.start;
+        let live = traced.map_or(used, |traced| traced.bytes_in(area.start, area.top));
+        match area.kind {
+            Kind::Humongous | Kind::Archive if live > 0 => large += area.end - area.start,
+            Kind::Humongous | Kind::Archive => {}
+            _ => small += live,
+        }
+    }
+    let threads = view.structs.flag("ParallelGCThreads").and_then(|at| view.half_word(at)).unwrap_or(1);
+    let small = small.div_ceil(region);
+    // More threads than it has regions to give it does not start.
+    let partly = u64::from(threads).min(small).saturating_sub(1);
+    large.saturating_add((small + partly).saturating_mul(region))
+}

@@ -1,0 +1,161 @@
+//! What may hold objects from outside of the heap: every word that is the address of one.
+//!
+//! Stacks of Java's threads, their registers, static data, compiled code and what is in malloc's arenas are looked through word by word
+//! (handles of the JVM and of its native code are there). What only looks like a reference holds an object too: of what is
+//! called dead nothing lives. Not looked through is what has the addresses of objects and holds none: large blocks of
+//! malloc's, which are mappings of their own, have what the last collection left in its queues; so do stacks of the collector's
+//! threads; and a region's first byte is in tables of regions, so that such an address counts on stacks and in global handles
+//! only.
+
+use strandline_claims::runtime::Context;
+use strandline_claims::words::{AT_ONCE, each_word};
+use strandline_process::map::Mapping;
+use strandline_process::memory::{Memory, word_at};
+use strandline_process::stacks::ThreadFacts;
+
+use super::heap::Heap;
+use super::shapes::Oops;
+use super::threads;
+use super::view::View;
+
+/// Below its pointer a stack is in use up to this (System V ABI).
+const RED_ZONE_BYTES: u64 = 128;
+/// glibc's arenas begin at multiples of this (`HEAP_MAX_SIZE`, malloc/arena.c).
+const ARENA_BYTES: u64 = 64 << 20;
+/// A block of handles has so many, then a mask of those in use, then whose it is (`OopStorage::Block`, gc/shared/oopStorage.cpp).
+const HANDLES: usize = 64;
+/// There are so many storages, or fewer.
+const MOST_STORAGES: u64 = 32;
+/// Their names are as long, or longer: `VM Weak`.
+const LEAST_NAME: usize = 6;
+
+/// The roots of a heap.
+pub struct Roots<'a> {
+    context: &'a Context<'a>,
+    view: View<'a>,
+    heap: &'a Heap,
+    oops: Oops,
+    /// Java's threads' stacks, in the order of addresses.
+    stacks: Vec<(u64, u64)>,
+    /// The storages of handles.
+    storages: Vec<u64>,
+}
+
+impl<'a> Roots<'a> {
+    /// Those of `heap` of a JVM whose static data is `data`; `None` where its threads cannot be told.
+    pub fn new(
+        context: &'a Context<'a>,
+        view: View<'a>,
+        heap: &'a Heap,
+        oops: Oops,
+        data: (u64, u64),
+    ) -> Option<Self> {
+        let stacks = threads::stacks(&view)?;
+        let storages = storages(context, &view, data);
+        Some(Self { context, view, heap, oops, stacks, storages })
+    }
+
+    /// Shows every word that may be a reference.
+    pub fn each(&self, take: &mut dyn FnMut(u64)) {
+        for &stack in &self.stacks {
+            self.stack(stack, take);
+        }
+        let memory: &dyn Memory = self.view.memory;
+        for mapping in self.context.space.mappings().iter().filter(|mapping| self.is_looked_through(mapping))
+        {
+            let range = (mapping.start, mapping.end);
+            each_word((memory, self.context.resident), range, AT_ONCE, &mut |at, word| {
+                if !self.is_of_a_region(at, word) {
+                    take(word);
+                }
+                true
+            });
+        }
+    }
+
+    /// A stack from its pointer on, with its thread's registers; all of it, where no thread stands there.
+    fn stack(&self, (low, high): (u64, u64), take: &mut dyn FnMut(u64)) {
+        let mut both = |word: u64| {
+            take(word);
+            if self.oops.bytes == 4 {
+                take(self.oops.wide(word as u32));
+                take(self.oops.wide((word >> 32) as u32));
+            }
+        };
+        let is_on = |thread: &&ThreadFacts| (low..high).contains(&thread.stack_pointer);
+        let thread = self.context.threads.iter().find(is_on);
+        if let Some(thread) = thread {
+            thread.general.iter().for_each(|&word| both(word));
+        }
+        let from =
+            thread.map_or(low, |thread| thread.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(low) & !7);
+        each_word((self.view.memory, self.context.resident), (from, high), AT_ONCE, &mut |_, word| {
+            both(word);
+            true
+        });
+    }
+
+    /// Static data, compiled code and malloc's arenas.
+    fn is_looked_through(&self, mapping: &Mapping) -> bool {
+        let permissions = mapping.permissions;
+        let overlaps = |&(start, end): &(u64, u64)| start < mapping.end && mapping.start < end;
+        let is_other = self.heap.areas.iter().any(|area| overlaps(&(area.start, area.end)))
+            || self.stacks.iter().any(overlaps)
+            || self
+                .context
+                .threads
+                .iter()
+                .any(|thread| overlaps(&(thread.stack_pointer, thread.stack_pointer + 1)));
+        if permissions.shared || !permissions.write || is_other {
+            return false;
+        }
+        let is_arena = mapping.name == "[heap]" || mapping.start.is_multiple_of(ARENA_BYTES);
+        !mapping.is_private_anonymous() || is_arena || permissions.execute || self.is_bss(mapping)
+    }
+
+    /// Whether it is what a mapped file has of data without content.
+    fn is_bss(&self, mapping: &Mapping) -> bool {
+        let before = mapping.start.checked_sub(1).and_then(|at| self.context.space.find(at));
+        before.is_some_and(Mapping::has_file)
+    }
+
+    /// Whether a word is the address of a region rather than of what stands first in it.
+    fn is_of_a_region(&self, at: u64, word: u64) -> bool {
+        let Some(bytes) = self.heap.region_bytes else { return false };
+        let is_in_heap = (self.heap.reserved.0..self.heap.reserved.1).contains(&word);
+        is_in_heap && word.is_multiple_of(bytes) && !self.is_handle(at)
+    }
+
+    /// Whether it stands in a block of global handles.
+    fn is_handle(&self, at: u64) -> bool {
+        let mut behind = [0; (HANDLES + 2) * 8];
+        let got = self.view.memory.read_some(at, &mut behind);
+        let mut words = (0..got / 8).filter_map(|index| word_at(&behind, index * 8));
+        words.any(|word| self.storages.contains(&word))
+    }
+}
+
+/// The storages of handles (`OopStorage`): that of global ones is told, and beside its address in the static data stand those of
+/// the others (`OopStorageSet::_storages`, gc/shared/oopStorageSet.hpp).
+fn storages(context: &Context<'_>, view: &View<'_>, data: (u64, u64)) -> Vec<u64> {
+    let Some(told) = view.address(&["JNIHandles::_global_handles"]) else { return Vec::new() };
+    let Some(global) = view.word(told).filter(|&global| global != 0) else { return Vec::new() };
+    let mut storages = vec![global];
+    each_word((view.memory, context.resident), data, AT_ONCE, &mut |at, word| {
+        if word == global && at != told {
+            for step in [8, 8_u64.wrapping_neg()] {
+                let beside = (1..=MOST_STORAGES).map(|index| at.wrapping_add(step.wrapping_mul(index)));
+                storages.extend(beside.map_while(|at| view.word(at).filter(|&word| is_storage(view, word))));
+            }
+        }
+        true
+    });
+    storages
+}
+
+/// Whether it is the address of a storage: the first that it has is its name.
+fn is_storage(view: &View<'_>, at: u64) -> bool {
+    let mut name = [0; LEAST_NAME];
+    let is_read = view.word(at).is_some_and(|text| view.memory.read(text, &mut name).is_ok());
+    is_read && name.iter().all(|byte| (b' '..=b'~').contains(byte))
+}

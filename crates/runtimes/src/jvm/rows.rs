@@ -1,0 +1,135 @@
+//! The rows of the JVM.
+
+use strandline_claims::facts::{State, Stratum};
+use strandline_claims::palette::BlockRows;
+use strandline_claims::rows::{Id, RowKind};
+
+/// Objects.
+pub static OBJECT: RowKind = RowKind::new(
+    "jvm.object",
+    Stratum::Values,
+    State::Live,
+    "the JVM, objects, those among them that no collection has found dead yet",
+);
+/// Objects that nothing leads to.
+pub static DEAD: RowKind = RowKind::new(
+    "jvm.dead",
+    Stratum::Collector,
+    State::Stranded,
+    "the JVM, objects that nothing leads to: a full collection frees them",
+);
+/// Free regions and the free ends of spaces.
+pub static FREE_PURGE: RowKind = RowKind::new(
+    "jvm.free.purge",
+    Stratum::Collector,
+    State::Stranded,
+    "the JVM, free regions and free ends of spaces of its heap",
+);
+/// Free pages of regions in use.
+pub static FREE_KEPT: RowKind = RowKind::new(
+    "jvm.free.kept",
+    Stratum::Collector,
+    State::Stranded,
+    "the JVM, free pages of regions in use and of threads' allocation buffers",
+);
+/// Free bytes on pages with something live.
+pub static FREE_PINNED: RowKind = RowKind::new(
+    "jvm.free.pinned",
+    Stratum::Collector,
+    State::Pinned,
+    "the JVM, free bytes of its heap on pages with objects",
+);
+/// Objects of a collector that keeps them in shared memory.
+pub static SHARED_OBJECT: RowKind = RowKind::new(
+    "jvm.shmem.object",
+    Stratum::Values,
+    State::Live,
+    "the JVM, objects in ZGC's shared memory, dead ones not yet collected among them",
+);
+/// What is free of that.
+pub static SHARED_FREE: RowKind = RowKind::new(
+    "jvm.shmem.free",
+    Stratum::Collector,
+    State::Stranded,
+    "the JVM, free pages of ZGC's shared memory",
+);
+/// Metaspace.
+pub static METASPACE: RowKind =
+    RowKind::new("jvm.metaspace", Stratum::Runtime, State::Live, "the JVM, metaspace");
+/// Compressed class space.
+pub static CLASS_SPACE: RowKind =
+    RowKind::new("jvm.class_space", Stratum::Runtime, State::Live, "the JVM, compressed class space");
+/// Chunks of both that nobody uses.
+pub static METASPACE_FREE: RowKind = RowKind::new(
+    "jvm.metaspace.free",
+    Stratum::Runtime,
+    State::Stranded,
+    "the JVM, committed metaspace and class space that nobody uses",
+);
+/// Compiled code.
+pub static CODE: RowKind = RowKind::new(
+    "jvm.code",
+    Stratum::Runtime,
+    State::Live,
+    "the JVM, compiled code, its interpreter and stubs",
+);
+/// Code that was thrown away.
+pub static CODE_FREE: RowKind = RowKind::new(
+    "jvm.code.free",
+    Stratum::Runtime,
+    State::Stranded,
+    "the JVM, committed code cache that holds no code",
+);
+/// What collectors keep beside the heap.
+pub static COLLECTOR: RowKind = RowKind::new(
+    "jvm.collector",
+    Stratum::Collector,
+    State::Live,
+    "the JVM, card tables, mark bitmaps and other tables of its collector",
+);
+/// Other structures.
+pub static METADATA: RowKind = RowKind::new(
+    "jvm.metadata",
+    Stratum::Runtime,
+    State::Live,
+    "the JVM, other memory that it maps for itself",
+);
+/// What makes no sense.
+pub static UNREAD: RowKind = RowKind::new(
+    "jvm.unread",
+    Stratum::Runtime,
+    State::Unattributed,
+    "the JVM, parts of its heap that are damaged or were caught in motion",
+);
+
+/// All of them.
+pub static ROWS: [Id; 15] = [
+    &OBJECT,
+    &DEAD,
+    &FREE_PURGE,
+    &FREE_KEPT,
+    &FREE_PINNED,
+    &SHARED_OBJECT,
+    &SHARED_FREE,
+    &METASPACE,
+    &CLASS_SPACE,
+    &METASPACE_FREE,
+    &CODE,
+    &CODE_FREE,
+    &COLLECTOR,
+    &METADATA,
+    &UNREAD,
+];
+
+/// Which class of its claims stands on which.
+pub static BLOCKS: BlockRows = BlockRows {
+    live: &OBJECT,
+    header: &METADATA,
+    metadata: &METADATA,
+    cached: &FREE_KEPT,
+    purge: &FREE_PURGE,
+    kept: &FREE_KEPT,
+    pinned: &FREE_PINNED,
+    mapped: &OBJECT,
+    unread: &UNREAD,
+};

@@ -1,0 +1,131 @@
+//! Where objects of a class have references to others.
+
+use super::klasses::Classes;
+use super::view::View;
+
+/// The most places of references that a class has in a row each.
+const MOST_RUNS: u32 = 4096;
+
+/// How references are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Oops {
+    /// Their bytes: 4 or 8.
+    pub bytes: u64,
+    /// What is added to a narrow one, and how far it is shifted.
+    pub base: u64,
+    /// See there.
+    pub shift: u32,
+}
+
+impl Oops {
+    /// Reads how the JVM has them.
+    pub fn read(view: &View<'_>) -> Option<Self> {
+        if !view.has_flag("UseCompressedOops") {
+            return Some(Self { bytes: 8, base: 0, shift: 0 });
+        }
+        let base = view.fixed(&["CompressedOops::_base", "CompressedOops::_narrow_oop._base"])?;
+        let shift = view.fixed_half(&["CompressedOops::_shift", "CompressedOops::_narrow_oop._shift"])?;
+        (shift <= 8).then_some(Self { bytes: 4, base, shift })
+    }
+
+    /// The address of a narrow one; 0 for none.
+    #[inline]
+    pub fn wide(&self, narrow: u32) -> u64 {
+        if narrow == 0 { 0 } else { self.base.wrapping_add(u64::from(narrow) << self.shift) }
+    }
+}
+
+/// What of an object are references: offsets, and how many follow each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// Its own fields.
+    pub runs: Vec<(u64, u64)>,
+    /// Of an array of references: where they begin.
+    pub elements: Option<u64>,
+    /// Of a `java.lang.Class`: where it has how many static fields are references, and where these begin.
+    pub statics: Option<(u64, u64)>,
+    /// Of a `StackChunk`: where frames begin, of which each word may be a reference.
+    pub frames: Option<u64>,
+}
+
+/// The shapes of classes, by number.
+pub struct Shapes<'a> {
+    view: View<'a>,
+    oops: Oops,
+    known: Vec<Option<Option<Shape>>>,
+    /// `ReferenceType` of `java.lang.ref.WeakReference`: those of soft and final ones are one less and one more.
+    weak: Option<u8>,
+}
+
+impl<'a> Shapes<'a> {
+    /// None yet. `weak` is the class of weak references.
+    pub fn new(view: View<'a>, oops: Oops, weak: Option<u64>) -> Self {
+        let kind = weak.and_then(|klass| view.byte_field(klass, &["InstanceKlass::_reference_type"]));
+        Self { view, oops, known: Vec::new(), weak: kind }
+    }
+
+    /// The shape of a class; `None` where it cannot be told.
+    pub fn of(&mut self, classes: &Classes<'_>, class: u32) -> Option<&Shape> {
+        let index = class as usize;
+        if self.known.len() <= index {
+            self.known.resize(index + 1, None);
+        }
+        if self.known.get(index)?.is_none() {
+            let shape = self.read(classes, class);
+            *self.known.get_mut(index)? = Some(shape);
+        }
+        self.known.get(index)?.as_ref()?.as_ref()
+    }
+
+    fn read(&self, classes: &Classes<'_>, class: u32) -> Option<Shape> {
+        let (klass, name) = classes.class_at(class)?;
+        if name.starts_with("[L") || name.starts_with("[[") {
+            let helper = self.view.half_field(klass, &["Klass::_layout_helper"])?;
+            return Some(Shape { elements: Some(u64::from((helper >> 16) as u8)), ..Shape::default() });
+        }
+        if name.starts_with('[') {
+            return Some(Shape::default());
+        }
+        let mut shape = Shape { runs: self.runs(klass)?, ..Shape::default() };
+        if name == "java.lang.Class" {
+            let count = self.view.fixed_half(&["java_lang_Class::_static_oop_field_count_offset"])?;
+            let own = self.view.half_field(klass, &["Klass::_layout_helper"])?;
+            shape.statics = Some((u64::from(count), u64::from(own & !7)));
+        }
+        if name == "jdk.internal.vm.StackChunk" {
+            let own = self.view.half_field(klass, &["Klass::_layout_helper"])?;
+            shape.frames = Some(u64::from(own & !7));
+        }
+        self.add_referent(klass, &mut shape);
+        Some(shape)
+    }
+
+    /// `OopMapBlock`s, behind the tables of methods (`InstanceKlass::start_of_nonstatic_oop_maps`).
+    fn runs(&self, klass: u64) -> Option<Vec<(u64, u64)>> {
+        let view = &self.view;
+        let words = |name: &str| view.half_field(klass, &[name]).map(u64::from);
+        let tables = words("Klass::_vtable_len")?.checked_add(words("InstanceKlass::_itable_len")?)?;
+        let count = u32::try_from(words("InstanceKlass::_nonstatic_oop_map_size")?).ok()?;
+        if count > MOST_RUNS || tables > 1 << 20 {
+            return None;
+        }
+        let header = view.structs.size("InstanceKlass")?.next_multiple_of(8);
+        let first = klass.checked_add(header)?.checked_add(tables * 8)?;
+        let run = |index: u32| {
+            let at = first.checked_add(u64::from(index) * 8)?;
+            Some((u64::from(view.half_word(at)?), u64::from(view.half_word(at.checked_add(4)?)?)))
+        };
+        (0..count).map(run).collect()
+    }
+
+    /// A reference's referent is in no map, as it does not hold it; that of a soft or final one does for now. It stands in front of
+    /// the fields that are (`java.lang.ref.Reference`: referent, queue, next, discovered).
+    fn add_referent(&self, klass: u64, shape: &mut Shape) {
+        let kind = self.view.byte_field(klass, &["InstanceKlass::_reference_type"]).unwrap_or(0);
+        let is_strong = |weak: u8| kind != 0 && kind != weak && kind != weak.saturating_add(2);
+        let first = shape.runs.first().and_then(|run| run.0.checked_sub(self.oops.bytes));
+        if let Some(referent) = first.filter(|_| kind != 0 && self.weak.is_none_or(is_strong)) {
+            shape.runs.push((referent, 1));
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Java's threads: what they have of eden for themselves, their allocation buffers; and their stacks.
+
+use strandline_process::memory::word_at;
+
+use super::view::View;
+
+/// The most threads that are asked.
+const MOST_THREADS: u32 = 1 << 17;
+/// The largest stack that is looked at.
+const MOST_STACK_BYTES: u64 = 1 << 30;
+
+/// A buffer that a thread allocates in: objects up to `top`, and behind that nothing yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Buffer {
+    /// The first byte without an object.
+    pub top: u64,
+    /// The first byte behind it.
+    pub end: u64,
+    /// Its first byte.
+    pub start: u64,
+}
+
+/// The buffers of all of Java's threads, in the order of addresses (`ThreadLocalAllocBuffer`); `None` where threads cannot be
+/// told.
+pub fn buffers(view: &View<'_>) -> Option<Vec<Buffer>> {
+    let threads = all(view)?;
+    let reserve = reserve(view)?;
+    let mut buffers: Vec<Buffer> =
+        threads.iter().filter_map(|&thread| buffer(view, thread, reserve)).collect();
+    buffers.sort_unstable();
+    Some(buffers)
+}
+
+/// Java's threads (`JavaThread`).
+fn all(view: &View<'_>) -> Option<Vec<u64>> {
+    let list = view.fixed(&["ThreadsSMRSupport::_java_thread_list"])?;
+    let count = view.half_field(list, &["ThreadsList::_length"])?.min(MOST_THREADS);
+    let table = view.field(list, &["ThreadsList::_threads"])?;
+    let mut threads = vec![0; count as usize * 8];
+    view.memory.read(table, &mut threads).ok()?;
+    Some((0..count as usize).filter_map(|index| word_at(&threads, index * 8)).collect())
+}
+
+/// Their stacks, in the order of addresses.
+pub fn stacks(view: &View<'_>) -> Option<Vec<(u64, u64)>> {
+    let stack = |&thread: &u64| {
+        let high = view.field(thread, &["JavaThread::_stack_base", "Thread::_stack_base"])?;
+        let bytes = view.field(thread, &["JavaThread::_stack_size", "Thread::_stack_size"])?;
+        high.checked_sub(bytes).filter(|_| bytes <= MOST_STACK_BYTES).map(|low| (low, high))
+    };
+    let mut stacks: Vec<(u64, u64)> = all(view)?.iter().filter_map(stack).collect();
+    stacks.sort_unstable();
+    Some(stacks)
+}
+
+/// What is left free at each one's end, for an array that fills it (`ThreadLocalAllocBuffer::end_reserve`).
+fn reserve(view: &View<'_>) -> Option<u64> {
+    let prefetch = view.fixed_half(&["ThreadLocalAllocBuffer::_reserve_for_allocation_prefetch"])?;
+    // In words; from JDK 18 on it is told, before that it is the header of an object.
+    let filler = view.fixed(&["CollectedHeap::_lab_alignment_reserve"]).unwrap_or(2);
+    Some(u64::from(prefetch).max(filler.min(64)).min(1 << 16) * 8)
+}
+
+fn buffer(view: &View<'_>, thread: u64, reserve: u64) -> Option<Buffer> {
+    let buffer = view.place(thread, &["Thread::_tlab"])?;
+    let field = |name: &str| view.field(buffer, &[&format!("ThreadLocalAllocBuffer::{name}")]);
+    let (start, top) = (field("_start")?, field("_top")?);
+    // `_allocation_end`, which has no entry, stands in front of this one.
+    let size = view.place(buffer, &["ThreadLocalAllocBuffer::_desired_size"])?;
+    let end = view.word(size.checked_sub(8)?)?;
+    let is_sound =
+        start != 0 && start <= top && top <= end && start.is_multiple_of(8) && top.is_multiple_of(8);
+    is_sound.then_some(Buffer { top, end: end.checked_add(reserve)?, start })
+}

@@ -1,0 +1,276 @@
+//! Which objects live: everything that a root leads to, as a full collection would find it.
+//!
+//! The heap is gone over from its one end to the other and back, a block at a time, wherever something was found to live and not looked
+//! at yet: a bit for each object says that it lives, one that it was not looked at. So its memory is read in large pieces, and what is
+//! needed besides is a thirty-second of it. Weak references hold nothing, soft and final ones do; classes are not
+//! unloaded. What only looks like a reference holds its object, so what is found may be more than what lives, and never
+//! less.
+
+use std::time::Instant;
+
+use strandline_claims::facts::TypeFacts;
+use strandline_claims::runtime::Context;
+
+use super::bits::{Bits, Places};
+use super::heap::{Heap, Kind};
+use super::klasses::{Classes, HEAD_BYTES, Headers, types};
+use super::roots::Roots;
+use super::shapes::{Oops, Shapes};
+use super::view::View;
+
+/// Places of a block, and so many bytes of bits.
+const BLOCK_PLACES: u64 = 8192;
+/// Bytes that are read at once.
+const WINDOW_BYTES: usize = 256 << 10;
+/// References that are looked at at once.
+const RUN_BYTES: u64 = 64 << 10;
+
+/// What lives, and what does not.
+pub struct Live {
+    /// A bit for each object that lives.
+    pub marks: Bits,
+    /// A bit for each that does not.
+    pub dead: Bits,
+    /// Their places.
+    pub places: Places,
+    /// Bytes of what lives.
+    pub bytes: u64,
+    /// By class, the one with most bytes first.
+    pub types: Vec<TypeFacts>,
+}
+
+impl Live {
+    /// Bytes of what lives in a range that begins and ends where objects do.
+    pub fn bytes_in(&self, start: u64, end: u64) -> u64 {
+        let mut before = (start, true);
+        let mut sum = 0;
+        for (at, is_dead) in self.objects(start, end).chain([(end, true)]) {
+            if !before.1 {
+                sum += at - before.0;
+            }
+            before = (at, is_dead);
+        }
+        sum
+    }
+
+    /// The objects that begin in a range, and whether each is dead.
+    pub fn objects(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, bool)> + '_ {
+        let first = self.places.of(start);
+        let count = (end - start) / self.places.bytes();
+        let places = first.map_or(0..0, |first| first..first.saturating_add(count));
+        let (from, to) = (places.start, places.end);
+        let words = from / 64..to.div_ceil(64);
+        let set = words.flat_map(move |word| {
+            let mut bits = self.marks.word(word) | self.dead.word(word);
+            std::iter::from_fn(move || {
+                let bit = (bits != 0).then(|| u64::from(bits.trailing_zeros()))?;
+                bits &= bits - 1;
+                Some(word * 64 + bit)
+            })
+        });
+        let set = set.filter(move |place| (from..to).contains(place));
+        set.map(move |place| (start + (place - from) * self.places.bytes(), self.dead.has(place)))
+    }
+}
+
+/// Finds what lives; `None` where that cannot be told, or not in time. `starts` has a bit for each object, and is used up; `weak` is the
+/// class of weak references, `data` the static data of the JVM.
+pub fn live(
+    context: &Context<'_>,
+    view: &View<'_>,
+    heap: &Heap,
+    (places, starts): (Places, Bits),
+    (weak, data): (Option<u64>, (u64, u64)),
+) -> Option<Live> {
+    let headers = Headers::read(view)?;
+    let oops = Oops::read(view)?;
+    let marks = Bits::new(places.count())?;
+    let mut dirty = vec![false; usize::try_from(places.count().div_ceil(BLOCK_PLACES)).ok()?];
+    let mut mark = |place: u64| {
+        if starts.has(place) && marks.set(place) {
+            dirty[(place / BLOCK_PLACES) as usize] = true;
+        }
+    };
+    Roots::new(context, *view, heap, oops, data)?.each(&mut |word| {
+        if let Some(place) = places.of(word) {
+            mark(place);
+        }
+    });
+    // What came from the archive of class data is never collected.
+    for area in heap.areas.iter().filter(|area| area.kind == Kind::Archive) {
+        for address in (area.start..area.top).step_by(8) {
+            if let Some(place) = places.of(address) {
+                mark(place);
+            }
+        }
+    }
+    let mut trace = Trace {
+        view: *view,
+        classes: Classes::new(*view, headers),
+        shapes: Shapes::new(*view, oops, weak),
+        oops,
+        places: &places,
+        marks,
+        left: starts,
+        dirty,
+        window: vec![0; WINDOW_BYTES],
+        at: 0,
+        got: 0,
+        bytes: 0,
+    };
+    trace.run(context.deadline)?;
+    let types = types(std::iter::once(&trace.classes));
+    let (marks, dead, bytes) = (trace.marks, trace.left, trace.bytes);
+    Some(Live { marks, dead, places, bytes, types })
+}
+
+struct Trace<'a> {
+    view: View<'a>,
+    classes: Classes<'a>,
+    shapes: Shapes<'a>,
+    oops: Oops,
+    places: &'a Places,
+    marks: Bits,
+    /// Objects that were not looked at: in the end those that do not live.
+    left: Bits,
+    /// Blocks in which something was found to live since they were gone over.
+    dirty: Vec<bool>,
+    window: Vec<u8>,
+    at: u64,
+    got: usize,
+    bytes: u64,
+}
+
+impl Trace<'_> {
+    /// Goes over the heap until nothing more is found.
+    fn run(&mut self, deadline: Instant) -> Option<()> {
+        let blocks = self.dirty.len();
+        let mut is_forward = true;
+        while self.dirty.contains(&true) {
+            for step in 0..blocks {
+                let block = if is_forward { step } else { blocks - 1 - step };
+                if self.dirty[block] {
+                    if Instant::now() >= deadline {
+                        return None;
+                    }
+                    self.block(block);
+                }
+            }
+            is_forward = !is_forward;
+        }
+        Some(())
+    }
+
+    /// Looks at all that lives in a block and was not looked at, what is found meanwhile too.
+    fn block(&mut self, block: usize) {
+        let first = block as u64 * (BLOCK_PLACES / 64);
+        loop {
+            self.dirty[block] = false;
+            for word in first..first + BLOCK_PLACES / 64 {
+                let mut pending = self.marks.word(word) & self.left.word(word);
+                while pending != 0 {
+                    let place = word * 64 + u64::from(pending.trailing_zeros());
+                    self.left.clear(place);
+                    self.object(place);
+                    pending = self.marks.word(word) & self.left.word(word);
+                }
+            }
+            if !self.dirty[block] {
+                return;
+            }
+        }
+    }
+
+    /// Marks what an object refers to. What is none refers to nothing.
+    fn object(&mut self, place: u64) -> Option<()> {
+        let (address, end) = self.places.address(place)?;
+        let mut head = [0; HEAD_BYTES];
+        let most = usize::try_from(end - address).ok()?.min(HEAD_BYTES);
+        let bytes = self.bytes_at(address, most)?;
+        head.get_mut(..most)?.copy_from_slice(bytes);
+        let class = self.classes.of(&head)?;
+        let size = self.classes.size(class, address, &head).filter(|&size| size <= end - address)?;
+        self.classes.count(class, size);
+        self.bytes += size;
+        let shape = self.shapes.of(&self.classes, class)?.clone();
+        let of = self.oops.bytes;
+        let is_inside = |at: u64, count: u64| at.checked_add(count.checked_mul(of)?).filter(|&to| to <= size);
+        for (at, count) in shape.runs {
+            is_inside(at, count)?;
+            self.references(address + at, count)?;
+        }
+        if let Some(elements) = shape.elements {
+            let count = self.classes.length(&head);
+            let end = elements.checked_add(count.checked_mul(self.oops.bytes)?);
+            end.filter(|&end| end <= size)?;
+            self.references(address + elements, count)?;
+        }
+        if let Some((count, first)) = shape.statics {
+            let count = u64::from(self.view.half_word(address.checked_add(count)?)?);
+            first.checked_add(count.checked_mul(self.oops.bytes)?).filter(|&end| end <= size)?;
+            self.references(address + first, count)?;
+        }
+        if let Some(first) = shape.frames {
+            self.words(address.checked_add(first)?, address + size)?;
+        }
+        Some(())
+    }
+
+    /// Marks what words may lead to, as references of either size.
+    fn words(&mut self, start: u64, end: u64) -> Option<()> {
+        let wide = Oops { bytes: 8, base: 0, shift: 0 };
+        for oops in [self.oops, wide] {
+            self.references_as(oops, start, end.checked_sub(start)? / oops.bytes)?;
+        }
+        Some(())
+    }
+
+    /// Marks what `count` references at `at` lead to.
+    fn references(&mut self, at: u64, count: u64) -> Option<()> {
+        self.references_as(self.oops, at, count)
+    }
+
+    fn references_as(&mut self, oops: Oops, at: u64, count: u64) -> Option<()> {
+        let (mut at, end) = (at, at.checked_add(count.checked_mul(oops.bytes)?)?);
+        let places = self.places;
+        while at < end {
+            let bytes = (end - at).min(RUN_BYTES);
+            let window = self.bytes_at(at, bytes as usize)?;
+            // The window belongs to us, and so does what is marked.
+            let words: Vec<u64> = match oops.bytes {
+                4 => window
+                    .as_chunks::<4>()
+                    .0
+                    .iter()
+                    .map(|narrow| oops.wide(u32::from_le_bytes(*narrow)))
+                    .filter(|&word| word != 0)
+                    .collect(),
+                _ => window.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect(),
+            };
+            for place in words.into_iter().filter_map(|word| places.of(word)) {
+                if self.left.has(place)
+                    && self.marks.set(place)
+                    && let Some(dirty) = self.dirty.get_mut((place / BLOCK_PLACES) as usize)
+                {
+                    *dirty = true;
+                }
+            }
+            at += bytes;
+        }
+        Some(())
+    }
+
+    /// Bytes at an address, at most a quarter of a window.
+    fn bytes_at(&mut self, address: u64, bytes: usize) -> Option<&[u8]> {
+        let within = address.checked_sub(self.at).and_then(|skip| usize::try_from(skip).ok());
+        let skip = match within.filter(|skip| skip.checked_add(bytes).is_some_and(|end| end <= self.got)) {
+            Some(skip) => skip,
+            None => {
+                self.at = address;
+                self.got = self.view.memory.read_some(address, &mut self.window);
+                0
+            }
+        };
+        self.window.get(skip..skip + bytes).filter(|_| skip + bytes <= self.got)
+    }
+}

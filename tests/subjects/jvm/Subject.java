@@ -1,0 +1,88 @@
+// Fills a heap, drops what it is told to, and tells of itself what its beans know. It does as it is told on standard input, a
+// word a line:
+//
+//   hold N   keeps N objects of class Held, each with a list of three, and says so
+//   drop     lets go of nine of ten
+//   large N  keeps N arrays of 5 MiB
+//   load N   has N class loaders of its own load a class each
+//   gc       collects
+//   pools    prints its memory pools, a line each: NAME TAB used TAB committed
+//   end      ends
+import java.io.BufferedReader;
+import java.io.InputStream;
+import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
+import java.lang.management.MemoryPoolMXBean;
+import java.util.ArrayList;
+import java.util.List;
+
+public class Subject {
+    static class Held {
+        long number;
+        List<Object> list = new ArrayList<>(3);
+    }
+
+    static class Loader extends ClassLoader {
+        Class<?> again(String name, byte[] bytes) {
+            return defineClass(name, bytes, 0, bytes.length);
+        }
+    }
+
+    public static class Loaded {}
+
+    static final List<Object> kept = new ArrayList<>();
+
+    static void hold(int count) {
+        for (int n = 0; n < count; n++) {
+            Held held = new Held();
+            held.number = n;
+            held.list.add(n);
+            held.list.add("value " + n);
+            kept.add(held);
+        }
+    }
+
+    static void load(int count) throws Exception {
+        byte[] bytes;
+        try (InputStream stream = Subject.class.getResourceAsStream("Subject$Loaded.class")) {
+            bytes = stream.readAllBytes();
+        }
+        for (int n = 0; n < count; n++) {
+            kept.add(new Loader().again("Subject$Loaded", bytes).getDeclaredConstructor().newInstance());
+        }
+    }
+
+    static void pools() {
+        List<MemoryPoolMXBean> pools = ManagementFactory.getMemoryPoolMXBeans();
+        for (MemoryPoolMXBean pool : pools) {
+            var usage = pool.getUsage();
+            System.out.println(pool.getName() + "\t" + usage.getUsed() + "\t" + usage.getCommitted());
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("ready");
+        for (String line = orders.readLine(); line != null; line = orders.readLine()) {
+            String[] words = line.split(" ");
+            int count = words.length > 1 ? Integer.parseInt(words[1]) : 0;
+            switch (words[0]) {
+                case "hold": hold(count); break;
+                case "drop": {
+                    List<Object> few = new ArrayList<>();
+                    for (int n = 0; n < kept.size(); n += 10) few.add(kept.get(n));
+                    kept.clear();
+                    kept.addAll(few);
+                    break;
+                }
+                case "large": for (int n = 0; n < count; n++) kept.add(new byte[5 << 20]); break;
+                case "load": load(count); break;
+                case "gc": System.gc(); break;
+                case "pools": pools(); break;
+                case "end": return;
+                default: System.out.println("what is " + words[0] + "?");
+            }
+            System.out.println("done");
+        }
+    }
+}
