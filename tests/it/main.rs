@@ -42,6 +42,7 @@ mod record_types;
 mod report_html;
 mod runtime_cpython;
 mod runtime_go;
+mod runtime_jvm;
 mod runtime_perl;
 mod runtime_sbcl;
 mod studies;

@@ -3,6 +3,7 @@
 
 pub mod gos;
 pub mod invariants;
+pub mod jdks;
 pub mod libc;
 pub mod perls;
 pub mod pythons;

@@ -99,6 +99,19 @@ impl Subject {
         self.line()
     }
 
+    /// Sends a line and returns those that answer it, up to one that says `done`.
+    pub fn order(&mut self, line: &str) -> Result<Vec<String>> {
+        let stdin = self.stdin.as_mut().ok_or("its input is closed")?;
+        stdin.write_all(format!("{line}\n").as_bytes())?;
+        let mut lines = Vec::new();
+        loop {
+            match self.text()? {
+                line if line == "done" => return Ok(lines),
+                line => lines.push(line),
+            }
+        }
+    }
+
     /// A number of the ready line.
     pub fn number(&self, key: &str) -> Result<u64> {
         number(&self.ready, key)

@@ -1,0 +1,74 @@
+//! Pools are the beans', objects by class are `jcmd`'s, by every JDK and collector.
+
+use super::histogram::has_jcmd;
+use super::{OLDEST, agrees, classes, fill, holds, start};
+use crate::support::jdks::{self, Jdk};
+use crate::support::{Outcome, for_each, full, skipped};
+
+/// A collector.
+#[derive(Clone, Copy, Debug)]
+struct Collector {
+    /// Its name in `own.collector`.
+    name: &'static str,
+    options: &'static [&'static str],
+    /// The first and the last version that has it.
+    versions: (u32, u32),
+    /// Whether its objects are counted by class.
+    counts: bool,
+    /// With which versions it is tried always.
+    short: &'static [u32],
+}
+
+const COLLECTORS: [Collector; 7] = [
+    Collector::new("Serial", &["-XX:+UseSerialGC"], true, &[17]),
+    Collector::new("Parallel", &["-XX:+UseParallelGC"], true, &[25]),
+    Collector::new("G1", &["-XX:+UseG1GC"], true, &[17, 25]),
+    Collector::new("Z", &["-XX:+UseZGC"], false, &[25]),
+    Collector {
+        versions: (21, 23),
+        ..Collector::new("Z", &["-XX:+UseZGC", "-XX:+ZGenerational"], false, &[])
+    },
+    Collector::new("Shenandoah", &["-XX:+UseShenandoahGC"], false, &[17]),
+    Collector::new("Epsilon", &["-XX:+UseEpsilonGC"], true, &[]),
+];
+
+impl Collector {
+    const fn new(
+        name: &'static str,
+        options: &'static [&'static str],
+        counts: bool,
+        short: &'static [u32],
+    ) -> Self {
+        Self { name, options, versions: (0, u32::MAX), counts, short }
+    }
+
+    /// Whether it is tried with a JDK.
+    fn is_due(&self, jdk: &Jdk) -> bool {
+        let (first, last) = self.versions;
+        (first..=last).contains(&jdk.major) && (full() || self.short.contains(&jdk.major))
+    }
+}
+
+#[test]
+fn pools_and_classes_are_those_of_the_beans() -> Outcome {
+    const TEST: &str = "runtime_jvm: figures";
+    let Some(classes) = classes(TEST)? else { return Ok(()) };
+    let has_jcmd = has_jcmd(&format!("{TEST}, by class"));
+    let mut cases = Vec::new();
+    for jdk in jdks::all(TEST).into_iter().filter(|jdk| jdk.major >= OLDEST) {
+        for collector in COLLECTORS.iter().filter(|collector| collector.is_due(&jdk)) {
+            let options = [&["-XX:+UnlockExperimentalVMOptions"], collector.options].concat();
+            if jdk.takes(&options) {
+                cases.push((jdk.clone(), *collector));
+            } else {
+                skipped(&format!("{TEST}, {} of java {}", collector.name, jdk.major), "it was built without");
+            }
+        }
+    }
+    for_each(cases, |(jdk, collector)| {
+        let mut subject = start(jdk, &classes, collector.options)?;
+        fill(&mut subject)?;
+        let seen = agrees(&mut subject, collector.counts && has_jcmd)?;
+        holds(&seen, collector.name, jdk)
+    })
+}

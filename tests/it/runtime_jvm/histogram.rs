@@ -1,0 +1,65 @@
+//! What `jcmd PID GC.class_histogram -all` says of a JVM's objects, dead ones too.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use crate::support::{Result, skipped};
+
+/// By name, instances and bytes.
+pub type Classes = BTreeMap<String, [u64; 2]>;
+
+/// What fills the end of a thread's buffer, so that a heap can be walked: whoever counts objects has other ends filled.
+const FILLERS: [&str; 4] =
+    ["[I", "java.lang.Object", "[Ljdk.internal.vm.FillerElement;", "jdk.internal.vm.FillerObject"];
+/// So many objects of a class may be new: whoever asks a JVM has it make some.
+const NEW: u64 = 64;
+/// Of which nobody makes any meanwhile.
+const STILL: [&str; 2] = ["java.util.ArrayList", "java.lang.Integer"];
+
+/// Whether there is a `jcmd`.
+pub fn has_jcmd(test: &str) -> bool {
+    let is_here = Command::new("jcmd").arg("-h").output().is_ok_and(|output| output.status.success());
+    if !is_here {
+        skipped(test, "no jcmd here (make deps)");
+    }
+    is_here
+}
+
+fn told(pid: i32) -> Result<Classes> {
+    let output = Command::new("jcmd").args([&pid.to_string(), "GC.class_histogram", "-all"]).output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let mut all = Classes::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        // A number with a colon, instances, bytes, the name, its module. Classes of several loaders have one name.
+        let [number, instances, bytes, name, ..] = words[..] else { continue };
+        if number.ends_with(':') {
+            let one = all.entry(name.to_owned()).or_default();
+            *one = [one[0] + instances.parse::<u64>()?, one[1] + bytes.parse::<u64>()?];
+        }
+    }
+    if all.len() < 100 { Err(format!("no histogram: {text}").into()) } else { Ok(all) }
+}
+
+/// How what was found of a JVM that does nothing differs from what it says itself a moment later.
+pub fn differences(found: &Classes, pid: i32) -> Result<Vec<String>> {
+    let told = told(pid)?;
+    let (mut wrong, mut exact) = (Vec::new(), 0);
+    for name in told.keys().chain(found.keys().filter(|name| !told.contains_key(*name))) {
+        let of = |classes: &Classes| classes.get(name).copied().unwrap_or_default();
+        let (one, other) = (of(found), of(&told));
+        exact += usize::from(one == other);
+        let is_still = name.contains("Subject") || STILL.contains(&name.as_str());
+        let is_near = one[0].abs_diff(other[0]) <= NEW || FILLERS.contains(&name.as_str());
+        if one != other && (is_still || !is_near) {
+            wrong.push(format!("{name}: {one:?} found, {other:?} told"));
+        }
+    }
+    if told.get("Subject$Held").is_none_or(|held| held[0] < 6000) {
+        wrong.push("the subject's own objects are not told of".to_owned());
+    }
+    if exact * 100 < told.len() * 95 {
+        wrong.push(format!("only {exact} of {} classes are exact", told.len()));
+    }
+    Ok(wrong)
+}
