@@ -1,5 +1,5 @@
-//! Fabricated glibc heaps, jemallocs, tcmallocs, mimallocs, mallocngs, perls and SBCLs for tests: byte-exact memory whose every figure is known by construction. It
-//! must not use the layouts of the readers that are tested with it.
+//! Fabricated glibc heaps, jemallocs, tcmallocs, mimallocs, mallocngs, perls, SBCLs, Gos and JVMs for tests: byte-exact memory whose
+//! every figure is known by construction. It must not use the layouts of the readers that are tested with it.
 //!
 //! [`fabricate`] follows a [`Recipe`] and returns a [`Heap`]: an [`Image`] that is read as a target's
 //! memory is read, the text of its /proc/PID/maps, its threads, and [`Expected`]: what `mallinfo2()`
@@ -28,6 +28,7 @@ mod expected;
 mod go;
 mod image;
 mod jemalloc;
+mod jvm;
 mod mimalloc;
 mod musl;
 mod musl_old;
@@ -46,6 +47,7 @@ pub use expected::{Expected, ExpectedArena, Mallinfo};
 pub use go::{GoExpected, GoImage, fabricate_go};
 pub use image::{Image, clipped, is_absent};
 pub use jemalloc::{JEMALLOC_LAYOUTS, JemallocExpected, JemallocImage, fabricate_jemalloc};
+pub use jvm::{JvmExpected, JvmImage, JvmPools, fabricate_jvm};
 pub use mimalloc::{MIMALLOC_LAYOUTS, fabricate_mimalloc};
 pub use musl::{MuslExpected, MuslImage, fabricate_musl};
 pub use musl_old::fabricate_old_musl;

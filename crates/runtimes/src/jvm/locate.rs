@@ -26,6 +26,12 @@ pub struct Program {
 }
 
 impl Program {
+    /// The one with this path and static data, whose pointers to tables are at `tables`, of a library mapped from `file`, `bias`
+    /// further than it says.
+    pub fn new((path, data): (&str, (u64, u64)), file: File, tables: [u64; 4], bias: u64) -> Self {
+        Self { path: path.to_owned(), data, file, tables, bias, structs: OnceLock::new() }
+    }
+
     /// What it says of its structures, read once: it stays as it is while the library is mapped. `None` where it cannot be
     /// read.
     pub fn structs(&self, memory: &dyn Memory) -> Option<&Structs> {
@@ -47,12 +53,6 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     let exported = Image::open(open()?)?.exported(&TABLES[..1]);
     let [fields, types, ints, longs] = TABLES.map(|name| object.symbol_address(name));
     let tables = [fields?, types?, ints?, longs?];
-    Some(Program {
-        path: module.code.name.clone(),
-        data: module.data,
-        file: open()?,
-        bias: tables[0].wrapping_sub(exported.first()?.address),
-        tables,
-        structs: OnceLock::new(),
-    })
+    let bias = tables[0].wrapping_sub(exported.first()?.address);
+    Some(Program::new((&module.code.name, module.data), open()?, tables, bias))
 }

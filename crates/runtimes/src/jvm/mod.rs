@@ -21,6 +21,8 @@ pub mod roots;
 pub mod rows;
 pub mod shapes;
 pub mod structs;
+#[cfg(test)]
+mod tests;
 pub mod threads;
 pub mod trace;
 pub mod view;

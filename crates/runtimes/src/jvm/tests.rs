@@ -1,0 +1,92 @@
+//! Fabricated Java virtual machines, whole and damaged.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::prelude::*;
+use strandline_synth::{JvmImage, fabricate_jvm};
+
+use super::*;
+use crate::fabricated::{self, damage, is_sound};
+
+/// A file without a name, with these bytes.
+fn file_of(bytes: &[u8]) -> File {
+    static TURN: AtomicU64 = AtomicU64::new(0);
+    let turn = TURN.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("strandline-jvm-{}-{turn}", std::process::id()));
+    let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    file.write_all(bytes).unwrap();
+    file
+}
+
+fn look(jvm: &JvmImage, absent: u64) -> Reading {
+    let program =
+        Program::new(("/usr/lib/jvm/lib/server/libjvm.so", (0, 0)), file_of(&jvm.file), jvm.tables, jvm.bias);
+    fabricated::look(&jvm.image, &jvm.maps, absent, |context, _| {
+        read(context, &program, &[]).unwrap_or_default()
+    })
+}
+
+#[test]
+fn whole_ones_hold_what_was_made() {
+    for seed in 0..60 {
+        let jvm = fabricate_jvm(seed);
+        let (expected, reading) = (&jvm.expected, look(&jvm, 0));
+        assert!(reading.facts.read && reading.caveats.is_empty(), "{seed}: {:?}", reading.caveats);
+        assert_eq!(reading.facts.version.as_deref(), Some(expected.release), "{seed}");
+        assert_eq!(reading.facts.own["collector"], expected.collector, "{seed}");
+        let pools: Vec<heap::Pool> = serde_json::from_value(reading.facts.own["pools"].clone()).unwrap();
+        let pools: BTreeMap<_, _> =
+            pools.iter().map(|pool| (pool.name.as_str(), (pool.used_bytes, pool.committed_bytes))).collect();
+        assert_eq!(pools, expected.pools, "{seed}");
+        let types: BTreeMap<_, _> =
+            reading.facts.types.iter().map(|of| (of.name.as_str(), (of.instances, of.bytes))).collect();
+        assert_eq!(types, expected.types, "{seed}");
+        let known: Jvm = reading.facts.details(ABOUT.name).unwrap();
+        assert_eq!(known.class_loader_count, expected.loaders, "{seed}");
+        let heap: u64 = known.kinds.iter().map(|kind| kind.bytes).sum();
+        assert_eq!((heap, known.resident_bytes), (expected.heap_bytes, expected.heap_bytes), "{seed}");
+        is_sound(&reading);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn damaged_ones_are_read_to_an_end(seed in 0..64_u64, (absent, patches) in damage()) {
+        let mut jvm = fabricate_jvm(seed);
+        fabricated::patch(&mut jvm.image, seed, &patches);
+        is_sound(&look(&jvm, absent));
+    }
+
+    /// The file is the target's choice, too: it is not what is mapped, or it is cut.
+    #[test]
+    fn files_that_are_damaged_are_read_to_an_end(
+        seed in 0..16_u64,
+        patches in prop::collection::vec((any::<u16>(), any::<u8>()), 0..20),
+        cut: u16,
+    ) {
+        let mut jvm = fabricate_jvm(seed);
+        for (place, byte) in patches {
+            let place = usize::from(place) % jvm.file.len();
+            jvm.file[place] = byte;
+        }
+        jvm.file.truncate(usize::from(cut).max(120));
+        is_sound(&look(&jvm, 0));
+    }
+}
+
+/// Words that lead somewhere, made as large as a word can be: nothing that is computed of them overflows.
+#[test]
+fn words_that_are_too_large_are_read_to_an_end() {
+    for seed in 0..6 {
+        let jvm = fabricate_jvm(seed);
+        fabricated::each_too_large(&jvm.image, |image| {
+            is_sound(&look(&JvmImage { image, ..jvm.clone() }, 0));
+        });
+    }
+}

@@ -1,0 +1,259 @@
+//! Fabricated Java virtual machines: HotSpot's tables about itself, a heap of G1 or of the serial collector, classes, threads with
+//! allocation buffers, metaspace, compiled code, each known by construction.
+//!
+//! Written from HotSpot's sources of JDK 17 and 25 (`src/hotspot/share`), apart from the reader that is tested with it. What
+//! the tables describe stands at places that are drawn, what they do not describe where the sources have it.
+
+mod heap;
+mod native;
+mod objects;
+mod tables;
+
+use std::collections::BTreeMap;
+
+use self::tables::Tables;
+use crate::{Dice, Image};
+
+const PAGE: u64 = 4096;
+/// Where the library is mapped, and where its data stands.
+const LIBRARY: u64 = 0x7f50_0000_0000;
+const DATA: u64 = LIBRARY + 0x10_0000;
+const DATA_BYTES: u64 = 12 * PAGE;
+/// What it has from malloc.
+const STRUCTURES: u64 = 0x7f40_0000_0000;
+const STRUCTURES_BYTES: u64 = 24 * PAGE;
+const HEAP: u64 = 0xe000_0000;
+const CLASS_SPACE: u64 = 0x8_0000_0000;
+const CLASS_SPACE_BYTES: u64 = 16 * PAGE;
+const METASPACE: u64 = 0x7f60_0000_0000;
+const METASPACE_BYTES: u64 = 32 * PAGE;
+const CODE: u64 = 0x7f70_0000_0000;
+const CODE_BYTES: u64 = 16 * PAGE;
+const CODE_MAP: u64 = 0x7f71_0000_0000;
+
+/// Used and committed bytes, by the names of the memory pool beans.
+pub type JvmPools = BTreeMap<&'static str, (u64, u64)>;
+
+/// What a fabricated JVM holds.
+#[derive(Clone, Debug, Default)]
+pub struct JvmExpected {
+    /// `Abstract_VM_Version::_s_vm_release`.
+    pub release: &'static str,
+    /// Its collector.
+    pub collector: &'static str,
+    /// Its pools.
+    pub pools: JvmPools,
+    /// Objects and their bytes, by class.
+    pub types: BTreeMap<&'static str, (u64, u64)>,
+    /// Class loaders that have loaded something.
+    pub loaders: u64,
+    /// Bytes of heap that is committed.
+    pub heap_bytes: u64,
+}
+
+/// A fabricated JVM.
+#[derive(Clone, Debug)]
+pub struct JvmImage {
+    /// Its memory, all of it resident.
+    pub image: Image,
+    /// Its /proc/PID/maps.
+    pub maps: String,
+    /// The file of its library, in which the names are that its tables point to.
+    pub file: Vec<u8>,
+    /// How much further than the file says the library is mapped.
+    pub bias: u64,
+    /// Where the four pointers to its tables are: fields, types, constants of 32 and of 64 bits.
+    pub tables: [u64; 4],
+    /// The library's written data.
+    pub data: (u64, u64),
+    /// What it holds.
+    pub expected: JvmExpected,
+}
+
+/// How objects say which class they are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Header {
+    /// A pointer of 64 bits.
+    Wide,
+    /// One of 32.
+    Narrow,
+    /// Some bits of the mark word.
+    Compact,
+}
+
+struct Writer {
+    image: Image,
+    dice: Dice,
+    tables: Tables,
+    expected: JvmExpected,
+    /// JDK 25, and not 17.
+    is_new: bool,
+    header: Header,
+    /// Where the next structure goes.
+    free: u64,
+    /// Where the next metadata go: metaspace, class space.
+    metadata: [u64; 2],
+    classes: Vec<objects::Class>,
+    /// Buffers of threads: where they begin, up to where objects stand, where they end.
+    buffers: Vec<[u64; 3]>,
+}
+
+/// Makes one, drawn from `seed`.
+pub fn fabricate_jvm(seed: u64) -> JvmImage {
+    let mut dice = Dice::new(seed ^ 0x6a61_7661);
+    let mut image = Image::default();
+    for (start, bytes) in [
+        (DATA, DATA_BYTES),
+        (STRUCTURES, STRUCTURES_BYTES),
+        (CLASS_SPACE, CLASS_SPACE_BYTES),
+        (METASPACE, METASPACE_BYTES),
+        (CODE, CODE_BYTES),
+        (CODE_MAP, PAGE),
+    ] {
+        image.map(start, bytes as usize);
+    }
+    let is_new = dice.chance(50);
+    let header = match dice.below(3) {
+        0 => Header::Narrow,
+        1 if is_new => Header::Compact,
+        1 => Header::Wide,
+        _ => Header::Narrow,
+    };
+    let mut writer = Writer {
+        tables: Tables::new(LIBRARY, DATA),
+        image,
+        dice,
+        expected: JvmExpected {
+            release: if is_new { "25.0.3+9-LTS" } else { "17.0.15+6-Debian-1deb12u1" },
+            ..JvmExpected::default()
+        },
+        is_new,
+        header,
+        free: STRUCTURES + 64,
+        metadata: [METASPACE, CLASS_SPACE],
+        classes: Vec::new(),
+        buffers: Vec::new(),
+    };
+    writer.machine();
+    writer.classes();
+    let committed = writer.heap();
+    writer.threads();
+    writer.metaspace();
+    writer.code();
+    let Writer { mut image, tables, mut expected, .. } = writer;
+    expected.heap_bytes = committed.iter().map(|range| range.1 - range.0).sum();
+    let (file, pointers) = tables.write(&mut image);
+    let maps = maps(&committed);
+    JvmImage { image, maps, file, bias: LIBRARY, tables: pointers, data: (DATA, DATA + DATA_BYTES), expected }
+}
+
+fn maps(committed: &[(u64, u64)]) -> String {
+    let mut maps: Vec<(u64, u64, &str)> = vec![
+        (CLASS_SPACE, CLASS_SPACE_BYTES, "rw-p 00000000 00:00 0"),
+        (STRUCTURES, STRUCTURES_BYTES, "rw-p 00000000 00:00 0"),
+        (LIBRARY, 0x1000, "r-xp 00000000 08:01 7 /usr/lib/jvm/lib/server/libjvm.so"),
+        (DATA, DATA_BYTES, "rw-p 00100000 08:01 7 /usr/lib/jvm/lib/server/libjvm.so"),
+        (METASPACE, METASPACE_BYTES, "rw-p 00000000 00:00 0"),
+        (CODE, CODE_BYTES, "rwxp 00000000 00:00 0"),
+        (CODE_MAP, PAGE, "rw-p 00000000 00:00 0"),
+    ];
+    maps.extend(committed.iter().map(|&(from, to)| (from, to - from, "rw-p 00000000 00:00 0")));
+    maps.sort_unstable();
+    maps.iter().map(|(start, bytes, rest)| format!("{start:x}-{:x} {rest}\n", start + bytes)).collect()
+}
+
+impl Writer {
+    /// Room for a structure.
+    fn structure(&mut self, bytes: u64) -> u64 {
+        let at = self.free;
+        self.free += (bytes + 8 * self.dice.below(6)).next_multiple_of(16);
+        assert!(self.free <= STRUCTURES + STRUCTURES_BYTES, "no room for structures");
+        at
+    }
+
+    /// Describes a type whose fields stand in any order, and says how large it is.
+    fn declare(&mut self, name: &'static str, fields: &[(&'static str, u64)]) -> u64 {
+        let mut left: Vec<(&str, u64)> = fields.to_vec();
+        let mut at = 8 * self.dice.below(4);
+        while !left.is_empty() {
+            let (field, bytes) = left.swap_remove(self.dice.below(left.len() as u64) as usize);
+            self.tables.field(name, field, at);
+            at += bytes.next_multiple_of(8) + 8 * self.dice.below(3);
+        }
+        self.tables.size(name, at);
+        at
+    }
+
+    /// A structure of a type that was declared, with what is in some of its fields.
+    fn object(&mut self, name: &'static str, fields: &[(&str, u64)]) -> u64 {
+        let at = self.structure(self.tables.size_of(name));
+        self.fill(at, name, fields);
+        at
+    }
+
+    fn fill(&mut self, at: u64, name: &'static str, fields: &[(&str, u64)]) {
+        for (field, word) in fields {
+            self.image.put_word(at + self.tables.offset(name, field), *word);
+        }
+    }
+
+    /// A static field with a word.
+    fn fixed(&mut self, name: &'static str, field: &'static str, word: u64) {
+        let at = self.tables.fixed(name, field);
+        self.image.put_word(at, word);
+    }
+
+    /// A flag of the command line, with its value.
+    fn flag(&mut self, name: &'static str, value: u64) {
+        let at = self.tables.flag(name);
+        self.image.put_word(at, value);
+    }
+
+    /// What the machine is.
+    fn machine(&mut self) {
+        let release = self.tables.text(self.expected.release);
+        self.fixed("Abstract_VM_Version", "_s_vm_release", release);
+        for flag in ["UseParallelGC", "UseZGC", "UseShenandoahGC", "UseEpsilonGC", "DisableAttachMechanism"] {
+            self.flag(flag, 0);
+        }
+        self.flag("ObjectAlignmentInBytes", 8);
+        self.flag("MinHeapSize", 16 * PAGE);
+        self.flag("MaxHeapSize", 1 << 20);
+        self.flag("MaxHeapFreeRatio", 70);
+        self.flag("UseCompressedOops", 1);
+        self.flag("UseCompressedClassPointers", u64::from(self.header != Header::Wide));
+        if self.is_new {
+            self.flag("UseCompactObjectHeaders", u64::from(self.header == Header::Compact));
+        }
+        // What nobody asks for.
+        for (name, field) in
+            [("BasicType", "_size"), ("Arguments", "_num_jvm_args"), ("vframeArray", "_frames")]
+        {
+            self.tables.field(name, field, self.dice.below(1000));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_jvm_and_mappings_cover_it() {
+        for seed in 0..20 {
+            let (one, two) = (fabricate_jvm(seed), fabricate_jvm(seed));
+            assert!(one.image.ranges().eq(two.image.ranges()));
+            assert_eq!((&one.maps, &one.file), (&two.maps, &two.file));
+            let is_mapped = |start: u64| {
+                one.maps.lines().any(|line| {
+                    let (from, rest) = line.split_once('-').unwrap();
+                    let to = rest.split_once(' ').unwrap().0;
+                    let number = |text| u64::from_str_radix(text, 16).unwrap();
+                    (number(from)..number(to)).contains(&start)
+                })
+            };
+            assert!(one.image.ranges().all(|(start, _)| is_mapped(start)), "{}", one.maps);
+            assert!(one.expected.heap_bytes > 0);
+        }
+    }
+}

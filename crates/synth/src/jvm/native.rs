@@ -1,0 +1,213 @@
+//! What is not heap: threads and their buffers (`gc/shared/threadLocalAllocBuffer.hpp`), metaspace (`memory/metaspace/`), compiled
+//! code (`memory/heap.hpp`).
+
+use super::{
+    CLASS_SPACE, CLASS_SPACE_BYTES, CODE, CODE_BYTES, CODE_MAP, METASPACE, METASPACE_BYTES, PAGE, Writer,
+};
+
+/// What a buffer keeps free at its end, in words.
+const RESERVE_WORDS: u64 = 8;
+/// The segments of a code heap have 128 bytes.
+const SEGMENT_SHIFT: u32 = 7;
+
+impl Writer {
+    /// Eden: objects, and among them buffers of threads, of which only the first part has objects.
+    pub fn eden(&mut self, start: u64, end: u64) -> u64 {
+        let mut at = start;
+        for _ in 0..self.dice.below(3) {
+            let middle = at + (end - at) / 4 / 8 * 8;
+            let filled = self.objects(at, middle);
+            let behind = (filled + 64 + 8 * self.dice.below(200)).min(end);
+            if filled + 8 * RESERVE_WORDS + 8 > behind {
+                return filled;
+            }
+            self.buffers.push([at, filled, behind - 8 * RESERVE_WORDS]);
+            at = behind;
+        }
+        self.objects(at, end)
+    }
+
+    /// Threads: those with a buffer, and some without.
+    pub fn threads(&mut self) {
+        self.declare("ThreadsList", &[("_length", 4), ("_threads", 8)]);
+        self.declare("Thread", &[("_tlab", 128)]);
+        // `_allocation_end` is between them, and not told.
+        for (field, offset) in
+            [("_start", 0), ("_top", 8), ("_pf_top", 16), ("_end", 24), ("_desired_size", 40)]
+        {
+            self.tables.field("ThreadLocalAllocBuffer", field, offset);
+        }
+        self.fixed("ThreadLocalAllocBuffer", "_reserve_for_allocation_prefetch", RESERVE_WORDS);
+        if self.is_new {
+            self.fixed("CollectedHeap", "_lab_alignment_reserve", 2);
+        }
+        let mut buffers = std::mem::take(&mut self.buffers);
+        buffers.resize(buffers.len() + self.dice.below(3) as usize, [0; 3]);
+        let threads = self.structure(8 * buffers.len() as u64);
+        for (index, [start, top, end]) in buffers.iter().enumerate() {
+            let thread = self.object("Thread", &[]);
+            let buffer = thread + self.tables.offset("Thread", "_tlab");
+            for (offset, word) in [(0, *start), (8, *top), (16, *top), (24, *end), (32, *end), (40, 512)] {
+                self.image.put_word(buffer + offset, word);
+            }
+            self.image.put_word(threads + 8 * index as u64, thread);
+        }
+        let list = self.object("ThreadsList", &[("_length", buffers.len() as u64), ("_threads", threads)]);
+        self.fixed("ThreadsSMRSupport", "_java_thread_list", list);
+    }
+
+    /// Class loaders, their arenas of chunks, the nodes that chunks are in, and the counters of it all.
+    pub fn metaspace(&mut self) {
+        self.declare("ClassLoaderData", &[("_next", 8), ("_class_loader", 24), ("_klasses", 8)]);
+        let counters = [self.tables.hidden(), self.tables.hidden()];
+        let limiter = self.tables.hidden();
+        let ranges = [(METASPACE, METASPACE_BYTES), (CLASS_SPACE, CLASS_SPACE_BYTES)];
+        let nodes = ranges.map(|range| self.node(range, limiter));
+        // The classes are the first loader's.
+        let mut used = [1000, self.metadata[1] - CLASS_SPACE];
+        let loaders = 1 + self.dice.below(8);
+        let mut next = 0;
+        for index in 0..loaders {
+            let mut chunks: [Vec<(u64, u64)>; 2] = [Vec::new(), Vec::new()];
+            if index == 0 {
+                chunks[0].push((METASPACE, 1000));
+                chunks[1].push((CLASS_SPACE, self.metadata[1] - CLASS_SPACE));
+                self.metadata = [METASPACE + PAGE, self.metadata[1].next_multiple_of(PAGE)];
+            }
+            for (kind, chunks) in chunks.iter_mut().enumerate() {
+                for _ in 0..self.dice.below(3) {
+                    let (start, bytes) = (self.metadata[kind], 8 * (1 + self.dice.below(PAGE / 8)));
+                    if start + PAGE <= ranges[kind].0 + ranges[kind].1 {
+                        self.metadata[kind] += PAGE;
+                        used[kind] += bytes;
+                        chunks.push((start, bytes));
+                    }
+                }
+            }
+            next = self.loader(next, &chunks, (nodes, counters));
+        }
+        // One that has loaded nothing.
+        let head = self.object("ClassLoaderData", &[("_next", next)]);
+        self.fixed("ClassLoaderDataGraph", "_head", head);
+        self.expected.loaders = loaders;
+        for (counter, used) in counters.into_iter().zip(used) {
+            self.image.put_word(counter, used / 8);
+        }
+        let both = (used[0] + used[1], METASPACE_BYTES + CLASS_SPACE_BYTES);
+        self.expected.pools.insert("Metaspace", both);
+        self.expected.pools.insert("Compressed Class Space", (used[1], CLASS_SPACE_BYTES));
+    }
+
+    /// A `VirtualSpaceNode`, in a `VirtualSpaceList` of its own, all of it committed.
+    fn node(&mut self, (start, bytes): (u64, u64), limiter: u64) -> u64 {
+        let (node, list) = (self.structure(0x100), self.structure(48));
+        // Of the list: `_name`, `_first_node`, `_nodes_counter` and `_can_expand`, `_commit_limiter`, and two counters of words.
+        for (offset, word) in [(8, node), (16, 1), (24, limiter), (32, bytes / 8), (40, bytes / 8)] {
+            self.image.put_word(list + offset, word);
+        }
+        // Of the node: `_next`, then the base, size and more of what is reserved; at its end the limiter, and where in the list
+        // counters are. How much stands between differs by release.
+        let counters = 0xb0 + 8 * self.dice.below(4);
+        for (offset, word) in [
+            (8, start),
+            (16, bytes),
+            (counters, limiter),
+            (counters + 8, list + 32),
+            (counters + 16, list + 40),
+        ] {
+            self.image.put_word(node + offset, word);
+        }
+        node
+    }
+
+    /// A `ClassLoaderData` with `_metaspace` and `_metaspace_lock` behind `_class_loader`.
+    fn loader(
+        &mut self,
+        next: u64,
+        chunks: &[Vec<(u64, u64)>; 2],
+        (nodes, counters): ([u64; 2], [u64; 2]),
+    ) -> u64 {
+        let loader = self.object("ClassLoaderData", &[("_next", next)]);
+        let place = loader + self.tables.offset("ClassLoaderData", "_class_loader");
+        let (metaspace, lock) = (self.structure(32), self.structure(8));
+        self.image.put_word(place, self.dice.below(2) * lock);
+        self.image.put_word(place + 8, metaspace);
+        self.image.put_word(place + 16, lock);
+        // `ClassLoaderMetaspace`: `_lock`, `_space_type`, two arenas.
+        self.image.put_word(metaspace, lock);
+        for (kind, chunks) in chunks.iter().enumerate() {
+            let arena = self.structure(64);
+            self.image.put_word(metaspace + 16 + 8 * kind as u64, arena);
+            // `MetaspaceArena`: `_chunks` at 24 with their number, `_fbl`, then the counter that all arenas of a kind share.
+            let mut first = 0;
+            for &(start, bytes) in chunks {
+                // `Metachunk`: `_base`, `_used_words`, `_committed_words`, `_level` and `_state`, `_vsnode`, `_prev`, `_next`.
+                let chunk = self.structure(72);
+                for (offset, word) in
+                    [(0, start), (8, bytes / 8), (16, 512), (24, 12), (32, nodes[kind]), (48, first)]
+                {
+                    self.image.put_word(chunk + offset, word);
+                }
+                first = chunk;
+            }
+            for (offset, word) in [(24, first), (32, chunks.len() as u64), (48, counters[kind])] {
+                self.image.put_word(arena + offset, word);
+            }
+        }
+        loader
+    }
+
+    /// A code cache of one heap, in blocks of segments.
+    pub fn code(&mut self) {
+        let base = self.declare("VirtualSpace", &[("_low", 8), ("_high", 8), ("_low_boundary", 8)]);
+        self.declare("GrowableArrayBase", &[("_len", 4)]);
+        let data = self.tables.size_of("GrowableArrayBase");
+        self.tables.field("GrowableArray<int>", "_data", data);
+        let used = if self.is_new { 4 } else { 8 };
+        for (of, field, offset) in [
+            ("HeapBlock", "_header", 0),
+            ("HeapBlock::Header", "_length", 0),
+            ("HeapBlock::Header", "_used", used),
+            ("CodeHeap", "_memory", 8),
+            ("CodeHeap", "_segmap", 8 + base),
+            ("CodeHeap", "_log2_segment_size", 32 + 2 * base),
+        ] {
+            self.tables.field(of, field, offset);
+        }
+        let heap = self.structure(128 + 2 * base);
+        self.fill(heap + 8, "VirtualSpace", &[("_low", CODE), ("_high", CODE + CODE_BYTES)]);
+        self.fill(heap + 8 + base, "VirtualSpace", &[("_low", CODE_MAP), ("_high", CODE_MAP + PAGE)]);
+        let (segments, used_bytes) = self.blocks();
+        let shift = heap + 32 + 2 * base;
+        // Behind it `_next_segment`, and further on the type of what it holds: all kinds.
+        for (offset, word) in [(0, u64::from(SEGMENT_SHIFT)), (8, segments), (64, 3)] {
+            self.image.put_word(shift + offset, word);
+        }
+        let (array, pointers) = (self.structure(data + 8), self.structure(8));
+        self.fill(array, "GrowableArrayBase", &[("_len", 1)]);
+        self.image.put_word(array + data, pointers);
+        self.image.put_word(pointers, heap);
+        self.fixed("CodeCache", "_heaps", array);
+        self.expected.pools.insert("CodeCache", (used_bytes, CODE_BYTES));
+    }
+
+    /// Blocks, in use and free; how many segments they have, and how many bytes those in use.
+    fn blocks(&mut self) -> (u64, u64) {
+        let (mut segment, mut in_use) = (0, 0);
+        let stop = self.dice.below((CODE_BYTES >> SEGMENT_SHIFT) + 1);
+        while segment < stop {
+            let length = (1 + self.dice.below(30)).min(stop - segment);
+            let is_used = self.dice.chance(70);
+            let at = CODE + (segment << SEGMENT_SHIFT);
+            if self.is_new {
+                self.image.put_word(at, length | u64::from(is_used) << 32);
+            } else {
+                self.image.put_word(at, length);
+                self.image.put_word(at + 8, u64::from(is_used));
+            }
+            in_use += u64::from(is_used) * length << SEGMENT_SHIFT;
+            segment += length;
+        }
+        (stop, in_use)
+    }
+}

@@ -1,0 +1,169 @@
+//! Classes, and objects of them (`oops/klass.hpp`, `oops/oop.hpp`, `oops/arrayOop.hpp`).
+
+use super::{CLASS_SPACE, Header, Writer};
+
+/// `markWord::klass_shift` (`oops/markWord.hpp`).
+const MARK_KLASS_SHIFT: u64 = 42;
+/// The mark of an object that nobody has locked.
+const UNLOCKED: u64 = 1;
+/// Where `java.lang.Class` has its own size in words: an injected field.
+const MIRROR_WORDS: u64 = 24;
+const MIRROR_BYTES: u64 = 48;
+
+/// A class.
+#[derive(Clone, Copy, Debug)]
+pub struct Class {
+    name: &'static str,
+    address: u64,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// Of so many bytes.
+    Instance(u64),
+    /// The bytes of an element, and whether elements are references.
+    Array(u64, bool),
+    /// `java.lang.Class`.
+    Mirror,
+}
+
+/// By the names that Java has and those in the symbol table.
+const CLASSES: [(&str, &str, Kind); 8] = [
+    ("java.lang.Object", "java/lang/Object", Kind::Instance(16)),
+    ("java.lang.String", "java/lang/String", Kind::Instance(24)),
+    ("java.lang.Class", "java/lang/Class", Kind::Mirror),
+    ("Subject$Held", "Subject$Held", Kind::Instance(40)),
+    ("[B", "[B", Kind::Array(1, false)),
+    ("[I", "[I", Kind::Array(4, false)),
+    ("[J", "[J", Kind::Array(8, false)),
+    ("[Ljava.lang.Object;", "[Ljava/lang/Object;", Kind::Array(4, true)),
+];
+
+impl Writer {
+    /// The classes there are: each a `Klass` in class space, and a `Symbol`.
+    pub fn classes(&mut self) {
+        self.declare("Klass", &[("_layout_helper", 4), ("_name", 8), ("_class_loader_data", 8)]);
+        self.declare("Symbol", &[("_hash_and_refcount", 4), ("_length", 2), ("_body[0]", 2)]);
+        // The text goes on behind the structure: it is the last field.
+        let body = self.tables.size_of("Symbol");
+        self.tables.field("Symbol", "_body[0]", body);
+        let (base, shift) =
+            if self.is_new { ("_base", "_shift") } else { ("_narrow_klass._base", "_narrow_klass._shift") };
+        self.fixed("CompressedKlassPointers", base, CLASS_SPACE);
+        self.fixed("CompressedKlassPointers", shift, 0);
+        if self.is_new {
+            self.tables.long("markWord::klass_shift", MARK_KLASS_SHIFT);
+        }
+        self.fixed("java_lang_Class", "_oop_size_offset", MIRROR_WORDS);
+        for (name, symbol, kind) in CLASSES {
+            let text = self.structure(body + symbol.len() as u64);
+            self.image
+                .put(text + self.tables.offset("Symbol", "_length"), &(symbol.len() as u16).to_le_bytes());
+            self.image.put(text + body, symbol.as_bytes());
+            let address = self.metadata[1];
+            // The first class of all does not stand at the base, which is the pointer to none.
+            let address = if address == CLASS_SPACE { address + 64 } else { address };
+            self.metadata[1] = (address + self.tables.size_of("Klass") + 64).next_multiple_of(16);
+            self.image.put_word(address + self.tables.offset("Klass", "_name"), text);
+            let helper = self.layout_helper(kind);
+            self.image.put(address + self.tables.offset("Klass", "_layout_helper"), &helper.to_le_bytes());
+            self.classes.push(Class { name, address, kind });
+        }
+    }
+
+    /// `Klass::layout_helper`.
+    fn layout_helper(&self, kind: Kind) -> u32 {
+        match kind {
+            Kind::Instance(bytes) => bytes as u32,
+            // Allocated the slow way.
+            Kind::Mirror => MIRROR_BYTES as u32 | 1,
+            Kind::Array(bytes, is_of_references) => {
+                let tag = if is_of_references { 2_u32 } else { 3 } << 30;
+                tag | (self.elements(bytes) as u32) << 16 | 10 << 8 | bytes.trailing_zeros()
+            }
+        }
+    }
+
+    /// Where elements of so many bytes begin (`arrayOopDesc::base_offset_in_bytes`).
+    fn elements(&self, bytes: u64) -> u64 {
+        let length = match self.header {
+            Header::Compact => 8,
+            Header::Narrow => 12,
+            Header::Wide => 16,
+        };
+        // Up to JDK 21 at a multiple of eight.
+        (length + 4_u64).next_multiple_of(if self.is_new { bytes } else { 8 })
+    }
+
+    /// Fills a range with objects up to near its end, and returns the first byte behind them.
+    pub fn objects(&mut self, start: u64, end: u64) -> u64 {
+        let mut at = start;
+        let stop = start + (end - start) / 16 * self.dice.below(17);
+        while at < stop {
+            let bytes = self.one_object(at, end);
+            if bytes == 0 {
+                break;
+            }
+            at += bytes;
+        }
+        at
+    }
+
+    /// An object at `at`, and its bytes; none where there is no room for it.
+    fn one_object(&mut self, at: u64, end: u64) -> u64 {
+        let class = self.dice.one_of(&self.classes);
+        let (bytes, length) = match class.kind {
+            Kind::Instance(bytes) => (bytes, 0),
+            Kind::Mirror => (MIRROR_BYTES + 8 * self.dice.below(10), 0),
+            Kind::Array(bytes, _) => {
+                let most = if self.dice.chance(5) { 2000 } else { 40 };
+                let length = self.dice.below(most);
+                (self.elements(bytes) + bytes * length, length)
+            }
+        };
+        let bytes = bytes.next_multiple_of(8);
+        if at + bytes > end {
+            return 0;
+        }
+        self.object_of(class, at, bytes, length);
+        bytes
+    }
+
+    /// One array that takes all of a range, and is larger than it needs to be by less than eight bytes.
+    pub fn one_array(&mut self, start: u64, end: u64) {
+        let class = self.classes.iter().find(|class| class.name == "[B").copied();
+        let class = class.unwrap_or_else(|| panic!("no [B"));
+        let bytes = end - start;
+        let length = bytes - self.elements(1) - self.dice.below(8);
+        self.object_of(class, start, bytes, length);
+    }
+
+    fn object_of(&mut self, class: Class, at: u64, bytes: u64, length: u64) {
+        let narrow = class.address - CLASS_SPACE;
+        let mark = match self.header {
+            Header::Compact => UNLOCKED | narrow << MARK_KLASS_SHIFT,
+            _ => UNLOCKED,
+        };
+        self.image.put_word(at, mark);
+        match self.header {
+            Header::Wide => self.image.put_word(at + 8, class.address),
+            Header::Narrow => self.image.put(at + 8, &(narrow as u32).to_le_bytes()),
+            Header::Compact => {}
+        }
+        match class.kind {
+            Kind::Array(..) => {
+                let place = match self.header {
+                    Header::Wide => 16,
+                    Header::Narrow => 12,
+                    Header::Compact => 8,
+                };
+                self.image.put(at + place, &(length as u32).to_le_bytes());
+            }
+            Kind::Mirror => self.image.put(at + MIRROR_WORDS, &((bytes / 8) as u32).to_le_bytes()),
+            Kind::Instance(_) => {}
+        }
+        let of = self.expected.types.entry(class.name).or_default();
+        *of = (of.0 + 1, of.1 + bytes);
+    }
+}
