@@ -55,7 +55,9 @@ pub fn stacks(view: &View<'_>) -> Option<Vec<(u64, u64)>> {
 
 /// What is left free at each one's end, for an array that fills it (`ThreadLocalAllocBuffer::end_reserve`).
 fn reserve(view: &View<'_>) -> Option<u64> {
-    let prefetch = view.fixed_half(&["ThreadLocalAllocBuffer::_reserve_for_allocation_prefetch"])?;
+    // Gone from JDK 27 on: nothing is kept for it there.
+    let prefetch =
+        view.fixed_half(&["ThreadLocalAllocBuffer::_reserve_for_allocation_prefetch"]).unwrap_or(0);
     // In words; from JDK 18 on it is told, before that it is the header of an object.
     let filler = view.fixed(&["CollectedHeap::_lab_alignment_reserve"]).unwrap_or(2);
     Some(u64::from(prefetch).max(filler.min(64)).min(1 << 16) * 8)
