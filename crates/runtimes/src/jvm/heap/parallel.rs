@@ -5,8 +5,10 @@ use crate::jvm::view::View;
 
 /// Reads it.
 pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
-    let young = view.fixed(&["ParallelScavengeHeap::_young_gen"])?;
-    let old = view.fixed(&["ParallelScavengeHeap::_old_gen"])?;
+    // Static up to JDK 26.
+    let generation = |name: &str| view.fixed(&[name]).or_else(|| view.field(heap, &[name]));
+    let young = generation("ParallelScavengeHeap::_young_gen")?;
+    let old = generation("ParallelScavengeHeap::_old_gen")?;
     let of = |generation, name, kind| space(view, view.field(generation, &[name])?, kind, &["MutableSpace"]);
     let spaces = [
         of(young, "PSYoungGen::_eden_space", Kind::Eden)?,
