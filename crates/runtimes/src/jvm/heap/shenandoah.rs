@@ -43,7 +43,10 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     }
     let generation = view.field(heap, &["ShenandoahHeap::_global_generation"]);
     let used = view.field(heap, &["ShenandoahHeap::_used"]);
-    let used = used.or_else(|| view.field(generation?, &["ShenandoahGeneration::_used"]))?;
+    let used = used.or_else(|| view.field(generation?, &["ShenandoahGeneration::_used"]));
+    // From JDK 26 on what is free is counted in one place.
+    let free = view.field(heap, &["ShenandoahHeap::_free_set"]);
+    let used = used.or_else(|| view.field(free?, &["ShenandoahFreeSet::_total_global_used"]))?;
     let committed = view.field(heap, &["ShenandoahHeap::_committed"])?;
     Some(Heap {
         collector: "Shenandoah",
