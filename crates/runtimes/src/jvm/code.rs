@@ -13,13 +13,17 @@ const MOST_HEAPS: u32 = 16;
 const NEXT_SEGMENT: u64 = 8;
 const BLOB_TYPE: u64 = 64;
 /// `CodeBlobType`, as the pools are called.
-const NAMES: [&str; 4] = [
+const NAMES: [&str; 5] = [
     "CodeHeap 'non-profiled nmethods'",
     "CodeHeap 'profiled nmethods'",
+    "CodeHeap 'hot nmethods'",
     "CodeHeap 'non-nmethods'",
     "CodeCache",
 ];
 const OTHER_NAME: &str = "CodeHeap";
+/// The third of them is of JDK 27 on.
+const HOT: usize = 2;
+const FIRST_WITH_HOT: u32 = 27;
 
 /// A segment of the code cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,10 +76,16 @@ fn segment(view: &View<'_>, heap: u64) -> Option<Segment> {
     let in_use = (range.0, range.0 + (next << shift));
     Some(Segment {
         range,
-        name: NAMES.get(kind as usize).copied().unwrap_or(OTHER_NAME),
+        name: name(view, kind as usize),
         used: used(view, in_use, shift)?,
         map: self::range(view, map, "_low", "_high")?,
     })
+}
+
+fn name(view: &View<'_>, kind: usize) -> &'static str {
+    let has_hot = view.structs.major().is_some_and(|major| major >= FIRST_WITH_HOT);
+    let index = if has_hot || kind < HOT { kind } else { kind.saturating_add(1) };
+    NAMES.get(index).copied().unwrap_or(OTHER_NAME)
 }
 
 /// What of a range full of blocks is in use, what follows each other in one.
