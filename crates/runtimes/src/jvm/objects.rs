@@ -138,8 +138,8 @@ impl<'a> Walk<'a> {
             }
         };
         let mut head = [0; HEAD_BYTES];
-        // The last one may be smaller.
-        let have = self.window.get(skip..self.got.min(skip + HEAD_BYTES)).filter(|have| have.len() >= 16)?;
+        // The last one may be smaller: of eight bytes, where its class is in the mark word.
+        let have = self.window.get(skip..self.got.min(skip + HEAD_BYTES)).filter(|have| have.len() >= 8)?;
         head.get_mut(..have.len())?.copy_from_slice(have);
         Some(head)
     }
