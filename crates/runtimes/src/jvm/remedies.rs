@@ -105,6 +105,10 @@ fn given_back(
             g1(context, view, heap, traced)?,
             "G1 keeps what MaxHeapFreeRatio lets it have beside what lives",
         )),
+        // `ShenandoahArguments::initialize` takes it back where the heap begins as large as it may become.
+        "Shenandoah" if !view.has_flag("ShenandoahUncommit") => {
+            Some((0, "Shenandoah gives nothing back here: its heap begins as large as it may become"))
+        }
         "Shenandoah" => {
             let above = heap.committed().saturating_sub(minimum);
             let rule = "Shenandoah gives all of its empty regions back, down to -Xms";
@@ -177,8 +181,8 @@ fn g1_used(view: &View<'_>, heap: &Heap, (traced, region): (Option<&Live>, u64))
     let mut large = 0_u64;
     let mut small = 0_u64;
     for area in heap.areas.iter().filter(|area| area.kind != Kind::Free) {
-        let used = area.top - area.start;
-        let live = traced.map_or(used, |traced| traced.bytes_in(area.start, area.top));
+        // Where that is not known, all lives: a region with anything in it is one in use.
+        let live = traced.map_or(area.end - area.start, |traced| traced.bytes_in(area.start, area.top));
         match area.kind {
             Kind::Humongous | Kind::Archive if live > 0 => large += area.end - area.start,
             Kind::Humongous | Kind::Archive => {}
