@@ -27,9 +27,11 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 const ANSWER_LIMIT: Duration = Duration::from_secs(300);
 /// The most bytes of an answer that are read.
 const MOST_ANSWER: u64 = 1 << 20;
-/// What gives memory back may be on its way when the answer is there: it is counted when it stays as it is.
-const SETTLE_LIMIT: Duration = Duration::from_secs(2);
+/// What gives memory back may be on its way when the answer is there: threads of G1 and Shenandoah do it a piece at a time, of
+/// G1 from a tenth of a second after the collection on. It is counted when so many looks in a row find no less.
+const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 const SETTLE_LOOKS: Duration = Duration::from_millis(100);
+const SETTLED_LOOKS: u32 = 5;
 
 /// What is asked: a diagnostic command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,16 +92,15 @@ fn resident_bytes(process: &Process, range: &Range<u64>) -> Option<u64> {
     Some(bytes)
 }
 
-/// RSS, once two looks in a row find the same.
+/// RSS, once it goes down no further.
 fn settled(process: &Process) -> Option<u64> {
     let until = Instant::now() + SETTLE_LIMIT;
-    let mut last = call::rss_bytes(process);
-    while Instant::now() < until {
+    let (mut last, mut looks) = (call::rss_bytes(process), 0);
+    while looks < SETTLED_LOOKS && Instant::now() < until {
         std::thread::sleep(SETTLE_LOOKS);
         let now = call::rss_bytes(process);
-        if now == last {
-            break;
-        }
+        // What a program that goes on takes meanwhile is no reason to wait.
+        looks = if now < last { 0 } else { looks + 1 };
         last = now;
     }
     last
