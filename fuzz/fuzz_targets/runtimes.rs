@@ -27,6 +27,7 @@ fn look(image: &Image, maps: &str, absent: u64, read: impl Fn(&Context<'_>, &[(u
         process: &process,
         space: &space,
         resident: &|from, to| clipped(&target.runs, from, to),
+        shared: &|_, _| Vec::new(),
         threads: &[],
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
         workers: 1,

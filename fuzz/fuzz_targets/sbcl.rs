@@ -89,6 +89,7 @@ fuzz_target!(|data: &[u8]| {
         process: &process,
         space: &space,
         resident: &|from, to| clipped(&target.runs, from, to),
+        shared: &|_, _| Vec::new(),
         threads: &threads,
         deadline: Instant::now() + Duration::from_secs(600),
         workers,
