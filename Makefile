@@ -18,16 +18,18 @@ demo: need-cargo ## build strandline and watch it work on a process of its own
 test: need-cargo deps ## install what the tests need and run them
 	@scripts/test
 
-test-full: need-cargo deps ## the same with the long tests, and other glibcs, perls, SBCLs, Gos and JDKs in private folders
+test-full: need-cargo deps ## the same with the long tests, and other glibcs, perls, SBCLs, Gos, JDKs, allocators in private folders
 	@scripts/fetch-glibcs .cache/glibcs || true
 	@scripts/fetch-perls .cache/perls || true
 	@scripts/fetch-sbcls .cache/sbcls || true
 	@scripts/fetch-gos .cache/gos || true
 	@scripts/fetch-musls .cache/musls || true
 	@scripts/fetch-jdks .cache/jdks || true
+	@scripts/fetch-google-tcmallocs .cache/google-tcmallocs || true
 	@STRANDLINE_FULL=1 STRANDLINE_GLIBCS=$(CURDIR)/.cache/glibcs STRANDLINE_PERLS=$(CURDIR)/.cache/perls \
 		STRANDLINE_SBCLS=$(CURDIR)/.cache/sbcls STRANDLINE_GOS=$(CURDIR)/.cache/gos \
-		STRANDLINE_MUSLS=$(CURDIR)/.cache/musls STRANDLINE_JDKS=$(CURDIR)/.cache/jdks scripts/test
+		STRANDLINE_MUSLS=$(CURDIR)/.cache/musls STRANDLINE_JDKS=$(CURDIR)/.cache/jdks \
+		STRANDLINE_GOOGLE_TCMALLOCS=$(CURDIR)/.cache/google-tcmallocs scripts/test
 
 bench: need-cargo ## measure, as ratios within one run; writes benches/RESULTS.md
 	@benches/run.sh

@@ -5,13 +5,13 @@
 use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
-use strandline_allocators::{jemalloc, mimalloc, musl, tcmalloc};
+use strandline_allocators::{google_tcmalloc, jemalloc, mimalloc, musl, tcmalloc};
 use strandline_claims::allocator::{Context, Reader};
 use strandline_fuzz::{Target, this_process};
 use strandline_process::map::AddressSpace;
 use strandline_synth::{
-    Image, clipped, fabricate_jemalloc, fabricate_mimalloc, fabricate_musl, fabricate_old_musl,
-    fabricate_tcmalloc,
+    Image, clipped, fabricate_google_tcmalloc, fabricate_jemalloc, fabricate_mimalloc, fabricate_musl,
+    fabricate_old_musl, fabricate_tcmalloc,
 };
 
 /// Overwrites words: each twelve bytes of `patches` are a structure, a place in it, and a word or a place in a structure.
@@ -42,6 +42,10 @@ fuzz_target!(|data: &[u8]| {
         1 => {
             let made = if shape & 64 == 0 { fabricate_musl(seed) } else { fabricate_old_musl(seed) };
             (made.image, made.maps, made.structures, &musl::Reader)
+        }
+        2 if shape & 64 != 0 => {
+            let made = fabricate_google_tcmalloc(usize::from(shape / 4), seed);
+            (made.image, made.maps, made.structures, &google_tcmalloc::Reader)
         }
         2 => {
             let made = fabricate_tcmalloc(seed);

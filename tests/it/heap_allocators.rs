@@ -190,6 +190,94 @@ fn programs_of_musl_hold_what_is_said_of_them() -> Outcome {
     })
 }
 
+/// Builds of Google's tcmalloc (STRANDLINE_GOOGLE_TCMALLOCS: a folder of NAME.so, with NAME.a to be linked in).
+fn google_tcmallocs(test: &str) -> Vec<PathBuf> {
+    let Some(folder) = std::env::var_os("STRANDLINE_GOOGLE_TCMALLOCS") else {
+        skipped(test, "STRANDLINE_GOOGLE_TCMALLOCS names no folder of them (make test-full)");
+        return Vec::new();
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let libraries = entries.map(|entry| entry.path());
+    libraries.filter(|path| path.extension().is_some_and(|extension| extension == "so")).collect()
+}
+
+/// Without glibc's own restartable sequences it has caches of processors, with them caches of threads.
+const RSEQ: [&str; 2] = ["glibc.pthread.rseq=0", "glibc.pthread.rseq=1"];
+
+#[test]
+fn programs_with_googles_tcmalloc_hold_what_is_said_of_them() -> Outcome {
+    const TEST: &str = "heap_allocators::programs_with_googles_tcmalloc";
+    for_each(google_tcmallocs(TEST), |library| {
+        for (seed, rseq) in (1..=repetitions(6, 60)).flat_map(|seed| RSEQ.map(|rseq| (seed, rseq))) {
+            let keep = format!("keep={}", 100 - seed % 4 * 30);
+            let mut command = Command::new(subject::compile("any_heap", &Libc::system())?);
+            command.args([&seed.to_string(), most(seed), &keep]);
+            command.env("LD_PRELOAD", library).env("GLIBC_TUNABLES", rseq);
+            let mut subject = Subject::start_command(command)?;
+            let asked = subject.ask(b's')?;
+            let has_processors = number(&asked, "tcmalloc.per_cpu_caches_active")? == 1;
+            assert_eq!(has_processors, rseq == RSEQ[0], "seed {seed}");
+            of_googles(subject).map_err(|error| format!("seed {seed}, {rseq}: {error}"))?;
+        }
+        Ok(())
+    })
+}
+
+/// Twice: what is said after each round of traffic is what the program says, and what tcmalloc says where it can be asked.
+fn of_googles(mut subject: Subject) -> Outcome {
+    let before = read(&explain(subject.pid())?, "google_tcmalloc")?.clone();
+    for round in 0..2 {
+        let own = subject.ask(b'w')?;
+        let document = explain(subject.pid())?;
+        invariants::hold(&document)?;
+        assert_eq!(caveats(&document), Vec::<String>::new(), "{}", document["caveats"]);
+        let now = read(&document, "google_tcmalloc")?;
+        for (key, told) in [("live_blocks", "blocks"), ("live_bytes", "bytes")] {
+            let more = number(now, key)? - number(&before, key)?;
+            assert_eq!(more, number(&own, told)?, "{key}, round {round}");
+        }
+        let unattributed = number(&document["totals"], "unattributed")?;
+        assert!(unattributed < 100 << 10, "{}", document["totals"]);
+        let statistics = subject.ask(b's')?;
+        let figures = now["own"].as_object().ok_or("no figures of its own")?;
+        assert_eq!(figures.len(), 9, "{figures:?}");
+        if statistics.get("generic.heap_size").is_some() {
+            for (key, figure) in figures {
+                assert_eq!(Some(figure), statistics.get(key), "{key}, round {round}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Nothing but what it is made of tells it: no symbols, and no file of its name.
+#[test]
+fn a_stripped_program_with_googles_tcmalloc_inside_is_read() -> Outcome {
+    const TEST: &str = "heap_allocators::a_stripped_program_with_googles_tcmalloc";
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/subjects/any_heap.c");
+    let folder = Folder::new("google")?;
+    let archives = google_tcmallocs(TEST).into_iter().map(|library| library.with_extension("a"));
+    for_each(archives.filter(|archive| archive.exists()), |archive| {
+        for flags in [&["-s"][..], &["-s", "-static"]] {
+            let (object, program) = (folder.0.join("any_heap.o"), folder.0.join("any_heap"));
+            let compiled = Command::new("cc").args(["-O1", "-c", "-o"]).arg(&object).arg(source).status()?;
+            let mut linker = Command::new("g++");
+            linker.args(flags).arg("-o").arg(&program).arg(&object);
+            linker.arg("-Wl,--undefined=TCMallocInternalMalloc").arg(archive).arg("-lpthread");
+            if !compiled.success() || !linker.stderr(Stdio::null()).status()?.success() {
+                return Err(format!("{flags:?}: not linked").into());
+            }
+            for seed in 1..=repetitions(3, 20) {
+                let mut command = Command::new(&program);
+                command.args([&seed.to_string(), most(seed), "keep=40"]);
+                let subject = Subject::start_command(command)?;
+                of_googles(subject).map_err(|error| format!("seed {seed}, {flags:?}: {error}"))?;
+            }
+        }
+        Ok(())
+    })
+}
+
 /// Twice: what is said after each round of traffic is what the program, and its allocator, say themselves, with these `expected`
 /// caveats and no other.
 fn of_one_program((name, expected): (&str, &[&str]), remedy: Option<&str>, mut subject: Subject) -> Outcome {

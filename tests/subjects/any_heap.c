@@ -107,9 +107,11 @@ static void work(void) {
 /* --- what allocators say of themselves ------------------------------------- */
 typedef int mallctl_function(const char *, void *, size_t *, void *, size_t);
 typedef int tcmalloc_number(const char *, size_t *);
+typedef _Bool google_number(const char *, size_t, size_t *);
 
 static mallctl_function *mallctl_of;
 static tcmalloc_number *number_of;
+static google_number *google_number_of;
 static void (*tcmalloc_release)(void), (*mimalloc_collect)(int);
 
 /* Once, before the first line is printed: a name that dlsym does not find costs a block, and the free of the one before, and
@@ -119,6 +121,7 @@ static void look_up(void) {
   if (!found) found = dlsym(RTLD_DEFAULT, "je_mallctl");
   mallctl_of = (mallctl_function *)(uintptr_t)found;
   number_of = (tcmalloc_number *)(uintptr_t)dlsym(RTLD_DEFAULT, "MallocExtension_GetNumericProperty");
+  google_number_of = (google_number *)(uintptr_t)dlsym(RTLD_DEFAULT, "MallocExtension_Internal_GetNumericProperty");
   tcmalloc_release = (void (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "MallocExtension_ReleaseFreeMemory");
   mimalloc_collect = (void (*)(int))(uintptr_t)dlsym(RTLD_DEFAULT, "mi_collect");
 }
@@ -142,6 +145,17 @@ static void read_statistics(void) {
     mallctl_of("epoch", &epoch, &bytes, &epoch, bytes);
     for (size_t i = 0; i < sizeof of_jemalloc / sizeof *of_jemalloc; i++)
       line_number(of_jemalloc[i], mallctl_number(of_jemalloc[i]));
+  }
+  static const char *const of_google[] = {
+      "generic.current_allocated_bytes",      "generic.heap_size",
+      "tcmalloc.central_cache_free",          "tcmalloc.cpu_free",
+      "tcmalloc.pageheap_free_bytes",         "tcmalloc.pageheap_unmapped_bytes",
+      "tcmalloc.sharded_transfer_cache_free", "tcmalloc.thread_cache_free",
+      "tcmalloc.transfer_cache_free",         "tcmalloc.per_cpu_caches_active"};
+  for (size_t i = 0; google_number_of && i < sizeof of_google / sizeof *of_google; i++) {
+    size_t value = 0;
+    google_number_of(of_google[i], strlen(of_google[i]), &value);
+    line_number(of_google[i], value);
   }
   for (size_t i = 0; number_of && i < sizeof of_tcmalloc / sizeof *of_tcmalloc; i++) {
     size_t value = 0;

@@ -11,6 +11,7 @@
 
 pub mod blocks;
 pub mod glibc;
+pub mod google_tcmalloc;
 pub mod jemalloc;
 pub mod mimalloc;
 pub mod musl;

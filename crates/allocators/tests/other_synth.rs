@@ -4,14 +4,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use strandline_allocators::{jemalloc, mimalloc, musl, tcmalloc};
+use strandline_allocators::{google_tcmalloc, jemalloc, mimalloc, musl, tcmalloc};
 use strandline_claims::allocator::{Context, Reader, Readings};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
 use strandline_synth::{
-    Dice, HeapImage, Image, JEMALLOC_LAYOUTS, MIMALLOC_LAYOUTS, clipped, fabricate_jemalloc,
-    fabricate_mimalloc, fabricate_musl, fabricate_old_musl, fabricate_tcmalloc,
+    Dice, GOOGLE_LAYOUTS, HeapImage, Image, JEMALLOC_LAYOUTS, MIMALLOC_LAYOUTS, clipped,
+    fabricate_google_tcmalloc, fabricate_jemalloc, fabricate_mimalloc, fabricate_musl, fabricate_old_musl,
+    fabricate_tcmalloc,
 };
 
 struct Target<'a> {
@@ -124,6 +125,19 @@ fn is_zero(image: &Image, page: u64) -> bool {
 }
 
 #[test]
+fn a_tcmalloc_of_googles_holds_what_is_said() {
+    for layout in 0..GOOGLE_LAYOUTS {
+        for seed in 0..20 {
+            let made = fabricate_google_tcmalloc(layout, seed);
+            let what = format!("layout {layout}, seed {seed}");
+            holds(&google_tcmalloc::Reader, &made, &what);
+            let ((readings, _), _) = read(&google_tcmalloc::Reader, &made.image, &made.maps);
+            assert_eq!(readings[0].trimmable_bytes(), made.expected.given_bytes, "{what}");
+        }
+    }
+}
+
+#[test]
 fn a_mimalloc_holds_what_is_said() {
     for (layout, own_bytes) in OWN_BYTES.into_iter().enumerate() {
         for seed in 0..20 {
@@ -174,6 +188,8 @@ fn damage_hurts_nobody() {
         damaged(&musl::Reader, made.image, (&made.maps, &made.structures), seed);
         let made = fabricate_tcmalloc(seed);
         damaged(&tcmalloc::Reader, made.image, (&made.maps, &made.structures), seed);
+        let made = fabricate_google_tcmalloc(seed as usize, seed);
+        damaged(&google_tcmalloc::Reader, made.image, (&made.maps, &made.structures), seed);
         let made = fabricate_mimalloc(seed as usize, seed);
         damaged(&mimalloc::Reader, made.image, (&made.maps, &made.structures), seed);
     }

@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use strandline_allocators::{glibc, jemalloc, mimalloc, musl, named as allocators, tcmalloc};
+use strandline_allocators::{
+    glibc, google_tcmalloc, jemalloc, mimalloc, musl, named as allocators, tcmalloc,
+};
 use strandline_claims::reader::About;
 use strandline_claims::rows::{ANONYMOUS, Id, OF_THE_KERNEL};
 use strandline_claims::{allocator, runtime};
@@ -28,10 +30,11 @@ const fn named<R: ?Sized>(about: &'static About) -> Entry<R> {
 }
 
 /// Allocators, in the order in which evidence is looked for.
-pub static ALLOCATORS: [Entry<dyn allocator::Reader>; 14] = [
+pub static ALLOCATORS: [Entry<dyn allocator::Reader>; 15] = [
     Entry { about: &glibc::ABOUT, reader: Some(&glibc::Reader) },
     Entry { about: &jemalloc::ABOUT, reader: Some(&jemalloc::Reader) },
     Entry { about: &tcmalloc::ABOUT, reader: Some(&tcmalloc::Reader) },
+    Entry { about: &google_tcmalloc::ABOUT, reader: Some(&google_tcmalloc::Reader) },
     Entry { about: &mimalloc::ABOUT, reader: Some(&mimalloc::Reader) },
     named(&allocators::SNMALLOC),
     named(&allocators::ASAN),

@@ -32,7 +32,7 @@ pub static ABOUT: About = About {
     title: "tcmalloc",
     evidence: Evidence {
         files: &[FileName::Has("libtcmalloc", ".so")],
-        symbols: &["tc_malloc", "TCMallocInternalMalloc"],
+        symbols: &["tc_malloc"],
         strings: &[('t', "cmalloc: large alloc ")],
         version: |clue| version(&clue.image()?),
         ..Evidence::NONE
@@ -41,7 +41,7 @@ pub static ABOUT: About = About {
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &["tcmalloc_release", "tcmalloc_decommit"],
-    not_read: "Google's own (TCMalloc), which has caches by processor; the debugging build; gperftools before 2.8; its small memory model",
+    not_read: "the debugging build; gperftools before 2.8; its small memory model",
     heap: HeapKind::Own,
     part_of: None,
 };

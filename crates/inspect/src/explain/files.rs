@@ -20,11 +20,11 @@ use strandline_process::smaps::SmapsEntry;
 const HEADER_BYTES: usize = 16 << 10;
 
 /// The bss of each mapped program: the anonymous memory behind its data, up to where its own headers
-/// say that it ends. The kernel may have merged other memory with it.
+/// say that it ends. The kernel may have merged other memory with it, or list it as several mappings, where the program advised it on a part.
 pub fn bss(process: &Process, spaces: &[SmapsEntry]) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     let mut first: Option<&Mapping> = None;
-    for pair in spaces.windows(2) {
+    for (index, pair) in spaces.windows(2).enumerate() {
         let (file, next) = (&pair[0].mapping, &pair[1].mapping);
         if file.has_file() && (file.offset == 0 || first.is_none_or(|first| !same_file(first, file))) {
             first = Some(file);
@@ -36,7 +36,14 @@ pub fn bss(process: &Process, spaces: &[SmapsEntry]) -> Vec<Range<u64>> {
         // Behind a file that is no program, such as a mapped image of a Lisp's heap, any memory may follow: what
         // no header says is bss is not called so.
         let end = first.filter(|first| same_file(first, file)).and_then(|first| data_end(process, first));
-        let end = end.map_or(next.start, |end| end.clamp(next.start, next.end));
+        let mut behind = next.end;
+        for more in spaces[index + 2..].iter().map(|entry| &entry.mapping) {
+            if more.start != behind || !more.is_private_anonymous() || !more.name.is_empty() {
+                break;
+            }
+            behind = more.end;
+        }
+        let end = end.map_or(next.start, |end| end.clamp(next.start, behind));
         if end > next.start {
             found.push(next.start..end);
         }

@@ -1,0 +1,342 @@
+//! Free objects that look in use in their spans: those in transfer caches, in processors' caches, and in threads'. A process has
+//! caches of processors where the kernel's restartable sequences could be had for it, and of threads where not: glibc has had them for
+//! itself since 2.35, unless it is told not to (`glibc.pthread.rseq=0`).
+
+use std::collections::{BTreeSet, HashSet};
+use std::time::Instant;
+
+use super::layout::{
+    CACHE_LINKS, CACHE_LIST_BYTES, CACHE_REST_BYTES, MOST_PROCESSORS, MOST_SLOTS, MOST_TRANSFER_BYTES,
+    SLAB_SHIFT_BITS, SLAB_SHIFTS, TRANSFER_INFO, TRANSFER_SLOTS,
+};
+use super::locate::{Heap, read_bytes};
+use crate::page_cache::PageCache;
+use crate::scan::is_mapped_memory;
+use strandline_claims::allocator::Context;
+use strandline_claims::range::{PAGE_BYTES, page_of};
+use strandline_process::memory::{half_word_at, word_at};
+
+/// Objects of all caches together, which damaged ones must not make more.
+const MOST_ITEMS: usize = 1 << 22;
+/// Threads' caches that are followed.
+const MOST_CACHES: usize = 1 << 16;
+/// After so many objects the time is looked at.
+const LOOKS_AT_THE_TIME: u64 = 1024;
+/// Groups of processors with transfer caches of their own.
+const MOST_SHARDS: usize = 256;
+
+/// Where a cached object was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Transfer,
+    Sharded,
+    Processor,
+    Thread,
+}
+
+/// What all caches hold.
+#[derive(Default)]
+pub struct Cached {
+    /// Free objects, by address, with their class; in address order.
+    pub items: Vec<(u64, u16)>,
+    /// Bytes of those in transfer caches.
+    pub transfer_bytes: u64,
+    /// Bytes of those in transfer caches of groups of processors.
+    pub sharded_bytes: u64,
+    /// Bytes of those in processors' caches.
+    pub processor_bytes: u64,
+    /// Bytes of those in threads' caches.
+    pub thread_bytes: u64,
+    /// Lists that made no sense.
+    pub broken: u64,
+    /// The pages that hold structures.
+    pub structures: BTreeSet<u64>,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+/// Reads all caches.
+pub fn find(context: &Context<'_>, heap: &Heap) -> Cached {
+    let mut reader =
+        Reader { context, heap, cache: PageCache::new(context.memory), cached: Cached::default() };
+    reader.transfer_caches();
+    reader.processors();
+    reader.threads();
+    let mut cached = reader.cached;
+    cached.bytes_read += reader.cache.bytes_read;
+    cached.items.sort_unstable();
+    let all = cached.items.len();
+    cached.items.dedup_by_key(|item| item.0);
+    cached.broken += (all - cached.items.len()) as u64;
+    cached
+}
+
+struct Reader<'a> {
+    context: &'a Context<'a>,
+    heap: &'a Heap,
+    cache: PageCache<'a>,
+    cached: Cached,
+}
+
+impl Reader<'_> {
+    fn is_late(&self) -> bool {
+        Instant::now() >= self.context.deadline
+    }
+
+    fn item(&mut self, address: u64, class: usize, of: Of) {
+        let bytes = self.heap.class_bytes(class);
+        if self.cached.items.len() >= MOST_ITEMS || !address.is_multiple_of(8) || address == 0 {
+            self.cached.broken += 1;
+            return;
+        }
+        self.cached.items.push((address, class as u16));
+        *(match of {
+            Of::Transfer => &mut self.cached.transfer_bytes,
+            Of::Sharded => &mut self.cached.sharded_bytes,
+            Of::Processor => &mut self.cached.processor_bytes,
+            Of::Thread => &mut self.cached.thread_bytes,
+        }) += bytes;
+    }
+
+    /// The words of static data that lead out of it, to memory that could be tcmalloc's own.
+    fn led_to(&self) -> Vec<u64> {
+        let is_outside = |word: &u64| !(self.heap.data.0..self.heap.data.1).contains(word);
+        let words = self.heap.statics.words().map(|(_, word)| word).filter(is_outside);
+        let is_memory = |word: &u64| self.context.space.find(*word).is_some_and(is_mapped_memory);
+        let all: BTreeSet<u64> = words.filter(|word| word.is_multiple_of(8)).filter(is_memory).collect();
+        all.into_iter().collect()
+    }
+
+    // --- transfer caches --------------------------------------------------------------------------------------
+
+    /// An array in static data, of one for each class, each with the central list of its class in it, which says which that
+    /// is and how large its objects are.
+    fn transfer_caches(&mut self) {
+        let heap = self.heap;
+        let says = |at: u64, class: usize| {
+            heap.statics.word(at) == class as u64 && heap.statics.word(at + 8) == heap.class_bytes(class)
+        };
+        let used: Vec<usize> =
+            (1..heap.classes.number()).filter(|&class| heap.class_bytes(class) > 0).collect();
+        let firsts = heap.statics.words().filter(|&(at, word)| word == 1 && says(at, 1)).map(|(at, _)| at);
+        let array = firsts
+            .flat_map(|at| (64..=MOST_TRANSFER_BYTES).step_by(64).map(move |stride| (at, stride)))
+            .find(|&(at, stride)| used.iter().all(|&class| says(at + (class as u64 - 1) * stride, class)));
+        let Some((first, stride)) = array else {
+            self.cached.broken += 1;
+            return;
+        };
+        for class in used {
+            let at = first + (class as u64 - 1) * stride;
+            let (info, slots) = (at.wrapping_sub(TRANSFER_INFO), at.wrapping_sub(TRANSFER_SLOTS));
+            self.slots((heap.statics.word(info), heap.statics.word(slots)), class, Of::Transfer);
+        }
+        self.shards();
+    }
+
+    /// The objects in slots, of which `info` says how many are used and may be.
+    fn slots(&mut self, (info, slots): (u64, u64), class: usize, of: Of) {
+        let (used, capacity) = (info & 0xffff_ffff, info >> 32);
+        if used > capacity || used > MOST_SLOTS.max(self.most_slots(of, class)) {
+            self.cached.broken += 1;
+            return;
+        }
+        if slots != 0 {
+            self.cached.structures.insert(page_of(slots));
+        }
+        for slot in 0..used {
+            match self.cache.word(slots.wrapping_add(8 * slot) & !7) {
+                Some(object) => self.item(object, class, of),
+                None => self.cached.broken += 1,
+            }
+        }
+    }
+
+    /// Those of groups of processors may have 12 MiB of each class.
+    fn most_slots(&self, of: Of, class: usize) -> u64 {
+        if of == Of::Sharded { (12 << 20) / self.heap.class_bytes(class).max(1) } else { 0 }
+    }
+
+    /// Arrays of the same kind that static data leads to: in place of a central list each has the number of its class.
+    fn shards(&mut self) {
+        let number = self.heap.classes.number();
+        let mut seen = HashSet::new();
+        for shards in self.led_to() {
+            for shard in 0..MOST_SHARDS as u64 {
+                // A pointer, and what says that it is initialised.
+                let place = shards.saturating_add(16 * shard);
+                let array =
+                    self.cache.word(place).filter(|array| !seen.contains(array) && seen.len() < MOST_SHARDS);
+                let Some(array) = array.filter(|&array| self.is_shard(array, number)) else { break };
+                seen.insert(array);
+                for class in 1..number {
+                    let at = array + SHARD_BYTES * class as u64;
+                    let [info, slots] = [24, 32].map(|offset| self.cache.word(at + offset).unwrap_or(0));
+                    self.slots((info, slots), class, Of::Sharded);
+                    self.cached.structures.insert(page_of(at));
+                }
+            }
+        }
+    }
+
+    fn is_shard(&mut self, array: u64, number: usize) -> bool {
+        let is_aligned = array != 0 && array.is_multiple_of(64);
+        is_aligned
+            && array < 1 << 47
+            && (1..number as u64).all(|class| {
+                let at = array + SHARD_BYTES * class;
+                self.cache.word(at + 40).is_some_and(|word| word & 0xffff_ffff == class)
+            })
+    }
+
+    // --- processors -------------------------------------------------------------------------------------------
+
+    fn processors(&mut self) {
+        let words: Vec<(u64, u64)> = self.heap.statics.words().collect();
+        for (at, word) in words {
+            let (shift, slabs) = (word & SLAB_SHIFT_BITS, word & !SLAB_SHIFT_BITS);
+            if !SLAB_SHIFTS.contains(&shift) || !slabs.is_multiple_of(PAGE_BYTES) || slabs >= 1 << 47 {
+                continue;
+            }
+            let [stopped, begins] = [8, 16].map(|offset| self.heap.statics.word(at + offset));
+            let is_own = |at: u64| self.context.space.find(at).is_some_and(is_mapped_memory);
+            if !is_own(slabs) || !is_own(stopped) || !is_own(begins) {
+                continue;
+            }
+            let Some(begins) = self.begins(begins, shift) else { continue };
+            self.cached.structures.extend([page_of(slabs), page_of(stopped)]);
+            for processor in 0..MOST_PROCESSORS {
+                let Some(slab) = slabs.checked_add(processor << shift) else { break };
+                if self.is_late() || self.processor(slab, shift, &begins).is_none() {
+                    break;
+                }
+            }
+            return;
+        }
+    }
+
+    /// Where objects of each class begin in a processor's cache, in words; behind the headers, in order.
+    fn begins(&mut self, at: u64, shift: u64) -> Option<Vec<u64>> {
+        let number = self.heap.classes.number();
+        let mut bytes = vec![0; 2 * number];
+        self.cache.read(at, &mut bytes)?;
+        let begins: Vec<u64> =
+            bytes.chunks_exact(2).map(|pair| u64::from(u16::from_le_bytes([pair[0], pair[1]]))).collect();
+        let first = (4 * number as u64).div_ceil(8) + 1;
+        let is_one = begins.get(1) == Some(&first)
+            && begins[1..].is_sorted()
+            && begins.last().is_some_and(|&last| last <= 1 << (shift - 3));
+        is_one.then_some(begins)
+    }
+
+    /// The objects of a processor's cache; nothing where there is none.
+    fn processor(&mut self, slab: u64, shift: u64, begins: &[u64]) -> Option<()> {
+        let mut headers = vec![0; 4 * begins.len()];
+        let is_resident = !(self.context.resident)(slab, slab + 1).is_empty();
+        if !is_resident {
+            // Never used: others may follow.
+            return self.context.space.find(slab + (1 << shift) - 1).map(|_| ());
+        }
+        self.cache.read(slab, &mut headers)?;
+        if headers[4..].iter().all(|&byte| byte == 0) {
+            return Some(());
+        }
+        let header = |class: usize| {
+            half_word_at(&headers, 4 * class).map(|word| (u64::from(word & 0xffff), u64::from(word >> 16)))
+        };
+        let is_one = (1..begins.len()).all(|class| {
+            header(class).is_some_and(|(current, end)| {
+                begins[class] <= current && current <= end && end <= 1 << (shift - 3)
+            })
+        });
+        if !is_one {
+            return None;
+        }
+        self.cached.structures.insert(slab);
+        for (class, &begin) in begins.iter().enumerate().skip(1) {
+            let (current, _) = header(class)?;
+            for place in begin..current {
+                match self.cache.word(slab + 8 * place) {
+                    Some(object) => self.item(object, class, Of::Processor),
+                    None => self.cached.broken += 1,
+                }
+            }
+        }
+        Some(())
+    }
+
+    // --- threads ----------------------------------------------------------------------------------------------
+
+    /// All caches of threads lead to each other, and static data to one of them.
+    fn threads(&mut self) {
+        let mut pending = self.led_to();
+        let (mut seen, mut found) = (HashSet::new(), 0);
+        while let Some(at) = pending.pop() {
+            if found >= MOST_CACHES || self.is_late() {
+                self.cached.broken += 1;
+                return;
+            }
+            if seen.insert(at)
+                && let Some(bytes) = self.thread(at)
+            {
+                found += 1;
+                self.cached
+                    .structures
+                    .extend((page_of(at)..at + bytes.len() as u64).step_by(PAGE_BYTES as usize));
+                let rest = CACHE_LIST_BYTES * self.heap.classes.number();
+                let links = CACHE_LINKS.map(|link| word_at(&bytes, rest + link).unwrap_or(0));
+                pending.extend(links.into_iter().filter(|link| *link != 0 && link.is_multiple_of(8)));
+                self.lists(&bytes);
+            }
+        }
+    }
+
+    /// The cache of a thread at `at`, if it is one: what it says that it holds is what its lists hold.
+    fn thread(&mut self, at: u64) -> Option<Vec<u8>> {
+        let number = self.heap.classes.number();
+        // Any list may be longer than nothing: looked at first, as most words lead elsewhere.
+        let most =
+            self.cache.word(at.checked_add(16)?).filter(|word| (1..=1 << 20).contains(&(word & 0xffff_ffff)));
+        most?;
+        let mut bytes = vec![0; CACHE_LIST_BYTES * number + CACHE_REST_BYTES];
+        read_bytes(&mut self.cache, at, &mut bytes)?;
+        let mut held = 0_u64;
+        for class in 0..number {
+            let (list, length, most) = list(&bytes, class)?;
+            let is_list =
+                (list == 0) == (length == 0) && most > 0 && (length == 0 || self.heap.class_bytes(class) > 0);
+            if !is_list {
+                return None;
+            }
+            held = held.checked_add(length * self.heap.class_bytes(class))?;
+        }
+        let [size, most] = [0, 8].map(|offset| word_at(&bytes, CACHE_LIST_BYTES * number + offset));
+        (size == Some(held) && most.is_some_and(|most| most > 0)).then_some(bytes)
+    }
+
+    fn lists(&mut self, bytes: &[u8]) {
+        for class in 1..self.heap.classes.number() {
+            let Some((mut at, length, _)) = list(bytes, class) else { return };
+            for step in 0..length {
+                let is_late = step.is_multiple_of(LOOKS_AT_THE_TIME) && self.is_late();
+                let next = if at.is_multiple_of(8) && !is_late { self.cache.word(at) } else { None };
+                let Some(next) = next.filter(|_| self.cached.items.len() < MOST_ITEMS) else {
+                    self.cached.broken += 1;
+                    break;
+                };
+                self.item(at, class, Of::Thread);
+                at = next;
+            }
+        }
+    }
+}
+
+/// Bytes of a transfer cache of a group of processors.
+const SHARD_BYTES: u64 = 128;
+
+/// A list of a thread's cache: its first object, how many, and how many there may be.
+fn list(bytes: &[u8], class: usize) -> Option<(u64, u64, u64)> {
+    let at = CACHE_LIST_BYTES * class;
+    let half = |offset: usize| half_word_at(bytes, at + offset).map(u64::from);
+    Some((word_at(bytes, at)?, half(8)?, half(16)?))
+}

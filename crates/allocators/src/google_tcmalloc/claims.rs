@@ -1,0 +1,309 @@
+//! What each byte of a piece is: objects in use, in caches, free ones, blocks, free pages.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use super::caches::Cached;
+use super::layout::{LIST_END, MOST_SPAN_BYTES, UNIT_BYTES};
+use super::locate::{Heap, read_bytes};
+use super::pieces::{Kind, Piece};
+use super::spans::Span;
+use crate::blocks::Blocks;
+use crate::page_cache::PageCache;
+use crate::parallel::{Sum, claim_in_parts};
+use strandline_claims::accumulator::{Accumulator, Class};
+use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_claims::doubts::Doubts;
+use strandline_claims::facts::SizeClass;
+use strandline_claims::refinements::Matched;
+
+/// Objects that are listed are smaller.
+const MOST_LISTED_BYTES: usize = 256;
+
+/// What all pieces come to.
+#[derive(Default)]
+pub struct Counts {
+    /// By size class.
+    pub classes: BTreeMap<u16, SizeClass>,
+    /// Blocks that have a span of their own.
+    pub large: u64,
+    /// Their bytes.
+    pub large_bytes: u64,
+    /// Bytes of their spans.
+    pub large_span_bytes: u64,
+    /// Objects that stand in for samples, and their bytes.
+    pub proxies: u64,
+    /// See above.
+    pub proxy_bytes: u64,
+    /// Bytes of free pages, as they were left.
+    pub backed_bytes: u64,
+    /// Bytes of those that were given back, or never used.
+    pub unbacked_bytes: u64,
+    /// Claims of finer readers that were met.
+    pub matched: Matched,
+    /// Spans that made no sense, and where the time was over.
+    pub doubts: Doubts,
+    /// Objects in caches that were met.
+    pub met: u64,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+/// Claims all of `pieces`; `proxies` are in address order.
+pub fn claim(
+    context: &Context<'_>,
+    heap: &Heap,
+    pieces: &[Piece],
+    (cached, proxies): (&Cached, &[u64]),
+) -> (Vec<RangeClaim>, Counts) {
+    // Free ranges can be very long, and nothing is resident of most.
+    let is_free = |piece: &Piece| matches!(piece.kind, Kind::Unbacked | Kind::Backed { .. });
+    let is_claimed =
+        |piece: &&Piece| !is_free(piece) || !(context.resident)(piece.start, piece.end).is_empty();
+    let claimed: Vec<Piece> = pieces.iter().filter(is_claimed).copied().collect();
+    let (claims, mut counts) =
+        claim_in_parts(context, &claimed, &|piece| (piece.start, piece.end), &|pieces, accumulator| {
+            let mut claimer = Claimer::new(context, heap, (cached, proxies));
+            for piece in pieces {
+                claimer.piece(piece, accumulator);
+            }
+            claimer.done()
+        });
+    for piece in pieces {
+        match piece.kind {
+            Kind::Unbacked => counts.unbacked_bytes += piece.end - piece.start,
+            Kind::Backed { .. } => counts.backed_bytes += piece.end - piece.start,
+            _ => {}
+        }
+    }
+    (claims, counts)
+}
+
+/// What an object is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Object {
+    Live,
+    Cached,
+    Free,
+    /// It stands in for a sample.
+    Own,
+}
+
+struct Claimer<'a> {
+    context: &'a Context<'a>,
+    heap: &'a Heap,
+    cached: &'a Cached,
+    proxies: &'a [u64],
+    cache: PageCache<'a>,
+    blocks: Blocks<'a>,
+    /// Of the span that is looked at.
+    objects: Vec<Object>,
+    counts: Counts,
+}
+
+impl<'a> Claimer<'a> {
+    fn new(context: &'a Context<'a>, heap: &'a Heap, (cached, proxies): (&'a Cached, &'a [u64])) -> Self {
+        Self {
+            context,
+            heap,
+            cached,
+            proxies,
+            cache: PageCache::small(context.memory),
+            blocks: Blocks::new(context),
+            objects: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    fn done(mut self) -> Counts {
+        self.counts.matched = self.blocks.matched;
+        self.counts.bytes_read += self.cache.bytes_read;
+        self.counts
+    }
+
+    fn piece(&mut self, piece: &Piece, accumulator: &mut Accumulator<'_>) {
+        let bytes = piece.end - piece.start;
+        match piece.kind {
+            Kind::Backed { is_given } => {
+                let is_given = is_given && !self.context.is_locked((piece.start, piece.end));
+                accumulator.claim_free(
+                    piece.end,
+                    piece.start,
+                    if is_given { piece.end } else { piece.start },
+                );
+            }
+            Kind::Unbacked => accumulator.claim_to(piece.end, Class::Free),
+            Kind::Unknown => accumulator.claim_to(piece.end, Class::Unread),
+            Kind::Span(span) if span.class == 0 => {
+                self.counts.large += 1;
+                self.counts.large_bytes += span.block_bytes;
+                self.counts.large_span_bytes += bytes;
+                self.blocks.claim(span.start + span.block_bytes, accumulator);
+                accumulator.claim_to(span.end, Class::Header);
+            }
+            Kind::Span(span) => {
+                let is_late = Instant::now() >= self.context.deadline;
+                if is_late || self.cut(&span, accumulator).is_none() {
+                    if is_late {
+                        self.counts.doubts.late(span.start);
+                    } else {
+                        self.counts.doubts.damage(span.start, span.end - accumulator.cursor());
+                    }
+                    accumulator.claim_to(span.end, Class::Unread);
+                }
+            }
+        }
+    }
+
+    /// A span that is cut into objects; nothing of it is claimed where it makes no sense.
+    fn cut(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) -> Option<()> {
+        let bytes = Some(self.heap.class_bytes(span.class.into())).filter(|&bytes| bytes > 0)?;
+        let number = (span.end - span.start) / bytes;
+        let mut of = SizeClass { bytes, spans: 1, span_bytes: span.end - span.start, ..SizeClass::default() };
+        self.objects.clear();
+        self.objects.resize(usize::try_from(number).ok()?, Object::Live);
+        of.free_blocks = self.free_objects(span, bytes)?;
+        let items = within(&self.cached.items, (span.start, span.end), |item| item.0);
+        for &(address, class) in items {
+            let object = object_at(&mut self.objects, (span.start, bytes), address);
+            if let Some(object @ Object::Live) = object.filter(|_| class == span.class) {
+                *object = Object::Cached;
+                of.cached_blocks += 1;
+            }
+        }
+        self.counts.met += of.cached_blocks;
+        let mut proxies = 0;
+        for &address in within(self.proxies, (span.start, span.end), |proxy| *proxy) {
+            if let Some(object @ Object::Live) = object_at(&mut self.objects, (span.start, bytes), address) {
+                *object = Object::Own;
+                proxies += 1;
+            }
+        }
+        self.counts.proxies += proxies;
+        self.counts.proxy_bytes += proxies * bytes;
+        of.live_blocks = number - of.free_blocks - of.cached_blocks - proxies;
+        if of.live_blocks == number && !self.blocks.are_refined() {
+            accumulator.claim_to(span.start + number * bytes, Class::Live);
+        } else {
+            self.claim_objects(bytes, accumulator);
+        }
+        accumulator.claim_to(span.end, Class::Header);
+        self.counts.classes.entry(span.class).or_default().add(&of);
+        Some(())
+    }
+
+    fn claim_objects(&mut self, bytes: u64, accumulator: &mut Accumulator<'_>) {
+        for index in 0..self.objects.len() {
+            let end = accumulator.cursor() + bytes;
+            match self.objects[index] {
+                Object::Live => self.blocks.claim(end, accumulator),
+                Object::Cached => accumulator.claim_to(end, Class::Cached),
+                Object::Free => accumulator.claim_to(end, Class::Free),
+                Object::Own => accumulator.claim_to(end, Class::Metadata),
+            }
+        }
+    }
+
+    /// Notes the free objects of a span, and says how many there are: as many as are not taken.
+    fn free_objects(&mut self, span: &Span, bytes: u64) -> Option<u64> {
+        let number = self.objects.len() as u64;
+        // Where there is one only it is in use, and the span keeps no books.
+        if number == 1 {
+            return Some(0);
+        }
+        let mut structure = [0; MOST_SPAN_BYTES];
+        read_bytes(&mut self.cache, span.at, &mut structure)?;
+        let (layout, page_shift) = (self.heap.layout, self.heap.page_shift);
+        let words = layout.span(&structure, page_shift)?;
+        let free = number.checked_sub(words.allocated.into())?;
+        let mut noted = 0;
+        if layout.has_bitmap(bytes, page_shift) {
+            for (index, object) in self.objects.iter_mut().enumerate() {
+                if layout.is_free(&structure, index)? {
+                    *object = Object::Free;
+                    noted += 1;
+                }
+            }
+        } else {
+            noted = self.listed(span, (&structure, words.list), bytes, free)?;
+        }
+        (noted == free).then_some(free)
+    }
+
+    /// Notes the free objects of a list: some in the span's structure, the others in free objects, of which each but the first is full
+    /// and leads to the next.
+    fn listed(
+        &mut self,
+        span: &Span,
+        (structure, (embedded, first, cached)): (&[u8], (u16, u16, usize)),
+        bytes: u64,
+        free: u64,
+    ) -> Option<u64> {
+        let mut noted = 0;
+        for number in 0..cached {
+            let unit = self.heap.layout.listed(structure, number)?;
+            self.note_free(span, unit, bytes)?;
+            noted += 1;
+        }
+        let (mut host, mut count) = (first, u64::from(embedded));
+        while host != LIST_END {
+            if noted + 1 + count > free {
+                return None;
+            }
+            self.note_free(span, host, bytes)?;
+            let at = span.start + u64::from(host) * UNIT_BYTES;
+            let mut object = [0; MOST_LISTED_BYTES];
+            let object = object.get_mut(..bytes as usize)?;
+            self.cache.read(at, object)?;
+            let unit = |number: usize| {
+                object.get(2 * number..2 * number + 2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
+            };
+            let units: Vec<u16> = (0..=count as usize).map(unit).collect::<Option<_>>()?;
+            for &unit in &units[1..] {
+                self.note_free(span, unit, bytes)?;
+            }
+            noted += 1 + count;
+            host = units[0];
+            count = bytes / 2 - 1;
+        }
+        Some(noted)
+    }
+
+    fn note_free(&mut self, span: &Span, unit: u16, bytes: u64) -> Option<()> {
+        let address = span.start + u64::from(unit) * UNIT_BYTES;
+        let object = object_at(&mut self.objects, (span.start, bytes), address)?;
+        (*object == Object::Live).then(|| *object = Object::Free)
+    }
+}
+
+/// The object that begins at `address`, in a span that begins at `start`.
+fn object_at(objects: &mut [Object], (start, bytes): (u64, u64), address: u64) -> Option<&mut Object> {
+    let offset = address.checked_sub(start).filter(|offset| offset.is_multiple_of(bytes))?;
+    objects.get_mut(usize::try_from(offset / bytes).ok()?)
+}
+
+/// Those of `all`, which are in address order, that lie in a range.
+fn within<T>(all: &[T], (start, end): (u64, u64), address: impl Fn(&T) -> u64) -> &[T] {
+    let from = all.partition_point(|one| address(one) < start);
+    let to = all.partition_point(|one| address(one) < end).max(from);
+    all.get(from..to).unwrap_or_default()
+}
+
+impl Sum for Counts {
+    fn add(&mut self, other: Self) {
+        for (class, theirs) in &other.classes {
+            self.classes.entry(*class).or_default().add(theirs);
+        }
+        self.large += other.large;
+        self.large_bytes += other.large_bytes;
+        self.large_span_bytes += other.large_span_bytes;
+        self.proxies += other.proxies;
+        self.proxy_bytes += other.proxy_bytes;
+        self.backed_bytes += other.backed_bytes;
+        self.unbacked_bytes += other.unbacked_bytes;
+        self.matched.add(&other.matched);
+        self.doubts.add(&other.doubts);
+        self.met += other.met;
+        self.bytes_read += other.bytes_read;
+    }
+}

@@ -1,0 +1,196 @@
+//! Huge pages that no tracker divides: those that are free, in maps of ranges (treaps), and those of regions, which large blocks share.
+//!
+//! Static data leads to both. A map is told by its own counts: so many nodes, so many huge pages; what stands behind it tells
+//! whether it is the cache's, whose memory is as it was left, or the allocator's below, which has none.
+
+use std::collections::{BTreeSet, HashSet};
+use std::time::Instant;
+
+use super::layout::{HUGE_BYTES, MAP_BYTES, NODE_BYTES, NODE_LINKS, REGION_HUGE_PAGES, Region};
+use super::locate::{Heap, read_bytes};
+use crate::page_cache::PageCache;
+use crate::scan::{is_mapped_memory, is_own};
+use strandline_claims::allocator::Context;
+use strandline_claims::doubts::Doubts;
+use strandline_claims::range::page_of;
+use strandline_process::memory::word_at;
+
+/// Nodes of all maps together.
+const MOST_NODES: u64 = 1 << 20;
+/// Words that could lead to a region that are tried.
+const MOST_TRIED: usize = 1 << 16;
+/// Regions that are read: 1 TiB.
+const MOST_REGIONS: usize = 1024;
+/// Huge pages that there are addresses for.
+const MOST_HUGE_PAGES: u64 = (1 << 47) / HUGE_BYTES;
+
+/// A range of free huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FreeRange {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// Whether its memory is as it was left: else it was given back, or never used.
+    pub is_backed: bool,
+}
+
+/// A region.
+pub struct OfRegion {
+    /// First byte.
+    pub start: u64,
+    /// A bit for each page, set where it is in use.
+    pub used: Vec<u64>,
+    /// For each huge page, whether it is backed.
+    pub backed: Vec<bool>,
+}
+
+/// What was found.
+#[derive(Default)]
+pub struct Huge {
+    /// In address order.
+    pub free: Vec<FreeRange>,
+    /// In address order.
+    pub regions: Vec<OfRegion>,
+    /// The pages that hold structures.
+    pub structures: BTreeSet<u64>,
+    /// Where the time was over.
+    pub doubts: Doubts,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+/// Finds all that the static data of `heap` leads to.
+pub fn find(context: &Context<'_>, heap: &Heap) -> Huge {
+    let mut finder = Finder {
+        context,
+        heap,
+        cache: PageCache::new(context.memory),
+        huge: Huge::default(),
+        left: MOST_NODES,
+    };
+    let mut tried = HashSet::new();
+    let is_outside = |word: u64| !(heap.data.0..heap.data.1).contains(&word) && word.is_multiple_of(8);
+    for (at, word) in heap.statics.words() {
+        if Instant::now() >= context.deadline {
+            finder.huge.doubts.late(at);
+            break;
+        }
+        if is_outside(word) && context.space.find(word).is_some_and(is_mapped_memory) {
+            finder.map(at, word);
+            if tried.len() < MOST_TRIED && tried.insert(word) {
+                finder.region(word);
+            }
+        }
+    }
+    let mut huge = finder.huge;
+    huge.bytes_read = finder.cache.bytes_read;
+    huge.free.sort_unstable();
+    huge.regions.sort_by_key(|region| region.start);
+    huge
+}
+
+struct Finder<'a> {
+    context: &'a Context<'a>,
+    heap: &'a Heap,
+    cache: PageCache<'a>,
+    huge: Huge,
+    /// Nodes that may yet be read.
+    left: u64,
+}
+
+impl Finder<'_> {
+    /// The map at `at`, whose root is at `root`, if it is one.
+    fn map(&mut self, at: u64, root: u64) {
+        let word = |offset: usize| self.heap.statics.word(at + offset as u64);
+        let (nodes, total) = (word(8), word(16));
+        if nodes == 0 || nodes > total || total > MOST_HUGE_PAGES || nodes > self.left {
+            return;
+        }
+        // `HugeAllocator`: what it had from the kernel, and what of that is in use. `HugeCache`: its size, and its limit.
+        let (first, second) = (word(MAP_BYTES), word(MAP_BYTES + 8));
+        let is_backed = match first.checked_sub(second) {
+            Some(free) if free == total => false,
+            _ if first == total && second > 0 => true,
+            _ => return,
+        };
+        let before = self.huge.free.len();
+        let mut places = Vec::new();
+        let sum = self.nodes(root, nodes, &mut places);
+        if sum != Some(total) {
+            return;
+        }
+        for (place, start, huge_pages) in places {
+            let end = start.saturating_add(huge_pages) * HUGE_BYTES;
+            self.huge.structures.insert(page_of(place));
+            self.huge.free.push(FreeRange { start: start * HUGE_BYTES, end, is_backed });
+        }
+        let is_own = |range: &FreeRange| is_own(self.context, range.start, range.end);
+        if !self.huge.free[before..].iter().all(is_own) {
+            self.huge.free.truncate(before);
+        }
+    }
+
+    /// The nodes below `root`, each with where it stands, its first huge page and how many; and how many these are in all, if
+    /// there are just `nodes`.
+    fn nodes(&mut self, root: u64, nodes: u64, places: &mut Vec<(u64, u64, u64)>) -> Option<u64> {
+        let (mut pending, mut sum) = (vec![(root, 0)], 0);
+        while let Some((at, parent)) = pending.pop() {
+            let mut bytes = [0; NODE_BYTES];
+            self.left = self.left.checked_sub(1)?;
+            read_bytes(&mut self.cache, at, &mut bytes)?;
+            let word = |offset| word_at(&bytes, offset).unwrap_or(0);
+            let (start, huge_pages, [left, right, up]) = (word(0), word(8), NODE_LINKS.map(word));
+            let is_one = up == parent && start > 0 && huge_pages > 0 && start < MOST_HUGE_PAGES;
+            if !is_one || huge_pages > MOST_HUGE_PAGES - start || places.len() as u64 >= nodes {
+                return None;
+            }
+            places.push((at, start, huge_pages));
+            sum += huge_pages;
+            pending.extend([left, right].into_iter().filter(|&link| link != 0).map(|link| (link, at)));
+        }
+        (places.len() as u64 == nodes).then_some(sum)
+    }
+
+    /// The region at `at`, if it is one, and those that follow it in the list.
+    fn region(&mut self, at: u64) {
+        let shape = Region::new(self.heap.page_shift);
+        let mut at = at;
+        while self.huge.regions.len() < MOST_REGIONS {
+            let location = at.saturating_add(shape.location() as u64);
+            let mut place = [0; 16];
+            let is_read = read_bytes(&mut self.cache, location, &mut place).is_some();
+            let (start, huge_pages) = (word_at(&place, 0).unwrap_or(0), word_at(&place, 8).unwrap_or(0));
+            let is_one =
+                is_read && huge_pages == REGION_HUGE_PAGES as u64 && start > 0 && start < MOST_HUGE_PAGES;
+            let is_new = self.huge.regions.iter().all(|region| region.start != start * HUGE_BYTES);
+            if !is_one || !is_new || self.one_region(at, start * HUGE_BYTES, &shape).is_none() {
+                return;
+            }
+            at = self.cache.word(at).unwrap_or(0);
+        }
+    }
+
+    fn one_region(&mut self, at: u64, start: u64, shape: &Region) -> Option<()> {
+        let mut bytes = vec![0; shape.bytes()];
+        read_bytes(&mut self.cache, at, &mut bytes)?;
+        let words = (16..16 + shape.bits_bytes).step_by(8);
+        let used: Vec<u64> = words.map(|offset| word_at(&bytes, offset)).collect::<Option<_>>()?;
+        let backed: Vec<bool> = bytes.get(shape.backed()..)?.iter().map(|&backed| backed == 1).collect();
+        // Its own counts of pages in use agree with the bits.
+        let bits_bytes = shape.bits_bytes / REGION_HUGE_PAGES;
+        let agree = |number: usize| {
+            let from = 16 + number * bits_bytes;
+            let bits = bytes.get(from..from + bits_bytes).unwrap_or_default();
+            let marked = bits.iter().map(|byte| u64::from(byte.count_ones())).sum();
+            word_at(&bytes, shape.pages_used() + 8 * number) == Some(marked)
+        };
+        let is_own = is_own(self.context, start, start + REGION_HUGE_PAGES as u64 * HUGE_BYTES);
+        let is_one = is_own && backed.len() == REGION_HUGE_PAGES && (0..REGION_HUGE_PAGES).all(agree);
+        is_one.then(|| {
+            let pages = (page_of(at)..at + shape.bytes() as u64).step_by(4096);
+            self.huge.structures.extend(pages);
+            self.huge.regions.push(OfRegion { start, used, backed });
+        })
+    }
+}

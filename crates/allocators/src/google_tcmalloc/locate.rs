@@ -1,0 +1,272 @@
+//! Finds tcmalloc's table of size classes and the root of its page map, in the static data of whatever it is linked into.
+//!
+//! The table is looked for first, which few programs have. An entry of the root is a word that leads to a leaf, or to a node of
+//! leaves, whose classes are those of the spans that it leads to; the spans' own first pages say which entry it is, and so where
+//! the root begins.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Instant;
+
+use super::layout::{
+    BEFORE_SIZES_BYTES, Classes, LAYOUTS, LEAST_DATA_BYTES, Layout, MOST_SPAN_BYTES, SIZES_BYTES, SPAN_BITS,
+    Shape, Words,
+};
+use super::statics::Statics;
+use super::tell;
+use crate::page_cache::PageCache;
+use crate::radix::{self, Data};
+use crate::scan::{each_word, each_word_by, is_mapped_memory, is_own};
+use strandline_claims::allocator::Context;
+use strandline_claims::range::PAGE_BYTES;
+use strandline_process::map::AddressSpace;
+use strandline_process::modules;
+
+/// Memory behind static data is taken for more of it up to so much.
+const MOST_DATA_BYTES: u64 = 64 << 20;
+/// Tables of size classes that are looked at, of one program.
+const MOST_TABLES: usize = 4096;
+/// Leaves of what could be a node that are looked at.
+const MOST_LEAVES_TRIED: usize = 4;
+/// Spans of what could be a leaf that are looked at.
+const MOST_SPANS_TRIED: usize = 64;
+/// Words that could be entries of the root that are looked at, of one program.
+const MOST_TRIED: usize = 4096;
+
+/// One tcmalloc.
+pub struct Heap {
+    /// An address of the program or library that it is in.
+    pub object: u64,
+    /// What that is called.
+    pub name: String,
+    /// Its static data.
+    pub statics: Statics,
+    /// Where that is.
+    pub data: (u64, u64),
+    /// Its size classes.
+    pub classes: Classes,
+    /// How it is laid out.
+    pub layout: &'static Layout,
+    /// Binary logarithm of its page size.
+    pub page_shift: u32,
+    /// How its page map is divided.
+    pub shape: Shape,
+    /// The leaves of its page map, in address order: the first address of each, and where it stands.
+    pub leaves: Vec<(u64, u64)>,
+}
+
+impl Heap {
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> u64 {
+        1 << self.page_shift
+    }
+
+    /// Where the spans of a leaf stand, and where its trackers do, and where it ends.
+    pub fn parts_of_leaf(&self, leaf: u64) -> [u64; 3] {
+        self.shape.parts_of_leaf(leaf, self.classes.compact_bytes())
+    }
+
+    /// The bytes of a class.
+    pub fn class_bytes(&self, class: usize) -> u64 {
+        self.classes.bytes.get(class).copied().unwrap_or(0)
+    }
+}
+
+/// Whether some mapped program or library could hold one.
+pub fn is_possible(space: &AddressSpace) -> bool {
+    !large_data(space).is_empty()
+}
+
+/// The static data of mapped programs and libraries, where it is larger than a root. tcmalloc has its root mapped with small pages
+/// (`PageMap::MapRootWithSmallPages`), and so the kernel lists its bss as several mappings.
+fn large_data(space: &AddressSpace) -> Vec<Data<'_>> {
+    let mut all = Vec::new();
+    for group in modules::groups(space.mappings()) {
+        let Some((start, mut end)) = modules::data(&group) else { continue };
+        while let Some(next) = space.find(end).filter(|next| next.start == end && next.name.is_empty())
+            && is_mapped_memory(next)
+            && next.end - start <= MOST_DATA_BYTES
+        {
+            end = next.end;
+        }
+        if end - start > LEAST_DATA_BYTES {
+            all.push(Data { start, end, object: group[0] });
+        }
+    }
+    all
+}
+
+/// Finds all of a process, and the names of those whose table was found and no map with it.
+pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
+    let (mut heaps, mut unknown) = (Vec::new(), Vec::new());
+    for data in large_data(context.space) {
+        let Some(classes) = classes(context, &data) else { continue };
+        let Some((shape, root)) = map(context, &data, &classes) else {
+            unknown.push(data.object.name.clone());
+            continue;
+        };
+        let mut heap = Heap {
+            object: data.object.start,
+            name: data.object.name.clone(),
+            statics: Statics::read(context, data.start, data.end),
+            data: (data.start, data.end),
+            leaves: leaves(context, root, &classes, shape),
+            classes,
+            layout: &LAYOUTS[0],
+            page_shift: shape.page_shift,
+            shape,
+        };
+        heap.layout = tell::layout(context, &heap);
+        heaps.push(heap);
+    }
+    (heaps, unknown)
+}
+
+/// The table of size classes.
+fn classes(context: &Context<'_>, data: &Data<'_>) -> Option<Classes> {
+    let mut places = Vec::new();
+    each_word(context, data.start, data.end, &mut |at, word| {
+        // The first two sizes that are not 0 stand in a word, or the 0 before them and the first one do.
+        let begins = if Classes::could_begin(word) { at.checked_sub(4) } else { None };
+        let is_half = matches!(word >> 32, 8 | 16) && word as u32 == 0;
+        places.extend(begins.or_else(|| is_half.then_some(at)));
+        places.len() < MOST_TABLES
+    });
+    places.into_iter().find_map(|at| {
+        let mut bytes = vec![0; SIZES_BYTES];
+        context.memory.read(at.checked_sub(BEFORE_SIZES_BYTES as u64)?, &mut bytes).ok()?;
+        Classes::new(&bytes)
+    })
+}
+
+/// How it is divided, and where its root is: what most spans of a leaf agree on.
+fn map(context: &Context<'_>, data: &Data<'_>, classes: &Classes) -> Option<(Shape, u64)> {
+    let mut tried = HashSet::new();
+    let mut finder = Finder { context, classes, cache: PageCache::new(context.memory) };
+    for (at, word) in radix::edges(context, data, 8) {
+        if tried.len() >= MOST_TRIED || Instant::now() >= context.deadline {
+            return None;
+        }
+        if !tried.insert(word) {
+            continue;
+        }
+        for shape in Shape::all() {
+            let entry =
+                if shape.has_nodes { finder.entry_of_node(word, shape) } else { finder.entry(word, shape) };
+            let root = entry.and_then(|entry| at.checked_sub(8 * entry));
+            let is_within =
+                |root: &u64| *root >= data.start && root.saturating_add(shape.root_bytes()) <= data.end;
+            if let Some(root) = root.filter(is_within) {
+                return Some((shape, root));
+            }
+        }
+    }
+    None
+}
+
+struct Finder<'a> {
+    context: &'a Context<'a>,
+    classes: &'a Classes,
+    cache: PageCache<'a>,
+}
+
+impl Finder<'_> {
+    /// Which entry of the root leads to a node, if what could be one has leaves of just its part.
+    fn entry_of_node(&mut self, node: u64, shape: Shape) -> Option<u64> {
+        if !is_own(self.context, node, node.saturating_add(8 * shape.node_entries())) {
+            return None;
+        }
+        let mut leaves = Vec::new();
+        each_word_by(
+            self.context,
+            (node, node + 8 * shape.node_entries()),
+            PAGE_BYTES as usize,
+            &mut |at, leaf| {
+                leaves.push(((at - node) / 8, leaf));
+                leaves.len() < MOST_LEAVES_TRIED
+            },
+        );
+        leaves.into_iter().find_map(|(index, leaf)| {
+            let number = self.entry(leaf, shape)?;
+            (number % shape.node_entries() == index).then_some(number / shape.node_entries())
+        })
+    }
+
+    /// Which part of the address space the leaf at `leaf` stands for, if it is one, in spans of a leaf: what most of its spans say.
+    fn entry(&mut self, leaf: u64, shape: Shape) -> Option<u64> {
+        let width = self.classes.compact_bytes();
+        let [spans, _, end] = shape.parts_of_leaf(leaf, width);
+        if !leaf.is_multiple_of(8) || !is_own(self.context, leaf, end) {
+            return None;
+        }
+        let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut seen = HashSet::new();
+        each_word_by(self.context, (leaf, spans), PAGE_BYTES as usize, &mut |place, word| {
+            for part in 0..8 / width {
+                let class = (word >> (8 * width * part)) as usize & ((1 << (8 * width)) - 1);
+                let index = (place - leaf) / width + part;
+                let entry = if class > 0 { self.cache.word(spans + 8 * index) } else { None };
+                if let Some(entry) = entry.filter(|entry| seen.insert(entry & SPAN_BITS))
+                    && let Some(number) = self.number_of(entry & SPAN_BITS, (class, index), shape)
+                {
+                    *votes.entry(number).or_default() += 1;
+                }
+            }
+            seen.len() < MOST_SPANS_TRIED
+        });
+        // One or the other may be in motion.
+        let (number, agreeing) = votes.into_iter().max_by_key(|vote| vote.1)?;
+        (agreeing * 4 > seen.len() * 3).then_some(number)
+    }
+
+    /// Which leaf it is, in order, that has the span at `at` for a page, and its class, at `index`; in one layout or another.
+    fn number_of(&mut self, at: u64, (class, index): (usize, u64), shape: Shape) -> Option<u64> {
+        let mut bytes = [0; MOST_SPAN_BYTES];
+        read_bytes(&mut self.cache, at, &mut bytes)?;
+        let of_class =
+            |span: &Words| self.classes.pages.get(class) == Some(&span.pages) && span.sample.is_none();
+        let spans =
+            LAYOUTS.iter().filter_map(|layout| layout.span(&bytes, shape.page_shift)).filter(of_class);
+        let entries = shape.leaf_entries();
+        spans.map(|span| (span, span.page & !(entries - 1) | index)).find_map(|(span, page)| {
+            (span.page <= page && page < span.page + span.pages).then_some(page / entries)
+        })
+    }
+}
+
+/// The leaves under a root: those of addresses that the process has memory at.
+fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: Shape) -> Vec<(u64, u64)> {
+    let (mut leaves, mut seen) = (Vec::new(), HashSet::new());
+    let mut take = |number: u64, leaf: u64| {
+        let start = number * shape.leaf_span();
+        let mappings = context.space.mappings();
+        let next = mappings.get(mappings.partition_point(|mapping| mapping.end <= start));
+        let has_memory = next.is_some_and(|mapping| mapping.start < start + shape.leaf_span());
+        let [.., end] = shape.parts_of_leaf(leaf, classes.compact_bytes());
+        // No two parts of the address space have one leaf.
+        if has_memory && seen.insert(leaf) && is_own(context, leaf, end) {
+            leaves.push((start, leaf));
+        }
+    };
+    let mut nodes = HashSet::new();
+    each_word(context, root, root + shape.root_bytes(), &mut |at, word| {
+        let first = (at - root) / 8 * shape.node_entries();
+        if !shape.has_nodes {
+            take(first, word);
+        } else if nodes.insert(word) && is_own(context, word, word.saturating_add(8 * shape.node_entries())) {
+            each_word(context, word, word + 8 * shape.node_entries(), &mut |place, leaf| {
+                take(first + (place - word) / 8, leaf);
+                true
+            });
+        }
+        Instant::now() < context.deadline
+    });
+    leaves
+}
+
+/// Reads a structure that is aligned to words.
+pub fn read_bytes(cache: &mut PageCache<'_>, address: u64, bytes: &mut [u8]) -> Option<()> {
+    if address == 0 || !address.is_multiple_of(8) {
+        return None;
+    }
+    cache.read(address, bytes)
+}

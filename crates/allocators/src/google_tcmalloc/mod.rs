@@ -1,0 +1,133 @@
+//! Google's tcmalloc, read from outside, without symbols and without calling anything.
+//!
+//! `locate` finds its page map and its size classes, `tell` which layout it has, `spans` goes over what is in the map, `huge` finds the
+//! huge pages that are free as a whole, `pieces` puts both together and holds one against the other; `caches` finds the objects in
+//! caches of processors, threads and transfer, `claims` says what each byte is, `metadata` finds its own structures. Which objects of a
+//! span are free is told by a bitmap in the span's structure; only of those of less than 64 bytes the heap itself is read.
+
+pub mod caches;
+pub mod claims;
+pub mod huge;
+pub mod layout;
+pub mod locate;
+pub mod metadata;
+pub mod pieces;
+pub mod rows;
+pub mod spans;
+pub mod statics;
+mod summary;
+pub mod tell;
+
+use self::locate::Heap;
+use crate::radix::Free;
+use strandline_claims::accumulator::{Class, OutOfOrder};
+use strandline_claims::allocator::{self, Context, Found, Reading, Readings, read_each};
+use strandline_claims::caveat::Caveat;
+use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::range::merge;
+use strandline_claims::reader::{About, Evidence, HeapKind};
+use strandline_process::map::AddressSpace;
+use strandline_process::procfs::Process;
+
+/// Google's tcmalloc, for the table of readers.
+pub static ABOUT: About = About {
+    name: "google_tcmalloc",
+    title: "Google's tcmalloc",
+    evidence: Evidence {
+        symbols: &["TCMallocInternalMalloc", "MallocExtension_Internal_GetNumericProperty"],
+        strings: &[('M', "mapAligned() failed - unable to allocate with tag"), ('t', "cmalloc_region_")],
+        ..Evidence::NONE
+    },
+    versions: "commits of 2024-12 to 2026-08, 64 bits, pages of 8, 32 and 256 KiB",
+    rows: &rows::ROWS,
+    blocks: Some(&rows::BLOCKS),
+    remedies: &["google_tcmalloc_release"],
+    not_read: "its small build (TCMALLOC_INTERNAL_SMALL_BUT_SLOW); commits before 2024-12; how large guarded samples are",
+    heap: HeapKind::Own,
+    part_of: None,
+};
+
+/// Its reader.
+pub struct Reader;
+
+impl allocator::Reader for Reader {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
+        if locate::is_possible(space) { Some(Box::new(GoogleTcmalloc)) } else { None }
+    }
+}
+
+struct GoogleTcmalloc;
+
+impl Found for GoogleTcmalloc {
+    fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
+        let (heaps, unknown) = locate::find(context);
+        let text = "the size classes of Google's tcmalloc were found, but its page map is laid out in no known way, or empty: \
+                    nothing of it is read";
+        let caveat = |name| Caveat::new("google_tcmalloc_unknown_layout", name, None, text);
+        let readings = read_each(context, heaps, |heap, taken| read(context, heap, taken));
+        Ok((readings, unknown.into_iter().map(caveat).collect()))
+    }
+
+    fn finish(&self, _: &Process, _: &AddressSpace, reading: &mut Reading) {
+        if reading.trimmable_bytes() < WORTH_A_CHANGE_BYTES {
+            return;
+        }
+        // No call from outside: how much of a huge page's free pages goes back is decided by demand in the minutes before.
+        reading.remedies.push(Remedy {
+            id: "google_tcmalloc_release".to_owned(),
+            kind: RemedyKind::Program,
+            predicted_bytes: None,
+            how: "tcmalloc::MallocExtension::ReleaseMemoryToSystem(SIZE_MAX) in the program after it has freed; for good a thread in \
+                  ProcessBackgroundActions(), with SetBackgroundReleaseRate()"
+                .to_owned(),
+            cost: "pages of huge pages go back one by one, which breaks these; later growth faults pages in again".to_owned(),
+        });
+    }
+}
+
+/// So much in free pages is worth a change of the program.
+const WORTH_A_CHANGE_BYTES: u64 = 1 << 20;
+
+/// Reads one, beside what is `taken` by others, in address order.
+fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
+    let spans = spans::walk(context, heap, taken);
+    let huge = huge::find(context, heap);
+    let pieces = pieces::put_together(heap, &spans, &huge, &mut Free::new(context, taken));
+    let cached = caches::find(context, heap);
+    let (claims, counts) = claims::claim(context, heap, &pieces.all, (&cached, &spans.proxies));
+    let mut doubts = spans.doubts.clone();
+    for more in [&huge.doubts, &pieces.doubts, &counts.doubts] {
+        doubts.add(more);
+    }
+    let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
+    let mut held: Vec<(u64, u64)> = pieces.all.iter().map(|piece| (piece.start, piece.end)).collect();
+    held.extend(taken);
+    merge(&mut held);
+    let mut structures = spans.structures;
+    structures.extend(huge.structures);
+    structures.extend(&cached.structures);
+    let own = metadata::find(context, heap, &structures, &held);
+    reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
+    let not_resident = metadata::not_resident(heap, &own);
+    reading.allocator = summary::facts(heap, &counts, &cached, (&own, not_resident), doubts.is_empty());
+    reading.refined = counts.matched.clone();
+    let read =
+        [spans.bytes_read, huge.bytes_read, counts.bytes_read, cached.bytes_read, heap.statics.bytes_read];
+    reading.bytes_read = read.into_iter().sum();
+    doubts.say(&mut reading.caveats, &ABOUT, "spans and huge pages", &heap.name);
+    reading.in_motion = doubts.damages > 0;
+    let unmatched = summary::unmatched(&cached, &counts);
+    if unmatched > 0 || cached.broken > 0 {
+        let text = format!(
+            "{unmatched} objects and {} lists of caches lead to nothing that is in use: damaged, or caught in motion; what they \
+             hold counts as in use",
+            cached.broken
+        );
+        reading.caveats.push(Caveat::new("google_tcmalloc_cache_broken", heap.name.clone(), None, text));
+    }
+    reading
+}

@@ -1,0 +1,175 @@
+//! Puts together what the page map, trackers, regions and maps of free huge pages say: pieces of address space, in order, without
+//! overlap, each a span or free. Where they do not agree, a piece is of neither.
+
+use super::huge::{FreeRange, Huge, OfRegion};
+use super::layout::{HUGE_BYTES, HUGE_SHIFT, Pages, REGION_BYTES, Tracker};
+use super::locate::Heap;
+use super::spans::{Span, Spans};
+use crate::radix::Free;
+use strandline_claims::doubts::Doubts;
+
+/// What a piece is.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// A span in use.
+    Span(Span),
+    /// Free pages, as they were left, which a release can give back or not.
+    Backed {
+        /// Whether it can.
+        is_given: bool,
+    },
+    /// Free pages that were given back, or never used.
+    Unbacked,
+    /// In use by the books of its huge page, and in no span; or a span of pages that are free.
+    Unknown,
+}
+
+/// A piece of address space.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct Pieces {
+    /// In address order.
+    pub all: Vec<Piece>,
+    /// What does not agree.
+    pub doubts: Doubts,
+}
+
+/// Puts them together. `free` tells what nobody else has claimed.
+pub fn put_together(heap: &Heap, spans: &Spans, huge: &Huge, free: &mut Free<'_>) -> Pieces {
+    let mut maker = Maker { heap, spans: &spans.all, all: Vec::new(), doubts: Doubts::default() };
+    maker.all.extend(spans.all.iter().map(|&span| Piece {
+        start: span.start,
+        end: span.end,
+        kind: Kind::Span(span),
+    }));
+    for tracker in &spans.trackers {
+        maker.tracker(tracker);
+    }
+    for region in &huge.regions {
+        maker.region(region);
+    }
+    for &FreeRange { start, end, is_backed } in &huge.free {
+        let kind = if is_backed { Kind::Backed { is_given: true } } else { Kind::Unbacked };
+        maker.all.push(Piece { start, end, kind });
+    }
+    maker.all.sort_by_key(|piece| piece.start);
+    let (mut pieces, mut cursor) = (Pieces { doubts: maker.doubts, ..Pieces::default() }, 0);
+    for piece in maker.all {
+        let is_span = matches!(piece.kind, Kind::Span(_));
+        if piece.start < cursor || !is_span && !free.contains(piece.start, piece.end) {
+            pieces.doubts.damage(piece.start, 0);
+            continue;
+        }
+        cursor = piece.end;
+        pieces.all.push(piece);
+    }
+    pieces
+}
+
+struct Maker<'a> {
+    heap: &'a Heap,
+    spans: &'a [Span],
+    all: Vec<Piece>,
+    doubts: Doubts,
+}
+
+impl Maker<'_> {
+    /// The spans that overlap a range, cut to it.
+    fn spans_in(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
+        let first = self.spans.partition_point(|span| span.end <= start);
+        let spans = self.spans[first..].iter().take_while(move |span| span.start < end);
+        spans.map(move |span| (span.start.max(start), span.end.min(end)))
+    }
+
+    fn tracker(&mut self, tracker: &Tracker) {
+        let pages = 1_u64 << (HUGE_SHIFT - self.heap.page_shift);
+        let mut covered = Pages::default();
+        for (start, end) in self.spans_in(tracker.start, tracker.start + HUGE_BYTES) {
+            let first = (start - tracker.start) >> self.heap.page_shift;
+            let behind = (end - tracker.start) >> self.heap.page_shift;
+            (first..behind).for_each(|page| covered[page as usize / 64] |= 1 << (page % 64));
+        }
+        self.runs((tracker.start, pages), &|page| {
+            let has = |set: &Pages| set[page as usize / 64] >> (page % 64) & 1 == 1;
+            match (has(&covered), has(&tracker.used)) {
+                (true, true) => Of::Span,
+                // The span is in use all the same: its structure says so.
+                (true, false) => Of::Doubt,
+                (false, true) => Of::Unknown,
+                (false, false) if has(&tracker.released) => Of::Unbacked,
+                (false, false) => Of::Backed(true),
+            }
+        });
+    }
+
+    fn region(&mut self, region: &OfRegion) {
+        let page_shift = self.heap.page_shift;
+        let mut covered = vec![0_u64; region.used.len()];
+        for (start, end) in self.spans_in(region.start, region.start + REGION_BYTES) {
+            let pages = (start - region.start) >> page_shift..(end - region.start) >> page_shift;
+            pages.for_each(|page| covered[page as usize / 64] |= 1 << (page % 64));
+        }
+        let pages = REGION_BYTES >> page_shift;
+        self.runs((region.start, pages), &|page| {
+            let has =
+                |set: &[u64]| set.get(page as usize / 64).is_some_and(|word| word >> (page % 64) & 1 == 1);
+            let huge_page = (page >> (HUGE_SHIFT - page_shift)) as usize;
+            match (has(&covered), has(&region.used)) {
+                (true, true) => Of::Span,
+                (true, false) => Of::Doubt,
+                (false, true) => Of::Unknown,
+                (false, false) if region.backed.get(huge_page) != Some(&true) => Of::Unbacked,
+                // Huge pages go back as a whole, and by default when the last block in them goes.
+                (false, false) => Of::Backed(false),
+            }
+        });
+    }
+
+    /// Makes pieces of runs of pages that are the same.
+    fn runs(&mut self, (start, pages): (u64, u64), of: &dyn Fn(u64) -> Of) {
+        let mut first = 0;
+        for page in 0..pages {
+            let (this, next) = (of(page), (page + 1 < pages).then(|| of(page + 1)));
+            if next == Some(this) {
+                continue;
+            }
+            let (from, to) =
+                (start + (first << self.heap.page_shift), start + ((page + 1) << self.heap.page_shift));
+            first = page + 1;
+            let kind = match this {
+                Of::Span => continue,
+                Of::Doubt => {
+                    self.doubts.damage(from, 0);
+                    continue;
+                }
+                Of::Unknown => Kind::Unknown,
+                Of::Unbacked => Kind::Unbacked,
+                Of::Backed(is_given) => Kind::Backed { is_given },
+            };
+            if matches!(kind, Kind::Unknown) {
+                self.doubts.damage(from, to - from);
+            }
+            self.all.push(Piece { start: from, end: to, kind });
+        }
+    }
+}
+
+/// What a page is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Span,
+    Doubt,
+    Unknown,
+    Unbacked,
+    Backed(bool),
+}

@@ -1,0 +1,197 @@
+//! Goes over the page map in address order: spans in use, and the trackers of huge pages that are divided among them.
+//!
+//! Only the first page of a span that is one block has an entry, and that is cleared when it goes; of those that are cut into
+//! objects all have one, of which all but the first stay when it goes, with a class of 0. So a span is in use whose own first
+//! page has an entry that leads to it.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use super::layout::{HUGE_BYTES, MOST_SPAN_BYTES, SPAN_BITS, TRACKER_BYTES, Tracker, Words};
+use super::locate::{Heap, read_bytes};
+use super::tell::sample;
+use crate::page_cache::PageCache;
+use crate::radix::Free;
+use crate::scan::each_word;
+use strandline_claims::allocator::Context;
+use strandline_claims::doubts::Doubts;
+use strandline_claims::range::page_of;
+
+/// After so many entries the time is looked at.
+const LOOKS_AT_THE_TIME: u64 = 1024;
+
+/// A span in use.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind.
+    pub end: u64,
+    /// Where its structure stands.
+    pub at: u64,
+    /// Its size class, 0 for none.
+    pub class: u16,
+    /// Of one block, how large that is.
+    pub block_bytes: u64,
+    /// Whether it is a sample; and the object that stands in for it in a span of its size, if one does.
+    pub sample: Option<u64>,
+}
+
+/// What the page map leads to.
+#[derive(Default)]
+pub struct Spans {
+    /// In address order, without overlap.
+    pub all: Vec<Span>,
+    /// Of huge pages in parts, in address order.
+    pub trackers: Vec<Tracker>,
+    /// The objects that stand in for samples.
+    pub proxies: Vec<u64>,
+    /// The pages that hold structures.
+    pub structures: BTreeSet<u64>,
+    /// What made no sense.
+    pub doubts: Doubts,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+/// Goes over the page map of `heap`, where `taken` (in address order) is claimed by others.
+pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
+    let mut walk = Walk {
+        heap,
+        cache: PageCache::new(context.memory),
+        free: Free::new(context, taken),
+        spans: Spans::default(),
+        cursor: 0,
+        last: 0,
+    };
+    for &(first, leaf) in &heap.leaves {
+        if Instant::now() >= context.deadline {
+            walk.spans.doubts.late(first);
+            break;
+        }
+        walk.leaf(context, first, leaf);
+    }
+    let mut spans = walk.spans;
+    spans.bytes_read += walk.cache.bytes_read;
+    spans.proxies.sort_unstable();
+    spans
+}
+
+struct Walk<'a> {
+    heap: &'a Heap,
+    cache: PageCache<'a>,
+    free: Free<'a>,
+    spans: Spans,
+    /// Behind the last span.
+    cursor: u64,
+    /// The last page with a structure.
+    last: u64,
+}
+
+impl Walk<'_> {
+    fn leaf(&mut self, context: &Context<'_>, first: u64, leaf: u64) {
+        let [spans, trackers, end] = self.heap.parts_of_leaf(leaf);
+        let classes = self.classes(context, leaf, spans);
+        let mut seen = 0_u64;
+        each_word(context, spans, trackers, &mut |at, entry| {
+            let index = (at - spans) / 8;
+            let page = first + (index << self.heap.page_shift);
+            seen += 1;
+            if seen.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= context.deadline {
+                self.spans.doubts.late(page);
+                return false;
+            }
+            if page >= self.cursor && entry & SPAN_BITS != 0 {
+                let class = classes.get(index as usize).copied().unwrap_or(0);
+                self.entry(context, page, entry & SPAN_BITS, class);
+            }
+            true
+        });
+        each_word(context, trackers, end, &mut |at, entry| {
+            self.tracker(context, first + (at - trackers) / 8 * HUGE_BYTES, entry);
+            true
+        });
+        let resident = (context.resident)(leaf, end);
+        self.spans.bytes_read += resident.iter().map(|run| run.1 - run.0).sum::<u64>();
+    }
+
+    /// The classes of a leaf's pages.
+    fn classes(&self, context: &Context<'_>, leaf: u64, end: u64) -> Vec<u16> {
+        let width = self.heap.classes.compact_bytes();
+        let mut classes = vec![0; self.heap.shape.leaf_entries() as usize];
+        each_word(context, leaf, end, &mut |at, word| {
+            let index = ((at - leaf) / width) as usize;
+            for part in 0..8 / width {
+                if let Some(class) = classes.get_mut(index + part as usize) {
+                    *class = (word >> (8 * width * part)) as u16 & if width == 1 { 0xff } else { 0xffff };
+                }
+            }
+            true
+        });
+        classes
+    }
+
+    fn entry(&mut self, context: &Context<'_>, page: u64, at: u64, class: u16) {
+        let mut bytes = [0; MOST_SPAN_BYTES];
+        let layout = self.heap.layout;
+        let is_read = read_bytes(&mut self.cache, at, &mut bytes).is_some();
+        let span = if is_read { layout.span(&bytes, self.heap.page_shift) } else { None };
+        // What is left of one that was freed.
+        let is_first = span.is_some_and(|span| span.page << self.heap.page_shift == page);
+        if class == 0 && !is_first {
+            return;
+        }
+        match span.filter(|_| is_first).and_then(|span| self.span(&span, at, class)) {
+            Some(span) => {
+                self.cursor = span.end;
+                self.note(at);
+                (context.progress)(span.end - span.start);
+                self.spans.all.push(span);
+            }
+            None => self.spans.doubts.damage(page, 0),
+        }
+    }
+
+    fn span(&mut self, words: &Words, at: u64, class: u16) -> Option<Span> {
+        let start = words.page << self.heap.page_shift;
+        let end = start + (words.pages << self.heap.page_shift);
+        let is_of_class = class == 0 || self.heap.classes.pages.get(usize::from(class)) == Some(&words.pages);
+        if !is_of_class || !self.free.contains(start, end) {
+            return None;
+        }
+        let mut span = Span { start, end, at, class, block_bytes: end - start, sample: None };
+        if let Some(place) = words.sample.filter(|_| class == 0) {
+            let (proxy, bytes) = sample(&mut self.cache, self.heap.layout, place)?;
+            if bytes > end - start {
+                return None;
+            }
+            (span.block_bytes, span.sample) = (bytes, Some(proxy));
+            self.note(place);
+            self.spans.proxies.extend((proxy != 0).then_some(proxy));
+        }
+        Some(span)
+    }
+
+    fn tracker(&mut self, context: &Context<'_>, start: u64, at: u64) {
+        let mut bytes = [0; TRACKER_BYTES];
+        let is_read = read_bytes(&mut self.cache, at, &mut bytes).is_some();
+        let tracker = if is_read { self.heap.layout.tracker(&bytes, self.heap.page_shift) } else { None };
+        let is_free = |free: &mut Free<'_>| free.contains(start, start + HUGE_BYTES);
+        match tracker.filter(|tracker| tracker.start == start && is_free(&mut self.free)) {
+            Some(tracker) => {
+                self.note(at);
+                self.spans.trackers.push(tracker);
+            }
+            // Trackers are cleared when they go.
+            None if Instant::now() < context.deadline => self.spans.doubts.damage(start, 0),
+            None => self.spans.doubts.late(start),
+        }
+    }
+
+    fn note(&mut self, structure: u64) {
+        if page_of(structure) != self.last {
+            self.last = page_of(structure);
+            self.spans.structures.insert(self.last);
+        }
+    }
+}

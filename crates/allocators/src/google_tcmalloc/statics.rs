@@ -1,0 +1,50 @@
+//! A copy of the static data that tcmalloc is linked into: nearly all of its structures are led to from there, by no symbol, so that
+//! it is looked through several times.
+
+use strandline_claims::allocator::Context;
+use strandline_process::memory::word_at;
+
+/// No more is copied: tcmalloc's own has a few MiB, most of a page map's root being untouched.
+const MOST_BYTES: usize = 64 << 20;
+
+/// The resident parts of it.
+#[derive(Default)]
+pub struct Statics {
+    runs: Vec<(u64, Vec<u8>)>,
+    /// Target memory read.
+    pub bytes_read: u64,
+}
+
+impl Statics {
+    /// Copies `start..end`, where it is resident.
+    pub fn read(context: &Context<'_>, start: u64, end: u64) -> Self {
+        let mut statics = Self::default();
+        let mut left = MOST_BYTES;
+        for (from, to) in (context.resident)(start, end) {
+            let mut bytes = vec![0; ((to - from) as usize).min(left)];
+            let got = context.memory.read_some(from, &mut bytes);
+            bytes.truncate(got & !7);
+            left -= bytes.len();
+            statics.bytes_read += got as u64;
+            statics.runs.push((from, bytes));
+        }
+        statics
+    }
+
+    /// Each word that is not 0, with its address.
+    pub fn words(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.runs.iter().flat_map(|(start, bytes)| {
+            let words = (0..bytes.len())
+                .step_by(8)
+                .filter_map(move |at| Some((start + at as u64, word_at(bytes, at)?)));
+            words.filter(|(_, word)| *word != 0)
+        })
+    }
+
+    /// The word at `address`: 0 where it is not resident.
+    pub fn word(&self, address: u64) -> u64 {
+        let next = self.runs.partition_point(|run| run.0 <= address);
+        let run = next.checked_sub(1).and_then(|index| self.runs.get(index));
+        run.and_then(|(start, bytes)| word_at(bytes, usize::try_from(address - start).ok()?)).unwrap_or(0)
+    }
+}

@@ -1,0 +1,73 @@
+//! tcmalloc's own figures, computed from what was found.
+
+use super::caches::Cached;
+use super::claims::Counts;
+use super::locate::Heap;
+use strandline_claims::facts::{Allocator, SizeClass, figures};
+
+/// What is said of one; `is_whole` where all of it was read. `own` are the ranges of its own structures, of which so much was given
+/// back, where that is known.
+pub fn facts(
+    heap: &Heap,
+    counts: &Counts,
+    cached: &Cached,
+    (own, not_resident): (&[(u64, u64)], Option<u64>),
+    is_whole: bool,
+) -> Allocator {
+    let mut allocator = Allocator {
+        name: "google_tcmalloc".to_owned(),
+        found_by: format!(
+            "page map in {} (pages of {} KiB, laid out as from {} on)",
+            heap.name,
+            heap.page_bytes() >> 10,
+            heap.layout.since
+        ),
+        read: true,
+        ..Allocator::default()
+    };
+    if is_whole {
+        let sum = |of: fn(&SizeClass) -> u64| -> u64 { counts.classes.values().map(of).sum() };
+        allocator.live_bytes = Some(sum(|of| of.live_blocks * of.bytes) + counts.large_bytes);
+        allocator.live_blocks = Some(sum(|of| of.live_blocks) + counts.large);
+        allocator.cached_bytes = Some(sum(|of| of.cached_blocks * of.bytes));
+        allocator.free_bytes = Some(sum(|of| of.free_blocks * of.bytes));
+        allocator.metadata_bytes = Some(own.iter().map(|range| range.1 - range.0).sum());
+        // As `MallocExtension::GetNumericProperty` names and counts them: what is left over at the ends of spans is the central
+        // lists', and what stands in for samples is allocated, as are all pages of the samples themselves.
+        let spans = sum(|of| of.span_bytes);
+        let taken = sum(|of| (of.live_blocks + of.cached_blocks) * of.bytes) + counts.proxy_bytes;
+        let in_caches =
+            cached.transfer_bytes + cached.sharded_bytes + cached.processor_bytes + cached.thread_bytes;
+        let allocated = (taken + counts.large_span_bytes).saturating_sub(in_caches);
+        allocator.own = figures(&[
+            ("generic.current_allocated_bytes", allocated),
+            ("generic.heap_size", spans + counts.large_span_bytes + counts.backed_bytes),
+            ("tcmalloc.central_cache_free", spans - taken),
+            ("tcmalloc.cpu_free", cached.processor_bytes),
+            ("tcmalloc.pageheap_free_bytes", counts.backed_bytes),
+            ("tcmalloc.sharded_transfer_cache_free", cached.sharded_bytes),
+            ("tcmalloc.thread_cache_free", cached.thread_bytes),
+            ("tcmalloc.transfer_cache_free", cached.transfer_bytes),
+        ]);
+        if let Some(not_resident) = not_resident {
+            let unmapped = ("tcmalloc.pageheap_unmapped_bytes", counts.unbacked_bytes + not_resident);
+            allocator.own.extend(figures(&[unmapped]));
+        }
+        allocator.size_classes = sizes(counts);
+    }
+    allocator
+}
+
+/// By the bytes of a block: partitions have classes of their own of the same size.
+fn sizes(counts: &Counts) -> Vec<SizeClass> {
+    let mut sizes: std::collections::BTreeMap<u64, SizeClass> = std::collections::BTreeMap::new();
+    for of in counts.classes.values() {
+        sizes.entry(of.bytes).or_default().add(of);
+    }
+    sizes.into_values().collect()
+}
+
+/// How many of the objects in caches were not where a span of that class has one in use.
+pub fn unmatched(cached: &Cached, counts: &Counts) -> u64 {
+    (cached.items.len() as u64).saturating_sub(counts.met)
+}

@@ -1,0 +1,105 @@
+//! Tells how a tcmalloc is laid out: layouts differ in few bits, most of which are 0 of most spans. Each is tried on a part of what the
+//! page map leads to, and the one that makes most sense is taken.
+
+use std::time::Instant;
+
+use super::layout::{HUGE_BYTES, LAYOUTS, Layout, MOST_SPAN_BYTES, SPAN_BITS, TRACKER_BYTES};
+use super::locate::{Heap, read_bytes};
+use crate::page_cache::PageCache;
+use crate::scan::each_word;
+use strandline_claims::allocator::Context;
+use strandline_process::memory::word_at;
+
+/// Entries of the page map on which layouts are tried.
+const MOST_ENTRIES: usize = 1 << 16;
+/// One that is not known to be large has no more pages (`span.h`, `kLargeSpanLength`).
+pub const LARGEST_SMALL_PAGES: u64 = 63;
+
+/// The layout of `heap`, in which that is not looked at.
+pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
+    let mut sense = [0_usize; LAYOUTS.len()];
+    let mut cache = PageCache::new(context.memory);
+    let mut left = MOST_ENTRIES;
+    for &(first, leaf) in &heap.leaves {
+        if left == 0 || Instant::now() >= context.deadline {
+            break;
+        }
+        let [spans, trackers, end] = heap.parts_of_leaf(leaf);
+        each_word(context, spans, trackers, &mut |at, entry| {
+            left -= 1;
+            let page = (first >> heap.page_shift) + (at - spans) / 8;
+            let class = class_at(&mut cache, heap, (leaf, (at - spans) / 8));
+            let mut bytes = [0; MOST_SPAN_BYTES];
+            if read_bytes(&mut cache, entry & SPAN_BITS, &mut bytes).is_some() {
+                for (sense, layout) in sense.iter_mut().zip(&LAYOUTS) {
+                    *sense += usize::from(makes_sense((&mut cache, heap), layout, &bytes, (page, class)));
+                }
+            }
+            left > 0
+        });
+        each_word(context, trackers, end, &mut |at, entry| {
+            let mut bytes = [0; TRACKER_BYTES];
+            if read_bytes(&mut cache, entry, &mut bytes).is_some() {
+                let start = first + (at - trackers) / 8 * HUGE_BYTES;
+                for (sense, layout) in sense.iter_mut().zip(&LAYOUTS) {
+                    let tracker = layout.tracker(&bytes, heap.page_shift);
+                    *sense += usize::from(tracker.is_some_and(|tracker| tracker.start == start));
+                }
+            }
+            true
+        });
+    }
+    let most = sense.iter().copied().max().unwrap_or(0);
+    let first = sense.iter().position(|&sense| sense == most).unwrap_or(0);
+    &LAYOUTS[first]
+}
+
+/// The class that a page has in a leaf.
+pub fn class_at(cache: &mut PageCache<'_>, heap: &Heap, (leaf, index): (u64, u64)) -> usize {
+    let width = heap.classes.compact_bytes();
+    let at = leaf + index * width;
+    let word = cache.word(at & !7).unwrap_or(0);
+    (word >> (at % 8 * 8)) as usize & ((1 << (8 * width)) - 1)
+}
+
+/// Whether a span in use that begins at `page` is one in this layout.
+fn makes_sense(
+    (cache, heap): (&mut PageCache<'_>, &Heap),
+    layout: &Layout,
+    bytes: &[u8],
+    (page, class): (u64, usize),
+) -> bool {
+    let Some(span) = layout.span(bytes, heap.page_shift).filter(|span| span.page == page) else {
+        return false;
+    };
+    if class > 0 {
+        return heap.classes.pages.get(class) == Some(&span.pages) && free_agree(heap, layout, bytes, class);
+    }
+    match span.sample {
+        Some(at) => sample(cache, layout, at).is_some_and(|(_, size)| size <= span.pages << heap.page_shift),
+        // Large ones say so; of others nothing else stands where the number of pages does, up to 2026-07.
+        None if layout.is_large(bytes, heap.page_shift) => span.pages > LARGEST_SMALL_PAGES,
+        None => layout.has_only_pages(bytes),
+    }
+}
+
+/// Whether as many objects are marked as free as are not taken.
+fn free_agree(heap: &Heap, layout: &Layout, bytes: &[u8], class: usize) -> bool {
+    let objects = heap.classes.objects(class, heap.page_shift).unwrap_or(0);
+    let Some(span) = layout.span(bytes, heap.page_shift) else { return false };
+    // Where there is one only, it is not marked.
+    if objects == 1 || !layout.has_bitmap(heap.class_bytes(class), heap.page_shift) {
+        return true;
+    }
+    let marked = (0..objects as usize).filter(|&object| layout.is_free(bytes, object) == Some(true)).count();
+    marked as u64 + u64::from(span.allocated) == objects
+}
+
+/// What is known of a sample: the object that stands in for it, 0 for none, and how large it is.
+pub fn sample(cache: &mut PageCache<'_>, layout: &Layout, at: u64) -> Option<(u64, u64)> {
+    let mut bytes = [0; 80];
+    read_bytes(cache, at, &mut bytes)?;
+    let proxy = layout.proxy.and_then(|offset| word_at(&bytes, offset)).unwrap_or(0);
+    let size = word_at(&bytes, layout.allocated_size).filter(|&size| size > 0 && size < 1 << 47)?;
+    Some((proxy, size))
+}

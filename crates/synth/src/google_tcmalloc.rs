@@ -1,0 +1,543 @@
+//! Fabricated tcmallocs of Google's: a library's static data with size classes, transfer caches, the root of the page map and maps
+//! of free huge pages; tcmalloc's own structures; and a heap of huge pages, with what is in each known by construction.
+//!
+//! Written from the headers of github.com/google/tcmalloc, apart from the reader that is tested with it.
+
+use crate::tcmalloc::{HeapExpected, HeapImage};
+use crate::{Dice, Image};
+
+const MIB: u64 = 1 << 20;
+const HUGE: u64 = 2 * MIB;
+const PAGE: u64 = 8192;
+/// Pages of a huge page.
+const PAGES: u64 = HUGE / PAGE;
+/// The library's file-backed data, and its bss behind it.
+const DATA: u64 = 0x7f31_4000_0000;
+const DATA_BYTES: u64 = 64 * 1024;
+/// `class_to_size_`.
+const SIZES: u64 = DATA + 0x2004;
+/// `HugeAllocator` and `HugeCache`, which begin with a `HugeAddressMap`.
+const ALLOCATOR: u64 = DATA + 0x4000;
+const CACHE: u64 = DATA + 0x4400;
+/// `thread_heaps_`, and `cpu_cache_`.
+const THREADS: u64 = DATA + 0x5000;
+const SLABS_AND_SHIFT: u64 = DATA + 0x5100;
+/// `arena_`, and two allocators of single structures that lead to it.
+const ARENA: u64 = DATA + 0x5200;
+/// `transfer_cache_`.
+const TRANSFER: u64 = DATA + DATA_BYTES;
+const TRANSFER_STRIDE: u64 = 576;
+/// The root: the half of it that user addresses can use, here at the end.
+const ROOT: u64 = TRANSFER + 256 * 1024;
+const ROOT_BYTES: u64 = 4 * MIB;
+const BSS_BYTES: u64 = 256 * 1024 + ROOT_BYTES;
+/// tcmalloc's own structures.
+const OWN: u64 = 0x0d00_3fc0_0000;
+const OWN_BYTES: u64 = 4 * MIB;
+const SPANS: u64 = OWN;
+const TRACKERS: u64 = OWN + MIB;
+const NODES: u64 = OWN + MIB + 256 * 1024;
+const SAMPLES: u64 = OWN + MIB + 320 * 1024;
+const THREAD: u64 = OWN + MIB + 384 * 1024;
+const SLOTS: u64 = OWN + MIB + 448 * 1024;
+const BEGINS: u64 = OWN + MIB + 704 * 1024;
+const SLABS: u64 = OWN + 2 * MIB;
+const SLAB_SHIFT: u64 = 18;
+const LEAF: u64 = OWN + 3 * MIB;
+/// The heap.
+const HEAP: u64 = 0x1080_0000_0000;
+const HUGE_PAGES: u64 = 6;
+/// Size classes in use: bytes of an object, pages of a span.
+const CLASSES: [(u64, u64); 24] = [
+    (0, 0),
+    (8, 1),
+    (16, 1),
+    (24, 1),
+    (32, 1),
+    (64, 1),
+    (80, 1),
+    (128, 1),
+    (256, 1),
+    (512, 1),
+    (768, 1),
+    (1024, 1),
+    (1536, 3),
+    (2048, 2),
+    (3072, 3),
+    (4096, 1),
+    (6144, 3),
+    (8192, 1),
+    (16384, 2),
+    (32768, 4),
+    (65536, 8),
+    (98304, 12),
+    (131_072, 16),
+    (262_144, 32),
+];
+/// Classes of a partition (`kNumBaseClasses`).
+const BASE: u64 = 86;
+
+/// What differs by commit.
+struct Commit {
+    /// Partitions: normal ones, and a cold one.
+    partitions: u64,
+    /// `is_large_span_` in the word at 24; `sampled_` behind it.
+    large_bit: u64,
+    /// Where the number of pages of a small one stands, and from which bit on.
+    small_pages: (u64, u64),
+    /// `large_or_sampled_state_`.
+    large: u64,
+    /// Objects in a list's first part.
+    cached: u64,
+    /// `PageTracker`: its bits in use, and of what was given back.
+    tracker: (u64, u64),
+    /// `StackTrace`: whether a sample has a proxy.
+    has_proxy: bool,
+    /// Whether a lock stands before the arena's words.
+    arena_lock: u64,
+}
+
+const COMMITS: [Commit; 3] = [
+    // 24b3f29b of 2025-06-16
+    Commit {
+        partitions: 2,
+        large_bit: 61,
+        small_pages: (32, 0),
+        large: 32,
+        cached: 8,
+        tracker: (48, 88),
+        has_proxy: true,
+        arena_lock: 8,
+    },
+    // of 2025-12
+    Commit {
+        partitions: 2,
+        large_bit: 60,
+        small_pages: (32, 0),
+        large: 32,
+        cached: 8,
+        tracker: (56, 168),
+        has_proxy: true,
+        arena_lock: 8,
+    },
+    // fce3f55d of 2026-08-21
+    Commit {
+        partitions: 3,
+        large_bit: 35,
+        small_pages: (24, 38),
+        large: 40,
+        cached: 12,
+        tracker: (56, 168),
+        has_proxy: false,
+        arena_lock: 0,
+    },
+];
+
+/// How many commits are fabricated.
+pub const GOOGLE_LAYOUTS: usize = COMMITS.len();
+
+struct Writer {
+    image: Image,
+    commit: &'static Commit,
+    spans: u64,
+    trackers: u64,
+    nodes: u64,
+    samples: u64,
+    /// Free objects of each class that are in no cache yet.
+    loose: Vec<Vec<u64>>,
+    expected: HeapExpected,
+}
+
+/// Makes one, drawn from `seed`, laid out as by the commit of this number (modulo their number).
+pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
+    let mut image = Image::default();
+    let heap_bytes = HUGE_PAGES * HUGE;
+    for (start, bytes) in [(DATA, DATA_BYTES + BSS_BYTES), (OWN, OWN_BYTES), (HEAP, heap_bytes)] {
+        image.map(start, bytes as usize);
+    }
+    let mut dice = Dice::new(seed ^ 0x676f_6f67);
+    let mut writer = Writer {
+        image,
+        commit: &COMMITS[layout % GOOGLE_LAYOUTS],
+        spans: SPANS,
+        trackers: TRACKERS,
+        nodes: NODES,
+        samples: SAMPLES,
+        loose: vec![Vec::new(); CLASSES.len()],
+        expected: HeapExpected::default(),
+    };
+    let slot = ROOT + (HEAP >> 28) * 8;
+    writer.image.put_word(slot, LEAF);
+    writer.sizes();
+    writer.heap(&mut dice);
+    writer.caches(&mut dice);
+    writer.arena();
+    let entries = writer.entries() + (HEAP >> 13) % (1 << 15) * 8;
+    let structures = vec![
+        (slot, slot + 8),
+        (SIZES & !7, (SIZES & !7) + 1024),
+        (ALLOCATOR, ALLOCATOR + 88),
+        (CACHE, CACHE + 88),
+        (THREADS, THREADS + 8),
+        (SLABS_AND_SHIFT, SLABS_AND_SHIFT + 24),
+        (TRANSFER, TRANSFER + CLASSES.len() as u64 * TRANSFER_STRIDE),
+        (SPANS, writer.spans),
+        (TRACKERS, writer.trackers.max(TRACKERS + 8)),
+        (NODES, writer.nodes.max(NODES + 8)),
+        (SAMPLES, writer.samples.max(SAMPLES + 8)),
+        (THREAD, THREAD + 6272),
+        (BEGINS, BEGINS + 512),
+        (SLABS, SLABS + 4096),
+        (LEAF, LEAF + 8192),
+        (entries, entries + heap_bytes / PAGE * 8),
+        (HEAP, HEAP + heap_bytes),
+    ];
+    HeapImage { image: writer.image, maps: maps(), expected: writer.expected, structures }
+}
+
+fn maps() -> String {
+    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
+    let none = |start: u64, end: u64| format!("{start:x}-{end:x} ---p 00000000 00:00 0\n");
+    // The root is advised on, and so is a mapping of its own.
+    [
+        none(0x0d00_0000_0000, OWN),
+        line(OWN, OWN_BYTES, "00000000 00:00 0"),
+        line(HEAP, HUGE_PAGES * HUGE, "00000000 00:00 0"),
+        line(DATA, DATA_BYTES, "00080000 08:01 79 /usr/bin/served"),
+        line(DATA + DATA_BYTES, 256 * 1024, "00000000 00:00 0"),
+        line(ROOT, ROOT_BYTES, "00000000 00:00 0"),
+    ]
+    .concat()
+}
+
+impl Writer {
+    fn number(&self) -> u64 {
+        BASE * self.commit.partitions
+    }
+
+    /// Bytes of a class's number in the page map.
+    fn width(&self) -> u64 {
+        if self.number() > 256 { 2 } else { 1 }
+    }
+
+    /// Where a leaf's spans begin.
+    fn entries(&self) -> u64 {
+        LEAF + self.width() * (1 << 15)
+    }
+
+    /// Writes the low `bytes` bytes of `value`.
+    fn part(&mut self, at: u64, value: u64, bytes: usize) {
+        self.image.put(at, &value.to_le_bytes()[..bytes]);
+    }
+
+    /// `class_to_pages_` and `class_to_size_`: each partition has the same.
+    fn sizes(&mut self) {
+        let number = self.number();
+        let pages_at = SIZES - (number + 2).next_multiple_of(2);
+        for class in 0..number {
+            let (bytes, pages) = CLASSES.get((class % BASE) as usize).copied().unwrap_or_default();
+            self.part(SIZES + 4 * class, bytes, 4);
+            self.part(pages_at + class, pages, 1);
+        }
+    }
+
+    /// Huge pages, one behind the other: divided, of a large block, or free.
+    fn heap(&mut self, dice: &mut Dice) {
+        let (mut backed, mut unbacked) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        while at < HUGE_PAGES {
+            let start = HEAP + at * HUGE;
+            let most = (1 + dice.below(3)).min(HUGE_PAGES - at);
+            // Free ranges that touch would be one: something stands behind each.
+            // By spans of objects the page map is told: no process is without.
+            match if at == 0 { 3 } else { dice.below(6) } {
+                0 => backed.push((start, most)),
+                1 => unbacked.push((start, most)),
+                2 => {
+                    self.large(start, most, dice);
+                    at += most;
+                    continue;
+                }
+                _ => {
+                    self.divided(start, 0, dice);
+                    at += 1;
+                    continue;
+                }
+            }
+            at += most;
+            if at < HUGE_PAGES {
+                self.divided(HEAP + at * HUGE, 0, dice);
+                at += 1;
+            }
+        }
+        let sum = |all: &[(u64, u64)]| all.iter().map(|range| range.1).sum::<u64>();
+        self.expected.given_bytes += sum(&backed) * HUGE;
+        let in_use = HUGE_PAGES - sum(&unbacked);
+        self.map_of_free(ALLOCATOR, &unbacked, (HUGE_PAGES, in_use));
+        self.map_of_free(CACHE, &backed, (sum(&backed), 10));
+    }
+
+    /// A `HugeAddressMap`, with what stands behind it: a tree that leans to the right.
+    fn map_of_free(&mut self, at: u64, ranges: &[(u64, u64)], behind: (u64, u64)) {
+        let mut parent = 0;
+        for (index, &(start, huge_pages)) in ranges.iter().enumerate() {
+            let node = self.nodes;
+            self.nodes += 64;
+            self.image.put_word(node, start / HUGE);
+            self.image.put_word(node + 8, huge_pages);
+            self.image.put_word(node + 40, parent);
+            self.image.put_word(if index == 0 { at } else { parent + 32 }, node);
+            parent = node;
+        }
+        self.image.put_word(at + 8, ranges.len() as u64);
+        self.image.put_word(at + 16, ranges.iter().map(|range| range.1).sum());
+        self.image.put_word(at + 64, behind.0);
+        self.image.put_word(at + 72, behind.1);
+    }
+
+    /// A block of huge pages; what its last has left is given to others.
+    fn large(&mut self, start: u64, huge_pages: u64, dice: &mut Dice) {
+        let slack = if dice.chance(50) { 1 + dice.below(PAGES - 1) } else { 0 };
+        let pages = huge_pages * PAGES - slack;
+        self.block(start, pages);
+        if slack > 0 {
+            self.divided(start + (huge_pages - 1) * HUGE, PAGES - slack, dice);
+        }
+    }
+
+    fn block(&mut self, start: u64, pages: u64) {
+        let span = self.span(start, pages, 0);
+        if pages > 63 {
+            self.image
+                .put_word(span + 24, self.image.word(span + 24).unwrap_or(0) | 1 << self.commit.large_bit);
+            self.image.put_word(span + self.commit.large, pages);
+        }
+        self.expected.live_bytes += pages * PAGE;
+        self.expected.live_blocks += 1;
+    }
+
+    /// The structure of a span, with what leads to it.
+    fn span(&mut self, start: u64, pages: u64, class: u64) -> u64 {
+        let span = self.spans;
+        self.spans += 64;
+        self.image.put_word(span + 24, start / PAGE);
+        if pages <= 63 {
+            let (offset, bit) = self.commit.small_pages;
+            self.image.put_word(span + offset, self.image.word(span + offset).unwrap_or(0) | pages << bit);
+        }
+        for page in 0..if class > 0 { pages } else { 1 } {
+            let index = ((start >> 13) + page) % (1 << 15);
+            let width = self.width();
+            self.part(LEAF + index * width, class, width as usize);
+            self.image.put_word(self.entries() + 8 * index, span | class << 48);
+        }
+        span
+    }
+
+    /// A huge page in parts, of which the first `first` pages are a large block's.
+    fn divided(&mut self, start: u64, first: u64, dice: &mut Dice) {
+        let (mut used, mut released) = ([0_u64; 4], [0_u64; 4]);
+        let mark = |set: &mut [u64; 4], from: u64, pages: u64| {
+            (from..from + pages).for_each(|page| set[page as usize / 64] |= 1 << (page % 64));
+        };
+        mark(&mut used, 0, first);
+        let mut page = first;
+        while page < PAGES {
+            let left = PAGES - page;
+            let class = 1 + dice.below(CLASSES.len() as u64 - 1);
+            let (kind, pages) = (dice.below(12), 1 + dice.below(10).min(left - 1));
+            match kind {
+                0 => self.expected.given_bytes += pages * PAGE,
+                1 => mark(&mut released, page, pages),
+                2 | 3 => {
+                    mark(&mut used, page, pages);
+                    if kind == 2 {
+                        self.block(start + page * PAGE, pages);
+                    } else {
+                        self.sample(start + page * PAGE, pages, dice);
+                    }
+                }
+                _ if CLASSES[class as usize].1 <= left => {
+                    let pages = CLASSES[class as usize].1;
+                    mark(&mut used, page, pages);
+                    self.objects(start + page * PAGE, class, dice);
+                    page += pages;
+                    continue;
+                }
+                _ => self.expected.given_bytes += pages * PAGE,
+            }
+            page += pages;
+        }
+        let count = |set: &[u64; 4]| set.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+        let (tracker, (used_at, released_at)) = (self.trackers, self.commit.tracker);
+        self.trackers += 256;
+        self.image.put_word(tracker + 16, start / HUGE);
+        self.part(tracker + 24, count(&released), 2);
+        for word in 0..4 {
+            self.image.put_word(tracker + used_at + 8 * word, used[word as usize]);
+            self.image.put_word(tracker + released_at + 8 * word, released[word as usize]);
+        }
+        self.part(tracker + used_at + 34, count(&used), 2);
+        let slot = self.entries() + 8 * (1 << 15) + (start >> 21) % 128 * 8;
+        self.image.put_word(slot, tracker);
+    }
+
+    /// A block that stands for others of its size, in a span of its own.
+    fn sample(&mut self, start: u64, pages: u64, dice: &mut Dice) {
+        let span = self.span(start, pages, 0);
+        let bytes = (pages - 1) * PAGE + 8 * (1 + dice.below(PAGE / 8));
+        let (sample, commit) = (self.samples, self.commit);
+        self.samples += 640;
+        self.image.put_word(span + 24, (start / PAGE) | (2 << commit.large_bit));
+        self.image.put_word(span + commit.large, pages);
+        self.image.put_word(span + commit.large + 8, sample);
+        self.image.put_word(sample + 56, bytes);
+        if commit.has_proxy && dice.chance(30) {
+            // One of no class that is cut: it stands nowhere.
+            self.image.put_word(sample + 32, start);
+        }
+        self.expected.live_bytes += bytes;
+        self.expected.live_blocks += 1;
+    }
+
+    /// A span that is cut into objects.
+    fn objects(&mut self, start: u64, class: u64, dice: &mut Dice) {
+        let (bytes, pages) = CLASSES[class as usize];
+        let span = self.span(start, pages, class);
+        let number = pages * PAGE / bytes;
+        let keep = dice.below(101);
+        let mut free = Vec::new();
+        for index in 0..number {
+            let object = start + index * bytes;
+            if dice.chance(keep) {
+                self.expected.live_bytes += bytes;
+                self.expected.live_blocks += 1;
+            } else if dice.chance(30) || number == 1 {
+                self.expected.cached_bytes += bytes;
+                self.loose[class as usize].push(object);
+            } else {
+                self.expected.free_bytes += bytes;
+                free.push(index);
+            }
+        }
+        self.part(span + 20, number - free.len() as u64, 2);
+        // Of one object no books are kept.
+        if number == 1 {
+            return;
+        }
+        let bitmap = span + 40;
+        if bytes >= PAGE / (16 * self.commit.cached) {
+            for index in free {
+                let at = bitmap + index / 64 * 8;
+                self.image.put_word(at, self.image.word(at).unwrap_or(0) | 1 << (index % 64));
+            }
+        } else {
+            self.list(span, (start, bytes), &free);
+        }
+    }
+
+    /// Free objects as they are listed: some in the structure, the others in free ones, each full but the first.
+    fn list(&mut self, span: u64, (start, bytes): (u64, u64), free: &[u64]) {
+        let unit = |index: u64| index * bytes / 8;
+        let (inside, rest) = free.split_at(free.len().min(self.commit.cached as usize));
+        for (place, &index) in inside.iter().enumerate() {
+            self.part(span + 40 + 2 * place as u64, unit(index), 2);
+        }
+        self.part(span + 22, inside.len() as u64, 1);
+        let (mut first, mut embedded) = (0xffff, 0);
+        for hosted in rest.chunks((bytes / 2) as usize) {
+            let host = start + hosted[0] * bytes;
+            self.part(host, first, 2);
+            for (place, &index) in hosted.iter().enumerate().skip(1) {
+                self.part(host + 2 * place as u64, unit(index), 2);
+            }
+            (first, embedded) = (unit(hosted[0]), hosted.len() as u64 - 1);
+        }
+        self.part(span + 16, embedded, 2);
+        self.part(span + 18, first, 2);
+    }
+
+    /// What is loose goes to transfer caches, and to a processor's cache or a thread's.
+    fn caches(&mut self, dice: &mut Dice) {
+        let has_processors = dice.chance(50);
+        let mut slots = SLOTS;
+        let mut rest = Vec::new();
+        for (class, &(bytes, _)) in CLASSES.iter().enumerate() {
+            let mut loose = std::mem::take(&mut self.loose[class]);
+            let transferred = loose.split_off(loose.len() - (loose.len() / 2).min(100));
+            rest.push(loose);
+            let cache = TRANSFER + class as u64 * TRANSFER_STRIDE;
+            self.image.put_word(cache + 24, transferred.len() as u64 | 512 << 32);
+            self.image.put_word(cache + 32, slots);
+            self.image.put_word(cache + 48, class as u64);
+            self.image.put_word(cache + 56, bytes);
+            for object in transferred {
+                self.image.put_word(slots, object);
+                slots += 8;
+            }
+        }
+        // Other partitions have one of each class too.
+        for class in BASE..self.number() {
+            let cache = TRANSFER + class * TRANSFER_STRIDE;
+            let bytes = CLASSES.get((class % BASE) as usize).map_or(0, |of| of.0);
+            self.image.put_word(cache + 48, class);
+            self.image.put_word(cache + 56, bytes);
+        }
+        if has_processors { self.processors(&rest) } else { self.thread(&rest) }
+    }
+
+    /// The cache of the second of two processors; the first was never used.
+    fn processors(&mut self, loose: &[Vec<u64>]) {
+        let slab = SLABS + (1 << SLAB_SHIFT);
+        self.image.put_word(SLABS_AND_SHIFT, SLABS | SLAB_SHIFT);
+        self.image.put_word(SLABS_AND_SHIFT + 8, BEGINS + 4096);
+        self.image.put_word(SLABS_AND_SHIFT + 16, BEGINS);
+        let mut place = (4 * self.number()).div_ceil(8);
+        let mut was_empty = false;
+        for class in 1..self.number() {
+            let objects = loose.get(class as usize).map_or(&[][..], Vec::as_slice);
+            let capacity = if objects.is_empty() { 0 } else { objects.len() as u64 + 3 };
+            if !was_empty {
+                self.image.put_word(slab + 8 * place, slab + 8 * place + 1);
+                place += 1;
+            }
+            was_empty = capacity == 0;
+            self.part(BEGINS + 2 * class, place, 2);
+            for (index, &object) in objects.iter().enumerate() {
+                self.image.put_word(slab + 8 * (place + index as u64), object);
+            }
+            self.part(slab + 4 * class, place + objects.len() as u64, 2);
+            self.part(slab + 4 * class + 2, place + objects.len() as u64, 2);
+            place += capacity;
+        }
+    }
+
+    fn thread(&mut self, loose: &[Vec<u64>]) {
+        self.image.put_word(THREADS, THREAD);
+        let mut held = 0;
+        for class in 0..self.number() {
+            let objects = loose.get(class as usize).map_or(&[][..], Vec::as_slice);
+            let list = THREAD + 24 * class;
+            let mut first = 0;
+            for &object in objects {
+                self.image.put_word(object, first);
+                first = object;
+                held += CLASSES[class as usize].0;
+            }
+            self.image.put_word(list, first);
+            self.part(list + 8, objects.len() as u64, 4);
+            self.part(list + 16, 1, 4);
+        }
+        let behind = THREAD + 24 * self.number();
+        self.image.put_word(behind, held);
+        self.image.put_word(behind + 8, 1 << 16);
+    }
+
+    fn arena(&mut self) {
+        let at = ARENA + self.commit.arena_lock;
+        self.image.put_word(at, OWN + OWN_BYTES - 4096);
+        self.image.put_word(at + 8, 4096);
+        self.image.put_word(DATA + 0x5300, ARENA);
+        self.image.put_word(DATA + 0x5340, ARENA);
+    }
+}
