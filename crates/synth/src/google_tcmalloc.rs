@@ -44,6 +44,7 @@ const BEGINS: u64 = OWN + MIB + 704 * 1024;
 const SLABS: u64 = OWN + 2 * MIB;
 const SLAB_SHIFT: u64 = 18;
 const LEAF: u64 = OWN + 3 * MIB;
+const NODE: u64 = OWN + 3 * MIB + 512 * 1024;
 /// The heap.
 const HEAP: u64 = 0x1080_0000_0000;
 const HUGE_PAGES: u64 = 6;
@@ -95,6 +96,10 @@ struct Commit {
     has_proxy: bool,
     /// Whether a lock stands before the arena's words.
     arena_lock: u64,
+    /// Binary logarithm of the pages of a leaf of the page map; with 12 there are nodes of as many leaves before them (`PageMap3`).
+    leaf_bits: u64,
+    /// `TcmallocSlab`: where `begins_` stands.
+    begins: u64,
 }
 
 const COMMITS: [Commit; 3] = [
@@ -108,6 +113,8 @@ const COMMITS: [Commit; 3] = [
         tracker: (48, 88),
         has_proxy: true,
         arena_lock: 8,
+        leaf_bits: 15,
+        begins: 16,
     },
     // of 2025-12
     Commit {
@@ -119,6 +126,8 @@ const COMMITS: [Commit; 3] = [
         tracker: (56, 168),
         has_proxy: true,
         arena_lock: 8,
+        leaf_bits: 15,
+        begins: 16,
     },
     // fce3f55d of 2026-08-21
     Commit {
@@ -130,6 +139,8 @@ const COMMITS: [Commit; 3] = [
         tracker: (56, 168),
         has_proxy: false,
         arena_lock: 0,
+        leaf_bits: 12,
+        begins: 24,
     },
 ];
 
@@ -166,13 +177,12 @@ pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
         loose: vec![Vec::new(); CLASSES.len()],
         expected: HeapExpected::default(),
     };
-    let slot = ROOT + (HEAP >> 28) * 8;
-    writer.image.put_word(slot, LEAF);
+    let slot = writer.root();
     writer.sizes();
     writer.heap(&mut dice);
     writer.caches(&mut dice);
     writer.arena();
-    let entries = writer.entries() + (HEAP >> 13) % (1 << 15) * 8;
+    let entries = writer.entries();
     let structures = vec![
         (slot, slot + 8),
         (SIZES & !7, (SIZES & !7) + 1024),
@@ -222,7 +232,19 @@ impl Writer {
 
     /// Where a leaf's spans begin.
     fn entries(&self) -> u64 {
-        LEAF + self.width() * (1 << 15)
+        LEAF + self.width() * (1 << self.commit.leaf_bits)
+    }
+
+    /// The root, and the node behind it if there is one; where its entry is. The heap begins with its leaf.
+    fn root(&mut self) -> u64 {
+        let leaf = (HEAP >> 13) >> self.commit.leaf_bits;
+        if self.commit.leaf_bits == 15 {
+            self.image.put_word(ROOT + leaf * 8, LEAF);
+            return ROOT + leaf * 8;
+        }
+        self.image.put_word(NODE + leaf % 4096 * 8, LEAF);
+        self.image.put_word(ROOT + leaf / 4096 * 8, NODE);
+        ROOT + leaf / 4096 * 8
     }
 
     /// Writes the low `bytes` bytes of `value`.
@@ -326,7 +348,7 @@ impl Writer {
             self.image.put_word(span + offset, self.image.word(span + offset).unwrap_or(0) | pages << bit);
         }
         for page in 0..if class > 0 { pages } else { 1 } {
-            let index = ((start >> 13) + page) % (1 << 15);
+            let index = ((start - HEAP) >> 13) + page;
             let width = self.width();
             self.part(LEAF + index * width, class, width as usize);
             self.image.put_word(self.entries() + 8 * index, span | class << 48);
@@ -378,7 +400,7 @@ impl Writer {
             self.image.put_word(tracker + released_at + 8 * word, released[word as usize]);
         }
         self.part(tracker + used_at + 34, count(&used), 2);
-        let slot = self.entries() + 8 * (1 << 15) + (start >> 21) % 128 * 8;
+        let slot = self.entries() + 8 * (1 << self.commit.leaf_bits) + ((start - HEAP) >> 21) * 8;
         self.image.put_word(slot, tracker);
     }
 
@@ -491,7 +513,7 @@ impl Writer {
         let slab = SLABS + (1 << SLAB_SHIFT);
         self.image.put_word(SLABS_AND_SHIFT, SLABS | SLAB_SHIFT);
         self.image.put_word(SLABS_AND_SHIFT + 8, BEGINS + 4096);
-        self.image.put_word(SLABS_AND_SHIFT + 16, BEGINS);
+        self.image.put_word(SLABS_AND_SHIFT + self.commit.begins, BEGINS);
         let mut place = (4 * self.number()).div_ceil(8);
         let mut was_empty = false;
         for class in 1..self.number() {

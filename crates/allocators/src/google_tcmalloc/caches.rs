@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::layout::{
     CACHE_LINKS, CACHE_LIST_BYTES, CACHE_REST_BYTES, MOST_PROCESSORS, MOST_SLOTS, MOST_TRANSFER_BYTES,
-    SLAB_SHIFT_BITS, SLAB_SHIFTS, TRANSFER_INFO, TRANSFER_SLOTS,
+    SLAB_BEGINS, SLAB_SHIFT_BITS, SLAB_SHIFTS, TRANSFER_INFO, TRANSFER_SLOTS,
 };
 use super::locate::{Heap, read_bytes};
 use crate::page_cache::PageCache;
@@ -198,12 +198,17 @@ impl Reader<'_> {
             if !SLAB_SHIFTS.contains(&shift) || !slabs.is_multiple_of(PAGE_BYTES) || slabs >= 1 << 47 {
                 continue;
             }
-            let [stopped, begins] = [8, 16].map(|offset| self.heap.statics.word(at + offset));
+            let word = |offset: u64| self.heap.statics.word(at + offset);
             let is_own = |at: u64| self.context.space.find(at).is_some_and(is_mapped_memory);
-            if !is_own(slabs) || !is_own(stopped) || !is_own(begins) {
+            let stopped = word(8);
+            let places = SLAB_BEGINS.map(word).into_iter().filter(|&at| is_own(at));
+            if !is_own(slabs) || !is_own(stopped) {
                 continue;
             }
-            let Some(begins) = self.begins(begins, shift) else { continue };
+            let Some(begins) = places.collect::<Vec<_>>().into_iter().find_map(|at| self.begins(at, shift))
+            else {
+                continue;
+            };
             self.cached.structures.extend([page_of(slabs), page_of(stopped)]);
             for processor in 0..MOST_PROCESSORS {
                 let Some(slab) = slabs.checked_add(processor << shift) else { break };

@@ -416,8 +416,11 @@ pub const MOST_TRANSFER_BYTES: u64 = 4096;
 pub const MOST_SLOTS: u64 = 64 * 128;
 
 /// Caches of processors (`percpu_tcmalloc.h`, `TcmallocSlab`): a word with where they stand and, in its low 8 bits, the logarithm of
-/// the size of each; then `stopped_` and `begins_`, where in each the objects of each class begin, in words.
+/// the size of each; then `stopped_` (later `state_`, with a length) and `begins_`, where in each the objects of each class begin, in
+/// words.
 pub const SLAB_SHIFT_BITS: u64 = 0xff;
+/// Where `begins_` stands, without a length before it and with one.
+pub const SLAB_BEGINS: [u64; 2] = [16, 24];
 /// The shifts there can be (`cpu_cache.h`, `kInitialBasePerCpuShift`, `kMaxBasePerCpuShift` and what partitions add).
 pub const SLAB_SHIFTS: std::ops::RangeInclusive<u64> = 12..=20;
 /// The most processors that are looked at.

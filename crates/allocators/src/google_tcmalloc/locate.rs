@@ -25,8 +25,10 @@ use strandline_process::modules;
 const MOST_DATA_BYTES: u64 = 64 << 20;
 /// Tables of size classes that are looked at, of one program.
 const MOST_TABLES: usize = 4096;
-/// Leaves of what could be a node that are looked at.
-const MOST_LEAVES_TRIED: usize = 4;
+/// Leaves of what could be a node that are looked at: of large blocks only none says which it is.
+const MOST_LEAVES_TRIED: usize = 1 << 10;
+/// Bytes of what could be leaves and nodes that are read in all.
+const MOST_TRIED_BYTES: u64 = 256 << 20;
 /// Spans of what could be a leaf that are looked at.
 const MOST_SPANS_TRIED: usize = 64;
 /// Words that could be entries of the root that are looked at, of one program.
@@ -141,7 +143,8 @@ fn classes(context: &Context<'_>, data: &Data<'_>) -> Option<Classes> {
 /// How it is divided, and where its root is: what most spans of a leaf agree on.
 fn map(context: &Context<'_>, data: &Data<'_>, classes: &Classes) -> Option<(Shape, u64)> {
     let mut tried = HashSet::new();
-    let mut finder = Finder { context, classes, cache: PageCache::new(context.memory) };
+    let mut finder =
+        Finder { context, classes, cache: PageCache::new(context.memory), left: MOST_TRIED_BYTES };
     for (at, word) in radix::edges(context, data, 8) {
         if tried.len() >= MOST_TRIED || Instant::now() >= context.deadline {
             return None;
@@ -167,6 +170,8 @@ struct Finder<'a> {
     context: &'a Context<'a>,
     classes: &'a Classes,
     cache: PageCache<'a>,
+    /// Bytes that may yet be read.
+    left: u64,
 }
 
 impl Finder<'_> {
@@ -175,16 +180,12 @@ impl Finder<'_> {
         if !is_own(self.context, node, node.saturating_add(8 * shape.node_entries())) {
             return None;
         }
-        let mut leaves = Vec::new();
-        each_word_by(
-            self.context,
-            (node, node + 8 * shape.node_entries()),
-            PAGE_BYTES as usize,
-            &mut |at, leaf| {
-                leaves.push(((at - node) / 8, leaf));
-                leaves.len() < MOST_LEAVES_TRIED
-            },
-        );
+        let (mut leaves, range) = (Vec::new(), (node, node + 8 * shape.node_entries()));
+        let bytes_read = each_word_by(self.context, range, PAGE_BYTES as usize, &mut |at, leaf| {
+            leaves.push(((at - node) / 8, leaf));
+            leaves.len() < MOST_LEAVES_TRIED
+        });
+        self.left = self.left.saturating_sub(bytes_read);
         leaves.into_iter().find_map(|(index, leaf)| {
             let number = self.entry(leaf, shape)?;
             (number % shape.node_entries() == index).then_some(number / shape.node_entries())
@@ -195,24 +196,27 @@ impl Finder<'_> {
     fn entry(&mut self, leaf: u64, shape: Shape) -> Option<u64> {
         let width = self.classes.compact_bytes();
         let [spans, _, end] = shape.parts_of_leaf(leaf, width);
-        if !leaf.is_multiple_of(8) || !is_own(self.context, leaf, end) {
+        if self.left == 0 || !leaf.is_multiple_of(8) || !is_own(self.context, leaf, end) {
             return None;
         }
         let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
         let mut seen = HashSet::new();
-        each_word_by(self.context, (leaf, spans), PAGE_BYTES as usize, &mut |place, word| {
-            for part in 0..8 / width {
-                let class = (word >> (8 * width * part)) as usize & ((1 << (8 * width)) - 1);
-                let index = (place - leaf) / width + part;
-                let entry = if class > 0 { self.cache.word(spans + 8 * index) } else { None };
-                if let Some(entry) = entry.filter(|entry| seen.insert(entry & SPAN_BITS))
-                    && let Some(number) = self.number_of(entry & SPAN_BITS, (class, index), shape)
-                {
-                    *votes.entry(number).or_default() += 1;
+        let before = self.cache.bytes_read;
+        let bytes_read =
+            each_word_by(self.context, (leaf, spans), PAGE_BYTES as usize, &mut |place, word| {
+                for part in 0..8 / width {
+                    let class = (word >> (8 * width * part)) as usize & ((1 << (8 * width)) - 1);
+                    let index = (place - leaf) / width + part;
+                    let entry = if class > 0 { self.cache.word(spans + 8 * index) } else { None };
+                    if let Some(entry) = entry.filter(|entry| seen.insert(entry & SPAN_BITS))
+                        && let Some(number) = self.number_of(entry & SPAN_BITS, (class, index), shape)
+                    {
+                        *votes.entry(number).or_default() += 1;
+                    }
                 }
-            }
-            seen.len() < MOST_SPANS_TRIED
-        });
+                seen.len() < MOST_SPANS_TRIED
+            });
+        self.left = self.left.saturating_sub(bytes_read + self.cache.bytes_read - before);
         // One or the other may be in motion.
         let (number, agreeing) = votes.into_iter().max_by_key(|vote| vote.1)?;
         (agreeing * 4 > seen.len() * 3).then_some(number)
