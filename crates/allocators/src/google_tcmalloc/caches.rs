@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::layout::{
     CACHE_LINKS, CACHE_LIST_BYTES, CACHE_REST_BYTES, MOST_PROCESSORS, MOST_SLOTS, MOST_TRANSFER_BYTES,
-    SLAB_BEGINS, SLAB_SHIFT_BITS, SLAB_SHIFTS, TRANSFER_INFO, TRANSFER_SLOTS,
+    SHARD_BYTES, SHARD_CLASS, SLAB_BEGINS, SLAB_SHIFT_BITS, SLAB_SHIFTS, TRANSFER_INFO, TRANSFER_SLOTS,
 };
 use super::locate::{Heap, read_bytes};
 use crate::page_cache::PageCache;
@@ -167,26 +167,31 @@ impl Reader<'_> {
                 let place = shards.saturating_add(16 * shard);
                 let array =
                     self.cache.word(place).filter(|array| !seen.contains(array) && seen.len() < MOST_SHARDS);
-                let Some(array) = array.filter(|&array| self.is_shard(array, number)) else { break };
+                let classes = array.and_then(|array| Some((array, self.classes_of_shard(array, number)?)));
+                let Some((array, first)) = classes else { break };
                 seen.insert(array);
                 for class in 1..number {
-                    let at = array + SHARD_BYTES * class as u64;
-                    let [info, slots] = [24, 32].map(|offset| self.cache.word(at + offset).unwrap_or(0));
+                    let at = first + SHARD_BYTES * class as u64;
+                    let [info, slots] = [16, 8].map(|before| self.cache.word(at - before).unwrap_or(0));
                     self.slots((info, slots), class, Of::Sharded);
                     self.cached.structures.insert(page_of(at));
                 }
+                self.cached.structures.insert(page_of(array));
             }
         }
     }
 
-    fn is_shard(&mut self, array: u64, number: usize) -> bool {
-        let is_aligned = array != 0 && array.is_multiple_of(64);
-        is_aligned
-            && array < 1 << 47
-            && (1..number as u64).all(|class| {
-                let at = array + SHARD_BYTES * class;
-                self.cache.word(at + 40).is_some_and(|word| word & 0xffff_ffff == class)
-            })
+    /// Where such an array has the number of its first class; that of the others is as far into each.
+    fn classes_of_shard(&mut self, array: u64, number: usize) -> Option<u64> {
+        if array == 0 || !array.is_multiple_of(64) || array >= 1 << 47 {
+            return None;
+        }
+        let is_class = |cache: &mut PageCache<'_>, at: u64, class: u64| {
+            cache.word(at).is_some_and(|word| word & 0xffff_ffff == class)
+        };
+        SHARD_CLASS.map(|offset| array + offset).into_iter().find(|first| {
+            (1..number as u64).all(|class| is_class(&mut self.cache, first + SHARD_BYTES * class, class))
+        })
     }
 
     // --- processors -------------------------------------------------------------------------------------------
@@ -335,9 +340,6 @@ impl Reader<'_> {
         }
     }
 }
-
-/// Bytes of a transfer cache of a group of processors.
-const SHARD_BYTES: u64 = 128;
 
 /// A list of a thread's cache: its first object, how many, and how many there may be.
 fn list(bytes: &[u8], class: usize) -> Option<(u64, u64, u64)> {

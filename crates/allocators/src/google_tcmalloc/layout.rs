@@ -412,6 +412,10 @@ pub const TRANSFER_INFO: u64 = 24;
 pub const TRANSFER_SLOTS: u64 = 16;
 /// A transfer cache is not larger.
 pub const MOST_TRANSFER_BYTES: u64 = 4096;
+/// A transfer cache of a group of processors (`transfer_cache.h`, `ShardedTransferCacheManagerBase`): its bytes.
+pub const SHARD_BYTES: u64 = 128;
+/// The number of its class (`BackingTransferCache`), right behind `slots_` and the info before it: up to 2025-06, and later.
+pub const SHARD_CLASS: [u64; 2] = [40, 48];
 /// Slots that it can have: 64 batches of 128.
 pub const MOST_SLOTS: u64 = 64 * 128;
 
