@@ -391,7 +391,10 @@ impl Writer {
             page += pages;
         }
         let count = |set: &[u64; 4]| set.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
-        let (tracker, (used_at, released_at)) = (self.trackers, self.commit.tracker);
+        let (used_at, released_at) = self.commit.tracker;
+        // The first stands at the very end of its mapping.
+        let is_first = self.trackers == TRACKERS;
+        let tracker = if is_first { OWN + OWN_BYTES - (released_at + 32) } else { self.trackers };
         self.trackers += 256;
         self.image.put_word(tracker + 16, start / HUGE);
         self.part(tracker + 24, count(&released), 2);

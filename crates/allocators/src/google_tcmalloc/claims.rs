@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::caches::Cached;
-use super::layout::{LIST_END, MOST_SPAN_BYTES, UNIT_BYTES};
-use super::locate::{Heap, read_bytes};
+use super::layout::{LIST_END, UNIT_BYTES};
+use super::locate::{Heap, read_span};
 use super::pieces::{Kind, Piece};
 use super::spans::Span;
 use crate::blocks::Blocks;
@@ -211,9 +211,8 @@ impl<'a> Claimer<'a> {
         if number == 1 {
             return Some(0);
         }
-        let mut structure = [0; MOST_SPAN_BYTES];
-        read_bytes(&mut self.cache, span.at, &mut structure)?;
         let (layout, page_shift) = (self.heap.layout, self.heap.page_shift);
+        let structure = read_span(&mut self.cache, layout, span.at)?;
         let words = layout.span(&structure, page_shift)?;
         let free = number.checked_sub(words.allocated.into())?;
         let mut noted = 0;

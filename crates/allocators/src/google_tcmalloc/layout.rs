@@ -24,7 +24,7 @@ pub struct Layout {
     /// The month of the first commit with it.
     pub since: &'static str,
     /// Bytes of a span (`span.h`, `class Span`).
-    pub span_bytes: u64,
+    span_bytes: usize,
     /// `kReservedBits`: between its first page and its flags.
     reserved_bits: u32,
     /// Whether the number of pages of one that is small stands behind the flags, or in the word at 32.
@@ -80,7 +80,10 @@ pub static LAYOUTS: [Layout; 7] = [
 ];
 
 /// The most bytes that a span has.
-pub const MOST_SPAN_BYTES: usize = 64;
+const MOST_SPAN_BYTES: usize = 64;
+
+/// The bytes of a span's structure, the rest 0.
+pub type SpanBytes = [u8; MOST_SPAN_BYTES];
 
 /// A span: a run of pages in use, cut into objects of one class, or one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,6 +125,12 @@ impl Layout {
         let page_bits = ADDRESS_BITS - page_shift;
         let crosses = page_bits < 32 && page_bits + self.reserved_bits > 32;
         if crosses { 32 + self.reserved_bits } else { page_bits + self.reserved_bits }
+    }
+
+    /// The bytes of a span's structure, read by `read`: not those behind it, as the last may stand at the very end of a mapping.
+    pub fn span_bytes(&self, read: impl FnOnce(&mut [u8]) -> Option<()>) -> Option<SpanBytes> {
+        let mut bytes = [0; MOST_SPAN_BYTES];
+        read(&mut bytes[..self.span_bytes]).map(|()| bytes)
     }
 
     /// Whether a span says that it is large.
@@ -180,9 +189,15 @@ pub struct Tracker {
 }
 
 /// The most bytes of a tracker that are read.
-pub const TRACKER_BYTES: usize = 200;
+pub const MOST_TRACKER_BYTES: usize = 200;
 
 impl Layout {
+    /// Bytes of a tracker that are read, of its first ones: the last of all may stand at the very end of a mapping.
+    pub fn tracker_bytes(&self, page_shift: u32) -> usize {
+        let words = (1_usize << (HUGE_SHIFT - page_shift)).div_ceil(64);
+        (self.tracker_used + 8 * (2 * words + 1) + self.tracker_gap).min(MOST_TRACKER_BYTES)
+    }
+
     /// What a structure says, if it is one, and its counts and bits agree.
     pub fn tracker(&self, bytes: &[u8], page_shift: u32) -> Option<Tracker> {
         let pages = 1_usize << (HUGE_SHIFT - page_shift);

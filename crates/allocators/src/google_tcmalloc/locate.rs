@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
 use super::layout::{
-    BEFORE_SIZES_BYTES, Classes, LAYOUTS, LEAST_DATA_BYTES, Layout, MOST_SPAN_BYTES, SIZES_BYTES, SPAN_BITS,
-    Shape, Words,
+    BEFORE_SIZES_BYTES, Classes, LAYOUTS, LEAST_DATA_BYTES, Layout, SIZES_BYTES, SPAN_BITS, Shape, SpanBytes,
+    Words,
 };
 use super::statics::Statics;
 use super::tell;
@@ -224,12 +224,13 @@ impl Finder<'_> {
 
     /// Which leaf it is, in order, that has the span at `at` for a page, and its class, at `index`; in one layout or another.
     fn number_of(&mut self, at: u64, (class, index): (usize, u64), shape: Shape) -> Option<u64> {
-        let mut bytes = [0; MOST_SPAN_BYTES];
-        read_bytes(&mut self.cache, at, &mut bytes)?;
         let of_class =
             |span: &Words| self.classes.pages.get(class) == Some(&span.pages) && span.sample.is_none();
-        let spans =
-            LAYOUTS.iter().filter_map(|layout| layout.span(&bytes, shape.page_shift)).filter(of_class);
+        let cache = &mut self.cache;
+        let spans = LAYOUTS
+            .iter()
+            .filter_map(|layout| layout.span(&read_span(cache, layout, at)?, shape.page_shift))
+            .filter(of_class);
         let entries = shape.leaf_entries();
         spans.map(|span| (span, span.page & !(entries - 1) | index)).find_map(|(span, page)| {
             (span.page <= page && page < span.page + span.pages).then_some(page / entries)
@@ -265,6 +266,11 @@ fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: Shape) -> 
         Instant::now() < context.deadline
     });
     leaves
+}
+
+/// Reads a span.
+pub fn read_span(cache: &mut PageCache<'_>, layout: &Layout, address: u64) -> Option<SpanBytes> {
+    layout.span_bytes(|bytes| read_bytes(cache, address, bytes))
 }
 
 /// Reads a structure that is aligned to words.

@@ -38,7 +38,7 @@ pub static ABOUT: About = About {
         strings: &[('M', "mapAligned() failed - unable to allocate with tag"), ('t', "cmalloc_region_")],
         ..Evidence::NONE
     },
-    versions: "commits of 2024-12 to 2026-08, 64 bits, pages of 8, 32 and 256 KiB",
+    versions: "commits of 2024-12 to 2026-08 (2025-06 and 2026-08 were tried), 64 bits, pages of 8 KiB (and of 32 and 256, not tried)",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &["google_tcmalloc_release"],

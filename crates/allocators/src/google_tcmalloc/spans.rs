@@ -7,9 +7,9 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use super::layout::{HUGE_BYTES, MOST_SPAN_BYTES, SPAN_BITS, TRACKER_BYTES, Tracker, Words};
-use super::locate::{Heap, read_bytes};
-use super::tell::sample;
+use super::layout::{HUGE_BYTES, SPAN_BITS, Tracker, Words};
+use super::locate::{Heap, read_span};
+use super::tell::{read_tracker, sample};
 use crate::page_cache::PageCache;
 use crate::radix::Free;
 use crate::scan::each_word;
@@ -132,10 +132,9 @@ impl Walk<'_> {
     }
 
     fn entry(&mut self, context: &Context<'_>, page: u64, at: u64, class: u16) {
-        let mut bytes = [0; MOST_SPAN_BYTES];
         let layout = self.heap.layout;
-        let is_read = read_bytes(&mut self.cache, at, &mut bytes).is_some();
-        let span = if is_read { layout.span(&bytes, self.heap.page_shift) } else { None };
+        let bytes = read_span(&mut self.cache, layout, at);
+        let span = bytes.and_then(|bytes| layout.span(&bytes, self.heap.page_shift));
         // What is left of one that was freed.
         let is_first = span.is_some_and(|span| span.page << self.heap.page_shift == page);
         if class == 0 && !is_first {
@@ -173,9 +172,7 @@ impl Walk<'_> {
     }
 
     fn tracker(&mut self, context: &Context<'_>, start: u64, at: u64) {
-        let mut bytes = [0; TRACKER_BYTES];
-        let is_read = read_bytes(&mut self.cache, at, &mut bytes).is_some();
-        let tracker = if is_read { self.heap.layout.tracker(&bytes, self.heap.page_shift) } else { None };
+        let tracker = read_tracker(&mut self.cache, (self.heap.layout, self.heap.page_shift), at);
         let is_free = |free: &mut Free<'_>| free.contains(start, start + HUGE_BYTES);
         match tracker.filter(|tracker| tracker.start == start && is_free(&mut self.free)) {
             Some(tracker) => {

@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
-use super::layout::{HUGE_BYTES, LAYOUTS, Layout, MOST_SPAN_BYTES, SPAN_BITS, TRACKER_BYTES};
-use super::locate::{Heap, read_bytes};
+use super::layout::{HUGE_BYTES, LAYOUTS, Layout, MOST_TRACKER_BYTES, SPAN_BITS, Tracker};
+use super::locate::{Heap, read_bytes, read_span};
 use crate::page_cache::PageCache;
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
@@ -29,22 +29,18 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
             left -= 1;
             let page = (first >> heap.page_shift) + (at - spans) / 8;
             let class = class_at(&mut cache, heap, (leaf, (at - spans) / 8));
-            let mut bytes = [0; MOST_SPAN_BYTES];
-            if read_bytes(&mut cache, entry & SPAN_BITS, &mut bytes).is_some() {
-                for (sense, layout) in sense.iter_mut().zip(&LAYOUTS) {
+            for (sense, layout) in sense.iter_mut().zip(&LAYOUTS) {
+                if let Some(bytes) = read_span(&mut cache, layout, entry & SPAN_BITS) {
                     *sense += usize::from(makes_sense((&mut cache, heap), layout, &bytes, (page, class)));
                 }
             }
             left > 0
         });
         each_word(context, trackers, end, &mut |at, entry| {
-            let mut bytes = [0; TRACKER_BYTES];
-            if read_bytes(&mut cache, entry, &mut bytes).is_some() {
-                let start = first + (at - trackers) / 8 * HUGE_BYTES;
-                for (sense, layout) in sense.iter_mut().zip(&LAYOUTS) {
-                    let tracker = layout.tracker(&bytes, heap.page_shift);
-                    *sense += usize::from(tracker.is_some_and(|tracker| tracker.start == start));
-                }
+            let start = first + (at - trackers) / 8 * HUGE_BYTES;
+            for (sense, layout) in sense.iter_mut().zip(&LAYOUTS) {
+                let tracker = read_tracker(&mut cache, (layout, heap.page_shift), entry);
+                *sense += usize::from(tracker.is_some_and(|tracker| tracker.start == start));
             }
             true
         });
@@ -52,6 +48,17 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
     let most = sense.iter().copied().max().unwrap_or(0);
     let first = sense.iter().position(|&sense| sense == most).unwrap_or(0);
     &LAYOUTS[first]
+}
+
+/// Reads a tracker.
+pub fn read_tracker(
+    cache: &mut PageCache<'_>,
+    (layout, page_shift): (&Layout, u32),
+    at: u64,
+) -> Option<Tracker> {
+    let mut bytes = [0; MOST_TRACKER_BYTES];
+    read_bytes(cache, at, &mut bytes[..layout.tracker_bytes(page_shift)])?;
+    layout.tracker(&bytes, page_shift)
 }
 
 /// The class that a page has in a leaf.
