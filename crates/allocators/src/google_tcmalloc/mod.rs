@@ -38,11 +38,11 @@ pub static ABOUT: About = About {
         strings: &[('M', "mapAligned() failed - unable to allocate with tag"), ('t', "cmalloc_region_")],
         ..Evidence::NONE
     },
-    versions: "commits of 2024-12 to 2026-08 (2025-06 and 2026-08 were tried), 64 bits, pages of 8 KiB (and of 32 and 256, not tried)",
+    versions: "2024-12 to 2026-08, pages of 8 KiB",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &["google_tcmalloc_release"],
-    not_read: "its small build (TCMALLOC_INTERNAL_SMALL_BUT_SLOW); commits before 2024-12; how large guarded samples are",
+    not_read: "its small build (TCMALLOC_INTERNAL_SMALL_BUT_SLOW); pages of 32 and 256 KiB, and commits other than of 2025-06 and 2026-08, were not tried; commits before 2024-12; how large guarded samples are",
     heap: HeapKind::Own,
     part_of: None,
 };
