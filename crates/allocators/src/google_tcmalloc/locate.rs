@@ -31,6 +31,8 @@ const MOST_LEAVES_TRIED: usize = 1 << 10;
 const MOST_TRIED_BYTES: u64 = 256 << 20;
 /// Spans of what could be a leaf that are looked at.
 const MOST_SPANS_TRIED: usize = 64;
+/// See there.
+const FEW_SPANS: usize = 8;
 /// Words that could be entries of the root that are looked at, of one program.
 const MOST_TRIED: usize = 4096;
 
@@ -181,11 +183,18 @@ impl Finder<'_> {
             return None;
         }
         let (mut leaves, range) = (Vec::new(), (node, node + 8 * shape.node_entries()));
-        let bytes_read = each_word_by(self.context, range, PAGE_BYTES as usize, &mut |at, leaf| {
+        let (context, width, mut is_one) = (self.context, self.classes.compact_bytes(), true);
+        let bytes_read = each_word_by(context, range, PAGE_BYTES as usize, &mut |at, leaf| {
+            // All that it has leads to leaves: of other memory the first few words show that it is none.
+            let [.., end] = shape.parts_of_leaf(leaf, width);
+            is_one = leaf.is_multiple_of(8) && is_own(context, leaf, end);
             leaves.push(((at - node) / 8, leaf));
-            leaves.len() < MOST_LEAVES_TRIED
+            is_one && leaves.len() < MOST_LEAVES_TRIED
         });
         self.left = self.left.saturating_sub(bytes_read);
+        if !is_one {
+            return None;
+        }
         leaves.into_iter().find_map(|(index, leaf)| {
             let number = self.entry(leaf, shape)?;
             (number % shape.node_entries() == index).then_some(number / shape.node_entries())
@@ -214,7 +223,8 @@ impl Finder<'_> {
                         *votes.entry(number).or_default() += 1;
                     }
                 }
-                seen.len() < MOST_SPANS_TRIED
+                // Where none of the first few is a span of its class, it is no leaf.
+                seen.len() < MOST_SPANS_TRIED && (seen.len() < FEW_SPANS || !votes.is_empty())
             });
         self.left = self.left.saturating_sub(bytes_read + self.cache.bytes_read - before);
         // One or the other may be in motion.
