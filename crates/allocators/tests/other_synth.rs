@@ -115,7 +115,7 @@ fn a_tcmalloc_holds_what_is_said() {
 }
 
 /// Bytes of a mimalloc's own structures at the begin of its heap, by layout.
-const OWN_BYTES: [u64; MIMALLOC_LAYOUTS] = [64 << 10, 64 << 10, 8 << 10, 64 << 10, 256 << 10];
+const OWN_BYTES: [u64; MIMALLOC_LAYOUTS] = [64 << 10, 64 << 10, 8 << 10, 64 << 10, 64 << 10, 256 << 10];
 
 /// Whether a page holds nothing but zeros.
 fn is_zero(image: &Image, page: u64) -> bool {

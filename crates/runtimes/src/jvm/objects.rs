@@ -42,10 +42,11 @@ pub fn count(
         (context.progress)(areas[index].top - areas[index].start);
     };
     let (walks, left) = work::share(context.workers, areas.len(), context.deadline, state, job);
-    let mut census = Census::default();
-    census.unread_bytes = walks.iter().map(|(_, unread)| unread).sum();
-    census.types = types(walks.iter().map(|(walk, _)| &walk.classes));
-    census.weak = walks.iter().find_map(|(walk, _)| walk.classes.find_name("java.lang.ref.WeakReference"));
+    let mut census = Census {
+        types: types(walks.iter().map(|(walk, _)| &walk.classes)),
+        unread_bytes: walks.iter().map(|(_, unread)| unread).sum(),
+        weak: walks.iter().find_map(|(walk, _)| walk.classes.find_name("java.lang.ref.WeakReference")),
+    };
     if left > 0 {
         let done: u64 = census.types.iter().map(|one| one.bytes).sum();
         let all: u64 = areas.iter().map(|area| area.top - area.start).sum();

@@ -142,6 +142,9 @@ impl Structs {
     }
 }
 
+/// Takes an entry of a table, with its name.
+type Take<'a, T> = &'a mut dyn FnMut(&mut T, String, &[u8]) -> Option<()>;
+
 /// Names, by pointers of the process.
 struct Texts<'a> {
     memory: &'a dyn Memory,
@@ -155,12 +158,7 @@ impl Texts<'_> {
     }
 
     /// Hands over each entry of the table that the pointer at `pointer` leads to, with its name, up to one without.
-    fn each(
-        &mut self,
-        pointer: u64,
-        bytes: usize,
-        take: &mut dyn FnMut(&mut Self, String, &[u8]) -> Option<()>,
-    ) -> Option<()> {
+    fn each(&mut self, pointer: u64, bytes: usize, take: Take<'_, Self>) -> Option<()> {
         let table = self.memory.read_word(pointer).ok()?;
         let mut entries = vec![0; AT_ONCE * bytes];
         for first in (0..MOST_ENTRIES).step_by(AT_ONCE) {

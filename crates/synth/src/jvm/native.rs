@@ -205,7 +205,7 @@ impl Writer {
                 self.image.put_word(at, length);
                 self.image.put_word(at + 8, u64::from(is_used));
             }
-            in_use += u64::from(is_used) * length << SEGMENT_SHIFT;
+            in_use += (u64::from(is_used) * length) << SEGMENT_SHIFT;
             segment += length;
         }
         (stop, in_use)
