@@ -40,7 +40,8 @@ fuzz_target!(|data: &[u8]| {
     }
     patch(&mut machine.image, patches);
     let Some(file) = file_of(&machine.file) else { return };
-    let program = jvm::locate::Program::new("/usr/lib/jvm/lib/libjvm.so", file, machine.tables, machine.bias);
+    let tables = (machine.tables, machine.bias);
+    let program = jvm::locate::Program::new("/usr/lib/jvm/lib/libjvm.so", file, tables, machine.data);
     let target = Target::resident_only(&machine.image, u64::from_le_bytes(*absent));
     let (space, _) = AddressSpace::parse(machine.maps.as_bytes());
     let process = this_process();
@@ -51,6 +52,7 @@ fuzz_target!(|data: &[u8]| {
         resident: &|from, to| clipped(&target.runs, from, to),
         shared: &|_, _| Vec::new(),
         threads: &[],
+        is_stopped: false,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
         workers: 1,
         cell_bytes: None,

@@ -29,6 +29,7 @@ fn look(image: &Image, maps: &str, absent: u64, read: impl Fn(&Context<'_>, &[(u
         resident: &|from, to| clipped(&target.runs, from, to),
         shared: &|_, _| Vec::new(),
         threads: &[],
+        is_stopped: false,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
         workers: 1,
         cell_bytes: None,

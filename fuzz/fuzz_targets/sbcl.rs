@@ -90,6 +90,7 @@ fuzz_target!(|data: &[u8]| {
         space: &space,
         resident: &|from, to| clipped(&target.runs, from, to),
         shared: &|_, _| Vec::new(),
+        is_stopped: false,
         threads: &threads,
         deadline: Instant::now() + Duration::from_secs(600),
         workers,

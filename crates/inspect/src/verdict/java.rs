@@ -18,12 +18,19 @@ pub fn free_regions(findings: &Findings<'_>, free: u64) -> String {
     };
     let collector = runtime.own.get("collector").and_then(|name| name.as_str()).unwrap_or("?");
     let what = if known.region_bytes.is_some() { "regions" } else { "space" };
+    // Dead objects are no free regions before they are collected.
+    let dead = findings.row("jvm.dead");
+    let what = match dead {
+        dead if findings.matters(dead) => format!("dead objects ({}) and free {what}", bytes(dead)),
+        _ => format!("free {what}"),
+    };
     let mut text = format!(
-        "{} of {rss} RSS is free {what} of the JVM's heap, committed and resident ({collector}; objects use {})",
+        "{} of {rss} RSS is {what} of the JVM's heap, committed and resident ({collector}; objects use {})",
         bytes(free),
         bytes(runtime.used_bytes.unwrap_or(0))
     );
-    text += &findings.given_back_by("jvm_gc", "GC.run gives back at least");
+    let words = if known.live_bytes.is_some() { "GC.run gives back" } else { "GC.run gives back at least" };
+    text += &findings.given_back_by("jvm_gc", words);
     text + &heap_beside(&known)
 }
 

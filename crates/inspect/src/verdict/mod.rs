@@ -59,7 +59,7 @@ impl Findings<'_> {
     /// What a runtime's remedy is predicted to give back, as the end of a sentence.
     fn given_back_by(&self, id: &str, words: &str) -> String {
         let remedy = self.of_readers.iter().find(|remedy| remedy.id == id);
-        let predicted = remedy.and_then(|remedy| remedy.predicted_bytes);
+        let predicted = remedy.and_then(|remedy| remedy.predicted_bytes).filter(|&bytes| bytes > 0);
         predicted.map_or_else(String::new, |predicted| format!("; {words} {}", bytes(predicted)))
     }
 

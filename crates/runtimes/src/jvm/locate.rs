@@ -26,9 +26,9 @@ pub struct Program {
 }
 
 impl Program {
-    /// The one with this path and static data, whose pointers to tables are at `tables`, of a library mapped from `file`, `bias`
-    /// further than it says.
-    pub fn new((path, data): (&str, (u64, u64)), file: File, tables: [u64; 4], bias: u64) -> Self {
+    /// The one whose pointers to tables are at the first of `tables`, of a library mapped from `file`, further by the second than
+    /// it says, with its static data at `data`.
+    pub fn new(path: &str, file: File, (tables, bias): ([u64; 4], u64), data: (u64, u64)) -> Self {
         Self { path: path.to_owned(), data, file, tables, bias, structs: OnceLock::new() }
     }
 
@@ -54,5 +54,5 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     let [fields, types, ints, longs] = TABLES.map(|name| object.symbol_address(name));
     let tables = [fields?, types?, ints?, longs?];
     let bias = tables[0].wrapping_sub(exported.first()?.address);
-    Some(Program::new((&module.code.name, module.data), open()?, tables, bias))
+    Some(Program::new(&module.code.name, open()?, (tables, bias), module.data))
 }

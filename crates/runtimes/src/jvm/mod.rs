@@ -63,7 +63,7 @@ pub static ABOUT: About = About {
     rows: &rows::ROWS,
     blocks: None,
     remedies: &["jvm_gc", "jvm_trim"],
-    not_read: "other virtual machines than HotSpot; objects of ZGC and Shenandoah by class",
+    not_read: "other virtual machines than HotSpot; objects of ZGC by class",
     heap: HeapKind::Own,
     part_of: None,
 };

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
+use strandline_claims::facts::TypeFacts;
 use strandline_synth::{JvmImage, fabricate_jvm};
 
 use super::*;
@@ -23,11 +24,19 @@ fn file_of(bytes: &[u8]) -> File {
 }
 
 fn look(jvm: &JvmImage, absent: u64) -> Reading {
-    let program =
-        Program::new(("/usr/lib/jvm/lib/server/libjvm.so", (0, 0)), file_of(&jvm.file), jvm.tables, jvm.bias);
+    let program = Program::new(
+        "/usr/lib/jvm/lib/server/libjvm.so",
+        file_of(&jvm.file),
+        (jvm.tables, jvm.bias),
+        jvm.data,
+    );
     fabricated::look(&jvm.image, &jvm.maps, absent, |context, _| {
         read(context, &program, &[]).unwrap_or_default()
     })
+}
+
+fn by_name(types: &[TypeFacts]) -> BTreeMap<&str, (u64, u64)> {
+    types.iter().map(|of| (of.name.as_str(), (of.instances, of.bytes))).collect()
 }
 
 #[test]
@@ -42,10 +51,11 @@ fn whole_ones_hold_what_was_made() {
         let pools: BTreeMap<_, _> =
             pools.iter().map(|pool| (pool.name.as_str(), (pool.used_bytes, pool.committed_bytes))).collect();
         assert_eq!(pools, expected.pools, "{seed}");
-        let types: BTreeMap<_, _> =
-            reading.facts.types.iter().map(|of| (of.name.as_str(), (of.instances, of.bytes))).collect();
-        assert_eq!(types, expected.types, "{seed}");
+        assert_eq!(by_name(&reading.facts.types), expected.types, "{seed}");
         let known: Jvm = reading.facts.details(ABOUT.name).unwrap();
+        assert_eq!(by_name(&known.live_types), expected.live, "{seed}");
+        let live: u64 = expected.live.values().map(|of| of.1).sum();
+        assert_eq!(known.live_bytes, Some(live), "{seed}");
         assert_eq!(known.class_loader_count, expected.loaders, "{seed}");
         let heap: u64 = known.kinds.iter().map(|kind| kind.bytes).sum();
         assert_eq!((heap, known.resident_bytes), (expected.heap_bytes, expected.heap_bytes), "{seed}");

@@ -130,7 +130,12 @@ impl Writer {
                     (tags[2], top)
                 }
                 4 => (tags[4], self.objects(start, end)),
-                5 => (tags[5], self.objects(start, end)),
+                5 => {
+                    self.is_archive = !self.is_new;
+                    let top = self.objects(start, end);
+                    self.is_archive = false;
+                    (tags[5], top)
+                }
                 _ => (0, start),
             };
             for part in 0..many {

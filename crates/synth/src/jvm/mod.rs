@@ -4,6 +4,7 @@
 //! Written from HotSpot's sources of JDK 17 and 25 (`src/hotspot/share`), apart from the reader that is tested with it. What
 //! the tables describe stands at places that are drawn, what they do not describe where the sources have it.
 
+mod graph;
 mod heap;
 mod native;
 mod objects;
@@ -20,8 +21,11 @@ const LIBRARY: u64 = 0x7f50_0000_0000;
 const DATA: u64 = LIBRARY + 0x10_0000;
 const DATA_BYTES: u64 = 12 * PAGE;
 /// What it has from malloc.
-const STRUCTURES: u64 = 0x7f40_0000_0000;
+const STRUCTURES: u64 = 0x7f40_0001_0000;
 const STRUCTURES_BYTES: u64 = 24 * PAGE;
+/// A thread's stack.
+const STACK: u64 = 0x7f72_0000_0000;
+const STACK_BYTES: u64 = 4 * PAGE;
 const HEAP: u64 = 0xe000_0000;
 const CLASS_SPACE: u64 = 0x8_0000_0000;
 const CLASS_SPACE_BYTES: u64 = 16 * PAGE;
@@ -45,6 +49,8 @@ pub struct JvmExpected {
     pub pools: JvmPools,
     /// Objects and their bytes, by class.
     pub types: BTreeMap<&'static str, (u64, u64)>,
+    /// The same of those that something leads to.
+    pub live: BTreeMap<&'static str, (u64, u64)>,
     /// Class loaders that have loaded something.
     pub loaders: u64,
     /// Bytes of heap that is committed.
@@ -93,7 +99,11 @@ struct Writer {
     free: u64,
     /// Where the next metadata go: metaspace, class space.
     metadata: [u64; 2],
+    has_narrow_oops: bool,
     classes: Vec<objects::Class>,
+    objects: Vec<graph::Object>,
+    /// Whether what is written is of the archive.
+    is_archive: bool,
     /// Buffers of threads: where they begin, up to where objects stand, where they end.
     buffers: Vec<[u64; 3]>,
 }
@@ -109,6 +119,7 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
         (METASPACE, METASPACE_BYTES),
         (CODE, CODE_BYTES),
         (CODE_MAP, PAGE),
+        (STACK, STACK_BYTES),
     ] {
         image.map(start, bytes as usize);
     }
@@ -119,7 +130,11 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
         1 => Header::Wide,
         _ => Header::Narrow,
     };
+    let has_narrow_oops = dice.chance(70);
     let mut writer = Writer {
+        has_narrow_oops,
+        objects: Vec::new(),
+        is_archive: false,
         tables: Tables::new(LIBRARY, DATA),
         image,
         dice,
@@ -137,6 +152,7 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
     writer.machine();
     writer.classes();
     let committed = writer.heap();
+    writer.graph();
     writer.threads();
     writer.metaspace();
     writer.code();
@@ -156,6 +172,7 @@ fn maps(committed: &[(u64, u64)]) -> String {
         (METASPACE, METASPACE_BYTES, "rw-p 00000000 00:00 0"),
         (CODE, CODE_BYTES, "rwxp 00000000 00:00 0"),
         (CODE_MAP, PAGE, "rw-p 00000000 00:00 0"),
+        (STACK, STACK_BYTES, "rw-p 00000000 00:00 0"),
     ];
     maps.extend(committed.iter().map(|&(from, to)| (from, to - from, "rw-p 00000000 00:00 0")));
     maps.sort_unstable();
@@ -220,7 +237,11 @@ impl Writer {
         self.flag("MinHeapSize", 16 * PAGE);
         self.flag("MaxHeapSize", 1 << 20);
         self.flag("MaxHeapFreeRatio", 70);
-        self.flag("UseCompressedOops", 1);
+        self.flag("UseCompressedOops", u64::from(self.has_narrow_oops));
+        let (base, shift) =
+            if self.is_new { ("_base", "_shift") } else { ("_narrow_oop._base", "_narrow_oop._shift") };
+        self.fixed("CompressedOops", base, 0);
+        self.fixed("CompressedOops", shift, 3);
         self.flag("UseCompressedClassPointers", u64::from(self.header != Header::Wide));
         if self.is_new {
             self.flag("UseCompactObjectHeaders", u64::from(self.header == Header::Compact));

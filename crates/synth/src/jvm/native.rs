@@ -2,7 +2,8 @@
 //! code (`memory/heap.hpp`).
 
 use super::{
-    CLASS_SPACE, CLASS_SPACE_BYTES, CODE, CODE_BYTES, CODE_MAP, METASPACE, METASPACE_BYTES, PAGE, Writer,
+    CLASS_SPACE, CLASS_SPACE_BYTES, CODE, CODE_BYTES, CODE_MAP, METASPACE, METASPACE_BYTES, PAGE, STACK,
+    STACK_BYTES, Writer,
 };
 
 /// What a buffer keeps free at its end, in words.
@@ -30,7 +31,11 @@ impl Writer {
     /// Threads: those with a buffer, and some without.
     pub fn threads(&mut self) {
         self.declare("ThreadsList", &[("_length", 4), ("_threads", 8)]);
-        self.declare("Thread", &[("_tlab", 128)]);
+        let common = self.declare("Thread", &[("_tlab", 128)]);
+        for (field, offset) in [("_stack_base", 16), ("_stack_size", 8)] {
+            self.tables.field("JavaThread", field, common + offset);
+        }
+        self.tables.size("Thread", common + 32);
         // `_allocation_end` is between them, and not told.
         for (field, offset) in
             [("_start", 0), ("_top", 8), ("_pf_top", 16), ("_end", 24), ("_desired_size", 40)]
@@ -42,13 +47,18 @@ impl Writer {
             self.fixed("CollectedHeap", "_lab_alignment_reserve", 2);
         }
         let mut buffers = std::mem::take(&mut self.buffers);
-        buffers.resize(buffers.len() + self.dice.below(3) as usize, [0; 3]);
+        buffers.resize(buffers.len() + 1 + self.dice.below(3) as usize, [0; 3]);
         let threads = self.structure(8 * buffers.len() as u64);
         for (index, [start, top, end]) in buffers.iter().enumerate() {
             let thread = self.object("Thread", &[]);
             let buffer = thread + self.tables.offset("Thread", "_tlab");
             for (offset, word) in [(0, *start), (8, *top), (16, *top), (24, *end), (32, *end), (40, 512)] {
                 self.image.put_word(buffer + offset, word);
+            }
+            // Of the last one the stack is there; others have had theirs already, or none.
+            if index + 1 == buffers.len() {
+                self.image.put_word(thread + common + 16, STACK + STACK_BYTES);
+                self.image.put_word(thread + common + 8, STACK_BYTES);
             }
             self.image.put_word(threads + 8 * index as u64, thread);
         }

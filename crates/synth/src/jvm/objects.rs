@@ -1,5 +1,6 @@
-//! Classes, and objects of them (`oops/klass.hpp`, `oops/oop.hpp`, `oops/arrayOop.hpp`).
+//! Classes, and objects of them (`oops/klass.hpp`, `oops/instanceKlass.hpp`, `oops/oop.hpp`, `oops/arrayOop.hpp`).
 
+use super::graph::Object;
 use super::{CLASS_SPACE, Header, Writer};
 
 /// `markWord::klass_shift` (`oops/markWord.hpp`).
@@ -8,18 +9,28 @@ const MARK_KLASS_SHIFT: u64 = 42;
 const UNLOCKED: u64 = 1;
 /// Where `java.lang.Class` has its own size in words: an injected field.
 const MIRROR_WORDS: u64 = 24;
-const MIRROR_BYTES: u64 = 48;
+/// And how many static references follow its own fields.
+pub const MIRROR_COUNT: u64 = 28;
+/// Its own fields.
+pub const MIRROR_BYTES: u64 = 48;
 
 /// A class.
 #[derive(Clone, Copy, Debug)]
 pub struct Class {
-    name: &'static str,
+    /// Its name, as Java has it.
+    pub name: &'static str,
     address: u64,
-    kind: Kind,
+    /// What it is.
+    pub kind: Kind,
+    /// Where instances have references, and how many.
+    pub references: Option<(u64, u64)>,
+    /// Of a `java.lang.ref.Reference`: whether it holds nothing.
+    pub is_weak: Option<bool>,
 }
 
+/// What a class is.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+pub enum Kind {
     /// Of so many bytes.
     Instance(u64),
     /// The bytes of an element, and whether elements are references.
@@ -28,12 +39,26 @@ enum Kind {
     Mirror,
 }
 
+impl Kind {
+    /// The bytes of an element, and whether elements are references.
+    pub fn elements(self) -> Option<(u64, bool)> {
+        if let Self::Array(bytes, is_of_references) = self { Some((bytes, is_of_references)) } else { None }
+    }
+
+    /// Whether it is `java.lang.Class`.
+    pub fn is_mirror(self) -> bool {
+        matches!(self, Self::Mirror)
+    }
+}
+
 /// By the names that Java has and those in the symbol table.
-const CLASSES: [(&str, &str, Kind); 8] = [
+const CLASSES: [(&str, &str, Kind); 10] = [
     ("java.lang.Object", "java/lang/Object", Kind::Instance(16)),
     ("java.lang.String", "java/lang/String", Kind::Instance(24)),
     ("java.lang.Class", "java/lang/Class", Kind::Mirror),
     ("Subject$Held", "Subject$Held", Kind::Instance(40)),
+    ("java.lang.ref.WeakReference", "java/lang/ref/WeakReference", Kind::Instance(48)),
+    ("java.lang.ref.SoftReference", "java/lang/ref/SoftReference", Kind::Instance(56)),
     ("[B", "[B", Kind::Array(1, false)),
     ("[I", "[I", Kind::Array(4, false)),
     ("[J", "[J", Kind::Array(8, false)),
@@ -43,7 +68,19 @@ const CLASSES: [(&str, &str, Kind); 8] = [
 impl Writer {
     /// The classes there are: each a `Klass` in class space, and a `Symbol`.
     pub fn classes(&mut self) {
-        self.declare("Klass", &[("_layout_helper", 4), ("_name", 8), ("_class_loader_data", 8)]);
+        let klass = self.declare(
+            "Klass",
+            &[("_layout_helper", 4), ("_name", 8), ("_class_loader_data", 8), ("_vtable_len", 4)],
+        );
+        // What has instances begins with that, and goes on.
+        const FIELDS: [(&str, u64); 3] =
+            [("_itable_len", 4), ("_nonstatic_oop_map_size", 4), ("_reference_type", 1)];
+        let own = self.declare("InstanceKlass", &FIELDS);
+        for (field, _) in FIELDS {
+            let offset = self.tables.offset("InstanceKlass", field);
+            self.tables.field("InstanceKlass", field, klass + offset);
+        }
+        self.tables.size("InstanceKlass", klass + own);
         self.declare("Symbol", &[("_hash_and_refcount", 4), ("_length", 2), ("_body[0]", 2)]);
         // The text goes on behind the structure: it is the last field.
         let body = self.tables.size_of("Symbol");
@@ -56,7 +93,13 @@ impl Writer {
             self.tables.long("markWord::klass_shift", MARK_KLASS_SHIFT);
         }
         self.fixed("java_lang_Class", "_oop_size_offset", MIRROR_WORDS);
+        self.fixed("java_lang_Class", "_static_oop_field_count_offset", MIRROR_COUNT);
         for (name, symbol, kind) in CLASSES {
+            // Elements that are references are as large as these.
+            let kind = match kind {
+                Kind::Array(_, true) => Kind::Array(self.oop_bytes(), true),
+                kind => kind,
+            };
             let text = self.structure(body + symbol.len() as u64);
             self.image
                 .put(text + self.tables.offset("Symbol", "_length"), &(symbol.len() as u16).to_le_bytes());
@@ -64,12 +107,49 @@ impl Writer {
             let address = self.metadata[1];
             // The first class of all does not stand at the base, which is the pointer to none.
             let address = if address == CLASS_SPACE { address + 64 } else { address };
-            self.metadata[1] = (address + self.tables.size_of("Klass") + 64).next_multiple_of(16);
             self.image.put_word(address + self.tables.offset("Klass", "_name"), text);
             let helper = self.layout_helper(kind);
             self.image.put(address + self.tables.offset("Klass", "_layout_helper"), &helper.to_le_bytes());
-            self.classes.push(Class { name, address, kind });
+            let (end, references) = self.maps(address, name, kind);
+            self.metadata[1] = (end + 8).next_multiple_of(16);
+            let is_weak = name.starts_with("java.lang.ref.").then_some(name == "java.lang.ref.WeakReference");
+            self.classes.push(Class { name, address, kind, references, is_weak });
         }
+    }
+
+    /// Tables of methods, of no matter what, and behind them an `OopMapBlock` where instances have references: where all that
+    /// ends, and where references are.
+    fn maps(&mut self, klass: u64, name: &str, kind: Kind) -> (u64, Option<(u64, u64)>) {
+        if matches!(kind, Kind::Array(..)) {
+            return (klass + self.tables.size_of("Klass"), None);
+        }
+        let references = match name {
+            "java.lang.String" => Some((16, 1)),
+            "Subject$Held" => Some((16, 2)),
+            // Behind the referent: the queue, and what is next in it.
+            "java.lang.ref.WeakReference" | "java.lang.ref.SoftReference" => Some((16 + self.oop_bytes(), 2)),
+            _ => None,
+        };
+        // `ReferenceType` (`memory/referenceType.hpp`): of JDK 17 there is one more before that of soft ones.
+        let reference = match name {
+            "java.lang.ref.SoftReference" => 2 - u8::from(self.is_new),
+            "java.lang.ref.WeakReference" => 3 - u8::from(self.is_new),
+            _ => 0,
+        };
+        let (virtuals, interfaces) = (self.dice.below(6), self.dice.below(4));
+        let put = |writer: &mut Self, of, field, value: u64| {
+            let at = klass + writer.tables.offset(of, field);
+            writer.image.put(at, &(value as u32).to_le_bytes());
+        };
+        put(self, "Klass", "_vtable_len", virtuals);
+        put(self, "InstanceKlass", "_itable_len", interfaces);
+        put(self, "InstanceKlass", "_nonstatic_oop_map_size", u64::from(references.is_some()));
+        self.image.put(klass + self.tables.offset("InstanceKlass", "_reference_type"), &[reference]);
+        let map = klass + self.tables.size_of("InstanceKlass") + 8 * (virtuals + interfaces);
+        if let Some((offset, count)) = references {
+            self.image.put_word(map, offset | count << 32);
+        }
+        (map + 8, references)
     }
 
     /// `Klass::layout_helper`.
@@ -86,7 +166,7 @@ impl Writer {
     }
 
     /// Where elements of so many bytes begin (`arrayOopDesc::base_offset_in_bytes`).
-    fn elements(&self, bytes: u64) -> u64 {
+    pub fn elements(&self, bytes: u64) -> u64 {
         let length = match self.header {
             Header::Compact => 8,
             Header::Narrow => 12,
@@ -112,10 +192,13 @@ impl Writer {
 
     /// An object at `at`, and its bytes; none where there is no room for it.
     fn one_object(&mut self, at: u64, end: u64) -> u64 {
-        let class = self.dice.one_of(&self.classes);
-        let (bytes, length) = match class.kind {
+        let class = self.dice.below(self.classes.len() as u64) as usize;
+        let (bytes, length) = match self.classes[class].kind {
             Kind::Instance(bytes) => (bytes, 0),
-            Kind::Mirror => (MIRROR_BYTES + 8 * self.dice.below(10), 0),
+            Kind::Mirror => {
+                let words = self.dice.below(10);
+                (MIRROR_BYTES + 8 * words, self.dice.below(words + 1))
+            }
             Kind::Array(bytes, _) => {
                 let most = if self.dice.chance(5) { 2000 } else { 40 };
                 let length = self.dice.below(most);
@@ -132,14 +215,14 @@ impl Writer {
 
     /// One array that takes all of a range, and is larger than it needs to be by less than eight bytes.
     pub fn one_array(&mut self, start: u64, end: u64) {
-        let class = self.classes.iter().find(|class| class.name == "[B").copied();
-        let class = class.unwrap_or_else(|| panic!("no [B"));
+        let class = self.classes.iter().position(|class| class.name == "[B").unwrap_or(0);
         let bytes = end - start;
         let length = bytes - self.elements(1) - self.dice.below(8);
         self.object_of(class, start, bytes, length);
     }
 
-    fn object_of(&mut self, class: Class, at: u64, bytes: u64, length: u64) {
+    fn object_of(&mut self, index: usize, at: u64, bytes: u64, length: u64) {
+        let class = self.classes[index];
         let narrow = class.address - CLASS_SPACE;
         let mark = match self.header {
             Header::Compact => UNLOCKED | narrow << MARK_KLASS_SHIFT,
@@ -160,10 +243,14 @@ impl Writer {
                 };
                 self.image.put(at + place, &(length as u32).to_le_bytes());
             }
-            Kind::Mirror => self.image.put(at + MIRROR_WORDS, &((bytes / 8) as u32).to_le_bytes()),
+            Kind::Mirror => {
+                self.image.put(at + MIRROR_WORDS, &((bytes / 8) as u32).to_le_bytes());
+                self.mirror(at, length);
+            }
             Kind::Instance(_) => {}
         }
         let of = self.expected.types.entry(class.name).or_default();
         *of = (of.0 + 1, of.1 + bytes);
+        self.objects.push(Object { at, bytes, class: index, length, is_archived: self.is_archive });
     }
 }
