@@ -62,6 +62,11 @@ pub fn kill(process: &OwnedFd) -> io::Result<()> {
 /// SIGQUIT, by which a Java virtual machine is asked to listen.
 pub const SIGQUIT: i32 = libc::SIGQUIT;
 
+/// Opens a folder only (`open(2)`).
+pub const O_DIRECTORY: i32 = libc::O_DIRECTORY;
+/// Opens nothing by a link at the end of a path.
+pub const O_NOFOLLOW: i32 = libc::O_NOFOLLOW;
+
 /// Sends `signal` to the process of a descriptor of [`open`].
 pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
     // SAFETY: pidfd_send_signal reads its integer arguments only; without a siginfo the kernel makes one.

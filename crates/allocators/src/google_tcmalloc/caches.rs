@@ -25,6 +25,9 @@ const LOOKS_AT_THE_TIME: u64 = 1024;
 /// Groups of processors with transfer caches of their own.
 const MOST_SHARDS: usize = 256;
 
+/// The most places at which an array of transfer caches may begin, of which each is tried with each length.
+const MOST_CANDIDATES: usize = 4096;
+
 /// Where a cached object was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
@@ -119,6 +122,7 @@ impl Reader<'_> {
         let used: Vec<usize> =
             (1..heap.classes.number()).filter(|&class| heap.class_bytes(class) > 0).collect();
         let firsts = heap.statics.words().filter(|&(at, word)| word == 1 && says(at, 1)).map(|(at, _)| at);
+        let firsts = firsts.take(MOST_CANDIDATES);
         let array = firsts
             .flat_map(|at| (64..=MOST_TRANSFER_BYTES).step_by(64).map(move |stride| (at, stride)))
             .find(|&(at, stride)| used.iter().all(|&class| says(at + (class as u64 - 1) * stride, class)));
@@ -162,6 +166,9 @@ impl Reader<'_> {
         let number = self.heap.classes.number();
         let mut seen = HashSet::new();
         for shards in self.led_to() {
+            if self.is_late() {
+                return;
+            }
             for shard in 0..MOST_SHARDS as u64 {
                 // A pointer, and what says that it is initialised.
                 let place = shards.saturating_add(16 * shard);
@@ -209,6 +216,9 @@ impl Reader<'_> {
             let places = SLAB_BEGINS.map(word).into_iter().filter(|&at| is_own(at));
             if !is_own(slabs) || !is_own(stopped) {
                 continue;
+            }
+            if self.is_late() {
+                return;
             }
             let Some(begins) = places.collect::<Vec<_>>().into_iter().find_map(|at| self.begins(at, shift))
             else {

@@ -82,7 +82,8 @@ impl Left {
         // The first thread is the main one.
         let Some(&main) = context.fs_bases.first() else { return };
         // In a forked child other threads' heaps stand still for ever, in the middle of anything: no call is made.
-        let is_alive = |part: &Part| part.thread == 0 || context.fs_bases.contains(&part.thread);
+        let alive: HashSet<u64> = context.fs_bases.iter().copied().collect();
+        let is_alive = |part: &Part| part.thread == 0 || alive.contains(&part.thread);
         if self.collect == Collect::default() || !heap.parts.iter().all(is_alive) {
             return;
         }
@@ -173,7 +174,7 @@ impl Purged {
         };
         let mut given = Vec::new();
         for part in parts.filter(|part| matches!(part.kind, Kind::Free | Kind::Waiting) || is_freed(part)) {
-            let mut run = part.start - (part.start - self.start) % RUN_BYTES;
+            let mut run = part.start - part.start.saturating_sub(self.start) % RUN_BYTES;
             while run < part.end {
                 let behind = run + RUN_BYTES;
                 if behind <= self.end && is_marked(run, behind) {

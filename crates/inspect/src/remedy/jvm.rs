@@ -9,14 +9,15 @@
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::ops::Range;
-use std::os::unix::fs::{OpenOptionsExt, chown};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use strandline_process::pages;
 use strandline_process::procfs::{Process, Status};
-use strandline_sys::process::{self as sys, SIGQUIT};
+use strandline_sys::process::{self as sys, O_DIRECTORY, O_NOFOLLOW, SIGQUIT};
 
 use super::{Applied, Refusal, call};
 
@@ -26,7 +27,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 /// How long what is asked may take: a collection of a large heap takes minutes where memory is swapped.
 const ANSWER_LIMIT: Duration = Duration::from_secs(300);
 /// The most bytes of an answer that are read.
-const MOST_ANSWER: u64 = 1 << 20;
+const MOST_ANSWER: usize = 1 << 20;
 /// What gives memory back may be on its way when the answer is there: threads of G1 and Shenandoah do it a piece at a time, of
 /// G1 from a tenth of a second after the collection on. It is counted when so many looks in a row find no less.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
@@ -121,23 +122,43 @@ fn understood(answer: &str, command: Command) -> Result<(), String> {
 
 /// Asks, by the protocol's first version: each word ends with a zero byte, a command and three arguments.
 fn ask(socket: &mut UnixStream, command: &str) -> io::Result<String> {
-    socket.set_read_timeout(Some(ANSWER_LIMIT))?;
     socket.set_write_timeout(Some(LISTEN_LIMIT))?;
     socket.write_all(format!("1\0jcmd\0{command}\0\0\0").as_bytes())?;
+    let until = Instant::now() + ANSWER_LIMIT;
     let mut answer = Vec::new();
-    socket.take(MOST_ANSWER).read_to_end(&mut answer)?;
+    let mut piece = [0; 4096];
+    while answer.len() < MOST_ANSWER {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        socket.set_read_timeout(Some(left))?;
+        match socket.read(&mut piece)? {
+            0 => break,
+            got => answer.extend_from_slice(piece.get(..got).unwrap_or_default()),
+        }
+    }
     if answer.is_empty() {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+        return Err(io::Error::other(
+            "it closed the connection, as it does to whom it takes for another user",
+        ));
     }
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// A file that is removed again.
-struct Left(PathBuf);
+/// A file that is removed again, where it is still the one that was made.
+struct Left {
+    path: PathBuf,
+    inode: u64,
+    keep: bool,
+}
 
 impl Drop for Left {
     fn drop(&mut self) {
-        drop(std::fs::remove_file(&self.0));
+        let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);
+        if is_ours && !self.keep {
+            drop(std::fs::remove_file(&self.path));
+        }
     }
 }
 
@@ -146,15 +167,19 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
     let status = process.status()?;
     let pid = process.pid();
     let inner = status.namespace_pids.last().copied().unwrap_or(pid);
-    // Its folder for temporary files is always this one, whatever its environment says.
+    let handle = sys::open(pid).map_err(|e| Refusal::from_io(process, "opening it", e))?;
+    // Its folder for temporary files is always this one, whatever its environment says. Nothing in it is followed: it may be
+    // the target's own.
     let folder = process.path("root").join("tmp");
-    let socket = folder.join(format!(".java_pid{inner}"));
+    let options = OpenOptions::new().read(true).custom_flags(O_DIRECTORY | O_NOFOLLOW).open(folder);
+    let folder = options.map_err(|e| Refusal::from_io(process, "opening its /tmp", e))?;
+    let within = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+    let socket = within.join(format!(".java_pid{inner}"));
     if let Ok(connected) = UnixStream::connect(&socket) {
         return own(process, connected);
     }
-    let handle = sys::open(pid).map_err(|e| Refusal::from_io(process, "opening it", e))?;
-    let _file = request(process, &folder.join(format!(".attach_pid{inner}")), &status)?;
-    catches_quit(process, &process.status()?)?;
+    may_be_asked(process, &status)?;
+    let mut file = request(process, &within.join(format!(".attach_pid{inner}")), &status)?;
     sys::signal(&handle, SIGQUIT).map_err(|e| Refusal::from_io(process, "sending SIGQUIT", e))?;
     let until = Instant::now() + LISTEN_LIMIT;
     loop {
@@ -162,6 +187,14 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
             return own(process, connected);
         }
         if Instant::now() >= until {
+            // Without the file it would take the signal for a request for a thread dump.
+            let quit = 1 << (SIGQUIT - 1);
+            let is_pending = |status: &Status| {
+                (status.pending.unwrap_or(0) | status.shared_pending.unwrap_or(0)) & quit != 0
+            };
+            if let Some(file) = &mut file {
+                file.keep = process.status().is_ok_and(|status| is_pending(&status));
+            }
             return Err(refused(
                 process,
                 "did not listen within 10 s after it was asked to (SIGQUIT)".to_owned(),
@@ -181,24 +214,39 @@ fn own(process: &Process, socket: UnixStream) -> Result<UnixStream, Refusal> {
     }
 }
 
-/// Puts the file that says what SIGQUIT is for; it has to be of the JVM's user.
-fn request(process: &Process, path: &Path, status: &Status) -> Result<Left, Refusal> {
+/// Puts the file that says what SIGQUIT is for; it has to be of the JVM's user. One that is there already is somebody's who asks
+/// just now: it serves, and stays.
+fn request(process: &Process, path: &Path, status: &Status) -> Result<Option<Left>, Refusal> {
     let failed = |e| Refusal::from_io(process, "asking its JVM to listen", e);
-    // One that was left behind is somebody's who asked before.
-    drop(std::fs::remove_file(path));
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-    let left = Left(path.to_owned());
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let file = match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+        made => made.map_err(failed)?,
+    };
+    let inode = file.metadata().map_err(failed)?.ino();
+    let left = Left { path: path.to_owned(), inode, keep: false };
     let effective = status.users.map(|users| users[1]);
-    chown(path, effective, None).map_err(failed)?;
-    Ok(left)
+    fchown(&file, effective, None).map_err(failed)?;
+    Ok(Some(left))
 }
 
-/// Refuses a process which that signal would end.
-fn catches_quit(process: &Process, status: &Status) -> Result<(), Refusal> {
-    if status.caught.is_some_and(|caught| caught >> (SIGQUIT - 1) & 1 != 0) {
-        return Ok(());
+/// Refuses a process which that signal would end, or that would not come to it, and one that would not know us.
+fn may_be_asked(process: &Process, status: &Status) -> Result<(), Refusal> {
+    if !status.caught.is_some_and(|caught| caught >> (SIGQUIT - 1) & 1 != 0) {
+        return Err(refused(process, "does not catch SIGQUIT (-Xrs, or it is just starting)".to_owned()));
     }
-    Err(refused(process, "does not catch SIGQUIT (-Xrs, or it is just starting)".to_owned()))
+    if matches!(status.state, Some('T' | 't')) {
+        return Err(Refusal::Stopped { pid: process.pid() });
+    }
+    let theirs = std::fs::read_link(process.path("ns/user"));
+    let ours = std::fs::read_link("/proc/self/ns/user");
+    match (theirs, ours) {
+        (Ok(theirs), Ok(ours)) if theirs != ours => {
+            let text = "is in another user namespace, in which its JVM takes us for another user: ask from within it";
+            Err(refused(process, text.to_owned()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn refused(process: &Process, what: String) -> Refusal {

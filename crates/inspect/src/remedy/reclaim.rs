@@ -169,7 +169,16 @@ fn ask_jvm(
         return false;
     };
     let known: Option<Jvm> = jvm.details("jvm");
-    if known.as_ref().and_then(|known| known.attach) == Some(false) {
+    // Whether SIGQUIT is for it is only known where it was read.
+    let attach = known.as_ref().and_then(|known| known.attach).filter(|_| jvm.read);
+    if attach.is_none() {
+        refuse(
+            answer,
+            "its JVM was not read (see the caveats of explain): whether it takes requests is not known",
+        );
+        return false;
+    }
+    if attach == Some(false) {
         refuse(
             answer,
             "its JVM was started so that it takes no requests (-XX:+DisableAttachMechanism or -Xrs): ask it from inside, or start it \

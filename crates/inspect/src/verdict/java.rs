@@ -1,6 +1,6 @@
 //! What is said of a Java virtual machine.
 
-use strandline_claims::facts::Runtime;
+use strandline_claims::facts::{Runtime, Stratum};
 use strandline_claims::units::bytes;
 use strandline_runtimes::jvm::facts::Jvm;
 
@@ -45,7 +45,7 @@ pub fn beside_its_heap(findings: &Findings<'_>) -> Option<(&'static str, String)
     }
     let sum = |ids: &[&str]| ids.iter().map(|id| findings.row(id)).sum::<u64>();
     let malloc: u64 =
-        findings.rows.iter().filter(|row| row.id.starts_with("glibc.")).map(|row| row.bytes).sum();
+        findings.rows.iter().filter(|row| row.stratum == Stratum::Allocator).map(|row| row.bytes).sum();
     let parts = [
         ("metaspace", sum(&["jvm.metaspace", "jvm.class_space", "jvm.metaspace.free"])),
         ("code cache", sum(&["jvm.code", "jvm.code.free"])),

@@ -6,16 +6,20 @@ use super::metaspace::{Metaspace, Space};
 use super::rows;
 use super::threads::Buffer;
 use super::trace::Live;
+use super::view::View;
 use crate::work;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::class::Slot;
 use strandline_claims::palette::Palette;
-use strandline_claims::range::{PAGE_BYTES, RangePages, page_of, page_up};
+use strandline_claims::range::{RangePages, page_of, page_up};
 use strandline_claims::runtime::Context;
+use strandline_claims::words::is_own;
 
 /// So much of the heap is claimed by a worker at a time, but for an area that is larger.
 const PART_BYTES: u64 = 64 << 20;
+/// The most bytes of cards: one for 512 of the heap.
+const MOST_CARDS: u64 = 1 << 38;
 
 /// Claims the areas of the heap. What stands behind objects is free; whole pages of that go back where the area is a free region or
 /// the end of a space.
@@ -31,6 +35,9 @@ pub fn heap(
     let parts: Vec<&[Area]> = areas.chunk_by(is_one_part).collect();
     let job = |claims: &mut Vec<RangeClaim>, part: usize| {
         let Some((first, last)) = parts[part].first().zip(parts[part].last()) else { return };
+        if resident(context, first.start, last.end) == 0 {
+            return;
+        }
         let of = context.pages(first.start, last.end);
         let mut accumulator = Accumulator::new(first.start, &of);
         for area in parts[part] {
@@ -88,7 +95,7 @@ pub fn shared_resident(context: &Context<'_>, start: u64, end: u64) -> u64 {
 /// Resident bytes of whole pages behind the objects of an area.
 pub fn free_resident(context: &Context<'_>, area: &Area) -> u64 {
     let from = if area.kind == Kind::Free { area.start } else { area.top };
-    resident(context, from.next_multiple_of(PAGE_BYTES), area.end)
+    resident(context, page_up(from), area.end)
 }
 
 /// A range, of which parts are in use: these are of one slot, and what is resident besides of another.
@@ -158,4 +165,29 @@ pub fn shared(context: &Context<'_>, palette: &mut Palette, heap: &Heap) -> Vec<
         parts_of(&context.shared_pages(start, end), (start, end), &heap.shared[first..first + count], slots)
     };
     heap.views.iter().map(claim).collect()
+}
+
+/// Claims the card table, which most collectors have (`BarrierSet::_barrier_set`, gc/shared/cardTable.hpp).
+pub fn collector(context: &Context<'_>, view: &View<'_>, palette: &mut Palette) -> Option<RangeClaim> {
+    let barriers = view.fixed(&["BarrierSet::_barrier_set"])?;
+    let table = view.field(barriers, &["CardTableBarrierSet::_card_table"])?;
+    let start = view.field(table, &["CardTable::_byte_map"])?;
+    let bytes = view.field(table, &["CardTable::_byte_map_size"]).filter(|&bytes| bytes <= MOST_CARDS)?;
+    let end = start.checked_add(bytes)?;
+    if !is_own(context.space, start, end) || resident(context, start, end) == 0 {
+        return None;
+    }
+    Some(context.claim_whole((start, end), Class::Refined(palette.add(&rows::COLLECTOR, None)?)))
+}
+
+/// Sorts claims, and drops those that begin within the one before; whether there was such.
+pub fn drop_overlapping(claims: &mut Vec<RangeClaim>) -> bool {
+    claims.sort_by_key(|claim| claim.start);
+    let (mut end, count) = (0, claims.len());
+    claims.retain(|claim| {
+        let is_free = claim.start >= end;
+        end = if is_free { claim.end } else { end };
+        is_free
+    });
+    claims.len() < count
 }

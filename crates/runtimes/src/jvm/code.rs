@@ -8,6 +8,8 @@ use crate::batch::Pages;
 
 /// The most segments: 24 kinds of code, of which three are kept apart.
 const MOST_HEAPS: u32 = 16;
+/// The most ranges in use that one may have.
+const MOST_RANGES: usize = 1 << 18;
 /// `CodeHeap::_next_segment`, of which on there are no blocks, and `_code_blob_type`, from `_log2_segment_size` on: the fields in
 /// between are the same from JDK 9 to 27.
 const NEXT_SEGMENT: u64 = 8;
@@ -103,6 +105,9 @@ fn used(view: &View<'_>, (start, end): (u64, u64), shift: u32) -> Option<Vec<(u6
         let segments = (word_at(&bytes, 0)? & mask).max(1);
         let is_used = *bytes.get(usize::try_from(used).ok()?)? != 0;
         let behind = at.checked_add(segments.checked_mul(1 << shift)?).filter(|&behind| behind <= end)?;
+        if all.len() >= MOST_RANGES {
+            return None;
+        }
         match all.last_mut() {
             Some(last) if is_used && last.1 == at => last.1 = behind,
             _ if is_used => all.push((at, behind)),

@@ -45,9 +45,9 @@ pub enum Klass {
 impl Headers {
     /// Reads what the command line and the machine decided.
     pub fn read(view: &View<'_>) -> Option<Self> {
-        let is_compact = view.has_flag("UseCompactObjectHeaders");
+        let is_compact = view.is_set("UseCompactObjectHeaders")?;
         let is_narrow = view.structs.flag("UseCompressedClassPointers").is_none()
-            || view.has_flag("UseCompressedClassPointers");
+            || view.is_set("UseCompressedClassPointers")?;
         let (klass, length) = match (is_compact, is_narrow) {
             (true, _) => (Klass::InMark(u32::try_from(view.constant(&["markWord::klass_shift"])?).ok()?), 8),
             (false, true) => (Klass::Narrow, 12),
@@ -65,7 +65,7 @@ impl Headers {
             view.structs.flag("ObjectAlignmentInBytes").and_then(|at| view.half_word(at)).map(u64::from)?;
         let is_sound = alignment.is_power_of_two() && (8..=256).contains(&alignment) && narrow.1 < 32;
         let mirror_words = view.fixed_half(&["java_lang_Class::_oop_size_offset"]).map(u64::from);
-        let has_narrow_oops = view.has_flag("UseCompressedOops");
+        let has_narrow_oops = view.is_set("UseCompressedOops")?;
         is_sound.then_some(Self { klass, length, narrow, alignment, mirror_words, has_narrow_oops })
     }
 

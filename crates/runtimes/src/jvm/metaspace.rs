@@ -17,7 +17,10 @@ use super::view::View;
 /// The most class loaders, chunks and nodes that are read.
 const MOST_LOADERS: usize = 1 << 18;
 const MOST_CHUNKS: usize = 1 << 21;
-const MOST_NODES: usize = 1 << 14;
+const MOST_NODES: usize = 1 << 12;
+/// The most that may be reserved, and where.
+const MOST_RESERVED: u64 = 1 << 40;
+const LAST: u64 = 1 << 47;
 
 /// One of the two kinds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -164,6 +167,8 @@ impl KindOf {
         let reserved: u64 =
             ranges.iter().map(|range| range.1.saturating_sub(range.0)).fold(0, u64::saturating_add);
         let is_sound = seen.contains(&self.node)
+            && reserved <= MOST_RESERVED
+            && ranges.last().is_none_or(|range| range.1 <= LAST)
             && apart(&ranges)
             && apart(&self.used)
             && self.used.iter().all(is_inside)

@@ -103,7 +103,12 @@ impl Found for Programs {
             let claims = readings.iter().flat_map(|reading| &reading.claims);
             let mut taken: Vec<(u64, u64)> = claims.map(|claim| (claim.start, claim.end)).collect();
             merge(&mut taken);
-            readings.push(read(context, program, &taken)?);
+            let mut reading = read(context, program, &taken)?;
+            // Shared memory of one name is not told apart.
+            if readings.iter().any(|before| !before.shared.is_empty()) {
+                reading.shared.clear();
+            }
+            readings.push(reading);
         }
         Ok(readings)
     }
@@ -130,8 +135,7 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     let heap = match heap::read(context, &view) {
         Ok(heap) => heap,
         Err(Doubt::Collecting) => {
-            let bytes = resident_data(context);
-            return Err(Busy { runtime: ABOUT.name, bytes, collecting: true });
+            return Err(Busy { runtime: ABOUT.name, bytes: None, collecting: true });
         }
         Err(doubt) => {
             reading.caveats.push(not_read(program, doubt));
@@ -148,11 +152,15 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
         claims.extend(claims::metaspace(context, &mut reading.palette, metaspace));
     }
     claims.extend(claims::code(context, &mut reading.palette, segments.as_deref().unwrap_or_default()));
+    claims.extend(claims::collector(context, &view, &mut reading.palette));
     claims.retain(|claim| claim.start < claim.end && overlapping(taken, claim.start, claim.end).is_empty());
+    if claims::drop_overlapping(&mut claims) {
+        reading.caveats.push(not_read(program, Doubt::Overlapping));
+    }
     reading.claims = claims;
     reading.shared = claims::shared(context, &mut reading.palette, &heap);
     reading.facts.read = true;
-    tell(&view, &heap, (metaspace.as_ref(), segments.as_deref()), &mut reading.facts);
+    tell(&heap, (metaspace.as_ref(), segments.as_deref()), &mut reading.facts);
     if let Some(census) = census {
         reading.facts.types = census.types;
         if census.unread_bytes > 0 {
@@ -183,7 +191,7 @@ fn objects(
     if !heap.is_parsable {
         return (None, None);
     }
-    let headers = Headers::read(view).filter(|_| !context.is_stopped);
+    let headers = Headers::read(view).filter(|_| may_be_traced(context, heap));
     let places = headers.map(|headers| Places::new(heap.areas.iter(), headers.alignment));
     let starts = places.and_then(|places| Some((Bits::new(places.count())?, places)));
     let areas = (heap.areas.as_slice(), buffers);
@@ -191,10 +199,20 @@ fn objects(
         objects::count(context, view, areas, starts.as_ref().map(|(starts, places)| (places, starts)));
     let Some((starts, places)) = starts else { return (census, None) };
     // What holds others may stand where nothing was understood.
-    let whole = census.as_ref().filter(|census| census.unread_bytes == 0);
+    let whole = census.as_ref().filter(|census| census.unread_bytes == 0 && !census.has_moved);
     let live =
         whole.and_then(|census| trace::live(context, view, heap, (places, starts), (census.weak, data)));
     (census, live)
+}
+
+/// Whether it is worth to look for what lives: all of it has to be there to be read, and the process must not wait for it.
+fn may_be_traced(context: &Context<'_>, heap: &Heap) -> bool {
+    let used: u64 = heap.areas.iter().map(|area| area.top - area.start).sum();
+    let resident: u64 = heap.areas.iter().map(|area| claims::resident(context, area.start, area.end)).sum();
+    let status = context.process.status();
+    let is_swapped = status.map_or(true, |status| status.swap_bytes.unwrap_or(0) > 0);
+    // What threads have not used of their buffers may not be there.
+    !context.is_stopped && !is_swapped && used / 8 * 7 <= resident.saturating_add(64 << 20)
 }
 
 /// Why nothing of it is read.
@@ -207,6 +225,10 @@ fn not_read(program: &Program, doubt: Doubt) -> Caveat {
             "jvm_unknown_version",
             "which collector the JVM has, or where its structures stand, is not known; nothing of it is read",
         ),
+        Doubt::Overlapping => (
+            "jvm_damaged",
+            "parts of the JVM's memory would lie on each other: the later ones are not claimed",
+        ),
         Doubt::Damaged | Doubt::Collecting => {
             ("jvm_damaged", "the JVM's own books do not hold together; nothing of it is read")
         }
@@ -214,13 +236,7 @@ fn not_read(program: &Program, doubt: Doubt) -> Caveat {
     Caveat::new(code, program.path.clone(), None, text)
 }
 
-fn resident_data(context: &Context<'_>) -> Option<u64> {
-    let _ = context;
-    None
-}
-
 fn tell(
-    view: &View<'_>,
     heap: &Heap,
     (metaspace, segments): (Option<&Metaspace>, Option<&[code::Segment]>),
     facts: &mut Runtime,
@@ -246,7 +262,6 @@ fn tell(
         }
     }
     pools.extend(segments.map(code::pools).unwrap_or_default());
-    let _ = view;
     facts.own.insert("collector".to_owned(), heap.collector.into());
     if let Ok(pools) = serde_json::to_value(&pools) {
         facts.own.insert("pools".to_owned(), pools);
@@ -278,9 +293,12 @@ fn details(context: &Context<'_>, view: &View<'_>, heap: &Heap, metaspace: Optio
         resident_bytes: kinds.values().map(|kind| kind.resident_bytes).sum::<u64>() + shared,
         free_resident_bytes: kinds.values().map(|kind| kind.free_resident_bytes).sum::<u64>()
             + shared.saturating_sub(shared_used),
-        heap_range: heap.views.is_empty().then_some(heap.reserved),
+        heap_range: (heap.collector != "Z").then_some(heap.reserved),
         views: heap.times_mapped,
-        attach: Some(!view.has_flag("DisableAttachMechanism") && !view.has_flag("ReduceSignalUsage")),
+        attach: view
+            .is_set("DisableAttachMechanism")
+            .zip(view.is_set("ReduceSignalUsage"))
+            .map(|(is_off, has_no_signals)| !is_off && !has_no_signals),
         kinds: kinds.into_values().collect(),
         live_bytes: None,
         live_types: Vec::new(),

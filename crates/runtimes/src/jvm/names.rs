@@ -22,11 +22,15 @@ pub fn of_class(view: &View<'_>, symbol: u64) -> Option<String> {
 
 /// With dots for slashes. That of a hidden class has a `+` before the address of its class (`Klass::external_name`).
 fn as_java_has_it(bytes: &[u8], is_cut: bool) -> Option<String> {
-    let is_of_name = |byte: &u8| *byte >= 0x80 || byte.is_ascii_graphic() && !b".".contains(byte);
+    let is_of_name = |byte: &u8| *byte >= 0x80 || (b' '..=b'~').contains(byte) && *byte != b'.';
     if !bytes.iter().all(is_of_name) {
         return None;
     }
     let mut name = String::from_utf8_lossy(bytes).replace('/', ".");
+    // Those above ASCII too.
+    if name.contains(char::is_control) {
+        return None;
+    }
     if let Some(plus) = name.rfind('+') {
         name.replace_range(plus..=plus, "/");
     }
@@ -68,6 +72,7 @@ mod tests {
         assert_eq!(of("java/util/HashMap$Node").as_deref(), Some("java.util.HashMap$Node"));
         assert_eq!(of("[Ljava/lang/String;").as_deref(), Some("[Ljava.lang.String;"));
         assert_eq!(of("Main$$Lambda+0x00007f01").as_deref(), Some("Main$$Lambda/0x00007f01"));
-        assert_eq!(of("a password\n"), None, "no class is called that");
+        assert_eq!(of("MyTest$adds two numbers$1").as_deref(), Some("MyTest$adds two numbers$1"));
+        assert_eq!((of("a password\n"), of("a\u{85}b")), (None, None), "no class is called that");
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Dead ones are among them, as `jcmd PID GC.class_histogram -all` has it.
 
+use std::time::Instant;
+
 use strandline_claims::facts::TypeFacts;
 use strandline_claims::runtime::Context;
 
@@ -14,6 +16,8 @@ use crate::work;
 
 /// Bytes that are read at once.
 const WINDOW_BYTES: usize = 256 << 10;
+/// The time is looked at each so many objects.
+const LOOKS_AT_TIME: u32 = 1024;
 
 /// What was counted.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +28,8 @@ pub struct Census {
     pub unread_bytes: u64,
     /// The class of weak references, where one was met.
     pub weak: Option<u64>,
+    /// Whether an object was met that has moved: a collection is under way beside the program.
+    pub has_moved: bool,
 }
 
 /// Counts the objects of all areas; has a bit set for each, where such are given.
@@ -36,7 +42,7 @@ pub fn count(
     let headers = Headers::read(view)?;
     let areas: Vec<&Area> =
         areas.iter().filter(|area| area.kind != Kind::Free && area.start < area.top).collect();
-    let state = || (Walk::new(view, headers, buffers, starts), 0);
+    let state = || (Walk::new(view, headers, (buffers, starts), context.deadline), 0);
     let job = |(walk, unread): &mut (Walk<'_>, u64), index: usize| {
         *unread += walk.area(areas[index]);
         (context.progress)(areas[index].top - areas[index].start);
@@ -45,6 +51,7 @@ pub fn count(
     let mut census = Census {
         types: types(walks.iter().map(|(walk, _)| &walk.classes)),
         unread_bytes: walks.iter().map(|(_, unread)| unread).sum(),
+        has_moved: walks.iter().any(|(walk, _)| walk.has_moved),
         weak: walks.iter().find_map(|(walk, _)| walk.classes.find_name("java.lang.ref.WeakReference")),
     };
     if left > 0 {
@@ -62,6 +69,8 @@ struct Walk<'a> {
     buffers: &'a [Buffer],
     starts: Option<(&'a Places, &'a Bits)>,
     window: Vec<u8>,
+    deadline: Instant,
+    has_moved: bool,
     /// Where the window begins, and how much of it was read.
     at: u64,
     got: usize,
@@ -71,14 +80,16 @@ impl<'a> Walk<'a> {
     fn new(
         view: &View<'a>,
         headers: Headers,
-        buffers: &'a [Buffer],
-        starts: Option<(&'a Places, &'a Bits)>,
+        (buffers, starts): (&'a [Buffer], Option<(&'a Places, &'a Bits)>),
+        deadline: Instant,
     ) -> Self {
         Self {
             view: *view,
             classes: Classes::new(*view, headers),
             buffers,
             starts,
+            deadline,
+            has_moved: false,
             window: vec![0; WINDOW_BYTES],
             at: 0,
             got: 0,
@@ -89,10 +100,15 @@ impl<'a> Walk<'a> {
     fn area(&mut self, area: &Area) -> u64 {
         let mut unread = 0;
         let mut at = area.start;
+        let mut steps = 0_u32;
         let mut next = self.buffers.partition_point(|buffer| buffer.end <= at);
         while at < area.top {
             while self.buffers.get(next).is_some_and(|buffer| buffer.end <= at) {
                 next += 1;
+            }
+            steps = steps.wrapping_add(1);
+            if steps.is_multiple_of(LOOKS_AT_TIME) && Instant::now() >= self.deadline {
+                return unread + (area.top - at);
             }
             let buffer = self.buffers.get(next).copied();
             if let Some(buffer) = buffer.filter(|buffer| buffer.top <= at) {
@@ -118,6 +134,8 @@ impl<'a> Walk<'a> {
         let class = self.classes.of(&head)?;
         let bytes = self.classes.size(class, at, &head).filter(|&bytes| bytes <= end - at)?;
         self.classes.count(class, bytes);
+        // `markWord::marked_value`: where it is now stands in the other bits.
+        self.has_moved |= head[0] & 3 == 3;
         if let Some((places, starts)) = self.starts
             && let Some(place) = places.of(at)
         {
@@ -150,5 +168,5 @@ impl<'a> Walk<'a> {
 /// there: within a buffer that is at the end of what is in use, and else between buffers.
 fn resume(at: u64, buffer: Option<Buffer>, top: u64) -> u64 {
     let to = buffer.map_or(top, |buffer| if buffer.start > at { buffer.start } else { buffer.top });
-    to.clamp(at + 8, top.max(at + 8)).min(top)
+    to.max(at.saturating_add(8)).min(top)
 }

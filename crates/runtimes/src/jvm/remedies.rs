@@ -96,7 +96,12 @@ fn given_back(
     heap: &Heap,
     traced: Option<&Live>,
 ) -> Option<(u64, &'static str)> {
-    if view.has_flag("DisableExplicitGC") {
+    // Up to JDK 17 that holds for what is asked from outside too.
+    if view.has_flag("DisableExplicitGC") && view.structs.major().is_some_and(|major| major <= 17) {
+        return None;
+    }
+    // It compacts nothing then: what goes back is decided by what its marking finds.
+    if heap.collector == "G1" && view.has_flag("ExplicitGCInvokesConcurrent") {
         return None;
     }
     let minimum = view.flag("MinHeapSize").unwrap_or(0);

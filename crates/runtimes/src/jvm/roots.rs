@@ -2,7 +2,7 @@
 //!
 //! Stacks of Java's threads, their registers, static data, compiled code and what is in malloc's arenas are looked through word by word
 //! (handles of the JVM and of its native code are there). What only looks like a reference holds an object too: of what is
-//! called dead nothing lives. Not looked through is what has the addresses of objects and holds none: large blocks of
+//! called dead hardly anything lives. Not looked through is what has the addresses of objects and holds none: large blocks of
 //! malloc's, which are mappings of their own, have what the last collection left in its queues; so do stacks of the collector's
 //! threads; and a region's first byte is in tables of regions, so that such an address counts on stacks and in global handles
 //! only.
@@ -52,7 +52,8 @@ impl<'a> Roots<'a> {
     ) -> Option<Self> {
         let stacks = threads::stacks(&view)?;
         let storages = storages(context, &view, data);
-        Some(Self { context, view, heap, oops, stacks, storages })
+        let roots = Self { context, view, heap, oops, stacks, storages };
+        roots.are_in_arenas().then_some(roots)
     }
 
     /// Shows every word that may be a reference.
@@ -71,6 +72,26 @@ impl<'a> Roots<'a> {
                 true
             });
         }
+    }
+
+    /// Whether handles are where they are looked for: where another malloc than glibc's has them, it may have some of them anywhere.
+    fn are_in_arenas(&self) -> bool {
+        let is_glibc =
+            |mapping: &Mapping| mapping.name.ends_with("/libc.so.6") || mapping.name.contains("/libc-2.");
+        let loaders = self.view.fixed(&["ClassLoaderDataGraph::_head"]);
+        let is_in_arena = |&at: &u64| {
+            let found = self.context.space.find(at).filter(|mapping| self.is_looked_through(mapping));
+            found.is_some_and(|mapping| mapping.name == "[heap]" || self.is_arena(mapping.start))
+        };
+        self.context.space.mappings().iter().any(is_glibc)
+            && !self.storages.is_empty()
+            && self.storages.iter().chain(&loaders).all(is_in_arena)
+    }
+
+    /// Whether glibc has an arena at an address: the first word there leads to what describes it, close behind where one begins.
+    fn is_arena(&self, start: u64) -> bool {
+        let arena = self.view.word(start).unwrap_or(0);
+        start.is_multiple_of(ARENA_BYTES) && (0x20..=0x40).contains(&(arena % ARENA_BYTES))
     }
 
     /// A stack from its pointer on, with its thread's registers; all of it, where no thread stands there.
@@ -101,11 +122,7 @@ impl<'a> Roots<'a> {
         let overlaps = |&(start, end): &(u64, u64)| start < mapping.end && mapping.start < end;
         let is_other = self.heap.areas.iter().any(|area| overlaps(&(area.start, area.end)))
             || self.stacks.iter().any(overlaps)
-            || self
-                .context
-                .threads
-                .iter()
-                .any(|thread| overlaps(&(thread.stack_pointer, thread.stack_pointer + 1)));
+            || self.context.threads.iter().any(|thread| mapping.contains(thread.stack_pointer));
         if permissions.shared || !permissions.write || is_other {
             return false;
         }
@@ -142,7 +159,7 @@ fn storages(context: &Context<'_>, view: &View<'_>, data: (u64, u64)) -> Vec<u64
     let Some(global) = view.word(told).filter(|&global| global != 0) else { return Vec::new() };
     let mut storages = vec![global];
     each_word((view.memory, context.resident), data, AT_ONCE, &mut |at, word| {
-        if word == global && at != told {
+        if word == global && at != told && storages.len() < MOST_STORAGES as usize {
             for step in [8, 8_u64.wrapping_neg()] {
                 let beside = (1..=MOST_STORAGES).map(|index| at.wrapping_add(step.wrapping_mul(index)));
                 storages.extend(beside.map_while(|at| view.word(at).filter(|&word| is_storage(view, word))));
@@ -150,6 +167,8 @@ fn storages(context: &Context<'_>, view: &View<'_>, data: (u64, u64)) -> Vec<u64
         }
         true
     });
+    storages.sort_unstable();
+    storages.dedup();
     storages
 }
 

@@ -85,7 +85,7 @@ pub static COLLECTOR: RowKind = RowKind::new(
     "jvm.collector",
     Stratum::Collector,
     State::Live,
-    "the JVM, card tables, mark bitmaps and other tables of its collector",
+    "the JVM, the card table of its collector",
 );
 /// Other structures.
 pub static METADATA: RowKind = RowKind::new(

@@ -20,7 +20,7 @@ pub struct Oops {
 impl Oops {
     /// Reads how the JVM has them.
     pub fn read(view: &View<'_>) -> Option<Self> {
-        if !view.has_flag("UseCompressedOops") {
+        if !view.is_set("UseCompressedOops")? {
             return Some(Self { bytes: 8, base: 0, shift: 0 });
         }
         let base = view.fixed(&["CompressedOops::_base", "CompressedOops::_narrow_oop._base"])?;

@@ -3,8 +3,9 @@
 //! The heap is gone over from its one end to the other and back, a block at a time, wherever something was found to live and not looked
 //! at yet: a bit for each object says that it lives, one that it was not looked at. So its memory is read in large pieces, and what is
 //! needed besides is a thirty-second of it. Weak references hold nothing, soft and final ones do; classes are not
-//! unloaded. What only looks like a reference holds its object, so what is found may be more than what lives, and never
-//! less.
+//! unloaded. What only looks like a reference holds its object, so what is found may be more than what lives; less only where at
+//! this instant the one reference to an object stands in a vector register, or is to a place within it. Where anything could not be read, nothing is
+//! said.
 
 use std::time::Instant;
 
@@ -98,11 +99,9 @@ pub fn live(
     });
     // What came from the archive of class data is never collected.
     for area in heap.areas.iter().filter(|area| area.kind == Kind::Archive) {
-        for address in (area.start..area.top).step_by(8) {
-            if let Some(place) = places.of(address) {
-                mark(place);
-            }
-        }
+        let first = places.of(area.start).unwrap_or(0);
+        let end = first.saturating_add((area.top - area.start) / places.bytes());
+        (first..end).filter(|&place| starts.has(place)).for_each(&mut mark);
     }
     let mut trace = Trace {
         view: *view,
@@ -117,6 +116,7 @@ pub fn live(
         at: 0,
         got: 0,
         bytes: 0,
+        has_failed: false,
     };
     trace.run(context.deadline)?;
     let types = types(std::iter::once(&trace.classes));
@@ -139,6 +139,8 @@ struct Trace<'a> {
     at: u64,
     got: usize,
     bytes: u64,
+    /// Whether something could not be read, which may hold others.
+    has_failed: bool,
 }
 
 impl Trace<'_> {
@@ -154,6 +156,9 @@ impl Trace<'_> {
                         return None;
                     }
                     self.block(block);
+                    if self.has_failed {
+                        return None;
+                    }
                 }
             }
             is_forward = !is_forward;
@@ -171,7 +176,7 @@ impl Trace<'_> {
                 while pending != 0 {
                     let place = word * 64 + u64::from(pending.trailing_zeros());
                     self.left.clear(place);
-                    self.object(place);
+                    self.has_failed |= self.object(place).is_none();
                     pending = self.marks.word(word) & self.left.word(word);
                 }
             }
@@ -181,7 +186,7 @@ impl Trace<'_> {
         }
     }
 
-    /// Marks what an object refers to. What is none refers to nothing.
+    /// Marks what an object refers to; `None` where not all of that could be read.
     fn object(&mut self, place: u64) -> Option<()> {
         let (address, end) = self.places.address(place)?;
         let mut head = [0; HEAD_BYTES];

@@ -73,9 +73,18 @@ impl View<'_> {
         names.iter().find_map(|name| self.structs.address(name))
     }
 
-    /// Whether a flag of the command line is set; not where the version has none of that name.
+    /// Whether a flag of the command line is set; not where the version has none of that name, `None` where it cannot be
+    /// read.
+    pub fn is_set(&self, name: &str) -> Option<bool> {
+        match self.structs.flag(name) {
+            Some(at) => self.byte(at).map(|value| value != 0),
+            None => Some(false),
+        }
+    }
+
+    /// As [`View::is_set`], where it is all one whether it is known.
     pub fn has_flag(&self, name: &str) -> bool {
-        self.structs.flag(name).and_then(|at| self.byte(at)).is_some_and(|value| value != 0)
+        self.is_set(name) == Some(true)
     }
 
     /// A flag's value, of 64 bits.

@@ -8,7 +8,7 @@ use crate::jvm::view::View;
 /// Reads it. Which regions are committed the caller tells by what is mapped: the bitmap of that is not described.
 pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     let region_bytes = view.fixed(&["G1HeapRegion::GrainBytes", "HeapRegion::GrainBytes"])?;
-    if !region_bytes.is_power_of_two() || region_bytes < 1 << 16 {
+    if !region_bytes.is_power_of_two() || !(1 << 16..=1 << 29).contains(&region_bytes) {
         return None;
     }
     let (start, end) = reserved(view, heap)?;

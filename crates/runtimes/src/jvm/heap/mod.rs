@@ -12,12 +12,16 @@ pub mod z;
 
 use serde::{Deserialize, Serialize};
 
+use strandline_claims::range::MOST_BYTES;
 use strandline_claims::runtime::Context;
 
 use super::view::View;
 
 /// The most regions that are read: 32 TiB in regions of 32 MiB are a million.
 pub const MOST_REGIONS: u64 = 1 << 20;
+
+/// Behind the last address of a process with page tables of four levels; where there are five, nobody asks for more.
+const LAST: u64 = 1 << 47;
 
 /// What a part of the heap is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +56,8 @@ pub struct Area {
 impl Area {
     /// An area, if it makes sense: empty ones do not.
     pub fn new(kind: Kind, start: u64, top: u64, end: u64) -> Option<Self> {
-        let is_sound = start.is_multiple_of(8) && start < end && (start..=end).contains(&top);
+        let is_sound =
+            start.is_multiple_of(8) && start < end && (start..=end).contains(&top) && is_possible(start, end);
         is_sound.then_some(Self { kind, start, top, end })
     }
 }
@@ -130,6 +135,8 @@ pub enum Doubt {
     Unknown,
     /// Structures that do not agree with each other.
     Damaged,
+    /// Parts of it that would lie on each other.
+    Overlapping,
 }
 
 /// Reads the heap, of whichever collector it is.
@@ -169,7 +176,12 @@ fn reserved(view: &View<'_>, heap: u64) -> Option<(u64, u64)> {
     let start = view.field(region, &["MemRegion::_start"])?;
     let words = view.field(region, &["MemRegion::_word_size"])?;
     let end = start.checked_add(words.checked_mul(8)?)?;
-    (start < end).then_some((start, end))
+    (start < end && end <= LAST).then_some((start, end))
+}
+
+/// Whether a part of a heap may be there: what is claimed in one is at most so large.
+fn is_possible(start: u64, end: u64) -> bool {
+    end <= LAST && end.saturating_sub(start) <= MOST_BYTES
 }
 
 /// A space of the older collectors: where it begins, up to where objects stand, where it ends. The first of `types` that
@@ -178,7 +190,7 @@ fn space(view: &View<'_>, space: u64, kind: Kind, types: &[&str]) -> Option<Area
     let field = |name: &str| types.iter().find_map(|of| view.field(space, &[&format!("{of}::{name}")]));
     let (start, top, end) = (field("_bottom")?, field("_top")?, field("_end")?);
     // An empty one is one, too: its pool is told.
-    ((start..=end).contains(&top)).then_some(Area { kind, start, top, end })
+    ((start..=end).contains(&top) && is_possible(start, end)).then_some(Area { kind, start, top, end })
 }
 
 /// Those of two generations, and of survivor spaces the pool of the one with objects.

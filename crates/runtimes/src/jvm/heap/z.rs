@@ -1,6 +1,8 @@
 //! ZGC, with generations or without: how much it uses and has (`gc/z/vmStructs_z.hpp`; of JDK 21 to 23 without generations
 //! `gc/x/vmStructs_x.hpp`).
 
+use std::time::Instant;
+
 use strandline_claims::runtime::Context;
 use strandline_process::map::Mapping;
 
@@ -103,6 +105,9 @@ impl<'a> Granules<'a> {
                     }
                 }
                 at = behind;
+                if Instant::now() >= context.deadline {
+                    return used;
+                }
             }
         }
         used
