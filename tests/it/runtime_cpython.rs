@@ -184,6 +184,11 @@ fn objects_in_blocks_of_malloc_are_found_too() -> Outcome {
             return Err(format!("arenas: {}", runtime["own"]).into());
         }
         oracle.types_agree(&runtime)?;
+        // Each object leads to others anywhere in the heap: not each of them is a page read again.
+        let (read, rss) = (document["cost"]["bytes_read"].as_u64(), document["kernel"]["rss_bytes"].as_u64());
+        if read > rss.map(|rss| rss * 4) {
+            return Err(format!("{read:?} bytes read of {rss:?}").into());
+        }
         let (own, others) =
             (strandline::row(&document, "cpython.object"), strandline::row(&document, "glibc.live"));
         if others * 3 > own {

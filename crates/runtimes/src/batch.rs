@@ -179,12 +179,17 @@ struct Kept {
 impl<'a> Pages<'a> {
     /// Over `memory`.
     pub fn new(memory: &'a dyn Memory) -> Self {
-        Self { memory, kept: vec![Kept { address: u64::MAX, bytes: Box::default() }; PAGES_KEPT] }
+        Self::keeping(memory, PAGES_KEPT)
+    }
+
+    /// Over `memory`, of which as many pages are kept: memory is taken for those only that were read.
+    pub fn keeping(memory: &'a dyn Memory, pages: usize) -> Self {
+        Self { memory, kept: vec![Kept { address: u64::MAX, bytes: Box::default() }; pages.max(1)] }
     }
 
     fn page(&mut self, address: u64) -> Option<&[u8]> {
         let page = page_of(address);
-        let index = (page / PAGE_BYTES) as usize % PAGES_KEPT;
+        let index = (page / PAGE_BYTES) as usize % self.kept.len();
         let kept = self.kept.get_mut(index)?;
         if kept.address != page {
             if kept.bytes.len() != PAGE_BYTES as usize {

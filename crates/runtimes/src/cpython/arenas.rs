@@ -63,33 +63,41 @@ pub struct Arenas {
     pub broken: Vec<u64>,
 }
 
-/// Finds those of `program`.
-pub fn find(context: &Context<'_>, program: &Program, release: &Release) -> Vec<Arenas> {
-    let mut pages = Pages::new(context.memory);
+/// Finds those of `program` in `memory`; and whether the time was enough to look at all that could lead to one.
+pub fn find(
+    context: &Context<'_>,
+    memory: &dyn Memory,
+    program: &Program,
+    release: &Release,
+) -> (Vec<Arenas>, bool) {
+    let mut pages = Pages::new(memory);
     let mut words = BTreeSet::new();
-    add_words(context, program.data, &mut words);
+    add_words(context, memory, program.data, &mut words);
     let mut found: Vec<Arenas> = Vec::new();
-    arrays(context, &mut pages, &words, &mut found);
+    let mut is_done = arrays(context, &mut pages, &words, &mut found);
     // Interpreters with an allocator of their own have it in their states, or lead to it from there.
     let mut states = BTreeSet::new();
-    for state in interpreters(context.memory, program, release) {
+    for state in interpreters(memory, program, release) {
         let range = (state, state.saturating_add(MOST_STATE_BYTES));
         if context.space.find(state).is_some_and(words::is_mapped_memory) {
-            add_words(context, range, &mut states);
+            add_words(context, memory, range, &mut states);
         }
     }
-    let beside: Vec<u64> = states.iter().copied().filter(|state| !words.contains(state)).collect();
-    for &state in &beside {
-        add_words(context, (state, state.saturating_add(OBMALLOC_BYTES)), &mut states);
+    // Words of a state lead to places close together: what they share is read once.
+    let beside = states.iter().filter(|state| !words.contains(state));
+    let mut beside: Vec<_> = beside.map(|&state| (state, state.saturating_add(OBMALLOC_BYTES))).collect();
+    merge(&mut beside);
+    for range in beside {
+        add_words(context, memory, range, &mut states);
     }
     states.retain(|word| !words.contains(word));
-    arrays(context, &mut pages, &states, &mut found);
-    found
+    is_done &= arrays(context, &mut pages, &states, &mut found);
+    (found, is_done)
 }
 
 /// The words of a range that could lead to an array.
-fn add_words(context: &Context<'_>, range: (u64, u64), words: &mut BTreeSet<u64>) {
-    each_word((context.memory, context.resident), range, AT_ONCE, &mut |_, word| {
+fn add_words(context: &Context<'_>, memory: &dyn Memory, range: (u64, u64), words: &mut BTreeSet<u64>) {
+    each_word((memory, context.resident), range, AT_ONCE, &mut |_, word| {
         let could_be = word.is_multiple_of(16) && word < 1 << 47;
         if could_be && context.space.find(word).is_some_and(words::is_mapped_memory) {
             words.insert(word);
@@ -110,11 +118,20 @@ pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -
     states
 }
 
-/// Adds the arrays that `words`, in order, lead to: of those that lead into one the first leads to its begin.
-fn arrays(context: &Context<'_>, pages: &mut Pages<'_>, words: &BTreeSet<u64>, found: &mut Vec<Arenas>) {
+/// Adds the arrays that `words`, in order, lead to: of those that lead into one the first leads to its begin. False where the time
+/// was over before: then nothing is known of what was not found.
+fn arrays(
+    context: &Context<'_>,
+    pages: &mut Pages<'_>,
+    words: &BTreeSet<u64>,
+    found: &mut Vec<Arenas>,
+) -> bool {
     let mut behind = 0;
     for &word in words {
-        if word < behind || std::time::Instant::now() >= context.deadline {
+        if std::time::Instant::now() >= context.deadline {
+            return false;
+        }
+        if word < behind {
             continue;
         }
         for shape in SHAPES {
@@ -133,6 +150,7 @@ fn arrays(context: &Context<'_>, pages: &mut Pages<'_>, words: &BTreeSet<u64>, f
             }
         }
     }
+    true
 }
 
 /// The arenas of the array at `array`, and where it ends, if it is one.

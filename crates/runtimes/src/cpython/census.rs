@@ -15,6 +15,12 @@ use strandline_process::memory::{Memory, word_at};
 const MOST_PLACES: usize = 1 << 21;
 /// Of places seen last, so many are kept at hand.
 const NEAR: usize = 1 << 14;
+/// So many places, or all that there are, are put in the order of their addresses, so that those of a page are read with it.
+const PLACES_IN_ORDER: usize = 1 << 16;
+/// Pages that are kept where what objects lead to beside arenas is followed: 8 MiB.
+const PAGES_KEPT: usize = 2048;
+/// A block that is followed through kept pages has no more bytes: larger ones would push out what they lead to.
+const MOST_KEPT_BYTES: usize = 4096;
 /// An arena with fewer objects than this is told by what keeps it.
 pub const FEW_OBJECTS: u64 = 10;
 
@@ -133,7 +139,7 @@ impl Beside {
 }
 
 /// A place that something leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Where it is.
     pub at: u64,
@@ -194,6 +200,12 @@ impl<'a> Census<'a> {
             tables: Vec::new(),
             counted: Counted::default(),
         }
+    }
+
+    /// Nothing yet, of one that is to follow what the others note.
+    pub fn following(memory: &'a dyn Memory, release: &'static Release, beside: &'a Beside) -> Self {
+        let pages = Pages::keeping(memory, PAGES_KEPT);
+        Self { pages, ..Self::new(memory, release, beside) }
     }
 
     /// Takes over what another worker's census is to follow, by the numbers of types that they have here.
@@ -291,6 +303,30 @@ impl<'a> Census<'a> {
             self.counted.interned.0 += 1;
             self.counted.interned.1 = self.counted.interned.1.saturating_add(told);
         }
+    }
+
+    /// The place to look at next. Objects lead to and fro, and each place as it came would be a page that is read again: what was
+    /// noted is put in the order of its addresses on top of what is still `left`, as soon as it is much.
+    pub fn next_place(&mut self, left: &mut Vec<Place>) -> Option<Place> {
+        if left.is_empty() || self.places.len() >= PLACES_IN_ORDER {
+            self.places.sort_unstable();
+            self.places.dedup_by_key(|place| place.at);
+            let room = MOST_PLACES.saturating_sub(left.len());
+            if self.places.len() > room && !left.is_empty() {
+                self.places.truncate(room);
+                self.counted.is_cut = true;
+            }
+            left.append(&mut self.places);
+        }
+        left.pop()
+    }
+
+    /// Reads what fits into `bytes` at `at`, a small block with the page that was read for it; says how much it was.
+    pub fn read(&mut self, memory: &dyn Memory, at: u64, bytes: &mut [u8]) -> usize {
+        if bytes.len() <= MOST_KEPT_BYTES && self.pages.read(at, bytes).is_ok() {
+            return bytes.len();
+        }
+        memory.read_some(at, bytes)
     }
 
     /// Keeps a place where no object is.

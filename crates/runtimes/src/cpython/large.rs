@@ -3,6 +3,7 @@
 //! Each is claimed where it begins; the allocator's reader says whether a block in use begins there. So a word that
 //! leads nowhere, or into the middle of a block, claims nothing.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use super::census::Census;
@@ -48,9 +49,13 @@ pub fn follow(
     let mut is_done = objects(memory, census, claimed_in, (&mut piece, deadline));
     // Blocks of code in C lead on: threads' states to the chunks that frames lie in (from 3.11 on).
     let mut others = Vec::new();
+    let mut seen = HashSet::new();
     for _ in 0..ROUNDS {
-        let some = std::mem::take(&mut census.others);
-        for &place in some.iter().take(MOST_FOLLOWED) {
+        let mut some = std::mem::take(&mut census.others);
+        some.retain(|place| seen.insert(place.at));
+        let followed = MOST_FOLLOWED.min(some.len());
+        some[..followed].sort_unstable();
+        for &place in &some[..followed] {
             let bytes = if place.at.is_multiple_of(PAGE_BYTES) { CHUNK_BYTES } else { BLOCK_BYTES };
             let block = Table::new(place.at, bytes, bytes);
             census.owner = place.owner;
@@ -59,7 +64,7 @@ pub fn follow(
         others.extend(some);
         is_done &= objects(memory, census, claimed_in, (&mut piece, deadline));
     }
-    others.append(&mut census.others);
+    others.extend(census.others.drain(..).filter(|place| seen.insert(place.at)));
     // What is left leads into the middle of blocks too, where a claim would stand in the way of the next block's.
     let (refinements, slots) = claimed_in;
     for place in others {
@@ -81,6 +86,7 @@ fn objects(
     (piece, deadline): (&mut [u8], Instant),
 ) -> bool {
     let mut seen = 0_usize;
+    let mut left = Vec::new();
     loop {
         seen += 1;
         if seen.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= deadline {
@@ -103,7 +109,7 @@ fn objects(
             }
             continue;
         }
-        let Some(place) = census.places.pop() else { return true };
+        let Some(place) = census.next_place(&mut left) else { return true };
         let Some(large) = census.object_at(place.at) else {
             census.other(place);
             continue;
@@ -135,7 +141,7 @@ pub fn read(
     while at < end && Instant::now() < deadline {
         let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(piece.len());
         let Some(bytes) = piece.get_mut(..wanted) else { return };
-        let got = memory.read_some(at, bytes);
+        let got = census.read(memory, at, bytes);
         census.follow(&bytes[..got]);
         if got < wanted {
             return;

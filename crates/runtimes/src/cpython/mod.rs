@@ -176,14 +176,17 @@ struct Blocks {
     arenas: Vec<Arenas>,
     /// Of builds without a global lock.
     heaps: Heaps,
+    /// Whether the time was over before all arenas were looked for.
+    is_late: bool,
 }
 
 impl Blocks {
     fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, release: &Release) -> Self {
         if release.is_free_threaded() {
-            Self { arenas: Vec::new(), heaps: heaps::find(context, memory, program) }
+            Self { arenas: Vec::new(), heaps: heaps::find(context, memory, program), is_late: false }
         } else {
-            Self { arenas: arenas::find(context, program, release), heaps: Heaps::default() }
+            let (arenas, is_done) = arenas::find(context, memory, program, release);
+            Self { arenas, heaps: Heaps::default(), is_late: !is_done }
         }
     }
 
@@ -238,7 +241,10 @@ impl Walk<'_> {
         reading: &mut Reading,
     ) -> (Sums, Counted) {
         let (mut sums, mut counted) = (Sums::default(), Counted::default());
-        let mut last = Census::new(self.memory, self.release, self.beside);
+        let mut last = Census::following(self.memory, self.release, self.beside);
+        if blocks.is_late {
+            sums.doubts.late(program.runtime);
+        }
         for arenas in &blocks.arenas {
             arenas.broken.iter().for_each(|&entry| sums.doubts.damage(entry, 0));
             let walker = || {
