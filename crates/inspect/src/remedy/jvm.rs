@@ -232,7 +232,7 @@ fn request(process: &Process, path: &Path, status: &Status) -> Result<Option<Lef
 
 /// Refuses a process which that signal would end, or that would not come to it, and one that would not know us.
 fn may_be_asked(process: &Process, status: &Status) -> Result<(), Refusal> {
-    if !status.caught.is_some_and(|caught| caught >> (SIGQUIT - 1) & 1 != 0) {
+    if status.caught.is_none_or(|caught| caught >> (SIGQUIT - 1) & 1 == 0) {
         return Err(refused(process, "does not catch SIGQUIT (-Xrs, or it is just starting)".to_owned()));
     }
     if matches!(status.state, Some('T' | 't')) {
