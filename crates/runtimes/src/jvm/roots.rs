@@ -4,8 +4,8 @@
 //! (handles of the JVM and of its native code are there). What only looks like a reference holds an object too: of what is
 //! called dead hardly anything lives. Not looked through is what has the addresses of objects and holds none: large blocks of
 //! malloc's, which are mappings of their own, have what the last collection left in its queues; so do stacks of the collector's
-//! threads; and a region's first byte is in tables of regions, so that such an address counts on stacks and in global handles
-//! only.
+//! threads; and the first byte of a region with one large object is in tables of regions, so that such an address counts on stacks
+//! and in global handles only.
 
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{AT_ONCE, each_word};
@@ -13,7 +13,7 @@ use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::stacks::ThreadFacts;
 
-use super::heap::Heap;
+use super::heap::{Heap, Kind};
 use super::shapes::Oops;
 use super::threads;
 use super::view::View;
@@ -84,7 +84,7 @@ impl<'a> Roots<'a> {
             found.is_some_and(|mapping| mapping.name == "[heap]" || self.is_arena(mapping.start))
         };
         self.context.space.mappings().iter().any(is_glibc)
-            && !self.storages.is_empty()
+            && loaders.is_some()
             && self.storages.iter().chain(&loaders).all(is_in_arena)
     }
 
@@ -136,11 +136,12 @@ impl<'a> Roots<'a> {
         before.is_some_and(Mapping::has_file)
     }
 
-    /// Whether a word is the address of a region rather than of what stands first in it.
+    /// Whether a word is the address of a region rather than of what stands first in it: of those with one large object. What is small
+    /// and stands first in a region may have its one reference anywhere, as a class has.
     fn is_of_a_region(&self, at: u64, word: u64) -> bool {
-        let Some(bytes) = self.heap.region_bytes else { return false };
-        let is_in_heap = (self.heap.reserved.0..self.heap.reserved.1).contains(&word);
-        is_in_heap && word.is_multiple_of(bytes) && !self.is_handle(at)
+        let index = self.heap.areas.partition_point(|area| area.start < word);
+        let area = self.heap.areas.get(index).filter(|area| area.start == word);
+        area.is_some_and(|area| area.kind == Kind::Humongous) && !self.is_handle(at)
     }
 
     /// Whether it stands in a block of global handles.

@@ -21,6 +21,8 @@ const LIBRARY: u64 = 0x7f50_0000_0000;
 const DATA: u64 = LIBRARY + 0x10_0000;
 const DATA_BYTES: u64 = 12 * PAGE;
 /// What it has from malloc.
+/// Where glibc's code is: without it handles may be anywhere.
+const LIBC: u64 = 0x7fff_0000_0000;
 const STRUCTURES: u64 = 0x7f40_0001_0000;
 const STRUCTURES_BYTES: u64 = 24 * PAGE;
 /// A thread's stack.
@@ -166,7 +168,8 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
 fn maps(committed: &[(u64, u64)]) -> String {
     let mut maps: Vec<(u64, u64, &str)> = vec![
         (CLASS_SPACE, CLASS_SPACE_BYTES, "rw-p 00000000 00:00 0"),
-        (STRUCTURES, STRUCTURES_BYTES, "rw-p 00000000 00:00 0"),
+        (STRUCTURES, STRUCTURES_BYTES, "rw-p 00000000 00:00 0 [heap]"),
+        (LIBC, PAGE, "r-xp 00000000 08:01 9 /usr/lib/x86_64-linux-gnu/libc.so.6"),
         (LIBRARY, 0x1000, "r-xp 00000000 08:01 7 /usr/lib/jvm/lib/server/libjvm.so"),
         (DATA, DATA_BYTES, "rw-p 00100000 08:01 7 /usr/lib/jvm/lib/server/libjvm.so"),
         (METASPACE, METASPACE_BYTES, "rw-p 00000000 00:00 0"),
