@@ -15,6 +15,8 @@ use strandline_claims::range::PAGE_BYTES;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::modules;
 
+/// Tables of size classes that are looked at, of one program.
+const MOST_TABLES: usize = 4096;
 /// Words that could be entries of the root, of one program.
 const MOST_TRIED: usize = 1 << 16;
 /// So much of zeros lies before or behind a word that begins or ends a run of others.
@@ -99,6 +101,25 @@ pub fn edges(context: &Context<'_>, data: &Data<'_>, alignment: u64) -> Vec<(u64
         take(last, true);
     }
     edges
+}
+
+/// The first table of size classes in some static data that `read` makes sense of: one that begins with a class of no bytes and
+/// then one of 8 or 16, in 32 bits each.
+pub fn size_table<T>(
+    context: &Context<'_>,
+    data: &Data<'_>,
+    read: &mut dyn FnMut(u64) -> Option<T>,
+) -> Option<T> {
+    let mut places = Vec::new();
+    each_word(context, data.start, data.end, &mut |at, word| {
+        // The first two sizes that are not 0 stand in a word, or the 0 before them and the first one do.
+        let begins =
+            if matches!((word as u32, word >> 32), (8, 16) | (16, 32)) { at.checked_sub(4) } else { None };
+        let is_half = matches!(word >> 32, 8 | 16) && word as u32 == 0;
+        places.extend(begins.or_else(|| is_half.then_some(at)));
+        places.len() < MOST_TABLES
+    });
+    places.into_iter().find_map(read)
 }
 
 /// The roots of all maps of this shape in some static data, by its [`edges`].

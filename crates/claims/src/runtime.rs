@@ -23,7 +23,7 @@ use crate::caveat::Caveat;
 use crate::class::{Class, Slot};
 use crate::facts::{self, Remedy};
 use crate::palette::{BlockRows, Palette};
-use crate::range::RangePages;
+use crate::range::{RangePages, merge};
 use crate::reader::About;
 use crate::refinements::{Matched, Refinements};
 
@@ -50,7 +50,7 @@ pub enum Access {
 
 /// A runtime that was found in a process, about to be read.
 pub trait Found: Send + Sync {
-    /// How it wants to be read. Reads a word or two; the process may run.
+    /// How it wants to be read. Reads a few structures at most; the process may run.
     fn access(&self, _memory: &dyn Memory) -> Access {
         Access::InPlace
     }
@@ -60,7 +60,8 @@ pub trait Found: Send + Sync {
         true
     }
 
-    /// Whether it says that it is in the middle of its own collection. Reads a word or two; the process may run.
+    /// Whether it says that it is in the middle of its own collection. Reads what it takes to find that flag, of a JVM its tables
+    /// of 200 KiB; the process may run.
     fn is_collecting(&self, _memory: &dyn Memory) -> bool {
         false
     }
@@ -186,6 +187,14 @@ pub struct Finish<'a> {
     pub by_allocator: &'a [(String, Matched)],
     /// Hears of work done: what, how much, of how much.
     pub progress: &'a (dyn Fn(&str, u64, u64) + Sync),
+}
+
+/// The ranges that are claimed by these, in address order.
+pub fn taken(readings: &[Reading]) -> Vec<(u64, u64)> {
+    let claims = readings.iter().flat_map(|reading| &reading.claims);
+    let mut taken: Vec<(u64, u64)> = claims.map(|claim| (claim.start, claim.end)).collect();
+    merge(&mut taken);
+    taken
 }
 
 impl Reading {

@@ -1,9 +1,9 @@
 //! Pools are the beans', objects by class are `jcmd`'s, by every JDK and collector.
 
 use super::histogram::has_jcmd;
-use super::{OLDEST, agrees, classes, fill, holds, start};
+use super::{OLDEST, agrees, caveats, classes, fill, holds, start};
 use crate::support::jdks::{self, Jdk};
-use crate::support::{Outcome, for_each, full, skipped};
+use crate::support::{Outcome, for_each, full, skipped, strandline};
 
 /// A collector.
 #[derive(Clone, Copy, Debug)]
@@ -23,12 +23,15 @@ const COLLECTORS: [Collector; 7] = [
     Collector::new("Serial", &["-XX:+UseSerialGC"], true, &[17]),
     Collector::new("Parallel", &["-XX:+UseParallelGC"], true, &[25]),
     Collector::new("G1", &["-XX:+UseG1GC"], true, &[17, 25]),
-    Collector::new("Z", &["-XX:+UseZGC"], false, &[25]),
+    Collector { versions: (17, u32::MAX), ..Collector::new("Z", &["-XX:+UseZGC"], false, &[25]) },
     Collector {
         versions: (21, 23),
         ..Collector::new("Z", &["-XX:+UseZGC", "-XX:+ZGenerational"], false, &[])
     },
-    Collector::new("Shenandoah", &["-XX:+UseShenandoahGC"], false, &[17]),
+    Collector {
+        versions: (17, u32::MAX),
+        ..Collector::new("Shenandoah", &["-XX:+UseShenandoahGC"], false, &[17])
+    },
     Collector::new("Epsilon", &["-XX:+UseEpsilonGC"], true, &[]),
 ];
 
@@ -70,5 +73,31 @@ fn pools_and_classes_are_those_of_the_beans() -> Outcome {
         fill(&mut subject)?;
         let seen = agrees(&mut subject, collector.counts && has_jcmd)?;
         holds(&seen, collector.name, jdk)
+    })
+}
+
+/// Of JDK 11 two collectors do not describe enough of themselves: that is said, and nothing of them is claimed.
+#[test]
+fn a_collector_that_is_not_read_is_said_to_be() -> Outcome {
+    const TEST: &str = "runtime_jvm: collectors that are not read";
+    let Some(classes) = classes(TEST)? else { return Ok(()) };
+    let jdks = jdks::all(TEST).into_iter().filter(|jdk| (OLDEST..17).contains(&jdk.major));
+    let options = ["-XX:+UseZGC", "-XX:+UseShenandoahGC"];
+    let cases: Vec<_> = jdks.flat_map(|jdk| options.map(|option| (jdk.clone(), option))).collect();
+    if cases.is_empty() {
+        skipped(TEST, "no JDK from 11 to 16 here");
+    }
+    for_each(cases, |(jdk, option)| {
+        if !jdk.takes(&["-XX:+UnlockExperimentalVMOptions", option]) {
+            skipped(&format!("{TEST}, {option} of java {}", jdk.major), "it was built without");
+            return Ok(());
+        }
+        let subject = start(jdk, &classes, &[option])?;
+        let document = strandline::explain(subject.pid())?;
+        let said = caveats(&document);
+        if said.len() != 1 || !said.iter().all(|caveat| caveat.contains("jvm_unknown_version")) {
+            return Err(format!("{option} of java {}: {said:?}", jdk.major).into());
+        }
+        Ok(())
     })
 }

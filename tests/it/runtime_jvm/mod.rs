@@ -20,7 +20,7 @@ use crate::support::jdks::Jdk;
 use crate::support::{Outcome, Result, Subject, skipped, strandline};
 
 /// The oldest version that is read.
-pub const OLDEST: u32 = 17;
+pub const OLDEST: u32 = 11;
 /// The classes of the subject, for the oldest of all.
 const RELEASE: &str = "11";
 /// Class loaders of its own.

@@ -9,25 +9,25 @@ use crate::support::{Outcome, for_each, full};
 type Case = (&'static [&'static str], &'static str, (u32, u32), bool);
 
 const CASES: [Case; 14] = [
-    (&["-XX:+UseG1GC", "-XX:-UseCompressedOops"], "G1", (17, 99), false),
-    (&["-XX:+UseSerialGC", "-XX:-UseCompressedOops"], "Serial", (17, 99), false),
-    (&["-XX:+UseG1GC", "-XX:-UseCompressedClassPointers"], "G1", (17, 24), false),
+    (&["-XX:+UseG1GC", "-XX:-UseCompressedOops"], "G1", (11, 99), false),
+    (&["-XX:+UseSerialGC", "-XX:-UseCompressedOops"], "Serial", (11, 99), false),
+    (&["-XX:+UseG1GC", "-XX:-UseCompressedClassPointers"], "G1", (11, 24), false),
     (
         &["-XX:+UseParallelGC", "-XX:-UseCompressedOops", "-XX:-UseCompressedClassPointers"],
         "Parallel",
-        (17, 24),
+        (11, 24),
         true,
     ),
     (&["-XX:+UseG1GC", "-XX:+UseCompactObjectHeaders"], "G1", (24, 99), true),
     (&["-XX:+UseSerialGC", "-XX:+UseCompactObjectHeaders"], "Serial", (24, 99), false),
-    (&["-XX:+UseG1GC", "-XX:+AlwaysPreTouch"], "G1", (17, 99), false),
-    (&["-XX:+UseG1GC", "-XX:+UseTransparentHugePages"], "G1", (17, 99), false),
-    (&["-XX:+UseSerialGC", "-XX:+UseTransparentHugePages", "-XX:+AlwaysPreTouch"], "Serial", (17, 99), false),
-    (&["-XX:+UseG1GC", "-XX:ObjectAlignmentInBytes=16"], "G1", (17, 99), false),
-    (&["-XX:+UseG1GC", "-Xshare:off"], "G1", (17, 99), false),
-    (&["-XX:+UseSerialGC", "-XX:NativeMemoryTracking=summary"], "Serial", (17, 99), false),
-    (&["-XX:+UseG1GC", "-Xint"], "G1", (17, 99), false),
-    (&["-XX:+UseG1GC", "-XX:G1HeapRegionSize=4m", "-XX:ParallelGCThreads=1"], "G1", (17, 99), false),
+    (&["-XX:+UseG1GC", "-XX:+AlwaysPreTouch"], "G1", (11, 99), false),
+    (&["-XX:+UseG1GC", "-XX:+UseTransparentHugePages"], "G1", (11, 99), false),
+    (&["-XX:+UseSerialGC", "-XX:+UseTransparentHugePages", "-XX:+AlwaysPreTouch"], "Serial", (11, 99), false),
+    (&["-XX:+UseG1GC", "-XX:ObjectAlignmentInBytes=16"], "G1", (11, 99), false),
+    (&["-XX:+UseG1GC", "-Xshare:off"], "G1", (11, 99), false),
+    (&["-XX:+UseSerialGC", "-XX:NativeMemoryTracking=summary"], "Serial", (11, 99), false),
+    (&["-XX:+UseG1GC", "-Xint"], "G1", (11, 99), false),
+    (&["-XX:+UseG1GC", "-XX:G1HeapRegionSize=4m", "-XX:ParallelGCThreads=1"], "G1", (11, 99), false),
 ];
 
 #[test]

@@ -254,11 +254,6 @@ pub struct Classes {
 }
 
 impl Classes {
-    /// Whether two half words could be the sizes of the first two classes.
-    pub fn could_begin(word: u64) -> bool {
-        word == 8 | 16 << 32 || word == 16 | 32 << 32
-    }
-
     /// The table whose `class_to_size_` stands behind [`BEFORE_SIZES_BYTES`] of `bytes`, if it is one. Before it stands
     /// `class_to_pages_`, a byte for each, and up to three that align it.
     pub fn new(bytes: &[u8]) -> Option<Self> {

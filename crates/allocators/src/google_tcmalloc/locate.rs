@@ -23,8 +23,6 @@ use strandline_process::modules;
 
 /// Memory behind static data is taken for more of it up to so much.
 const MOST_DATA_BYTES: u64 = 64 << 20;
-/// Tables of size classes that are looked at, of one program.
-const MOST_TABLES: usize = 4096;
 /// Leaves of what could be a node that are looked at: of large blocks only none says which it is.
 const MOST_LEAVES_TRIED: usize = 1 << 10;
 /// Bytes of what could be leaves and nodes that are read in all.
@@ -127,15 +125,7 @@ pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
 
 /// The table of size classes.
 fn classes(context: &Context<'_>, data: &Data<'_>) -> Option<Classes> {
-    let mut places = Vec::new();
-    each_word(context, data.start, data.end, &mut |at, word| {
-        // The first two sizes that are not 0 stand in a word, or the 0 before them and the first one do.
-        let begins = if Classes::could_begin(word) { at.checked_sub(4) } else { None };
-        let is_half = matches!(word >> 32, 8 | 16) && word as u32 == 0;
-        places.extend(begins.or_else(|| is_half.then_some(at)));
-        places.len() < MOST_TABLES
-    });
-    places.into_iter().find_map(|at| {
+    radix::size_table(context, data, &mut |at| {
         let mut bytes = vec![0; SIZES_BYTES];
         context.memory.read(at.checked_sub(BEFORE_SIZES_BYTES as u64)?, &mut bytes).ok()?;
         Classes::new(&bytes)

@@ -38,7 +38,7 @@ pub static ABOUT: About = About {
         version: |clue: &Clue<'_>| clue.mapping.and_then(|_| version_in_file_name(clue.file)),
         ..Evidence::NONE
     },
-    versions: "1.6 to 1.9, 2.0.3 to 2.4, 3.0 to 3.4, CPython's, 64 bits",
+    versions: "1.6 to 1.9, 2.0.3 to 2.4, 3.0 to 3.4 without 3.0.1, CPython's, 64 bits",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &["mimalloc_collect", "mimalloc_purge_delay"],

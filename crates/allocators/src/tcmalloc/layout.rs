@@ -119,11 +119,6 @@ pub struct Classes {
 }
 
 impl Classes {
-    /// Whether two half words could be the sizes of the first two classes: 8 and 16, or 16 and 32.
-    pub fn could_begin(word: u64) -> bool {
-        word == 8 | 16 << 32 || word == 16 | 32 << 32
-    }
-
     /// The table whose `class_to_size_` stands at `address`, if it is one; `bytes` begin before it, by [`BEFORE_SIZES_BYTES`].
     pub fn new(bytes: &[u8], address: u64) -> Option<Self> {
         let half = |at: usize, class: usize| half_word_at(bytes, at + 4 * class);

@@ -8,12 +8,8 @@ use super::layout::{
 };
 use crate::page_cache::PageCache;
 use crate::radix::{self, Data, Shape};
-use crate::scan::each_word;
 use strandline_claims::allocator::Context;
 use strandline_process::map::AddressSpace;
-
-/// Tables of size classes that are looked at, of one program.
-const MOST_TABLES: usize = 4096;
 
 /// One tcmalloc.
 pub struct Heap {
@@ -58,15 +54,7 @@ pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
 
 /// The table of size classes.
 fn classes(context: &Context<'_>, data: &Data<'_>) -> Option<Classes> {
-    let mut places = Vec::new();
-    each_word(context, data.start, data.end, &mut |at, word| {
-        // The first two sizes that are not 0 stand in a word, or the 0 before them and the first one do.
-        let begins = if Classes::could_begin(word) { at.checked_sub(4) } else { None };
-        let is_half = matches!(word >> 32, 8 | 16) && word as u32 == 0;
-        places.extend(begins.or_else(|| is_half.then_some(at)));
-        places.len() < MOST_TABLES
-    });
-    places.into_iter().find_map(|at| {
+    radix::size_table(context, data, &mut |at| {
         let mut bytes = vec![0; SIZES_BYTES];
         context.memory.read(at.checked_sub(BEFORE_SIZES_BYTES)?, &mut bytes).ok()?;
         Classes::new(&bytes, at)

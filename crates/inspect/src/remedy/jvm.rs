@@ -180,6 +180,8 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
     }
     may_be_asked(process, &status)?;
     let mut file = request(process, &within.join(format!(".attach_pid{inner}")), &status)?;
+    // It may have been stopped, or have called exec, since.
+    may_be_asked(process, &process.status()?)?;
     sys::signal(&handle, SIGQUIT).map_err(|e| Refusal::from_io(process, "sending SIGQUIT", e))?;
     let until = Instant::now() + LISTEN_LIMIT;
     loop {

@@ -193,12 +193,7 @@ fn ask_jvm(
     let range = range.map(|(start, end)| start..end);
     let applied = Process::open(pid).map_err(|error| error.to_string());
     let applied = applied.and_then(|process| jvm::apply(&process, *command, range, options.watch));
-    let mut done = Totals::default();
-    match applied {
-        Ok(applied) => done.add(&applied),
-        Err(reason) => refuse(answer, reason),
-    }
-    done.report(answer)
+    report_one(applied, answer)
 }
 
 /// How often a heap that makes no sense is looked at again: a moment later, malloc caught in motion
@@ -383,10 +378,15 @@ fn zero(pid: i32, before: &Inspection, options: &ReclaimOptions<'_>, answer: &mu
         wait: options.wait,
         watch: options.watch,
     };
+    report_one(zero_pages::apply(pid, &request).map_err(|refusal| refusal.to_string()), answer)
+}
+
+/// Tells what came of the one call that was made, or why it was not; true where it was.
+fn report_one(applied: std::result::Result<Applied, String>, answer: &mut Reclamation) -> bool {
     let mut done = Totals::default();
-    match zero_pages::apply(pid, &request) {
+    match applied {
         Ok(applied) => done.add(&applied),
-        Err(refusal) => refuse(answer, refusal.to_string()),
+        Err(reason) => refuse(answer, reason),
     }
     done.report(answer)
 }

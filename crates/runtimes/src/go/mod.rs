@@ -29,7 +29,6 @@ use strandline_claims::accumulator::Class;
 use strandline_claims::allocator::{RangeClaim, overlapping};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Runtime, figures};
-use strandline_claims::range::merge;
 use strandline_claims::reader::{About, Evidence, HeapKind};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
@@ -80,12 +79,7 @@ impl Found for Programs {
     fn read(&self, context: &Context<'_>, _: &Refinements) -> Result<Vec<Reading>, Busy> {
         let mut readings: Vec<Reading> = Vec::new();
         for program in &self.0 {
-            let mut taken: Vec<(u64, u64)> = readings
-                .iter()
-                .flat_map(|reading| &reading.claims)
-                .map(|claim| (claim.start, claim.end))
-                .collect();
-            merge(&mut taken);
+            let taken = runtime::taken(&readings);
             readings.push(read(context, program, &taken));
         }
         Ok(readings)

@@ -1,7 +1,7 @@
 //! What each byte is: objects and free places of the heap, metaspace, code.
 
 use super::code::Segment;
-use super::heap::{Area, Heap, Kind};
+use super::heap::{Area, Heap};
 use super::metaspace::{Metaspace, Space};
 use super::rows;
 use super::threads::Buffer;
@@ -82,40 +82,34 @@ fn in_use(accumulator: &mut Accumulator<'_>, end: u64, live: Option<(&Live, Slot
 
 /// Resident bytes of a range.
 pub fn resident(context: &Context<'_>, start: u64, end: u64) -> u64 {
-    let runs = (context.resident)(start, end);
-    runs.iter().map(|&(from, to)| to.min(end).saturating_sub(from.max(start))).sum()
+    bytes_of(&(context.resident)(start, end))
 }
 
 /// Resident bytes of a range of shared memory.
 pub fn shared_resident(context: &Context<'_>, start: u64, end: u64) -> u64 {
-    let runs = (context.shared)(start, end);
-    runs.iter().map(|&(from, to)| to.min(end).saturating_sub(from.max(start))).sum()
+    bytes_of(&(context.shared)(start, end))
+}
+
+fn bytes_of(runs: &[(u64, u64)]) -> u64 {
+    runs.iter().map(|&(from, to)| to - from).sum()
 }
 
 /// Resident bytes of whole pages behind the objects of an area.
 pub fn free_resident(context: &Context<'_>, area: &Area) -> u64 {
-    let from = if area.kind == Kind::Free { area.start } else { area.top };
-    resident(context, page_up(from), area.end)
+    resident(context, page_up(area.top).min(area.end), area.end)
 }
 
-/// A range, of which parts are in use: these are of one slot, and what is resident besides of another.
+/// A range with these pages, of which parts are in use, among others that are not in it: these are of one slot, and what is resident
+/// besides of another.
 fn parts(
-    context: &Context<'_>,
-    (start, end): (u64, u64),
-    used: &[(u64, u64)],
-    slots: (Slot, Slot),
-) -> RangeClaim {
-    parts_of(&context.pages(start, end), (start, end), used, slots)
-}
-
-fn parts_of(
     of: &RangePages,
     (start, end): (u64, u64),
     used: &[(u64, u64)],
     (in_use, free): (Slot, Slot),
 ) -> RangeClaim {
     let mut accumulator = Accumulator::new(start, of);
-    for &(from, to) in used {
+    let first = used.partition_point(|used| used.1 <= start);
+    for &(from, to) in used[first..].iter().take_while(|used| used.0 < end) {
         accumulator.claim_to(from.clamp(accumulator.cursor(), end), Class::Refined(free));
         accumulator.claim_to(to.clamp(accumulator.cursor(), end), Class::Refined(in_use));
     }
@@ -132,11 +126,8 @@ pub fn metaspace(context: &Context<'_>, palette: &mut Palette, metaspace: &Metas
     ];
     let claim = |(space, slot): (&Space, Option<Slot>)| {
         let Some(slots) = slot.zip(free) else { return Vec::new() };
-        let of = |range: &(u64, u64)| {
-            let first = space.used.partition_point(|used| used.1 <= range.0);
-            let count = space.used[first..].partition_point(|used| used.0 < range.1);
-            parts(context, *range, &space.used[first..first + count], slots)
-        };
+        let of =
+            |&(start, end): &(u64, u64)| parts(&context.pages(start, end), (start, end), &space.used, slots);
         space.ranges.iter().map(of).collect()
     };
     spaces.into_iter().flat_map(claim).collect()
@@ -147,7 +138,10 @@ pub fn code(context: &Context<'_>, palette: &mut Palette, segments: &[Segment]) 
     let Some(slots) = palette.add(&rows::CODE, None).zip(palette.add(&rows::CODE_FREE, None)) else {
         return Vec::new();
     };
-    let code = segments.iter().map(|segment| parts(context, segment.range, &segment.used, slots));
+    let code = segments.iter().map(|segment| {
+        let (start, end) = segment.range;
+        parts(&context.pages(start, end), (start, end), &segment.used, slots)
+    });
     let maps = segments.iter().filter(|segment| segment.map.0 < segment.map.1);
     code.chain(maps.map(|segment| context.claim_whole(segment.map, Class::Metadata))).collect()
 }
@@ -160,9 +154,7 @@ pub fn shared(context: &Context<'_>, palette: &mut Palette, heap: &Heap) -> Vec<
     let slots = palette.add(&rows::SHARED_OBJECT, None).zip(palette.add(&rows::SHARED_FREE, None));
     let Some(slots) = slots else { return Vec::new() };
     let claim = |&(start, end): &(u64, u64)| {
-        let first = heap.shared.partition_point(|used| used.1 <= start);
-        let count = heap.shared[first..].partition_point(|used| used.0 < end);
-        parts_of(&context.shared_pages(start, end), (start, end), &heap.shared[first..first + count], slots)
+        parts(&context.shared_pages(start, end), (start, end), &heap.shared, slots)
     };
     heap.views.iter().map(claim).collect()
 }

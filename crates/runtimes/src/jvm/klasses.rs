@@ -214,7 +214,10 @@ impl<'a> Classes<'a> {
         }
         let helper = self.view.half_field(klass, &["Klass::_layout_helper"])? as i32;
         let symbol = self.view.field(klass, &["Klass::_name"])?;
-        let name = names::of_class(&self.view, symbol)?;
+        let mut name = names::of_class(&self.view, symbol)?;
+        if helper > 0 && self.is_anonymous(klass) {
+            name.push_str(&format!("/{klass:#018x}"));
+        }
         let size = match (helper, name.as_str()) {
             (_, "java.lang.Class") => Size::Mirror,
             (_, "jdk.internal.vm.StackChunk") => Size::Frames(helper as u64 & !7),
@@ -233,6 +236,19 @@ impl<'a> Classes<'a> {
             Size::Frames(bytes) => (16..=256).contains(&bytes),
         };
         is_sound.then_some(Class { address: klass, size, name, instances: 0, bytes: 0 })
+    }
+
+    /// Whether a class shares its name with others, as hidden ones do whose name has their address: up to JDK 14
+    /// (`Klass::external_name`).
+    fn is_anonymous(&self, klass: u64) -> bool {
+        let is = || {
+            let bits = ["InstanceKlass::_misc_is_anonymous", "InstanceKlass::_misc_is_unsafe_anonymous"];
+            let bit = u16::try_from(self.view.constant(&bits)?).ok()?;
+            let low = self.view.place(klass, &["InstanceKlass::_misc_flags"])?;
+            let flags = u16::from_le_bytes([self.view.byte(low)?, self.view.byte(low.checked_add(1)?)?]);
+            Some(flags & bit != 0)
+        };
+        is().unwrap_or(false)
     }
 
     /// What was counted, by name.

@@ -1,16 +1,20 @@
 //! What HotSpot does not describe of itself: where structures of the metaspace keep their fields.
 //!
-//! All else is in its own tables (`structs`). Since JDK 16 (JEP 387) these are the same; each is held against others before it
-//! is believed: a wrong offset finds no list of spaces.
+//! All else is in its own tables (`structs`). Since JDK 16 (JEP 387) these are the same, and from JDK 11 to 15; each is held against
+//! others before it is believed: a wrong offset finds no list of spaces.
 
-/// The first and the last major version with this layout.
-pub const METASPACE_VERSIONS: (u32, u32) = (16, 27);
+/// The first and the last major version with chunks that describe themselves.
+pub const CHUNKED_VERSIONS: (u32, u32) = (11, 15);
+/// The first and the last major version of those that came then.
+pub const ELASTIC_VERSIONS: (u32, u32) = (16, 27);
 
 /// `ClassLoaderData::_metaspace` (`classfile/classLoaderData.hpp`): behind `_class_loader`, and then its lock.
 pub const METASPACE_BEHIND_LOADER: u64 = 8;
 /// `ClassLoaderMetaspace::_lock` (`memory/classLoaderMetaspace.hpp`).
 pub const METASPACE_LOCK: u64 = 0;
-/// `ClassLoaderMetaspace::_non_class_space_arena` and `_class_space_arena`.
+/// The same up to JDK 15, behind `_space_type` (`memory/metaspace.hpp`).
+pub const OLD_METASPACE_LOCK: u64 = 8;
+/// `ClassLoaderMetaspace::_non_class_space_arena` and `_class_space_arena`; up to JDK 15 `_vsm` and `_class_vsm`.
 pub const METASPACE_ARENAS: [u64; 2] = [16, 24];
 /// `MetaspaceArena::_chunks._first` (`memory/metaspace/metaspaceArena.hpp`).
 pub const ARENA_CHUNKS: u64 = 24;
@@ -44,6 +48,34 @@ pub const LIST_LIMITER: u64 = 24;
 pub const LIST_RESERVED: u64 = 32;
 /// `VirtualSpaceList::_committed_words_counter`.
 pub const LIST_COMMITTED: u64 = 40;
+/// `SpaceManager::_chunk_list` (JDK 11 to 15, `memory/metaspace/spaceManager.hpp`).
+pub const SPACE_CHUNKS: u64 = 16;
+/// `SpaceManager::_used_words`.
+pub const SPACE_USED_WORDS: u64 = 48;
+/// `Metachunk::_word_size` (JDK 11 to 15, `memory/metaspace/metachunk.hpp`), of all of it.
+pub const OLD_CHUNK_WORDS: usize = 0;
+/// `Metachunk::_next`.
+pub const OLD_CHUNK_NEXT: usize = 8;
+/// `Metachunk::_container`.
+pub const OLD_CHUNK_NODE: usize = 24;
+/// `Metachunk::_top`.
+pub const OLD_CHUNK_TOP: usize = 32;
+/// `Metachunk::_sentinel`.
+pub const OLD_CHUNK_SENTINEL: usize = 40;
+/// `Metachunk::CHUNK_SENTINEL`.
+pub const SENTINEL: u32 = 0x4d45_54ef;
+/// Bytes of a `Metachunk` that are read.
+pub const OLD_CHUNK_BYTES: usize = 48;
+/// `VirtualSpaceNode::_next` (JDK 11 to 15, `memory/metaspace/virtualSpaceNode.hpp`).
+pub const OLD_NODE_NEXT: usize = 0;
+/// `VirtualSpaceNode::_rs._base`.
+pub const OLD_NODE_BASE: usize = 16;
+/// `VirtualSpaceNode::_rs._size`.
+pub const OLD_NODE_SIZE: usize = 24;
+/// `VirtualSpaceNode::_virtual_space._low` and `._high` (`memory/virtualspace.hpp`).
+pub const OLD_NODE_COMMITTED: [usize; 2] = [80, 88];
+/// Bytes of a `VirtualSpaceNode` that are read.
+pub const OLD_NODE_BYTES: usize = 96;
 /// `ZPageAllocator::_used` behind `_max_capacity`, where it has no entry of its own (`gc/z/zPageAllocator.hpp`, JDK 25).
 pub const Z_USED_BEHIND_MOST: u64 = 8;
 /// `ZPageAllocator::_used_generations` behind `_used` (JDK 21 to 27).

@@ -41,7 +41,6 @@ use crate::named::java_version;
 use strandline_claims::allocator::overlapping;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Runtime;
-use strandline_claims::range::merge;
 use strandline_claims::reader::{About, Evidence, FileName, HeapKind, version_in_file_name};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
@@ -59,11 +58,11 @@ pub static ABOUT: About = About {
         version: |clue| java_version(clue).or_else(|| version_in_file_name(clue.file)),
         ..Evidence::NONE
     },
-    versions: "HotSpot 17 to 27",
+    versions: "HotSpot 11 to 27 (12 to 16, 18 to 20, 22 to 24 not tried)",
     rows: &rows::ROWS,
     blocks: None,
     remedies: &["jvm_gc", "jvm_trim"],
-    not_read: "other virtual machines than HotSpot; objects of ZGC by class",
+    not_read: "other virtual machines than HotSpot; ZGC, Shenandoah and CMS of 11 to 16; objects of ZGC by class",
     heap: HeapKind::Own,
     part_of: None,
 };
@@ -100,10 +99,7 @@ impl Found for Programs {
     fn read(&self, context: &Context<'_>, _: &Refinements) -> Result<Vec<Reading>, Busy> {
         let mut readings: Vec<Reading> = Vec::new();
         for program in &self.0 {
-            let claims = readings.iter().flat_map(|reading| &reading.claims);
-            let mut taken: Vec<(u64, u64)> = claims.map(|claim| (claim.start, claim.end)).collect();
-            merge(&mut taken);
-            let mut reading = read(context, program, &taken)?;
+            let mut reading = read(context, program, &runtime::taken(&readings))?;
             // Shared memory of one name is not told apart.
             if readings.iter().any(|before| !before.shared.is_empty()) {
                 reading.shared.clear();
@@ -144,41 +140,73 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     };
     let buffers = threads::buffers(&view).unwrap_or_default();
     let (census, live) = objects(context, &view, &heap, (&buffers, program.data));
-    let dead = live.as_ref().zip(reading.palette.add(&rows::DEAD, None));
-    let mut claims = claims::heap(context, (&heap.areas, &buffers), dead);
-    let metaspace = Metaspace::read(&view);
-    let segments = code::segments(&view);
-    if let Some(metaspace) = &metaspace {
-        claims.extend(claims::metaspace(context, &mut reading.palette, metaspace));
-    }
-    claims.extend(claims::code(context, &mut reading.palette, segments.as_deref().unwrap_or_default()));
-    claims.extend(claims::collector(context, &view, &mut reading.palette));
-    claims.retain(|claim| claim.start < claim.end && overlapping(taken, claim.start, claim.end).is_empty());
-    if claims::drop_overlapping(&mut claims) {
+    let (metaspace, segments) = (Metaspace::read(&view), code::segments(&view));
+    let known = Known { heap, buffers, live, metaspace, segments };
+    if claim(context, &view, &known, taken, &mut reading) {
         reading.caveats.push(not_read(program, Doubt::Overlapping));
     }
-    reading.claims = claims;
-    reading.shared = claims::shared(context, &mut reading.palette, &heap);
     reading.facts.read = true;
-    tell(&heap, (metaspace.as_ref(), segments.as_deref()), &mut reading.facts);
-    if let Some(census) = census {
-        reading.facts.types = census.types;
-        if census.unread_bytes > 0 {
-            let text = "objects were caught in motion, or are of classes that are gone, or there was no time: their bytes are not \
-                        counted by class";
-            let bytes = Some(census.unread_bytes);
-            reading.caveats.push(Caveat::new("jvm_objects", program.path.clone(), bytes, text));
-        }
-    }
-    let mut details = details(context, &view, &heap, metaspace.as_ref());
-    if let Some(live) = &live {
-        details.live_bytes = Some(live.bytes);
-        details.live_types.clone_from(&live.types);
-    }
-    reading.remedies = remedies::remedies(context, &view, &heap, (&details, live.as_ref()));
+    tell(&known, &mut reading.facts);
+    reading.caveats.extend(unread(program, &known, census.as_ref()));
+    reading.facts.types = census.map(|census| census.types).unwrap_or_default();
+    let details = details(context, &view, &known);
+    reading.remedies = remedies::remedies(context, &view, &known.heap, (&details, known.live.as_ref()));
     reading.facts.set_details(ABOUT.name, &details);
     reading.bytes_read = memory.bytes();
     Ok(reading)
+}
+
+/// What is known of a JVM.
+struct Known {
+    heap: Heap,
+    buffers: Vec<threads::Buffer>,
+    live: Option<trace::Live>,
+    metaspace: Option<Metaspace>,
+    segments: Option<Vec<code::Segment>>,
+}
+
+/// Claims all of it that is not taken; whether parts of it would lie on each other.
+fn claim(
+    context: &Context<'_>,
+    view: &View<'_>,
+    known: &Known,
+    taken: &[(u64, u64)],
+    reading: &mut Reading,
+) -> bool {
+    let dead = known.live.as_ref().zip(reading.palette.add(&rows::DEAD, None));
+    let mut claims = claims::heap(context, (&known.heap.areas, &known.buffers), dead);
+    if let Some(metaspace) = &known.metaspace {
+        claims.extend(claims::metaspace(context, &mut reading.palette, metaspace));
+    }
+    if let Some(segments) = &known.segments {
+        claims.extend(claims::code(context, &mut reading.palette, segments));
+    }
+    claims.extend(claims::collector(context, view, &mut reading.palette));
+    claims.retain(|claim| claim.start < claim.end && overlapping(taken, claim.start, claim.end).is_empty());
+    let is_doubtful = claims::drop_overlapping(&mut claims);
+    reading.claims = claims;
+    reading.shared = claims::shared(context, &mut reading.palette, &known.heap);
+    is_doubtful
+}
+
+/// What of it could not be read.
+fn unread(program: &Program, known: &Known, census: Option<&objects::Census>) -> Vec<Caveat> {
+    let of =
+        |code: &str, bytes: Option<u64>, text: &str| Caveat::new(code, program.path.clone(), bytes, text);
+    let mut caveats = Vec::new();
+    if let Some(bytes) = census.map(|census| census.unread_bytes).filter(|&bytes| bytes > 0) {
+        let text = "objects were caught in motion, or are of classes that are gone, or there was no time: their bytes are not \
+                    counted by class";
+        caveats.push(of("jvm_objects", Some(bytes), text));
+    }
+    let parts = [("metaspace", known.metaspace.is_none()), ("the code cache", known.segments.is_none())];
+    for (part, _) in parts.iter().filter(|(_, is_unread)| *is_unread) {
+        let text = format!(
+            "{part} is laid out in another way than is known, or was changed just then: it is not told apart"
+        );
+        caveats.push(of("jvm_part_unread", None, &text));
+    }
+    caveats
 }
 
 /// Counts objects where they can be walked, and tells which of them live where the process does not wait for that.
@@ -236,16 +264,13 @@ fn not_read(program: &Program, doubt: Doubt) -> Caveat {
     Caveat::new(code, program.path.clone(), None, text)
 }
 
-fn tell(
-    heap: &Heap,
-    (metaspace, segments): (Option<&Metaspace>, Option<&[code::Segment]>),
-    facts: &mut Runtime,
-) {
+fn tell(known: &Known, facts: &mut Runtime) {
+    let heap = &known.heap;
     facts.used_bytes = Some(heap.used());
     facts.committed_bytes = Some(heap.committed());
     facts.free_bytes = Some(heap.committed().saturating_sub(heap.used()));
     let mut pools = heap.pools.clone();
-    if let Some(metaspace) = metaspace {
+    if let Some(metaspace) = &known.metaspace {
         let (others, classes) = (&metaspace.others, &metaspace.classes);
         let both = |a: u64, b: u64| a.saturating_add(b);
         pools.push(heap::Pool::new(
@@ -261,14 +286,15 @@ fn tell(
             ));
         }
     }
-    pools.extend(segments.map(code::pools).unwrap_or_default());
+    pools.extend(known.segments.as_deref().map(code::pools).unwrap_or_default());
     facts.own.insert("collector".to_owned(), heap.collector.into());
     if let Ok(pools) = serde_json::to_value(&pools) {
         facts.own.insert("pools".to_owned(), pools);
     }
 }
 
-fn details(context: &Context<'_>, view: &View<'_>, heap: &Heap, metaspace: Option<&Metaspace>) -> Jvm {
+fn details(context: &Context<'_>, view: &View<'_>, known: &Known) -> Jvm {
+    let (heap, live) = (&known.heap, known.live.as_ref());
     let mut kinds: BTreeMap<Kind, AreaKind> = BTreeMap::new();
     for area in &heap.areas {
         let name = format!("{:?}", area.kind).to_lowercase();
@@ -285,7 +311,7 @@ fn details(context: &Context<'_>, view: &View<'_>, heap: &Heap, metaspace: Optio
     let shared_used: u64 =
         heap.shared.iter().map(|&(from, to)| claims::shared_resident(context, from, to)).sum();
     let mut names = names::OfLoaders::new(view);
-    let loaders = metaspace.map(|metaspace| metaspace.loaders.as_slice()).unwrap_or_default();
+    let loaders = known.metaspace.as_ref().map(|metaspace| metaspace.loaders.as_slice()).unwrap_or_default();
     Jvm {
         max_heap_bytes: view.flag("MaxHeapSize"),
         min_heap_bytes: view.flag("MinHeapSize"),
@@ -300,8 +326,8 @@ fn details(context: &Context<'_>, view: &View<'_>, heap: &Heap, metaspace: Optio
             .zip(view.is_set("ReduceSignalUsage"))
             .map(|(is_off, has_no_signals)| !is_off && !has_no_signals),
         kinds: kinds.into_values().collect(),
-        live_bytes: None,
-        live_types: Vec::new(),
+        live_bytes: live.map(|live| live.bytes),
+        live_types: live.map(|live| live.types.clone()).unwrap_or_default(),
         class_loader_count: loaders.len() as u64,
         class_loaders: loaders
             .iter()

@@ -2,7 +2,7 @@
 
 use strandline_claims::facts::{State, Stratum};
 use strandline_claims::palette::BlockRows;
-use strandline_claims::rows::{Id, RowKind};
+use strandline_claims::rows::{ANONYMOUS, Id, RowKind};
 
 /// Objects.
 pub static OBJECT: RowKind = RowKind::new(
@@ -94,16 +94,9 @@ pub static METADATA: RowKind = RowKind::new(
     State::Live,
     "the JVM, other memory that it maps for itself",
 );
-/// What makes no sense.
-pub static UNREAD: RowKind = RowKind::new(
-    "jvm.unread",
-    Stratum::Runtime,
-    State::Unattributed,
-    "the JVM, parts of its heap that are damaged or were caught in motion",
-);
 
 /// All of them.
-pub static ROWS: [Id; 15] = [
+pub static ROWS: [Id; 14] = [
     &OBJECT,
     &DEAD,
     &FREE_PURGE,
@@ -118,7 +111,6 @@ pub static ROWS: [Id; 15] = [
     &CODE_FREE,
     &COLLECTOR,
     &METADATA,
-    &UNREAD,
 ];
 
 /// Which class of its claims stands on which.
@@ -131,5 +123,5 @@ pub static BLOCKS: BlockRows = BlockRows {
     kept: &FREE_KEPT,
     pinned: &FREE_PINNED,
     mapped: &OBJECT,
-    unread: &UNREAD,
+    unread: &ANONYMOUS,
 };

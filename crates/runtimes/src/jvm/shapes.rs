@@ -23,8 +23,16 @@ impl Oops {
         if !view.is_set("UseCompressedOops")? {
             return Some(Self { bytes: 8, base: 0, shift: 0 });
         }
-        let base = view.fixed(&["CompressedOops::_base", "CompressedOops::_narrow_oop._base"])?;
-        let shift = view.fixed_half(&["CompressedOops::_shift", "CompressedOops::_narrow_oop._shift"])?;
+        let base = view.fixed(&[
+            "CompressedOops::_base",
+            "CompressedOops::_narrow_oop._base",
+            "Universe::_narrow_oop._base",
+        ])?;
+        let shift = view.fixed_half(&[
+            "CompressedOops::_shift",
+            "CompressedOops::_narrow_oop._shift",
+            "Universe::_narrow_oop._shift",
+        ])?;
         (shift <= 8).then_some(Self { bytes: 4, base, shift })
     }
 

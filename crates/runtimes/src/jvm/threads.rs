@@ -1,5 +1,7 @@
 //! Java's threads: what they have of eden for themselves, their allocation buffers; and their stacks.
 
+use std::collections::HashSet;
+
 use strandline_process::memory::word_at;
 
 use super::view::View;
@@ -33,12 +35,23 @@ pub fn buffers(view: &View<'_>) -> Option<Vec<Buffer>> {
 
 /// Java's threads (`JavaThread`).
 fn all(view: &View<'_>) -> Option<Vec<u64>> {
-    let list = view.fixed(&["ThreadsSMRSupport::_java_thread_list"])?;
+    let Some(list) = view.fixed(&["ThreadsSMRSupport::_java_thread_list"]) else { return linked(view) };
     let count = view.half_field(list, &["ThreadsList::_length"])?.min(MOST_THREADS);
     let table = view.field(list, &["ThreadsList::_threads"])?;
     let mut threads = vec![0; count as usize * 8];
     view.memory.read(table, &mut threads).ok()?;
     Some((0..count as usize).filter_map(|index| word_at(&threads, index * 8)).collect())
+}
+
+/// The same up to JDK 11, where they are in a list.
+fn linked(view: &View<'_>) -> Option<Vec<u64>> {
+    let (mut threads, mut seen) = (Vec::new(), HashSet::new());
+    let mut at = view.fixed(&["Threads::_thread_list"])?;
+    while at != 0 && threads.len() < MOST_THREADS as usize && seen.insert(at) {
+        threads.push(at);
+        at = view.field(at, &["JavaThread::_next"])?;
+    }
+    Some(threads)
 }
 
 /// Their stacks, in the order of addresses.

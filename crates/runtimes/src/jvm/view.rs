@@ -4,6 +4,9 @@ use strandline_process::memory::Memory;
 
 use super::structs::Structs;
 
+/// Behind the last address of a process with page tables of four levels; where there are five, nobody asks for more.
+pub const LAST: u64 = 1 << 47;
+
 /// Reads fields by name. A name that a version does not have is absent; several names are tried in turn.
 #[derive(Clone, Copy)]
 pub struct View<'a> {

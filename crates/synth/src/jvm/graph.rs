@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::objects::{Class, MIRROR_BYTES, MIRROR_COUNT};
-use super::{STACK, STACK_BYTES, Writer};
+use super::{CODE, CODE_BYTES, DATA, DATA_BYTES, STACK, STACK_BYTES, STRUCTURES, STRUCTURES_BYTES, Writer};
 
 /// An object that was written.
 #[derive(Clone, Copy, Debug)]
@@ -18,33 +18,52 @@ pub struct Object {
     pub length: u64,
     /// Whether it came from the archive, and so lives.
     pub is_archived: bool,
+    /// Whether it has regions of its own, whose addresses are in tables and hold nothing.
+    pub is_humongous: bool,
+}
+
+/// Which object leads to which, and those that live whatever leads to them.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    held: BTreeMap<u64, Vec<u64>>,
+    roots: Vec<u64>,
 }
 
 impl Writer {
-    /// Draws references, and tells what lives of it.
-    pub fn graph(&mut self) {
-        let mut held: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    /// Draws references between objects, and from the stack.
+    pub fn graph(&mut self) -> Graph {
+        let mut graph = Graph::default();
         let objects = self.objects.clone();
         for object in &objects {
             let (strong, others) = self.places(object);
-            let holds = held.entry(object.at).or_default();
+            let holds = graph.held.entry(object.at).or_default();
             for place in &strong {
-                if let Some(to) = self.refer(*place, &objects) {
-                    holds.push(to);
-                }
+                holds.extend(self.refer(*place, &objects));
             }
             for place in others {
                 self.refer(place, &objects);
             }
         }
-        let mut roots: Vec<u64> = objects.iter().filter(|of| of.is_archived).map(|of| of.at).collect();
+        graph.roots = objects.iter().filter(|of| of.is_archived).map(|of| of.at).collect();
         for slot in 0..self.dice.below(20) {
             let at = STACK + STACK_BYTES - 8 * (slot + 1);
             if self.dice.chance(40) {
                 continue;
             }
             // On a stack compiled code has narrow ones as well.
-            roots.extend(self.refer(at, &objects));
+            graph.roots.extend(self.refer(at, &objects));
+        }
+        graph
+    }
+
+    /// Tells what lives, once the rest is written: what describes spaces and regions has the addresses of what stands first in
+    /// them, and a word that is an object's address holds that object.
+    pub fn live(&mut self, Graph { held, mut roots }: Graph) {
+        let small = self.objects.iter().filter(|object| !object.is_humongous).map(|object| object.at);
+        let small: BTreeSet<u64> = small.collect();
+        for (from, bytes) in [(STRUCTURES, STRUCTURES_BYTES), (DATA, DATA_BYTES), (CODE, CODE_BYTES)] {
+            let words = (from..from + bytes).step_by(8).filter_map(|at| self.image.word(at));
+            roots.extend(words.filter(|word| small.contains(word)));
         }
         let mut live: BTreeSet<u64> = BTreeSet::new();
         while let Some(at) = roots.pop() {
@@ -52,7 +71,7 @@ impl Writer {
                 roots.extend(held.get(&at).into_iter().flatten());
             }
         }
-        for object in objects.iter().filter(|object| live.contains(&object.at)) {
+        for object in self.objects.iter().filter(|object| live.contains(&object.at)) {
             let of = self.expected.live.entry(self.classes[object.class].name).or_default();
             *of = (of.0 + 1, of.1 + object.bytes);
         }

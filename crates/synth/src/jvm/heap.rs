@@ -70,7 +70,14 @@ impl Writer {
         let pointers = self.structure(8 * count);
         self.fill(manager, "G1HeapRegionTable", &[("_base", pointers), ("_length", count)]);
         let tags = self.tags();
-        self.regions(region, pointers, (count, tags))
+        let committed = self.regions(region, pointers, (count, tags));
+        if self.is_old {
+            // What a region inherits is told of what it inherits from.
+            for (field, of) in [("_bottom", "Space"), ("_end", "Space"), ("_top", "G1ContiguousSpace")] {
+                self.tables.rename((region, field), of);
+            }
+        }
+        committed
     }
 
     /// What of regions is told by kind (`gc/g1/g1HeapRegionType.hpp`).
@@ -153,22 +160,23 @@ impl Writer {
 
     /// What the beans are told from, which G1 brings up to date at each collection and so is not what regions have now.
     fn monitored(&mut self) -> u64 {
-        const FIELDS: [&str; 6] = [
-            "_eden_space_used",
-            "_eden_space_committed",
-            "_survivor_space_used",
-            "_survivor_space_committed",
-            "_old_gen_used",
-            "_old_gen_committed",
+        const FIELDS: [[&str; 2]; 6] = [
+            ["_eden_space_used", "_eden_used"],
+            ["_eden_space_committed", "_eden_committed"],
+            ["_survivor_space_used", "_survivor_used"],
+            ["_survivor_space_committed", "_survivor_committed"],
+            ["_old_gen_used", "_old_used"],
+            ["_old_gen_committed", "_old_committed"],
         ];
-        self.declare("G1MonitoringSupport", &FIELDS.map(|name| (name, 8)));
+        let names = FIELDS.map(|names| names[usize::from(self.is_old)]);
+        self.declare("G1MonitoringSupport", &names.map(|name| (name, 8)));
         let figures: [u64; 3] = std::array::from_fn(|_| 8 * self.dice.below(10_000));
         for (name, used) in ["G1 Eden Space", "G1 Survivor Space", "G1 Old Gen"].into_iter().zip(figures) {
             self.expected.pools.insert(name, (used, used.next_multiple_of(REGION_BYTES)));
         }
         let committed = figures.map(|used| used.next_multiple_of(REGION_BYTES));
         let words = [figures[0], committed[0], figures[1], committed[1], figures[2], committed[2]];
-        let fields: Vec<(&str, u64)> = FIELDS.into_iter().zip(words).collect();
+        let fields: Vec<(&str, u64)> = names.into_iter().zip(words).collect();
         self.object("G1MonitoringSupport", &fields)
     }
 

@@ -1,7 +1,7 @@
 //! Fabricated Java virtual machines: HotSpot's tables about itself, a heap of G1 or of the serial collector, classes, threads with
 //! allocation buffers, metaspace, compiled code, each known by construction.
 //!
-//! Written from HotSpot's sources of JDK 17 and 25 (`src/hotspot/share`), apart from the reader that is tested with it. What
+//! Written from HotSpot's sources of JDK 11, 17 and 25 (`src/hotspot/share`), apart from the reader that is tested with it. What
 //! the tables describe stands at places that are drawn, what they do not describe where the sources have it.
 
 mod graph;
@@ -10,7 +10,7 @@ mod native;
 mod objects;
 mod tables;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use self::tables::Tables;
 use crate::{Dice, Image};
@@ -20,9 +20,9 @@ const PAGE: u64 = 4096;
 const LIBRARY: u64 = 0x7f50_0000_0000;
 const DATA: u64 = LIBRARY + 0x10_0000;
 const DATA_BYTES: u64 = 12 * PAGE;
-/// What it has from malloc.
 /// Where glibc's code is: without it handles may be anywhere.
 const LIBC: u64 = 0x7fff_0000_0000;
+/// What it has from malloc.
 const STRUCTURES: u64 = 0x7f40_0001_0000;
 const STRUCTURES_BYTES: u64 = 24 * PAGE;
 /// A thread's stack.
@@ -51,7 +51,7 @@ pub struct JvmExpected {
     pub pools: JvmPools,
     /// Objects and their bytes, by class.
     pub types: BTreeMap<&'static str, (u64, u64)>,
-    /// The same of those that something leads to.
+    /// The same of those that something leads to, or seems to.
     pub live: BTreeMap<&'static str, (u64, u64)>,
     /// Class loaders that have loaded something.
     pub loaders: u64,
@@ -94,8 +94,10 @@ struct Writer {
     dice: Dice,
     tables: Tables,
     expected: JvmExpected,
-    /// JDK 25, and not 17.
+    /// JDK 25, and not 17 or 11.
     is_new: bool,
+    /// JDK 11.
+    is_old: bool,
     header: Header,
     /// Where the next structure goes.
     free: u64,
@@ -106,6 +108,8 @@ struct Writer {
     objects: Vec<graph::Object>,
     /// Whether what is written is of the archive.
     is_archive: bool,
+    /// The objects of class loaders.
+    loaders: BTreeSet<u64>,
     /// Buffers of threads: where they begin, up to where objects stand, where they end.
     buffers: Vec<[u64; 3]>,
 }
@@ -125,7 +129,12 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
     ] {
         image.map(start, bytes as usize);
     }
-    let is_new = dice.chance(50);
+    let (is_new, is_old) = [(true, false), (false, false), (false, true)][dice.below(3) as usize];
+    let release = match (is_new, is_old) {
+        (true, _) => "25.0.3+9-LTS",
+        (_, true) => "11.0.32.1+1-post-1-deb11u1-Debian",
+        _ => "17.0.15+6-Debian-1deb12u1",
+    };
     let header = match dice.below(3) {
         0 => Header::Narrow,
         1 if is_new => Header::Compact,
@@ -140,24 +149,24 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
         tables: Tables::new(LIBRARY, DATA),
         image,
         dice,
-        expected: JvmExpected {
-            release: if is_new { "25.0.3+9-LTS" } else { "17.0.15+6-Debian-1deb12u1" },
-            ..JvmExpected::default()
-        },
+        expected: JvmExpected { release, ..JvmExpected::default() },
         is_new,
+        is_old,
         header,
         free: STRUCTURES + 64,
         metadata: [METASPACE, CLASS_SPACE],
         classes: Vec::new(),
+        loaders: BTreeSet::new(),
         buffers: Vec::new(),
     };
     writer.machine();
     writer.classes();
     let committed = writer.heap();
-    writer.graph();
+    let graph = writer.graph();
     writer.threads();
     writer.metaspace();
     writer.code();
+    writer.live(graph);
     let Writer { mut image, tables, mut expected, .. } = writer;
     expected.heap_bytes = committed.iter().map(|range| range.1 - range.0).sum();
     let (file, pointers) = tables.write(&mut image);
@@ -243,8 +252,9 @@ impl Writer {
         self.flag("UseCompressedOops", u64::from(self.has_narrow_oops));
         let (base, shift) =
             if self.is_new { ("_base", "_shift") } else { ("_narrow_oop._base", "_narrow_oop._shift") };
-        self.fixed("CompressedOops", base, 0);
-        self.fixed("CompressedOops", shift, 3);
+        let of = if self.is_old { "Universe" } else { "CompressedOops" };
+        self.fixed(of, base, 0);
+        self.fixed(of, shift, 3);
         self.flag("UseCompressedClassPointers", u64::from(self.header != Header::Wide));
         if self.is_new {
             self.flag("UseCompactObjectHeaders", u64::from(self.header == Header::Compact));

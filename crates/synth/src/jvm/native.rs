@@ -32,7 +32,7 @@ impl Writer {
     pub fn threads(&mut self) {
         self.declare("ThreadsList", &[("_length", 4), ("_threads", 8)]);
         let common = self.declare("Thread", &[("_tlab", 128)]);
-        for (field, offset) in [("_stack_base", 16), ("_stack_size", 8)] {
+        for (field, offset) in [("_stack_base", 16), ("_stack_size", 8), ("_next", 24)] {
             self.tables.field("JavaThread", field, common + offset);
         }
         self.tables.size("Thread", common + 32);
@@ -49,6 +49,7 @@ impl Writer {
         let mut buffers = std::mem::take(&mut self.buffers);
         buffers.resize(buffers.len() + 1 + self.dice.below(3) as usize, [0; 3]);
         let threads = self.structure(8 * buffers.len() as u64);
+        let mut last = 0;
         for (index, [start, top, end]) in buffers.iter().enumerate() {
             let thread = self.object("Thread", &[]);
             let buffer = thread + self.tables.offset("Thread", "_tlab");
@@ -61,6 +62,11 @@ impl Writer {
                 self.image.put_word(thread + common + 8, STACK_BYTES);
             }
             self.image.put_word(threads + 8 * index as u64, thread);
+            self.image.put_word(thread + common + 24, last);
+            last = thread;
+        }
+        if self.is_old {
+            return self.fixed("Threads", "_thread_list", last);
         }
         let list = self.object("ThreadsList", &[("_length", buffers.len() as u64), ("_threads", threads)]);
         self.fixed("ThreadsSMRSupport", "_java_thread_list", list);
@@ -72,7 +78,10 @@ impl Writer {
         let counters = [self.tables.hidden(), self.tables.hidden()];
         let limiter = self.tables.hidden();
         let ranges = [(METASPACE, METASPACE_BYTES), (CLASS_SPACE, CLASS_SPACE_BYTES)];
-        let nodes = ranges.map(|range| self.node(range, limiter));
+        let nodes = ranges.map(|range| match self.is_old {
+            true => self.old_node(range),
+            false => self.node(range, limiter),
+        });
         // The classes are the first loader's.
         let mut used = [1000, self.metadata[1] - CLASS_SPACE];
         let loaders = 1 + self.dice.below(8);
@@ -86,7 +95,7 @@ impl Writer {
             }
             for (kind, chunks) in chunks.iter_mut().enumerate() {
                 for _ in 0..self.dice.below(3) {
-                    let (start, bytes) = (self.metadata[kind], 8 * (1 + self.dice.below(PAGE / 8)));
+                    let (start, bytes) = (self.metadata[kind], 8 * (8 + self.dice.below(PAGE / 8 - 7)));
                     if start + PAGE <= ranges[kind].0 + ranges[kind].1 {
                         self.metadata[kind] += PAGE;
                         used[kind] += bytes;
@@ -99,8 +108,8 @@ impl Writer {
         // One that has loaded nothing.
         let head = self.object("ClassLoaderData", &[("_next", next)]);
         self.fixed("ClassLoaderDataGraph", "_head", head);
-        self.expected.loaders = loaders;
-        for (counter, used) in counters.into_iter().zip(used) {
+        self.expected.loaders = self.loaders.len() as u64;
+        for (counter, used) in counters.into_iter().zip(used).filter(|_| !self.is_old) {
             self.image.put_word(counter, used / 8);
         }
         let both = (used[0] + used[1], METASPACE_BYTES + CLASS_SPACE_BYTES);
@@ -130,6 +139,37 @@ impl Writer {
         node
     }
 
+    /// A `VirtualSpaceNode` of JDK 11: `_next`, `_is_class`, the base, size and more of what is reserved; then `_low_boundary`,
+    /// `_high_boundary`, `_low` and `_high`.
+    fn old_node(&mut self, (start, bytes): (u64, u64)) -> u64 {
+        let (node, end) = (self.structure(144), start + bytes);
+        for (offset, word) in [(16, start), (24, bytes), (64, start), (72, end), (80, start), (88, end)] {
+            self.image.put_word(node + offset, word);
+        }
+        node
+    }
+
+    /// A `SpaceManager` of JDK 11, whose chunks begin with what describes them.
+    fn old_arena(&mut self, chunks: &[(u64, u64)], node: u64) -> u64 {
+        let arena = self.structure(96);
+        let mut first = 0;
+        for &(start, bytes) in chunks {
+            // `_word_size`, `_next`, `_prev`, `_container`, `_top`, `_sentinel`.
+            let top = start + bytes;
+            let size = top.next_multiple_of(PAGE) - start;
+            for (offset, word) in
+                [(0, size / 8), (8, first), (24, node), (32, top), (40, 0x4d45_54ef | 7 << 32)]
+            {
+                self.image.put_word(start + offset, word);
+            }
+            first = start;
+        }
+        let used: u64 = chunks.iter().map(|chunk| chunk.1).sum();
+        self.image.put_word(arena + 16, first);
+        self.image.put_word(arena + 48, used / 8);
+        arena
+    }
+
     /// A `ClassLoaderData` with `_metaspace` and `_metaspace_lock` behind `_class_loader`.
     fn loader(
         &mut self,
@@ -140,12 +180,21 @@ impl Writer {
         let loader = self.object("ClassLoaderData", &[("_next", next)]);
         let place = loader + self.tables.offset("ClassLoaderData", "_class_loader");
         let (metaspace, lock) = (self.structure(32), self.structure(8));
-        self.image.put_word(place, self.dice.below(2) * lock);
+        // The first one has no object, and a hidden class has what its loader has.
+        let (handle, object) = (self.structure(8), 8 * self.dice.below(6));
+        self.image.put_word(handle, object);
+        self.image.put_word(place, if object == 0 { 0 } else { handle });
+        self.loaders.insert(object);
         self.image.put_word(place + 8, metaspace);
         self.image.put_word(place + 16, lock);
-        // `ClassLoaderMetaspace`: `_lock`, `_space_type`, two arenas.
-        self.image.put_word(metaspace, lock);
+        // `ClassLoaderMetaspace`: `_lock`, `_space_type`, of JDK 11 the other way round; two arenas.
+        self.image.put_word(metaspace + 8 * u64::from(self.is_old), lock);
         for (kind, chunks) in chunks.iter().enumerate() {
+            if self.is_old {
+                let arena = self.old_arena(chunks, nodes[kind]);
+                self.image.put_word(metaspace + 16 + 8 * kind as u64, arena);
+                continue;
+            }
             let arena = self.structure(64);
             self.image.put_word(metaspace + 16 + 8 * kind as u64, arena);
             // `MetaspaceArena`: `_chunks` at 24 with their number, `_fbl`, then the counter that all arenas of a kind share.

@@ -87,8 +87,9 @@ impl Writer {
         self.tables.field("Symbol", "_body[0]", body);
         let (base, shift) =
             if self.is_new { ("_base", "_shift") } else { ("_narrow_klass._base", "_narrow_klass._shift") };
-        self.fixed("CompressedKlassPointers", base, CLASS_SPACE);
-        self.fixed("CompressedKlassPointers", shift, 0);
+        let of = if self.is_old { "Universe" } else { "CompressedKlassPointers" };
+        self.fixed(of, base, CLASS_SPACE);
+        self.fixed(of, shift, 0);
         if self.is_new {
             self.tables.long("markWord::klass_shift", MARK_KLASS_SHIFT);
         }
@@ -219,6 +220,9 @@ impl Writer {
         let bytes = end - start;
         let length = bytes - self.elements(1) - self.dice.below(8);
         self.object_of(class, start, bytes, length);
+        if let Some(object) = self.objects.last_mut() {
+            object.is_humongous = true;
+        }
     }
 
     fn object_of(&mut self, index: usize, at: u64, bytes: u64, length: u64) {
@@ -251,6 +255,7 @@ impl Writer {
         }
         let of = self.expected.types.entry(class.name).or_default();
         *of = (of.0 + 1, of.1 + bytes);
-        self.objects.push(Object { at, bytes, class: index, length, is_archived: self.is_archive });
+        let is_archived = self.is_archive;
+        self.objects.push(Object { at, bytes, class: index, length, is_archived, is_humongous: false });
     }
 }

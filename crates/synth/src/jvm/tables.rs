@@ -58,6 +58,13 @@ impl Tables {
         self.fields.insert((of, name), offset);
     }
 
+    /// Describes a field as one of another type, which this one inherits it from.
+    pub fn rename(&mut self, (of, name): (&'static str, &'static str), to: &'static str) {
+        if let Some(offset) = self.fields.remove(&(of, name)) {
+            self.fields.insert((to, name), offset);
+        }
+    }
+
     /// Where a field is.
     pub fn offset(&self, of: &'static str, name: &str) -> u64 {
         let field = self.fields.iter().find(|((type_name, field), _)| *type_name == of && *field == name);

@@ -5,7 +5,7 @@ use strandline_process::memory::word_at;
 use super::{Area, Heap, Kind, MOST_REGIONS, Pool, reserved};
 use crate::jvm::view::View;
 
-/// Reads it. Which regions are committed the caller tells by what is mapped: the bitmap of that is not described.
+/// Reads it. Which regions are committed is not described; those that never were have no structure.
 pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     let region_bytes = view.fixed(&["G1HeapRegion::GrainBytes", "HeapRegion::GrainBytes"])?;
     if !region_bytes.is_power_of_two() || !(1 << 16..=1 << 29).contains(&region_bytes) {
@@ -40,19 +40,21 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     }
     let support = ["G1CollectedHeap::_monitoring_support", "G1CollectedHeap::_g1mm"];
     let support = view.field(heap, &support)?;
-    let pool = |name: &str, which: &str| {
-        let used = view.field(support, &[&format!("G1MonitoringSupport::_{which}_used")])?;
-        let committed = view.field(support, &[&format!("G1MonitoringSupport::_{which}_committed")])?;
-        Some(Pool::new(name, used, committed))
+    // The second name is that of JDK 11 to 13.
+    let figure = |[name, old]: [&str; 2], what: &str| {
+        let names = [name, old].map(|name| format!("G1MonitoringSupport::_{name}_{what}"));
+        view.field(support, &[&names[0], &names[1]])
     };
+    let pool =
+        |name: &str, of: [&str; 2]| Some(Pool::new(name, figure(of, "used")?, figure(of, "committed")?));
     Some(Heap {
         collector: "G1",
         reserved: (start, end),
         areas,
         pools: vec![
-            pool("G1 Eden Space", "eden_space")?,
-            pool("G1 Survivor Space", "survivor_space")?,
-            pool("G1 Old Gen", "old_gen")?,
+            pool("G1 Eden Space", ["eden_space", "eden"])?,
+            pool("G1 Survivor Space", ["survivor_space", "survivor"])?,
+            pool("G1 Old Gen", ["old_gen", "old"])?,
         ],
         region_bytes: Some(region_bytes),
         is_parsable: true,

@@ -15,13 +15,10 @@ use serde::{Deserialize, Serialize};
 use strandline_claims::range::MOST_BYTES;
 use strandline_claims::runtime::Context;
 
-use super::view::View;
+use super::view::{LAST, View};
 
 /// The most regions that are read: 32 TiB in regions of 32 MiB are a million.
 pub const MOST_REGIONS: u64 = 1 << 20;
-
-/// Behind the last address of a process with page tables of four levels; where there are five, nobody asks for more.
-const LAST: u64 = 1 << 47;
 
 /// What a part of the heap is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -148,20 +145,21 @@ pub fn read(context: &Context<'_>, view: &View<'_>) -> Result<Heap, Doubt> {
     if is_collecting(view, heap) {
         return Err(Doubt::Collecting);
     }
-    type Read = fn(&View<'_>, u64) -> Option<Heap>;
-    let collectors: [(&str, Read); 6] = [
-        ("UseG1GC", g1::read),
-        ("UseSerialGC", serial::read),
-        ("UseParallelGC", parallel::read),
-        ("UseShenandoahGC", shenandoah::read),
-        ("UseEpsilonGC", epsilon::read),
-        ("UseParallelOldGC", parallel::read),
+    type Read = fn(&Context<'_>, &View<'_>, u64) -> Option<Heap>;
+    // With the first major version that describes enough of it.
+    let collectors: [(&str, u32, Read); 7] = [
+        ("UseG1GC", 11, |_, view, heap| g1::read(view, heap)),
+        ("UseSerialGC", 11, |_, view, heap| serial::read(view, heap)),
+        ("UseParallelGC", 11, |_, view, heap| parallel::read(view, heap)),
+        ("UseParallelOldGC", 11, |_, view, heap| parallel::read(view, heap)),
+        ("UseEpsilonGC", 11, |_, view, heap| epsilon::read(view, heap)),
+        ("UseShenandoahGC", 17, |_, view, heap| shenandoah::read(view, heap)),
+        ("UseZGC", 17, z::read),
     ];
-    if view.has_flag("UseZGC") {
-        return z::read(context, view, heap).and_then(Heap::checked).ok_or(Doubt::Damaged);
-    }
-    let (_, read) = collectors.iter().find(|(flag, _)| view.has_flag(flag)).ok_or(Doubt::Unknown)?;
-    read(view, heap).and_then(Heap::checked).ok_or(Doubt::Damaged)
+    let major = view.structs.major().ok_or(Doubt::Unknown)?;
+    let known = collectors.iter().find(|(flag, first, _)| major >= *first && view.has_flag(flag));
+    let (_, _, read) = known.ok_or(Doubt::Unknown)?;
+    read(context, view, heap).and_then(Heap::checked).ok_or(Doubt::Damaged)
 }
 
 /// Whether a collection has stopped the program.

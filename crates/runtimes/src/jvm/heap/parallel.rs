@@ -9,7 +9,9 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     let generation = |name: &str| view.fixed(&[name]).or_else(|| view.field(heap, &[name]));
     let young = generation("ParallelScavengeHeap::_young_gen")?;
     let old = generation("ParallelScavengeHeap::_old_gen")?;
-    let of = |generation, name, kind| space(view, view.field(generation, &[name])?, kind, &["MutableSpace"]);
+    let of = |generation, name, kind| {
+        space(view, view.field(generation, &[name])?, kind, &["MutableSpace", "ImmutableSpace"])
+    };
     let spaces = [
         of(young, "PSYoungGen::_eden_space", Kind::Eden)?,
         of(young, "PSYoungGen::_from_space", Kind::Survivor)?,

@@ -1,0 +1,157 @@
+//! What classes are kept in: metaspace, and the compressed class space.
+//!
+//! Each class loader has chunks of both. No symbol leads to them: the list of class loaders does. How chunks and the spaces that they
+//! are cut from are kept differs by version, a file for each: `chunked` up to JDK 15, `elastic` from JDK 16 on (JEP 387).
+
+mod chunked;
+mod elastic;
+
+use std::collections::{HashMap, HashSet};
+
+use super::layout::{METASPACE_ARENAS, METASPACE_BEHIND_LOADER};
+use super::view::{LAST, View};
+
+/// The most class loaders, chunks and nodes that are read.
+const MOST_LOADERS: usize = 1 << 18;
+const MOST_CHUNKS: usize = 1 << 21;
+const MOST_NODES: usize = 1 << 12;
+/// The most that may be reserved.
+const MOST_RESERVED: u64 = 1 << 40;
+
+/// One of the two kinds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// The ranges that are reserved for it, in the order of addresses.
+    pub ranges: Vec<(u64, u64)>,
+    /// What of them is used, in the order of addresses.
+    pub used: Vec<(u64, u64)>,
+    /// Bytes that it counts as used.
+    pub used_bytes: u64,
+    /// Bytes that it counts as committed.
+    pub committed_bytes: u64,
+}
+
+impl Space {
+    /// In the order of addresses; `None` where what is used overlaps, or stands outside of what is reserved.
+    fn checked(mut self) -> Option<Self> {
+        self.ranges.sort_unstable();
+        self.used.sort_unstable();
+        let (ranges, used) = (&self.ranges, &self.used);
+        let apart = |ranges: &[(u64, u64)]| ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0);
+        let is_inside = |&(start, end): &(u64, u64)| {
+            let range = ranges.get(ranges.partition_point(|range| range.1 <= start));
+            range.is_some_and(|range| range.0 <= start && end <= range.1)
+        };
+        let is_sound = self.reserved_bytes() <= MOST_RESERVED
+            && ranges.iter().all(|range| range.0 <= range.1 && range.1 <= LAST)
+            && apart(ranges)
+            && apart(used)
+            && used.iter().all(is_inside);
+        is_sound.then_some(self)
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        self.ranges.iter().map(|range| range.1.saturating_sub(range.0)).fold(0, u64::saturating_add)
+    }
+}
+
+/// Both, and who has how much of them.
+#[derive(Clone, Debug, Default)]
+pub struct Metaspace {
+    /// Method code, constant pools and the like.
+    pub others: Space,
+    /// What narrow class pointers point to; empty where they are off.
+    pub classes: Space,
+    /// By class loader: where its oop is kept, and how much of both kinds it has.
+    pub loaders: Vec<(u64, u64)>,
+}
+
+/// How versions keep it.
+struct Era {
+    /// The first and the last major version.
+    versions: (u32, u32),
+    /// Where a loader's metaspace has the address of its lock, which the loader has as well.
+    lock: u64,
+    /// Reads what a loader has of one kind: how many bytes it uses.
+    arena: fn(&mut Reader<'_>, arena: u64, kind: &mut KindOf) -> Option<u64>,
+    /// What there is of a kind, once all that loaders have of it is read.
+    space: fn(KindOf, &View<'_>) -> Option<Space>,
+}
+
+static ERAS: [Era; 2] = [chunked::ERA, elastic::ERA];
+
+impl Metaspace {
+    /// Reads it; `None` where it is of a version that is not known, or does not hold together.
+    pub fn read(view: &View<'_>) -> Option<Self> {
+        let major = view.structs.major()?;
+        let era = ERAS.iter().find(|era| (era.versions.0..=era.versions.1).contains(&major))?;
+        let mut reader = Reader { view, era, seen: HashSet::new() };
+        let mut kinds = [KindOf::default(), KindOf::default()];
+        // A hidden class may have one of its own beside that of its loader: what these have is the loader's.
+        let mut loaders: HashMap<u64, (u64, u64)> = HashMap::new();
+        let mut at = view.fixed(&["ClassLoaderDataGraph::_head"])?;
+        while at != 0 && loaders.len() < MOST_LOADERS && reader.seen.insert(at) {
+            if let Some((handle, bytes)) = reader.loader(at, &mut kinds)? {
+                let object = if handle == 0 { 0 } else { view.word(handle)? };
+                let of = loaders.entry(object).or_insert((handle, 0));
+                of.1 = of.1.saturating_add(bytes);
+            }
+            at = view.field(at, &["ClassLoaderData::_next"])?;
+        }
+        let mut loaders: Vec<(u64, u64)> = loaders.into_values().collect();
+        let [others, classes] = kinds;
+        let others = (era.space)(others, view)?.checked()?;
+        let classes = if classes.is_met { (era.space)(classes, view)?.checked()? } else { Space::default() };
+        loaders.sort_by_key(|&(handle, bytes)| (std::cmp::Reverse(bytes), handle));
+        Some(Self { others, classes, loaders })
+    }
+}
+
+/// What is known of one kind while loaders are gone over.
+#[derive(Clone, Debug, Default)]
+struct KindOf {
+    /// Whether any loader has some.
+    is_met: bool,
+    /// Where all that is used is counted, where there is such.
+    counter: u64,
+    /// What loaders count as used.
+    used_bytes: u64,
+    /// Nodes that chunks were cut from.
+    nodes: HashSet<u64>,
+    used: Vec<(u64, u64)>,
+}
+
+struct Reader<'a> {
+    view: &'a View<'a>,
+    era: &'static Era,
+    seen: HashSet<u64>,
+}
+
+impl Reader<'_> {
+    /// A class loader: where its oop is kept, and how much it has. One that has loaded nothing has no metaspace.
+    fn loader(&mut self, at: u64, kinds: &mut [KindOf; 2]) -> Option<Option<(u64, u64)>> {
+        let loader = self.view.place(at, &["ClassLoaderData::_class_loader"])?;
+        let place = loader.checked_add(METASPACE_BEHIND_LOADER)?;
+        let (metaspace, lock) = (self.view.word(place)?, self.view.word(place.checked_add(8)?)?);
+        if metaspace == 0 {
+            return Some(None);
+        }
+        if self.view.word(metaspace.checked_add(self.era.lock)?)? != lock {
+            return None;
+        }
+        let mut bytes = 0_u64;
+        for (kind, offset) in kinds.iter_mut().zip(METASPACE_ARENAS) {
+            let arena = self.view.word(metaspace.checked_add(offset)?)?;
+            if arena != 0 {
+                kind.is_met = true;
+                bytes = bytes.checked_add((self.era.arena)(self, arena, kind)?)?;
+            }
+        }
+        Some(Some((self.view.word(loader)?, bytes)))
+    }
+
+    /// Whether a chunk was not met yet, and there are not too many.
+    fn is_new(&mut self, at: u64) -> bool {
+        self.seen.len() < MOST_CHUNKS && self.seen.insert(at)
+    }
+}
