@@ -65,8 +65,8 @@ impl ReaderView {
 pub fn readers(all: &[ReaderView], surface: Surface) -> String {
     let mut lines = vec![surface.paint(Paint::Strong, "read: each byte stands on a row of theirs")];
     for one in all.iter().filter(|one| one.read) {
-        let first = format!("  {} ({}) {}", one.title, one.name, one.versions.unwrap_or_default());
-        lines.push(first);
+        let first = format!("  {} ({}) ", one.title, one.name);
+        lines.extend(hanging(&first, one.versions.unwrap_or_default(), surface.columns));
         let mut about = vec![("rows: ", one.rows.join(", ")), ("not read: ", one.not_read.to_owned())];
         if !one.remedies.is_empty() {
             about.insert(1, ("remedies: ", one.remedies.join(", ")));

@@ -23,44 +23,97 @@ pub fn remedies(
     (known, traced): (&Jvm, Option<&Live>),
 ) -> Vec<Remedy> {
     let mut all: Vec<Remedy> = collection(context, view, heap, (known, traced)).into_iter().collect();
-    let is_worth = known.free_resident_bytes >= WORTH_BYTES;
-    for (collectors, id, how, cost) in SETTINGS {
-        if is_worth && collectors.contains(&heap.collector) {
-            all.push(Remedy::setting(id, how, cost));
-        }
-    }
+    all.extend(settings(heap, known));
     all
 }
 
-type Setting = (&'static [&'static str], &'static str, &'static str, &'static str);
+/// What a setting is about.
+#[derive(Clone, Copy)]
+enum About {
+    /// Free parts of the heap that are resident.
+    Free,
+    /// Those that the least size of the heap keeps (`-Xms`).
+    Least,
+    /// Those above what is in use, where the collector is to give them back by itself.
+    AboveUse,
+}
+
+struct Setting {
+    collectors: &'static [&'static str],
+    about: About,
+    id: &'static str,
+    how: &'static str,
+    cost: &'static str,
+}
 
 /// Settings for the next start, by collector.
-const SETTINGS: [Setting; 4] = [
-    (
-        &["G1"],
-        "jvm_g1_periodic",
-        "JAVA_TOOL_OPTIONS=-XX:G1PeriodicGCInterval=30000",
-        "a concurrent collection each 30 s while the program is idle, after which free regions go back",
-    ),
-    (
-        &["Serial", "Parallel"],
-        "jvm_free_ratio",
-        "JAVA_TOOL_OPTIONS='-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20'",
-        "the heap is kept nearer to what lives: it collects more often",
-    ),
-    (
-        &["Z"],
-        "jvm_z_uncommit",
-        "JAVA_TOOL_OPTIONS='-XX:ZUncommitDelay=10 -XX:ZCollectionInterval=60'",
-        "what was free for 10 s goes back; a collection each minute finds it",
-    ),
-    (
-        &["Shenandoah"],
-        "jvm_shenandoah_uncommit",
-        "JAVA_TOOL_OPTIONS='-XX:+UnlockExperimentalVMOptions -XX:ShenandoahUncommitDelay=10000'",
-        "regions that were free for 10 s go back",
-    ),
+const SETTINGS: [Setting; 6] = [
+    Setting {
+        collectors: &["G1"],
+        about: About::Free,
+        id: "jvm_g1_periodic",
+        how: "JAVA_TOOL_OPTIONS=-XX:G1PeriodicGCInterval=30000",
+        cost: "a concurrent collection each 30 s while the program is idle, after which free regions go back",
+    },
+    Setting {
+        collectors: &["Serial", "Parallel"],
+        about: About::Free,
+        id: "jvm_free_ratio",
+        how: "JAVA_TOOL_OPTIONS='-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20'",
+        cost: "the heap is kept nearer to what lives: it collects more often",
+    },
+    Setting {
+        collectors: &["Z"],
+        about: About::Free,
+        id: "jvm_z_uncommit",
+        how: "JAVA_TOOL_OPTIONS='-XX:ZUncommitDelay=10 -XX:ZCollectionInterval=60'",
+        cost: "what was free for 10 s goes back; a collection each minute finds it",
+    },
+    Setting {
+        collectors: &["Shenandoah"],
+        about: About::Free,
+        id: "jvm_shenandoah_uncommit",
+        how: "JAVA_TOOL_OPTIONS='-XX:+UnlockExperimentalVMOptions -XX:ShenandoahUncommitDelay=10000'",
+        cost: "regions that were free for 10 s go back",
+    },
+    Setting {
+        collectors: &["G1", "Serial", "Parallel", "Z", "Shenandoah"],
+        about: About::Least,
+        id: "jvm_xms",
+        how: "a smaller -Xms (-XX:MinHeapSize): below it no collector gives anything back",
+        cost: "the heap grows by steps after the start",
+    },
+    Setting {
+        collectors: &["Z", "Shenandoah"],
+        about: About::AboveUse,
+        id: "jvm_soft_max",
+        how: "-XX:SoftMaxHeapSize near to what is in use (jcmd PID VM.set_flag SoftMaxHeapSize BYTES sets it in a program that runs)",
+        cost: "it collects earlier, and goes above only where it must",
+    },
 ];
+
+/// Those that are about something here, the one about most first. No more than that can be said: what a collector would have done is
+/// not known.
+fn settings(heap: &Heap, known: &Jvm) -> Vec<Remedy> {
+    let free = known.free_resident_bytes;
+    let about = |about: About| match about {
+        About::Free => free,
+        About::Least => {
+            let least = known.min_heap_bytes.unwrap_or(0).min(heap.committed());
+            least.saturating_sub(heap.used()).min(free)
+        }
+        About::AboveUse => heap.committed().saturating_sub(heap.used()).min(free),
+    };
+    let of_this = SETTINGS.iter().filter(|setting| setting.collectors.contains(&heap.collector));
+    let mut all: Vec<(u64, &Setting)> = of_this.map(|setting| (about(setting.about), setting)).collect();
+    all.retain(|of| of.0 >= WORTH_BYTES);
+    all.sort_by_key(|of| std::cmp::Reverse(of.0));
+    let remedy = |(bytes, setting): (u64, &Setting)| {
+        let cost = format!("{}; about {} of its heap that is free now", setting.cost, units::bytes(bytes));
+        Remedy::setting(setting.id, setting.how, &cost)
+    };
+    all.into_iter().map(remedy).collect()
+}
 
 /// `GC.run`: asked of the JVM, where it listens to such.
 fn collection(

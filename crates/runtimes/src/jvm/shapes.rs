@@ -1,5 +1,7 @@
 //! Where objects of a class have references to others.
 
+use std::rc::Rc;
+
 use super::klasses::Classes;
 use super::view::View;
 
@@ -60,7 +62,7 @@ pub struct Shape {
 pub struct Shapes<'a> {
     view: View<'a>,
     oops: Oops,
-    known: Vec<Option<Option<Shape>>>,
+    known: Vec<Option<Option<Rc<Shape>>>>,
     /// `ReferenceType` of `java.lang.ref.WeakReference`: those of soft and final ones are one less and one more.
     weak: Option<u8>,
 }
@@ -73,13 +75,13 @@ impl<'a> Shapes<'a> {
     }
 
     /// The shape of a class; `None` where it cannot be told.
-    pub fn of(&mut self, classes: &Classes<'_>, class: u32) -> Option<&Shape> {
+    pub fn of(&mut self, classes: &Classes<'_>, class: u32) -> Option<&Rc<Shape>> {
         let index = class as usize;
         if self.known.len() <= index {
             self.known.resize(index + 1, None);
         }
         if self.known.get(index)?.is_none() {
-            let shape = self.read(classes, class);
+            let shape = self.read(classes, class).map(Rc::new);
             *self.known.get_mut(index)? = Some(shape);
         }
         self.known.get(index)?.as_ref()?.as_ref()

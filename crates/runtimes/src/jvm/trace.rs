@@ -7,10 +7,12 @@
 //! this instant the one reference to an object stands in a vector register, or is to a place within it. Where anything could not be read, nothing is
 //! said.
 
+use std::rc::Rc;
 use std::time::Instant;
 
 use strandline_claims::facts::TypeFacts;
 use strandline_claims::runtime::Context;
+use strandline_process::memory::Memory;
 
 use super::bits::{Bits, Places};
 use super::heap::{Heap, Kind};
@@ -112,9 +114,7 @@ pub fn live(
         marks,
         left: starts,
         dirty,
-        window: vec![0; WINDOW_BYTES],
-        at: 0,
-        got: 0,
+        window: Window { memory: view.memory, bytes: vec![0; WINDOW_BYTES], at: 0, got: 0, end: 0 },
         bytes: 0,
         has_failed: false,
     };
@@ -135,9 +135,7 @@ struct Trace<'a> {
     left: Bits,
     /// Blocks in which something was found to live since they were gone over.
     dirty: Vec<bool>,
-    window: Vec<u8>,
-    at: u64,
-    got: usize,
+    window: Window<'a>,
     bytes: u64,
     /// Whether something could not be read, which may hold others.
     has_failed: bool,
@@ -169,6 +167,8 @@ impl Trace<'_> {
     /// Looks at all that lives in a block and was not looked at, what is found meanwhile too.
     fn block(&mut self, block: usize) {
         let first = block as u64 * (BLOCK_PLACES / 64);
+        let last = (block as u64 + 1) * BLOCK_PLACES - 1;
+        self.window.end = self.places.address(last).map_or(u64::MAX, |(address, _)| address);
         loop {
             self.dirty[block] = false;
             for word in first..first + BLOCK_PLACES / 64 {
@@ -191,16 +191,16 @@ impl Trace<'_> {
         let (address, end) = self.places.address(place)?;
         let mut head = [0; HEAD_BYTES];
         let most = usize::try_from(end - address).ok()?.min(HEAD_BYTES);
-        let bytes = self.bytes_at(address, most)?;
+        let bytes = self.window.bytes_at(address, most)?;
         head.get_mut(..most)?.copy_from_slice(bytes);
         let class = self.classes.of(&head)?;
         let size = self.classes.size(class, address, &head).filter(|&size| size <= end - address)?;
         self.classes.count(class, size);
         self.bytes += size;
-        let shape = self.shapes.of(&self.classes, class)?.clone();
+        let shape = Rc::clone(self.shapes.of(&self.classes, class)?);
         let of = self.oops.bytes;
         let is_inside = |at: u64, count: u64| at.checked_add(count.checked_mul(of)?).filter(|&to| to <= size);
-        for (at, count) in shape.runs {
+        for &(at, count) in &shape.runs {
             is_inside(at, count)?;
             self.references(address + at, count)?;
         }
@@ -237,45 +237,57 @@ impl Trace<'_> {
 
     fn references_as(&mut self, oops: Oops, at: u64, count: u64) -> Option<()> {
         let (mut at, end) = (at, at.checked_add(count.checked_mul(oops.bytes)?)?);
-        let places = self.places;
         while at < end {
             let bytes = (end - at).min(RUN_BYTES);
-            let window = self.bytes_at(at, bytes as usize)?;
-            // The window belongs to us, and so does what is marked.
-            let words: Vec<u64> = match oops.bytes {
-                4 => window
-                    .as_chunks::<4>()
-                    .0
-                    .iter()
-                    .map(|narrow| oops.wide(u32::from_le_bytes(*narrow)))
-                    .filter(|&word| word != 0)
-                    .collect(),
-                _ => window.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect(),
-            };
-            for place in words.into_iter().filter_map(|word| places.of(word)) {
-                if self.left.has(place)
-                    && self.marks.set(place)
-                    && let Some(dirty) = self.dirty.get_mut((place / BLOCK_PLACES) as usize)
+            let window = self.window.bytes_at(at, bytes as usize)?;
+            let (places, left, marks, dirty) = (self.places, &self.left, &self.marks, &mut self.dirty);
+            let mut mark = |word: u64| {
+                if word != 0
+                    && let Some(place) = places.of(word)
+                    && left.has(place)
+                    && marks.set(place)
+                    && let Some(dirty) = dirty.get_mut((place / BLOCK_PLACES) as usize)
                 {
                     *dirty = true;
                 }
+            };
+            match oops.bytes {
+                4 => {
+                    let narrow = window.as_chunks::<4>().0.iter();
+                    narrow.for_each(|narrow| mark(oops.wide(u32::from_le_bytes(*narrow))));
+                }
+                _ => window.as_chunks::<8>().0.iter().for_each(|word| mark(u64::from_le_bytes(*word))),
             }
             at += bytes;
         }
         Some(())
     }
+}
 
-    /// Bytes at an address, at most a quarter of a window.
+/// What was read last.
+struct Window<'a> {
+    memory: &'a dyn Memory,
+    bytes: Vec<u8>,
+    at: u64,
+    got: usize,
+    /// The last address of the block that is gone over: more is read at once only where it is asked for.
+    end: u64,
+}
+
+impl Window<'_> {
+    /// Bytes at an address, at most a quarter of the window.
     fn bytes_at(&mut self, address: u64, bytes: usize) -> Option<&[u8]> {
         let within = address.checked_sub(self.at).and_then(|skip| usize::try_from(skip).ok());
         let skip = match within.filter(|skip| skip.checked_add(bytes).is_some_and(|end| end <= self.got)) {
             Some(skip) => skip,
             None => {
+                let rest = usize::try_from(self.end.saturating_sub(address)).unwrap_or(0);
+                let most = rest.saturating_add(HEAD_BYTES).max(bytes).min(WINDOW_BYTES);
                 self.at = address;
-                self.got = self.view.memory.read_some(address, &mut self.window);
+                self.got = self.memory.read_some(address, self.bytes.get_mut(..most)?);
                 0
             }
         };
-        self.window.get(skip..skip + bytes).filter(|_| skip + bytes <= self.got)
+        self.bytes.get(skip..skip + bytes).filter(|_| skip + bytes <= self.got)
     }
 }
