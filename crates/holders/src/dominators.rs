@@ -6,8 +6,7 @@
 //! "An applicative random-access stack"), and a walk is a logarithm's. The first walks without a stack: it turns the way round
 //! behind it.
 //!
-//! Each reference is needed from its target now. It is turned round a run of blocks at a time, and the run freed; those of the
-//! tree need not be. While vertices are gone through from the last on, the ends of the lists of those that refer to them give way
+//! Each reference is needed from its target now: all are turned round but those of the tree. While vertices are gone through from the last on, the ends of the lists of those that refer to them give way
 //! to their semidominators.
 
 use crate::arrays::{Clock, NONE, Refused, array};
@@ -19,14 +18,15 @@ pub struct Order<'a> {
     pub numbers: &'a [u32],
     /// From which each number was found.
     pub parents: Vec<u32>,
-    /// Room for each number.
-    pub scratch: Vec<u32>,
+    /// Whether edges are among the references that lead from parents.
+    pub has_tree: bool,
 }
 
 /// The dominator of each number; of 0 it is 0.
 pub fn dominators(order: Order<'_>, edges: Edges, clock: &mut Clock) -> Result<Vec<u32>, Refused> {
-    let Order { numbers, mut parents, scratch: mut ends } = order;
-    let referrers = turned_round(numbers, &parents, &mut ends, edges)?;
+    let mut ends = array(order.parents.len(), 0)?;
+    let referrers = turned_round(&order, &mut ends, edges)?;
+    let mut parents = order.parents;
     let mut links = array(parents.len(), [0; 2])?;
     semidominators(&parents, (&referrers, &mut ends), &mut links, clock)?;
     drop(referrers);
@@ -35,18 +35,13 @@ pub fn dominators(order: Order<'_>, edges: Edges, clock: &mut Clock) -> Result<V
 }
 
 /// Who refers to each number but its parent, one list behind another; `ends` becomes where each list ends.
-fn turned_round(
-    numbers: &[u32],
-    parents: &[u32],
-    ends: &mut [u32],
-    mut edges: Edges,
-) -> Result<Vec<u32>, Refused> {
+fn turned_round(order: &Order<'_>, ends: &mut [u32], mut edges: Edges) -> Result<Vec<u32>, Refused> {
+    let Order { numbers, parents, has_tree } = order;
     let blocks = edges.references.blocks();
-    ends.fill(0);
     let mut count = |source: u32, targets: &mut [u32]| {
         let source = numbers[source as usize];
         for target in targets.iter_mut().filter(|target| **target != NONE) {
-            if parents[*target as usize] == source {
+            if *has_tree && parents[*target as usize] == source {
                 *target = NONE;
             } else {
                 ends[*target as usize] += 1;
@@ -56,8 +51,8 @@ fn turned_round(
     for root in 0..edges.roots.len() {
         count(blocks + root as u32, edges.roots.of(root));
     }
-    for (block, targets) in edges.references.runs.iter_mut().flat_map(|run| run.blocks()) {
-        count(block, targets);
+    for block in 0..blocks {
+        count(block, edges.references.of_mut(block));
     }
     let mut sum = 0;
     for end in ends.iter_mut() {
@@ -74,8 +69,8 @@ fn turned_round(
     for root in 0..edges.roots.len() {
         put(blocks + root as u32, edges.roots.of(root));
     }
-    for mut run in edges.references.runs {
-        run.blocks().for_each(|(block, targets)| put(block, targets));
+    for block in 0..blocks {
+        put(block, edges.references.of(block));
     }
     Ok(referrers)
 }

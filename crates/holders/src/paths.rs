@@ -27,8 +27,9 @@ pub struct Path {
 
 /// For each number the one from which it is reached in the fewest steps, from roots, or from heads of what is lost.
 pub(crate) fn nearest(search: &mut Search, lost: u32) -> Result<Vec<u32>, Refused> {
-    let Search { vertices, parents, scratch: queue, edges, clock, .. } = search;
+    let Search { vertices, parents, edges, clock, .. } = search;
     let mut nearest = array(vertices.len(), NONE)?;
+    let mut queue = array(vertices.len(), 0)?;
     let mut length = 0;
     let mut next = 0;
     for top in [0, lost] {

@@ -46,8 +46,10 @@ pub(crate) struct Search {
     pub vertices: Vec<u32>,
     /// From which each was found.
     pub parents: Vec<u32>,
-    /// Room for what is by number and does not last.
-    pub scratch: Vec<u32>,
+    /// Vertices that have more to look at, and where.
+    stack: Vec<[u32; 2]>,
+    /// Whether ways of the tree stay among edges, or become [`NONE`].
+    pub has_tree: bool,
     pub edges: Edges,
     next: u32,
     pub clock: Clock,
@@ -85,7 +87,9 @@ impl Graph {
             return Err(Refused::TooMany(vertices.max(most_edges)));
         }
         let root_count = roots.len() as u32;
-        let mut search = Search::new(Edges { references, roots }, vertices as usize, Clock::new(deadline))?;
+        let edges = Edges { references, roots };
+        let has_tree = ways == Ways::Shortest;
+        let mut search = Search::new(edges, vertices as usize, has_tree, Clock::new(deadline))?;
         let (lost, top) = (count + root_count, count + root_count + 1);
         search.add(top, 0);
         for root in count..lost {
@@ -96,6 +100,7 @@ impl Graph {
         for head in heads.iter().flat_map(Marks::iter) {
             search.descend(head, lost, lost)?;
         }
+        search.stack = Vec::new();
         let nearest = match ways {
             Ways::None => None,
             Ways::Shortest => Some(paths::nearest(&mut search, lost)?),
@@ -107,21 +112,22 @@ impl Graph {
     pub fn held(self, deadline: Instant) -> Result<Held, Refused> {
         let Self { blocks, search, nearest, lost, heads } = self;
         let roots = search.edges.roots.len() as u32;
-        let Search { numbers, vertices, parents, scratch, edges, .. } = search;
+        let Search { numbers, vertices, parents, edges, has_tree, .. } = search;
         let mut clock = Clock::new(deadline);
-        let tree = dominators::Order { numbers: &numbers, parents, scratch };
+        let tree = dominators::Order { numbers: &numbers, parents, has_tree };
         let holders = dominators::dominators(tree, edges, &mut clock)?;
         Held::new(blocks, (numbers, vertices), (holders, nearest), heads, (roots, lost))
     }
 }
 
 impl Search {
-    fn new(edges: Edges, vertices: usize, clock: Clock) -> Result<Self, Refused> {
+    fn new(edges: Edges, vertices: usize, has_tree: bool, clock: Clock) -> Result<Self, Refused> {
         Ok(Self {
             numbers: array(vertices, NONE)?,
             vertices: array(vertices, NONE)?,
             parents: array(vertices, 0)?,
-            scratch: array(vertices, 0)?,
+            stack: Vec::new(),
+            has_tree,
             edges,
             next: 0,
             clock,
@@ -140,36 +146,41 @@ impl Search {
     }
 
     /// Numbers what a vertex reaches, and turns what was looked at into numbers. What has a lower number than `floor` counts as not
-    /// referred to. Where it goes on in each vertex that it comes back to stands in the scratch, by depth.
+    /// referred to. In a vertex is looked on to the second that is not numbered: one that has no second need not be come back to, and
+    /// most have none.
     fn descend(&mut self, vertex: u32, parent: u32, floor: u32) -> Result<(), Refused> {
         let mut at = self.add(vertex, parent);
-        let (mut vertex, mut cursor, mut depth) = (vertex, 0, 0);
+        let (mut vertex, mut cursor) = (vertex, 0);
         loop {
-            let mut child = NONE;
-            for edge in self.edges.of(vertex).get_mut(cursor..).unwrap_or_default() {
-                cursor += 1;
-                let known = match self.numbers.get(*edge as usize) {
-                    Some(&known) => known,
-                    // It is NONE: no block.
-                    None => continue,
-                };
-                if known == NONE {
-                    child = std::mem::replace(edge, self.next);
+            let (mut child, mut left) = (None, None);
+            for (index, edge) in self.edges.of(vertex).iter_mut().enumerate().skip(cursor) {
+                // NONE has no number.
+                let Some(&known) = self.numbers.get(*edge as usize) else { continue };
+                if known != NONE {
+                    *edge = if known < floor { NONE } else { known };
+                } else if child.is_none() {
+                    // Numbered at once, so that it is known should it come again.
+                    self.numbers[*edge as usize] = self.next;
+                    child = Some(std::mem::replace(edge, if self.has_tree { self.next } else { NONE }));
+                } else {
+                    left = Some(index);
                     break;
                 }
-                *edge = if known < floor { NONE } else { known };
             }
-            if child != NONE {
+            if let Some(index) = left {
+                if self.stack.len() == self.stack.capacity() {
+                    let more = self.stack.len().max(1 << 16);
+                    self.stack.try_reserve_exact(more).map_err(|_| Refused::NoMemory(more as u64 * 8))?;
+                }
+                self.stack.push([at, index as u32]);
+            }
+            if let Some(child) = child {
                 self.clock.step()?;
-                self.scratch[depth] = cursor as u32;
-                depth += 1;
                 at = self.add(child, at);
                 (vertex, cursor) = (child, 0);
-            } else if depth > 0 {
-                depth -= 1;
-                cursor = self.scratch[depth] as usize;
-                at = self.parents[at as usize];
-                vertex = self.vertices[at as usize];
+            } else if let Some([above, index]) = self.stack.pop() {
+                at = above;
+                (vertex, cursor) = (self.vertices[at as usize], index as usize);
             } else {
                 return Ok(());
             }

@@ -11,7 +11,6 @@ use strandline_process::memory::Memory;
 
 use crate::blocks::Blocks;
 use crate::marks::Marks;
-use crate::references::Run;
 
 /// Bytes that are read at once.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -58,6 +57,16 @@ pub struct Outcome {
     pub has_too_many: bool,
     /// Whether some were left because the time was over.
     pub is_late: bool,
+}
+
+/// Blocks that stand one behind another, or a part of one, and what they refer to.
+#[derive(Debug)]
+pub struct Run {
+    /// The first of them.
+    pub first: u32,
+    /// Where the targets of each end.
+    pub ends: Box<[u32]>,
+    pub targets: Box<[u32]>,
 }
 
 /// A run of blocks, or a part of one block.
@@ -189,31 +198,7 @@ pub fn scan(
     let told = outcome.read_bytes + outcome.plain_bytes + outcome.unreadable_bytes;
     outcome.left_bytes = blocks.bytes_of_all().saturating_sub(told);
     runs.sort_unstable_by_key(|(piece, _)| piece.order);
-    (joined(runs), outcome)
-}
-
-/// Runs with the parts of each large block put together.
-fn joined(runs: Vec<(Piece, Run)>) -> Vec<Run> {
-    let mut joined: Vec<Run> = Vec::with_capacity(runs.len());
-    let mut parts: Vec<Run> = Vec::new();
-    let close = |parts: &mut Vec<Run>, joined: &mut Vec<Run>| {
-        let Some(first) = parts.first().map(|part| part.first) else { return };
-        let targets: Box<[u32]> = parts.iter().flat_map(|part| part.targets.iter().copied()).collect();
-        parts.clear();
-        joined.push(Run { first, ends: Box::new([targets.len() as u32]), targets });
-    };
-    for (piece, run) in runs {
-        if parts.first().is_some_and(|part| !piece.is_part || part.first != run.first) {
-            close(&mut parts, &mut joined);
-        }
-        if piece.is_part {
-            parts.push(run);
-        } else {
-            joined.push(run);
-        }
-    }
-    close(&mut parts, &mut joined);
-    joined
+    (runs.into_iter().map(|(_, run)| run).collect(), outcome)
 }
 
 struct Worker<'a> {

@@ -28,7 +28,7 @@ impl Drawn {
         steps
     }
 
-    fn from_roots(&self, without: Option<usize>) -> Vec<u32> {
+    fn of_roots(&self, without: Option<usize>) -> Vec<u32> {
         let roots = self.roots.iter().enumerate().filter(|(root, _)| Some(*root) != without);
         roots.flat_map(|(_, blocks)| blocks.iter().copied()).collect()
     }
@@ -68,9 +68,10 @@ fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
     let count = graph.edges.len();
     let mut roots = Roots::default();
     graph.roots.iter().for_each(|blocks| _ = roots.add(blocks.iter().copied()));
-    let held = common::held((count as u32, 1), |block| graph.edges[block as usize].clone(), roots).unwrap();
+    let held = common::held((count as u32, 1), |block| graph.edges[block as usize].clone(), roots);
+    let Ok(held) = held else { return Err(TestCaseError::fail("refused")) };
 
-    let steps = graph.reached(&graph.from_roots(None), None);
+    let steps = graph.reached(&graph.of_roots(None), None);
     let is_lost: Vec<bool> = steps.iter().map(Option::is_none).collect();
     let heads = graph.heads(&is_lost);
     prop_assert_eq!(held.reached(), graph.sum(|block| !is_lost[block]));
@@ -82,7 +83,7 @@ fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
     // What is out of reach without a root, or without a block, is what it retains.
     let mut alone = Sum::default();
     for root in 0..graph.roots.len() {
-        let without = graph.reached(&graph.from_roots(Some(root)), None);
+        let without = graph.reached(&graph.of_roots(Some(root)), None);
         let retained = graph.sum(|block| !is_lost[block] && without[block].is_none());
         prop_assert_eq!(held.root(root as u32), retained);
         alone = Sum { bytes: alone.bytes + retained.bytes, blocks: alone.blocks + retained.blocks };
@@ -91,7 +92,7 @@ fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
     let lost_steps = graph.reached(&heads, None);
     let mut dominates = vec![vec![false; count]; count];
     for (block, dominates) in dominates.iter_mut().enumerate() {
-        let from = if is_lost[block] { heads.clone() } else { graph.from_roots(None) };
+        let from = if is_lost[block] { heads.clone() } else { graph.of_roots(None) };
         let without = graph.reached(&from, Some(block as u32));
         let out = |other: usize| is_lost[other] == is_lost[block] && without[other].is_none();
         (0..count).for_each(|other| dominates[other] = out(other));
@@ -103,20 +104,22 @@ fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
             (0..count).filter(|&other| other != block && dominates[other][block]).collect();
         // The nearest is the one that all others hold.
         let nearest = above.iter().find(|&&one| above.iter().all(|&other| dominates[other][one]));
-        let alone = |root: &usize| graph.reached(&graph.from_roots(Some(*root)), None)[block].is_none();
+        let alone = |root: &usize| graph.reached(&graph.of_roots(Some(*root)), None)[block].is_none();
         let by = match nearest {
             Some(&nearest) => By::Block(nearest as u32),
             None if is_lost[block] => By::Nothing,
             None => (0..graph.roots.len()).find(alone).map_or(By::Roots, |root| By::Root(root as u32)),
         };
         prop_assert_eq!(held.dominator(block as u32), by);
-        let chain = held.dominators(block as u32, 100).unwrap();
+        let (Some(chain), Some(path)) = (held.dominators(block as u32, 100), held.path(block as u32, 100))
+        else {
+            return Err(TestCaseError::fail("no way"));
+        };
         prop_assert!(chain.left_out.is_none() && chain.blocks.len() == above.len() + 1);
         prop_assert!(chain.blocks.iter().all(|&one| dominates[one as usize][block]));
 
-        let path = held.path(block as u32, 100).unwrap();
         let steps = if is_lost[block] { &lost_steps } else { &steps };
-        prop_assert_eq!(path.blocks.len() as u32, steps[block].unwrap() + 1);
+        prop_assert_eq!(Some(path.blocks.len() as u32 - 1), steps[block]);
         prop_assert!(path.blocks.windows(2).all(|pair| graph.edges[pair[0] as usize].contains(&pair[1])));
         prop_assert_eq!(path.blocks.last(), Some(&(block as u32)));
         match path.from {

@@ -11,10 +11,10 @@ use strandline_process::memory::Memory;
 
 #[test]
 fn memory_that_ends_is_counted_and_passed_over() {
-    let (mut heap, blocks) = heap(4096, 3, |block| vec![(block + 1) % 4096]);
+    let (mut heap, blocks) = heap(4096, 3, |block| vec![(block + 1) % 4096]).unwrap();
     assert_eq!(blocks.bytes_of_all(), 4096 * 32);
     heap.words.truncate(4096 * 2 + 1);
-    let references = References::read(&heap, &blocks, None, &limits(), &|_| ());
+    let references = References::read(&heap, &blocks, None, &limits(), &|_| ()).unwrap();
     let outcome = references.outcome();
     assert_eq!((outcome.read_bytes, outcome.unreadable_bytes, outcome.left_bytes), (65544, 65528, 0));
     assert_eq!(references.count(), 2049);
@@ -37,8 +37,8 @@ impl Memory for Holed {
 
 #[test]
 fn what_is_behind_a_hole_is_read() {
-    let (heap, blocks) = heap(3000, 0, |block| vec![(block + 7) % 3000]);
-    let references = References::read(&Holed(heap), &blocks, None, &limits(), &|_| ());
+    let (heap, blocks) = heap(3000, 0, |block| vec![(block + 7) % 3000]).unwrap();
+    let references = References::read(&Holed(heap), &blocks, None, &limits(), &|_| ()).unwrap();
     assert_eq!(references.outcome().unreadable_bytes, 4096);
     assert_eq!(references.count(), 3000 - 512);
     assert_eq!(
@@ -49,9 +49,10 @@ fn what_is_behind_a_hole_is_read() {
 
 #[test]
 fn more_references_than_may_be_kept_are_said() {
-    let (heap, blocks) = heap(200_000, 0, |block| vec![(block + 1) % 200_000, (block + 2) % 200_000]);
+    let (heap, blocks) =
+        heap(200_000, 0, |block| vec![(block + 1) % 200_000, (block + 2) % 200_000]).unwrap();
     let few = Limits { edges_bytes: 1_000_000, ..limits() };
-    let references = References::read(&heap, &blocks, None, &few, &|_| ());
+    let references = References::read(&heap, &blocks, None, &few, &|_| ()).unwrap();
     let outcome = references.outcome();
     assert!(outcome.has_too_many && !outcome.is_late && outcome.left_bytes > 0);
     assert!(references.count() * 4 <= few.edges_bytes);
@@ -67,21 +68,21 @@ fn more_references_than_may_be_kept_are_said() {
 #[test]
 fn a_time_that_is_over_stops_each_step() {
     let past = Instant::now() - Duration::from_secs(1);
-    let (heap, blocks) = heap(1000, 0, |block| vec![(block + 1) % 1000]);
+    let (heap, blocks) = heap(1000, 0, |block| vec![(block + 1) % 1000]).unwrap();
     let late = Limits { deadline: past, ..limits() };
-    let outcome = References::read(&heap, &blocks, None, &late, &|_| ()).outcome();
+    let outcome = References::read(&heap, &blocks, None, &late, &|_| ()).unwrap().outcome();
     assert_eq!((outcome.is_late, outcome.left_bytes), (true, 8000));
-    let references = References::read(&heap, &blocks, None, &limits(), &|_| ());
+    let references = References::read(&heap, &blocks, None, &limits(), &|_| ()).unwrap();
     let graph = Graph::new(blocks, references, Roots::default(), Ways::None, deadline()).unwrap();
     assert_eq!(graph.held(past).err(), Some(Refused::Late));
 }
 
 #[test]
 fn what_refers_to_nothing_is_not_read() {
-    let (heap, blocks) = heap(1000, 0, |block| vec![(block + 1) % 1000]);
+    let (heap, blocks) = heap(1000, 0, |block| vec![(block + 1) % 1000]).unwrap();
     let mut plain = Marks::new(blocks.len()).unwrap();
     (100..900).for_each(|block| _ = plain.set(block));
-    let references = References::read(&heap, &blocks, Some(&plain), &limits(), &|_| ());
+    let references = References::read(&heap, &blocks, Some(&plain), &limits(), &|_| ()).unwrap();
     assert_eq!((references.outcome().plain_bytes, references.outcome().read_bytes), (6400, 1600));
     assert_eq!(
         (references.of(99), references.of(100), references.of(900)),
@@ -105,7 +106,8 @@ fn a_large_block_has_its_references_in_order() {
     let (heap, blocks) = (Heap { words }, builder.finish().unwrap());
     let seen = Mutex::new(Vec::new());
     let references =
-        References::read(&heap, &blocks, None, &limits(), &|progress| seen.lock().unwrap().push(progress));
+        References::read(&heap, &blocks, None, &limits(), &|progress| seen.lock().unwrap().push(progress))
+            .unwrap();
     let of: Vec<u32> = (0..large.div_ceil(1000)).map(|at| at as u32 % 2).collect();
     assert_eq!(references.of(2), of);
     assert!((3..3 + count as u32).all(|block| references.of(block) == [2]));
@@ -116,8 +118,8 @@ fn a_large_block_has_its_references_in_order() {
 
 #[test]
 fn roots_that_lead_to_no_block_and_references_of_others_do_no_harm() {
-    let (heap, blocks) = heap(10, 0, |block| vec![(block + 1) % 10]);
-    let references = References::read(&heap, &blocks, None, &limits(), &|_| ());
+    let (heap, blocks) = heap(10, 0, |block| vec![(block + 1) % 10]).unwrap();
+    let references = References::read(&heap, &blocks, None, &limits(), &|_| ()).unwrap();
     let others = Builder::default().finish().unwrap();
     let refused = Graph::new(others, references, Roots::default(), Ways::None, deadline()).err();
     assert_eq!(refused, Some(Refused::Strangers(10, 0)));
@@ -132,7 +134,7 @@ fn roots_that_lead_to_no_block_and_references_of_others_do_no_harm() {
 #[test]
 fn nothing_at_all_is_an_answer() {
     let blocks = Builder::default().finish().unwrap();
-    let references = References::read(&Heap { words: vec![] }, &blocks, None, &limits(), &|_| ());
+    let references = References::read(&Heap { words: vec![] }, &blocks, None, &limits(), &|_| ()).unwrap();
     let graph = Graph::new(blocks, references, Roots::default(), Ways::Shortest, deadline()).unwrap();
     let held = graph.held(deadline()).unwrap();
     assert_eq!((held.reached().blocks, held.lost().definite.blocks, held.dominators(0, 9)), (0, 0, None));

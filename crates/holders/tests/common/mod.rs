@@ -37,7 +37,7 @@ pub fn limits() -> Limits {
 }
 
 /// A heap of blocks that each have the words that `targets` gives, and `more` that lead nowhere.
-pub fn heap(count: u32, more: usize, targets: impl Fn(u32) -> Vec<u32>) -> (Heap, Blocks) {
+pub fn heap(count: u32, more: usize, targets: impl Fn(u32) -> Vec<u32>) -> Result<(Heap, Blocks), Refused> {
     let words: Vec<usize> = (0..count).map(|block| (targets(block).len() + more).max(1)).collect();
     let mut starts = vec![0; count as usize];
     let (mut at, mut builder) = (BASE, Builder::default());
@@ -52,7 +52,7 @@ pub fn heap(count: u32, more: usize, targets: impl Fn(u32) -> Vec<u32>) -> (Heap
         heap.words.extend(targets(block as u32).iter().map(|&target| starts[target as usize]));
         heap.words.resize(end, 7);
     }
-    (heap, builder.finish().unwrap())
+    Ok((heap, builder.finish()?))
 }
 
 /// Who holds what in such a heap.
@@ -61,7 +61,7 @@ pub fn held(
     targets: impl Fn(u32) -> Vec<u32>,
     roots: Roots,
 ) -> Result<Held, Refused> {
-    let (heap, blocks) = heap(count, more, targets);
-    let references = References::read(&heap, &blocks, None, &limits(), &|_| ());
+    let (heap, blocks) = heap(count, more, targets)?;
+    let references = References::read(&heap, &blocks, None, &limits(), &|_| ())?;
     Graph::new(blocks, references, roots, Ways::Shortest, deadline())?.held(deadline())
 }
