@@ -135,7 +135,7 @@ fn nearest_common(
         while holder > semi {
             clock.step()?;
             let jump = links[holder as usize][0];
-            holder = if jump > semi { jump } else { parents[holder as usize] };
+            holder = if jump >= semi { jump } else { parents[holder as usize] };
         }
         parents[number] = holder;
         let [jump, depth] = links[holder as usize];

@@ -117,6 +117,33 @@ fn a_large_block_has_its_references_in_order() {
 }
 
 #[test]
+fn a_large_block_that_leads_nowhere_stands_between_others() {
+    let large = 5 << 20;
+    let mut words = vec![7; large + 2];
+    let (last, behind) = (words.len() - 1, BASE + (large as u64 + 1) * 8);
+    (words[0], words[last]) = (behind, BASE);
+    let mut builder = Builder::default();
+    builder.push(BASE, 8);
+    builder.push(BASE + 8, large as u64 * 8);
+    builder.push(behind, 8);
+    let blocks = builder.finish().unwrap();
+    let references = References::read(&Heap { words }, &blocks, None, &limits(), &|_| ()).unwrap();
+    assert_eq!((0..3).map(|block| references.of(block)).collect::<Vec<_>>(), [&[2][..], &[], &[0]]);
+}
+
+#[test]
+fn words_into_their_own_block_and_the_same_again_are_left_out() {
+    let (heap, blocks) =
+        heap(4, 0, |block| if block == 1 { vec![0, 0, 1, 0, 2, 0, 3] } else { vec![2] }).unwrap();
+    let references = References::read(&heap, &blocks, None, &limits(), &|_| ()).unwrap();
+    assert_eq!(
+        (references.of(0), references.of(1), references.of(2)),
+        (&[2][..], &[0, 2, 0, 3][..], &[][..])
+    );
+    assert_eq!(references.of(3), [2]);
+}
+
+#[test]
 fn roots_that_lead_to_no_block_and_references_of_others_do_no_harm() {
     let (heap, blocks) = heap(10, 0, |block| vec![(block + 1) % 10]).unwrap();
     let references = References::read(&heap, &blocks, None, &limits(), &|_| ()).unwrap();
