@@ -90,13 +90,13 @@ fn what_refers_to_nothing_is_not_read() {
     );
 }
 
-/// One of 80 MiB between small ones: it is read in parts, and they are put together.
+/// One of 40 MiB between small ones: it is read in parts, and they are put together.
 #[test]
 fn a_large_block_has_its_references_in_order() {
     let count = 10_000_u64;
     let mut words = vec![BASE + 8, BASE];
     let mut builder = Builder::default();
-    let large = 10_usize << 20;
+    let large = 5_usize << 20;
     words.extend((0..large as u64).map(|at| if at % 1000 == 0 { BASE + at / 1000 % 2 * 8 } else { at }));
     words.extend((0..count).map(|_| BASE + 16 + 8 * large as u64 - 1));
     builder.push(BASE, 8);
