@@ -6,8 +6,8 @@
 //! "An applicative random-access stack"), and a walk is a logarithm's. The first walks without a stack: it turns the way round
 //! behind it.
 //!
-//! Each reference is needed from its target now: all are turned round but those of the tree. While vertices are gone through from the last on, the ends of the lists of those that refer to them give way
-//! to their semidominators.
+//! Each reference is needed from its target now: all are turned round but those of the tree. While vertices are gone through from the
+//! last on, the ends of the lists of those that refer to them give way to their semidominators.
 
 use crate::arrays::{Clock, NONE, Refused, array};
 use crate::reach::Edges;
