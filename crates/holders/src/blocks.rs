@@ -1,0 +1,261 @@
+//! The live blocks of a heap, in order, in 4 bytes each; and which of them an address is in.
+//!
+//! A block is numbered by its place in the order of addresses. Kept are 16 bits of where it begins, which tell granules within
+//! 512 KiB apart, and 16 bits of how many it has; a list has the others. From an address the [`Directory`] leads to a page, and a
+//! search among the blocks that begin there, in a line or two of the cache, to the block.
+
+use crate::arrays::Refused;
+use crate::builder::Dropped;
+use crate::directory::{Directory, Near};
+
+/// Blocks begin at multiples of this, and have a multiple of it.
+pub const GRANULE_BYTES: u64 = 8;
+/// Granules of a block that are too many for 16 bits, or as many.
+pub const LARGE: u16 = u16::MAX;
+/// Bits of an address that are not kept for each block.
+const REGION_SHIFT: u32 = 19;
+const GRANULE_SHIFT: u32 = GRANULE_BYTES.trailing_zeros();
+
+/// The live blocks of a heap.
+#[derive(Debug)]
+pub struct Blocks {
+    /// Where each begins in its region, in granules.
+    starts: Vec<u16>,
+    /// Granules of each, or [`LARGE`].
+    sizes: Vec<u16>,
+    /// Number and granules of each large one.
+    large: Vec<(u32, u64)>,
+    /// First block of each region that has some, and the region.
+    regions: Vec<(u32, u32)>,
+    directory: Directory,
+    low: u64,
+    span: u64,
+    bytes: u64,
+    dropped: Dropped,
+}
+
+impl Blocks {
+    /// From packed words in order: first granule in 45 bits, granules in 16 above, the highest bit for those in `large`.
+    pub(crate) fn new(words: Vec<u64>, large: Vec<(u32, u64)>, dropped: Dropped) -> Result<Self, Refused> {
+        let count = words.len();
+        let refused = |_| Refused::NoMemory(count as u64 * 4);
+        let (mut starts, mut sizes, mut regions) = (Vec::new(), Vec::new(), Vec::new());
+        starts.try_reserve_exact(count).map_err(refused)?;
+        sizes.try_reserve_exact(count).map_err(refused)?;
+        let ends = || {
+            let mut next = large.iter();
+            words.iter().map(move |word| {
+                let start = word & ((1 << 45) - 1);
+                let granules = word >> 45 & u64::from(LARGE);
+                let granules =
+                    if word >> 63 != 0 { next.next().map_or(1, |large| large.1) } else { granules };
+                (start << GRANULE_SHIFT, (start + granules) << GRANULE_SHIFT)
+            })
+        };
+        let (mut bytes, mut end) = (0, 0);
+        for (index, (start, behind)) in ends().enumerate() {
+            let region = (start >> REGION_SHIFT) as u32;
+            if regions.last().is_none_or(|last: &(u32, u32)| last.1 != region) {
+                regions.push((index as u32, region));
+            }
+            starts.push((start >> GRANULE_SHIFT) as u16);
+            sizes.push(((behind - start) >> GRANULE_SHIFT).min(u64::from(LARGE)) as u16);
+            bytes += behind - start;
+            end = behind;
+        }
+        let low = ends().next().map_or(0, |first| first.0);
+        let directory = Directory::new(ends(), count as u32)?;
+        drop(words);
+        Ok(Self { starts, sizes, large, regions, directory, low, span: end - low, bytes, dropped })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u32 {
+        self.starts.len() as u32
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// Bytes of all.
+    pub fn bytes_of_all(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What was pushed and is not among them.
+    pub fn dropped(&self) -> Dropped {
+        self.dropped
+    }
+
+    /// First address of the first, and how many there are up to the end of the last.
+    #[inline]
+    pub fn span(&self) -> (u64, u64) {
+        (self.low, self.span)
+    }
+
+    /// Bytes of a block; 0 of what is none.
+    #[inline]
+    pub fn bytes(&self, block: u32) -> u64 {
+        self.granules(block) << GRANULE_SHIFT
+    }
+
+    #[inline]
+    fn granules(&self, block: u32) -> u64 {
+        let granules = self.sizes.get(block as usize).copied().unwrap_or(0);
+        if granules == LARGE { self.large_granules(block) } else { u64::from(granules) }
+    }
+
+    #[cold]
+    fn large_granules(&self, block: u32) -> u64 {
+        let found = self.large.binary_search_by_key(&block, |large| large.0);
+        found.ok().and_then(|index| self.large.get(index)).map_or(0, |large| large.1)
+    }
+
+    /// Where a block begins; the highest address for what is none.
+    pub fn start(&self, block: u32) -> u64 {
+        let region = self.regions.partition_point(|region| region.0 <= block).wrapping_sub(1);
+        match (self.regions.get(region), self.starts.get(block as usize)) {
+            (Some(region), Some(&start)) => address(region.1, start),
+            _ => u64::MAX,
+        }
+    }
+
+    /// The block that an address is in, at its start or further on. Its end is not in it.
+    #[inline]
+    pub fn find(&self, address: u64) -> Option<u32> {
+        if address.wrapping_sub(self.low) >= self.span {
+            return None;
+        }
+        match self.directory.near(address) {
+            Near::Nothing => None,
+            Near::Page(from, to) => {
+                let at = (address >> GRANULE_SHIFT) as u16;
+                let starts = self.starts.get(from as usize..to as usize)?;
+                let before = starts.partition_point(|&start| start <= at) as u32;
+                if before == 0 {
+                    return self.reaching(from.checked_sub(1)?, address);
+                }
+                let block = from + before - 1;
+                let distance = at - starts.get(before as usize - 1)?;
+                (u64::from(distance) < self.granules(block)).then_some(block)
+            }
+            Near::Covering(number) => self.reaching(*self.directory.covering.get(number as usize)?, address),
+        }
+    }
+
+    /// A block that begins in a page before, if it reaches so far.
+    #[inline(never)]
+    fn reaching(&self, block: u32, address: u64) -> Option<u32> {
+        (address - self.start(block) < self.bytes(block)).then_some(block)
+    }
+
+    /// Start and bytes of each in order, from one on.
+    pub fn iter(&self, from: u32) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let mut region = self.regions.partition_point(|region| region.0 <= from).saturating_sub(1);
+        (from..self.len()).map(move |block| {
+            if self.regions.get(region + 1).is_some_and(|next| next.0 <= block) {
+                region += 1;
+            }
+            let start = self.starts.get(block as usize).copied().unwrap_or(0);
+            (address(self.regions.get(region).map_or(0, |region| region.1), start), self.bytes(block))
+        })
+    }
+}
+
+fn address(region: u32, start: u16) -> u64 {
+    u64::from(region) << REGION_SHIFT | u64::from(start) << GRANULE_SHIFT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builder::Builder;
+    use proptest::prelude::*;
+
+    fn blocks(of: &[(u64, u64)]) -> Blocks {
+        let mut builder = Builder::default();
+        of.iter().for_each(|&(start, bytes)| builder.push(start, bytes));
+        builder.finish().unwrap()
+    }
+
+    #[test]
+    fn an_address_is_in_a_block_up_to_its_end() {
+        let blocks = blocks(&[(0x7000_0000_1000, 24), (0x1000, 16), (0x1010, 8)]);
+        let find = |address| blocks.find(address);
+        assert_eq!(
+            (find(0xfff), find(0x1000), find(0x100f), find(0x1010)),
+            (None, Some(0), Some(0), Some(1))
+        );
+        assert_eq!((find(0x1017), find(0x1018), find(0x7000_0000_1017)), (Some(1), None, Some(2)));
+        assert_eq!((find(0x7000_0000_1018), find(u64::MAX), find(0)), (None, None, None));
+        assert_eq!((blocks.start(2), blocks.bytes(2)), (0x7000_0000_1000, 24));
+        assert_eq!((blocks.start(3), blocks.bytes(3)), (u64::MAX, 0));
+    }
+
+    #[test]
+    fn large_blocks_are_found_in_ranges_where_none_begins() {
+        let tib = 1 << 40;
+        let of =
+            [(0x10, 16), (0x20, tib), (tib + 0x20, 16), (3 * tib, 600 << 10), (4 * tib, (512 << 10) - 8)];
+        let blocks = blocks(&of);
+        assert_eq!(blocks.iter(0).collect::<Vec<_>>(), of);
+        for (block, (start, bytes)) in of.into_iter().enumerate() {
+            for address in [start, start + bytes / 2, start + bytes - 1] {
+                assert_eq!(blocks.find(address), Some(block as u32), "{address:#x}");
+            }
+        }
+        assert_eq!((blocks.find(2 * tib), blocks.find(4 * tib - 1)), (None, None));
+    }
+
+    #[test]
+    fn what_overlaps_or_is_no_block_is_dropped() {
+        let of = [(0x100, 32), (0x110, 32), (0x100, 48), (0x120, 8), (4, 8), (8, 0), (1 << 48, 8), (!7, 8)];
+        let blocks = blocks(&of);
+        assert_eq!(blocks.iter(0).collect::<Vec<_>>(), [(0x100, 32), (0x120, 8)]);
+        assert_eq!(blocks.dropped(), Dropped { overlapping: 2, misplaced: 4 });
+        assert!(Builder::default().finish().unwrap().find(0).is_none());
+    }
+
+    #[test]
+    fn a_sparse_space_takes_little() {
+        // 200000 blocks, 4 MiB apart: tables of pages of 4 KiB would be 800 MiB.
+        let of: Vec<_> = (0..200_000).map(|block| (block << 22, 64)).collect();
+        let blocks = blocks(&of);
+        assert_eq!(blocks.find((1234 << 22) + 63), Some(1234));
+        assert_eq!(blocks.find((1234 << 22) + 64), None);
+    }
+
+    proptest! {
+        #[test]
+        fn find_is_what_a_look_at_all_finds(
+            pushed in prop::collection::vec((0..4_u64, 0..200_u64, 1..90_u64, 0..20_u32), 0..60),
+            asked in prop::collection::vec((0..4_u64, 0..1700_u64), 60),
+        ) {
+            let base = [0x1000, 0x7_fe00, 0x3f_ff00, 0x7fff_ffff_f000 & !0xfff_ffff];
+            let of: Vec<(u64, u64)> = pushed
+                .iter()
+                .map(|&(area, at, granules, shift)| (base[area as usize] + at * 8, granules << shift << 3))
+                .collect();
+            let mut sorted = of.clone();
+            sorted.sort_unstable();
+            let mut slow: Vec<(u64, u64)> = Vec::new();
+            for (start, bytes) in sorted {
+                if slow.last().is_none_or(|last| last.0 + last.1 <= start) {
+                    slow.push((start, bytes));
+                }
+            }
+            let blocks = blocks(&of);
+            prop_assert_eq!(blocks.iter(0).collect::<Vec<_>>(), slow.clone());
+            let edges = slow.iter().flat_map(|&(start, bytes)| [start, start + bytes - 1, start + bytes, start + bytes / 3]);
+            for address in asked.iter().map(|&(area, at)| base[area as usize] + at).chain(edges) {
+                let found = slow.iter().position(|&(start, bytes)| (start..start + bytes).contains(&address));
+                prop_assert_eq!(blocks.find(address), found.map(|found| found as u32));
+            }
+            for (block, &(start, bytes)) in slow.iter().enumerate() {
+                prop_assert_eq!((blocks.start(block as u32), blocks.bytes(block as u32)), (start, bytes));
+            }
+        }
+    }
+}

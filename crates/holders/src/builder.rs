@@ -1,0 +1,143 @@
+//! Puts blocks into order: they come from several readers and workers in any.
+
+use crate::arrays::{NONE, Refused};
+use crate::blocks::{Blocks, GRANULE_BYTES};
+
+/// First address that is none of a program's.
+const END: u64 = 1 << 48;
+/// Low bits of a packed block, which have its size.
+const SIZE_BITS: u32 = 19;
+/// What stands there for a size that stands in the list of large ones.
+const LARGE: u64 = (1 << SIZE_BITS) - 1;
+/// Blocks that are kept together before they are sorted.
+const PIECE: usize = 1 << 16;
+
+/// What was pushed and is not among the blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Blocks that begin within one that begins before, or where a smaller one does.
+    pub overlapping: u64,
+    /// Blocks that are empty, not aligned to [`GRANULE_BYTES`] or leave the addresses that a program can have.
+    pub misplaced: u64,
+}
+
+/// Takes blocks in any order, 8 bytes for each. Every worker may have one of its own: [`Builder::append`] brings them together.
+#[derive(Debug, Default)]
+pub struct Builder {
+    /// Number of the granule it begins with, and below how many it has.
+    pieces: Vec<Vec<u64>>,
+    /// First granule and granules of those that have too many for that.
+    large: Vec<(u64, u64)>,
+    misplaced: u64,
+}
+
+impl Builder {
+    /// One block. Its size is rounded up to whole granules.
+    pub fn push(&mut self, start: u64, bytes: u64) {
+        let granules = bytes.div_ceil(GRANULE_BYTES);
+        let is_inside = start.checked_add(bytes).is_some_and(|end| end <= END);
+        if bytes == 0 || !start.is_multiple_of(GRANULE_BYTES) || !is_inside {
+            self.misplaced += 1;
+            return;
+        }
+        let first = start / GRANULE_BYTES;
+        if granules >= LARGE {
+            self.large.push((first, granules));
+        }
+        let word = first << SIZE_BITS | granules.min(LARGE);
+        match self.pieces.last_mut().filter(|piece| piece.len() < PIECE) {
+            Some(piece) => piece.push(word),
+            None => {
+                let mut piece = Vec::with_capacity(if self.pieces.is_empty() { 0 } else { PIECE });
+                piece.push(word);
+                self.pieces.push(piece);
+            }
+        }
+    }
+
+    /// All that another has.
+    pub fn append(&mut self, other: Self) {
+        // A piece that is not full would end the one before: it goes to the front.
+        let last = self.pieces.pop();
+        self.pieces.extend(other.pieces);
+        self.pieces.extend(last);
+        self.large.extend(other.large);
+        self.misplaced += other.misplaced;
+    }
+
+    /// Sorts them. Of blocks that overlap the one that begins first stays.
+    pub fn finish(self) -> Result<Blocks, Refused> {
+        self.finish_with(NONE - 1)
+    }
+
+    fn finish_with(self, most: u32) -> Result<Blocks, Refused> {
+        let count: usize = self.pieces.iter().map(Vec::len).sum();
+        if count as u64 > u64::from(most) {
+            return Err(Refused::TooMany(count as u64));
+        }
+        let mut words = Vec::new();
+        words.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 8))?;
+        // Each piece is freed as soon as it was copied, so that there are never two of all.
+        for piece in self.pieces {
+            words.extend_from_slice(&piece);
+        }
+        words.sort_unstable();
+        let mut large = self.large;
+        large.sort_unstable();
+        let mut kept = 0;
+        let mut kept_large = Vec::new();
+        let (mut end, mut next_large) = (0, 0);
+        for index in 0..words.len() {
+            let word = words[index];
+            let (first, mut granules) = (word >> SIZE_BITS, word & LARGE);
+            if granules == LARGE {
+                while large.get(next_large).is_some_and(|large| large.0 < first) {
+                    next_large += 1;
+                }
+                granules = large.get(next_large).map_or(LARGE, |large| large.1);
+            }
+            if first < end {
+                continue;
+            }
+            end = first + granules;
+            words[kept] = first;
+            if granules >= u64::from(crate::blocks::LARGE) {
+                kept_large.push((kept as u32, granules));
+                words[kept] |= 1 << 63;
+            } else {
+                words[kept] |= granules << 45;
+            }
+            kept += 1;
+        }
+        let dropped = Dropped { overlapping: (words.len() - kept) as u64, misplaced: self.misplaced };
+        words.truncate(kept);
+        Blocks::new(words, kept_large, dropped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_can_be_numbered_is_refused() {
+        let mut builder = Builder::default();
+        (0..5).for_each(|block| builder.push(block * 16, 16));
+        assert_eq!(builder.finish_with(4).err(), Some(Refused::TooMany(5)));
+    }
+
+    #[test]
+    fn pieces_of_workers_come_together() {
+        let mut builders: Vec<Builder> = (0..3).map(|_| Builder::default()).collect();
+        let count = 3 * PIECE as u64 + 5;
+        for block in (0..count).rev() {
+            builders[(block * 7 % 3) as usize].push(0x10000 + block * 16, 16);
+        }
+        let mut all = Builder::default();
+        builders.into_iter().for_each(|builder| all.append(builder));
+        let blocks = all.finish().unwrap();
+        assert_eq!(u64::from(blocks.len()), count);
+        assert_eq!(blocks.dropped(), Dropped::default());
+        assert!(blocks.iter(0).zip(0..).all(|(block, at)| block == (0x10000 + at * 16, 16)));
+    }
+}

@@ -1,0 +1,145 @@
+//! From an address to the few blocks that begin near it, in three steps: 1 GiB, 4 MiB, a page.
+//!
+//! The first two say at once that nothing is there, which is most of what only looks like an address. A page is 4 KiB where that
+//! costs no more than a byte a block and 64 MiB; in a space with a block here and there it is larger. Tables are at most
+//! 36 bytes a block, and 257 MiB for what is above them.
+
+use crate::arrays::{NONE, Refused, array};
+
+/// Bits of an address below what the first table tells apart.
+const TOP_SHIFT: u32 = 30;
+/// Bits below what the second tells apart.
+const RANGE_SHIFT: u32 = 22;
+/// Ranges of one entry of the first table.
+const RANGES: usize = 1 << (TOP_SHIFT - RANGE_SHIFT);
+/// Least and most bits of a page. Granules of the largest are told apart by 16 bits.
+const PAGE_SHIFTS: (u32, u32) = (12, 19);
+/// Bytes of tables that are spent at once.
+const FREE_BYTES: u64 = 64 << 20;
+/// The entry of a range in which no block begins: the rest is the number of the block that covers it from its first byte on.
+const COVERED: u32 = 1 << 31;
+
+/// Where the block that covers an address would stand.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Near {
+    /// Nowhere.
+    Nothing,
+    /// Blocks that begin in the same page, from one number to before another; or the one before them.
+    Page(u32, u32),
+    /// One that begins in a range before, by its place among those that do.
+    Covering(u32),
+}
+
+/// The tables.
+#[derive(Debug, Default)]
+pub struct Directory {
+    /// First number of [`TOP_SHIFT`] bits and more.
+    low: u64,
+    /// Number of a second table.
+    tops: Vec<u32>,
+    /// [`RANGES`] entries each: number of a third table, or [`COVERED`].
+    ranges: Vec<u32>,
+    /// Blocks that begin before each page of a range, and before the end of the last.
+    pages: Vec<u32>,
+    page_shift: u32,
+    /// Blocks that reach into ranges in which none begins.
+    pub covering: Vec<u32>,
+}
+
+impl Directory {
+    /// Tables for blocks in order: starts and ends.
+    pub fn new(blocks: impl Iterator<Item = (u64, u64)> + Clone, count: u32) -> Result<Self, Refused> {
+        let mut directory = Self { page_shift: PAGE_SHIFTS.0, ..Self::default() };
+        let (mut low, mut high, mut last, mut ranges) = (None, 0, None, 0_u64);
+        for (start, end) in blocks.clone() {
+            low = low.or(Some(start));
+            high = end - 1;
+            ranges += u64::from(last.replace(start >> RANGE_SHIFT) != Some(start >> RANGE_SHIFT));
+        }
+        let Some(low) = low else { return Ok(directory) };
+        let most = u64::from(count) + FREE_BYTES;
+        while directory.page_shift < PAGE_SHIFTS.1 && ranges * directory.stride() as u64 * 4 > most {
+            directory.page_shift += 1;
+        }
+        directory.low = low >> TOP_SHIFT;
+        directory.tops = array(((high >> TOP_SHIFT) - directory.low) as usize + 1, NONE)?;
+        directory.pages = array(0, 0)?;
+        let words = ranges as usize * directory.stride();
+        directory.pages.try_reserve_exact(words).map_err(|_| Refused::NoMemory(words as u64 * 4))?;
+        directory.fill(blocks)?;
+        Ok(directory)
+    }
+
+    /// Entries of a third table.
+    fn stride(&self) -> usize {
+        (1 << (RANGE_SHIFT - self.page_shift)) + 1
+    }
+
+    fn fill(&mut self, blocks: impl Iterator<Item = (u64, u64)>) -> Result<(), Refused> {
+        let stride = self.stride();
+        let mut last = None;
+        let mut count = 0;
+        for (start, end) in blocks {
+            let range = start >> RANGE_SHIFT;
+            if last != Some(range) {
+                self.close(count);
+                let table = (self.pages.len() / stride) as u32;
+                *self.range(range)? = table;
+                last = Some(range);
+            }
+            let table = self.pages.len() / stride * stride;
+            let page = (start >> self.page_shift) as usize & (stride - 2);
+            self.pages.resize((table + page + 1).max(self.pages.len()), count);
+            let mut is_covering = false;
+            for covered in range + 1..=(end - 1) >> RANGE_SHIFT {
+                let number = self.covering.len() as u32;
+                *self.range(covered)? = COVERED | number;
+                is_covering = true;
+            }
+            if is_covering {
+                self.covering.push(count);
+            }
+            count += 1;
+        }
+        self.close(count);
+        Ok(())
+    }
+
+    /// Ends a third table: so many blocks begin before its end.
+    fn close(&mut self, count: u32) {
+        let stride = self.stride();
+        self.pages.resize(self.pages.len().next_multiple_of(stride), count);
+    }
+
+    /// The entry of a range, in a table that is made where there is none.
+    fn range(&mut self, range: u64) -> Result<&mut u32, Refused> {
+        let refused = Refused::NoMemory(RANGES as u64 * 4);
+        let index = (range >> (TOP_SHIFT - RANGE_SHIFT)).wrapping_sub(self.low);
+        let top = self.tops.get_mut(index as usize).ok_or(refused)?;
+        if *top == NONE {
+            *top = (self.ranges.len() / RANGES) as u32;
+            self.ranges.try_reserve(RANGES).map_err(|_| refused)?;
+            self.ranges.resize(self.ranges.len() + RANGES, NONE);
+        }
+        self.ranges.get_mut(*top as usize * RANGES + range as usize % RANGES).ok_or(refused)
+    }
+
+    /// What is near an address.
+    #[inline]
+    pub fn near(&self, address: u64) -> Near {
+        let top = (address >> TOP_SHIFT).wrapping_sub(self.low);
+        let Some(&top) = self.tops.get(top as usize) else { return Near::Nothing };
+        // NONE leads behind all tables, too.
+        let range = top as usize * RANGES + (address >> RANGE_SHIFT) as usize % RANGES;
+        let entry = self.ranges.get(range).copied().unwrap_or(NONE);
+        if entry >= COVERED {
+            return if entry == NONE { Near::Nothing } else { Near::Covering(entry & !COVERED) };
+        }
+        let stride = self.stride();
+        let page = entry as usize * stride + ((address >> self.page_shift) as usize & (stride - 2));
+        match self.pages.get(page..page + 2) {
+            Some(&[from, to]) => Near::Page(from, to),
+            _ => Near::Nothing,
+        }
+    }
+}

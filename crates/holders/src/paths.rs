@@ -1,0 +1,91 @@
+//! Ways from a root to a block: those with the fewest steps, or those that there is no way round.
+
+use crate::arrays::{NONE, Refused, array};
+use crate::held::{By, Held};
+use crate::reach::Search;
+
+/// Which ways from roots are kept, beside dominators.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ways {
+    /// None.
+    #[default]
+    None,
+    /// One with the fewest steps to each block, for 4 bytes a block and one more pass.
+    Shortest,
+}
+
+/// How a block is reached, or through whom it is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Where it begins: a root; several, in a chain of dominators; or nothing, before a head of what is lost.
+    pub from: By,
+    /// The blocks in between, then the block itself. Of a long path the first ones and the last.
+    pub blocks: Vec<u32>,
+    /// Where some were left out, before which of these and how many.
+    pub left_out: Option<(usize, u32)>,
+}
+
+/// For each number the one from which it is reached in the fewest steps, from roots, or from heads of what is lost.
+pub(crate) fn nearest(search: &mut Search, lost: u32) -> Result<Vec<u32>, Refused> {
+    let Search { vertices, parents, edges, clock, .. } = search;
+    let mut nearest = array(vertices.len(), NONE)?;
+    let mut queue = array(vertices.len(), 0)?;
+    let mut length = 0;
+    let mut next = 0;
+    for top in [0, lost] {
+        nearest[top as usize] = 0;
+        // From the two that are above all lead only ways of the tree. Heads are behind what is lost.
+        let below = (top + 1) as usize..if top == lost { vertices.len() } else { lost as usize };
+        for number in below.filter(|&number| parents[number] == top) {
+            nearest[number] = top;
+            queue[length] = number as u32;
+            length += 1;
+        }
+        while next < length {
+            let number = queue[next];
+            next += 1;
+            clock.step()?;
+            for &mut target in edges.of(vertices[number as usize]) {
+                if let Some(from) = nearest.get_mut(target as usize).filter(|from| **from == NONE) {
+                    *from = number;
+                    queue[length] = target;
+                    length += 1;
+                }
+            }
+        }
+    }
+    Ok(nearest)
+}
+
+impl Held {
+    /// A way with the fewest steps to a block, at most so many blocks of it; `None` where they were not kept, or it is no block.
+    pub fn path(&self, block: u32, most: usize) -> Option<Path> {
+        self.up(block, self.nearest.as_ref()?, most)
+    }
+
+    /// The blocks that every way to a block leads through, the one next to the root first, at most so many of them; `None` where
+    /// it is no block.
+    pub fn dominators(&self, block: u32, most: usize) -> Option<Path> {
+        self.up(block, &self.holders, most)
+    }
+
+    /// The way up from a block by one of the trees; each leads to lower places of an order, and so ends.
+    fn up(&self, block: u32, tree: &[u32], most: usize) -> Option<Path> {
+        let first = self.number(block)?;
+        let ups = || {
+            let up = |&at: &u32| tree.get(at as usize).copied();
+            std::iter::successors(Some(first), up)
+        };
+        let is_block = |&at: &u32| matches!(self.by(at), By::Block(_));
+        let length = ups().take_while(is_block).count();
+        let from = self.by(ups().find(|at| !is_block(at))?);
+        let most = most.max(2);
+        let skipped = if length > most { most / 2..most / 2 + length - most } else { length..length };
+        let kept = ups().take(length).enumerate().filter(|(index, _)| !skipped.contains(index));
+        let mut blocks: Vec<u32> =
+            kept.filter_map(|(_, at)| self.vertices.get(at as usize).copied()).collect();
+        blocks.reverse();
+        let left_out = (!skipped.is_empty()).then(|| (blocks.len() - most / 2, skipped.len() as u32));
+        Some(Path { from, blocks, left_out })
+    }
+}

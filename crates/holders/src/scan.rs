@@ -1,0 +1,334 @@
+//! Reads blocks in large pieces, several workers at a time, and looks at their words.
+//!
+//! Pieces are cut as they are asked for, so that what is planned takes no memory: some thousand blocks, or a part of a large one.
+//! No more is read than blocks and small gaps between them. What cannot be read is passed over a page at a time, and counted.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use strandline_process::memory::Memory;
+
+use crate::blocks::Blocks;
+use crate::marks::Marks;
+
+/// Bytes that are read at once.
+const WINDOW_BYTES: u64 = 1 << 20;
+/// Bytes between two blocks that are read rather than passed over.
+const GAP_BYTES: u64 = 16 << 10;
+/// A piece has so many bytes and blocks, or fewer. A block of more bytes is a piece for each so many.
+const PIECE_BYTES: u64 = 16 << 20;
+const PIECE_BLOCKS: u32 = 1 << 15;
+/// What is passed over where memory cannot be read.
+const PAGE_BYTES: u64 = 4096;
+
+/// How far reading may go.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of references, 4 each. At most 16 GiB, whatever is said.
+    pub edges_bytes: u64,
+    /// When to stop.
+    pub deadline: Instant,
+    /// Threads that read.
+    pub workers: usize,
+}
+
+/// How far reading has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of blocks that are done with.
+    pub done_bytes: u64,
+    /// Bytes of all blocks.
+    pub bytes: u64,
+}
+
+/// What was read, and what not. Where anything was not, a block that nothing leads to may still be held by something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Bytes of blocks that were looked through.
+    pub read_bytes: u64,
+    /// Bytes of blocks that are known to refer to nothing.
+    pub plain_bytes: u64,
+    /// Bytes of blocks that could not be read.
+    pub unreadable_bytes: u64,
+    /// Bytes of blocks that were not come to.
+    pub left_bytes: u64,
+    /// Whether some were left because there are more references than may be kept.
+    pub has_too_many: bool,
+    /// Whether some were left because the time was over.
+    pub is_late: bool,
+}
+
+/// Blocks that stand one behind another, or a part of one, and what they refer to.
+#[derive(Debug)]
+pub struct Run {
+    /// The first of them.
+    pub first: u32,
+    /// Where the targets of each end.
+    pub ends: Box<[u32]>,
+    pub targets: Box<[u32]>,
+}
+
+/// A run of blocks, or a part of one block.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// Its place among all.
+    order: u64,
+    blocks: (u32, u32),
+    /// What of them is to be read.
+    addresses: (u64, u64),
+    is_part: bool,
+}
+
+/// Cuts blocks into pieces.
+struct Cut<I: Iterator> {
+    blocks: std::iter::Peekable<I>,
+    next: u32,
+    order: u64,
+    /// What is left of a large block.
+    rest: Option<(u64, u64)>,
+}
+
+impl<I: Iterator<Item = (u64, u64)>> Cut<I> {
+    fn piece(&mut self) -> Option<Piece> {
+        self.order += 1;
+        let order = self.order;
+        if self.rest.is_none() {
+            let (start, bytes) = *self.blocks.peek()?;
+            if bytes > PIECE_BYTES {
+                self.blocks.next();
+                self.next += 1;
+                self.rest = Some((start, start + bytes));
+            }
+        }
+        if let Some((from, to)) = self.rest {
+            let end = to.min(from + PIECE_BYTES);
+            self.rest = (end < to).then_some((end, to));
+            let blocks = (self.next - 1, self.next);
+            return Some(Piece { order, blocks, addresses: (from, end), is_part: true });
+        }
+        let first = self.next;
+        let (mut sum, mut addresses) = (0, None);
+        while let Some(&(start, bytes)) = self.blocks.peek()
+            && sum + bytes <= PIECE_BYTES
+            && self.next - first < PIECE_BLOCKS
+        {
+            sum += bytes;
+            addresses = Some((addresses.map_or(start, |range: (u64, u64)| range.0), start + bytes));
+            self.next += 1;
+            self.blocks.next();
+        }
+        Some(Piece { order, blocks: (first, self.next), addresses: addresses?, is_part: false })
+    }
+}
+
+/// What all workers share.
+struct Shared<'a> {
+    memory: &'a dyn Memory,
+    blocks: &'a Blocks,
+    plain: Option<&'a Marks>,
+    limits: &'a Limits,
+    edges: AtomicU64,
+    done_bytes: AtomicU64,
+    has_too_many: AtomicBool,
+    is_late: AtomicBool,
+}
+
+impl Shared<'_> {
+    /// Whether so many references may be kept.
+    fn has_room(&self, edges: u64) -> Option<()> {
+        if edges <= (self.limits.edges_bytes / 4).min(u64::from(u32::MAX)) {
+            return Some(());
+        }
+        self.has_too_many.store(true, Ordering::Relaxed);
+        None
+    }
+}
+
+/// Looks through all blocks: runs in order.
+pub fn scan(
+    memory: &dyn Memory,
+    (blocks, plain): (&Blocks, Option<&Marks>),
+    limits: &Limits,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> (Vec<Run>, Outcome) {
+    let shared = Shared {
+        memory,
+        blocks,
+        plain,
+        limits,
+        edges: AtomicU64::new(0),
+        done_bytes: AtomicU64::new(0),
+        has_too_many: AtomicBool::new(false),
+        is_late: AtomicBool::new(false),
+    };
+    let cut = Mutex::new(Cut { blocks: blocks.iter(0).peekable(), next: 0, order: 0, rest: None });
+    let next = || cut.lock().ok().and_then(|mut cut| cut.piece());
+    let work = || {
+        let mut worker = Worker::new(&shared);
+        let mut runs = Vec::new();
+        while let Some(piece) = next()
+            && worker.piece(&piece)
+        {
+            if !piece.is_part || !worker.targets.is_empty() {
+                runs.push((piece, worker.run(piece.blocks.0)));
+            }
+            let done_bytes = shared.done_bytes.load(Ordering::Relaxed);
+            progress(Progress { done_bytes, bytes: blocks.bytes_of_all() });
+        }
+        (runs, worker.outcome)
+    };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..limits.workers.max(1)).map(|_| scope.spawn(work)).collect();
+        let first = work();
+        std::iter::once(first).chain(others.into_iter().filter_map(|other| other.join().ok())).collect()
+    });
+    let mut runs = Vec::new();
+    let mut outcome = Outcome {
+        has_too_many: shared.has_too_many.into_inner(),
+        is_late: shared.is_late.into_inner(),
+        ..Outcome::default()
+    };
+    for (some, of) in results {
+        runs.extend(some);
+        outcome.read_bytes += of.read_bytes;
+        outcome.plain_bytes += of.plain_bytes;
+        outcome.unreadable_bytes += of.unreadable_bytes;
+    }
+    let told = outcome.read_bytes + outcome.plain_bytes + outcome.unreadable_bytes;
+    outcome.left_bytes = blocks.bytes_of_all().saturating_sub(told);
+    runs.sort_unstable_by_key(|(piece, _)| piece.order);
+    (runs.into_iter().map(|(_, run)| run).collect(), outcome)
+}
+
+struct Worker<'a> {
+    shared: &'a Shared<'a>,
+    /// What was read, from where on, and how much of it.
+    window: Vec<u8>,
+    at: u64,
+    got: u64,
+    /// What of a piece is worth reading, in order, and which of it is next.
+    spans: Vec<(u64, u64)>,
+    span: usize,
+    ends: Vec<u32>,
+    targets: Vec<u32>,
+    outcome: Outcome,
+}
+
+impl<'a> Worker<'a> {
+    fn new(shared: &'a Shared<'a>) -> Self {
+        Self {
+            shared,
+            window: vec![0; WINDOW_BYTES as usize],
+            at: 0,
+            got: 0,
+            spans: Vec::new(),
+            span: 0,
+            ends: Vec::new(),
+            targets: Vec::new(),
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// What was found in a piece.
+    fn run(&self, first: u32) -> Run {
+        Run { first, ends: self.ends.as_slice().into(), targets: self.targets.as_slice().into() }
+    }
+
+    /// Looks through a piece; whether to go on. If not, what was found is no more than a part of it.
+    fn piece(&mut self, piece: &Piece) -> bool {
+        let before = self.outcome;
+        if self.look_through(piece).is_none() {
+            self.outcome = before;
+            return false;
+        }
+        let (now, was) = (&self.outcome, &before);
+        let read = now.read_bytes - was.read_bytes + now.unreadable_bytes - was.unreadable_bytes;
+        self.shared.done_bytes.fetch_add(read + now.plain_bytes - was.plain_bytes, Ordering::Relaxed);
+        true
+    }
+
+    fn look_through(&mut self, piece: &Piece) -> Option<()> {
+        let Shared { blocks, plain, .. } = *self.shared;
+        let (first, end) = piece.blocks;
+        let (low, high) = piece.addresses;
+        let parts = || {
+            (first..end).zip(blocks.iter(first)).map(|(block, (start, bytes))| {
+                let is_plain = plain.is_some_and(|plain| plain.has(block));
+                (block, start.max(low), (start + bytes).min(high), is_plain)
+            })
+        };
+        self.spans.clear();
+        for (_, from, to, _) in parts().filter(|part| !part.3) {
+            match self.spans.last_mut().filter(|last| from - last.1 <= GAP_BYTES) {
+                Some(last) => last.1 = to,
+                None => self.spans.push((from, to)),
+            }
+        }
+        (self.span, self.got) = (0, 0);
+        self.ends.clear();
+        self.targets.clear();
+        for (block, from, to, is_plain) in parts() {
+            if is_plain {
+                self.outcome.plain_bytes += to - from;
+            } else {
+                self.block(block, (from, to))?;
+            }
+            self.ends.push(self.targets.len() as u32);
+        }
+        let edges = self.targets.len() as u64;
+        let before = self.shared.edges.fetch_add(edges, Ordering::Relaxed);
+        self.shared.has_room(before + edges)
+    }
+
+    /// Looks through what of a block is in a piece.
+    fn block(&mut self, block: u32, (mut at, end): (u64, u64)) -> Option<()> {
+        let blocks = self.shared.blocks;
+        let (low, span) = blocks.span();
+        let first = self.targets.len();
+        while at < end {
+            if at.wrapping_sub(self.at) >= self.got {
+                self.fill(at)?;
+            }
+            let skip = at - self.at;
+            let bytes = (end - at).min(self.got - skip);
+            if bytes == 0 {
+                let page = (at / PAGE_BYTES + 1) * PAGE_BYTES;
+                self.outcome.unreadable_bytes += page.min(end) - at;
+                at = page.min(end);
+                continue;
+            }
+            let window = self.window.get(skip as usize..(skip + bytes) as usize)?;
+            for word in window.as_chunks::<8>().0 {
+                let word = u64::from_le_bytes(*word);
+                if word.wrapping_sub(low) < span
+                    && let Some(target) = blocks.find(word)
+                    && target != block
+                    && self.targets.get(first..).and_then(<[u32]>::last) != Some(&target)
+                {
+                    self.targets.push(target);
+                }
+            }
+            self.outcome.read_bytes += bytes;
+            at += bytes;
+        }
+        Some(())
+    }
+
+    /// Reads from an address on, as far as there is something worth it; `None` where it is time to stop.
+    fn fill(&mut self, at: u64) -> Option<()> {
+        let shared = self.shared;
+        shared.has_room(shared.edges.load(Ordering::Relaxed) + self.targets.len() as u64)?;
+        if Instant::now() >= shared.limits.deadline {
+            shared.is_late.store(true, Ordering::Relaxed);
+            return None;
+        }
+        while self.spans.get(self.span)?.1 <= at {
+            self.span += 1;
+        }
+        let bytes = (self.spans.get(self.span)?.1 - at).min(WINDOW_BYTES);
+        let got = shared.memory.read_some(at, self.window.get_mut(..bytes as usize)?);
+        (self.at, self.got) = (at, (got as u64).min(bytes) & !7);
+        Some(())
+    }
+}

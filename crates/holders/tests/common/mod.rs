@@ -1,0 +1,67 @@
+//! A heap that is made up: its words stand in an array.
+
+use std::time::{Duration, Instant};
+
+use strandline_holders::{Blocks, Builder, Graph, Held, Limits, References, Refused, Roots, Ways};
+use strandline_process::memory::Memory;
+
+/// Where it begins.
+pub const BASE: u64 = 0x5555_0000_0000;
+
+/// Words from [`BASE`] on.
+pub struct Heap {
+    pub words: Vec<u64>,
+}
+
+impl Memory for Heap {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let Some(skip) = address.checked_sub(BASE) else { return 0 };
+        let words = self.words.iter().skip(skip as usize / 8);
+        let mut done = 0;
+        for (to, word) in buffer.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+            done += 8;
+        }
+        done
+    }
+}
+
+/// The time that tests allow.
+pub fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(600)
+}
+
+/// Limits that are not reached.
+pub fn limits() -> Limits {
+    Limits { edges_bytes: 1 << 32, deadline: deadline(), workers: 2 }
+}
+
+/// A heap of blocks that each have the words that `targets` gives, and `more` that lead nowhere.
+pub fn heap(count: u32, more: usize, targets: impl Fn(u32) -> Vec<u32>) -> Result<(Heap, Blocks), Refused> {
+    let words: Vec<usize> = (0..count).map(|block| (targets(block).len() + more).max(1)).collect();
+    let mut starts = vec![0; count as usize];
+    let (mut at, mut builder) = (BASE, Builder::default());
+    for (start, &words) in starts.iter_mut().zip(&words) {
+        *start = at;
+        builder.push(at, words as u64 * 8);
+        at += words as u64 * 8;
+    }
+    let mut heap = Heap { words: Vec::new() };
+    for (block, &words) in words.iter().enumerate() {
+        let end = heap.words.len() + words;
+        heap.words.extend(targets(block as u32).iter().map(|&target| starts[target as usize]));
+        heap.words.resize(end, 7);
+    }
+    Ok((heap, builder.finish()?))
+}
+
+/// Who holds what in such a heap.
+pub fn held(
+    (count, more): (u32, usize),
+    targets: impl Fn(u32) -> Vec<u32>,
+    roots: Roots,
+) -> Result<Held, Refused> {
+    let (heap, blocks) = heap(count, more, targets)?;
+    let references = References::read(&heap, &blocks, None, &limits(), &|_| ())?;
+    Graph::new(blocks, references, roots, Ways::Shortest, deadline())?.held(deadline())
+}

@@ -1,0 +1,162 @@
+//! What is found in random graphs is what the definitions say, worked out one vertex at a time.
+
+mod common;
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+use strandline_holders::{By, Roots, Sum};
+
+/// A graph of blocks and roots, as lists.
+#[derive(Clone, Debug)]
+struct Drawn {
+    edges: Vec<Vec<u32>>,
+    roots: Vec<Vec<u32>>,
+}
+
+impl Drawn {
+    /// In how many steps each block is reached from some, where `without` is not there.
+    fn reached(&self, from: &[u32], without: Option<u32>) -> Vec<Option<u32>> {
+        let mut steps = vec![None; self.edges.len()];
+        let mut queue: VecDeque<(u32, u32)> = from.iter().map(|&block| (block, 0)).collect();
+        while let Some((block, step)) = queue.pop_front() {
+            if Some(block) != without && steps[block as usize].is_none() {
+                steps[block as usize] = Some(step);
+                queue.extend(self.edges[block as usize].iter().map(|&target| (target, step + 1)));
+            }
+        }
+        steps
+    }
+
+    fn of_roots(&self, without: Option<usize>) -> Vec<u32> {
+        let roots = self.roots.iter().enumerate().filter(|(root, _)| Some(*root) != without);
+        roots.flat_map(|(_, blocks)| blocks.iter().copied()).collect()
+    }
+
+    fn bytes(&self, block: usize) -> u64 {
+        (self.edges[block].len() as u64 + 1) * 8
+    }
+
+    fn sum(&self, is_in: impl Fn(usize) -> bool) -> Sum {
+        let blocks: Vec<usize> = (0..self.edges.len()).filter(|&block| is_in(block)).collect();
+        Sum { bytes: blocks.iter().map(|&block| self.bytes(block)).sum(), blocks: blocks.len() as u32 }
+    }
+
+    /// One block of each ring of lost ones that no other leads to, or of a single one, the lowest.
+    fn heads(&self, is_lost: &[bool]) -> Vec<u32> {
+        let count = self.edges.len();
+        let leads: Vec<Vec<bool>> = (0..count as u32)
+            .map(|block| self.reached(&[block], None).iter().map(Option::is_some).collect())
+            .collect();
+        let is_head = |block: usize| {
+            let above = (0..count).filter(|&other| other != block && is_lost[other] && leads[other][block]);
+            above.into_iter().all(|other| leads[block][other] && other > block)
+        };
+        (0..count).filter(|&block| is_lost[block] && is_head(block)).map(|block| block as u32).collect()
+    }
+}
+
+fn graphs() -> impl Strategy<Value = Drawn> {
+    (1..60_u32, 0..5_usize, 0..4_usize).prop_flat_map(|(count, roots, degree)| {
+        let edges = prop::collection::vec(prop::collection::vec(0..count, 0..=degree), count as usize);
+        let roots = prop::collection::vec(prop::collection::vec(0..count, 0..4), roots);
+        (edges, roots).prop_map(|(edges, roots)| Drawn { edges, roots })
+    })
+}
+
+fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
+    let count = graph.edges.len();
+    let mut roots = Roots::default();
+    graph.roots.iter().for_each(|blocks| _ = roots.add(blocks.iter().copied()));
+    let held = common::held((count as u32, 1), |block| graph.edges[block as usize].clone(), roots);
+    let Ok(held) = held else { return Err(TestCaseError::fail("refused")) };
+
+    let steps = graph.reached(&graph.of_roots(None), None);
+    let is_lost: Vec<bool> = steps.iter().map(Option::is_none).collect();
+    let heads = graph.heads(&is_lost);
+    prop_assert_eq!(held.reached(), graph.sum(|block| !is_lost[block]));
+    prop_assert_eq!(held.heads().collect::<Vec<_>>(), heads.clone());
+    let definite = graph.sum(|block| heads.contains(&(block as u32)));
+    prop_assert_eq!(held.lost().definite, definite);
+    prop_assert_eq!(held.lost().indirect, graph.sum(|block| is_lost[block]) - definite);
+
+    // What is out of reach without a root, or without a block, is what it retains.
+    let mut alone = Sum::default();
+    for root in 0..graph.roots.len() {
+        let without = graph.reached(&graph.of_roots(Some(root)), None);
+        let retained = graph.sum(|block| !is_lost[block] && without[block].is_none());
+        prop_assert_eq!(held.root(root as u32), retained);
+        alone = Sum { bytes: alone.bytes + retained.bytes, blocks: alone.blocks + retained.blocks };
+    }
+    prop_assert_eq!(held.shared(), held.reached() - alone);
+    let lost_steps = graph.reached(&heads, None);
+    let mut dominates = vec![vec![false; count]; count];
+    for (block, dominates) in dominates.iter_mut().enumerate() {
+        let from = if is_lost[block] { heads.clone() } else { graph.of_roots(None) };
+        let without = graph.reached(&from, Some(block as u32));
+        let out = |other: usize| is_lost[other] == is_lost[block] && without[other].is_none();
+        (0..count).for_each(|other| dominates[other] = out(other));
+        prop_assert_eq!(held.retained(block as u32), graph.sum(out));
+        prop_assert_eq!(held.is_lost(block as u32), is_lost[block]);
+    }
+    for block in 0..count {
+        let above: Vec<usize> =
+            (0..count).filter(|&other| other != block && dominates[other][block]).collect();
+        // The nearest is the one that all others hold.
+        let nearest = above.iter().find(|&&one| above.iter().all(|&other| dominates[other][one]));
+        let alone = |root: &usize| graph.reached(&graph.of_roots(Some(*root)), None)[block].is_none();
+        let by = match nearest {
+            Some(&nearest) => By::Block(nearest as u32),
+            None if is_lost[block] => By::Nothing,
+            None => (0..graph.roots.len()).find(alone).map_or(By::Roots, |root| By::Root(root as u32)),
+        };
+        prop_assert_eq!(held.dominator(block as u32), by);
+        let (Some(chain), Some(path)) = (held.dominators(block as u32, 100), held.path(block as u32, 100))
+        else {
+            return Err(TestCaseError::fail("no way"));
+        };
+        prop_assert!(chain.left_out.is_none() && chain.blocks.len() == above.len() + 1);
+        prop_assert!(chain.blocks.iter().all(|&one| dominates[one as usize][block]));
+
+        let steps = if is_lost[block] { &lost_steps } else { &steps };
+        prop_assert_eq!(Some(path.blocks.len() as u32 - 1), steps[block]);
+        prop_assert!(path.blocks.windows(2).all(|pair| graph.edges[pair[0] as usize].contains(&pair[1])));
+        prop_assert_eq!(path.blocks.last(), Some(&(block as u32)));
+        match path.from {
+            By::Root(root) => prop_assert!(graph.roots[root as usize].contains(&path.blocks[0])),
+            from => prop_assert!(from == By::Nothing && heads.contains(&path.blocks[0])),
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn random_graphs_are_as_defined(graph in graphs()) {
+        assert_as_defined(&graph)?;
+    }
+}
+
+#[test]
+fn the_graph_of_the_paper_is_as_defined() {
+    // Lengauer and Tarjan 1979, figure 1: R, A to L.
+    let edges = [
+        vec![1, 2, 3],
+        vec![4],
+        vec![1, 4, 5],
+        vec![6, 7],
+        vec![12],
+        vec![8],
+        vec![9],
+        vec![9, 10],
+        vec![5, 11],
+        vec![11],
+        vec![9],
+        vec![9, 0],
+        vec![8],
+    ];
+    let graph = Drawn { edges: edges.to_vec(), roots: vec![vec![0]] };
+    assert_as_defined(&graph).unwrap();
+}

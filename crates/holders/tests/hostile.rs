@@ -1,0 +1,168 @@
+//! Memory that ends, limits that are reached, numbers that are none.
+
+mod common;
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use common::{BASE, Heap, deadline, heap, held, limits};
+use strandline_holders::{Builder, Graph, Limits, Marks, Progress, References, Refused, Roots, Ways};
+use strandline_process::memory::Memory;
+
+#[test]
+fn memory_that_ends_is_counted_and_passed_over() {
+    let (mut heap, blocks) = heap(4096, 3, |block| vec![(block + 1) % 4096]).unwrap();
+    assert_eq!(blocks.bytes_of_all(), 4096 * 32);
+    heap.words.truncate(4096 * 2 + 1);
+    let references = References::read(&heap, &blocks, None, &limits(), &|_| ()).unwrap();
+    let outcome = references.outcome();
+    assert_eq!((outcome.read_bytes, outcome.unreadable_bytes, outcome.left_bytes), (65544, 65528, 0));
+    assert_eq!(references.count(), 2049);
+    assert_eq!((references.of(2048), references.of(2049)), (&[2049][..], &[][..]));
+}
+
+/// A hole of a page.
+struct Holed(Heap);
+
+impl Memory for Holed {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let (from, to) = (BASE + 8192, BASE + 12288);
+        if (from..to).contains(&address) {
+            return 0;
+        }
+        let end = if address < from { buffer.len().min((from - address) as usize) } else { buffer.len() };
+        self.0.read_some(address, &mut buffer[..end])
+    }
+}
+
+#[test]
+fn what_is_behind_a_hole_is_read() {
+    let (heap, blocks) = heap(3000, 0, |block| vec![(block + 7) % 3000]).unwrap();
+    let references = References::read(&Holed(heap), &blocks, None, &limits(), &|_| ()).unwrap();
+    assert_eq!(references.outcome().unreadable_bytes, 4096);
+    assert_eq!(references.count(), 3000 - 512);
+    assert_eq!(
+        (references.of(1023), references.of(1024), references.of(1536)),
+        (&[1030][..], &[][..], &[1543][..])
+    );
+}
+
+#[test]
+fn more_references_than_may_be_kept_are_said() {
+    let (heap, blocks) =
+        heap(200_000, 0, |block| vec![(block + 1) % 200_000, (block + 2) % 200_000]).unwrap();
+    let few = Limits { edges_bytes: 1_000_000, ..limits() };
+    let references = References::read(&heap, &blocks, None, &few, &|_| ()).unwrap();
+    let outcome = references.outcome();
+    assert!(outcome.has_too_many && !outcome.is_late && outcome.left_bytes > 0);
+    assert!(references.count() * 4 <= few.edges_bytes);
+    // What is there can be searched all the same.
+    let mut roots = Roots::default();
+    roots.add([0]);
+    let held =
+        Graph::new(blocks, references, roots, Ways::None, deadline()).unwrap().held(deadline()).unwrap();
+    assert_eq!(held.reached().blocks + held.lost().definite.blocks + held.lost().indirect.blocks, 200_000);
+    assert!(held.path(0, 10).is_none());
+}
+
+#[test]
+fn a_time_that_is_over_stops_each_step() {
+    let past = Instant::now() - Duration::from_secs(1);
+    let (heap, blocks) = heap(1000, 0, |block| vec![(block + 1) % 1000]).unwrap();
+    let late = Limits { deadline: past, ..limits() };
+    let outcome = References::read(&heap, &blocks, None, &late, &|_| ()).unwrap().outcome();
+    assert_eq!((outcome.is_late, outcome.left_bytes), (true, 8000));
+    let references = References::read(&heap, &blocks, None, &limits(), &|_| ()).unwrap();
+    let graph = Graph::new(blocks, references, Roots::default(), Ways::None, deadline()).unwrap();
+    assert_eq!(graph.held(past).err(), Some(Refused::Late));
+}
+
+#[test]
+fn what_refers_to_nothing_is_not_read() {
+    let (heap, blocks) = heap(1000, 0, |block| vec![(block + 1) % 1000]).unwrap();
+    let mut plain = Marks::new(blocks.len()).unwrap();
+    (100..900).for_each(|block| _ = plain.set(block));
+    let references = References::read(&heap, &blocks, Some(&plain), &limits(), &|_| ()).unwrap();
+    assert_eq!((references.outcome().plain_bytes, references.outcome().read_bytes), (6400, 1600));
+    assert_eq!(
+        (references.of(99), references.of(100), references.of(900)),
+        (&[100][..], &[][..], &[901][..])
+    );
+}
+
+/// One of 40 MiB between small ones: it is read in parts, and they are put together.
+#[test]
+fn a_large_block_has_its_references_in_order() {
+    let count = 10_000_u64;
+    let mut words = vec![BASE + 8, BASE];
+    let mut builder = Builder::default();
+    let large = 5_usize << 20;
+    words.extend((0..large as u64).map(|at| if at % 1000 == 0 { BASE + at / 1000 % 2 * 8 } else { at }));
+    words.extend((0..count).map(|_| BASE + 16 + 8 * large as u64 - 1));
+    builder.push(BASE, 8);
+    builder.push(BASE + 8, 8);
+    builder.push(BASE + 16, large as u64 * 8);
+    (0..count).for_each(|at| builder.push(BASE + 16 + (large as u64 + at) * 8, 8));
+    let (heap, blocks) = (Heap { words }, builder.finish().unwrap());
+    let seen = Mutex::new(Vec::new());
+    let references =
+        References::read(&heap, &blocks, None, &limits(), &|progress| seen.lock().unwrap().push(progress))
+            .unwrap();
+    let of: Vec<u32> = (0..large.div_ceil(1000)).map(|at| at as u32 % 2).collect();
+    assert_eq!(references.of(2), of);
+    assert!((3..3 + count as u32).all(|block| references.of(block) == [2]));
+    assert_eq!((references.of(0), references.of(1)), (&[1][..], &[0][..]));
+    let bytes = blocks.bytes_of_all();
+    assert!(seen.into_inner().unwrap().contains(&Progress { done_bytes: bytes, bytes }));
+}
+
+#[test]
+fn a_large_block_that_leads_nowhere_stands_between_others() {
+    let large = 5 << 20;
+    let mut words = vec![7; large + 2];
+    let (last, behind) = (words.len() - 1, BASE + (large as u64 + 1) * 8);
+    (words[0], words[last]) = (behind, BASE);
+    let mut builder = Builder::default();
+    builder.push(BASE, 8);
+    builder.push(BASE + 8, large as u64 * 8);
+    builder.push(behind, 8);
+    let blocks = builder.finish().unwrap();
+    let references = References::read(&Heap { words }, &blocks, None, &limits(), &|_| ()).unwrap();
+    assert_eq!((0..3).map(|block| references.of(block)).collect::<Vec<_>>(), [&[2][..], &[], &[0]]);
+}
+
+#[test]
+fn words_into_their_own_block_and_the_same_again_are_left_out() {
+    let (heap, blocks) =
+        heap(4, 0, |block| if block == 1 { vec![0, 0, 1, 0, 2, 0, 3] } else { vec![2] }).unwrap();
+    let references = References::read(&heap, &blocks, None, &limits(), &|_| ()).unwrap();
+    assert_eq!(
+        (references.of(0), references.of(1), references.of(2)),
+        (&[2][..], &[0, 2, 0, 3][..], &[][..])
+    );
+    assert_eq!(references.of(3), [2]);
+}
+
+#[test]
+fn roots_that_lead_to_no_block_and_references_of_others_do_no_harm() {
+    let (heap, blocks) = heap(10, 0, |block| vec![(block + 1) % 10]).unwrap();
+    let references = References::read(&heap, &blocks, None, &limits(), &|_| ()).unwrap();
+    let others = Builder::default().finish().unwrap();
+    let refused = Graph::new(others, references, Roots::default(), Ways::None, deadline()).err();
+    assert_eq!(refused, Some(Refused::Strangers(10, 0)));
+    let mut roots = Roots::default();
+    roots.add([10, u32::MAX, 11, 3, 12, 3]);
+    roots.add([]);
+    let held = held((10, 0), |block| vec![(block + 1) % 10], roots).unwrap();
+    assert_eq!((held.root(0).blocks, held.root(1).blocks, held.root(2).blocks), (10, 0, 0));
+    assert_eq!((held.retained(10).blocks, held.is_lost(10), held.path(10, 3)), (0, false, None));
+}
+
+#[test]
+fn nothing_at_all_is_an_answer() {
+    let blocks = Builder::default().finish().unwrap();
+    let references = References::read(&Heap { words: vec![] }, &blocks, None, &limits(), &|_| ()).unwrap();
+    let graph = Graph::new(blocks, references, Roots::default(), Ways::Shortest, deadline()).unwrap();
+    let held = graph.held(deadline()).unwrap();
+    assert_eq!((held.reached().blocks, held.lost().definite.blocks, held.dominators(0, 9)), (0, 0, None));
+}

@@ -1,0 +1,91 @@
+//! Heaps of one shape, large enough that anything that is not iterative, or not nearly linear, is seen.
+
+mod common;
+
+use common::held;
+use strandline_holders::{By, Roots, Sum};
+
+const MANY: u32 = 250_000;
+
+fn one_root(block: u32) -> Roots {
+    let mut roots = Roots::default();
+    roots.add([block]);
+    roots
+}
+
+#[test]
+fn a_long_chain_is_held_link_by_link() {
+    let next = |block| if block + 1 < MANY { vec![block + 1] } else { vec![] };
+    let held = held((MANY, 0), next, one_root(0)).unwrap();
+    assert_eq!(held.root(0), Sum { bytes: u64::from(MANY) * 8, blocks: MANY });
+    assert_eq!(held.retained(MANY - 10), Sum { bytes: 80, blocks: 10 });
+    for path in [held.path(MANY - 1, 6).unwrap(), held.dominators(MANY - 1, 6).unwrap()] {
+        assert_eq!(path.blocks, [0, 1, 2, MANY - 3, MANY - 2, MANY - 1]);
+        assert_eq!((path.from, path.left_out), (By::Root(0), Some((3, MANY - 6))));
+    }
+}
+
+#[test]
+fn a_long_chain_that_goes_against_the_order_is_lost_at_its_end() {
+    let held =
+        held((MANY, 0), |block| if block > 0 { vec![block - 1] } else { vec![] }, Roots::default()).unwrap();
+    assert_eq!(held.heads().collect::<Vec<_>>(), [MANY - 1]);
+    assert_eq!(held.lost().indirect, Sum { bytes: u64::from(MANY - 1) * 8, blocks: MANY - 1 });
+}
+
+/// A list, whose end leads to many that the root leads to as well: each of these has its dominator far above.
+#[test]
+fn many_at_the_end_of_a_list_that_others_know_too_take_no_longer() {
+    let half = MANY / 2;
+    let targets = |block: u32| match block {
+        0 => (half..MANY).chain([1]).collect(),
+        block if block + 1 < half => vec![block + 1],
+        block if block + 1 == half => (half..MANY).collect(),
+        _ => vec![],
+    };
+    // The list is searched first: its second block is a root's, and the first one's are seen later.
+    let mut roots = Roots::default();
+    roots.add([1]);
+    roots.add([0]);
+    let held = held((MANY, 0), targets, roots).unwrap();
+    assert_eq!(held.dominator(MANY - 1), By::Roots);
+    assert_eq!(held.shared().blocks, MANY - 1);
+    assert_eq!(held.root(1).blocks, 1);
+}
+
+#[test]
+fn one_block_leads_to_all_and_all_back() {
+    let targets = |block| if block == 0 { (1..MANY).collect() } else { vec![0] };
+    let held = held((MANY, 0), targets, one_root(MANY / 2)).unwrap();
+    assert_eq!(held.dominator(MANY - 1), By::Block(0));
+    assert_eq!(held.dominator(0), By::Block(MANY / 2));
+    assert_eq!(held.retained(0).blocks, MANY - 1);
+}
+
+#[test]
+fn many_roots_share_one_block() {
+    let mut roots = Roots::default();
+    (0..MANY).for_each(|root| _ = roots.add([root, MANY]));
+    let held = held((MANY + 1, 0), |_| vec![], roots).unwrap();
+    assert_eq!((held.dominator(MANY), held.dominator(7)), (By::Roots, By::Root(7)));
+    assert_eq!(held.shared(), Sum { bytes: 8, blocks: 1 });
+}
+
+/// Rings of a thousand, whose firsts make a ring.
+#[test]
+fn a_ring_of_rings_is_lost_as_one() {
+    let (ring, count) = (1000, 300_000);
+    let targets = |block: u32| {
+        let first = block / ring * ring;
+        let next = first + (block + 1) % ring;
+        if block == first { vec![next, (first + ring) % count] } else { vec![next] }
+    };
+    let lost = held((count, 0), targets, Roots::default()).unwrap();
+    assert_eq!(lost.heads().collect::<Vec<_>>(), [0]);
+    assert_eq!(lost.retained(ring).blocks, count - ring);
+    let held = held((count, 0), targets, one_root(5 * ring + 1)).unwrap();
+    assert_eq!(held.lost().definite, Sum::default());
+    // The first of the ring that the root leads into is behind all others of it.
+    assert_eq!(held.retained(5 * ring).blocks, count - ring + 1);
+    assert_eq!(held.dominator(5 * ring), By::Block(6 * ring - 1));
+}
