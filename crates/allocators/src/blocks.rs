@@ -7,7 +7,7 @@ use strandline_claims::refinements::{Finder, Matched};
 /// What finer readers say of an allocator's blocks.
 pub struct Blocks<'a> {
     finder: Option<Finder<'a>>,
-    /// Claims of theirs that were met.
+    /// Claims of theirs that were met, and all blocks in use where they are kept.
     pub matched: Matched,
 }
 
@@ -16,18 +16,19 @@ impl<'a> Blocks<'a> {
     pub fn new(context: &Context<'a>) -> Self {
         Self {
             finder: context.refinements.map(|refinements| refinements.finder()),
-            matched: Matched::default(),
+            matched: Matched::new(context.keeps_blocks),
         }
     }
 
-    /// Whether anything is: else blocks beside each other can be claimed as one.
+    /// Whether each is asked for by itself: else blocks beside each other can be claimed as one.
     pub fn are_refined(&self) -> bool {
-        self.finder.is_some()
+        self.finder.is_some() || self.matched.blocks.is_some()
     }
 
     /// A block in use from the cursor to `end`.
     pub fn claim(&mut self, end: u64, accumulator: &mut Accumulator<'_>) {
         let pointer = accumulator.cursor();
+        self.matched.keep(pointer, end.saturating_sub(pointer));
         let Some(finder) = &mut self.finder else {
             accumulator.claim_live(end, 0);
             return;

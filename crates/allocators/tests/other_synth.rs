@@ -46,6 +46,7 @@ fn read(reader: &dyn Reader, image: &Image, maps: &str) -> (Readings, u64) {
         swapped: &[],
         refinements: None,
         deadline: Instant::now() + Duration::from_secs(60),
+        keeps_blocks: false,
         before_call: false,
         cell_bytes: None,
         threads: 1,

@@ -92,6 +92,8 @@ pub struct Context<'a> {
     pub refinements: Option<&'a Refinements>,
     /// When the target has been stopped for long enough: what is not read by then is left unread.
     pub deadline: Instant,
+    /// Whether all blocks in use are kept ([`Matched::blocks`]).
+    pub keeps_blocks: bool,
     /// Whether to check what trimming would follow beyond what the ledger needs, before a call.
     pub before_call: bool,
     /// The size of the cells in which to keep what is found besides, for a picture of the address space.

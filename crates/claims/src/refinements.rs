@@ -13,6 +13,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
+use strandline_holders::Builder;
+
 use crate::class::{MappedBlock, Refined, SLOTS, Slot};
 use crate::palette::Palette;
 use crate::rows::Id;
@@ -256,6 +258,8 @@ pub struct Matched {
     pub large: Vec<(u64, u64)>,
     /// Memory of others that lies within blocks in use, in no order.
     pub nested: Vec<(u64, u64)>,
+    /// All blocks in use, where they are asked for; those that hold others' memory are not among them.
+    pub blocks: Option<Builder>,
 }
 
 /// Blocks of one slot.
@@ -268,6 +272,19 @@ pub struct MatchedSlot {
 }
 
 impl Matched {
+    /// Nothing yet; `keeps_blocks` where all blocks in use are asked for.
+    pub fn new(keeps_blocks: bool) -> Self {
+        Self { blocks: keeps_blocks.then(Builder::default), ..Self::default() }
+    }
+
+    /// A block in use, with as many bytes as the program may use.
+    #[inline]
+    pub fn keep(&mut self, pointer: u64, usable: u64) {
+        if let Some(blocks) = &mut self.blocks {
+            blocks.push(pointer, usable);
+        }
+    }
+
     /// Counts a match at `pointer`.
     #[inline]
     pub fn count(&mut self, pointer: u64, refined: &Refined) {
@@ -288,10 +305,16 @@ impl Matched {
         }
         self.large.extend_from_slice(&other.large);
         self.nested.extend_from_slice(&other.nested);
+        if let Some(theirs) = &other.blocks {
+            self.blocks.get_or_insert_default().extend(theirs);
+        }
     }
 
     /// Adds the claims on blocks that are mappings of their own.
     pub fn add_mapped(&mut self, claims: Option<&Refinements>, blocks: &[MappedBlock]) {
+        for block in blocks {
+            self.keep(block.pointer, block.usable_end.saturating_sub(block.pointer));
+        }
         let Some(claims) = claims else { return };
         let mut blocks: Vec<&MappedBlock> = blocks.iter().collect();
         blocks.sort_unstable_by_key(|block| block.start);
@@ -306,8 +329,8 @@ impl Matched {
         }
     }
 
-    /// All blocks of some slots.
-    pub fn blocks(&self, slots: impl IntoIterator<Item = Slot>) -> u64 {
+    /// How many blocks some slots have.
+    pub fn count_of(&self, slots: impl IntoIterator<Item = Slot>) -> u64 {
         slots.into_iter().filter_map(|slot| self.by_slot.get(slot.index())).map(|sum| sum.blocks).sum()
     }
 }
@@ -358,7 +381,7 @@ mod tests {
         matched.count(0x10_0010, &Refined { slot: slot(5), bytes: 800_002, free: None });
         matched.count(0x1ff_0010, &arena);
         assert_eq!(matched.large, [(0x10_0010, 800_002)]);
-        assert_eq!((matched.blocks([slot(5), slot(1)]), matched.blocks([slot(2)])), (2, 0));
+        assert_eq!((matched.count_of([slot(5), slot(1)]), matched.count_of([slot(2)])), (2, 0));
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub struct Dropped {
 }
 
 /// Takes blocks in any order, 8 bytes for each. Every worker may have one of its own: [`Builder::append`] brings them together.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Builder {
     /// Number of the granule it begins with, and below how many it has.
     pieces: Vec<Vec<u64>>,
@@ -63,6 +63,11 @@ impl Builder {
         self.pieces.extend(last);
         self.large.extend(other.large);
         self.misplaced += other.misplaced;
+    }
+
+    /// All that another has, which keeps it.
+    pub fn extend(&mut self, other: &Self) {
+        self.append(other.clone());
     }
 
     /// Sorts them. Of blocks that overlap the one that begins first stays.

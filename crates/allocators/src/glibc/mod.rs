@@ -43,6 +43,7 @@ use strandline_claims::allocator::{
 use strandline_claims::caveat::Caveat;
 use strandline_claims::range::{RangePages, merge};
 use strandline_claims::reader::{About, HeapKind};
+use strandline_claims::refinements::Matched;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
 
@@ -147,7 +148,8 @@ fn read_one(
     let owned = regions::of_arenas(context, &arenas, parameters.as_ref(), &taken, apart);
 
     let pages: Vec<RangePages> = owned.iter().map(|o| context.pages(o.region.start, o.region.end)).collect();
-    let mut reading = Reading { rows: Some(&rows::BLOCKS), shift_bytes: 8, ..Reading::default() };
+    let refined = Matched::new(context.keeps_blocks);
+    let mut reading = Reading { rows: Some(&rows::BLOCKS), shift_bytes: 8, refined, ..Reading::default() };
     let heap = Arenas { context, arenas: &arenas, owned: &owned, pages: &pages };
     let mut walked = heap.walk(parameters.as_ref(), &mut reading)?;
     take_walked(context, &mut reading, &owned, &mut walked, &pages);
@@ -281,6 +283,7 @@ impl Arenas<'_> {
             memory: self.context.whole_memory,
             pages,
             refinements: self.context.refinements,
+            keeps_blocks: self.context.keeps_blocks,
             deadline: self.context.deadline,
         };
         parts.map(walk_context).collect()

@@ -69,7 +69,7 @@ impl<'a> Walker<'a> {
             at,
             seen: (u64::MAX, 0),
             run: None,
-            counts: Counts::default(),
+            counts: Counts::new(walk_context.keeps_blocks),
             far_reads: 0,
             done: at >= region.end,
             limit: region.end,
@@ -104,7 +104,7 @@ impl<'a> Walker<'a> {
             if scout.step() {
                 let at = scout.at;
                 scout.accumulator = Accumulator::new(at, walk_context.pages);
-                scout.counts = Counts::default();
+                scout.counts = Counts::new(walk_context.keeps_blocks);
                 scout.candidates.clear();
                 return Some(scout);
             }
@@ -157,9 +157,10 @@ impl<'a> Walker<'a> {
                 break;
             }
         }
+        let keeps_blocks = self.counts.refined.blocks.is_some();
         Part {
             block: self.accumulator.cut(),
-            counts: std::mem::take(&mut self.counts),
+            counts: std::mem::replace(&mut self.counts, Counts::new(keeps_blocks)),
             candidates: std::mem::take(&mut self.candidates),
         }
     }
@@ -262,11 +263,12 @@ impl<'a> Walker<'a> {
     fn claim_live(&mut self, next: u64, bytes: u64) {
         self.counts.payload_bytes += bytes - 8;
         self.counts.blocks += 1;
+        let pointer = next - bytes + layout::CHUNK_HEADER_BYTES;
+        self.counts.refined.keep(pointer, bytes - 8);
         let Some(finder) = &mut self.refinements else {
             self.accumulator.claim_live(next, 8);
             return;
         };
-        let pointer = next - bytes + layout::CHUNK_HEADER_BYTES;
         // Of its last word, malloc's header takes none while the chunk is in use (malloc.c, chunk2mem); the walk counts
         // that word with the next chunk, so what is claimed by others must not reach into it.
         let nested = finder.nested(pointer, next);
@@ -443,6 +445,7 @@ impl<'a> Walker<'a> {
         let usable = usable_end.saturating_sub(pointer);
         self.counts.blocks += 1;
         self.counts.payload_bytes += usable;
+        self.counts.refined.keep(pointer, usable);
         if let Some(finder) = &mut self.refinements {
             let nested = finder.nested(pointer, usable_end);
             self.counts.refined.nested.extend_from_slice(nested);

@@ -97,6 +97,11 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Nothing yet; see [`WalkContext::keeps_blocks`].
+    pub fn new(keeps_blocks: bool) -> Self {
+        Self { refined: Matched::new(keeps_blocks), ..Self::default() }
+    }
+
     /// Adds another part's counts.
     pub fn add(&mut self, other: &Self) {
         self.live_bytes += other.live_bytes;
@@ -156,6 +161,8 @@ pub struct WalkContext<'a> {
     pub pages: &'a RangePages,
     /// What runtimes say of chunks in use.
     pub refinements: Option<&'a Refinements>,
+    /// Whether all blocks in use are kept.
+    pub keeps_blocks: bool,
     /// When the target has been stopped for long enough: what is not walked by then is left unread.
     pub deadline: Instant,
 }

@@ -46,6 +46,8 @@ pub struct Options<'a> {
     pub find_zero_pages: bool,
     /// Whether the heap is checked for a call into the allocator, which takes longer.
     pub before_call: bool,
+    /// Whether all blocks in use are kept, for who holds them.
+    pub keeps_blocks: bool,
     /// Whether to read language runtimes, which takes longer.
     pub runtimes: bool,
     /// A type of which to tell a live object's path to a root, where a reader can (SBCL's).
@@ -68,6 +70,7 @@ impl Default for Options<'_> {
         Self {
             find_zero_pages: true,
             before_call: false,
+            keeps_blocks: false,
             runtimes: true,
             path_to: None,
             page_map: false,

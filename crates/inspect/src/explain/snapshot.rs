@@ -363,6 +363,7 @@ impl Snapshot {
                 swapped: &swapped,
                 refinements: Some(&self.refinements).filter(|refinements| !refinements.is_empty()),
                 deadline: self.deadline(1),
+                keeps_blocks: how.options.keeps_blocks,
                 before_call: how.options.before_call,
                 cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
                 threads: how.workers,

@@ -55,7 +55,7 @@ pub struct Confirm {
 
 impl Pending for Confirm {
     fn finish(self: Box<Self>, reading: &mut Reading, how: &Finish<'_>) {
-        let confirmed = how.matched.blocks([self.slots.object]);
+        let confirmed = how.matched.count_of([self.slots.object]);
         if !self.has_arenas && confirmed < self.beside / 2 {
             let facts = &mut reading.facts;
             (facts.used_bytes, facts.free_bytes, facts.committed_bytes) = (None, None, None);

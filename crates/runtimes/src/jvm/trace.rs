@@ -114,7 +114,7 @@ pub fn live(
         marks,
         left: starts,
         dirty,
-        window: Window { memory: view.memory, bytes: vec![0; WINDOW_BYTES], at: 0, got: 0, end: 0 },
+        window: Window { memory: view.memory, bytes: vec![0; WINDOW_BYTES], at: 0, got: 0, block: (0, 0) },
         bytes: 0,
         has_failed: false,
     };
@@ -166,12 +166,17 @@ impl Trace<'_> {
 
     /// Looks at all that lives in a block and was not looked at, what is found meanwhile too.
     fn block(&mut self, block: usize) {
-        let first = block as u64 * (BLOCK_PLACES / 64);
-        let last = (block as u64 + 1) * BLOCK_PLACES - 1;
-        self.window.end = self.places.address(last).map_or(u64::MAX, |(address, _)| address);
+        const WORDS: u64 = BLOCK_PLACES / 64;
+        let first = block as u64 * BLOCK_PLACES;
+        let address = |place: u64| self.places.address(place).map(|(address, _)| address);
+        self.window.block =
+            (address(first).unwrap_or(0), address(first + BLOCK_PLACES - 1).unwrap_or(u64::MAX));
+        // A list may lead up or down.
+        let mut is_upward = true;
         loop {
             self.dirty[block] = false;
-            for word in first..first + BLOCK_PLACES / 64 {
+            for step in 0..WORDS {
+                let word = first / 64 + if is_upward { step } else { WORDS - 1 - step };
                 let mut pending = self.marks.word(word) & self.left.word(word);
                 while pending != 0 {
                     let place = word * 64 + u64::from(pending.trailing_zeros());
@@ -183,6 +188,7 @@ impl Trace<'_> {
             if !self.dirty[block] {
                 return;
             }
+            is_upward = !is_upward;
         }
     }
 
@@ -270,24 +276,32 @@ struct Window<'a> {
     bytes: Vec<u8>,
     at: u64,
     got: usize,
-    /// The last address of the block that is gone over: more is read at once only where it is asked for.
-    end: u64,
+    /// The first and the last address of the block that is gone over: all of that is read at once, and more only where it is asked
+    /// for.
+    block: (u64, u64),
 }
 
 impl Window<'_> {
     /// Bytes at an address, at most a quarter of the window.
     fn bytes_at(&mut self, address: u64, bytes: usize) -> Option<&[u8]> {
-        let within = address.checked_sub(self.at).and_then(|skip| usize::try_from(skip).ok());
-        let skip = match within.filter(|skip| skip.checked_add(bytes).is_some_and(|end| end <= self.got)) {
-            Some(skip) => skip,
-            None => {
-                let rest = usize::try_from(self.end.saturating_sub(address)).unwrap_or(0);
-                let most = rest.saturating_add(HEAD_BYTES).max(bytes).min(WINDOW_BYTES);
-                self.at = address;
-                self.got = self.memory.read_some(address, self.bytes.get_mut(..most)?);
-                0
-            }
-        };
+        let (first, last) = self.block;
+        if !self.has(address, bytes) && (first..=last).contains(&address) {
+            self.read(first, (last - first).saturating_add(HEAD_BYTES as u64));
+        }
+        if !self.has(address, bytes) {
+            self.read(address, bytes as u64);
+        }
+        let skip = usize::try_from(address.checked_sub(self.at)?).ok()?;
         self.bytes.get(skip..skip + bytes).filter(|_| skip + bytes <= self.got)
+    }
+
+    fn has(&self, address: u64, bytes: usize) -> bool {
+        let within = address.checked_sub(self.at).and_then(|skip| skip.checked_add(bytes as u64));
+        within.is_some_and(|end| end <= self.got as u64)
+    }
+
+    fn read(&mut self, at: u64, bytes: u64) {
+        let most = usize::try_from(bytes).unwrap_or(WINDOW_BYTES).min(WINDOW_BYTES);
+        (self.at, self.got) = (at, self.memory.read_some(at, &mut self.bytes[..most]));
     }
 }

@@ -242,11 +242,11 @@ impl Pending for Claimed {
         let in_glibc = how
             .by_allocator
             .iter()
-            .any(|(name, matched)| name == "glibc" && matched.blocks(self.slots.of_blocks()) > 0);
+            .any(|(name, matched)| name == "glibc" && matched.count_of(self.slots.of_blocks()) > 0);
         if self.arenas == 0 || in_glibc {
             return;
         }
-        if how.matched.blocks(self.slots.of_blocks()) == 0 {
+        if how.matched.count_of(self.slots.of_blocks()) == 0 {
             let text = "perl's values are not in chunks of the C library's malloc (it has another allocator): its bytes \
                         stand on the allocator's rows, and what malloc's headers and rounding take are those of glibc";
             reading.caveats.push(Caveat::new("perl_not_refined", reading.facts.found_by.clone(), None, text));
