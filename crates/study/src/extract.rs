@@ -189,6 +189,7 @@ fn of_ledger(explain: &Explanation, row: &str) -> Option<f64> {
         "evictable" => totals.evictable,
         "unattributed" => totals.unattributed,
         "rss" => explain.kernel.rss_bytes,
+        "pss" => explain.kernel.pss_bytes?,
         id => match id.split_once('.') {
             Some(("runtime", path)) => return of_runtime(explain, path),
             Some(("remedy", id)) => predicted(explain, id)?,
@@ -290,6 +291,9 @@ mod tests {
     #[test]
     fn a_remedy_without_a_prediction_is_not_known() {
         let mut explain = Explanation::default();
+        assert_eq!(of_ledger(&explain, "pss"), None);
+        explain.kernel.pss_bytes = Some(3);
+        assert_eq!(of_ledger(&explain, "pss"), Some(3.0));
         assert_eq!(of_ledger(&explain, "remedy.jvm_gc"), None);
         let gc = |predicted_bytes| strandline_inspect::facts::Remedy {
             id: "jvm_gc".to_owned(),
