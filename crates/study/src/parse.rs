@@ -389,7 +389,8 @@ fn measures(mut fields: Fields<'_, '_>) -> Measures {
     }
     measure.photograph = fields.flag("photograph").unwrap_or(false);
     if measure.photograph && measure.rows.is_empty() {
-        fields.problem(fields.offset, "`photograph` is how ledgers are taken, but there are no `rows` to take");
+        fields
+            .problem(fields.offset, "`photograph` is how ledgers are taken, but there are no `rows` to take");
     }
     measure.json = patterns(&mut fields, "json");
     measure.texts = patterns(&mut fields, "texts");

@@ -19,7 +19,6 @@ const HOLD: &[&str] = &[
 const JVM_HOLD: &[&str] = &[
     "jvm-nothing-by-itself",
     "jvm-stop-the-world-keeps",
-    "jvm-shenandoah-gives-back",
     "jvm-z-waits",
     "jvm-z-lean-gives-back",
     "jvm-g1-lean-gives-back",
@@ -29,7 +28,8 @@ const JVM_HOLD: &[&str] = &[
 ];
 
 /// What holds of some 20 MB; their notes say what large heaps have besides.
-const JVM_HOLD_OF_LITTLE: &[&str] = &["jvm-either-half-alike", "jvm-ledger-explains"];
+const JVM_HOLD_OF_LITTLE: &[&str] =
+    &["jvm-shenandoah-gives-back", "jvm-either-half-alike", "jvm-ledger-explains"];
 
 /// Either may come of them: what looks like a reference, which ZGC it is, how large the generations became by themselves.
 const JVM_EITHER: &[&str] = &[
