@@ -47,6 +47,8 @@ pub enum Measure {
         interval: Duration,
         /// The moments, as `--ledger` takes them.
         ledgers: String,
+        /// Whether they are taken of a photograph, where that can do no harm.
+        photograph: bool,
     },
 }
 

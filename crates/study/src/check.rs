@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use strandline_inspect::readers::RUNTIMES;
+use strandline_inspect::remedy::REMEDIES;
 use strandline_sys::host::thread_cpu_time;
 
 use super::build::axis_variable;
@@ -192,7 +193,8 @@ fn measure(measure: &Measures, what: &str, offset: usize, problems: &mut Problem
         let is_read =
             |name: &str| RUNTIMES.iter().any(|entry| entry.about.name == name && entry.reader.is_some());
         let of_runtime = runtime.is_some_and(is_read);
-        if !of_runtime && !ids().any(|id| id == row) && !TOTALS.contains(&row.as_str()) {
+        let of_remedy = row.strip_prefix("remedy.").is_some_and(|id| REMEDIES.contains(&id));
+        if !of_runtime && !of_remedy && !ids().any(|id| id == row) && !TOTALS.contains(&row.as_str()) {
             let hint = match nearest(row, ids().chain(TOTALS)) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => {

@@ -46,6 +46,15 @@ fn an_axis_without_choices_may_be_one_of_numbers() {
 }
 
 #[test]
+fn what_remedies_predict_is_a_row_and_photographs_are_of_ledgers() {
+    let rows = |rows: &str| format!("{SUBJECT}[measure]\nmarks = ['a']\n{rows}\n");
+    let read = study(&rows("rows = ['remedy.jvm_gc', 'jvm.dead']\nphotograph = true")).unwrap();
+    assert!(read.measure.photograph);
+    refused(&rows("rows = ['remedy.jvm_gone']"), "`remedy.jvm_gone` is none");
+    refused(&rows("photograph = true"), "there are no `rows` to take");
+}
+
+#[test]
 fn a_metric_is_a_text_of_all_subjects_or_of_none() {
     let two = "[[subject]]\nname = 'a'\ncommand = 'true'\n[subject.measure]\ntexts = ['x']\n\
                [[subject]]\nname = 'b'\ncommand = 'true'\n[measure]\njson = ['x']\n";

@@ -189,12 +189,19 @@ fn of_ledger(explain: &Explanation, row: &str) -> Option<f64> {
         "evictable" => totals.evictable,
         "unattributed" => totals.unattributed,
         "rss" => explain.kernel.rss_bytes,
-        id => match id.strip_prefix("runtime.") {
-            Some(path) => return of_runtime(explain, path),
-            None => of_row(explain, id)?,
+        "pss" => explain.kernel.pss_bytes?,
+        id => match id.split_once('.') {
+            Some(("runtime", path)) => return of_runtime(explain, path),
+            Some(("remedy", id)) => predicted(explain, id)?,
+            _ => of_row(explain, id)?,
         },
     };
     Some(bytes as f64)
+}
+
+/// What a remedy is predicted to give back; nothing where it does not apply, or has no prediction.
+fn predicted(explain: &Explanation, id: &str) -> Option<u64> {
+    explain.remedies.iter().find(|remedy| remedy.id == id)?.predicted_bytes
 }
 
 fn of_row(explain: &Explanation, id: &str) -> Option<u64> {
@@ -279,6 +286,26 @@ mod tests {
         assert_eq!(of_ledger(&explain, "glibc.free.trim"), None);
         explain.allocators.push(strandline_inspect::facts::Allocator { read: true, ..glibc });
         assert_eq!(of_ledger(&explain, "glibc.free.trim"), Some(0.0));
+    }
+
+    #[test]
+    fn a_remedy_without_a_prediction_is_not_known() {
+        let mut explain = Explanation::default();
+        assert_eq!(of_ledger(&explain, "pss"), None);
+        explain.kernel.pss_bytes = Some(3);
+        assert_eq!(of_ledger(&explain, "pss"), Some(3.0));
+        assert_eq!(of_ledger(&explain, "remedy.jvm_gc"), None);
+        let gc = |predicted_bytes| strandline_inspect::facts::Remedy {
+            id: "jvm_gc".to_owned(),
+            kind: strandline_inspect::facts::RemedyKind::Call,
+            predicted_bytes,
+            how: String::new(),
+            cost: String::new(),
+        };
+        explain.remedies = vec![gc(None)];
+        assert_eq!(of_ledger(&explain, "remedy.jvm_gc"), None);
+        explain.remedies = vec![gc(Some(7))];
+        assert_eq!(of_ledger(&explain, "remedy.jvm_gc"), Some(7.0));
     }
 
     #[test]

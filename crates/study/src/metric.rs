@@ -26,7 +26,7 @@ pub fn columns() -> impl Iterator<Item = &'static str> {
 }
 
 /// What a ledger has besides its rows.
-pub const TOTALS: [&str; 6] = ["live", "stranded", "pinned", "evictable", "unattributed", "rss"];
+pub const TOTALS: [&str; 7] = ["live", "stranded", "pinned", "evictable", "unattributed", "rss", "pss"];
 
 /// Where a metric comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -86,7 +86,11 @@ impl Try {
 
 /// How a batch command is looked at.
 pub fn batch() -> Measure {
-    Measure::Recording { interval: std::time::Duration::from_millis(10), ledgers: "exit".to_owned() }
+    Measure::Recording {
+        interval: std::time::Duration::from_millis(10),
+        ledgers: "exit".to_owned(),
+        photograph: false,
+    }
 }
 
 /// What the look at the run without settings says of the command.

@@ -1,6 +1,6 @@
 //! The parallel collector: eden, two survivor spaces and an old generation (`gc/parallel/vmStructs_parallelgc.hpp`).
 
-use super::{Heap, Kind, generations, space};
+use super::{Area, Heap, Kind, generations, space};
 use crate::jvm::view::View;
 
 /// Reads it.
@@ -18,5 +18,33 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
         of(young, "PSYoungGen::_to_space", Kind::Survivor)?,
         of(old, "PSOldGen::_object_space", Kind::Old)?,
     ];
-    generations(view, (heap, "Parallel"), spaces, ["PS Eden Space", "PS Survivor Space", "PS Old Gen"])
+    let [eden, from, to, _] = spaces;
+    let mut heap =
+        generations(view, (heap, "Parallel"), spaces, ["PS Eden Space", "PS Survivor Space", "PS Old Gen"])?;
+    heap.areas.extend(between([eden, from, to]));
+    Some(heap)
+}
+
+/// What no space has of the young generation: a survivor space that was made smaller begins or ends away from the next one, and
+/// what is there stays committed (`PSYoungGen::resize_spaces`).
+fn between(mut spaces: [Area; 3]) -> impl Iterator<Item = Area> {
+    spaces.sort_by_key(|space| space.start);
+    let [first, second, third] = spaces;
+    let pairs = [(first, second), (second, third)].into_iter();
+    pairs.filter_map(|(one, next)| Area::new(Kind::Free, one.end, one.end, next.start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_between_spaces_is_free() {
+        let area = |kind, start, end| Area { kind, start, top: start, end };
+        let eden = area(Kind::Eden, 0x10_0000, 0x20_0000);
+        let (from, to) =
+            (area(Kind::Survivor, 0x38_0000, 0x40_0000), area(Kind::Survivor, 0x20_0000, 0x30_0000));
+        let gaps: Vec<Area> = between([eden, from, to]).collect();
+        assert_eq!(gaps, [area(Kind::Free, 0x30_0000, 0x38_0000)]);
+    }
 }
