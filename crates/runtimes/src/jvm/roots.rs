@@ -4,7 +4,7 @@
 //! (handles of the JVM and of its native code are there). What only looks like a reference holds an object too: of what is
 //! called dead hardly anything lives. Not looked through is what has the addresses of objects and holds none: large blocks of
 //! malloc's, which are mappings of their own, have what the last collection left in its queues; so do stacks of the collector's
-//! threads; and the first byte of a region with one large object is in tables of regions, so that such an address counts on stacks
+//! threads; long rows of such addresses in smaller blocks are the same; and the first byte of a region with one large object is in tables of regions, so that such an address counts on stacks
 //! and in global handles only.
 
 use strandline_claims::runtime::Context;
@@ -24,6 +24,9 @@ const RED_ZONE_BYTES: u64 = 128;
 const ARENA_BYTES: u64 = 64 << 20;
 /// A block of handles has so many, then a mask of those in use, then whose it is (`OopStorage::Block`, gc/shared/oopStorage.cpp).
 const HANDLES: usize = 64;
+/// Handles and arrays of references stand in shorter rows: more is a queue of the last collection's, which keeps pieces of it (of 4 KiB
+/// less a header, `StackChunkSize`) or has given them back to malloc.
+const MOST_IN_A_ROW: usize = 256;
 /// There are so many storages, or fewer.
 const MOST_STORAGES: u64 = 32;
 /// Their names are as long, or longer: `VM Weak`.
@@ -65,13 +68,23 @@ impl<'a> Roots<'a> {
         for mapping in self.context.space.mappings().iter().filter(|mapping| self.is_looked_through(mapping))
         {
             let range = (mapping.start, mapping.end);
+            let mut row = Row::default();
             each_word((memory, self.context.resident), range, AT_ONCE, &mut |at, word| {
-                if !self.is_of_a_region(at, word) {
-                    take(word);
+                if !self.may_be_object(word) {
+                    row.end(take);
+                } else if !self.is_of_a_region(at, word) {
+                    row.add(at, word, take);
                 }
                 true
             });
+            row.end(take);
         }
+    }
+
+    /// Whether a word is an address that an object may have.
+    fn may_be_object(&self, word: u64) -> bool {
+        let (start, end) = self.heap.reserved;
+        (start..end).contains(&word) && word.is_multiple_of(8)
     }
 
     /// Whether handles are where they are looked for: where another malloc than glibc's has them, it may have some of them anywhere.
@@ -150,6 +163,35 @@ impl<'a> Roots<'a> {
         let got = self.view.memory.read_some(at, &mut behind);
         let mut words = (0..got / 8).filter_map(|index| word_at(&behind, index * 8));
         words.any(|word| self.storages.contains(&word))
+    }
+}
+
+/// Addresses of objects in a row, with nothing between them.
+#[derive(Default)]
+struct Row {
+    words: Vec<u64>,
+    behind: u64,
+    count: usize,
+}
+
+impl Row {
+    fn add(&mut self, at: u64, word: u64, take: &mut dyn FnMut(u64)) {
+        if at != self.behind {
+            self.end(take);
+        }
+        (self.behind, self.count) = (at.wrapping_add(8), self.count + 1);
+        if self.words.len() <= MOST_IN_A_ROW {
+            self.words.push(word);
+        }
+    }
+
+    /// Shows them, unless they are too many.
+    fn end(&mut self, take: &mut dyn FnMut(u64)) {
+        if self.count <= MOST_IN_A_ROW {
+            self.words.iter().for_each(|&word| take(word));
+        }
+        self.words.clear();
+        self.count = 0;
     }
 }
 
