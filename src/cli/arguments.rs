@@ -78,6 +78,11 @@ pub enum Verb {
     /// The process needs no preparation. What was predicted is printed beside what was really given
     /// back. Refuses, and touches nothing, where no moment is safe.
     Reclaim(Reclaim),
+    /// Say who holds what is live, what nothing leads to any more, and who keeps free pages
+    ///
+    /// Follows every reference between the blocks of the heap, from a photograph of the process: which of them no root reaches (a
+    /// leak), what each root alone holds, and whose blocks keep pages that are free but for them.
+    Holders(Holders),
     /// Run a command and record its memory over time
     ///
     /// Samples the command and all its descendants up to a thousand times a second, takes a ledger at marks
@@ -178,6 +183,31 @@ pub struct Explain {
     /// Read a photograph of the process, a copy-on-write child that never runs, while the process runs on: it stands
     /// still for some 30 ms a GiB. `always` (meant by the flag alone) refuses where that could do harm
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
+    pub photograph: Photograph,
+}
+
+/// Arguments of `holders`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  strandline holders 4711
+  strandline holders --top 50 4711
+  strandline holders --json 4711 | jq '.unreachable, .roots[:5]'
+
+A word that is an address within a block counts as a reference to it, so what is said to be held may be more than is; \
+what is unreachable is less, but for pointers that are hidden (compressed, or combined with others).")]
+pub struct Holders {
+    /// The process to look at
+    #[arg(value_name = "PID", value_parser = pid)]
+    pub pid: i32,
+    /// Roots and types shown
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+    /// Do not look into language runtimes: their memory is then what nobody explains
+    #[arg(long)]
+    pub no_runtimes: bool,
+    /// Read a photograph of the process while it runs on, see explain; without one what it moves meanwhile is not told right
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
     pub photograph: Photograph,
 }
 

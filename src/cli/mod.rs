@@ -12,6 +12,7 @@ mod demo_child;
 mod doctor;
 mod explain;
 mod generate;
+mod holders;
 mod lab;
 mod mark;
 mod output;
@@ -75,6 +76,7 @@ pub fn run() -> ExitCode {
     }
     let mut output = Output::new(arguments.common);
     let ending = match &arguments.verb {
+        Verb::Holders(arguments) => holders::run(arguments, &mut output),
         Verb::Explain(explain) if explain.tree => tree::run(explain, &mut output),
         Verb::Explain(explain) => explain::run(explain, &mut output),
         Verb::Reclaim(reclaim) => reclaim::run(reclaim, &mut output),

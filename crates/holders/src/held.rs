@@ -162,3 +162,29 @@ impl Held {
         Sum { bytes, blocks: self.counts.get(number as usize).copied().unwrap_or(0) }
     }
 }
+
+/// Stands for several roots in [`Held::tops`].
+pub const SEVERAL: u32 = u32::MAX - 1;
+/// Stands for no root in [`Held::tops`].
+pub const NO_ROOT: u32 = u32::MAX;
+
+impl Held {
+    /// For each block the root that holds it alone, [`SEVERAL`] or [`NO_ROOT`]: 8 bytes a block while it is made, 4 in the end.
+    pub fn tops(&self) -> Result<Vec<u32>, Refused> {
+        let mut of_numbers = array(self.vertices.len(), NO_ROOT)?;
+        // A holder has a lower number than what it holds.
+        for number in 0..self.vertices.len() {
+            of_numbers[number] = match self.by(number as u32) {
+                By::Root(root) => root,
+                By::Roots => SEVERAL,
+                By::Nothing => NO_ROOT,
+                By::Block(_) => of_numbers[self.holders[number] as usize],
+            };
+        }
+        let mut tops = array(self.blocks.len() as usize, NO_ROOT)?;
+        for (block, top) in tops.iter_mut().enumerate() {
+            *top = of_numbers.get(self.numbers[block] as usize).copied().unwrap_or(NO_ROOT);
+        }
+        Ok(tops)
+    }
+}

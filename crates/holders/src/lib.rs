@@ -58,7 +58,7 @@ mod scan;
 pub use arrays::Refused;
 pub use blocks::{Blocks, GRANULE_BYTES};
 pub use builder::{Builder, Dropped};
-pub use held::{By, Held, Lost, Sum};
+pub use held::{By, Held, Lost, NO_ROOT, SEVERAL, Sum};
 pub use marks::Marks;
 pub use paths::{Path, Ways};
 pub use reach::Graph;

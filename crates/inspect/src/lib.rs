@@ -5,6 +5,7 @@
 //! [`explain::explain`] stops a process for a moment, reads its address space and its heaps, and
 //! returns a [`facts::Explanation`]: rows that add up to the kernel's RSS to the byte, what each
 //! remedy is predicted to give back, and a caveat for whatever could not be read.
+//! [`holders::holders()`] says who holds what is live of it.
 //! [`remedy::reclaim()`] applies a remedy and returns predicted beside actual.
 //!
 //! Data flows one way: target → address-space map → page states → allocators' blocks → runtimes' objects → ledger →
@@ -15,6 +16,7 @@
 pub mod environment;
 pub mod explain;
 pub mod facts;
+pub mod holders;
 pub mod ledger;
 pub mod readers;
 pub mod recognise;

@@ -9,6 +9,7 @@
 
 pub mod bars;
 pub mod checks;
+pub mod holders;
 pub mod json;
 pub mod model;
 pub mod pages;

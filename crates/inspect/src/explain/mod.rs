@@ -11,7 +11,7 @@ mod look;
 mod page_tables;
 mod photograph;
 mod shot;
-mod snapshot;
+pub(crate) mod snapshot;
 mod standing;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +23,7 @@ use self::snapshot::Snapshot;
 pub use self::standing::Ending;
 use self::standing::StoppedBy;
 use crate::facts::Explanation;
+use crate::holders::{self, facts::Holders};
 use crate::ledger::assemble::{self, Ledger};
 use crate::ledger::inputs::Inputs;
 use crate::ledger::zeros::{self, Zeros};
@@ -83,7 +84,7 @@ impl Default for Options<'_> {
 }
 
 impl Options<'_> {
-    fn reading_threads(&self) -> usize {
+    pub(crate) fn reading_threads(&self) -> usize {
         self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
     }
 }
@@ -96,6 +97,8 @@ pub struct Inspection {
     pub readings: Vec<Reading>,
     /// All-zero resident pages of private anonymous memory, claimed or not, in address order.
     pub zero_runs: Vec<(u64, u64)>,
+    /// Who holds what is live, where blocks were kept.
+    pub holders: Option<Holders>,
 }
 
 /// Explains process `pid`.
@@ -144,12 +147,13 @@ fn account(
     start: Instant,
     options: &Options<'_>,
 ) -> Result<Inspection> {
+    let holders = options.keeps_blocks.then(|| holders::find(process, &mut snapshot, options));
     let ledger = add_up(process, &mut snapshot, options);
     // Before what is wrong is believed: a photograph that ended meanwhile shows nothing right.
     end_photograph(process, &mut snapshot)?;
     let (ledger, zero_runs) = ledger?;
     let explanation = describe::describe(process, &mut snapshot, ledger, start);
-    Ok(Inspection { explanation, readings: snapshot.readings, zero_runs })
+    Ok(Inspection { explanation, readings: snapshot.readings, zero_runs, holders })
 }
 
 /// Adds all up to a ledger, and finds the pages of zeros.

@@ -59,6 +59,8 @@ pub struct Snapshot {
     pub refinements: Refinements,
     /// Its threads' stacks.
     pub stacks: Vec<Stack>,
+    /// What its threads had in their registers, where blocks are kept.
+    pub facts: Vec<ThreadFacts>,
     /// How many threads it had.
     pub threads: u64,
     /// Its open /proc/PID/mem and /proc/PID/pagemap, which stay those of this program.
@@ -190,7 +192,7 @@ impl Snapshot {
     }
 
     /// Of what the kernel said, with what the threads have in their registers, where that is of use.
-    pub fn new(
+    pub(super) fn new(
         process: &Process,
         view: KernelView,
         stopped: StoppedThreads<'_>,
@@ -217,6 +219,7 @@ impl Snapshot {
             runtimes: Vec::new(),
             refinements: Refinements::default(),
             stacks: Vec::new(),
+            facts: threads.clone().filter(|_| how.options.keeps_blocks).unwrap_or_default(),
             threads: stopped.count,
             memory: view.memory,
             pagemap: view.pagemap,
@@ -255,7 +258,7 @@ impl Snapshot {
 
     /// Reads all that lies in its memory, which is `memory` as it was when it was looked at; true where it has to be
     /// looked at again.
-    pub fn read_all(
+    pub(super) fn read_all(
         &mut self,
         process: &Process,
         threads: Option<&[ThreadFacts]>,

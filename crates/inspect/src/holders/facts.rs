@@ -1,0 +1,100 @@
+//! Who holds what is live, as data: the shape of `holders --json`. Sizes are bytes of address space.
+
+use serde::{Deserialize, Serialize};
+use strandline_claims::Caveat;
+
+use crate::facts::Cost;
+
+/// Who holds the live blocks of a process's heaps.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Holders {
+    /// All live blocks.
+    pub live: Sum,
+    /// Those that nothing leads to.
+    pub unreachable: Unreachable,
+    /// Those that several roots lead to, each by a way of its own.
+    pub shared: Sum,
+    /// What holds blocks from outside, the one that retains most first.
+    pub roots: Vec<Root>,
+    /// How many roots there are.
+    pub root_count: u64,
+    /// What the blocks are, the one with most bytes first.
+    pub types: Vec<Type>,
+    /// How many there are.
+    pub type_count: u64,
+    /// What was not read, and why.
+    pub caveats: Vec<Caveat>,
+    /// What the look cost.
+    pub cost: Cost,
+}
+
+/// Blocks, added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sum {
+    /// Their bytes.
+    pub bytes: u64,
+    /// How many.
+    pub blocks: u64,
+}
+
+/// Blocks that nothing leads to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unreachable {
+    /// Bytes of all.
+    pub bytes: u64,
+    /// All.
+    pub blocks: u64,
+    /// Those that no other one of them leads to: what was lost, rather than what went with it.
+    pub definite: Sum,
+    /// Resident bytes of pages with free places and no other blocks.
+    pub pins_bytes: u64,
+}
+
+/// What a root is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RootKind {
+    /// Static data of a program or library, or memory that nobody explains.
+    #[default]
+    Static,
+    /// A thread's stack.
+    Stack,
+    /// A thread's registers.
+    Register,
+    /// What a thread has for itself.
+    Tls,
+    /// Memory of a runtime that is read.
+    Runtime,
+}
+
+/// Something from outside of the heap that leads to blocks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Root {
+    /// What it is.
+    pub kind: RootKind,
+    /// A symbol, or a library and how far into it; a runtime.
+    pub name: String,
+    /// The thread, where it is one's.
+    pub thread: Option<String>,
+    /// Bytes that it alone holds: they would be lost without it.
+    pub retained_bytes: u64,
+    /// The blocks that have them.
+    pub retained_blocks: u64,
+    /// Resident bytes of pages with free places and no blocks but those: they would go back with these.
+    pub pins_bytes: u64,
+}
+
+/// Blocks of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Type {
+    /// A C++ class, or how large they are.
+    pub name: String,
+    /// How many.
+    pub instances: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those of them that nothing leads to.
+    pub unreachable_bytes: u64,
+    /// As [`Root::pins_bytes`].
+    pub pins_bytes: u64,
+}

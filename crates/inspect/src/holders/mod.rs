@@ -1,0 +1,184 @@
+//! Who holds the live blocks of a process's heaps, what nothing leads to any more, and who keeps pages that are free but for a block.
+//!
+//! Blocks are those that allocators' readers hold in use. Every word of theirs that is an address within a block is a
+//! reference; so is every such word from outside (`roots`): registers, stacks, static data, memory of runtimes and what nobody explains.
+//! `strandline-holders` finds what is reached and by whom; `types` tells what blocks are, `pins` whose pages they keep.
+
+pub mod facts;
+mod pins;
+mod roots;
+mod types;
+
+use std::time::{Duration, Instant};
+
+use strandline_claims::caveat::Caveat;
+use strandline_holders::{Builder, Graph, Held, Limits, NO_ROOT, Outcome, References, Refused, Ways};
+use strandline_process::error::Result;
+use strandline_process::memory::Memory;
+use strandline_process::pages::Residency;
+use strandline_process::procfs::Process;
+
+use self::facts::{Holders, Root, Sum, Unreachable};
+use self::pins::Pins;
+use self::roots::Found;
+use self::types::Types;
+use crate::explain::snapshot::Snapshot;
+use crate::explain::{Options, inspect};
+
+/// Roots and types that are told; the others are counted.
+const MOST_TOLD: usize = 1000;
+/// References take at most this, and so many times what is live.
+const LEAST_EDGES_BYTES: u64 = 256 << 20;
+/// As long as a photograph may last, and no longer.
+const LONGEST: Duration = Duration::from_secs(120);
+
+/// Looks at process `pid`, and says who holds what.
+///
+/// # Errors
+/// Those of [`crate::explain::explain`].
+pub fn holders(pid: i32, options: &Options<'_>) -> Result<Holders> {
+    let mut inspection = inspect(pid, &Options { keeps_blocks: true, ..*options })?;
+    let mut holders = inspection.holders.take().unwrap_or_default();
+    holders.caveats.extend(inspection.explanation.caveats);
+    holders.cost = inspection.explanation.cost;
+    Ok(holders)
+}
+
+/// The target's memory: pages that are not there are zeros, as nothing leads from them.
+struct Filled<'a> {
+    memory: &'a dyn Memory,
+    residency: &'a Residency,
+}
+
+impl Memory for Filled<'_> {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        buffer.fill(0);
+        let end = address.saturating_add(buffer.len() as u64);
+        for run in self.residency.runs_in(address..end) {
+            let (from, to) = (run.start.max(address), run.end.min(end));
+            let part = (from - address) as usize..(to - address) as usize;
+            let got = buffer.get_mut(part).map_or(0, |part| self.memory.read_some(from, part));
+            if (got as u64) < to - from {
+                return (from - address) as usize + got;
+            }
+        }
+        buffer.len()
+    }
+}
+
+/// Finds out who holds the blocks of what was read. The snapshot keeps them no longer.
+pub(crate) fn find(process: &Process, snapshot: &mut Snapshot, options: &Options<'_>) -> Holders {
+    let mut builder = Builder::default();
+    for reading in &mut snapshot.readings {
+        if let Some(blocks) = reading.refined.blocks.take() {
+            builder.append(blocks);
+        }
+    }
+    let mut holders = Holders::default();
+    if let Err(refused) = fill(&mut holders, builder, process, snapshot, options) {
+        let text = format!("who holds what is not told: {refused}");
+        holders.caveats.push(Caveat::new(
+            "holders_refused",
+            format!("process {}", process.pid()),
+            None,
+            text,
+        ));
+    }
+    holders
+}
+
+fn fill(
+    holders: &mut Holders,
+    builder: Builder,
+    process: &Process,
+    snapshot: &Snapshot,
+    options: &Options<'_>,
+) -> std::result::Result<(), Refused> {
+    let blocks = builder.finish()?;
+    let memory = Filled { memory: &snapshot.memory, residency: &snapshot.residency };
+    let limits = Limits {
+        edges_bytes: (blocks.bytes_of_all() / 8).max(LEAST_EDGES_BYTES),
+        deadline: Instant::now() + LONGEST,
+        workers: options.reading_threads(),
+    };
+    let total = blocks.bytes_of_all();
+    let progress = |read: strandline_holders::Progress| {
+        if let Some(progress) = options.progress {
+            progress("following references", read.done_bytes, read.bytes);
+        }
+    };
+    holders.live = Sum { bytes: total, blocks: u64::from(blocks.len()) };
+    let references = References::read(&memory, &blocks, None, &limits, &progress)?;
+    holders.caveats.extend(incomplete(&references.outcome(), snapshot));
+    let (found, roots) = roots::find(process, snapshot, &blocks);
+    let graph = Graph::new(blocks, references, roots, Ways::None, limits.deadline)?;
+    let held = graph.held(limits.deadline)?;
+    tell(holders, &held, found, (snapshot, &memory))
+}
+
+/// What makes unreachable blocks fewer or more than they are.
+fn incomplete(outcome: &Outcome, snapshot: &Snapshot) -> Vec<Caveat> {
+    let mut caveats = Vec::new();
+    let mut add = |code: &str, bytes: u64, text: &str| {
+        caveats.push(Caveat::new(code, "heap", Some(bytes), text));
+    };
+    let left = outcome.unreadable_bytes + outcome.left_bytes;
+    if left > 0 || outcome.has_too_many || outcome.is_late {
+        let text = "not all live blocks could be read, or not in time: what is unreachable may be held by what is in them";
+        add("holders_incomplete", left, text);
+    }
+    let swapped: u64 = snapshot.spaces.iter().map(|space| space.counts.swap_bytes).sum();
+    if swapped > 0 {
+        let text =
+            "pages that are swapped out were not read: what is unreachable may be held by what is on them";
+        add("holders_swapped", swapped, text);
+    }
+    if snapshot.photograph.is_none() {
+        let text =
+            "the process ran while it was read: what it moved meanwhile may count as unreachable, or as held";
+        add("holders_in_motion", 0, text);
+    }
+    caveats
+}
+
+fn tell(
+    holders: &mut Holders,
+    held: &Held,
+    found: Vec<Found>,
+    (snapshot, memory): (&Snapshot, &Filled<'_>),
+) -> std::result::Result<(), Refused> {
+    let tops = held.tops()?;
+    let types = Types::read(held, (memory, &snapshot.space))?;
+    let pins = Pins::count(held, (&tops, found.len()), &types, &snapshot.residency);
+    let lost = held.lost();
+    let sum = |sum: strandline_holders::Sum| Sum { bytes: sum.bytes, blocks: u64::from(sum.blocks) };
+    let definite = sum(lost.definite);
+    holders.unreachable = Unreachable {
+        bytes: definite.bytes + lost.indirect.bytes,
+        blocks: definite.blocks + u64::from(lost.indirect.blocks),
+        definite,
+        pins_bytes: pins.of_lost,
+    };
+    holders.shared = sum(held.shared());
+    holders.root_count = found.len() as u64;
+    for (number, root) in found.into_iter().enumerate() {
+        let retained = held.root(number as u32);
+        if retained.blocks > 0 {
+            holders.roots.push(Root {
+                kind: root.kind,
+                name: root.name,
+                thread: root.thread,
+                retained_bytes: retained.bytes,
+                retained_blocks: u64::from(retained.blocks),
+                pins_bytes: pins.of_roots.get(number).copied().unwrap_or(0),
+            });
+        }
+    }
+    holders.roots.sort_by(|a, b| b.retained_bytes.cmp(&a.retained_bytes).then_with(|| a.name.cmp(&b.name)));
+    holders.roots.truncate(MOST_TOLD);
+    let is_lost = |block: u32| tops.get(block as usize) == Some(&NO_ROOT);
+    holders.types = types.told(held, &is_lost, &pins);
+    holders.type_count = holders.types.len() as u64;
+    holders.types.truncate(MOST_TOLD);
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! The terminal's view of `holders`: what is lost, who holds the rest, what it is, and who keeps free pages.
+
+use strandline_inspect::holders::facts::{Holders, Root, RootKind, Type};
+
+use super::paint::{Paint, Surface};
+use super::table::{Column, figures, lay_out, words};
+use super::text::{clean, counted, hanging, wrap};
+use super::units::{bytes, percent, seconds};
+
+const ROOTS: [Column; 4] = [words("held by"), figures("retains"), figures("blocks"), figures("keeps")];
+const TYPES: [Column; 5] =
+    [words("what"), figures("bytes"), figures("instances"), figures("leaked"), figures("keeps")];
+
+/// The whole view, ending with a newline: so many roots and types at most.
+pub fn holders(found: &Holders, top: usize, surface: Surface) -> String {
+    let mut lines: Vec<String> = wrap(&headline(found), surface.columns)
+        .iter()
+        .map(|line| surface.paint(Paint::Strong, line))
+        .collect();
+    lines.push(String::new());
+    lines.extend(lay_out(&ROOTS, &roots(found, top), 0, surface.columns));
+    lines.push(String::new());
+    let types: Vec<Vec<String>> = found.types.iter().take(top).map(kind).collect();
+    lines.extend(lay_out(&TYPES, &types, 0, surface.columns));
+    lines.push(String::new());
+    let text = "what it alone holds: it would be lost without. keeps: resident pages with free places and no other blocks, which would \
+                go back if these did";
+    lines.extend(hanging("retains: ", text, surface.columns));
+    for caveat in &found.caveats {
+        let text = format!("{}: {}", clean(&caveat.place), clean(&caveat.text));
+        lines.extend(hanging("caveat: ", &text, surface.columns));
+    }
+    lines.push(format!(
+        "stopped {}, in all {}",
+        seconds(found.cost.stopped_seconds),
+        seconds(found.cost.wall_seconds)
+    ));
+    lines.join("\n") + "\n"
+}
+
+fn headline(found: &Holders) -> String {
+    let all = format!("{} in {}", bytes(found.live.bytes), counted(found.live.blocks, "live block"));
+    let lost = &found.unreachable;
+    let lost = match lost.blocks {
+        0 => "every one of them is reached: nothing leaked".to_owned(),
+        blocks => format!(
+            "nothing leads to {} in {} of them ({}), of which {} in {} lost the rest with them",
+            bytes(lost.bytes),
+            counted(blocks, "block"),
+            percent(lost.bytes, found.live.bytes),
+            bytes(lost.definite.bytes),
+            counted(lost.definite.blocks, "block")
+        ),
+    };
+    match found.roots.first() {
+        Some(root) if root.retained_bytes > found.live.bytes / 10 => {
+            format!("{all}; {lost}; {} alone holds {}", name(root), bytes(root.retained_bytes))
+        }
+        _ => format!("{all}; {lost}"),
+    }
+}
+
+fn roots(found: &Holders, top: usize) -> Vec<Vec<String>> {
+    let row = |name: String, of: u64, blocks: u64, pins: u64| {
+        vec![name, bytes(of), blocks.to_string(), if pins > 0 { bytes(pins) } else { String::new() }]
+    };
+    let lost = &found.unreachable;
+    let mut rows = Vec::new();
+    if lost.blocks > 0 {
+        rows.push(row("nothing: leaked".to_owned(), lost.bytes, lost.blocks, lost.pins_bytes));
+    }
+    if found.shared.blocks > 0 {
+        rows.push(row("several of these together".to_owned(), found.shared.bytes, found.shared.blocks, 0));
+    }
+    let told = found.roots.iter().take(top);
+    rows.extend(told.map(|root| row(name(root), root.retained_bytes, root.retained_blocks, root.pins_bytes)));
+    let left = found.roots.len().saturating_sub(top);
+    if left > 0 {
+        let rest = found.roots.iter().skip(top);
+        let (of, blocks) = rest.fold((0, 0), |sum: (u64, u64), root| {
+            (sum.0 + root.retained_bytes, sum.1 + root.retained_blocks)
+        });
+        rows.push(row(counted(left as u64, "other root"), of, blocks, 0));
+    }
+    rows
+}
+
+/// A root in a few words.
+fn name(root: &Root) -> String {
+    let name = clean(&root.name);
+    let thread = root.thread.as_deref().map(clean).unwrap_or_default();
+    match root.kind {
+        RootKind::Stack => format!("stack of {thread}"),
+        RootKind::Register => format!("registers of {thread}"),
+        RootKind::Tls if !thread.is_empty() => format!("{name} of {thread}"),
+        RootKind::Runtime => format!("{name}'s memory"),
+        RootKind::Static | RootKind::Tls => name,
+    }
+}
+
+fn kind(of: &Type) -> Vec<String> {
+    let maybe = |of: u64| if of > 0 { bytes(of) } else { String::new() };
+    vec![
+        clean(&of.name),
+        bytes(of.bytes),
+        of.instances.to_string(),
+        maybe(of.unreachable_bytes),
+        maybe(of.pins_bytes),
+    ]
+}

@@ -1,0 +1,119 @@
+// A server of known answer: a cache without a bound, sessions that are forgotten, and small objects that keep the pages of large ones
+// that are gone. Prints what malloc says of each group's blocks, as `name blocks bytes`, then `ready`, and waits for its input to end.
+#include <malloc.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace server {
+
+struct Session {
+    virtual ~Session() {}
+    Session *next = nullptr;
+    char state[100] = {};
+};
+
+struct Entry {
+    virtual ~Entry() {}
+    char *body = nullptr;
+};
+
+struct Pin {
+    virtual ~Pin() {}
+    long number = 0;
+};
+
+struct Held {
+    virtual ~Held() {}
+    char state[200] = {};
+};
+
+}  // namespace server
+
+static server::Entry **g_cache;
+static server::Pin **g_pins;
+static pthread_barrier_t g_started;
+
+static void said(const char *name, size_t blocks, size_t bytes) { printf("%s %zu %zu\n", name, blocks, bytes); }
+
+// Holds some objects by its stack alone.
+static void *worker(void *) {
+    server::Held *held[64];
+    for (auto &one : held) one = new server::Held;
+    pthread_barrier_wait(&g_started);
+    for (;;) pause();
+    return held[0];
+}
+
+// Lists of sessions that nothing leads to: only their heads are lost, the others with them.
+__attribute__((noinline)) static void forget(size_t lists, size_t length) {
+    size_t bytes = 0;
+    for (size_t list = 0; list < lists; list++) {
+        server::Session *head = nullptr;
+        for (size_t i = 0; i < length; i++) {
+            auto *one = new server::Session;
+            one->next = head;
+            head = one;
+            bytes += malloc_usable_size(one);
+        }
+    }
+    said("lost", lists * length, bytes);
+    said("heads", lists, bytes / length);
+}
+
+__attribute__((noinline)) static void cache(size_t entries) {
+    g_cache = (server::Entry **)malloc(entries * sizeof *g_cache);
+    size_t bytes = malloc_usable_size(g_cache);
+    for (size_t i = 0; i < entries; i++) {
+        g_cache[i] = new server::Entry;
+        g_cache[i]->body = (char *)malloc(2000);
+        memset(g_cache[i]->body, 1, 2000);
+        bytes += malloc_usable_size(g_cache[i]) + malloc_usable_size(g_cache[i]->body);
+    }
+    said("cache", 2 * entries + 1, bytes);
+}
+
+// One small object on about every second page, among large ones that are freed.
+__attribute__((noinline)) static void pins(size_t count) {
+    char **large = (char **)malloc(count * 4 * sizeof *large);
+    g_pins = (server::Pin **)malloc(count * sizeof *g_pins);
+    size_t bytes = malloc_usable_size(g_pins);
+    for (size_t i = 0; i < count; i++) {
+        for (size_t j = 0; j < 4; j++) memset(large[4 * i + j] = (char *)malloc(2000), 1, 2000);
+        g_pins[i] = new server::Pin;
+        bytes += malloc_usable_size(g_pins[i]);
+    }
+    for (size_t i = 0; i < 4 * count; i++) free(large[i]);
+    free(large);
+    said("pins", count + 1, bytes);
+}
+
+// Writes over what calls have left on the stack.
+__attribute__((noinline)) static void wipe() {
+    volatile char room[1 << 16];
+    for (size_t i = 0; i < sizeof room; i++) room[i] = 0;
+}
+
+int main() {
+    setvbuf(stdout, nullptr, _IONBF, 0);
+    pthread_barrier_init(&g_started, nullptr, 2);
+    pthread_t thread;
+    if (pthread_create(&thread, nullptr, worker, nullptr)) return 1;
+    pthread_setname_np(thread, "worker");
+    pthread_barrier_wait(&g_started);
+    cache(5000);
+    forget(300, 10);
+    pins(4000);
+    wipe();
+    puts("ready");
+    char byte;
+    while (read(0, &byte, 1) > 0) {
+    }
+}
