@@ -17,6 +17,7 @@ mod heap_mallinfo;
 mod heap_other;
 mod heap_pieces;
 mod heap_trim;
+mod holders;
 mod lab_compare;
 mod lab_engine;
 mod lab_squeeze;

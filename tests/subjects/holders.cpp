@@ -1,5 +1,5 @@
 // A server of known answer: a cache without a bound, sessions that are forgotten, and small objects that keep the pages of large ones
-// that are gone. Prints what malloc says of each group's blocks, as `name blocks bytes`, then `ready`, and waits for its input to end.
+// that are gone. Prints what malloc says of each group, blocks and bytes, as a document, and waits for its input to end.
 #include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ static server::Entry **g_cache;
 static server::Pin **g_pins;
 static pthread_barrier_t g_started;
 
-static void said(const char *name, size_t blocks, size_t bytes) { printf("%s %zu %zu\n", name, blocks, bytes); }
+static void said(const char *name, size_t blocks, size_t bytes) { printf("\"%s\": [%zu, %zu], ", name, blocks, bytes); }
 
 // Holds some objects by its stack alone.
 static void *worker(void *) {
@@ -108,11 +108,12 @@ int main() {
     if (pthread_create(&thread, nullptr, worker, nullptr)) return 1;
     pthread_setname_np(thread, "worker");
     pthread_barrier_wait(&g_started);
+    printf("{");
     cache(5000);
     forget(300, 10);
     pins(4000);
     wipe();
-    puts("ready");
+    puts("\"ready\": true}");
     char byte;
     while (read(0, &byte, 1) > 0) {
     }

@@ -87,13 +87,18 @@ impl Graph {
             return Err(Refused::TooMany(vertices.max(most_edges)));
         }
         let root_count = roots.len() as u32;
+        let first_passing = roots.first_passing();
         let edges = Edges { references, roots };
         let has_tree = ways == Ways::Shortest;
         let mut search = Search::new(edges, vertices as usize, has_tree, Clock::new(deadline))?;
         let (lost, top) = (count + root_count, count + root_count + 1);
         search.add(top, 0);
-        for root in count..lost {
-            search.descend(root, 0, 0)?;
+        let mut floor = 0;
+        for (index, root) in (count..lost).enumerate() {
+            if index == first_passing {
+                floor = search.next;
+            }
+            search.descend(root, 0, floor)?;
         }
         let heads = search.heads(count)?;
         let lost = search.add(lost, 0);

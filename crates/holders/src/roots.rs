@@ -7,6 +7,7 @@ pub struct Roots {
     /// Where the blocks of each end.
     ends: Vec<usize>,
     pub(crate) blocks: Vec<u32>,
+    passing: Option<usize>,
 }
 
 impl Roots {
@@ -15,6 +16,17 @@ impl Roots {
         self.blocks.extend(blocks);
         self.ends.push(self.blocks.len());
         self.ends.len() as u32 - 1
+    }
+
+    /// Says that those that are added from now on pass by (stacks, registers): they hold only what no other root reaches. What they lead to
+    /// besides is as if they did not.
+    pub fn rest_is_passing(&mut self) {
+        self.passing.get_or_insert(self.ends.len());
+    }
+
+    /// The first of these.
+    pub(crate) fn first_passing(&self) -> usize {
+        self.passing.unwrap_or(usize::MAX)
     }
 
     /// How many there are.

@@ -94,7 +94,10 @@ fn name(root: &Root) -> String {
         RootKind::Register => format!("registers of {thread}"),
         RootKind::Tls if !thread.is_empty() => format!("{name} of {thread}"),
         RootKind::Runtime => format!("{name}'s memory"),
-        RootKind::Static | RootKind::Tls => name,
+        RootKind::Static | RootKind::Tls => match root.module.as_deref() {
+            Some(module) if !root.name.starts_with(module) => format!("{name} in {}", clean(module)),
+            _ => name,
+        },
     }
 }
 

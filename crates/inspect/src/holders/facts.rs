@@ -74,6 +74,8 @@ pub struct Root {
     pub kind: RootKind,
     /// A symbol, or a library and how far into it; a runtime.
     pub name: String,
+    /// The program or library that it is static data of.
+    pub module: Option<String>,
     /// The thread, where it is one's.
     pub thread: Option<String>,
     /// Bytes that it alone holds: they would be lost without it.

@@ -167,6 +167,7 @@ fn tell(
             holders.roots.push(Root {
                 kind: root.kind,
                 name: root.name,
+                module: root.module,
                 thread: root.thread,
                 retained_bytes: retained.bytes,
                 retained_blocks: u64::from(retained.blocks),

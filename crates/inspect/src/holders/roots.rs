@@ -18,18 +18,21 @@ use crate::explain::snapshot::Snapshot;
 
 /// Below its pointer a stack is in use up to this (System V ABI).
 const RED_ZONE_BYTES: u64 = 128;
-/// Words of static data without a symbol are one root where no more than this lies between.
-const MOST_GAP_BYTES: u64 = 64;
+/// Words of static data without a symbol are one root where there are so many and no more than this lies between two of them.
+const MOST_GAP_BYTES: u64 = 16;
+const LEAST_ARRAY: usize = 16;
 /// The most roots that are told apart; further words are those of one.
 const MOST_ROOTS: usize = 1 << 20;
 
 /// A root.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Found {
     /// What it is.
     pub kind: RootKind,
     /// Its name.
     pub name: String,
+    /// The program or library that it is in.
+    pub module: Option<String>,
     /// Its thread.
     pub thread: Option<String>,
 }
@@ -62,18 +65,22 @@ struct Finder<'a> {
     found: Vec<Found>,
     /// Root and block, in no order.
     hits: Vec<(u32, u32)>,
-    index: HashMap<(RootKind, String), u32>,
+    index: HashMap<Found, u32>,
 }
 
 impl Finder<'_> {
     /// A root of this name, a new one where there is none yet. Those of threads are each their own.
     fn root(&mut self, kind: RootKind, name: &str, thread: Option<String>) -> u32 {
-        let is_full = self.found.len() >= MOST_ROOTS;
-        let name = if is_full { "further roots" } else { name };
-        let key = (kind, thread.as_ref().map_or(name.to_owned(), |thread| format!("{name} {thread}")));
+        self.add(Found { kind, name: name.to_owned(), module: None, thread })
+    }
+
+    fn add(&mut self, mut root: Found) -> u32 {
+        if self.found.len() >= MOST_ROOTS {
+            root = Found { kind: root.kind, name: "further roots".to_owned(), ..Found::default() };
+        }
         let next = self.found.len() as u32;
-        *self.index.entry(key).or_insert_with(|| {
-            self.found.push(Found { kind, name: name.to_owned(), thread });
+        *self.index.entry(root.clone()).or_insert_with(|| {
+            self.found.push(root);
             next
         })
     }
@@ -85,7 +92,7 @@ impl Finder<'_> {
     }
 
     /// Looks through a range: each word that leads to a block, with where it stands.
-    fn words(&self, (start, end): (u64, u64)) -> Vec<(u64, u32)> {
+    fn words(&self, (start, end): (u64, u64)) -> Vec<(u64, u64, u32)> {
         let residency = &self.snapshot.residency;
         let resident = |from: u64, to: u64| {
             let runs = residency.runs_in(from..to);
@@ -94,7 +101,7 @@ impl Finder<'_> {
         let mut found = Vec::new();
         let memory = &self.snapshot.memory;
         each_word((memory, &resident), (start, end), AT_ONCE, &mut |at, word| {
-            found.extend(self.blocks.find(word).map(|block| (at, block)));
+            found.extend(self.blocks.find(word).map(|block| (at, word, block)));
             true
         });
         found
@@ -116,7 +123,7 @@ impl Finder<'_> {
             ] {
                 let root = self.root(kind, name, thread.clone());
                 let words = self.words(range);
-                self.hits.extend(words.into_iter().map(|(_, block)| (root, block)));
+                self.hits.extend(words.into_iter().map(|(.., block)| (root, block)));
             }
             taken.push((stack.low, stack.high));
         }
@@ -133,7 +140,7 @@ impl Finder<'_> {
             for claim in &runtime.claims {
                 let root = self.root(RootKind::Runtime, &runtime.facts.name, None);
                 let words = self.words((claim.start, claim.end));
-                self.hits.extend(words.into_iter().map(|(_, block)| (root, block)));
+                self.hits.extend(words.into_iter().map(|(.., block)| (root, block)));
                 taken.push((claim.start, claim.end));
             }
         }
@@ -174,50 +181,62 @@ impl Finder<'_> {
                 continue;
             }
             let root = self.root(kind, &name, None);
-            self.hits.extend(words.into_iter().map(|(_, block)| (root, block)));
+            self.hits.extend(words.into_iter().map(|(.., block)| (root, block)));
         }
+    }
+
+    /// Whether a word of glibc's own data leads to what follows a block rather than to the block: bins and the top lead to where free
+    /// chunks begin, and the first word of these is the last that the block before them may use (malloc.c, "the chunk's overlapping
+    /// fields").
+    fn is_behind(&self, block: u32, word: u64) -> bool {
+        word + 8 >= self.blocks.start(block) + self.blocks.bytes(block)
     }
 
     /// Static data of a program or library, by symbol.
     fn module(&mut self, process: &Process, group: &[&Mapping], taken: &[(u64, u64)]) {
         let writable = group.iter().filter(|mapping| mapping.permissions.write);
         let ranges = writable.flat_map(|mapping| without((mapping.start, mapping.end), taken));
-        let words: Vec<(u64, u32)> = ranges.flat_map(|range| self.words(range)).collect();
+        let words: Vec<(u64, u64, u32)> = ranges.flat_map(|range| self.words(range)).collect();
         let Some(first) = group.first().filter(|_| !words.is_empty()) else { return };
         let symbols = Symbols::of(process, self.snapshot, first);
         let short = first.name.rsplit('/').next().unwrap_or_default();
-        let (mut last, mut root) = (None, 0);
-        for (at, block) in words {
-            let symbol = symbols.at(at);
-            let goes_on = match (&symbol, last) {
-                (Some((start, _)), Some((before, of))) => before == *start && of,
-                (None, Some((before, of))) => !of && at - before <= MOST_GAP_BYTES,
-                _ => false,
-            };
-            if !goes_on {
-                let name = match &symbol {
-                    Some((_, name)) => format!("{name} ({short})"),
-                    None => format!("{short}+{:#x}", at - first.start),
+        let has_arena = short.starts_with("libc.so.") || short.starts_with("libc-2.");
+        let hits = words.into_iter().filter(|&(_, word, block)| !has_arena || !self.is_behind(block, word));
+        let hits: Vec<(u64, u32)> = hits.map(|(at, _, block)| (at, block)).collect();
+        // What has no symbol is an array where many such words stand in a row, and else each a variable.
+        for row in hits.chunk_by(|one, next| next.0 - one.0 <= MOST_GAP_BYTES) {
+            let array = row.first().filter(|_| row.len() >= LEAST_ARRAY).map(|first| first.0);
+            for &(at, block) in row {
+                let name = match symbols.at(at) {
+                    Some(symbol) => symbol.to_owned(),
+                    None => format!("{short}+{:#x}", array.unwrap_or(at) - first.start),
                 };
-                root = self.root(RootKind::Static, &name, None);
+                let module = Some(short.to_owned());
+                let root = self.add(Found { kind: RootKind::Static, name, module, thread: None });
+                self.hits.push((root, block));
             }
-            last = Some(symbol.map_or((at, false), |(start, _)| (start, true)));
-            self.hits.push((root, block));
         }
     }
 
+    /// Those of threads come last: what they lead to for a moment has another holder, where there is one.
     fn done(mut self) -> (Vec<Found>, Roots) {
+        let is_passing = |found: &Found| matches!(found.kind, RootKind::Stack | RootKind::Register);
+        let mut order: Vec<u32> = (0..self.found.len() as u32).collect();
+        order.sort_by_key(|&root| self.found.get(root as usize).map(is_passing));
         self.hits.sort_unstable();
         self.hits.dedup();
-        let mut roots = Roots::default();
-        let mut rest = self.hits.as_slice();
-        for root in 0..self.found.len() as u32 {
-            let count = rest.partition_point(|hit| hit.0 == root);
-            let (mine, behind) = rest.split_at(count);
-            roots.add(mine.iter().map(|hit| hit.1));
-            rest = behind;
+        let (mut found, mut roots) = (Vec::new(), Roots::default());
+        for root in order {
+            let Some(of) = self.found.get(root as usize) else { continue };
+            if is_passing(of) {
+                roots.rest_is_passing();
+            }
+            let first = self.hits.partition_point(|hit| hit.0 < root);
+            let behind = self.hits.partition_point(|hit| hit.0 <= root);
+            roots.add(self.hits[first..behind].iter().map(|hit| hit.1));
+            found.push(of.clone());
         }
-        (self.found, roots)
+        (found, roots)
     }
 }
 
@@ -256,11 +275,11 @@ impl Symbols {
         Self(symbols)
     }
 
-    /// Where the symbol begins that has an address, and its name.
-    fn at(&self, address: u64) -> Option<(u64, &str)> {
+    /// The name of the symbol that has an address.
+    fn at(&self, address: u64) -> Option<&str> {
         let index = self.0.partition_point(|symbol| symbol.0 <= address).checked_sub(1)?;
         let (start, bytes, name) = self.0.get(index)?;
-        (address - start < *bytes).then_some((*start, name.as_str()))
+        (address - start < *bytes).then_some(name.as_str())
     }
 }
 

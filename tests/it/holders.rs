@@ -1,0 +1,186 @@
+//! `holders`: what valgrind calls lost is unreachable, each root retains what the program gave it, and who keeps free pages is told.
+
+#![cfg(test)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use crate::support::{Outcome, Result, Subject, for_each, skipped, strandline};
+
+/// Of the lost lists one may be held by a word that a call has left on the stack.
+const LIST_BLOCKS: u64 = 10;
+
+/// The subject, compiled once; `None`, said by `test`, where there is no compiler.
+fn program(test: &str, is_stripped: bool) -> Result<Option<PathBuf>> {
+    static BUILT: OnceLock<std::result::Result<[PathBuf; 2], String>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| build().map_err(|error| error.to_string()));
+    match built {
+        Ok(programs) => Ok(Some(programs[usize::from(is_stripped)].clone())),
+        Err(error) if error == NO_COMPILER => {
+            skipped(test, NO_COMPILER);
+            Ok(None)
+        }
+        Err(error) => Err(error.clone().into()),
+    }
+}
+
+const NO_COMPILER: &str = "no g++ here (apt-get install g++)";
+
+fn build() -> Result<[PathBuf; 2]> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("subjects");
+    std::fs::create_dir_all(&folder)?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/holders.cpp");
+    let built = [&["-g"], &["-s"]].map(|options: &[&str; 1]| {
+        let program = folder.join(format!("holders{}", options[0]));
+        let mut compiler = Command::new("g++");
+        compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]).args(options);
+        let output = compiler.arg(&source).arg("-o").arg(&program).output();
+        match output {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(NO_COMPILER.into()),
+            Err(error) => Err(error.into()),
+            Ok(output) if output.status.success() => Ok(program),
+            Ok(output) => Err(format!("{compiler:?}: {}", String::from_utf8_lossy(&output.stderr)).into()),
+        }
+    });
+    let [whole, stripped] = built;
+    whole.and_then(|whole| Ok([whole, stripped?]))
+}
+
+/// What the subject said of a group: blocks and bytes.
+fn said(subject: &Subject, group: &str) -> Result<[u64; 2]> {
+    let of = |index: usize| subject.ready[group][index].as_u64().ok_or(format!("it did not say {group}"));
+    Ok([of(0)?, of(1)?])
+}
+
+fn figure(of: &Value, key: &str) -> Result<u64> {
+    of[key].as_u64().ok_or_else(|| format!("no {key} in {of}").into())
+}
+
+fn find<'a>(document: &'a Value, list: &str, key: &str, name: &str) -> Result<&'a Value> {
+    let all = document[list].as_array().ok_or("no list")?;
+    let found = all.iter().find(|one| one[key].as_str() == Some(name));
+    found.ok_or_else(|| format!("no {name} among {}", document[list]).into())
+}
+
+/// Whether what the subject knows of itself was told.
+fn agrees(subject: &Subject, document: &Value) -> Outcome {
+    let [lost, lost_bytes] = said(subject, "lost")?;
+    let [heads, _] = said(subject, "heads")?;
+    let found = &document["unreachable"];
+    let (blocks, bytes) = (figure(found, "blocks")?, figure(found, "bytes")?);
+    let definite = figure(&found["definite"], "blocks")?;
+    // Libraries have lost a block of their own, or two.
+    let is_right = (lost - LIST_BLOCKS..=lost + 2).contains(&blocks)
+        && bytes.abs_diff(lost_bytes) <= lost_bytes / lost * LIST_BLOCKS
+        && definite.abs_diff(heads) <= 2;
+    if !is_right {
+        return Err(format!("{found}, not {lost} in {lost_bytes} B, of {heads} lists").into());
+    }
+    let session = find(document, "types", "name", "server::Session")?;
+    let leaked = figure(session, "unreachable_bytes")?;
+    if figure(session, "instances")? != lost || leaked.abs_diff(lost_bytes) > lost_bytes / lost * LIST_BLOCKS
+    {
+        return Err(format!("{session}").into());
+    }
+    Ok(())
+}
+
+/// Whether a root retains just what a group has.
+fn retains(subject: &Subject, root: &Value, group: &str) -> Outcome {
+    let found = [figure(root, "retained_blocks")?, figure(root, "retained_bytes")?];
+    let wanted = said(subject, group)?;
+    if found == wanted { Ok(()) } else { Err(format!("{group}: {wanted:?} told, found {root}").into()) }
+}
+
+#[test]
+fn a_leak_a_cache_and_what_keeps_pages_are_told_apart() -> Outcome {
+    const TEST: &str = "holders";
+    let Some(program) = program(TEST, false)? else { return Ok(()) };
+    let folder = "/usr/lib/x86_64-linux-gnu/";
+    let libraries = ["", "libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2.0"];
+    for_each(libraries, |library| {
+        let path = format!("{folder}{library}");
+        if !Path::new(&path).exists() {
+            skipped(&format!("{TEST} with {library}"), "it is not installed (make deps)");
+            return Ok(());
+        }
+        let mut command = Command::new(&program);
+        if !library.is_empty() {
+            command.env("LD_PRELOAD", &path);
+        }
+        let subject = Subject::start_command(command)?;
+        let document = strandline::json(&["holders", "--json", &subject.pid_text()])?;
+        agrees(&subject, &document)?;
+        retains(&subject, find(&document, "roots", "name", "g_cache")?, "cache")?;
+        let pins = find(&document, "roots", "name", "g_pins")?;
+        retains(&subject, pins, "pins")?;
+        let worker = document["roots"].as_array().into_iter().flatten().find(|root| {
+            root["kind"] == "stack" && root["thread"].as_str().is_some_and(|name| name.starts_with("worker"))
+        });
+        let worker = worker.ok_or("no stack of the worker")?;
+        if figure(worker, "retained_blocks")?.abs_diff(64) > 2 {
+            return Err(format!("64 objects on its stack: {worker}").into());
+        }
+        // glibc keeps what lies between small objects; the others have pages of their own for each size.
+        let kept = figure(pins, "pins_bytes")?;
+        let is_kept = kept > 15 << 20;
+        if is_kept != library.is_empty() {
+            return Err(format!("{library}: {kept} B kept by the small objects").into());
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_stripped_program_s_variables_are_told_by_where_they_are() -> Outcome {
+    const TEST: &str = "holders of a stripped program";
+    let Some(program) = program(TEST, true)? else { return Ok(()) };
+    let subject = Subject::start_command(Command::new(&program))?;
+    let document = strandline::json(&["holders", "--json", &subject.pid_text()])?;
+    agrees(&subject, &document)?;
+    let roots = document["roots"].as_array().ok_or("no roots")?;
+    for group in ["cache", "pins"] {
+        let [blocks, bytes] = said(&subject, group)?;
+        let found = roots.iter().find(|root| {
+            root["retained_blocks"].as_u64() == Some(blocks) && root["retained_bytes"].as_u64() == Some(bytes)
+        });
+        let name = found
+            .and_then(|root| root["name"].as_str())
+            .ok_or_else(|| format!("no root has {group}: {roots:?}"))?;
+        if !name.starts_with("holders-s+0x") {
+            return Err(format!("{group} is held by {name}").into());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_terminal_says_what_leaked_and_who_holds_the_rest() -> Outcome {
+    const TEST: &str = "holders, the view";
+    let Some(program) = program(TEST, false)? else { return Ok(()) };
+    let subject = Subject::start_command(Command::new(&program))?;
+    let run = strandline::run(&["holders", &subject.pid_text()])?;
+    if run.status != Some(0) || !run.stderr.is_empty() {
+        return Err(run.summary().into());
+    }
+    let wide = run.stdout.lines().find(|line| line.chars().count() > 80);
+    let words = [
+        "nothing: leaked",
+        "g_cache in holders-g",
+        "g_pins in holders-g",
+        "server::Session",
+        "stack of worker",
+    ];
+    match words.iter().find(|word| !run.stdout.contains(**word)) {
+        None if wide.is_none() => Ok(()),
+        missing => Err(format!("{missing:?}, {wide:?}: {}", run.stdout).into()),
+    }
+}
+
+#[test]
+fn who_is_not_there_is_no_report() -> Outcome {
+    strandline::run(&["holders", "2147483646"])?.complains(3, &["2147483646"])
+}
