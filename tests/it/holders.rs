@@ -3,12 +3,13 @@
 #![cfg(test)]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use crate::support::{Outcome, Result, Subject, for_each, skipped, strandline};
+use crate::support::subject::compile;
+use crate::support::{Libc, Outcome, Result, Subject, for_each, repetitions, skipped, strandline};
 
 /// Of the lost lists one may be held by a word that a call has left on the stack.
 const LIST_BLOCKS: u64 = 10;
@@ -124,6 +125,15 @@ fn a_leak_a_cache_and_what_keeps_pages_are_told_apart() -> Outcome {
         if figure(worker, "retained_blocks")?.abs_diff(64) > 2 {
             return Err(format!("64 objects on its stack: {worker}").into());
         }
+        // Of main: what only its stack has.
+        let main = document["roots"].as_array().into_iter().flatten().find(|root| {
+            let name = root["thread"].as_str().unwrap_or_default();
+            root["kind"] == "stack" && !name.starts_with("worker")
+        });
+        let main = figure(main.ok_or("no stack of main's")?, "retained_blocks")?;
+        if main.abs_diff(32) > 2 {
+            return Err(format!("32 objects on its stack: {main}").into());
+        }
         // glibc keeps what lies between small objects; the others have pages of their own for each size.
         let kept = figure(pins, "pins_bytes")?;
         let is_kept = kept > 15 << 20;
@@ -178,6 +188,70 @@ fn the_terminal_says_what_leaked_and_who_holds_the_rest() -> Outcome {
         None if wide.is_none() => Ok(()),
         missing => Err(format!("{missing:?}, {wide:?}: {}", run.stdout).into()),
     }
+}
+
+/// How many blocks valgrind's memcheck calls definitely or indirectly lost when the program ends.
+fn lost_by_memcheck(program: &Path, seed: &str) -> Result<u64> {
+    let mut valgrind = Command::new("valgrind");
+    valgrind
+        .args(["--leak-check=full", "--show-leak-kinds=none"])
+        .arg(program)
+        .arg(seed)
+        .stdin(Stdio::null());
+    let output = valgrind.output()?;
+    let text = String::from_utf8_lossy(&output.stderr).replace(',', "");
+    let blocks = |kind: &str| {
+        let rest = text.split(&format!("{kind} lost: ")).nth(1)?;
+        rest.split_whitespace().nth(3)?.parse::<u64>().ok()
+    };
+    // It says so in one line where nothing is.
+    if text.contains("no leaks are possible") {
+        return Ok(0);
+    }
+    let both = blocks("definitely").zip(blocks("indirectly"));
+    both.map(|(definite, indirect)| definite + indirect).ok_or_else(|| format!("no summary: {text}").into())
+}
+
+#[test]
+fn what_is_unreachable_is_what_memcheck_calls_lost() -> Outcome {
+    const TEST: &str = "holders beside memcheck";
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        skipped(TEST, "no valgrind here (make deps)");
+        return Ok(());
+    }
+    let program = compile("lost_random", &Libc::system())?;
+    let seeds: Vec<String> = (1..=repetitions(4, 50)).map(|seed| seed.to_string()).collect();
+    for_each(seeds, |seed| {
+        let mut command = Command::new(&program);
+        command.arg(seed);
+        let subject = Subject::start_command(command)?;
+        let document = strandline::json(&["holders", "--json", &subject.pid_text()])?;
+        let found = figure(&document["unreachable"], "blocks")?;
+        let lost = lost_by_memcheck(&program, seed)?;
+        // A word that a call has left on the stack may hold some.
+        if found > lost || lost - found > lost / 100 + 1 {
+            return Err(format!("{found} blocks unreachable, {lost} lost").into());
+        }
+        Ok(())
+    })
+}
+
+/// What a process moves while it is read is not called leaked.
+#[test]
+fn without_a_photograph_nothing_is_called_leaked() -> Outcome {
+    const TEST: &str = "holders without a photograph";
+    let Some(program) = program(TEST, false)? else { return Ok(()) };
+    let subject = Subject::start_command(Command::new(&program))?;
+    let arguments = ["holders", "--json", "--photograph=never", &subject.pid_text()];
+    let document = strandline::json(&arguments)?;
+    let is_said = strandline::caveats(&document).iter().any(|caveat| caveat.contains("holders_in_motion"));
+    if !document["unreachable"].is_null() || !is_said {
+        return Err(format!("{} {}", document["unreachable"], document["caveats"]).into());
+    }
+    retains(&subject, find(&document, "roots", "name", "g_cache")?, "cache")?;
+    let run = strandline::run(&["holders", "--photograph=never", &subject.pid_text()])?;
+    let is_told = run.stdout.contains("not known") && !run.stdout.contains("nothing");
+    if is_told { Ok(()) } else { Err(run.stdout.into()) }
 }
 
 #[test]

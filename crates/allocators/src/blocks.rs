@@ -28,8 +28,8 @@ impl<'a> Blocks<'a> {
     /// A block in use from the cursor to `end`.
     pub fn claim(&mut self, end: u64, accumulator: &mut Accumulator<'_>) {
         let pointer = accumulator.cursor();
-        self.matched.keep(pointer, end.saturating_sub(pointer));
         let Some(finder) = &mut self.finder else {
+            self.matched.keep(pointer, end.saturating_sub(pointer));
             accumulator.claim_live(end, 0);
             return;
         };
@@ -37,7 +37,10 @@ impl<'a> Blocks<'a> {
         if !nested.is_empty() {
             self.matched.nested.extend_from_slice(nested);
             accumulator.claim_nesting(end, 0, nested);
-        } else if let Some(refined) = finder.find(pointer, end - pointer) {
+            return;
+        }
+        self.matched.keep(pointer, end.saturating_sub(pointer));
+        if let Some(refined) = finder.find(pointer, end - pointer) {
             self.matched.count(pointer, &refined);
             accumulator.claim_refined(end, 0, &refined);
         } else {

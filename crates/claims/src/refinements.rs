@@ -297,6 +297,15 @@ impl Matched {
         }
     }
 
+    /// As [`Matched::add`], and takes over its blocks: there are many.
+    pub fn append(&mut self, other: &mut Self) {
+        let theirs = other.blocks.take();
+        self.add(other);
+        if let Some(theirs) = theirs {
+            self.blocks.get_or_insert_default().append(theirs);
+        }
+    }
+
     /// Adds another walk's matches.
     pub fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.by_slot.iter_mut().zip(other.by_slot) {

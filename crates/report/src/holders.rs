@@ -40,13 +40,16 @@ pub fn holders(found: &Holders, top: usize, surface: Surface) -> String {
 
 fn headline(found: &Holders) -> String {
     let all = format!("{} in {}", bytes(found.live.bytes), counted(found.live.blocks, "live block"));
-    let lost = &found.unreachable;
-    let lost = match lost.blocks {
-        0 => "every one of them is reached: nothing leaked".to_owned(),
-        blocks => format!(
+    if found.live.blocks == 0 {
+        return "no block of an allocator that is read is in use here (strandline explain says what its memory is)".to_owned();
+    }
+    let lost = match &found.unreachable {
+        None => "what leaked of them is not known (see the caveats)".to_owned(),
+        Some(lost) if lost.blocks == 0 => "something leads to every one of them: nothing leaked".to_owned(),
+        Some(lost) => format!(
             "nothing leads to {} in {} of them ({}), of which {} in {} lost the rest with them",
             bytes(lost.bytes),
-            counted(blocks, "block"),
+            counted(lost.blocks, "block"),
             percent(lost.bytes, found.live.bytes),
             bytes(lost.definite.bytes),
             counted(lost.definite.blocks, "block")
@@ -64,23 +67,22 @@ fn roots(found: &Holders, top: usize) -> Vec<Vec<String>> {
     let row = |name: String, of: u64, blocks: u64, pins: u64| {
         vec![name, bytes(of), blocks.to_string(), if pins > 0 { bytes(pins) } else { String::new() }]
     };
-    let lost = &found.unreachable;
     let mut rows = Vec::new();
-    if lost.blocks > 0 {
+    if let Some(lost) = found.unreachable.as_ref().filter(|lost| lost.blocks > 0) {
         rows.push(row("nothing: leaked".to_owned(), lost.bytes, lost.blocks, lost.pins_bytes));
     }
-    if found.shared.blocks > 0 {
-        rows.push(row("several of these together".to_owned(), found.shared.bytes, found.shared.blocks, 0));
+    if let Some(shared) = found.shared.filter(|shared| shared.blocks > 0) {
+        rows.push(row("several of these together".to_owned(), shared.bytes, shared.blocks, 0));
     }
     let told = found.roots.iter().take(top);
     rows.extend(told.map(|root| row(name(root), root.retained_bytes, root.retained_blocks, root.pins_bytes)));
-    let left = found.roots.len().saturating_sub(top);
-    if left > 0 {
-        let rest = found.roots.iter().skip(top);
-        let (of, blocks) = rest.fold((0, 0), |sum: (u64, u64), root| {
-            (sum.0 + root.retained_bytes, sum.1 + root.retained_blocks)
-        });
-        rows.push(row(counted(left as u64, "other root"), of, blocks, 0));
+    let rest = found.roots.iter().skip(top);
+    let others = (found.other_roots.bytes, found.other_roots.blocks);
+    let (of, blocks) = rest.fold(others, |sum, root| {
+        (sum.0.saturating_add(root.retained_bytes), sum.1.saturating_add(root.retained_blocks))
+    });
+    if blocks > 0 {
+        rows.push(row("other roots, each by itself".to_owned(), of, blocks, 0));
     }
     rows
 }
@@ -95,7 +97,9 @@ fn name(root: &Root) -> String {
         RootKind::Tls if !thread.is_empty() => format!("{name} of {thread}"),
         RootKind::Runtime => format!("{name}'s memory"),
         RootKind::Static | RootKind::Tls => match root.module.as_deref() {
-            Some(module) if !root.name.starts_with(module) => format!("{name} in {}", clean(module)),
+            Some(module) if !root.name.starts_with(&format!("{module}+0x")) => {
+                format!("{name} in {}", clean(module))
+            }
             _ => name,
         },
     }
@@ -107,7 +111,7 @@ fn kind(of: &Type) -> Vec<String> {
         clean(&of.name),
         bytes(of.bytes),
         of.instances.to_string(),
-        maybe(of.unreachable_bytes),
+        maybe(of.unreachable_bytes.unwrap_or(0)),
         maybe(of.pins_bytes),
     ]
 }

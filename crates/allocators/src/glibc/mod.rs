@@ -154,8 +154,8 @@ fn read_one(
     let mut walked = heap.walk(parameters.as_ref(), &mut reading)?;
     take_walked(context, &mut reading, &owned, &mut walked, &pages);
     mapped_chunks.add(parameters.as_ref(), &walked);
-    for walked in &walked {
-        reading.refined.add(&walked.counts.refined);
+    for walked in &mut walked {
+        reading.refined.append(&mut walked.counts.refined);
     }
     let by_arena = by_arena(&arenas, &owned, &walked);
     check_sums(&arenas, &by_arena, &mut reading);

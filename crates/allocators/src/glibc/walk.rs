@@ -264,8 +264,8 @@ impl<'a> Walker<'a> {
         self.counts.payload_bytes += bytes - 8;
         self.counts.blocks += 1;
         let pointer = next - bytes + layout::CHUNK_HEADER_BYTES;
-        self.counts.refined.keep(pointer, bytes - 8);
         let Some(finder) = &mut self.refinements else {
+            self.counts.refined.keep(pointer, bytes - 8);
             self.accumulator.claim_live(next, 8);
             return;
         };
@@ -277,6 +277,7 @@ impl<'a> Walker<'a> {
             self.accumulator.claim_nesting(next, 8, nested);
             return;
         }
+        self.counts.refined.keep(pointer, bytes - 8);
         match finder.find(pointer, bytes - 8) {
             Some(refined) => {
                 self.counts.refined.count(pointer, &refined);

@@ -10,12 +10,14 @@ use crate::facts::Cost;
 pub struct Holders {
     /// All live blocks.
     pub live: Sum,
-    /// Those that nothing leads to.
-    pub unreachable: Unreachable,
-    /// Those that several roots lead to, each by a way of its own.
-    pub shared: Sum,
+    /// Those that nothing leads to; unknown where not all could be read that may lead to them.
+    pub unreachable: Option<Unreachable>,
+    /// Those that several roots lead to, each by a way of its own; unknown where nothing was followed.
+    pub shared: Option<Sum>,
     /// What holds blocks from outside, the one that retains most first.
     pub roots: Vec<Root>,
+    /// What those hold that are not told.
+    pub other_roots: Sum,
     /// How many roots there are.
     pub root_count: u64,
     /// What the blocks are, the one with most bytes first.
@@ -26,6 +28,14 @@ pub struct Holders {
     pub caveats: Vec<Caveat>,
     /// What the look cost.
     pub cost: Cost,
+}
+
+impl Holders {
+    /// Says no more what nothing leads to: something may that was not read.
+    pub fn withhold(&mut self) {
+        self.unreachable = None;
+        self.types.iter_mut().for_each(|of| of.unreachable_bytes = None);
+    }
 }
 
 /// Blocks, added up.
@@ -95,8 +105,8 @@ pub struct Type {
     pub instances: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those of them that nothing leads to.
-    pub unreachable_bytes: u64,
+    /// Those of them that nothing leads to; unknown where all that is ([`Holders::unreachable`]).
+    pub unreachable_bytes: Option<u64>,
     /// As [`Root::pins_bytes`].
     pub pins_bytes: u64,
 }

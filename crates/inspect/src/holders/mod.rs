@@ -5,6 +5,7 @@
 //! `strandline-holders` finds what is reached and by whom; `types` tells what blocks are, `pins` whose pages they keep.
 
 pub mod facts;
+mod names;
 mod pins;
 mod roots;
 mod types;
@@ -20,7 +21,7 @@ use strandline_process::procfs::Process;
 
 use self::facts::{Holders, Root, Sum, Unreachable};
 use self::pins::Pins;
-use self::roots::Found;
+use self::roots::AllRoots;
 use self::types::Types;
 use crate::explain::snapshot::Snapshot;
 use crate::explain::{Options, inspect};
@@ -29,7 +30,7 @@ use crate::explain::{Options, inspect};
 const MOST_TOLD: usize = 1000;
 /// References take at most this, and so many times what is live.
 const LEAST_EDGES_BYTES: u64 = 256 << 20;
-/// As long as a photograph may last, and no longer.
+/// What is computed once all is read takes no longer.
 const LONGEST: Duration = Duration::from_secs(120);
 
 /// Looks at process `pid`, and says who holds what.
@@ -39,6 +40,13 @@ const LONGEST: Duration = Duration::from_secs(120);
 pub fn holders(pid: i32, options: &Options<'_>) -> Result<Holders> {
     let mut inspection = inspect(pid, &Options { keeps_blocks: true, ..*options })?;
     let mut holders = inspection.holders.take().unwrap_or_default();
+    let unread = inspection.explanation.rows.iter().filter(|row| row.id.ends_with(".unread"));
+    let unread: u64 = unread.map(|row| row.bytes).sum();
+    if unread > 0 {
+        let text = "parts of heaps made no sense, or there was no time for them: what only they lead to is not known";
+        holders.caveats.push(Caveat::new("holders_incomplete", "heap", Some(unread), text));
+        holders.withhold();
+    }
     holders.caveats.extend(inspection.explanation.caveats);
     holders.cost = inspection.explanation.cost;
     Ok(holders)
@@ -96,11 +104,11 @@ fn fill(
 ) -> std::result::Result<(), Refused> {
     let blocks = builder.finish()?;
     let memory = Filled { memory: &snapshot.memory, residency: &snapshot.residency };
-    let limits = Limits {
-        edges_bytes: (blocks.bytes_of_all() / 8).max(LEAST_EDGES_BYTES),
-        deadline: Instant::now() + LONGEST,
-        workers: options.reading_threads(),
-    };
+    let longest = Instant::now() + LONGEST;
+    // What is read has to be there.
+    let deadline = snapshot.until.map_or(longest, |until| until.min(longest));
+    let edges_bytes = (blocks.bytes_of_all() / 4).max(LEAST_EDGES_BYTES);
+    let limits = Limits { edges_bytes, deadline, workers: options.reading_threads() };
     let total = blocks.bytes_of_all();
     let progress = |read: strandline_holders::Progress| {
         if let Some(progress) = options.progress {
@@ -109,34 +117,44 @@ fn fill(
     };
     holders.live = Sum { bytes: total, blocks: u64::from(blocks.len()) };
     let references = References::read(&memory, &blocks, None, &limits, &progress)?;
-    holders.caveats.extend(incomplete(&references.outcome(), snapshot));
-    let (found, roots) = roots::find(process, snapshot, &blocks);
-    let graph = Graph::new(blocks, references, roots, Ways::None, limits.deadline)?;
-    let held = graph.held(limits.deadline)?;
-    tell(holders, &held, found, (snapshot, &memory))
+    let AllRoots { found, roots, unread_bytes } = roots::find(process, snapshot, &blocks, deadline)?;
+    let caveats = incomplete(&references.outcome(), unread_bytes, snapshot);
+    let is_whole = caveats.is_empty();
+    holders.caveats.extend(caveats);
+    let dropped = blocks.dropped();
+    if dropped.overlapping + dropped.misplaced > 0 {
+        let text = "blocks that overlap others, or lie where none can, are left out";
+        holders.caveats.push(Caveat::new("holders_overlap", "heap", None, text));
+    }
+    let graph = Graph::new(blocks, references, roots, Ways::None, longest)?;
+    let held = graph.held(longest)?;
+    tell(holders, &held, found, (snapshot, &memory))?;
+    if !is_whole {
+        holders.withhold();
+    }
+    Ok(())
 }
 
-/// What makes unreachable blocks fewer or more than they are.
-fn incomplete(outcome: &Outcome, snapshot: &Snapshot) -> Vec<Caveat> {
+/// Why it cannot be said what nothing leads to.
+fn incomplete(outcome: &Outcome, unread_bytes: u64, snapshot: &Snapshot) -> Vec<Caveat> {
     let mut caveats = Vec::new();
-    let mut add = |code: &str, bytes: u64, text: &str| {
-        caveats.push(Caveat::new(code, "heap", Some(bytes), text));
+    let mut add = |code: &str, bytes: Option<u64>, text: &str| {
+        caveats.push(Caveat::new(code, "heap", bytes, text));
     };
-    let left = outcome.unreadable_bytes + outcome.left_bytes;
+    let left = outcome.unreadable_bytes + outcome.left_bytes + unread_bytes;
     if left > 0 || outcome.has_too_many || outcome.is_late {
-        let text = "not all live blocks could be read, or not in time: what is unreachable may be held by what is in them";
-        add("holders_incomplete", left, text);
+        let text =
+            "not all blocks and roots could be read, or not in time: what only they lead to is not known";
+        add("holders_incomplete", Some(left), text);
     }
     let swapped: u64 = snapshot.spaces.iter().map(|space| space.counts.swap_bytes).sum();
     if swapped > 0 {
-        let text =
-            "pages that are swapped out were not read: what is unreachable may be held by what is on them";
-        add("holders_swapped", swapped, text);
+        let text = "pages that are swapped out were not read: what only they lead to is not known";
+        add("holders_swapped", Some(swapped), text);
     }
     if snapshot.photograph.is_none() {
-        let text =
-            "the process ran while it was read: what it moved meanwhile may count as unreachable, or as held";
-        add("holders_in_motion", 0, text);
+        let text = "no photograph could be taken, and the process ran while it was read: what it moved meanwhile is not known";
+        add("holders_in_motion", None, text);
     }
     caveats
 }
@@ -144,7 +162,7 @@ fn incomplete(outcome: &Outcome, snapshot: &Snapshot) -> Vec<Caveat> {
 fn tell(
     holders: &mut Holders,
     held: &Held,
-    found: Vec<Found>,
+    found: Vec<roots::Found>,
     (snapshot, memory): (&Snapshot, &Filled<'_>),
 ) -> std::result::Result<(), Refused> {
     let tops = held.tops()?;
@@ -153,13 +171,13 @@ fn tell(
     let lost = held.lost();
     let sum = |sum: strandline_holders::Sum| Sum { bytes: sum.bytes, blocks: u64::from(sum.blocks) };
     let definite = sum(lost.definite);
-    holders.unreachable = Unreachable {
+    holders.unreachable = Some(Unreachable {
         bytes: definite.bytes + lost.indirect.bytes,
         blocks: definite.blocks + u64::from(lost.indirect.blocks),
         definite,
         pins_bytes: pins.of_lost,
-    };
-    holders.shared = sum(held.shared());
+    });
+    holders.shared = Some(sum(held.shared()));
     holders.root_count = found.len() as u64;
     for (number, root) in found.into_iter().enumerate() {
         let retained = held.root(number as u32);
@@ -176,6 +194,10 @@ fn tell(
         }
     }
     holders.roots.sort_by(|a, b| b.retained_bytes.cmp(&a.retained_bytes).then_with(|| a.name.cmp(&b.name)));
+    for root in holders.roots.iter().skip(MOST_TOLD) {
+        holders.other_roots.bytes += root.retained_bytes;
+        holders.other_roots.blocks += root.retained_blocks;
+    }
     holders.roots.truncate(MOST_TOLD);
     let is_lost = |block: u32| tops.get(block as usize) == Some(&NO_ROOT);
     holders.types = types.told(held, &is_lost, &pins);

@@ -1,19 +1,22 @@
 //! What leads to blocks from outside: static data by symbol, stacks and registers by thread, memory of runtimes and what nobody explains.
 //!
-//! All writable private memory that no allocator's reader claims is looked through, word by word. Of a stack the part below its pointer
-//! is not.
+//! All memory of the process's own is looked through, word by word, where no allocator's reader has it, and shared memory too: pages of
+//! files that it never wrote to have the address of no block. Of a stack that is known the part below its pointer is not looked
+//! through.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use strandline_claims::range::merge;
 use strandline_claims::words::{AT_ONCE, each_word};
-use strandline_holders::{Blocks, Roots};
+use strandline_holders::{Blocks, Refused, Roots};
 use strandline_process::elf::Object;
 use strandline_process::map::Mapping;
 use strandline_process::modules;
 use strandline_process::procfs::Process;
 
 use super::facts::RootKind;
+use super::names;
 use crate::explain::snapshot::Snapshot;
 
 /// Below its pointer a stack is in use up to this (System V ABI).
@@ -23,6 +26,10 @@ const MOST_GAP_BYTES: u64 = 16;
 const LEAST_ARRAY: usize = 16;
 /// The most roots that are told apart; further words are those of one.
 const MOST_ROOTS: usize = 1 << 20;
+/// The most words that lead to blocks, of all roots: 8 bytes each.
+const MOST_HITS: usize = 1 << 26;
+/// The most symbols of one program or library.
+const MOST_SYMBOLS: usize = 1 << 21;
 
 /// A root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -35,43 +42,78 @@ pub struct Found {
     pub module: Option<String>,
     /// Its thread.
     pub thread: Option<String>,
+    /// Whether what it leads to has another holder, where there is one: words are left behind there.
+    is_passing: bool,
 }
 
-/// All roots, and the blocks that each leads to.
-pub fn find(process: &Process, snapshot: &Snapshot, blocks: &Blocks) -> (Vec<Found>, Roots) {
-    let mut finder = Finder { snapshot, blocks, found: Vec::new(), hits: Vec::new(), index: HashMap::new() };
+/// All roots.
+pub struct AllRoots {
+    /// What each is.
+    pub found: Vec<Found>,
+    /// The blocks that each leads to.
+    pub roots: Roots,
+    /// Bytes that could not be looked through: what only they lead to is not known.
+    pub unread_bytes: u64,
+}
+
+/// Finds them; refused where they are too many, or it is too late.
+pub fn find(
+    process: &Process,
+    snapshot: &Snapshot,
+    blocks: &Blocks,
+    deadline: Instant,
+) -> Result<AllRoots, Refused> {
+    let mut finder = Finder {
+        snapshot,
+        blocks,
+        deadline,
+        found: Vec::new(),
+        hits: Vec::new(),
+        index: HashMap::new(),
+        unread_bytes: 0,
+    };
     let names = thread_names(process, snapshot);
     for thread in &snapshot.facts {
         let name = names.get(&thread.tid).cloned();
         let root = finder.root(RootKind::Register, "registers", name);
-        thread.general.iter().for_each(|&word| finder.hit(root, word));
+        for &word in &thread.general {
+            if let Some(block) = finder.blocks.find(word) {
+                finder.hit(root, block)?;
+            }
+        }
     }
-    let taken = finder.stacks(&names);
-    finder.mappings(process, taken);
-    finder.done()
+    let taken = finder.stacks(&names)?;
+    finder.mappings(process, taken)?;
+    Ok(finder.done())
 }
 
 fn thread_names(process: &Process, snapshot: &Snapshot) -> HashMap<i32, String> {
     let name = |tid: i32| {
-        let text = std::fs::read_to_string(process.path(&format!("task/{tid}/comm"))).ok()?;
-        Some((tid, format!("{} ({tid})", text.trim_end())))
+        let text = std::fs::read_to_string(process.path(&format!("task/{tid}/comm"))).unwrap_or_default();
+        (tid, format!("{} ({tid})", text.trim_end()).trim_start().to_owned())
     };
-    snapshot.facts.iter().filter_map(|thread| name(thread.tid)).collect()
+    snapshot.facts.iter().map(|thread| name(thread.tid)).collect()
 }
 
 struct Finder<'a> {
     snapshot: &'a Snapshot,
     blocks: &'a Blocks,
+    deadline: Instant,
     found: Vec<Found>,
     /// Root and block, in no order.
     hits: Vec<(u32, u32)>,
     index: HashMap<Found, u32>,
+    unread_bytes: u64,
 }
+
+/// A word that leads to a block: where it stands, what it is, the block.
+type Hit = (u64, u64, u32);
 
 impl Finder<'_> {
     /// A root of this name, a new one where there is none yet. Those of threads are each their own.
     fn root(&mut self, kind: RootKind, name: &str, thread: Option<String>) -> u32 {
-        self.add(Found { kind, name: name.to_owned(), module: None, thread })
+        let is_passing = matches!(kind, RootKind::Stack | RootKind::Register);
+        self.add(Found { kind, name: name.to_owned(), module: None, thread, is_passing })
     }
 
     fn add(&mut self, mut root: Found) -> u32 {
@@ -85,150 +127,189 @@ impl Finder<'_> {
         })
     }
 
-    fn hit(&mut self, root: u32, word: u64) {
-        if let Some(block) = self.blocks.find(word) {
+    fn hit(&mut self, root: u32, block: u32) -> Result<(), Refused> {
+        if self.hits.last() != Some(&(root, block)) {
+            let most = Refused::TooMany(self.hits.len() as u64);
+            if self.hits.len() >= MOST_HITS || self.hits.try_reserve(1).is_err() {
+                return Err(most);
+            }
             self.hits.push((root, block));
         }
+        Ok(())
     }
 
-    /// Looks through a range: each word that leads to a block, with where it stands.
-    fn words(&self, (start, end): (u64, u64)) -> Vec<(u64, u64, u32)> {
+    fn hit_all(&mut self, root: u32, hits: &[Hit]) -> Result<(), Refused> {
+        hits.iter().try_for_each(|&(.., block)| self.hit(root, block))
+    }
+
+    /// Looks through a range, of shared memory or of the process's own: each word that leads to a block.
+    fn words(&mut self, (start, end): (u64, u64), is_shared: bool) -> Result<Vec<Hit>, Refused> {
         let residency = &self.snapshot.residency;
-        let resident = |from: u64, to: u64| {
-            let runs = residency.runs_in(from..to);
+        let resident = |from: u64, to: u64| -> Vec<(u64, u64)> {
+            let runs = residency.runs_in(from..to).filter(|run| is_shared || run.anonymous);
             runs.map(|run| (run.start.max(from), run.end.min(to))).collect()
         };
-        let mut found = Vec::new();
+        let wanted: u64 = resident(start, end).iter().map(|run| run.1 - run.0).sum();
+        let (mut found, mut is_over): (Vec<Hit>, bool) = (Vec::new(), Instant::now() >= self.deadline);
         let memory = &self.snapshot.memory;
-        each_word((memory, &resident), (start, end), AT_ONCE, &mut |at, word| {
-            found.extend(self.blocks.find(word).map(|block| (at, word, block)));
-            true
+        let room = MOST_HITS - self.hits.len().min(MOST_HITS);
+        let read = each_word((memory, &resident), (start, end), AT_ONCE, &mut |at, word| {
+            if let Some(block) = self.blocks.find(word) {
+                is_over = is_over || found.len() >= room || found.try_reserve(1).is_err();
+                if !is_over {
+                    found.push((at, word, block));
+                }
+            }
+            !is_over
         });
-        found
+        if is_over {
+            return Err(Refused::TooMany(found.len() as u64));
+        }
+        self.unread_bytes += wanted.saturating_sub(read);
+        Ok(found)
     }
 
     /// Stacks, above their pointers; returns the whole of each.
-    fn stacks(&mut self, names: &HashMap<i32, String>) -> Vec<(u64, u64)> {
+    fn stacks(&mut self, names: &HashMap<i32, String>) -> Result<Vec<(u64, u64)>, Refused> {
         let mut taken = Vec::new();
         for stack in &self.snapshot.stacks {
             let thread = names.get(&stack.tid).cloned();
             let known = self.snapshot.facts.iter().find(|thread| thread.tid == stack.tid);
-            let own =
-                known.map_or(stack.high, |thread| thread.fs_base).clamp(stack.stack_pointer, stack.high);
+            let is_on = |base: &u64| (stack.stack_pointer..stack.high).contains(base);
+            // The main thread has its own structure elsewhere. With others it stands at the end, with its storage in front, which is not
+            // told from the stack.
+            let own = known.map(|thread| thread.fs_base).filter(is_on).unwrap_or(stack.high);
             let from = stack.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(stack.low) & !7;
-            // The thread's own structure stands at the end, with its storage in front, which is not told from the stack.
             for (kind, name, range) in [
                 (RootKind::Stack, "stack", (from, own)),
                 (RootKind::Tls, "thread control block", (own, stack.high)),
             ] {
                 let root = self.root(kind, name, thread.clone());
-                let words = self.words(range);
-                self.hits.extend(words.into_iter().map(|(.., block)| (root, block)));
+                let words = self.words(range, false)?;
+                self.hit_all(root, &words)?;
             }
             taken.push((stack.low, stack.high));
         }
-        taken
+        Ok(taken)
     }
 
-    /// All other writable memory that is no heap.
-    fn mappings(&mut self, process: &Process, mut taken: Vec<(u64, u64)>) {
+    /// All other memory that is no heap.
+    fn mappings(&mut self, process: &Process, mut taken: Vec<(u64, u64)>) -> Result<(), Refused> {
         let snapshot = self.snapshot;
-        taken.extend(
-            snapshot.readings.iter().flat_map(|reading| &reading.claims).map(|of| (of.start, of.end)),
-        );
         for runtime in &snapshot.runtimes {
             for claim in &runtime.claims {
                 let root = self.root(RootKind::Runtime, &runtime.facts.name, None);
-                let words = self.words((claim.start, claim.end));
-                self.hits.extend(words.into_iter().map(|(.., block)| (root, block)));
+                let words = self.words((claim.start, claim.end), false)?;
+                self.hit_all(root, &words)?;
                 taken.push((claim.start, claim.end));
             }
         }
-        merge(&mut taken);
+        let of_heaps = snapshot.readings.iter().flat_map(|reading| &reading.claims);
+        let mut heaps: Vec<(u64, u64)> = of_heaps.map(|claim| (claim.start, claim.end)).collect();
+        merge(&mut heaps);
+        let with_blocks = self.with_blocks();
         let groups = modules::groups(snapshot.space.mappings());
         let mut known: Vec<(u64, u64)> = Vec::new();
         for group in &groups {
-            self.module(process, group, &taken);
+            let all: Vec<(u64, u64)> = taken.iter().chain(&heaps).copied().collect();
+            self.module(process, group, &merged(all))?;
             known.extend(group.iter().map(|mapping| (mapping.start, mapping.end)));
         }
         merge(&mut known);
-        for mapping in snapshot.space.mappings() {
-            let is_known = known.binary_search_by(|range| {
-                if range.1 <= mapping.start {
-                    std::cmp::Ordering::Less
-                } else if range.0 > mapping.start {
-                    std::cmp::Ordering::Greater
-                } else {
-                    std::cmp::Ordering::Equal
-                }
-            });
-            if is_known.is_err() && mapping.permissions.write {
-                self.unexplained(mapping, &taken);
+        for (mapping, has_blocks) in snapshot.space.mappings().iter().zip(with_blocks) {
+            let first = known.partition_point(|range| range.1 <= mapping.start);
+            if known.get(first).is_some_and(|range| range.0 <= mapping.start) {
+                continue;
             }
+            // A heap that goes on behind others' mappings has these within what its reader claims: of it is what has blocks.
+            let mut all = taken.clone();
+            all.extend(heaps.iter().filter(|_| has_blocks));
+            self.unexplained(mapping, &merged(all))?;
         }
+        Ok(())
+    }
+
+    /// For each mapping whether a block begins in it.
+    fn with_blocks(&self) -> Vec<bool> {
+        let mut blocks = self.blocks.iter(0).peekable();
+        let has = |mapping: &Mapping| {
+            while blocks.next_if(|block| block.0 < mapping.start).is_some() {}
+            blocks.peek().is_some_and(|block| block.0 < mapping.end)
+        };
+        self.snapshot.space.mappings().iter().map(has).collect()
     }
 
     /// Memory that nobody explains: of a thread that keeps its storage there, its own.
-    fn unexplained(&mut self, mapping: &Mapping, taken: &[(u64, u64)]) {
+    fn unexplained(&mut self, mapping: &Mapping, taken: &[(u64, u64)]) -> Result<(), Refused> {
         let owner = self.snapshot.facts.iter().find(|thread| mapping.contains(thread.fs_base));
         let (kind, name) = match owner {
             Some(thread) => (RootKind::Tls, format!("storage of thread {}", thread.tid)),
             None => (RootKind::Static, format!("memory at {:#x}", mapping.start)),
         };
         for range in without((mapping.start, mapping.end), taken) {
-            let words = self.words(range);
-            if words.is_empty() {
-                continue;
+            let words = self.words(range, mapping.permissions.shared)?;
+            if !words.is_empty() {
+                // Stacks that are not known to be such are among it, with what calls have left there.
+                let is_passing = owner.is_none();
+                let root = self.add(Found { kind, name: name.clone(), is_passing, ..Found::default() });
+                self.hit_all(root, &words)?;
             }
-            let root = self.root(kind, &name, None);
-            self.hits.extend(words.into_iter().map(|(.., block)| (root, block)));
         }
+        Ok(())
     }
 
     /// Whether a word of glibc's own data leads to what follows a block rather than to the block: bins and the top lead to where free
     /// chunks begin, and the first word of these is the last that the block before them may use (malloc.c, "the chunk's overlapping
     /// fields").
     fn is_behind(&self, block: u32, word: u64) -> bool {
-        word + 8 >= self.blocks.start(block) + self.blocks.bytes(block)
+        word.saturating_add(8) >= self.blocks.start(block).saturating_add(self.blocks.bytes(block))
     }
 
     /// Static data of a program or library, by symbol.
-    fn module(&mut self, process: &Process, group: &[&Mapping], taken: &[(u64, u64)]) {
-        let writable = group.iter().filter(|mapping| mapping.permissions.write);
-        let ranges = writable.flat_map(|mapping| without((mapping.start, mapping.end), taken));
-        let words: Vec<(u64, u64, u32)> = ranges.flat_map(|range| self.words(range)).collect();
-        let Some(first) = group.first().filter(|_| !words.is_empty()) else { return };
+    fn module(&mut self, process: &Process, group: &[&Mapping], taken: &[(u64, u64)]) -> Result<(), Refused> {
+        let mut words: Vec<Hit> = Vec::new();
+        for mapping in group {
+            for range in without((mapping.start, mapping.end), taken) {
+                words.extend(self.words(range, false)?);
+            }
+        }
+        let Some(first) = group.first().filter(|_| !words.is_empty()) else { return Ok(()) };
         let symbols = Symbols::of(process, self.snapshot, first);
         let short = first.name.rsplit('/').next().unwrap_or_default();
         let has_arena = short.starts_with("libc.so.") || short.starts_with("libc-2.");
-        let hits = words.into_iter().filter(|&(_, word, block)| !has_arena || !self.is_behind(block, word));
-        let hits: Vec<(u64, u32)> = hits.map(|(at, _, block)| (at, block)).collect();
+        words.retain(|&(at, word, block)| {
+            let is_arena = has_arena || symbols.at(at).is_some_and(|symbol| symbol.name == b"main_arena");
+            !is_arena || !self.is_behind(block, word)
+        });
         // What has no symbol is an array where many such words stand in a row, and else each a variable.
-        for row in hits.chunk_by(|one, next| next.0 - one.0 <= MOST_GAP_BYTES) {
+        for row in words.chunk_by(|one, next| next.0 - one.0 <= MOST_GAP_BYTES) {
             let array = row.first().filter(|_| row.len() >= LEAST_ARRAY).map(|first| first.0);
-            for &(at, block) in row {
+            let place = |at: u64| symbols.at(at).map_or(array.unwrap_or(at), |symbol| symbol.address);
+            for of_one in row.chunk_by(|one, next| place(one.0) == place(next.0)) {
+                let Some(&(at, ..)) = of_one.first() else { continue };
                 let name = match symbols.at(at) {
-                    Some(symbol) => symbol.to_owned(),
-                    None => format!("{short}+{:#x}", array.unwrap_or(at) - first.start),
+                    Some(symbol) => names::of_symbol(&symbol.name),
+                    None => format!("{short}+{:#x}", place(at) - first.start),
                 };
                 let module = Some(short.to_owned());
-                let root = self.add(Found { kind: RootKind::Static, name, module, thread: None });
-                self.hits.push((root, block));
+                let root = self.add(Found { name, module, ..Found::default() });
+                self.hit_all(root, of_one)?;
             }
         }
+        Ok(())
     }
 
-    /// Those of threads come last: what they lead to for a moment has another holder, where there is one.
-    fn done(mut self) -> (Vec<Found>, Roots) {
-        let is_passing = |found: &Found| matches!(found.kind, RootKind::Stack | RootKind::Register);
+    /// Those in which words are left behind come last.
+    fn done(mut self) -> AllRoots {
+        let is_passing = |root: &u32| self.found.get(*root as usize).is_some_and(|found| found.is_passing);
         let mut order: Vec<u32> = (0..self.found.len() as u32).collect();
-        order.sort_by_key(|&root| self.found.get(root as usize).map(is_passing));
+        order.sort_by_key(is_passing);
         self.hits.sort_unstable();
         self.hits.dedup();
         let (mut found, mut roots) = (Vec::new(), Roots::default());
         for root in order {
             let Some(of) = self.found.get(root as usize) else { continue };
-            if is_passing(of) {
+            if of.is_passing {
                 roots.rest_is_passing();
             }
             let first = self.hits.partition_point(|hit| hit.0 < root);
@@ -236,8 +317,13 @@ impl Finder<'_> {
             roots.add(self.hits[first..behind].iter().map(|hit| hit.1));
             found.push(of.clone());
         }
-        (found, roots)
+        AllRoots { found, roots, unread_bytes: self.unread_bytes }
     }
+}
+
+fn merged(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    merge(&mut ranges);
+    ranges
 }
 
 /// The parts of a range that are not in `taken`, which is in address order.
@@ -257,17 +343,27 @@ fn without((start, end): (u64, u64), taken: &[(u64, u64)]) -> Vec<(u64, u64)> {
     parts
 }
 
+/// A symbol of data.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Symbol {
+    address: u64,
+    bytes: u64,
+    name: Vec<u8>,
+}
+
 /// Symbols of data, in address order.
-struct Symbols(Vec<(u64, u64, String)>);
+struct Symbols(Vec<Symbol>);
 
 impl Symbols {
     fn of(process: &Process, snapshot: &Snapshot, mapping: &Mapping) -> Self {
-        let mut symbols: Vec<(u64, u64, String)> = Vec::new();
+        let mut symbols: Vec<Symbol> = Vec::new();
         if let Ok(object) = Object::open(process, &snapshot.space, mapping) {
             object.each_symbol(&mut |name, symbol| {
-                let is_written = snapshot.space.find(symbol.address).is_some_and(|of| of.permissions.write);
-                if is_written && symbol.bytes > 0 {
-                    symbols.push((symbol.address, symbol.bytes, readable(name)));
+                let found = snapshot.space.find(symbol.address);
+                let is_data = found.is_some_and(|mapping| !mapping.permissions.execute);
+                if is_data && symbol.bytes > 0 && symbols.len() < MOST_SYMBOLS {
+                    let name = name.get(..name.len().min(names::MOST_BYTES)).unwrap_or_default().to_vec();
+                    symbols.push(Symbol { address: symbol.address, bytes: symbol.bytes, name });
                 }
             });
         }
@@ -275,16 +371,23 @@ impl Symbols {
         Self(symbols)
     }
 
-    /// The name of the symbol that has an address.
-    fn at(&self, address: u64) -> Option<&str> {
-        let index = self.0.partition_point(|symbol| symbol.0 <= address).checked_sub(1)?;
-        let (start, bytes, name) = self.0.get(index)?;
-        (address - start < *bytes).then_some(name.as_str())
+    /// The symbol that has an address.
+    fn at(&self, address: u64) -> Option<&Symbol> {
+        let index = self.0.partition_point(|symbol| symbol.address <= address).checked_sub(1)?;
+        self.0.get(index).filter(|symbol| address - symbol.address < symbol.bytes)
     }
 }
 
-/// A symbol's name as its author wrote it.
-fn readable(name: &[u8]) -> String {
-    let demangled = cpp_demangle::Symbol::new(name).ok().and_then(|symbol| symbol.demangle().ok());
-    demangled.unwrap_or_else(|| String::from_utf8_lossy(name).into_owned())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_is_left_out() {
+        let taken = [(10, 20), (30, 40), (60, 70)];
+        assert_eq!(without((0, 50), &taken), [(0, 10), (20, 30), (40, 50)]);
+        assert_eq!(without((12, 18), &taken), []);
+        assert_eq!(without((65, 80), &taken), [(70, 80)]);
+        assert_eq!(without((20, 30), &taken), [(20, 30)]);
+    }
 }

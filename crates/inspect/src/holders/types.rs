@@ -6,12 +6,13 @@
 use std::collections::HashMap;
 
 use strandline_holders::{Held, Refused};
-use strandline_process::map::AddressSpace;
+use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{Memory, word_at};
+use strandline_process::modules;
 
-use super::Filled;
 use super::facts::Type;
 use super::pins::Pins;
+use super::{Filled, names};
 
 /// Bytes that are read at once.
 const WINDOW_BYTES: usize = 256 << 10;
@@ -19,8 +20,6 @@ const WINDOW_BYTES: usize = 256 << 10;
 const MOST_TABLES: usize = 1 << 16;
 /// Different sizes that are told apart; larger blocks and further sizes are one type.
 const MOST_SIZES: usize = 1 << 16;
-/// The longest name that is read.
-const MOST_NAME: usize = 512;
 
 /// The types of blocks, and what each is called.
 pub struct Types {
@@ -39,19 +38,23 @@ impl Types {
         let count = blocks.len() as usize;
         types.of.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 4))?;
         let mut tables: HashMap<u64, Option<u32>> = HashMap::new();
+        let modules = Modules::new(space);
         let mut window = (0_u64, vec![0; WINDOW_BYTES], 0_usize);
         for (start, bytes) in blocks.iter(0) {
             let word = first_word(memory, &mut window, start);
-            let known = tables.get(&word).copied();
-            let class = known.unwrap_or_else(|| {
-                let class = if tables.len() < MOST_TABLES { class_of(memory, space, word) } else { None };
-                let class = class.map(|name| types.named(name));
-                // Words that are no addresses of read-only data are most of all there are: those are not kept.
-                if class.is_some() {
+            // Most first words are no addresses in files.
+            let is_possible =
+                word.is_multiple_of(8) && word >= 16 && modules.have(word) && modules.have(word - 16);
+            let class = match tables.get(&word) {
+                Some(&known) => known,
+                None if is_possible && tables.len() < MOST_TABLES => {
+                    let name = modules.class_of(memory.memory, space, word);
+                    let class = name.map(|name| types.named(name));
                     tables.insert(word, class);
+                    class
                 }
-                class
-            });
+                None => None,
+            };
             let kind = class.unwrap_or_else(|| types.sized(bytes));
             types.of.push(kind);
         }
@@ -97,7 +100,8 @@ impl Types {
             if let Some(of) = all.get_mut(self.of(block) as usize) {
                 of.instances += 1;
                 of.bytes += bytes;
-                of.unreachable_bytes += if is_lost(block as u32) { bytes } else { 0 };
+                let lost = if is_lost(block as u32) { bytes } else { 0 };
+                of.unreachable_bytes = Some(of.unreachable_bytes.unwrap_or(0) + lost);
             }
         }
         for (of, &pins) in all.iter_mut().zip(&pins.of_types) {
@@ -118,51 +122,40 @@ fn first_word(memory: &dyn Memory, window: &mut (u64, Vec<u8>, usize), start: u6
     if skip + 8 <= *got { word_at(bytes, skip).unwrap_or(0) } else { 0 }
 }
 
-/// The name of the class whose table of virtual functions is at `table`.
-fn class_of(memory: &Filled<'_>, space: &AddressSpace, table: u64) -> Option<String> {
-    let is_of_file = |address: u64| {
-        let found = space.find(address);
-        found.is_some_and(|mapping| mapping.has_file() && !mapping.permissions.shared)
-    };
-    if !table.is_multiple_of(8) || !is_of_file(table) || !is_of_file(table.checked_sub(16)?) {
-        return None;
-    }
-    // The first function, and how far the table's part of an object stands from its beginning: 0 for the whole object.
-    let is_code = |address: u64| space.find(address).is_some_and(|mapping| mapping.permissions.execute);
-    let function = memory.memory.read_word(table).ok()?;
-    let (offset, info) =
-        (memory.memory.read_word(table - 16).ok()?, memory.memory.read_word(table - 8).ok()?);
-    if !is_code(function) || offset != 0 || !is_of_file(info) {
-        return None;
-    }
-    let name = memory.memory.read_word(info.checked_add(8)?).ok().filter(|&name| is_of_file(name))?;
-    let mut text = [0; MOST_NAME];
-    let got = memory.memory.read_some(name, &mut text);
-    let text = text.get(..got)?.split(|&byte| byte == 0).next()?;
-    // Of a class that is known in one file only a star stands in front.
-    let text = std::str::from_utf8(text).ok()?.trim_start_matches('*');
-    demangled(text)
-}
+/// The mapped files that are programs or libraries: what is executed of them, and the rest.
+struct Modules(Vec<(u64, u64)>);
 
-/// A type's name as its author wrote it.
-fn demangled(mangled: &str) -> Option<String> {
-    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
-    if mangled.is_empty() || !mangled.chars().all(is_of_name) {
-        return None;
+impl Modules {
+    fn new(space: &AddressSpace) -> Self {
+        let groups = modules::groups(space.mappings());
+        let are_code = groups.iter().filter(|group| group.iter().any(|of| of.permissions.execute));
+        let of_files = are_code.flatten().filter(|mapping| mapping.has_file());
+        Self(of_files.map(|mapping| (mapping.start, mapping.end)).collect())
     }
-    let symbol = cpp_demangle::Symbol::new(format!("_ZTS{mangled}")).ok()?;
-    let name = symbol.demangle().ok()?;
-    name.strip_prefix("typeinfo name for ").map(str::to_owned)
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    fn have(&self, address: u64) -> bool {
+        let index = self.0.partition_point(|range| range.1 <= address);
+        self.0.get(index).is_some_and(|range| range.0 <= address)
+    }
 
-    #[test]
-    fn names_are_as_their_author_wrote_them() {
-        assert_eq!(demangled("7Session").as_deref(), Some("Session"));
-        assert_eq!(demangled("N3net5CacheIiEE").as_deref(), Some("net::Cache<int>"));
-        assert_eq!((demangled(""), demangled("7Ses\nion"), demangled("99")), (None, None, None));
+    /// The name of the class whose table of virtual functions is at `table`.
+    fn class_of(&self, memory: &dyn Memory, space: &AddressSpace, table: u64) -> Option<String> {
+        let is_code = |address: u64| {
+            self.have(address) && space.find(address).is_some_and(|mapping| mapping.permissions.execute)
+        };
+        // The first function; how far the table's part of an object stands from its beginning, 0 for the whole object; the type.
+        let function = memory.read_word(table).ok()?;
+        let (offset, info) = (memory.read_word(table - 16).ok()?, memory.read_word(table - 8).ok()?);
+        if !is_code(function) || offset != 0 || !self.have(info) {
+            return None;
+        }
+        let name = memory.read_word(info.checked_add(8)?).ok()?;
+        let is_constant = |mapping: &Mapping| self.have(name) && !mapping.permissions.write;
+        space.find(name).filter(|mapping| is_constant(mapping))?;
+        let mut text = [0; names::MOST_BYTES];
+        let got = memory.read_some(name, &mut text);
+        let text = text.get(..got)?.split(|&byte| byte == 0).next()?;
+        // Of a class that is known in one file only a star stands in front.
+        names::of_type(std::str::from_utf8(text).ok()?.trim_start_matches('*'))
     }
 }
