@@ -72,6 +72,7 @@ fuzz_target!(|data: &[u8]| {
         swapped: &[],
         refinements: None,
         deadline: Instant::now() + Duration::from_secs(60),
+        keeps_blocks: true,
         before_call: false,
         cell_bytes: None,
         threads: 1,

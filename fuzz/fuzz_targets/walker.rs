@@ -86,6 +86,7 @@ fuzz_target!(|data: &[u8]| {
         swapped: &[],
         refinements: None,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
+        keeps_blocks: true,
         before_call: false,
         cell_bytes: Some(4096 << (threads % 8)),
         threads: usize::from(threads % 2) + 1,

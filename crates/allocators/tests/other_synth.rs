@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use strandline_allocators::{google_tcmalloc, jemalloc, mimalloc, musl, tcmalloc};
-use strandline_claims::allocator::{Context, Reader, Readings};
+use strandline_claims::allocator::{Context, Reader, Reading, Readings};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
@@ -46,7 +46,7 @@ fn read(reader: &dyn Reader, image: &Image, maps: &str) -> (Readings, u64) {
         swapped: &[],
         refinements: None,
         deadline: Instant::now() + Duration::from_secs(60),
-        keeps_blocks: false,
+        keeps_blocks: true,
         before_call: false,
         cell_bytes: None,
         threads: 1,
@@ -57,6 +57,16 @@ fn read(reader: &dyn Reader, image: &Image, maps: &str) -> (Readings, u64) {
     let Some(found) = reader.find(&process, &space) else { panic!("it may be there") };
     let Ok(readings) = found.read(&context) else { panic!("a byte is claimed twice") };
     (readings, memory.bytes_read.load(Ordering::Relaxed))
+}
+
+/// The blocks that are kept are those that are counted: their sizes are rounded up to 8 bytes.
+fn keeps(reading: &Reading, what: &str) {
+    let blocks = reading.refined.blocks.clone().and_then(|blocks| blocks.finish().ok());
+    let Some(blocks) = blocks else { panic!("{what}: no blocks are kept") };
+    assert_eq!((blocks.dropped().overlapping, blocks.dropped().misplaced), (0, 0), "{what}");
+    assert_eq!(Some(u64::from(blocks.len())), reading.allocator.live_blocks, "{what}");
+    let more = blocks.bytes_of_all().checked_sub(reading.allocator.live_bytes.unwrap_or(0));
+    assert!(more.is_some_and(|more| more < 8 * u64::from(blocks.len()).max(1)), "{what}: {more:?} B more");
 }
 
 #[test]
@@ -71,6 +81,7 @@ fn a_jemalloc_holds_what_is_said() {
             let (said, expected) = (&reading.allocator, &made.expected);
             assert_eq!(said.live_bytes, Some(expected.live_bytes), "layout {layout}, seed {seed}");
             assert_eq!(said.live_blocks, Some(expected.live_blocks));
+            keeps(reading, &format!("layout {layout}, seed {seed}"));
             assert_eq!(said.free_bytes, Some(expected.free_bytes));
             assert_eq!(said.own["stats.active"], expected.active_bytes);
             assert_eq!(reading.call.as_ref().unwrap().predicted_bytes, expected.purge_bytes);
@@ -89,6 +100,7 @@ fn a_malloc_of_musl_holds_what_is_said() {
         let (said, expected) = (&reading.allocator, &made.expected);
         assert_eq!(said.live_bytes, Some(expected.live_bytes), "seed {seed}");
         assert_eq!(said.live_blocks, Some(expected.live_blocks));
+        keeps(reading, &format!("seed {seed}"));
         assert_eq!(said.free_bytes, Some(expected.free_bytes));
     }
 }
@@ -101,6 +113,7 @@ fn holds(reader: &dyn Reader, made: &HeapImage, what: &str) -> Option<u64> {
     let (said, expected) = (&reading.allocator, &made.expected);
     assert_eq!(said.live_bytes, Some(expected.live_bytes), "{what}");
     assert_eq!(said.live_blocks, Some(expected.live_blocks), "{what}");
+    keeps(reading, what);
     assert_eq!(said.cached_bytes, Some(expected.cached_bytes), "{what}");
     assert_eq!(said.free_bytes, Some(expected.free_bytes), "{what}");
     reading.call.as_ref().map(|call| call.predicted_bytes)

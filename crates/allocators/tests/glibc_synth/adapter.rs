@@ -91,7 +91,7 @@ impl Subject {
             swapped: &[],
             refinements: None,
             deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
-            keeps_blocks: false,
+            keeps_blocks: true,
             before_call: true,
             cell_bytes: Some(0x4000),
             threads,

@@ -137,6 +137,7 @@ fn check(stale: Stale, every: u64) {
         memory: &memory,
         pages: &expected_pages,
         refinements: None,
+        keeps_blocks: false,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
     };
     let expected = straight(&walk_context);
