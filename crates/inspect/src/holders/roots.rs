@@ -89,7 +89,7 @@ pub fn find(
 
 fn thread_names(process: &Process, snapshot: &Snapshot) -> HashMap<i32, String> {
     let name = |tid: i32| {
-        let text = std::fs::read_to_string(process.path(&format!("task/{tid}/comm"))).unwrap_or_default();
+        let text = std::fs::read_to_string(process.path(format!("task/{tid}/comm"))).unwrap_or_default();
         (tid, format!("{} ({tid})", text.trim_end()).trim_start().to_owned())
     };
     snapshot.facts.iter().map(|thread| name(thread.tid)).collect()
