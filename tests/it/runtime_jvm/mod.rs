@@ -23,6 +23,8 @@ use crate::support::{Outcome, Result, Subject, skipped, strandline};
 pub const OLDEST: u32 = 11;
 /// The classes of the subject, for the oldest of all.
 const RELEASE: &str = "11";
+/// Direct buffers of a MiB each.
+pub const DIRECT_MIB: u64 = 20;
 /// Class loaders of its own.
 pub const LOADERS: u64 = 50;
 
@@ -77,7 +79,9 @@ pub fn started(mut command: Command) -> Result<Subject> {
 
 /// Has the subject hold and drop something of each kind.
 pub fn fill(subject: &mut Subject) -> Outcome {
-    for order in ["hold 60000", "large 4", "drop", &format!("load {LOADERS}")] {
+    for order in
+        ["hold 60000", "large 4", "drop", &format!("direct {DIRECT_MIB}"), &format!("load {LOADERS}")]
+    {
         subject.order(order)?;
     }
     // What the beans are asked for the first time loads classes.
@@ -209,6 +213,12 @@ pub fn holds(seen: &Seen, collector: &str, jdk: &Jdk) -> Outcome {
 
 /// Whether rows explain all of it but a few hundredths.
 fn is_explained(seen: &Seen) -> Outcome {
+    // Objects of ZGC are not walked.
+    let direct = strandline::row(&seen.document, "jvm.direct");
+    let wanted = if seen.jvm["own"]["collector"] == "Z" { 0 } else { DIRECT_MIB << 20 };
+    if !(wanted..=wanted + (64 << 10)).contains(&direct) {
+        return Err(format!("{direct} B of direct buffers, not {wanted}").into());
+    }
     let rss = seen.document["kernel"]["rss_bytes"].as_u64().ok_or("no RSS")?;
     let dark = seen.document["totals"]["unattributed"].as_u64().ok_or("no total")?;
     if dark * 100 <= rss * 3 {

@@ -13,6 +13,7 @@ import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
 import java.lang.management.MemoryPoolMXBean;
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -60,6 +61,13 @@ public class Subject {
         }
     }
 
+    /// A direct buffer with no page of zeros only.
+    static ByteBuffer direct(int bytes) {
+        ByteBuffer buffer = ByteBuffer.allocateDirect(bytes);
+        for (int at = 0; at < bytes; at += 1024) buffer.put(at, (byte) 1);
+        return buffer;
+    }
+
     public static void main(String[] arguments) throws Exception {
         BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
         System.out.println("ready");
@@ -77,6 +85,7 @@ public class Subject {
                 }
                 case "large": for (int n = 0; n < count; n++) kept.add(new byte[5 << 20]); break;
                 case "load": load(count); break;
+                case "direct": for (int n = 0; n < count; n++) kept.add(direct(1 << 20)); break;
                 case "gc": System.gc(); break;
                 case "pools": pools(); break;
                 case "end": return;

@@ -47,6 +47,7 @@ pub fn beside_its_heap(findings: &Findings<'_>) -> Option<(&'static str, String)
     let malloc: u64 =
         findings.rows.iter().filter(|row| row.stratum == Stratum::Allocator).map(|row| row.bytes).sum();
     let parts = [
+        ("direct buffers", sum(&["jvm.direct"])),
         ("metaspace", sum(&["jvm.metaspace", "jvm.class_space", "jvm.metaspace.free"])),
         ("code cache", sum(&["jvm.code", "jvm.code.free"])),
         ("the collector's tables", sum(&["jvm.collector"])),

@@ -11,6 +11,8 @@ use super::view::View;
 const MOST_CLASSES: usize = 1 << 18;
 /// How many of them are found at once (a power of two).
 const RECENT: usize = 4096;
+/// What frees a direct buffer, and has its address and size.
+const DEALLOCATOR: &str = "java.nio.DirectByteBuffer$Deallocator";
 /// Words of an object that are looked at for its class and length.
 pub const HEAD_BYTES: usize = 24;
 
@@ -79,6 +81,11 @@ impl Headers {
         }
     }
 
+    /// Where an object has the first of its fields of 64 bits, which stand in front of the others (JDK 11 to 27).
+    pub fn first_long(&self) -> u64 {
+        if matches!(self.klass, Klass::InMark(_)) { 8 } else { 16 }
+    }
+
     /// The class pointer in the first bytes of an object.
     fn klass_of(&self, head: &[u8; HEAD_BYTES]) -> u64 {
         let half =
@@ -116,6 +123,8 @@ struct Class {
     address: u64,
     size: Size,
     name: String,
+    /// Whether its objects free a direct buffer.
+    is_deallocator: bool,
     instances: u64,
     bytes: u64,
 }
@@ -188,6 +197,11 @@ impl<'a> Classes<'a> {
         self.all.get(class as usize).map(|class| (class.address, class.name.as_str()))
     }
 
+    /// Whether objects of a class free a direct buffer.
+    pub fn is_deallocator(&self, class: u32) -> bool {
+        self.all.get(class as usize).is_some_and(|class| class.is_deallocator)
+    }
+
     /// How many elements an array has that begins with `head`.
     pub fn length(&self, head: &[u8; HEAD_BYTES]) -> u64 {
         self.headers.length_of(head)
@@ -235,7 +249,8 @@ impl<'a> Classes<'a> {
             Size::Mirror => true,
             Size::Frames(bytes) => (16..=256).contains(&bytes),
         };
-        is_sound.then_some(Class { address: klass, size, name, instances: 0, bytes: 0 })
+        let is_deallocator = name == DEALLOCATOR;
+        is_sound.then_some(Class { address: klass, size, name, is_deallocator, instances: 0, bytes: 0 })
     }
 
     /// Whether a class shares its name with others, as hidden ones do whose name has their address: up to JDK 14

@@ -96,10 +96,10 @@ impl Found for Programs {
         })
     }
 
-    fn read(&self, context: &Context<'_>, _: &Refinements) -> Result<Vec<Reading>, Busy> {
+    fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {
         let mut readings: Vec<Reading> = Vec::new();
         for program in &self.0 {
-            let mut reading = read(context, program, &runtime::taken(&readings))?;
+            let mut reading = read(context, program, (&runtime::taken(&readings), refinements))?;
             // Shared memory of one name is not told apart.
             if readings.iter().any(|before| !before.shared.is_empty()) {
                 reading.shared.clear();
@@ -110,11 +110,15 @@ impl Found for Programs {
     }
 }
 
-/// Reads one JVM, beside what is `taken` by others, in address order.
+/// Reads one JVM, beside what is `taken` by others, in address order; what it has in malloc's blocks it claims in `refinements`.
 ///
 /// # Errors
 /// [`Busy`] where it stands in the middle of a collection.
-pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> Result<Reading, Busy> {
+pub fn read(
+    context: &Context<'_>,
+    program: &Program,
+    (taken, refinements): (&[(u64, u64)], &Refinements),
+) -> Result<Reading, Busy> {
     let facts = Runtime {
         name: ABOUT.name.to_owned(),
         found_by: format!("gHotSpotVMStructs of {}", program.path),
@@ -148,12 +152,26 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     reading.facts.read = true;
     tell(&known, &mut reading.facts);
     reading.caveats.extend(unread(program, &known, census.as_ref()));
+    claim_direct(census.as_ref(), refinements);
     reading.facts.types = census.map(|census| census.types).unwrap_or_default();
     let details = details(context, &view, &known);
     reading.remedies = remedies::remedies(context, &view, &known.heap, (&details, known.live.as_ref()));
     reading.facts.set_details(ABOUT.name, &details);
     reading.bytes_read = memory.bytes();
     Ok(reading)
+}
+
+/// Claims direct buffers. Where the JVM counts what it has from malloc (`NativeMemoryTracking`) 16 bytes stand in front of each: of the two
+/// only one is a block's begin.
+fn claim_direct(census: Option<&objects::Census>, refinements: &Refinements) {
+    let buffers = census.map(|census| census.direct.as_slice()).unwrap_or_default();
+    let Some(slot) = refinements.slot(&rows::DIRECT, None).filter(|_| !buffers.is_empty()) else { return };
+    for &(address, size) in buffers {
+        refinements.claim(address, size, slot);
+        if let Some((counted, more)) = address.checked_sub(16).zip(size.checked_add(16)) {
+            refinements.claim(counted, more, slot);
+        }
+    }
 }
 
 /// What is known of a JVM.

@@ -16,6 +16,8 @@ use crate::work;
 
 /// Bytes that are read at once.
 const WINDOW_BYTES: usize = 256 << 10;
+/// The most direct buffers of one worker.
+const MOST_DIRECT: usize = 1 << 20;
 /// The time is looked at each so many objects.
 const LOOKS_AT_TIME: u32 = 1024;
 
@@ -28,6 +30,8 @@ pub struct Census {
     pub unread_bytes: u64,
     /// The class of weak references, where one was met.
     pub weak: Option<u64>,
+    /// Direct buffers: where each is, and how large.
+    pub direct: Vec<(u64, u64)>,
     /// Whether an object was met that has moved: a collection is under way beside the program.
     pub has_moved: bool,
 }
@@ -52,6 +56,7 @@ pub fn count(
         types: types(walks.iter().map(|(walk, _)| &walk.classes)),
         unread_bytes: walks.iter().map(|(_, unread)| unread).sum(),
         has_moved: walks.iter().any(|(walk, _)| walk.has_moved),
+        direct: walks.iter().flat_map(|(walk, _)| walk.direct.iter().copied()).collect(),
         weak: walks.iter().find_map(|(walk, _)| walk.classes.find_name("java.lang.ref.WeakReference")),
     };
     if left > 0 {
@@ -68,6 +73,7 @@ struct Walk<'a> {
     classes: Classes<'a>,
     buffers: &'a [Buffer],
     starts: Option<(&'a Places, &'a Bits)>,
+    direct: Vec<(u64, u64)>,
     window: Vec<u8>,
     deadline: Instant,
     has_moved: bool,
@@ -90,6 +96,7 @@ impl<'a> Walk<'a> {
             starts,
             deadline,
             has_moved: false,
+            direct: Vec::new(),
             window: vec![0; WINDOW_BYTES],
             at: 0,
             got: 0,
@@ -134,6 +141,12 @@ impl<'a> Walk<'a> {
         let class = self.classes.of(&head)?;
         let bytes = self.classes.size(class, at, &head).filter(|&bytes| bytes <= end - at)?;
         self.classes.count(class, bytes);
+        if self.classes.is_deallocator(class) && self.direct.len() < MOST_DIRECT {
+            // `address` and `size`; of one that has freed its buffer the address is 0.
+            let first = at.checked_add(self.classes.headers().first_long())?;
+            let buffer = self.view.word(first).zip(self.view.word(first.checked_add(8)?));
+            self.direct.extend(buffer.filter(|&(address, size)| address != 0 && size > 0));
+        }
         // `markWord::marked_value`: where it is now stands in the other bits.
         self.has_moved |= head[0] & 3 == 3;
         if let Some((places, starts)) = self.starts

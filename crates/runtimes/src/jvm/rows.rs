@@ -95,9 +95,18 @@ pub static METADATA: RowKind = RowKind::new(
     "the JVM, other memory that it maps for itself",
 );
 
+/// Direct buffers, in blocks of malloc's.
+pub static DIRECT: RowKind = RowKind::new(
+    "jvm.direct",
+    Stratum::Values,
+    State::Live,
+    "the JVM, direct buffers (java.nio), in blocks of its malloc",
+);
+
 /// All of them.
-pub static ROWS: [Id; 14] = [
+pub static ROWS: [Id; 15] = [
     &OBJECT,
+    &DIRECT,
     &DEAD,
     &FREE_PURGE,
     &FREE_KEPT,
