@@ -231,8 +231,6 @@ fn a_squeeze_that_was_killed_goes_on() -> Outcome {
     // Each run says that it was.
     let script = format!("echo x >> runs; : {}; exec {} need 30 exit", lab.token, subject()?);
     let words = ["squeeze", "--kind", "data", "--rounds", "1", "--json", "--", "sh", "-c", &script];
-    let whole = Lab::new()?;
-    let all = list(&whole.document(&words)?, "trials").len();
     for number in [9, 2] {
         let _ = std::fs::remove_file(lab.folder.0.join("runs"));
         let mut started = lab.start(&words)?;
@@ -245,7 +243,9 @@ fn a_squeeze_that_was_killed_goes_on() -> Outcome {
         let ended = lab.run(&words)?;
         assert!(ended.complaint().contains("going on after"), "{}", ended.complaint());
         let found: Value = serde_json::from_slice(&ended.stdout)?;
-        assert_eq!(list(&found, "trials").len(), all);
+        // How many a search needs depends on the peak that was seen of its first runs.
+        let all = list(&found, "trials").len();
+        assert!(all + 2 >= before && before >= 5, "{before} runs, then {all} trials");
         // One run may have been cut short, and one have ended unheard.
         let after = lab.text("runs").lines().count();
         assert!(after >= all && after <= all + 2, "{before} runs, then {after} in all; {all} are needed");
