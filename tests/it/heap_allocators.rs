@@ -145,12 +145,11 @@ sys.stdin.read()";
 
 /// The system's musl, and what is built with the malloc that was in it before (STRANDLINE_MUSLS: a folder of NAME/bin/musl-gcc); and
 /// by what each is told.
-fn musls() -> Vec<(PathBuf, &'static str)> {
-    const TEST: &str = "heap_allocators::programs_of_musl";
+pub fn musls(test: &str) -> Vec<(PathBuf, &'static str)> {
     let mut found = Vec::new();
     match Command::new("musl-gcc").arg("--version").output() {
         Ok(_) => found.push((PathBuf::from("musl-gcc"), "state of mallocng")),
-        Err(_) => skipped(TEST, "no musl-gcc (apt-get install musl-tools)"),
+        Err(_) => skipped(test, "no musl-gcc (apt-get install musl-tools)"),
     }
     match std::env::var_os("STRANDLINE_MUSLS") {
         Some(folder) => {
@@ -158,7 +157,7 @@ fn musls() -> Vec<(PathBuf, &'static str)> {
             let built = entries.map(|entry| entry.path().join("bin/musl-gcc")).filter(|built| built.exists());
             found.extend(built.map(|built| (built, "lists of free chunks")));
         }
-        None => skipped(TEST, "the malloc of 1.1: STRANDLINE_MUSLS names no folder of them (make test-full)"),
+        None => skipped(test, "the malloc of 1.1: STRANDLINE_MUSLS names no folder of them (make test-full)"),
     }
     found
 }
@@ -167,7 +166,7 @@ fn musls() -> Vec<(PathBuf, &'static str)> {
 fn programs_of_musl_hold_what_is_said_of_them() -> Outcome {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/subjects/any_heap.c");
     let folder = Folder::new("musl")?;
-    let kinds = musls()
+    let kinds = musls("heap_allocators::programs_of_musl")
         .into_iter()
         .flat_map(|musl| [(musl.clone(), &["-O1"][..]), (musl, &["-O1", "-static", "-s"])]);
     for_each(kinds.enumerate(), |(number, ((musl, told_by), flags))| {
@@ -191,7 +190,7 @@ fn programs_of_musl_hold_what_is_said_of_them() -> Outcome {
 }
 
 /// Builds of Google's tcmalloc (STRANDLINE_GOOGLE_TCMALLOCS: a folder of NAME.so, with NAME.a to be linked in).
-fn google_tcmallocs(test: &str) -> Vec<PathBuf> {
+pub fn google_tcmallocs(test: &str) -> Vec<PathBuf> {
     let Some(folder) = std::env::var_os("STRANDLINE_GOOGLE_TCMALLOCS") else {
         skipped(test, "STRANDLINE_GOOGLE_TCMALLOCS names no folder of them (make test-full)");
         return Vec::new();

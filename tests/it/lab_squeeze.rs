@@ -243,7 +243,7 @@ fn a_squeeze_that_was_killed_goes_on() -> Outcome {
         let ended = lab.run(&words)?;
         assert!(ended.complaint().contains("going on after"), "{}", ended.complaint());
         let found: Value = serde_json::from_slice(&ended.stdout)?;
-        // How many a search needs depends on the peak that was seen of its first runs.
+        // The search starts from what samples saw of its peak, which may be little of a run so short: then it needs more.
         let all = list(&found, "trials").len();
         assert!(all + 2 >= before && before >= 5, "{before} runs, then {all} trials");
         // One run may have been cut short, and one have ended unheard.

@@ -43,7 +43,8 @@ static server::Pin **g_pins;
 static pthread_barrier_t g_started;
 static thread_local server::Held *t_held[16];
 
-// What is held from places that are easily forgotten: tables of its own mappings, one of them sealed, storage of a thread, main's stack.
+// What is held from places that are easily forgotten: tables of its own mappings, one of them sealed, some that a child has not or has
+// empty, storage of a thread, main's stack.
 static void hold(server::Held **table, size_t count) {
     for (size_t i = 0; i < count; i++) table[i] = new server::Held;
 }
@@ -125,7 +126,13 @@ int main() {
     void *open = mmap(nullptr, 1 << 16, PROT_READ | PROT_WRITE, kind, -1, 0);
     void *sealed = mmap(nullptr, 1 << 16, PROT_READ | PROT_WRITE, kind, -1, 0);
     void *shared = mmap(nullptr, 1 << 16, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (open == MAP_FAILED || sealed == MAP_FAILED || shared == MAP_FAILED) return 1;
+    void *kept = mmap(nullptr, 1 << 16, PROT_READ | PROT_WRITE, kind, -1, 0);
+    void *wiped = mmap(nullptr, 1 << 16, PROT_READ | PROT_WRITE, kind, -1, 0);
+    for (void *one : {open, sealed, shared, kept, wiped})
+        if (one == MAP_FAILED) return 1;
+    if (madvise(kept, 1 << 16, MADV_DONTFORK) || madvise(wiped, 1 << 16, MADV_WIPEONFORK)) return 1;
+    hold((server::Held **)kept, 100);
+    hold((server::Held **)wiped, 100);
     hold((server::Held **)open, 100);
     hold((server::Held **)sealed, 100);
     hold((server::Held **)shared, 100);

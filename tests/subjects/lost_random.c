@@ -4,24 +4,34 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static void **roots[64];
+void **roots[64];
+static unsigned long drawn;
+
+// The same numbers with every C library: xorshift64.
+static int draw(void) {
+    drawn ^= drawn << 13;
+    drawn ^= drawn >> 7;
+    drawn ^= drawn << 17;
+    return (int)(drawn >> 33);
+}
 
 __attribute__((noinline)) static void make(unsigned seed) {
-    srand(seed);
-    int count = 500 + rand() % 3000;
+    drawn = 0x9e3779b97f4a7c15 * (seed + 1ul);
+    int count = 500 + draw() % 3000;
     void ***all = malloc(count * sizeof *all);
     size_t *words = malloc(count * sizeof *words);
     for (int i = 0; i < count; i++) {
-        words[i] = 2 + rand() % (rand() % 20 == 0 ? 3000 : 30);
+        // Some have a mapping of their own.
+        words[i] = draw() % 200 == 0 ? 20000 : 2 + draw() % (draw() % 20 == 0 ? 3000 : 30);
         all[i] = calloc(words[i], sizeof(void *));
     }
     for (int i = 0; i < count; i++) {
-        for (int references = rand() % 3; references > 0; references--) {
-            void **to = all[rand() % count];
-            all[i][rand() % words[i]] = to;
+        for (int references = draw() % 3; references > 0; references--) {
+            void **to = all[draw() % count];
+            all[i][draw() % words[i]] = to;
         }
     }
-    for (int held = rand() % 12; held > 0; held--) roots[rand() % 64] = all[rand() % count];
+    for (int held = draw() % 12; held > 0; held--) roots[draw() % 64] = all[draw() % count];
     for (int i = 0; i < count; i++) all[i] = NULL;
     free(all);
     free(words);

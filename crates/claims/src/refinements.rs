@@ -297,25 +297,16 @@ impl Matched {
         }
     }
 
-    /// As [`Matched::add`], and takes over its blocks: there are many.
-    pub fn append(&mut self, other: &mut Self) {
-        let theirs = other.blocks.take();
-        self.add(other);
-        if let Some(theirs) = theirs {
-            self.blocks.get_or_insert_default().append(theirs);
-        }
-    }
-
-    /// Adds another walk's matches.
-    pub fn add(&mut self, other: &Self) {
+    /// Adds another walk's matches; its blocks may be many.
+    pub fn add(&mut self, other: Self) {
         for (mine, theirs) in self.by_slot.iter_mut().zip(other.by_slot) {
             mine.blocks += theirs.blocks;
             mine.bytes += theirs.bytes;
         }
-        self.large.extend_from_slice(&other.large);
-        self.nested.extend_from_slice(&other.nested);
-        if let Some(theirs) = &other.blocks {
-            self.blocks.get_or_insert_default().extend(theirs);
+        self.large.extend(other.large);
+        self.nested.extend(other.nested);
+        if let Some(theirs) = other.blocks {
+            self.blocks.get_or_insert_default().append(theirs);
         }
     }
 

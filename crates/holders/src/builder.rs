@@ -65,11 +65,6 @@ impl Builder {
         self.misplaced += other.misplaced;
     }
 
-    /// All that another has, which keeps it.
-    pub fn extend(&mut self, other: &Self) {
-        self.append(other.clone());
-    }
-
     /// Sorts them. Of blocks that overlap the one that begins first stays.
     pub fn finish(self) -> Result<Blocks, Refused> {
         self.finish_with(NONE - 1)

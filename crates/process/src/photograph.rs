@@ -255,13 +255,13 @@ impl Drop for Photograph {
 /// The child is read by its /proc/PID/mem, never by `process_vm_readv`: that pins pages, and the kernel copies a page that
 /// two processes share before it pins it (`gup_must_unshare` of `mm/internal.h`, Linux 5.19): the child would come to have
 /// all of the program's memory once more.
-pub struct Pictured<'a> {
+pub struct Pictured {
     /// The child's /proc/PID/mem.
-    pub file: &'a Opened,
+    pub file: Opened,
     /// What may be read of it, in address order: no device's registers.
     pub readable: Vec<(u64, u64)>,
     /// What was copied.
-    pub kept: Copy<'a>,
+    pub kept: Copy<'static>,
     /// Its ranges, in address order.
     pub ranges: Vec<(u64, u64)>,
 }
@@ -280,7 +280,7 @@ fn place(ranges: &[(u64, u64)], at: u64) -> (bool, u64) {
 const NEAR_BYTES: u64 = 1024;
 const MOST_AT_ONCE: usize = 64 << 10;
 
-impl Memory for Pictured<'_> {
+impl Memory for Pictured {
     /// Each read is a system call, and what is asked for together mostly lies together.
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
         let mut pairs = vec![None; addresses.len()];

@@ -2,8 +2,10 @@
 
 use strandline_inspect::holders::facts::{Holders, Root, RootKind, Type};
 
+use super::model;
 use super::paint::{Paint, Surface};
 use super::table::{Column, figures, lay_out, words};
+use super::terminal;
 use super::text::{clean, counted, hanging, wrap};
 use super::units::{bytes, percent, seconds};
 
@@ -26,10 +28,8 @@ pub fn holders(found: &Holders, top: usize, surface: Surface) -> String {
     let text = "what it alone holds: it would be lost without. keeps: resident pages with free places and no other blocks, which would \
                 go back if these did";
     lines.extend(hanging("retains: ", text, surface.columns));
-    for caveat in &found.caveats {
-        let text = format!("{}: {}", clean(&caveat.place), clean(&caveat.text));
-        lines.extend(hanging("caveat: ", &text, surface.columns));
-    }
+    lines.extend(terminal::listed("caveats", &model::caveats(&found.caveats), surface));
+    lines.push(String::new());
     lines.push(format!(
         "stopped {}, in all {}",
         seconds(found.cost.stopped_seconds),

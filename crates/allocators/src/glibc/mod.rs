@@ -155,7 +155,7 @@ fn read_one(
     take_walked(context, &mut reading, &owned, &mut walked, &pages);
     mapped_chunks.add(parameters.as_ref(), &walked);
     for walked in &mut walked {
-        reading.refined.append(&mut walked.counts.refined);
+        reading.refined.add(std::mem::take(&mut walked.counts.refined));
     }
     let by_arena = by_arena(&arenas, &owned, &walked);
     check_sums(&arenas, &by_arena, &mut reading);

@@ -13,7 +13,6 @@ use super::walk_context::{Counts, Part, WalkContext};
 use crate::parallel::in_parallel;
 use strandline_claims::accumulator::{Block, OutOfOrder, Sums};
 use strandline_claims::range::PAGE_BYTES;
-use strandline_claims::refinements::Matched;
 
 /// The longest and the shortest segment: long ones cost less at their borders, short ones let all threads
 /// take part in a small heap too.
@@ -169,10 +168,8 @@ impl Parts {
     pub fn sum(self, walk_context: &WalkContext<'_>) -> Result<Walked, OutOfOrder> {
         let mut counts = Counts::default();
         let mut block = Block::empty(walk_context.region.start);
-        for mut part in self.parts {
-            counts.refined.append(&mut part.counts.refined);
-            part.counts.refined = Matched::default();
-            counts.add(&part.counts);
+        for part in self.parts {
+            counts.add(part.counts);
             block.join(part.block, walk_context.pages)?;
         }
         if block.end != walk_context.region.end {

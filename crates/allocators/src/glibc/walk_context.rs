@@ -103,7 +103,7 @@ impl Counts {
     }
 
     /// Adds another part's counts.
-    pub fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: Self) {
         self.live_bytes += other.live_bytes;
         self.live_chunks += other.live_chunks;
         self.blocks += other.blocks;
@@ -122,7 +122,7 @@ impl Counts {
         self.touched_pages += other.touched_pages;
         self.mmapped_chunks += other.mmapped_chunks;
         self.mmapped_bytes += other.mmapped_bytes;
-        self.refined.add(&other.refined);
+        self.refined.add(other.refined);
     }
 }
 

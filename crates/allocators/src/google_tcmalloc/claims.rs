@@ -300,7 +300,7 @@ impl Sum for Counts {
         self.proxy_bytes += other.proxy_bytes;
         self.backed_bytes += other.backed_bytes;
         self.unbacked_bytes += other.unbacked_bytes;
-        self.matched.add(&other.matched);
+        self.matched.add(other.matched);
         self.doubts.add(&other.doubts);
         self.met += other.met;
         self.bytes_read += other.bytes_read;

@@ -98,7 +98,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let huge = huge::find(context, heap);
     let pieces = pieces::put_together(heap, &spans, &huge, &mut Free::new(context, taken));
     let cached = caches::find(context, heap);
-    let (claims, counts) = claims::claim(context, heap, &pieces.all, (&cached, &spans.proxies));
+    let (claims, mut counts) = claims::claim(context, heap, &pieces.all, (&cached, &spans.proxies));
     let mut doubts = spans.doubts.clone();
     for more in [&huge.doubts, &pieces.doubts, &counts.doubts] {
         doubts.add(more);
@@ -114,7 +114,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
     let not_resident = metadata::not_resident(heap, &own);
     reading.allocator = summary::facts(heap, &counts, &cached, (&own, not_resident), doubts.is_empty());
-    reading.refined = counts.matched.clone();
+    reading.refined = std::mem::take(&mut counts.matched);
     let read =
         [spans.bytes_read, huge.bytes_read, counts.bytes_read, cached.bytes_read, heap.statics.bytes_read];
     reading.bytes_read = read.into_iter().sum();

@@ -120,7 +120,7 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
     extents.all.extend(huge.extents());
     extents.all.sort_by_key(|extent| extent.start);
     let cached = caches::find(context, layout.caches);
-    let (claims, counts) = claims::claim(context, layout, &extents.all, &cached);
+    let (claims, mut counts) = claims::claim(context, layout, &extents.all, &cached);
     let mut doubts = extents.walk.doubts.clone();
     doubts.add(&counts.doubts);
     doubts.add(&huge.doubts);
@@ -146,7 +146,7 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
     let own = blocks.iter().map(|block| context.claim_whole((block.start, block.end), Class::Metadata));
     reading.claims.extend(own);
     reading.allocator = summary::facts(tree, layout, &counts, &blocks, doubts.is_empty());
-    reading.refined = counts.matched.clone();
+    reading.refined = std::mem::take(&mut counts.matched);
     reading.bytes_read = extents.walk.bytes_read + counts.bytes_read + cached.bytes_read + huge.bytes_read;
     reading.caveats.extend(say_huge_pages(tree, huge.resident_bytes));
     doubts.say(&mut reading.caveats, &ABOUT, "extents", &tree.name);

@@ -313,7 +313,7 @@ impl Sum for Counts {
         self.free_bytes += other.free_bytes;
         self.own_bytes += other.own_bytes;
         self.pages += other.pages;
-        self.matched.add(&other.matched);
+        self.matched.add(other.matched);
         self.doubts.add(&other.doubts);
         self.bytes_read += other.bytes_read;
     }

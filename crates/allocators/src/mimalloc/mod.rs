@@ -127,7 +127,7 @@ impl Found for Mimalloc {
 /// Reads one mimalloc, beside what is `taken` by others, in address order.
 fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let left = collect::find(context, heap);
-    let (claims, counts) = claims::claim(context, heap, &left.delayed, &left.given);
+    let (claims, mut counts) = claims::claim(context, heap, &left.delayed, &left.given);
     let damages = counts.doubts.damages;
     if heap.is_encoded || damages >= FEW_DAMAGES && damages * 2 > counts.pages {
         return encoded(heap);
@@ -154,7 +154,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
         doubt: doubts.of_call(),
     });
     reading.allocator = facts(heap, &counts, &own, doubts.is_empty());
-    reading.refined = counts.matched.clone();
+    reading.refined = std::mem::take(&mut counts.matched);
     reading.bytes_read = heap.bytes_read + counts.bytes_read + left.bytes_read;
     doubts.say(&mut reading.caveats, &ABOUT, "segments and pages", &heap.name);
     reading.in_motion = doubts.damages > 0;

@@ -40,7 +40,7 @@ impl Sum for Counts {
         for (class, theirs) in other.classes {
             self.classes.entry(class).or_default().add(&theirs);
         }
-        self.matched.add(&other.matched);
+        self.matched.add(other.matched);
         self.doubts.add(&other.doubts);
         self.bytes_read += other.bytes_read;
     }

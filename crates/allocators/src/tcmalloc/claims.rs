@@ -239,7 +239,7 @@ impl Sum for Counts {
         self.large_bytes += other.large_bytes;
         self.normal_bytes += other.normal_bytes;
         self.returned_bytes += other.returned_bytes;
-        self.matched.add(&other.matched);
+        self.matched.add(other.matched);
         self.doubts.add(&other.doubts);
         self.met += other.met;
         self.bytes_read += other.bytes_read;

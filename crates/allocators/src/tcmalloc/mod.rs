@@ -121,7 +121,7 @@ impl Found for Tcmalloc {
 fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let spans = spans::walk(context, heap, taken);
     let cached = caches::find(context, heap, &spans);
-    let (claims, counts) = claims::claim(context, &heap.classes, &spans.all, &cached);
+    let (claims, mut counts) = claims::claim(context, &heap.classes, &spans.all, &cached);
     let own = metadata::find(context, heap, (&spans, &cached), taken);
     let mut doubts = spans.walk.doubts.clone();
     doubts.add(&counts.doubts);
@@ -143,7 +143,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     });
     reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
     reading.allocator = summary::facts(heap, &counts, &cached, &own, doubts.is_empty());
-    reading.refined = counts.matched.clone();
+    reading.refined = std::mem::take(&mut counts.matched);
     reading.bytes_read = spans.walk.bytes_read + counts.bytes_read + cached.bytes_read;
     doubts.say(&mut reading.caveats, &ABOUT, "spans", &heap.name);
     reading.in_motion = doubts.damages > 0;

@@ -231,7 +231,7 @@ fn read_stopped(
     let file = Opened::new(process.open_file("mem")?);
     let (room, against) = match way {
         Way::Photographed(plan) => {
-            let shot = shot::take(process, &mut stopped, &file, &plan, &how.before);
+            let shot = shot::take(process, &mut stopped, &plan, &how.before);
             let stopped = stopped.resume();
             let no = |why| Error::NoPhotograph { pid: process.pid(), why, stopped };
             let shot = shot.map_err(|NotTaken { why, unused }| {
@@ -255,7 +255,7 @@ fn read_stopped(
     let memory = Traced::new(process.pid(), &snapshot.space, &file, snapshot.shares_memory());
     snapshot.caveats.extend(against.map(|why| no_photograph(&why)));
     let copy = room.and_then(|room| {
-        let rest = Rest { ranges: constant_ranges(&snapshot), file: &file };
+        let rest = Some(Rest { ranges: constant_ranges(&snapshot), file: &file });
         Copy::take(&memory, own_runs(&snapshot), room, how.workers, rest)
     });
     let busy = match copy {

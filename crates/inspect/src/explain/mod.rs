@@ -231,7 +231,7 @@ fn finish_runtimes(snapshot: &mut Snapshot, threads: usize, options: &Options<'_
         .map(|reading| (reading.allocator.name.clone(), reading.refined.clone()))
         .collect();
     let mut matched = Matched::default();
-    snapshot.readings.iter().for_each(|reading| matched.add(&reading.refined));
+    snapshot.readings.iter().for_each(|reading| matched.add(reading.refined.clone()));
     let progress = |what: &str, done, total| {
         if let Some(progress) = options.progress {
             progress(what, done, total);

@@ -5,6 +5,7 @@
 //! (which goes over all pages once more) is the photograph's of private anonymous memory, which it has page for page; of files'
 //! and shared memory, which it has not, the page tables say it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::page_tables::{self, Before, seen_counts};
@@ -16,7 +17,7 @@ use strandline_process::pages::{self, PAGE_BYTES, Residency, Scanned, Seen};
 use strandline_process::photograph::{NotTaken, Photograph, Pictured};
 use strandline_process::procfs::Process;
 use strandline_process::smaps::{Smaps, SmapsEntry};
-use strandline_process::target::copy::{Copy, Rest, Room};
+use strandline_process::target::copy::{Copy, Room};
 use strandline_process::target::live::{Live, Opened};
 use strandline_process::target::stop::Stopped;
 
@@ -28,12 +29,12 @@ const MANY_MAPPINGS: usize = 500;
 const BEFORE_ITS_END: Duration = Duration::from_secs(2);
 
 /// What was taken of a process while it stood still.
-pub struct Shot<'a> {
+pub struct Shot {
     kept: Kept,
     pages: Pages,
     start_brk: Option<u64>,
     /// What the photograph does not show.
-    copy: Copy<'a>,
+    copy: Copy<'static>,
     ranges: Vec<(u64, u64)>,
 }
 
@@ -45,17 +46,16 @@ enum Pages {
     Read(Smaps, Residency),
 }
 
-/// Takes a photograph of a stopped process whose /proc/PID/mem is `file`, and copies what it does not show.
+/// Takes a photograph of a stopped process, and copies what it does not show.
 ///
 /// # Errors
 /// Why there is none. Threads may run by then: the process is to be let go.
-pub fn take<'a>(
+pub fn take(
     process: &Process,
     stopped: &mut Stopped<'_>,
-    file: &'a Opened,
     plan: &Plan,
     before: &Before<'_>,
-) -> std::result::Result<Shot<'a>, NotTaken> {
+) -> std::result::Result<Shot, NotTaken> {
     let told = |error: Error| error.to_string();
     let pagemap = process.open_file("pagemap").map_err(told)?;
     let start_brk = process.stat().map_err(told)?.start_brk;
@@ -77,18 +77,14 @@ pub fn take<'a>(
     // Before the thread that made it runs: what is copied is of the same instant.
     let copied = Photograph::take(stopped, process, (&space, plan.code, plan.hold), |child| {
         let unshown = unshown(&pages, child)?;
-        copy(process, file, unshown.runs).map(|copy| (copy, unshown.ranges))
+        copy(process, unshown.runs).map(|copy| (copy, unshown.ranges))
     });
     let (photograph, (copy, ranges)) = copied?;
     Ok(Shot { kept: Kept::new(photograph), pages, start_brk, copy, ranges })
 }
 
-/// Copies `runs` of a process that stands still, whose /proc/PID/mem is `file`.
-fn copy<'a>(
-    process: &Process,
-    file: &'a Opened,
-    runs: Vec<(u64, u64)>,
-) -> std::result::Result<Copy<'a>, String> {
+/// Copies `runs` of a process that stands still.
+fn copy(process: &Process, runs: Vec<(u64, u64)>) -> std::result::Result<Copy<'static>, String> {
     let bytes: u64 = runs.iter().map(|run| run.1 - run.0).sum();
     if bytes > MOST_UNSHOWN_BYTES {
         let mebibytes = bytes >> 20;
@@ -99,8 +95,7 @@ fn copy<'a>(
     let too_much = || "there is no room for what it keeps from its children".to_owned();
     let room = if bytes == 0 { Some(Room::default()) } else { Room::for_bytes(bytes) };
     let room = room.ok_or_else(too_much)?;
-    let rest = Rest { ranges: Vec::new(), file };
-    Copy::take(&Live::new(process.pid()), runs.into_iter(), room, 1, rest).ok_or_else(too_much)
+    Copy::take(&Live::new(process.pid()), runs.into_iter(), room, 1, None).ok_or_else(too_much)
 }
 
 /// Private anonymous memory that the photograph does not show, and its pages.
@@ -157,7 +152,7 @@ fn unshown(pages: &Pages, child: &Process) -> std::result::Result<Unshown, Strin
     Ok(unshown)
 }
 
-impl Shot<'_> {
+impl Shot {
     /// Makes the snapshot of it, while the process runs on; true with it where the process has to be looked at again.
     pub fn read(
         self,
@@ -207,8 +202,9 @@ impl Shot<'_> {
         snapshot.until = Some(self.kept.photograph().until() - BEFORE_ITS_END);
         let file = Opened::new(open("mem")?);
         let kept = snapshot.photograph.insert(self.kept).watched();
-        let memory = Pictured { file: &file, readable, kept: self.copy, ranges: self.ranges };
-        let busy = snapshot.read_all(process, threads.as_deref(), &memory, how, last);
+        let memory = Arc::new(Pictured { file, readable, kept: self.copy, ranges: self.ranges });
+        snapshot.pictured = Some(Arc::clone(&memory));
+        let busy = snapshot.read_all(process, threads.as_deref(), &*memory, how, last);
         // What one that ended did not show may look like anything.
         let busy = busy.map_err(|error| if kept.is_there() { error } else { no("it ended".to_owned()) })?;
         Ok((snapshot, busy))

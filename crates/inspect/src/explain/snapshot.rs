@@ -2,6 +2,7 @@
 //! [`super::look`]'s.
 
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use strandline_process::error::{Error, Result};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::pages::Residency;
-use strandline_process::photograph::Spent;
+use strandline_process::photograph::{Pictured, Spent};
 use strandline_process::procfs::Process;
 use strandline_process::resident::Resident;
 use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
@@ -67,6 +68,8 @@ pub struct Snapshot {
     pub memory: Opened,
     /// See `memory`.
     pub pagemap: File,
+    /// The photograph's memory, with what it does not show.
+    pub pictured: Option<Arc<Pictured>>,
     /// Where the data segment grown by brk starts.
     start_brk: Option<u64>,
     /// When reading of its memory began.
@@ -185,6 +188,14 @@ pub(super) fn rollup(process: &Process) -> Option<Counts> {
 }
 
 impl Snapshot {
+    /// The process's own memory, as it was when it was looked at where there is a photograph.
+    pub fn own_memory(&self) -> &dyn Memory {
+        match &self.pictured {
+            Some(pictured) => &**pictured,
+            None => &self.memory,
+        }
+    }
+
     /// Whether it has private pages in common with other processes: those that were forked from each other, or what the kernel
     /// merged.
     pub(super) fn shares_memory(&self) -> bool {
@@ -223,6 +234,7 @@ impl Snapshot {
             threads: stopped.count,
             memory: view.memory,
             pagemap: view.pagemap,
+            pictured: None,
             began: Instant::now(),
             until: None,
             stopped: Duration::ZERO,

@@ -103,7 +103,7 @@ fn fill(
     options: &Options<'_>,
 ) -> std::result::Result<(), Refused> {
     let blocks = builder.finish()?;
-    let memory = Filled { memory: &snapshot.memory, residency: &snapshot.residency };
+    let memory = Filled { memory: snapshot.own_memory(), residency: &snapshot.residency };
     let longest = Instant::now() + LONGEST;
     // What is read has to be there.
     let deadline = snapshot.until.map_or(longest, |until| until.min(longest));

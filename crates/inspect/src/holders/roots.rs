@@ -12,6 +12,7 @@ use strandline_claims::words::{AT_ONCE, each_word};
 use strandline_holders::{Blocks, Refused, Roots};
 use strandline_process::elf::Object;
 use strandline_process::map::Mapping;
+use strandline_process::memory::Memory;
 use strandline_process::modules;
 use strandline_process::procfs::Process;
 
@@ -151,10 +152,12 @@ impl Finder<'_> {
         };
         let wanted: u64 = resident(start, end).iter().map(|run| run.1 - run.0).sum();
         let (mut found, mut is_over): (Vec<Hit>, bool) = (Vec::new(), Instant::now() >= self.deadline);
-        let memory = &self.snapshot.memory;
+        let memory: &dyn Memory = if is_shared { &self.snapshot.memory } else { self.snapshot.own_memory() };
         let room = MOST_HITS - self.hits.len().min(MOST_HITS);
         let read = each_word((memory, &resident), (start, end), AT_ONCE, &mut |at, word| {
-            if let Some(block) = self.blocks.find(word) {
+            // What stands in a block is followed once something leads to that: of glibc's blocks with a mapping of their own, and of
+            // what musl's loader gave of programs' data, the range is not claimed.
+            if let Some(block) = self.blocks.find(word).filter(|_| self.blocks.find(at).is_none()) {
                 is_over = is_over || found.len() >= room || found.try_reserve(1).is_err();
                 if !is_over {
                     found.push((at, word, block));
@@ -208,13 +211,17 @@ impl Finder<'_> {
         let mut heaps: Vec<(u64, u64)> = of_heaps.map(|claim| (claim.start, claim.end)).collect();
         merge(&mut heaps);
         let with_blocks = self.with_blocks();
+        merge(&mut taken);
+        let mut with_heaps: Vec<(u64, u64)> = taken.iter().chain(&heaps).copied().collect();
+        merge(&mut with_heaps);
         let groups = modules::groups(snapshot.space.mappings());
         let mut known: Vec<(u64, u64)> = Vec::new();
         for group in &groups {
-            let all: Vec<(u64, u64)> = taken.iter().chain(&heaps).copied().collect();
-            self.module(process, group, &merged(all))?;
+            self.module(process, group, &with_heaps)?;
             known.extend(group.iter().map(|mapping| (mapping.start, mapping.end)));
         }
+        let devices = snapshot.spaces.iter().filter(|space| space.flags.is_io() || space.flags.is_pfn_map());
+        known.extend(devices.map(|space| (space.mapping.start, space.mapping.end)));
         merge(&mut known);
         for (mapping, has_blocks) in snapshot.space.mappings().iter().zip(with_blocks) {
             let first = known.partition_point(|range| range.1 <= mapping.start);
@@ -222,9 +229,7 @@ impl Finder<'_> {
                 continue;
             }
             // A heap that goes on behind others' mappings has these within what its reader claims: of it is what has blocks.
-            let mut all = taken.clone();
-            all.extend(heaps.iter().filter(|_| has_blocks));
-            self.unexplained(mapping, &merged(all))?;
+            self.unexplained(mapping, if has_blocks { &with_heaps } else { &taken })?;
         }
         Ok(())
     }
@@ -319,11 +324,6 @@ impl Finder<'_> {
         }
         AllRoots { found, roots, unread_bytes: self.unread_bytes }
     }
-}
-
-fn merged(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
-    merge(&mut ranges);
-    ranges
 }
 
 /// The parts of a range that are not in `taken`, which is in address order.

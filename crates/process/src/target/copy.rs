@@ -55,7 +55,7 @@ struct Piece {
 pub struct Copy<'a> {
     pieces: Vec<Piece>,
     bytes: Vec<u8>,
-    rest: Rest<'a>,
+    rest: Option<Rest<'a>>,
 }
 
 /// What may be read of a process that runs again: ranges in address order, and its open /proc/PID/mem.
@@ -78,13 +78,13 @@ impl Rest<'_> {
 
 impl<'a> Copy<'a> {
     /// Copies `runs` (in address order) of `memory` with `workers` threads. What is not in them is read from `rest`
-    /// when it is asked for. `None` where there is no room: it has grown too much.
+    /// when it is asked for, or is not there. `None` where there is no room: it has grown too much.
     pub fn take(
         memory: &dyn Memory,
         runs: impl Iterator<Item = (u64, u64)>,
         room: Room,
         workers: usize,
-        rest: Rest<'a>,
+        rest: Option<Rest<'a>>,
     ) -> Option<Self> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut at = 0usize;
@@ -161,7 +161,7 @@ impl Memory for Copy<'_> {
                 Err(next) => {
                     let count = usize::try_from(next - at).unwrap_or(usize::MAX).min(room.len());
                     let Some(to) = room.get_mut(..count) else { break };
-                    let read = self.rest.read_some(at, to);
+                    let read = self.rest.as_ref().map_or(0, |rest| rest.read_some(at, to));
                     got += read;
                     if read < count {
                         break;
@@ -189,7 +189,7 @@ mod tests {
         let start = block.as_ptr().addr() as u64;
         let (first, second) = (start + (1 << 20), start + (8 << 20));
         let runs = [(start, first), (second, start + (10 << 20))];
-        let rest = |to| Rest { ranges: vec![(start, to)], file: &file };
+        let rest = |to| Some(Rest { ranges: vec![(start, to)], file: &file });
         let none = Copy::take(&Live::new(pid), runs.into_iter(), Room(vec![0; 2 << 20]), 3, rest(0));
         assert!(none.is_none(), "there is no room");
         let room = Room(vec![0; 4 << 20]);
