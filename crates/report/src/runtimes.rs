@@ -4,6 +4,7 @@ use strandline_inspect::facts::{Runtime, TypeFacts};
 use strandline_runtimes::cpython::census::FEW_OBJECTS;
 use strandline_runtimes::cpython::facts::{self as python, CPython, Collector};
 use strandline_runtimes::go::facts::{Go, SizeClass};
+use strandline_runtimes::jvm::facts::{AreaKind, Jvm};
 use strandline_runtimes::perl::facts::{Amount, Interpreter, Perl};
 use strandline_runtimes::sbcl::facts::{Generation, Path, Sbcl, TypeBytes};
 
@@ -35,10 +36,19 @@ pub struct RuntimeTable {
 
 const SPAN_HEAD: [Column; 5] =
     [figures("free"), figures("spans take"), figures("spans"), figures("objects"), words("of size")];
+const AREA_HEAD: [Column; 6] = [
+    words("heap"),
+    figures("resident"),
+    figures("objects"),
+    figures("live"),
+    figures("free"),
+    figures("regions or spaces"),
+];
 const COMMON_HEAD: [Column; 3] = [figures("bytes"), figures("instances"), words("type")];
 
 /// Buffers and types shown one by one.
 const MOST_SHOWN: usize = 10;
+const MOST_LOADERS: usize = 3;
 
 const RETAINED_HEAD: [Column; 2] = [figures("bytes"), words("kept by")];
 const GENERATION_HEAD: [Column; 7] = [
@@ -72,10 +82,45 @@ fn view(runtime: &Runtime) -> RuntimeView {
     if let Some(facts) = runtime.details::<Go>("go") {
         return go(&name, runtime, &facts);
     }
+    if let Some(facts) = runtime.details::<Jvm>("jvm") {
+        return jvm(&name, runtime, &facts);
+    }
     match runtime.details::<Sbcl>("sbcl") {
         Some(facts) => sbcl(&name, &facts),
         None => common(&name, runtime),
     }
+}
+
+fn jvm(name: &str, runtime: &Runtime, facts: &Jvm) -> RuntimeView {
+    let mut view = common(name, runtime);
+    let collector = runtime.own.get("collector").and_then(|name| name.as_str()).unwrap_or_default();
+    let live = facts.live_bytes.map_or(String::new(), |live| format!(", of which {} live", bytes(live)));
+    let most = facts.max_heap_bytes.map_or(String::new(), |most| format!("; -Xmx {}", bytes(most)));
+    view.title = format!(
+        "{name}, {}: {} of objects{live}, in a heap with {} resident{most}",
+        clean(collector),
+        maybe_bytes(runtime.used_bytes),
+        bytes(facts.resident_bytes)
+    );
+    let mut loaders = facts.class_loaders.iter().take(MOST_LOADERS).map(|loader| {
+        let name = loader.name.as_deref().map_or("one without a name".to_owned(), clean_sentence);
+        format!("{name} {}", bytes(loader.used_bytes))
+    });
+    if facts.class_loader_count > 0 {
+        let count = counted(facts.class_loader_count, "class loader");
+        let most = loaders.by_ref().collect::<Vec<_>>().join(", ");
+        view.lines.push(format!("metaspace of {count}, most of {most}"));
+    }
+    let row = |of: &AreaKind| {
+        let live = maybe_bytes(of.live_bytes);
+        let free = bytes(of.free_resident_bytes);
+        vec![clean(&of.kind), bytes(of.resident_bytes), bytes(of.used_bytes), live, free, thousands(of.areas)]
+    };
+    let rows: Vec<_> = facts.kinds.iter().filter(|kind| kind.resident_bytes > 0).map(row).collect();
+    if !rows.is_empty() {
+        view.tables.insert(0, RuntimeTable { head: &AREA_HEAD, rows, flexible: 0 });
+    }
+    view
 }
 
 /// What all runtimes tell.

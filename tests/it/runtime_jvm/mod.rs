@@ -8,6 +8,7 @@ mod histogram;
 mod inside;
 mod options;
 mod reclaim;
+mod view;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -207,6 +208,12 @@ pub fn holds(seen: &Seen, collector: &str, jdk: &Jdk) -> Outcome {
     // The machine's own: three, and those of hidden classes.
     if !(LOADERS + 2..LOADERS + 50).contains(&loaders) {
         return Err(format!("{loaders} class loaders").into());
+    }
+    let live = seen.jvm["jvm"]["live_bytes"].as_u64();
+    let kinds = seen.jvm["jvm"]["kinds"].as_array().ok_or("no kinds")?;
+    let of_kinds = kinds.iter().map(|kind| kind["live_bytes"].as_u64()).sum::<Option<u64>>();
+    if live != of_kinds.filter(|_| live.is_some()) {
+        return Err(format!("{live:?} B live, of which regions have {of_kinds:?}").into());
     }
     is_explained(seen)
 }

@@ -52,6 +52,9 @@ pub struct AreaKind {
     pub resident_bytes: u64,
     /// What is resident behind their objects.
     pub free_resident_bytes: u64,
+    /// Bytes of objects in them that something leads to, at most; where the heap was traced.
+    #[serde(default)]
+    pub live_bytes: Option<u64>,
 }
 
 /// A class loader.

@@ -314,7 +314,7 @@ fn tell(known: &Known, facts: &mut Runtime) {
 fn details(context: &Context<'_>, view: &View<'_>, known: &Known) -> Jvm {
     let (heap, live) = (&known.heap, known.live.as_ref());
     let mut kinds: BTreeMap<Kind, AreaKind> = BTreeMap::new();
-    for area in &heap.areas {
+    for (index, area) in heap.areas.iter().enumerate() {
         let name = format!("{:?}", area.kind).to_lowercase();
         let kind = kinds.entry(area.kind).or_insert_with(|| AreaKind { kind: name, ..AreaKind::default() });
         kind.areas += 1;
@@ -322,6 +322,9 @@ fn details(context: &Context<'_>, view: &View<'_>, known: &Known) -> Jvm {
         kind.used_bytes += area.top - area.start;
         kind.resident_bytes += claims::resident(context, area.start, area.end);
         kind.free_resident_bytes += claims::free_resident(context, area);
+        if let Some(live) = live.and_then(|live| live.of_areas.get(index)) {
+            *kind.live_bytes.get_or_insert(0) += live;
+        }
     }
     let of_views =
         |(from, to): (u64, u64)| (context.shared)(from, to).iter().map(|run| run.1 - run.0).sum::<u64>();

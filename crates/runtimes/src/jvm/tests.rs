@@ -56,6 +56,8 @@ fn whole_ones_hold_what_was_made() {
         assert_eq!(by_name(&known.live_types), expected.live, "{seed}");
         let live: u64 = expected.live.values().map(|of| of.1).sum();
         assert_eq!(known.live_bytes, Some(live), "{seed}");
+        let of_kinds: u64 = known.kinds.iter().filter_map(|kind| kind.live_bytes).sum();
+        assert_eq!(of_kinds, live, "{seed}");
         assert_eq!(known.class_loader_count, expected.loaders, "{seed}");
         let heap: u64 = known.kinds.iter().map(|kind| kind.bytes).sum();
         assert_eq!((heap, known.resident_bytes), (expected.heap_bytes, expected.heap_bytes), "{seed}");

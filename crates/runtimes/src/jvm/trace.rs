@@ -15,7 +15,7 @@ use strandline_claims::runtime::Context;
 use strandline_process::memory::Memory;
 
 use super::bits::{Bits, Places};
-use super::heap::{Heap, Kind};
+use super::heap::{Area, Heap, Kind};
 use super::klasses::{Classes, HEAD_BYTES, Headers, types};
 use super::roots::Roots;
 use super::shapes::{Oops, Shapes};
@@ -38,6 +38,8 @@ pub struct Live {
     pub places: Places,
     /// Bytes of what lives.
     pub bytes: u64,
+    /// The same by area of the heap.
+    pub of_areas: Vec<u64>,
     /// By class, the one with most bytes first.
     pub types: Vec<TypeFacts>,
 }
@@ -116,12 +118,13 @@ pub fn live(
         dirty,
         window: Window { memory: view.memory, bytes: vec![0; WINDOW_BYTES], at: 0, got: 0, block: (0, 0) },
         bytes: 0,
+        areas: Areas { all: &heap.areas, last: 0, bytes: vec![0; heap.areas.len()] },
         has_failed: false,
     };
     trace.run(context.deadline)?;
     let types = types(std::iter::once(&trace.classes));
-    let (marks, dead, bytes) = (trace.marks, trace.left, trace.bytes);
-    Some(Live { marks, dead, places, bytes, types })
+    let (marks, dead, bytes, of_areas) = (trace.marks, trace.left, trace.bytes, trace.areas.bytes);
+    Some(Live { marks, dead, places, bytes, of_areas, types })
 }
 
 struct Trace<'a> {
@@ -137,6 +140,7 @@ struct Trace<'a> {
     dirty: Vec<bool>,
     window: Window<'a>,
     bytes: u64,
+    areas: Areas<'a>,
     /// Whether something could not be read, which may hold others.
     has_failed: bool,
 }
@@ -203,6 +207,7 @@ impl Trace<'_> {
         let size = self.classes.size(class, address, &head).filter(|&size| size <= end - address)?;
         self.classes.count(class, size);
         self.bytes += size;
+        self.areas.add(address, size);
         let shape = Rc::clone(self.shapes.of(&self.classes, class)?);
         let of = self.oops.bytes;
         let is_inside = |at: u64, count: u64| at.checked_add(count.checked_mul(of)?).filter(|&to| to <= size);
@@ -267,6 +272,25 @@ impl Trace<'_> {
             at += bytes;
         }
         Some(())
+    }
+}
+
+/// Bytes of what lives, by area.
+struct Areas<'a> {
+    all: &'a [Area],
+    /// Where the last object was: the next one mostly is there too.
+    last: usize,
+    bytes: Vec<u64>,
+}
+
+impl Areas<'_> {
+    fn add(&mut self, address: u64, size: u64) {
+        if !self.all.get(self.last).is_some_and(|area| (area.start..area.end).contains(&address)) {
+            self.last = self.all.partition_point(|area| area.end <= address);
+        }
+        if let Some(bytes) = self.bytes.get_mut(self.last) {
+            *bytes += size;
+        }
     }
 }
 
