@@ -171,6 +171,9 @@ pub struct Explain {
     /// Look at the process and all its descendants: a line each, shared pages counted once
     #[arg(long)]
     pub tree: bool,
+    /// Tell who holds what is live too, and what nothing leads to: see `strandline holders`
+    #[arg(long, conflicts_with_all = ["tree", "max_stop"])]
+    pub holders: bool,
     /// Tell what keeps a live object of this type: the way from a root to it (SBCL: a structure's or class's name)
     #[arg(long, value_name = "TYPE", conflicts_with_all = ["tree", "no_runtimes"])]
     pub path_to: Option<String>,
@@ -193,6 +196,7 @@ Examples:
   strandline holders 4711
   strandline holders --top 50 4711
   strandline holders --json 4711 | jq '.unreachable, .roots[:5]'
+  strandline holders --json 4711 > before.json; sleep 600; strandline holders --since before.json 4711
 
 A word that is an address within a block counts as a reference to it, so what is said to be held may be more than is; \
 what is unreachable is less, but for pointers that are hidden (compressed, or combined with others).")]
@@ -203,6 +207,9 @@ pub struct Holders {
     /// Roots and types shown
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
+    /// What grew since an earlier look at it, which --json wrote
+    #[arg(long, value_name = "FILE")]
+    pub since: Option<PathBuf>,
     /// Do not look into language runtimes: their memory is then what nobody explains
     #[arg(long)]
     pub no_runtimes: bool,

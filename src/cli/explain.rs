@@ -3,8 +3,11 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use strandline_inspect::explain::{Options, explain};
+use serde::Serialize;
+
+use strandline_inspect::explain::{Options, explain, inspect};
 use strandline_inspect::facts::Explanation;
+use strandline_inspect::holders::facts::Holders;
 use strandline_inspect::readers::Found;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
@@ -23,30 +26,57 @@ use strandline_report::units::{bytes, seconds};
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/explain/1";
 
+/// Roots and types shown of who holds what: `holders` shows more.
+const MOST_HOLDERS: usize = 10;
+
+/// The document's own fields.
+#[derive(Serialize)]
+struct Body<'a> {
+    #[serde(flatten)]
+    explanation: &'a Explanation,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holders: Option<&'a Holders>,
+}
+
+/// Who holds what takes a while to find: from a photograph, where there can be one.
+fn photograph(arguments: &Explain) -> Photograph {
+    match arguments.photograph {
+        Photograph::Auto if arguments.holders => Photograph::Try,
+        asked => asked,
+    }
+}
+
 /// Explains one process and answers the conditions.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
     warn_of_a_long_stop(arguments, output.json);
     let tell = Progress::new(!output.json);
-    let explanation = explain(
+    let inspection = inspect(
         arguments.pid,
         &Options {
+            keeps_blocks: arguments.holders,
             progress: Some(&|what, done, total| tell.tell(what, done, total)),
             runtimes: !arguments.no_runtimes,
             path_to: arguments.path_to.as_deref(),
             max_stop: arguments.max_stop,
-            photograph: arguments.photograph.wanted(),
+            photograph: photograph(arguments).wanted(),
             ..Options::default()
         },
     )?;
     drop(tell);
+    let (explanation, holders) = (inspection.explanation, inspection.holders);
     if let Some(type_name) = &arguments.path_to {
         complain_of_no_path(type_name, &explanation);
     }
     if output.json {
-        output.document(SCHEMA, Some(&explanation), &explanation)?;
+        let body = Body { explanation: &explanation, holders: holders.as_ref() };
+        output.document(SCHEMA, Some(&explanation), &body)?;
     } else {
         let view = View::new(&explanation, arguments.rows.unwrap_or_default());
         output.print(&terminal::explanation(&view, output.surface))?;
+        if let Some(holders) = &holders {
+            output.print("\n")?;
+            output.print(&strandline_report::holders::holders(holders, MOST_HOLDERS, output.surface))?;
+        }
     }
     Ok(answer(&arguments.fail_if, &[&explanation], Whole::Rss))
 }

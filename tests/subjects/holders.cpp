@@ -1,5 +1,5 @@
 // A server of known answer: a cache without a bound, sessions that are forgotten, and small objects that keep the pages of large ones
-// that are gone. Prints what malloc says of each group, blocks and bytes, as a document, and waits for its input to end.
+// that are gone. Prints what malloc says of each group, blocks and bytes, as a document; for each `m` that it reads it grows and forgets more.
 #include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -40,6 +40,7 @@ struct Held {
 
 static server::Entry **g_cache;
 static server::Pin **g_pins;
+static server::Session *g_sessions;
 static pthread_barrier_t g_started;
 static thread_local server::Held *t_held[16];
 
@@ -103,6 +104,18 @@ __attribute__((noinline)) static void pins(size_t count) {
     said("pins", count + 1, bytes);
 }
 
+// A list that grows.
+__attribute__((noinline)) static void more(size_t count) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        auto *one = new server::Session;
+        one->next = g_sessions;
+        g_sessions = one;
+        bytes += malloc_usable_size(one);
+    }
+    said("more", count, bytes);
+}
+
 // Writes over what calls have left on the stack.
 __attribute__((noinline)) static void wipe() {
     volatile char room[1 << 16];
@@ -143,6 +156,12 @@ int main() {
     puts("\"ready\": true}");
     char byte;
     while (read(0, &byte, 1) > 0) {
+        if (byte != 'm') continue;
+        printf("{");
+        more(500);
+        forget(20, 10);
+        wipe();
+        puts("\"ready\": true}");
     }
     return of_main[5] == nullptr;
 }

@@ -98,6 +98,11 @@ impl Held {
         &self.blocks
     }
 
+    /// How many roots there are.
+    pub fn root_count(&self) -> u32 {
+        self.roots
+    }
+
     /// What roots reach.
     pub fn reached(&self) -> Sum {
         self.sum(0) - self.sum(self.lost)

@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
-use strandline_holders::{By, Roots, Sum};
+use strandline_holders::{By, Held, Outline, Roots, Sum};
 
 /// A graph of blocks and roots, as lists.
 #[derive(Clone, Debug)]
@@ -127,6 +127,48 @@ fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
             from => prop_assert!(from == By::Nothing && heads.contains(&path.blocks[0])),
         }
     }
+    assert_outlined(&held, count)
+}
+
+/// Each block is in the node that the kinds of its dominators lead to, those of one kind in a row being one.
+fn assert_outlined(held: &Held, count: usize) -> Result<(), TestCaseError> {
+    let kinds: Vec<u32> = (0..count as u32).map(|block| block * 7 % 3).collect();
+    let Ok(outline) = held.outline(&kinds) else { return Err(TestCaseError::fail("refused")) };
+    let mut expected: BTreeMap<Vec<u32>, (Sum, u32)> = BTreeMap::new();
+    for block in 0..count {
+        let Some(chain) = held.dominators(block as u32, 100) else {
+            return Err(TestCaseError::fail("no way"));
+        };
+        let of_blocks: Vec<u32> = chain.blocks.iter().map(|&one| kinds[one as usize]).collect();
+        let mut way = vec![match chain.from {
+            By::Root(root) => Outline::of_root(root),
+            By::Nothing => Outline::LOST,
+            _ => Outline::SEVERAL,
+        }];
+        way.extend(of_blocks.chunk_by(|one, next| one == next).map(|kinds| kinds[0]));
+        let is_chained = of_blocks.len() > 1 && of_blocks[of_blocks.len() - 2] == kinds[block];
+        let (own, chained) = expected.entry(way).or_default();
+        *own = Sum { bytes: own.bytes + held.blocks().bytes(block as u32), blocks: own.blocks + 1 };
+        *chained += u32::from(is_chained);
+    }
+    let mut found = BTreeMap::new();
+    for (number, node) in outline.of_blocks() {
+        let mut way = vec![node.kind];
+        let mut at = node.above;
+        while outline.nodes()[at as usize].above != at {
+            way.push(outline.nodes()[at as usize].kind);
+            at = outline.nodes()[at as usize].above;
+        }
+        way.push(at);
+        way.reverse();
+        found.insert(way, (node.own, node.chained));
+        prop_assert!(node.above < number);
+    }
+    prop_assert_eq!(found, expected);
+    for root in 0..held.root_count() {
+        prop_assert_eq!(outline.nodes()[Outline::of_root(root) as usize].retained, held.root(root));
+    }
+    prop_assert_eq!(outline.nodes()[Outline::SEVERAL as usize].retained, held.shared());
     Ok(())
 }
 

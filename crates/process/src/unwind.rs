@@ -20,6 +20,7 @@ use crate::elf::{Object, Section};
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::Memory;
 use crate::procfs::Process;
+use crate::stacks::ThreadFacts;
 use crate::target::live::Live;
 
 /// The most frames that are followed.
@@ -51,6 +52,19 @@ impl Frame {
             r.r14, r.r15,
         ];
         Self { general: general.map(Some), instruction: r.rip }
+    }
+
+    /// The same of what is known of a thread that ran on.
+    pub fn of_facts(thread: &ThreadFacts) -> Self {
+        let [rax, rbx, rcx, rdx, rsi, rdi, rbp, r8, r9, r10, r11, r12, r13, r14, r15, rip] = thread.general;
+        let rsp = thread.stack_pointer;
+        let general = [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15];
+        Self { general: general.map(Some), instruction: rip }
+    }
+
+    /// Where it begins on the stack.
+    pub fn stack_pointer(&self) -> Option<u64> {
+        self.general.get(RSP).copied().flatten()
     }
 }
 
@@ -116,15 +130,14 @@ pub struct Unwinder<'a> {
 }
 
 impl Unwinder<'_> {
-    /// Walks from `frame` outwards and shows each frame's instruction to `visit` until that says
-    /// `false`.
-    pub fn walk(&self, mut frame: Frame, visit: &mut dyn FnMut(u64) -> bool) -> End {
+    /// Walks from `frame` outwards and shows each frame to `visit` until that says `false`.
+    pub fn walk(&self, mut frame: Frame, visit: &mut dyn FnMut(&Frame) -> bool) -> End {
         let mut context = UnwindContext::new();
         // The innermost instruction is about to run; an outer frame's is the one after its call,
         // which may belong to the next function.
         let mut is_exact = true;
         for _ in 0..MOST_FRAMES {
-            if !visit(frame.instruction) {
+            if !visit(&frame) {
                 return End::Enough;
             }
             match self.step(&mut context, &frame, is_exact) {

@@ -147,12 +147,15 @@ fn account(
     start: Instant,
     options: &Options<'_>,
 ) -> Result<Inspection> {
-    let holders = options.keeps_blocks.then(|| holders::find(process, &mut snapshot, options));
+    let mut holders = options.keeps_blocks.then(|| holders::find(process, &mut snapshot, options));
     let ledger = add_up(process, &mut snapshot, options);
     // Before what is wrong is believed: a photograph that ended meanwhile shows nothing right.
     end_photograph(process, &mut snapshot)?;
     let (ledger, zero_runs) = ledger?;
-    let explanation = describe::describe(process, &mut snapshot, ledger, start);
+    let mut explanation = describe::describe(process, &mut snapshot, ledger, start);
+    if let Some(holders) = &mut holders {
+        holders::account(holders, &mut explanation);
+    }
     Ok(Inspection { explanation, readings: snapshot.readings, zero_runs, holders })
 }
 

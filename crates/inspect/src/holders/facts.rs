@@ -3,17 +3,34 @@
 use serde::{Deserialize, Serialize};
 use strandline_claims::Caveat;
 
+use super::growth::Growth;
+use super::leaked::Leaked;
 use crate::facts::Cost;
 
 /// Who holds the live blocks of a process's heaps.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Holders {
+    /// The process.
+    #[serde(default)]
+    pub pid: i32,
+    /// The path of its executable.
+    #[serde(default)]
+    pub executable: Option<String>,
+    /// When it started, in clock ticks after the machine did: tells processes of one number apart.
+    #[serde(default)]
+    pub start_ticks: Option<u64>,
+    /// When it was looked at, in seconds since 1970.
+    #[serde(default)]
+    pub taken_unix_seconds: f64,
     /// All live blocks.
     pub live: Sum,
     /// Those that nothing leads to; unknown where not all could be read that may lead to them.
     pub unreachable: Option<Unreachable>,
     /// Those that several roots lead to, each by a way of its own; unknown where nothing was followed.
     pub shared: Option<Sum>,
+    /// What they are.
+    #[serde(default)]
+    pub shared_holds: Vec<Holding>,
     /// What holds blocks from outside, the one that retains most first.
     pub roots: Vec<Root>,
     /// What those hold that are not told.
@@ -24,6 +41,12 @@ pub struct Holders {
     pub types: Vec<Type>,
     /// How many there are.
     pub type_count: u64,
+    /// Resident bytes of lost blocks by row, for the ledger.
+    #[serde(skip)]
+    pub(crate) leaked: Leaked,
+    /// What grew since an earlier look, where one was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Growth>,
     /// What was not read, and why.
     pub caveats: Vec<Caveat>,
     /// What the look cost.
@@ -34,6 +57,7 @@ impl Holders {
     /// Says no more what nothing leads to: something may that was not read.
     pub fn withhold(&mut self) {
         self.unreachable = None;
+        self.leaked.clear();
         self.types.iter_mut().for_each(|of| of.unreachable_bytes = None);
     }
 }
@@ -48,7 +72,7 @@ pub struct Sum {
 }
 
 /// Blocks that nothing leads to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unreachable {
     /// Bytes of all.
     pub bytes: u64,
@@ -58,6 +82,29 @@ pub struct Unreachable {
     pub definite: Sum,
     /// Resident bytes of pages with free places and no other blocks.
     pub pins_bytes: u64,
+    /// What they are: those that were lost, and what hangs from these.
+    #[serde(default)]
+    pub holds: Vec<Holding>,
+}
+
+/// Blocks of one kind that hang from the same: from a root, or from blocks of another kind. Told are the largest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// Their type.
+    pub name: String,
+    /// How many.
+    pub instances: u64,
+    /// Their own bytes.
+    pub bytes: u64,
+    /// How many of them hang from another one of them, as in a list.
+    pub chained: u64,
+    /// Their bytes and those of all that hangs from them.
+    pub retained_bytes: u64,
+    /// How many blocks these are.
+    pub retained_blocks: u64,
+    /// What hangs from them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<Self>,
 }
 
 /// What a root is.
@@ -94,6 +141,9 @@ pub struct Root {
     pub retained_blocks: u64,
     /// Resident bytes of pages with free places and no blocks but those: they would go back with these.
     pub pins_bytes: u64,
+    /// What it holds alone: the way to it, kind by kind.
+    #[serde(default)]
+    pub holds: Vec<Holding>,
 }
 
 /// Blocks of one kind.

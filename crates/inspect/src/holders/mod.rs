@@ -5,15 +5,22 @@
 //! `strandline-holders` finds what is reached and by whom; `types` tells what blocks are, `pins` whose pages they keep.
 
 pub mod facts;
+mod frames;
+pub mod growth;
+mod leaked;
 mod names;
 mod pins;
 mod roots;
+mod symbols;
+mod tree;
 mod types;
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strandline_claims::caveat::Caveat;
-use strandline_holders::{Builder, Graph, Held, Limits, NO_ROOT, Outcome, References, Refused, Ways};
+use strandline_holders::{
+    Builder, Graph, Held, Limits, NO_ROOT, Outcome, Outline, References, Refused, Ways,
+};
 use strandline_process::error::Result;
 use strandline_process::memory::Memory;
 use strandline_process::pages::Residency;
@@ -22,9 +29,11 @@ use strandline_process::procfs::Process;
 use self::facts::{Holders, Root, Sum, Unreachable};
 use self::pins::Pins;
 use self::roots::AllRoots;
+use self::tree::Tree;
 use self::types::Types;
 use crate::explain::snapshot::Snapshot;
 use crate::explain::{Options, inspect};
+use crate::facts::Explanation;
 
 /// Roots and types that are told; the others are counted.
 const MOST_TOLD: usize = 1000;
@@ -40,16 +49,22 @@ const LONGEST: Duration = Duration::from_secs(120);
 pub fn holders(pid: i32, options: &Options<'_>) -> Result<Holders> {
     let mut inspection = inspect(pid, &Options { keeps_blocks: true, ..*options })?;
     let mut holders = inspection.holders.take().unwrap_or_default();
-    let unread = inspection.explanation.rows.iter().filter(|row| row.id.ends_with(".unread"));
+    holders.caveats.extend(inspection.explanation.caveats);
+    holders.cost = inspection.explanation.cost;
+    Ok(holders)
+}
+
+/// What the ledger says of them, and they of the ledger.
+pub(crate) fn account(holders: &mut Holders, explanation: &mut Explanation) {
+    let unread = explanation.rows.iter().filter(|row| row.id.ends_with(".unread"));
     let unread: u64 = unread.map(|row| row.bytes).sum();
     if unread > 0 {
         let text = "parts of heaps made no sense, or there was no time for them: what only they lead to is not known";
         holders.caveats.push(Caveat::new("holders_incomplete", "heap", Some(unread), text));
         holders.withhold();
     }
-    holders.caveats.extend(inspection.explanation.caveats);
-    holders.cost = inspection.explanation.cost;
-    Ok(holders)
+    holders.executable.clone_from(&explanation.target.executable);
+    leaked::split(explanation, &holders.leaked);
 }
 
 /// The target's memory: pages that are not there are zeros, as nothing leads from them.
@@ -82,7 +97,13 @@ pub(crate) fn find(process: &Process, snapshot: &mut Snapshot, options: &Options
             builder.append(blocks);
         }
     }
-    let mut holders = Holders::default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let mut holders = Holders {
+        pid: process.pid(),
+        start_ticks: process.stat().ok().map(|stat| stat.start_ticks),
+        taken_unix_seconds: now.map_or(0.0, |time| time.as_secs_f64()),
+        ..Holders::default()
+    };
     if let Err(refused) = fill(&mut holders, builder, process, snapshot, options) {
         let text = format!("who holds what is not told: {refused}");
         holders.caveats.push(Caveat::new(
@@ -166,8 +187,11 @@ fn tell(
     (snapshot, memory): (&Snapshot, &Filled<'_>),
 ) -> std::result::Result<(), Refused> {
     let tops = held.tops()?;
-    let types = Types::read(held, (memory, &snapshot.space))?;
+    let types = Types::read(held, (memory, &snapshot.space), &snapshot.refinements)?;
+    holders.leaked = leaked::resident(held, &tops, snapshot);
     let pins = Pins::count(held, (&tops, found.len()), &types, &snapshot.residency);
+    let outline = held.outline(types.all())?;
+    let tree = Tree::new(&outline, &types, holders.live.bytes);
     let lost = held.lost();
     let sum = |sum: strandline_holders::Sum| Sum { bytes: sum.bytes, blocks: u64::from(sum.blocks) };
     let definite = sum(lost.definite);
@@ -176,8 +200,10 @@ fn tell(
         blocks: definite.blocks + u64::from(lost.indirect.blocks),
         definite,
         pins_bytes: pins.of_lost,
+        holds: tree.below(Outline::LOST),
     });
     holders.shared = Some(sum(held.shared()));
+    holders.shared_holds = tree.below(Outline::SEVERAL);
     holders.root_count = found.len() as u64;
     for (number, root) in found.into_iter().enumerate() {
         let retained = held.root(number as u32);
@@ -190,6 +216,7 @@ fn tell(
                 retained_bytes: retained.bytes,
                 retained_blocks: u64::from(retained.blocks),
                 pins_bytes: pins.of_roots.get(number).copied().unwrap_or(0),
+                holds: tree.below(Outline::of_root(number as u32)),
             });
         }
     }

@@ -1,6 +1,6 @@
 //! Names of types and variables as their authors wrote them. They come from the target: what is made of one is bounded.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 use cpp_demangle::{DemangleOptions, Symbol};
 
@@ -39,9 +39,17 @@ pub fn of_type(mangled: &str) -> Option<String> {
     name.strip_prefix("typeinfo name for ").map(str::to_owned)
 }
 
+/// The name of a symbol: Rust's without what tells two crates of one name apart.
+fn of_rust(name: &[u8]) -> Option<String> {
+    let symbol = rustc_demangle::try_demangle(std::str::from_utf8(name).ok()?).ok()?;
+    let mut text = Bounded::default();
+    write!(text, "{symbol:#}").ok()?;
+    Some(text.0)
+}
+
 /// The name of a symbol.
 pub fn of_symbol(name: &[u8]) -> String {
-    demangled(name).unwrap_or_else(|| String::from_utf8_lossy(name).into_owned())
+    of_rust(name).or_else(|| demangled(name)).unwrap_or_else(|| String::from_utf8_lossy(name).into_owned())
 }
 
 #[cfg(test)]
@@ -53,6 +61,8 @@ mod tests {
         assert_eq!(of_type("7Session").as_deref(), Some("Session"));
         assert_eq!(of_type("N3net5CacheIiEE").as_deref(), Some("net::Cache<int>"));
         assert_eq!((of_type(""), of_type("7Ses\nion"), of_type("99")), (None, None, None));
+        let rust = b"_ZN4core3ptr13drop_in_place17h0123456789abcdefE";
+        assert_eq!(of_symbol(rust), "core::ptr::drop_in_place");
         assert_eq!((of_symbol(b"g_all"), of_symbol(b"_ZL7g_cache")), ("g_all".into(), "g_cache".into()));
     }
 

@@ -4,20 +4,21 @@
 //! files that it never wrote to have the address of no block. Of a stack that is known the part below its pointer is not looked
 //! through.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use strandline_claims::range::merge;
 use strandline_claims::words::{AT_ONCE, each_word};
 use strandline_holders::{Blocks, Refused, Roots};
-use strandline_process::elf::Object;
 use strandline_process::map::Mapping;
 use strandline_process::memory::Memory;
 use strandline_process::modules;
 use strandline_process::procfs::Process;
 
 use super::facts::RootKind;
+use super::frames::{Called, Frames};
 use super::names;
+use super::symbols::Symbols;
 use crate::explain::snapshot::Snapshot;
 
 /// Below its pointer a stack is in use up to this (System V ABI).
@@ -29,8 +30,6 @@ const LEAST_ARRAY: usize = 16;
 const MOST_ROOTS: usize = 1 << 20;
 /// The most words that lead to blocks, of all roots: 8 bytes each.
 const MOST_HITS: usize = 1 << 26;
-/// The most symbols of one program or library.
-const MOST_SYMBOLS: usize = 1 << 21;
 
 /// A root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -83,7 +82,7 @@ pub fn find(
             }
         }
     }
-    let taken = finder.stacks(&names)?;
+    let taken = finder.stacks(&names, &Frames::find(process, snapshot, deadline))?;
     finder.mappings(process, taken)?;
     Ok(finder.done())
 }
@@ -173,7 +172,7 @@ impl Finder<'_> {
     }
 
     /// Stacks, above their pointers; returns the whole of each.
-    fn stacks(&mut self, names: &HashMap<i32, String>) -> Result<Vec<(u64, u64)>, Refused> {
+    fn stacks(&mut self, names: &HashMap<i32, String>, frames: &Frames) -> Result<Vec<(u64, u64)>, Refused> {
         let mut taken = Vec::new();
         for stack in &self.snapshot.stacks {
             let thread = names.get(&stack.tid).cloned();
@@ -183,17 +182,46 @@ impl Finder<'_> {
             // told from the stack.
             let own = known.map(|thread| thread.fs_base).filter(is_on).unwrap_or(stack.high);
             let from = stack.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(stack.low) & !7;
-            for (kind, name, range) in [
-                (RootKind::Stack, "stack", (from, own)),
-                (RootKind::Tls, "thread control block", (own, stack.high)),
-            ] {
-                let root = self.root(kind, name, thread.clone());
-                let words = self.words(range, false)?;
-                self.hit_all(root, &words)?;
-            }
+            let root = self.root(RootKind::Tls, "thread control block", thread.clone());
+            let words = self.words((own, stack.high), false)?;
+            self.hit_all(root, &words)?;
+            self.frames((from, own), frames.of(stack.tid), thread)?;
             taken.push((stack.low, stack.high));
         }
         Ok(taken)
+    }
+
+    /// A stack, function by function; what of it is not known to be one's is the whole stack's.
+    fn frames(
+        &mut self,
+        whole: (u64, u64),
+        called: &[Called],
+        thread: Option<String>,
+    ) -> Result<(), Refused> {
+        let words = self.words(whole, false)?;
+        let between = |from: u64, to: u64| {
+            let place = |at: u64| words.partition_point(|hit| hit.0 < at);
+            words.get(place(from)..place(to)).unwrap_or_default()
+        };
+        // What a caller has too, as what it hands down, is the caller's.
+        let mut known: HashSet<u32> = HashSet::new();
+        for one in called {
+            let found = between(one.range.0, one.range.1).iter();
+            let own: Vec<Hit> = found.filter(|hit| known.insert(hit.2)).copied().collect();
+            if !own.is_empty() {
+                let (name, module) = (one.function.clone(), one.module.clone());
+                let kind = RootKind::Stack;
+                let root = Found { kind, name, module, thread: thread.clone(), is_passing: true };
+                let root = self.add(root);
+                self.hit_all(root, &own)?;
+            }
+        }
+        let inner = called.last().map_or(whole.1, |one| one.range.0);
+        let outer = called.first().map_or(whole.1, |one| one.range.1);
+        let rest = between(whole.0, inner).iter().chain(between(outer, whole.1));
+        let rest: Vec<Hit> = rest.filter(|hit| !known.contains(&hit.2)).copied().collect();
+        let root = self.root(RootKind::Stack, "stack", thread);
+        self.hit_all(root, &rest)
     }
 
     /// All other memory that is no heap.
@@ -341,41 +369,6 @@ fn without((start, end): (u64, u64), taken: &[(u64, u64)]) -> Vec<(u64, u64)> {
         parts.push((at, end));
     }
     parts
-}
-
-/// A symbol of data.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Symbol {
-    address: u64,
-    bytes: u64,
-    name: Vec<u8>,
-}
-
-/// Symbols of data, in address order.
-struct Symbols(Vec<Symbol>);
-
-impl Symbols {
-    fn of(process: &Process, snapshot: &Snapshot, mapping: &Mapping) -> Self {
-        let mut symbols: Vec<Symbol> = Vec::new();
-        if let Ok(object) = Object::open(process, &snapshot.space, mapping) {
-            object.each_symbol(&mut |name, symbol| {
-                let found = snapshot.space.find(symbol.address);
-                let is_data = found.is_some_and(|mapping| !mapping.permissions.execute);
-                if is_data && symbol.bytes > 0 && symbols.len() < MOST_SYMBOLS {
-                    let name = name.get(..name.len().min(names::MOST_BYTES)).unwrap_or_default().to_vec();
-                    symbols.push(Symbol { address: symbol.address, bytes: symbol.bytes, name });
-                }
-            });
-        }
-        symbols.sort_unstable();
-        Self(symbols)
-    }
-
-    /// The symbol that has an address.
-    fn at(&self, address: u64) -> Option<&Symbol> {
-        let index = self.0.partition_point(|symbol| symbol.address <= address).checked_sub(1)?;
-        self.0.get(index).filter(|symbol| address - symbol.address < symbol.bytes)
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
-//! What blocks are: the C++ class whose table of virtual functions their first word leads to, or else how large they are.
+//! What blocks are: the C++ class whose table of virtual functions their first word leads to, what a runtime's reader knows them for, or
+//! else how large they are.
 //!
 //! Before such a table stands the address of the class's `std::type_info`, which has the address of its name (Itanium C++ ABI,
 //! "Virtual Table Layout" and "RTTI Layout"): in stripped programs too. The table and the rest are in read-only data of a mapped file.
 
 use std::collections::HashMap;
 
+use strandline_claims::refinements::Refinements;
 use strandline_holders::{Held, Refused};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{Memory, word_at};
@@ -31,7 +33,11 @@ pub struct Types {
 
 impl Types {
     /// Reads the first word of each block.
-    pub fn read(held: &Held, (memory, space): (&Filled<'_>, &AddressSpace)) -> Result<Self, Refused> {
+    pub fn read(
+        held: &Held,
+        (memory, space): (&Filled<'_>, &AddressSpace),
+        refinements: &Refinements,
+    ) -> Result<Self, Refused> {
         let blocks = held.blocks();
         let mut types =
             Self { of: Vec::new(), names: Vec::new(), by_name: HashMap::new(), by_size: HashMap::new() };
@@ -39,6 +45,8 @@ impl Types {
         types.of.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 4))?;
         let mut tables: HashMap<u64, Option<u32>> = HashMap::new();
         let modules = Modules::new(space);
+        let palette = refinements.palette();
+        let mut of_runtimes = Some(refinements.finder()).filter(|_| !refinements.is_empty());
         let mut window = (0_u64, vec![0; WINDOW_BYTES], 0_usize);
         for (start, bytes) in blocks.iter(0) {
             let word = first_word(memory, &mut window, start);
@@ -55,7 +63,10 @@ impl Types {
                 }
                 None => None,
             };
-            let kind = class.unwrap_or_else(|| types.sized(bytes));
+            let known = of_runtimes.as_mut().and_then(|finder| finder.find(start, bytes));
+            let row = known.filter(|_| class.is_none()).and_then(|known| palette.get(known.slot));
+            let kind = class.or_else(|| row.map(|row| types.named(row.0.id.to_owned())));
+            let kind = kind.unwrap_or_else(|| types.sized(bytes));
             types.of.push(kind);
         }
         Ok(types)
@@ -85,6 +96,16 @@ impl Types {
     /// How many types there are.
     pub fn count(&self) -> usize {
         self.names.len()
+    }
+
+    /// The type of each block.
+    pub fn all(&self) -> &[u32] {
+        &self.of
+    }
+
+    /// What a type is called.
+    pub fn name(&self, kind: u32) -> &str {
+        self.names.get(kind as usize).map_or("", String::as_str)
     }
 
     /// The type of a block.

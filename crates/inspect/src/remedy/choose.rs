@@ -344,7 +344,7 @@ impl Examiner<'_> {
             return Err(Doubt::Unfit(Reason::Sequence));
         }
         let unwinder = Unwinder { memory: &memory, space: self.space, objects: self.objects };
-        match unwinder.walk(Frame::of(registers), &mut |address| !is_fenced(address)) {
+        match unwinder.walk(Frame::of(registers), &mut |frame| !is_fenced(frame.instruction)) {
             End::Start => {}
             End::Enough => return Err(Doubt::Unfit(Reason::InMalloc)),
             End::Missing(address) => return Err(Doubt::Missing(address)),

@@ -1,0 +1,119 @@
+//! Which part of a thread's stack is of which function, by the call frame information of programs and libraries.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
+
+use strandline_process::map::Mapping;
+use strandline_process::procfs::Process;
+use strandline_process::stacks::{Stack, ThreadFacts};
+use strandline_process::unwind::{End, Frame, Objects, Unwinder};
+
+use super::symbols;
+use crate::explain::snapshot::Snapshot;
+
+/// Frames of one thread that are told apart, the innermost; those of all threads.
+const MOST_FRAMES: usize = 512;
+const MOST_OF_ALL: usize = 1 << 16;
+/// Objects that are looked up for one thread, which needs one walk more for each.
+const MOST_OBJECTS: usize = 256;
+
+/// A function that was called and has not returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Called {
+    /// Its part of the stack.
+    pub range: (u64, u64),
+    /// What it is called, or where in its file it is.
+    pub function: String,
+    /// The file.
+    pub module: Option<String>,
+}
+
+/// A frame: where it begins and ends on the stack, and its instruction.
+type Place = (u64, u64, u64);
+
+/// The functions of each thread, the outermost first.
+#[derive(Default)]
+pub struct Frames(HashMap<i32, Vec<Called>>);
+
+impl Frames {
+    /// Follows all stacks, until it is too late.
+    pub fn find(process: &Process, snapshot: &Snapshot, deadline: Instant) -> Self {
+        let mut objects = Objects::default();
+        let (mut walked, mut count) = (Vec::new(), 0);
+        for stack in &snapshot.stacks {
+            let thread = snapshot.facts.iter().find(|thread| thread.tid == stack.tid);
+            let Some(thread) = thread.filter(|_| count < MOST_OF_ALL && Instant::now() < deadline) else {
+                continue;
+            };
+            let frames = walk(process, snapshot, &mut objects, (thread, stack));
+            count += frames.len();
+            walked.push((stack.tid, frames));
+        }
+        let names = names(process, snapshot, &walked);
+        let called = |&(from, to, instruction): &Place| {
+            let (function, module) = names.get(&instruction).cloned()?;
+            Some(Called { range: (from, to), function, module: Some(module) })
+        };
+        let of_thread =
+            |(tid, frames): (i32, Vec<Place>)| (tid, frames.iter().rev().filter_map(called).collect());
+        Self(walked.into_iter().map(of_thread).collect())
+    }
+
+    /// Those of a thread, the outermost first.
+    pub fn of(&self, tid: i32) -> &[Called] {
+        self.0.get(&tid).map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+/// From where to where each frame of a thread lies, and its instruction, the innermost first.
+fn walk(
+    process: &Process,
+    snapshot: &Snapshot,
+    objects: &mut Objects,
+    (thread, stack): (&ThreadFacts, &Stack),
+) -> Vec<Place> {
+    for _ in 0..MOST_OBJECTS {
+        let unwinder = Unwinder { memory: snapshot.own_memory(), space: &snapshot.space, objects };
+        let mut frames: Vec<(u64, u64)> = Vec::new();
+        let end = unwinder.walk(Frame::of_facts(thread), &mut |frame| {
+            let at = frame.stack_pointer().filter(|at| (stack.low..stack.high).contains(at));
+            // An instruction behind a call may be another function's.
+            let instruction = frame.instruction.saturating_sub(u64::from(!frames.is_empty()));
+            at.inspect(|&at| frames.push((at, instruction))).is_some() && frames.len() < MOST_FRAMES
+        });
+        if let End::Missing(address) = end {
+            objects.load(process, &snapshot.space, address);
+            continue;
+        }
+        let ends = frames.iter().skip(1).map(|next| next.0);
+        return frames.iter().zip(ends).map(|(frame, end)| (frame.0, end, frame.1)).collect();
+    }
+    Vec::new()
+}
+
+/// What the functions are called, and in which file they are.
+fn names(
+    process: &Process,
+    snapshot: &Snapshot,
+    walked: &[(i32, Vec<Place>)],
+) -> HashMap<u64, (String, String)> {
+    let mut by_mapping: BTreeMap<u64, (&Mapping, Vec<u64>)> = BTreeMap::new();
+    for &(.., instruction) in walked.iter().flat_map(|(_, frames)| frames) {
+        if let Some(mapping) = snapshot.space.find(instruction) {
+            by_mapping.entry(mapping.start).or_insert((mapping, Vec::new())).1.push(instruction);
+        }
+    }
+    let mut names = HashMap::new();
+    for (mapping, mut instructions) in by_mapping.into_values() {
+        instructions.sort_unstable();
+        instructions.dedup();
+        let module = mapping.name.rsplit('/').next().unwrap_or_default().to_owned();
+        let functions = symbols::functions(process, snapshot, mapping, &instructions);
+        for (instruction, function) in instructions.into_iter().zip(functions) {
+            let function = function
+                .unwrap_or_else(|| format!("{module}+{:#x}", instruction - mapping.start + mapping.offset));
+            names.insert(instruction, (function, module.clone()));
+        }
+    }
+    names
+}

@@ -1,0 +1,172 @@
+//! What grew between two looks at one process, by root and by type.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::facts::{Holders, Root, RootKind};
+
+/// What grew, or went.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Growth {
+    /// How long it took.
+    pub seconds: f64,
+    /// All live blocks.
+    pub live: Change,
+    /// Those that nothing leads to; unknown where they were at one of the looks.
+    pub unreachable: Option<Change>,
+    /// Roots that hold more alone, or less, those that grew most first.
+    pub roots: Vec<Grown>,
+    /// Types, the same way.
+    pub types: Vec<Grown>,
+}
+
+/// How much more there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// In bytes.
+    pub bytes: i64,
+    /// In blocks.
+    pub blocks: i64,
+}
+
+impl Change {
+    fn between([from_bytes, from_blocks]: [u64; 2], [bytes, blocks]: [u64; 2]) -> Self {
+        let signed = |to: u64, from: u64| to.cast_signed().wrapping_sub(from.cast_signed());
+        Self { bytes: signed(bytes, from_bytes), blocks: signed(blocks, from_blocks) }
+    }
+}
+
+/// A root or a type, and how much more it has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Grown {
+    /// What a root is; nothing for a type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<RootKind>,
+    /// Its name.
+    pub name: String,
+    /// As in [`Root::module`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    /// As in [`Root::thread`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
+    /// What it has now.
+    pub bytes: u64,
+    /// How much more than before.
+    pub grew: Change,
+}
+
+/// What tells roots apart at both looks. Threads of one name have their number in it.
+type Key<'a> = (RootKind, &'a str, Option<&'a str>, Option<&'a str>);
+
+fn key(root: &Root) -> Key<'_> {
+    (root.kind, &root.name, root.module.as_deref(), root.thread.as_deref())
+}
+
+/// Compares two looks. What only one of them tells had nothing before, or has nothing now.
+pub fn between(before: &Holders, now: &Holders) -> Growth {
+    let mut known: HashMap<Key<'_>, [u64; 2]> = HashMap::new();
+    for root in &before.roots {
+        let sum = known.entry(key(root)).or_default();
+        *sum = [sum[0].saturating_add(root.retained_bytes), sum[1].saturating_add(root.retained_blocks)];
+    }
+    let mut roots: Vec<Grown> = Vec::new();
+    let mut add = |root: &Root, from: [u64; 2], to: [u64; 2]| {
+        let (module, thread) = (root.module.clone(), root.thread.clone());
+        let grew = Change::between(from, to);
+        roots.push(Grown {
+            kind: Some(root.kind),
+            name: root.name.clone(),
+            module,
+            thread,
+            bytes: to[0],
+            grew,
+        });
+    };
+    for root in &now.roots {
+        let from = known.remove(&key(root)).unwrap_or_default();
+        add(root, from, [root.retained_bytes, root.retained_blocks]);
+    }
+    for root in &before.roots {
+        if let Some(from) = known.remove(&key(root)) {
+            add(root, from, [0; 2]);
+        }
+    }
+    let lost = before.unreachable.as_ref().zip(now.unreachable.as_ref());
+    Growth {
+        seconds: now.taken_unix_seconds - before.taken_unix_seconds,
+        live: Change::between([before.live.bytes, before.live.blocks], [now.live.bytes, now.live.blocks]),
+        unreachable: lost.map(|(from, to)| Change::between([from.bytes, from.blocks], [to.bytes, to.blocks])),
+        roots: sorted(roots),
+        types: types(before, now),
+    }
+}
+
+fn types(before: &Holders, now: &Holders) -> Vec<Grown> {
+    let mut known: HashMap<&str, [u64; 2]> =
+        before.types.iter().map(|of| (of.name.as_str(), [of.bytes, of.instances])).collect();
+    let mut types: Vec<Grown> = Vec::new();
+    let mut add = |name: &str, from: [u64; 2], to: [u64; 2]| {
+        let grew = Change::between(from, to);
+        types.push(Grown { name: name.to_owned(), bytes: to[0], grew, ..Grown::default() });
+    };
+    for of in &now.types {
+        let from = known.remove(of.name.as_str()).unwrap_or_default();
+        add(&of.name, from, [of.bytes, of.instances]);
+    }
+    for (name, from) in known {
+        add(name, from, [0; 2]);
+    }
+    sorted(types)
+}
+
+fn sorted(mut all: Vec<Grown>) -> Vec<Grown> {
+    all.retain(|one| one.grew != Change::default());
+    all.sort_by(|one, next| {
+        next.grew
+            .bytes
+            .cmp(&one.grew.bytes)
+            .then_with(|| (&one.name, &one.thread).cmp(&(&next.name, &next.thread)))
+    });
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::{Sum, Type, Unreachable};
+    use super::*;
+
+    fn root(name: &str, retained_bytes: u64) -> Root {
+        Root { name: name.to_owned(), retained_bytes, retained_blocks: 1, ..Root::default() }
+    }
+
+    fn look(at: f64, roots: Vec<Root>, types: &[(&str, u64)]) -> Holders {
+        let of =
+            |&(name, bytes): &(&str, u64)| Type { name: name.into(), bytes, instances: 1, ..Type::default() };
+        let unreachable = Some(Unreachable { bytes: at as u64, blocks: 1, ..Unreachable::default() });
+        let live = Sum { bytes: 1000, blocks: 5 };
+        let types = types.iter().map(of).collect();
+        Holders { taken_unix_seconds: at, live, unreachable, roots, types, ..Holders::default() }
+    }
+
+    #[test]
+    fn what_grew_comes_first_and_what_went_last() {
+        let before = look(10.0, vec![root("same", 7), root("gone", 90), root("cache", 100)], &[("A", 5)]);
+        let now =
+            look(70.0, vec![root("cache", 500), root("new", 20), root("same", 7)], &[("B", 9), ("A", 4)]);
+        let growth = between(&before, &now);
+        assert_eq!((growth.seconds, growth.live), (60.0, Change::default()));
+        assert_eq!(growth.unreachable, Some(Change { bytes: 60, blocks: 0 }));
+        let told = |all: &[Grown]| all.iter().map(|of| (of.name.clone(), of.grew.bytes)).collect::<Vec<_>>();
+        assert_eq!(told(&growth.roots), [("cache".into(), 400), ("new".into(), 20), ("gone".into(), -90)]);
+        assert_eq!(told(&growth.types), [("B".into(), 9), ("A".into(), -1)]);
+    }
+
+    #[test]
+    fn figures_of_a_file_that_was_made_to_hurt_do_none() {
+        let before = look(0.0, vec![root("a", u64::MAX), root("a", u64::MAX)], &[("A", u64::MAX), ("A", 1)]);
+        let growth = between(&before, &look(f64::NAN, Vec::new(), &[]));
+        assert_eq!(growth.roots.len(), 1);
+    }
+}

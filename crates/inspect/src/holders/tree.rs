@@ -1,0 +1,60 @@
+//! What hangs from each root: the outline of the dominator tree, as far as it is told.
+
+use strandline_holders::{Node, Outline};
+
+use super::facts::Holding;
+use super::types::Types;
+
+/// Told is what has at least this part of all that is live.
+const LEAST_PART: u64 = 2000;
+/// So many kinds that hang from one, the largest; and so far down.
+const MOST_BESIDE: usize = 20;
+const MOST_DEPTH: usize = 12;
+
+/// The outline, with names.
+pub struct Tree<'a> {
+    outline: &'a Outline,
+    types: &'a Types,
+    /// Nodes that are told, by what they hang from, the largest first.
+    told: Vec<(u32, u32)>,
+}
+
+impl<'a> Tree<'a> {
+    /// Of an outline of blocks with `live_bytes` together.
+    pub fn new(outline: &'a Outline, types: &'a Types, live_bytes: u64) -> Self {
+        let least = (live_bytes / LEAST_PART).max(1);
+        let large = outline.of_blocks().filter(|(_, node)| node.retained.bytes >= least);
+        let mut told: Vec<(u32, u32)> = large.map(|(number, node)| (node.above, number)).collect();
+        let size = |number: u32| outline.nodes().get(number as usize).map_or(0, |node| node.retained.bytes);
+        told.sort_by(|one, next| one.0.cmp(&next.0).then_with(|| size(next.1).cmp(&size(one.1))));
+        Self { outline, types, told }
+    }
+
+    /// What hangs from a node.
+    pub fn below(&self, node: u32) -> Vec<Holding> {
+        self.below_at(node, 0)
+    }
+
+    fn below_at(&self, above: u32, depth: usize) -> Vec<Holding> {
+        let first = self.told.partition_point(|told| told.0 < above);
+        let told = self.told.iter().skip(first).take_while(|told| told.0 == above);
+        told.take(if depth < MOST_DEPTH { MOST_BESIDE } else { 0 })
+            .filter_map(|&(_, number)| {
+                let node = self.outline.nodes().get(number as usize)?;
+                Some(Holding { holds: self.below_at(number, depth + 1), ..self.holding(node) })
+            })
+            .collect()
+    }
+
+    fn holding(&self, node: &Node) -> Holding {
+        Holding {
+            name: self.types.name(node.kind).to_owned(),
+            instances: u64::from(node.own.blocks),
+            bytes: node.own.bytes,
+            chained: u64::from(node.chained),
+            retained_bytes: node.retained.bytes,
+            retained_blocks: u64::from(node.retained.blocks),
+            holds: Vec::new(),
+        }
+    }
+}
