@@ -4,6 +4,8 @@ use std::time::Instant;
 
 /// Number of nothing: no block, no vertex.
 pub const NONE: u32 = u32::MAX;
+/// Arrays from this on are wanted in huge pages.
+const HUGE_BYTES: usize = 8 << 20;
 /// Steps between two looks at the clock.
 const STEPS: u32 = 1 << 16;
 
@@ -26,9 +28,19 @@ pub enum Refused {
 
 /// An array of one value; refused where there is no memory for it.
 pub fn array<T: Clone>(len: usize, value: T) -> Result<Vec<T>, Refused> {
+    let mut array = reserved(len)?;
+    array.resize(len, value);
+    Ok(array)
+}
+
+/// Room for so many; refused where there is no memory for it. They are looked at in any order: of huge pages the processor knows where
+/// all are.
+pub fn reserved<T>(len: usize) -> Result<Vec<T>, Refused> {
     let mut array = Vec::new();
     array.try_reserve_exact(len).map_err(|_| Refused::NoMemory((len * size_of::<T>()) as u64))?;
-    array.resize(len, value);
+    if len * size_of::<T>() >= HUGE_BYTES {
+        strandline_sys::host::prefer_huge_pages(array.spare_capacity_mut());
+    }
     Ok(array)
 }
 

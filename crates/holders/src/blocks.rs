@@ -4,7 +4,7 @@
 //! 512 KiB apart, and 16 bits of how many it has; a list has the others. From an address the [`Directory`] leads to a page, and a
 //! search among the blocks that begin there, in a line or two of the cache, to the block.
 
-use crate::arrays::Refused;
+use crate::arrays::{Refused, reserved};
 use crate::builder::Dropped;
 use crate::directory::{Directory, Near};
 
@@ -38,10 +38,7 @@ impl Blocks {
     /// From packed words in order: first granule in 45 bits, granules in 16 above, the highest bit for those in `large`.
     pub(crate) fn new(words: Vec<u64>, large: Vec<(u32, u64)>, dropped: Dropped) -> Result<Self, Refused> {
         let count = words.len();
-        let refused = |_| Refused::NoMemory(count as u64 * 4);
-        let (mut starts, mut sizes, mut regions) = (Vec::new(), Vec::new(), Vec::new());
-        starts.try_reserve_exact(count).map_err(refused)?;
-        sizes.try_reserve_exact(count).map_err(refused)?;
+        let (mut starts, mut sizes, mut regions) = (reserved(count)?, reserved(count)?, Vec::new());
         let ends = || {
             let mut next = large.iter();
             words.iter().map(move |word| {

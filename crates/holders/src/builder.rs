@@ -1,6 +1,6 @@
 //! Puts blocks into order: they come from several readers and workers in any.
 
-use crate::arrays::{NONE, Refused};
+use crate::arrays::{NONE, Refused, reserved};
 use crate::blocks::{Blocks, GRANULE_BYTES};
 
 /// First address that is none of a program's.
@@ -75,8 +75,7 @@ impl Builder {
         if count as u64 > u64::from(most) {
             return Err(Refused::TooMany(count as u64));
         }
-        let mut words = Vec::new();
-        words.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 8))?;
+        let mut words = reserved(count)?;
         // Each piece is freed as soon as it was copied, so that there are never two of all.
         for piece in self.pieces {
             words.extend_from_slice(&piece);

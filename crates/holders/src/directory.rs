@@ -4,7 +4,7 @@
 //! costs no more than a byte a block and 64 MiB; in a space with a block here and there it is larger. Tables are at most
 //! 36 bytes a block, and 257 MiB for what is above them.
 
-use crate::arrays::{NONE, Refused, array};
+use crate::arrays::{NONE, Refused, array, reserved};
 
 /// Bits of an address below what the first table tells apart.
 const TOP_SHIFT: u32 = 30;
@@ -63,9 +63,7 @@ impl Directory {
         }
         directory.low = low >> TOP_SHIFT;
         directory.tops = array(((high >> TOP_SHIFT) - directory.low) as usize + 1, NONE)?;
-        directory.pages = array(0, 0)?;
-        let words = ranges as usize * directory.stride();
-        directory.pages.try_reserve_exact(words).map_err(|_| Refused::NoMemory(words as u64 * 4))?;
+        directory.pages = reserved(ranges as usize * directory.stride())?;
         directory.fill(blocks)?;
         Ok(directory)
     }

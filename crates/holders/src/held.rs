@@ -13,6 +13,13 @@ pub struct Sum {
     pub blocks: u32,
 }
 
+impl std::ops::AddAssign for Sum {
+    fn add_assign(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.blocks += other.blocks;
+    }
+}
+
 impl std::ops::Sub for Sum {
     type Output = Self;
 
@@ -56,9 +63,10 @@ pub struct Held {
     pub(crate) holders: Vec<u32>,
     pub(crate) nearest: Option<Vec<u32>>,
     heads: Option<Marks>,
-    /// Bytes and blocks that each number retains.
-    bytes: Vec<u64>,
-    counts: Vec<u32>,
+    /// What each root alone retains, what several do, and what is lost.
+    of_roots: Vec<Sum>,
+    several: Sum,
+    of_lost: Sum,
     roots: u32,
     /// Number of the vertex that stands for what is lost.
     lost: u32,
@@ -73,24 +81,44 @@ impl Held {
         heads: Option<Marks>,
         (roots, lost): (u32, u32),
     ) -> Result<Self, Refused> {
-        let (mut bytes, mut counts) = (array(vertices.len(), 0)?, array(vertices.len(), 0)?);
-        // A holder has a lower number than what it holds.
-        for number in (1..vertices.len()).rev() {
-            let block = vertices[number];
-            if block < blocks.len() {
-                bytes[number] += blocks.bytes(block);
-                counts[number] += 1;
-            }
-            let holder = holders[number] as usize;
-            bytes[holder] += bytes[number];
-            counts[holder] += counts[number];
-        }
         let mut definite = Sum::default();
         for head in heads.iter().flat_map(Marks::iter) {
             definite.bytes += blocks.bytes(head);
             definite.blocks += 1;
         }
-        Ok(Self { blocks, numbers, vertices, holders, nearest, heads, bytes, counts, roots, lost, definite })
+        let of_roots = array(roots as usize, Sum::default())?;
+        let (several, of_lost) = (Sum::default(), Sum::default());
+        let mut held = Self {
+            blocks,
+            numbers,
+            vertices,
+            holders,
+            nearest,
+            heads,
+            of_roots,
+            several,
+            of_lost,
+            roots,
+            lost,
+            definite,
+        };
+        held.add_up()?;
+        Ok(held)
+    }
+
+    /// Adds up what hangs from each root.
+    fn add_up(&mut self) -> Result<(), Refused> {
+        let tops = self.tops_of_numbers()?;
+        for (&vertex, top) in
+            self.vertices.iter().zip(tops).filter(|(vertex, _)| **vertex < self.blocks.len())
+        {
+            let sum = match top {
+                SEVERAL => &mut self.several,
+                root => self.of_roots.get_mut(root as usize).unwrap_or(&mut self.of_lost),
+            };
+            *sum += Sum { bytes: self.blocks.bytes(vertex), blocks: 1 };
+        }
+        Ok(())
     }
 
     /// The blocks.
@@ -105,24 +133,24 @@ impl Held {
 
     /// What roots reach.
     pub fn reached(&self) -> Sum {
-        self.sum(0) - self.sum(self.lost)
+        let mut sum = self.several;
+        self.of_roots.iter().for_each(|&of| sum += of);
+        sum
     }
 
     /// What a root alone holds: it would be lost without this root, and is not without any other.
     pub fn root(&self, root: u32) -> Sum {
-        let vertex = self.blocks.len().checked_add(root).filter(|_| root < self.roots);
-        vertex.map_or_else(Sum::default, |vertex| self.sum(self.numbers[vertex as usize]))
+        self.of_roots.get(root as usize).copied().unwrap_or_default()
     }
 
     /// What several roots reach, each by a way of its own.
     pub fn shared(&self) -> Sum {
-        let alone = (0..self.roots).map(|root| self.root(root));
-        alone.fold(self.reached(), |sum, alone| sum - alone)
+        self.several
     }
 
     /// What no root reaches.
     pub fn lost(&self) -> Lost {
-        Lost { definite: self.definite, indirect: self.sum(self.lost) - self.definite }
+        Lost { definite: self.definite, indirect: self.of_lost - self.definite }
     }
 
     /// Whether no root reaches a block.
@@ -135,9 +163,19 @@ impl Held {
         self.heads.iter().flat_map(Marks::iter)
     }
 
-    /// What a block alone holds, with the block itself.
-    pub fn retained(&self, block: u32) -> Sum {
-        self.number(block).map_or_else(Sum::default, |number| self.sum(number))
+    /// What a block alone holds, with the block itself: goes over all of them for it ([`Held::outline`] has it for all kinds).
+    pub fn retained(&self, block: u32) -> Result<Sum, Refused> {
+        let mut sum = Sum::default();
+        let Some(first) = self.number(block) else { return Ok(sum) };
+        let mut is_below = Marks::new(self.vertices.len() as u32)?;
+        // A holder has a lower number than what it holds.
+        for number in first..self.vertices.len() as u32 {
+            if number == first || is_below.has(self.holders[number as usize]) {
+                is_below.set(number);
+                sum += Sum { bytes: self.blocks.bytes(self.vertices[number as usize]), blocks: 1 };
+            }
+        }
+        Ok(sum)
     }
 
     /// Who holds a block; nothing, where it is no block.
@@ -161,11 +199,6 @@ impl Held {
             Some(_) => By::Roots,
         }
     }
-
-    fn sum(&self, number: u32) -> Sum {
-        let bytes = self.bytes.get(number as usize).copied().unwrap_or(0);
-        Sum { bytes, blocks: self.counts.get(number as usize).copied().unwrap_or(0) }
-    }
 }
 
 /// Stands for several roots in [`Held::tops`].
@@ -176,19 +209,25 @@ pub const NO_ROOT: u32 = u32::MAX;
 impl Held {
     /// For each block the root that holds it alone, [`SEVERAL`] or [`NO_ROOT`]: 8 bytes a block while it is made, 4 in the end.
     pub fn tops(&self) -> Result<Vec<u32>, Refused> {
-        let mut of_numbers = array(self.vertices.len(), NO_ROOT)?;
+        let of_numbers = self.tops_of_numbers()?;
+        let mut tops = array(self.blocks.len() as usize, NO_ROOT)?;
+        for (&number, top) in self.numbers.iter().zip(&mut tops) {
+            *top = of_numbers.get(number as usize).copied().unwrap_or(NO_ROOT);
+        }
+        Ok(tops)
+    }
+
+    /// The same by number.
+    fn tops_of_numbers(&self) -> Result<Vec<u32>, Refused> {
+        let mut tops = array(self.vertices.len(), NO_ROOT)?;
         // A holder has a lower number than what it holds.
         for number in 0..self.vertices.len() {
-            of_numbers[number] = match self.by(number as u32) {
+            tops[number] = match self.by(number as u32) {
                 By::Root(root) => root,
                 By::Roots => SEVERAL,
                 By::Nothing => NO_ROOT,
-                By::Block(_) => of_numbers[self.holders[number] as usize],
+                By::Block(_) => tops[self.holders[number] as usize],
             };
-        }
-        let mut tops = array(self.blocks.len() as usize, NO_ROOT)?;
-        for (block, top) in tops.iter_mut().enumerate() {
-            *top = of_numbers.get(self.numbers[block] as usize).copied().unwrap_or(NO_ROOT);
         }
         Ok(tops)
     }

@@ -19,7 +19,7 @@
 //! let blocks = builder.finish()?;
 //! let deadline = Instant::now() + Duration::from_secs(60);
 //! let limits = Limits { edges_bytes: 1 << 30, deadline, workers: 2 };
-//! let references = References::read(&memory, &blocks, None, &limits, &|_| ())?;
+//! let references = References::read(&memory, &blocks, None, None, &limits, &|_| ())?;
 //! let mut roots = Roots::default();
 //! let stack = roots.add(blocks.find(0x1048));
 //! let held = Graph::new(blocks, references, roots, Ways::Shortest, deadline)?.held(deadline)?;
@@ -66,4 +66,4 @@ pub use paths::{Path, Ways};
 pub use reach::Graph;
 pub use references::References;
 pub use roots::Roots;
-pub use scan::{Limits, Outcome, Progress};
+pub use scan::{Heads, Hear, Limits, Outcome, Progress};

@@ -118,9 +118,15 @@ impl Graph {
         let Self { blocks, search, nearest, lost, heads } = self;
         let roots = search.edges.roots.len() as u32;
         let Search { numbers, vertices, parents, edges, has_tree, .. } = search;
+        // The one is the other turned round, and there is most in memory now.
+        drop(vertices);
         let mut clock = Clock::new(deadline);
         let tree = dominators::Order { numbers: &numbers, parents, has_tree };
         let holders = dominators::dominators(tree, edges, &mut clock)?;
+        let mut vertices = array(numbers.len(), NONE)?;
+        for (vertex, &number) in (0..).zip(&numbers) {
+            vertices[number as usize] = vertex;
+        }
         Held::new(blocks, (numbers, vertices), (holders, nearest), heads, (roots, lost))
     }
 }

@@ -4,10 +4,10 @@
 
 use strandline_process::memory::Memory;
 
-use crate::arrays::{Refused, array};
+use crate::arrays::{Refused, array, reserved};
 use crate::blocks::Blocks;
 use crate::marks::Marks;
-use crate::scan::{Limits, Outcome, Progress, Run, scan};
+use crate::scan::{Heads, Limits, Outcome, Progress, Run, scan};
 
 /// What blocks refer to: all targets one behind another.
 #[derive(Debug)]
@@ -19,16 +19,18 @@ pub struct References {
 }
 
 impl References {
-    /// Reads every block once, but those in `plain`, which are known to refer to nothing. `progress` is told from several threads.
+    /// Reads every block once, but those in `plain`, which are known to refer to nothing. `heads` and
+    /// `progress` are told from several threads.
     /// What could not be read, or not within the limits, is in the [`Outcome`]: it is for the caller to say.
     pub fn read(
         memory: &dyn Memory,
         blocks: &Blocks,
         plain: Option<&Marks>,
+        heads: Option<&dyn Heads>,
         limits: &Limits,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self, Refused> {
-        let (runs, outcome) = scan(memory, (blocks, plain), limits, progress);
+        let (runs, outcome) = scan(memory, (blocks, plain), heads, limits, progress);
         let (ends, targets) = joined(runs, blocks.len())?;
         Ok(Self { ends, targets, outcome })
     }
@@ -71,8 +73,7 @@ impl References {
 fn joined(runs: Vec<Run>, blocks: u32) -> Result<(Vec<u32>, Vec<u32>), Refused> {
     let count: usize = runs.iter().map(|run| run.targets.len()).sum();
     let mut ends = array(blocks as usize, 0)?;
-    let mut targets = array(0, 0)?;
-    targets.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 4))?;
+    let mut targets = reserved(count)?;
     let mut next = 0;
     for run in runs {
         let before = targets.len() as u32;

@@ -33,6 +33,15 @@ pub struct Limits {
     pub workers: usize,
 }
 
+/// Is told the first word of each block that is read, by several threads.
+pub trait Heads: Sync {
+    /// What one of them calls, with the block and the word.
+    fn hear(&self) -> Hear<'_>;
+}
+
+/// See [`Heads`].
+pub type Hear<'a> = Box<dyn FnMut(u32, u64) + 'a>;
+
 /// How far reading has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -127,6 +136,7 @@ struct Shared<'a> {
     memory: &'a dyn Memory,
     blocks: &'a Blocks,
     plain: Option<&'a Marks>,
+    heads: Option<&'a dyn Heads>,
     limits: &'a Limits,
     edges: AtomicU64,
     done_bytes: AtomicU64,
@@ -149,6 +159,7 @@ impl Shared<'_> {
 pub fn scan(
     memory: &dyn Memory,
     (blocks, plain): (&Blocks, Option<&Marks>),
+    heads: Option<&dyn Heads>,
     limits: &Limits,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> (Vec<Run>, Outcome) {
@@ -156,6 +167,7 @@ pub fn scan(
         memory,
         blocks,
         plain,
+        heads,
         limits,
         edges: AtomicU64::new(0),
         done_bytes: AtomicU64::new(0),
@@ -212,6 +224,7 @@ struct Worker<'a> {
     span: usize,
     ends: Vec<u32>,
     targets: Vec<u32>,
+    hear: Option<Hear<'a>>,
     outcome: Outcome,
 }
 
@@ -226,6 +239,7 @@ impl<'a> Worker<'a> {
             span: 0,
             ends: Vec::new(),
             targets: Vec::new(),
+            hear: shared.heads.map(|heads| heads.hear()),
             outcome: Outcome::default(),
         }
     }
@@ -255,11 +269,11 @@ impl<'a> Worker<'a> {
         let parts = || {
             (first..end).zip(blocks.iter(first)).map(|(block, (start, bytes))| {
                 let is_plain = plain.is_some_and(|plain| plain.has(block));
-                (block, start.max(low), (start + bytes).min(high), is_plain)
+                (block, (start, start.max(low)), (start + bytes).min(high), is_plain)
             })
         };
         self.spans.clear();
-        for (_, from, to, _) in parts().filter(|part| !part.3) {
+        for (_, (_, from), to, _) in parts().filter(|part| !part.3) {
             match self.spans.last_mut().filter(|last| from - last.1 <= GAP_BYTES) {
                 Some(last) => last.1 = to,
                 None => self.spans.push((from, to)),
@@ -268,11 +282,11 @@ impl<'a> Worker<'a> {
         (self.span, self.got) = (0, 0);
         self.ends.clear();
         self.targets.clear();
-        for (block, from, to, is_plain) in parts() {
+        for (block, (start, from), to, is_plain) in parts() {
             if is_plain {
                 self.outcome.plain_bytes += to - from;
             } else {
-                self.block(block, (from, to))?;
+                self.block(block, start == from, (from, to))?;
             }
             self.ends.push(self.targets.len() as u32);
         }
@@ -281,8 +295,8 @@ impl<'a> Worker<'a> {
         self.shared.has_room(before + edges)
     }
 
-    /// Looks through what of a block is in a piece.
-    fn block(&mut self, block: u32, (mut at, end): (u64, u64)) -> Option<()> {
+    /// Looks through what of a block is in a piece, which may be its first.
+    fn block(&mut self, block: u32, mut is_first: bool, (mut at, end): (u64, u64)) -> Option<()> {
         let blocks = self.shared.blocks;
         let (low, span) = blocks.span();
         let first = self.targets.len();
@@ -296,9 +310,16 @@ impl<'a> Worker<'a> {
                 let page = (at / PAGE_BYTES + 1) * PAGE_BYTES;
                 self.outcome.unreadable_bytes += page.min(end) - at;
                 at = page.min(end);
+                is_first = false;
                 continue;
             }
             let window = self.window.get(skip as usize..(skip + bytes) as usize)?;
+            if let Some(hear) = self.hear.as_mut().filter(|_| is_first)
+                && let Some(word) = window.first_chunk()
+            {
+                hear(block, u64::from_le_bytes(*word));
+                is_first = false;
+            }
             for word in window.as_chunks::<8>().0 {
                 let word = u64::from_le_bytes(*word);
                 if word.wrapping_sub(low) < span

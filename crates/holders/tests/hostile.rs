@@ -6,7 +6,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use common::{BASE, Heap, deadline, heap, held, limits};
-use strandline_holders::{Builder, Graph, Limits, Marks, Progress, References, Refused, Roots, Ways};
+use strandline_holders::{
+    Builder, Graph, Heads, Hear, Limits, Marks, Progress, References, Refused, Roots, Ways,
+};
 use strandline_process::memory::Memory;
 
 #[test]
@@ -14,7 +16,7 @@ fn memory_that_ends_is_counted_and_passed_over() {
     let (mut heap, blocks) = heap(4096, 3, |block| vec![(block + 1) % 4096]).unwrap();
     assert_eq!(blocks.bytes_of_all(), 4096 * 32);
     heap.words.truncate(4096 * 2 + 1);
-    let references = References::read(&heap, &blocks, None, &limits(), &|_| ()).unwrap();
+    let references = References::read(&heap, &blocks, None, None, &limits(), &|_| ()).unwrap();
     let outcome = references.outcome();
     assert_eq!((outcome.read_bytes, outcome.unreadable_bytes, outcome.left_bytes), (65544, 65528, 0));
     assert_eq!(references.count(), 2049);
@@ -38,7 +40,7 @@ impl Memory for Holed {
 #[test]
 fn what_is_behind_a_hole_is_read() {
     let (heap, blocks) = heap(3000, 0, |block| vec![(block + 7) % 3000]).unwrap();
-    let references = References::read(&Holed(heap), &blocks, None, &limits(), &|_| ()).unwrap();
+    let references = References::read(&Holed(heap), &blocks, None, None, &limits(), &|_| ()).unwrap();
     assert_eq!(references.outcome().unreadable_bytes, 4096);
     assert_eq!(references.count(), 3000 - 512);
     assert_eq!(
@@ -52,7 +54,7 @@ fn more_references_than_may_be_kept_are_said() {
     let (heap, blocks) =
         heap(200_000, 0, |block| vec![(block + 1) % 200_000, (block + 2) % 200_000]).unwrap();
     let few = Limits { edges_bytes: 1_000_000, ..limits() };
-    let references = References::read(&heap, &blocks, None, &few, &|_| ()).unwrap();
+    let references = References::read(&heap, &blocks, None, None, &few, &|_| ()).unwrap();
     let outcome = references.outcome();
     assert!(outcome.has_too_many && !outcome.is_late && outcome.left_bytes > 0);
     assert!(references.count() * 4 <= few.edges_bytes);
@@ -70,9 +72,9 @@ fn a_time_that_is_over_stops_each_step() {
     let past = Instant::now() - Duration::from_secs(1);
     let (heap, blocks) = heap(1000, 0, |block| vec![(block + 1) % 1000]).unwrap();
     let late = Limits { deadline: past, ..limits() };
-    let outcome = References::read(&heap, &blocks, None, &late, &|_| ()).unwrap().outcome();
+    let outcome = References::read(&heap, &blocks, None, None, &late, &|_| ()).unwrap().outcome();
     assert_eq!((outcome.is_late, outcome.left_bytes), (true, 8000));
-    let references = References::read(&heap, &blocks, None, &limits(), &|_| ()).unwrap();
+    let references = References::read(&heap, &blocks, None, None, &limits(), &|_| ()).unwrap();
     let graph = Graph::new(blocks, references, Roots::default(), Ways::None, deadline()).unwrap();
     assert_eq!(graph.held(past).err(), Some(Refused::Late));
 }
@@ -82,7 +84,7 @@ fn what_refers_to_nothing_is_not_read() {
     let (heap, blocks) = heap(1000, 0, |block| vec![(block + 1) % 1000]).unwrap();
     let mut plain = Marks::new(blocks.len()).unwrap();
     (100..900).for_each(|block| _ = plain.set(block));
-    let references = References::read(&heap, &blocks, Some(&plain), &limits(), &|_| ()).unwrap();
+    let references = References::read(&heap, &blocks, Some(&plain), None, &limits(), &|_| ()).unwrap();
     assert_eq!((references.outcome().plain_bytes, references.outcome().read_bytes), (6400, 1600));
     assert_eq!(
         (references.of(99), references.of(100), references.of(900)),
@@ -105,9 +107,10 @@ fn a_large_block_has_its_references_in_order() {
     (0..count).for_each(|at| builder.push(BASE + 16 + (large as u64 + at) * 8, 8));
     let (heap, blocks) = (Heap { words }, builder.finish().unwrap());
     let seen = Mutex::new(Vec::new());
-    let references =
-        References::read(&heap, &blocks, None, &limits(), &|progress| seen.lock().unwrap().push(progress))
-            .unwrap();
+    let references = References::read(&heap, &blocks, None, None, &limits(), &|progress| {
+        seen.lock().unwrap().push(progress)
+    })
+    .unwrap();
     let of: Vec<u32> = (0..large.div_ceil(1000)).map(|at| at as u32 % 2).collect();
     assert_eq!(references.of(2), of);
     assert!((3..3 + count as u32).all(|block| references.of(block) == [2]));
@@ -127,7 +130,7 @@ fn a_large_block_that_leads_nowhere_stands_between_others() {
     builder.push(BASE + 8, large as u64 * 8);
     builder.push(behind, 8);
     let blocks = builder.finish().unwrap();
-    let references = References::read(&Heap { words }, &blocks, None, &limits(), &|_| ()).unwrap();
+    let references = References::read(&Heap { words }, &blocks, None, None, &limits(), &|_| ()).unwrap();
     assert_eq!((0..3).map(|block| references.of(block)).collect::<Vec<_>>(), [&[2][..], &[], &[0]]);
 }
 
@@ -135,7 +138,7 @@ fn a_large_block_that_leads_nowhere_stands_between_others() {
 fn words_into_their_own_block_and_the_same_again_are_left_out() {
     let (heap, blocks) =
         heap(4, 0, |block| if block == 1 { vec![0, 0, 1, 0, 2, 0, 3] } else { vec![2] }).unwrap();
-    let references = References::read(&heap, &blocks, None, &limits(), &|_| ()).unwrap();
+    let references = References::read(&heap, &blocks, None, None, &limits(), &|_| ()).unwrap();
     assert_eq!(
         (references.of(0), references.of(1), references.of(2)),
         (&[2][..], &[0, 2, 0, 3][..], &[][..])
@@ -146,7 +149,7 @@ fn words_into_their_own_block_and_the_same_again_are_left_out() {
 #[test]
 fn roots_that_lead_to_no_block_and_references_of_others_do_no_harm() {
     let (heap, blocks) = heap(10, 0, |block| vec![(block + 1) % 10]).unwrap();
-    let references = References::read(&heap, &blocks, None, &limits(), &|_| ()).unwrap();
+    let references = References::read(&heap, &blocks, None, None, &limits(), &|_| ()).unwrap();
     let others = Builder::default().finish().unwrap();
     let refused = Graph::new(others, references, Roots::default(), Ways::None, deadline()).err();
     assert_eq!(refused, Some(Refused::Strangers(10, 0)));
@@ -155,14 +158,41 @@ fn roots_that_lead_to_no_block_and_references_of_others_do_no_harm() {
     roots.add([]);
     let held = held((10, 0), |block| vec![(block + 1) % 10], roots).unwrap();
     assert_eq!((held.root(0).blocks, held.root(1).blocks, held.root(2).blocks), (10, 0, 0));
-    assert_eq!((held.retained(10).blocks, held.is_lost(10), held.path(10, 3)), (0, false, None));
+    assert_eq!((held.retained(10).unwrap().blocks, held.is_lost(10), held.path(10, 3)), (0, false, None));
 }
 
 #[test]
 fn nothing_at_all_is_an_answer() {
     let blocks = Builder::default().finish().unwrap();
-    let references = References::read(&Heap { words: vec![] }, &blocks, None, &limits(), &|_| ()).unwrap();
+    let references =
+        References::read(&Heap { words: vec![] }, &blocks, None, None, &limits(), &|_| ()).unwrap();
     let graph = Graph::new(blocks, references, Roots::default(), Ways::Shortest, deadline()).unwrap();
     let held = graph.held(deadline()).unwrap();
     assert_eq!((held.reached().blocks, held.lost().definite.blocks, held.dominators(0, 9)), (0, 0, None));
+}
+
+struct Heard(Mutex<Vec<(u32, u64)>>);
+
+impl Heads for Heard {
+    fn hear(&self) -> Hear<'_> {
+        Box::new(|block, word| self.0.lock().unwrap().push((block, word)))
+    }
+}
+
+/// Of a large block that is read in parts too, and of none whose first page is not there.
+#[test]
+fn first_words_are_heard_once() {
+    let mut builder = Builder::default();
+    let mut words: Vec<u64> = (0..8 << 20).map(|word| word as u64 + 7).collect();
+    words[2] = 99;
+    builder.push(BASE, 16);
+    builder.push(BASE + 16, 40 << 20);
+    builder.push(BASE + 16 + (40 << 20), 8);
+    builder.push(BASE + (1 << 30), 8);
+    let blocks = builder.finish().unwrap();
+    let heard = Heard(Mutex::default());
+    References::read(&Heap { words }, &blocks, None, Some(&heard), &limits(), &|_| ()).unwrap();
+    let mut heard = heard.0.into_inner().unwrap();
+    heard.sort_unstable();
+    assert_eq!(heard, [(0, 7), (1, 99), (2, 2 + (40 << 17) + 7)]);
 }

@@ -67,6 +67,14 @@ pub fn release_memory() -> bool {
     unsafe { libc::malloc_trim(0) == 1 }
 }
 
+/// Makes every large array a mapping of its own, which goes back to the kernel when it is freed: without this glibc keeps arrays of up
+/// to 32 MiB in its heap once one was freed (`mallopt(3)`, M_MMAP_THRESHOLD).
+pub fn map_large_arrays() {
+    const BYTES: libc::c_int = 128 << 10;
+    // SAFETY: mallopt takes integers, and is called before there are threads.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, BYTES) };
+}
+
 /// Asks the kernel to give huge pages for `memory`, of which whole ones lie in it. It may not: nothing depends on it.
 pub fn prefer_huge_pages<T>(memory: &mut [T]) {
     const PAGE: usize = 4096;

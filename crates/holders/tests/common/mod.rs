@@ -62,6 +62,6 @@ pub fn held(
     roots: Roots,
 ) -> Result<Held, Refused> {
     let (heap, blocks) = heap(count, more, targets)?;
-    let references = References::read(&heap, &blocks, None, &limits(), &|_| ())?;
+    let references = References::read(&heap, &blocks, None, None, &limits(), &|_| ())?;
     Graph::new(blocks, references, roots, Ways::Shortest, deadline())?.held(deadline())
 }

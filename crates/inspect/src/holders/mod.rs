@@ -30,7 +30,7 @@ use self::facts::{Holders, Root, Sum, Unreachable};
 use self::pins::Pins;
 use self::roots::AllRoots;
 use self::tree::Tree;
-use self::types::Types;
+use self::types::{FirstWords, Types};
 use crate::explain::snapshot::Snapshot;
 use crate::explain::{Options, inspect};
 use crate::facts::Explanation;
@@ -137,7 +137,8 @@ fn fill(
         }
     };
     holders.live = Sum { bytes: total, blocks: u64::from(blocks.len()) };
-    let references = References::read(&memory, &blocks, None, &limits, &progress)?;
+    let first_words = FirstWords::new(&snapshot.space, blocks.len())?;
+    let references = References::read(&memory, &blocks, None, Some(&first_words), &limits, &progress)?;
     let AllRoots { found, roots, unread_bytes } = roots::find(process, snapshot, &blocks, deadline)?;
     let caveats = incomplete(&references.outcome(), unread_bytes, snapshot);
     let is_whole = caveats.is_empty();
@@ -149,7 +150,8 @@ fn fill(
     }
     let graph = Graph::new(blocks, references, roots, Ways::None, longest)?;
     let held = graph.held(longest)?;
-    tell(holders, &held, found, (snapshot, &memory))?;
+    let types = Types::new(&held, first_words, snapshot.own_memory(), &snapshot.refinements)?;
+    tell(holders, &held, found, &types, snapshot)?;
     if !is_whole {
         holders.withhold();
     }
@@ -184,14 +186,14 @@ fn tell(
     holders: &mut Holders,
     held: &Held,
     found: Vec<roots::Found>,
-    (snapshot, memory): (&Snapshot, &Filled<'_>),
+    types: &Types,
+    snapshot: &Snapshot,
 ) -> std::result::Result<(), Refused> {
     let tops = held.tops()?;
-    let types = Types::read(held, (memory, &snapshot.space), &snapshot.refinements)?;
     holders.leaked = leaked::resident(held, &tops, snapshot);
-    let pins = Pins::count(held, (&tops, found.len()), &types, &snapshot.residency);
+    let pins = Pins::count(held, (&tops, found.len()), types, &snapshot.residency);
     let outline = held.outline(types.all())?;
-    let tree = Tree::new(&outline, &types, holders.live.bytes);
+    let tree = Tree::new(&outline, types, holders.live.bytes);
     let lost = held.lost();
     let sum = |sum: strandline_holders::Sum| Sum { bytes: sum.bytes, blocks: u64::from(sum.blocks) };
     let definite = sum(lost.definite);

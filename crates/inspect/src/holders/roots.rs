@@ -154,8 +154,7 @@ impl Finder<'_> {
         let memory: &dyn Memory = if is_shared { &self.snapshot.memory } else { self.snapshot.own_memory() };
         let room = MOST_HITS - self.hits.len().min(MOST_HITS);
         let read = each_word((memory, &resident), (start, end), AT_ONCE, &mut |at, word| {
-            // What stands in a block is followed once something leads to that: of glibc's blocks with a mapping of their own, and of
-            // what musl's loader gave of programs' data, the range is not claimed.
+            // What stands in a block is followed once something leads to that: what musl's loader gave of programs' data is not claimed.
             if let Some(block) = self.blocks.find(word).filter(|_| self.blocks.find(at).is_none()) {
                 is_over = is_over || found.len() >= room || found.try_reserve(1).is_err();
                 if !is_over {
@@ -235,8 +234,11 @@ impl Finder<'_> {
                 taken.push((claim.start, claim.end));
             }
         }
-        let of_heaps = snapshot.readings.iter().flat_map(|reading| &reading.claims);
-        let mut heaps: Vec<(u64, u64)> = of_heaps.map(|claim| (claim.start, claim.end)).collect();
+        let mut heaps: Vec<(u64, u64)> = Vec::new();
+        for reading in &snapshot.readings {
+            heaps.extend(reading.ranges());
+            heaps.extend(reading.mapped_blocks.iter().map(|block| (block.start, block.end)));
+        }
         merge(&mut heaps);
         let with_blocks = self.with_blocks();
         merge(&mut taken);

@@ -5,21 +5,19 @@
 //! "Virtual Table Layout" and "RTTI Layout"): in stripped programs too. The table and the rest are in read-only data of a mapped file.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use strandline_claims::refinements::Refinements;
-use strandline_holders::{Held, Refused};
+use strandline_holders::{Heads, Hear, Held, Refused};
 use strandline_process::map::{AddressSpace, Mapping};
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::Memory;
 use strandline_process::modules;
 
 use super::facts::Type;
+use super::names;
 use super::pins::Pins;
-use super::{Filled, names};
 
-/// Bytes that are read at once.
-const WINDOW_BYTES: usize = 256 << 10;
-/// Tables that are looked at; a heap made to hurt has as many first words as blocks.
-const MOST_TABLES: usize = 1 << 16;
 /// Different sizes that are told apart; larger blocks and further sizes are one type.
 const MOST_SIZES: usize = 1 << 16;
 
@@ -31,11 +29,63 @@ pub struct Types {
     by_size: HashMap<u64, u32>,
 }
 
+/// What the first words of blocks are that may lead to a class's table: heard while references are read.
+pub struct FirstWords<'a> {
+    modules: Modules,
+    space: &'a AddressSpace,
+    /// For each block the number of its first word, 0 where that leads to no table.
+    numbers: Vec<AtomicU16>,
+    known: Mutex<HashMap<u64, u16>>,
+}
+
+impl<'a> FirstWords<'a> {
+    /// Of so many blocks.
+    pub fn new(space: &'a AddressSpace, blocks: u32) -> Result<Self, Refused> {
+        let mut numbers = Vec::new();
+        numbers.try_reserve_exact(blocks as usize).map_err(|_| Refused::NoMemory(u64::from(blocks) * 2))?;
+        numbers.resize_with(blocks as usize, AtomicU16::default);
+        Ok(Self { modules: Modules::new(space), space, numbers, known: Mutex::default() })
+    }
+
+    /// The number of a word, from 1 on; 0 for one too many.
+    fn number(&self, word: u64) -> u16 {
+        let Ok(mut known) = self.known.lock() else { return 0 };
+        // A heap made to hurt has as many first words as blocks.
+        let next = u16::try_from(known.len() + 1);
+        match (known.get(&word), next) {
+            (Some(&number), _) => number,
+            (None, Ok(next)) => *known.entry(word).or_insert(next),
+            (None, Err(_)) => 0,
+        }
+    }
+}
+
+impl Heads for FirstWords<'_> {
+    fn hear(&self) -> Hear<'_> {
+        let mut known: HashMap<u64, u16> = HashMap::new();
+        let mut last = (0, 0);
+        Box::new(move |block, word| {
+            // Most first words are no addresses in files.
+            let is_possible = word.is_multiple_of(8) && word >= 16;
+            if !is_possible || !self.modules.have(word) || !self.modules.have(word - 16) {
+                return;
+            }
+            if last.0 != word {
+                last = (word, *known.entry(word).or_insert_with(|| self.number(word)));
+            }
+            if let Some(number) = self.numbers.get(block as usize) {
+                number.store(last.1, Ordering::Relaxed);
+            }
+        })
+    }
+}
+
 impl Types {
-    /// Reads the first word of each block.
-    pub fn read(
+    /// Of blocks whose first words were heard.
+    pub fn new(
         held: &Held,
-        (memory, space): (&Filled<'_>, &AddressSpace),
+        first_words: FirstWords<'_>,
+        memory: &dyn Memory,
         refinements: &Refinements,
     ) -> Result<Self, Refused> {
         let blocks = held.blocks();
@@ -43,26 +93,18 @@ impl Types {
             Self { of: Vec::new(), names: Vec::new(), by_name: HashMap::new(), by_size: HashMap::new() };
         let count = blocks.len() as usize;
         types.of.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 4))?;
-        let mut tables: HashMap<u64, Option<u32>> = HashMap::new();
-        let modules = Modules::new(space);
+        let FirstWords { modules, space, numbers, known } = first_words;
+        let known = known.into_inner().unwrap_or_default();
+        let mut classes: Vec<Option<u32>> = vec![None; known.len() + 1];
+        for (word, number) in known {
+            if let Some(class) = classes.get_mut(usize::from(number)) {
+                *class = modules.class_of(memory, space, word).map(|name| types.named(name));
+            }
+        }
         let palette = refinements.palette();
         let mut of_runtimes = Some(refinements.finder()).filter(|_| !refinements.is_empty());
-        let mut window = (0_u64, vec![0; WINDOW_BYTES], 0_usize);
-        for (start, bytes) in blocks.iter(0) {
-            let word = first_word(memory, &mut window, start);
-            // Most first words are no addresses in files.
-            let is_possible =
-                word.is_multiple_of(8) && word >= 16 && modules.have(word) && modules.have(word - 16);
-            let class = match tables.get(&word) {
-                Some(&known) => known,
-                None if is_possible && tables.len() < MOST_TABLES => {
-                    let name = modules.class_of(memory.memory, space, word);
-                    let class = name.map(|name| types.named(name));
-                    tables.insert(word, class);
-                    class
-                }
-                None => None,
-            };
+        for ((start, bytes), number) in blocks.iter(0).zip(&numbers) {
+            let class = classes.get(usize::from(number.load(Ordering::Relaxed))).copied().flatten();
             let known = of_runtimes.as_mut().and_then(|finder| finder.find(start, bytes));
             let row = known.filter(|_| class.is_none()).and_then(|known| palette.get(known.slot));
             let kind = class.or_else(|| row.map(|row| types.named(row.0.id.to_owned())));
@@ -131,16 +173,6 @@ impl Types {
         all.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
         all
     }
-}
-
-fn first_word(memory: &dyn Memory, window: &mut (u64, Vec<u8>, usize), start: u64) -> u64 {
-    let (at, bytes, got) = window;
-    let skip = start.checked_sub(*at).and_then(|skip| usize::try_from(skip).ok());
-    let skip = skip.filter(|skip| skip.saturating_add(8) <= *got).unwrap_or_else(|| {
-        (*at, *got) = (start, memory.read_some(start, bytes));
-        0
-    });
-    if skip + 8 <= *got { word_at(bytes, skip).unwrap_or(0) } else { 0 }
 }
 
 /// The mapped files that are programs or libraries: what is executed of them, and the rest.
