@@ -7,6 +7,7 @@ mod figures;
 mod histogram;
 mod inside;
 mod kills;
+mod nmt;
 mod options;
 mod reclaim;
 
