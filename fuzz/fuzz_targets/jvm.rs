@@ -17,7 +17,7 @@ use strandline_synth::{JvmImage, clipped, fabricate_jvm};
 /// Those that inputs start from.
 fn images() -> &'static Vec<JvmImage> {
     static IMAGES: OnceLock<Vec<JvmImage>> = OnceLock::new();
-    IMAGES.get_or_init(|| (0..16).map(fabricate_jvm).collect())
+    IMAGES.get_or_init(|| (0..64).map(fabricate_jvm).collect())
 }
 
 /// A file without a name, with these bytes.
@@ -32,7 +32,7 @@ fn file_of(bytes: &[u8]) -> Option<File> {
 fuzz_target!(|data: &[u8]| {
     let Some((&[choice, in_file], data)) = data.split_first_chunk() else { return };
     let Some((absent, patches)) = data.split_first_chunk() else { return };
-    let mut machine = images()[usize::from(choice) % 16].clone();
+    let mut machine = images()[usize::from(choice) % 64].clone();
     // So many patches are of the file, a byte each.
     let (of_file, patches) = patches.split_at(patches.len().min(3 * usize::from(in_file % 16)));
     for patch in of_file.as_chunks::<3>().0 {
@@ -46,12 +46,14 @@ fuzz_target!(|data: &[u8]| {
     let target = Target::resident_only(&machine.image, u64::from_le_bytes(*absent));
     let (space, _) = AddressSpace::parse(machine.maps.as_bytes());
     let process = this_process();
+    let is_shared = |run: &(u64, u64)| space.find(run.0).is_some_and(|mapping| mapping.permissions.shared);
+    let (shared, private): (Vec<_>, Vec<_>) = target.runs.iter().copied().partition(is_shared);
     let context = Context {
         memory: &target,
         process: &process,
         space: &space,
-        resident: &|from, to| clipped(&target.runs, from, to),
-        shared: &|_, _| Vec::new(),
+        resident: &|from, to| clipped(&private, from, to),
+        shared: &|from, to| clipped(&shared, from, to),
         threads: &[],
         is_stopped: false,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
@@ -60,7 +62,8 @@ fuzz_target!(|data: &[u8]| {
         progress: &|_| {},
     };
     let Ok(reading) = jvm::read(&context, &program, (&[], &Refinements::default())) else { return };
-    let mut claims: Vec<(u64, u64)> = reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
+    let mut claims: Vec<(u64, u64)> =
+        reading.claims.iter().chain(&reading.shared).map(|claim| (claim.start, claim.end)).collect();
     claims.sort_unstable();
     assert!(claims.windows(2).all(|pair| pair[0].1 <= pair[1].0));
     assert!(

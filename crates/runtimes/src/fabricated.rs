@@ -28,12 +28,14 @@ pub fn look(
     assert_eq!(bad, 0);
     let runs = image.pages_without(|page| is_absent(absent, page));
     let process = Process::open(std::process::id() as i32).unwrap();
+    let is_shared = |run: &(u64, u64)| space.find(run.0).is_some_and(|mapping| mapping.permissions.shared);
+    let (shared, private): (Vec<_>, Vec<_>) = runs.iter().copied().partition(is_shared);
     let context = Context {
         memory: &Target(image.within(&runs)),
         process: &process,
         space: &space,
-        resident: &|from, to| clipped(&runs, from, to),
-        shared: &|_, _| Vec::new(),
+        resident: &|from, to| clipped(&private, from, to),
+        shared: &|from, to| clipped(&shared, from, to),
         is_stopped: false,
         threads: &[],
         deadline: Instant::now() + Duration::from_secs(600),
@@ -76,7 +78,8 @@ pub fn patch(image: &mut Image, seed: u64, patches: &[Patch]) {
 
 /// Whether what was read can be believed at all: no byte is claimed twice, and names are names.
 pub fn is_sound(reading: &Reading) {
-    let mut claims: Vec<(u64, u64)> = reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
+    let claims = reading.claims.iter().chain(&reading.shared);
+    let mut claims: Vec<(u64, u64)> = claims.map(|claim| (claim.start, claim.end)).collect();
     claims.sort_unstable();
     assert!(claims.windows(2).all(|pair| pair[0].1 <= pair[1].0), "claims overlap");
     assert!(reading.facts.types.iter().all(|of| !of.name.chars().any(char::is_control)));

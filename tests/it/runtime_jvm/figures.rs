@@ -7,10 +7,11 @@ use crate::support::{Outcome, for_each, full, skipped, strandline};
 
 /// A collector.
 #[derive(Clone, Copy, Debug)]
-struct Collector {
+pub struct Collector {
     /// Its name in `own.collector`.
     name: &'static str,
-    options: &'static [&'static str],
+    /// What selects it.
+    pub options: &'static [&'static str],
     /// The first and the last version that has it.
     versions: (u32, u32),
     /// Whether its objects are counted by class.
@@ -52,23 +53,28 @@ impl Collector {
     }
 }
 
-#[test]
-fn pools_and_classes_are_those_of_the_beans() -> Outcome {
-    const TEST: &str = "runtime_jvm: figures";
-    let Some(classes) = classes(TEST)? else { return Ok(()) };
-    let has_jcmd = has_jcmd(&format!("{TEST}, by class"));
+/// Each JDK with the collectors that are tried with it.
+pub fn cases(test: &str) -> Vec<(Jdk, Collector)> {
     let mut cases = Vec::new();
-    for jdk in jdks::all(TEST).into_iter().filter(|jdk| jdk.major >= OLDEST) {
+    for jdk in jdks::all(test).into_iter().filter(|jdk| jdk.major >= OLDEST) {
         for collector in COLLECTORS.iter().filter(|collector| collector.is_due(&jdk)) {
             let options = [&["-XX:+UnlockExperimentalVMOptions"], collector.options].concat();
             if jdk.takes(&options) {
                 cases.push((jdk.clone(), *collector));
             } else {
-                skipped(&format!("{TEST}, {} of java {}", collector.name, jdk.major), "it was built without");
+                skipped(&format!("{test}, {} of java {}", collector.name, jdk.major), "it was built without");
             }
         }
     }
-    for_each(cases, |(jdk, collector)| {
+    cases
+}
+
+#[test]
+fn pools_and_classes_are_those_of_the_beans() -> Outcome {
+    const TEST: &str = "runtime_jvm: figures";
+    let Some(classes) = classes(TEST)? else { return Ok(()) };
+    let has_jcmd = has_jcmd(&format!("{TEST}, by class"));
+    for_each(cases(TEST), |(jdk, collector)| {
         let mut subject = start(jdk, &classes, collector.options)?;
         fill(&mut subject)?;
         let seen = agrees(&mut subject, collector.counts && has_jcmd)?;

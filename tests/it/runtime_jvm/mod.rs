@@ -6,6 +6,8 @@
 mod figures;
 mod histogram;
 mod inside;
+mod kills;
+mod nmt;
 mod options;
 mod reclaim;
 mod view;
@@ -63,11 +65,16 @@ fn build() -> Result<PathBuf> {
 
 /// Starts the subject.
 pub fn start(jdk: &Jdk, classes: &Path, options: &[&str]) -> Result<Subject> {
+    started(command(jdk, classes, options))
+}
+
+/// The command of the subject.
+pub fn command(jdk: &Jdk, classes: &Path, options: &[&str]) -> Command {
     let mut command = Command::new(&jdk.java);
     // Warnings would go to standard output, among the answers.
     command.args(["-Xmx300m", "-Xlog:disable", "-XX:+UnlockExperimentalVMOptions"]);
     command.args(options).arg("-cp").arg(classes).arg("Subject");
-    started(command)
+    command
 }
 
 /// Starts the subject by a command that ends in running it.

@@ -10,12 +10,13 @@ use crate::support::{Outcome, Result, Subject, for_each, full, strandline, subje
 const SLACK_BYTES: u64 = 2 << 20;
 
 /// All JDKs that can be read, or the oldest alone.
-fn some(test: &str) -> Vec<Jdk> {
+pub fn some(test: &str) -> Vec<Jdk> {
     let jdks = jdks::all(test).into_iter().filter(|jdk| jdk.major >= super::OLDEST);
     jdks.take(if full() { usize::MAX } else { 1 }).collect()
 }
 
-fn reclaim(subject: &Subject, remedy: &str) -> Result<(Option<i32>, Value)> {
+/// Asks it, and returns the status and the document.
+pub fn reclaim(subject: &Subject, remedy: &str) -> Result<(Option<i32>, Value)> {
     let run = strandline::run(&["reclaim", "--json", "--remedy", remedy, &subject.pid_text()])?;
     Ok((run.status, run.document()?))
 }

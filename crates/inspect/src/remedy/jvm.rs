@@ -23,6 +23,9 @@ use super::{Applied, Refusal, call};
 
 /// How long it may take to listen. A thread of it has to run first.
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
+/// How long whoever put the file that is there already has for it: his signal may be on its way, and a second one that comes when
+/// it listens has the JVM print a thread dump.
+const FOUND_LIMIT: Duration = Duration::from_secs(3);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 /// How long what is asked may take: a collection of a large heap takes minutes where memory is swapped.
 const ANSWER_LIMIT: Duration = Duration::from_secs(300);
@@ -146,17 +149,20 @@ fn ask(socket: &mut UnixStream, command: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// A file that is removed again, where it is still the one that was made.
-struct Left {
+/// The file that says what SIGQUIT is for, removed again where it is still the same one.
+struct Request {
     path: PathBuf,
     inode: u64,
+    /// Whether it is there for somebody yet.
     keep: bool,
+    /// Whether somebody else made it.
+    is_found: bool,
 }
 
-impl Drop for Left {
+impl Drop for Request {
     fn drop(&mut self) {
-        let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);
-        if is_ours && !self.keep {
+        let is_same = std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);
+        if is_same && !self.keep {
             drop(std::fs::remove_file(&self.path));
         }
     }
@@ -175,32 +181,59 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
     let folder = options.map_err(|e| Refusal::from_io(process, "opening its /tmp", e))?;
     let within = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
     let socket = within.join(format!(".java_pid{inner}"));
+    let path = within.join(format!(".attach_pid{inner}"));
     if let Ok(connected) = UnixStream::connect(&socket) {
-        return own(process, connected);
+        let connected = own(process, connected)?;
+        // To one that listens such a file is of no use: who made it was killed.
+        if let Some(mut left) = found(&path, &status) {
+            left.keep = false;
+        }
+        return Ok(connected);
     }
     may_be_asked(process, &status)?;
-    let mut file = request(process, &within.join(format!(".attach_pid{inner}")), &status)?;
-    // It may have been stopped, or have called exec, since.
-    may_be_asked(process, &process.status()?)?;
-    sys::signal(&handle, SIGQUIT).map_err(|e| Refusal::from_io(process, "sending SIGQUIT", e))?;
-    let until = Instant::now() + LISTEN_LIMIT;
+    let (mut file, mut connected) = asked(process, (&path, &socket), &status)?;
+    if connected.is_none() {
+        // It may have been stopped, or have called exec, since; and somebody else may have had it listen, when it would take the
+        // signal for a request for a thread dump.
+        may_be_asked(process, &process.status()?)?;
+        connected = wait_for(process, &socket, Duration::ZERO)?;
+    }
+    if connected.is_none() {
+        sys::signal(&handle, SIGQUIT).map_err(|e| Refusal::from_io(process, "sending SIGQUIT", e))?;
+        // Whenever it comes to look, in ten minutes as well, it must find it; of one that has ended nobody needs it.
+        file.keep = true;
+        connected = wait_for(process, &socket, LISTEN_LIMIT)?;
+    }
+    file.keep = connected.is_none() && !sys::has_ended(&handle, Duration::ZERO).unwrap_or(false);
+    connected.ok_or_else(|| {
+        refused(process, "did not listen within 10 s after it was asked to (SIGQUIT)".to_owned())
+    })
+}
+
+/// Puts the file; where one is there already, waits first for what it brings who put it.
+fn asked(
+    process: &Process,
+    (path, socket): (&Path, &Path),
+    status: &Status,
+) -> Result<(Request, Option<UnixStream>), Refusal> {
+    let file = request(process, path, status)?;
+    let connected = if file.is_found { wait_for(process, socket, FOUND_LIMIT)? } else { None };
+    if !file.is_found || connected.is_some() {
+        return Ok((file, connected));
+    }
+    // Who gave up has removed it.
+    Ok((request(process, path, status)?, None))
+}
+
+/// Connects once it listens.
+fn wait_for(process: &Process, socket: &Path, limit: Duration) -> Result<Option<UnixStream>, Refusal> {
+    let until = Instant::now() + limit;
     loop {
-        if let Ok(connected) = UnixStream::connect(&socket) {
-            return own(process, connected);
+        if let Ok(connected) = UnixStream::connect(socket) {
+            return own(process, connected).map(Some);
         }
         if Instant::now() >= until {
-            // Without the file it would take the signal for a request for a thread dump.
-            let quit = 1 << (SIGQUIT - 1);
-            let is_pending = |status: &Status| {
-                (status.pending.unwrap_or(0) | status.shared_pending.unwrap_or(0)) & quit != 0
-            };
-            if let Some(file) = &mut file {
-                file.keep = process.status().is_ok_and(|status| is_pending(&status));
-            }
-            return Err(refused(
-                process,
-                "did not listen within 10 s after it was asked to (SIGQUIT)".to_owned(),
-            ));
+            return Ok(None);
         }
         std::thread::sleep(BETWEEN_LOOKS);
     }
@@ -216,20 +249,31 @@ fn own(process: &Process, socket: UnixStream) -> Result<UnixStream, Refusal> {
     }
 }
 
-/// Puts the file that says what SIGQUIT is for; it has to be of the JVM's user. One that is there already is somebody's who asks
-/// just now: it serves, and stays.
-fn request(process: &Process, path: &Path, status: &Status) -> Result<Option<Left>, Refusal> {
+/// Puts the file that says what SIGQUIT is for; it has to be of the JVM's user. One that is there already serves.
+fn request(process: &Process, path: &Path, status: &Status) -> Result<Request, Refusal> {
     let failed = |e| Refusal::from_io(process, "asking its JVM to listen", e);
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let file = match made {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let text = "would not know what SIGQUIT is for: its file .attach_pidN in /tmp is another user's, or gone again";
+            return found(path, status).ok_or_else(|| refused(process, text.to_owned()));
+        }
         made => made.map_err(failed)?,
     };
     let inode = file.metadata().map_err(failed)?.ino();
-    let left = Left { path: path.to_owned(), inode, keep: false };
+    let request = Request { path: path.to_owned(), inode, keep: false, is_found: false };
     let effective = status.users.map(|users| users[1]);
     fchown(&file, effective, None).map_err(failed)?;
-    Ok(Some(left))
+    Ok(request)
+}
+
+/// Such a file that somebody else made, who asks just now or was killed; `None` where the JVM would not believe it
+/// (`AttachListener::is_init_trigger`).
+fn found(path: &Path, status: &Status) -> Option<Request> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    let is_believed = found.uid() == 0 || status.users.is_some_and(|users| users[1] == found.uid());
+    let of = Request { path: path.to_owned(), inode: found.ino(), keep: true, is_found: true };
+    (found.is_file() && is_believed).then_some(of)
 }
 
 /// Refuses a process which that signal would end, or that would not come to it, and one that would not know us.

@@ -1,17 +1,22 @@
-//! Fabricated Java virtual machines: HotSpot's tables about itself, a heap of G1 or of the serial collector, classes, threads with
-//! allocation buffers, metaspace, compiled code, each known by construction.
+//! Fabricated Java virtual machines: HotSpot's tables about itself, a heap of any collector, classes, threads with allocation buffers,
+//! metaspace, compiled code, each known by construction.
 //!
 //! Written from HotSpot's sources of JDK 11, 17 and 25 (`src/hotspot/share`), apart from the reader that is tested with it. What
 //! the tables describe stands at places that are drawn, what they do not describe where the sources have it.
 
+mod g1;
 mod graph;
 mod heap;
 mod native;
 mod objects;
+mod shenandoah;
+mod spaces;
 mod tables;
+mod z;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use self::heap::{COLLECTORS, Collector};
 use self::tables::Tables;
 use crate::{Dice, Image};
 
@@ -55,8 +60,12 @@ pub struct JvmExpected {
     pub live: BTreeMap<&'static str, (u64, u64)>,
     /// Class loaders that have loaded something.
     pub loaders: u64,
+    /// Of each kind of part of the heap the bytes, and those of objects.
+    pub kinds: BTreeMap<&'static str, (u64, u64)>,
     /// Bytes of heap that is committed.
     pub heap_bytes: u64,
+    /// The same of a heap in shared memory, as often as that is mapped: all, and those that pages have in use.
+    pub shared_bytes: (u64, u64),
 }
 
 /// A fabricated JVM.
@@ -98,6 +107,7 @@ struct Writer {
     is_new: bool,
     /// JDK 11.
     is_old: bool,
+    collector: Collector,
     header: Header,
     /// Where the next structure goes.
     free: u64,
@@ -141,7 +151,9 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
         1 => Header::Wide,
         _ => Header::Narrow,
     };
-    let has_narrow_oops = dice.chance(70);
+    let collector = COLLECTORS[dice.below(if is_old { 4 } else { 6 }) as usize].0;
+    // Pointers of ZGC have colours.
+    let has_narrow_oops = collector != Collector::Z && dice.chance(70);
     let mut writer = Writer {
         has_narrow_oops,
         objects: Vec::new(),
@@ -152,6 +164,7 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
         expected: JvmExpected { release, ..JvmExpected::default() },
         is_new,
         is_old,
+        collector,
         header,
         free: STRUCTURES + 64,
         metadata: [METASPACE, CLASS_SPACE],
@@ -168,13 +181,22 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
     writer.code();
     writer.live(graph);
     let Writer { mut image, tables, mut expected, .. } = writer;
-    expected.heap_bytes = committed.iter().map(|range| range.1 - range.0).sum();
+    let bytes = committed.iter().map(|range| range.1 - range.0).sum();
+    if collector == Collector::Z {
+        expected.shared_bytes.0 = bytes
+    } else {
+        expected.heap_bytes = bytes
+    }
     let (file, pointers) = tables.write(&mut image);
-    let maps = maps(&committed);
+    let maps = maps(&committed, collector);
     JvmImage { image, maps, file, bias: LIBRARY, tables: pointers, data: (DATA, DATA + DATA_BYTES), expected }
 }
 
-fn maps(committed: &[(u64, u64)]) -> String {
+fn maps(committed: &[(u64, u64)], collector: Collector) -> String {
+    let heap = match collector {
+        Collector::Z => "rw-s 00000000 00:01 5 /memfd:java_heap (deleted)",
+        _ => "rw-p 00000000 00:00 0",
+    };
     let mut maps: Vec<(u64, u64, &str)> = vec![
         (CLASS_SPACE, CLASS_SPACE_BYTES, "rw-p 00000000 00:00 0"),
         (STRUCTURES, STRUCTURES_BYTES, "rw-p 00000000 00:00 0 [heap]"),
@@ -186,7 +208,7 @@ fn maps(committed: &[(u64, u64)]) -> String {
         (CODE_MAP, PAGE, "rw-p 00000000 00:00 0"),
         (STACK, STACK_BYTES, "rw-p 00000000 00:00 0"),
     ];
-    maps.extend(committed.iter().map(|&(from, to)| (from, to - from, "rw-p 00000000 00:00 0")));
+    maps.extend(committed.iter().map(|&(from, to)| (from, to - from, heap)));
     maps.sort_unstable();
     maps.iter().map(|(start, bytes, rest)| format!("{start:x}-{:x} {rest}\n", start + bytes)).collect()
 }
@@ -242,9 +264,7 @@ impl Writer {
     fn machine(&mut self) {
         let release = self.tables.text(self.expected.release);
         self.fixed("Abstract_VM_Version", "_s_vm_release", release);
-        for flag in ["UseParallelGC", "UseZGC", "UseShenandoahGC", "UseEpsilonGC", "DisableAttachMechanism"] {
-            self.flag(flag, 0);
-        }
+        self.flag("DisableAttachMechanism", 0);
         self.flag("ObjectAlignmentInBytes", 8);
         self.flag("MinHeapSize", 16 * PAGE);
         self.flag("MaxHeapSize", 1 << 20);
@@ -287,7 +307,7 @@ mod tests {
                 })
             };
             assert!(one.image.ranges().all(|(start, _)| is_mapped(start)), "{}", one.maps);
-            assert!(one.expected.heap_bytes > 0);
+            assert!(one.expected.heap_bytes + one.expected.shared_bytes.0 > 0);
         }
     }
 }

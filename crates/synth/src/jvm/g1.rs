@@ -1,0 +1,145 @@
+//! G1: regions (`gc/g1/vmStructs_g1.hpp`, `g1HeapRegionType.hpp`).
+
+use super::heap::REGION_BYTES;
+use super::{HEAP, PAGE, Writer};
+
+/// Tags of regions: eden, survivor, the first of humongous ones, those that follow, old, archive.
+type Tags = [u32; 6];
+
+impl Writer {
+    /// Writes one, and returns what of it is committed.
+    pub fn g1(&mut self) -> Vec<(u64, u64)> {
+        let count = 6 + self.dice.below(8);
+        let names: [&'static str; 4] = if self.is_new {
+            ["G1HeapRegion", "G1HeapRegionManager", "G1HeapRegionType", "_monitoring_support"]
+        } else {
+            ["HeapRegion", "HeapRegionManager", "HeapRegionType", "_g1mm"]
+        };
+        let [region, manager, kind, support] = names;
+        self.declare(region, &[("_type", 8), ("_bottom", 8), ("_top", 8), ("_end", 8)]);
+        self.declare(kind, &[("_tag", 4)]);
+        // A type of one field that stands within another: both are small.
+        self.tables.field(kind, "_tag", 0);
+        self.declare("G1HeapRegionTable", &[("_base", 8), ("_length", 8), ("_shift_by", 4)]);
+        self.declare(manager, &[("_regions", 96)]);
+        self.declare("G1CollectedHeap", &[("_hrm", 200), (support, 8)]);
+        let bytes = count * REGION_BYTES;
+        self.fixed(region, "GrainBytes", REGION_BYTES);
+        let monitored = self.monitored();
+        let heap = self.collected("G1CollectedHeap", &[(support, monitored), ("_hrm", 0)], bytes);
+        let manager =
+            heap + self.tables.offset("G1CollectedHeap", "_hrm") + self.tables.offset(manager, "_regions");
+        let pointers = self.structure(8 * count);
+        self.fill(manager, "G1HeapRegionTable", &[("_base", pointers), ("_length", count)]);
+        let tags = self.tags();
+        let committed = self.regions(region, pointers, (count, tags));
+        if self.is_old {
+            // What a region inherits is told of what it inherits from.
+            for (field, of) in [("_bottom", "Space"), ("_end", "Space"), ("_top", "G1ContiguousSpace")] {
+                self.tables.rename((region, field), of);
+            }
+        }
+        committed
+    }
+
+    /// What of regions is told by kind (`gc/g1/g1HeapRegionType.hpp`).
+    fn tags(&mut self) -> Tags {
+        if self.is_new {
+            for (name, value) in [
+                ("G1HeapRegionType::FreeTag", 0),
+                ("G1HeapRegionType::YoungMask", 2),
+                ("G1HeapRegionType::EdenTag", 2),
+                ("G1HeapRegionType::SurvTag", 3),
+                ("G1HeapRegionType::HumongousMask", 4),
+                ("G1HeapRegionType::OldMask", 8),
+            ] {
+                self.tables.int(name, value);
+            }
+            return [2, 3, 4, 5, 8, 8];
+        }
+        for (name, value) in [
+            ("HeapRegionType::FreeTag", 0),
+            ("HeapRegionType::YoungMask", 2),
+            ("HeapRegionType::EdenTag", 2),
+            ("HeapRegionType::SurvTag", 3),
+            ("HeapRegionType::HumongousMask", 4),
+            ("HeapRegionType::PinnedMask", 8),
+            ("HeapRegionType::OldMask", 16),
+            ("HeapRegionType::ArchiveMask", 32),
+        ] {
+            self.tables.int(name, value);
+        }
+        [2, 3, 12, 13, 16, 41]
+    }
+
+    fn regions(&mut self, of: &'static str, pointers: u64, (count, tags): (u64, Tags)) -> Vec<(u64, u64)> {
+        let mut committed: Vec<(u64, u64)> = Vec::new();
+        let mut index = 0;
+        while index < count {
+            let what = self.dice.below(8);
+            // One object, in several regions.
+            let many = if what == 3 { (1 + self.dice.below(3)).min(count - index) } else { 1 };
+            let (start, end) = (HEAP + index * REGION_BYTES, HEAP + (index + many) * REGION_BYTES);
+            // One that was never committed has no structure.
+            if what == 7 && index + 1 < count {
+                index += 1;
+                continue;
+            }
+            self.image.map(start, (end - start) as usize);
+            match committed.last_mut() {
+                Some(last) if last.1 == start => last.1 = end,
+                _ => committed.push((start, end)),
+            }
+            let (kind, tag, top) = match what {
+                0 | 1 => ("eden", tags[0], self.eden(start, end)),
+                2 => ("survivor", tags[1], self.objects(start, end)),
+                3 => {
+                    let top = end - PAGE * self.dice.below(4);
+                    self.one_array(start, top);
+                    ("humongous", tags[2], top)
+                }
+                4 => ("old", tags[4], self.objects(start, end)),
+                5 => {
+                    self.is_archive = !self.is_new;
+                    let top = self.objects(start, end);
+                    self.is_archive = false;
+                    (if self.is_new { "old" } else { "archive" }, tags[5], top)
+                }
+                _ => ("free", 0, start),
+            };
+            self.area(kind, [start, top, end]);
+            for part in 0..many {
+                let (bottom, behind) = (start + part * REGION_BYTES, start + (part + 1) * REGION_BYTES);
+                let tag = if part == 0 { tag } else { tags[3] };
+                let fields = [("_bottom", bottom), ("_end", behind), ("_top", top.clamp(bottom, behind))];
+                let region = self.object(of, &fields);
+                self.image.put(region + self.tables.offset(of, "_type"), &tag.to_le_bytes());
+                self.image.put_word(pointers + 8 * (index + part), region);
+            }
+            index += many;
+        }
+        committed
+    }
+
+    /// What the beans are told from, which G1 brings up to date at each collection and so is not what regions have now.
+    fn monitored(&mut self) -> u64 {
+        const FIELDS: [[&str; 2]; 6] = [
+            ["_eden_space_used", "_eden_used"],
+            ["_eden_space_committed", "_eden_committed"],
+            ["_survivor_space_used", "_survivor_used"],
+            ["_survivor_space_committed", "_survivor_committed"],
+            ["_old_gen_used", "_old_used"],
+            ["_old_gen_committed", "_old_committed"],
+        ];
+        let names = FIELDS.map(|names| names[usize::from(self.is_old)]);
+        self.declare("G1MonitoringSupport", &names.map(|name| (name, 8)));
+        let figures: [u64; 3] = std::array::from_fn(|_| 8 * self.dice.below(10_000));
+        for (name, used) in ["G1 Eden Space", "G1 Survivor Space", "G1 Old Gen"].into_iter().zip(figures) {
+            self.expected.pools.insert(name, (used, used.next_multiple_of(REGION_BYTES)));
+        }
+        let committed = figures.map(|used| used.next_multiple_of(REGION_BYTES));
+        let words = [figures[0], committed[0], figures[1], committed[1], figures[2], committed[2]];
+        let fields: Vec<(&str, u64)> = names.into_iter().zip(words).collect();
+        self.object("G1MonitoringSupport", &fields)
+    }
+}

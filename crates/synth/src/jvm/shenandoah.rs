@@ -1,0 +1,110 @@
+//! Shenandoah: regions (`gc/shenandoah/vmStructs_shenandoah.hpp`, `shenandoahHeapRegion.hpp`).
+
+use super::heap::REGION_BYTES;
+use super::{HEAP, PAGE, Writer};
+
+/// `ShenandoahHeapRegion::RegionState`, in its order.
+const STATES: [&str; 10] = [
+    "ShenandoahHeapRegion::_empty_uncommitted",
+    "ShenandoahHeapRegion::_empty_committed",
+    "ShenandoahHeapRegion::_regular",
+    "ShenandoahHeapRegion::_humongous_start",
+    "ShenandoahHeapRegion::_humongous_cont",
+    "ShenandoahHeapRegion::_pinned_humongous_start",
+    "ShenandoahHeapRegion::_cset",
+    "ShenandoahHeapRegion::_pinned",
+    "ShenandoahHeapRegion::_pinned_cset",
+    "ShenandoahHeapRegion::_trash",
+];
+const UNCOMMITTED: u32 = 0;
+const EMPTY: u32 = 1;
+const HUMONGOUS: [u32; 2] = [3, 5];
+const CONTINUED: u32 = 4;
+const TRASH: u32 = 9;
+
+impl Writer {
+    /// Writes one, and returns what of it is committed.
+    pub fn shenandoah(&mut self) -> Vec<(u64, u64)> {
+        for (state, value) in STATES.into_iter().zip(0..) {
+            self.tables.int(state, value);
+        }
+        let region = "ShenandoahHeapRegion";
+        self.declare(region, &[("_state", 4), ("_index", 8), ("_bottom", 8), ("_top", 8), ("_end", 8)]);
+        self.fixed(region, "RegionSizeBytes", REGION_BYTES);
+        let count = 6 + self.dice.below(8);
+        let pointers = self.structure(8 * count);
+        // From JDK 21 on what is used is told of each generation, of which there is one.
+        let used = if self.is_new { "_global_generation" } else { "_used" };
+        self.declare("ShenandoahHeap", &[("_num_regions", 8), ("_regions", 8), ("_committed", 8), (used, 8)]);
+        let committed = self.shenandoah_regions(pointers, count);
+        let bytes: u64 = committed.iter().map(|range| range.1 - range.0).sum();
+        let in_use = 8 * self.dice.below(bytes / 8 + 1);
+        self.expected.pools.insert("Shenandoah", (in_use, bytes));
+        let word = if self.is_new {
+            self.declare("ShenandoahGeneration", &[("_used", 8)]);
+            self.object("ShenandoahGeneration", &[("_used", in_use)])
+        } else {
+            in_use
+        };
+        self.collected(
+            "ShenandoahHeap",
+            &[("_num_regions", count), ("_regions", pointers), ("_committed", bytes), (used, word)],
+            count * REGION_BYTES,
+        );
+        committed
+    }
+
+    fn shenandoah_regions(&mut self, pointers: u64, count: u64) -> Vec<(u64, u64)> {
+        let mut committed: Vec<(u64, u64)> = Vec::new();
+        let mut index = 0;
+        while index < count {
+            // The first one is committed, so that there is a heap.
+            let state = if index == 0 { 2 } else { self.dice.one_of(&[0, 1, 2, 2, 3, 5, 6, 7, 8, 9]) };
+            let is_humongous = HUMONGOUS.contains(&state);
+            let many = if is_humongous { (1 + self.dice.below(3)).min(count - index) } else { 1 };
+            let (start, end) = (HEAP + index * REGION_BYTES, HEAP + (index + many) * REGION_BYTES);
+            if state != UNCOMMITTED {
+                self.image.map(start, (end - start) as usize);
+                match committed.last_mut() {
+                    Some(last) if last.1 == start => last.1 = end,
+                    _ => committed.push((start, end)),
+                }
+            }
+            let top = match state {
+                _ if is_humongous => {
+                    let top = end - PAGE * self.dice.below(4);
+                    self.one_array(start, top);
+                    self.area("humongous", [start, top, end]);
+                    top
+                }
+                UNCOMMITTED => start,
+                EMPTY | TRASH => {
+                    self.area("free", [start, start, end]);
+                    // What is trash has objects yet, which are nobody's.
+                    if state == TRASH { start + PAGE } else { start }
+                }
+                _ => {
+                    let top = self.eden(start, end);
+                    self.area("old", [start, top, end]);
+                    top
+                }
+            };
+            for part in index..index + many {
+                let region = self.shenandoah_region(part, if part == index { state } else { CONTINUED }, top);
+                self.image.put_word(pointers + 8 * part, region);
+            }
+            index += many;
+        }
+        committed
+    }
+
+    /// What describes a region, up to whose end or `top` objects stand.
+    fn shenandoah_region(&mut self, index: u64, state: u32, top: u64) -> u64 {
+        let (start, end) = (HEAP + index * REGION_BYTES, HEAP + (index + 1) * REGION_BYTES);
+        let fields = [("_index", index), ("_bottom", start), ("_end", end), ("_top", top.clamp(start, end))];
+        let region = self.object("ShenandoahHeapRegion", &fields);
+        let place = region + self.tables.offset("ShenandoahHeapRegion", "_state");
+        self.image.put(place, &state.to_le_bytes());
+        region
+    }
+}

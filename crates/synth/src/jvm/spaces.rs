@@ -1,0 +1,129 @@
+//! Collectors with a few spaces: the serial one (`gc/serial/vmStructs_serial.hpp`), the parallel one
+//! (`gc/parallel/vmStructs_parallelgc.hpp`), and Epsilon (`gc/epsilon/vmStructs_epsilon.hpp`).
+
+use super::heap::Collector;
+use super::{HEAP, PAGE, Writer};
+
+const SPACE_BYTES: u64 = 32 * PAGE;
+
+impl Writer {
+    /// Writes a serial one, and returns what of it is committed.
+    pub fn serial(&mut self) -> Vec<(u64, u64)> {
+        let heap = if self.is_new { "SerialHeap" } else { "GenCollectedHeap" };
+        self.declare("DefNewGeneration", &[("_eden_space", 8), ("_from_space", 8), ("_to_space", 8)]);
+        self.declare("TenuredGeneration", &[("_the_space", 8)]);
+        self.declare(heap, &[("_young_gen", 8), ("_old_gen", 8)]);
+        self.contiguous();
+        let bytes = 5 * SPACE_BYTES;
+        let spaces: [(u64, u64); 4] = [
+            (HEAP, HEAP + SPACE_BYTES),
+            (HEAP + SPACE_BYTES, HEAP + SPACE_BYTES + 4 * PAGE),
+            (HEAP + SPACE_BYTES + 4 * PAGE, HEAP + SPACE_BYTES + 8 * PAGE),
+            // What lies between is reserved.
+            (HEAP + 3 * SPACE_BYTES, HEAP + 4 * SPACE_BYTES),
+        ];
+        self.image.map(spaces[0].0, (spaces[2].1 - spaces[0].0) as usize);
+        self.image.map(spaces[3].0, (spaces[3].1 - spaces[3].0) as usize);
+        let names = ["Eden Space", "Survivor Space", "Tenured Gen"];
+        let at = self.generations(spaces, names);
+        let young = self.object(
+            "DefNewGeneration",
+            &[("_eden_space", at[0]), ("_from_space", at[1]), ("_to_space", at[2])],
+        );
+        let old = self.object("TenuredGeneration", &[("_the_space", at[3])]);
+        self.collected(heap, &[("_young_gen", young), ("_old_gen", old)], bytes);
+        vec![(spaces[0].0, spaces[2].1), spaces[3]]
+    }
+
+    /// Writes a parallel one, and returns what of it is committed.
+    pub fn parallel(&mut self) -> Vec<(u64, u64)> {
+        self.declare("MutableSpace", &[("_bottom", 8), ("_top", 8), ("_end", 8)]);
+        self.declare("PSYoungGen", &[("_eden_space", 8), ("_from_space", 8), ("_to_space", 8)]);
+        self.declare("PSOldGen", &[("_object_space", 8)]);
+        self.declare("ParallelScavengeHeap", &[]);
+        let old = (HEAP, HEAP + SPACE_BYTES);
+        let eden = (HEAP + 2 * SPACE_BYTES, HEAP + 3 * SPACE_BYTES);
+        // Survivor spaces change places at each collection, and were made smaller: what is between stays committed.
+        let gaps = [PAGE * self.dice.below(3), PAGE * self.dice.below(3)];
+        let first = (eden.1 + gaps[0], eden.1 + gaps[0] + 4 * PAGE);
+        let second = (first.1 + gaps[1], first.1 + gaps[1] + 3 * PAGE);
+        let (from, to) = if self.dice.chance(50) { (first, second) } else { (second, first) };
+        for range in [old, (eden.0, second.1)] {
+            self.image.map(range.0, (range.1 - range.0) as usize);
+        }
+        for gap in [(eden.1, first.0), (first.1, second.0)].into_iter().filter(|gap| gap.0 < gap.1) {
+            self.area("free", [gap.0, gap.0, gap.1]);
+        }
+        let at =
+            self.generations([eden, from, to, old], ["PS Eden Space", "PS Survivor Space", "PS Old Gen"]);
+        let young = self
+            .object("PSYoungGen", &[("_eden_space", at[0]), ("_from_space", at[1]), ("_to_space", at[2])]);
+        let generation = self.object("PSOldGen", &[("_object_space", at[3])]);
+        self.fixed("ParallelScavengeHeap", "_young_gen", young);
+        self.fixed("ParallelScavengeHeap", "_old_gen", generation);
+        self.collected("ParallelScavengeHeap", &[], 5 * SPACE_BYTES);
+        if self.is_old {
+            for field in ["_bottom", "_end"] {
+                self.tables.rename(("MutableSpace", field), "ImmutableSpace");
+            }
+        }
+        vec![old, (eden.0, second.1)]
+    }
+
+    /// Writes an Epsilon, and returns what of it is committed.
+    pub fn epsilon(&mut self) -> Vec<(u64, u64)> {
+        self.contiguous();
+        self.declare("EpsilonHeap", &[("_space", 8)]);
+        let (start, end) = (HEAP, HEAP + 2 * SPACE_BYTES);
+        self.image.map(start, (end - start) as usize);
+        let top = self.eden(start, end);
+        self.area("old", [start, top, end]);
+        self.expected.pools.insert("Epsilon Heap", (top - start, end - start));
+        let space = self.space((start, end), top);
+        self.collected("EpsilonHeap", &[("_space", space)], 4 * SPACE_BYTES);
+        vec![(start, end)]
+    }
+
+    /// Fills eden, two survivor spaces and an old generation, whose pools have these names: where they are described.
+    fn generations(&mut self, spaces: [(u64, u64); 4], names: [&'static str; 3]) -> [u64; 4] {
+        let tops = [
+            self.eden(spaces[0].0, spaces[0].1),
+            self.objects(spaces[1].0, spaces[1].1),
+            spaces[2].0,
+            self.objects(spaces[3].0, spaces[3].1),
+        ];
+        for (name, index) in names.into_iter().zip([0, 1, 3]) {
+            let (start, end) = spaces[index];
+            self.expected.pools.insert(name, (tops[index] - start, end - start));
+        }
+        for (index, kind) in ["eden", "survivor", "survivor", "old"].into_iter().enumerate() {
+            self.area(kind, [spaces[index].0, tops[index], spaces[index].1]);
+        }
+        std::array::from_fn(|index| self.space(spaces[index], tops[index]))
+    }
+
+    /// A space in which objects follow each other, without generations or with those of the serial collector.
+    fn contiguous(&mut self) {
+        if self.is_new {
+            self.declare("ContiguousSpace", &[("_bottom", 8), ("_top", 8), ("_end", 8)]);
+        } else {
+            // A space's own fields, then those of one in which objects follow each other.
+            self.declare("Space", &[("_bottom", 8), ("_end", 8)]);
+            self.declare("ContiguousSpace", &[("_top", 8)]);
+            let top = self.tables.size_of("Space") + self.tables.offset("ContiguousSpace", "_top");
+            self.tables.field("ContiguousSpace", "_top", top);
+            self.tables.size("ContiguousSpace", top + 8);
+        }
+    }
+
+    fn space(&mut self, (start, end): (u64, u64), top: u64) -> u64 {
+        let (of, base) = match self.collector {
+            Collector::Parallel => ("MutableSpace", "MutableSpace"),
+            _ if self.is_new => ("ContiguousSpace", "ContiguousSpace"),
+            _ => ("ContiguousSpace", "Space"),
+        };
+        let space = self.object(of, &[("_top", top)]);
+        self.fill(space, base, &[("_bottom", start), ("_end", end)]);
+        space
+    }
+}

@@ -1,0 +1,116 @@
+//! ZGC: pages of granules in shared memory (`gc/z/vmStructs_z.hpp`, `zPageAllocator.hpp`, `zPageTable.hpp`), of JDK 17 mapped once for
+//! each colour of pointers, of JDK 25 once, with generations.
+
+use super::{PAGE, Writer};
+
+/// Smaller than they are, so that an image is.
+const GRANULE_SHIFT: u64 = 16;
+const GRANULE_BYTES: u64 = 1 << GRANULE_SHIFT;
+/// `ZAddressOffsetMask`, and the bits above it that colours have (`gc/z/zAddress.hpp`).
+const OFFSET_MASK: u64 = (1 << 42) - 1;
+const COLOURS: [u64; 3] = [1 << 42, 1 << 43, 1 << 44];
+/// `ZPerNUMA` keeps the nodes' values so far apart (`gc/z/zValue.inline.hpp`).
+const BETWEEN_NODES: u64 = 4096;
+
+impl Writer {
+    /// Writes one, and returns what of it is committed, in each view.
+    pub fn z(&mut self) -> Vec<(u64, u64)> {
+        let count = 5 + self.dice.below(5);
+        let views = if self.is_new { &COLOURS[2..] } else { &COLOURS };
+        let allocator: &[(&str, u64)] = if self.is_new {
+            // `_used` and what generations use stand behind the first one, and are not told.
+            &[("_max_capacity", 32), ("_partitions", 8)]
+        } else {
+            &[("_max_capacity", 8), ("_capacity", 8), ("_used", 8)]
+        };
+        self.declare("ZGranuleMapForPageTable", &[("_map", 8)]);
+        let map = self.tables.size_of("ZGranuleMapForPageTable");
+        self.declare("ZPageTable", &[("_map", map)]);
+        self.declare("ZPageAllocator", allocator);
+        let parts = ["ZPageAllocator", "ZPageTable"].map(|of| self.tables.size_of(of));
+        self.declare("ZHeap", &[("_page_allocator", parts[0]), ("_page_table", parts[1])]);
+        self.declare("ZCollectedHeap", &[("_heap", self.tables.size_of("ZHeap"))]);
+        let heap = self.collected("ZCollectedHeap", &[("_heap", 0)], count * GRANULE_BYTES);
+        let heap = heap + self.tables.offset("ZCollectedHeap", "_heap");
+        self.z_globals();
+        let used = self.z_pages(heap, count);
+        self.expected.shared_bytes.1 = used * views.len() as u64;
+        self.z_allocator(heap + self.tables.offset("ZHeap", "_page_allocator"), count * GRANULE_BYTES);
+        let mut committed = Vec::new();
+        for view in views {
+            self.image.map(*view, (count * GRANULE_BYTES) as usize);
+            committed.push((*view, view + count * GRANULE_BYTES));
+        }
+        committed
+    }
+
+    fn z_globals(&mut self) {
+        self.tables.long("ZGranuleSizeShift", GRANULE_SHIFT);
+        self.declare("ZGlobalsForVMStructs", &[("_ZAddressOffsetMask", 8)]);
+        let mask = self.structure(8);
+        self.image.put_word(mask, OFFSET_MASK);
+        let globals = self.object("ZGlobalsForVMStructs", &[("_ZAddressOffsetMask", mask)]);
+        self.fixed("ZGlobalsForVMStructs", "_instance_p", globals);
+    }
+
+    /// Pages of some granules each, and the table of which granule is whose; how many bytes they have in use.
+    fn z_pages(&mut self, heap: u64, count: u64) -> u64 {
+        let behind = if self.is_new { "_size" } else { "_end" };
+        self.declare("ZVirtualMemory", &[("_start", 8), (behind, 8)]);
+        let range = self.tables.size_of("ZVirtualMemory");
+        self.declare("ZPage", &[("_virtual", range), ("_top", 8)]);
+        let table = self.structure(8 * count);
+        let map =
+            heap + self.tables.offset("ZHeap", "_page_table") + self.tables.offset("ZPageTable", "_map");
+        self.fill(map, "ZGranuleMapForPageTable", &[("_map", table)]);
+        let (mut index, mut used) = (0, 0);
+        while index < count {
+            let many = (1 + self.dice.below(3)).min(count - index);
+            // Some are of no page.
+            if self.dice.chance(70) {
+                let (start, bytes) = (index << GRANULE_SHIFT, many << GRANULE_SHIFT);
+                let objects = 8 * self.dice.below(bytes / 8 + 1);
+                let page = self.object("ZPage", &[("_top", start + objects)]);
+                let of = if self.is_new { bytes } else { start + bytes };
+                let range = page + self.tables.offset("ZPage", "_virtual");
+                self.fill(range, "ZVirtualMemory", &[("_start", start), (behind, of)]);
+                for part in index..index + many {
+                    self.image.put_word(table + 8 * part, page);
+                }
+                used += objects;
+            }
+            index += many;
+        }
+        used
+    }
+
+    /// What is used and committed, of JDK 25 by generation and by NUMA node.
+    fn z_allocator(&mut self, allocator: u64, most: u64) {
+        self.fill(allocator, "ZPageAllocator", &[("_max_capacity", most)]);
+        if !self.is_new {
+            let used = 8 * self.dice.below(most / 8);
+            self.fill(allocator, "ZPageAllocator", &[("_capacity", most), ("_used", used)]);
+            self.expected.pools.insert("ZHeap", (used, most));
+            return;
+        }
+        let nodes = 1 + self.dice.below(3);
+        self.declare("ZPartition", &[("_capacity", 8), ("_used", 8)]);
+        self.tables.field("ZPerNUMAZPartition", "_addr", 0);
+        let first = self.structure((nodes - 1) * BETWEEN_NODES + self.tables.size_of("ZPartition"));
+        let capacities: Vec<u64> = (0..nodes).map(|_| PAGE * self.dice.below(100)).collect();
+        for (node, capacity) in (0..nodes).zip(&capacities) {
+            self.fill(first + node * BETWEEN_NODES, "ZPartition", &[("_capacity", *capacity)]);
+        }
+        self.fill(allocator, "ZPageAllocator", &[("_partitions", first)]);
+        self.fixed("ZNUMA", "_count", nodes);
+        let committed: u64 = capacities.iter().sum();
+        let old = 8 * self.dice.below(committed / 8 + 1);
+        let young = 8 * self.dice.below((committed - old) / 8 + 1);
+        let behind = allocator + self.tables.offset("ZPageAllocator", "_max_capacity");
+        for (offset, word) in [(8, young + old), (16, young), (24, old)] {
+            self.image.put_word(behind + offset, word);
+        }
+        self.expected.pools.insert("ZGC Young Generation", (young, committed - old));
+        self.expected.pools.insert("ZGC Old Generation", (old, old));
+    }
+}
