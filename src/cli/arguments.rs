@@ -409,7 +409,7 @@ Examples:
   strandline report before.strandline after.strandline --format svg -o both.svg
   strandline report perl.strandline --format json | jq '.marks[] | {name, rss_bytes}'")]
 pub struct Report {
-    /// Recordings; several are laid over each other
+    /// Recordings; several are laid over each other. Or what `holders --json` wrote
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
     /// What to make of them; without it, a chart for the terminal

@@ -20,29 +20,36 @@ const SCHEMA: &str = "strandline/holders/1";
 /// The largest document that is read.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// An earlier look, as a document.
+/// A look, as a document.
 #[derive(Deserialize)]
-struct Earlier {
+struct Document {
     schema: String,
     #[serde(flatten)]
     found: Found,
 }
 
+/// Whether a file is a document and no recording.
+pub fn is_document(path: &Path) -> bool {
+    let mut first = [0];
+    let is_file = std::fs::metadata(path).is_ok_and(|data| data.is_file());
+    is_file && File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok() && first == *b"{"
+}
+
 /// Reads what --json wrote.
-fn earlier(path: &Path) -> Result<Found> {
+pub fn read(path: &Path) -> Result<Found> {
     let failure = |why: String| Failure(format!("{}: {why}", path.display()));
     let mut text = Vec::new();
     let file = File::open(path).map_err(|error| failure(error.to_string()))?;
     file.take(MOST_BYTES).read_to_end(&mut text).map_err(|error| failure(error.to_string()))?;
     let hint = "not what `strandline holders --json PID` wrote";
-    let earlier: Earlier =
+    let document: Document =
         serde_json::from_slice(&text).map_err(|error| failure(format!("{hint}: {error}")))?;
-    if earlier.schema == SCHEMA { Ok(earlier.found) } else { Err(failure(hint.to_owned())) }
+    if document.schema == SCHEMA { Ok(document.found) } else { Err(failure(hint.to_owned())) }
 }
 
 /// Looks at one process.
 pub fn run(arguments: &Holders, output: &mut Output) -> Result<Ending> {
-    let before = arguments.since.as_deref().map(earlier).transpose()?;
+    let before = arguments.since.as_deref().map(read).transpose()?;
     let tell = Progress::new(!output.json);
     let mut found = holders(
         arguments.pid,

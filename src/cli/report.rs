@@ -9,6 +9,7 @@ use strandline_recording::Reader;
 use tempfile::NamedTempFile;
 
 use super::arguments::{Format, Report};
+use super::holders;
 use super::output::{Output, complain};
 use super::{Ending, Failure, Result};
 use strandline_report::timeline::chart::{self, Glyphs};
@@ -16,6 +17,8 @@ use strandline_report::timeline::{Timeline, export, html, svg};
 
 /// More lines than these cannot be told apart.
 pub const MOST_FILES: usize = 8;
+/// Roots and types shown of what `holders` wrote.
+const HOLDERS_SHOWN: usize = 20;
 
 /// Reads the recordings and writes what was asked for.
 pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
@@ -34,6 +37,11 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
     }
     if let Some(output) = &arguments.output {
         protect(output)?;
+    }
+    if let [file] = files.as_slice()
+        && holders::is_document(file)
+    {
+        return of_holders(file, arguments, output);
     }
     if matches!(format, Some(Format::Csv | Format::Json)) {
         let is_pipe =
@@ -60,7 +68,15 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
         Format::Png => picture(svg::png(&timelines), &mut out)?,
     };
     let (name, is_named_by_us) = (out.name.clone(), out.is_named_by_us);
-    let written = written.and_then(|()| out.finish().map_err(Into::into));
+    written_as(&name, is_named_by_us, written.and_then(|()| out.finish().map_err(Into::into)))
+}
+
+/// How writing ended.
+fn written_as(
+    name: &str,
+    is_named_by_us: bool,
+    written: std::result::Result<(), export::Failed>,
+) -> Result<Ending> {
     match written {
         // A reader that has seen enough (`| head`) is no error.
         Err(export::Failed::Io(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Ending::Done),
@@ -71,6 +87,28 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
             }
             Ok(Ending::Done)
         }
+    }
+}
+
+/// What `holders --json` wrote, as a page, or on the terminal.
+fn of_holders(file: &Path, arguments: &Report, output: &mut Output) -> Result<Ending> {
+    let found = holders::read(file)?;
+    match arguments.format.filter(|_| !output.json) {
+        None if !output.json && arguments.output.is_none() => {
+            output.print(&strandline_report::holders::holders(&found, HOLDERS_SHOWN, output.surface))?;
+            Ok(Ending::Done)
+        }
+        Some(Format::Html) => {
+            let mut out = Out::open(arguments, Format::Html)?;
+            let page = strandline_report::holders::page::page(&found).map(String::into_bytes);
+            let (name, is_named_by_us) = (out.name.clone(), out.is_named_by_us);
+            let written = picture(page, &mut out)?;
+            written_as(&name, is_named_by_us, written.and_then(|()| out.finish().map_err(Into::into)))
+        }
+        _ => Err(Failure(format!(
+            "{}: of what holders wrote --format html makes a page; without it, it is shown here",
+            file.display()
+        ))),
     }
 }
 

@@ -14,15 +14,26 @@ pub const GRANULE_BYTES: u64 = 8;
 pub const LARGE: u16 = u16::MAX;
 /// Bits of an address that are not kept for each block.
 const REGION_SHIFT: u32 = 19;
+/// Addresses that are looked for together.
+const TOGETHER: usize = 64;
+/// Blocks of a page that are gone through one by one.
+const FEW: usize = 32;
 const GRANULE_SHIFT: u32 = GRANULE_BYTES.trailing_zeros();
+
+/// A block.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Where it begins in its region, in granules.
+    start: u16,
+    /// Its granules, or [`LARGE`].
+    granules: u16,
+}
 
 /// The live blocks of a heap.
 #[derive(Debug)]
 pub struct Blocks {
-    /// Where each begins in its region, in granules.
-    starts: Vec<u16>,
-    /// Granules of each, or [`LARGE`].
-    sizes: Vec<u16>,
+    /// Each, side by side: who looks for the one looks for the other.
+    places: Vec<Place>,
     /// Number and granules of each large one.
     large: Vec<(u32, u64)>,
     /// First block of each region that has some, and the region.
@@ -38,7 +49,7 @@ impl Blocks {
     /// From packed words in order: first granule in 45 bits, granules in 16 above, the highest bit for those in `large`.
     pub(crate) fn new(words: Vec<u64>, large: Vec<(u32, u64)>, dropped: Dropped) -> Result<Self, Refused> {
         let count = words.len();
-        let (mut starts, mut sizes, mut regions) = (reserved(count)?, reserved(count)?, Vec::new());
+        let (mut places, mut regions) = (reserved(count)?, Vec::new());
         let ends = || {
             let mut next = large.iter();
             words.iter().map(move |word| {
@@ -55,25 +66,25 @@ impl Blocks {
             if regions.last().is_none_or(|last: &(u32, u32)| last.1 != region) {
                 regions.push((index as u32, region));
             }
-            starts.push((start >> GRANULE_SHIFT) as u16);
-            sizes.push(((behind - start) >> GRANULE_SHIFT).min(u64::from(LARGE)) as u16);
+            let granules = ((behind - start) >> GRANULE_SHIFT).min(u64::from(LARGE)) as u16;
+            places.push(Place { start: (start >> GRANULE_SHIFT) as u16, granules });
             bytes += behind - start;
             end = behind;
         }
         let low = ends().next().map_or(0, |first| first.0);
         let directory = Directory::new(ends(), count as u32)?;
         drop(words);
-        Ok(Self { starts, sizes, large, regions, directory, low, span: end - low, bytes, dropped })
+        Ok(Self { places, large, regions, directory, low, span: end - low, bytes, dropped })
     }
 
     /// How many there are.
     pub fn len(&self) -> u32 {
-        self.starts.len() as u32
+        self.places.len() as u32
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.starts.is_empty()
+        self.places.is_empty()
     }
 
     /// Bytes of all.
@@ -100,7 +111,7 @@ impl Blocks {
 
     #[inline]
     fn granules(&self, block: u32) -> u64 {
-        let granules = self.sizes.get(block as usize).copied().unwrap_or(0);
+        let granules = self.places.get(block as usize).map_or(0, |place| place.granules);
         if granules == LARGE { self.large_granules(block) } else { u64::from(granules) }
     }
 
@@ -113,8 +124,8 @@ impl Blocks {
     /// Where a block begins; the highest address for what is none.
     pub fn start(&self, block: u32) -> u64 {
         let region = self.regions.partition_point(|region| region.0 <= block).wrapping_sub(1);
-        match (self.regions.get(region), self.starts.get(block as usize)) {
-            (Some(region), Some(&start)) => address(region.1, start),
+        match (self.regions.get(region), self.places.get(block as usize)) {
+            (Some(region), Some(place)) => address(region.1, place.start),
             _ => u64::MAX,
         }
     }
@@ -125,18 +136,48 @@ impl Blocks {
         if address.wrapping_sub(self.low) >= self.span {
             return None;
         }
-        match self.directory.near(address) {
+        self.at(self.directory.near(address), address)
+    }
+
+    /// As [`Blocks::find`] for each of some addresses: memory is asked for what all need before any is waited for.
+    pub fn find_each(&self, addresses: &[u64], mut take: impl FnMut(usize, u32)) {
+        let mut nears = [Near::Nothing; TOGETHER];
+        for (group, addresses) in addresses.chunks(TOGETHER).enumerate() {
+            for (near, &address) in nears.iter_mut().zip(addresses) {
+                let is_inside = address.wrapping_sub(self.low) < self.span;
+                *near = if is_inside { self.directory.near(address) } else { Near::Nothing };
+            }
+            for (index, (&near, &address)) in nears.iter().zip(addresses).enumerate() {
+                if let Some(block) = self.at(near, address) {
+                    take(group * TOGETHER + index, block);
+                }
+            }
+        }
+    }
+
+    /// The block that an address is in, which is near some.
+    #[inline]
+    fn at(&self, near: Near, address: u64) -> Option<u32> {
+        match near {
             Near::Nothing => None,
             Near::Page(from, to) => {
                 let at = (address >> GRANULE_SHIFT) as u16;
-                let starts = self.starts.get(from as usize..to as usize)?;
-                let before = starts.partition_point(|&start| start <= at) as u32;
+                let places = self.places.get(from as usize..to as usize)?;
+                // Of few all are counted, which takes no decisions.
+                let before = if places.len() <= FEW {
+                    places.iter().map(|place| u32::from(place.start <= at)).sum()
+                } else {
+                    places.partition_point(|place| place.start <= at) as u32
+                };
                 if before == 0 {
                     return self.reaching(from.checked_sub(1)?, address);
                 }
                 let block = from + before - 1;
-                let distance = at - starts.get(before as usize - 1)?;
-                (u64::from(distance) < self.granules(block)).then_some(block)
+                let place = places.get(before as usize - 1)?;
+                let distance = at - place.start;
+                let is_inside = distance < place.granules
+                    || place.granules == LARGE && u64::from(distance) < self.large_granules(block);
+                is_inside.then_some(block)
             }
             Near::Covering(number) => self.reaching(*self.directory.covering.get(number as usize)?, address),
         }
@@ -155,7 +196,7 @@ impl Blocks {
             if self.regions.get(region + 1).is_some_and(|next| next.0 <= block) {
                 region += 1;
             }
-            let start = self.starts.get(block as usize).copied().unwrap_or(0);
+            let start = self.places.get(block as usize).map_or(0, |place| place.start);
             (address(self.regions.get(region).map_or(0, |region| region.1), start), self.bytes(block))
         })
     }

@@ -76,11 +76,14 @@ impl Builder {
             return Err(Refused::TooMany(count as u64));
         }
         let mut words = reserved(count)?;
-        // Each piece is freed as soon as it was copied, so that there are never two of all.
-        for piece in self.pieces {
+        // Each piece is freed as soon as it was copied, so that there are never two of all. Most are in order, one behind another: what is
+        // sorted so has few runs.
+        let mut pieces = self.pieces;
+        pieces.sort_unstable_by_key(|piece| piece.first().copied());
+        for piece in pieces {
             words.extend_from_slice(&piece);
         }
-        words.sort_unstable();
+        words.sort();
         let mut large = self.large;
         large.sort_unstable();
         let mut kept = 0;

@@ -20,7 +20,7 @@ const FREE_BYTES: u64 = 64 << 20;
 const COVERED: u32 = 1 << 31;
 
 /// Where the block that covers an address would stand.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Near {
     /// Nowhere.
     Nothing,

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use strandline_process::memory::Memory;
 
+use crate::arrays::NONE;
 use crate::blocks::Blocks;
 use crate::marks::Marks;
 
@@ -21,6 +22,8 @@ const PIECE_BYTES: u64 = 16 << 20;
 const PIECE_BLOCKS: u32 = 1 << 15;
 /// What is passed over where memory cannot be read.
 const PAGE_BYTES: u64 = 4096;
+/// Words are looked up when there are so many.
+const MANY_WORDS: usize = 4096;
 
 /// How far reading may go.
 #[derive(Clone, Copy, Debug)]
@@ -222,8 +225,14 @@ struct Worker<'a> {
     /// What of a piece is worth reading, in order, and which of it is next.
     spans: Vec<(u64, u64)>,
     span: usize,
+    /// Words that may be references, and the places in a piece of the blocks that have them.
+    words: Vec<u64>,
+    places: Vec<u32>,
+    /// How many references each block of the piece has; then where they end.
     ends: Vec<u32>,
     targets: Vec<u32>,
+    /// The place and the target of the last one.
+    last: (u32, u32),
     hear: Option<Hear<'a>>,
     outcome: Outcome,
 }
@@ -237,8 +246,11 @@ impl<'a> Worker<'a> {
             got: 0,
             spans: Vec::new(),
             span: 0,
+            words: Vec::new(),
+            places: Vec::new(),
             ends: Vec::new(),
             targets: Vec::new(),
+            last: (NONE, NONE),
             hear: shared.heads.map(|heads| heads.hear()),
             outcome: Outcome::default(),
         }
@@ -282,13 +294,25 @@ impl<'a> Worker<'a> {
         (self.span, self.got) = (0, 0);
         self.ends.clear();
         self.targets.clear();
+        self.words.clear();
+        self.places.clear();
+        self.last = (NONE, NONE);
         for (block, (start, from), to, is_plain) in parts() {
+            self.ends.push(0);
             if is_plain {
                 self.outcome.plain_bytes += to - from;
             } else {
-                self.block(block, start == from, (from, to))?;
+                self.block((first, block), start == from, (from, to))?;
             }
-            self.ends.push(self.targets.len() as u32);
+            if self.words.len() >= MANY_WORDS {
+                self.resolve(first);
+            }
+        }
+        self.resolve(first);
+        let mut sum = 0;
+        for end in &mut self.ends {
+            sum += *end;
+            *end = sum;
         }
         let edges = self.targets.len() as u64;
         let before = self.shared.edges.fetch_add(edges, Ordering::Relaxed);
@@ -296,10 +320,13 @@ impl<'a> Worker<'a> {
     }
 
     /// Looks through what of a block is in a piece, which may be its first.
-    fn block(&mut self, block: u32, mut is_first: bool, (mut at, end): (u64, u64)) -> Option<()> {
-        let blocks = self.shared.blocks;
-        let (low, span) = blocks.span();
-        let first = self.targets.len();
+    fn block(
+        &mut self,
+        (first, block): (u32, u32),
+        mut is_first: bool,
+        (mut at, end): (u64, u64),
+    ) -> Option<()> {
+        let (low, span) = self.shared.blocks.span();
         while at < end {
             if at.wrapping_sub(self.at) >= self.got {
                 self.fill(at)?;
@@ -322,18 +349,35 @@ impl<'a> Worker<'a> {
             }
             for word in window.as_chunks::<8>().0 {
                 let word = u64::from_le_bytes(*word);
-                if word.wrapping_sub(low) < span
-                    && let Some(target) = blocks.find(word)
-                    && target != block
-                    && self.targets.get(first..).and_then(<[u32]>::last) != Some(&target)
-                {
-                    self.targets.push(target);
+                if word.wrapping_sub(low) < span {
+                    self.words.push(word);
+                    self.places.push(block - first);
                 }
+            }
+            if self.words.len() >= MANY_WORDS {
+                self.resolve(first);
             }
             self.outcome.read_bytes += bytes;
             at += bytes;
         }
         Some(())
+    }
+
+    /// Makes references of what may be some, where the piece begins with the block `first`.
+    fn resolve(&mut self, first: u32) {
+        let Self { words, places, ends, targets, last, .. } = self;
+        self.shared.blocks.find_each(words, |index, target| {
+            let place = places.get(index).copied().unwrap_or(0);
+            if target != first + place && *last != (place, target) {
+                *last = (place, target);
+                targets.push(target);
+                if let Some(count) = ends.get_mut(place as usize) {
+                    *count += 1;
+                }
+            }
+        });
+        words.clear();
+        places.clear();
     }
 
     /// Reads from an address on, as far as there is something worth it; `None` where it is time to stop.

@@ -1,14 +1,16 @@
-//! The terminal's view of `holders`: what is lost, who holds the rest, what it is, and who keeps free pages.
+//! The views of `holders`: what is lost, who holds the rest, what it is, and who keeps free pages.
+
+pub mod page;
 
 use strandline_inspect::holders::facts::{Holders, Holding, Root, RootKind, Type};
 use strandline_inspect::holders::growth::{Change, Grown, Growth};
 
-use super::model;
-use super::paint::{Paint, Surface};
-use super::table::{Column, figures, lay_out, words};
-use super::terminal;
-use super::text::{clean, counted, hanging, wrap};
-use super::units::{bytes, percent, seconds, thousands};
+use crate::model;
+use crate::paint::{Paint, Surface};
+use crate::table::{Column, figures, lay_out, words};
+use crate::terminal;
+use crate::text::{clean, counted, hanging, wrap};
+use crate::units::{bytes, percent, seconds, thousands};
 
 const ROOTS: [Column; 4] = [words("held by"), figures("retains"), figures("blocks"), figures("keeps")];
 const TYPES: [Column; 5] =
@@ -29,9 +31,9 @@ pub fn holders(found: &Holders, top: usize, surface: Surface) -> String {
         .map(|line| surface.paint(Paint::Strong, line))
         .collect();
     lines.push(String::new());
-    lines.extend(lay_out(&ROOTS, &roots(found, top), 0, surface.columns));
+    lines.extend(lay_out(&ROOTS, &root_rows(found, top), 0, surface.columns));
     lines.push(String::new());
-    let types: Vec<Vec<String>> = found.types.iter().take(top).map(kind).collect();
+    let types: Vec<Vec<String>> = found.types.iter().take(top).map(type_row).collect();
     lines.extend(lay_out(&TYPES, &types, 0, surface.columns));
     if let Some(since) = &found.since {
         lines.extend(growth(since, top, surface));
@@ -97,7 +99,7 @@ fn keeper(found: &Holders) -> Option<String> {
     ))
 }
 
-fn roots(found: &Holders, top: usize) -> Vec<Vec<String>> {
+fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     let least = found.live.bytes / LEAST_PART;
     if let Some(lost) = found.unreachable.as_ref().filter(|lost| lost.blocks > 0) {
@@ -133,14 +135,7 @@ fn way(rows: &mut Vec<Vec<String>>, holds: &[Holding], least: u64) {
     let mut holds = holds;
     for depth in 1..=MOST_STEPS {
         for of in holds.iter().filter(|of| of.retained_bytes >= least).take(MOST_BESIDE) {
-            let chained = match of.instances.checked_sub(of.chained).filter(|_| of.chained > 0) {
-                Some(1) => ", linked".to_owned(),
-                Some(first) => format!(", linked behind {}", thousands(first)),
-                None => String::new(),
-            };
-            let size = of.name.strip_suffix("-byte blocks").filter(|_| of.instances == 1);
-            let kind = size.map_or_else(|| clean(&of.name), |size| format!("{size}-byte block"));
-            let name = format!("{}{} {kind}{chained}", "  ".repeat(depth), thousands(of.instances));
+            let name = format!("{}{}", "  ".repeat(depth), instances(of));
             rows.push(row(name, (of.retained_bytes, of.retained_blocks), 0));
         }
         // What is below is told of the largest alone: it would not be seen whose the others' is.
@@ -149,6 +144,18 @@ fn way(rows: &mut Vec<Vec<String>>, holds: &[Holding], least: u64) {
             _ => return,
         }
     }
+}
+
+/// How many of which type, and whether they hang from each other.
+fn instances(of: &Holding) -> String {
+    let chained = match of.instances.checked_sub(of.chained).filter(|_| of.chained > 0) {
+        Some(1) => ", linked".to_owned(),
+        Some(first) => format!(", linked behind {}", thousands(first)),
+        None => String::new(),
+    };
+    let size = of.name.strip_suffix("-byte blocks").filter(|_| of.instances == 1);
+    let kind = size.map_or_else(|| clean(&of.name), |size| format!("{size}-byte block"));
+    format!("{} {kind}{chained}", thousands(of.instances))
 }
 
 /// What grew since an earlier look.
@@ -210,7 +217,7 @@ fn name(root: &Root) -> String {
     }
 }
 
-fn kind(of: &Type) -> Vec<String> {
+fn type_row(of: &Type) -> Vec<String> {
     let maybe = |of: u64| if of > 0 { bytes(of) } else { String::new() };
     vec![
         clean(&of.name),

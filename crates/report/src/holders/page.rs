@@ -1,0 +1,169 @@
+//! The page of `holders`: who holds what as a picture, each row what hangs from the one above, as wide as what it retains; and the
+//! tables. One HTML file without a script, which forbids itself everything but its own style.
+
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, context};
+use serde::Serialize;
+use strandline_inspect::holders::facts::{Holders, Holding};
+
+use super::{TYPES, headline, instances, name, root_rows, type_row};
+use crate::json::VERSION;
+use crate::model;
+use crate::table::Column;
+use crate::text::clean;
+use crate::timeline::NotDrawn;
+use crate::timeline::html::digest;
+use crate::units::{bytes, percent, thousands};
+
+const PAGE: &str = include_str!("assets/holders.html");
+const STYLE: &str = include_str!("assets/holders.css");
+/// Units that the picture is wide, and a row high.
+const WIDTH: f64 = 1200.0;
+const ROW: f64 = 24.0;
+/// What is narrower is not drawn, and what is narrower than this has no text.
+const LEAST_WIDTH: f64 = 1.5;
+const LEAST_TEXT: f64 = 30.0;
+/// A letter's width, about.
+const LETTER: f64 = 7.0;
+const MOST_BOXES: usize = 20_000;
+/// Rows of a table.
+const MOST_ROWS: usize = 200;
+
+/// A part of the picture.
+#[derive(Serialize)]
+struct Part {
+    x: f64,
+    y: f64,
+    width: f64,
+    /// What it is, shortened to its width.
+    text: String,
+    /// All of that, and its figures.
+    title: String,
+    /// What colours it.
+    class: &'static str,
+}
+
+struct Picture {
+    parts: Vec<Part>,
+    all_bytes: u64,
+    rows: usize,
+}
+
+impl Picture {
+    fn new(found: &Holders) -> Self {
+        let mut picture = Self { parts: Vec::new(), all_bytes: found.live.bytes.max(1), rows: 0 };
+        let mut x = 0.0;
+        if let Some(lost) = &found.unreachable {
+            x += picture.add((x, 0), "nothing: leaked", (lost.bytes, lost.blocks), "leaked", &lost.holds);
+        }
+        for root in &found.roots {
+            let sums = (root.retained_bytes, root.retained_blocks);
+            x += picture.add((x, 0), &name(root), sums, "root", &root.holds);
+        }
+        if let Some(shared) = found.shared {
+            let sums = (shared.bytes, shared.blocks);
+            picture.add((x, 0), "several together", sums, "shared", &found.shared_holds);
+        }
+        picture
+    }
+
+    /// One, and what hangs from it; how wide it is.
+    fn add(
+        &mut self,
+        (x, row): (f64, usize),
+        name: &str,
+        (of, blocks): (u64, u64),
+        class: &'static str,
+        holds: &[Holding],
+    ) -> f64 {
+        let width = of as f64 / self.all_bytes as f64 * WIDTH;
+        if width < LEAST_WIDTH || self.parts.len() >= MOST_BOXES {
+            return width;
+        }
+        let letters = ((width - 8.0) / LETTER) as usize;
+        let text = if width < LEAST_TEXT { String::new() } else { crate::text::shorten(name, letters) };
+        let share = percent(of, self.all_bytes);
+        let title = format!("{name}: {} ({share}) in {} blocks", bytes(of), thousands(blocks));
+        self.parts.push(Part { x, y: row as f64 * ROW, width: width - 1.0, text, title, class });
+        self.rows = self.rows.max(row + 1);
+        let mut below = x;
+        for of in holds {
+            let sums = (of.retained_bytes, of.retained_blocks);
+            below += self.add((below, row + 1), &instances(of), sums, "kind", &of.holds);
+        }
+        width
+    }
+}
+
+/// A table.
+#[derive(Serialize)]
+struct Rows {
+    head: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Rows {
+    fn new(head: &[Column], rows: Vec<Vec<String>>) -> Self {
+        Self { head: head.iter().map(|column| column.title).collect(), rows }
+    }
+}
+
+/// The page as a whole HTML document.
+///
+/// # Errors
+/// Where its template cannot be filled.
+pub fn page(found: &Holders) -> Result<String, NotDrawn> {
+    let picture = Picture::new(found);
+    let roots = Rows::new(&super::ROOTS, root_rows(found, MOST_ROWS));
+    let types = Rows::new(&TYPES, found.types.iter().take(MOST_ROWS).map(type_row).collect());
+    let executable = found.executable.as_deref().map(clean).unwrap_or_default();
+    let mut templates = Environment::new();
+    templates.add_template("holders.html", PAGE)?;
+    let text = templates.get_template("holders.html")?.render(context! {
+        version => VERSION,
+        title => format!("process {} {executable}", found.pid),
+        headline => headline(found),
+        width => WIDTH,
+        height => picture.rows as f64 * ROW,
+        row => ROW,
+        parts => Value::from(Serde(picture.parts)),
+        tables => Value::from(Serde([roots, types])),
+        caveats => model::caveats(&found.caveats),
+        style_digest => digest(STYLE),
+        style => STYLE,
+    })?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use strandline_inspect::holders::facts::{Root, Sum, Type, Unreachable};
+
+    use super::*;
+
+    fn holding(name: &str, retained_bytes: u64, holds: Vec<Holding>) -> Holding {
+        Holding { name: name.into(), instances: 1, retained_bytes, holds, ..Holding::default() }
+    }
+
+    #[test]
+    fn parts_are_as_wide_as_what_they_hold_and_names_cannot_break_out() {
+        let evil = "<script>alert(1)</script>";
+        let holds = vec![holding(evil, 300, vec![holding("B", 150, Vec::new())])];
+        let root = Root { name: "g_all".into(), retained_bytes: 600, holds, ..Root::default() };
+        let found = Holders {
+            live: Sum { bytes: 1200, blocks: 3 },
+            unreachable: Some(Unreachable { bytes: 600, ..Unreachable::default() }),
+            roots: vec![root],
+            types: vec![Type { name: evil.into(), ..Type::default() }],
+            ..Holders::default()
+        };
+        let parts = Picture::new(&found).parts;
+        let places: Vec<_> = parts.iter().map(|part| (part.x, part.y, part.width)).collect();
+        assert_eq!(
+            places,
+            [(0.0, 0.0, 599.0), (600.0, 0.0, 599.0), (600.0, 24.0, 299.0), (600.0, 48.0, 149.0)]
+        );
+        let page = page(&found).unwrap();
+        assert!(!page.contains(evil) && page.contains("&lt;script&gt;"), "{page}");
+    }
+}
