@@ -6,6 +6,7 @@ mod half_deleted;
 mod perl_lexicals;
 mod sbcl_actor;
 mod short_strings;
+mod who_holds;
 mod zeroed_buffers;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,34 @@
+//! The study `who-holds` in its short form.
+
+use super::short;
+use crate::support::{Outcome, skipped};
+
+/// Counted by the server itself: no load of the machine changes it.
+const HOLD: &[&str] = &[
+    "leaks-are-found",
+    "heads-are-told",
+    "leaks-have-a-type",
+    "the-cache-is-held",
+    "the-small-objects-are-held",
+    "kept-pages-go-back",
+    "small-objects-keep-much",
+    "sizes-apart-keep-little",
+    "growth-is-told",
+];
+
+#[test]
+fn its_claims() -> Outcome {
+    const TEST: &str = "studies: who-holds";
+    if std::process::Command::new("g++").arg("--version").output().is_err() {
+        skipped(TEST, "no g++ here (apt-get install g++)");
+        return Ok(());
+    }
+    let studied = short("who-holds", &[])?;
+    studied.assert("holds", HOLD);
+    if std::process::Command::new("valgrind").arg("--version").output().is_ok() {
+        studied.assert("holds", &["as-memcheck"]);
+    } else {
+        skipped(TEST, "as-memcheck: no valgrind here (make deps)");
+    }
+    Ok(())
+}
