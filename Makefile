@@ -26,9 +26,11 @@ test-full: need-cargo deps ## the same with the long tests, and other glibcs, pe
 	@scripts/fetch-musls .cache/musls || true
 	@scripts/fetch-jdks .cache/jdks || true
 	@scripts/fetch-google-tcmallocs .cache/google-tcmallocs || true
+	@scripts/fetch-valgrind-tests .cache/valgrind-tests || true
 	@STRANDLINE_FULL=1 STRANDLINE_GLIBCS=$(CURDIR)/.cache/glibcs STRANDLINE_PERLS=$(CURDIR)/.cache/perls \
 		STRANDLINE_SBCLS=$(CURDIR)/.cache/sbcls STRANDLINE_GOS=$(CURDIR)/.cache/gos \
 		STRANDLINE_MUSLS=$(CURDIR)/.cache/musls STRANDLINE_JDKS=$(CURDIR)/.cache/jdks \
+		STRANDLINE_VALGRIND_TESTS=$(CURDIR)/.cache/valgrind-tests \
 		STRANDLINE_GOOGLE_TCMALLOCS=$(CURDIR)/.cache/google-tcmallocs scripts/test
 
 bench: need-cargo ## measure, as ratios within one run; writes benches/RESULTS.md
