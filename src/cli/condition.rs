@@ -1,7 +1,7 @@
 //! `--fail-if`: a name, a comparison and a size. Parsed strictly, because a condition that silently never
 //! holds is worse than none; a figure that is not known makes the question unanswerable, not false.
 
-use strandline_inspect::facts::{Explanation, State};
+use strandline_inspect::facts::{Explanation, Row, State};
 use strandline_inspect::ledger::rows;
 
 /// One condition on what `explain` found.
@@ -140,7 +140,10 @@ impl Subject {
 /// The bytes of the row `id`. A row that is not there is empty, unless it belongs to an allocator or a
 /// runtime that was found and not read: then nobody knows.
 fn row(explanation: &Explanation, id: &str) -> Option<u64> {
-    let mut rows = explanation.rows.iter().filter(|row| row.id == id).peekable();
+    // With --holders what leaked of it has a row of its own.
+    let leaked = id.strip_suffix(".live").map(|owner| format!("{owner}.leaked"));
+    let is_of = |row: &&Row| row.id == id || leaked.as_ref().is_some_and(|leaked| row.id == *leaked);
+    let mut rows = explanation.rows.iter().filter(is_of).peekable();
     if rows.peek().is_none() {
         let owner = id.split('.').next().unwrap_or_default();
         let unread = explanation.allocators.iter().any(|found| found.name == owner && !found.read)
@@ -148,6 +151,12 @@ fn row(explanation: &Explanation, id: &str) -> Option<u64> {
         return if unread { None } else { Some(0) };
     }
     Some(rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes)))
+}
+
+/// Whether it is the row of what leaked of an allocator that has one of its blocks in use.
+fn is_leaked(id: &str) -> bool {
+    let owner = id.strip_suffix(".leaked");
+    owner.is_some_and(|owner| rows::ids().any(|row| row.strip_suffix(".live") == Some(owner)))
 }
 
 fn subject(name: &str) -> Result<Subject, String> {
@@ -162,7 +171,7 @@ fn subject(name: &str) -> Result<Subject, String> {
         "predicted" => Subject::Predicted,
         _ => match name.strip_prefix("row.") {
             // A condition on a row that no ledger has would never hold.
-            Some(id) if rows::ids().any(|row| row == id) => Subject::Row(id.to_owned()),
+            Some(id) if rows::ids().any(|row| row == id) || is_leaked(id) => Subject::Row(id.to_owned()),
             Some(id) => {
                 let ids: Vec<_> = rows::ids().collect();
                 return Err(format!("no row is called '{id}'; there are {}", ids.join(", ")));

@@ -24,6 +24,10 @@ const HOLDERS_SHOWN: usize = 20;
 pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
     let format = if output.json { Some(Format::Json) } else { arguments.format };
     let files = &arguments.files;
+    let is_of_holders = files.iter().any(|file| holders::is_document(file));
+    if arguments.r#type.is_some() && is_of_holders {
+        return Err(Failure("--type is for the chart of a recording: leave it out".to_owned()));
+    }
     if arguments.r#type.is_some() && format.is_some() {
         return Err(Failure(
             "--type is for the chart in the terminal: leave --format and --json out (json has all types)"
@@ -38,9 +42,13 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
     if let Some(output) = &arguments.output {
         protect(output)?;
     }
-    if let [file] = files.as_slice()
-        && holders::is_document(file)
-    {
+    if let Some(file) = files.iter().find(|file| holders::is_document(file)) {
+        if files.len() > 1 {
+            let name = file.display();
+            return Err(Failure(format!(
+                "{name}: what holders wrote is shown by itself: name no other file"
+            )));
+        }
         return of_holders(file, arguments, output);
     }
     if matches!(format, Some(Format::Csv | Format::Json)) {
@@ -135,8 +143,12 @@ fn chart(timelines: &[Timeline], arguments: &Report, output: &mut Output) -> Res
     Ok(Ending::Done)
 }
 
-/// Refuses to write over a recording.
+/// Refuses to write over a recording, or what `holders` wrote.
 fn protect(output: &Path) -> Result<()> {
+    if holders::is_document(output) {
+        let name = output.display();
+        return Err(Failure(format!("{name} is a document: it is left alone; name another file with -o")));
+    }
     let is_file = std::fs::metadata(output).is_ok_and(|data| data.is_file());
     if is_file && Reader::open(output).is_ok() {
         return Err(Failure(format!(

@@ -232,12 +232,49 @@ fn a_ledger_has_a_row_for_what_leaked() -> Outcome {
     if leaked != bytes || bytes == 0 || sum != figure(&document["kernel"], "rss_bytes")? {
         return Err(format!("{leaked} B on its row, {bytes} B leaked; rows sum to {sum}").into());
     }
+    if document["holders"]["cost"]["wall_seconds"].as_f64().is_none_or(|seconds| seconds <= 0.0) {
+        return Err(format!("{}", document["holders"]["cost"]).into());
+    }
+    for (condition, holds) in [("row.glibc.leaked > 300KiB", 1), ("row.glibc.live < 10MiB", 0)] {
+        let arguments = ["explain", "--holders", "--fail-if", condition, &subject.pid_text()];
+        let run = strandline::run(&arguments)?;
+        if run.status != Some(holds) {
+            return Err(format!("{condition}: {:?} {}", run.status, run.stderr).into());
+        }
+    }
     let shown = strandline::run(&["explain", "--holders", &subject.pid_text()])?;
     let words = ["glibc.leaked", "g_cache in holders-g", "what gives memory back"];
     match words.iter().find(|word| !shown.stdout.contains(**word)) {
         None => Ok(()),
         Some(missing) => Err(format!("no {missing}: {}", shown.stdout).into()),
     }
+}
+
+#[test]
+fn what_was_written_is_shown_and_made_a_page() -> Outcome {
+    const TEST: &str = "report of holders";
+    let Some(program) = program(TEST, false)? else { return Ok(()) };
+    let subject = Subject::start_command(Command::new(&program))?;
+    let folder = Folder::new("page")?;
+    let place = |name: &str| folder.0.join(name).display().to_string();
+    let (document, page, other) = (place("look.json"), place("look.html"), place("other.json"));
+    std::fs::write(&document, strandline::run(&["holders", "--json", &subject.pid_text()])?.stdout)?;
+    std::fs::write(&other, r#"{"schema": "strandline/holders/1", "pid": 1, "live": {"bytes": -1}}"#)?;
+    let shown = strandline::run(&["report", &document])?;
+    if shown.status != Some(0) || !shown.stdout.contains("g_cache in holders-g") {
+        return Err(shown.summary().into());
+    }
+    let made = strandline::run(&["report", "--format", "html", "-o", &page, &document])?;
+    let text = std::fs::read_to_string(&page)?;
+    if made.status != Some(0) || !text.contains("5,000 server::Entry") || text.contains("<script") {
+        return Err(format!("{} {text}", made.summary()).into());
+    }
+    strandline::run(&["report", "--format", "html", "-o", &document, &document])?
+        .complains(3, &["left alone"])?;
+    strandline::run(&["report", "--format", "svg", &document])?.complains(3, &["--format html"])?;
+    strandline::run(&["report", &document, &document])?.complains(3, &["by itself"])?;
+    strandline::run(&["report", "--type", "x", &document])?.complains(3, &["--type"])?;
+    strandline::run(&["report", &other])?.complains(3, &["other.json"])
 }
 
 #[test]

@@ -3,6 +3,9 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 /// `KCMP_VM` of `include/uapi/linux/kcmp.h`: compare the address spaces.
@@ -95,6 +98,32 @@ pub fn has_ended(process: &OwnedFd, limit: Duration) -> io::Result<bool> {
 pub fn signal_thread(pid: i32, tid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: tgkill reads its integer arguments only.
     crate::check(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) }).map(drop)
+}
+
+/// Connects to a Unix socket, or fails with [`io::ErrorKind::WouldBlock`] where who listens there has too many that wait: `connect(2)`
+/// would wait with them.
+pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
+    let mut address =
+        libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
+    let bytes = path.as_os_str().as_bytes();
+    // The last byte stays zero.
+    if bytes.len() >= address.sun_path.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, &from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = from as libc::c_char;
+    }
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: socket takes integers only.
+    let socket = crate::check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }.into())?;
+    // SAFETY: the descriptor is new, and nobody else's.
+    let socket = unsafe { UnixStream::from_raw_fd(socket as i32) };
+    let length = std::mem::size_of_val(&address) as libc::socklen_t;
+    // SAFETY: `address` is a live sockaddr_un of `length` bytes.
+    let connected = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    crate::check(connected.into())?;
+    socket.set_nonblocking(false)?;
+    Ok(socket)
 }
 
 /// The process at the other end of a connected Unix socket, as it was when it began to listen.

@@ -3,7 +3,10 @@
 use std::time::Instant;
 
 use super::snapshot::Snapshot;
-use crate::facts::{Allocator, Cost, Explanation, Kernel, PssParts, Remedy, Runtime, Target, TargetKind};
+use crate::facts::{
+    Allocator, Cost, Explanation, Kernel, PssParts, Remedy, Row, Runtime, Target, TargetKind,
+};
+use crate::holders::{self, facts::Holders};
 use crate::ledger::assemble::Ledger;
 use crate::ledger::rows;
 use crate::recognise;
@@ -13,12 +16,25 @@ use crate::verdict::{self, Findings};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::rows::ANONYMOUS;
 use strandline_claims::runtime;
+use strandline_claims::units::bytes;
 use strandline_process::procfs::{Process, Status};
 use strandline_process::smaps::{Counts, SmapsEntry};
 
+/// Leaks of more than this part of RSS are in the verdict.
+const LEAST_LEAKED_PART: u64 = 20;
+
 /// Describes what was found since `start`.
-pub fn describe(process: &Process, snapshot: &mut Snapshot, ledger: Ledger, start: Instant) -> Explanation {
-    let rows = ledger.tally.rows(&ledger.holders);
+pub fn describe(
+    process: &Process,
+    snapshot: &mut Snapshot,
+    ledger: Ledger,
+    holders: Option<&mut Holders>,
+    start: Instant,
+) -> Explanation {
+    let mut rows = ledger.tally.rows(&ledger.holders);
+    if let Some(holders) = holders {
+        holders::account(holders, &mut rows);
+    }
     let status = process.status().unwrap_or_default();
     let kernel = kernel(snapshot, &status, ledger.shmem_bytes);
     let mut caveats = std::mem::take(&mut snapshot.caveats);
@@ -65,7 +81,8 @@ pub fn describe(process: &Process, snapshot: &mut Snapshot, ledger: Ledger, star
         takes_preloads: reads_settings && facts.is_none_or(|facts| facts.has_loader),
     };
     let remedies = verdict::remedies::remedies(&findings, &means);
-    let verdict = verdict::verdict(&findings);
+    let mut verdict = verdict::verdict(&findings);
+    verdict.headline.push_str(&leaked(&rows, kernel.rss_bytes));
     let read = snapshot.readings.iter().map(|reading| reading.allocator.clone());
     Explanation {
         target: Target {
@@ -92,6 +109,16 @@ pub fn describe(process: &Process, snapshot: &mut Snapshot, ledger: Ledger, star
         },
         page_map: ledger.page_map,
         settings: process.settings().unwrap_or_default(),
+    }
+}
+
+/// A word on what leaked, where that is a part worth one.
+fn leaked(rows: &[Row], rss_bytes: u64) -> String {
+    let leaked: u64 = rows.iter().filter(|row| row.id.ends_with(".leaked")).map(|row| row.bytes).sum();
+    if leaked > rss_bytes / LEAST_LEAKED_PART {
+        format!("; nothing leads to {} of it any more", bytes(leaked))
+    } else {
+        String::new()
     }
 }
 

@@ -152,9 +152,10 @@ fn account(
     // Before what is wrong is believed: a photograph that ended meanwhile shows nothing right.
     end_photograph(process, &mut snapshot)?;
     let (ledger, zero_runs) = ledger?;
-    let mut explanation = describe::describe(process, &mut snapshot, ledger, start);
+    let explanation = describe::describe(process, &mut snapshot, ledger, holders.as_mut(), start);
     if let Some(holders) = &mut holders {
-        holders::account(holders, &mut explanation);
+        holders.executable.clone_from(&explanation.target.executable);
+        holders.cost = explanation.cost;
     }
     Ok(Inspection { explanation, readings: snapshot.readings, zero_runs, holders })
 }

@@ -43,7 +43,10 @@ pub struct Holders {
     pub type_count: u64,
     /// Resident bytes of lost blocks by row, for the ledger.
     #[serde(skip)]
-    pub(crate) leaked: Leaked,
+    pub(crate) leaked: Vec<Leaked>,
+    /// Who keeps most pages that are free but for them, by type and root.
+    #[serde(default)]
+    pub keepers: Vec<Keeper>,
     /// What grew since an earlier look, where one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Growth>,
@@ -57,6 +60,7 @@ impl Holders {
     /// Says no more what nothing leads to: something may that was not read.
     pub fn withhold(&mut self) {
         self.unreachable = None;
+        self.keepers.retain(|keeper| !keeper.unreachable);
         self.leaked.clear();
         self.types.iter_mut().for_each(|of| of.unreachable_bytes = None);
     }
@@ -80,11 +84,27 @@ pub struct Unreachable {
     pub blocks: u64,
     /// Those that no other one of them leads to: what was lost, rather than what went with it.
     pub definite: Sum,
+    /// Resident bytes of them; unknown where a runtime has its own rows for some.
+    #[serde(default)]
+    pub resident_bytes: Option<u64>,
     /// Resident bytes of pages with free places and no other blocks.
     pub pins_bytes: u64,
     /// What they are: those that were lost, and what hangs from these.
     #[serde(default)]
     pub holds: Vec<Holding>,
+}
+
+/// Blocks of one type and of one root that keep pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keeper {
+    /// Their type.
+    pub name: String,
+    /// The root that alone holds them, by its place in [`Holders::roots`]; nothing where they are lost, or it is not told there.
+    pub root: Option<usize>,
+    /// Whether nothing leads to them.
+    pub unreachable: bool,
+    /// As [`Root::pins_bytes`].
+    pub pins_bytes: u64,
 }
 
 /// Blocks of one kind that hang from the same: from a root, or from blocks of another kind. Told are the largest.
@@ -131,7 +151,7 @@ pub struct Root {
     pub kind: RootKind,
     /// A symbol, or a library and how far into it; a runtime.
     pub name: String,
-    /// The program or library that it is static data of.
+    /// The program or library that it is static data of, or a function of.
     pub module: Option<String>,
     /// The thread, where it is one's.
     pub thread: Option<String>,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use strandline_process::map::Mapping;
+use strandline_process::modules;
 use strandline_process::procfs::Process;
 use strandline_process::stacks::{Stack, ThreadFacts};
 use strandline_process::unwind::{End, Frame, Objects, Unwinder};
@@ -30,10 +31,21 @@ pub struct Called {
 
 /// A frame: where it begins and ends on the stack, and its instruction.
 type Place = (u64, u64, u64);
+/// A thread, its frames, and whether these are all.
+type Walked = (i32, Vec<Place>, bool);
 
 /// The functions of each thread, the outermost first.
 #[derive(Default)]
-pub struct Frames(HashMap<i32, Vec<Called>>);
+pub struct Frames(HashMap<i32, Of>);
+
+/// Those of one thread.
+#[derive(Default)]
+pub struct Of {
+    /// The outermost first.
+    pub called: Vec<Called>,
+    /// Whether the first of them is the one that the thread began with: what lies beyond is no function's.
+    pub is_whole: bool,
+}
 
 impl Frames {
     /// Follows all stacks, until it is too late.
@@ -45,33 +57,34 @@ impl Frames {
             let Some(thread) = thread.filter(|_| count < MOST_OF_ALL && Instant::now() < deadline) else {
                 continue;
             };
-            let frames = walk(process, snapshot, &mut objects, (thread, stack));
+            let (frames, is_whole) = walk(process, snapshot, &mut objects, (thread, stack));
             count += frames.len();
-            walked.push((stack.tid, frames));
+            walked.push((stack.tid, frames, is_whole));
         }
         let names = names(process, snapshot, &walked);
         let called = |&(from, to, instruction): &Place| {
             let (function, module) = names.get(&instruction).cloned()?;
             Some(Called { range: (from, to), function, module: Some(module) })
         };
-        let of_thread =
-            |(tid, frames): (i32, Vec<Place>)| (tid, frames.iter().rev().filter_map(called).collect());
+        let of_thread = |(tid, frames, is_whole): Walked| {
+            (tid, Of { called: frames.iter().rev().filter_map(called).collect(), is_whole })
+        };
         Self(walked.into_iter().map(of_thread).collect())
     }
 
-    /// Those of a thread, the outermost first.
-    pub fn of(&self, tid: i32) -> &[Called] {
-        self.0.get(&tid).map(Vec::as_slice).unwrap_or_default()
+    /// Those of a thread.
+    pub fn of(&self, tid: i32) -> Option<&Of> {
+        self.0.get(&tid)
     }
 }
 
-/// From where to where each frame of a thread lies, and its instruction, the innermost first.
+/// From where to where each frame of a thread lies, and its instruction, the innermost first; and whether the thread began with the last.
 fn walk(
     process: &Process,
     snapshot: &Snapshot,
     objects: &mut Objects,
     (thread, stack): (&ThreadFacts, &Stack),
-) -> Vec<Place> {
+) -> (Vec<Place>, bool) {
     for _ in 0..MOST_OBJECTS {
         let unwinder = Unwinder { memory: snapshot.own_memory(), space: &snapshot.space, objects };
         let mut frames: Vec<(u64, u64)> = Vec::new();
@@ -86,19 +99,23 @@ fn walk(
             continue;
         }
         let ends = frames.iter().skip(1).map(|next| next.0);
-        return frames.iter().zip(ends).map(|(frame, end)| (frame.0, end, frame.1)).collect();
+        let places = frames.iter().zip(ends).map(|(frame, end)| (frame.0, end, frame.1));
+        return (places.collect(), end == End::Start);
     }
-    Vec::new()
+    (Vec::new(), false)
 }
 
 /// What the functions are called, and in which file they are.
-fn names(
-    process: &Process,
-    snapshot: &Snapshot,
-    walked: &[(i32, Vec<Place>)],
-) -> HashMap<u64, (String, String)> {
+fn names(process: &Process, snapshot: &Snapshot, walked: &[Walked]) -> HashMap<u64, (String, String)> {
+    // Where each program and library begins, by its parts.
+    let groups = modules::groups(snapshot.space.mappings());
+    let bases: HashMap<u64, u64> = groups
+        .iter()
+        .filter_map(|group| Some((group, group.first()?.start)))
+        .flat_map(|(group, base)| group.iter().map(move |mapping| (mapping.start, base)))
+        .collect();
     let mut by_mapping: BTreeMap<u64, (&Mapping, Vec<u64>)> = BTreeMap::new();
-    for &(.., instruction) in walked.iter().flat_map(|(_, frames)| frames) {
+    for &(.., instruction) in walked.iter().flat_map(|(_, frames, _)| frames) {
         if let Some(mapping) = snapshot.space.find(instruction) {
             by_mapping.entry(mapping.start).or_insert((mapping, Vec::new())).1.push(instruction);
         }
@@ -110,8 +127,9 @@ fn names(
         let module = mapping.name.rsplit('/').next().unwrap_or_default().to_owned();
         let functions = symbols::functions(process, snapshot, mapping, &instructions);
         for (instruction, function) in instructions.into_iter().zip(functions) {
-            let function = function
-                .unwrap_or_else(|| format!("{module}+{:#x}", instruction - mapping.start + mapping.offset));
+            let base = bases.get(&mapping.start).copied().unwrap_or(mapping.start);
+            let function =
+                function.unwrap_or_else(|| format!("{module}+{:#x}", instruction.saturating_sub(base)));
             names.insert(instruction, (function, module.clone()));
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::{Holders, Root, RootKind};
+use super::facts::{Holders, Root, RootKind, Sum};
 
 /// What grew, or went.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -19,6 +19,9 @@ pub struct Growth {
     pub roots: Vec<Grown>,
     /// Types, the same way.
     pub types: Vec<Grown>,
+    /// Whether some are left out, as one of the looks has more roots or types than it tells.
+    #[serde(default)]
+    pub is_partial: bool,
 }
 
 /// How much more there is.
@@ -64,7 +67,8 @@ fn key(root: &Root) -> Key<'_> {
     (root.kind, &root.name, root.module.as_deref(), root.thread.as_deref())
 }
 
-/// Compares two looks. What only one of them tells had nothing before, or has nothing now.
+/// Compares two looks. What only one of them tells had nothing before, or has nothing now; where the other has more than it tells, that
+/// is not known, and it is left out.
 pub fn between(before: &Holders, now: &Holders) -> Growth {
     let mut known: HashMap<Key<'_>, [u64; 2]> = HashMap::new();
     for root in &before.roots {
@@ -85,10 +89,12 @@ pub fn between(before: &Holders, now: &Holders) -> Growth {
         });
     };
     for root in &now.roots {
-        let from = known.remove(&key(root)).unwrap_or_default();
-        add(root, from, [root.retained_bytes, root.retained_blocks]);
+        let from = known.remove(&key(root)).or((!is_cut(&before.other_roots)).then_some([0; 2]));
+        if let Some(from) = from {
+            add(root, from, [root.retained_bytes, root.retained_blocks]);
+        }
     }
-    for root in &before.roots {
+    for root in before.roots.iter().filter(|_| !is_cut(&now.other_roots)) {
         if let Some(from) = known.remove(&key(root)) {
             add(root, from, [0; 2]);
         }
@@ -100,7 +106,16 @@ pub fn between(before: &Holders, now: &Holders) -> Growth {
         unreachable: lost.map(|(from, to)| Change::between([from.bytes, from.blocks], [to.bytes, to.blocks])),
         roots: sorted(roots),
         types: types(before, now),
+        is_partial: [before, now].iter().any(|of| is_cut(&of.other_roots) || has_more_types(of)),
     }
+}
+
+fn is_cut(others: &Sum) -> bool {
+    others.blocks > 0
+}
+
+fn has_more_types(of: &Holders) -> bool {
+    of.type_count > of.types.len() as u64
 }
 
 fn types(before: &Holders, now: &Holders) -> Vec<Grown> {
@@ -112,10 +127,12 @@ fn types(before: &Holders, now: &Holders) -> Vec<Grown> {
         types.push(Grown { name: name.to_owned(), bytes: to[0], grew, ..Grown::default() });
     };
     for of in &now.types {
-        let from = known.remove(of.name.as_str()).unwrap_or_default();
-        add(&of.name, from, [of.bytes, of.instances]);
+        let from = known.remove(of.name.as_str()).or((!has_more_types(before)).then_some([0; 2]));
+        if let Some(from) = from {
+            add(&of.name, from, [of.bytes, of.instances]);
+        }
     }
-    for (name, from) in known {
+    for (name, from) in known.into_iter().filter(|_| !has_more_types(now)) {
         add(name, from, [0; 2]);
     }
     sorted(types)
@@ -134,7 +151,7 @@ fn sorted(mut all: Vec<Grown>) -> Vec<Grown> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::{Sum, Type, Unreachable};
+    use super::super::facts::{Type, Unreachable};
     use super::*;
 
     fn root(name: &str, retained_bytes: u64) -> Root {
@@ -161,6 +178,15 @@ mod tests {
         let told = |all: &[Grown]| all.iter().map(|of| (of.name.clone(), of.grew.bytes)).collect::<Vec<_>>();
         assert_eq!(told(&growth.roots), [("cache".into(), 400), ("new".into(), 20), ("gone".into(), -90)]);
         assert_eq!(told(&growth.types), [("B".into(), 9), ("A".into(), -1)]);
+    }
+
+    /// What is not among those that were told may have been there all the same.
+    #[test]
+    fn what_was_not_told_before_did_not_grow() {
+        let before = Holders { type_count: 5, ..look(0.0, vec![root("a", 10)], &[("A", 5)]) };
+        let before = Holders { other_roots: Sum { bytes: 100, blocks: 1 }, ..before };
+        let growth = between(&before, &look(1.0, vec![root("a", 30), root("b", 20)], &[("A", 6), ("B", 9)]));
+        assert_eq!((growth.roots.len(), growth.types.len(), growth.is_partial), (1, 1, true));
     }
 
     #[test]

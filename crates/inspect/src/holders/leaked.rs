@@ -4,31 +4,45 @@ use strandline_holders::{Held, NO_ROOT};
 use strandline_process::pages::Residency;
 
 use crate::explain::snapshot::Snapshot;
-use crate::facts::{Explanation, Row};
+use crate::facts::Row;
 
-/// Resident bytes of lost blocks, by the row that they are on.
-pub type Leaked = Vec<(String, u64)>;
+/// Resident bytes of lost blocks that are on one row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Leaked {
+    /// The row, and who holds it where it is not a named one's.
+    pub id: &'static str,
+    /// See `id`.
+    pub holder: &'static str,
+    /// How many.
+    pub bytes: u64,
+}
 
 /// Adds them up, where `tops` has the root of each block. What a runtime knows more of is on rows of its own.
-pub fn resident(held: &Held, tops: &[u32], snapshot: &Snapshot) -> Leaked {
-    let mut ranges: Vec<(u64, u64, &str, u64)> = Vec::new();
+pub fn resident(held: &Held, tops: &[u32], snapshot: &Snapshot) -> Vec<Leaked> {
+    let mut ranges: Vec<(u64, u64, (&str, &str), u64)> = Vec::new();
     for reading in &snapshot.readings {
         let Some(rows) = reading.rows else { continue };
-        ranges.extend(reading.ranges().map(|(from, to)| (from, to, rows.live.id, reading.shift_bytes)));
+        ranges.extend(
+            reading
+                .ranges()
+                .map(|(from, to)| (from, to, (rows.live.id, rows.live.holder), reading.shift_bytes)),
+        );
         let mapped = reading.mapped_blocks.iter();
-        ranges.extend(mapped.map(|block| (block.start, block.end, rows.mapped.id, 0)));
+        ranges.extend(mapped.map(|block| (block.start, block.end, (rows.mapped.id, rows.mapped.holder), 0)));
     }
     ranges.sort_unstable();
     let mut finder = snapshot.refinements.finder();
-    let mut leaked = Leaked::new();
+    let mut leaked: Vec<Leaked> = Vec::new();
     for ((start, bytes), _) in held.blocks().iter(0).zip(tops).filter(|(_, top)| **top == NO_ROOT) {
         let index = ranges.partition_point(|range| range.0 <= start).checked_sub(1);
         let range = index.and_then(|index| ranges.get(index)).filter(|range| start < range.1);
-        let Some(&(.., row, shift)) = range.filter(|_| finder.find(start, bytes).is_none()) else { continue };
+        let Some(&(.., (id, holder), shift)) = range.filter(|_| finder.find(start, bytes).is_none()) else {
+            continue;
+        };
         let resident = resident_bytes(&snapshot.residency, start - shift.min(start), bytes);
-        match leaked.iter_mut().find(|known| known.0 == row) {
-            Some(known) => known.1 += resident,
-            None => leaked.push((row.to_owned(), resident)),
+        match leaked.iter_mut().find(|known| known.id == id) {
+            Some(known) => known.bytes += resident,
+            None => leaked.push(Leaked { id, holder, bytes: resident }),
         }
     }
     leaked
@@ -40,25 +54,36 @@ fn resident_bytes(residency: &Residency, start: u64, bytes: u64) -> u64 {
     runs.map(|run| run.end.min(end) - run.start.max(start)).sum()
 }
 
-/// Takes them from the rows that they are on.
-pub fn split(explanation: &mut Explanation, leaked: &Leaked) {
+/// Takes them from the rows that they are on, from what no named holder has first.
+pub fn split(rows: &mut Vec<Row>, leaked: &[Leaked]) {
     let mut split: Vec<Row> = Vec::new();
-    for (id, bytes) in leaked {
-        let Some(row) = explanation.rows.iter_mut().find(|row| row.id == *id) else { continue };
-        let taken = row.bytes.min(*bytes);
-        row.bytes -= taken;
-        let id = format!("{}.leaked", id.split('.').next().unwrap_or_default());
+    for of in leaked {
+        let mut left = of.bytes;
+        let (mut taken, mut like) = (0, None);
+        for is_named in [false, true] {
+            let same = rows.iter_mut().filter(|row| row.id == of.id && (row.holder != of.holder) == is_named);
+            for row in same {
+                let part = row.bytes.min(left);
+                row.bytes -= part;
+                left -= part;
+                taken += part;
+                like.get_or_insert_with(|| row.clone());
+            }
+        }
+        let Some(like) = like else { continue };
+        let id = format!("{}.leaked", of.id.split('.').next().unwrap_or_default());
         match split.iter_mut().find(|row| row.id == id) {
             Some(known) => known.bytes += taken,
             None => {
-                let holder = format!("{}, to which nothing leads", row.holder);
-                split.push(Row { id, holder, bytes: taken, ..row.clone() });
+                let allocator = of.holder.split(',').next().unwrap_or_default();
+                let holder = format!("{allocator}, blocks to which nothing leads");
+                split.push(Row { id, holder, bytes: taken, ..like });
             }
         }
     }
-    explanation.rows.extend(split);
-    explanation.rows.retain(|row| row.bytes > 0);
-    explanation.rows.sort_by(|one, next| next.bytes.cmp(&one.bytes).then_with(|| one.id.cmp(&next.id)));
+    rows.extend(split);
+    rows.retain(|row| row.bytes > 0);
+    rows.sort_by(|one, next| next.bytes.cmp(&one.bytes).then_with(|| one.id.cmp(&next.id)));
 }
 
 #[cfg(test)]
@@ -67,12 +92,22 @@ mod tests {
 
     #[test]
     fn a_row_is_split_and_the_sum_stays() {
-        let row = |id: &str, bytes: u64| Row { id: id.to_owned(), bytes, ..Row::default() };
-        let rows = vec![row("glibc.live", 100), row("glibc.mmapped", 50), row("other", 20)];
-        let mut explanation = Explanation { rows, ..Explanation::default() };
-        let leaked = vec![("glibc.live".into(), 30), ("glibc.mmapped".into(), 90), ("none".into(), 5)];
-        split(&mut explanation, &leaked);
-        let told: Vec<_> = explanation.rows.iter().map(|row| (row.id.as_str(), row.bytes)).collect();
-        assert_eq!(told, [("glibc.leaked", 80), ("glibc.live", 70), ("other", 20)]);
+        let row = |id: &str, holder: &str, bytes: u64| Row {
+            id: id.to_owned(),
+            holder: holder.to_owned(),
+            bytes,
+            ..Row::default()
+        };
+        let of = |id, bytes| Leaked { id, holder: "malloc, in use", bytes };
+        let mut rows = vec![
+            row("glibc.live", "named", 100),
+            row("glibc.live", "malloc, in use", 40),
+            row("glibc.mmapped", "malloc, in use", 50),
+            row("other", "other", 20),
+        ];
+        split(&mut rows, &[of("glibc.live", 60), of("glibc.mmapped", 90), of("none", 5)]);
+        let told: Vec<_> = rows.iter().map(|row| (row.id.as_str(), row.holder.as_str(), row.bytes)).collect();
+        let leaked = ("glibc.leaked", "malloc, blocks to which nothing leads", 110);
+        assert_eq!(told, [leaked, ("glibc.live", "named", 80), ("other", "other", 20)]);
     }
 }

@@ -15,6 +15,7 @@ mod symbols;
 mod tree;
 mod types;
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strandline_claims::caveat::Caveat;
@@ -26,17 +27,18 @@ use strandline_process::memory::Memory;
 use strandline_process::pages::Residency;
 use strandline_process::procfs::Process;
 
-use self::facts::{Holders, Root, Sum, Unreachable};
+use self::facts::{Holders, Keeper, Root, Sum, Unreachable};
 use self::pins::Pins;
 use self::roots::AllRoots;
 use self::tree::Tree;
 use self::types::{FirstWords, Types};
 use crate::explain::snapshot::Snapshot;
 use crate::explain::{Options, inspect};
-use crate::facts::Explanation;
+use crate::facts::Row;
 
 /// Roots and types that are told; the others are counted.
 const MOST_TOLD: usize = 1000;
+const MOST_KEEPERS: usize = 20;
 /// References take at most this, and so many times what is live.
 const LEAST_EDGES_BYTES: u64 = 256 << 20;
 /// What is computed once all is read takes no longer.
@@ -50,21 +52,19 @@ pub fn holders(pid: i32, options: &Options<'_>) -> Result<Holders> {
     let mut inspection = inspect(pid, &Options { keeps_blocks: true, ..*options })?;
     let mut holders = inspection.holders.take().unwrap_or_default();
     holders.caveats.extend(inspection.explanation.caveats);
-    holders.cost = inspection.explanation.cost;
     Ok(holders)
 }
 
 /// What the ledger says of them, and they of the ledger.
-pub(crate) fn account(holders: &mut Holders, explanation: &mut Explanation) {
-    let unread = explanation.rows.iter().filter(|row| row.id.ends_with(".unread"));
+pub(crate) fn account(holders: &mut Holders, rows: &mut Vec<Row>) {
+    let unread = rows.iter().filter(|row| row.id.ends_with(".unread"));
     let unread: u64 = unread.map(|row| row.bytes).sum();
     if unread > 0 {
         let text = "parts of heaps made no sense, or there was no time for them: what only they lead to is not known";
         holders.caveats.push(Caveat::new("holders_incomplete", "heap", Some(unread), text));
         holders.withhold();
     }
-    holders.executable.clone_from(&explanation.target.executable);
-    leaked::split(explanation, &holders.leaked);
+    leaked::split(rows, &holders.leaked);
 }
 
 /// The target's memory: pages that are not there are zeros, as nothing leads from them.
@@ -137,7 +137,7 @@ fn fill(
         }
     };
     holders.live = Sum { bytes: total, blocks: u64::from(blocks.len()) };
-    let first_words = FirstWords::new(&snapshot.space, blocks.len())?;
+    let first_words = FirstWords::new(&snapshot.space, snapshot.own_memory(), blocks.len())?;
     let references = References::read(&memory, &blocks, None, Some(&first_words), &limits, &progress)?;
     let AllRoots { found, roots, unread_bytes } = roots::find(process, snapshot, &blocks, deadline)?;
     let caveats = incomplete(&references.outcome(), unread_bytes, snapshot);
@@ -150,8 +150,8 @@ fn fill(
     }
     let graph = Graph::new(blocks, references, roots, Ways::None, longest)?;
     let held = graph.held(longest)?;
-    let types = Types::new(&held, first_words, snapshot.own_memory(), &snapshot.refinements)?;
-    tell(holders, &held, found, &types, snapshot)?;
+    let types = Types::new(&held, first_words, &snapshot.refinements)?;
+    tell(holders, &held, &found, &types, snapshot)?;
     if !is_whole {
         holders.withhold();
     }
@@ -185,7 +185,7 @@ fn incomplete(outcome: &Outcome, unread_bytes: u64, snapshot: &Snapshot) -> Vec<
 fn tell(
     holders: &mut Holders,
     held: &Held,
-    found: Vec<roots::Found>,
+    found: &[roots::Found],
     types: &Types,
     snapshot: &Snapshot,
 ) -> std::result::Result<(), Refused> {
@@ -201,28 +201,41 @@ fn tell(
         bytes: definite.bytes + lost.indirect.bytes,
         blocks: definite.blocks + u64::from(lost.indirect.blocks),
         definite,
+        resident_bytes: snapshot
+            .refinements
+            .is_empty()
+            .then(|| holders.leaked.iter().map(|of| of.bytes).sum()),
         pins_bytes: pins.of_lost,
         holds: tree.below(Outline::LOST),
     });
     holders.shared = Some(sum(held.shared()));
     holders.shared_holds = tree.below(Outline::SEVERAL);
     holders.root_count = found.len() as u64;
-    for (number, root) in found.into_iter().enumerate() {
-        let retained = held.root(number as u32);
-        if retained.blocks > 0 {
-            holders.roots.push(Root {
-                kind: root.kind,
-                name: root.name,
-                module: root.module,
-                thread: root.thread,
-                retained_bytes: retained.bytes,
-                retained_blocks: u64::from(retained.blocks),
-                pins_bytes: pins.of_roots.get(number).copied().unwrap_or(0),
-                holds: tree.below(Outline::of_root(number as u32)),
-            });
-        }
+    let mut numbers: Vec<u32> = (0..held.root_count()).filter(|&root| held.root(root).blocks > 0).collect();
+    let name = |number: &u32| found.get(*number as usize).map(|root| &root.name);
+    numbers.sort_by(|one, next| {
+        let bytes = |number: &u32| held.root(*number).bytes;
+        bytes(next).cmp(&bytes(one)).then_with(|| name(one).cmp(&name(next)))
+    });
+    holders.keepers = keepers(&pins, types, &numbers);
+    for number in numbers {
+        let (Some(root), retained) = (found.get(number as usize), held.root(number)) else { continue };
+        holders.roots.push(Root {
+            kind: root.kind,
+            name: root.name.clone(),
+            module: root.module.clone(),
+            thread: root.thread.clone(),
+            retained_bytes: retained.bytes,
+            retained_blocks: u64::from(retained.blocks),
+            pins_bytes: pins.of_roots.get(number as usize).copied().unwrap_or(0),
+            // What is not told needs no way.
+            holds: if holders.roots.len() < MOST_TOLD {
+                tree.below(Outline::of_root(number))
+            } else {
+                Vec::new()
+            },
+        });
     }
-    holders.roots.sort_by(|a, b| b.retained_bytes.cmp(&a.retained_bytes).then_with(|| a.name.cmp(&b.name)));
     for root in holders.roots.iter().skip(MOST_TOLD) {
         holders.other_roots.bytes += root.retained_bytes;
         holders.other_roots.blocks += root.retained_blocks;
@@ -233,4 +246,20 @@ fn tell(
     holders.type_count = holders.types.len() as u64;
     holders.types.truncate(MOST_TOLD);
     Ok(())
+}
+
+/// Who keeps most pages, where `numbers` has the roots in the order in which they are told.
+fn keepers(pins: &Pins, types: &Types, numbers: &[u32]) -> Vec<Keeper> {
+    let mut all: Vec<(u64, u32, u32)> =
+        pins.of_both.iter().map(|(&(root, kind), &bytes)| (bytes, root, kind)).collect();
+    all.sort_unstable_by(|one, next| next.cmp(one));
+    let told = numbers.iter().take(MOST_TOLD).enumerate();
+    let places: HashMap<u32, usize> = told.map(|(place, &number)| (number, place)).collect();
+    let keeper = |(pins_bytes, root, kind): (u64, u32, u32)| Keeper {
+        name: types.name(kind).to_owned(),
+        root: places.get(&root).copied(),
+        unreachable: root == NO_ROOT,
+        pins_bytes,
+    };
+    all.into_iter().take(MOST_KEEPERS).map(keeper).collect()
 }

@@ -49,7 +49,11 @@ fn of_rust(name: &[u8]) -> Option<String> {
 
 /// The name of a symbol.
 pub fn of_symbol(name: &[u8]) -> String {
-    of_rust(name).or_else(|| demangled(name)).unwrap_or_else(|| String::from_utf8_lossy(name).into_owned())
+    // A name of C's may be what stands for a type in a mangled one.
+    let is_mangled = name.starts_with(b"_Z") || name.starts_with(b"__Z");
+    of_rust(name)
+        .or_else(|| demangled(name).filter(|_| is_mangled))
+        .unwrap_or_else(|| String::from_utf8_lossy(name).into_owned())
 }
 
 #[cfg(test)]
@@ -63,6 +67,7 @@ mod tests {
         assert_eq!((of_type(""), of_type("7Ses\nion"), of_type("99")), (None, None, None));
         let rust = b"_ZN4core3ptr13drop_in_place17h0123456789abcdefE";
         assert_eq!(of_symbol(rust), "core::ptr::drop_in_place");
+        assert_eq!((of_symbol(b"x"), of_symbol(b"v")), ("x".into(), "v".into()));
         assert_eq!((of_symbol(b"g_all"), of_symbol(b"_ZL7g_cache")), ("g_all".into(), "g_cache".into()));
     }
 

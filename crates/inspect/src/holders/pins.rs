@@ -3,6 +3,8 @@
 //! A page counts where it is resident, some of it is free, and all blocks that touch it are of one type, of one root, or lost: it would
 //! be wholly free without these.
 
+use std::collections::HashMap;
+
 use strandline_claims::range::PAGE_BYTES;
 use strandline_holders::{Held, NO_ROOT};
 use strandline_process::pages::Residency;
@@ -12,6 +14,8 @@ use super::types::Types;
 /// What an allocator may keep of a page beside each block, and what is no free place yet.
 const OVERHEAD_BYTES: u64 = 16;
 const LEAST_FREE_BYTES: u64 = 64;
+/// Pairs of a root and a type that are told apart.
+const MOST_PAIRS: usize = 1 << 18;
 
 /// Resident bytes of such pages.
 pub struct Pins {
@@ -21,6 +25,8 @@ pub struct Pins {
     pub of_types: Vec<u64>,
     /// Of lost blocks.
     pub of_lost: u64,
+    /// Of one root's or lost blocks of one type.
+    pub of_both: HashMap<(u32, u32), u64>,
 }
 
 /// A page, as far as its blocks are known.
@@ -35,7 +41,8 @@ struct Page {
 impl Pins {
     /// Counts them. `tops` has the root of each block, of which there are `roots`.
     pub fn count(held: &Held, (tops, roots): (&[u32], usize), types: &Types, residency: &Residency) -> Self {
-        let mut pins = Self { of_roots: vec![0; roots], of_types: vec![0; types.count()], of_lost: 0 };
+        let (of_roots, of_types) = (vec![0; roots], vec![0; types.count()]);
+        let mut pins = Self { of_roots, of_types, of_lost: 0, of_both: HashMap::new() };
         let mut page: Option<Page> = None;
         for (index, (start, bytes)) in held.blocks().iter(0).enumerate() {
             let (top, kind) = (tops.get(index).copied().unwrap_or(NO_ROOT), types.of(index));
@@ -74,6 +81,11 @@ impl Pins {
         }
         if let Some(kind) = page.kind {
             add(&mut self.of_types, kind);
+        }
+        if let (Some(top), Some(kind)) = (page.top, page.kind)
+            && (self.of_both.len() < MOST_PAIRS || self.of_both.contains_key(&(top, kind)))
+        {
+            *self.of_both.entry((top, kind)).or_default() += PAGE_BYTES;
         }
     }
 }

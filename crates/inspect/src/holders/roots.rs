@@ -16,7 +16,7 @@ use strandline_process::modules;
 use strandline_process::procfs::Process;
 
 use super::facts::RootKind;
-use super::frames::{Called, Frames};
+use super::frames::{Frames, Of};
 use super::names;
 use super::symbols::Symbols;
 use crate::explain::snapshot::Snapshot;
@@ -184,19 +184,21 @@ impl Finder<'_> {
             let root = self.root(RootKind::Tls, "thread control block", thread.clone());
             let words = self.words((own, stack.high), false)?;
             self.hit_all(root, &words)?;
-            self.frames((from, own), frames.of(stack.tid), thread)?;
+            self.frames(((from, own), own < stack.high), frames.of(stack.tid), thread)?;
             taken.push((stack.low, stack.high));
         }
         Ok(taken)
     }
 
-    /// A stack, function by function; what of it is not known to be one's is the whole stack's.
+    /// A stack, function by function; what of it is not known to be one's is the whole stack's. In some stacks the thread's storage lies
+    /// behind.
     fn frames(
         &mut self,
-        whole: (u64, u64),
-        called: &[Called],
+        (whole, has_storage): ((u64, u64), bool),
+        of: Option<&Of>,
         thread: Option<String>,
     ) -> Result<(), Refused> {
+        let called = of.map(|of| of.called.as_slice()).unwrap_or_default();
         let words = self.words(whole, false)?;
         let between = |from: u64, to: u64| {
             let place = |at: u64| words.partition_point(|hit| hit.0 < at);
@@ -204,8 +206,10 @@ impl Finder<'_> {
         };
         // What a caller has too, as what it hands down, is the caller's.
         let mut known: HashSet<u32> = HashSet::new();
-        for one in called {
-            let found = between(one.range.0, one.range.1).iter();
+        for (index, one) in called.iter().enumerate() {
+            // The innermost function may use what is below its pointer, too.
+            let from = if index + 1 == called.len() { whole.0 } else { one.range.0 };
+            let found = between(from, one.range.1).iter();
             let own: Vec<Hit> = found.filter(|hit| known.insert(hit.2)).copied().collect();
             if !own.is_empty() {
                 let (name, module) = (one.function.clone(), one.module.clone());
@@ -215,11 +219,14 @@ impl Finder<'_> {
                 self.hit_all(root, &own)?;
             }
         }
-        let inner = called.last().map_or(whole.1, |one| one.range.0);
-        let outer = called.first().map_or(whole.1, |one| one.range.1);
-        let rest = between(whole.0, inner).iter().chain(between(outer, whole.1));
-        let rest: Vec<Hit> = rest.filter(|hit| !known.contains(&hit.2)).copied().collect();
-        let root = self.root(RootKind::Stack, "stack", thread);
+        let outer = called.first().map_or(whole.0, |one| one.range.1);
+        let rest: Vec<Hit> =
+            between(outer, whole.1).iter().filter(|hit| !known.contains(&hit.2)).copied().collect();
+        // Beyond the function that a thread began with lies its storage.
+        let root = match has_storage && of.is_some_and(|of| of.is_whole) && !called.is_empty() {
+            true => self.root(RootKind::Tls, "thread-local storage", thread),
+            false => self.root(RootKind::Stack, "stack", thread),
+        };
         self.hit_all(root, &rest)
     }
 

@@ -1,5 +1,7 @@
 //! What programs and libraries call their variables and functions.
 
+use std::collections::HashMap;
+
 use strandline_process::elf::Object;
 use strandline_process::map::Mapping;
 use strandline_process::procfs::Process;
@@ -7,8 +9,11 @@ use strandline_process::procfs::Process;
 use super::names;
 use crate::explain::snapshot::Snapshot;
 
-/// The most symbols of one program or library.
+/// The most symbols of one program or library, and bytes of their names.
 const MOST_SYMBOLS: usize = 1 << 21;
+const MOST_NAMES_BYTES: usize = 128 << 20;
+/// Symbols that are looked at for one that an instruction is in.
+const MOST_BACK: usize = 64;
 
 /// A symbol of data.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -27,13 +32,15 @@ pub struct Symbols(Vec<Symbol>);
 impl Symbols {
     /// Those of the program or library of a mapping; none where it cannot be read.
     pub fn of(process: &Process, snapshot: &Snapshot, mapping: &Mapping) -> Self {
-        let mut symbols: Vec<Symbol> = Vec::new();
+        let (mut symbols, mut names_bytes): (Vec<Symbol>, usize) = (Vec::new(), 0);
         if let Ok(object) = Object::open(process, &snapshot.space, mapping) {
             object.each_symbol(&mut |name, symbol| {
                 let found = snapshot.space.find(symbol.address);
                 let is_data = found.is_some_and(|mapping| !mapping.permissions.execute);
-                if is_data && symbol.bytes > 0 && symbols.len() < MOST_SYMBOLS {
+                let has_room = symbols.len() < MOST_SYMBOLS && names_bytes < MOST_NAMES_BYTES;
+                if is_data && symbol.bytes > 0 && has_room {
                     let name = name.get(..name.len().min(names::MOST_BYTES)).unwrap_or_default().to_vec();
+                    names_bytes += name.len();
                     symbols.push(Symbol { address: symbol.address, bytes: symbol.bytes, name });
                 }
             });
@@ -49,31 +56,47 @@ impl Symbols {
     }
 }
 
-/// The functions that some instructions of one program or library are in, in the order of these.
+/// The functions that some instructions of one program or library are in, in the order of these. Of functions that overlap it is one
+/// that begins not far in front: a file made to hurt has millions of them.
 pub fn functions(
     process: &Process,
     snapshot: &Snapshot,
     mapping: &Mapping,
     instructions: &[u64],
 ) -> Vec<Option<String>> {
-    let mut found: Vec<Option<(u64, Vec<u8>)>> = vec![None; instructions.len()];
-    let mut order: Vec<usize> = (0..instructions.len()).collect();
-    order.sort_unstable_by_key(|&index| instructions.get(index));
-    if let Ok(object) = Object::open(process, &snapshot.space, mapping) {
-        object.each_symbol(&mut |name, symbol| {
-            let end = symbol.address.saturating_add(symbol.bytes);
-            let at = |&index: &usize| instructions.get(index).copied().unwrap_or(0);
-            let first = order.partition_point(|index| at(index) < symbol.address);
-            for &index in order.iter().skip(first).take_while(|index| at(index) < end) {
-                // Of functions that overlap the one that begins last.
-                if let Some(known) = found.get_mut(index)
-                    && known.as_ref().is_none_or(|known| known.0 < symbol.address)
-                {
-                    let name = name.get(..name.len().min(names::MOST_BYTES)).unwrap_or_default();
-                    *known = Some((symbol.address, name.to_vec()));
-                }
-            }
-        });
+    let mut found: Vec<Option<String>> = vec![None; instructions.len()];
+    let Ok(object) = Object::open(process, &snapshot.space, mapping) else { return found };
+    let mut wanted = instructions.to_vec();
+    wanted.sort_unstable();
+    // Begin, end, and the place among all symbols.
+    let mut ranges: Vec<(u64, u64, u32)> = Vec::new();
+    let mut place = 0_u32;
+    object.each_symbol(&mut |_, symbol| {
+        place = place.saturating_add(1);
+        let end = symbol.address.saturating_add(symbol.bytes);
+        let first = wanted.partition_point(|&at| at < symbol.address);
+        if wanted.get(first).is_some_and(|&at| at < end) && ranges.len() < MOST_SYMBOLS {
+            ranges.push((symbol.address, end, place));
+        }
+    });
+    ranges.sort_unstable();
+    let mut by_place: HashMap<u32, Vec<usize>> = HashMap::new();
+    for (index, &at) in instructions.iter().enumerate() {
+        let behind = ranges.partition_point(|range| range.0 <= at);
+        let near = ranges.get(behind.saturating_sub(MOST_BACK)..behind).unwrap_or_default();
+        if let Some(range) = near.iter().rev().find(|range| at < range.1) {
+            by_place.entry(range.2).or_default().push(index);
+        }
     }
-    found.into_iter().map(|found| found.map(|(_, name)| names::of_symbol(&name))).collect()
+    place = 0;
+    object.each_symbol(&mut |name, _| {
+        place = place.saturating_add(1);
+        for index in by_place.remove(&place).into_iter().flatten() {
+            let name = name.get(..name.len().min(names::MOST_BYTES)).unwrap_or_default();
+            if let Some(found) = found.get_mut(index) {
+                *found = Some(names::of_symbol(name));
+            }
+        }
+    });
+    found
 }

@@ -18,6 +18,9 @@ use super::facts::Type;
 use super::names;
 use super::pins::Pins;
 
+/// Words that are looked at for a table, and those that are kept in mind by each worker.
+const MOST_LOOKS: u32 = 1 << 19;
+const MOST_KEPT: usize = 1 << 14;
 /// Different sizes that are told apart; larger blocks and further sizes are one type.
 const MOST_SIZES: usize = 1 << 16;
 
@@ -35,28 +38,44 @@ pub struct FirstWords<'a> {
     space: &'a AddressSpace,
     /// For each block the number of its first word, 0 where that leads to no table.
     numbers: Vec<AtomicU16>,
-    known: Mutex<HashMap<u64, u16>>,
+    memory: &'a dyn Memory,
+    known: Mutex<Known>,
+}
+
+/// Tables by number.
+#[derive(Default)]
+struct Known {
+    numbers: HashMap<u64, u16>,
+    names: Vec<String>,
+    /// Words that were looked at, tables or not.
+    looks: u32,
 }
 
 impl<'a> FirstWords<'a> {
-    /// Of so many blocks.
-    pub fn new(space: &'a AddressSpace, blocks: u32) -> Result<Self, Refused> {
+    /// Of so many blocks of a process whose memory is `memory`.
+    pub fn new(space: &'a AddressSpace, memory: &'a dyn Memory, blocks: u32) -> Result<Self, Refused> {
         let mut numbers = Vec::new();
         numbers.try_reserve_exact(blocks as usize).map_err(|_| Refused::NoMemory(u64::from(blocks) * 2))?;
         numbers.resize_with(blocks as usize, AtomicU16::default);
-        Ok(Self { modules: Modules::new(space), space, numbers, known: Mutex::default() })
+        Ok(Self { modules: Modules::new(space), space, numbers, memory, known: Mutex::default() })
     }
 
-    /// The number of a word, from 1 on; 0 for one too many.
+    /// The number of a word, from 1 on; 0 for what leads to no table, or is one too many.
     fn number(&self, word: u64) -> u16 {
         let Ok(mut known) = self.known.lock() else { return 0 };
-        // A heap made to hurt has as many first words as blocks.
-        let next = u16::try_from(known.len() + 1);
-        match (known.get(&word), next) {
-            (Some(&number), _) => number,
-            (None, Ok(next)) => *known.entry(word).or_insert(next),
-            (None, Err(_)) => 0,
+        if let Some(&number) = known.numbers.get(&word) {
+            return number;
         }
+        // A heap made to hurt has as many first words as blocks.
+        let Ok(next) = u16::try_from(known.names.len() + 1) else { return 0 };
+        if known.looks >= MOST_LOOKS {
+            return 0;
+        }
+        known.looks += 1;
+        let Some(name) = self.modules.class_of(self.memory, self.space, word) else { return 0 };
+        known.names.push(name);
+        known.numbers.insert(word, next);
+        next
     }
 }
 
@@ -71,6 +90,9 @@ impl Heads for FirstWords<'_> {
                 return;
             }
             if last.0 != word {
+                if known.len() >= MOST_KEPT {
+                    known.clear();
+                }
                 last = (word, *known.entry(word).or_insert_with(|| self.number(word)));
             }
             if let Some(number) = self.numbers.get(block as usize) {
@@ -82,29 +104,20 @@ impl Heads for FirstWords<'_> {
 
 impl Types {
     /// Of blocks whose first words were heard.
-    pub fn new(
-        held: &Held,
-        first_words: FirstWords<'_>,
-        memory: &dyn Memory,
-        refinements: &Refinements,
-    ) -> Result<Self, Refused> {
+    pub fn new(held: &Held, first_words: FirstWords<'_>, refinements: &Refinements) -> Result<Self, Refused> {
         let blocks = held.blocks();
         let mut types =
             Self { of: Vec::new(), names: Vec::new(), by_name: HashMap::new(), by_size: HashMap::new() };
         let count = blocks.len() as usize;
         types.of.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 4))?;
-        let FirstWords { modules, space, numbers, known } = first_words;
+        let FirstWords { numbers, known, .. } = first_words;
         let known = known.into_inner().unwrap_or_default();
-        let mut classes: Vec<Option<u32>> = vec![None; known.len() + 1];
-        for (word, number) in known {
-            if let Some(class) = classes.get_mut(usize::from(number)) {
-                *class = modules.class_of(memory, space, word).map(|name| types.named(name));
-            }
-        }
+        let classes: Vec<u32> = known.names.into_iter().map(|name| types.named(name)).collect();
         let palette = refinements.palette();
         let mut of_runtimes = Some(refinements.finder()).filter(|_| !refinements.is_empty());
         for ((start, bytes), number) in blocks.iter(0).zip(&numbers) {
-            let class = classes.get(usize::from(number.load(Ordering::Relaxed))).copied().flatten();
+            let class = usize::from(number.load(Ordering::Relaxed)).checked_sub(1);
+            let class = class.and_then(|class| classes.get(class).copied());
             let known = of_runtimes.as_mut().and_then(|finder| finder.find(start, bytes));
             let row = known.filter(|_| class.is_none()).and_then(|known| palette.get(known.slot));
             let kind = class.or_else(|| row.map(|row| types.named(row.0.id.to_owned())));

@@ -10,7 +10,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -182,8 +182,7 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
     let within = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
     let socket = within.join(format!(".java_pid{inner}"));
     let path = within.join(format!(".attach_pid{inner}"));
-    if let Ok(connected) = UnixStream::connect(&socket) {
-        let connected = own(process, connected)?;
+    if let Some(connected) = wait_for(process, (&socket, &status), Duration::ZERO)? {
         // To one that listens such a file is of no use: who made it was killed.
         if let Some(mut left) = found(&path, &status) {
             left.keep = false;
@@ -196,13 +195,13 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
         // It may have been stopped, or have called exec, since; and somebody else may have had it listen, when it would take the
         // signal for a request for a thread dump.
         may_be_asked(process, &process.status()?)?;
-        connected = wait_for(process, &socket, Duration::ZERO)?;
+        connected = wait_for(process, (&socket, &status), Duration::ZERO)?;
     }
     if connected.is_none() {
         sys::signal(&handle, SIGQUIT).map_err(|e| Refusal::from_io(process, "sending SIGQUIT", e))?;
         // Whenever it comes to look, in ten minutes as well, it must find it; of one that has ended nobody needs it.
         file.keep = true;
-        connected = wait_for(process, &socket, LISTEN_LIMIT)?;
+        connected = wait_for(process, (&socket, &status), LISTEN_LIMIT)?;
     }
     file.keep = connected.is_none() && !sys::has_ended(&handle, Duration::ZERO).unwrap_or(false);
     connected.ok_or_else(|| {
@@ -217,7 +216,7 @@ fn asked(
     status: &Status,
 ) -> Result<(Request, Option<UnixStream>), Refusal> {
     let file = request(process, path, status)?;
-    let connected = if file.is_found { wait_for(process, socket, FOUND_LIMIT)? } else { None };
+    let connected = if file.is_found { wait_for(process, (socket, status), FOUND_LIMIT)? } else { None };
     if !file.is_found || connected.is_some() {
         return Ok((file, connected));
     }
@@ -225,18 +224,40 @@ fn asked(
     Ok((request(process, path, status)?, None))
 }
 
-/// Connects once it listens.
-fn wait_for(process: &Process, socket: &Path, limit: Duration) -> Result<Option<UnixStream>, Refusal> {
-    let until = Instant::now() + limit;
+/// Connects once it listens. One that listens and takes nobody is not asked to listen again.
+fn wait_for(
+    process: &Process,
+    (socket, status): (&Path, &Status),
+    limit: Duration,
+) -> Result<Option<UnixStream>, Refusal> {
+    let since = Instant::now();
     loop {
-        if let Ok(connected) = UnixStream::connect(socket) {
-            return own(process, connected).map(Some);
+        let is_full = match listener(socket, status) {
+            Some(Ok(connected)) => return own(process, connected).map(Some),
+            Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(refused(process, "is not the one that listens where its JVM should".to_owned()));
+            }
+            Some(Err(error)) => error.kind() == io::ErrorKind::WouldBlock,
+            None => false,
+        };
+        match since.elapsed() {
+            over if over >= limit && !is_full => return Ok(None),
+            over if over >= LISTEN_LIMIT.max(limit) => {
+                return Err(refused(process, "listens, and takes no connection within 10 s".to_owned()));
+            }
+            _ => std::thread::sleep(BETWEEN_LOOKS),
         }
-        if Instant::now() >= until {
-            return Ok(None);
-        }
-        std::thread::sleep(BETWEEN_LOOKS);
     }
+}
+
+/// Connects to a socket, which must be one of the JVM's user or of root: anybody may put anything into that folder. Nothing is waited for.
+fn listener(socket: &Path, status: &Status) -> Option<io::Result<UnixStream>> {
+    let data = socket.symlink_metadata().ok()?;
+    let is_of_user = data.uid() == 0 || status.users.is_some_and(|users| users[1] == data.uid());
+    Some(match data.file_type().is_socket() && is_of_user {
+        true => sys::connect_now(socket),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
+    })
 }
 
 /// Only to the process itself something is said: anybody may put a socket into that folder.

@@ -2,6 +2,9 @@
 
 pub mod page;
 
+use std::collections::HashMap;
+
+use strandline_inspect::environment::utc;
 use strandline_inspect::holders::facts::{Holders, Holding, Root, RootKind, Type};
 use strandline_inspect::holders::growth::{Change, Grown, Growth};
 
@@ -9,8 +12,8 @@ use crate::model;
 use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal;
-use crate::text::{clean, counted, hanging, wrap};
-use crate::units::{bytes, percent, seconds, thousands};
+use crate::text::{clean, counted, hanging, shorten, wrap};
+use crate::units::{UNKNOWN, bytes, percent, seconds, thousands};
 
 const ROOTS: [Column; 4] = [words("held by"), figures("retains"), figures("blocks"), figures("keeps")];
 const TYPES: [Column; 5] =
@@ -23,13 +26,16 @@ const TYPES_GREW: [Column; 5] =
 const MOST_STEPS: usize = 4;
 const LEAST_PART: u64 = 50;
 const MOST_BESIDE: usize = 3;
+/// What is kept of less is not worth a word; and columns of a name within a sentence.
+const LEAST_KEPT_BYTES: u64 = 1 << 20;
+const MOST_NAME_COLUMNS: usize = 60;
 
 /// The whole view, ending with a newline: so many roots and types at most.
 pub fn holders(found: &Holders, top: usize, surface: Surface) -> String {
-    let mut lines: Vec<String> = wrap(&headline(found), surface.columns)
-        .iter()
-        .map(|line| surface.paint(Paint::Strong, line))
-        .collect();
+    let mut lines: Vec<String> = wrap(&whose(found), surface.columns);
+    lines.push(String::new());
+    let headline = wrap(&headline(found), surface.columns);
+    lines.extend(headline.iter().map(|line| surface.paint(Paint::Strong, line)));
     lines.push(String::new());
     lines.extend(lay_out(&ROOTS, &root_rows(found, top), 0, surface.columns));
     lines.push(String::new());
@@ -40,7 +46,7 @@ pub fn holders(found: &Holders, top: usize, surface: Surface) -> String {
     }
     lines.push(String::new());
     let text = "what it alone holds: it would be lost without. keeps: resident pages with free places and no other blocks, which would \
-                go back if these did";
+                go back if these did. Sizes but these are of address space, as malloc has them, resident or not";
     lines.extend(hanging("retains: ", text, surface.columns));
     lines.extend(terminal::listed("caveats", &model::caveats(&found.caveats), surface));
     lines.push(String::new());
@@ -52,6 +58,14 @@ pub fn holders(found: &Holders, top: usize, surface: Surface) -> String {
     lines.join("\n") + "\n"
 }
 
+/// The process, and when it was looked at.
+fn whose(found: &Holders) -> String {
+    let executable = found.executable.as_deref().map_or(String::new(), |path| format!(" · {}", clean(path)));
+    let seconds = found.taken_unix_seconds;
+    let time = (1.0..1e11).contains(&seconds).then(|| format!(" · {}", utc(seconds as u64)));
+    format!("process {}{executable}{}", found.pid, time.unwrap_or_default())
+}
+
 fn headline(found: &Holders) -> String {
     let all = format!("{} in {}", bytes(found.live.bytes), counted(found.live.blocks, "live block"));
     if found.live.blocks == 0 {
@@ -61,7 +75,7 @@ fn headline(found: &Holders) -> String {
         None => "what leaked of them is not known (see the caveats)".to_owned(),
         Some(lost) if lost.blocks == 0 => "something leads to every one of them: nothing leaked".to_owned(),
         Some(lost) => format!(
-            "nothing leads to {} in {} of them ({}){}",
+            "nothing leads to {} in {} ({}){}",
             bytes(lost.bytes),
             counted(lost.blocks, "block"),
             percent(lost.bytes, found.live.bytes),
@@ -75,7 +89,7 @@ fn headline(found: &Holders) -> String {
     };
     let text = match found.roots.first() {
         Some(root) if root.retained_bytes > found.live.bytes / 10 => {
-            format!("{all}; {lost}; {} alone holds {}", name(root), bytes(root.retained_bytes))
+            format!("{all}; {lost}; {} alone holds {}", short(&name(root)), bytes(root.retained_bytes))
         }
         _ => format!("{all}; {lost}"),
     };
@@ -84,46 +98,92 @@ fn headline(found: &Holders) -> String {
 
 /// Who keeps most of the pages that are free but for a few blocks, where these are a part worth a word.
 fn keeper(found: &Holders) -> Option<String> {
-    let of = found.types.iter().max_by_key(|of| of.pins_bytes)?;
-    if of.pins_bytes <= found.live.bytes / 10 {
-        return None;
-    }
-    let root = found.roots.iter().max_by_key(|root| root.pins_bytes)?;
-    let is_all = root.pins_bytes >= of.pins_bytes / 5 * 4;
-    let held = if is_all { format!(", held by {}", name(root)) } else { String::new() };
-    let instances = thousands(of.instances);
+    let least = (found.live.bytes / 10).max(LEAST_KEPT_BYTES);
+    let keeper = found.keepers.first().filter(|keeper| keeper.pins_bytes > least)?;
+    let held = match keeper.root.and_then(|root| found.roots.get(root)) {
+        Some(root) => format!(" (held by {})", short(&name(root))),
+        None if keeper.unreachable => " (leaked)".to_owned(),
+        None => String::new(),
+    };
     Some(format!(
-        "; {} ({instances} instances{held}) keep {} that is free but for them",
-        clean(&of.name),
-        bytes(of.pins_bytes)
+        "; {}{held} keeps {} that is free but for it",
+        short(&clean(&keeper.name)),
+        bytes(keeper.pins_bytes)
     ))
 }
 
+fn short(name: &str) -> String {
+    shorten(name, MOST_NAME_COLUMNS)
+}
+
+/// Roots, and what has none or several, largest first; but what leaked comes first where it is a part worth it.
 fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
-    let mut rows = Vec::new();
     let least = found.live.bytes / LEAST_PART;
+    let mut groups: Vec<(u64, Vec<Vec<String>>)> = Vec::new();
+    let mut add = |order: u64, first: Vec<String>, holds: &[Holding], least: u64| {
+        let mut rows = vec![first];
+        way(&mut rows, holds, least);
+        groups.push((order, rows));
+    };
     if let Some(lost) = found.unreachable.as_ref().filter(|lost| lost.blocks > 0) {
-        rows.push(row("nothing: leaked".to_owned(), (lost.bytes, lost.blocks), lost.pins_bytes));
-        way(&mut rows, &lost.holds, least);
+        let order = if lost.bytes > least { u64::MAX } else { lost.bytes };
+        add(
+            order,
+            row("nothing: leaked".to_owned(), (lost.bytes, lost.blocks), lost.pins_bytes),
+            &lost.holds,
+            least,
+        );
     }
     if let Some(shared) = found.shared.filter(|shared| shared.blocks > 0) {
-        rows.push(row("several of these together".to_owned(), (shared.bytes, shared.blocks), 0));
-        way(&mut rows, &found.shared_holds, least);
+        let sums = (shared.bytes, shared.blocks);
+        add(shared.bytes, row("several roots together".to_owned(), sums, 0), &found.shared_holds, least);
     }
-    for root in found.roots.iter().take(top) {
-        rows.push(row(name(root), (root.retained_bytes, root.retained_blocks), root.pins_bytes));
+    let folded = folded(&found.roots);
+    for (name, root) in folded.iter().take(top) {
         // What keeps much is small.
-        way(&mut rows, &root.holds, if root.pins_bytes >= least { root.retained_bytes / 2 } else { least });
+        let least = if root.pins_bytes >= least { root.retained_bytes / 2 } else { least };
+        let sums = (root.retained_bytes, root.retained_blocks);
+        add(root.retained_bytes, row(name.clone(), sums, root.pins_bytes), &root.holds, least);
     }
-    let rest = found.roots.iter().skip(top);
+    groups.sort_by_key(|group| std::cmp::Reverse(group.0));
+    let mut rows: Vec<Vec<String>> = groups.into_iter().flat_map(|(_, rows)| rows).collect();
+    let rest = folded.iter().skip(top);
     let others = (found.other_roots.bytes, found.other_roots.blocks);
-    let (of, blocks) = rest.fold(others, |sum, root| {
+    let (of, blocks) = rest.fold(others, |sum, (_, root)| {
         (sum.0.saturating_add(root.retained_bytes), sum.1.saturating_add(root.retained_blocks))
     });
     if blocks > 0 {
         rows.push(row("other roots, each by itself".to_owned(), (of, blocks), 0));
     }
     rows
+}
+
+/// Roots, those of one name in several threads as one; the largest first.
+fn folded(roots: &[Root]) -> Vec<(String, Root)> {
+    let mut places: HashMap<(RootKind, &str, Option<&str>), usize> = HashMap::new();
+    let mut folded: Vec<(u64, Root)> = Vec::new();
+    for root in roots {
+        let key = (root.kind, root.name.as_str(), root.module.as_deref());
+        let known = if root.thread.is_some() { places.get(&key).copied() } else { None };
+        match known.and_then(|place| folded.get_mut(place)) {
+            Some((threads, of)) => {
+                *threads += 1;
+                of.retained_bytes = of.retained_bytes.saturating_add(root.retained_bytes);
+                of.retained_blocks = of.retained_blocks.saturating_add(root.retained_blocks);
+                of.pins_bytes = of.pins_bytes.saturating_add(root.pins_bytes);
+                // Of each thread there is a way of its own.
+                of.holds.clear();
+                of.thread = Some(format!("{threads} threads"));
+            }
+            None => {
+                places.insert(key, folded.len());
+                folded.push((1, root.clone()));
+            }
+        }
+    }
+    let mut folded: Vec<(String, Root)> = folded.into_iter().map(|(_, root)| (name(&root), root)).collect();
+    folded.sort_by_key(|(_, root)| std::cmp::Reverse(root.retained_bytes));
+    folded
 }
 
 fn row(name: String, (of, blocks): (u64, u64), pins: u64) -> Vec<String> {
@@ -158,8 +218,8 @@ fn instances(of: &Holding) -> String {
     format!("{} {kind}{chained}", thousands(of.instances))
 }
 
-/// What grew since an earlier look.
-fn growth(since: &Growth, top: usize, surface: Surface) -> Vec<String> {
+/// What grew since an earlier look: roots, then types.
+fn growth_rows(since: &Growth, top: usize) -> [Vec<Vec<String>>; 2] {
     let hours = since.seconds / 3600.0;
     let rate = |of: i64| {
         let of_hour = of as f64 / hours;
@@ -179,22 +239,32 @@ fn growth(since: &Growth, top: usize, surface: Surface) -> Vec<String> {
         row(self::name(&root), of.grew, Some(of.bytes))
     };
     rows.extend(since.roots.iter().take(top).map(of_root));
-    let mut lines = vec![String::new(), format!("since the look {} before", duration(since.seconds))];
-    lines.extend(lay_out(&GREW, &rows, 0, surface.columns));
     let of_type = |of: &Grown| row(clean(&of.name), of.grew, Some(of.bytes));
-    let rows: Vec<_> = since.types.iter().take(top).map(of_type).collect();
-    if !rows.is_empty() {
+    [rows, since.types.iter().take(top).map(of_type).collect()]
+}
+
+fn growth(since: &Growth, top: usize, surface: Surface) -> Vec<String> {
+    let [roots, types] = growth_rows(since, top);
+    let mut lines = vec![String::new(), format!("since the look {}", duration(since.seconds))];
+    lines.extend(lay_out(&GREW, &roots, 0, surface.columns));
+    if since.is_partial {
+        let text =
+            "one of the looks has more roots or types than it tells: what only the other tells is left out";
+        lines.extend(wrap(text, surface.columns));
+    }
+    if !types.is_empty() {
         lines.push(String::new());
-        lines.extend(lay_out(&TYPES_GREW, &rows, 0, surface.columns));
+        lines.extend(lay_out(&TYPES_GREW, &types, 0, surface.columns));
     }
     lines
 }
 
 fn duration(of: f64) -> String {
     match of {
-        of if of >= 7200.0 => format!("{:.1} hours", of / 3600.0),
-        of if of >= 120.0 => format!("{:.1} minutes", of / 60.0),
-        of => seconds(of),
+        of if !(0.0..1e10).contains(&of) => "of a time that is not known".to_owned(),
+        of if of >= 7200.0 => format!("{:.1} hours before", of / 3600.0),
+        of if of >= 120.0 => format!("{:.1} minutes before", of / 60.0),
+        of => format!("{} before", seconds(of)),
     }
 }
 
@@ -223,7 +293,7 @@ fn type_row(of: &Type) -> Vec<String> {
         clean(&of.name),
         bytes(of.bytes),
         thousands(of.instances),
-        maybe(of.unreachable_bytes.unwrap_or(0)),
+        of.unreachable_bytes.map_or(UNKNOWN.to_owned(), maybe),
         maybe(of.pins_bytes),
     ]
 }

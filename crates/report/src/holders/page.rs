@@ -6,14 +6,16 @@ use minijinja::{Environment, context};
 use serde::Serialize;
 use strandline_inspect::holders::facts::{Holders, Holding};
 
-use super::{TYPES, headline, instances, name, root_rows, type_row};
+use super::{
+    GREW, TYPES, TYPES_GREW, duration, growth_rows, headline, instances, name, root_rows, type_row, whose,
+};
 use crate::json::VERSION;
 use crate::model;
 use crate::table::Column;
-use crate::text::clean;
+use crate::text::counted;
 use crate::timeline::NotDrawn;
 use crate::timeline::html::digest;
-use crate::units::{bytes, percent, thousands};
+use crate::units::{bytes, percent, seconds};
 
 const PAGE: &str = include_str!("assets/holders.html");
 const STYLE: &str = include_str!("assets/holders.css");
@@ -83,7 +85,7 @@ impl Picture {
         let letters = ((width - 8.0) / LETTER) as usize;
         let text = if width < LEAST_TEXT { String::new() } else { crate::text::shorten(name, letters) };
         let share = percent(of, self.all_bytes);
-        let title = format!("{name}: {} ({share}) in {} blocks", bytes(of), thousands(blocks));
+        let title = format!("{name}: {} ({share}) in {}", bytes(of), counted(blocks, "block"));
         self.parts.push(Part { x, y: row as f64 * ROW, width: width - 1.0, text, title, class });
         self.rows = self.rows.max(row + 1);
         let mut below = x;
@@ -116,18 +118,26 @@ pub fn page(found: &Holders) -> Result<String, NotDrawn> {
     let picture = Picture::new(found);
     let roots = Rows::new(&super::ROOTS, root_rows(found, MOST_ROWS));
     let types = Rows::new(&TYPES, found.types.iter().take(MOST_ROWS).map(type_row).collect());
-    let executable = found.executable.as_deref().map(clean).unwrap_or_default();
+    let mut tables = vec![roots, types];
+    if let Some(since) = &found.since {
+        let [of_roots, of_types] = growth_rows(since, MOST_ROWS);
+        tables.extend([Rows::new(&GREW, of_roots), Rows::new(&TYPES_GREW, of_types)]);
+    }
+    let cost = (seconds(found.cost.stopped_seconds), seconds(found.cost.wall_seconds));
     let mut templates = Environment::new();
     templates.add_template("holders.html", PAGE)?;
     let text = templates.get_template("holders.html")?.render(context! {
         version => VERSION,
-        title => format!("process {} {executable}", found.pid),
+        title => whose(found),
+        since => found.since.as_ref().map(|since| duration(since.seconds)),
+        stopped => cost.0,
+        wall => cost.1,
         headline => headline(found),
         width => WIDTH,
         height => picture.rows as f64 * ROW,
         row => ROW,
         parts => Value::from(Serde(picture.parts)),
-        tables => Value::from(Serde([roots, types])),
+        tables => Value::from(Serde(tables)),
         caveats => model::caveats(&found.caveats),
         style_digest => digest(STYLE),
         style => STYLE,
