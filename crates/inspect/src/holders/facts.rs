@@ -43,7 +43,7 @@ pub struct Holders {
     pub type_count: u64,
     /// Resident bytes of lost blocks by row, for the ledger.
     #[serde(skip)]
-    pub(crate) leaked: Vec<Leaked>,
+    pub leaked: Vec<Leaked>,
     /// Who keeps most pages that are free but for them, by type and root.
     #[serde(default)]
     pub keepers: Vec<Keeper>,

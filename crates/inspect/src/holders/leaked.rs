@@ -89,6 +89,7 @@ pub fn split(rows: &mut Vec<Row>, leaked: &[Leaked]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::{State, Stratum};
 
     #[test]
     fn a_row_is_split_and_the_sum_stays() {
@@ -96,7 +97,8 @@ mod tests {
             id: id.to_owned(),
             holder: holder.to_owned(),
             bytes,
-            ..Row::default()
+            stratum: Stratum::Allocator,
+            state: State::Live,
         };
         let of = |id, bytes| Leaked { id, holder: "malloc, in use", bytes };
         let mut rows = vec![

@@ -7,7 +7,7 @@
 pub mod facts;
 mod frames;
 pub mod growth;
-mod leaked;
+pub mod leaked;
 mod names;
 mod pins;
 mod roots;
