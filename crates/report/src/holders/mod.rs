@@ -171,8 +171,7 @@ fn folded(roots: &[Root]) -> Vec<(String, Root)> {
                 of.retained_bytes = of.retained_bytes.saturating_add(root.retained_bytes);
                 of.retained_blocks = of.retained_blocks.saturating_add(root.retained_blocks);
                 of.pins_bytes = of.pins_bytes.saturating_add(root.pins_bytes);
-                // Of each thread there is a way of its own.
-                of.holds.clear();
+                merge(&mut of.holds, &root.holds);
                 of.thread = Some(format!("{threads} threads"));
             }
             None => {
@@ -202,6 +201,22 @@ fn way(rows: &mut Vec<Vec<String>>, holds: &[Holding], least: u64) {
         match holds {
             [only] => holds = &only.holds,
             _ => return,
+        }
+    }
+}
+
+/// Adds what hangs from another root, type by type.
+fn merge(holds: &mut Vec<Holding>, more: &[Holding]) {
+    for of in more {
+        match holds.iter_mut().find(|known| known.name == of.name) {
+            Some(known) => {
+                known.instances = known.instances.saturating_add(of.instances);
+                known.chained = known.chained.saturating_add(of.chained);
+                known.retained_bytes = known.retained_bytes.saturating_add(of.retained_bytes);
+                known.retained_blocks = known.retained_blocks.saturating_add(of.retained_blocks);
+                merge(&mut known.holds, &of.holds);
+            }
+            None => holds.push(of.clone()),
         }
     }
 }
