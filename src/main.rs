@@ -8,7 +8,5 @@
 mod cli;
 
 fn main() -> std::process::ExitCode {
-    // What a look needs is freed while it goes on; its peak is the user's memory.
-    strandline_sys::host::map_large_arrays();
     cli::run()
 }

@@ -49,6 +49,9 @@ fn photograph(arguments: &Explain) -> Photograph {
 /// Explains one process and answers the conditions.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
     warn_of_a_long_stop(arguments, output.json);
+    if arguments.holders {
+        strandline_sys::host::map_large_arrays();
+    }
     let tell = Progress::new(!output.json);
     let inspection = inspect(
         arguments.pid,

@@ -82,6 +82,8 @@ pub fn run(arguments: &Holders, output: &mut Output) -> Result<Ending> {
         let process = Process::open(arguments.pid)?;
         is_of(before, arguments.pid, Some(process.stat()?.start_ticks))?;
     }
+    // Arrays of each step are freed before the next one's are made.
+    strandline_sys::host::map_large_arrays();
     let tell = Progress::new(!output.json);
     let mut found = holders(
         arguments.pid,

@@ -67,7 +67,6 @@ pub struct Held {
     of_roots: Vec<Sum>,
     several: Sum,
     of_lost: Sum,
-    roots: u32,
     /// Number of the vertex that stands for what is lost.
     lost: u32,
     definite: Sum,
@@ -98,7 +97,6 @@ impl Held {
             of_roots,
             several,
             of_lost,
-            roots,
             lost,
             definite,
         };
@@ -128,7 +126,7 @@ impl Held {
 
     /// How many roots there are.
     pub fn root_count(&self) -> u32 {
-        self.roots
+        self.of_roots.len() as u32
     }
 
     /// What roots reach.
@@ -194,7 +192,7 @@ impl Held {
         let vertex = self.vertices.get(number as usize).copied().unwrap_or(0);
         match vertex.checked_sub(self.blocks.len()) {
             None => By::Block(vertex),
-            Some(root) if root < self.roots => By::Root(root),
+            Some(root) if root < self.root_count() => By::Root(root),
             Some(_) if number == self.lost => By::Nothing,
             Some(_) => By::Roots,
         }

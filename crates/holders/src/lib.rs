@@ -31,9 +31,9 @@
 //! ```
 //!
 //! Memory is at its peak when references are turned round, between search and dominators: in bytes a block, 4 for the blocks, 4 + 4 `m`
-//! for what they refer to, 12 for the search and 4 + 4 `t` for the same turned round, with `m` references a block and `t` of them not of
-//! the tree of the search; 4 more for shortest ways. So 24 and 4 for each reference, twice for some. Roots count as blocks. While
-//! it searches, a vertex with more than one way down that is not gone yet takes 8. What is kept in the end is 28.
+//! for what they refer to, 8 for the search and 4 + 4 `t` for the same turned round, with `m` references a block and `t` of them not of
+//! the tree of the search; 4 more for shortest ways. So 20 and 4 for each reference, twice for some. Roots count as blocks. While
+//! it searches, a vertex with more than one way down that is not gone yet takes 8. What is kept in the end is 16.
 //!
 //! Nothing is allocated by what the target says without a bound: blocks are counted, references have a limit, and all else is a multiple
 //! of the two. Every step takes time in proportion to them, at worst times a logarithm.

@@ -99,12 +99,7 @@ pub fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
     let cost = format!(
         "call {}, longest pause {}, {faults}",
         maybe_seconds(reclamation.call_seconds),
-        // A runtime that was asked to do it itself stands still as long as it says.
-        if reclamation.stopped_seconds == Some(0.0) {
-            "not ours to know".to_owned()
-        } else {
-            maybe_seconds(reclamation.stopped_seconds)
-        }
+        maybe_seconds(reclamation.stopped_seconds)
     );
     lines.extend(hanging(&format!("  {}", left("cost", 14)), &cost, surface.columns));
     lines

@@ -71,7 +71,7 @@ pub fn release_memory() -> bool {
 /// to 32 MiB in its heap once one was freed (`mallopt(3)`, M_MMAP_THRESHOLD).
 pub fn map_large_arrays() {
     const BYTES: libc::c_int = 128 << 10;
-    // SAFETY: mallopt takes integers, and is called before there are threads.
+    // SAFETY: mallopt takes integers, and holds malloc's own lock.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, BYTES) };
 }
 

@@ -26,7 +26,7 @@ pub struct Called {
     /// What it is called, or where in its file it is.
     pub function: String,
     /// The file.
-    pub module: Option<String>,
+    pub module: String,
 }
 
 /// A frame: where it begins and ends on the stack, and its instruction.
@@ -34,12 +34,10 @@ type Place = (u64, u64, u64);
 /// A thread, its frames, and whether these are all.
 type Walked = (i32, Vec<Place>, bool);
 
-/// The functions of each thread, the outermost first.
-#[derive(Default)]
+/// The functions of each thread.
 pub struct Frames(HashMap<i32, Of>);
 
 /// Those of one thread.
-#[derive(Default)]
 pub struct Of {
     /// The outermost first.
     pub called: Vec<Called>,
@@ -64,7 +62,7 @@ impl Frames {
         let names = names(process, snapshot, &walked);
         let called = |&(from, to, instruction): &Place| {
             let (function, module) = names.get(&instruction).cloned()?;
-            Some(Called { range: (from, to), function, module: Some(module) })
+            Some(Called { range: (from, to), function, module })
         };
         let of_thread = |(tid, frames, is_whole): Walked| {
             (tid, Of { called: frames.iter().rev().filter_map(called).collect(), is_whole })

@@ -212,7 +212,7 @@ impl Finder<'_> {
             let found = between(from, one.range.1).iter();
             let own: Vec<Hit> = found.filter(|hit| known.insert(hit.2)).copied().collect();
             if !own.is_empty() {
-                let (name, module) = (one.function.clone(), one.module.clone());
+                let (name, module) = (one.function.clone(), Some(one.module.clone()));
                 let kind = RootKind::Stack;
                 let root = Found { kind, name, module, thread: thread.clone(), is_passing: true };
                 let root = self.add(root);

@@ -22,8 +22,8 @@ pub struct Applied {
     pub rss_after_bytes: Option<u64>,
     /// How long the call took inside the process (several: together), our stops included.
     pub call_seconds: f64,
-    /// How long a thread was kept from its own work: the longest time at one stretch.
-    pub stopped_seconds: f64,
+    /// How long a thread was kept from its own work: the longest time at one stretch. Not known of a runtime that was asked to do it.
+    pub stopped_seconds: Option<f64>,
     /// How many stretches there were.
     pub stops: u64,
     /// Minor faults of the process in `minor_faults_seconds` afterwards.

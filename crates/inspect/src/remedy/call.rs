@@ -143,7 +143,7 @@ fn run(tracee: Tracee<'_>, call: &Call, pagemap: &File, heaps: &[Range<u64>]) ->
         actual_bytes: before.saturating_sub(after?),
         resident_before_bytes: before,
         call_seconds,
-        stopped_seconds: held.as_secs_f64(),
+        stopped_seconds: Some(held.as_secs_f64()),
         stops: 1,
         ..Applied::default()
     })

@@ -407,7 +407,7 @@ impl Totals {
         sum.rss_after_bytes = applied.rss_after_bytes;
         sum.actual_bytes += applied.actual_bytes;
         sum.call_seconds += applied.call_seconds;
-        sum.stopped_seconds = sum.stopped_seconds.max(applied.stopped_seconds);
+        sum.stopped_seconds = sum.stopped_seconds.into_iter().chain(applied.stopped_seconds).reduce(f64::max);
         sum.minor_faults_after = applied.minor_faults_after;
         sum.minor_faults_seconds = applied.minor_faults_seconds;
         self.calls += 1;
@@ -433,7 +433,7 @@ impl Totals {
         answer.rss_after_bytes = sum.rss_after_bytes;
         answer.actual_bytes = Some(sum.actual_bytes);
         answer.call_seconds = Some(sum.call_seconds);
-        answer.stopped_seconds = Some(sum.stopped_seconds);
+        answer.stopped_seconds = sum.stopped_seconds;
         answer.minor_faults_after = sum.minor_faults_after;
         answer.minor_faults_seconds = Some(sum.minor_faults_seconds);
         true

@@ -147,7 +147,7 @@ fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<
     let failed = |e| Refusal::from_io(process, "paging out", e);
     let handle = sys::open(process.pid()).map_err(failed)?;
     let memory = memory_of(process).map_err(failed)?;
-    let mut applied = Applied::default();
+    let mut applied = Applied { stopped_seconds: Some(0.0), ..Applied::default() };
     for piece in pieces(&request.ranges) {
         let resident = pages::read_ranges(pagemap, std::slice::from_ref(&piece)).map_err(failed)?;
         applied.resident_before_bytes += resident;
@@ -174,7 +174,8 @@ fn directly(
     let code = Code::find(process, space);
     let code = code.ok_or_else(|| call::no_trampoline(process.pid()))?;
     let todo = pieces(&request.ranges).peekable();
-    let mut work = Work { process, code, pagemap, applied: Applied::default(), plain: Vec::new(), todo };
+    let applied = Applied { stopped_seconds: Some(0.0), ..Applied::default() };
+    let mut work = Work { process, code, pagemap, applied, plain: Vec::new(), todo };
     while work.todo.peek().is_some() {
         match work.one_stretch(request.wait) {
             Ok(()) => std::thread::sleep(REST),
@@ -255,7 +256,8 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         injected.finish(call::CALL_LIMIT).map_err(refused)?;
         drop(stopped);
         let held = since.elapsed().as_secs_f64();
-        self.applied.stopped_seconds = self.applied.stopped_seconds.max(held);
+        let longest = self.applied.stopped_seconds.unwrap_or(0.0);
+        self.applied.stopped_seconds = Some(longest.max(held));
         self.applied.stops += 1;
         Ok(None)
     }
