@@ -1,6 +1,7 @@
 //! Keeps pages of the target between the steps along its structures: lists and trees jump, but mostly not far.
 
 use strandline_claims::range::{PAGE_BYTES, page_of};
+use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, word_at};
 
 /// Pages kept: 4 MiB.
@@ -13,7 +14,7 @@ pub struct PageCache<'a> {
     memory: &'a dyn Memory,
     pages: usize,
     tags: Vec<u64>,
-    bytes: Vec<u8>,
+    bytes: ReadBuffer,
     /// Target memory read.
     pub bytes_read: u64,
 }
@@ -21,7 +22,7 @@ pub struct PageCache<'a> {
 impl<'a> PageCache<'a> {
     /// An empty cache. Its pages are allocated when first used.
     pub fn new(memory: &'a dyn Memory) -> Self {
-        Self { memory, pages: CACHED_PAGES, tags: Vec::new(), bytes: Vec::new(), bytes_read: 0 }
+        Self { memory, pages: CACHED_PAGES, tags: Vec::new(), bytes: ReadBuffer::default(), bytes_read: 0 }
     }
 
     /// One that keeps a few pages only.
@@ -55,7 +56,7 @@ impl<'a> PageCache<'a> {
         let slot = (page / PAGE_BYTES) as usize % self.pages;
         if self.tags.is_empty() {
             self.tags = vec![u64::MAX; self.pages];
-            self.bytes = vec![0; self.pages * PAGE_BYTES as usize];
+            self.bytes = ReadBuffer::new(self.pages * PAGE_BYTES as usize);
         }
         let at = slot * PAGE_BYTES as usize;
         if self.tags[slot] != page {

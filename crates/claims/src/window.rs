@@ -5,6 +5,7 @@
 //! memory is read once.
 
 use crate::range::{PAGE_BYTES, RangePages, is_all_zero, page_of};
+use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, word_at};
 
 /// Fits a second-level cache beside what the walk needs.
@@ -14,7 +15,7 @@ const WINDOW_BYTES: u64 = 256 << 10;
 pub struct Window<'a> {
     memory: &'a dyn Memory,
     pages: &'a RangePages,
-    buffer: Vec<u8>,
+    buffer: ReadBuffer,
     start: u64,
     /// First byte behind what is in the buffer; everything before it was read.
     end: u64,
@@ -26,7 +27,15 @@ impl<'a> Window<'a> {
     /// A window that has read nothing yet and will start at `start`.
     pub fn new(memory: &'a dyn Memory, pages: &'a RangePages, start: u64) -> Self {
         let start = page_of(start);
-        Self { memory, pages, buffer: Vec::new(), start, end: start, bytes_read: 0, unreadable_bytes: 0 }
+        Self {
+            memory,
+            pages,
+            buffer: ReadBuffer::default(),
+            start,
+            end: start,
+            bytes_read: 0,
+            unreadable_bytes: 0,
+        }
     }
 
     /// Bytes read so far.
@@ -58,14 +67,17 @@ impl<'a> Window<'a> {
 
     fn fill(&mut self) {
         let length = (self.end - self.start) as usize;
-        self.buffer.clear();
-        self.buffer.resize(length, 0);
+        self.buffer.resize(length);
+        let mut behind = 0;
         for (from, to) in self.pages.runs_in(self.start, self.end) {
             let slot = (from - self.start) as usize..(to - self.start) as usize;
+            self.buffer.get_mut(behind..slot.start).unwrap_or_default().fill(0);
+            behind = slot.end;
             let Some(bytes) = self.buffer.get_mut(slot) else { continue };
             let got = self.memory.read_some(from, bytes) as u64;
             self.bytes_read += got;
             self.unreadable_bytes += (to - from).saturating_sub(got);
+            bytes.get_mut(got as usize..).unwrap_or_default().fill(0);
             for (page, address) in bytes[..got as usize]
                 .chunks_exact(PAGE_BYTES as usize)
                 .zip((from..).step_by(PAGE_BYTES as usize))
@@ -75,6 +87,7 @@ impl<'a> Window<'a> {
                 }
             }
         }
+        self.buffer.get_mut(behind..).unwrap_or_default().fill(0);
     }
 
     /// The two words at `address`, which must be 16-byte aligned and not lie before an address asked

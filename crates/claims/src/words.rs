@@ -1,5 +1,6 @@
 //! Looks through a target's memory word by word, for structures that no symbol leads to.
 
+use strandline_process::buffer::ReadBuffer;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{Memory, word_at};
 
@@ -17,7 +18,7 @@ pub fn each_word(
     at_once: usize,
     take: &mut dyn FnMut(u64, u64) -> bool,
 ) -> u64 {
-    let mut buffer = vec![0; at_once];
+    let mut buffer = ReadBuffer::new(at_once);
     let mut bytes_read = 0;
     for (from, to) in resident(start, end) {
         let mut at = from;

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 
 use crate::arrays::NONE;
@@ -14,7 +15,7 @@ use crate::blocks::Blocks;
 use crate::marks::Marks;
 
 /// Bytes that are read at once.
-const WINDOW_BYTES: u64 = 1 << 20;
+const WINDOW_BYTES: u64 = 256 << 10;
 /// Bytes between two blocks that are read rather than passed over.
 const GAP_BYTES: u64 = 16 << 10;
 /// A piece has so many bytes and blocks, or fewer. A block of more bytes is a piece for each so many.
@@ -219,7 +220,7 @@ pub fn scan(
 struct Worker<'a> {
     shared: &'a Shared<'a>,
     /// What was read, from where on, and how much of it.
-    window: Vec<u8>,
+    window: ReadBuffer,
     at: u64,
     got: u64,
     /// What of a piece is worth reading, in order, and which of it is next.
@@ -241,7 +242,7 @@ impl<'a> Worker<'a> {
     fn new(shared: &'a Shared<'a>) -> Self {
         Self {
             shared,
-            window: vec![0; WINDOW_BYTES as usize],
+            window: ReadBuffer::new(WINDOW_BYTES as usize),
             at: 0,
             got: 0,
             spans: Vec::new(),

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod buffer;
 pub mod call;
 pub mod constants;
 pub mod control_groups;

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, Unreadable, word_at};
 use strandline_process::pages::{PAGE_BYTES, page_of};
 
@@ -173,7 +174,7 @@ pub struct Pages<'a> {
 #[derive(Clone)]
 struct Kept {
     address: u64,
-    bytes: Box<[u8]>,
+    bytes: ReadBuffer,
 }
 
 impl<'a> Pages<'a> {
@@ -184,7 +185,7 @@ impl<'a> Pages<'a> {
 
     /// Over `memory`, of which as many pages are kept: memory is taken for those only that were read.
     pub fn keeping(memory: &'a dyn Memory, pages: usize) -> Self {
-        Self { memory, kept: vec![Kept { address: u64::MAX, bytes: Box::default() }; pages.max(1)] }
+        Self { memory, kept: vec![Kept { address: u64::MAX, bytes: ReadBuffer::default() }; pages.max(1)] }
     }
 
     fn page(&mut self, address: u64) -> Option<&[u8]> {
@@ -193,7 +194,7 @@ impl<'a> Pages<'a> {
         let kept = self.kept.get_mut(index)?;
         if kept.address != page {
             if kept.bytes.len() != PAGE_BYTES as usize {
-                kept.bytes = vec![0; PAGE_BYTES as usize].into_boxed_slice();
+                kept.bytes = ReadBuffer::new(PAGE_BYTES as usize);
             }
             kept.address = u64::MAX;
             self.memory.read(page, &mut kept.bytes).ok()?;

@@ -2,12 +2,13 @@
 
 use super::layout::PAGE_BYTES;
 use strandline_claims::range::page_of;
+use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 
 /// Reads headers in address order: much at once where they follow each other, a page where they lie apart.
 pub struct Forward<'a> {
     memory: &'a dyn Memory,
-    buffer: Vec<u8>,
+    buffer: ReadBuffer,
     start: u64,
     length: usize,
     /// Target memory read.
@@ -22,7 +23,7 @@ const APART_BYTES: u64 = 16 << 10;
 impl<'a> Forward<'a> {
     /// Nothing yet.
     pub fn new(memory: &'a dyn Memory) -> Self {
-        Self { memory, buffer: vec![0; WINDOW_BYTES], start: 0, length: 0, bytes_read: 0 }
+        Self { memory, buffer: ReadBuffer::new(WINDOW_BYTES), start: 0, length: 0, bytes_read: 0 }
     }
 
     /// The bytes at an address; `None` where they cannot be read.

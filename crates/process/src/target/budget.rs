@@ -45,16 +45,6 @@ fn tasks_of(user: u32) -> u64 {
     threads.sum()
 }
 
-/// That many bytes, each page of them touched: the kernel finds and clears a page at its first touch, which takes half
-/// of the time of a copy, and is done so while the target still runs. `None` where memory is refused.
-pub fn touched(bytes: usize) -> Option<Vec<u8>> {
-    let mut all: Vec<u8> = Vec::new();
-    all.try_reserve_exact(bytes).ok()?;
-    strandline_sys::host::prefer_huge_pages(all.spare_capacity_mut());
-    all.resize(bytes, 0);
-    Some(all)
-}
-
 fn available(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 
 use super::budget;
 use super::live::Opened;
+use crate::buffer::ReadBuffer;
 use crate::memory::Memory;
 use crate::procfs::Process;
 
@@ -19,7 +20,7 @@ const MORE_BYTES: u64 = 8 << 20;
 
 /// Memory to copy to.
 #[derive(Default)]
-pub struct Room(Vec<u8>);
+pub struct Room(ReadBuffer);
 
 impl Room {
     /// Room for the memory that `process` has now; `None` where it may not be taken.
@@ -30,7 +31,7 @@ impl Room {
         if wanted > budget::bytes(0) {
             return None;
         }
-        budget::touched(usize::try_from(wanted).ok()?).map(Self)
+        ReadBuffer::touched(usize::try_from(wanted).ok()?).map(Self)
     }
 
     /// Room for so many bytes; `None` where they may not be taken.
@@ -38,7 +39,7 @@ impl Room {
         if bytes > budget::bytes(0) {
             return None;
         }
-        budget::touched(usize::try_from(bytes).ok()?).map(Self)
+        ReadBuffer::touched(usize::try_from(bytes).ok()?).map(Self)
     }
 }
 
@@ -54,7 +55,7 @@ struct Piece {
 /// See the module.
 pub struct Copy<'a> {
     pieces: Vec<Piece>,
-    bytes: Vec<u8>,
+    bytes: ReadBuffer,
     rest: Option<Rest<'a>>,
 }
 
@@ -100,9 +101,9 @@ impl<'a> Copy<'a> {
         if at > bytes.len() {
             return None;
         }
-        bytes.truncate(at);
+        bytes.resize(at);
         let mut targets: Vec<(&mut Piece, &mut [u8])> = Vec::with_capacity(pieces.len());
-        let mut free = bytes.as_mut_slice();
+        let mut free = &mut bytes[..];
         for piece in &mut pieces {
             let length = usize::try_from(piece.end - piece.start).ok()?;
             let (mine, others) = free.split_at_mut_checked(length)?;
@@ -190,9 +191,9 @@ mod tests {
         let (first, second) = (start + (1 << 20), start + (8 << 20));
         let runs = [(start, first), (second, start + (10 << 20))];
         let rest = |to| Some(Rest { ranges: vec![(start, to)], file: &file });
-        let none = Copy::take(&Live::new(pid), runs.into_iter(), Room(vec![0; 2 << 20]), 3, rest(0));
+        let none = Copy::take(&Live::new(pid), runs.into_iter(), Room(ReadBuffer::new(2 << 20)), 3, rest(0));
         assert!(none.is_none(), "there is no room");
-        let room = Room(vec![0; 4 << 20]);
+        let room = Room(ReadBuffer::new(4 << 20));
         let copy = Copy::take(&Live::new(pid), runs.into_iter(), room, 3, rest(start + (10 << 20))).unwrap();
         assert_eq!(copy.bytes(), 3 << 20);
         block.fill(9);

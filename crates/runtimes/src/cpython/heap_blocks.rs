@@ -10,6 +10,7 @@ use crate::batch::Pages;
 use strandline_claims::doubts::Doubts;
 use strandline_claims::refinements::{LARGE_BYTES, Refinements};
 use strandline_claims::runtime::Context;
+use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, word_at};
 
 /// Blocks of a page are read at once where they are not more.
@@ -66,10 +67,10 @@ pub struct Walker<'a> {
     refinements: &'a Refinements,
     slots: Slots,
     pages: Pages<'a>,
-    buffer: Vec<u8>,
+    buffer: ReadBuffer,
     /// Blocks that are free, a bit each.
     free: Vec<u64>,
-    piece: Vec<u8>,
+    piece: ReadBuffer,
     /// What was found.
     pub sums: Sums,
     /// What is in the blocks.
@@ -90,9 +91,9 @@ impl<'a> Walker<'a> {
             refinements,
             slots,
             pages: Pages::new(memory),
-            buffer: Vec::new(),
+            buffer: ReadBuffer::default(),
             free: Vec::new(),
-            piece: vec![0; PIECE_BYTES],
+            piece: ReadBuffer::new(PIECE_BYTES),
             sums: Sums::default(),
             census,
         }
@@ -116,7 +117,7 @@ impl<'a> Walker<'a> {
 
     /// Of a page that has no objects: how many blocks are in use.
     fn others(&mut self, page: &Page) -> Option<u64> {
-        self.buffer.clear();
+        self.buffer.resize(0);
         self.clear(page)?;
         let freed = self.mark(page, 2)?;
         page.used.checked_sub(freed)
@@ -149,11 +150,11 @@ impl<'a> Walker<'a> {
     /// Reads a page's blocks at once, where they are not too many and all there.
     fn read(&mut self, page: &Page) {
         let bytes = page.capacity * page.block_bytes;
-        self.buffer.clear();
+        self.buffer.resize(0);
         if bytes <= AT_ONCE_BYTES {
-            self.buffer.resize(bytes as usize, 0);
+            self.buffer.resize(bytes as usize);
             if self.memory.read(page.first, &mut self.buffer).is_err() {
-                self.buffer.clear();
+                self.buffer.resize(0);
             }
         }
     }

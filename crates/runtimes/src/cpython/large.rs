@@ -11,6 +11,7 @@ use super::objects::{NO_OWNER, Table};
 use strandline_claims::class::Slot;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_claims::refinements::{LARGE_BYTES, Refinements};
+use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 
 /// So much of what is followed is read at once.
@@ -45,7 +46,7 @@ pub fn follow(
     claimed_in: (&Refinements, Slots),
     deadline: Instant,
 ) -> bool {
-    let mut piece = vec![0; PIECE_BYTES];
+    let mut piece = ReadBuffer::new(PIECE_BYTES);
     let mut is_done = objects(memory, census, claimed_in, (&mut piece, deadline));
     // Blocks of code in C lead on: threads' states to the chunks that frames lie in (from 3.11 on).
     let mut others = Vec::new();

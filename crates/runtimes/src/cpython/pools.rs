@@ -13,6 +13,7 @@ use strandline_claims::allocator::RangeClaim;
 use strandline_claims::class::Slot;
 use strandline_claims::doubts::Doubts;
 use strandline_claims::runtime::Context;
+use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Words of a bitmap of a pool's blocks: the largest pool has 1,021 of the smallest blocks.
@@ -77,7 +78,7 @@ pub struct Walker<'a> {
     /// For blocks that hold objects.
     object: Slot,
     pages: Pages<'a>,
-    buffer: Vec<u8>,
+    buffer: ReadBuffer,
     free: [u64; BITS],
     /// What was found.
     pub sums: Sums,
@@ -113,7 +114,7 @@ impl<'a> Walker<'a> {
             shape,
             object,
             pages: Pages::new(memory),
-            buffer: vec![0; shape.pool_bytes as usize],
+            buffer: ReadBuffer::new(shape.pool_bytes as usize),
             free: [0; BITS],
             sums: Sums::default(),
             census,

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use strandline_claims::facts::TypeFacts;
 use strandline_claims::runtime::Context;
+use strandline_process::buffer::ReadBuffer;
 
 use super::bits::{Bits, Places};
 use super::heap::{Area, Kind};
@@ -74,7 +75,7 @@ struct Walk<'a> {
     buffers: &'a [Buffer],
     starts: Option<(&'a Places, &'a Bits)>,
     direct: Vec<(u64, u64)>,
-    window: Vec<u8>,
+    window: ReadBuffer,
     deadline: Instant,
     has_moved: bool,
     /// Where the window begins, and how much of it was read.
@@ -97,7 +98,7 @@ impl<'a> Walk<'a> {
             deadline,
             has_moved: false,
             direct: Vec::new(),
-            window: vec![0; WINDOW_BYTES],
+            window: ReadBuffer::new(WINDOW_BYTES),
             at: 0,
             got: 0,
         }

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use strandline_claims::facts::TypeFacts;
 use strandline_claims::runtime::Context;
+use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 
 use super::bits::{Bits, Places};
@@ -116,7 +117,13 @@ pub fn live(
         marks,
         left: starts,
         dirty,
-        window: Window { memory: view.memory, bytes: vec![0; WINDOW_BYTES], at: 0, got: 0, block: (0, 0) },
+        window: Window {
+            memory: view.memory,
+            bytes: ReadBuffer::new(WINDOW_BYTES),
+            at: 0,
+            got: 0,
+            block: (0, 0),
+        },
         bytes: 0,
         areas: Areas { all: &heap.areas, last: 0, bytes: vec![0; heap.areas.len()] },
         has_failed: false,
@@ -297,7 +304,7 @@ impl Areas<'_> {
 /// What was read last.
 struct Window<'a> {
     memory: &'a dyn Memory,
-    bytes: Vec<u8>,
+    bytes: ReadBuffer,
     at: u64,
     got: usize,
     /// The first and the last address of the block that is gone over: all of that is read at once, and more only where it is asked

@@ -18,6 +18,7 @@ use super::threads::Region;
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout};
 use strandline_claims::range::{PAGE_BYTES, RangePages, is_all_zero};
 use strandline_claims::runtime::Context;
+use strandline_process::buffer::ReadBuffer;
 use strandline_process::namespaces;
 
 /// How many pages of the collector a thread takes at a time.
@@ -129,7 +130,7 @@ impl Plan {
                             missing.fetch_add(copy(*address, bytes), Ordering::Relaxed);
                         }
                     }
-                    let mut scratch = vec![0; GC_PAGE_BYTES as usize];
+                    let mut scratch = ReadBuffer::new(GC_PAGE_BYTES as usize);
                     while let Some(chunk) = zeros.lock().ok().and_then(|mut work| work.next()) {
                         if Instant::now() > context.deadline {
                             return;

@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::sbcl::layout::GC_PAGE_BYTES;
+use strandline_process::buffer::ReadBuffer;
 use strandline_process::target::budget;
 
 /// What may come to be in use until the target is stopped, and its spaces besides dynamic space.
@@ -13,7 +14,7 @@ const MORE_BYTES: u64 = 48 << 20;
 
 /// See the module.
 #[derive(Clone, Default)]
-pub struct Room(Arc<Mutex<Vec<u8>>>);
+pub struct Room(Arc<Mutex<ReadBuffer>>);
 
 impl std::fmt::Debug for Room {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -32,7 +33,7 @@ impl Room {
         if used > space || wanted > budget::bytes(0) {
             return Self::default();
         }
-        let bytes = usize::try_from(wanted).ok().and_then(budget::touched);
+        let bytes = usize::try_from(wanted).ok().and_then(ReadBuffer::touched);
         Self(Arc::new(Mutex::new(bytes.unwrap_or_default())))
     }
 
@@ -43,13 +44,13 @@ impl Room {
 
     /// Hands it out, all of it zeros: `bytes` bytes, more than there were if need be. `None` where there are not
     /// so many.
-    pub fn take(&self, bytes: usize) -> Option<Vec<u8>> {
+    pub fn take(&self, bytes: usize) -> Option<ReadBuffer> {
         let mut room = self.0.lock().map(|mut room| std::mem::take(&mut *room)).unwrap_or_default();
         if room.len() < bytes {
             drop(room);
-            return budget::touched(bytes);
+            return ReadBuffer::touched(bytes);
         }
-        room.truncate(bytes);
+        room.resize(bytes);
         Some(room)
     }
 }
@@ -60,12 +61,12 @@ mod tests {
 
     #[test]
     fn room_is_as_large_as_asked_for() {
-        let room = Room(Arc::new(Mutex::new(vec![0; 100])));
+        let room = Room(Arc::new(Mutex::new(ReadBuffer::new(100))));
         assert_eq!(
             (room.bytes(), room.clone().take(60).map(|taken| taken.len()), room.bytes()),
             (100, Some(60), 0)
         );
-        assert_eq!(room.take(200), Some(vec![0; 200]));
-        assert_eq!(room.take(usize::MAX / 2), None, "refused, and no end of the program");
+        assert_eq!(room.take(200).as_deref(), Some(&[0; 200][..]));
+        assert!(room.take(usize::MAX / 2).is_none(), "refused, and no end of the program");
     }
 }

@@ -14,6 +14,7 @@ use super::store::Store;
 use super::threads::Threads;
 use crate::sbcl::layout::PSEUDO_STATIC;
 use strandline_claims::runtime::Context;
+use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
 
 /// Variables of the runtime that hold Lisp objects: `lisp_sig_handlers` is an array.
@@ -150,7 +151,7 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
 /// The words of `start..end` that are resident. Pairs stay pairs: pages are left out whole, and `start` is even.
 fn words(context: &Context<'_>, start: u64, end: u64) -> Vec<u64> {
     let mut found = Vec::new();
-    let mut block = vec![0; BLOCK_BYTES];
+    let mut block = ReadBuffer::new(BLOCK_BYTES);
     for (from, to) in (context.resident)(start & !7, end) {
         let mut at = from;
         while at < to {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::room::Room;
 use crate::sbcl::layout::GC_PAGE_BYTES;
+use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
 
 /// No copy of a page.
@@ -31,7 +32,7 @@ struct Area {
 #[derive(Default)]
 pub struct Store {
     areas: Vec<Area>,
-    bytes: Vec<u8>,
+    bytes: ReadBuffer,
     /// Address of each copied page.
     addresses: Vec<u64>,
     /// Two words for 64 units each: starts, then marks, so that both are on one line of the cache.
@@ -79,7 +80,7 @@ impl Store {
     /// The same in spans of up to `most` pages that follow each other in the target too.
     pub fn spans_mut(&mut self, most: usize) -> Vec<(u64, &mut [u8])> {
         let mut spans = Vec::new();
-        let mut rest = self.bytes.as_mut_slice();
+        let mut rest = &mut self.bytes[..];
         let mut first = 0;
         while let Some(&start) = self.addresses.get(first) {
             let follows = self.addresses.iter().skip(first).take(most.max(1));
