@@ -45,7 +45,7 @@ fuzz_target!(|data: &[u8]| {
         roots.add(root.iter().map(|&block| u32::from(block)));
     }
     let all = blocks.len();
-    let kinds: Vec<u32> = (0..all).map(|block| block % 4).collect();
+    let kinds: Vec<u16> = (0..all).map(|block| (block % 4) as u16).collect();
     let Ok(held) = Graph::new(blocks, references, roots, Ways::Shortest, deadline).and_then(|graph| graph.held(deadline))
     else {
         return;

@@ -6,115 +6,157 @@
 //! "An applicative random-access stack"), and a walk is a logarithm's. The first walks without a stack: it turns the way round
 //! behind it.
 //!
-//! Each reference is needed from its target now: all are turned round but those of the tree. While vertices are gone through from the
-//! last on, the ends of the lists of those that refer to them give way to their semidominators.
+//! Numbers tell what a reference is. One that leads to a higher number leads to a descendant: of those of a vertex only the least is
+//! of use, from the start. Of all others each is needed from its target, once, and in falling order of these: a slice of them is turned
+//! round, gone through and given back before the next, while links come to be.
 
-use crate::arrays::{Clock, NONE, Refused, array};
+use std::ops::Range;
+
+use crate::arrays::{Clock, NONE, Refused, array, reserved};
 use crate::reach::Edges;
 
-/// What the search left.
-pub struct Order<'a> {
-    /// Numbers of vertices.
-    pub numbers: &'a [u32],
-    /// From which each number was found.
-    pub parents: Vec<u32>,
-    /// Whether edges are among the references that lead from parents.
-    pub has_tree: bool,
-}
+/// Slices in which references are turned round: more take less memory, and a look at all that is left each.
+const SLICES: usize = 8;
 
-/// The dominator of each number; of 0 it is 0.
-pub fn dominators(order: Order<'_>, edges: Edges, clock: &mut Clock) -> Result<Vec<u32>, Refused> {
-    let mut ends = array(order.parents.len(), 0)?;
-    let referrers = turned_round(&order, &mut ends, edges)?;
-    let mut parents = order.parents;
-    let mut links = array(parents.len(), [0; 2])?;
-    semidominators(&parents, (&referrers, &mut ends), &mut links, clock)?;
-    drop(referrers);
-    nearest_common(&mut parents, &ends, &mut links, clock)?;
+/// The dominator of each number; of 0 it is 0. `numbers` has those of vertices, `parents` from which each number was found.
+pub fn dominators(
+    numbers: &[u32],
+    mut parents: Vec<u32>,
+    mut edges: Edges,
+    clock: &mut Clock,
+) -> Result<Vec<u32>, Refused> {
+    let mut semis = reserved(parents.len())?;
+    semis.extend_from_slice(&parents);
+    without_forward(numbers, &mut semis, &mut edges);
+    let mut links = Links { of: reserved(parents.len())?, last: parents.len().saturating_sub(1) };
+    let slice = parents.len().div_ceil(SLICES).max(1);
+    for first in (0..parents.len()).step_by(slice).rev() {
+        let referrers = Referrers::of(first..parents.len().min(first + slice), numbers, &mut edges)?;
+        semidominators(&parents, referrers, (&mut semis, &mut links), clock)?;
+    }
+    drop(edges);
+    nearest_common(&mut parents, &semis, &mut links, clock)?;
     Ok(parents)
 }
 
-/// Who refers to each number but its parent, one list behind another; `ends` becomes where each list ends.
-fn turned_round(order: &Order<'_>, ends: &mut [u32], mut edges: Edges) -> Result<Vec<u32>, Refused> {
-    let Order { numbers, parents, has_tree } = order;
+/// Takes references to descendants away: `semis` has the least number of those that refer to each.
+fn without_forward(numbers: &[u32], semis: &mut [u32], edges: &mut Edges) {
     let blocks = edges.references.blocks();
-    let mut count = |source: u32, targets: &mut [u32]| {
-        let source = numbers[source as usize];
-        for target in targets.iter_mut().filter(|target| **target != NONE) {
-            if *has_tree && parents[*target as usize] == source {
+    let mut is_kept = |source: u32, target: u32| {
+        let number = numbers[source as usize];
+        if target == NONE || target < number {
+            return target != NONE;
+        }
+        let semi = &mut semis[target as usize];
+        *semi = number.min(*semi);
+        false
+    };
+    for root in 0..edges.roots.len() {
+        for target in edges.roots.of(root) {
+            if !is_kept(blocks + root as u32, *target) {
                 *target = NONE;
-            } else {
-                ends[*target as usize] += 1;
             }
         }
-    };
-    for root in 0..edges.roots.len() {
-        count(blocks + root as u32, edges.roots.of(root));
     }
-    for block in 0..blocks {
-        count(block, edges.references.of_mut(block));
-    }
-    let mut sum = 0;
-    for end in ends.iter_mut() {
-        sum += std::mem::replace(end, sum);
-    }
-    let mut referrers = array(sum as usize, 0)?;
-    let mut put = |source: u32, targets: &[u32]| {
-        for target in targets.iter().filter(|target| **target != NONE) {
-            let end = &mut ends[*target as usize];
-            referrers[*end as usize] = numbers[source as usize];
-            *end += 1;
-        }
-    };
-    for root in 0..edges.roots.len() {
-        put(blocks + root as u32, edges.roots.of(root));
-    }
-    for block in 0..blocks {
-        put(block, edges.references.of(block));
-    }
-    Ok(referrers)
+    edges.references.retain(is_kept);
 }
 
-/// Puts the semidominator of each number in place of where its list ends.
+/// Who refers to each number of a slice, one list behind another.
+struct Referrers {
+    numbers: Range<usize>,
+    /// Where each list ends.
+    ends: Vec<u32>,
+    of: Vec<u32>,
+}
+
+impl Referrers {
+    /// Takes them out of the references.
+    fn of(slice: Range<usize>, numbers: &[u32], edges: &mut Edges) -> Result<Self, Refused> {
+        let mut ends = array(slice.len(), 0)?;
+        let blocks = edges.references.blocks();
+        let place = |target: u32| (target as usize).wrapping_sub(slice.start);
+        let mut count = |target: u32| {
+            if let Some(end) = ends.get_mut(place(target)) {
+                *end += 1;
+            }
+        };
+        edges.roots.blocks.iter().for_each(|&target| count(target));
+        edges.references.each(|_, target| count(target));
+        let mut sum = 0;
+        for end in &mut ends {
+            sum += std::mem::replace(end, sum);
+        }
+        let mut of = array(sum as usize, 0)?;
+        // Whether a reference is left for another slice.
+        let mut is_left = |source: u32, target: u32| {
+            let Some(end) = ends.get_mut(place(target)) else { return true };
+            of[*end as usize] = numbers[source as usize];
+            *end += 1;
+            false
+        };
+        for root in 0..edges.roots.len() {
+            let targets = edges.roots.of(root).iter();
+            targets.for_each(|&target| _ = is_left(blocks + root as u32, target));
+        }
+        edges.references.retain(is_left);
+        Ok(Self { numbers: slice, ends, of })
+    }
+}
+
+/// For each number two others, in falling order, so that memory is taken as they come to be.
+struct Links {
+    of: Vec<[u32; 2]>,
+    last: usize,
+}
+
+impl Links {
+    #[inline]
+    fn of(&mut self, number: u32) -> &mut [u32; 2] {
+        &mut self.of[self.last - number as usize]
+    }
+}
+
+/// Lowers the semidominator of each number of a slice, by what it links to: where the way up leads on, and the least on it.
 fn semidominators(
     parents: &[u32],
-    (referrers, ends): (&[u32], &mut [u32]),
-    links: &mut [[u32; 2]],
+    referrers: Referrers,
+    (semis, links): (&mut [u32], &mut Links),
     clock: &mut Clock,
 ) -> Result<(), Refused> {
-    for number in (1..parents.len()).rev() {
+    let Referrers { numbers, ends, of } = referrers;
+    for (place, number) in numbers.enumerate().rev() {
         clock.step()?;
-        let (from, to) = (ends[number - 1] as usize, ends[number] as usize);
-        let at = number as u32;
-        let mut semi = parents[number];
-        for &referrer in referrers.get(from..to).unwrap_or_default() {
-            let least = if referrer <= at { referrer } else { least(links, referrer, at) };
-            semi = semi.min(least);
+        let from = place.checked_sub(1).map_or(0, |before| ends[before]) as usize;
+        let mut semi = semis[number];
+        for &referrer in of.get(from..ends[place] as usize).unwrap_or_default() {
+            semi = semi.min(least(links, referrer, number as u32));
         }
-        ends[number] = semi;
-        links[number] = [parents[number], semi];
+        semis[number] = semi;
+        links.of.push([parents[number], semi]);
     }
     Ok(())
 }
 
 /// The least semidominator on the way up from `from`, of those numbered above `last`; their links then lead past all of them.
 #[inline]
-fn least(links: &mut [[u32; 2]], from: u32, last: u32) -> u32 {
+fn least(links: &mut Links, from: u32, last: u32) -> u32 {
     let (mut at, mut behind) = (from, NONE);
     loop {
-        let up = links[at as usize][0];
+        let link = links.of(at);
+        let up = link[0];
         if up <= last {
             break;
         }
-        links[at as usize][0] = behind;
+        link[0] = behind;
         behind = at;
         at = up;
     }
-    let [above, mut least] = links[at as usize];
+    let [above, mut least] = *links.of(at);
     while behind != NONE {
-        let [next, own] = links[behind as usize];
+        let link = links.of(behind);
+        let [next, own] = *link;
         least = least.min(own);
-        links[behind as usize] = [above, least];
+        *link = [above, least];
         behind = next;
     }
     least
@@ -124,24 +166,22 @@ fn least(links: &mut [[u32; 2]], from: u32, last: u32) -> u32 {
 fn nearest_common(
     parents: &mut [u32],
     semis: &[u32],
-    links: &mut [[u32; 2]],
+    links: &mut Links,
     clock: &mut Clock,
 ) -> Result<(), Refused> {
-    let Some(first) = links.first_mut() else { return Ok(()) };
-    *first = [0, 0];
     for number in 1..parents.len() {
         let semi = semis[number];
         let mut holder = parents[number];
         while holder > semi {
             clock.step()?;
-            let jump = links[holder as usize][0];
+            let [jump, _] = *links.of(holder);
             holder = if jump >= semi { jump } else { parents[holder as usize] };
         }
         parents[number] = holder;
-        let [jump, depth] = links[holder as usize];
-        let [second, middle] = links[jump as usize];
-        let is_even = depth - middle == middle - links[second as usize][1];
-        links[number] = [if is_even { second } else { holder }, depth + 1];
+        let [jump, depth] = *links.of(holder);
+        let [second, middle] = *links.of(jump);
+        let is_even = depth - middle == middle - links.of(second)[1];
+        *links.of(number as u32) = [if is_even { second } else { holder }, depth + 1];
     }
     Ok(())
 }

@@ -57,7 +57,8 @@ pub enum By {
 #[derive(Debug)]
 pub struct Held {
     blocks: Blocks,
-    numbers: Vec<u32>,
+    /// The number of each vertex, where ways to single blocks are asked for.
+    numbers: Option<Vec<u32>>,
     pub(crate) vertices: Vec<u32>,
     /// The dominator of each number.
     pub(crate) holders: Vec<u32>,
@@ -75,7 +76,7 @@ pub struct Held {
 impl Held {
     pub(crate) fn new(
         blocks: Blocks,
-        (numbers, vertices): (Vec<u32>, Vec<u32>),
+        (numbers, vertices): (Option<Vec<u32>>, Vec<u32>),
         (holders, nearest): (Vec<u32>, Option<Vec<u32>>),
         heads: Option<Marks>,
         (roots, lost): (u32, u32),
@@ -182,9 +183,13 @@ impl Held {
         holder.map_or(By::Nothing, |&holder| self.by(holder))
     }
 
-    /// The number of a block in the search.
+    /// The number of a block in the search; goes over all of them where ways are not kept.
     pub(crate) fn number(&self, block: u32) -> Option<u32> {
-        self.numbers.get(block as usize).copied().filter(|_| block < self.blocks.len())
+        let number = match &self.numbers {
+            Some(numbers) => numbers.get(block as usize).copied(),
+            None => self.vertices.iter().position(|&vertex| vertex == block).map(|at| at as u32),
+        };
+        number.filter(|_| block < self.blocks.len())
     }
 
     /// What has a number.
@@ -209,8 +214,10 @@ impl Held {
     pub fn tops(&self) -> Result<Vec<u32>, Refused> {
         let of_numbers = self.tops_of_numbers()?;
         let mut tops = array(self.blocks.len() as usize, NO_ROOT)?;
-        for (&number, top) in self.numbers.iter().zip(&mut tops) {
-            *top = of_numbers.get(number as usize).copied().unwrap_or(NO_ROOT);
+        for (&vertex, of_number) in self.vertices.iter().zip(of_numbers) {
+            if let Some(top) = tops.get_mut(vertex as usize) {
+                *top = of_number;
+            }
         }
         Ok(tops)
     }

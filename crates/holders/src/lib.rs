@@ -30,10 +30,10 @@
 //! # }
 //! ```
 //!
-//! Memory is at its peak when references are turned round, between search and dominators: in bytes a block, 4 for the blocks, 4 + 4 `m`
-//! for what they refer to, 8 for the search and 4 + 4 `t` for the same turned round, with `m` references a block and `t` of them not of
-//! the tree of the search; 4 more for shortest ways. So 20 and 4 for each reference, twice for some. Roots count as blocks. While
-//! it searches, a vertex with more than one way down that is not gone yet takes 8. What is kept in the end is 16.
+//! Memory in bytes a block, with `m` references a block: 4 for the blocks, 1 + 4 `m` for what they refer to, and 8 while it searches, with
+//! 8 more for each vertex with more than one way down that is not gone yet, or 12 while it looks which references lead to descendants;
+//! 8 more for shortest ways. Of `m` are then left those `t` that do not: 18 + 4.5 `t` when the first of them are turned round, 24 when
+//! the last were. So 17 and 4 for each reference, or 24, whatever is more. Roots count as blocks. What is kept is 12.
 //!
 //! Nothing is allocated by what the target says without a bound: blocks are counted, references have a limit, and all else is a multiple
 //! of the two. Every step takes time in proportion to them, at worst times a logarithm.
@@ -66,4 +66,4 @@ pub use paths::{Path, Ways};
 pub use reach::Graph;
 pub use references::References;
 pub use roots::Roots;
-pub use scan::{Heads, Hear, Limits, Outcome, Progress};
+pub use scan::{Heads, Hear, Limits, Outcome, Progress, Word};

@@ -61,7 +61,7 @@ impl Outline {
 
 impl Held {
     /// The outline, where `kinds` has the kind of each block: 4 bytes for each while it is made.
-    pub fn outline(&self, kinds: &[u32]) -> Result<Outline, Refused> {
+    pub fn outline(&self, kinds: &[u16]) -> Result<Outline, Refused> {
         let first_of_blocks = self.root_count() as usize + 2;
         let node = |above: u32, kind: u32, depth: u32| {
             let (own, retained) = (Sum::default(), Sum::default());
@@ -79,7 +79,7 @@ impl Held {
                 By::Root(root) => Outline::of_root(root),
                 By::Block(block) => {
                     let above = of_numbers[self.holders[number] as usize];
-                    let kind = kinds.get(block as usize).copied().unwrap_or(0);
+                    let kind = kinds.get(block as usize).copied().map_or(0, u32::from);
                     let (from, is_full) =
                         (nodes[above as usize], nodes.len() >= MOST_NODES + first_of_blocks);
                     let mut at = above;

@@ -2,7 +2,7 @@
 
 use crate::arrays::{NONE, Refused, array};
 use crate::held::{By, Held};
-use crate::reach::Search;
+use crate::reach::{Search, vertices_of};
 
 /// Which ways from roots are kept, beside dominators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,8 @@ pub struct Path {
 
 /// For each number the one from which it is reached in the fewest steps, from roots, or from heads of what is lost.
 pub(crate) fn nearest(search: &mut Search, lost: u32) -> Result<Vec<u32>, Refused> {
-    let Search { vertices, parents, edges, clock, .. } = search;
+    let Search { numbers, parents, edges, clock, .. } = search;
+    let vertices = vertices_of(numbers)?;
     let mut nearest = array(vertices.len(), NONE)?;
     let mut queue = array(vertices.len(), 0)?;
     let mut length = 0;

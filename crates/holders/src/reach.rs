@@ -42,9 +42,7 @@ impl Edges {
 pub(crate) struct Search {
     /// The number of each vertex.
     pub numbers: Vec<u32>,
-    /// The vertex of each number. Behind the last is room, which passes over what is not reached use.
-    pub vertices: Vec<u32>,
-    /// From which each was found.
+    /// From which each was found. Behind the last is room, which passes over what is not reached use.
     pub parents: Vec<u32>,
     /// Vertices that have more to look at, and where.
     stack: Vec<[u32; 2]>,
@@ -117,25 +115,28 @@ impl Graph {
     pub fn held(self, deadline: Instant) -> Result<Held, Refused> {
         let Self { blocks, search, nearest, lost, heads } = self;
         let roots = search.edges.roots.len() as u32;
-        let Search { numbers, vertices, parents, edges, has_tree, .. } = search;
-        // The one is the other turned round, and there is most in memory now.
-        drop(vertices);
+        let Search { numbers, parents, edges, .. } = search;
         let mut clock = Clock::new(deadline);
-        let tree = dominators::Order { numbers: &numbers, parents, has_tree };
-        let holders = dominators::dominators(tree, edges, &mut clock)?;
-        let mut vertices = array(numbers.len(), NONE)?;
-        for (vertex, &number) in (0..).zip(&numbers) {
-            vertices[number as usize] = vertex;
-        }
+        let holders = dominators::dominators(&numbers, parents, edges, &mut clock)?;
+        let vertices = vertices_of(&numbers)?;
+        let numbers = nearest.is_some().then_some(numbers);
         Held::new(blocks, (numbers, vertices), (holders, nearest), heads, (roots, lost))
     }
+}
+
+/// The vertex of each number.
+pub(crate) fn vertices_of(numbers: &[u32]) -> Result<Vec<u32>, Refused> {
+    let mut vertices = array(numbers.len(), NONE)?;
+    for (vertex, &number) in (0..).zip(numbers) {
+        vertices[number as usize] = vertex;
+    }
+    Ok(vertices)
 }
 
 impl Search {
     fn new(edges: Edges, vertices: usize, has_tree: bool, clock: Clock) -> Result<Self, Refused> {
         Ok(Self {
             numbers: array(vertices, NONE)?,
-            vertices: array(vertices, NONE)?,
             parents: array(vertices, 0)?,
             stack: Vec::new(),
             has_tree,
@@ -150,7 +151,6 @@ impl Search {
     fn add(&mut self, vertex: u32, parent: u32) -> u32 {
         let number = self.next;
         self.numbers[vertex as usize] = number;
-        self.vertices[number as usize] = vertex;
         self.parents[number as usize] = parent;
         self.next += 1;
         number
@@ -183,15 +183,15 @@ impl Search {
                     let more = self.stack.len().max(1 << 16);
                     self.stack.try_reserve_exact(more).map_err(|_| Refused::NoMemory(more as u64 * 8))?;
                 }
-                self.stack.push([at, index as u32]);
+                self.stack.push([vertex, index as u32]);
             }
             if let Some(child) = child {
                 self.clock.step()?;
                 at = self.add(child, at);
                 (vertex, cursor) = (child, 0);
             } else if let Some([above, index]) = self.stack.pop() {
-                at = above;
-                (vertex, cursor) = (self.vertices[at as usize], index as usize);
+                (vertex, cursor) = (above, index as usize);
+                at = self.numbers[vertex as usize];
             } else {
                 return Ok(());
             }
@@ -226,9 +226,9 @@ impl Search {
 
     /// Marks what a block that is not reached leads to.
     fn flood(&mut self, block: u32, seen: &mut Marks) -> Result<(), Refused> {
-        let Self { numbers, vertices, edges, clock, next, .. } = self;
+        let Self { numbers, parents, edges, clock, next, .. } = self;
         // Each is put there once, and there is a place for each that has no number.
-        let stack = vertices.get_mut(*next as usize..).unwrap_or_default();
+        let stack = parents.get_mut(*next as usize..).unwrap_or_default();
         stack[0] = block;
         let mut depth = 1;
         while depth > 0 {

@@ -37,14 +37,26 @@ pub struct Limits {
     pub workers: usize,
 }
 
-/// Is told the first word of each block that is read, by several threads.
+/// Is told words that may say what a block is, by several threads.
 pub trait Heads: Sync {
     /// What one of them calls, with the block and the word.
     fn hear(&self) -> Hear<'_>;
+
+    /// First address, and how many from there on: of words behind others only those are told that are one of them.
+    fn tables(&self) -> (u64, u64);
 }
 
 /// See [`Heads`].
-pub type Hear<'a> = Box<dyn FnMut(u32, u64) + 'a>;
+pub type Hear<'a> = Box<dyn FnMut(u32, Word) + 'a>;
+
+/// A word that may say what a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Word {
+    /// Its first.
+    First(u64),
+    /// One in another block, behind the address of its first byte.
+    Behind(u64),
+}
 
 /// How far reading has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +90,18 @@ pub struct Run {
     /// The first of them.
     pub first: u32,
     /// Where the targets of each end.
-    pub ends: Box<[u32]>,
+    ends: Box<[u32]>,
     pub targets: Box<[u32]>,
+    /// Whether it is a part of one block.
+    pub is_part: bool,
+}
+
+impl Run {
+    /// How many targets each has.
+    pub fn counts(&self) -> impl Iterator<Item = u32> + '_ {
+        let before = std::iter::once(0).chain(self.ends.iter().copied());
+        self.ends.iter().zip(before).map(|(end, before)| end - before)
+    }
 }
 
 /// A run of blocks, or a part of one block.
@@ -187,7 +209,8 @@ pub fn scan(
             && worker.piece(&piece)
         {
             if !piece.is_part || !worker.targets.is_empty() {
-                runs.push((piece, worker.run(piece.blocks.0)));
+                let run = worker.run(&piece);
+                runs.push((piece, run));
             }
             let done_bytes = shared.done_bytes.load(Ordering::Relaxed);
             progress(Progress { done_bytes, bytes: blocks.bytes_of_all() });
@@ -229,12 +252,15 @@ struct Worker<'a> {
     /// Words that may be references, and the places in a piece of the blocks that have them.
     words: Vec<u64>,
     places: Vec<u32>,
+    /// Words behind some of them, and of which.
+    behind: Vec<(usize, u64)>,
     /// How many references each block of the piece has; then where they end.
     ends: Vec<u32>,
     targets: Vec<u32>,
     /// The place and the target of the last one.
     last: (u32, u32),
     hear: Option<Hear<'a>>,
+    tables: (u64, u64),
     outcome: Outcome,
 }
 
@@ -249,17 +275,20 @@ impl<'a> Worker<'a> {
             span: 0,
             words: Vec::new(),
             places: Vec::new(),
+            behind: Vec::new(),
             ends: Vec::new(),
             targets: Vec::new(),
             last: (NONE, NONE),
             hear: shared.heads.map(|heads| heads.hear()),
+            tables: shared.heads.map_or((0, 0), |heads| heads.tables()),
             outcome: Outcome::default(),
         }
     }
 
     /// What was found in a piece.
-    fn run(&self, first: u32) -> Run {
-        Run { first, ends: self.ends.as_slice().into(), targets: self.targets.as_slice().into() }
+    fn run(&self, piece: &Piece) -> Run {
+        let (first, is_part) = (piece.blocks.0, piece.is_part);
+        Run { first, ends: self.ends.as_slice().into(), targets: self.targets.as_slice().into(), is_part }
     }
 
     /// Looks through a piece; whether to go on. If not, what was found is no more than a part of it.
@@ -297,6 +326,7 @@ impl<'a> Worker<'a> {
         self.targets.clear();
         self.words.clear();
         self.places.clear();
+        self.behind.clear();
         self.last = (NONE, NONE);
         for (block, (start, from), to, is_plain) in parts() {
             self.ends.push(0);
@@ -345,12 +375,17 @@ impl<'a> Worker<'a> {
             if let Some(hear) = self.hear.as_mut().filter(|_| is_first)
                 && let Some(word) = window.first_chunk()
             {
-                hear(block, u64::from_le_bytes(*word));
+                hear(block, Word::First(u64::from_le_bytes(*word)));
                 is_first = false;
             }
-            for word in window.as_chunks::<8>().0 {
+            let words = window.as_chunks::<8>().0;
+            for (index, word) in words.iter().enumerate() {
                 let word = u64::from_le_bytes(*word);
                 if word.wrapping_sub(low) < span {
+                    let next = words.get(index + 1).map_or(0, |next| u64::from_le_bytes(*next));
+                    if next.wrapping_sub(self.tables.0) < self.tables.1 {
+                        self.behind.push((self.words.len(), next));
+                    }
                     self.words.push(word);
                     self.places.push(block - first);
                 }
@@ -366,8 +401,16 @@ impl<'a> Worker<'a> {
 
     /// Makes references of what may be some, where the piece begins with the block `first`.
     fn resolve(&mut self, first: u32) {
-        let Self { words, places, ends, targets, last, .. } = self;
+        let Self { words, places, behind, ends, targets, last, hear, .. } = self;
+        let mut behind = behind.drain(..).peekable();
         self.shared.blocks.find_each(words, |index, target| {
+            while behind.next_if(|behind| behind.0 < index).is_some() {}
+            if let Some((_, next)) = behind.next_if(|behind| behind.0 == index)
+                && let Some(hear) = hear.as_mut()
+                && words.get(index) == Some(&self.shared.blocks.start(target))
+            {
+                hear(target, Word::Behind(next));
+            }
             let place = places.get(index).copied().unwrap_or(0);
             if target != first + place && *last != (place, target) {
                 *last = (place, target);

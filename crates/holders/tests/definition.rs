@@ -64,6 +64,17 @@ fn graphs() -> impl Strategy<Value = Drawn> {
     })
 }
 
+/// Graphs of several groups of blocks, some of which refer to hundreds.
+fn large_graphs() -> impl Strategy<Value = Drawn> {
+    (100..260_u32).prop_flat_map(|count| {
+        let few = prop::collection::vec(0..count, 0..3).boxed();
+        let many = prop::collection::vec(0..count, 240..620).boxed();
+        let edges = prop::collection::vec(prop_oneof![60 => few, 1 => many], count as usize);
+        let roots = prop::collection::vec(prop::collection::vec(0..count, 0..4), 1..4);
+        (edges, roots).prop_map(|(edges, roots)| Drawn { edges, roots })
+    })
+}
+
 fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
     let count = graph.edges.len();
     let mut roots = Roots::default();
@@ -132,20 +143,20 @@ fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
 
 /// Each block is in the node that the kinds of its dominators lead to, those of one kind in a row being one.
 fn assert_outlined(held: &Held, count: usize) -> Result<(), TestCaseError> {
-    let kinds: Vec<u32> = (0..count as u32).map(|block| block * 7 % 3).collect();
+    let kinds: Vec<u16> = (0..count as u16).map(|block| block * 7 % 3).collect();
     let Ok(outline) = held.outline(&kinds) else { return Err(TestCaseError::fail("refused")) };
     let mut expected: BTreeMap<Vec<u32>, (Sum, u32)> = BTreeMap::new();
     for block in 0..count {
         let Some(chain) = held.dominators(block as u32, 100) else {
             return Err(TestCaseError::fail("no way"));
         };
-        let of_blocks: Vec<u32> = chain.blocks.iter().map(|&one| kinds[one as usize]).collect();
+        let of_blocks: Vec<u16> = chain.blocks.iter().map(|&one| kinds[one as usize]).collect();
         let mut way = vec![match chain.from {
             By::Root(root) => Outline::of_root(root),
             By::Nothing => Outline::LOST,
             _ => Outline::SEVERAL,
         }];
-        way.extend(of_blocks.chunk_by(|one, next| one == next).map(|kinds| kinds[0]));
+        way.extend(of_blocks.chunk_by(|one, next| one == next).map(|kinds| u32::from(kinds[0])));
         let is_chained = of_blocks.len() > 1 && of_blocks[of_blocks.len() - 2] == kinds[block];
         let (own, chained) = expected.entry(way).or_default();
         *own = Sum { bytes: own.bytes + held.blocks().bytes(block as u32), blocks: own.blocks + 1 };
@@ -177,6 +188,15 @@ proptest! {
 
     #[test]
     fn random_graphs_are_as_defined(graph in graphs()) {
+        assert_as_defined(&graph)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn random_graphs_of_many_references_are_as_defined(graph in large_graphs()) {
         assert_as_defined(&graph)?;
     }
 }

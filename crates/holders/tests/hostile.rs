@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{BASE, Heap, deadline, heap, held, limits};
 use strandline_holders::{
-    Builder, Graph, Heads, Hear, Limits, Marks, Progress, References, Refused, Roots, Ways,
+    Builder, Graph, Heads, Hear, Limits, Marks, Progress, References, Refused, Roots, Ways, Word,
 };
 use strandline_process::memory::Memory;
 
@@ -171,7 +171,7 @@ fn nothing_at_all_is_an_answer() {
     assert_eq!((held.reached().blocks, held.lost().definite.blocks, held.dominators(0, 9)), (0, 0, None));
 }
 
-struct Heard(Mutex<Vec<(u32, u64)>>);
+struct Heard(Mutex<Vec<(u32, Word)>>);
 
 impl Heads for Heard {
     fn hear(&self) -> Hear<'_> {
@@ -180,6 +180,10 @@ impl Heads for Heard {
                 heard.push((block, word));
             }
         })
+    }
+
+    fn tables(&self) -> (u64, u64) {
+        (100, 20)
     }
 }
 
@@ -198,5 +202,27 @@ fn first_words_are_heard_once() {
     References::read(&Heap { words }, &blocks, None, Some(&heard), &limits(), &|_| ()).unwrap();
     let mut heard = heard.0.into_inner().unwrap();
     heard.sort_unstable();
-    assert_eq!(heard, [(0, 7), (1, 99), (2, 2 + (40 << 17) + 7)]);
+    let all = [(0, Word::First(7)), (1, Word::First(99)), (2, Word::First(2 + (40 << 17) + 7))];
+    assert_eq!(heard, all);
+}
+
+/// Where they may be a table's address, and stand behind that of a first byte.
+#[test]
+fn words_behind_addresses_are_heard() {
+    let mut builder = Builder::default();
+    (0..4).for_each(|block| builder.push(BASE + block * 32, 32));
+    let blocks = builder.finish().unwrap();
+    // Of two words one is no address of a first byte, of another the next no table's, and one stands at the end.
+    let words = [
+        [BASE + 32, 101, BASE + 64, 99],
+        [BASE + 72, 102, BASE + 32, 103],
+        [0, 0, BASE + 96, 119],
+        [0, 0, 0, BASE],
+    ];
+    let heard = Heard(Mutex::default());
+    let heap = Heap { words: words.concat() };
+    References::read(&heap, &blocks, None, Some(&heard), &limits(), &|_| ()).unwrap();
+    let mut heard = heard.0.into_inner().unwrap();
+    heard.retain(|heard| matches!(heard.1, Word::Behind(_)));
+    assert_eq!(heard, [(1, Word::Behind(101)), (1, Word::Behind(103)), (3, Word::Behind(119))]);
 }

@@ -7,6 +7,7 @@
 pub mod facts;
 mod frames;
 pub mod growth;
+mod heard;
 pub mod leaked;
 mod names;
 mod pins;
@@ -26,12 +27,14 @@ use strandline_process::error::Result;
 use strandline_process::memory::Memory;
 use strandline_process::pages::Residency;
 use strandline_process::procfs::Process;
+use strandline_sys::host;
 
 use self::facts::{Holders, Keeper, Root, Sum, Unreachable};
+use self::heard::Heard;
 use self::pins::Pins;
 use self::roots::AllRoots;
 use self::tree::Tree;
-use self::types::{FirstWords, Types};
+use self::types::Types;
 use crate::explain::snapshot::Snapshot;
 use crate::explain::{Options, inspect};
 use crate::facts::Row;
@@ -124,6 +127,8 @@ fn fill(
     options: &Options<'_>,
 ) -> std::result::Result<(), Refused> {
     let blocks = builder.finish()?;
+    // What workers freed stays in their arenas otherwise.
+    host::release_memory();
     let memory = Filled { memory: snapshot.own_memory(), residency: &snapshot.residency };
     let longest = Instant::now() + LONGEST;
     // What is read has to be there.
@@ -137,8 +142,8 @@ fn fill(
         }
     };
     holders.live = Sum { bytes: total, blocks: u64::from(blocks.len()) };
-    let first_words = FirstWords::new(&snapshot.space, snapshot.own_memory(), blocks.len())?;
-    let references = References::read(&memory, &blocks, None, Some(&first_words), &limits, &progress)?;
+    let heard = Heard::new(&snapshot.space, snapshot.own_memory(), blocks.len())?;
+    let references = References::read(&memory, &blocks, None, Some(&heard), &limits, &progress)?;
     let AllRoots { found, roots, unread_bytes } = roots::find(process, snapshot, &blocks, deadline)?;
     let caveats = incomplete(&references.outcome(), unread_bytes, snapshot);
     let is_whole = caveats.is_empty();
@@ -148,9 +153,10 @@ fn fill(
         let text = "blocks that overlap others, or lie where none can, are left out";
         holders.caveats.push(Caveat::new("holders_overlap", "heap", None, text));
     }
+    host::release_memory();
     let graph = Graph::new(blocks, references, roots, Ways::None, longest)?;
     let held = graph.held(longest)?;
-    let types = Types::new(&held, first_words, &snapshot.refinements)?;
+    let types = Types::new(&held, &heard.told(process, snapshot), &snapshot.refinements)?;
     tell(holders, &held, &found, &types, snapshot)?;
     if !is_whole {
         holders.withhold();

@@ -1,5 +1,6 @@
 //! Names of types and variables as their authors wrote them. They come from the target: what is made of one is bounded.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
 use cpp_demangle::{DemangleOptions, Symbol};
@@ -56,6 +57,50 @@ pub fn of_symbol(name: &[u8]) -> String {
         .unwrap_or_else(|| String::from_utf8_lossy(name).into_owned())
 }
 
+/// The Rust type of a table for a trait, by the names of what drops it and of its methods: the only one that all of them may belong to.
+/// Functions that are the same to the processor have many names.
+pub fn of_table<'a>(
+    drops: impl Iterator<Item = &'a String>,
+    methods: impl Iterator<Item = &'a [String]>,
+) -> Option<String> {
+    let mut possible: Option<BTreeSet<&str>> = None;
+    let mut narrow = |of: BTreeSet<&'a str>| {
+        if !of.is_empty() {
+            possible = Some(match possible.take() {
+                Some(known) => known.intersection(&of).copied().collect(),
+                None => of,
+            });
+        }
+    };
+    narrow(drops.filter_map(|name| dropped(name)).collect());
+    methods.for_each(|names| narrow(names.iter().filter_map(|name| implementor(name)).collect()));
+    let possible = possible?;
+    possible.first().filter(|_| possible.len() == 1).map(|name| (*name).to_owned())
+}
+
+/// The type of `core::ptr::drop_in_place<TYPE>`.
+fn dropped(function: &str) -> Option<&str> {
+    let of = function.strip_prefix("core::ptr::drop_in_place")?.trim_start_matches(':');
+    of.strip_prefix('<')?.strip_suffix('>')
+}
+
+/// The type of `<TYPE as TRAIT>::method`.
+fn implementor(method: &str) -> Option<&str> {
+    let of = method.strip_prefix('<')?;
+    let mut depth = 0_u32;
+    let end = of.char_indices().find(|&(at, c)| {
+        match c {
+            '<' | '(' | '[' => depth += 1,
+            ')' | ']' => depth = depth.saturating_sub(1),
+            // Not that of an arrow.
+            '>' if !of[..at].ends_with('-') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0 && of[at..].starts_with(" as ")
+    })?;
+    of.get(..end.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,7 +113,34 @@ mod tests {
         let rust = b"_ZN4core3ptr13drop_in_place17h0123456789abcdefE";
         assert_eq!(of_symbol(rust), "core::ptr::drop_in_place");
         assert_eq!((of_symbol(b"x"), of_symbol(b"v")), ("x".into(), "v".into()));
+        let rust =
+            b"_ZN4core3ptr54drop_in_place$LT$alloc..vec..Vec$LT$app..Shape$GT$$GT$17h0123456789abcdefE";
+        assert_eq!(dropped(&of_symbol(rust)), Some("alloc::vec::Vec<app::Shape>"));
         assert_eq!((of_symbol(b"g_all"), of_symbol(b"_ZL7g_cache")), ("g_all".into(), "g_cache".into()));
+    }
+
+    #[test]
+    fn a_table_is_of_the_one_type_that_all_functions_may_be_of() {
+        let strings = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
+        let drops =
+            strings(&["core::ptr::drop_in_place<app::Round>", "core::ptr::drop_in_place::<app::Flat>"]);
+        let methods = [strings(&["<app::Flat as app::Shape>::area", "<app::Wide as app::Shape>::area"])];
+        let other = [strings(&["app::helper"])];
+        let of = |drops: &[String], methods: &[Vec<String>]| {
+            of_table(drops.iter(), methods.iter().map(Vec::as_slice))
+        };
+        assert_eq!(of(&drops, &methods).as_deref(), Some("app::Flat"));
+        assert_eq!(of(&drops[..1], &other).as_deref(), Some("app::Round"));
+        assert_eq!((of(&drops, &other), of(&[], &methods), of(&drops[..1], &methods)), (None, None, None));
+        assert_eq!(implementor("<fn(u8) -> u8 as app::Call<(u8,)>>::call"), Some("fn(u8) -> u8"));
+        assert_eq!(
+            implementor("<app::Map<K, <V as app::Of>::T> as app::Shape>::area"),
+            Some("app::Map<K, <V as app::Of>::T>")
+        );
+        assert_eq!(
+            (implementor("<app::Map<K>"), implementor("app::f"), implementor("<é<€")),
+            (None, None, None)
+        );
     }
 
     /// Each level names the one before three times.

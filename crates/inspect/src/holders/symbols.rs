@@ -12,6 +12,8 @@ use crate::explain::snapshot::Snapshot;
 /// The most symbols of one program or library, and bytes of their names.
 const MOST_SYMBOLS: usize = 1 << 21;
 const MOST_NAMES_BYTES: usize = 128 << 20;
+/// Names of one function: those of several that are the same to the processor are put together.
+const MOST_NAMES: usize = 16;
 /// Symbols that are looked at for one that an instruction is in.
 const MOST_BACK: usize = 64;
 
@@ -54,6 +56,26 @@ impl Symbols {
         let index = self.0.partition_point(|symbol| symbol.address <= address).checked_sub(1)?;
         self.0.get(index).filter(|symbol| address - symbol.address < symbol.bytes)
     }
+}
+
+/// All names of the functions of one program or library that begin at some addresses, which are in order.
+pub fn beginning_at(
+    process: &Process,
+    snapshot: &Snapshot,
+    mapping: &Mapping,
+    addresses: &[u64],
+    found: &mut HashMap<u64, Vec<String>>,
+) {
+    let Ok(object) = Object::open(process, &snapshot.space, mapping) else { return };
+    object.each_symbol(&mut |name, symbol| {
+        if addresses.binary_search(&symbol.address).is_ok() {
+            let known = found.entry(symbol.address).or_default();
+            let name = name.get(..name.len().min(names::MOST_BYTES)).unwrap_or_default();
+            if known.len() < MOST_NAMES {
+                known.push(names::of_symbol(name));
+            }
+        }
+    });
 }
 
 /// The functions that some instructions of one program or library are in, in the order of these. Of functions that overlap it is one

@@ -1,123 +1,44 @@
-//! What blocks are: the C++ class whose table of virtual functions their first word leads to, what a runtime's reader knows them for, or
-//! else how large they are.
-//!
-//! Before such a table stands the address of the class's `std::type_info`, which has the address of its name (Itanium C++ ABI,
-//! "Virtual Table Layout" and "RTTI Layout"): in stripped programs too. The table and the rest are in read-only data of a mapped file.
+//! What blocks are: what their own words or those that lead to them say ([`Told`]), what a runtime's reader knows them for, or else how
+//! large they are.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU16, Ordering};
 
 use strandline_claims::refinements::Refinements;
-use strandline_holders::{Heads, Hear, Held, Refused};
-use strandline_process::map::{AddressSpace, Mapping};
-use strandline_process::memory::Memory;
-use strandline_process::modules;
+use strandline_holders::{Held, Refused};
 
 use super::facts::Type;
-use super::names;
+use super::heard::{Named, Told};
 use super::pins::Pins;
 
-/// Words that are looked at for a table, and those that are kept in mind by each worker.
-const MOST_LOOKS: u32 = 1 << 19;
-const MOST_KEPT: usize = 1 << 14;
-/// Different sizes that are told apart; larger blocks and further sizes are one type.
-const MOST_SIZES: usize = 1 << 16;
+/// Types that are told apart, and sizes of what has no other type; further ones are one type each.
+const MOST_TYPES: usize = 1 << 15;
+const MOST_SIZES: usize = 1 << 14;
 
 /// The types of blocks, and what each is called.
 pub struct Types {
-    of: Vec<u32>,
+    of: Vec<u16>,
     names: Vec<String>,
-    by_name: HashMap<String, u32>,
-    by_size: HashMap<u64, u32>,
-}
-
-/// What the first words of blocks are that may lead to a class's table: heard while references are read.
-pub struct FirstWords<'a> {
-    modules: Modules,
-    space: &'a AddressSpace,
-    /// For each block the number of its first word, 0 where that leads to no table.
-    numbers: Vec<AtomicU16>,
-    memory: &'a dyn Memory,
-    known: Mutex<Known>,
-}
-
-/// Tables by number.
-#[derive(Default)]
-struct Known {
-    numbers: HashMap<u64, u16>,
-    names: Vec<String>,
-    /// Words that were looked at, tables or not.
-    looks: u32,
-}
-
-impl<'a> FirstWords<'a> {
-    /// Of so many blocks of a process whose memory is `memory`.
-    pub fn new(space: &'a AddressSpace, memory: &'a dyn Memory, blocks: u32) -> Result<Self, Refused> {
-        let mut numbers = Vec::new();
-        numbers.try_reserve_exact(blocks as usize).map_err(|_| Refused::NoMemory(u64::from(blocks) * 2))?;
-        numbers.resize_with(blocks as usize, AtomicU16::default);
-        Ok(Self { modules: Modules::new(space), space, numbers, memory, known: Mutex::default() })
-    }
-
-    /// The number of a word, from 1 on; 0 for what leads to no table, or is one too many.
-    fn number(&self, word: u64) -> u16 {
-        let Ok(mut known) = self.known.lock() else { return 0 };
-        if let Some(&number) = known.numbers.get(&word) {
-            return number;
-        }
-        // A heap made to hurt has as many first words as blocks.
-        let Ok(next) = u16::try_from(known.names.len() + 1) else { return 0 };
-        if known.looks >= MOST_LOOKS {
-            return 0;
-        }
-        known.looks += 1;
-        let Some(name) = self.modules.class_of(self.memory, self.space, word) else { return 0 };
-        known.names.push(name);
-        known.numbers.insert(word, next);
-        next
-    }
-}
-
-impl Heads for FirstWords<'_> {
-    fn hear(&self) -> Hear<'_> {
-        let mut known: HashMap<u64, u16> = HashMap::new();
-        let mut last = (0, 0);
-        Box::new(move |block, word| {
-            // Most first words are no addresses in files.
-            let is_possible = word.is_multiple_of(8) && word >= 16;
-            if !is_possible || !self.modules.have(word) || !self.modules.have(word - 16) {
-                return;
-            }
-            if last.0 != word {
-                if known.len() >= MOST_KEPT {
-                    known.clear();
-                }
-                last = (word, *known.entry(word).or_insert_with(|| self.number(word)));
-            }
-            if let Some(number) = self.numbers.get(block as usize) {
-                number.store(last.1, Ordering::Relaxed);
-            }
-        })
-    }
+    by_name: HashMap<String, u16>,
+    by_size: HashMap<u64, u16>,
 }
 
 impl Types {
-    /// Of blocks whose first words were heard.
-    pub fn new(held: &Held, first_words: FirstWords<'_>, refinements: &Refinements) -> Result<Self, Refused> {
+    /// Of blocks of which something was heard.
+    pub fn new(held: &Held, told: &Told, refinements: &Refinements) -> Result<Self, Refused> {
         let blocks = held.blocks();
         let mut types =
             Self { of: Vec::new(), names: Vec::new(), by_name: HashMap::new(), by_size: HashMap::new() };
         let count = blocks.len() as usize;
-        types.of.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 4))?;
-        let FirstWords { numbers, known, .. } = first_words;
-        let known = known.into_inner().unwrap_or_default();
-        let classes: Vec<u32> = known.names.into_iter().map(|name| types.named(name)).collect();
+        types.of.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 2))?;
+        let kind = |named: &Option<Named>| {
+            named.as_ref().map(|named| (types.named(named.name.clone()), named.least_bytes))
+        };
+        let kinds: Vec<Option<(u16, u64)>> = told.types.iter().map(kind).collect();
         let palette = refinements.palette();
         let mut of_runtimes = Some(refinements.finder()).filter(|_| !refinements.is_empty());
-        for ((start, bytes), number) in blocks.iter(0).zip(&numbers) {
-            let class = usize::from(number.load(Ordering::Relaxed)).checked_sub(1);
-            let class = class.and_then(|class| classes.get(class).copied());
+        for (block, (start, bytes)) in blocks.iter(0).enumerate() {
+            let class = told.of(block).and_then(|class| kinds.get(class).copied().flatten());
+            let class = class.filter(|(_, least)| *least <= bytes).map(|(kind, _)| kind);
             let known = of_runtimes.as_mut().and_then(|finder| finder.find(start, bytes));
             let row = known.filter(|_| class.is_none()).and_then(|known| palette.get(known.slot));
             let kind = class.or_else(|| row.map(|row| types.named(row.0.id.to_owned())));
@@ -127,15 +48,17 @@ impl Types {
         Ok(types)
     }
 
-    fn named(&mut self, name: String) -> u32 {
-        let next = self.names.len() as u32;
+    fn named(&mut self, name: String) -> u16 {
+        let is_full = self.names.len() >= MOST_TYPES && !self.by_name.contains_key(&name);
+        let name = if is_full { "blocks of other types".to_owned() } else { name };
+        let next = self.names.len() as u16;
         *self.by_name.entry(name.clone()).or_insert_with(|| {
             self.names.push(name);
             next
         })
     }
 
-    fn sized(&mut self, bytes: u64) -> u32 {
+    fn sized(&mut self, bytes: u64) -> u16 {
         let is_full = self.by_size.len() >= MOST_SIZES && !self.by_size.contains_key(&bytes);
         // 0 is no size: further ones stand there.
         let bytes = if is_full { 0 } else { bytes };
@@ -154,7 +77,7 @@ impl Types {
     }
 
     /// The type of each block.
-    pub fn all(&self) -> &[u32] {
+    pub fn all(&self) -> &[u16] {
         &self.of
     }
 
@@ -165,7 +88,7 @@ impl Types {
 
     /// The type of a block.
     pub fn of(&self, block: usize) -> u32 {
-        self.of.get(block).copied().unwrap_or(0)
+        self.of.get(block).copied().map_or(0, u32::from)
     }
 
     /// All of them, the one with most bytes first.
@@ -185,43 +108,5 @@ impl Types {
         }
         all.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
         all
-    }
-}
-
-/// The mapped files that are programs or libraries: what is executed of them, and the rest.
-struct Modules(Vec<(u64, u64)>);
-
-impl Modules {
-    fn new(space: &AddressSpace) -> Self {
-        let groups = modules::groups(space.mappings());
-        let are_code = groups.iter().filter(|group| group.iter().any(|of| of.permissions.execute));
-        let of_files = are_code.flatten().filter(|mapping| mapping.has_file());
-        Self(of_files.map(|mapping| (mapping.start, mapping.end)).collect())
-    }
-
-    fn have(&self, address: u64) -> bool {
-        let index = self.0.partition_point(|range| range.1 <= address);
-        self.0.get(index).is_some_and(|range| range.0 <= address)
-    }
-
-    /// The name of the class whose table of virtual functions is at `table`.
-    fn class_of(&self, memory: &dyn Memory, space: &AddressSpace, table: u64) -> Option<String> {
-        let is_code = |address: u64| {
-            self.have(address) && space.find(address).is_some_and(|mapping| mapping.permissions.execute)
-        };
-        // The first function; how far the table's part of an object stands from its beginning, 0 for the whole object; the type.
-        let function = memory.read_word(table).ok()?;
-        let (offset, info) = (memory.read_word(table - 16).ok()?, memory.read_word(table - 8).ok()?);
-        if !is_code(function) || offset != 0 || !self.have(info) {
-            return None;
-        }
-        let name = memory.read_word(info.checked_add(8)?).ok()?;
-        let is_constant = |mapping: &Mapping| self.have(name) && !mapping.permissions.write;
-        space.find(name).filter(|mapping| is_constant(mapping))?;
-        let mut text = [0; names::MOST_BYTES];
-        let got = memory.read_some(name, &mut text);
-        let text = text.get(..got)?.split(|&byte| byte == 0).next()?;
-        // Of a class that is known in one file only a star stands in front.
-        names::of_type(std::str::from_utf8(text).ok()?.trim_start_matches('*'))
     }
 }

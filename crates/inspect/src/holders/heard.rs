@@ -1,0 +1,257 @@
+//! What the words of blocks tell of what blocks are: heard while references are read.
+//!
+//! Of a C++ object the first word leads to its class's table of virtual functions, before which stands the address of the class's
+//! `std::type_info`, which has the address of its name (Itanium C++ ABI, "Virtual Table Layout" and "RTTI Layout"): in stripped
+//! programs too. A Rust trait object is known by who refers to it: behind its address stands that of a table with the function that
+//! drops it, its size, its alignment and the trait's methods (library/core/src/ptr/metadata.rs, `struct VTable`; in the order that
+//! rustc has had since 1.0, which is not promised). Both tables are in read-only data of a mapped file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use strandline_holders::{Heads, Hear, Refused, Word};
+use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::memory::{Memory, word_at};
+use strandline_process::modules;
+use strandline_process::procfs::Process;
+
+use super::names;
+use super::symbols;
+use crate::explain::snapshot::Snapshot;
+
+/// Words that are looked at for a table, and those that are kept in mind by each worker.
+const MOST_LOOKS: u32 = 1 << 19;
+const MOST_KEPT: usize = 1 << 14;
+/// Blocks whose words are kept together.
+const TOGETHER: usize = 1 << 12;
+/// The largest alignment of a type, and the methods that are asked for its name.
+const MOST_ALIGNMENT: u64 = 1 << 12;
+const MOST_METHODS: usize = 3;
+
+/// What was heard.
+pub struct Heard<'a> {
+    modules: Modules,
+    space: &'a AddressSpace,
+    /// For each block the number of a table, 0 where none was heard of. Most heaps have few such blocks, or none.
+    numbers: Vec<OnceLock<Box<[AtomicU16]>>>,
+    memory: &'a dyn Memory,
+    known: Mutex<Known>,
+}
+
+/// Tables by number.
+#[derive(Default)]
+struct Known {
+    numbers: HashMap<Word, u16>,
+    tables: Vec<Table>,
+    /// Words that were looked at, tables or not.
+    looks: u32,
+}
+
+/// What a table says.
+enum Table {
+    /// The name of a C++ class.
+    Class(String),
+    /// Of a Rust type.
+    Trait(TraitTable),
+}
+
+/// A table of a Rust type.
+struct TraitTable {
+    bytes: u64,
+    /// What drops it, where anything needs to, and methods.
+    drop: Option<u64>,
+    methods: Vec<u64>,
+}
+
+/// A type that was heard of.
+pub struct Named {
+    /// What it is called.
+    pub name: String,
+    /// How large a block has to be, at least.
+    pub least_bytes: u64,
+}
+
+/// Types by number, and the number of each block's.
+pub struct Told {
+    /// `None` where a table has no name.
+    pub types: Vec<Option<Named>>,
+    numbers: Vec<OnceLock<Box<[AtomicU16]>>>,
+}
+
+impl Told {
+    /// The place of a block's type.
+    pub fn of(&self, block: usize) -> Option<usize> {
+        let group = self.numbers.get(block / TOGETHER).and_then(OnceLock::get)?;
+        usize::from(group[block % TOGETHER].load(Ordering::Relaxed)).checked_sub(1)
+    }
+}
+
+impl<'a> Heard<'a> {
+    /// Of so many blocks of a process whose memory is `memory`.
+    pub fn new(space: &'a AddressSpace, memory: &'a dyn Memory, blocks: u32) -> Result<Self, Refused> {
+        let mut numbers = Vec::new();
+        let groups = (blocks as usize).div_ceil(TOGETHER);
+        numbers.try_reserve_exact(groups).map_err(|_| Refused::NoMemory(groups as u64 * 24))?;
+        numbers.resize_with(groups, OnceLock::default);
+        Ok(Self { modules: Modules::new(space), space, numbers, memory, known: Mutex::default() })
+    }
+
+    /// The number of what a word leads to, from 1 on; 0 for what is no table, or is one too many.
+    fn number(&self, word: Word) -> u16 {
+        let Ok(mut known) = self.known.lock() else { return 0 };
+        if let Some(&number) = known.numbers.get(&word) {
+            return number;
+        }
+        // A heap made to hurt has as many such words as blocks.
+        let Ok(next) = u16::try_from(known.tables.len() + 1) else { return 0 };
+        if known.looks >= MOST_LOOKS {
+            return 0;
+        }
+        known.looks += 1;
+        let table = match word {
+            Word::First(table) => self.modules.class_of(self.memory, self.space, table).map(Table::Class),
+            Word::Behind(table) => self.modules.trait_table(self.memory, self.space, table).map(Table::Trait),
+        };
+        let Some(table) = table else { return 0 };
+        known.tables.push(table);
+        known.numbers.insert(word, next);
+        next
+    }
+
+    fn put(&self, block: u32, word: Word, number: u16) {
+        let (group, place) = (block as usize / TOGETHER, block as usize % TOGETHER);
+        if let Some(group) = self.numbers.get(group).filter(|_| number != 0) {
+            let none = || (0..TOGETHER).map(|_| AtomicU16::default()).collect();
+            let of = &group.get_or_init(none)[place];
+            // What an object says itself is better known.
+            match word {
+                Word::First(_) => of.store(number, Ordering::Relaxed),
+                Word::Behind(_) => {
+                    _ = of.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// All that was heard, with names.
+    pub fn told(self, process: &Process, snapshot: &Snapshot) -> Told {
+        let tables = self.known.into_inner().unwrap_or_default().tables;
+        let mut wanted: Vec<u64> = Vec::new();
+        for table in &tables {
+            if let Table::Trait(table) = table {
+                wanted.extend(table.drop);
+                wanted.extend(&table.methods);
+            }
+        }
+        let functions = functions(process, snapshot, &wanted);
+        let named = |table: Table| match table {
+            Table::Class(name) => Some(Named { name, least_bytes: 0 }),
+            Table::Trait(table) => {
+                let of = |at: &u64| functions.get(at).map(Vec::as_slice).unwrap_or_default();
+                let drops = table.drop.iter().flat_map(of);
+                let name = names::of_table(drops, table.methods.iter().map(of))?;
+                Some(Named { name, least_bytes: table.bytes })
+            }
+        };
+        Told { types: tables.into_iter().map(named).collect(), numbers: self.numbers }
+    }
+}
+
+impl Heads for Heard<'_> {
+    fn hear(&self) -> Hear<'_> {
+        let mut known: HashMap<Word, u16> = HashMap::new();
+        let mut last = (Word::First(0), 0);
+        Box::new(move |block, word| {
+            let (Word::First(table) | Word::Behind(table)) = word;
+            // Most words are no addresses in files.
+            let is_possible = table.is_multiple_of(8) && table >= 16;
+            if !is_possible || !self.modules.have(table) || !self.modules.have(table - 16) {
+                return;
+            }
+            if last.0 != word {
+                if known.len() >= MOST_KEPT {
+                    known.clear();
+                }
+                last = (word, *known.entry(word).or_insert_with(|| self.number(word)));
+            }
+            self.put(block, word, last.1);
+        })
+    }
+
+    fn tables(&self) -> (u64, u64) {
+        let low = self.modules.0.first().map_or(0, |range| range.0);
+        (low, self.modules.0.last().map_or(0, |range| range.1 - low))
+    }
+}
+
+/// What functions at some addresses are called.
+fn functions(process: &Process, snapshot: &Snapshot, wanted: &[u64]) -> HashMap<u64, Vec<String>> {
+    let mut by_mapping: BTreeMap<u64, (&Mapping, Vec<u64>)> = BTreeMap::new();
+    for &at in wanted {
+        if let Some(mapping) = snapshot.space.find(at) {
+            by_mapping.entry(mapping.start).or_insert((mapping, Vec::new())).1.push(at);
+        }
+    }
+    let mut names = HashMap::new();
+    for (mapping, mut wanted) in by_mapping.into_values() {
+        wanted.sort_unstable();
+        wanted.dedup();
+        symbols::beginning_at(process, snapshot, mapping, &wanted, &mut names);
+    }
+    names
+}
+
+/// The mapped files that are programs or libraries: what is executed of them, and the rest.
+struct Modules(Vec<(u64, u64)>);
+
+impl Modules {
+    fn new(space: &AddressSpace) -> Self {
+        let groups = modules::groups(space.mappings());
+        let are_code = groups.iter().filter(|group| group.iter().any(|of| of.permissions.execute));
+        let of_files = are_code.flatten().filter(|mapping| mapping.has_file());
+        Self(of_files.map(|mapping| (mapping.start, mapping.end)).collect())
+    }
+
+    fn have(&self, address: u64) -> bool {
+        let index = self.0.partition_point(|range| range.1 <= address);
+        self.0.get(index).is_some_and(|range| range.0 <= address)
+    }
+
+    fn is_code(&self, space: &AddressSpace, address: u64) -> bool {
+        self.have(address) && space.find(address).is_some_and(|mapping| mapping.permissions.execute)
+    }
+
+    /// The name of the class whose table of virtual functions is at `table`.
+    fn class_of(&self, memory: &dyn Memory, space: &AddressSpace, table: u64) -> Option<String> {
+        // The first function; how far the table's part of an object stands from its beginning, 0 for the whole object; the type.
+        let function = memory.read_word(table).ok()?;
+        let (offset, info) = (memory.read_word(table - 16).ok()?, memory.read_word(table - 8).ok()?);
+        if !self.is_code(space, function) || offset != 0 || !self.have(info) {
+            return None;
+        }
+        let name = memory.read_word(info.checked_add(8)?).ok()?;
+        let is_constant = |mapping: &Mapping| self.have(name) && !mapping.permissions.write;
+        space.find(name).filter(|mapping| is_constant(mapping))?;
+        let mut text = [0; names::MOST_BYTES];
+        let got = memory.read_some(name, &mut text);
+        let text = text.get(..got)?.split(|&byte| byte == 0).next()?;
+        // Of a class that is known in one file only a star stands in front.
+        names::of_type(std::str::from_utf8(text).ok()?.trim_start_matches('*'))
+    }
+
+    /// The table of a Rust type for a trait that is at `table`.
+    fn trait_table(&self, memory: &dyn Memory, space: &AddressSpace, table: u64) -> Option<TraitTable> {
+        space.find(table).filter(|mapping| !mapping.permissions.write && !mapping.permissions.execute)?;
+        let mut head = [0; (3 + MOST_METHODS) * 8];
+        let got = memory.read_some(table, &mut head);
+        let words: Vec<u64> = (0..got / 8).map(|index| word_at(&head, index * 8).unwrap_or(0)).collect();
+        let (&[drop, bytes, alignment], methods) = words.split_first_chunk()?;
+        let is_size = bytes > 0 && alignment <= MOST_ALIGNMENT && alignment.is_power_of_two();
+        if !is_size || !bytes.is_multiple_of(alignment) || drop != 0 && !self.is_code(space, drop) {
+            return None;
+        }
+        let methods = methods.iter().copied().take_while(|&method| self.is_code(space, method)).collect();
+        Some(TraitTable { bytes, drop: Some(drop).filter(|&drop| drop != 0), methods })
+    }
+}

@@ -1,0 +1,93 @@
+//! Where a target's memory is read into.
+
+use std::ops::{Deref, DerefMut};
+
+/// A line of the processor's cache.
+const LINE_BYTES: usize = 64;
+
+/// Bytes that begin at a line of the cache, zeros at first.
+///
+/// The kernel copies with one instruction (`rep movsb`), which is three to four times as fast where what it writes to begins so:
+/// `process_vm_readv` of 4.1 GiB took 0.7 s rather than 2.5 s (AMD EPYC, Linux 6.18). Of an allocator large blocks begin 16 bytes
+/// further on.
+#[derive(Debug, Default)]
+pub struct ReadBuffer {
+    bytes: Vec<u8>,
+    first: usize,
+    len: usize,
+}
+
+impl ReadBuffer {
+    /// So many zeros.
+    pub fn new(len: usize) -> Self {
+        Self::within(vec![0; len + LINE_BYTES - 1], len)
+    }
+
+    /// So many zeros, each page of them touched: the kernel finds and clears a page at its first touch, which takes as long as a copy
+    /// does. `None` where memory is refused.
+    pub fn touched(len: usize) -> Option<Self> {
+        let room = len.checked_add(LINE_BYTES - 1)?;
+        let mut bytes: Vec<u8> = Vec::new();
+        bytes.try_reserve_exact(room).ok()?;
+        strandline_sys::host::prefer_huge_pages(bytes.spare_capacity_mut());
+        bytes.resize(room, 0);
+        Some(Self::within(bytes, len))
+    }
+
+    fn within(bytes: Vec<u8>, len: usize) -> Self {
+        let first = bytes.as_ptr().addr().wrapping_neg() % LINE_BYTES;
+        Self { bytes, first, len }
+    }
+
+    /// Makes it so long; what it holds is lost where it grows beyond what it ever had.
+    pub fn resize(&mut self, len: usize) {
+        if self.first + len > self.bytes.len() {
+            *self = Self::new(len);
+        }
+        self.len = len;
+    }
+}
+
+impl Clone for ReadBuffer {
+    fn clone(&self) -> Self {
+        let mut clone = Self::new(self.len);
+        clone.copy_from_slice(self);
+        clone
+    }
+}
+
+impl Deref for ReadBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(self.first..self.first + self.len).unwrap_or_default()
+    }
+}
+
+impl DerefMut for ReadBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(self.first..self.first + self.len).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_begins_at_a_line_and_has_what_was_asked_for() {
+        for len in [0, 1, 63, 4096, 100_001, 1 << 20] {
+            let mut buffer = ReadBuffer::new(len);
+            assert_eq!((buffer.len(), buffer.as_ptr().addr() % LINE_BYTES), (len, 0));
+            buffer.fill(7);
+            let mut clone = buffer.clone();
+            assert_eq!((clone.as_ptr().addr() % LINE_BYTES, &clone[..]), (0, &buffer[..]));
+            let touched = ReadBuffer::touched(len).unwrap();
+            assert_eq!((touched.len(), touched.as_ptr().addr() % LINE_BYTES), (len, 0));
+            clone.resize(len / 2);
+            assert_eq!((clone.len(), &clone[..]), (len / 2, &buffer[..len / 2]));
+            clone.resize(len + 9);
+            assert_eq!((clone.len(), clone.as_ptr().addr() % LINE_BYTES), (len + 9, 0));
+        }
+    }
+}
