@@ -36,7 +36,7 @@ def nothing_left():
 def check_run_within_a_limit():
     run, told = recorded('64MiB', SUBJECTS / 'regions', 'plain', 24, data=b'c')
     equal(run.status, 0, f'status ({run.err[-200:]})')
-    limits = [limit for limit in told['header']['limits'] if limit['kind'] == 'memory']
+    limits = [limit for limit in told['recording']['limits'] if limit['kind'] == 'memory']
     equal([(limit['bytes'], limit['by']) for limit in limits], [(64 * MIB, 'cgroup v2')], 'limits')
     expect(any(one['at'] == 'exit' for one in told['ledgers']), 'no ledger at the exit')
     nothing_left()
@@ -47,6 +47,7 @@ def check_run_killed_at_the_limit():
     run, told = recorded('24MiB', SUBJECTS / 'regions', 'plain', 64, data=b'')
     equal(run.status, -signal.SIGKILL, f'how run ends ({run.err[-200:]})')
     equal(told['exit']['signal'], signal.SIGKILL, 'signal')
+    equal(told['exit']['out_of_memory_kills'], 1, 'kills for want of memory')
     most = max(value for value in told['samples']['rss_bytes'] if value is not None)
     expect(8 * MIB < most <= 32 * MIB, f'most in the samples: {most}')
     codes = [caveat['code'] for caveat in told['caveats']]

@@ -61,9 +61,12 @@ def check_run():
     for turn in range(TURNS):
         at = f'/tmp/survived.{turn}'
         words = ['strandline', 'run', '-o', f'/tmp/recording.{turn}', '--ledger', 'every=200ms,exit', '--', '/bin/sh', '-c',
-                 f'for i in 1 2 3 4 5; do sleep 0.3; done; echo right > {at}']
+                 f'echo > {at}.began; for i in 1 2 3 4 5; do sleep 0.3; done; echo right > {at}']
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(0.3 + chance.random())
+        # Before the command has begun there is nobody to go on.
+        while not os.path.exists(f'{at}.began') and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(chance.random())
         if process.poll() is None:
             killed += 1
         process.kill()

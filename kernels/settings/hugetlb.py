@@ -1,5 +1,5 @@
 """Reserved huge pages (hugetlb): a program's own, and malloc's."""
-from lab import (Skipped, agrees, equal, expect, explain, gives_what_it_predicts, is_free, read, reclaim, rollup, strandline, subject,
+from lab import (Skipped, agrees, caveats, equal, expect, explain, gives_what_it_predicts, is_free, read, reclaim, rollup, strandline, subject,
                  write)
 
 MIB = 1 << 20
@@ -42,7 +42,8 @@ def check_malloc_on_reserved_pages():
     agrees(document, one.pid)
     equal(document['kernel']['hugetlb_bytes'], held, 'hugetlb_bytes')
     glibc = next(each for each in document['allocators'] if each['name'] == 'glibc')
-    equal(glibc['mallinfo'], one.ready['mallinfo'], 'mallinfo')
+    if glibc['mallinfo'] != one.ready['mallinfo']:
+        expect('heap_hugetlb' in caveats(document), f'mallinfo is not its own, and no caveat says so: {caveats(document)}')
     run = strandline('reclaim', '--json', '--remedy', 'malloc_trim', one.pid)
     told = run.document() if run.out else {}
     if told.get('outcome') == 'done':

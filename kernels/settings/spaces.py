@@ -92,7 +92,7 @@ def check_photograph():
 
 def check_root_that_is_a_mount_of_its_own():
     """Its files are on a file system that nobody outside has mounted: no path leads there but /proc/PID/root."""
-    script = (f'mount -t tmpfs own /mnt && cp -a {JAIL}/. /mnt/ && exec unshare --pid --fork --root /mnt '
+    script = (f'mount -t tmpfs own /mnt && cp -a {JAIL}/. /mnt/ && exec /usr/bin/unshare --pid --fork --root /mnt '
               '/subjects/fragmented 60000 200 500')
     Path('/mnt').mkdir(exist_ok=True)
     one = Subject(['unshare', '--mount', 'sh', '-c', script])
@@ -161,7 +161,7 @@ def check_without_proc():
 def check_proc_of_another_namespace():
     """A new process namespace that still sees the old /proc: ids mean other processes there."""
     script = ('/kernels/subjects/fragmented 6000 200 500 <&3 & sleep 1.5; strandline explain --json $!; echo status $?')
-    run = command(['sh', '-c', f"mkfifo /tmp/held; sleep 30 > /tmp/held & unshare --pid --fork sh -c '{script}' 3</tmp/held"])
+    run = command(['sh', '-c', f"mkfifo /tmp/held; sleep 8 > /tmp/held & /usr/bin/unshare --pid --fork sh -c '{script}' 3</tmp/held"])
     told = re.search(r'status (\d+)', run.out)
     expect(told is not None and told[1] == '3', f'not refused: {run.out[-200:]} {run.err}')
     return run.err.strip()[:300]

@@ -4,6 +4,9 @@ import json
 from lab import (ORDINARY, SUBJECTS, agrees, equal, expect, explain, gives_what_it_predicts, is_free, reclaim, strandline, subject, write)
 
 SYS_PTRACE = 19
+# /proc/PID/mem and pagemap are their user's: who may trace everybody may not open them yet.
+DAC_READ_SEARCH = 2
+BOTH = (SYS_PTRACE, DAC_READ_SEARCH)
 
 
 def scope(number):
@@ -59,10 +62,10 @@ def check_scope_1_owner():
 
 
 def check_scope_1_with_the_capability():
-    """CAP_SYS_PTRACE only: explain, a photograph and reclaim of another user's process."""
+    """CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH only: explain, a photograph and reclaim of another user's process."""
     scope(1)
     one = subject('fragmented', 60000, 200, 500, user=1001)
-    how = {'user': ORDINARY, 'capabilities': (SYS_PTRACE,)}
+    how = {'user': ORDINARY, 'capabilities': BOTH}
     document = explain(one.pid, '--photograph=never', **how)
     agrees(document, one.pid)
     glibc = next(each for each in document['allocators'] if each['name'] == 'glibc')
@@ -72,6 +75,22 @@ def check_scope_1_with_the_capability():
     equal(done['actual_bytes'], done['predicted_bytes'], 'given back beside predicted')
     is_free(one.pid)
     equal(one.finish(), 0, 'its status')
+
+
+def check_scope_1_with_one_capability():
+    """CAP_SYS_PTRACE alone: enough for the user's own processes; for another's the second one is named."""
+    scope(1)
+    how = {'user': ORDINARY, 'capabilities': (SYS_PTRACE,)}
+    one = subject('fragmented', 6000, 200, 500, user=ORDINARY)
+    agrees(explain(one.pid, **how), one.pid)
+    done = reclaim(one.pid, 'malloc_trim', **how)
+    equal(done['outcome'], 'done', 'outcome')
+    other = subject('fragmented', 6000, 200, 500, user=1001)
+    run = strandline('explain', '--json', other.pid, **how)
+    equal(run.status, 3, 'status')
+    expect('cap_dac_read_search' in run.err, f'says: {run.err}')
+    checks = {check['id']: check for check in strandline('doctor', '--json', **how).document()['checks']}
+    equal(checks['capabilities']['status'], 'limited', 'doctor: capabilities')
 
 
 def check_scope_1_root():
@@ -95,7 +114,7 @@ def check_scope_2_owner():
 def check_scope_2_with_the_capability():
     scope(2)
     one = subject('fragmented', 60000, 200, 500, user=1001)
-    how = {'user': ORDINARY, 'capabilities': (SYS_PTRACE,)}
+    how = {'user': ORDINARY, 'capabilities': BOTH}
     agrees(explain(one.pid, **how), one.pid)
     done = reclaim(one.pid, 'malloc_trim', **how)
     equal(done['actual_bytes'], done['predicted_bytes'], 'given back beside predicted')

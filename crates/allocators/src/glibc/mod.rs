@@ -186,11 +186,18 @@ fn taken_by(before: &[Reading]) -> Vec<(u64, u64)> {
 fn cause(context: &Context<'_>, owned: &Owned) -> Cause {
     if !overlapping(context.swapped, owned.region.start, owned.region.end).is_empty() {
         Cause::Swapped
+    } else if is_reserved(context, owned) {
+        Cause::Reserved
     } else if Instant::now() >= context.deadline {
         Cause::TooSlow
     } else {
         Cause::Broken
     }
+}
+
+/// Whether part of a region is on reserved huge pages: no page of it is resident, so that a walk finds nothing wrong there.
+fn is_reserved(context: &Context<'_>, owned: &Owned) -> bool {
+    !overlapping(context.reserved, owned.region.start, owned.region.end).is_empty()
 }
 
 /// Whether a caveat of this code was made.
@@ -256,6 +263,9 @@ impl Arenas<'_> {
         };
         if let Some(doubt) = walked.iter().zip(self.owned).find_map(damaged) {
             return Some(doubt);
+        }
+        if let Some(owned) = self.owned.iter().find(|owned| is_reserved(self.context, owned)) {
+            return Some(Doubt { at: owned.region.start, cause: Cause::Reserved });
         }
         if is_said(reading, LIST_BROKEN) {
             let at = self.arenas.first().map_or(0, |arena| arena.address);
@@ -389,12 +399,21 @@ fn take_walked(
         sums.cells = cells;
         reading.claims.push(RangeClaim { start: region.start, end: region.end, sums });
         reading.zero_runs.extend(pages.zero_runs());
-        if walked.counts.damages > 0 {
+        if is_reserved(context, owned) {
+            let text = format!(
+                "the heap {:#x}-{:#x} is on reserved huge pages (hugetlb), which are no RSS and were not read: malloc's \
+                 figures take all of it for one block in use",
+                region.start, region.end
+            );
+            let (at, bytes) = (format!("{:#x}", region.start), Some(region.end - region.start));
+            reading.caveats.push(Caveat::new("heap_hugetlb", at, bytes, text));
+        } else if walked.counts.damages > 0 {
             let at = walked.counts.first_damage.unwrap_or(region.start);
             let (code, cause) = match cause(context, owned) {
                 Cause::Swapped => {
                     ("heap_swapped", "parts of it are swapped out, and reading would bring them in")
                 }
+                Cause::Reserved => ("heap_hugetlb", "parts of it are on reserved huge pages"),
                 Cause::TooSlow => ("heap_too_slow", "the time for which a target may be stopped was over"),
                 Cause::Broken | Cause::Elsewhere => ("heap_damaged", "damaged, or caught in motion"),
             };

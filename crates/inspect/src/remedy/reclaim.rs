@@ -260,6 +260,9 @@ fn unsafe_heap(remedy: &str, doubt: &Doubt, looks: u32) -> String {
         Cause::Swapped => {
             "parts of its heap are swapped out, so that it cannot be checked before the call".to_owned()
         }
+        Cause::Reserved => "parts of its heap are on reserved huge pages (hugetlb), which are no RSS and not read, so \
+             that it cannot be checked before the call"
+            .to_owned(),
         Cause::TooSlow => format!(
             "its heap was read up to {at:#x} only in the time for which a process may be stopped, so that it \
              cannot be checked before the call; try again when the machine is less busy, or with a longer --max-stop"
