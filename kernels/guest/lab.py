@@ -193,11 +193,14 @@ class Subject:
         return line.decode(errors='replace')
 
     def settled(self):
-        """It may still be on its way into the call in which it waits."""
-        for _ in range(50):
-            if re.search(r'^State:\s+S', read(f'/proc/{self.pid}/status'), re.M):
+        """It may still be on its way into the call in which it waits: it stays there, asleep, without a switch."""
+        last = None
+        for _ in range(25):
+            now = re.findall(r'^(?:State|\w*voluntary_ctxt_switches):.*$', read(f'/proc/{self.pid}/status'), re.M)
+            if now == last and now[0].split()[1] == 'S':
                 return
-            time.sleep(0.01)
+            last = now
+            time.sleep(0.02)
 
     def lines_to(self, last):
         lines = [self.ready] if isinstance(self.ready, str) else []

@@ -7,7 +7,7 @@ import time
 
 from lab import Failed, equal, expect, is_free, killed_at_random, subject
 
-TURNS = 14
+TURNS = 10
 LONGEST = 2.5
 
 

@@ -280,7 +280,9 @@ fn capabilities() -> Check {
 fn capability_status(user: u32, has: impl Fn(u32) -> bool) -> (Status, String) {
     match (has(CAP_SYS_PTRACE), has(CAP_DAC_READ_SEARCH) || has(CAP_DAC_OVERRIDE)) {
         (true, true) => (Status::Ok, format!("user {user} has CAP_SYS_PTRACE")),
-        (true, false) => (Status::Limited, format!("user {user} has CAP_SYS_PTRACE and lacks CAP_DAC_READ_SEARCH")),
+        (true, false) => {
+            (Status::Limited, format!("user {user} has CAP_SYS_PTRACE and lacks CAP_DAC_READ_SEARCH"))
+        }
         (false, _) => (Status::Limited, format!("user {user} lacks CAP_SYS_PTRACE")),
     }
 }

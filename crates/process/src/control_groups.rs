@@ -52,6 +52,15 @@ impl Groups {
         self.folders("memory").iter().filter_map(|folder| memory_left_in(folder)).min()
     }
 
+    /// The bytes of swap that are left of all limits; `None` where there is none. In version 1 the limit is one on memory
+    /// and swap together, which paging out does not come closer to.
+    pub fn swap_left(&self) -> Option<u64> {
+        let of = |folder: &PathBuf| {
+            Some(number(folder, "memory.swap.max")?.saturating_sub(number(folder, "memory.swap.current")?))
+        };
+        self.folders("memory").iter().filter_map(of).min()
+    }
+
     /// How many processes more they allow; `None` where there is no limit.
     pub fn processes_left(&self) -> Option<u64> {
         let of = |folder: &PathBuf| {

@@ -159,6 +159,7 @@ fn read_one(
     }
     let by_arena = by_arena(&arenas, &owned, &walked);
     check_sums(&arenas, &by_arena, &mut reading);
+    say_reserved(context, &mut reading);
     reading.allocator = facts(object, &arenas, &by_arena, parameters.as_ref());
     reading.call = Some(CallPlan {
         remedy: "malloc_trim",
@@ -195,7 +196,22 @@ fn cause(context: &Context<'_>, owned: &Owned) -> Cause {
     }
 }
 
-/// Whether part of a region is on reserved huge pages: no page of it is resident, so that a walk finds nothing wrong there.
+/// The caveat of a heap on reserved huge pages.
+const ON_RESERVED: &str = "heap_hugetlb";
+
+/// Says of arenas that have more than was found that the process has memory which no reader looks into.
+fn say_reserved(context: &Context<'_>, reading: &mut Reading) {
+    let Some(&(start, _)) = context.reserved.first() else { return };
+    if !is_said(reading, SUM_DIFFERS) {
+        return;
+    }
+    let bytes = context.reserved.iter().map(|range| range.1 - range.0).sum();
+    let text = "the process has reserved huge pages (hugetlb), which are no RSS and were not read: what malloc has there counts as in \
+                use in its figures";
+    reading.caveats.push(Caveat::new(ON_RESERVED, format!("{start:#x}"), Some(bytes), text));
+}
+
+/// Whether part of a region is on reserved huge pages.
 fn is_reserved(context: &Context<'_>, owned: &Owned) -> bool {
     !overlapping(context.reserved, owned.region.start, owned.region.end).is_empty()
 }
@@ -264,8 +280,9 @@ impl Arenas<'_> {
         if let Some(doubt) = walked.iter().zip(self.owned).find_map(damaged) {
             return Some(doubt);
         }
-        if let Some(owned) = self.owned.iter().find(|owned| is_reserved(self.context, owned)) {
-            return Some(Doubt { at: owned.region.start, cause: Cause::Reserved });
+        if is_said(reading, ON_RESERVED) {
+            let at = self.context.reserved.first().map_or(0, |range| range.0);
+            return Some(Doubt { at, cause: Cause::Reserved });
         }
         if is_said(reading, LIST_BROKEN) {
             let at = self.arenas.first().map_or(0, |arena| arena.address);
@@ -399,21 +416,13 @@ fn take_walked(
         sums.cells = cells;
         reading.claims.push(RangeClaim { start: region.start, end: region.end, sums });
         reading.zero_runs.extend(pages.zero_runs());
-        if is_reserved(context, owned) {
-            let text = format!(
-                "the heap {:#x}-{:#x} is on reserved huge pages (hugetlb), which are no RSS and were not read: malloc's \
-                 figures take all of it for one block in use",
-                region.start, region.end
-            );
-            let (at, bytes) = (format!("{:#x}", region.start), Some(region.end - region.start));
-            reading.caveats.push(Caveat::new("heap_hugetlb", at, bytes, text));
-        } else if walked.counts.damages > 0 {
+        if walked.counts.damages > 0 {
             let at = walked.counts.first_damage.unwrap_or(region.start);
             let (code, cause) = match cause(context, owned) {
                 Cause::Swapped => {
                     ("heap_swapped", "parts of it are swapped out, and reading would bring them in")
                 }
-                Cause::Reserved => ("heap_hugetlb", "parts of it are on reserved huge pages"),
+                Cause::Reserved => (ON_RESERVED, "parts of it are on reserved huge pages"),
                 Cause::TooSlow => ("heap_too_slow", "the time for which a target may be stopped was over"),
                 Cause::Broken | Cause::Elsewhere => ("heap_damaged", "damaged, or caught in motion"),
             };

@@ -23,6 +23,20 @@ use strandline_process::smaps::{Counts, SmapsEntry};
 /// Leaks of more than this part of RSS are in the verdict.
 const LEAST_LEAKED_PART: u64 = 20;
 
+/// Says of structures that made no sense to a reader that a part of the process was not there to be read.
+fn say_swapped(swap_bytes: u64, caveats: &mut [Caveat]) {
+    if swap_bytes == 0 {
+        return;
+    }
+    let more = format!(
+        "; {} of the process are swapped out, which were not read and may be all that is wrong",
+        bytes(swap_bytes)
+    );
+    let is_doubt =
+        |caveat: &&mut Caveat| caveat.code.ends_with("_damaged") || caveat.code.ends_with("_differ");
+    caveats.iter_mut().filter(is_doubt).for_each(|caveat| caveat.text.push_str(&more));
+}
+
 /// Describes what was found since `start`.
 pub fn describe(
     process: &Process,
@@ -40,6 +54,7 @@ pub fn describe(
     let mut caveats = std::mem::take(&mut snapshot.caveats);
     let (others, runtimes) = recognise(process, snapshot, &mut caveats, ledger.tally.of(&ANONYMOUS));
     caveats.extend(ledger.caveats);
+    say_swapped(kernel.swap_bytes, &mut caveats);
     let unread = unread(&others, &runtimes);
     let arenas: Vec<_> =
         snapshot.readings.iter().flat_map(|reading| reading.allocator.arenas.clone()).collect();
@@ -69,7 +84,7 @@ pub fn describe(
         size_classes: &size_classes,
         runtimes: &runtimes,
     };
-    let swap = zero_pages::has_swap();
+    let swap = zero_pages::has_swap(process);
     let facts = process.start_facts();
     let reads_settings = facts.is_none_or(|facts| !facts.is_secure);
     let means = Means {

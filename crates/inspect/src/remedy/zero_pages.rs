@@ -17,6 +17,7 @@ use super::{Applied, Refusal, call, choose, precheck};
 use crate::ledger::zeros;
 use strandline_process::call::code::{Code, can_call};
 use strandline_process::call::inject::{self, Call, CallError, Injected};
+use strandline_process::control_groups::Groups;
 use strandline_process::error::Error;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
@@ -73,7 +74,7 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     }
     let pagemap = process.open_file("pagemap")?;
     let rss_before_bytes = call::rss_bytes(process);
-    let done = if has_swap() {
+    let done = if has_swap(process) {
         page_out(process, request, &pagemap)?
     } else if request.allow_risk {
         directly(process, request, &space, &pagemap)?
@@ -98,12 +99,20 @@ fn refuse_holders(process: &Process, space: &AddressSpace) -> Result<(), Refusal
     }
 }
 
-/// Whether there is swap to page out to.
-pub(crate) fn has_swap() -> bool {
-    std::fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
+/// Whether there is swap to page out to: of the machine, and of the control groups of `process`.
+pub(crate) fn has_swap(process: &Process) -> bool {
+    swap_free_bytes() > 0 && Groups::of(process).swap_left() != Some(0)
 }
 
-/// Why no safe way is open on this machine.
+/// What is free of the machine's swap.
+fn swap_free_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("SwapFree:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(1024)
+}
+
+/// Why no safe way is open for this process.
 fn why_direct() -> String {
     let is_one = |path| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "1");
     let merging = is_one("/sys/kernel/mm/ksm/run") && is_one("/sys/kernel/mm/ksm/use_zero_pages");
@@ -114,7 +123,7 @@ fn why_direct() -> String {
         ""
     };
     format!(
-        "without swap its zero pages are given back by madvise inside it, and a write could be lost if \
+        "without swap that it may use its zero pages are given back by madvise inside it, and a write could be lost if \
          strandline were killed during one of those calls{ksm}"
     )
 }
