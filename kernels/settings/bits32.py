@@ -1,7 +1,6 @@
 """A 32-bit target."""
-from pathlib import Path
 
-from lab import (Skipped, Subject, agrees, equal, expect, explain, is_free, killed_at_random, strandline, subject)
+from lab import Skipped, agrees, equal, expect, explain, is_free, killed_at_random, strandline, subject
 
 
 def target():

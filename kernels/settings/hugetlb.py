@@ -1,6 +1,6 @@
 """Reserved huge pages (hugetlb): a program's own, and malloc's."""
-from lab import (Skipped, agrees, caveats, equal, expect, explain, gives_what_it_predicts, is_free, read, reclaim, rollup, strandline, subject,
-                 write)
+from lab import (Skipped, agrees, caveats, equal, expect, explain, gives_what_it_predicts, is_free, read, rollup,
+                 strandline, subject, write)
 
 MIB = 1 << 20
 

@@ -1,5 +1,4 @@
 """Five levels of page tables (LA57): memory above 2^47."""
-from pathlib import Path
 
 from lab import (Skipped, agrees, equal, expect, explain, gives_what_it_predicts, is_free, killed_at_random, read, reclaim, strandline,
                  subject)

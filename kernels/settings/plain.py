@@ -150,6 +150,18 @@ def check_zero_pages_directly():
     equal(one.finish(), 0, 'its status')
 
 
+def check_photograph_beside_direct_reads():
+    """Before 6.5 a device that writes to a page which was copied meanwhile writes to the copy's: refused there."""
+    script = ('import os,sys; f=os.open("/root/direct",os.O_RDWR|os.O_CREAT|os.O_DIRECT); print("ready",flush=True); sys.stdin.read()')
+    one = Subject(['/usr/bin/python3', '-c', script])
+    run = strandline('explain', '--photograph=always', '--json', one.pid)
+    equal(run.status, 0 if release() >= (6, 5) else 3, f'status ({run.err.strip()[-200:]})')
+    explain(one.pid, '--photograph=try')
+    is_free(one.pid)
+    equal(one.finish(), 0, 'its status')
+    return run.err.strip()[-200:]
+
+
 def check_recording():
     """run, its marks and ledgers, and report."""
     done = strandline('run', '-o', '/tmp/recording', '--ledger', 'exit', '--', SUBJECTS / 'fragmented', 20000, 200, 500,

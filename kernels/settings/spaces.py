@@ -2,11 +2,9 @@
 import os
 import re
 import shutil
-import subprocess
-import time
 from pathlib import Path
 
-from lab import (ORDINARY, SUBJECTS, Failed, Skipped, Subject, agrees, as_user, caveats, command, equal, expect, explain,
+from lab import (ORDINARY, SUBJECTS, Skipped, Subject, agrees, caveats, command, equal, expect, explain,
                  gives_what_it_predicts, is_free, read, reclaim, row, strandline, subject, write)
 
 JAIL = Path('/tmp/jail')

@@ -5,8 +5,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from lab import (KERNELS, Skipped, Subject, agrees, caveats, child_group, command, equal, expect, explain, gives_what_it_predicts,
-                 holds, is_free, joins, killed_at_random, libc, mappings, page_out, reclaim, rollup, strandline, subject, write)
+from lab import (KERNELS, ORDINARY, Skipped, Subject, agrees, caveats, child_group, command, equal, expect, explain, gives_what_it_predicts,
+                 holds, is_free, joins, killed_at_random, mappings, page_out, reclaim, rollup, small_pages, strandline, subject, write)
 
 MIB = 1 << 20
 
@@ -25,11 +25,6 @@ def half_out(pid):
     swapped = rollup(pid)['Swap']
     expect(swapped > MIB, f'only {swapped} bytes were swapped out')
     return swapped
-
-
-def small_pages():
-    """No huge ones: those of zeros go back without any swap from 6.12 on, where the kernel splits them."""
-    libc.prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE
 
 
 def swapped_heap():
@@ -140,6 +135,20 @@ def check_zero_pages_killed():
     is_free(one.pid)
     equal(one.finish(), 0, f'its status after {killed} kills: a write was lost')
     return f'{killed} kills'
+
+
+def check_zero_pages_of_an_ordinary_user():
+    """Paging another process out wants CAP_SYS_NICE: without it that is said, and the direct way is open."""
+    one = subject('zeroed_buffer', 8, 'mmap', user=ORDINARY)
+    run = strandline('reclaim', '--json', '--remedy', 'zero_pages', one.pid, user=ORDINARY)
+    if run.status == 0:
+        return 'this kernel lets it'
+    expect('CAP_SYS_NICE' in run.err, f'says: {run.err}')
+    done = reclaim(one.pid, 'zero_pages', '--allow-lost-write-risk', user=ORDINARY)
+    expect(done['actual_bytes'] >= 8 * MIB, f'{done["actual_bytes"]} of 8 MiB')
+    equal(one.ask('c')['wrong_bytes'], 0, 'bytes that read otherwise')
+    equal(one.finish(), 0, 'its status')
+    return run.err.strip()
 
 
 def check_zero_pages_of_a_group_without_swap():

@@ -1,7 +1,8 @@
 """Yama's ptrace_scope 1, 2 and 3, as an ordinary user, as owner, with CAP_SYS_PTRACE only."""
 import json
 
-from lab import (ORDINARY, SUBJECTS, agrees, equal, expect, explain, gives_what_it_predicts, is_free, reclaim, strandline, subject, write)
+from lab import (ORDINARY, SUBJECTS, agrees, command, equal, expect, explain, gives_what_it_predicts, is_free, reclaim,
+                 strandline, subject, write)
 
 SYS_PTRACE = 19
 # /proc/PID/mem and pagemap are their user's: who may trace everybody may not open them yet.
@@ -35,9 +36,6 @@ def recorded(user, takes):
     equal(bool(told['ledgers']), takes, f'ledgers; caveats {[caveat["code"] for caveat in told["caveats"]]}')
     expect(told['samples']['rss_bytes'], 'no samples')
     return [caveat['code'] for caveat in told['caveats']]
-
-
-from lab import command  # noqa: E402
 
 
 def check_scope_0_owner():

@@ -84,7 +84,7 @@ pub fn describe(
         size_classes: &size_classes,
         runtimes: &runtimes,
     };
-    let swap = zero_pages::has_swap(process);
+    let swap = zero_pages::can_page_out(process);
     let facts = process.start_facts();
     let reads_settings = facts.is_none_or(|facts| !facts.is_secure);
     let means = Means {
