@@ -184,6 +184,20 @@ mod tests {
     }
 
     #[test]
+    fn a_group_may_have_no_swap() {
+        let tree = Tree::new();
+        let groups = tree.groups("0::/a/b\n");
+        tree.write("a/b", "memory.swap.max", "max\n");
+        tree.write("a/b", "memory.swap.current", "0\n");
+        assert_eq!(groups.swap_left(), None);
+        tree.write("a", "memory.swap.max", "8192\n");
+        tree.write("a", "memory.swap.current", "4096\n");
+        assert_eq!(groups.swap_left(), Some(4096));
+        tree.write("a/b", "memory.swap.max", "0\n");
+        assert_eq!(groups.swap_left(), Some(0));
+    }
+
+    #[test]
     fn what_a_group_has_against_a_copy_is_told() {
         let tree = Tree::new();
         let groups = tree.groups("0::/a/b\n");

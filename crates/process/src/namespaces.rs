@@ -58,8 +58,11 @@ pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
 /// (chroot): that folder's path is in front then.
 fn below_root(process: &Process, path: &str) -> String {
     let root = std::fs::read_link(process.path("root")).unwrap_or_default();
-    let below = root.to_str().filter(|root| *root != "/").and_then(|root| path.strip_prefix(root));
-    below.filter(|below| below.starts_with('/')).unwrap_or(path).to_owned()
+    without_root(root.to_str().unwrap_or("/"), path).to_owned()
+}
+
+fn without_root<'a>(root: &str, path: &'a str) -> &'a str {
+    path.strip_prefix(root).filter(|below| below.starts_with('/')).unwrap_or(path)
 }
 
 /// Opens a file by its path in the target's own mount namespace: `path` is absolute there.
@@ -109,6 +112,14 @@ mod tests {
         assert!(same_file(&open_mapped_file(&process, mapping).unwrap(), mapping));
         assert!(same_file(&open_in_root(&process, &mapping.name).unwrap(), mapping));
         assert!(open_executable(&process).unwrap().metadata().unwrap().len() > 0);
+    }
+
+    #[test]
+    fn a_root_is_taken_off_whole() {
+        assert_eq!(without_root("/jail", "/jail/lib/libc.so.6"), "/lib/libc.so.6");
+        assert_eq!(without_root("/jail", "/jailed/lib"), "/jailed/lib");
+        assert_eq!(without_root("/jail", "/lib/libc.so.6"), "/lib/libc.so.6");
+        assert_eq!(without_root("/", "/lib/libc.so.6"), "/lib/libc.so.6");
     }
 
     #[test]

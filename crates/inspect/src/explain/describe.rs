@@ -297,3 +297,19 @@ fn runtimes(recognised: Vec<recognise::Found>, readings: &[runtime::Reading]) ->
     }
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_swapped_out_is_not_only_called_damaged() {
+        let caveat = |code: &str| Caveat::new(code, "", None, "text");
+        let mut caveats = [caveat("perl_damaged"), caveat("mmapped_chunks_differ"), caveat("heap_swapped")];
+        say_swapped(0, &mut caveats);
+        assert!(caveats.iter().all(|caveat| caveat.text == "text"));
+        say_swapped(4096, &mut caveats);
+        assert!(caveats[0].text.contains("4 KiB of the process are swapped out"), "{}", caveats[0].text);
+        assert!(caveats[1].text.contains("swapped out") && caveats[2].text == "text");
+    }
+}
