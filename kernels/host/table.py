@@ -30,6 +30,9 @@ def markdown(matrix, cells, about):
     kernels = [kernel['name'] for kernel in matrix['kernel']]
     of = {(cell['kernel'], cell['setting']): cell for cell in cells}
     dates = sorted({cell['date'] for cell in cells})
+    builds = len({cell.get('binary') for cell in cells})
+    if builds > 1:
+        about += f'; cells of {builds} builds, as faults were mended between'
     lines = [f'Run {" to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "never"}, {about}.', '']
     lines += ['| | ' + ' | '.join(kernels) + ' |', '|---|' + '---|' * len(kernels)]
     versions = [next((kernel['version'] for kernel in matrix['kernel'] if kernel['name'] == name)) for name in kernels]

@@ -15,6 +15,7 @@ def prepare():
     write(folder / 'khugepaged/scan_sleep_millisecs', 0)
     write(folder / 'khugepaged/alloc_sleep_millisecs', 0)
     write(folder / 'khugepaged/pages_to_scan', 65536)
+    write(folder / 'khugepaged/max_ptes_none', 511)
     # From 6.8 on there are sizes between.
     for size in folder.glob('hugepages-*kB/enabled'):
         write(size, 'always')
