@@ -37,7 +37,7 @@ def markdown(matrix, cells, about):
     lines += ['| | ' + ' | '.join(kernels) + ' |', '|---|' + '---|' * len(kernels)]
     versions = [next((kernel['version'] for kernel in matrix['kernel'] if kernel['name'] == name)) for name in kernels]
     lines.append("| Debian's package | " + ' | '.join(versions) + ' |')
-    for name in matrix['settings']['order']:
+    for name in (name for name in matrix['settings']['order'] if any(cell['setting'] == name for cell in cells)):
         lines.append(f'| `{name}`: {what(name)} | ' + ' | '.join(figure(of.get((k, name))) for k in kernels) + ' |')
     for result, head in (('failed', 'Failed'), ('skipped', 'Skipped')):
         reasons = {}

