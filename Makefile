@@ -3,10 +3,10 @@
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full bench studies lint deps docs need-cargo
+.PHONY: help demo test test-full test-kernels bench studies lint deps docs need-cargo
 
 help: ## list these
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 need-cargo:
 	@scripts/need-cargo
@@ -32,6 +32,9 @@ test-full: need-cargo deps ## the same with the long tests, and other glibcs, pe
 		STRANDLINE_MUSLS=$(CURDIR)/.cache/musls STRANDLINE_JDKS=$(CURDIR)/.cache/jdks \
 		STRANDLINE_VALGRIND_TESTS=$(CURDIR)/.cache/valgrind-tests \
 		STRANDLINE_GOOGLE_TCMALLOCS=$(CURDIR)/.cache/google-tcmallocs scripts/test
+
+test-kernels: need-cargo ## the same on other kernels and settings, in virtual machines (docs/kernels.md): most of an hour
+	@kernels/run
 
 bench: need-cargo ## measure, as ratios within one run; writes benches/RESULTS.md
 	@benches/run.sh

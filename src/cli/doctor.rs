@@ -240,6 +240,8 @@ fn has_capability(bit: u32) -> bool {
     mask.is_some_and(|mask| mask & (1 << bit) != 0)
 }
 
+const CAP_DAC_OVERRIDE: u32 = 1;
+const CAP_DAC_READ_SEARCH: u32 = 2;
 const CAP_SYS_PTRACE: u32 = 19;
 
 fn ptrace_scope() -> Check {
@@ -268,14 +270,21 @@ fn scope_status(scope: Option<&str>, capable: bool) -> (Status, String) {
 
 fn capabilities() -> Check {
     let user = host::effective_user();
-    let (status, found) = if has_capability(CAP_SYS_PTRACE) {
-        (Status::Ok, format!("user {user} has CAP_SYS_PTRACE"))
-    } else {
-        (Status::Limited, format!("user {user} lacks CAP_SYS_PTRACE"))
-    };
+    let (status, found) = capability_status(user, has_capability);
     let means = "processes of other users, and those that changed their user, cannot be looked at";
-    let fix = "run as root, or `setcap cap_sys_ptrace+ep` on strandline";
+    let fix = "run as root, or `setcap cap_sys_ptrace,cap_dac_read_search+ep` on strandline";
     check("capabilities", status, found, means, Some(fix))
+}
+
+/// Other users' processes want both: one to trace them, one to open /proc/PID/mem and pagemap, which only their user may read.
+fn capability_status(user: u32, has: impl Fn(u32) -> bool) -> (Status, String) {
+    match (has(CAP_SYS_PTRACE), has(CAP_DAC_READ_SEARCH) || has(CAP_DAC_OVERRIDE)) {
+        (true, true) => (Status::Ok, format!("user {user} has CAP_SYS_PTRACE")),
+        (true, false) => {
+            (Status::Limited, format!("user {user} has CAP_SYS_PTRACE and lacks CAP_DAC_READ_SEARCH"))
+        }
+        (false, _) => (Status::Limited, format!("user {user} lacks CAP_SYS_PTRACE")),
+    }
 }
 
 fn map_files() -> Check {
@@ -401,6 +410,15 @@ mod tests {
         assert_eq!(scope_status(Some("1"), true).0, Status::Ok);
         assert_eq!(scope_status(Some("2"), false).0, Status::Missing);
         assert_eq!(scope_status(Some("3"), true).0, Status::Missing);
+    }
+
+    #[test]
+    fn other_users_processes_want_two_capabilities() {
+        let of = |held: &[u32]| capability_status(1000, |bit| held.contains(&bit)).0;
+        assert_eq!(of(&[]), Status::Limited);
+        assert_eq!(of(&[CAP_SYS_PTRACE]), Status::Limited);
+        assert_eq!(of(&[CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH]), Status::Ok);
+        assert_eq!(of(&[CAP_SYS_PTRACE, CAP_DAC_OVERRIDE]), Status::Ok);
     }
 
     #[test]

@@ -44,6 +44,7 @@ fn read(reader: &dyn Reader, image: &Image, maps: &str) -> (Readings, u64) {
         start_brk: None,
         locked: &[],
         swapped: &[],
+        reserved: &[],
         refinements: None,
         deadline: Instant::now() + Duration::from_secs(60),
         keeps_blocks: true,

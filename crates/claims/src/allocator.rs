@@ -88,6 +88,8 @@ pub struct Context<'a> {
     pub locked: &'a [(u64, u64)],
     /// The mappings of which something is swapped out, in address order.
     pub swapped: &'a [(u64, u64)],
+    /// The mappings on reserved huge pages (hugetlb), in address order: they are no RSS, and not read.
+    pub reserved: &'a [(u64, u64)],
     /// What finer readers say of blocks in use.
     pub refinements: Option<&'a Refinements>,
     /// When the target has been stopped for long enough: what is not read by then is left unread.
@@ -277,6 +279,8 @@ pub enum Cause {
     Broken,
     /// Parts are swapped out, and reading would bring them in.
     Swapped,
+    /// Parts are on reserved huge pages (hugetlb), which are no RSS and not read.
+    Reserved,
     /// The time for which a target may be stopped was over.
     TooSlow,
     /// The allocator leads to memory outside the ranges that were found to be its own, and it has more

@@ -52,6 +52,15 @@ impl Groups {
         self.folders("memory").iter().filter_map(|folder| memory_left_in(folder)).min()
     }
 
+    /// The bytes of swap that are left of all limits; `None` where there is none. In version 1 the limit is one on memory
+    /// and swap together, which paging out does not come closer to.
+    pub fn swap_left(&self) -> Option<u64> {
+        let of = |folder: &PathBuf| {
+            Some(number(folder, "memory.swap.max")?.saturating_sub(number(folder, "memory.swap.current")?))
+        };
+        self.folders("memory").iter().filter_map(of).min()
+    }
+
     /// How many processes more they allow; `None` where there is no limit.
     pub fn processes_left(&self) -> Option<u64> {
         let of = |folder: &PathBuf| {
@@ -172,6 +181,20 @@ mod tests {
         tree.write("a/b", "memory.stat", "inactive_file 1\ntotal_inactive_file 1500\n");
         assert_eq!(first.memory_left(), Some(500));
         assert_eq!(tree.groups("garbage\n::\n").memory_left(), None);
+    }
+
+    #[test]
+    fn a_group_may_have_no_swap() {
+        let tree = Tree::new();
+        let groups = tree.groups("0::/a/b\n");
+        tree.write("a/b", "memory.swap.max", "max\n");
+        tree.write("a/b", "memory.swap.current", "0\n");
+        assert_eq!(groups.swap_left(), None);
+        tree.write("a", "memory.swap.max", "8192\n");
+        tree.write("a", "memory.swap.current", "4096\n");
+        assert_eq!(groups.swap_left(), Some(4096));
+        tree.write("a/b", "memory.swap.max", "0\n");
+        assert_eq!(groups.swap_left(), Some(0));
     }
 
     #[test]

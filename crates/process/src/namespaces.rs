@@ -32,8 +32,9 @@ pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
         Ok(file) => Ok(file),
         Err(first) => {
             let path = mapping.name.strip_suffix(DELETED).unwrap_or(&mapping.name);
+            let path = below_root(process, path);
             let inside = format!("root{path}");
-            match open_in_root(process, path) {
+            match open_in_root(process, &path) {
                 Ok(file) if same_file(&file, mapping) => Ok(file),
                 Ok(_) => {
                     let source = io::Error::new(
@@ -50,6 +51,18 @@ pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
             }
         }
     }
+}
+
+/// A path of /proc/PID/maps as the target itself would write it. The kernel begins paths at our root, or where they do not
+/// lead there at that of the target's mount namespace, which is above the root of a process that was put into a folder
+/// (chroot): that folder's path is in front then.
+fn below_root(process: &Process, path: &str) -> String {
+    let root = std::fs::read_link(process.path("root")).unwrap_or_default();
+    without_root(root.to_str().unwrap_or("/"), path).to_owned()
+}
+
+fn without_root<'a>(root: &str, path: &'a str) -> &'a str {
+    path.strip_prefix(root).filter(|below| below.starts_with('/')).unwrap_or(path)
 }
 
 /// Opens a file by its path in the target's own mount namespace: `path` is absolute there.
@@ -99,6 +112,14 @@ mod tests {
         assert!(same_file(&open_mapped_file(&process, mapping).unwrap(), mapping));
         assert!(same_file(&open_in_root(&process, &mapping.name).unwrap(), mapping));
         assert!(open_executable(&process).unwrap().metadata().unwrap().len() > 0);
+    }
+
+    #[test]
+    fn a_root_is_taken_off_whole() {
+        assert_eq!(without_root("/jail", "/jail/lib/libc.so.6"), "/lib/libc.so.6");
+        assert_eq!(without_root("/jail", "/jailed/lib"), "/jailed/lib");
+        assert_eq!(without_root("/jail", "/lib/libc.so.6"), "/lib/libc.so.6");
+        assert_eq!(without_root("/", "/lib/libc.so.6"), "/lib/libc.so.6");
     }
 
     #[test]

@@ -159,6 +159,7 @@ fn read_one(
     }
     let by_arena = by_arena(&arenas, &owned, &walked);
     check_sums(&arenas, &by_arena, &mut reading);
+    say_reserved(context, &mut reading);
     reading.allocator = facts(object, &arenas, &by_arena, parameters.as_ref());
     reading.call = Some(CallPlan {
         remedy: "malloc_trim",
@@ -186,11 +187,33 @@ fn taken_by(before: &[Reading]) -> Vec<(u64, u64)> {
 fn cause(context: &Context<'_>, owned: &Owned) -> Cause {
     if !overlapping(context.swapped, owned.region.start, owned.region.end).is_empty() {
         Cause::Swapped
+    } else if is_reserved(context, owned) {
+        Cause::Reserved
     } else if Instant::now() >= context.deadline {
         Cause::TooSlow
     } else {
         Cause::Broken
     }
+}
+
+/// The caveat of a heap on reserved huge pages.
+const ON_RESERVED: &str = "heap_hugetlb";
+
+/// Says of arenas that have more than was found that the process has memory which no reader looks into.
+fn say_reserved(context: &Context<'_>, reading: &mut Reading) {
+    let Some(&(start, _)) = context.reserved.first() else { return };
+    if !is_said(reading, SUM_DIFFERS) {
+        return;
+    }
+    let bytes = context.reserved.iter().map(|range| range.1 - range.0).sum();
+    let text = "the process has reserved huge pages (hugetlb), which are no RSS and were not read: what malloc has there counts as in \
+                use in its figures";
+    reading.caveats.push(Caveat::new(ON_RESERVED, format!("{start:#x}"), Some(bytes), text));
+}
+
+/// Whether part of a region is on reserved huge pages.
+fn is_reserved(context: &Context<'_>, owned: &Owned) -> bool {
+    !overlapping(context.reserved, owned.region.start, owned.region.end).is_empty()
 }
 
 /// Whether a caveat of this code was made.
@@ -256,6 +279,10 @@ impl Arenas<'_> {
         };
         if let Some(doubt) = walked.iter().zip(self.owned).find_map(damaged) {
             return Some(doubt);
+        }
+        if is_said(reading, ON_RESERVED) {
+            let at = self.context.reserved.first().map_or(0, |range| range.0);
+            return Some(Doubt { at, cause: Cause::Reserved });
         }
         if is_said(reading, LIST_BROKEN) {
             let at = self.arenas.first().map_or(0, |arena| arena.address);
@@ -395,6 +422,7 @@ fn take_walked(
                 Cause::Swapped => {
                     ("heap_swapped", "parts of it are swapped out, and reading would bring them in")
                 }
+                Cause::Reserved => (ON_RESERVED, "parts of it are on reserved huge pages"),
                 Cause::TooSlow => ("heap_too_slow", "the time for which a target may be stopped was over"),
                 Cause::Broken | Cause::Elsewhere => ("heap_damaged", "damaged, or caught in motion"),
             };

@@ -89,6 +89,7 @@ impl Subject {
             start_brk: self.start_brk,
             locked: &[],
             swapped: &[],
+            reserved: &[],
             refinements: None,
             deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
             keeps_blocks: true,

@@ -23,6 +23,20 @@ use strandline_process::smaps::{Counts, SmapsEntry};
 /// Leaks of more than this part of RSS are in the verdict.
 const LEAST_LEAKED_PART: u64 = 20;
 
+/// Says of structures that made no sense to a reader that a part of the process was not there to be read.
+fn say_swapped(swap_bytes: u64, caveats: &mut [Caveat]) {
+    if swap_bytes == 0 {
+        return;
+    }
+    let more = format!(
+        "; {} of the process are swapped out, which were not read and may be all that is wrong",
+        bytes(swap_bytes)
+    );
+    let is_doubt =
+        |caveat: &&mut Caveat| caveat.code.ends_with("_damaged") || caveat.code.ends_with("_differ");
+    caveats.iter_mut().filter(is_doubt).for_each(|caveat| caveat.text.push_str(&more));
+}
+
 /// Describes what was found since `start`.
 pub fn describe(
     process: &Process,
@@ -40,6 +54,7 @@ pub fn describe(
     let mut caveats = std::mem::take(&mut snapshot.caveats);
     let (others, runtimes) = recognise(process, snapshot, &mut caveats, ledger.tally.of(&ANONYMOUS));
     caveats.extend(ledger.caveats);
+    say_swapped(kernel.swap_bytes, &mut caveats);
     let unread = unread(&others, &runtimes);
     let arenas: Vec<_> =
         snapshot.readings.iter().flat_map(|reading| reading.allocator.arenas.clone()).collect();
@@ -69,7 +84,7 @@ pub fn describe(
         size_classes: &size_classes,
         runtimes: &runtimes,
     };
-    let swap = zero_pages::has_swap();
+    let swap = zero_pages::can_page_out(process);
     let facts = process.start_facts();
     let reads_settings = facts.is_none_or(|facts| !facts.is_secure);
     let means = Means {
@@ -281,4 +296,20 @@ fn runtimes(recognised: Vec<recognise::Found>, readings: &[runtime::Reading]) ->
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_swapped_out_is_not_only_called_damaged() {
+        let caveat = |code: &str| Caveat::new(code, "", None, "text");
+        let mut caveats = [caveat("perl_damaged"), caveat("mmapped_chunks_differ"), caveat("heap_swapped")];
+        say_swapped(0, &mut caveats);
+        assert!(caveats.iter().all(|caveat| caveat.text == "text"));
+        say_swapped(4096, &mut caveats);
+        assert!(caveats[0].text.contains("KiB of the process are swapped out"), "{}", caveats[0].text);
+        assert!(caveats[1].text.contains("swapped out") && caveats[2].text == "text");
+    }
 }

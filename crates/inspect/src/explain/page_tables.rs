@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io;
+use std::time::Duration;
 
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
@@ -15,7 +16,10 @@ use strandline_process::procfs::Process;
 use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
 
 /// How often page tables are read again where the kernel moved pages in between.
-const MOST_LOOKS: usize = 5;
+const MOST_LOOKS: u32 = 8;
+/// How long to wait before the third look; twice as long before each that follows, 126 ms in all. A thread that sleeps in the
+/// kernel, waiting for a page from swap, is not stopped yet, and goes on to bring pages in and out until it is.
+const PAUSE: Duration = Duration::from_millis(2);
 /// From so many resident bytes or mappings on, two threads read: fewer take less time than a thread takes to start.
 const LARGE_BYTES: u64 = 32 << 20;
 const MANY_MAPPINGS: usize = 1000;
@@ -131,7 +135,10 @@ pub fn by_smaps(process: &Process, pagemap: &File, before: &Before<'_>) -> Resul
     let pid = process.pid();
     let io = |what: &'static str| move |source| Error::Io { pid, what: what.to_owned(), source };
     let mut detail = String::new();
-    for _ in 0..MOST_LOOKS {
+    for look in 0..MOST_LOOKS {
+        if look > 1 {
+            std::thread::sleep(PAUSE * (1 << (look - 2)));
+        }
         let file = process.open_file("smaps")?;
         let scan = || Scanned::of(pagemap, before.space.mappings().iter());
         let (smaps, scanned) = match beside(before.is_large(), scan, || Smaps::read(file)) {

@@ -361,6 +361,7 @@ impl Snapshot {
         };
         let (locked, swapped) =
             (ranges_of(&|space| space.flags.is_locked()), ranges_of(&|space| space.counts.swap_bytes > 0));
+        let reserved = ranges_of(&|space| space.flags.is_hugetlb());
         let resident = |from, to| anonymous_runs(&self.residency, from, to);
         let mut all = Vec::new();
         let resident_memory = Resident::new(memory, &self.residency);
@@ -376,6 +377,7 @@ impl Snapshot {
                 start_brk: self.start_brk,
                 locked: &locked,
                 swapped: &swapped,
+                reserved: &reserved,
                 refinements: Some(&self.refinements).filter(|refinements| !refinements.is_empty()),
                 deadline: self.deadline(1),
                 keeps_blocks: how.options.keeps_blocks,

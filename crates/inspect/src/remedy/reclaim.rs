@@ -244,9 +244,14 @@ fn plans<'a>(look: &'a Inspection, remedy: &'a str) -> impl Iterator<Item = &'a 
     plans.filter(move |plan| plan.remedy == remedy)
 }
 
-/// What speaks against a call into a heap's allocator.
+/// What speaks against a call into a heap's allocator. What is swapped out was not read: structures that lead there make
+/// no more sense than damaged ones, and are no fault of the program.
 fn doubt(look: &Inspection, remedy: &str) -> Option<Doubt> {
-    plans(look, remedy).find_map(|plan| plan.doubt)
+    let mut doubt = plans(look, remedy).find_map(|plan| plan.doubt)?;
+    if doubt.cause == Cause::Broken && look.explanation.kernel.swap_bytes > 0 {
+        doubt.cause = Cause::Swapped;
+    }
+    Some(doubt)
 }
 
 /// Why a heap is left alone after so many looks, and what to do instead.
@@ -259,6 +264,11 @@ fn unsafe_heap(remedy: &str, doubt: &Doubt, looks: u32) -> String {
         ),
         Cause::Swapped => {
             "parts of its heap are swapped out, so that it cannot be checked before the call".to_owned()
+        }
+        Cause::Reserved => {
+            "parts of its heap are on reserved huge pages (hugetlb), which are no RSS and not read, so \
+             that it cannot be checked before the call"
+                .to_owned()
         }
         Cause::TooSlow => format!(
             "its heap was read up to {at:#x} only in the time for which a process may be stopped, so that it \

@@ -17,6 +17,7 @@ use super::{Applied, Refusal, call, choose, precheck};
 use crate::ledger::zeros;
 use strandline_process::call::code::{Code, can_call};
 use strandline_process::call::inject::{self, Call, CallError, Injected};
+use strandline_process::control_groups::Groups;
 use strandline_process::error::Error;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
@@ -73,12 +74,10 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     }
     let pagemap = process.open_file("pagemap")?;
     let rss_before_bytes = call::rss_bytes(process);
-    let done = if has_swap() {
-        page_out(process, request, &pagemap)?
-    } else if request.allow_risk {
-        directly(process, request, &space, &pagemap)?
-    } else {
-        return Err(Refusal::NeedsRisk { pid, reason: why_direct() });
+    let done = match why_not_paged_out(process) {
+        None => page_out(process, request, &pagemap)?,
+        Some(_) if request.allow_risk => directly(process, request, &space, &pagemap)?,
+        Some(why) => return Err(Refusal::NeedsRisk { pid, reason: why_direct(why) }),
     };
     let rss_after_bytes = call::rss_bytes(process);
     let mut applied = Applied { rss_before_bytes, rss_after_bytes, ..done };
@@ -98,13 +97,32 @@ fn refuse_holders(process: &Process, space: &AddressSpace) -> Result<(), Refusal
     }
 }
 
-/// Whether there is swap to page out to.
-pub(crate) fn has_swap() -> bool {
-    std::fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
+/// Whether the way through swap is open: see [`why_not_paged_out`].
+pub(crate) fn can_page_out(process: &Process) -> bool {
+    why_not_paged_out(process).is_none()
 }
 
-/// Why no safe way is open on this machine.
-fn why_direct() -> String {
+/// What is missing to page out: swap that is free, of the machine and of the control groups of `process`, and the right
+/// to. For nothing at all the kernel checks only that: CAP_SYS_NICE for any process but the own one (Linux 5.10 to 7.2).
+fn why_not_paged_out(process: &Process) -> Option<&'static str> {
+    if swap_free_bytes() == 0 || Groups::of(process).swap_left() == Some(0) {
+        return Some("without swap that it may use");
+    }
+    let asked = sys::open(process.pid()).and_then(|handle| sys::advise(&handle, &[], MADV_PAGEOUT));
+    let is_refused = asked.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
+    is_refused.then_some("without CAP_SYS_NICE, which paging out from outside wants,")
+}
+
+/// What is free of the machine's swap.
+fn swap_free_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("SwapFree:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(1024)
+}
+
+/// Why no safe way is open for this process.
+fn why_direct(why: &str) -> String {
     let is_one = |path| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "1");
     let merging = is_one("/sys/kernel/mm/ksm/run") && is_one("/sys/kernel/mm/ksm/use_zero_pages");
     let ksm = if merging {
@@ -114,7 +132,7 @@ fn why_direct() -> String {
         ""
     };
     format!(
-        "without swap its zero pages are given back by madvise inside it, and a write could be lost if \
+        "{why} its zero pages are given back by madvise inside it, and a write could be lost if \
          strandline were killed during one of those calls{ksm}"
     )
 }

@@ -9,7 +9,7 @@ pub struct Means<'a> {
     pub pid: i32,
     /// What the zero_pages remedy would free.
     pub zero_bytes: u64,
-    /// Whether there is swap, without which zero_pages is refused unless its risk is allowed.
+    /// Whether its pages can be paged out, without which zero_pages is refused unless its risk is allowed.
     pub swap: bool,
     /// glibc's arenas.
     pub arenas: &'a [Arena],

@@ -88,10 +88,16 @@ impl Process {
             return Error::Ended { pid };
         }
         if source.kind() == io::ErrorKind::PermissionDenied {
+            // Who may trace all processes may not yet open the files of another user's, which only that user may read.
+            let needed = if name.starts_with("map_files/") {
+                "cap_checkpoint_restore,cap_sys_ptrace,cap_dac_read_search"
+            } else {
+                "cap_sys_ptrace,cap_dac_read_search"
+            };
             return Error::Permission {
                 pid,
                 detail: format!("/proc/{pid}/{name}: {source}"),
-                advice: "run as root, or `setcap cap_sys_ptrace+ep` on strandline".to_owned(),
+                advice: format!("run as root, or `setcap {needed}+ep` on strandline"),
             };
         }
         Error::Io { pid, what: format!("reading /proc/{pid}/{name}"), source }

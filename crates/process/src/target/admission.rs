@@ -100,9 +100,13 @@ pub fn refused(process: &Process) -> Error {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let scope = scope.as_deref().map(str::trim).unwrap_or("0");
     let (detail, advice) = match user {
+        _ if scope == "3" => (
+            "kernel.yama.ptrace_scope is 3: nobody may trace, root neither".to_owned(),
+            "it cannot be lowered while the machine runs: set it lower in /etc/sysctl.d and reboot",
+        ),
         Some(user) if user != own && own != 0 => (
             format!("it belongs to user {user}, you are user {own}"),
-            "run as root or as that user, or `setcap cap_sys_ptrace+ep` on strandline",
+            "run as root or as that user, or `setcap cap_sys_ptrace,cap_dac_read_search+ep` on strandline",
         ),
         _ if scope != "0" && own != 0 => (
             format!("kernel.yama.ptrace_scope is {scope}"),
