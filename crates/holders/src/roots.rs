@@ -1,4 +1,9 @@
 //! From where blocks are reached.
+//!
+//! Roots are of three classes, one behind another: those that are named, all others, those that pass by. What an earlier class reaches
+//! counts as not led to by the next: a variable has its value for itself, although the tables of its runtime lead there too.
+
+use std::ops::Range;
 
 /// Roots: what is outside of all blocks and refers to some, a stack, a register, a variable. Each is a number, in the order of adding;
 /// the caller keeps their names.
@@ -7,7 +12,10 @@ pub struct Roots {
     /// Where the blocks of each end.
     ends: Vec<usize>,
     pub(crate) blocks: Vec<u32>,
+    named: usize,
     passing: Option<usize>,
+    /// Which of `blocks` named roots stop at.
+    stops: Vec<Range<usize>>,
 }
 
 impl Roots {
@@ -18,15 +26,49 @@ impl Roots {
         self.ends.len() as u32 - 1
     }
 
+    /// Says that those that were added so far are named: what they lead to is theirs, whatever else leads there.
+    pub fn all_are_named(&mut self) {
+        self.named = self.ends.len();
+    }
+
+    /// The same as [`Roots::add`], of one that is not named. From it, and not from named ones, are reached those of `stops` that
+    /// named ones come by, and what these lead to.
+    pub fn add_with_stops(
+        &mut self,
+        blocks: impl IntoIterator<Item = u32>,
+        stops: impl IntoIterator<Item = u32>,
+    ) -> u32 {
+        self.blocks.extend(blocks);
+        let from = self.blocks.len();
+        let mut stops: Vec<u32> = stops.into_iter().collect();
+        stops.sort_unstable();
+        stops.dedup();
+        self.stops.push(from..from + stops.len());
+        self.add(stops)
+    }
+
     /// Says that those that are added from now on pass by (stacks, registers): they hold only what no other root reaches. What they lead to
     /// besides is as if they did not.
     pub fn rest_is_passing(&mut self) {
         self.passing.get_or_insert(self.ends.len());
     }
 
-    /// The first of these.
-    pub(crate) fn first_passing(&self) -> usize {
-        self.passing.unwrap_or(usize::MAX)
+    /// The first of the second class, and of the third.
+    pub(crate) fn classes(&self) -> [usize; 2] {
+        [self.named, self.passing.unwrap_or(usize::MAX)]
+    }
+
+    /// What named roots stop at.
+    pub(crate) fn stops(&mut self) -> impl Iterator<Item = &mut u32> {
+        let Self { blocks, stops, .. } = self;
+        let mut rest = blocks.as_mut_slice();
+        let mut at = 0;
+        stops.iter().flat_map(move |range| {
+            let (_, behind) = std::mem::take(&mut rest).split_at_mut(range.start - at);
+            let (these, behind) = behind.split_at_mut(range.len());
+            (rest, at) = (behind, range.end);
+            these
+        })
     }
 
     /// How many there are.
