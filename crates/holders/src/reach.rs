@@ -87,23 +87,23 @@ impl Graph {
             return Err(Refused::TooMany(vertices.max(most_edges)));
         }
         let root_count = roots.len() as u32;
-        let [first_plain, first_passing] = roots.classes();
+        let (named, classes) = (roots.named(), roots.classes());
         let edges = Edges { references, roots };
         let has_tree = ways == Ways::Shortest;
         let mut search = Search::new(edges, vertices as usize, has_tree, Clock::new(deadline))?;
         let (lost, top) = (count + root_count, count + root_count + 1);
         search.add(top, 0);
-        let mut floor = search.stop(first_plain > 0);
+        let mut floor = search.stop(named > 0);
         for (index, root) in (count..lost).enumerate() {
-            if index == first_plain {
+            if index == named {
                 search.stop_no_more();
             }
-            if index == first_plain || index == first_passing {
+            if classes.binary_search(&index).is_ok() {
                 floor = search.next;
             }
             search.descend(root, 0, floor)?;
         }
-        if first_plain >= root_count as usize {
+        if named >= root_count as usize {
             search.stop_no_more();
         }
         let heads = search.heads(count)?;

@@ -1,7 +1,7 @@
 //! From where blocks are reached.
 //!
-//! Roots are of three classes, one behind another: those that are named, all others, those that pass by. What an earlier class reaches
-//! counts as not led to by the next: a variable has its value for itself, although the tables of its runtime lead there too.
+//! Roots may be of several classes, one behind another. What an earlier class reaches counts as not led to by the next: a variable has
+//! its value for itself, although the tables of its runtime lead there too.
 
 use std::ops::Range;
 
@@ -13,7 +13,8 @@ pub struct Roots {
     ends: Vec<usize>,
     pub(crate) blocks: Vec<u32>,
     named: usize,
-    passing: Option<usize>,
+    /// The first of each class but the first one.
+    classes: Vec<usize>,
     /// Which of `blocks` named roots stop at.
     stops: Vec<Range<usize>>,
 }
@@ -26,9 +27,10 @@ impl Roots {
         self.ends.len() as u32 - 1
     }
 
-    /// Says that those that were added so far are named: what they lead to is theirs, whatever else leads there.
+    /// Says that those that were added so far are a class, and named: what they lead to is theirs, up to what they stop at.
     pub fn all_are_named(&mut self) {
         self.named = self.ends.len();
+        self.begin_class();
     }
 
     /// The same as [`Roots::add`], of one that is not named. From it, and not from named ones, are reached those of `stops` that
@@ -43,19 +45,26 @@ impl Roots {
         let mut stops: Vec<u32> = stops.into_iter().collect();
         stops.sort_unstable();
         stops.dedup();
-        self.stops.push(from..from + stops.len());
+        if !stops.is_empty() {
+            self.stops.push(from..from + stops.len());
+        }
         self.add(stops)
     }
 
-    /// Says that those that are added from now on pass by (stacks, registers): they hold only what no other root reaches. What they lead to
-    /// besides is as if they did not.
-    pub fn rest_is_passing(&mut self) {
-        self.passing.get_or_insert(self.ends.len());
+    /// Says that those that are added from now on hold only what those before do not reach. What they lead to besides is as if they did
+    /// not.
+    pub fn begin_class(&mut self) {
+        self.classes.push(self.ends.len());
     }
 
-    /// The first of the second class, and of the third.
-    pub(crate) fn classes(&self) -> [usize; 2] {
-        [self.named, self.passing.unwrap_or(usize::MAX)]
+    /// How many are named.
+    pub(crate) fn named(&self) -> usize {
+        self.named
+    }
+
+    /// The first of each class but the first one.
+    pub(crate) fn classes(&self) -> Vec<usize> {
+        self.classes.clone()
     }
 
     /// What named roots stop at.

@@ -221,7 +221,7 @@ fn assert_classes(graph: &Drawn, classes: [usize; 2], stops: &[u32]) -> Result<(
             roots.add_with_stops([], stops.iter().copied());
         }
         if root == classes[1] {
-            roots.rest_is_passing();
+            roots.begin_class();
         }
         roots.add(blocks.iter().copied());
     }

@@ -11,6 +11,7 @@ pub mod leaked;
 mod names;
 mod pins;
 mod roots;
+mod runtimes;
 mod symbols;
 mod tree;
 mod types;
@@ -30,6 +31,7 @@ use strandline_process::procfs::Process;
 use self::facts::{Holders, Keeper, Root, Sum, Unreachable};
 use self::pins::Pins;
 use self::roots::AllRoots;
+use self::runtimes::{Cuts, OwnBlocks};
 use self::tree::Tree;
 use self::types::{FirstWords, Types};
 use crate::explain::snapshot::Snapshot;
@@ -67,10 +69,12 @@ pub(crate) fn account(holders: &mut Holders, rows: &mut Vec<Row>) {
     leaked::split(rows, &holders.leaked);
 }
 
-/// The target's memory: pages that are not there are zeros, as nothing leads from them.
+/// The target's memory: pages that are not there are zeros, as nothing leads from them, and so are words that are no references.
 struct Filled<'a> {
     memory: &'a dyn Memory,
     residency: &'a Residency,
+    /// Words of runtimes' objects that are no references.
+    cuts: Cuts<'a>,
 }
 
 impl Memory for Filled<'_> {
@@ -85,6 +89,7 @@ impl Memory for Filled<'_> {
                 return (from - address) as usize + got;
             }
         }
+        self.cuts.cut(address, buffer);
         buffer.len()
     }
 }
@@ -96,6 +101,9 @@ pub(crate) fn find(process: &Process, snapshot: &mut Snapshot, options: &Options
         if let Some(blocks) = reading.refined.blocks.take() {
             builder.append(blocks);
         }
+    }
+    for holding in snapshot.runtimes.iter_mut().filter_map(|runtime| runtime.holding.as_mut()) {
+        builder.append(std::mem::take(&mut holding.blocks));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let mut holders = Holders {
@@ -124,7 +132,8 @@ fn fill(
     options: &Options<'_>,
 ) -> std::result::Result<(), Refused> {
     let blocks = builder.finish()?;
-    let memory = Filled { memory: snapshot.own_memory(), residency: &snapshot.residency };
+    let cuts = Cuts::new(&snapshot.runtimes, &blocks)?;
+    let memory = Filled { memory: snapshot.own_memory(), residency: &snapshot.residency, cuts };
     let longest = Instant::now() + LONGEST;
     // What is read has to be there.
     let deadline = snapshot.until.map_or(longest, |until| until.min(longest));
@@ -139,7 +148,8 @@ fn fill(
     holders.live = Sum { bytes: total, blocks: u64::from(blocks.len()) };
     let first_words = FirstWords::new(&snapshot.space, snapshot.own_memory(), blocks.len())?;
     let references = References::read(&memory, &blocks, None, Some(&first_words), &limits, &progress)?;
-    let AllRoots { found, roots, unread_bytes } = roots::find(process, snapshot, &blocks, deadline)?;
+    let AllRoots { found, roots, unread_bytes } = 
+        roots::find(process, snapshot, (&blocks, memory.cuts.led_to()), deadline)?;
     let caveats = incomplete(&references.outcome(), unread_bytes, snapshot);
     let is_whole = caveats.is_empty();
     holders.caveats.extend(caveats);
@@ -150,8 +160,9 @@ fn fill(
     }
     let graph = Graph::new(blocks, references, roots, Ways::None, longest)?;
     let held = graph.held(longest)?;
-    let types = Types::new(&held, first_words, &snapshot.refinements)?;
-    tell(holders, &held, &found, &types, snapshot)?;
+    let own = OwnBlocks::new(&snapshot.runtimes);
+    let types = Types::new(&held, first_words, (&snapshot.refinements, &own))?;
+    tell(holders, &held, &found, (&types, &own), snapshot)?;
     if !is_whole {
         holders.withhold();
     }
@@ -186,12 +197,12 @@ fn tell(
     holders: &mut Holders,
     held: &Held,
     found: &[roots::Found],
-    types: &Types,
+    (types, own): (&Types, &OwnBlocks<'_>),
     snapshot: &Snapshot,
 ) -> std::result::Result<(), Refused> {
     let tops = held.tops()?;
     holders.leaked = leaked::resident(held, &tops, snapshot);
-    let pins = Pins::count(held, (&tops, found.len()), types, &snapshot.residency);
+    let pins = Pins::count(held, (&tops, found.len()), (types, own), &snapshot.residency);
     let outline = held.outline(types.all())?;
     let tree = Tree::new(&outline, types, holders.live.bytes);
     let lost = held.lost();

@@ -17,6 +17,7 @@ use strandline_process::modules;
 use super::facts::Type;
 use super::names;
 use super::pins::Pins;
+use super::runtimes::OwnBlocks;
 
 /// Words that are looked at for a table, and those that are kept in mind by each worker.
 const MOST_LOOKS: u32 = 1 << 19;
@@ -30,6 +31,8 @@ pub struct Types {
     names: Vec<String>,
     by_name: HashMap<String, u32>,
     by_size: HashMap<u64, u32>,
+    /// Of rows of the ledger, which are few.
+    rows: Vec<(&'static str, u32)>,
 }
 
 /// What the first words of blocks are that may lead to a class's table: heard while references are read.
@@ -104,10 +107,19 @@ impl Heads for FirstWords<'_> {
 
 impl Types {
     /// Of blocks whose first words were heard.
-    pub fn new(held: &Held, first_words: FirstWords<'_>, refinements: &Refinements) -> Result<Self, Refused> {
+    pub fn new(
+        held: &Held,
+        first_words: FirstWords<'_>,
+        (refinements, own): (&Refinements, &OwnBlocks<'_>),
+    ) -> Result<Self, Refused> {
         let blocks = held.blocks();
-        let mut types =
-            Self { of: Vec::new(), names: Vec::new(), by_name: HashMap::new(), by_size: HashMap::new() };
+        let mut types = Self {
+            of: Vec::new(),
+            names: Vec::new(),
+            by_name: HashMap::new(),
+            by_size: HashMap::new(),
+            rows: Vec::new(),
+        };
         let count = blocks.len() as usize;
         types.of.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 4))?;
         let FirstWords { numbers, known, .. } = first_words;
@@ -120,11 +132,23 @@ impl Types {
             let class = class.and_then(|class| classes.get(class).copied());
             let known = of_runtimes.as_mut().and_then(|finder| finder.find(start, bytes));
             let row = known.filter(|_| class.is_none()).and_then(|known| palette.get(known.slot));
-            let kind = class.or_else(|| row.map(|row| types.named(row.0.id.to_owned())));
+            let row = row.map(|row| row.0.id).or_else(|| own.row(start).filter(|_| class.is_none()));
+            let kind = class.or_else(|| row.map(|id| types.of_row(id)));
             let kind = kind.unwrap_or_else(|| types.sized(bytes));
             types.of.push(kind);
         }
         Ok(types)
+    }
+
+    fn of_row(&mut self, id: &'static str) -> u32 {
+        match self.rows.iter().find(|known| known.0 == id) {
+            Some(known) => known.1,
+            None => {
+                let kind = self.named(id.to_owned());
+                self.rows.push((id, kind));
+                kind
+            }
+        }
     }
 
     fn named(&mut self, name: String) -> u32 {
