@@ -81,7 +81,7 @@ mod tests {
             assert!(if index % 2 == 0 { &mut places } else { &mut others }.insert(place));
         }
         places.add(others);
-        assert!(all.iter().all(|&place| places.contains(place) && !places.contains(place + 16)));
+        assert!(all.iter().all(|&place| places.contains(place) && !places.contains(place + 32)));
         assert!(!places.contains(0x1_0008));
         assert_eq!(places.within(0, u64::MAX).collect::<Vec<_>>(), all);
         assert_eq!(places.within(0x1_0001, 0x2_0000).collect::<Vec<_>>(), [0x1_fff0]);

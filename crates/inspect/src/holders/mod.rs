@@ -2,6 +2,7 @@
 //!
 //! Blocks are those that allocators' readers hold in use. Every word of theirs that is an address within a block is a
 //! reference; so is every such word from outside (`roots`): registers, stacks, static data, memory of runtimes and what nobody explains.
+//! Of runtimes that say so blocks are objects in their memory too, and variables are roots by their names (`runtimes`).
 //! `strandline-holders` finds what is reached and by whom; `types` tells what blocks are, `pins` whose pages they keep.
 
 pub mod facts;
@@ -148,7 +149,7 @@ fn fill(
     holders.live = Sum { bytes: total, blocks: u64::from(blocks.len()) };
     let first_words = FirstWords::new(&snapshot.space, snapshot.own_memory(), blocks.len())?;
     let references = References::read(&memory, &blocks, None, Some(&first_words), &limits, &progress)?;
-    let AllRoots { found, roots, unread_bytes } = 
+    let AllRoots { found, roots, unread_bytes } =
         roots::find(process, snapshot, (&blocks, memory.cuts.led_to()), deadline)?;
     let caveats = incomplete(&references.outcome(), unread_bytes, snapshot);
     let is_whole = caveats.is_empty();

@@ -13,8 +13,6 @@ use strandline_holders::{Blocks, Marks, Refused};
 
 /// What else may stand before a link of the collector's in an object's block: guards, and two words more.
 const BEFORE_LINKS_BYTES: u64 = 48;
-/// What may stand before an object's characters.
-const MOST_BEFORE_TEXT_BYTES: u64 = 128;
 /// The low bits of links are flags.
 const LINK: u64 = !3;
 
@@ -50,9 +48,7 @@ impl<'a> Cuts<'a> {
         };
         // A text may have begun before.
         let begun = self.blocks.find(address).map(|block| self.blocks.start(block));
-        let begun = begun.and_then(|start| {
-            texts.within(start, address.min(start.saturating_add(MOST_BEFORE_TEXT_BYTES))).next()
-        });
+        let begun = begun.and_then(|start| texts.within(start, address).next());
         let mut done = address;
         for place in begun.into_iter().chain(texts.within(address, end)) {
             let (from, to) = (place.max(done), behind(place).min(end));

@@ -391,6 +391,15 @@ impl<'a> Census<'a> {
     }
 
     fn table(&mut self, table: Table) {
+        // Behind what is in use stands what was once.
+        if let Some(holding) = &mut self.counted.holding {
+            let (begin, end) =
+                (table.address.checked_add(table.used), table.address.checked_add(table.bytes));
+            let begin = begin.and_then(|begin| begin.checked_next_multiple_of(16));
+            if let Some(begin) = begin.filter(|&begin| end.is_some_and(|end| begin < end)) {
+                holding.texts.insert(begin);
+            }
+        }
         if !self.beside.contains(table.address) {
             return;
         }
@@ -502,7 +511,8 @@ impl<'a> Census<'a> {
     pub fn count_large(&mut self, large: &Large, begin: u64) {
         self.count(large.number, large.size.told, (&large.of, &large.head));
         self.owner = large.number;
-        let (at, end) = (large.start.saturating_add(large.of.before), large.start.saturating_add(large.size.block));
+        let (at, end) =
+            (large.start.saturating_add(large.of.before), large.start.saturating_add(large.size.block));
         self.note((at, end), (&large.of, &large.head));
         if large.size.block > LARGE_BYTES {
             let told = large.size.told;

@@ -105,7 +105,10 @@ impl Finder<'_, '_> {
         let mut piece = vec![0; PAGE_BYTES as usize];
         let (end, deadline) = (state.saturating_add(MOST_STATE_BYTES), self.deadline);
         let begin = std::iter::once(state);
-        for at in begin.chain((page_of(state).saturating_add(PAGE_BYTES)..end).step_by(PAGE_BYTES as usize)).take_while(|_| Instant::now() < deadline) {
+        for at in begin
+            .chain((page_of(state).saturating_add(PAGE_BYTES)..end).step_by(PAGE_BYTES as usize))
+            .take_while(|_| Instant::now() < deadline)
+        {
             // Pages that were never written to are not read.
             let wanted = (page_of(at).saturating_add(PAGE_BYTES).min(end) - at) as usize;
             let got = memory.read_some(at, piece.get_mut(..wanted)?);
@@ -258,6 +261,7 @@ impl Finder<'_, '_> {
 
 /// Whether a text is a name of a variable, or of a module or class, which have dots: what else a dict has is not told.
 fn is_name(text: &str, has_dots: bool) -> bool {
-    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || has_dots && b".<>".contains(&byte);
+    let is_of_name =
+        |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || has_dots && b".<>".contains(&byte);
     text.bytes().all(is_of_name)
 }
