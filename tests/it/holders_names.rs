@@ -77,7 +77,7 @@ fn variables_of_python_hold_what_they_have() -> Outcome {
     const TEST: &str = "names of holders in Python";
     let all = pythons::all(TEST).into_iter().chain(pythons::free_threaded(TEST));
     for_each(all, |path| {
-        let (subject, document) = look(python(&path)?)?;
+        let (subject, document) = look(python(path)?)?;
         agrees(&subject, &document, "cpython", &["app.shared", "__main__.other", "app.callbacks"])
     })
 }
@@ -87,7 +87,7 @@ fn variables_of_python_hold_what_they_have() -> Outcome {
 fn variables_of_python_hold_it_in_other_blocks_too() -> Outcome {
     const TEST: &str = "names of holders in Python with other allocators";
     for_each(pythons::all(TEST), |path| {
-        let mut command = python(&path)?;
+        let mut command = python(path)?;
         command.env("PYTHONMALLOC", "malloc");
         let (subject, document) = look(command)?;
         retain(&subject, &document, "cpython", &["app.cache"])?;
