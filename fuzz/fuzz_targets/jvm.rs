@@ -58,6 +58,7 @@ fuzz_target!(|data: &[u8]| {
         is_stopped: false,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
         workers: 1,
+        keeps_blocks: true,
         cell_bytes: None,
         progress: &|_| {},
     };

@@ -32,6 +32,7 @@ fn look(image: &Image, maps: &str, absent: u64, read: impl Fn(&Context<'_>, &[(u
         is_stopped: false,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
         workers: 1,
+        keeps_blocks: true,
         cell_bytes: None,
         progress: &|_| {},
     };

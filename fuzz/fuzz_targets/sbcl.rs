@@ -94,6 +94,7 @@ fuzz_target!(|data: &[u8]| {
         threads: &threads,
         deadline: Instant::now() + Duration::from_secs(600),
         workers,
+        keeps_blocks: true,
         cell_bytes: Some(4096 << (choice % 8)),
         progress: &|_| {},
     };

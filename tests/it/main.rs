@@ -18,6 +18,7 @@ mod heap_other;
 mod heap_pieces;
 mod heap_trim;
 mod holders;
+mod holders_names;
 mod holders_rust;
 mod lab_compare;
 mod lab_engine;

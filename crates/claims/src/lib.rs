@@ -18,6 +18,7 @@ pub mod doubts;
 pub mod facts;
 pub mod marks;
 pub mod palette;
+pub mod places;
 pub mod range;
 pub mod reader;
 pub mod refinements;

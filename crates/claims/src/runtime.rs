@@ -13,6 +13,7 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
+use strandline_holders::Builder;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
@@ -23,9 +24,11 @@ use crate::caveat::Caveat;
 use crate::class::{Class, Slot};
 use crate::facts::{self, Remedy};
 use crate::palette::{BlockRows, Palette};
+use crate::places::Places;
 use crate::range::{RangePages, merge};
 use crate::reader::About;
 use crate::refinements::{Matched, Refinements};
+use crate::rows::Id;
 
 /// A reader of a language runtime.
 pub trait Reader: Sync {
@@ -95,6 +98,8 @@ pub struct Context<'a> {
     pub workers: usize,
     /// The size of the cells in which to keep what is found besides, for a picture of the address space.
     pub cell_bytes: Option<u64>,
+    /// Whether it is asked who holds what ([`Reading::holding`]).
+    pub keeps_blocks: bool,
     /// Hears of bytes of memory read.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
@@ -129,6 +134,41 @@ pub struct Named {
     pub holder: String,
 }
 
+/// What a reader knows of who holds what.
+#[derive(Default)]
+pub struct Holding {
+    /// Blocks in use of the memory that it claims. The runtime itself leads to all of them.
+    pub blocks: Builder,
+    /// Where those of them begin that are objects; the others are what else [`Reading::rows`] has for blocks in use.
+    pub objects: Places,
+    /// Which row objects are on.
+    pub object: Option<Id>,
+    /// Where two words stand that link an object to the two beside it, as the collector has them, or are flags: an object holds none
+    /// of those for that. The runtime itself does.
+    pub links: Places,
+    /// From where on, to the end of a block, there are characters or what is not in use: they and what is left behind there are no
+    /// references of an object's. The runtime itself leads there.
+    pub texts: Places,
+    /// What of objects leads to all others, or holds nothing: modules, classes, what waits on a list to be used again. What only they
+    /// hold is no variable's. An address of each.
+    pub stops: Places,
+    /// Variables by their names, and what each has.
+    pub variables: Vec<(String, u64)>,
+}
+
+impl Holding {
+    /// With what another worker found.
+    pub fn add(&mut self, other: Self) {
+        self.blocks.append(other.blocks);
+        self.objects.add(other.objects);
+        self.object = self.object.or(other.object);
+        self.links.add(other.links);
+        self.texts.add(other.texts);
+        self.stops.add(other.stops);
+        self.variables.extend(other.variables);
+    }
+}
+
 /// What a reader found.
 #[derive(Default)]
 pub struct Reading {
@@ -153,6 +193,8 @@ pub struct Reading {
     pub bytes_read: u64,
     /// What could not be read.
     pub caveats: Vec<Caveat>,
+    /// Who holds what, where that is asked ([`Context::keeps_blocks`]) and known.
+    pub holding: Option<Holding>,
     /// What is left to do once the target runs again, and the allocators have been read.
     pub pending: Option<Box<dyn Pending>>,
 }

@@ -85,18 +85,24 @@ impl Graph {
             return Err(Refused::TooMany(vertices.max(most_edges)));
         }
         let root_count = roots.len() as u32;
-        let first_passing = roots.first_passing();
+        let (named, classes) = (roots.named(), roots.classes());
         let edges = Edges { references, roots };
         let has_tree = ways == Ways::Shortest;
         let mut search = Search::new(edges, vertices as usize, has_tree, Clock::new(deadline))?;
         let (lost, top) = (count + root_count, count + root_count + 1);
         search.add(top, 0);
-        let mut floor = 0;
+        let mut floor = search.stop(named > 0);
         for (index, root) in (count..lost).enumerate() {
-            if index == first_passing {
+            if index == named {
+                search.stop_no_more();
+            }
+            if classes.binary_search(&index).is_ok() {
                 floor = search.next;
             }
             search.descend(root, 0, floor)?;
+        }
+        if named >= root_count as usize {
+            search.stop_no_more();
         }
         let heads = search.heads(count)?;
         let lost = search.add(lost, 0);
@@ -124,6 +130,11 @@ impl Graph {
     }
 }
 
+/// Numbers of blocks that named roots stop at, before and after they came by: no block has those of what is above all and of the first
+/// root.
+const STOP: u32 = 0;
+const STOPPED: u32 = 1;
+
 /// The vertex of each number.
 pub(crate) fn vertices_of(numbers: &[u32]) -> Result<Vec<u32>, Refused> {
     let mut vertices = array(numbers.len(), NONE)?;
@@ -134,6 +145,34 @@ pub(crate) fn vertices_of(numbers: &[u32]) -> Result<Vec<u32>, Refused> {
 }
 
 impl Search {
+    /// Makes what is numbered from now on stop at stops, where there are such; from which number on edges count.
+    fn stop(&mut self, are_some: bool) -> u32 {
+        let Self { numbers, edges, .. } = self;
+        for stop in edges.roots.stops().filter(|_| are_some) {
+            if let Some(number) = numbers.get_mut(*stop as usize) {
+                *number = STOP;
+            }
+        }
+        if are_some { STOPPED + 1 } else { 0 }
+    }
+
+    /// Lets stops be reached: those that were come by are led to by the root that has them, the others by it no more.
+    fn stop_no_more(&mut self) {
+        let Self { numbers, edges, .. } = self;
+        for stop in edges.roots.stops() {
+            match numbers.get_mut(*stop as usize) {
+                Some(&mut STOPPED) => {}
+                number => {
+                    number.into_iter().for_each(|number| *number = NONE);
+                    *stop = NONE;
+                }
+            }
+        }
+        for stop in edges.roots.stops() {
+            numbers.get_mut(*stop as usize).into_iter().for_each(|number| *number = NONE);
+        }
+    }
+
     fn new(edges: Edges, vertices: usize, has_tree: bool, clock: Clock) -> Result<Self, Refused> {
         Ok(Self {
             numbers: array(vertices, NONE)?,
@@ -168,6 +207,9 @@ impl Search {
                 // NONE has no number.
                 let Some(&known) = self.numbers.get(*edge as usize) else { continue };
                 if known != NONE {
+                    if known == STOP {
+                        self.numbers[*edge as usize] = STOPPED;
+                    }
                     *edge = if known < floor { NONE } else { known };
                 } else if child.is_none() {
                     // Numbered at once, so that it is known should it come again.

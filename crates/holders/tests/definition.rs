@@ -183,8 +183,96 @@ fn assert_outlined(held: &Held, count: usize) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// A graph whose first roots are named and whose last ones pass by, and the blocks that named ones stop at.
+fn graphs_of_classes() -> impl Strategy<Value = (Drawn, [usize; 2], Vec<u32>)> {
+    graphs().prop_flat_map(|graph| {
+        let (count, roots) = (graph.edges.len() as u32, graph.roots.len());
+        let classes = (0..=roots, 0..=roots).prop_map(|(one, next)| [one.min(next), one.max(next)]);
+        (Just(graph), classes, prop::collection::vec(0..count, 0..6))
+    })
+}
+
+/// The graph in which all roots are of one class: what an earlier class reaches is led to by no later one, and what named roots stop at
+/// by the first root that is not, which is behind them.
+fn of_one_class(graph: &Drawn, [named, passing]: [usize; 2], stops: &[u32]) -> Drawn {
+    let mut of_one = graph.clone();
+    of_one.roots.insert(named, Vec::new());
+    let mut stopped: Vec<u32> = Vec::new();
+    let mut known = vec![false; graph.edges.len()];
+    for class in [0..named, named..passing + 1, passing + 1..of_one.roots.len()] {
+        let is_named = class.end <= named;
+        if class.start == named {
+            of_one.roots[named].extend(&stopped);
+        }
+        let mut cut = |targets: &mut Vec<u32>, known: &[bool]| {
+            let is_stop = |target: &u32| is_named && stops.contains(target);
+            stopped.extend(targets.iter().filter(|target| is_stop(target)));
+            targets.retain(|target| !known[*target as usize] && !is_stop(target));
+        };
+        class.clone().for_each(|root| cut(&mut of_one.roots[root], &known));
+        let mut next: Vec<u32> = of_one.roots[class].iter().flatten().copied().collect();
+        let mut now = known.clone();
+        while let Some(block) = next.pop() {
+            if !std::mem::replace(&mut now[block as usize], true) {
+                cut(&mut of_one.edges[block as usize], &known);
+                next.extend(&of_one.edges[block as usize]);
+            }
+        }
+        known = now;
+    }
+    of_one
+}
+
+fn assert_classes(graph: &Drawn, classes: [usize; 2], stops: &[u32]) -> Result<(), TestCaseError> {
+    let count = graph.edges.len() as u32;
+    let mut roots = Roots::default();
+    for (root, blocks) in graph.roots.iter().enumerate() {
+        if root == classes[0] {
+            roots.all_are_named();
+            roots.add_with_stops([], stops.iter().copied());
+        }
+        if root == classes[1] {
+            roots.begin_class();
+        }
+        roots.add(blocks.iter().copied());
+    }
+    if classes[0] == graph.roots.len() {
+        roots.all_are_named();
+        roots.add_with_stops([], stops.iter().copied());
+    }
+    let held = common::held((count, 1), |block| graph.edges[block as usize].clone(), roots);
+    let of_one = of_one_class(graph, classes, stops);
+    let mut roots = Roots::default();
+    of_one.roots.iter().for_each(|blocks| _ = roots.add(blocks.iter().copied()));
+    let words = |block: u32| graph.edges[block as usize].len() + 1;
+    let targets = |block: u32| {
+        let mut targets = of_one.edges[block as usize].clone();
+        // As many words as before: those that lead to the block itself are no references.
+        targets.resize(words(block) - 1, block);
+        targets
+    };
+    let expected = common::held((count, 1), targets, roots);
+    let (Ok(held), Ok(expected)) = (held, expected) else { return Err(TestCaseError::fail("refused")) };
+    // Nothing is lost by it: what is reached is reached without classes too.
+    let steps = graph.reached(&graph.of_roots(None), None);
+    for block in 0..count {
+        prop_assert_eq!(held.is_lost(block), steps[block as usize].is_none());
+        prop_assert_eq!(held.dominator(block), expected.dominator(block));
+    }
+    prop_assert_eq!(held.lost(), expected.lost());
+    for root in 0..held.root_count() {
+        prop_assert_eq!(held.root(root), expected.root(root));
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn classes_of_roots_are_as_defined((graph, classes, stops) in graphs_of_classes()) {
+        assert_classes(&graph, classes, &stops)?;
+    }
 
     #[test]
     fn random_graphs_are_as_defined(graph in graphs()) {

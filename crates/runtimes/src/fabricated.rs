@@ -40,6 +40,7 @@ pub fn look(
         threads: &[],
         deadline: Instant::now() + Duration::from_secs(600),
         workers: 2,
+        keeps_blocks: true,
         cell_bytes: None,
         progress: &|_| {},
     };

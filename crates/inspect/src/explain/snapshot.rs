@@ -322,6 +322,7 @@ impl Snapshot {
             is_stopped: self.photograph.is_none(),
             deadline: self.deadline(2),
             workers: how.workers,
+            keeps_blocks: how.options.keeps_blocks,
             cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
             progress: &progress,
         };

@@ -149,9 +149,9 @@ pub enum RootKind {
 pub struct Root {
     /// What it is.
     pub kind: RootKind,
-    /// A symbol, or a library and how far into it; a runtime.
+    /// A symbol, or a library and how far into it; a runtime, or a variable of it.
     pub name: String,
-    /// The program or library that it is static data of, or a function of.
+    /// The program or library that it is static data of, or a function of; the runtime that it is a variable of.
     pub module: Option<String>,
     /// The thread, where it is one's.
     pub thread: Option<String>,

@@ -2,6 +2,7 @@
 //!
 //! Blocks are those that allocators' readers hold in use. Every word of theirs that is an address within a block is a
 //! reference; so is every such word from outside (`roots`): registers, stacks, static data, memory of runtimes and what nobody explains.
+//! Of runtimes that say so blocks are objects in their memory too, and variables are roots by their names (`runtimes`).
 //! `strandline-holders` finds what is reached and by whom; `types` tells what blocks are, `pins` whose pages they keep.
 
 pub mod facts;
@@ -12,6 +13,7 @@ pub mod leaked;
 mod names;
 mod pins;
 mod roots;
+mod runtimes;
 mod symbols;
 mod tree;
 mod types;
@@ -33,6 +35,7 @@ use self::facts::{Holders, Keeper, Root, Sum, Unreachable};
 use self::heard::Heard;
 use self::pins::Pins;
 use self::roots::AllRoots;
+use self::runtimes::{Cuts, OwnBlocks};
 use self::tree::Tree;
 use self::types::Types;
 use crate::explain::snapshot::Snapshot;
@@ -70,10 +73,12 @@ pub(crate) fn account(holders: &mut Holders, rows: &mut Vec<Row>) {
     leaked::split(rows, &holders.leaked);
 }
 
-/// The target's memory: pages that are not there are zeros, as nothing leads from them.
+/// The target's memory: pages that are not there are zeros, as nothing leads from them, and so are words that are no references.
 struct Filled<'a> {
     memory: &'a dyn Memory,
     residency: &'a Residency,
+    /// Words of runtimes' objects that are no references.
+    cuts: Cuts<'a>,
 }
 
 impl Memory for Filled<'_> {
@@ -88,6 +93,7 @@ impl Memory for Filled<'_> {
                 return (from - address) as usize + got;
             }
         }
+        self.cuts.cut(address, buffer);
         buffer.len()
     }
 }
@@ -99,6 +105,9 @@ pub(crate) fn find(process: &Process, snapshot: &mut Snapshot, options: &Options
         if let Some(blocks) = reading.refined.blocks.take() {
             builder.append(blocks);
         }
+    }
+    for holding in snapshot.runtimes.iter_mut().filter_map(|runtime| runtime.holding.as_mut()) {
+        builder.append(std::mem::take(&mut holding.blocks));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let mut holders = Holders {
@@ -129,7 +138,8 @@ fn fill(
     let blocks = builder.finish()?;
     // What workers freed stays in their arenas otherwise.
     host::release_memory();
-    let memory = Filled { memory: snapshot.own_memory(), residency: &snapshot.residency };
+    let cuts = Cuts::new(&snapshot.runtimes, &blocks)?;
+    let memory = Filled { memory: snapshot.own_memory(), residency: &snapshot.residency, cuts };
     let longest = Instant::now() + LONGEST;
     // What is read has to be there.
     let deadline = snapshot.until.map_or(longest, |until| until.min(longest));
@@ -144,7 +154,8 @@ fn fill(
     holders.live = Sum { bytes: total, blocks: u64::from(blocks.len()) };
     let heard = Heard::new(&snapshot.space, snapshot.own_memory(), blocks.len())?;
     let references = References::read(&memory, &blocks, None, Some(&heard), &limits, &progress)?;
-    let AllRoots { found, roots, unread_bytes } = roots::find(process, snapshot, &blocks, deadline)?;
+    let AllRoots { found, roots, unread_bytes } =
+        roots::find(process, snapshot, (&blocks, memory.cuts.led_to()), deadline)?;
     let caveats = incomplete(&references.outcome(), unread_bytes, snapshot);
     let is_whole = caveats.is_empty();
     holders.caveats.extend(caveats);
@@ -156,8 +167,9 @@ fn fill(
     host::release_memory();
     let graph = Graph::new(blocks, references, roots, Ways::None, longest)?;
     let held = graph.held(longest)?;
-    let types = Types::new(&held, &heard.told(process, snapshot), &snapshot.refinements)?;
-    tell(holders, &held, &found, &types, snapshot)?;
+    let own = OwnBlocks::new(&snapshot.runtimes);
+    let types = Types::new(&held, &heard.told(process, snapshot), (&snapshot.refinements, &own))?;
+    tell(holders, &held, &found, (&types, &own), snapshot)?;
     if !is_whole {
         holders.withhold();
     }
@@ -192,12 +204,12 @@ fn tell(
     holders: &mut Holders,
     held: &Held,
     found: &[roots::Found],
-    types: &Types,
+    (types, own): (&Types, &OwnBlocks<'_>),
     snapshot: &Snapshot,
 ) -> std::result::Result<(), Refused> {
     let tops = held.tops()?;
     holders.leaked = leaked::resident(held, &tops, snapshot);
-    let pins = Pins::count(held, (&tops, found.len()), types, &snapshot.residency);
+    let pins = Pins::count(held, (&tops, found.len()), (types, own), &snapshot.residency);
     let outline = held.outline(types.all())?;
     let tree = Tree::new(&outline, types, holders.live.bytes);
     let lost = held.lost();

@@ -9,6 +9,7 @@ use strandline_claims::range::PAGE_BYTES;
 use strandline_holders::{Held, NO_ROOT};
 use strandline_process::pages::Residency;
 
+use super::runtimes::OwnBlocks;
 use super::types::Types;
 
 /// What an allocator may keep of a page beside each block, and what is no free place yet.
@@ -40,11 +41,18 @@ struct Page {
 
 impl Pins {
     /// Counts them. `tops` has the root of each block, of which there are `roots`.
-    pub fn count(held: &Held, (tops, roots): (&[u32], usize), types: &Types, residency: &Residency) -> Self {
+    /// Runtimes' own memory is not given back by pages.
+    pub fn count(
+        held: &Held,
+        (tops, roots): (&[u32], usize),
+        (types, own): (&Types, &OwnBlocks<'_>),
+        residency: &Residency,
+    ) -> Self {
         let (of_roots, of_types) = (vec![0; roots], vec![0; types.count()]);
         let mut pins = Self { of_roots, of_types, of_lost: 0, of_both: HashMap::new() };
         let mut page: Option<Page> = None;
-        for (index, (start, bytes)) in held.blocks().iter(0).enumerate() {
+        let all = held.blocks().iter(0).enumerate();
+        for (index, (start, bytes)) in all.filter(|(_, block)| !own.have(block.0)) {
             let (top, kind) = (tops.get(index).copied().unwrap_or(NO_ROOT), types.of(index));
             let end = start.saturating_add(bytes);
             let (first, last) = (start / PAGE_BYTES, end.saturating_sub(1) / PAGE_BYTES);

@@ -8,8 +8,9 @@ use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use strandline_claims::range::merge;
+use strandline_claims::runtime::{Reading, taken};
 use strandline_claims::words::{AT_ONCE, each_word};
-use strandline_holders::{Blocks, Refused, Roots};
+use strandline_holders::{Blocks, Marks, Refused, Roots};
 use strandline_process::map::Mapping;
 use strandline_process::memory::Memory;
 use strandline_process::modules;
@@ -18,6 +19,7 @@ use strandline_process::procfs::Process;
 use super::facts::RootKind;
 use super::frames::{Frames, Of};
 use super::names;
+use super::runtimes::Whole;
 use super::symbols::Symbols;
 use crate::explain::snapshot::Snapshot;
 
@@ -42,8 +44,20 @@ pub struct Found {
     pub module: Option<String>,
     /// Its thread.
     pub thread: Option<String>,
-    /// Whether what it leads to has another holder, where there is one: words are left behind there.
-    is_passing: bool,
+    rank: Rank,
+}
+
+/// What an earlier one leads to is not held by a later one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Rank {
+    /// A variable of a runtime's: tables of the runtime lead there too.
+    Named,
+    /// Memory of a runtime whose variables are known: its static data leads to all that is in it.
+    Own,
+    #[default]
+    Plain,
+    /// Words are left behind there.
+    Passing,
 }
 
 /// All roots.
@@ -60,7 +74,7 @@ pub struct AllRoots {
 pub fn find(
     process: &Process,
     snapshot: &Snapshot,
-    blocks: &Blocks,
+    (blocks, led_to): (&Blocks, Option<Marks>),
     deadline: Instant,
 ) -> Result<AllRoots, Refused> {
     let mut finder = Finder {
@@ -70,6 +84,8 @@ pub fn find(
         found: Vec::new(),
         hits: Vec::new(),
         index: HashMap::new(),
+        wholes: Vec::new(),
+        led_to,
         unread_bytes: 0,
     };
     let names = thread_names(process, snapshot);
@@ -103,6 +119,10 @@ struct Finder<'a> {
     /// Root and block, in no order.
     hits: Vec<(u32, u32)>,
     index: HashMap<Found, u32>,
+    /// What roots lead to that are runtimes.
+    wholes: Vec<(u32, Whole)>,
+    /// What texts of runtimes lead to.
+    led_to: Option<Marks>,
     unread_bytes: u64,
 }
 
@@ -113,12 +133,14 @@ impl Finder<'_> {
     /// A root of this name, a new one where there is none yet. Those of threads are each their own.
     fn root(&mut self, kind: RootKind, name: &str, thread: Option<String>) -> u32 {
         let is_passing = matches!(kind, RootKind::Stack | RootKind::Register);
-        self.add(Found { kind, name: name.to_owned(), module: None, thread, is_passing })
+        let rank = if is_passing { Rank::Passing } else { Rank::Plain };
+        self.add(Found { kind, name: name.to_owned(), module: None, thread, rank })
     }
 
     fn add(&mut self, mut root: Found) -> u32 {
         if self.found.len() >= MOST_ROOTS {
-            root = Found { kind: root.kind, name: "further roots".to_owned(), ..Found::default() };
+            let (kind, rank) = (root.kind, root.rank);
+            root = Found { kind, name: "further roots".to_owned(), rank, ..Found::default() };
         }
         let next = self.found.len() as u32;
         *self.index.entry(root.clone()).or_insert_with(|| {
@@ -214,7 +236,7 @@ impl Finder<'_> {
             if !own.is_empty() {
                 let (name, module) = (one.function.clone(), Some(one.module.clone()));
                 let kind = RootKind::Stack;
-                let root = Found { kind, name, module, thread: thread.clone(), is_passing: true };
+                let root = Found { kind, name, module, thread: thread.clone(), rank: Rank::Passing };
                 let root = self.add(root);
                 self.hit_all(root, &own)?;
             }
@@ -234,8 +256,8 @@ impl Finder<'_> {
     fn mappings(&mut self, process: &Process, mut taken: Vec<(u64, u64)>) -> Result<(), Refused> {
         let snapshot = self.snapshot;
         for runtime in &snapshot.runtimes {
+            let root = self.runtime(runtime)?;
             for claim in &runtime.claims {
-                let root = self.root(RootKind::Runtime, &runtime.facts.name, None);
                 let words = self.words((claim.start, claim.end), false)?;
                 self.hit_all(root, &words)?;
                 taken.push((claim.start, claim.end));
@@ -271,6 +293,25 @@ impl Finder<'_> {
         Ok(())
     }
 
+    /// A runtime, and what its reader says of its variables and of what it leads to itself.
+    fn runtime(&mut self, runtime: &Reading) -> Result<u32, Refused> {
+        let (kind, name) = (RootKind::Runtime, runtime.facts.name.clone());
+        let rank = if runtime.holding.is_some() { Rank::Own } else { Rank::Plain };
+        let root = self.add(Found { kind, name, rank, ..Found::default() });
+        let Some(holding) = &runtime.holding else { return Ok(root) };
+        for (name, value) in &holding.variables {
+            if let Some(block) = self.blocks.find(*value) {
+                let (name, module) = (name.clone(), Some(runtime.facts.name.clone()));
+                let variable = self.add(Found { kind, name, module, rank: Rank::Named, thread: None });
+                self.hit(variable, block)?;
+            }
+        }
+        let mut whole = Whole::new(holding, &taken(std::slice::from_ref(runtime)), self.blocks);
+        whole.blocks.extend(self.led_to.take().iter().flat_map(Marks::iter).map(|block| block..block + 1));
+        self.wholes.push((root, whole));
+        Ok(root)
+    }
+
     /// For each mapping whether a block begins in it.
     fn with_blocks(&self) -> Vec<bool> {
         let mut blocks = self.blocks.iter(0).peekable();
@@ -292,8 +333,8 @@ impl Finder<'_> {
             let words = self.words(range, mapping.permissions.shared)?;
             if !words.is_empty() {
                 // Stacks that are not known to be such are among it, with what calls have left there.
-                let is_passing = owner.is_none();
-                let root = self.add(Found { kind, name: name.clone(), is_passing, ..Found::default() });
+                let rank = if owner.is_none() { Rank::Passing } else { Rank::Plain };
+                let root = self.add(Found { kind, name: name.clone(), rank, ..Found::default() });
                 self.hit_all(root, &words)?;
             }
         }
@@ -341,22 +382,27 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// Those in which words are left behind come last.
+    /// Variables come first, and those in which words are left behind last.
     fn done(mut self) -> AllRoots {
-        let is_passing = |root: &u32| self.found.get(*root as usize).is_some_and(|found| found.is_passing);
+        let rank = |root: &u32| self.found.get(*root as usize).map(|found| found.rank);
         let mut order: Vec<u32> = (0..self.found.len() as u32).collect();
-        order.sort_by_key(is_passing);
+        order.sort_by_key(rank);
         self.hits.sort_unstable();
         self.hits.dedup();
-        let (mut found, mut roots) = (Vec::new(), Roots::default());
+        let (mut found, mut roots, mut rank) = (Vec::new(), Roots::default(), None);
         for root in order {
             let Some(of) = self.found.get(root as usize) else { continue };
-            if of.is_passing {
-                roots.rest_is_passing();
+            match rank.replace(of.rank) {
+                Some(Rank::Named) if of.rank != Rank::Named => roots.all_are_named(),
+                Some(before) if of.rank != before => roots.begin_class(),
+                _ => {}
             }
             let first = self.hits.partition_point(|hit| hit.0 < root);
             let behind = self.hits.partition_point(|hit| hit.0 <= root);
-            roots.add(self.hits[first..behind].iter().map(|hit| hit.1));
+            let hits = self.hits[first..behind].iter().map(|hit| hit.1);
+            let wholes = || self.wholes.iter().filter(|whole| whole.0 == root).map(|whole| &whole.1);
+            let own = wholes().flat_map(|whole| whole.blocks.iter().cloned().flatten());
+            roots.add_with_stops(hits.chain(own), wholes().flat_map(|whole| whole.stops.iter().copied()));
             found.push(of.clone());
         }
         AllRoots { found, roots, unread_bytes: self.unread_bytes }
@@ -364,7 +410,7 @@ impl Finder<'_> {
 }
 
 /// The parts of a range that are not in `taken`, which is in address order.
-fn without((start, end): (u64, u64), taken: &[(u64, u64)]) -> Vec<(u64, u64)> {
+pub fn without((start, end): (u64, u64), taken: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut parts = Vec::new();
     let mut at = start;
     let first = taken.partition_point(|range| range.1 <= start);

@@ -9,6 +9,7 @@ use strandline_holders::{Held, Refused};
 use super::facts::Type;
 use super::heard::{Named, Told};
 use super::pins::Pins;
+use super::runtimes::OwnBlocks;
 
 /// Types that are told apart, and sizes of what has no other type; further ones are one type each.
 const MOST_TYPES: usize = 1 << 15;
@@ -20,14 +21,25 @@ pub struct Types {
     names: Vec<String>,
     by_name: HashMap<String, u16>,
     by_size: HashMap<u64, u16>,
+    /// Of rows of the ledger, which are few.
+    rows: Vec<(&'static str, u16)>,
 }
 
 impl Types {
     /// Of blocks of which something was heard.
-    pub fn new(held: &Held, told: &Told, refinements: &Refinements) -> Result<Self, Refused> {
+    pub fn new(
+        held: &Held,
+        told: &Told,
+        (refinements, own): (&Refinements, &OwnBlocks<'_>),
+    ) -> Result<Self, Refused> {
         let blocks = held.blocks();
-        let mut types =
-            Self { of: Vec::new(), names: Vec::new(), by_name: HashMap::new(), by_size: HashMap::new() };
+        let mut types = Self {
+            of: Vec::new(),
+            names: Vec::new(),
+            by_name: HashMap::new(),
+            by_size: HashMap::new(),
+            rows: Vec::new(),
+        };
         let count = blocks.len() as usize;
         types.of.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 2))?;
         let kind = |named: &Option<Named>| {
@@ -41,11 +53,23 @@ impl Types {
             let class = class.filter(|(_, least)| *least <= bytes).map(|(kind, _)| kind);
             let known = of_runtimes.as_mut().and_then(|finder| finder.find(start, bytes));
             let row = known.filter(|_| class.is_none()).and_then(|known| palette.get(known.slot));
-            let kind = class.or_else(|| row.map(|row| types.named(row.0.id.to_owned())));
+            let row = row.map(|row| row.0.id).or_else(|| own.row(start).filter(|_| class.is_none()));
+            let kind = class.or_else(|| row.map(|id| types.of_row(id)));
             let kind = kind.unwrap_or_else(|| types.sized(bytes));
             types.of.push(kind);
         }
         Ok(types)
+    }
+
+    fn of_row(&mut self, id: &'static str) -> u16 {
+        match self.rows.iter().find(|known| known.0 == id) {
+            Some(known) => known.1,
+            None => {
+                let kind = self.named(id.to_owned());
+                self.rows.push((id, kind));
+                kind
+            }
+        }
     }
 
     fn named(&mut self, name: String) -> u16 {

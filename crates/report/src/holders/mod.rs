@@ -292,7 +292,10 @@ fn name(root: &Root) -> String {
         RootKind::Stack => format!("{name} on the stack of {thread}"),
         RootKind::Register => format!("registers of {thread}"),
         RootKind::Tls if !thread.is_empty() => format!("{name} of {thread}"),
-        RootKind::Runtime => format!("{name}'s memory"),
+        RootKind::Runtime => match root.module.as_deref() {
+            Some(runtime) => format!("{name} in {}", clean(runtime)),
+            None => format!("{name}'s memory"),
+        },
         RootKind::Static | RootKind::Tls => match root.module.as_deref() {
             Some(module) if !root.name.starts_with(&format!("{module}+0x")) => {
                 format!("{name} in {}", clean(module))

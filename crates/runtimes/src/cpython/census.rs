@@ -9,6 +9,7 @@ use super::types::{Kind, Type, Types};
 use crate::batch::Pages;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
+use strandline_claims::runtime::Holding;
 use strandline_process::memory::{Memory, word_at};
 
 /// Places beside arenas that are kept by one worker; more are not followed.
@@ -68,6 +69,8 @@ pub struct Counted {
     pub large: Vec<confirm::Counted>,
     /// Blocks of allocators that are an object's, or may be, with the addresses of their types: those that may be large.
     pub held: Vec<confirm::Held>,
+    /// Who holds what, where that is asked.
+    pub holding: Option<Holding>,
     /// Whether more was met than can be kept.
     pub is_cut: bool,
 }
@@ -91,6 +94,9 @@ impl Counted {
         }
         self.large.extend(other.large);
         self.held.extend(other.held);
+        if let Some(holding) = other.holding {
+            self.holding.get_or_insert_default().add(holding);
+        }
         self.is_cut |= other.is_cut;
     }
 }
@@ -172,6 +178,8 @@ pub struct Census<'a> {
     /// The types of the first few objects of an arena.
     first: Vec<u32>,
     near: Vec<u64>,
+    /// Where the block is that is looked at.
+    at: u64,
     /// The number of the type of what is followed.
     pub owner: u32,
     /// Places beside arenas that something leads to.
@@ -194,12 +202,19 @@ impl<'a> Census<'a> {
             of: Vec::new(),
             first: Vec::new(),
             near: vec![0; NEAR],
+            at: 0,
             owner: NO_OWNER,
             places: Vec::new(),
             others: Vec::new(),
             tables: Vec::new(),
             counted: Counted::default(),
         }
+    }
+
+    /// The same, where it may be asked who holds what.
+    pub fn holding(mut self, is_asked: bool) -> Self {
+        self.counted.holding = is_asked.then(Holding::default);
+        self
     }
 
     /// Nothing yet, of one that is to follow what the others note.
@@ -226,21 +241,29 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// A block in use of an arena's.
-    pub fn block(&mut self, block: &[u8]) -> Block {
+    /// A block in use of an arena's, at `at`.
+    pub fn block(&mut self, at: u64, block: &[u8]) -> Block {
         self.owner = NO_OWNER;
+        self.at = at;
         let found = objects::in_block(&mut self.types, block);
         let what = found.map_or(Block::Other, |found| self.object(found, block, block.len() as u64));
         // What a dead one led to is no more.
         if what != Block::Dead {
             self.follow(block);
         }
+        if let Some(holding) = &mut self.counted.holding {
+            holding.blocks.push(at, block.len() as u64);
+            if what != Block::Other {
+                holding.objects.insert(at);
+            }
+        }
         what
     }
 
     /// A block in use of a heap of objects, of `bytes`, that begins with `head`. What is in it is followed by who has all of it.
-    pub fn heap_block(&mut self, head: &[u8], bytes: u64) -> Block {
+    pub fn heap_block(&mut self, at: u64, head: &[u8], bytes: u64) -> Block {
         self.owner = NO_OWNER;
+        self.at = at;
         let found = objects::in_heap_block(&mut self.types, head);
         found.map_or(Block::Other, |found| self.object(found, head, bytes))
     }
@@ -255,6 +278,8 @@ impl<'a> Census<'a> {
         if found.is_dead {
             self.counted.dead.0 += 1;
             self.counted.dead.1 += bytes;
+            // Code of 3.8 to 3.10 leads to frames that ended, in which words are left behind.
+            self.counted.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(self.at));
             return Block::Dead;
         }
         let Some(of) = self.types.all.get(found.of as usize).copied() else { return Block::Other };
@@ -264,6 +289,8 @@ impl<'a> Census<'a> {
         if size.block > bytes {
             size = objects::Size::plain(&of);
         }
+        let at = self.at;
+        self.note((at.saturating_add(found.before as u64), at.saturating_add(bytes)), (&of, head));
         self.count(found.of, size.told, (&of, head));
         if (self.first.len() as u64) < FEW_OBJECTS {
             self.first.push(found.of);
@@ -272,6 +299,22 @@ impl<'a> Census<'a> {
             self.table(table);
         }
         Block::Object { bytes: size.block, leads: Self::leads(&of) }
+    }
+
+    /// Notes an object, which begins with `head`, in a block that ends at `end`, for who asks what holds what.
+    fn note(&mut self, (at, end): (u64, u64), (of, head): (&Type, &[u8])) {
+        let Some(holding) = &mut self.counted.holding else { return };
+        if of.flags & flags::HAVE_GC != 0 && self.release.has_links() {
+            holding.links.insert(at.saturating_sub(GC_HEAD_BYTES));
+        }
+        if matches!(of.kind, Kind::Class | Kind::Module | Kind::Weak) {
+            holding.stops.insert(at);
+        }
+        // A class of the program's own has more behind that.
+        let text = objects::text(self.release, of, head).filter(|_| of.flags & flags::HEAP_TYPE == 0);
+        if let Some(text) = text.and_then(|text| at.checked_add(text)).filter(|&text| text < end) {
+            holding.texts.insert(text);
+        }
     }
 
     /// The arena has been walked, in which `used` blocks are in use, as far as that is known.
@@ -348,6 +391,15 @@ impl<'a> Census<'a> {
     }
 
     fn table(&mut self, table: Table) {
+        // Behind what is in use stands what was once.
+        if let Some(holding) = &mut self.counted.holding {
+            let (begin, end) =
+                (table.address.checked_add(table.used), table.address.checked_add(table.bytes));
+            let begin = begin.and_then(|begin| begin.checked_next_multiple_of(16));
+            if let Some(begin) = begin.filter(|&begin| end.is_some_and(|end| begin < end)) {
+                holding.texts.insert(begin);
+            }
+        }
         if !self.beside.contains(table.address) {
             return;
         }
@@ -415,10 +467,14 @@ impl<'a> Census<'a> {
     fn read_object(&mut self, at: u64, head: &mut [u8; HEAD_BYTES]) -> Option<(u64, u32)> {
         // The smallest may be the last of a mapping.
         let (references, of) = self.pages.pair(at)?;
-        if references >> 32 & 0xffff != 0 || references as u32 == 0 {
+        if references >> 32 & 0xffff != 0 {
             return None;
         }
         let number = self.types.at(of)?;
+        if references as u32 == 0 {
+            self.counted.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(at));
+            return None;
+        }
         let of = *self.types.all.get(number as usize)?;
         let start = at.checked_sub(of.before)?;
         if of.flags & flags::HAVE_GC != 0 {
@@ -455,6 +511,9 @@ impl<'a> Census<'a> {
     pub fn count_large(&mut self, large: &Large, begin: u64) {
         self.count(large.number, large.size.told, (&large.of, &large.head));
         self.owner = large.number;
+        let (at, end) =
+            (large.start.saturating_add(large.of.before), large.start.saturating_add(large.size.block));
+        self.note((at, end), (&large.of, &large.head));
         if large.size.block > LARGE_BYTES {
             let told = large.size.told;
             self.counted.large.push(confirm::Counted { start: begin, of: large.of.address, told });

@@ -196,7 +196,7 @@ impl<'a> Walker<'a> {
                 look
             }
         };
-        let (own, leads) = match self.census.heap_block(head, bytes) {
+        let (own, leads) = match self.census.heap_block(at, head, bytes) {
             Block::Object { bytes, leads } => (bytes, leads),
             Block::Dead => {
                 self.refinements.claim(at, bytes, self.slots.dead);

@@ -117,6 +117,8 @@ pub const SET_ENTRY_BYTES: u64 = 16;
 pub const BYTEARRAY_ALLOCATED: usize = 24;
 /// See [`BYTEARRAY_ALLOCATED`].
 pub const BYTEARRAY_BYTES: usize = 32;
+/// `ob_sval` of a bytes.
+pub const BYTES_AT: u64 = 32;
 /// `leftblock` and `leftindex` of a deque; a block has so many bytes, room for so many items, and `rightlink` behind these.
 pub const DEQUE_LEFT: usize = 24;
 /// See [`DEQUE_LEFT`].
@@ -131,6 +133,8 @@ pub const DEQUE_LINK: u64 = 520;
 pub const DICT_KEYS: usize = 32;
 /// See [`DICT_KEYS`].
 pub const DICT_VALUES: usize = 40;
+/// `md_dict` of a module.
+pub const MODULE_DICT: usize = 16;
 /// `length`, and the 32 bits of `state`, of a str.
 pub const STRING_LENGTH: usize = 16;
 /// See [`STRING_LENGTH`].

@@ -3,7 +3,8 @@
 //! `locate` finds it in the mapped files, `arenas` its arrays of arenas, which no symbol leads to, `pools` says what each block
 //! of an arena is, `types` and `objects` what an object is, `census` counts them, `large` follows what they lead to beside
 //! the arenas, and claims it there in allocators' blocks. `names` reads names of types, `collector` the collector's
-//! generations. Builds without a global lock have no arenas: `heaps` finds the pages in which their objects are, `heap_blocks` goes
+//! generations, `variables` finds what modules call by names. Builds without a global lock have no arenas: `heaps` finds the pages in
+//! which their objects are, `heap_blocks` goes
 //! over these.
 
 pub mod arenas;
@@ -22,6 +23,7 @@ pub mod pools;
 pub mod remedies;
 pub mod rows;
 pub mod types;
+pub mod variables;
 
 #[cfg(test)]
 mod tests;
@@ -133,6 +135,11 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     let (sums, mut counted) = walk.all(program, &blocks, (refinements, slots), &mut reading);
     reading.rows = Some(&rows::BLOCKS);
     reading.facts.read = true;
+    reading.holding = counted.holding.take();
+    if let Some(holding) = &mut reading.holding {
+        holding.object = Some(&rows::OBJECT);
+        variables::find(context, &memory, program, release, holding);
+    }
     tell(&blocks.arenas, &sums, release, &mut reading);
     let mut details = details(&blocks.arenas, &sums);
     if counted.types.values().any(|(_, sums)| sums.instances > 0) {
@@ -241,14 +248,15 @@ impl Walk<'_> {
         reading: &mut Reading,
     ) -> (Sums, Counted) {
         let (mut sums, mut counted) = (Sums::default(), Counted::default());
-        let mut last = Census::following(self.memory, self.release, self.beside);
+        let is_asked = self.context.keeps_blocks;
+        let mut last = Census::following(self.memory, self.release, self.beside).holding(is_asked);
         if blocks.is_late {
             sums.doubts.late(program.runtime);
         }
         for arenas in &blocks.arenas {
             arenas.broken.iter().for_each(|&entry| sums.doubts.damage(entry, 0));
             let walker = || {
-                let census = Census::new(self.memory, self.release, self.beside);
+                let census = Census::new(self.memory, self.release, self.beside).holding(is_asked);
                 Walker::new(self.context, self.memory, arenas.shape, (self.object, census))
             };
             let job = |walker: &mut Walker<'_>, index: usize| {
@@ -304,6 +312,7 @@ impl Walk<'_> {
         sums.doubts.add(&heaps.doubts);
         let walker = || {
             let census = Census::new(self.memory, self.release, self.beside);
+            let census = census.holding(self.context.keeps_blocks);
             heap_blocks::Walker::new(self.context, self.memory, (refinements, slots), census)
         };
         let job = |walker: &mut heap_blocks::Walker<'_>, index: usize| {

@@ -80,7 +80,7 @@ impl<'a> Names<'a> {
     }
 
     /// A str that has ASCII characters only.
-    fn text(&mut self, at: u64) -> Option<String> {
+    pub fn text(&mut self, at: u64) -> Option<String> {
         clean(&self.bytes(at)?)
     }
 

@@ -1,10 +1,10 @@
 //! What an object is: whether a block holds one, how large it is, what it has besides.
 
 use super::layout::{
-    AHEAD_BYTES, BYTEARRAY_ALLOCATED, BYTEARRAY_BYTES, DEQUE_BLOCK_BYTES, DEQUE_BLOCK_ITEMS, DEQUE_INDEX,
-    DEQUE_LEFT, DEQUE_LINK, DICT_KEYS, DICT_VALUES, INT_DIGITS, INTERNED, Keys, LIST_ALLOCATED, LIST_ITEMS,
-    LOCAL_REFERENCES, Release, SET_ENTRY_BYTES, SET_MASK, SET_SMALL_TABLE, SET_TABLE, SHARED_REFERENCES,
-    SHARED_SHIFT, SIZE, STRING_LENGTH, STRING_STATE, TYPE,
+    AHEAD_BYTES, BYTEARRAY_ALLOCATED, BYTEARRAY_BYTES, BYTES_AT, DEQUE_BLOCK_BYTES, DEQUE_BLOCK_ITEMS,
+    DEQUE_INDEX, DEQUE_LEFT, DEQUE_LINK, DICT_KEYS, DICT_VALUES, INT_DIGITS, INTERNED, Keys, LIST_ALLOCATED,
+    LIST_ITEMS, LOCAL_REFERENCES, Release, SET_ENTRY_BYTES, SET_MASK, SET_SMALL_TABLE, SET_TABLE,
+    SHARED_REFERENCES, SHARED_SHIFT, SIZE, STRING_LENGTH, STRING_STATE, TYPE, flags,
 };
 use super::types::{Kind, Type, Types};
 use crate::batch::Pages;
@@ -133,7 +133,7 @@ pub fn size(pages: &mut Pages<'_>, release: &Release, of: &Type, head: &[u8]) ->
         }
     };
     match of.kind {
-        Kind::Plain => {}
+        Kind::Plain | Kind::Module | Kind::Weak => {}
         Kind::Deque => {
             let places = word(DEQUE_INDEX).saturating_add(items.max(word(SIZE)));
             let blocks = places.div_ceil(DEQUE_BLOCK_ITEMS).saturating_mul(DEQUE_BLOCK_BYTES);
@@ -210,6 +210,19 @@ fn string(release: &Release, head: &[u8]) -> Text {
     let other_bytes = if is_compact { word(utf8 - 8).saturating_add(1) } else { bytes };
     let other = other.filter(|&address| address != 0);
     Text { own_bytes, other: other.map(|address| Table::new(address, other_bytes, 0)) }
+}
+
+/// How far into an object, with what stands ahead of it, its characters begin, in pieces of 16 bytes: before them stands no address.
+pub fn text(release: &Release, of: &Type, head: &[u8]) -> Option<u64> {
+    let state = half_word_at(head, STRING_STATE)? >> release.kind_shift;
+    let [ascii, compact, _] = release.string;
+    match (of.kind, state >> 3 & 3) {
+        (Kind::String, 3) => Some(ascii & !15),
+        // Just before stands where its UTF-8 is.
+        (Kind::String, 1) => Some(compact.next_multiple_of(16)),
+        (Kind::Plain, _) if of.flags & flags::BYTES != 0 => Some(release.ahead + BYTES_AT),
+        _ => None,
+    }
 }
 
 /// Whether a str is interned.

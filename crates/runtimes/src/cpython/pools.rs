@@ -243,7 +243,7 @@ impl<'a> Walker<'a> {
                 continue;
             }
             let block = self.buffer.get(start as usize..(start + bytes) as usize).unwrap_or_default();
-            let class = match self.census.block(block) {
+            let class = match self.census.block(pool.start + start, block) {
                 Block::Object { .. } => Class::Refined(self.object),
                 Block::Dead => Class::Cached,
                 Block::Other => Class::Live,

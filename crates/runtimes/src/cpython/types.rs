@@ -19,7 +19,7 @@ const MOST_ITEM_BYTES: u64 = 1 << 16;
 /// Base classes that are looked at.
 const MOST_BASES: usize = 64;
 /// The longest name of a built-in type that is asked for.
-const NAME_BYTES: usize = 20;
+const NAME_BYTES: usize = 28;
 /// Of words looked up last, so many are kept at hand.
 const NEAR: usize = 4096;
 
@@ -46,6 +46,10 @@ pub enum Kind {
     Class,
     /// A generator or the like, which has a frame in itself, and no `ob_size`.
     Generator,
+    /// A module.
+    Module,
+    /// A weak reference, which holds nothing.
+    Weak,
 }
 
 /// A type.
@@ -154,7 +158,7 @@ impl<'a> Types<'a> {
         found.map_or_else(|| self.kind_by_base(address), |(_, kind)| kind)
     }
 
-    /// Sets have no flag: they, and what is derived from them, are told by their built-in type's name.
+    /// Sets and others have no flag: they, and what is derived from them, are told by their built-in type's name.
     fn kind_by_base(&mut self, address: u64) -> Kind {
         let mut at = address;
         for _ in 0..MOST_BASES {
@@ -174,6 +178,12 @@ impl<'a> Types<'a> {
                     b"bytearray" if is_built_in => return Kind::ByteArray,
                     b"generator" | b"coroutine" | b"async_generator" if is_built_in => {
                         return Kind::Generator;
+                    }
+                    b"module" if is_built_in => return Kind::Module,
+                    // Up to 3.8 without a dot; proxies are no other.
+                    b"weakref" | b"weakproxy" | b"weakcallableproxy" if is_built_in => return Kind::Weak,
+                    b"weakref.ReferenceType" | b"weakref.ProxyType" | b"weakref.CallableProxyType" => {
+                        return Kind::Weak;
                     }
                     b"collections.deque" => return Kind::Deque,
                     _ => {}

@@ -220,6 +220,7 @@ impl Fabric {
             threads: &[],
             deadline: Instant::now() + Duration::from_secs(60),
             workers: 2,
+            keeps_blocks: true,
             cell_bytes: None,
             progress: &|_| (),
         };

@@ -128,6 +128,7 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
             threads: &threads,
             deadline: Instant::now() + Duration::from_secs(60),
             workers: 2,
+            keeps_blocks: true,
             cell_bytes: None,
             progress: &|_| {},
         };

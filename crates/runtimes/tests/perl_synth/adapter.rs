@@ -125,6 +125,7 @@ impl Subject {
             threads: &threads,
             deadline: Instant::now() + Duration::from_secs(600),
             workers,
+            keeps_blocks: true,
             cell_bytes: None,
             progress: &|_| {},
         };

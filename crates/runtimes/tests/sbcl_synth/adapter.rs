@@ -79,6 +79,7 @@ impl Subject {
             threads: &self.threads,
             deadline: Instant::now() + Duration::from_secs(600),
             workers,
+            keeps_blocks: true,
             cell_bytes: Some(0x10000),
             progress: &|_| {},
         };

@@ -1,0 +1,183 @@
+//! What runtimes' readers know of who holds what: blocks of their own memory, variables by their names.
+//!
+//! A runtime's memory leads to all blocks in it, so that what nothing leads to is the same as if they were none. It leads too to what
+//! links between objects do, and words of texts, and to what ways from variables stop at ([`strandline_claims::runtime::Holding`]): by these each variable would lead to all
+//! that there is.
+
+use std::ops::Range;
+use std::sync::Mutex;
+
+use strandline_claims::places::Places;
+use strandline_claims::runtime::{Holding, Reading};
+use strandline_holders::{Blocks, Marks, Refused};
+
+/// What else may stand before a link of the collector's in an object's block: guards, and two words more.
+const BEFORE_LINKS_BYTES: u64 = 48;
+/// The low bits of links are flags.
+const LINK: u64 = !3;
+
+/// Words of objects that are no references, though they may be addresses of blocks.
+pub struct Cuts<'a> {
+    holdings: Vec<&'a Holding>,
+    blocks: &'a Blocks,
+    /// The blocks that such words lead to.
+    led_to: Mutex<Marks>,
+}
+
+impl<'a> Cuts<'a> {
+    /// Of all that runtimes' readers know.
+    pub fn new(runtimes: &'a [Reading], blocks: &'a Blocks) -> Result<Self, Refused> {
+        let holdings = runtimes.iter().filter_map(|runtime| runtime.holding.as_ref());
+        let led_to = Mutex::new(Marks::new(blocks.len())?);
+        Ok(Self { holdings: holdings.collect(), blocks, led_to })
+    }
+
+    /// Puts zeros in their place, in what was read at `address`.
+    pub fn cut(&self, address: u64, bytes: &mut [u8]) {
+        for holding in &self.holdings {
+            unlink(&holding.links, address, bytes);
+            self.cut_texts(&holding.texts, address, bytes);
+        }
+    }
+
+    fn cut_texts(&self, texts: &Places, address: u64, bytes: &mut [u8]) {
+        let end = address.saturating_add(bytes.len() as u64);
+        let behind = |place: u64| {
+            let block = self.blocks.find(place);
+            block.map_or(0, |block| self.blocks.start(block).saturating_add(self.blocks.bytes(block)))
+        };
+        // A text may have begun before.
+        let begun = self.blocks.find(address).map(|block| self.blocks.start(block));
+        let begun = begun.and_then(|start| texts.within(start, address).next());
+        let mut done = address;
+        for place in begun.into_iter().chain(texts.within(address, end)) {
+            let (from, to) = (place.max(done), behind(place).min(end));
+            let part = |at: u64| usize::try_from(at.checked_sub(address)?).ok();
+            let Some((from, to)) = part(from).zip(part(to)) else { continue };
+            for word in bytes.get_mut(from..to).unwrap_or_default().as_chunks_mut::<8>().0 {
+                if let Some(block) = self.blocks.find(u64::from_le_bytes(*word)) {
+                    self.led_to.lock().iter_mut().for_each(|marks| _ = marks.set(block));
+                    *word = [0; 8];
+                }
+            }
+            done = done.max(behind(place));
+        }
+    }
+
+    /// The blocks that texts lead to, by chance or as they were something else before.
+    pub fn led_to(self) -> Option<Marks> {
+        self.led_to.into_inner().ok()
+    }
+}
+
+/// Of what was read at `address`, links that lead to other such are no references.
+fn unlink(links: &Places, address: u64, bytes: &mut [u8]) {
+    let end = address.saturating_add(bytes.len() as u64);
+    for place in links.within(address.saturating_sub(8), end) {
+        for at in [place, place.saturating_add(8)] {
+            let offset = at.checked_sub(address).and_then(|offset| usize::try_from(offset).ok());
+            let word = offset.and_then(|offset| bytes.get_mut(offset..)?.first_chunk_mut::<8>());
+            if let Some(word) = word.filter(|word| links.contains(u64::from_le_bytes(**word) & LINK)) {
+                *word = [0; 8];
+            }
+        }
+    }
+}
+
+/// What a runtime leads to because its reader says so.
+#[derive(Default)]
+pub struct Whole {
+    /// Blocks of its memory, and objects that are linked.
+    pub blocks: Vec<Range<u32>>,
+    /// What ways from variables stop at.
+    pub stops: Vec<u32>,
+}
+
+impl Whole {
+    /// Of what `holding` has, where memory in `claims`, which is in address order, is the runtime's.
+    pub fn new(holding: &Holding, claims: &[(u64, u64)], blocks: &Blocks) -> Self {
+        let mut whole = Self::default();
+        for &(start, end) in claims {
+            let range = first_from(blocks, start)..first_from(blocks, end);
+            match whole.blocks.last_mut().filter(|last| last.end == range.start) {
+                Some(last) => last.end = range.end,
+                None => whole.blocks.push(range),
+            }
+        }
+        for (from, to) in super::roots::without((0, u64::MAX), claims) {
+            for link in holding.links.within(from, to) {
+                let block = blocks.find(link);
+                let is_its = |block: &u32| link - blocks.start(*block) <= BEFORE_LINKS_BYTES;
+                whole.blocks.extend(block.filter(is_its).map(|block| block..block + 1));
+            }
+        }
+        whole.stops = holding.stops.within(0, u64::MAX).filter_map(|stop| blocks.find(stop)).collect();
+        whole
+    }
+}
+
+/// The first block that does not begin before `address`.
+fn first_from(blocks: &Blocks, address: u64) -> u32 {
+    let (mut low, mut high) = (0, blocks.len());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if blocks.start(middle) < address { low = middle + 1 } else { high = middle }
+    }
+    low
+}
+
+/// What blocks of runtimes' own memory are.
+pub struct OwnBlocks<'a> {
+    /// In address order, without overlap.
+    ranges: Vec<(u64, u64, &'a Reading)>,
+}
+
+impl<'a> OwnBlocks<'a> {
+    /// Of all that say so.
+    pub fn new(runtimes: &'a [Reading]) -> Self {
+        let some = runtimes.iter().filter(|reading| reading.holding.is_some());
+        let ranges = some.flat_map(|of| of.claims.iter().map(move |claim| (claim.start, claim.end, of)));
+        let mut ranges: Vec<_> = ranges.collect();
+        ranges.sort_unstable_by_key(|range| range.0);
+        Self { ranges }
+    }
+
+    fn reading(&self, start: u64) -> Option<&'a Reading> {
+        let index = self.ranges.partition_point(|range| range.1 <= start);
+        self.ranges.get(index).filter(|range| range.0 <= start).map(|range| range.2)
+    }
+
+    /// Whether the block at `start` is one.
+    pub fn have(&self, start: u64) -> bool {
+        !self.ranges.is_empty() && self.reading(start).is_some()
+    }
+
+    /// What the block at `start` is, by its row.
+    pub fn row(&self, start: u64) -> Option<&'static str> {
+        let reading = self.reading(start).filter(|_| !self.ranges.is_empty())?;
+        let holding = reading.holding.as_ref()?;
+        let object = holding.object.filter(|_| holding.objects.contains(start)).map(|row| row.id);
+        object.or_else(|| reading.rows.map(|rows| rows.live.id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_to_each_other_are_none_and_others_stay() {
+        let mut links = Places::default();
+        assert!([0x1000, 0x1040, 0x2000].into_iter().all(|place| links.insert(place)));
+        let words = [0x1041_u64, 0x2002, 0x1000, 0x1040, 7, 7, 7, 7, 0x3000, 0x1000];
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        unlink(&links, 0x1000, &mut bytes);
+        let left: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        assert_eq!(left, [0, 0, 0x1000, 0x1040, 7, 7, 7, 7, 0x3000, 0]);
+        // One that was begun to be read before.
+        let mut rest = 0x1000_u64.to_le_bytes();
+        unlink(&links, 0x2008, &mut rest);
+        assert_eq!(rest, [0; 8]);
+        unlink(&links, u64::MAX - 3, &mut rest);
+    }
+}

@@ -1,0 +1,35 @@
+"""Fills variables of modules, loses blocks of malloc's, says what each has, and reads a byte.
+
+    python main.py BLOCKS: so many of 5000 bytes are lost.
+"""
+import ctypes
+import json
+import sys
+
+import app
+
+sessions = [app.Session(number) for number in range(1500)]
+callback = sessions[0].look
+other = app.shared
+
+
+def of_dict(one):
+    return sys.getsizeof(one) + sum(sys.getsizeof(value) + 32 for value in one.values())
+
+
+def lose(count):
+    malloc = ctypes.CDLL(None).malloc
+    malloc.restype = None
+    for _ in range(count):
+        malloc(ctypes.c_size_t(5000))
+
+
+lose(int(sys.argv[1]))
+print(json.dumps({
+    'app.cache': of_dict(app.cache),
+    '__main__.sessions': len(sessions) * sys.getsizeof(sessions[0].body),
+    'app.Session.history': sum(map(sys.getsizeof, app.Session.history)),
+    'app.page': 1000 * sys.getsizeof(app.page(0)),
+    'shared': of_dict(other),
+}), flush=True)
+sys.stdin.buffer.read(1)
