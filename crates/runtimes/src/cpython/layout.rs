@@ -117,6 +117,8 @@ pub const SET_ENTRY_BYTES: u64 = 16;
 pub const BYTEARRAY_ALLOCATED: usize = 24;
 /// See [`BYTEARRAY_ALLOCATED`].
 pub const BYTEARRAY_BYTES: usize = 32;
+/// `_Py_CODEUNIT`: from 3.11 on the items of a code object (`co_code_adaptive`), and no other built-in type's.
+pub const INSTRUCTION_BYTES: u64 = 2;
 /// `ob_sval` of a bytes.
 pub const BYTES_AT: u64 = 32;
 /// `leftblock` and `leftindex` of a deque; a block has so many bytes, room for so many items, and `rightlink` behind these.

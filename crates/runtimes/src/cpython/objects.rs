@@ -2,9 +2,9 @@
 
 use super::layout::{
     AHEAD_BYTES, BYTEARRAY_ALLOCATED, BYTEARRAY_BYTES, BYTES_AT, DEQUE_BLOCK_BYTES, DEQUE_BLOCK_ITEMS,
-    DEQUE_INDEX, DEQUE_LEFT, DEQUE_LINK, DICT_KEYS, DICT_VALUES, INT_DIGITS, INTERNED, Keys, LIST_ALLOCATED,
-    LIST_ITEMS, LOCAL_REFERENCES, Release, SET_ENTRY_BYTES, SET_MASK, SET_SMALL_TABLE, SET_TABLE,
-    SHARED_REFERENCES, SHARED_SHIFT, SIZE, STRING_LENGTH, STRING_STATE, TYPE, flags,
+    DEQUE_INDEX, DEQUE_LEFT, DEQUE_LINK, DICT_KEYS, DICT_VALUES, INSTRUCTION_BYTES, INT_DIGITS, INTERNED,
+    Keys, LIST_ALLOCATED, LIST_ITEMS, LOCAL_REFERENCES, Release, SET_ENTRY_BYTES, SET_MASK, SET_SMALL_TABLE,
+    SET_TABLE, SHARED_REFERENCES, SHARED_SHIFT, SIZE, STRING_LENGTH, STRING_STATE, TYPE, flags,
 };
 use super::types::{Kind, Type, Types};
 use crate::batch::Pages;
@@ -212,7 +212,8 @@ fn string(release: &Release, head: &[u8]) -> Text {
     Text { own_bytes, other: other.map(|address| Table::new(address, other_bytes, 0)) }
 }
 
-/// How far into an object, with what stands ahead of it, its characters begin, in pieces of 16 bytes: before them stands no address.
+/// How far into an object, with what stands ahead of it, its characters, digits or instructions begin, in pieces of 16 bytes: before
+/// them stands no address. Instructions have inline caches, which hold nothing.
 pub fn text(release: &Release, of: &Type, head: &[u8]) -> Option<u64> {
     let state = half_word_at(head, STRING_STATE)? >> release.kind_shift;
     let [ascii, compact, _] = release.string;
@@ -221,6 +222,9 @@ pub fn text(release: &Release, of: &Type, head: &[u8]) -> Option<u64> {
         // Just before stands where its UTF-8 is.
         (Kind::String, 1) => Some(compact.next_multiple_of(16)),
         (Kind::Plain, _) if of.flags & flags::BYTES != 0 => Some(release.ahead + BYTES_AT),
+        (Kind::Plain, _) if of.item_bytes == INSTRUCTION_BYTES => Some(of.basic_bytes.next_multiple_of(16)),
+        // Behind a digit may stand the upper half of an address that was there before.
+        (Kind::Int, _) => Some((INT_DIGITS + release.ahead) & !15),
         _ => None,
     }
 }
