@@ -12,9 +12,13 @@
 
 use std::ops::Range;
 
+use strandline_sys::host::prefetch;
+
 use crate::arrays::{Clock, NONE, Refused, array, reserved};
 use crate::reach::Edges;
 
+/// References that the processor is asked for ahead of time.
+const AHEAD: usize = 24;
 /// Slices in which references are turned round: more take less memory, and a look at all that is left each.
 const SLICES: usize = 8;
 
@@ -25,81 +29,92 @@ pub fn dominators(
     mut edges: Edges,
     clock: &mut Clock,
 ) -> Result<Vec<u32>, Refused> {
-    let mut semis = reserved(parents.len())?;
+    let count = parents.len();
+    let mut semis = reserved(count)?;
     semis.extend_from_slice(&parents);
-    without_forward(numbers, &mut semis, &mut edges);
-    let mut links = Links { of: reserved(parents.len())?, last: parents.len().saturating_sub(1) };
-    let slice = parents.len().div_ceil(SLICES).max(1);
-    for first in (0..parents.len()).step_by(slice).rev() {
-        let referrers = Referrers::of(first..parents.len().min(first + slice), numbers, &mut edges)?;
+    let part = count.div_ceil(SLICES).max(1);
+    let mut slices = (0..count).step_by(part).rev().map(|first| first..count.min(first + part)).peekable();
+    let mut counts = Slice::new(slices.peek().cloned())?;
+    without_forward(numbers, &mut semis, &mut edges, &mut counts);
+    let mut links = Links { of: reserved(count)?, last: count.saturating_sub(1) };
+    while slices.next().is_some() {
+        let mut next = Slice::new(slices.peek().cloned())?;
+        let referrers = Referrers::of(counts, numbers, &mut edges, &mut next)?;
         semidominators(&parents, referrers, (&mut semis, &mut links), clock)?;
+        counts = next;
     }
     drop(edges);
     nearest_common(&mut parents, &semis, &mut links, clock)?;
     Ok(parents)
 }
 
-/// Takes references to descendants away: `semis` has the least number of those that refer to each.
-fn without_forward(numbers: &[u32], semis: &mut [u32], edges: &mut Edges) {
-    let blocks = edges.references.blocks();
-    let mut is_kept = |source: u32, target: u32| {
-        let number = numbers[source as usize];
-        if target == NONE || target < number {
-            return target != NONE;
-        }
-        let semi = &mut semis[target as usize];
-        *semi = number.min(*semi);
-        false
-    };
-    for root in 0..edges.roots.len() {
-        for target in edges.roots.of(root) {
-            if !is_kept(blocks + root as u32, *target) {
-                *target = NONE;
-            }
+/// How many references lead to each number of a slice; then where the list of those begins, or ends.
+struct Slice {
+    first: usize,
+    of: Vec<u32>,
+}
+
+impl Slice {
+    fn new(numbers: Option<Range<usize>>) -> Result<Self, Refused> {
+        let numbers = numbers.unwrap_or_default();
+        Ok(Self { first: numbers.start, of: array(numbers.len(), 0)? })
+    }
+
+    #[inline]
+    fn get(&mut self, number: u32) -> Option<&mut u32> {
+        self.of.get_mut((number as usize).wrapping_sub(self.first))
+    }
+
+    #[inline]
+    fn count(&mut self, number: u32) {
+        if let Some(count) = self.get(number) {
+            *count += 1;
         }
     }
-    edges.references.retain(is_kept);
+}
+
+/// Takes references to descendants away: `semis` has the least number of those that refer to each. Of others it counts those that lead to
+/// the first slice.
+fn without_forward(numbers: &[u32], semis: &mut [u32], edges: &mut Edges, counts: &mut Slice) {
+    edges.retain(|source, target| {
+        let number = numbers[source as usize];
+        if target < number {
+            counts.count(target);
+            return true;
+        }
+        if let Some(semi) = semis.get_mut(target as usize) {
+            *semi = number.min(*semi);
+        }
+        false
+    });
 }
 
 /// Who refers to each number of a slice, one list behind another.
 struct Referrers {
-    numbers: Range<usize>,
+    first: usize,
     /// Where each list ends.
     ends: Vec<u32>,
     of: Vec<u32>,
 }
 
 impl Referrers {
-    /// Takes them out of the references.
-    fn of(slice: Range<usize>, numbers: &[u32], edges: &mut Edges) -> Result<Self, Refused> {
-        let mut ends = array(slice.len(), 0)?;
-        let blocks = edges.references.blocks();
-        let place = |target: u32| (target as usize).wrapping_sub(slice.start);
-        let mut count = |target: u32| {
-            if let Some(end) = ends.get_mut(place(target)) {
-                *end += 1;
-            }
-        };
-        edges.roots.blocks.iter().for_each(|&target| count(target));
-        edges.references.each(|_, target| count(target));
+    /// Takes them out of the references, of which those are counted that lead to the next slice.
+    fn of(mut slice: Slice, numbers: &[u32], edges: &mut Edges, next: &mut Slice) -> Result<Self, Refused> {
         let mut sum = 0;
-        for end in &mut ends {
+        for end in &mut slice.of {
             sum += std::mem::replace(end, sum);
         }
         let mut of = array(sum as usize, 0)?;
-        // Whether a reference is left for another slice.
-        let mut is_left = |source: u32, target: u32| {
-            let Some(end) = ends.get_mut(place(target)) else { return true };
+        edges.retain(|source, target| {
+            let Some(end) = slice.get(target) else {
+                next.count(target);
+                return true;
+            };
             of[*end as usize] = numbers[source as usize];
             *end += 1;
             false
-        };
-        for root in 0..edges.roots.len() {
-            let targets = edges.roots.of(root).iter();
-            targets.for_each(|&target| _ = is_left(blocks + root as u32, target));
-        }
-        edges.references.retain(is_left);
-        Ok(Self { numbers: slice, ends, of })
+        });
+        Ok(Self { first: slice.first, ends: slice.of, of })
     }
 }
 
@@ -123,11 +138,21 @@ fn semidominators(
     (semis, links): (&mut [u32], &mut Links),
     clock: &mut Clock,
 ) -> Result<(), Refused> {
-    let Referrers { numbers, ends, of } = referrers;
-    for (place, number) in numbers.enumerate().rev() {
+    let Referrers { first, ends, of } = referrers;
+    for place in (0..ends.len()).rev() {
         clock.step()?;
+        let number = first + place;
         let from = place.checked_sub(1).map_or(0, |before| ends[before]) as usize;
         let mut semi = semis[number];
+        // Links are looked at in no order.
+        for &soon in of
+            .get(from.saturating_sub(AHEAD)..(ends[place] as usize).saturating_sub(AHEAD))
+            .unwrap_or_default()
+        {
+            if (soon as usize) > number {
+                prefetch(&links.of, links.last - soon as usize);
+            }
+        }
         for &referrer in of.get(from..ends[place] as usize).unwrap_or_default() {
             semi = semi.min(least(links, referrer, number as u32));
         }

@@ -36,6 +36,19 @@ impl Edges {
             Some(root) => self.roots.of(root as usize),
         }
     }
+
+    /// Leaves those out of which `keep` says so, given the vertex and what it refers to.
+    pub fn retain(&mut self, mut keep: impl FnMut(u32, u32) -> bool) {
+        let blocks = self.references.blocks();
+        for root in 0..self.roots.len() {
+            for target in self.roots.of(root).iter_mut().filter(|target| **target != NONE) {
+                if !keep(blocks + root as u32, *target) {
+                    *target = NONE;
+                }
+            }
+        }
+        self.references.retain(keep);
+    }
 }
 
 /// What was found, depth first. All arrays but the first are by number.

@@ -112,28 +112,15 @@ impl References {
         range.map_or((0, 0, true), |of| (of.first as usize, (of.first + of.count) as usize, true))
     }
 
-    /// Hands over each block and what it refers to.
-    pub(crate) fn each(&self, mut take: impl FnMut(u32, u32)) {
-        for (number, group) in (0..).zip(&self.groups) {
-            let mut from = group.first as usize;
-            for (block, count) in (number * TOGETHER..).zip(&group.counts) {
-                let to = from + if *count == APART { 0 } else { usize::from(*count) };
-                self.targets.get(from..to).unwrap_or_default().iter().for_each(|&target| take(block, target));
-                from = to;
-            }
-        }
-        for of in &self.apart {
-            let targets = self.of_apart.get(of.first as usize..(of.first + of.count) as usize);
-            targets.unwrap_or_default().iter().for_each(|&target| take(of.block, target));
-        }
-    }
-
     /// Leaves those out of which `keep` says so, given the block and its target, and gives their memory back.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(u32, u32) -> bool) {
         let mut next = 0;
         for (number, group) in (0..).zip(&mut self.groups) {
             let mut from = group.first as usize;
             group.first = next as u32;
+            if group.counts == [0; TOGETHER as usize] {
+                continue;
+            }
             for (block, count) in (number * TOGETHER..).zip(&mut group.counts) {
                 let had = if *count == APART { continue } else { usize::from(*count) };
                 let before = next;

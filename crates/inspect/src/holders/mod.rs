@@ -208,9 +208,13 @@ fn tell(
     snapshot: &Snapshot,
 ) -> std::result::Result<(), Refused> {
     let tops = held.tops()?;
-    holders.leaked = leaked::resident(held, &tops, snapshot);
-    let pins = Pins::count(held, (&tops, found.len()), (types, own), &snapshot.residency);
-    let outline = held.outline(types.all())?;
+    let (pins, outline) = std::thread::scope(|scope| {
+        let outline = scope.spawn(|| held.outline(types.all()));
+        holders.leaked = leaked::resident(held, &tops, snapshot);
+        let pins = Pins::count(held, (&tops, found.len()), (types, own), &snapshot.residency);
+        (pins, outline.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    let outline = outline?;
     let tree = Tree::new(&outline, types, holders.live.bytes);
     let lost = held.lost();
     let sum = |sum: strandline_holders::Sum| Sum { bytes: sum.bytes, blocks: u64::from(sum.blocks) };
