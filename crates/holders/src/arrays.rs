@@ -6,6 +6,8 @@ use std::time::Instant;
 pub const NONE: u32 = u32::MAX;
 /// Arrays from this on are wanted in huge pages.
 const HUGE_BYTES: usize = 8 << 20;
+/// What is needed so many steps later is asked for ahead of time where it lies anywhere.
+pub const AHEAD: usize = 24;
 /// Steps between two looks at the clock.
 const STEPS: u32 = 1 << 16;
 

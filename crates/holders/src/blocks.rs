@@ -4,6 +4,8 @@
 //! 512 KiB apart, and 16 bits of how many it has; a list has the others. From an address the [`Directory`] leads to a page, and a
 //! search among the blocks that begin there, in a line or two of the cache, to the block.
 
+use strandline_sys::host::prefetch;
+
 use crate::arrays::{Refused, reserved};
 use crate::builder::Dropped;
 use crate::directory::{Directory, Near};
@@ -107,6 +109,12 @@ impl Blocks {
     #[inline]
     pub fn bytes(&self, block: u32) -> u64 {
         self.granules(block) << GRANULE_SHIFT
+    }
+
+    /// Asks for what says so, ahead of time.
+    #[inline]
+    pub(crate) fn prefetch(&self, block: u32) {
+        prefetch(&self.places, block as usize);
     }
 
     #[inline]

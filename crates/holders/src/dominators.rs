@@ -14,11 +14,9 @@ use std::ops::Range;
 
 use strandline_sys::host::prefetch;
 
-use crate::arrays::{Clock, NONE, Refused, array, reserved};
+use crate::arrays::{AHEAD, Clock, NONE, Refused, array, reserved};
 use crate::reach::Edges;
 
-/// References that the processor is asked for ahead of time.
-const AHEAD: usize = 24;
 /// Slices in which references are turned round: more take less memory, and a look at all that is left each.
 const SLICES: usize = 8;
 

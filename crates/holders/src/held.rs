@@ -1,6 +1,8 @@
 //! What was found: who holds each block, and what each holds alone.
 
-use crate::arrays::{Refused, array};
+use strandline_sys::host::prefetch;
+
+use crate::arrays::{AHEAD, Refused, array};
 use crate::blocks::Blocks;
 use crate::marks::Marks;
 
@@ -108,9 +110,13 @@ impl Held {
     /// Adds up what hangs from each root.
     fn add_up(&mut self) -> Result<(), Refused> {
         let tops = self.tops_of_numbers()?;
-        for (&vertex, top) in
-            self.vertices.iter().zip(tops).filter(|(vertex, _)| **vertex < self.blocks.len())
-        {
+        for (number, (&vertex, top)) in self.vertices.iter().zip(tops).enumerate() {
+            if let Some(&vertex) = self.vertices.get(number + AHEAD) {
+                self.blocks.prefetch(vertex);
+            }
+            if vertex >= self.blocks.len() {
+                continue;
+            }
             let sum = match top {
                 SEVERAL => &mut self.several,
                 root => self.of_roots.get_mut(root as usize).unwrap_or(&mut self.of_lost),
@@ -227,6 +233,9 @@ impl Held {
         let mut tops = array(self.vertices.len(), NO_ROOT)?;
         // A holder has a lower number than what it holds.
         for number in 0..self.vertices.len() {
+            if let Some(&holder) = self.holders.get(number + AHEAD) {
+                prefetch(&tops, holder as usize);
+            }
             tops[number] = match self.by(number as u32) {
                 By::Root(root) => root,
                 By::Roots => SEVERAL,

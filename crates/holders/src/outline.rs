@@ -4,7 +4,9 @@
 
 use std::collections::HashMap;
 
-use crate::arrays::{NONE, Refused, array};
+use strandline_sys::host::prefetch;
+
+use crate::arrays::{AHEAD, NONE, Refused, array};
 use crate::held::{By, Held, Sum};
 
 /// Nodes at most, beside those of roots. What would need more counts for the node above it.
@@ -73,6 +75,13 @@ impl Held {
         let mut of_numbers: Vec<u32> = array(self.vertices.len(), Outline::LOST)?;
         // A holder has a lower number than what it holds.
         for number in 0..self.vertices.len() {
+            if let (Some(&vertex), Some(&holder)) =
+                (self.vertices.get(number + AHEAD), self.holders.get(number + AHEAD))
+            {
+                prefetch(kinds, vertex as usize);
+                self.blocks().prefetch(vertex);
+                prefetch(&of_numbers, holder as usize);
+            }
             of_numbers[number] = match self.by(number as u32) {
                 By::Roots => Outline::SEVERAL,
                 By::Nothing => Outline::LOST,

@@ -11,7 +11,9 @@
 
 use std::time::Instant;
 
-use crate::arrays::{Clock, NONE, Refused, array};
+use strandline_sys::host::prefetch;
+
+use crate::arrays::{AHEAD, Clock, NONE, Refused, array};
 use crate::blocks::Blocks;
 use crate::dominators;
 use crate::held::Held;
@@ -216,7 +218,9 @@ impl Search {
         let (mut vertex, mut cursor) = (vertex, 0);
         loop {
             let (mut child, mut left) = (None, None);
-            for (index, edge) in self.edges.of(vertex).iter_mut().enumerate().skip(cursor) {
+            let targets = self.edges.of(vertex);
+            let soon = targets.get(cursor + AHEAD).copied();
+            for (index, edge) in targets.iter_mut().enumerate().skip(cursor) {
                 // NONE has no number.
                 let Some(&known) = self.numbers.get(*edge as usize) else { continue };
                 if known != NONE {
@@ -239,6 +243,10 @@ impl Search {
                     self.stack.try_reserve_exact(more).map_err(|_| Refused::NoMemory(more as u64 * 8))?;
                 }
                 self.stack.push([vertex, index as u32]);
+                if let Some(soon) = soon {
+                    prefetch(&self.numbers, soon as usize);
+                    self.edges.references.prefetch(soon);
+                }
             }
             if let Some(child) = child {
                 self.clock.step()?;

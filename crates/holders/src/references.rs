@@ -5,6 +5,7 @@
 //! that, and what was read in parts, is kept apart.
 
 use strandline_process::memory::Memory;
+use strandline_sys::host::prefetch;
 
 use crate::arrays::{Refused, reserved};
 use crate::blocks::Blocks;
@@ -89,6 +90,12 @@ impl References {
         let (from, to, is_apart) = self.range(block);
         let targets = if is_apart { &mut self.of_apart } else { &mut self.targets };
         targets.get_mut(from..to).unwrap_or_default()
+    }
+
+    /// Asks for where they are, ahead of time.
+    #[inline]
+    pub(crate) fn prefetch(&self, block: u32) {
+        prefetch(&self.groups, (block / TOGETHER) as usize);
     }
 
     /// Where the targets of a block are, and whether among those that are apart.
