@@ -188,6 +188,8 @@ fn way(process: &Process, memory: &Live, how: &How<'_>, most: Option<Duration>) 
     };
     if wanted {
         match photograph::plan(process, &process.address_space()?, most) {
+            // Who holds what takes longer to find, and without a photograph half of it is not said.
+            Ok(plan) if how.options.keeps_blocks => return Ok(Way::Photographed(plan.for_longest())),
             Ok(plan) => return Ok(Way::Photographed(plan)),
             Err(why) => against = refused(process, how, why)?,
         }

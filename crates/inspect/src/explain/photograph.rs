@@ -52,6 +52,13 @@ pub struct Plan {
     pub hold: Duration,
 }
 
+impl Plan {
+    /// The same, of one that lasts as long as any may.
+    pub fn for_longest(self) -> Self {
+        Self { hold: MOST_HOLD, ..self }
+    }
+}
+
 /// Looks whether a photograph of the process, whose mappings are `space`, can do harm or cannot be had.
 ///
 /// # Errors
