@@ -143,7 +143,7 @@ impl Held {
         sum
     }
 
-    /// What a root alone holds: it would be lost without this root, and is not without any other.
+    /// What a root alone holds: without it nothing else of its class of roots, or of one before, leads there.
     pub fn root(&self, root: u32) -> Sum {
         self.of_roots.get(root as usize).copied().unwrap_or_default()
     }

@@ -17,7 +17,7 @@ use strandline_process::modules;
 use strandline_process::procfs::Process;
 
 use super::names;
-use super::symbols;
+use super::symbols::{self, Called};
 use crate::explain::snapshot::Snapshot;
 
 /// Words that are looked at for a table, and those that are kept in mind by each worker.
@@ -148,9 +148,12 @@ impl<'a> Heard<'a> {
         let named = |table: Table| match table {
             Table::Class(name) => Some(Named { name, least_bytes: 0 }),
             Table::Trait(table) => {
-                let of = |at: &u64| functions.get(at).map(Vec::as_slice).unwrap_or_default();
-                let drops = table.drop.iter().flat_map(of);
-                let name = names::of_table(drops, table.methods.iter().map(of))?;
+                let of = |at: &u64| functions.get(at);
+                let drop = table.drop.as_ref().map(|at| of(at).filter(|called| called.are_all));
+                let methods = table.methods.iter().filter_map(of).filter(|called| called.are_all);
+                // What drops it and is called something unknown says nothing; nor do methods then, which say less.
+                let drop = drop.map_or(Some([].as_slice()), |called| Some(called?.names.as_slice()))?;
+                let name = names::of_table(drop, methods.map(|called| called.names.as_slice()))?;
                 Some(Named { name, least_bytes: table.bytes })
             }
         };
@@ -186,18 +189,24 @@ impl Heads for Heard<'_> {
 }
 
 /// What functions at some addresses are called.
-fn functions(process: &Process, snapshot: &Snapshot, wanted: &[u64]) -> HashMap<u64, Vec<String>> {
-    let mut by_mapping: BTreeMap<u64, (&Mapping, Vec<u64>)> = BTreeMap::new();
+fn functions(process: &Process, snapshot: &Snapshot, wanted: &[u64]) -> HashMap<u64, Called> {
+    // A file is looked through once, however many mappings it has.
+    let groups = modules::groups(snapshot.space.mappings());
+    let parts = groups.iter().enumerate();
+    let of_parts: HashMap<u64, usize> =
+        parts.flat_map(|(index, group)| group.iter().map(move |mapping| (mapping.start, index))).collect();
+    let mut by_group: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
     for &at in wanted {
-        if let Some(mapping) = snapshot.space.find(at) {
-            by_mapping.entry(mapping.start).or_insert((mapping, Vec::new())).1.push(at);
-        }
+        let group = snapshot.space.find(at).and_then(|mapping| of_parts.get(&mapping.start));
+        by_group.entry(group.copied().unwrap_or(usize::MAX)).or_default().push(at);
     }
     let mut names = HashMap::new();
-    for (mapping, mut wanted) in by_mapping.into_values() {
+    for (group, mut wanted) in by_group {
         wanted.sort_unstable();
         wanted.dedup();
-        symbols::beginning_at(process, snapshot, mapping, &wanted, &mut names);
+        if let Some(mapping) = groups.get(group).and_then(|group| group.first()) {
+            symbols::beginning_at(process, snapshot, mapping, &wanted, &mut names);
+        }
     }
     names
 }

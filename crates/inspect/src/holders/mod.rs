@@ -90,7 +90,9 @@ impl Memory for Filled<'_> {
             let part = (from - address) as usize..(to - address) as usize;
             let got = buffer.get_mut(part).map_or(0, |part| self.memory.read_some(from, part));
             if (got as u64) < to - from {
-                return (from - address) as usize + got;
+                let done = (from - address) as usize + got;
+                self.cuts.cut(address, buffer.get_mut(..done).unwrap_or_default());
+                return done;
             }
         }
         self.cuts.cut(address, buffer);

@@ -57,25 +57,36 @@ pub fn of_symbol(name: &[u8]) -> String {
         .unwrap_or_else(|| String::from_utf8_lossy(name).into_owned())
 }
 
-/// The Rust type of a table for a trait, by the names of what drops it and of its methods: the only one that all of them may belong to.
-/// Functions that are the same to the processor have many names.
-pub fn of_table<'a>(
-    drops: impl Iterator<Item = &'a String>,
-    methods: impl Iterator<Item = &'a [String]>,
-) -> Option<String> {
-    let mut possible: Option<BTreeSet<&str>> = None;
-    let mut narrow = |of: BTreeSet<&'a str>| {
-        if !of.is_empty() {
-            possible = Some(match possible.take() {
-                Some(known) => known.intersection(&of).copied().collect(),
-                None => of,
-            });
+/// The Rust type of a table for a trait: the only one that what drops it is called by, or of several that which its methods may belong to;
+/// where nothing needs to be dropped that of the methods. Functions that are the same to the processor have many names.
+pub fn of_table<'a>(drops: &'a [String], methods: impl Iterator<Item = &'a [String]>) -> Option<String> {
+    let mut possible: BTreeSet<&str> = drops.iter().filter_map(|name| dropped(name)).collect();
+    if !drops.is_empty() && possible.is_empty() {
+        return None;
+    }
+    for names in methods.take_while(|names| !names.is_empty()) {
+        let implementors = names.iter().filter_map(|name| implementor(name)).filter(|of| is_concrete(of));
+        let of: BTreeSet<&str> = implementors.collect();
+        let both: BTreeSet<&str> = possible.intersection(&of).copied().collect();
+        if possible.is_empty() {
+            possible = of;
+        } else if !both.is_empty() {
+            possible = both;
         }
-    };
-    narrow(drops.filter_map(|name| dropped(name)).collect());
-    methods.for_each(|names| narrow(names.iter().filter_map(|name| implementor(name)).collect()));
-    let possible = possible?;
+    }
     possible.first().filter(|_| possible.len() == 1).map(|name| (*name).to_owned())
+}
+
+/// Whether a type is written with all paths: what is not may be a parameter of an implementation (`impl<T> Trait for T`).
+fn is_concrete(of: &str) -> bool {
+    const OF_THE_LANGUAGE: &str = " u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64 bool char str dyn mut const fn extern unsafe as ";
+    let is_of_word = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let words = of.split(|c| !is_of_word(c)).filter(|word| !word.is_empty());
+    words.into_iter().all(|word| {
+        word.contains("::")
+            || word.bytes().all(|byte| byte.is_ascii_digit())
+            || OF_THE_LANGUAGE.contains(&format!(" {word} "))
+    })
 }
 
 /// The type of `core::ptr::drop_in_place<TYPE>`.
@@ -126,12 +137,17 @@ mod tests {
             strings(&["core::ptr::drop_in_place<app::Round>", "core::ptr::drop_in_place::<app::Flat>"]);
         let methods = [strings(&["<app::Flat as app::Shape>::area", "<app::Wide as app::Shape>::area"])];
         let other = [strings(&["app::helper"])];
-        let of = |drops: &[String], methods: &[Vec<String>]| {
-            of_table(drops.iter(), methods.iter().map(Vec::as_slice))
-        };
+        let of =
+            |drops: &[String], methods: &[Vec<String>]| of_table(drops, methods.iter().map(Vec::as_slice));
         assert_eq!(of(&drops, &methods).as_deref(), Some("app::Flat"));
         assert_eq!(of(&drops[..1], &other).as_deref(), Some("app::Round"));
-        assert_eq!((of(&drops, &other), of(&[], &methods), of(&drops[..1], &methods)), (None, None, None));
+        assert_eq!((of(&drops, &other), of(&[], &methods)), (None, None));
+        // Methods of a general implementation are called by its parameters.
+        let general =
+            [strings(&["<alloc::vec::Vec<T,A> as app::Shape>::area"]), strings(&["<T as app::Shape>::name"])];
+        assert_eq!((of(&drops[..1], &general).as_deref(), of(&[], &general)), (Some("app::Round"), None));
+        let single = [strings(&["<app::Wide<u8, [f64; 4]> as app::Shape>::area"])];
+        assert_eq!(of(&[], &single).as_deref(), Some("app::Wide<u8, [f64; 4]>"));
         assert_eq!(implementor("<fn(u8) -> u8 as app::Call<(u8,)>>::call"), Some("fn(u8) -> u8"));
         assert_eq!(
             implementor("<app::Map<K, <V as app::Of>::T> as app::Shape>::area"),

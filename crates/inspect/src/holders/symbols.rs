@@ -58,21 +58,39 @@ impl Symbols {
     }
 }
 
+/// What a function is called.
+pub struct Called {
+    /// Its names.
+    pub names: Vec<String>,
+    /// Whether it has no others, which were too long or too many.
+    pub are_all: bool,
+}
+
+impl Default for Called {
+    fn default() -> Self {
+        Self { names: Vec::new(), are_all: true }
+    }
+}
+
 /// All names of the functions of one program or library that begin at some addresses, which are in order.
 pub fn beginning_at(
     process: &Process,
     snapshot: &Snapshot,
     mapping: &Mapping,
     addresses: &[u64],
-    found: &mut HashMap<u64, Vec<String>>,
+    found: &mut HashMap<u64, Called>,
 ) {
     let Ok(object) = Object::open(process, &snapshot.space, mapping) else { return };
     object.each_symbol(&mut |name, symbol| {
         if addresses.binary_search(&symbol.address).is_ok() {
             let known = found.entry(symbol.address).or_default();
-            let name = name.get(..name.len().min(names::MOST_BYTES)).unwrap_or_default();
-            if known.len() < MOST_NAMES {
-                known.push(names::of_symbol(name));
+            let text = if name.len() <= names::MOST_BYTES { names::of_symbol(name) } else { String::new() };
+            // What was not made sense of begins as it did.
+            if text.is_empty() || text.starts_with("_ZN") || text.starts_with("_R") {
+                known.are_all = false;
+            } else if !known.names.contains(&text) {
+                known.are_all &= known.names.len() < MOST_NAMES;
+                known.names.extend(Some(text).filter(|_| known.are_all));
             }
         }
     });

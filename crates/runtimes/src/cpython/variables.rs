@@ -73,6 +73,7 @@ pub fn find(
         are_data: HashMap::new(),
         seen: HashSet::new(),
         classes: Vec::new(),
+        is_whole: true,
         holding,
     };
     for state in interpreters(memory, program, release) {
@@ -81,6 +82,10 @@ pub fn find(
         if let Some(modules) = finder.modules(memory, state, is_memory) {
             finder.interpreter(modules);
         }
+    }
+    // Ways from some would go on where those from others had stopped.
+    if !finder.is_whole || Instant::now() >= context.deadline {
+        holding.variables.clear();
     }
 }
 
@@ -96,6 +101,8 @@ struct Finder<'a, 'h> {
     seen: HashSet<u64>,
     /// Classes that are not.
     classes: Vec<u64>,
+    /// Whether all were come to.
+    is_whole: bool,
     holding: &'h mut Holding,
 }
 
@@ -155,14 +162,19 @@ impl Finder<'_, '_> {
             self.holding.stops.insert(keys & !15);
         }
         for (key, value) in self.entries(dict, MOST_ENTRIES) {
+            if Instant::now() >= self.deadline || self.holding.variables.len() >= MOST_VARIABLES {
+                self.is_whole = false;
+                return;
+            }
             let Some(name) = self.names.text(key).filter(|name| is_name(name, false)) else { continue };
             if name.starts_with("__") && name.ends_with("__") {
                 continue;
             }
             let Some((number, of)) = self.type_of(value) else { continue };
             if of.kind == Kind::Class {
-                self.classes.extend(Some(value).filter(|_| self.classes.len() < MOST_VARIABLES));
-            } else if self.holding.variables.len() < MOST_VARIABLES && self.is_data(number, &of, value) {
+                self.is_whole &= self.classes.len() < MOST_VARIABLES;
+                self.classes.extend(Some(value).filter(|_| self.is_whole));
+            } else if self.is_data(number, &of, value) {
                 self.holding.variables.push((format!("{scope}.{name}"), value));
             }
         }
@@ -243,6 +255,7 @@ impl Finder<'_, '_> {
         // Before a key of any kind stands its hash.
         let key_at = table.entry_bytes - 16;
         let mut pairs = Vec::new();
+        self.is_whole &= written <= most || most == MOST_FIRST;
         for index in 0..written.min(most) {
             let at = entries.checked_add(index * table.entry_bytes + key_at)?;
             let Some((key, value)) = self.pages.pair(at) else { break };
@@ -261,7 +274,11 @@ impl Finder<'_, '_> {
 
 /// Whether a text is a name of a variable, or of a module or class, which have dots: what else a dict has is not told.
 fn is_name(text: &str, has_dots: bool) -> bool {
-    let is_of_name =
-        |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || has_dots && b".<>".contains(&byte);
-    text.bytes().all(is_of_name)
+    let is_identifier = |part: &str| {
+        let begins = part.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+        begins && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    // A class that a function made is in what it calls its locals.
+    let is_part = |part: &str| is_identifier(part) || part == "<locals>";
+    if has_dots { text.split('.').all(is_part) } else { is_identifier(text) }
 }
