@@ -179,7 +179,7 @@ impl<'a> Reader<'a> {
             deadline: self.context.deadline,
             workers: self.context.workers,
         };
-        let own = keys::follow(&at, &survey.own_keys, survey.entries, keys::Kind::Own);
+        let own = keys::follow(&at, &survey.own_keys, survey.own_entries, keys::Kind::Own);
         (facts.containers.own_keys, facts.containers.own_key_bytes) = (own.keys, own.bytes);
         let Some((count, last, table)) = table(pages, arenas.strtab) else { return false };
         let shared = keys::follow(&at, &[(table, last)], count, keys::Kind::Shared);
@@ -332,7 +332,7 @@ fn body_figures(arenas: &Arenas, survey: &Survey, free_entries: Option<u64>) -> 
     if let Some(entries) = by_whose.get_mut(&ENTRIES) {
         let slots = entries.free.unwrap_or(0);
         entries.free = free_entries;
-        entries.used = free_entries.map_or(survey.entries, |free| slots.saturating_sub(free));
+        entries.used = free_entries.map_or(survey.own_entries, |free| slots.saturating_sub(free));
     }
     by_whose.into_values().collect()
 }

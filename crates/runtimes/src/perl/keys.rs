@@ -15,6 +15,7 @@ use crate::work;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::Refinements;
 use strandline_process::memory::{Memory, word_at};
+use strandline_process::pages::PAGE_BYTES;
 
 /// How many buckets are one job.
 const BUCKETS_PER_JOB: u64 = 4096;
@@ -79,6 +80,7 @@ pub fn follow(context: &KeyContext<'_>, tables: &[(u64, u64)], keys: u64, kind: 
         kind,
         batch: Batch::new(context.memory),
         keys: Keys { is_whole: true, ..Keys::default() },
+        has_gaps: false,
         buckets: Vec::new(),
         pairs: Vec::new(),
         lengths: Vec::new(),
@@ -90,11 +92,16 @@ pub fn follow(context: &KeyContext<'_>, tables: &[(u64, u64)], keys: u64, kind: 
             }
         });
     let mut all = Keys { is_whole: not_done == 0, ..Keys::default() };
+    let mut has_gaps = false;
     for follower in followers {
         all.keys += follower.keys.keys;
         all.bytes += follower.keys.bytes;
         all.is_whole &= follower.keys.is_whole;
+        has_gaps |= follower.has_gaps;
     }
+    // Perl has its tables zeroed by malloc, so that a page without a bucket in use may never have been there. Whether
+    // it was that or is in swap is told by how many keys there should be.
+    all.is_whole &= !has_gaps || all.keys >= keys;
     all
 }
 
@@ -104,17 +111,33 @@ struct Follower<'a> {
     kind: Kind,
     batch: Batch<'a>,
     keys: Keys,
+    /// Whether some pages of tables could not be read.
+    has_gaps: bool,
     buckets: Vec<u8>,
     pairs: Vec<Option<(u64, u64)>>,
     lengths: Vec<Option<(u64, u64)>>,
 }
 
 impl Follower<'_> {
-    fn job(&mut self, address: u64, buckets: u64) {
+    /// Reads the buckets of a job; those on pages that cannot be read are zero.
+    fn read(&mut self, address: u64, buckets: u64) {
+        self.buckets.clear();
         self.buckets.resize(usize::try_from(8 * buckets).unwrap_or(0), 0);
-        let got = self.context.memory.read_some(address, &mut self.buckets);
-        self.keys.is_whole &= got == self.buckets.len();
-        let words = self.buckets.get(..got).unwrap_or(&[]).chunks_exact(8);
+        let mut done = 0;
+        while let Some(rest) = self.buckets.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            let at = address.wrapping_add(done as u64);
+            done += self.context.memory.read_some(at, rest);
+            if done < self.buckets.len() {
+                self.has_gaps = true;
+                let at = address.wrapping_add(done as u64);
+                done += (PAGE_BYTES - at % PAGE_BYTES) as usize;
+            }
+        }
+    }
+
+    fn job(&mut self, address: u64, buckets: u64) {
+        self.read(address, buckets);
+        let words = self.buckets.chunks_exact(8);
         let mut level: Vec<u64> =
             words.filter_map(|word| word_at(word, 0)).filter(|&entry| entry != 0).collect();
         while !level.is_empty() {

@@ -51,6 +51,8 @@ pub struct Survey {
     pub used: Vec<(u32, [u16; 2])>,
     /// Hashes with keys of their own: table and last place.
     pub own_keys: Vec<(u64, u64)>,
+    /// Entries of those.
+    pub own_entries: u64,
     /// Entries of hashes in use.
     pub entries: u64,
     /// Bodies in use that can hold a string.
@@ -198,6 +200,7 @@ impl Survey {
             }
         }
         self.own_keys.extend(other.own_keys);
+        add(&mut self.own_entries, other.own_entries);
         add(&mut self.entries, other.entries);
         self.string_bodies += other.string_bodies;
         self.damaged += other.damaged;

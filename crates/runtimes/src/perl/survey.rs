@@ -447,6 +447,7 @@ impl<'a> Surveyor<'a> {
         add(&mut self.survey.entries, keys);
         if keys > 0 && !value.head.has(flags::SHARE_KEYS) {
             if self.survey.own_keys.len() < MOST_HASHES {
+                add(&mut self.survey.own_entries, keys);
                 self.survey.own_keys.push((table, last));
             } else {
                 self.survey.others_left_out += 1;

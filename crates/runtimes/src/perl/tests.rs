@@ -456,6 +456,28 @@ fn chains_of_keys_end() {
     );
 }
 
+/// Nothing was ever written to pages of a table that have no bucket in use; whether the others are all there is told
+/// by how many keys the table has.
+#[test]
+fn tables_of_keys_may_have_pages_that_are_not_resident() {
+    for (keys, caveats) in [(1, [].as_slice()), (2, ["perl_keys_damaged"].as_slice())] {
+        let mut fabric = Fabric::new();
+        let strtab = fabric.read_word(INTERPRETER + fabric.release.strtab).unwrap();
+        let table = HEAP + 0x10_0040;
+        let entry = fabric.chunk(44);
+        fabric.put(entry, &[0, entry + 24, 1, 4 << 32]);
+        fabric.put(table + 8, &[0]);
+        fabric.put(table + 3 * PAGE_BYTES, &[entry]);
+        let any = fabric.read_word(strtab).unwrap();
+        fabric.put(any, &[0, 0, keys, 2047]);
+        fabric.put(strtab + 16, &[table]);
+        let (found, _) = fabric.read();
+        assert!(found.facts.read);
+        assert_eq!(found.facts.containers.shared_keys, 1);
+        assert_eq!(found.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(), caveats);
+    }
+}
+
 /// Lists of pads that are longer than what is resident are refused, and so are many that together are.
 #[test]
 fn endless_pads_are_refused() {
