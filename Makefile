@@ -3,7 +3,7 @@
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-kernels bench studies lint deps docs need-cargo
+.PHONY: help demo test test-full test-kernels bench studies lint deps docs dist need-cargo
 
 help: ## list these
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ lint: need-cargo ## formatting, clippy, the unsafe fence, licences
 
 deps: ## install what the tests need (apt, as root)
 	@scripts/deps
+
+dist: need-cargo ## a binary for glibc 2.28 and later, a static one, a .deb, into target/dist (ten minutes; zig from PyPI)
+	@scripts/dist
 
 docs: need-cargo ## manual pages and completions into target/docs
 	@mkdir -p target/docs/completions

@@ -42,6 +42,7 @@ def one(name, check):
     signal.alarm(CHECK_SECONDS)
     try:
         note = check()
+        lab.all_are_free()
         result, reason = 'passed', plain(note or '')
     except lab.Skipped as error:
         result, reason = 'skipped', plain(error)

@@ -155,6 +155,51 @@ def agrees(document, pid):
     return told
 
 
+def reader(document, name, of='allocators'):
+    """What an allocator's or a runtime's reader says."""
+    found = next((each for each in document[of] if each['name'] == name), None)
+    expect(found is not None, f'no {name} found ({caveats(document)})')
+    return found
+
+
+def runtime(document, name):
+    """What the reader of a runtime says that can be read."""
+    found = reader(document, name, 'runtimes')
+    equal(found['read'], True, f'{name} is read ({caveats(document)})')
+    return found
+
+
+def knows_heap(document, one):
+    """Whether malloc's figures from outside are those that the subject had from within."""
+    equal(reader(document, 'glibc')['mallinfo'], one.ready['mallinfo'], 'mallinfo')
+
+
+def explain_heap(one, *words, **how):
+    """The ledger of a subject that stands still, with the kernel's sums and malloc's own figures."""
+    document = explain(one.pid, *words, **how)
+    agrees(document, one.pid)
+    knows_heap(document, one)
+    return document
+
+
+def rows_of_photograph(one, *prefixes):
+    """A photograph's ledger, which has the rows of a stop."""
+    stopped, photograph = (explain(one.pid, f'--photograph={when}') for when in ('never', 'always'))
+    rows = [{each['id']: each['bytes'] for each in document['rows'] if each['id'].startswith(prefixes)}
+            for document in (stopped, photograph)]
+    equal(rows[1], rows[0], 'rows of the photograph beside those of the stop')
+    return photograph
+
+
+def other_allocators():
+    """Libraries that stand in for malloc, and the call that each is asked for."""
+    known = (('libjemalloc.so.2', 'jemalloc_purge'), ('libtcmalloc_minimal.so.4', 'tcmalloc_release'))
+    found = [(library, call) for name, call in known if (library := next(Path('/usr/lib').rglob(name), None))]
+    if not found:
+        raise Skipped('neither library on the machine that made the disk')
+    return found
+
+
 class Subject:
     """A process of known answer: it prints a line when it is ready, and obeys bytes on its input."""
 
@@ -237,6 +282,13 @@ def end_all():
                 pipe.close()
             except OSError:
                 pass
+
+
+def all_are_free():
+    """Whether nobody traces what a check has left running."""
+    for one in Subject.all:
+        if one.process.poll() is None:
+            expect('TracerPid:\t0' in read(f'/proc/{one.pid}/status'), f'{one.pid} is still traced')
 
 
 def subject(name, *words, **how):

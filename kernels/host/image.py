@@ -10,8 +10,9 @@ from .kernel import Failure
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = '/usr/bin/python3'
-PROGRAMS = [PYTHON, '/usr/bin/perl', '/usr/bin/sbcl', '/usr/bin/unshare', '/usr/bin/setpriv']
-LIBRARIES = ['libgcc_s.so.1', 'libjemalloc.so.2', 'libtcmalloc_minimal.so.4', 'libmimalloc.so.2.0']
+PROGRAMS = [PYTHON, '/usr/bin/perl', '/usr/bin/sbcl', '/usr/bin/unshare', '/usr/bin/setpriv', '/usr/bin/dpkg',
+            '/usr/bin/dpkg-deb', '/usr/bin/dpkg-split', '/usr/bin/dpkg-query', '/usr/bin/tar', '/usr/bin/diff', '/sbin/ldconfig', '/sbin/setcap']
+LIBRARIES = ['libm.so.6', 'libpthread.so.0', 'libdl.so.2', 'libgcc_s.so.1', 'libjemalloc.so.2', 'libtcmalloc_minimal.so.4', 'libmimalloc.so.2.0']
 FOLDERS = ['/usr/lib/python3.*', '/usr/lib/x86_64-linux-gnu/perl-base', '/usr/lib/x86_64-linux-gnu/perl/5.*',
            '/usr/share/perl/5.*', '/usr/lib/sbcl']
 LEFT_OUT = ('test', 'idlelib', 'lib2to3', 'ensurepip', 'tkinter', 'turtledemo', 'pydoc_data', 'unicore', 'contrib',
@@ -131,6 +132,26 @@ def stripped(binary, folder):
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run(['objcopy', '--strip-debug', binary, to], check=True)
     return to
+
+
+# Of a glibc's own folder: what strandline is linked with.
+OLD_GLIBC = ['ld-linux-x86-64.so.2', 'libc.so.6', 'libm.so.6', 'libpthread.so.0', 'libdl.so.2']
+
+
+def shipped(dist, glibc):
+    """An archive of the packages, the static binary, and the libraries of an older glibc to run the other with."""
+    archive = Archive()
+    packages = sorted(dist.glob('strandline_*_amd64.deb'))
+    if len(packages) != 1:
+        raise Failure(f'{len(packages)} packages in {dist}, not 1')
+    archive.path('kernels/shipped/strandline.deb', packages[0])
+    archive.path('kernels/shipped/strandline-static', dist / 'bin/strandline-static')
+    for name in OLD_GLIBC:
+        library = next((at for at in glibc.rglob(name) if at.exists()), None)
+        if library is None:
+            raise Failure(f'no {name} below {glibc}')
+        archive.file(f'kernels/shipped/glibc/{name}', library.resolve().read_bytes(), 0o755)
+    return archive.bytes()
 
 
 def overlay(binary, work):

@@ -26,16 +26,17 @@ def what(name):
     return setting(name).__doc__.strip().splitlines()[0].rstrip('.')
 
 
-def markdown(matrix, cells, about):
+def markdown(matrix, cells):
     kernels = [kernel['name'] for kernel in matrix['kernel']]
     of = {(cell['kernel'], cell['setting']): cell for cell in cells}
     dates = sorted({cell['date'] for cell in cells})
+    about = '; '.join(sorted({cell['about'] for cell in cells}))
     builds = len({cell.get('binary') for cell in cells})
     if builds > 1:
         about += f'; cells of {builds} builds, as faults were mended between'
     lines = [f'Run {" to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "never"}, {about}.', '']
     lines += ['| | ' + ' | '.join(kernels) + ' |', '|---|' + '---|' * len(kernels)]
-    versions = [next((kernel['version'] for kernel in matrix['kernel'] if kernel['name'] == name)) for name in kernels]
+    versions = [' and '.join(sorted({cell['version'] for cell in cells if cell['kernel'] == name})) or 'not run' for name in kernels]
     lines.append("| Debian's package | " + ' | '.join(versions) + ' |')
     for name in (name for name in matrix['settings']['order'] if any(cell['setting'] == name for cell in cells)):
         lines.append(f'| `{name}`: {what(name)} | ' + ' | '.join(figure(of.get((k, name))) for k in kernels) + ' |')

@@ -1,5 +1,5 @@
 """Reserved huge pages (hugetlb): a program's own, and malloc's."""
-from lab import (Skipped, agrees, caveats, equal, expect, explain, gives_what_it_predicts, is_free, read, rollup,
+from lab import (Skipped, agrees, caveats, equal, expect, explain, explain_heap, gives_what_it_predicts, is_free, read, reader, rollup,
                  strandline, subject, write)
 
 MIB = 1 << 20
@@ -41,8 +41,7 @@ def check_malloc_on_reserved_pages():
     document = explain(one.pid)
     agrees(document, one.pid)
     equal(document['kernel']['hugetlb_bytes'], held, 'hugetlb_bytes')
-    glibc = next(each for each in document['allocators'] if each['name'] == 'glibc')
-    if glibc['mallinfo'] != one.ready['mallinfo']:
+    if reader(document, 'glibc')['mallinfo'] != one.ready['mallinfo']:
         expect('heap_hugetlb' in caveats(document), f'mallinfo is not its own, and no caveat says so: {caveats(document)}')
     run = strandline('reclaim', '--json', '--remedy', 'malloc_trim', one.pid)
     told = run.document() if run.out else {}
@@ -56,10 +55,7 @@ def check_malloc_on_reserved_pages():
 def check_malloc_on_transparent_pages():
     """glibc.malloc.hugetlb=1: madvise."""
     one = subject('fragmented', 120000, 200, 500, env={'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=1'})
-    document = explain(one.pid)
-    agrees(document, one.pid)
-    glibc = next(each for each in document['allocators'] if each['name'] == 'glibc')
-    equal(glibc['mallinfo'], one.ready['mallinfo'], 'mallinfo')
+    explain_heap(one)
     gives_what_it_predicts(one.pid, 'malloc_trim')
     equal(one.finish(), 0, 'its status')
 

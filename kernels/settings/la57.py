@@ -1,7 +1,7 @@
 """Five levels of page tables (LA57): memory above 2^47."""
 
-from lab import (Skipped, agrees, equal, expect, explain, gives_what_it_predicts, is_free, killed_at_random, read, reclaim, strandline,
-                 subject)
+from lab import (Skipped, agrees, equal, expect, explain, explain_heap, gives_what_it_predicts, is_free, killed_at_random, read,
+                 reclaim, strandline, subject)
 
 CPU = 'max,la57=on'
 MIB = 1 << 20
@@ -29,10 +29,7 @@ def check_high_memory():
 
 def check_glibc_heap():
     heap = subject('fragmented', 60000, 200, 500)
-    document = explain(heap.pid)
-    agrees(document, heap.pid)
-    glibc = next(one for one in document['allocators'] if one['name'] == 'glibc')
-    equal(glibc['mallinfo'], heap.ready['mallinfo'], 'mallinfo')
+    explain_heap(heap)
     gives_what_it_predicts(heap.pid, 'malloc_trim')
     equal(heap.finish(), 0, 'its status')
 

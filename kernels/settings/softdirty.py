@@ -1,5 +1,6 @@
 """Soft-dirty bits, as checkpointing and incremental copies use them."""
-from lab import (Skipped, agrees, equal, expect, explain, gives_what_it_predicts, is_free, mappings, pagemap, small_pages, subject, write)
+from lab import (Skipped, agrees, equal, expect, explain, explain_heap, gives_what_it_predicts, is_free, mappings, pagemap,
+                 small_pages, subject, write)
 
 MIB = 1 << 20
 SOFT_DIRTY = 1 << 55
@@ -39,10 +40,7 @@ def check_heap():
     heap = subject('fragmented', 60000, 200, 500)
     for value in (4, 1):
         write(f'/proc/{heap.pid}/clear_refs', value)
-        document = explain(heap.pid, '--photograph=never')
-        agrees(document, heap.pid)
-        glibc = next(each for each in document['allocators'] if each['name'] == 'glibc')
-        equal(glibc['mallinfo'], heap.ready['mallinfo'], 'mallinfo')
+        explain_heap(heap, '--photograph=never')
     gives_what_it_predicts(heap.pid, 'malloc_trim')
     start, end = next((start, end) for start, end, _, name in mappings(heap.pid) if name == '[heap]')
     expect(dirty(heap.pid, start, end - start) < (end - start) // 4096 // 4, 'most of the heap is dirty after a trim')

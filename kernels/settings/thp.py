@@ -1,8 +1,8 @@
 """THP=always, with khugepaged at its busiest."""
 from pathlib import Path
 
-from lab import (KERNELS, Subject, agrees, equal, expect, explain, gives_what_it_predicts, is_free, killed_at_random, reclaim, rollup,
-                 subject, write)
+from lab import (KERNELS, Subject, agrees, equal, expect, explain, explain_heap, gives_what_it_predicts, is_free, killed_at_random,
+                 reclaim, rollup, rows_of_photograph, runtime, subject, write)
 
 
 KHUGEPAGED = Path('/sys/kernel/mm/transparent_hugepage/khugepaged')
@@ -23,10 +23,8 @@ def prepare():
 
 def check_glibc_heap():
     heap = subject('fragmented', 120000, 200, 500)
-    document = explain(heap.pid, '--photograph=never')
-    told = agrees(document, heap.pid)
-    glibc = next(one for one in document['allocators'] if one['name'] == 'glibc')
-    equal(glibc['mallinfo'], heap.ready['mallinfo'], 'mallinfo')
+    told = rollup(heap.pid)
+    explain_heap(heap, '--photograph=never')
     # khugepaged would fill what goes back at once: a page that is there of 512 is enough for it.
     write(KHUGEPAGED / 'max_ptes_none', 0)
     done = gives_what_it_predicts(heap.pid, 'malloc_trim')
@@ -56,11 +54,7 @@ def check_huge_pages_cut():
 
 def check_photograph():
     heap = subject('fragmented', 120000, 200, 500)
-    stopped = explain(heap.pid, '--photograph=never')
-    photograph = explain(heap.pid, '--photograph=always')
-    rows = [{one['id']: one['bytes'] for one in document['rows'] if one['id'].startswith('glibc')}
-            for document in (stopped, photograph)]
-    equal(rows[1], rows[0], 'rows of the photograph beside those of the stop')
+    rows_of_photograph(heap, 'glibc')
     is_free(heap.pid)
 
 
@@ -87,10 +81,7 @@ def check_malloc_loops():
 
 def check_python():
     one = Subject(['/usr/bin/python3', KERNELS / 'python/oracle.py', 'mixed', 1000, 1, '/kernels/subjects/figures.so', '/tmp/figures'])
-    document = explain(one.pid)
-    runtime = next(each for each in document['runtimes'] if each['name'] == 'cpython')
-    equal(runtime['read'], True, 'CPython is read')
-    types = {each['name']: [each['instances'], each['bytes']] for each in runtime['types']}
+    types = {each['name']: [each['instances'], each['bytes']] for each in runtime(explain(one.pid), 'cpython')['types']}
     for name, known in one.ready['types'].items():
         equal(types.get(name), known, f'type {name}')
 

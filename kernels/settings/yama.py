@@ -1,7 +1,7 @@
 """Yama's ptrace_scope 1, 2 and 3, as an ordinary user, as owner, with CAP_SYS_PTRACE only."""
 import json
 
-from lab import (ORDINARY, SUBJECTS, agrees, command, equal, expect, explain, gives_what_it_predicts, is_free, reclaim,
+from lab import (ORDINARY, SUBJECTS, agrees, command, equal, expect, explain, explain_heap, gives_what_it_predicts, is_free, reclaim,
                  strandline, subject, write)
 
 SYS_PTRACE = 19
@@ -64,10 +64,7 @@ def check_scope_1_with_the_capability():
     scope(1)
     one = subject('fragmented', 60000, 200, 500, user=1001)
     how = {'user': ORDINARY, 'capabilities': BOTH}
-    document = explain(one.pid, '--photograph=never', **how)
-    agrees(document, one.pid)
-    glibc = next(each for each in document['allocators'] if each['name'] == 'glibc')
-    equal(glibc['mallinfo'], one.ready['mallinfo'], 'mallinfo')
+    explain_heap(one, '--photograph=never', **how)
     explain(one.pid, '--photograph=try', **how)
     done = reclaim(one.pid, 'malloc_trim', **how)
     equal(done['actual_bytes'], done['predicted_bytes'], 'given back beside predicted')

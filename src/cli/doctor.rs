@@ -54,6 +54,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         reading(),
         ptrace_scope(),
         capabilities(),
+        rights(),
         map_files(),
         rollup(),
         seccomp(),
@@ -287,6 +288,38 @@ fn capability_status(user: u32, has: impl Fn(u32) -> bool) -> (Status, String) {
     }
 }
 
+/// Whose processes all of that lets this user look at.
+fn rights() -> Check {
+    let scope = read("/proc/sys/kernel/yama/ptrace_scope");
+    // The numbers of the first namespaces of each kind (include/linux/proc_ns.h: PROC_USER_INIT_INO, PROC_PID_INIT_INO).
+    let first = ["user:[4026531837]", "pid:[4026531836]"];
+    let is_initial = ["user", "pid"].iter().zip(first).all(|(kind, first)| {
+        fs::read_link(format!("/proc/self/ns/{kind}")).map_or(true, |name| name.as_os_str() == first)
+    });
+    let (status, found) = rights_status(scope.as_deref(), host::effective_user(), is_initial, has_capability);
+    let means =
+        "what explain, holders and reclaim may be asked about; run and record take their samples of all";
+    let fix = "GUIDE.md, \"Which permission do I need?\", has a table of what else can be had";
+    check("rights", status, found, means, Some(fix))
+}
+
+fn rights_status(
+    scope: Option<&str>,
+    user: u32,
+    is_initial: bool,
+    has: impl Fn(u32) -> bool,
+) -> (Status, String) {
+    let all = has(CAP_DAC_READ_SEARCH) || has(CAP_DAC_OVERRIDE);
+    match (scope.unwrap_or("0"), has(CAP_SYS_PTRACE)) {
+        ("3", _) => (Status::Missing, "nobody's processes".to_owned()),
+        (_, true) if all && is_initial => (Status::Ok, "the processes of all users".to_owned()),
+        (_, true) if all => (Status::Limited, "the processes of all users in these namespaces".to_owned()),
+        (_, true) | ("0", _) => (Status::Limited, format!("the processes of user {user}")),
+        ("1", _) => (Status::Limited, "only what strandline itself starts (run, demo)".to_owned()),
+        _ => (Status::Missing, "no process".to_owned()),
+    }
+}
+
 fn map_files() -> Check {
     let opened = fs::read_dir("/proc/self/map_files").and_then(|mut folder| {
         let entry = folder.next().unwrap_or(Err(std::io::ErrorKind::NotFound.into()))?;
@@ -419,6 +452,19 @@ mod tests {
         assert_eq!(of(&[CAP_SYS_PTRACE]), Status::Limited);
         assert_eq!(of(&[CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH]), Status::Ok);
         assert_eq!(of(&[CAP_SYS_PTRACE, CAP_DAC_OVERRIDE]), Status::Ok);
+    }
+
+    #[test]
+    fn rights_are_those_of_scope_and_capabilities() {
+        let both = [CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH];
+        let of = |scope, held: &[u32]| rights_status(scope, 7, true, |bit| held.contains(&bit));
+        assert_eq!(of(None, &[]), (Status::Limited, "the processes of user 7".to_owned()));
+        assert_eq!(of(Some("1"), &[]).1, "only what strandline itself starts (run, demo)");
+        assert_eq!(of(Some("1"), &[CAP_SYS_PTRACE]).1, "the processes of user 7");
+        assert_eq!(of(Some("2"), &[]).0, Status::Missing);
+        assert_eq!(of(Some("2"), &both).0, Status::Ok);
+        assert_eq!(of(Some("3"), &both).0, Status::Missing);
+        assert_eq!(rights_status(None, 0, false, |_| true).0, Status::Limited);
     }
 
     #[test]

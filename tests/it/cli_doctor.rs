@@ -35,6 +35,7 @@ fn every_check_has_an_answer() {
         "pagemap_scan",
         "ptrace",
         "ptrace_scope",
+        "rights",
         "process_vm_readv",
         "process_events",
         "memory_limit",

@@ -27,6 +27,7 @@ pub fn prepare_to_wake() -> io::Result<()> {
 
 /// This thread's id.
 pub fn own_thread() -> i32 {
-    // SAFETY: gettid has no arguments and cannot fail.
-    unsafe { libc::gettid() }
+    // By number: glibc has a function for it since 2.30 only.
+    // SAFETY: gettid has no arguments and cannot fail; its result is a pid_t.
+    unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }
 }

@@ -138,7 +138,10 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     reading.holding = counted.holding.take();
     if let Some(holding) = &mut reading.holding {
         holding.object = Some(&rows::OBJECT);
-        variables::find(context, &memory, program, release, holding);
+        if !variables::find(context, &memory, program, release, holding) {
+            let text = "not all modules of CPython could be gone through: no variable is named as a holder";
+            reading.caveats.push(Caveat::new("cpython_names", program.path.clone(), None, text));
+        }
     }
     tell(&blocks.arenas, &sums, release, &mut reading);
     let mut details = details(&blocks.arenas, &sums);

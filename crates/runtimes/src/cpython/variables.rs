@@ -56,14 +56,15 @@ const NO_DATA: [&[u8]; 21] = [
 /// The longest of them, and a 0.
 const NAME_BYTES: usize = 27;
 
-/// Finds the variables of all modules of `program`, and notes where ways from them stop.
+/// Finds the variables of all modules of `program`, and notes where ways from them stop. False where not all modules could
+/// be gone through: then no variable is named.
 pub fn find(
     context: &Context<'_>,
     memory: &dyn Memory,
     program: &Program,
     release: &'static Release,
     holding: &mut Holding,
-) {
+) -> bool {
     let mut finder = Finder {
         types: Types::new(Pages::new(memory), release),
         names: Names::new(Pages::new(memory), release, context.space),
@@ -84,9 +85,11 @@ pub fn find(
         }
     }
     // Ways from some would go on where those from others had stopped.
-    if !finder.is_whole || Instant::now() >= context.deadline {
+    let is_whole = finder.is_whole && Instant::now() < context.deadline;
+    if !is_whole {
         holding.variables.clear();
     }
+    is_whole
 }
 
 struct Finder<'a, 'h> {

@@ -23,6 +23,9 @@ const BUCKETS_PER_JOB: u64 = 4096;
 const STEPS: u64 = 4096;
 /// The most jobs: tables of a thousand million buckets.
 const MOST_JOBS: usize = 256 << 10;
+/// The most pages of tables that may not be there: perl writes to all of a table that it makes larger, and only one
+/// that was made at once, of a few thousand buckets, has pages to which nothing was written.
+const MOST_GAPS: u64 = 4096;
 /// Longer keys are not believed.
 const MOST_KEY_BYTES: u64 = 1 << 31;
 
@@ -74,13 +77,16 @@ pub fn follow(context: &KeyContext<'_>, tables: &[(u64, u64)], keys: u64, kind: 
     }
     // What is not as it should be when caught in motion is little.
     let left = AtomicU64::new(keys.saturating_add(keys / 64 + 64));
+    let gaps_left = AtomicU64::new(MOST_GAPS);
+    let is_cut = jobs.len() >= MOST_JOBS;
     let new = || Follower {
         context,
         left: &left,
+        gaps_left: &gaps_left,
+        seen: 0,
         kind,
         batch: Batch::new(context.memory),
         keys: Keys { is_whole: true, ..Keys::default() },
-        has_gaps: false,
         buckets: Vec::new(),
         pairs: Vec::new(),
         lengths: Vec::new(),
@@ -91,17 +97,17 @@ pub fn follow(context: &KeyContext<'_>, tables: &[(u64, u64)], keys: u64, kind: 
                 follower.job(address, buckets);
             }
         });
-    let mut all = Keys { is_whole: not_done == 0, ..Keys::default() };
-    let mut has_gaps = false;
+    let mut all = Keys { is_whole: not_done == 0 && !is_cut, ..Keys::default() };
+    let mut seen = 0;
     for follower in followers {
         all.keys += follower.keys.keys;
         all.bytes += follower.keys.bytes;
         all.is_whole &= follower.keys.is_whole;
-        has_gaps |= follower.has_gaps;
+        seen += follower.seen;
     }
     // Perl has its tables zeroed by malloc, so that a page without a bucket in use may never have been there. Whether
     // it was that or is in swap is told by how many keys there should be.
-    all.is_whole &= !has_gaps || all.keys >= keys;
+    all.is_whole &= gaps_left.into_inner() == MOST_GAPS || seen >= keys;
     all
 }
 
@@ -111,16 +117,22 @@ struct Follower<'a> {
     kind: Kind,
     batch: Batch<'a>,
     keys: Keys,
-    /// Whether some pages of tables could not be read.
-    has_gaps: bool,
+    /// Entries that were met, those whose keys are no strings too.
+    seen: u64,
+    /// Pages of tables that may still be missing.
+    gaps_left: &'a AtomicU64,
     buckets: Vec<u8>,
     pairs: Vec<Option<(u64, u64)>>,
     lengths: Vec<Option<(u64, u64)>>,
 }
 
 impl Follower<'_> {
-    /// Reads the buckets of a job; those on pages that cannot be read are zero.
-    fn read(&mut self, address: u64, buckets: u64) {
+    /// Reads the buckets of a job; those on pages that cannot be read are zero. False where too many cannot.
+    fn read(&mut self, address: u64, buckets: u64) -> bool {
+        let gap = |left: u64| left.checked_sub(1);
+        if self.gaps_left.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
         self.buckets.clear();
         self.buckets.resize(usize::try_from(8 * buckets).unwrap_or(0), 0);
         let mut done = 0;
@@ -128,15 +140,21 @@ impl Follower<'_> {
             let at = address.wrapping_add(done as u64);
             done += self.context.memory.read_some(at, rest);
             if done < self.buckets.len() {
-                self.has_gaps = true;
+                if self.gaps_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, gap).is_err() {
+                    return false;
+                }
                 let at = address.wrapping_add(done as u64);
                 done += (PAGE_BYTES - at % PAGE_BYTES) as usize;
             }
         }
+        true
     }
 
     fn job(&mut self, address: u64, buckets: u64) {
-        self.read(address, buckets);
+        if !self.read(address, buckets) {
+            self.keys.is_whole = false;
+            return;
+        }
         let words = self.buckets.chunks_exact(8);
         let mut level: Vec<u64> =
             words.filter_map(|word| word_at(word, 0)).filter(|&entry| entry != 0).collect();
@@ -158,6 +176,7 @@ impl Follower<'_> {
                     self.keys.is_whole = false;
                     continue;
                 };
+                self.seen += 1;
                 let length = first >> 32;
                 if length >= MOST_KEY_BYTES {
                     continue;

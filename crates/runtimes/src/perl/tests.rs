@@ -478,6 +478,21 @@ fn tables_of_keys_may_have_pages_that_are_not_resident() {
     }
 }
 
+/// A table of which nothing is there ends the search soon.
+#[test]
+fn tables_that_are_not_there_are_not_gone_through() {
+    let mut fabric = Fabric::new();
+    let strtab = fabric.read_word(INTERPRETER + fabric.release.strtab).unwrap();
+    let any = fabric.read_word(strtab).unwrap();
+    fabric.put(any, &[0, 0, 0, (1 << 39) - 1]);
+    fabric.put(strtab + 16, &[HEAP + (1 << 30)]);
+    let (found, _) = fabric.read();
+    assert_eq!(
+        found.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(),
+        ["perl_keys_damaged"]
+    );
+}
+
 /// Lists of pads that are longer than what is resident are refused, and so are many that together are.
 #[test]
 fn endless_pads_are_refused() {
