@@ -95,8 +95,9 @@ pub struct Export {
 impl Export {
     /// Flags that do not go together.
     pub fn contradiction(&self) -> Option<&'static str> {
-        let is_chosen =
-            self.all || [self.pid.is_empty(), self.name.is_empty(), self.cgroup.is_empty(), self.unit.is_empty()].contains(&false);
+        let is_chosen = self.all
+            || [self.pid.is_empty(), self.name.is_empty(), self.cgroup.is_empty(), self.unit.is_empty()]
+                .contains(&false);
         if !is_chosen {
             return Some("no process is chosen: give --pid, --name, --cgroup, --unit or --all");
         }

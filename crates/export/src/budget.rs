@@ -22,14 +22,17 @@ impl StopBudget {
     /// # Errors
     /// A sentence that says what is possible.
     pub fn parse(text: &str, time: impl Fn(&str) -> Result<Duration, String>) -> Result<Self, String> {
-        let bad = || format!("{text:?} is no budget: use a time and a period, such as 20ms/min, 100ms/5m or 1s/h");
+        let bad =
+            || format!("{text:?} is no budget: use a time and a period, such as 20ms/min, 100ms/5m or 1s/h");
         let (stopped, period) = text.split_once('/').ok_or_else(bad)?;
         // `min` alone is one of it.
         let opens_with_digit = period.starts_with(|c: char| c.is_ascii_digit() || c == '.');
         let period = if opens_with_digit { time(period) } else { time(&format!("1{period}")) };
         let (stopped, period) = (time(stopped).map_err(|_| bad())?, period.map_err(|_| bad())?);
         if stopped >= period || period > LONGEST_PERIOD {
-            return Err(format!("{text:?}: the time must be shorter than the period, and the period at most a day"));
+            return Err(format!(
+                "{text:?}: the time must be shorter than the period, and the period at most a day"
+            ));
         }
         Ok(Self { stopped, period })
     }
@@ -103,7 +106,11 @@ impl Processor {
         let most = MOST_SAVED_SECONDS * self.share;
         self.left = (self.left + passed * self.share - used).min(most);
         (self.at, self.taken) = (now, taken);
-        if self.left >= 0.0 { Duration::ZERO } else { Duration::from_secs_f64((-self.left / self.share).min(3600.0)) }
+        if self.left >= 0.0 {
+            Duration::ZERO
+        } else {
+            Duration::from_secs_f64((-self.left / self.share).min(3600.0))
+        }
     }
 }
 
@@ -125,7 +132,8 @@ mod tests {
         }
     }
 
-    const BUDGET: StopBudget = StopBudget { stopped: Duration::from_millis(20), period: Duration::from_secs(60) };
+    const BUDGET: StopBudget =
+        StopBudget { stopped: Duration::from_millis(20), period: Duration::from_secs(60) };
 
     #[test]
     fn budgets_have_a_time_and_a_period() {

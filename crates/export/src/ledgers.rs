@@ -112,7 +112,9 @@ impl Taker {
         let mut entries = self.board.entries();
         let mut best: Option<(Instant, Turn)> = None;
         for shown in picture.processes.iter().filter(|shown| shown.key.pid != own) {
-            let Some(entry) = entries.get_mut(&shown.key).filter(|entry| entry.not_before <= now) else { continue };
+            let Some(entry) = entries.get_mut(&shown.key).filter(|entry| entry.not_before <= now) else {
+                continue;
+            };
             let photograph = self.photograph(&shown.figures);
             let least = least_stop(&shown.figures);
             if least > budget.stopped {
@@ -173,7 +175,13 @@ impl Taker {
     }
 
     /// Keeps a ledger, unless it is worse than the one that is there.
-    fn keep(&self, entry: &mut Entry, summary: Summary, (asked, stopped): (Duration, Duration), now: Instant) {
+    fn keep(
+        &self,
+        entry: &mut Entry,
+        summary: Summary,
+        (asked, stopped): (Duration, Duration),
+        now: Instant,
+    ) {
         if !summary.is_cut_short {
             entry.trouble = None;
             entry.expected = Some(stopped.mul_f64(1.2));
@@ -239,7 +247,9 @@ fn stopped_by_failure(error: &Error, most: Duration) -> Duration {
 /// The name of a failure; `None` where the process is gone, or its next turn will do.
 fn reason(error: &Error) -> Option<&'static str> {
     match error {
-        Error::NoSuchProcess { .. } | Error::Ended { .. } | Error::Zombie { .. } | Error::Replaced { .. } => None,
+        Error::NoSuchProcess { .. } | Error::Ended { .. } | Error::Zombie { .. } | Error::Replaced { .. } => {
+            None
+        }
         Error::Permission { .. } => Some("permission"),
         Error::Traced { .. } => Some("traced"),
         Error::LeaderEnded { .. } => Some("main_thread_ended"),

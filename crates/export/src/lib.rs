@@ -11,8 +11,8 @@
 
 #![forbid(unsafe_code)]
 
-pub mod budget;
 mod board;
+pub mod budget;
 mod desk;
 mod exposition;
 mod figures;
@@ -95,10 +95,15 @@ pub fn run(options: Options, tell: Tell) -> Result<(), String> {
         ledgers::Ledgers::start(Arc::clone(&board), Arc::clone(&desk), how, options.row_share, began)
     });
     let ledgers = ledgers.transpose().map_err(|error| format!("no thread for ledgers: {error}"))?;
-    let writer = options.textfile.clone().map(|folder| textfile::Writer::new(folder, options.interval, Arc::clone(&tell)));
+    let writer = options
+        .textfile
+        .clone()
+        .map(|folder| textfile::Writer::new(folder, options.interval, Arc::clone(&tell)));
     let pages = Arc::new(page::Pages::new(board, began));
-    let keeper = desk::Keeper { selection: options.selection, top: options.top, writer, pages: Arc::clone(&pages) };
-    let thread = desk::keep(Arc::clone(&desk), keeper).map_err(|error| format!("no thread for figures: {error}"))?;
+    let keeper =
+        desk::Keeper { selection: options.selection, top: options.top, writer, pages: Arc::clone(&pages) };
+    let thread =
+        desk::keep(Arc::clone(&desk), keeper).map_err(|error| format!("no thread for figures: {error}"))?;
     let result = server::serve(listener, &signals, &desk, &pages);
     desk.end();
     // One that looks at a process which does not answer is given up: with this process the kernel lets go of all.
@@ -113,7 +118,9 @@ pub fn run(options: Options, tell: Tell) -> Result<(), String> {
 }
 
 fn listen(address: SocketAddr) -> Result<TcpListener, String> {
-    let failed = |error: std::io::Error| format!("cannot listen on {address}: {error}; give another one with --listen");
+    let failed = |error: std::io::Error| {
+        format!("cannot listen on {address}: {error}; give another one with --listen")
+    };
     let listener = TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     Ok(listener)

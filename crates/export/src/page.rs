@@ -79,24 +79,78 @@ impl Pages {
         text.family("strandline_exporter_info", Kind::Gauge, "Which version this is; always 1.");
         text.sample("strandline_exporter_info", &version, 1);
         let all: [(&str, Kind, &str, Value); 11] = [
-            ("strandline_exporter_processes", Kind::Gauge, "Processes with series of their own.", shown.into()),
-            ("strandline_exporter_summed_processes", Kind::Gauge, "Processes that are summed as other.", summed.into()),
-            ("strandline_exporter_figures_age_seconds", Kind::Gauge, "How old the kernel's figures on this page are.", seconds(now.duration_since(picture.at))),
-            ("strandline_exporter_figures_seconds", Kind::Gauge, "How long it took to read them.", seconds(picture.took)),
-            ("strandline_exporter_cpu_seconds_total", Kind::Counter, "Processor time of the exporter.", seconds(own_processor_time())),
+            (
+                "strandline_exporter_processes",
+                Kind::Gauge,
+                "Processes with series of their own.",
+                shown.into(),
+            ),
+            (
+                "strandline_exporter_summed_processes",
+                Kind::Gauge,
+                "Processes that are summed as other.",
+                summed.into(),
+            ),
+            (
+                "strandline_exporter_figures_age_seconds",
+                Kind::Gauge,
+                "How old the kernel's figures on this page are.",
+                seconds(now.duration_since(picture.at)),
+            ),
+            (
+                "strandline_exporter_figures_seconds",
+                Kind::Gauge,
+                "How long it took to read them.",
+                seconds(picture.took),
+            ),
+            (
+                "strandline_exporter_cpu_seconds_total",
+                Kind::Counter,
+                "Processor time of the exporter.",
+                seconds(own_processor_time()),
+            ),
             ("strandline_exporter_resident_bytes", Kind::Gauge, "RSS of the exporter.", resident.into()),
-            ("strandline_exporter_uptime_seconds", Kind::Gauge, "Since the exporter started.", seconds(now.duration_since(self.began))),
-            ("strandline_exporter_scrapes_total", Kind::Counter, "Pages that were asked for.", count(&self.scrapes)),
-            ("strandline_exporter_dropped_clients_total", Kind::Counter, "Clients that were let go because they were too slow.", count(&self.dropped)),
-            ("strandline_exporter_ledgers_total", Kind::Counter, "Ledgers that were taken.", count(&self.board.ledgers)),
-            ("strandline_exporter_failed_ledgers_total", Kind::Counter, "Ledgers that could not be taken.", count(&self.board.failures)),
+            (
+                "strandline_exporter_uptime_seconds",
+                Kind::Gauge,
+                "Since the exporter started.",
+                seconds(now.duration_since(self.began)),
+            ),
+            (
+                "strandline_exporter_scrapes_total",
+                Kind::Counter,
+                "Pages that were asked for.",
+                count(&self.scrapes),
+            ),
+            (
+                "strandline_exporter_dropped_clients_total",
+                Kind::Counter,
+                "Clients that were let go because they were too slow.",
+                count(&self.dropped),
+            ),
+            (
+                "strandline_exporter_ledgers_total",
+                Kind::Counter,
+                "Ledgers that were taken.",
+                count(&self.board.ledgers),
+            ),
+            (
+                "strandline_exporter_failed_ledgers_total",
+                Kind::Counter,
+                "Ledgers that could not be taken.",
+                count(&self.board.failures),
+            ),
         ];
         for (name, kind, help, value) in all {
             text.family(name, kind, help);
             text.sample(name, &[], value);
         }
         let name = "strandline_exporter_overrun_stops_total";
-        text.family(name, Kind::Counter, "Stops that became longer than they were allowed; they are paid back.");
+        text.family(
+            name,
+            Kind::Counter,
+            "Stops that became longer than they were allowed; they are paid back.",
+        );
         text.sample(name, &[], count(&self.board.overruns));
     }
 }
@@ -109,10 +163,30 @@ type Summed = fn(&Sum) -> Option<u64>;
 
 fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum>) {
     let gauges: [(&str, &str, Figure, Summed); 4] = [
-        ("strandline_rss_bytes", "Resident memory as the kernel counts it (VmRSS).", |s| Some(s.figures.rss_bytes), |s| Some(s.rss_bytes)),
-        ("strandline_pss_bytes", "Proportional set size: what is shared is divided by its sharers.", |s| s.pss.bytes(), |s| s.pss_bytes),
-        ("strandline_anonymous_bytes", "Resident anonymous memory (RssAnon).", |s| s.figures.anonymous_bytes, |s| s.anonymous_bytes),
-        ("strandline_swap_bytes", "Anonymous memory swapped out (VmSwap).", |s| s.figures.swap_bytes, |s| s.swap_bytes),
+        (
+            "strandline_rss_bytes",
+            "Resident memory as the kernel counts it (VmRSS).",
+            |s| Some(s.figures.rss_bytes),
+            |s| Some(s.rss_bytes),
+        ),
+        (
+            "strandline_pss_bytes",
+            "Proportional set size: what is shared is divided by its sharers.",
+            |s| s.pss.bytes(),
+            |s| s.pss_bytes,
+        ),
+        (
+            "strandline_anonymous_bytes",
+            "Resident anonymous memory (RssAnon).",
+            |s| s.figures.anonymous_bytes,
+            |s| s.anonymous_bytes,
+        ),
+        (
+            "strandline_swap_bytes",
+            "Anonymous memory swapped out (VmSwap).",
+            |s| s.figures.swap_bytes,
+            |s| s.swap_bytes,
+        ),
     ];
     for (name, help, figure, summed) in gauges {
         text.family(name, Kind::Gauge, help);
@@ -126,9 +200,15 @@ fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum
         }
     }
     let own: [(&str, Kind, &str, Figure); 3] = [
-        ("strandline_high_water_bytes", Kind::Gauge, "The most RSS the process ever had (VmHWM).", |s| s.figures.high_water_bytes),
-        ("strandline_minor_faults_total", Kind::Counter, "Page faults without reading from a disk.", |s| Some(s.figures.minor_faults)),
-        ("strandline_major_faults_total", Kind::Counter, "Page faults that read from a disk.", |s| Some(s.figures.major_faults)),
+        ("strandline_high_water_bytes", Kind::Gauge, "The most RSS the process ever had (VmHWM).", |s| {
+            s.figures.high_water_bytes
+        }),
+        ("strandline_minor_faults_total", Kind::Counter, "Page faults without reading from a disk.", |s| {
+            Some(s.figures.minor_faults)
+        }),
+        ("strandline_major_faults_total", Kind::Counter, "Page faults that read from a disk.", |s| {
+            Some(s.figures.major_faults)
+        }),
     ];
     for (name, kind, help, figure) in own {
         text.family(name, kind, help);
@@ -150,7 +230,11 @@ fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum
 fn ledgers(text: &mut Exposition, lines: &[Line<'_>], now: Instant) {
     let taken = || lines.iter().filter_map(|line| Some((line, line.entry?.ledger.as_ref()?)));
     let name = "strandline_ledger_rss_bytes";
-    text.family(name, Kind::Gauge, "Resident memory as the last ledger counts it: its states add up to this, its rows too.");
+    text.family(
+        name,
+        Kind::Gauge,
+        "Resident memory as the last ledger counts it: its states add up to this, its rows too.",
+    );
     for (line, ledger) in taken() {
         text.sample(name, &line.labels(), ledger.rss_bytes);
     }

@@ -45,8 +45,13 @@ pub struct Sum {
 }
 
 impl Sum {
-    const NONE: Self =
-        Self { processes: 0, rss_bytes: 0, pss_bytes: Some(0), anonymous_bytes: Some(0), swap_bytes: Some(0) };
+    const NONE: Self = Self {
+        processes: 0,
+        rss_bytes: 0,
+        pss_bytes: Some(0),
+        anonymous_bytes: Some(0),
+        swap_bytes: Some(0),
+    };
 
     fn add(&mut self, other: &Self) {
         let both = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
@@ -115,7 +120,9 @@ impl Painter {
             })
             .collect();
         // Of the same size, the older one: who has a series keeps it.
-        found.sort_by_key(|(seen, figures)| (std::cmp::Reverse(figures.rss_bytes), seen.key.start_ticks, seen.key.pid));
+        found.sort_by_key(|(seen, figures)| {
+            (std::cmp::Reverse(figures.rss_bytes), seen.key.start_ticks, seen.key.pid)
+        });
         self.ask_for_sizes(&found[..found.len().min(top)]);
         let mut shown: Vec<Shown> = found
             .into_iter()
@@ -132,13 +139,15 @@ impl Painter {
 
     /// Asks for the oldest sizes first, until the time for it is over.
     fn ask_for_sizes(&mut self, found: &[(Seen, Figures)]) {
-        let known: HashMap<Key, Pss> = found.iter().filter_map(|(seen, _)| Some((seen.key, *self.sizes.get(&seen.key)?))).collect();
+        let known: HashMap<Key, Pss> =
+            found.iter().filter_map(|(seen, _)| Some((seen.key, *self.sizes.get(&seen.key)?))).collect();
         self.sizes = known;
         let age = |seen: &Seen| match self.sizes.get(&seen.key) {
             Some(Pss::Known(_, at)) => Some(*at),
             _ => None,
         };
-        let mut turns: Vec<(Option<Instant>, &Seen)> = found.iter().map(|(seen, _)| (age(seen), seen)).collect();
+        let mut turns: Vec<(Option<Instant>, &Seen)> =
+            found.iter().map(|(seen, _)| (age(seen), seen)).collect();
         turns.sort_by_key(|(asked, _)| *asked);
         let since = Instant::now();
         for (_, seen) in turns {
@@ -183,14 +192,16 @@ mod tests {
     use super::*;
 
     fn shown(pid: i32, group: &str, rss_bytes: u64, pss: Pss) -> Shown {
-        let figures = Figures { rss_bytes, anonymous_bytes: Some(1), swap_bytes: Some(0), ..Figures::default() };
+        let figures =
+            Figures { rss_bytes, anonymous_bytes: Some(1), swap_bytes: Some(0), ..Figures::default() };
         let key = Key { pid, start_ticks: 1 };
         Shown { key, name: "x".to_owned(), group: Some(group.to_owned()), figures, pss }
     }
 
     #[test]
     fn small_groups_are_summed_and_nothing_is_lost() {
-        let all: Vec<Shown> = (0..150).map(|n| shown(n, &format!("/{n}"), n as u64, Pss::Known(1, Instant::now()))).collect();
+        let all: Vec<Shown> =
+            (0..150).map(|n| shown(n, &format!("/{n}"), n as u64, Pss::Known(1, Instant::now()))).collect();
         let groups = by_group(&all);
         assert_eq!(groups.len(), MOST_GROUPS + 1);
         let (name, rest) = groups.last().unwrap();
@@ -200,7 +211,8 @@ mod tests {
 
     #[test]
     fn a_sum_with_an_unknown_is_unknown() {
-        let sum = total(&[shown(1, "/", 5, Pss::Known(3, Instant::now())), shown(2, "/", 6, Pss::NotAllowed)]);
+        let sum =
+            total(&[shown(1, "/", 5, Pss::Known(3, Instant::now())), shown(2, "/", 6, Pss::NotAllowed)]);
         assert_eq!((sum.rss_bytes, sum.pss_bytes, sum.anonymous_bytes), (11, None, Some(2)));
     }
 

@@ -83,7 +83,8 @@ impl Selection {
         }
         let key = |pid: &i32| {
             let stat = Process::open(*pid).and_then(|process| process.stat());
-            stat.map(|stat| Key { pid: *pid, start_ticks: stat.start_ticks }).map_err(|error| error.to_string())
+            stat.map(|stat| Key { pid: *pid, start_ticks: stat.start_ticks })
+                .map_err(|error| error.to_string())
         };
         let expression = |name: &String| {
             Regex::new(name).map_err(|error| format!("--name {}: {error}", clean(name)).replace('\n', " "))
@@ -93,7 +94,10 @@ impl Selection {
             processes: pids.iter().map(key).collect::<Result<_, _>>()?,
             names: names.iter().map(expression).collect::<Result<_, _>>()?,
             groups: groups.iter().map(|path| group_path(path, &mounts)).collect(),
-            units: units.into_iter().map(|unit| if unit.contains('.') { unit } else { unit + ".service" }).collect(),
+            units: units
+                .into_iter()
+                .map(|unit| if unit.contains('.') { unit } else { unit + ".service" })
+                .collect(),
             all,
             children,
         })
@@ -107,7 +111,8 @@ impl Selection {
         } else {
             pids().filter_map(look).collect()
         };
-        let chosen: HashSet<i32> = seen.iter().filter(|seen| self.names_it(seen)).map(|seen| seen.key.pid).collect();
+        let chosen: HashSet<i32> =
+            seen.iter().filter(|seen| self.names_it(seen)).map(|seen| seen.key.pid).collect();
         let parents = seen.iter().map(|seen| (seen.key.pid, seen.parent)).collect();
         let is_chosen = |pid| chosen.contains(&pid) || (self.children && descends(pid, &chosen, &parents));
         let mut found: Vec<Seen> = seen.into_iter().filter(|seen| is_chosen(seen.key.pid)).collect();
@@ -128,7 +133,9 @@ impl Selection {
         }
         if !self.names.is_empty() {
             let is_named = |name: &str| self.names.iter().any(|expression| expression.is_match(name));
-            if is_named(&seen.name) || seen.process.executable().is_some_and(|path| is_named(file_name(&path))) {
+            if is_named(&seen.name)
+                || seen.process.executable().is_some_and(|path| is_named(file_name(&path)))
+            {
                 return true;
             }
         }
@@ -212,7 +219,9 @@ fn paths(text: &str) -> impl Iterator<Item = (&str, &str)> {
 
 /// The group that counts its memory: that of version 2, or of version 1's memory controller where version 2 is not in use.
 fn own_group(text: &str) -> Option<String> {
-    let of = |is: &dyn Fn(&str) -> bool| paths(text).find(|(controllers, _)| is(controllers)).map(|(_, path)| path);
+    let of = |is: &dyn Fn(&str) -> bool| {
+        paths(text).find(|(controllers, _)| is(controllers)).map(|(_, path)| path)
+    };
     let memory = of(&|controllers| controllers.split(',').any(|name| name == "memory"));
     let path = memory.or_else(|| of(&str::is_empty))?;
     Some(clean(path).chars().take(MOST_GROUP_CHARACTERS).collect())
@@ -230,7 +239,9 @@ fn group_path(asked: &str, mounts: &str) -> String {
         let point = before.split(' ').nth(4)?;
         matches!(kind, "cgroup" | "cgroup2").then_some(point)
     });
-    let below = points.filter_map(|point| Path::new(asked).strip_prefix(point).ok()).min_by_key(|rest| rest.as_os_str().len());
+    let below = points
+        .filter_map(|point| Path::new(asked).strip_prefix(point).ok())
+        .min_by_key(|rest| rest.as_os_str().len());
     let path = below.map_or_else(|| asked.to_owned(), |rest| rest.to_string_lossy().into_owned());
     format!("/{}", path.trim_matches('/'))
 }
@@ -247,7 +258,12 @@ mod tests {
         assert_eq!(group_path("/sys/fs/cgroup/memory/a/b", mounts), "/a/b");
         assert_eq!(group_path("/sys/fs/cgroup/a", mounts), "/a");
         assert_eq!(group_path("/sys/fs/cgroup", mounts), "/");
-        assert!(is_within("/a/b", "/a") && is_within("/a", "/a") && !is_within("/ab", "/a") && is_within("/x", "/"));
+        assert!(
+            is_within("/a/b", "/a")
+                && is_within("/a", "/a")
+                && !is_within("/ab", "/a")
+                && is_within("/x", "/")
+        );
         let text = "9:name=systemd:/\n4:memory:/x/y\n0::/\n";
         assert_eq!(own_group(text).as_deref(), Some("/x/y"));
         assert_eq!(own_group("0::/a:b\n").as_deref(), Some("/a:b"));

@@ -47,8 +47,11 @@ impl Summary {
             *sums.entry(&row.id).or_default() += row.bytes;
         }
         let least = (rss_bytes as f64 * row_share) as u64;
-        let mut rows: Vec<(String, u64)> =
-            sums.into_iter().filter(|(_, bytes)| *bytes > 0).map(|(id, bytes)| (id.to_owned(), bytes)).collect();
+        let mut rows: Vec<(String, u64)> = sums
+            .into_iter()
+            .filter(|(_, bytes)| *bytes > 0)
+            .map(|(id, bytes)| (id.to_owned(), bytes))
+            .collect();
         rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         let shown = rows.iter().take(MOST_ROWS).take_while(|(_, bytes)| *bytes >= least).count();
         let rest: u64 = rows.split_off(shown).iter().map(|(_, bytes)| bytes).sum();
@@ -78,7 +81,13 @@ mod tests {
     use super::*;
 
     fn row(id: &str, bytes: u64) -> Row {
-        Row { id: id.to_owned(), stratum: Stratum::Allocator, state: State::Live, holder: String::new(), bytes }
+        Row {
+            id: id.to_owned(),
+            stratum: Stratum::Allocator,
+            state: State::Live,
+            holder: String::new(),
+            bytes,
+        }
     }
 
     #[test]
@@ -86,7 +95,8 @@ mod tests {
         let mut explanation = Explanation::default();
         explanation.kernel.rss_bytes = 10_000;
         explanation.totals = Totals { live: 10_000, ..Totals::default() };
-        explanation.rows = vec![row("a", 6_000), row("b", 3_000), row("a", 900), row("c", 99), row("d", 1), row("e", 0)];
+        explanation.rows =
+            vec![row("a", 6_000), row("b", 3_000), row("a", 900), row("c", 99), row("d", 1), row("e", 0)];
         let summary = Summary::of(&explanation, 0.01, Instant::now());
         let rows: Vec<_> = summary.rows.iter().map(|(id, bytes)| (id.as_str(), *bytes)).collect();
         assert_eq!(rows, [("a", 6_900), ("b", 3_000), ("other", 100)]);
