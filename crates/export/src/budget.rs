@@ -99,18 +99,19 @@ impl Processor {
         Self { share, left: 0.0, at: now, taken }
     }
 
-    /// Counts up to `now`, when `taken` was taken in all. Returns how long nothing may be begun.
-    pub fn wait(&mut self, now: Instant, taken: Duration) -> Duration {
+    /// Counts up to `now`, when `taken` was taken in all. Returns how long something that takes about `expected` may not be
+    /// begun: then there is enough for it, or all that can be saved up.
+    pub fn wait(&mut self, now: Instant, taken: Duration, expected: Duration) -> Duration {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         let used = taken.saturating_sub(self.taken).as_secs_f64();
         let most = MOST_SAVED_SECONDS * self.share;
         self.left = (self.left + passed * self.share - used).min(most);
         (self.at, self.taken) = (now, taken);
-        if self.left >= 0.0 {
-            Duration::ZERO
-        } else {
-            Duration::from_secs_f64((-self.left / self.share).min(3600.0))
+        let missing = expected.as_secs_f64().min(most) - self.left;
+        if missing <= 0.0 {
+            return Duration::ZERO;
         }
+        Duration::from_secs_f64((missing / self.share).min(3600.0))
     }
 }
 
@@ -168,11 +169,19 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let taken = Duration::from_millis;
         let mut processor = Processor::new(0.01, start, taken(50));
-        assert_eq!(processor.wait(start, taken(50)), Duration::ZERO);
-        assert_eq!(processor.wait(at(10), taken(250)), Duration::from_secs(10));
-        assert_eq!(processor.wait(at(20), taken(250)), Duration::ZERO);
-        assert_eq!(processor.wait(at(100_000), taken(250)), Duration::ZERO);
-        assert_eq!(processor.wait(at(100_000), taken(1850)), Duration::from_secs(100));
+        let mut wait = |seconds, all| processor.wait(at(seconds), taken(all), Duration::ZERO);
+        assert_eq!(wait(0, 50), Duration::ZERO);
+        assert_eq!(wait(10, 250), Duration::from_secs(10));
+        assert_eq!(wait(20, 250), Duration::ZERO);
+        assert_eq!(wait(100_000, 250), Duration::ZERO);
+        assert_eq!(wait(100_000, 1850), Duration::from_secs(100));
+        let mut processor = Processor::new(0.5, start, taken(0));
+        assert_eq!(processor.wait(start, taken(0), Duration::from_secs(4)), Duration::from_secs(8));
+        assert_eq!(
+            processor.wait(at(60), taken(0), Duration::from_secs(3600)),
+            Duration::ZERO,
+            "all that can be saved"
+        );
     }
 
     proptest! {

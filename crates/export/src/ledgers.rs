@@ -27,6 +27,10 @@ const SOON: Duration = Duration::from_millis(20);
 const ASKED_PART: f64 = 0.9;
 /// The part of the processor's share that ledgers may take where scrapes alone take all of it.
 const LEAST_PART: f64 = 0.1;
+/// The part of the processor's share that is aimed at: what is begun may take longer than expected.
+const AIMED_PART: f64 = 0.9;
+/// What a ledger is expected to take of a processor before one was taken.
+const FIRST_LEDGER: Duration = Duration::from_millis(50);
 /// Of a process for which the budget is too small so many turns are left out.
 const TURNS_LEFT_OUT: u32 = 10;
 /// From so much memory of its own on a process is stopped for a shorter time by a photograph than by reading it.
@@ -82,14 +86,14 @@ struct Turn {
 
 impl Taker {
     fn work(&self, began: Instant) {
-        let start = own_processor_time();
-        let mut all = Processor::new(self.how.processor_share, began, start);
+        // What it took to start counts.
+        let mut all = Processor::new(self.how.processor_share * AIMED_PART, began, Duration::ZERO);
         let mut own = Processor::new(self.how.processor_share * LEAST_PART, began, Duration::ZERO);
-        let mut taken = Duration::ZERO;
+        let (mut taken, mut expected) = (Duration::ZERO, FIRST_LEDGER);
         let mut wait = SOON;
         while self.desk.sleep(wait) {
             let now = Instant::now();
-            let owed = all.wait(now, own_processor_time()).min(own.wait(now, taken));
+            let owed = all.wait(now, own_processor_time(), expected).min(own.wait(now, taken, expected));
             let Some(picture) = self.desk.picture() else { continue };
             wait = TICK.max(owed.min(Duration::from_secs(1)));
             if !owed.is_zero() || !self.desk.is_read() {
@@ -98,7 +102,10 @@ impl Taker {
             if let Some(turn) = self.next(&picture, now) {
                 let before = own_processor_time();
                 self.look(&turn);
-                taken += own_processor_time().saturating_sub(before);
+                let took = own_processor_time().saturating_sub(before);
+                taken += took;
+                // The last ones weigh most: processes differ.
+                expected = (expected + took) / 2;
                 wait = Duration::ZERO;
             }
         }

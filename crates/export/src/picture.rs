@@ -1,16 +1,17 @@
 //! All chosen processes at one moment: those with most RSS one by one, the others summed; and the sums by control group.
 //!
 //! Proportional set sizes take the kernel a walk through page tables, so they are asked for within a bound of time at each
-//! picture, the oldest first, and kept until their turn comes again.
+//! picture, the oldest first, and kept until their turn comes again, for a minute where the process's memory does not change.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use crate::figures::{Figures, Pss};
+use crate::figures::{Figures, Known, Pss};
 use crate::select::{Key, Seen, Selection};
 
-/// So long proportional set sizes are asked for at each picture: some 8 GiB of memory.
-const MOST_PSS_TIME: Duration = Duration::from_millis(60);
+/// So long proportional set sizes are asked for at each picture: some 6 GiB of memory.
+const MOST_PSS_TIME: Duration = Duration::from_millis(40);
 /// Control groups with series of their own; the others are summed.
 const MOST_GROUPS: usize = 100;
 
@@ -104,58 +105,55 @@ impl Picture {
 /// Makes pictures, and remembers what takes long to ask.
 #[derive(Debug, Default)]
 pub struct Painter {
-    sizes: HashMap<Key, Pss>,
+    known: HashMap<Key, Known>,
 }
 
 impl Painter {
     /// Looks at the processes of `selection`; `top` of them one by one.
     pub fn paint(&mut self, selection: &Selection, top: usize) -> Picture {
         let at = Instant::now();
-        let mut found: Vec<(Seen, Figures)> = selection
+        let mut before = std::mem::take(&mut self.known);
+        let mut found: Vec<(Seen, Known)> = selection
             .find()
             .into_iter()
             .filter_map(|seen| {
-                let figures = Figures::read(&seen.process, (seen.minor_faults, seen.major_faults))?;
-                Some((seen, figures))
+                let known = Known::now(&seen, before.remove(&seen.key))?;
+                Some((seen, known))
             })
             .collect();
         // Of the same size, the older one: who has a series keeps it.
-        found.sort_by_key(|(seen, figures)| {
-            (std::cmp::Reverse(figures.rss_bytes), seen.key.start_ticks, seen.key.pid)
+        found.sort_by_key(|(seen, known)| {
+            (Reverse(known.figures.rss_bytes), seen.key.start_ticks, seen.key.pid)
         });
-        self.ask_for_sizes(&found[..found.len().min(top)]);
-        let mut shown: Vec<Shown> = found
-            .into_iter()
-            .map(|(seen, figures)| {
-                let pss = self.sizes.get(&seen.key).copied().unwrap_or(Pss::Unknown);
-                Shown { key: seen.key, name: seen.name, group: seen.group, figures, pss }
-            })
-            .collect();
+        let shown = found.len().min(top);
+        ask_for_sizes(&mut found[..shown]);
+        let mut shown = Vec::with_capacity(found.len());
+        for (seen, known) in found {
+            let Known { figures, pss, group, .. } = known.clone();
+            shown.push(Shown { key: seen.key, name: seen.name, group, figures, pss });
+            self.known.insert(seen.key, known);
+        }
         let groups = by_group(&shown);
         let rest = shown.split_off(shown.len().min(top));
         let others = (!rest.is_empty()).then(|| total(&rest));
         Picture { at, took: at.elapsed(), processes: shown, others, groups }
     }
+}
 
-    /// Asks for the oldest sizes first, until the time for it is over.
-    fn ask_for_sizes(&mut self, found: &[(Seen, Figures)]) {
-        let known: HashMap<Key, Pss> =
-            found.iter().filter_map(|(seen, _)| Some((seen.key, *self.sizes.get(&seen.key)?))).collect();
-        self.sizes = known;
-        let age = |seen: &Seen| match self.sizes.get(&seen.key) {
-            Some(Pss::Known(_, at)) => Some(*at),
-            _ => None,
-        };
-        let mut turns: Vec<(Option<Instant>, &Seen)> =
-            found.iter().map(|(seen, _)| (age(seen), seen)).collect();
-        turns.sort_by_key(|(asked, _)| *asked);
-        let since = Instant::now();
-        for (_, seen) in turns {
-            let size = Pss::read(&seen.process);
-            self.sizes.insert(seen.key, size);
-            if since.elapsed() >= MOST_PSS_TIME {
-                break;
-            }
+/// Asks for the proportional set sizes that may be others by now, the oldest first, until the time for it is over.
+fn ask_for_sizes(found: &mut [(Seen, Known)]) {
+    let mut turns: Vec<_> = found
+        .iter()
+        .enumerate()
+        .filter_map(|(index, (_, known))| Some((known.wants_pss()?, index)))
+        .collect();
+    turns.sort_unstable();
+    let since = Instant::now();
+    for (_, index) in turns {
+        let (seen, known) = &mut found[index];
+        known.pss = Pss::read(&seen.process);
+        if since.elapsed() >= MOST_PSS_TIME {
+            break;
         }
     }
 }
@@ -175,7 +173,7 @@ fn by_group(shown: &[Shown]) -> Vec<(String, Sum)> {
         }
     }
     let mut sums: Vec<(String, Sum)> = sums.into_iter().map(|(group, sum)| (group.to_owned(), sum)).collect();
-    sums.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.rss_bytes));
+    sums.sort_by_key(|(_, sum)| Reverse(sum.rss_bytes));
     let rest = sums.split_off(sums.len().min(MOST_GROUPS));
     sums.sort_by(|a, b| a.0.cmp(&b.0));
     if !rest.is_empty() {

@@ -65,10 +65,15 @@ pub struct Seen {
     pub minor_faults: u64,
     /// Faults that read from a disk.
     pub major_faults: u64,
-    /// Its control group.
-    pub group: Option<String>,
     /// Its files.
     pub process: Process,
+}
+
+impl Seen {
+    /// The control group that counts its memory.
+    pub fn group(&self) -> Option<String> {
+        own_group(&groups_of(&self.process))
+    }
 }
 
 impl Selection {
@@ -115,11 +120,7 @@ impl Selection {
             seen.iter().filter(|seen| self.names_it(seen)).map(|seen| seen.key.pid).collect();
         let parents = seen.iter().map(|seen| (seen.key.pid, seen.parent)).collect();
         let is_chosen = |pid| chosen.contains(&pid) || (self.children && descends(pid, &chosen, &parents));
-        let mut found: Vec<Seen> = seen.into_iter().filter(|seen| is_chosen(seen.key.pid)).collect();
-        for seen in &mut found {
-            seen.group = own_group(&groups_of(&seen.process));
-        }
-        found
+        seen.into_iter().filter(|seen| is_chosen(seen.key.pid)).collect()
     }
 
     fn by_group(&self) -> bool {
@@ -184,7 +185,6 @@ fn look(pid: i32) -> Option<Seen> {
         name: shown(name_in(&text)),
         minor_faults: stat.minor_faults,
         major_faults: stat.major_faults,
-        group: None,
         process,
     })
 }
@@ -296,6 +296,6 @@ mod tests {
         let own = std::process::id().cast_signed();
         let found = Selection::new(Asked { pids: vec![own], ..Asked::default() }).unwrap().find();
         assert_eq!(found.iter().map(|seen| seen.key.pid).collect::<Vec<_>>(), [own]);
-        assert!(found[0].group.is_some());
+        assert!(found[0].group().is_some());
     }
 }
