@@ -28,9 +28,9 @@ const ASKED_PART: f64 = 0.9;
 /// The part of the processor's share that ledgers may take where scrapes alone take all of it.
 const LEAST_PART: f64 = 0.1;
 /// The part of the processor's share that is aimed at: what is begun may take longer than expected.
-const AIMED_PART: f64 = 0.9;
+const AIMED_PART: f64 = 0.8;
 /// What a ledger is expected to take of a processor before one was taken.
-const FIRST_LEDGER: Duration = Duration::from_millis(50);
+const FIRST_LEDGER: Duration = Duration::from_millis(100);
 /// Of a process for which the budget is too small so many turns are left out.
 const TURNS_LEFT_OUT: u32 = 10;
 /// From so much memory of its own on a process is stopped for a shorter time by a photograph than by reading it.
