@@ -60,6 +60,7 @@ impl Pages {
                 .map(|shown| Line { shown, entry: entries.get(&shown.key), pid: shown.key.pid.to_string() })
                 .collect();
             kernel_figures(&mut text, &lines, picture.others.as_ref());
+            own_figures(&mut text, &lines);
             ledgers(&mut text, &lines, now);
             troubles(&mut text, &lines);
         }
@@ -70,88 +71,41 @@ impl Pages {
 
     /// What the exporter costs and does itself.
     fn own(&self, text: &mut Exposition, picture: &Picture, now: Instant) {
-        let count = |counter: &AtomicU64| Value::Whole(counter.load(Ordering::Relaxed));
+        let info = "strandline_exporter_info";
+        text.family(info, Kind::Gauge, "Which version this is; always 1.");
+        text.sample(info, &[("version", env!("CARGO_PKG_VERSION"))], 1);
+        let mut gauge = |name: &str, help: &str, value: Value| {
+            text.family(name, Kind::Gauge, help);
+            text.sample(name, &[], value);
+        };
         let seconds = |time: Duration| Value::Real(time.as_secs_f64());
         let shown = picture.processes.len() as u64;
         let summed = picture.others.map_or(0, |others| others.processes);
-        let resident = own_rss_bytes().unwrap_or(0);
-        let version = [("version", env!("CARGO_PKG_VERSION"))];
-        text.family("strandline_exporter_info", Kind::Gauge, "Which version this is; always 1.");
-        text.sample("strandline_exporter_info", &version, 1);
-        let all: [(&str, Kind, &str, Value); 11] = [
-            (
-                "strandline_exporter_processes",
-                Kind::Gauge,
-                "Processes with series of their own.",
-                shown.into(),
-            ),
-            (
-                "strandline_exporter_summed_processes",
-                Kind::Gauge,
-                "Processes that are summed as other.",
-                summed.into(),
-            ),
-            (
-                "strandline_exporter_figures_age_seconds",
-                Kind::Gauge,
-                "How old the kernel's figures on this page are.",
-                seconds(now.duration_since(picture.at)),
-            ),
-            (
-                "strandline_exporter_figures_seconds",
-                Kind::Gauge,
-                "How long it took to read them.",
-                seconds(picture.took),
-            ),
-            (
-                "strandline_exporter_cpu_seconds_total",
-                Kind::Counter,
-                "Processor time of the exporter.",
-                seconds(own_processor_time()),
-            ),
-            ("strandline_exporter_resident_bytes", Kind::Gauge, "RSS of the exporter.", resident.into()),
-            (
-                "strandline_exporter_uptime_seconds",
-                Kind::Gauge,
-                "Since the exporter started.",
-                seconds(now.duration_since(self.began)),
-            ),
-            (
-                "strandline_exporter_scrapes_total",
-                Kind::Counter,
-                "Pages that were asked for.",
-                count(&self.scrapes),
-            ),
-            (
-                "strandline_exporter_dropped_clients_total",
-                Kind::Counter,
-                "Clients that were let go because they were too slow.",
-                count(&self.dropped),
-            ),
-            (
-                "strandline_exporter_ledgers_total",
-                Kind::Counter,
-                "Ledgers that were taken.",
-                count(&self.board.ledgers),
-            ),
-            (
-                "strandline_exporter_failed_ledgers_total",
-                Kind::Counter,
-                "Ledgers that could not be taken.",
-                count(&self.board.failures),
-            ),
-        ];
-        for (name, kind, help, value) in all {
-            text.family(name, kind, help);
-            text.sample(name, &[], value);
+        let age = seconds(now.duration_since(picture.at));
+        let (took, uptime) = (seconds(picture.took), seconds(now.duration_since(self.began)));
+        gauge("strandline_exporter_processes", "Processes with series of their own.", shown.into());
+        gauge("strandline_exporter_summed_processes", "Processes that are summed as other.", summed.into());
+        gauge("strandline_exporter_figures_age_seconds", "How old the kernel's figures here are.", age);
+        gauge("strandline_exporter_figures_seconds", "How long it took to read them.", took);
+        if let Some(resident) = own_rss_bytes() {
+            gauge("strandline_exporter_resident_bytes", "RSS of the exporter.", resident.into());
         }
-        let name = "strandline_exporter_overrun_stops_total";
-        text.family(
-            name,
-            Kind::Counter,
-            "Stops that became longer than they were allowed; they are paid back.",
-        );
-        text.sample(name, &[], count(&self.board.overruns));
+        gauge("strandline_exporter_uptime_seconds", "Since the exporter started.", uptime);
+        let mut counter = |name: &str, help: &str, value: Value| {
+            text.family(name, Kind::Counter, help);
+            text.sample(name, &[], value);
+        };
+        let count = |counter: &AtomicU64| Value::Whole(counter.load(Ordering::Relaxed));
+        let (board, cpu) = (&self.board, seconds(own_processor_time()));
+        counter("strandline_exporter_cpu_seconds_total", "Processor time of the exporter.", cpu);
+        counter("strandline_exporter_scrapes_total", "Pages that were asked for.", count(&self.scrapes));
+        let slow = "Clients that were let go because they were too slow.";
+        counter("strandline_exporter_dropped_clients_total", slow, count(&self.dropped));
+        counter("strandline_exporter_ledgers_total", "Ledgers that were taken.", count(&board.ledgers));
+        let failed = "Ledgers that could not be taken.";
+        counter("strandline_exporter_failed_ledgers_total", failed, count(&board.failures));
+        let overrun = "Stops that became longer than they were allowed; they are paid back.";
+        counter("strandline_exporter_overrun_stops_total", overrun, count(&board.overruns));
     }
 }
 
@@ -199,6 +153,9 @@ fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum
             text.sample(name, &[("pid", ""), ("process", OTHER)], bytes);
         }
     }
+}
+
+fn own_figures(text: &mut Exposition, lines: &[Line<'_>]) {
     let own: [(&str, Kind, &str, Figure); 3] = [
         ("strandline_high_water_bytes", Kind::Gauge, "The most RSS the process ever had (VmHWM).", |s| {
             s.figures.high_water_bytes
