@@ -4,9 +4,10 @@
 #   benches/run.sh [OUT]            OUT: benches/RESULTS.md
 #
 # STRANDLINE=PATH   the program to measure (default: target/release/strandline, built here)
-# BENCH="explain photograph allocators recording lab sbcl perl runtimes holders"     which ones
+# BENCH="explain photograph allocators recording lab sbcl perl runtimes holders export"     which ones
 # BENCH_GIB="1 4"   heap sizes; BENCH_ROUNDS=3; BENCH_IDLE_ROUNDS=30
 # BENCH_ALLOCATORS_GIB=4; BENCH_SERVER_GIB=1; BENCH_SBCL=sbcl; BENCH_SBCL_GIB=1
+# BENCH_PROCESSES=300; BENCH_MINUTES=5; BENCH_MEBIBYTES=20
 # BENCH_COMPARISONS=100; BENCH_LAB_PAIRS=7
 # BENCH_PERL_VALUES=5000000; BENCH_PERL_ROUNDS=7; BENCH_PERL=perl
 # BENCH_OBJECTS=4000000; BENCH_BLOCKS="1000000 12000000"
@@ -29,7 +30,7 @@ fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/strandline-bench-XXXXXX")
 trap 'rm -rf "$work"' EXIT INT TERM
 out=${1:-$here/RESULTS.md}
-for bench in ${BENCH:-explain photograph allocators recording lab sbcl perl runtimes holders}; do
+for bench in ${BENCH:-explain photograph allocators recording lab sbcl perl runtimes holders export}; do
     case $bench in
         explain) cc -std=gnu11 -O2 -pthread "$root/tests/subjects/big_heap.c" -o "$work/big_heap" -ldl ;;
         photograph)
@@ -52,7 +53,7 @@ for bench in ${BENCH:-explain photograph allocators recording lab sbcl perl runt
             ;;
         lab) cc -std=gnu11 -O2 -pthread "$root/tests/subjects/lab.c" -o "$work/lab" ;;
         perl) command -v "${BENCH_PERL:-perl}" >/dev/null || { echo "bench: perl: no perl; apt-get install perl" >&2; continue; } ;;
-        runtimes) ;;
+        runtimes | export) ;;
         holders) cc -std=gnu11 -O2 "$here/graph_heap.c" -o "$work/graph_heap" ;;
         *) echo "bench: there is no bench $bench" >&2; exit 2 ;;
     esac

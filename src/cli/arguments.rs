@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+pub use super::arguments_export::Export;
 pub use super::arguments_lab::{Compare, Squeeze, Study, Try};
 use super::condition::Condition;
 use strandline_inspect::explain::ByPhotograph;
@@ -27,6 +28,7 @@ Start here:
   strandline compare A B       do two commands or builds differ, and by how much
   strandline try -- COMMAND    which settings make it keep less memory, at which cost
   strandline squeeze -- COMMAND  how little memory is enough
+  strandline export --all      metrics of this machine's processes for Prometheus
   strandline study             experiments with claims that anyone can rerun";
 
 /// Accounts for every resident byte of a process, says what is stranded, and gives it back.
@@ -120,6 +122,11 @@ pub enum Verb {
     /// A study names subjects, axes, what is measured and what is claimed; its cells run in rounds, and each
     /// claim holds, fails or was not run, beside the figures that were published.
     Study(Study),
+    /// Tell a monitoring system, all the time: the memory of chosen processes as metrics
+    ///
+    /// Answers scrapes (Prometheus, OpenMetrics) on a loopback port, or writes a file for node_exporter: what the kernel counts at
+    /// each scrape, and ledgers that are taken in the background within a budget of stopped time.
+    Export(Box<Export>),
     /// Watch it work, in under 10 s, on a process that strandline starts itself
     ///
     /// Starts a process that fills its heap, frees most of it around a few survivors and keeps a zeroed

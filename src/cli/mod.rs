@@ -4,6 +4,7 @@
 //! `report`, and says how it ended; everything that is printed goes through `Output`.
 
 pub mod arguments;
+pub mod arguments_export;
 pub mod arguments_lab;
 mod compare;
 pub mod condition;
@@ -11,6 +12,7 @@ mod demo;
 mod demo_child;
 mod doctor;
 mod explain;
+mod export;
 mod generate;
 mod holders;
 mod lab;
@@ -88,6 +90,7 @@ pub fn run() -> ExitCode {
         Verb::Squeeze(squeeze) => squeeze::run(squeeze, &mut output),
         Verb::Try(arguments) => trial::run(arguments, &mut output),
         Verb::Study(study) => study::run(study, &mut output),
+        Verb::Export(export) => export::run(export),
         Verb::Demo(demo) => demo::run(demo, &mut output),
         Verb::DemoChild(child) => demo_child::run(child),
         Verb::Doctor(arguments) => doctor::run(arguments, &mut output),
@@ -123,6 +126,9 @@ fn launch(socket: i32) -> Result<Ending> {
 /// believe that they had been heard.
 fn contradiction(arguments: &Arguments) -> Option<&'static str> {
     match &arguments.verb {
+        Verb::Export(_) if arguments.common.json => {
+            Some("--json is not for export, which answers in the formats of Prometheus: leave it out")
+        }
         Verb::Run(_) if arguments.common.json => Some(
             "--json is not for run, whose output is the command's; use `strandline report FILE --format json`",
         ),
@@ -148,6 +154,7 @@ fn contradiction(arguments: &Arguments) -> Option<&'static str> {
         Verb::Study(study) if study.name.is_none() && !study.all && study.writes() => Some(
             "--report, --plots and --readme are for what came of a study: name one before them, or give --all",
         ),
+        Verb::Export(export) => export.contradiction(),
         Verb::Completions(_) | Verb::Man(_) | Verb::Mark(_) if arguments.common.json => {
             Some("--json is not for this verb: what it writes is no report; leave it out")
         }
@@ -210,6 +217,10 @@ mod tests {
         assert!(contradicts(&["strandline", "--json", "completions", "bash"]));
         assert!(contradicts(&["strandline", "man", "--json", "DIR"]));
         assert!(!contradicts(&["strandline", "man", "DIR"]));
+        assert!(contradicts(&["strandline", "--json", "export", "--all"]));
+        assert!(contradicts(&["strandline", "export", "--all", "--listen", "0.0.0.0:9756"]));
+        assert!(!contradicts(&["strandline", "export", "--all", "--listen", "[::1]:9756"]));
+        assert!(contradicts(&["strandline", "export"]));
         assert!(contradicts(&["strandline", "reclaim", "--allow-lost-write-risk", "1"]));
         let serving = |more: &[&str]| {
             contradicts(&[&["strandline", "try", "--ready", "port=1"][..], more, &["--", "true"]].concat())

@@ -4,7 +4,7 @@
 
 use crate::support::{Folder, strandline};
 
-const VERBS: [&str; 14] = [
+const VERBS: [&str; 15] = [
     "explain",
     "reclaim",
     "run",
@@ -15,6 +15,7 @@ const VERBS: [&str; 14] = [
     "try",
     "squeeze",
     "study",
+    "export",
     "demo",
     "doctor",
     "completions",
@@ -65,6 +66,11 @@ fn mistakes_are_one_line_and_status_2() {
         (&["compare", "--record", "true", "true"], "--dir"),
         (&["try", "--ready", "80", "--", "true"], "port="),
         (&["squeeze", "--kind", "swap", "--", "true"], "address_space"),
+        (&["export"], "--all"),
+        (&["export", "--all", "--listen", "0.0.0.0:0"], "--allow-remote"),
+        (&["export", "--all", "--listen", "9100"], "127.0.0.1:9756"),
+        (&["export", "--all", "--stop-budget", "20ms"], "20ms/min"),
+        (&["export", "--all", "--cpu-budget", "0"], "1%"),
         (&["--color", "sometimes", "doctor"], "always"),
         (&["completions", "cmd.exe"], "bash"),
         (&["completions", "--json", "bash"], "leave it out"),

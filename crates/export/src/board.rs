@@ -1,0 +1,67 @@
+//! What is known of each process beside the kernel's figures: its last ledger, what ledgers have cost it, what stands in
+//! the way of one. Written by the thread that takes ledgers, read by whoever makes a page.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::budget::Stops;
+use crate::picture::Picture;
+use crate::select::Key;
+use crate::summary::Summary;
+
+/// One process's.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// How long it was stopped.
+    pub stops: Stops,
+    /// The last ledger.
+    pub ledger: Option<Summary>,
+    /// Why there is none, or not a whole or a new one.
+    pub trouble: Option<&'static str>,
+    /// Its next ledger is not taken before.
+    pub not_before: Instant,
+    /// How long its next one is expected to stop it.
+    pub expected: Option<Duration>,
+}
+
+/// All of them, and what happened in all.
+#[derive(Debug, Default)]
+pub struct Board {
+    entries: Mutex<HashMap<Key, Entry>>,
+    /// Ledgers taken.
+    pub ledgers: AtomicU64,
+    /// Ledgers that failed.
+    pub failures: AtomicU64,
+    /// Stops that became longer than they were allowed.
+    pub overruns: AtomicU64,
+}
+
+impl Board {
+    /// The entries, for as long as it takes to copy a few numbers.
+    pub fn entries(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Knows the processes of `picture`, and no others: what has no series needs no entry.
+    pub fn follow(&self, picture: &Picture) {
+        let mut entries = self.entries();
+        let mut old = std::mem::take(&mut *entries);
+        for shown in &picture.processes {
+            let entry = old.remove(&shown.key).unwrap_or_else(|| Entry {
+                stops: Stops::new(picture.at),
+                ledger: None,
+                trouble: None,
+                not_before: picture.at,
+                expected: None,
+            });
+            entries.insert(shown.key, entry);
+        }
+    }
+
+    /// Counts one more.
+    pub fn count(&self, counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,118 @@
+//! What a client asks, and how an answer begins: as much of HTTP/1.1 as a scrape needs. Every answer ends its connection.
+
+use crate::exposition::Format;
+
+/// A request is at most so long.
+pub const MOST_REQUEST_BYTES: usize = 8 << 10;
+const MOST_HEADERS: usize = 64;
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What.
+    pub what: What,
+    /// Whether the answer's body is left out (HEAD).
+    pub is_head: bool,
+}
+
+/// See [`Request::what`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The page, in this format.
+    Metrics(Format),
+    /// A line that says where it is.
+    Root,
+    /// Something else: this status, and a line that says why.
+    Refused(u16, &'static str),
+}
+
+/// Reads what has come so far; `None` where more is to come.
+pub fn read(bytes: &[u8]) -> Option<Request> {
+    let refused = |status, why| Some(Request { what: What::Refused(status, why), is_head: false });
+    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(bytes) {
+        Ok(httparse::Status::Complete(_)) => {}
+        Ok(httparse::Status::Partial) if bytes.len() < MOST_REQUEST_BYTES => return None,
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return refused(431, "The request is too long.");
+        }
+        Err(_) => return refused(400, "This is no request of HTTP/1."),
+    }
+    let is_head = match request.method {
+        Some("GET") => false,
+        Some("HEAD") => true,
+        _ => return refused(405, "Only GET and HEAD are answered."),
+    };
+    let path = request.path.unwrap_or_default();
+    let what = match path.split('?').next() {
+        Some("/metrics") => What::Metrics(format(request.headers)),
+        Some("/") => What::Root,
+        _ => What::Refused(404, "There is only /metrics."),
+    };
+    Some(Request { what, is_head })
+}
+
+/// OpenMetrics where the client names it.
+fn format(headers: &[httparse::Header<'_>]) -> Format {
+    let accepts = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("accept"));
+    let mut texts = accepts.filter_map(|header| std::str::from_utf8(header.value).ok());
+    let names_it = |text: &str| {
+        text.split(',').any(|part| {
+            let part = part.trim().to_ascii_lowercase();
+            part.starts_with("application/openmetrics-text") && !part.replace(' ', "").ends_with(";q=0")
+        })
+    };
+    if texts.any(names_it) { Format::OpenMetrics } else { Format::Plain }
+}
+
+/// How an answer with a body of `length` bytes begins.
+pub fn head(status: u16, content_type: &str, length: usize) -> String {
+    let reason = match status {
+        200 => "OK",
+        400 => "Bad Request",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        431 => "Request Header Fields Too Large",
+        _ => "Service Unavailable",
+    };
+    let allow = if status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
+    format!(
+        "HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n{allow}\
+         X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn asked(text: &str) -> What {
+        read(text.as_bytes()).unwrap().what
+    }
+
+    #[test]
+    fn requests_are_read() {
+        assert_eq!(read(b"GET /metrics HTTP/1.1\r\nHost: x\r\n"), None);
+        assert_eq!(asked("GET /metrics HTTP/1.0\r\n\r\n"), What::Metrics(Format::Plain));
+        assert_eq!(asked("GET /metrics?a=b HTTP/1.1\r\nAccept: */*\r\n\r\n"), What::Metrics(Format::Plain));
+        let open = "GET /metrics HTTP/1.1\r\naccept: text/plain;q=0.1, application/openmetrics-text;version=1.0.0,*/*\r\n\r\n";
+        assert_eq!(asked(open), What::Metrics(Format::OpenMetrics));
+        assert_eq!(asked("GET / HTTP/1.1\r\n\r\n"), What::Root);
+        assert!(matches!(asked("GET /etc HTTP/1.1\r\n\r\n"), What::Refused(404, _)));
+        assert!(matches!(asked("POST /metrics HTTP/1.1\r\n\r\n"), What::Refused(405, _)));
+        assert!(matches!(asked("\x16\x03\x01\r\n\r\n"), What::Refused(400, _)));
+        assert!(matches!(asked(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(9000))), What::Refused(431, _)));
+        assert!(read(b"HEAD /metrics HTTP/1.1\r\n\r\n").unwrap().is_head);
+        assert!(head(200, "text/plain", 7).contains("Content-Length: 7\r\n"));
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..10_000)) {
+            let _ = read(&bytes);
+        }
+    }
+}

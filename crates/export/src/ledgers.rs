@@ -1,0 +1,272 @@
+//! Takes ledgers, one after another: of the process whose turn has been longest, as long as its budget of stopped time
+//! allows it and the exporter's share of a processor. A look that could take longer than what is left is let go then, by
+//! the look itself; what it really took is counted, and what it took too long is paid back.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use strandline_inspect::Error;
+use strandline_inspect::explain::{self, ByPhotograph};
+
+use crate::LedgerOptions;
+use crate::board::{Board, Entry};
+use crate::budget::Processor;
+use crate::desk::{Desk, join_within};
+use crate::figures::Figures;
+use crate::page::own_processor_time;
+use crate::picture::Picture;
+use crate::select::Key;
+use crate::summary::Summary;
+
+/// Between two looks whether a ledger may be taken.
+const TICK: Duration = Duration::from_millis(250);
+/// Before the first picture is there.
+const SOON: Duration = Duration::from_millis(20);
+/// What is asked for is a little less than what is left: to let a process go takes time too.
+const ASKED_PART: f64 = 0.9;
+/// The part of the processor's share that ledgers may take where scrapes alone take all of it.
+const LEAST_PART: f64 = 0.1;
+/// The part of the processor's share that is aimed at: what is begun may take longer than expected.
+const AIMED_PART: f64 = 0.8;
+/// What a ledger is expected to take of a processor before one was taken.
+const FIRST_LEDGER: Duration = Duration::from_millis(100);
+/// Of a process for which the budget is too small so many turns are left out.
+const TURNS_LEFT_OUT: u32 = 10;
+/// From so much memory of its own on a process is stopped for a shorter time by a photograph than by reading it.
+const WORTH_A_PHOTOGRAPH: u64 = 8 << 20;
+/// What is known of stops (benches/RESULTS.md), with some to spare: any, of each GiB read, photographed, and of page tables.
+const ANY_STOP: Duration = Duration::from_millis(2);
+const READ_A_GIB: f64 = 0.4;
+const PHOTOGRAPHED_A_GIB: f64 = 0.04;
+const PAGE_TABLES_A_GIB: f64 = 0.004;
+/// How long the thread is waited for at the end.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The thread.
+#[derive(Debug)]
+pub struct Ledgers {
+    thread: JoinHandle<()>,
+}
+
+impl Ledgers {
+    /// Starts it.
+    pub fn start(
+        board: Arc<Board>,
+        desk: Arc<Desk>,
+        how: LedgerOptions,
+        row_share: f64,
+        began: Instant,
+    ) -> std::io::Result<Self> {
+        let taker = Taker { board, desk, how, row_share };
+        let thread = std::thread::Builder::new().name("ledgers".into()).spawn(move || taker.work(began))?;
+        Ok(Self { thread })
+    }
+
+    /// Waits for its end, which the desk has told it of. A look that is under way is given up after a while: with this
+    /// process the kernel lets go of what it holds.
+    pub fn end(self) {
+        join_within(self.thread, PATIENCE);
+    }
+}
+
+struct Taker {
+    board: Arc<Board>,
+    desk: Arc<Desk>,
+    how: LedgerOptions,
+    row_share: f64,
+}
+
+/// A ledger that may be taken.
+struct Turn {
+    key: Key,
+    left: Duration,
+    photograph: ByPhotograph,
+}
+
+impl Taker {
+    fn work(&self, began: Instant) {
+        // What it took to start counts.
+        let mut all = Processor::new(self.how.processor_share * AIMED_PART, began, Duration::ZERO);
+        let mut own = Processor::new(self.how.processor_share * LEAST_PART, began, Duration::ZERO);
+        let (mut taken, mut expected) = (Duration::ZERO, FIRST_LEDGER);
+        let mut wait = SOON;
+        while self.desk.sleep(wait) {
+            let now = Instant::now();
+            let owed = all.wait(now, own_processor_time(), expected).min(own.wait(now, taken, expected));
+            let Some(picture) = self.desk.picture() else { continue };
+            wait = TICK.max(owed.min(Duration::from_secs(1)));
+            if !owed.is_zero() || !self.desk.is_read() {
+                continue;
+            }
+            if let Some(turn) = self.next(&picture, now) {
+                let before = own_processor_time();
+                self.look(&turn);
+                let took = own_processor_time().saturating_sub(before);
+                taken += took;
+                // The last ones weigh most: processes differ.
+                expected = (expected + took) / 2;
+                wait = Duration::ZERO;
+            }
+        }
+    }
+
+    /// The process whose turn it is: that which has waited longest of those whose budget allows it, and of new ones the
+    /// largest.
+    fn next(&self, picture: &Picture, now: Instant) -> Option<Turn> {
+        let own = std::process::id().cast_signed();
+        let budget = self.how.stop;
+        let mut entries = self.board.entries();
+        let mut best: Option<(Instant, Turn)> = None;
+        for shown in picture.processes.iter().filter(|shown| shown.key.pid != own) {
+            let Some(entry) = entries.get_mut(&shown.key).filter(|entry| entry.not_before <= now) else {
+                continue;
+            };
+            let photograph = self.photograph(&shown.figures);
+            let least = least_stop(&shown.figures);
+            if least > budget.stopped {
+                entry.trouble = Some("stop_budget");
+                entry.not_before = now + self.how.interval;
+                continue;
+            }
+            let expected = entry.expected.unwrap_or_else(|| first_guess(&shown.figures, photograph));
+            let needed = expected.max(least).min(budget.stopped.mul_f64(ASKED_PART));
+            let left = entry.stops.left(now, budget);
+            if left >= needed && best.as_ref().is_none_or(|(since, _)| entry.not_before < *since) {
+                best = Some((entry.not_before, Turn { key: shown.key, left, photograph }));
+            }
+        }
+        best.map(|(_, turn)| turn)
+    }
+
+    fn photograph(&self, figures: &Figures) -> ByPhotograph {
+        let is_small = figures.anonymous_bytes.is_none_or(|bytes| bytes < WORTH_A_PHOTOGRAPH);
+        match self.how.photograph {
+            ByPhotograph::IfPossible if is_small => ByPhotograph::IfShorter,
+            asked => asked,
+        }
+    }
+
+    fn look(&self, turn: &Turn) {
+        let asked = turn.left.mul_f64(ASKED_PART);
+        let options = explain::Options {
+            max_stop: Some(asked),
+            photograph: turn.photograph,
+            threads: Some(1),
+            ..explain::Options::default()
+        };
+        let since = Instant::now();
+        let found = explain::explain(turn.key.pid, &options);
+        let now = Instant::now();
+        let (stopped, result) = match found {
+            Ok(explanation) => {
+                let stopped = Duration::try_from_secs_f64(explanation.cost.stopped_seconds).unwrap_or(asked);
+                (stopped, Ok(Summary::of(&explanation, self.row_share, now)))
+            }
+            Err(error) => (stopped_by_failure(&error, now.duration_since(since).min(asked)), Err(error)),
+        };
+        // An exporter that grew with each ledger would be its own best example.
+        strandline_sys::host::release_memory();
+        self.board.count(if result.is_ok() { &self.board.ledgers } else { &self.board.failures });
+        if stopped > turn.left {
+            self.board.count(&self.board.overruns);
+        }
+        if let Some(entry) = self.board.entries().get_mut(&turn.key) {
+            entry.stops.add(now, stopped, self.how.stop);
+            entry.not_before = now + self.how.interval;
+            match result {
+                Ok(summary) => self.keep(entry, summary, (asked, stopped), now),
+                Err(error) => entry.trouble = reason(&error),
+            }
+        }
+    }
+
+    /// Keeps a ledger, unless it is worse than the one that is there.
+    fn keep(
+        &self,
+        entry: &mut Entry,
+        summary: Summary,
+        (asked, stopped): (Duration, Duration),
+        now: Instant,
+    ) {
+        if !summary.is_cut_short {
+            entry.trouble = None;
+            entry.expected = Some(stopped.mul_f64(1.2));
+            entry.ledger = Some(summary);
+            return;
+        }
+        let most = self.how.stop.stopped;
+        if asked >= most.mul_f64(0.75) {
+            // More than that it will never have.
+            entry.trouble = Some("stop_budget");
+            entry.not_before = now + self.how.interval * TURNS_LEFT_OUT;
+        } else {
+            entry.not_before = now;
+        }
+        entry.expected = Some(asked.mul_f64(3.0).min(most));
+        if entry.ledger.as_ref().is_none_or(|ledger| ledger.is_cut_short) {
+            entry.ledger = Some(summary);
+        }
+    }
+}
+
+fn gibs(bytes: u64) -> f64 {
+    bytes as f64 / (1_u64 << 30) as f64
+}
+
+/// What a stop takes that cannot be cut short.
+fn least_stop(figures: &Figures) -> Duration {
+    Duration::from_secs_f64(PAGE_TABLES_A_GIB * gibs(figures.rss_bytes))
+}
+
+/// How long a process may be stopped by its first ledger.
+fn first_guess(figures: &Figures, photograph: ByPhotograph) -> Duration {
+    let anonymous = gibs(figures.anonymous_bytes.unwrap_or(figures.rss_bytes));
+    let rate = match photograph {
+        ByPhotograph::Always | ByPhotograph::IfPossible => PHOTOGRAPHED_A_GIB,
+        ByPhotograph::IfShorter | ByPhotograph::Never => READ_A_GIB,
+    };
+    ANY_STOP + least_stop(figures) + Duration::from_secs_f64(rate * anonymous)
+}
+
+/// How long a look that failed has stopped its process: what is not known is taken for the most.
+fn stopped_by_failure(error: &Error, most: Duration) -> Duration {
+    match error {
+        Error::NoSuchProcess { .. }
+        | Error::LeaderEnded { .. }
+        | Error::Zombie { .. }
+        | Error::KernelThread { .. }
+        | Error::Thread { .. }
+        | Error::Myself { .. }
+        | Error::Permission { .. }
+        | Error::Traced { .. } => Duration::ZERO,
+        Error::NoPhotograph { stopped, .. } => *stopped,
+        Error::DidNotStop { seconds, .. } => Duration::try_from_secs_f64(*seconds).unwrap_or(most).max(most),
+        Error::Ended { .. }
+        | Error::Replaced { .. }
+        | Error::DoesNotAddUp { .. }
+        | Error::Overlap { .. }
+        | Error::Io { .. }
+        | Error::File { .. } => most,
+    }
+}
+
+/// The name of a failure; `None` where the process is gone, or its next turn will do.
+fn reason(error: &Error) -> Option<&'static str> {
+    match error {
+        Error::NoSuchProcess { .. } | Error::Ended { .. } | Error::Zombie { .. } | Error::Replaced { .. } => {
+            None
+        }
+        Error::Permission { .. } => Some("permission"),
+        Error::Traced { .. } => Some("traced"),
+        Error::LeaderEnded { .. } => Some("main_thread_ended"),
+        Error::DidNotStop { .. } => Some("did_not_stop"),
+        Error::NoPhotograph { .. } => Some("no_photograph"),
+        Error::DoesNotAddUp { .. } | Error::Overlap { .. } => Some("does_not_add_up"),
+        Error::KernelThread { .. }
+        | Error::Thread { .. }
+        | Error::Myself { .. }
+        | Error::Io { .. }
+        | Error::File { .. } => Some("cannot_be_read"),
+    }
+}

@@ -1,0 +1,127 @@
+//! Figures and ledgers of chosen processes as metrics: over HTTP for whoever scrapes, or as a file for a collector of
+//! files. It decides which processes, how often and at what cost; it must not read a process's memory itself, push
+//! anything anywhere, nor stop a process for longer than its budget.
+//!
+//! Data flows one way: `select` (which processes) → `figures` (what the kernel counts) → `picture` (all of them, the small
+//! ones summed) → `page` (as text, with the ledgers beside) → `server` and `textfile`. Ledgers are taken beside all that
+//! (`ledgers`), one at a time, within a `budget` of stopped time for each process and of processor time for all.
+//!
+//! Three threads: one answers clients and never looks at a process, one looks at what the kernel counts, one takes ledgers.
+//! So neither a client that hangs nor a process that does keeps the others waiting.
+
+#![forbid(unsafe_code)]
+
+mod board;
+pub mod budget;
+mod desk;
+mod exposition;
+mod figures;
+mod http;
+mod ledgers;
+mod page;
+mod picture;
+pub mod select;
+mod server;
+mod summary;
+mod textfile;
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use strandline_inspect::explain::ByPhotograph;
+
+use board::Board;
+use budget::StopBudget;
+use desk::Desk;
+pub use select::Selection;
+
+/// What to export, where to, and what it may cost.
+#[derive(Debug)]
+pub struct Options {
+    /// Where to answer scrapes.
+    pub listen: Option<SocketAddr>,
+    /// A folder for a file that is written every `interval`.
+    pub textfile: Option<PathBuf>,
+    /// See `textfile`.
+    pub interval: Duration,
+    /// Which processes.
+    pub selection: Selection,
+    /// So many processes have series of their own, those with most RSS; the others are summed.
+    pub top: usize,
+    /// Rows below this share of their ledger's RSS are summed.
+    pub row_share: f64,
+    /// How ledgers are taken; `None` for none.
+    pub ledgers: Option<LedgerOptions>,
+}
+
+/// How ledgers are taken.
+#[derive(Clone, Copy, Debug)]
+pub struct LedgerOptions {
+    /// How long a process may be stopped.
+    pub stop: StopBudget,
+    /// Which share of one processor the exporter may take in all before it takes no more ledgers.
+    pub processor_share: f64,
+    /// Between two ledgers of a process goes at least this.
+    pub interval: Duration,
+    /// Whether a photograph is read.
+    pub photograph: ByPhotograph,
+}
+
+/// Hears single lines, from any thread.
+pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Exports until a signal ends it. `tell` hears single lines: where it listens, and what goes wrong.
+///
+/// # Errors
+/// One line: an address or a folder that cannot be had.
+pub fn run(options: Options, tell: Tell) -> Result<(), String> {
+    strandline_sys::host::map_large_arrays();
+    // Before there is a second thread: signals come to the descriptor of the server.
+    let signals = server::hold_signals()?;
+    let listener = options.listen.map(listen).transpose()?;
+    let began = Instant::now();
+    let board = Arc::new(Board::default());
+    let desk = Arc::new(Desk::new().map_err(|error| format!("no descriptor to wake by: {error}"))?);
+    if let Some(folder) = &options.textfile {
+        textfile::prepare(folder)?;
+    }
+    if let Some(listener) = &listener {
+        let address = listener.local_addr().map_err(|error| error.to_string())?;
+        tell(&format!("listening on http://{address}/metrics"));
+    }
+    let ledgers = options.ledgers.map(|how| {
+        ledgers::Ledgers::start(Arc::clone(&board), Arc::clone(&desk), how, options.row_share, began)
+    });
+    let ledgers = ledgers.transpose().map_err(|error| format!("no thread for ledgers: {error}"))?;
+    let writer = options
+        .textfile
+        .clone()
+        .map(|folder| textfile::Writer::new(folder, options.interval, Arc::clone(&tell)));
+    let pages = Arc::new(page::Pages::new(board, began));
+    let keeper =
+        desk::Keeper { selection: options.selection, top: options.top, writer, pages: Arc::clone(&pages) };
+    let thread =
+        desk::keep(Arc::clone(&desk), keeper).map_err(|error| format!("no thread for figures: {error}"))?;
+    let result = server::serve(listener, &signals, &desk, &pages);
+    desk.end();
+    // One that looks at a process which does not answer is given up: with this process the kernel lets go of all.
+    desk::join_within(thread, Duration::from_secs(1));
+    if let Some(ledgers) = ledgers {
+        ledgers.end();
+    }
+    if let Some(folder) = &options.textfile {
+        textfile::remove(folder);
+    }
+    result
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, String> {
+    let failed = |error: std::io::Error| {
+        format!("cannot listen on {address}: {error}; give another one with --listen")
+    };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}

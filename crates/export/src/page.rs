@@ -1,0 +1,272 @@
+//! A picture and its ledgers as text. The names and labels are an interface that rules and dashboards rely on
+//! (docs/metrics.md): metrics may be added, never renamed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::board::{Board, Entry};
+use crate::exposition::{Exposition, Format, Kind, Value};
+use crate::figures::Pss;
+use crate::picture::{Picture, Shown, Sum};
+
+/// The name under which what has no series of its own is summed.
+const OTHER: &str = "other";
+
+/// Makes pages.
+#[derive(Debug)]
+pub struct Pages {
+    /// What is known of each process.
+    pub board: Arc<Board>,
+    began: Instant,
+    /// Pages that were asked for.
+    pub scrapes: AtomicU64,
+    /// Clients that were let go before they were answered.
+    pub dropped: AtomicU64,
+}
+
+/// One process with its entry, and its labels.
+struct Line<'a> {
+    shown: &'a Shown,
+    entry: Option<&'a Entry>,
+    pid: String,
+}
+
+impl Line<'_> {
+    fn labels(&self) -> [(&'static str, &str); 2] {
+        [("pid", &self.pid), ("process", &self.shown.name)]
+    }
+
+    fn with<'b>(&'b self, label: &'static str, value: &'b str) -> [(&'static str, &'b str); 3] {
+        [("pid", &self.pid), ("process", &self.shown.name), (label, value)]
+    }
+}
+
+impl Pages {
+    /// Of what stands on `board`.
+    pub fn new(board: Arc<Board>, began: Instant) -> Self {
+        Self { board, began, scrapes: AtomicU64::new(0), dropped: AtomicU64::new(0) }
+    }
+
+    /// The page of `picture`, with ledgers as they are now.
+    pub fn page(&self, picture: &Picture, format: Format) -> String {
+        let now = Instant::now();
+        let mut text = Exposition::new(format);
+        {
+            let entries = self.board.entries();
+            let lines: Vec<Line<'_>> = picture
+                .processes
+                .iter()
+                .map(|shown| Line { shown, entry: entries.get(&shown.key), pid: shown.key.pid.to_string() })
+                .collect();
+            kernel_figures(&mut text, &lines, picture.others.as_ref());
+            own_figures(&mut text, &lines);
+            ledgers(&mut text, &lines, now);
+            troubles(&mut text, &lines);
+        }
+        groups(&mut text, &picture.groups);
+        self.own(&mut text, picture, now);
+        text.end()
+    }
+
+    /// What the exporter costs and does itself.
+    fn own(&self, text: &mut Exposition, picture: &Picture, now: Instant) {
+        let info = "strandline_exporter_info";
+        text.family(info, Kind::Gauge, "Which version this is; always 1.");
+        text.sample(info, &[("version", env!("CARGO_PKG_VERSION"))], 1);
+        let mut gauge = |name: &str, help: &str, value: Value| {
+            text.family(name, Kind::Gauge, help);
+            text.sample(name, &[], value);
+        };
+        let seconds = |time: Duration| Value::Real(time.as_secs_f64());
+        let shown = picture.processes.len() as u64;
+        let summed = picture.others.map_or(0, |others| others.processes);
+        let age = seconds(now.duration_since(picture.at));
+        let (took, uptime) = (seconds(picture.took), seconds(now.duration_since(self.began)));
+        gauge("strandline_exporter_processes", "Processes with series of their own.", shown.into());
+        gauge("strandline_exporter_summed_processes", "Processes that are summed as other.", summed.into());
+        gauge("strandline_exporter_figures_age_seconds", "How old the kernel's figures here are.", age);
+        gauge("strandline_exporter_figures_seconds", "How long it took to read them.", took);
+        if let Some(resident) = own_rss_bytes() {
+            gauge("strandline_exporter_resident_bytes", "RSS of the exporter.", resident.into());
+        }
+        gauge("strandline_exporter_uptime_seconds", "Since the exporter started.", uptime);
+        let mut counter = |name: &str, help: &str, value: Value| {
+            text.family(name, Kind::Counter, help);
+            text.sample(name, &[], value);
+        };
+        let count = |counter: &AtomicU64| Value::Whole(counter.load(Ordering::Relaxed));
+        let (board, cpu) = (&self.board, seconds(own_processor_time()));
+        counter("strandline_exporter_cpu_seconds_total", "Processor time of the exporter.", cpu);
+        counter("strandline_exporter_scrapes_total", "Pages that were asked for.", count(&self.scrapes));
+        let slow = "Clients that were let go because they were too slow.";
+        counter("strandline_exporter_dropped_clients_total", slow, count(&self.dropped));
+        counter("strandline_exporter_ledgers_total", "Ledgers that were taken.", count(&board.ledgers));
+        let failed = "Ledgers that could not be taken.";
+        counter("strandline_exporter_failed_ledgers_total", failed, count(&board.failures));
+        let overrun = "Stops that became longer than they were allowed; they are paid back.";
+        counter("strandline_exporter_overrun_stops_total", overrun, count(&board.overruns));
+    }
+}
+
+/// A figure of a process, as it is read from its line.
+type Figure = fn(&Shown) -> Option<u64>;
+
+/// The same of a sum of processes.
+type Summed = fn(&Sum) -> Option<u64>;
+
+fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum>) {
+    let gauges: [(&str, &str, Figure, Summed); 4] = [
+        (
+            "strandline_rss_bytes",
+            "Resident memory as the kernel counts it (VmRSS).",
+            |s| Some(s.figures.rss_bytes),
+            |s| Some(s.rss_bytes),
+        ),
+        (
+            "strandline_pss_bytes",
+            "Proportional set size: what is shared is divided by its sharers.",
+            |s| s.pss.bytes(),
+            |s| s.pss_bytes,
+        ),
+        (
+            "strandline_anonymous_bytes",
+            "Resident anonymous memory (RssAnon).",
+            |s| s.figures.anonymous_bytes,
+            |s| s.anonymous_bytes,
+        ),
+        (
+            "strandline_swap_bytes",
+            "Anonymous memory swapped out (VmSwap).",
+            |s| s.figures.swap_bytes,
+            |s| s.swap_bytes,
+        ),
+    ];
+    for (name, help, figure, summed) in gauges {
+        text.family(name, Kind::Gauge, help);
+        for line in lines {
+            if let Some(bytes) = figure(line.shown) {
+                text.sample(name, &line.labels(), bytes);
+            }
+        }
+        if let Some(bytes) = others.and_then(summed) {
+            text.sample(name, &[("pid", ""), ("process", OTHER)], bytes);
+        }
+    }
+}
+
+fn own_figures(text: &mut Exposition, lines: &[Line<'_>]) {
+    let own: [(&str, Kind, &str, Figure); 3] = [
+        ("strandline_high_water_bytes", Kind::Gauge, "The most RSS the process ever had (VmHWM).", |s| {
+            s.figures.high_water_bytes
+        }),
+        ("strandline_minor_faults_total", Kind::Counter, "Page faults without reading from a disk.", |s| {
+            Some(s.figures.minor_faults)
+        }),
+        ("strandline_major_faults_total", Kind::Counter, "Page faults that read from a disk.", |s| {
+            Some(s.figures.major_faults)
+        }),
+    ];
+    for (name, kind, help, figure) in own {
+        text.family(name, kind, help);
+        for line in lines {
+            if let Some(value) = figure(line.shown) {
+                text.sample(name, &line.labels(), value);
+            }
+        }
+    }
+    let name = "strandline_process_info";
+    text.family(name, Kind::Gauge, "The control group of a process; always 1.");
+    for line in lines {
+        if let Some(group) = &line.shown.group {
+            text.sample(name, &line.with("cgroup", group), 1);
+        }
+    }
+}
+
+fn ledgers(text: &mut Exposition, lines: &[Line<'_>], now: Instant) {
+    let taken = || lines.iter().filter_map(|line| Some((line, line.entry?.ledger.as_ref()?)));
+    let name = "strandline_ledger_rss_bytes";
+    text.family(
+        name,
+        Kind::Gauge,
+        "Resident memory as the last ledger counts it: its states add up to this, its rows too.",
+    );
+    for (line, ledger) in taken() {
+        text.sample(name, &line.labels(), ledger.rss_bytes);
+    }
+    let name = "strandline_state_bytes";
+    text.family(name, Kind::Gauge, "Resident memory by what can become of it, of the last ledger.");
+    for (line, ledger) in taken() {
+        for (state, bytes) in ledger.states {
+            text.sample(name, &line.with("state", state), bytes);
+        }
+    }
+    let name = "strandline_row_bytes";
+    text.family(name, Kind::Gauge, "The ledger's larger rows; the others are summed.");
+    for (line, ledger) in taken() {
+        for (row, bytes) in &ledger.rows {
+            text.sample(name, &line.with("row", row), *bytes);
+        }
+    }
+    let name = "strandline_reclaimable_bytes";
+    text.family(name, Kind::Gauge, "What a remedy is predicted to give back, of the last ledger.");
+    for (line, ledger) in taken() {
+        for (remedy, bytes) in &ledger.remedies {
+            text.sample(name, &line.with("remedy", remedy), *bytes);
+        }
+    }
+    let name = "strandline_ledger_age_seconds";
+    text.family(name, Kind::Gauge, "How old the last ledger is.");
+    for (line, ledger) in taken() {
+        text.sample(name, &line.labels(), now.duration_since(ledger.at).as_secs_f64());
+    }
+    let name = "strandline_stopped_seconds_total";
+    text.family(name, Kind::Counter, "How long ledgers have stopped the process.");
+    for (line, entry) in lines.iter().filter_map(|line| Some((line, line.entry?))) {
+        text.sample(name, &line.labels(), entry.stops.total().as_secs_f64());
+    }
+}
+
+fn troubles(text: &mut Exposition, lines: &[Line<'_>]) {
+    let name = "strandline_process_error";
+    text.family(name, Kind::Gauge, "Why a process has no ledger, or no whole or new one; always 1.");
+    for line in lines {
+        let not_allowed = (line.shown.pss == Pss::NotAllowed).then_some("permission");
+        if let Some(reason) = line.entry.and_then(|entry| entry.trouble).or(not_allowed) {
+            text.sample(name, &line.with("reason", reason), 1);
+        }
+    }
+}
+
+fn groups(text: &mut Exposition, groups: &[(String, Sum)]) {
+    let figures: [(&str, &str, Summed); 4] = [
+        ("strandline_cgroup_processes", "Chosen processes in a control group.", |s| Some(s.processes)),
+        ("strandline_cgroup_rss_bytes", "Their RSS; what they share counts for each.", |s| Some(s.rss_bytes)),
+        ("strandline_cgroup_pss_bytes", "Their PSS; what they share counts once.", |s| s.pss_bytes),
+        ("strandline_cgroup_swap_bytes", "What of them is swapped out.", |s| s.swap_bytes),
+    ];
+    for (name, help, figure) in figures {
+        text.family(name, Kind::Gauge, help);
+        for (group, sum) in groups {
+            if let Some(value) = figure(sum) {
+                text.sample(name, &[("cgroup", group)], value);
+            }
+        }
+    }
+}
+
+/// Processor time of this process and all of its threads.
+pub fn own_processor_time() -> Duration {
+    use nix::sys::resource::{UsageWho, getrusage};
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return Duration::ZERO };
+    let micros = |time: nix::sys::time::TimeVal| {
+        u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_usec()).unwrap_or(0)
+    };
+    Duration::from_micros(micros(usage.user_time()) + micros(usage.system_time()))
+}
+
+fn own_rss_bytes() -> Option<u64> {
+    let own = strandline_process::procfs::Process::open(std::process::id().cast_signed()).ok()?;
+    own.status().ok()?.rss_bytes
+}

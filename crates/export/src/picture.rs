@@ -1,0 +1,226 @@
+//! All chosen processes at one moment: those with most RSS one by one, the others summed; and the sums by control group.
+//!
+//! Proportional set sizes take the kernel a walk through page tables, so they are asked for within a bound of time at each
+//! picture, the oldest first, and kept until their turn comes again, for a minute where the process's memory does not change.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use crate::figures::{Figures, Known, Pss};
+use crate::select::{Key, Seen, Selection};
+
+/// So long proportional set sizes are asked for at each picture: some 6 GiB of memory.
+const MOST_PSS_TIME: Duration = Duration::from_millis(40);
+/// Control groups with series of their own; the others are summed.
+const MOST_GROUPS: usize = 100;
+
+/// One process of a picture.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// Who.
+    pub key: Key,
+    /// Its name.
+    pub name: String,
+    /// Its control group.
+    pub group: Option<String>,
+    /// The kernel's figures.
+    pub figures: Figures,
+    /// Its proportional set size.
+    pub pss: Pss,
+}
+
+/// Figures of several processes, added up; `None` where one of them is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sum {
+    /// How many.
+    pub processes: u64,
+    /// RSS, in which what they share counts for each.
+    pub rss_bytes: u64,
+    /// PSS, in which it counts once.
+    pub pss_bytes: Option<u64>,
+    /// Anonymous.
+    pub anonymous_bytes: Option<u64>,
+    /// Swapped out.
+    pub swap_bytes: Option<u64>,
+}
+
+impl Sum {
+    const NONE: Self = Self {
+        processes: 0,
+        rss_bytes: 0,
+        pss_bytes: Some(0),
+        anonymous_bytes: Some(0),
+        swap_bytes: Some(0),
+    };
+
+    fn add(&mut self, other: &Self) {
+        let both = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
+        self.processes += other.processes;
+        self.rss_bytes = self.rss_bytes.saturating_add(other.rss_bytes);
+        self.pss_bytes = both(self.pss_bytes, other.pss_bytes);
+        self.anonymous_bytes = both(self.anonymous_bytes, other.anonymous_bytes);
+        self.swap_bytes = both(self.swap_bytes, other.swap_bytes);
+    }
+
+    fn of(shown: &Shown) -> Self {
+        Self {
+            processes: 1,
+            rss_bytes: shown.figures.rss_bytes,
+            pss_bytes: shown.pss.bytes(),
+            anonymous_bytes: shown.figures.anonymous_bytes,
+            swap_bytes: shown.figures.swap_bytes,
+        }
+    }
+}
+
+/// All chosen processes at one moment.
+#[derive(Debug)]
+pub struct Picture {
+    /// When.
+    pub at: Instant,
+    /// How long it took to look.
+    pub took: Duration,
+    /// Those with most RSS, by falling RSS.
+    pub processes: Vec<Shown>,
+    /// All others.
+    pub others: Option<Sum>,
+    /// All of them, by control group; the small ones under the name `other`.
+    pub groups: Vec<(String, Sum)>,
+}
+
+/// A picture is good for this many times as long as it took: looking takes at most that part of a processor, however many
+/// ask. It is good for at least the one time and at most the other.
+const GOOD_FOR_TIMES: u32 = 100;
+const GOOD_FOR_AT_LEAST: Duration = Duration::from_secs(1);
+const GOOD_FOR_AT_MOST: Duration = Duration::from_secs(10);
+
+impl Picture {
+    /// Whether it still answers who asks now.
+    pub fn is_good(&self, now: Instant) -> bool {
+        now.duration_since(self.at) <= (self.took * GOOD_FOR_TIMES).clamp(GOOD_FOR_AT_LEAST, GOOD_FOR_AT_MOST)
+    }
+}
+
+/// Makes pictures, and remembers what takes long to ask.
+#[derive(Debug, Default)]
+pub struct Painter {
+    known: HashMap<Key, Known>,
+}
+
+impl Painter {
+    /// Looks at the processes of `selection`; `top` of them one by one.
+    pub fn paint(&mut self, selection: &Selection, top: usize) -> Picture {
+        let at = Instant::now();
+        let mut before = std::mem::take(&mut self.known);
+        let mut found: Vec<(Seen, Known)> = selection
+            .find()
+            .into_iter()
+            .filter_map(|seen| {
+                let known = Known::now(&seen, before.remove(&seen.key))?;
+                Some((seen, known))
+            })
+            .collect();
+        // Of the same size, the older one: who has a series keeps it.
+        found.sort_by_key(|(seen, known)| {
+            (Reverse(known.figures.rss_bytes), seen.key.start_ticks, seen.key.pid)
+        });
+        let shown = found.len().min(top);
+        ask_for_sizes(&mut found[..shown]);
+        let mut shown = Vec::with_capacity(found.len());
+        for (seen, known) in found {
+            let Known { figures, pss, group, .. } = known.clone();
+            shown.push(Shown { key: seen.key, name: seen.name, group, figures, pss });
+            self.known.insert(seen.key, known);
+        }
+        let groups = by_group(&shown);
+        let rest = shown.split_off(shown.len().min(top));
+        let others = (!rest.is_empty()).then(|| total(&rest));
+        Picture { at, took: at.elapsed(), processes: shown, others, groups }
+    }
+}
+
+/// Asks for the proportional set sizes that may be others by now, the oldest first, until the time for it is over.
+fn ask_for_sizes(found: &mut [(Seen, Known)]) {
+    let mut turns: Vec<_> = found
+        .iter()
+        .enumerate()
+        .filter_map(|(index, (_, known))| Some((known.wants_pss()?, index)))
+        .collect();
+    turns.sort_unstable();
+    let since = Instant::now();
+    for (_, index) in turns {
+        let (seen, known) = &mut found[index];
+        known.pss = Pss::read(&seen.process);
+        if since.elapsed() >= MOST_PSS_TIME {
+            break;
+        }
+    }
+}
+
+fn total(shown: &[Shown]) -> Sum {
+    let mut sum = Sum::NONE;
+    shown.iter().for_each(|one| sum.add(&Sum::of(one)));
+    sum
+}
+
+/// The sums by control group, the largest by themselves, by name.
+fn by_group(shown: &[Shown]) -> Vec<(String, Sum)> {
+    let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
+    for one in shown {
+        if let Some(group) = &one.group {
+            sums.entry(group).or_insert(Sum::NONE).add(&Sum::of(one));
+        }
+    }
+    let mut sums: Vec<(String, Sum)> = sums.into_iter().map(|(group, sum)| (group.to_owned(), sum)).collect();
+    sums.sort_by_key(|(_, sum)| Reverse(sum.rss_bytes));
+    let rest = sums.split_off(sums.len().min(MOST_GROUPS));
+    sums.sort_by(|a, b| a.0.cmp(&b.0));
+    if !rest.is_empty() {
+        let mut sum = Sum::NONE;
+        rest.iter().for_each(|(_, other)| sum.add(other));
+        // Paths open with a slash: this is nobody's.
+        sums.push(("other".to_owned(), sum));
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(pid: i32, group: &str, rss_bytes: u64, pss: Pss) -> Shown {
+        let figures =
+            Figures { rss_bytes, anonymous_bytes: Some(1), swap_bytes: Some(0), ..Figures::default() };
+        let key = Key { pid, start_ticks: 1 };
+        Shown { key, name: "x".to_owned(), group: Some(group.to_owned()), figures, pss }
+    }
+
+    #[test]
+    fn small_groups_are_summed_and_nothing_is_lost() {
+        let all: Vec<Shown> =
+            (0..150).map(|n| shown(n, &format!("/{n}"), n as u64, Pss::Known(1, Instant::now()))).collect();
+        let groups = by_group(&all);
+        assert_eq!(groups.len(), MOST_GROUPS + 1);
+        let (name, rest) = groups.last().unwrap();
+        assert_eq!((name.as_str(), rest.processes, rest.rss_bytes), ("other", 50, (0..50).sum()));
+        assert_eq!(groups.iter().map(|(_, sum)| sum.rss_bytes).sum::<u64>(), (0u64..150).sum::<u64>());
+    }
+
+    #[test]
+    fn a_sum_with_an_unknown_is_unknown() {
+        let sum =
+            total(&[shown(1, "/", 5, Pss::Known(3, Instant::now())), shown(2, "/", 6, Pss::NotAllowed)]);
+        assert_eq!((sum.rss_bytes, sum.pss_bytes, sum.anonymous_bytes), (11, None, Some(2)));
+    }
+
+    #[test]
+    fn the_largest_are_shown_and_the_others_summed() {
+        let all = Selection::new(crate::select::Asked { all: true, ..Default::default() }).unwrap();
+        let picture = Painter::default().paint(&all, 1);
+        assert_eq!(picture.processes.len(), 1);
+        let first = picture.processes[0].figures.rss_bytes;
+        let others = picture.others;
+        assert!(first > 0 && others.is_none_or(|others| others.rss_bytes <= first * others.processes));
+    }
+}

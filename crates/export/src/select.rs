@@ -1,0 +1,301 @@
+//! Which processes: by id, name, control group or unit, and their descendants. Only names, parents and groups are looked
+//! at. Names are the processes' own choice and may be any bytes: they are matched and shown as text, never followed.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use regex_lite::Regex;
+use strandline_process::photograph;
+use strandline_process::procfs::{Process, Stat};
+use strandline_report::text::clean;
+
+/// The most bytes read of /proc/PID/stat and /proc/PID/cgroup.
+const MOST_STAT_BYTES: u64 = 4 << 10;
+const MOST_GROUP_BYTES: u64 = 64 << 10;
+/// A name in the kernel is 15 bytes; of a group's path so many characters are shown.
+const MOST_GROUP_CHARACTERS: usize = 256;
+
+/// A process, and none that comes to have its id later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Its id.
+    pub pid: i32,
+    /// When it started, in the kernel's ticks.
+    pub start_ticks: u64,
+}
+
+/// Which processes are exported: whoever is named by one of these.
+#[derive(Debug, Default)]
+pub struct Selection {
+    processes: Vec<Key>,
+    names: Vec<Regex>,
+    groups: Vec<String>,
+    units: Vec<String>,
+    all: bool,
+    children: bool,
+}
+
+/// The same in words.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// Processes.
+    pub pids: Vec<i32>,
+    /// Expressions that match in a process's name or that of its executable.
+    pub names: Vec<String>,
+    /// Paths of control groups, as /proc/PID/cgroup or below /sys/fs/cgroup.
+    pub groups: Vec<String>,
+    /// Names of systemd's units.
+    pub units: Vec<String>,
+    /// All processes.
+    pub all: bool,
+    /// The descendants of those too.
+    pub children: bool,
+}
+
+/// A process that was found.
+#[derive(Debug)]
+pub struct Seen {
+    /// Who.
+    pub key: Key,
+    /// Its parent.
+    pub parent: i32,
+    /// Its name, fit to be shown; newlines are the only control characters.
+    pub name: String,
+    /// Faults since its start.
+    pub minor_faults: u64,
+    /// Faults that read from a disk.
+    pub major_faults: u64,
+    /// Its files.
+    pub process: Process,
+}
+
+impl Seen {
+    /// The control group that counts its memory.
+    pub fn group(&self) -> Option<String> {
+        own_group(&groups_of(&self.process))
+    }
+}
+
+impl Selection {
+    /// Reads what was asked for.
+    ///
+    /// # Errors
+    /// One line: no such process, an expression that is none, nothing chosen.
+    pub fn new(asked: Asked) -> Result<Self, String> {
+        let Asked { pids, names, groups, units, all, children } = asked;
+        if !all && pids.is_empty() && names.is_empty() && groups.is_empty() && units.is_empty() {
+            return Err("no process is chosen: give --pid, --name, --cgroup, --unit or --all".to_owned());
+        }
+        let key = |pid: &i32| {
+            let stat = Process::open(*pid).and_then(|process| process.stat());
+            stat.map(|stat| Key { pid: *pid, start_ticks: stat.start_ticks })
+                .map_err(|error| error.to_string())
+        };
+        let expression = |name: &String| {
+            Regex::new(name).map_err(|error| format!("--name {}: {error}", clean(name)).replace('\n', " "))
+        };
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        Ok(Self {
+            processes: pids.iter().map(key).collect::<Result<_, _>>()?,
+            names: names.iter().map(expression).collect::<Result<_, _>>()?,
+            groups: groups.iter().map(|path| group_path(path, &mounts)).collect(),
+            units: units
+                .into_iter()
+                .map(|unit| if unit.contains('.') { unit } else { unit + ".service" })
+                .collect(),
+            all,
+            children,
+        })
+    }
+
+    /// The processes that are chosen now.
+    pub fn find(&self) -> Vec<Seen> {
+        let only_these = !self.all && !self.children && self.names.is_empty() && !self.by_group();
+        let seen: Vec<Seen> = if only_these {
+            self.processes.iter().filter_map(|key| look(key.pid)).collect()
+        } else {
+            pids().filter_map(look).collect()
+        };
+        let chosen: HashSet<i32> =
+            seen.iter().filter(|seen| self.names_it(seen)).map(|seen| seen.key.pid).collect();
+        let parents = seen.iter().map(|seen| (seen.key.pid, seen.parent)).collect();
+        let is_chosen = |pid| chosen.contains(&pid) || (self.children && descends(pid, &chosen, &parents));
+        seen.into_iter().filter(|seen| is_chosen(seen.key.pid)).collect()
+    }
+
+    fn by_group(&self) -> bool {
+        !self.groups.is_empty() || !self.units.is_empty()
+    }
+
+    /// Whether it is named itself.
+    fn names_it(&self, seen: &Seen) -> bool {
+        if self.all || self.processes.contains(&seen.key) {
+            return true;
+        }
+        if !self.names.is_empty() {
+            let is_named = |name: &str| self.names.iter().any(|expression| expression.is_match(name));
+            if is_named(&seen.name)
+                || seen.process.executable().is_some_and(|path| is_named(file_name(&path)))
+            {
+                return true;
+            }
+        }
+        self.by_group() && {
+            let text = groups_of(&seen.process);
+            paths(&text).any(|(_, path)| {
+                self.groups.iter().any(|group| is_within(path, group))
+                    || self.units.iter().any(|unit| path.split('/').any(|part| part == unit))
+            })
+        }
+    }
+}
+
+/// Whether an ancestor of `pid` is among `chosen`.
+fn descends(pid: i32, chosen: &HashSet<i32>, parents: &HashMap<i32, i32>) -> bool {
+    let mut at = pid;
+    // Ids may be used again while /proc is read, so even a ring is possible.
+    for _ in 0..parents.len() {
+        match parents.get(&at) {
+            Some(parent) if chosen.contains(parent) => return true,
+            Some(parent) => at = *parent,
+            None => return false,
+        }
+    }
+    false
+}
+
+fn pids() -> impl Iterator<Item = i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// What is known of a process at a glance; `None` where it is gone, or is none with memory of its own.
+fn look(pid: i32) -> Option<Seen> {
+    let process = Process::open(pid).ok()?;
+    let text = process.read_file("stat", MOST_STAT_BYTES).ok()?;
+    let stat = Stat::parse(&text)?;
+    let has_none = stat.is_kernel_thread() || matches!(stat.state, Some('Z' | 'X'));
+    // A copy of a process, made to be read and never run.
+    if has_none || (stat.exit_signal == Some(0) && photograph::is_one(&process)) {
+        return None;
+    }
+    Some(Seen {
+        key: Key { pid, start_ticks: stat.start_ticks },
+        parent: stat.parent.unwrap_or(0),
+        name: shown(name_in(&text)),
+        minor_faults: stat.minor_faults,
+        major_faults: stat.major_faults,
+        process,
+    })
+}
+
+/// The name in the text of /proc/PID/stat, any bytes: from the first `(` to the last `)`.
+fn name_in(stat: &[u8]) -> &[u8] {
+    let open = stat.iter().position(|&byte| byte == b'(');
+    let close = stat.iter().rposition(|&byte| byte == b')');
+    open.zip(close).and_then(|(open, close)| stat.get(open + 1..close)).unwrap_or_default()
+}
+
+/// A name that a terminal and a parser can take. A newline stays: the exposition has an escape for it.
+fn shown(name: &[u8]) -> String {
+    let text = String::from_utf8_lossy(name);
+    text.split('\n').map(clean).collect::<Vec<_>>().join("\n")
+}
+
+fn file_name(path: &str) -> &str {
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn groups_of(process: &Process) -> String {
+    let text = process.read_file("cgroup", MOST_GROUP_BYTES).unwrap_or_default();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// The controllers and the path of each line of /proc/PID/cgroup.
+fn paths(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'))
+}
+
+/// The group that counts its memory: that of version 2, or of version 1's memory controller where version 2 is not in use.
+fn own_group(text: &str) -> Option<String> {
+    let of = |is: &dyn Fn(&str) -> bool| {
+        paths(text).find(|(controllers, _)| is(controllers)).map(|(_, path)| path)
+    };
+    let memory = of(&|controllers| controllers.split(',').any(|name| name == "memory"));
+    let path = memory.or_else(|| of(&str::is_empty))?;
+    Some(clean(path).chars().take(MOST_GROUP_CHARACTERS).collect())
+}
+
+fn is_within(path: &str, group: &str) -> bool {
+    group == "/" || path.strip_prefix(group).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// A group's path as /proc/PID/cgroup has it: what is below the mount, and below the root of that.
+fn group_path(asked: &str, mounts: &str) -> String {
+    let points = mounts.lines().filter_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let kind = after.split(' ').next()?;
+        let point = before.split(' ').nth(4)?;
+        matches!(kind, "cgroup" | "cgroup2").then_some(point)
+    });
+    let below = points
+        .filter_map(|point| Path::new(asked).strip_prefix(point).ok())
+        .min_by_key(|rest| rest.as_os_str().len());
+    let path = below.map_or_else(|| asked.to_owned(), |rest| rest.to_string_lossy().into_owned());
+    format!("/{}", path.trim_matches('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_named_as_the_kernel_or_the_mount_does() {
+        let mounts = "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+        assert_eq!(group_path("/system.slice/a.service/", mounts), "/system.slice/a.service");
+        assert_eq!(group_path("system.slice", mounts), "/system.slice");
+        assert_eq!(group_path("/sys/fs/cgroup/memory/a/b", mounts), "/a/b");
+        assert_eq!(group_path("/sys/fs/cgroup/a", mounts), "/a");
+        assert_eq!(group_path("/sys/fs/cgroup", mounts), "/");
+        assert!(
+            is_within("/a/b", "/a")
+                && is_within("/a", "/a")
+                && !is_within("/ab", "/a")
+                && is_within("/x", "/")
+        );
+        let text = "9:name=systemd:/\n4:memory:/x/y\n0::/\n";
+        assert_eq!(own_group(text).as_deref(), Some("/x/y"));
+        assert_eq!(own_group("0::/a:b\n").as_deref(), Some("/a:b"));
+        assert_eq!(own_group("garbage\n"), None);
+    }
+
+    #[test]
+    fn names_of_any_bytes_are_shown() {
+        assert_eq!(name_in(b"17 (a) R (b) S 1"), b"a) R (b");
+        assert_eq!(name_in(b"nothing"), b"");
+        assert_eq!(shown(b"a\"\\\nb\xff\x1b[2J"), "a\"\\\nb\u{fffd}\\u{1b}[2J");
+        assert_eq!(file_name("/usr/bin/x (deleted)"), "x");
+    }
+
+    #[test]
+    fn descendants_are_found_and_rings_end() {
+        let parents = HashMap::from([(2, 1), (3, 2), (4, 5), (5, 4)]);
+        let chosen = HashSet::from([1]);
+        assert!(descends(3, &chosen, &parents) && descends(2, &chosen, &parents));
+        assert!(!descends(4, &chosen, &parents) && !descends(9, &chosen, &parents));
+    }
+
+    #[test]
+    fn what_is_asked_is_checked() {
+        let error = |asked| Selection::new(asked).unwrap_err();
+        assert!(error(Asked::default()).contains("--pid"));
+        assert!(error(Asked { pids: vec![i32::MAX], ..Asked::default() }).contains("no process"));
+        let wrong = error(Asked { names: vec!["(".to_owned()], ..Asked::default() });
+        assert!(wrong.contains("--name (") && !wrong.contains('\n'), "{wrong}");
+        let own = std::process::id().cast_signed();
+        let found = Selection::new(Asked { pids: vec![own], ..Asked::default() }).unwrap().find();
+        assert_eq!(found.iter().map(|seen| seen.key.pid).collect::<Vec<_>>(), [own]);
+        assert!(found[0].group().is_some());
+    }
+}

@@ -1,0 +1,343 @@
+//! Answers clients: one thread that waits for all of them at once and for none. A client that says nothing, or does not
+//! listen, has its time and is let go; the libraries that were looked at give each client a thread and no time limit.
+//!
+//! It never looks at a process: where the last picture is not new enough it asks for another, and answers with the old one
+//! where that does not come.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::desk::Desk;
+use crate::exposition::Format;
+use crate::http::{self, MOST_REQUEST_BYTES, Request, What};
+use crate::page::Pages;
+
+/// Clients at once; others wait in the kernel's queue until one is done, or has had `LEAST_TIME`.
+const MOST_CLIENTS: usize = 200;
+const LEAST_TIME: Duration = Duration::from_secs(1);
+/// For a request, for a picture, for the answer to be taken, and for the client to hang up.
+const REQUEST_TIME: Duration = Duration::from_secs(5);
+const PICTURE_TIME: Duration = Duration::from_secs(5);
+const ANSWER_TIME: Duration = Duration::from_secs(20);
+const GOODBYE_TIME: Duration = Duration::from_secs(1);
+/// A page is made again after this: ages grow while a picture stays.
+const PAGE_TIME: Duration = Duration::from_secs(1);
+/// Where the kernel has no descriptor for another client, it is asked again after this.
+const BREATH: Duration = Duration::from_millis(50);
+const SIGNALS: [Signal; 3] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM];
+const ROOT: &str = "strandline export: see /metrics\n";
+
+/// Holds back the signals that end it. To be called before there is a second thread.
+///
+/// # Errors
+/// One line where the kernel refuses.
+pub fn hold_signals() -> Result<SignalFd, String> {
+    let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
+    let set: SigSet = SIGNALS.into_iter().collect();
+    set.thread_block().map_err(|errno| failed(errno.into()))?;
+    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+    SignalFd::with_flags(&set, flags).map_err(|errno| failed(errno.into()))
+}
+
+/// How far a client has come.
+enum Step {
+    /// It asks.
+    Asking(Vec<u8>),
+    /// It waits for a picture.
+    Waiting(Format, bool),
+    /// It takes its answer: what it begins with, the rest, and how much of both is taken.
+    Taking(Vec<u8>, Arc<Vec<u8>>, usize),
+    /// All is said.
+    Leaving,
+}
+
+struct Client {
+    stream: TcpStream,
+    step: Step,
+    since: Instant,
+}
+
+/// The page as it was made last, in each format.
+#[derive(Default)]
+struct Made {
+    plain: Option<(Instant, Arc<Vec<u8>>)>,
+    open: Option<(Instant, Arc<Vec<u8>>)>,
+}
+
+struct Server<'a> {
+    desk: &'a Desk,
+    pages: &'a Pages,
+    made: Made,
+}
+
+/// Answers until a signal comes.
+///
+/// # Errors
+/// One line where the kernel does not let it wait.
+pub fn serve(
+    listener: Option<TcpListener>,
+    signals: &SignalFd,
+    desk: &Desk,
+    pages: &Pages,
+) -> Result<(), String> {
+    let mut server = Server { desk, pages, made: Made::default() };
+    let mut clients: Vec<Client> = Vec::new();
+    let mut breathe = false;
+    loop {
+        let hears = listener.as_ref().filter(|_| !breathe && has_room(&clients));
+        let ready = wait(signals, desk, hears, &clients, breathe)?;
+        breathe = false;
+        if ready.signal && signals.read_signal().is_ok_and(|signal| signal.is_some()) {
+            return Ok(());
+        }
+        if ready.laid {
+            let _ = desk.laid().read();
+        }
+        for (client, _) in clients.iter_mut().zip(&ready.clients).filter(|(_, ready)| **ready) {
+            server.step(client);
+        }
+        for client in clients.iter_mut().filter(|client| ready.laid || client.is_over()) {
+            server.answer_waiting(client);
+        }
+        let before = clients.len();
+        clients.retain(|client| !client.is_over());
+        pages.dropped.fetch_add((before - clients.len()) as u64, Ordering::Relaxed);
+        clients.retain(|client| !client.is_done());
+        if let Some(listener) = hears.filter(|_| ready.listener) {
+            breathe = !server.accept(listener, &mut clients);
+        }
+    }
+}
+
+/// What there is to do.
+struct Ready {
+    signal: bool,
+    laid: bool,
+    listener: bool,
+    clients: Vec<bool>,
+}
+
+fn has_room(clients: &[Client]) -> bool {
+    clients.len() < MOST_CLIENTS || clients.iter().any(|client| client.since.elapsed() >= LEAST_TIME)
+}
+
+fn wait(
+    signals: &SignalFd,
+    desk: &Desk,
+    listener: Option<&TcpListener>,
+    clients: &[Client],
+    breathe: bool,
+) -> Result<Ready, String> {
+    let mut fds = vec![
+        PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+        PollFd::new(desk.laid().as_fd(), PollFlags::POLLIN),
+    ];
+    fds.extend(clients.iter().map(|client| PollFd::new(client.stream.as_fd(), client.step.awaits())));
+    fds.extend(listener.map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)));
+    let first = clients.iter().map(|client| client.until().saturating_duration_since(Instant::now())).min();
+    let short = breathe || (listener.is_none() && !clients.is_empty());
+    let time = first.into_iter().chain(short.then_some(BREATH)).min();
+    // Rounded up: what is over is over when it wakes.
+    let timeout = time.map_or(PollTimeout::NONE, |time| {
+        PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+    });
+    match poll(&mut fds, timeout) {
+        Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+        Err(errno) => return Err(format!("waiting for clients: {errno}")),
+    }
+    let is_ready = |fd: &PollFd<'_>| fd.revents().is_none_or(|events| !events.is_empty());
+    let mut ready = fds.iter().map(is_ready);
+    let (signal, laid) = (ready.next() == Some(true), ready.next() == Some(true));
+    let of_clients = ready.by_ref().take(clients.len()).collect();
+    Ok(Ready { signal, laid, clients: of_clients, listener: ready.next() == Some(true) })
+}
+
+impl Step {
+    fn awaits(&self) -> PollFlags {
+        match self {
+            Self::Asking(_) | Self::Leaving => PollFlags::POLLIN,
+            Self::Taking(..) => PollFlags::POLLOUT,
+            // Errors and hang-ups come by themselves.
+            Self::Waiting(..) => PollFlags::empty(),
+        }
+    }
+}
+
+impl Client {
+    fn until(&self) -> Instant {
+        let time = match self.step {
+            Step::Asking(_) => REQUEST_TIME,
+            Step::Waiting(..) => PICTURE_TIME,
+            Step::Taking(..) => ANSWER_TIME,
+            Step::Leaving => GOODBYE_TIME,
+        };
+        self.since + time
+    }
+
+    fn waits(&self) -> bool {
+        matches!(self.step, Step::Waiting(..))
+    }
+
+    /// Whether it has had its time before all was said.
+    fn is_over(&self) -> bool {
+        !matches!(self.step, Step::Leaving) && Instant::now() >= self.until()
+    }
+
+    /// Whether it has been answered, and has gone or had the time to go.
+    fn is_done(&self) -> bool {
+        matches!(self.step, Step::Leaving) && Instant::now() >= self.until()
+    }
+
+    fn go_on(&mut self, step: Step) {
+        (self.step, self.since) = (step, Instant::now());
+    }
+
+    /// It is gone, or has to go.
+    fn leave(&mut self) {
+        self.step = Step::Leaving;
+        self.since = Instant::now().checked_sub(GOODBYE_TIME).unwrap_or(self.since);
+    }
+
+    fn answer(&mut self, status: u16, content_type: &str, body: Arc<Vec<u8>>, is_head: bool) {
+        let head = http::head(status, content_type, body.len()).into_bytes();
+        let body = if is_head { Arc::default() } else { body };
+        self.go_on(Step::Taking(head, body, 0));
+    }
+
+    fn refuse(&mut self, status: u16, why: &str) {
+        self.answer(status, "text/plain; charset=utf-8", Arc::new(format!("{why}\n").into_bytes()), false);
+    }
+
+    /// Sends as much as it takes now.
+    fn send(&mut self) {
+        loop {
+            let Step::Taking(head, body, taken) = &mut self.step else { return };
+            let rest = head.get(*taken..).filter(|rest| !rest.is_empty());
+            let rest = rest.or_else(|| body.get(taken.saturating_sub(head.len())..)).unwrap_or_default();
+            if rest.is_empty() {
+                // Closed at once, what it has sent meanwhile would make the kernel take back what was sent.
+                let _ = self.stream.shutdown(Shutdown::Write);
+                return self.go_on(Step::Leaving);
+            }
+            match self.stream.write(rest) {
+                Ok(0) => return self.leave(),
+                Ok(count) => *taken += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return self.leave(),
+            }
+        }
+    }
+}
+
+impl Server<'_> {
+    /// Takes new clients; false where the kernel has no descriptor for another.
+    fn accept(&self, listener: &TcpListener, clients: &mut Vec<Client>) -> bool {
+        while has_room(clients) {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    if stream.set_nonblocking(true).is_err() {
+                        continue;
+                    }
+                    // The slowest goes: it has had its time. Who waits for us is not slow.
+                    let slowness = |index: &usize| (clients[*index].waits(), clients[*index].since);
+                    if clients.len() >= MOST_CLIENTS
+                        && let Some(slowest) = (0..clients.len()).min_by_key(slowness)
+                    {
+                        clients.swap_remove(slowest);
+                        self.pages.dropped.fetch_add(1, Ordering::Relaxed);
+                    }
+                    clients.push(Client { stream, step: Step::Asking(Vec::new()), since: Instant::now() });
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                // It has hung up already.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Does what there is to do for a client whose socket is ready.
+    fn step(&mut self, client: &mut Client) {
+        let mut buffer = [0; 4096];
+        match &mut client.step {
+            Step::Taking(..) => client.send(),
+            Step::Waiting(..) => client.leave(),
+            Step::Leaving => match client.stream.read(&mut buffer) {
+                Ok(0) => client.leave(),
+                Err(error) if error.kind() != ErrorKind::WouldBlock => client.leave(),
+                Ok(_) | Err(_) => {}
+            },
+            Step::Asking(request) => match client.stream.read(&mut buffer) {
+                Ok(0) => client.leave(),
+                Ok(count) => {
+                    request.extend_from_slice(&buffer[..count]);
+                    request.truncate(MOST_REQUEST_BYTES);
+                    let asked = http::read(request);
+                    if let Some(asked) = asked {
+                        self.asked(client, asked);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => client.leave(),
+            },
+        }
+    }
+
+    fn asked(&mut self, client: &mut Client, request: Request) {
+        match request.what {
+            What::Refused(status, why) => client.refuse(status, why),
+            What::Root => {
+                let body = Arc::new(ROOT.as_bytes().to_vec());
+                client.answer(200, "text/plain; charset=utf-8", body, request.is_head);
+            }
+            What::Metrics(format) => {
+                self.pages.scrapes.fetch_add(1, Ordering::Relaxed);
+                self.desk.note_reader();
+                client.go_on(Step::Waiting(format, request.is_head));
+                if self.desk.picture().is_some_and(|picture| picture.is_good(Instant::now())) {
+                    self.answer_waiting(client);
+                } else {
+                    self.desk.ask();
+                }
+            }
+        }
+        client.send();
+    }
+
+    /// Answers a client that waits with the last picture, whatever its age: the page tells it.
+    fn answer_waiting(&mut self, client: &mut Client) {
+        let Step::Waiting(format, is_head) = client.step else { return };
+        match self.page(format) {
+            Some(page) => client.answer(200, format.content_type(), page, is_head),
+            None => client.refuse(503, "The first figures are not there yet."),
+        }
+        client.send();
+    }
+
+    fn page(&mut self, format: Format) -> Option<Arc<Vec<u8>>> {
+        let picture = self.desk.picture()?;
+        let made = match format {
+            Format::Plain => &mut self.made.plain,
+            Format::OpenMetrics => &mut self.made.open,
+        };
+        let is_new = |at: &Instant| *at >= picture.at && at.elapsed() < PAGE_TIME;
+        if let Some((_, page)) = made.as_ref().filter(|(at, _)| is_new(at)) {
+            return Some(Arc::clone(page));
+        }
+        let at = Instant::now();
+        let page = Arc::new(self.pages.page(&picture, format).into_bytes());
+        *made = Some((at, Arc::clone(&page)));
+        Some(page)
+    }
+}

@@ -1,0 +1,108 @@
+//! A ledger as few numbers: its states, its largest rows, what its remedies would give back. What is summed away stays in
+//! the sums: states and rows each add up to the ledger's RSS.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use strandline_inspect::facts::Explanation;
+
+/// Rows with series of their own, and remedies.
+const MOST_ROWS: usize = 12;
+const MOST_REMEDIES: usize = 5;
+/// The caveat of a look that had to end before it was done.
+const CUT_SHORT: &str = "heap_too_slow";
+
+/// What is exported of one ledger.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// When it was taken.
+    pub at: Instant,
+    /// RSS as the ledger counts it.
+    pub rss_bytes: u64,
+    /// Bytes by state, which add up to `rss_bytes`.
+    pub states: [(&'static str, u64); 5],
+    /// Bytes by row, largest first, and the others under `other`; they add up to `rss_bytes` too.
+    pub rows: Vec<(String, u64)>,
+    /// What remedies would give back, where that can be told.
+    pub remedies: Vec<(String, u64)>,
+    /// Whether not all was read in the time there was.
+    pub is_cut_short: bool,
+}
+
+impl Summary {
+    /// What is exported of `explanation`; rows below `row_share` of its RSS are summed.
+    pub fn of(explanation: &Explanation, row_share: f64, at: Instant) -> Self {
+        let rss_bytes = explanation.kernel.rss_bytes;
+        let totals = &explanation.totals;
+        let states = [
+            ("live", totals.live),
+            ("stranded", totals.stranded),
+            ("pinned", totals.pinned),
+            ("evictable", totals.evictable),
+            ("unattributed", totals.unattributed),
+        ];
+        let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+        for row in &explanation.rows {
+            // A row may have several holders.
+            *sums.entry(&row.id).or_default() += row.bytes;
+        }
+        let least = (rss_bytes as f64 * row_share) as u64;
+        let mut rows: Vec<(String, u64)> = sums
+            .into_iter()
+            .filter(|(_, bytes)| *bytes > 0)
+            .map(|(id, bytes)| (id.to_owned(), bytes))
+            .collect();
+        rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let shown = rows.iter().take(MOST_ROWS).take_while(|(_, bytes)| *bytes >= least).count();
+        let rest: u64 = rows.split_off(shown).iter().map(|(_, bytes)| bytes).sum();
+        if rest > 0 {
+            rows.push(("other".to_owned(), rest));
+        }
+        let mut remedies: BTreeMap<&str, u64> = BTreeMap::new();
+        for remedy in &explanation.remedies {
+            if let Some(bytes) = remedy.predicted_bytes {
+                // Best first.
+                remedies.entry(&remedy.id).or_insert(bytes);
+            }
+        }
+        let mut remedies: Vec<(String, u64)> =
+            remedies.into_iter().map(|(id, bytes)| (id.to_owned(), bytes)).collect();
+        remedies.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        remedies.truncate(MOST_REMEDIES);
+        let is_cut_short = explanation.caveats.iter().any(|caveat| caveat.code == CUT_SHORT);
+        Self { at, rss_bytes, states, rows, remedies, is_cut_short }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strandline_inspect::facts::{Row, State, Stratum, Totals};
+
+    use super::*;
+
+    fn row(id: &str, bytes: u64) -> Row {
+        Row {
+            id: id.to_owned(),
+            stratum: Stratum::Allocator,
+            state: State::Live,
+            holder: String::new(),
+            bytes,
+        }
+    }
+
+    #[test]
+    fn small_rows_are_summed_and_all_adds_up() {
+        let mut explanation = Explanation::default();
+        explanation.kernel.rss_bytes = 10_000;
+        explanation.totals = Totals { live: 10_000, ..Totals::default() };
+        explanation.rows =
+            vec![row("a", 6_000), row("b", 3_000), row("a", 900), row("c", 99), row("d", 1), row("e", 0)];
+        let summary = Summary::of(&explanation, 0.01, Instant::now());
+        let rows: Vec<_> = summary.rows.iter().map(|(id, bytes)| (id.as_str(), *bytes)).collect();
+        assert_eq!(rows, [("a", 6_900), ("b", 3_000), ("other", 100)]);
+        explanation.rows = (0..100).map(|n| row(&format!("r{n}"), 100)).collect();
+        let summary = Summary::of(&explanation, 0.01, Instant::now());
+        assert_eq!(summary.rows.len(), MOST_ROWS + 1);
+        assert_eq!(summary.rows.iter().map(|(_, bytes)| bytes).sum::<u64>(), 10_000);
+    }
+}

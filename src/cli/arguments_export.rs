@@ -1,0 +1,153 @@
+//! The arguments of `export`, with the help that people see.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use strandline_export::budget::StopBudget;
+use strandline_recorder::plan;
+
+use super::arguments::Photograph;
+
+/// Where scrapes are answered if nothing else is said.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:9756";
+
+/// Arguments of `export`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  strandline export --name '^my-service$'
+  strandline export --unit my-service --listen 127.0.0.1:9756
+  strandline export --pid 4711 4712 --no-children
+  strandline export --cgroup /sys/fs/cgroup/system.slice --stop-budget 50ms/5m
+  strandline export --all --top 100 --no-ledgers
+  strandline export --all --textfile /var/lib/node_exporter/textfile_collector
+  curl -s http://127.0.0.1:9756/metrics | promtool check metrics
+
+What it may cost:
+  --stop-budget  a process stands still for no longer than this in any such period, all ledgers together, nor for longer
+                 than the time since it was first seen has brought; what the kernel makes longer is paid back. One that
+                 needs more has strandline_process_error{reason=\"stop_budget\"}
+  --cpu-budget   where the exporter has taken more than this share of one processor, it waits with the next ledger
+
+Where nobody has scraped for ten minutes, no process is stopped.
+
+Encryption and passwords are not built in: it listens on the loopback interface only, and a proxy (nginx, Caddy, Envoy,
+kube-rbac-proxy) or the collector on the same machine does both. Nothing is pushed: an OpenTelemetry collector scrapes it by its
+prometheus receiver.
+
+docs/metrics.md defines each metric; deploy/ has rules for alerts, a unit for systemd, a DaemonSet and a dashboard.")]
+pub struct Export {
+    /// Processes, by their ids
+    #[arg(long, value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Vec<i32>,
+    /// Processes whose name, or whose executable's, this expression matches; may be given several times
+    #[arg(long, value_name = "REGEX")]
+    pub name: Vec<String>,
+    /// Processes in this control group and those below it; may be given several times
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Vec<String>,
+    /// Processes of this unit of systemd; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub unit: Vec<String>,
+    /// All processes
+    #[arg(long)]
+    pub all: bool,
+    /// Leave out descendants of the chosen processes that are not chosen themselves
+    #[arg(long)]
+    pub no_children: bool,
+    /// Where to answer scrapes; 127.0.0.1:9756, unless there is a --textfile
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
+    pub listen: Option<SocketAddr>,
+    /// Let --listen be an address that others reach, who may then read which processes there are
+    #[arg(long)]
+    pub allow_remote: bool,
+    /// Write DIR/strandline.prom, for node_exporter's textfile collector
+    #[arg(long, value_name = "DIR")]
+    pub textfile: Option<PathBuf>,
+    /// How often it is written
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = interval)]
+    pub interval: Duration,
+    /// How long a process may be stopped by ledgers
+    #[arg(long, value_name = "TIME/PERIOD", default_value = "20ms/min", value_parser = stop_budget)]
+    pub stop_budget: StopBudget,
+    /// Which share of one processor the exporter may take
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = share)]
+    pub cpu_budget: f64,
+    /// The least time between two ledgers of a process
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = interval)]
+    pub ledger_interval: Duration,
+    /// Take no ledgers: what the kernel counts only, for which nothing is stopped
+    #[arg(long)]
+    pub no_ledgers: bool,
+    /// Take ledgers from a photograph while the process runs on, see explain
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
+    pub photograph: Photograph,
+    /// So many processes have series of their own, those with most RSS; the others are summed as `other`
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub top: u32,
+    /// Rows below this share of their ledger are summed as `other`
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = share)]
+    pub row_share: f64,
+}
+
+impl Export {
+    /// Flags that do not go together.
+    pub fn contradiction(&self) -> Option<&'static str> {
+        let is_chosen = self.all
+            || [self.pid.is_empty(), self.name.is_empty(), self.cgroup.is_empty(), self.unit.is_empty()]
+                .contains(&false);
+        if !is_chosen {
+            return Some("no process is chosen: give --pid, --name, --cgroup, --unit or --all");
+        }
+        if self.listen.is_some_and(|address| !address.ip().is_loopback()) && !self.allow_remote {
+            return Some(
+                "--listen is not on the loopback interface: everybody who reaches it could read which processes there are; put a \
+                 proxy with encryption and passwords before it, or give --allow-remote",
+            );
+        }
+        None
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let found = text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+    found.ok_or_else(|| format!("use an address and a port, such as {DEFAULT_LISTEN} or [::1]:9756"))
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = plan::duration(text)?;
+    if interval < Duration::from_secs(1) {
+        return Err(format!("{text} is too short: use 1s or more"));
+    }
+    Ok(interval)
+}
+
+fn stop_budget(text: &str) -> Result<StopBudget, String> {
+    StopBudget::parse(text, plan::duration)
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    let share = percent.map(|percent| percent / 100.0).or_else(|| text.parse().ok());
+    let share = share.filter(|share| *share > 0.0 && *share <= 1.0);
+    share.ok_or_else(|| "use a share above 0 and up to 100%, such as 1% or 0.01".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_and_addresses_are_checked() {
+        assert_eq!(share("1%"), Ok(0.01));
+        assert_eq!(share("0.5"), Ok(0.5));
+        for wrong in ["0", "0%", "101%", "nan", "-1%", "x"] {
+            assert!(share(wrong).is_err(), "{wrong}");
+        }
+        assert!(address("127.0.0.1:0").is_ok_and(|address| address.ip().is_loopback()));
+        assert!(address("9100").is_err() && address("").is_err());
+        assert!(interval("500ms").is_err() && stop_budget("20ms/min").is_ok());
+    }
+}

@@ -1,0 +1,44 @@
+//! `export`: metrics of chosen processes.
+
+use std::sync::Arc;
+
+use strandline_export::select::Asked;
+use strandline_export::{LedgerOptions, Options, Selection};
+
+use super::arguments::Export;
+use super::arguments_export::DEFAULT_LISTEN;
+use super::output::complain;
+use super::{Ending, Failure, Result};
+
+/// Exports until a signal ends it.
+pub fn run(arguments: &Export) -> Result<Ending> {
+    let asked = Asked {
+        pids: arguments.pid.clone(),
+        names: arguments.name.clone(),
+        groups: arguments.cgroup.clone(),
+        units: arguments.unit.clone(),
+        all: arguments.all,
+        children: !arguments.no_children,
+    };
+    let listen = match (arguments.listen, &arguments.textfile) {
+        (None, None) => DEFAULT_LISTEN.parse().ok(),
+        (listen, _) => listen,
+    };
+    let ledgers = LedgerOptions {
+        stop: arguments.stop_budget,
+        processor_share: arguments.cpu_budget,
+        interval: arguments.ledger_interval,
+        photograph: arguments.photograph.wanted(),
+    };
+    let options = Options {
+        listen,
+        textfile: arguments.textfile.clone(),
+        interval: arguments.interval,
+        selection: Selection::new(asked).map_err(Failure)?,
+        top: usize::try_from(arguments.top).unwrap_or(usize::MAX),
+        row_share: arguments.row_share,
+        ledgers: (!arguments.no_ledgers).then_some(ledgers),
+    };
+    strandline_export::run(options, Arc::new(complain)).map_err(Failure)?;
+    Ok(Ending::Done)
+}

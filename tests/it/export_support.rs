@@ -1,0 +1,194 @@
+//! What the tests of `export` share: an exporter that is killed when it is dropped, and its page taken apart.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{Result, strandline};
+
+/// What takes so long hangs. A guard, not a measurement.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A budget that no test waits for.
+pub const SOON: [&str; 4] = ["--stop-budget", "900ms/s", "--cpu-budget", "100%"];
+
+/// A running exporter.
+#[derive(Debug)]
+pub struct Exporter {
+    /// Its process.
+    pub child: Child,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+/// One line of a page.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// The metric.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its value.
+    pub value: f64,
+}
+
+/// A page taken apart.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// All of it.
+    pub text: String,
+    /// Its lines.
+    pub samples: Vec<Sample>,
+}
+
+impl Exporter {
+    /// Starts one on a port of its own and waits until it listens.
+    pub fn start(arguments: &[&str]) -> Result<Self> {
+        let mut command = strandline::command(&[&["export", "--listen", "127.0.0.1:0"], arguments].concat());
+        Self::start_command(&mut command)
+    }
+
+    /// Starts one by a command that ends in running it.
+    pub fn start_command(command: &mut std::process::Command) -> Result<Self> {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        let mut lines = BufReader::new(child.stderr.take().ok_or("no pipe")?);
+        let mut line = String::new();
+        lines.read_line(&mut line)?;
+        // What else it says is read to its end, so that it never waits.
+        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        let address = line.trim().strip_prefix("strandline: listening on http://");
+        match address.and_then(|rest| rest.strip_suffix("/metrics")?.parse().ok()) {
+            Some(address) => Ok(Self { child, address }),
+            None => {
+                // It is not used any more, whatever becomes of it.
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(format!("it does not listen: {line:?}").into())
+            }
+        }
+    }
+
+    /// Asks for a path and returns all that is answered.
+    pub fn ask(&self, request: &str) -> Result<String> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(request.as_bytes())?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(String::from_utf8(answer)?)
+    }
+
+    /// The page now.
+    pub fn page(&self) -> Result<Page> {
+        let answer = self.ask("GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")?;
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or("no end of the headers")?;
+        if !head.starts_with("HTTP/1.1 200 OK\r\n")
+            || !head.contains(&format!("Content-Length: {}", body.len()))
+        {
+            return Err(format!("{head:?}").into());
+        }
+        Page::parse(body)
+    }
+
+    /// The first page of which `is` is true.
+    pub fn page_when(&self, what: &str, is: impl Fn(&Page) -> bool) -> Result<Page> {
+        let since = Instant::now();
+        loop {
+            let page = self.page()?;
+            if is(&page) {
+                return Ok(page);
+            }
+            if since.elapsed() > PATIENCE {
+                return Err(format!("never {what}:\n{}", page.text).into());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Ends it by this signal and returns its exit status.
+    pub fn end(mut self, signal: nix::sys::signal::Signal) -> Result<Option<i32>> {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id())?);
+        nix::sys::signal::kill(pid, signal)?;
+        Ok(self.child.wait()?.code())
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        // It may have ended, and been waited for, already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Page {
+    /// Takes a page apart, by the format's definition.
+    pub fn parse(text: &str) -> Result<Self> {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let samples = lines.map(|line| sample(line).ok_or_else(|| format!("no sample: {line:?}")));
+        Ok(Self { text: text.to_owned(), samples: samples.collect::<std::result::Result<_, _>>()? })
+    }
+
+    /// The samples of a metric of a process.
+    pub fn of(&self, name: &str, pid: i32) -> Vec<&Sample> {
+        let pid = pid.to_string();
+        let is = |sample: &&Sample| sample.name == name && sample.labels.get("pid") == Some(&pid);
+        self.samples.iter().filter(is).collect()
+    }
+
+    /// The value of a process's only sample of a metric.
+    pub fn value(&self, name: &str, pid: i32) -> Option<f64> {
+        match self.of(name, pid)[..] {
+            [one] => Some(one.value),
+            _ => None,
+        }
+    }
+
+    /// The value of a process's sample with this label.
+    pub fn labelled(&self, name: &str, pid: i32, label: (&str, &str)) -> Option<f64> {
+        let found = self
+            .of(name, pid)
+            .into_iter()
+            .find(|sample| sample.labels.get(label.0).is_some_and(|v| v == label.1));
+        found.map(|sample| sample.value)
+    }
+
+    /// The value of a metric of the exporter itself.
+    pub fn own(&self, name: &str) -> Option<f64> {
+        self.samples.iter().find(|sample| sample.name == name).map(|sample| sample.value)
+    }
+}
+
+/// `name{label="value",…} number`
+fn sample(line: &str) -> Option<Sample> {
+    let end = line.find(['{', ' '])?;
+    let (name, mut rest) = line.split_at(end);
+    let mut labels = BTreeMap::new();
+    if let Some(inner) = rest.strip_prefix('{') {
+        rest = inner;
+        while !rest.starts_with('}') {
+            let (label, value) = rest.trim_start_matches(',').split_once("=\"")?;
+            let mut text = String::new();
+            let mut chars = value.char_indices();
+            loop {
+                match chars.next()? {
+                    (at, '"') => {
+                        rest = value.get(at + 1..)?;
+                        break;
+                    }
+                    (_, '\\') => text.push(if chars.next()?.1 == 'n' {
+                        '\n'
+                    } else {
+                        value.get(..chars.offset())?.chars().last()?
+                    }),
+                    (_, c) => text.push(c),
+                }
+            }
+            labels.insert(label.to_owned(), text);
+        }
+        rest = rest.strip_prefix('}')?;
+    }
+    Some(Sample { name: name.to_owned(), labels, value: rest.trim().parse().ok()? })
+}
