@@ -328,21 +328,55 @@ def gives_what_it_predicts(pid, name, *words):
     return done
 
 
-def killed_at_random(words, turns, longest, seed=1, alive=None, **how):
-    """Runs strandline and kills it at random instants; returns how many were killed before they had ended."""
+def tracer(pid):
+    """Who traces it; 0 where nobody does, or it has ended."""
+    try:
+        found = re.search(r'^TracerPid:\s+(\d+)', read(f'/proc/{pid}/status'), re.M)
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0
+
+
+class Kills:
+    """How many times strandline was killed before it had ended, and while its process was traced."""
+
+    def __init__(self, before_its_end, traced):
+        self.before_its_end, self.traced = before_its_end, traced
+
+    def __add__(self, other):
+        return Kills(self.before_its_end + other.before_its_end, self.traced + other.traced)
+
+    def __str__(self):
+        return f'{self.before_its_end} kills, {self.traced} of them while it was traced'
+
+    def at_least(self, before_its_end, traced):
+        expect(self.before_its_end >= before_its_end and self.traced >= traced,
+               f'only {self}; at least {before_its_end} and {traced} were to be')
+        return self
+
+
+def killed_at_random(words, of, turns, longest, seed=1, alive=None, **how):
+    """Runs strandline and kills it at random instants. Each second one is aimed: it waits until the process `of` is traced,
+    and then a little."""
     import random
-    chance, killed = random.Random(seed), 0
-    for _ in range(turns):
+    chance, killed, traced = random.Random(seed), 0, 0
+    for turn in range(turns):
         process = subprocess.Popen(['strandline', *map(str, words)], stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, **how)
-        time.sleep(chance.random() * longest)
+        if turn % 2:
+            while process.poll() is None and not tracer(of):
+                time.sleep(0.001)
+            time.sleep(chance.random() * 0.03)
+        else:
+            time.sleep(chance.random() * longest)
         if process.poll() is None:
             killed += 1
+            traced += tracer(of) != 0
         process.send_signal(signal.SIGKILL)
         process.wait()
         if alive:
             alive()
-    return killed
+    return Kills(killed, traced)
 
 
 def page_out(pid, ranges):

@@ -20,7 +20,7 @@ def check_high_memory():
         expect(document['kernel']['anonymous_bytes'] >= 16 * MIB, f'anonymous {document["kernel"]["anonymous_bytes"]}')
         expect(sum(row['bytes'] for row in document['rows'] if row['id'] == 'anonymous') >= 16 * MIB, 'no row has it')
     agrees(document, one.pid)
-    killed_at_random(['explain', one.pid], 6, 1, 10)
+    killed_at_random(['explain', one.pid], one.pid, 6, 1, 10).at_least(3, 1)
     equal(one.ask('c')['wrong'], 0, 'bytes that changed')
     is_free(one.pid)
     equal(one.finish(), 0, 'its status')

@@ -157,7 +157,7 @@ fn page_frames() -> Check {
         (Ok(()), _, Ok(())) => (Status::Ok, "page frame numbers and flags are readable".to_owned()),
     };
     let means = "LazyFree and merged pages are counted from smaps rather than page by page";
-    check("page_flags", status, found, means, Some("run as root, or `setcap cap_sys_admin+ep` on strandline"))
+    check("page_flags", status, found, means, Some("run as root"))
 }
 
 /// Whether the kernel tells of forks, execs and ends.
