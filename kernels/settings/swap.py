@@ -156,7 +156,6 @@ def check_zero_pages_of_a_group_without_swap():
     join = joins(group)
     one = subject('zeroed_buffer', 8, 'mmap', before=lambda: (join(), small_pages()))
     run = strandline('reclaim', '--json', '--remedy', 'zero_pages', one.pid)
-    told = run.document() if run.out else {}
     equal(one.ask('c')['wrong_bytes'], 0, 'bytes that read otherwise')
     equal(run.status, 3, 'status: as without swap')
     expect('without swap' in run.err, f'says: {run.err}')

@@ -44,7 +44,8 @@ impl Board {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Knows the processes of `picture`, and no others: what has no series needs no entry.
+    /// Knows the processes of `picture`. Of others it keeps what ledgers have cost them, as long as a budget may count it: who
+    /// has series again has been stopped before.
     pub fn follow(&self, picture: &Picture) {
         let mut entries = self.entries();
         let mut old = std::mem::take(&mut *entries);
@@ -58,10 +59,41 @@ impl Board {
             });
             entries.insert(shown.key, entry);
         }
+        let may_count = |(_, entry): &(Key, Entry)| entry.stops.may_count(picture.at);
+        entries.extend(
+            old.into_iter().filter(may_count).map(|(key, entry)| (key, Entry { ledger: None, ..entry })),
+        );
     }
 
     /// Counts one more.
     pub fn count(&self, counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::StopBudget;
+    use crate::select::{Asked, Selection};
+
+    #[test]
+    fn who_comes_back_has_been_stopped_before() {
+        let own = std::process::id().cast_signed();
+        let asked = Asked { pids: vec![own], ..Asked::default() };
+        let selection = Selection::new(asked).unwrap();
+        let mut painter = crate::picture::Painter::default();
+        let (with, without) = (painter.paint(&selection, 1), painter.paint(&selection, 0));
+        assert_eq!((with.processes.len(), without.processes.len()), (1, 0));
+        let budget = StopBudget { stopped: Duration::from_millis(20), period: Duration::from_secs(60) };
+        let board = Board::default();
+        board.follow(&with);
+        let stopped = Duration::from_millis(9);
+        for entry in board.entries().values_mut() {
+            entry.stops.add(Instant::now(), stopped, budget);
+        }
+        board.follow(&without);
+        board.follow(&with);
+        assert_eq!(board.entries().values().map(|entry| entry.stops.total()).collect::<Vec<_>>(), [stopped]);
     }
 }

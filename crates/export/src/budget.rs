@@ -62,6 +62,11 @@ impl Stops {
         self.total
     }
 
+    /// Whether it was stopped so lately that a budget may count it.
+    pub fn may_count(&self, now: Instant) -> bool {
+        self.recent.back().is_some_and(|(at, _)| now.duration_since(*at) <= LONGEST_PERIOD)
+    }
+
     /// It was stopped for so long until now.
     pub fn add(&mut self, now: Instant, stopped: Duration, budget: StopBudget) {
         self.total += stopped;

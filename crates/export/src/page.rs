@@ -258,12 +258,7 @@ fn groups(text: &mut Exposition, groups: &[(String, Sum)]) {
 
 /// Processor time of this process and all of its threads.
 pub fn own_processor_time() -> Duration {
-    use nix::sys::resource::{UsageWho, getrusage};
-    let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return Duration::ZERO };
-    let micros = |time: nix::sys::time::TimeVal| {
-        u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_usec()).unwrap_or(0)
-    };
-    Duration::from_micros(micros(usage.user_time()) + micros(usage.system_time()))
+    Duration::from_micros(strandline_sys::spawn::own_cpu_us().unwrap_or(0))
 }
 
 fn own_rss_bytes() -> Option<u64> {

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use regex_lite::Regex;
+use strandline_process::control_groups;
 use strandline_process::photograph;
 use strandline_process::procfs::{Process, Stat};
 use strandline_report::text::clean;
@@ -214,7 +215,7 @@ fn groups_of(process: &Process) -> String {
 
 /// The controllers and the path of each line of /proc/PID/cgroup.
 fn paths(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'))
+    text.lines().filter_map(control_groups::parts)
 }
 
 /// The group that counts its memory: that of version 2, or of version 1's memory controller where version 2 is not in use.

@@ -94,7 +94,7 @@ impl Groups {
 }
 
 /// The controllers (none for version 2) and the path of a line of /proc/PID/cgroup.
-fn parts(line: &str) -> Option<(&str, &str)> {
+pub fn parts(line: &str) -> Option<(&str, &str)> {
     line.split_once(':')?.1.split_once(':')
 }
 

@@ -69,7 +69,7 @@ pub fn follow(context: &KeyContext<'_>, tables: &[(u64, u64)], keys: u64, kind: 
     let mut jobs: Vec<(u64, u64)> = Vec::new();
     for &(table, last) in tables {
         let mut first = 0;
-        // A table costs the target eight bytes a bucket.
+        // A table costs the target eight bytes a bucket, but for pages that were never written: see MOST_GAPS.
         while first <= last && jobs.len() < MOST_JOBS {
             jobs.push((table.wrapping_add(8 * first), (last - first + 1).min(BUCKETS_PER_JOB)));
             first += BUCKETS_PER_JOB;
