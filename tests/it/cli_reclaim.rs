@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+use crate::record_support::{has, is_root, program};
 use crate::support::{Subject, strandline};
 
 #[test]
@@ -39,4 +40,38 @@ fn a_dry_run_gives_nothing_back() {
 #[test]
 fn a_process_that_is_not_there_is_status_3() {
     strandline::run(&["reclaim", "2147483647"]).unwrap().complains(3, &["2147483647"]).unwrap();
+}
+
+/// As Docker's and Kubernetes' default is: the call is made where the filter is seen to let it through, and not else.
+#[test]
+fn a_seccomp_filter_is_read_before_it_is_called_through() {
+    let reclaim = ["reclaim", "--remedy", "malloc_trim", "--json"];
+    let subject = Subject::start("guarded", &["filtered"]).unwrap();
+    let document =
+        strandline::run(&[&reclaim[..], &[&subject.pid_text()]].concat()).unwrap().document().unwrap();
+    let bytes = |field: &str| document[field].as_u64().unwrap();
+    assert_eq!(document["outcome"], "done", "{document:#}");
+    assert!(bytes("actual_bytes") > 0 && bytes("predicted_bytes") == bytes("actual_bytes"), "{document:#}");
+
+    let deadly = Subject::start("guarded", &["seccomp"]).unwrap();
+    let refused = strandline::run(&["reclaim", "--remedy", "malloc_trim", &deadly.pid_text()]).unwrap();
+    refused.complains(3, &["a seccomp filter that may not let madvise through"]).unwrap();
+    assert!(deadly.finish().unwrap().success(), "it would have been killed");
+}
+
+#[test]
+fn a_seccomp_filter_that_cannot_be_read_is_not_called_through() {
+    let test = "a_seccomp_filter_that_cannot_be_read_is_not_called_through";
+    if !is_root(test) || !has(test, "setpriv") {
+        return;
+    }
+    let subject = Subject::start("guarded", &["filtered"]).unwrap();
+    for words in [["reclaim", "--remedy", "malloc_trim"], ["explain", "--photograph", "--json"]] {
+        let mut without = std::process::Command::new("setpriv");
+        without.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]).arg(program());
+        without.args(words).arg(subject.pid_text());
+        let run = strandline::run_command(without).unwrap();
+        run.complains(3, &["a seccomp filter that cannot be read", "CAP_SYS_ADMIN"]).unwrap();
+    }
+    assert!(subject.finish().unwrap().success());
 }

@@ -1,5 +1,6 @@
-/* guarded WHAT: a heap of 20,000 blocks, and
- *   seccomp  every thread under a filter, which allows all
+/* guarded WHAT: a heap of 20,000 blocks, most of them free again, and
+ *   seccomp  every thread under a filter that kills for madvise and clone
+ *   filtered every thread under a filter as a container has it
  *   watched  an open userfaultfd
  *   locked   a block of 1 MiB locked in memory
  *   freed    1 MiB given up with MADV_FREE
@@ -8,27 +9,27 @@
  *   vfork    made by vfork, with its parent's memory
  *   few      a user who may have but a few processes more
  */
-#include "subject.h"
 
-#include <linux/filter.h>
+#include "subject.h"
+#include "filters.h"
+
 #include <linux/io_uring.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
 int main(int count, char **values) {
   if (count != 2) return 2;
   for (int i = 0; i < 20000; i++) {
-    char *block = malloc(300);
+    static char *blocks[100];
+    char *block = blocks[i % 100] = malloc(300);
     if (!block) return 3;
     memset(block, 1, 300);
-    if (i % 3 == 0) free(block);
+    for (int k = 1; i % 100 == 99 && k < 100; k++) free(blocks[k]);
   }
   if (!strcmp(values[1], "seccomp")) {
-    struct sock_filter all[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-    struct sock_fprog filter = {1, all};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) return 3;
+    if (put_deadly_filter()) return 3;
+  } else if (!strcmp(values[1], "filtered")) {
+    if (put_container_filter()) return 3;
   } else if (!strcmp(values[1], "watched")) {
     if (syscall(SYS_userfaultfd, O_CLOEXEC) < 0) return 7;
   } else if (!strcmp(values[1], "ring")) {

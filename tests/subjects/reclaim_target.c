@@ -3,7 +3,8 @@
  *   loop N          N threads (the main one among them; 1: it is alone) allocate and free all the
  *                   time; prints "lock ADDRESS" for each arena where N > 1; ends at SIGTERM with
  *                   status 0 if all its blocks kept their contents
- *   seccomp         under a filter that allows everything
+ *   seccomp         under a filter that kills for madvise
+ *   filtered        under a filter as a container has it
  *   tiny            its first thread sleeps uninterruptibly (vfork), the second has a tiny stack
  *   coroutine       its only thread runs on memory from malloc
  *   alternate       its only thread is in a signal handler on an alternate stack
@@ -16,9 +17,8 @@
  *
  * All print "ready" first.  cc -O1 -pthread reclaim_target.c -o reclaim_target */
 #define _GNU_SOURCE
+#include "filters.h"
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <poll.h>
 #include <signal.h>
@@ -90,11 +90,11 @@ static int loop(int threads) {
     return bad != 0;
 }
 
-static int filtered(void) {
-    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    struct sock_fprog program = {1, &allow};
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 3;
+static int filtered(int (*put)(void)) {
+    static char *blocks[20000];
+    for (int i = 0; i < 20000; i++) blocks[i] = memset(malloc(300), 1, 300);
+    for (int i = 0; i < 19999; i++) free(blocks[i]);
+    if (put()) return 3;
     ready();
     pause();
     return 0;
@@ -244,7 +244,8 @@ int main(int argc, char **argv) {
     if (argc < 2) return 2;
     const char *what = argv[1], *more = argc > 2 ? argv[2] : "1";
     if (strcmp(what, "loop") == 0) return loop(atoi(more));
-    if (strcmp(what, "seccomp") == 0) return filtered();
+    if (strcmp(what, "seccomp") == 0) return filtered(put_deadly_filter);
+    if (strcmp(what, "filtered") == 0) return filtered(put_container_filter);
     if (strcmp(what, "tiny") == 0) return tiny();
     if (strcmp(what, "coroutine") == 0) return coroutine();
     if (strcmp(what, "alternate") == 0) return alternate();

@@ -23,6 +23,7 @@ use strandline_sys::ptrace::Registers;
 use strandline_sys::{memory, process as sys};
 
 use crate::call::code::{Code, can_call};
+use crate::call::filters::{self, Needed, any};
 use crate::call::frame::{self, RED_ZONE_BYTES, SystemCall};
 use crate::call::inject::{self, Call, CallError, Injected};
 use crate::map::AddressSpace;
@@ -43,6 +44,20 @@ const CLOSE_RANGE: u64 = 436;
 const CLONE_FILES: u64 = 0x400;
 /// A table of its own first: closing is not the program's.
 const CLOSE_RANGE_UNSHARE: u64 = 2;
+/// What making one calls, in the target and in the child, and what collecting it does.
+const TAKING: [Needed; 6] = [
+    Needed { name: "clone", number: CLONE as u32, arguments: [Some(CLONE_FILES), None, Some(0)] },
+    Needed {
+        name: "close_range",
+        number: CLOSE_RANGE as u32,
+        arguments: [Some(0), Some(u32::MAX as u64), Some(CLOSE_RANGE_UNSHARE)],
+    },
+    any("nanosleep", NANOSLEEP as u32),
+    any("exit_group", EXIT_GROUP as u32),
+    filters::RETURN,
+    COLLECTING[0],
+];
+const COLLECTING: [Needed; 2] = [any("wait4", WAIT4 as u32), filters::RETURN];
 /// `__WALL | WNOHANG`
 const WAIT_OPTIONS: u64 = 0x4000_0000 | 1;
 /// Stack for the frames of the child, the time that it sleeps, and alignment.
@@ -225,7 +240,7 @@ impl Photograph {
             if !self.child.path("stat").exists() {
                 return (true, stopped + since.elapsed());
             }
-            if !can_call(&tracee, &space, 0) || !code.is_in(&memory) {
+            if !can_call(&tracee, &space, 0, &COLLECTING) || !code.is_in(&memory) {
                 stopped += since.elapsed();
                 continue;
             }
@@ -339,6 +354,14 @@ impl Memory for Pictured {
     }
 }
 
+/// Whether the seccomp filters of a process, if it has any, let through what taking one calls.
+///
+/// # Errors
+/// What speaks against it.
+pub fn is_let_through(process: &Process) -> Result<(), String> {
+    filters::look(process, &TAKING).map_err(|why| format!("it runs under {why}"))
+}
+
 /// Whether a process is a photograph, of whomever: a child with the exit signal 0 and all signals blocked.
 pub fn is_one(process: &Process) -> bool {
     process.stat().is_ok_and(|stat| stat.exit_signal == Some(0))
@@ -364,7 +387,7 @@ fn ready<'a>(
         return Err("its code is not where it was".to_owned());
     }
     let Some(tracee) = runner(stopped, space) else {
-        return Err("no thread can make the call: each has a seccomp filter, a shadow stack, too little of its own stack left, starts its \
+        return Err("no thread can make the call: each has a seccomp filter that may not let it through, a shadow stack, too little of its own stack left, starts its \
              children in another pid namespace, or is in the middle of a restartable sequence".to_owned());
     };
     Ok((target, tracee))
@@ -377,7 +400,9 @@ fn runner<'a>(stopped: &mut Stopped<'a>, space: &AddressSpace) -> Option<Tracee<
     ranked.sort_unstable();
     ranked.into_iter().take(MOST_RUNNERS).find_map(|(_, tid)| {
         stopped.take_out(|tracee| {
-            tracee.tid == tid && has_own_children(tracee) && can_call(tracee, space, CHILD_STACK_BYTES)
+            tracee.tid == tid
+                && has_own_children(tracee)
+                && can_call(tracee, space, CHILD_STACK_BYTES, &TAKING)
         })
     })
 }
@@ -450,7 +475,7 @@ fn refused_by_kernel(result: i64) -> String {
     format!("the kernel refuses it: {}", io::Error::from_raw_os_error(-result as i32))
 }
 
-/// Runs through the entry and the exit of the system call `number` to the end of the call; what it returned.
+/// Runs through the entry to the exit of the system call `number`; what it returned.
 fn run(injected: &mut Injected<'_>, number: u64, deadline: Instant) -> Result<i64, CallError> {
     let other = || CallError::Lost(io::Error::other("another system call than the injected one"));
     loop {
@@ -461,7 +486,6 @@ fn run(injected: &mut Injected<'_>, number: u64, deadline: Instant) -> Result<i6
         let result = exit.rax as i64;
         // The kernel makes it again by itself.
         if !INTERRUPTED.contains(&result) {
-            injected.run_to_return(deadline)?;
             return Ok(result);
         }
     }

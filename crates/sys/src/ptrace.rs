@@ -6,6 +6,19 @@ use std::io;
 /// The general registers of an x86-64 thread.
 pub type Registers = libc::user_regs_struct;
 
+/// An instruction of a seccomp filter (`struct sock_filter`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilterInstruction {
+    /// What it does (`BPF_*`).
+    pub code: u16,
+    /// Where it goes on where a comparison holds, after the next.
+    pub jt: u8,
+    /// And where it does not.
+    pub jf: u8,
+    /// Its constant.
+    pub k: u32,
+}
+
 /// What `waitpid` said about a tracee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -75,6 +88,25 @@ pub fn registers(tid: i32) -> io::Result<Registers> {
 /// Sets the general registers of a stopped tracee in one step.
 pub fn set_registers(tid: i32, registers: &Registers) -> io::Result<()> {
     request(libc::PTRACE_SETREGS, tid, 0, std::ptr::from_ref(registers) as u64)
+}
+
+/// The seccomp filter of a stopped tracee with this index, the oldest first; `None` after the last. Takes CAP_SYS_ADMIN in
+/// the first user namespace, of a tracer without filters.
+pub fn seccomp_filter(tid: i32, index: usize) -> io::Result<Option<Vec<FilterInstruction>>> {
+    const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
+    /// `BPF_MAXINSNS`: no filter has more.
+    const MOST_INSTRUCTIONS: usize = 4096;
+    let mut filter = vec![libc::sock_filter { code: 0, jt: 0, jf: 0, k: 0 }; MOST_INSTRUCTIONS];
+    // SAFETY: the kernel writes at most BPF_MAXINSNS instructions of this C struct to the buffer, which has room for them.
+    let count = unsafe { libc::ptrace(PTRACE_SECCOMP_GET_FILTER, tid, index, filter.as_mut_ptr()) };
+    if count < 0 {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
+    }
+    filter.truncate(usize::try_from(count).unwrap_or(0));
+    let plain =
+        |one: libc::sock_filter| FilterInstruction { code: one.code, jt: one.jt, jf: one.jf, k: one.k };
+    Ok(Some(filter.into_iter().map(plain).collect()))
 }
 
 const SIGNAL_MASK_BYTES: u64 = 8;

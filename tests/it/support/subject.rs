@@ -172,7 +172,10 @@ pub fn compile(name: &str, libc: &Libc) -> Result<PathBuf> {
     let source = sources.join(format!("{name}.c"));
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("subjects").join(libc.label());
     let path = folder.join(name);
-    let newest = changed(&source)?.max(changed(&sources.join("subject.h"))?);
+    let mut newest = changed(&source)?;
+    for header in ["subject.h", "filters.h"] {
+        newest = newest.max(changed(&sources.join(header))?);
+    }
     if changed(&path).is_ok_and(|built| built >= newest) {
         return Ok(path);
     }

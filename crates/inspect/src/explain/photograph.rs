@@ -12,7 +12,7 @@ use std::time::Duration;
 use strandline_process::call::code::Code;
 use strandline_process::control_groups::Groups;
 use strandline_process::map::AddressSpace;
-use strandline_process::photograph::{Photograph, Spent, needed_bytes};
+use strandline_process::photograph::{self, Photograph, Spent, needed_bytes};
 use strandline_process::procfs::{Process, Status};
 use strandline_process::target::{budget, holders};
 
@@ -68,9 +68,6 @@ pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>)
     if status.state == Some('T') {
         return Err("the process is stopped by a signal".to_owned());
     }
-    if status.is_under_seccomp() {
-        return Err("it runs under a seccomp filter, which may kill it for the call".to_owned());
-    }
     let shares = |parent| strandline_sys::process::same_memory(process.pid(), parent).unwrap_or(false);
     if let Some(parent) = status.parent.filter(|&parent| parent > 0 && shares(parent)) {
         return Err(format!("it shares its memory with its parent {parent} (vfork)"));
@@ -89,6 +86,9 @@ pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>)
     let gibs = anonymous_bytes as f64 / (1_u64 << 30) as f64;
     if max_stop.is_some_and(|most| STOP_A_GIB.mul_f64(gibs) > most) {
         return Err("making it may take longer than the process may be stopped (--max-stop)".to_owned());
+    }
+    if status.is_under_seccomp() {
+        photograph::is_let_through(process)?;
     }
     let code = Code::find(process, space)
         .ok_or("its code has no system call and no return from a signal handler that could be used")?;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use strandline_sys::memory;
 
 use super::{Refusal, precheck};
-use strandline_process::call::stack;
+use strandline_process::call::{filters, inject, stack};
 use strandline_process::error::Error;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::{Doing, Process};
@@ -68,6 +68,7 @@ pub struct Fences<'a> {
 enum Reason {
     Seccomp,
     ShadowStack,
+    FilteredSleep,
     Uninterruptible,
     InMalloc,
     LockHeld,
@@ -83,8 +84,9 @@ enum Reason {
 impl Reason {
     fn text(self) -> &'static str {
         match self {
-            Self::Seccomp => "under a seccomp filter",
+            Self::Seccomp => "under a seccomp filter that may not let the call through",
             Self::ShadowStack => "with a shadow stack",
+            Self::FilteredSleep => "under a seccomp filter in a sleep that the call would cut short",
             Self::Uninterruptible => "in an uninterruptible sleep",
             Self::InMalloc => "inside malloc",
             Self::LockHeld => "maybe holding an arena's lock",
@@ -108,6 +110,7 @@ impl Reason {
 enum Attempt<T> {
     Done(T),
     Unfit(Reason),
+    Filtered(String),
     Missing(u64),
     GroupStop,
     Refused(Error),
@@ -138,7 +141,8 @@ pub fn with_safe_thread<T: Send>(
 ) -> Result<T, Refusal> {
     let deadline = Instant::now() + wait;
     let (objects, seen) = (Objects::default(), BTreeMap::new());
-    let mut chooser = Chooser { process, fences, objects, seen, lock_watch: SHORTEST_LOCK_WATCH };
+    let (lock_watch, filter) = (SHORTEST_LOCK_WATCH, None);
+    let mut chooser = Chooser { process, fences, objects, seen, filter, lock_watch };
     let mut pause = SHORTEST_PAUSE;
     for round in 0_usize.. {
         precheck::check(process)?;
@@ -165,6 +169,8 @@ struct Chooser<'a> {
     objects: Objects,
     /// The latest reason against each thread that was looked at.
     seen: BTreeMap<i32, Reason>,
+    /// What the latest seccomp filter does that will not do.
+    filter: Option<String>,
     /// How long the locks are watched next time.
     lock_watch: Duration,
 }
@@ -200,13 +206,11 @@ impl Chooser<'_> {
         if self.seen.is_empty() || !self.seen.values().all(|reason| reason.is_lasting()) {
             return Ok(());
         }
-        let shadow = self.seen.values().any(|&reason| reason == Reason::ShadowStack);
         Err(Refusal::Unsafe {
             pid: self.process.pid(),
-            what: if shadow {
-                "runs with shadow stacks, which an injected call's return would not pass".into()
-            } else {
-                "runs under a seccomp filter, which may kill it for the call's madvise".into()
+            what: match &self.filter {
+                Some(filter) => format!("runs under {filter}"),
+                None => "runs with shadow stacks, which an injected call's return would not pass".into(),
             },
             advice: "restart it to give its memory back",
         })
@@ -220,22 +224,25 @@ impl Chooser<'_> {
             Some('Z' | 'X') => return Err(Reason::Ended),
             _ => {}
         }
-        if status.is_under_seccomp() {
-            return Err(Reason::Seccomp);
-        }
         if status.has_shadow_stack() {
             return Err(Reason::ShadowStack);
         }
-        Ok(match self.process.task_doing(tid) {
-            Some(Doing::Call(FUTEX, word)) if self.fences.locks.contains(&word) => {
-                return Err(Reason::LockHeld);
-            }
-            Some(Doing::Call(number, _)) if AVOIDED.contains(&number) => 4,
-            Some(Doing::Call(number, _)) if quiet::is_repeatable(number) => 2,
-            Some(Doing::Call(number, _)) if SENSITIVE.contains(&number) => 1,
-            Some(Doing::Call(..)) => 0,
-            Some(Doing::Running | Doing::Blocked) | None => 3,
-        })
+        // A filter is seen in a stop only, and never goes away.
+        if status.is_under_seccomp() && self.seen.get(&tid) == Some(&Reason::Seccomp) {
+            return Err(Reason::Seccomp);
+        }
+        let filtered = if status.is_under_seccomp() { 5 } else { 0 };
+        Ok(filtered
+            + match self.process.task_doing(tid) {
+                Some(Doing::Call(FUTEX, word)) if self.fences.locks.contains(&word) => {
+                    return Err(Reason::LockHeld);
+                }
+                Some(Doing::Call(number, _)) if AVOIDED.contains(&number) => 4,
+                Some(Doing::Call(number, _)) if quiet::is_repeatable(number) => 2,
+                Some(Doing::Call(number, _)) if SENSITIVE.contains(&number) => 1,
+                Some(Doing::Call(..)) => 0,
+                Some(Doing::Running | Doing::Blocked) | None => 3,
+            })
     }
 
     /// Tries one thread, loading the objects on its stack while it runs.
@@ -257,6 +264,11 @@ impl Chooser<'_> {
                         self.lock_watch = (self.lock_watch * 2).min(LONGEST_LOCK_WATCH);
                     }
                     self.seen.insert(tid, reason);
+                    return Ok(None);
+                }
+                Some(Attempt::Filtered(filter)) => {
+                    self.filter = Some(filter);
+                    self.seen.insert(tid, Reason::Seccomp);
                     return Ok(None);
                 }
                 Some(Attempt::Missing(address)) => {
@@ -311,6 +323,7 @@ impl Examiner<'_> {
             match self.judge(&tracee) {
                 Ok(()) => return Attempt::Done(act(tracee)),
                 Err(Doubt::Missing(address)) => return Attempt::Missing(address),
+                Err(Doubt::Filtered(filter)) => return Attempt::Filtered(filter),
                 Err(Doubt::Unfit(Reason::InMalloc)) if Instant::now() < deadline => {}
                 Err(Doubt::Unfit(reason)) => return Attempt::Unfit(reason),
             }
@@ -326,6 +339,14 @@ impl Examiner<'_> {
         let registers = &tracee.registers;
         if registers.cs != quiet::CS_64_BIT {
             return Err(Doubt::Unfit(Reason::OtherMode));
+        }
+        if let Some(filter) = filters::against(tracee, filters::OF_ALLOCATORS) {
+            return Err(Doubt::Filtered(filter));
+        }
+        let is_filtered =
+            || !tracee.process.task_status(tracee.tid).is_ok_and(|status| !status.is_under_seccomp());
+        if !inject::ends_unnoticed(tracee) && is_filtered() {
+            return Err(Doubt::Unfit(Reason::FilteredSleep));
         }
         if !self.fences.fs_bases.is_empty() && !self.fences.fs_bases.contains(&registers.fs_base) {
             return Err(Doubt::Unfit(Reason::Stranger));
@@ -375,5 +396,6 @@ impl Examiner<'_> {
 
 enum Doubt {
     Unfit(Reason),
+    Filtered(String),
     Missing(u64),
 }

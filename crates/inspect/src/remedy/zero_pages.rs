@@ -16,6 +16,7 @@ use strandline_sys::process::{self as sys, MADV_PAGEOUT};
 use super::{Applied, Refusal, call, choose, precheck};
 use crate::ledger::zeros;
 use strandline_process::call::code::{Code, can_call};
+use strandline_process::call::filters::{self, Needed};
 use strandline_process::call::inject::{self, Call, CallError, Injected};
 use strandline_process::control_groups::Groups;
 use strandline_process::error::Error;
@@ -40,6 +41,8 @@ const REST: Duration = Duration::from_millis(50);
 const HARMLESS: u64 = 39;
 const MADVISE: u64 = 28;
 const MADV_DONTNEED: u64 = 4;
+const CALLS: [Needed; 3] =
+    [filters::any("getpid", HARMLESS as u32), filters::any("madvise", MADVISE as u32), filters::RETURN];
 
 /// Which pages, and what may be risked for them.
 #[derive(Clone, Debug)]
@@ -189,6 +192,9 @@ fn directly(
     space: &AddressSpace,
     pagemap: &File,
 ) -> Result<Applied, Refusal> {
+    if process.status()?.is_under_seccomp() {
+        filters::look(process, &CALLS).map_err(|why| keep(process.pid(), format!("runs under {why}")))?;
+    }
     let code = Code::find(process, space);
     let code = code.ok_or_else(|| call::no_trampoline(process.pid()))?;
     let todo = pieces(&request.ranges).peekable();
@@ -253,7 +259,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         }
         // Between two stretches the program may have mapped, locked or registered something else here.
         self.plain = plain_memory(self.process)?;
-        let Some(runner) = stopped.take_out(|tracee| can_call(tracee, space, 0)) else {
+        let Some(runner) = stopped.take_out(|tracee| can_call(tracee, space, 0, &CALLS)) else {
             return Ok(Some("no thread has room for a call on its own stack"));
         };
         let (tid, since) = (runner.tid, runner.since);
@@ -280,8 +286,8 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         Ok(None)
     }
 
-    /// Gives pieces back one after the other until `until`, and leaves the thread at the entry of its
-    /// rt_sigreturn.
+    /// Gives pieces back one after the other until `until`, and leaves the thread at the exit of the last
+    /// call.
     fn calls(&mut self, injected: &mut Injected<'_>, until: Instant) -> Result<(), CallError> {
         let limit = Instant::now() + call::CALL_LIMIT;
         let memory = memory_of(self.process).map_err(CallError::Lost)?;
@@ -321,7 +327,10 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
                 }
             }
         }
-        injected.run_to_return(limit)
+        if is_at_entry {
+            injected.next_system_call(limit)?;
+        }
+        Ok(())
     }
 }
 

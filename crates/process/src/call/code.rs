@@ -7,6 +7,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
+use super::filters::{self, Needed};
 use super::{inject, stack};
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::Memory;
@@ -98,9 +99,9 @@ pub fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Optio
     None
 }
 
-/// Whether a stopped thread can run a system call for us, with `stack_bytes` for it besides the frame that puts the thread
-/// back. A system call takes no lock of the program, so what the thread was doing does not matter.
-pub fn can_call(tracee: &Tracee<'_>, space: &AddressSpace, stack_bytes: u64) -> bool {
+/// Whether a stopped thread can make the system calls for us, with `stack_bytes` for them besides the frame that puts the
+/// thread back. A system call takes no lock of the program, so what the thread was doing does not matter.
+pub fn can_call(tracee: &Tracee<'_>, space: &AddressSpace, stack_bytes: u64, calls: &[Needed]) -> bool {
     let memory = Live::new(tracee.process.pid());
     let needed = stack_bytes + FRAME_BYTES + inject::xstate_bytes();
     let has_room = || {
@@ -108,9 +109,7 @@ pub fn can_call(tracee: &Tracee<'_>, space: &AddressSpace, stack_bytes: u64) -> 
     };
     tracee.registers.cs == quiet::CS_64_BIT
         && has_room()
-        && tracee
-            .process
-            .task_status(tracee.tid)
-            .is_ok_and(|status| !status.is_under_seccomp() && !status.has_shadow_stack())
+        && tracee.process.task_status(tracee.tid).is_ok_and(|status| !status.has_shadow_stack())
         && !stack::is_in_sequence(&memory, tracee.tid)
+        && filters::against(tracee, calls).is_none()
 }

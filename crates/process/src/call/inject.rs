@@ -8,8 +8,11 @@
 //! for the thread, blocked as all are during the call: the rt_sigreturn unblocks it, and the kernel
 //! stops the thread for us. An rt_sigreturn forgets how to go on with nanosleep, poll or a timed
 //! futex, though; a thread that is in one is stopped at every system call instead, and the
-//! rt_sigreturn is cancelled at its entry. Either way the thread ends in the very kind of stop it was
-//! found in, with its first registers, so that the kernel itself restarts what it would have.
+//! rt_sigreturn is cancelled at its entry. A bare system call is put back at its own exit already. Each way the thread ends
+//! in the very kind of stop it was found in, with its first registers, so that the kernel itself restarts what it would have.
+//!
+//! A cancelled system call is to a seccomp filter the call -1, which may kill. So nothing is cancelled under one, and a
+//! thread that would have to be is not taken ([`ends_unnoticed`]).
 //!
 //! It decides nothing about which thread, or when: see `choose`.
 
@@ -85,6 +88,8 @@ pub struct Injected<'a> {
     announcement: Option<i32>,
     /// Whether a signal of the program's own was delivered after the call already.
     is_signalled: bool,
+    /// Whether it is, or may be, under a seccomp filter.
+    is_filtered: bool,
     /// When the call began.
     pub began: Instant,
 }
@@ -94,6 +99,7 @@ pub struct Injected<'a> {
 pub fn begin<'a>(mut tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, CallError> {
     let (mask, state, frame_address, entry) = prepare(&tracee, call).map_err(CallError::NotBegun)?;
     let (tid, original) = (tracee.tid, tracee.registers);
+    let is_filtered = !tracee.process.task_status(tid).is_ok_and(|status| !status.is_under_seccomp());
     // From the next line on the call runs, whatever becomes of us; until here it does not.
     ptrace::set_registers(tid, &entry).map_err(CallError::NotBegun)?;
     tracee.hold(false);
@@ -107,7 +113,35 @@ pub fn begin<'a>(mut tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, Ca
     }
     let trampoline = call.trampoline;
     let (announcement, is_signalled, began) = (None, false, Instant::now());
-    Ok(Injected { tracee, mask, state, frame_address, trampoline, announcement, is_signalled, began })
+    Ok(Injected {
+        tracee,
+        mask,
+        state,
+        frame_address,
+        trampoline,
+        announcement,
+        is_signalled,
+        is_filtered,
+        began,
+    })
+}
+
+/// Whether the end of a function's call in a stopped thread under a seccomp filter would go unnoticed by the program.
+pub fn ends_unnoticed(tracee: &Tracee<'_>) -> bool {
+    ptrace::signal_mask(tracee.tid).is_ok_and(|mask| announcement(tracee, mask).is_some())
+}
+
+/// The signal that can announce the end of a call, where one is harmless here.
+fn announcement(tracee: &Tracee<'_>, mask: u64) -> Option<i32> {
+    let first = &tracee.registers;
+    if (first.orig_rax as i64) >= 0 && first.rax == RESTART_BLOCK {
+        return None;
+    }
+    let status = tracee.process.task_status(tracee.tid).ok()?;
+    let waiting = status.pending? | status.shared_pending?;
+    // Not caught, else we might die and the handler run; and let through by the first mask.
+    let unfit = status.caught? | waiting | mask;
+    HARMLESS_SIGNALS.into_iter().find(|signal| unfit >> (signal - 1) & 1 == 0)
 }
 
 /// Reads what is to be put back and writes the frame.
@@ -186,29 +220,25 @@ impl Injected<'_> {
         }
     }
 
-    /// Runs to the entry of the rt_sigreturn, stopping at each system call. The only way for a thread
-    /// that stands at a system call of the injected code already.
-    pub fn run_to_return(&mut self, deadline: Instant) -> Result<(), CallError> {
+    /// Runs to the entry of the rt_sigreturn, stopping at each system call; under a filter, where it cannot be cancelled,
+    /// through it.
+    fn run_to_return(&mut self, deadline: Instant) -> Result<(), CallError> {
         loop {
             let registers = self.next_system_call(deadline)?;
             if self.is_returning(&registers) {
-                return Ok(());
+                break;
             }
         }
+        if self.is_filtered {
+            self.next_system_call(deadline)?;
+        }
+        Ok(())
     }
 
     /// Leaves a signal waiting that will announce the end of the call, where one is harmless here.
     fn announce(&self) -> Option<i32> {
-        let (process, tid, first) = (self.tracee.process, self.tracee.tid, &self.tracee.registers);
-        if (first.orig_rax as i64) >= 0 && first.rax == RESTART_BLOCK {
-            return None;
-        }
-        let status = process.task_status(tid).ok()?;
-        let waiting = status.pending? | status.shared_pending?;
-        // Not caught, else we might die and the handler run; and let through by the first mask.
-        let unfit = status.caught? | waiting | self.mask;
-        let signal = HARMLESS_SIGNALS.into_iter().find(|signal| unfit >> (signal - 1) & 1 == 0)?;
-        strandline_sys::process::signal_thread(process.pid(), tid, signal).ok()?;
+        let signal = announcement(&self.tracee, self.mask)?;
+        strandline_sys::process::signal_thread(self.tracee.process.pid(), self.tracee.tid, signal).ok()?;
         Some(signal)
     }
 
@@ -239,8 +269,8 @@ impl Injected<'_> {
         }
     }
 
-    /// At the end of the call: puts everything back and lets the thread go, and returns how long it
-    /// was held in all. Where the kernel refuses a step the thread goes on by itself.
+    /// At the end of the call, or at the exit of any system call of it that is the last one wanted: puts everything back and
+    /// lets the thread go, and returns how long it was held in all. Where the kernel refuses a step the thread goes on by itself.
     pub fn finish(mut self, limit: Duration) -> Result<Duration, CallError> {
         let tid = self.tracee.tid;
         if self.announcement.is_some() {
@@ -283,7 +313,7 @@ impl Injected<'_> {
     }
 
     /// Mask, extended state, then all general registers in one step; with `orig_rax` of -1, which
-    /// cancels the system call at whose entry the thread stands. Before the last step the
+    /// cancels the system call at whose entry the thread stands, if it does. Before the last step the
     /// rt_sigreturn still does all of it.
     fn put_back(&mut self) -> std::io::Result<()> {
         let tid = self.tracee.tid;

@@ -1,0 +1,278 @@
+//! Whether the seccomp filters of a stopped thread let the system calls of an injected call through.
+//!
+//! A container's processes run under one (Docker's, Kubernetes' and systemd's defaults), and what a filter does not let
+//! through may kill the process. So each is read as the kernel has it and followed with what is known of each call; what is not
+//! known may be anything. Whatever is not seen to end in "allow" is not called.
+//!
+//! Linux: `kernel/seccomp.c` (`seccomp_get_filter`; `seccomp_check_filter`: the instructions that there are; all of a thread's
+//! filters run, and the least permissive answer counts), `include/uapi/linux/seccomp.h` (`struct seccomp_data`),
+//! `net/core/filter.c` (jumps go forward only). A filter that another thread puts on this one between the look and the
+//! call (`SECCOMP_FILTER_FLAG_TSYNC`) is not seen, as it would not be seen on a thread without any.
+
+use std::time::Duration;
+
+use strandline_sys::ptrace::{self, FilterInstruction};
+
+use crate::procfs::Process;
+use crate::target::tracee::{self, Tracee};
+
+/// More filters on one thread than anybody stacks.
+const MOST_FILTERS: usize = 64;
+const STOP_LIMIT: Duration = Duration::from_millis(100);
+
+/// A system call that a call makes, with what is known of its first arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Needed {
+    /// As strace calls it.
+    pub name: &'static str,
+    /// Its number (x86-64).
+    pub number: u32,
+    /// `None` for whatever.
+    pub arguments: [Option<u64>; 3],
+}
+
+/// A system call with whatever arguments.
+pub const fn any(name: &'static str, number: u32) -> Needed {
+    Needed { name, number, arguments: [None; 3] }
+}
+
+/// Ends each injected call.
+pub const RETURN: Needed = any("rt_sigreturn", 15);
+
+/// What the functions of allocators call that give memory back, and what they call on their way: locks, and memory for
+/// their own notes. Protections that they ask for are none, and to read and write.
+pub const OF_ALLOCATORS: &[Needed] = &[
+    RETURN,
+    protecting("mmap", 9, 0),
+    protecting("mmap", 9, 3),
+    protecting("mprotect", 10, 0),
+    protecting("mprotect", 10, 3),
+    any("munmap", 11),
+    any("brk", 12),
+    any("sched_yield", 24),
+    any("mremap", 25),
+    any("madvise", 28),
+    any("nanosleep", 35),
+    any("getpid", 39),
+    any("gettid", 186),
+    any("futex", 202),
+    any("clock_gettime", 228),
+    any("clock_nanosleep", 230),
+    any("getcpu", 309),
+];
+
+const fn protecting(name: &'static str, number: u32, protection: u64) -> Needed {
+    Needed { name, number, arguments: [None, None, Some(protection)] }
+}
+
+/// What speaks against having a stopped thread make the calls, if anything: the end of a sentence.
+pub fn against(tracee: &Tracee<'_>, calls: &[Needed]) -> Option<String> {
+    let status = match tracee.process.task_status(tracee.tid) {
+        Ok(status) => status,
+        Err(error) => return Some(error.to_string()),
+    };
+    if !status.is_under_seccomp() {
+        return None;
+    }
+    for index in 0..MOST_FILTERS {
+        match ptrace::seccomp_filter(tracee.tid, index) {
+            Ok(Some(filter)) => {
+                if let Some(call) = calls.iter().find(|call| !permits(&filter, call)) {
+                    return Some(format!("a seccomp filter that may not let {} through", call.name));
+                }
+            }
+            Ok(None) if index > 0 => return None,
+            Ok(None) => break,
+            Err(error) => return Some(unread(&error)),
+        }
+    }
+    Some("seccomp filters that cannot be followed".to_owned())
+}
+
+fn unread(error: &std::io::Error) -> String {
+    const EACCES: i32 = 13;
+    let why = match error.raw_os_error() {
+        Some(EACCES) => "that takes CAP_SYS_ADMIN, and a strandline under no filter itself".to_owned(),
+        _ => error.to_string(),
+    };
+    format!("a seccomp filter that cannot be read ({why})")
+}
+
+/// The same of a process that runs, whose first thread is stopped for a moment to see.
+///
+/// # Errors
+/// What speaks against it: the end of a sentence.
+pub fn look(process: &Process, calls: &[Needed]) -> Result<(), String> {
+    let looked = tracee::on_own_thread(|| match Tracee::stop(process, process.pid(), STOP_LIMIT) {
+        Ok(tracee) => against(&tracee, calls),
+        Err(_) => {
+            Some("a seccomp filter that cannot be read (its first thread cannot be stopped)".to_owned())
+        }
+    });
+    match looked {
+        Some(None) => Ok(()),
+        Some(Some(why)) => Err(why),
+        None => Err("a seccomp filter that cannot be read (there is no thread to trace it from)".to_owned()),
+    }
+}
+
+/// What is known at an instruction of a filter; `None` is any value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    a: Option<u32>,
+    x: Option<u32>,
+    scratch: [Option<u32>; 16],
+}
+
+impl State {
+    /// What is known where either of two may hold.
+    fn joined(self, other: Self) -> Self {
+        let both = |one: Option<u32>, two: Option<u32>| one.filter(|_| one == two);
+        let mut scratch = self.scratch;
+        for (own, others) in scratch.iter_mut().zip(other.scratch) {
+            *own = both(*own, others);
+        }
+        Self { a: both(self.a, other.a), x: both(self.x, other.x), scratch }
+    }
+}
+
+/// Where an instruction leads.
+enum Step {
+    Next,
+    /// Instructions further than the next, for each way that may be taken.
+    Jump([Option<u32>; 2]),
+    /// With this answer, if it is known.
+    Return(Option<u32>),
+    /// An instruction that no filter has.
+    Unknown,
+}
+
+/// Whether a filter lets `call` through on every way that it may take.
+fn permits(filter: &[FilterInstruction], call: &Needed) -> bool {
+    let mut states: Vec<Option<State>> = vec![None; filter.len()];
+    if let Some(first) = states.first_mut() {
+        *first = Some(State { a: Some(0), x: Some(0), scratch: [None; 16] });
+    }
+    // Jumps go forward only: whoever leads to an instruction stands before it.
+    for (at, instruction) in filter.iter().enumerate() {
+        let Some(Some(mut state)) = states.get(at).copied() else { continue };
+        let targets = match step(*instruction, &mut state, call) {
+            Step::Next => [Some(0), None],
+            Step::Jump(targets) => targets,
+            Step::Return(answer) if answer.is_some_and(lets_through) => continue,
+            Step::Return(_) | Step::Unknown => return false,
+        };
+        for target in targets.into_iter().flatten() {
+            let target = at.checked_add(1 + target as usize);
+            let Some(known) = target.and_then(|target| states.get_mut(target)) else { return false };
+            *known = Some(known.map_or(state, |known| known.joined(state)));
+        }
+    }
+    !filter.is_empty()
+}
+
+/// `SECCOMP_RET_ALLOW`, and `SECCOMP_RET_LOG`, which allows and tells.
+fn lets_through(answer: u32) -> bool {
+    matches!(answer & 0xffff_0000, 0x7fff_0000 | 0x7ffc_0000)
+}
+
+/// Does one instruction (`BPF_*` of `include/uapi/linux/bpf_common.h`, as far as seccomp has them).
+fn step(instruction: FilterInstruction, state: &mut State, call: &Needed) -> Step {
+    const DATA_BYTES: u32 = 64;
+    let FilterInstruction { code, jt, jf, k } = instruction;
+    let slot = k as usize;
+    match code {
+        // ld: a word of seccomp_data, a constant, a scratch word, the data's length.
+        0x20 => state.a = loaded(k, call),
+        0x00 => state.a = Some(k),
+        0x60 => state.a = state.scratch.get(slot).copied().flatten(),
+        0x80 => state.a = Some(DATA_BYTES),
+        // ldx: a constant, a scratch word, the data's length.
+        0x01 => state.x = Some(k),
+        0x61 => state.x = state.scratch.get(slot).copied().flatten(),
+        0x81 => state.x = Some(DATA_BYTES),
+        // st, stx
+        0x02 | 0x03 => {
+            let value = if code == 0x02 { state.a } else { state.x };
+            match state.scratch.get_mut(slot) {
+                Some(word) => *word = value,
+                None => return Step::Unknown,
+            }
+        }
+        // ret k, ret a
+        0x06 => return Step::Return(Some(k)),
+        0x16 => return Step::Return(state.a),
+        // tax, txa
+        0x07 => state.x = state.a,
+        0x87 => state.a = state.x,
+        _ if code & 0x07 == 0x04 => return computed(code, k, state),
+        _ if code & 0x07 == 0x05 => return jump(code, (jt, jf), k, state),
+        _ => return Step::Unknown,
+    }
+    Step::Next
+}
+
+/// A word of `struct seccomp_data`: number, architecture, instruction pointer, arguments.
+fn loaded(offset: u32, call: &Needed) -> Option<u32> {
+    const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+    const ARGUMENTS: u32 = 16;
+    match offset {
+        0 => Some(call.number),
+        4 => Some(AUDIT_ARCH_X86_64),
+        _ => {
+            let at = offset.checked_sub(ARGUMENTS)?;
+            let argument = (*call.arguments.get((at / 8) as usize)?)?;
+            Some(if at % 8 == 0 { argument as u32 } else { (argument >> 32) as u32 })
+        }
+    }
+}
+
+/// The second operand of an instruction: X or its constant.
+fn operand(code: u16, k: u32, state: &State) -> Option<u32> {
+    if code & 0x08 != 0 { state.x } else { Some(k) }
+}
+
+fn computed(code: u16, k: u32, state: &mut State) -> Step {
+    let with = operand(code, k, state);
+    let both = state.a.zip(with);
+    state.a = match code & 0xf0 {
+        0x00 => both.map(|(a, b)| a.wrapping_add(b)),
+        0x10 => both.map(|(a, b)| a.wrapping_sub(b)),
+        0x20 => both.map(|(a, b)| a.wrapping_mul(b)),
+        // By zero it ends, with the answer 0: kill.
+        0x30 if with.is_none_or(|with| with == 0) => return Step::Return(None),
+        0x30 => both.map(|(a, b)| a / b),
+        0x40 => both.map(|(a, b)| a | b),
+        // Whatever it is, none of its bits are left.
+        0x50 if with == Some(0) => Some(0),
+        0x50 => both.map(|(a, b)| a & b),
+        0x60 => both.and_then(|(a, b)| a.checked_shl(b)),
+        0x70 => both.and_then(|(a, b)| a.checked_shr(b)),
+        0x80 => state.a.map(u32::wrapping_neg),
+        0xa0 => both.map(|(a, b)| a ^ b),
+        _ => return Step::Unknown,
+    };
+    Step::Next
+}
+
+fn jump(code: u16, (jt, jf): (u8, u8), k: u32, state: &State) -> Step {
+    let with = operand(code, k, state);
+    let both = state.a.zip(with);
+    let holds = match code & 0xf0 {
+        0x00 => return Step::Jump([Some(k), None]),
+        0x10 => both.map(|(a, b)| a == b),
+        0x20 => both.map(|(a, b)| a > b),
+        0x30 => both.map(|(a, b)| a >= b),
+        0x40 => both.map(|(a, b)| a & b != 0),
+        _ => return Step::Unknown,
+    };
+    let (yes, no) = (Some(u32::from(jt)), Some(u32::from(jf)));
+    Step::Jump(match holds {
+        Some(true) => [yes, None],
+        Some(false) => [no, None],
+        None => [yes, no],
+    })
+}
+
+#[cfg(test)]
+mod tests;
