@@ -8,5 +8,9 @@
 mod cli;
 
 fn main() -> std::process::ExitCode {
+    // First of all, and before there is a second thread, which would keep what this one lays down.
+    if let Some(ending) = cli::lay_down_rights() {
+        return ending;
+    }
     cli::run()
 }

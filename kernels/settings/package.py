@@ -113,5 +113,20 @@ def check_setcap():
         knows_heap(document, other)
         done = command([at, 'reclaim', '--json', '--remedy', 'malloc_trim', other.pid], user=ORDINARY).done().document()
         equal(done['actual_bytes'], done['predicted_bytes'], 'given back beside predicted')
+        not_lent(at)
     finally:
         at.unlink()
+
+
+def not_lent(at):
+    """What the user names is opened with the user's rights: nothing of a file of root's is told, and nothing put in its place."""
+    command(['setcap', 'cap_sys_ptrace,cap_dac_read_search,cap_dac_override,cap_fowner+ep', at]).done()
+    secret = Path('/tmp/secret')
+    secret.write_text('top_secret_value = 1\n', encoding='utf-8')
+    secret.chmod(0o600)
+    for words in (['try', '--catalogue', secret, '--', 'true'], ['report', secret], ['run', '-o', secret, '--', 'true']):
+        run = command([at, *words], user=ORDINARY)
+        expect(run.status and 'Permission denied' in run.err, f'{words[0]}: status {run.status}: {run.err}')
+        expect('top_secret' not in run.out + run.err, f'{words[0]} says: {run.out}{run.err}')
+    equal(secret.read_text(encoding='utf-8'), 'top_secret_value = 1\n', 'the file')
+    secret.unlink()

@@ -164,6 +164,62 @@ def check_proc_of_another_namespace():
     return run.err.strip()[:300]
 
 
+SYS_PTRACE, DAC_READ_SEARCH = 19, 2
+# Root whom a container keeps short: what the bounding set is without, by what is then missing for another user's process.
+SHORT = {(): '', (SYS_PTRACE,): '-sys_ptrace', (DAC_READ_SEARCH,): '-dac_override,-dac_read_search',
+         (SYS_PTRACE, DAC_READ_SEARCH): '-sys_ptrace,-dac_override,-dac_read_search'}
+NAMES = {SYS_PTRACE: 'sys_ptrace', DAC_READ_SEARCH: 'dac_read_search'}
+
+
+def look(user, missing, pid):
+    words = ['strandline', 'explain', '--json', '--photograph=never', pid]
+    if user is not None:
+        return command(words, user=user, capabilities=[one for one in NAMES if one not in missing])
+    without = SHORT[missing]
+    return command(['setpriv', f'--bounding-set={without}', f'--inh-caps={without}', *words] if without else words)
+
+
+def as_it_must(user, missing, scope, one, is_own):
+    """Explained, or refused in one line that names what is missing and nothing that is there."""
+    run = look(user, missing, one.pid)
+    # Another root's process has capabilities that a root who is kept short has not: it is as another user's.
+    alike = is_own and user is not None
+    lacks = [number for number in missing if number == SYS_PTRACE or not is_own]
+    refused = bool(lacks) and not (alike and scope == 0)
+    what = f'user {user or 0} without {[NAMES[one] for one in missing]}, scope {scope}, {"own" if is_own else "other"} process'
+    equal(run.status, 3 if refused else 0, f'{what}: status ({run.err.strip()[:300]})')
+    if not refused:
+        agrees(run.document(), one.pid)
+        return
+    equal(len(run.err.strip().splitlines()), 1, f'{what}: lines')
+    said = run.err.lower()
+    for number, name in NAMES.items():
+        # To an ordinary user one line names whatever is had already, as setcap takes away what it does not name.
+        equal(name in said, number in lacks or (user is not None and number not in missing), f'{what}: {name} in {run.err}')
+    equal(('--cap-add' in said, 'setcap' in said, 'run as root' in said), (user is None, user is not None, user is not None), f'{what}: {run.err}')
+
+
+def check_every_right():
+    """Root and an ordinary user, with and without either capability, under ptrace_scope 0 to 2: own and other processes."""
+    scope_file = '/proc/sys/kernel/yama/ptrace_scope'
+    before = read(scope_file) if Path(scope_file).exists() else None
+    looks = 0
+    try:
+        for scope in (0, 1, 2) if before is not None else (0,):
+            if before is not None:
+                write(scope_file, scope)
+            for user in (None, ORDINARY):
+                own, other = (subject('fragmented', 6000, 200, 500, user=of) for of in (user, 1001))
+                for missing in SHORT:
+                    as_it_must(user, missing, scope, own, True)
+                    as_it_must(user, missing, scope, other, False)
+                    looks += 2
+    finally:
+        if before is not None:
+            write(scope_file, before)
+    return f'{looks} looks'
+
+
 def check_hidden_processes():
     """hidepid=2: an ordinary user sees its own processes only, and the whole works on them."""
     one = subject('fragmented', 6000, 200, 500, user=ORDINARY)

@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde::Serialize;
+use strandline_process::rights::Rights;
+use strandline_sys::capabilities::{CHECKPOINT_RESTORE, SYS_PTRACE, with_file_rights};
 use strandline_sys::{connector, host, memory, pagemap, ptrace};
 
 use super::arguments::Doctor as Arguments;
@@ -122,13 +124,18 @@ fn kernel() -> Check {
     check("kernel", status, format!("Linux {release}"), means, Some("run a kernel of 6.7 or later"))
 }
 
+/// Its own page map, which is root's where strandline has file capabilities.
+fn own_pagemap() -> std::io::Result<fs::File> {
+    with_file_rights(|| fs::File::open("/proc/self/pagemap"))
+}
+
 /// Tries PAGEMAP_SCAN on strandline's own pages.
 fn page_scan() -> Check {
     let mut regions = [pagemap::Region::default(); 8];
     // All of a process's addresses: the last page below 2^47 is never its own, and not asked for.
     let (start, end) = (0, (1 << 47) - host::page_bytes());
-    let tried = fs::File::open("/proc/self/pagemap")
-        .and_then(|file| pagemap::scan(&file, start, end, pagemap::PRESENT, &mut regions));
+    let tried =
+        own_pagemap().and_then(|file| pagemap::scan(&file, start, end, pagemap::PRESENT, &mut regions));
     let (status, found) = match tried {
         Ok((runs, _)) if runs > 0 => (Status::Ok, "PAGEMAP_SCAN works".to_owned()),
         Ok(_) => (Status::Limited, "PAGEMAP_SCAN lists no page".to_owned()),
@@ -144,8 +151,7 @@ fn page_frames() -> Check {
     let here = 0u8;
     let index = std::ptr::from_ref(&here).addr() as u64 / host::page_bytes();
     let mut entry = [0; 8];
-    let read =
-        fs::File::open("/proc/self/pagemap").and_then(|file| file.read_exact_at(&mut entry, index * 8));
+    let read = own_pagemap().and_then(|file| file.read_exact_at(&mut entry, index * 8));
     // Bits 0 to 54 of an entry are the frame's number, 0 for those who may not see it.
     let frame = u64::from_le_bytes(entry) & ((1 << 55) - 1);
     let flags = fs::File::open("/proc/kpageflags")
@@ -168,8 +174,11 @@ fn process_events() -> Check {
     };
     let means =
         "run and record search /proc for children every 10 ms, and do not see those that live shorter";
-    let fix = "run as root, or `setcap cap_net_admin+ep` on strandline, outside containers";
-    check("process_events", status, found, means, Some(fix))
+    let fix = match Rights::own() {
+        rights if rights.user == 0 => "run outside the container".to_owned(),
+        rights => more_rights(&rights) + ", outside containers",
+    };
+    check("process_events", status, found, means, Some(&fix))
 }
 
 /// Makes and removes a control group with a limit.
@@ -203,8 +212,13 @@ fn tracing() -> Check {
         Err(error) => (Status::Missing, format!("a child could not be traced: {error}")),
     };
     let means = "neither explain nor reclaim can stop a process";
-    let fix = "in a container, allow ptrace (`--cap-add SYS_PTRACE`, or a seccomp profile that permits it)";
-    check("ptrace", status, found, means, Some(fix))
+    let rights = Rights::own();
+    let fix = match yama().as_deref() {
+        // A child may be traced without any right otherwise.
+        Some("2") if !rights.has(SYS_PTRACE) => more_rights(&rights),
+        _ => "in a container, allow ptrace (a seccomp profile that permits it)".to_owned(),
+    };
+    check("ptrace", status, found, means, Some(&fix))
 }
 
 fn try_tracing() -> std::io::Result<()> {
@@ -236,26 +250,30 @@ fn reading() -> Check {
     check("process_vm_readv", status, found, "heaps cannot be read", Some(fix))
 }
 
-fn has_capability(bit: u32) -> bool {
-    let mask = own_status("CapEff").and_then(|text| u64::from_str_radix(&text, 16).ok());
-    mask.is_some_and(|mask| mask & (1 << bit) != 0)
+fn yama() -> Option<String> {
+    read("/proc/sys/kernel/yama/ptrace_scope")
 }
 
-const CAP_DAC_OVERRIDE: u32 = 1;
-const CAP_DAC_READ_SEARCH: u32 = 2;
-const CAP_SYS_PTRACE: u32 = 19;
+/// What gives strandline all that it has a use for here, or where that does not do, what it lacks for other users' processes.
+fn more_rights(rights: &Rights) -> String {
+    let missing = rights.missing(true);
+    if rights.user == 0 || rights.is_unusual(&missing) {
+        return rights.advice(&missing, "");
+    }
+    // One line whichever check is read: a second one would take away what the first gave.
+    rights.advice(&rights.within_bounds(), "")
+}
 
 fn ptrace_scope() -> Check {
-    let scope = read("/proc/sys/kernel/yama/ptrace_scope");
-    let (status, found) = scope_status(scope.as_deref(), has_capability(CAP_SYS_PTRACE));
+    let (scope, rights) = (yama(), Rights::own());
+    let (status, found) = scope_status(scope.as_deref(), rights.has(SYS_PTRACE));
     let means = "only descendants of strandline, or nothing at all, can be looked at";
     let fix = match scope.as_deref() {
-        Some("3") => "scope 3 cannot be lowered again: set kernel.yama.ptrace_scope and reboot",
-        _ => {
-            "run as root, or `sysctl kernel.yama.ptrace_scope=0`, or `setcap cap_sys_ptrace+ep` on strandline"
-        }
+        Some("3") => "scope 3 cannot be lowered again: set kernel.yama.ptrace_scope and reboot".to_owned(),
+        _ if rights.user == 0 => more_rights(&rights),
+        _ => more_rights(&rights) + ", or `sysctl kernel.yama.ptrace_scope=0`",
     };
-    check("ptrace_scope", status, found, means, Some(fix))
+    check("ptrace_scope", status, found, means, Some(&fix))
 }
 
 fn scope_status(scope: Option<&str>, capable: bool) -> (Status, String) {
@@ -270,58 +288,64 @@ fn scope_status(scope: Option<&str>, capable: bool) -> (Status, String) {
 }
 
 fn capabilities() -> Check {
-    let user = host::effective_user();
-    let (status, found) = capability_status(user, has_capability);
+    let rights = Rights::own();
+    let (status, found) = capability_status(&rights);
     let means = "processes of other users, and those that changed their user, cannot be looked at";
-    let fix = "run as root, or `setcap cap_sys_ptrace,cap_dac_read_search+ep` on strandline";
-    check("capabilities", status, found, means, Some(fix))
+    check("capabilities", status, found, means, Some(&more_rights(&rights)))
 }
 
 /// Other users' processes want both: one to trace them, one to open /proc/PID/mem and pagemap, which only their user may read.
-fn capability_status(user: u32, has: impl Fn(u32) -> bool) -> (Status, String) {
-    match (has(CAP_SYS_PTRACE), has(CAP_DAC_READ_SEARCH) || has(CAP_DAC_OVERRIDE)) {
-        (true, true) => (Status::Ok, format!("user {user} has CAP_SYS_PTRACE")),
-        (true, false) => {
-            (Status::Limited, format!("user {user} has CAP_SYS_PTRACE and lacks CAP_DAC_READ_SEARCH"))
-        }
-        (false, _) => (Status::Limited, format!("user {user} lacks CAP_SYS_PTRACE")),
+fn capability_status(rights: &Rights) -> (Status, String) {
+    let missing = rights.missing(true);
+    if missing.is_empty() {
+        return (Status::Ok, format!("user {} has CAP_SYS_PTRACE", rights.user));
     }
+    let has = if rights.has(SYS_PTRACE) { "CAP_SYS_PTRACE is there; " } else { "" };
+    (Status::Limited, has.to_owned() + &rights.lack(&missing))
 }
 
 /// Whose processes all of that lets this user look at.
 fn rights() -> Check {
-    let scope = read("/proc/sys/kernel/yama/ptrace_scope");
+    let own = Rights::own();
     // The numbers of the first namespaces of each kind (include/linux/proc_ns.h: PROC_USER_INIT_INO, PROC_PID_INIT_INO).
     let first = ["user:[4026531837]", "pid:[4026531836]"];
     let is_initial = ["user", "pid"].iter().zip(first).all(|(kind, first)| {
         fs::read_link(format!("/proc/self/ns/{kind}")).map_or(true, |name| name.as_os_str() == first)
     });
-    let (status, found) = rights_status(scope.as_deref(), host::effective_user(), is_initial, has_capability);
+    let (status, found) = rights_status(yama().as_deref(), &own, is_initial);
     let means =
         "what explain, holders and reclaim may be asked about; run and record take their samples of all";
-    let fix = "GUIDE.md, \"Which permission do I need?\", has a table of what else can be had";
-    check("rights", status, found, means, Some(fix))
+    let table = "GUIDE.md, \"Which permission do I need?\", has a table of what else can be had";
+    let missing = own.missing(true);
+    let fix = if own.is_unusual(&missing) { own.advice(&missing, "") } else { table.to_owned() };
+    check("rights", status, found, means, Some(&fix))
 }
 
-fn rights_status(
-    scope: Option<&str>,
-    user: u32,
-    is_initial: bool,
-    has: impl Fn(u32) -> bool,
-) -> (Status, String) {
-    let all = has(CAP_DAC_READ_SEARCH) || has(CAP_DAC_OVERRIDE);
-    match (scope.unwrap_or("0"), has(CAP_SYS_PTRACE)) {
+fn rights_status(scope: Option<&str>, rights: &Rights, is_initial: bool) -> (Status, String) {
+    let user = rights.user;
+    let missing = rights.missing(true);
+    // Who has not all capabilities of a process of its own user may not trace it: root's often have more.
+    let but = if user == 0 { ", but for those with more capabilities" } else { "" };
+    let why =
+        if rights.is_unusual(&missing) { format!(": {}", rights.lack(&missing)) } else { String::new() };
+    match (scope.unwrap_or("0"), rights.has(SYS_PTRACE)) {
         ("3", _) => (Status::Missing, "nobody's processes".to_owned()),
-        (_, true) if all && is_initial => (Status::Ok, "the processes of all users".to_owned()),
-        (_, true) if all => (Status::Limited, "the processes of all users in these namespaces".to_owned()),
-        (_, true) | ("0", _) => (Status::Limited, format!("the processes of user {user}")),
-        ("1", _) => (Status::Limited, "only what strandline itself starts (run, demo)".to_owned()),
-        _ => (Status::Missing, "no process".to_owned()),
+        (_, true) if missing.is_empty() && is_initial => {
+            (Status::Ok, "the processes of all users".to_owned())
+        }
+        (_, true) if missing.is_empty() => {
+            (Status::Limited, "the processes of all users in these namespaces".to_owned())
+        }
+        (_, true) => (Status::Limited, format!("the processes of user {user}{why}")),
+        ("0", _) => (Status::Limited, format!("the processes of user {user}{but}{why}")),
+        ("1", _) => (Status::Limited, format!("only what strandline itself starts (run, demo){why}")),
+        _ => (Status::Missing, format!("no process{why}")),
     }
 }
 
 fn map_files() -> Check {
-    let opened = fs::read_dir("/proc/self/map_files").and_then(|mut folder| {
+    let opened = with_file_rights(|| {
+        let mut folder = fs::read_dir("/proc/self/map_files")?;
         let entry = folder.next().unwrap_or(Err(std::io::ErrorKind::NotFound.into()))?;
         fs::File::open(entry.path())
     });
@@ -330,7 +354,11 @@ fn map_files() -> Check {
         Err(error) => (Status::Limited, format!("/proc/PID/map_files: {error}")),
     };
     let means = "files that were deleted, or lie in another mount namespace, are told by name only";
-    check("map_files", status, found, means, Some("run as root, or `setcap cap_checkpoint_restore+ep`"))
+    let fix = match Rights::own() {
+        rights if rights.user == 0 => rights.advice(&[CHECKPOINT_RESTORE], ""),
+        rights => more_rights(&rights),
+    };
+    check("map_files", status, found, means, Some(&fix))
 }
 
 fn rollup() -> Check {
@@ -418,6 +446,7 @@ fn tool(name: &'static str, means: &str) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strandline_sys::capabilities::{Capability, DAC_OVERRIDE, DAC_READ_SEARCH};
 
     #[test]
     fn the_readme_has_the_table_of_readers() {
@@ -445,26 +474,50 @@ mod tests {
         assert_eq!(scope_status(Some("3"), true).0, Status::Missing);
     }
 
+    fn of(user: u32, held: &[Capability]) -> Rights {
+        Rights { user, held: held.iter().map(|one| one.bit()).sum(), bounds: u64::MAX }
+    }
+
     #[test]
     fn other_users_processes_want_two_capabilities() {
-        let of = |held: &[u32]| capability_status(1000, |bit| held.contains(&bit)).0;
-        assert_eq!(of(&[]), Status::Limited);
-        assert_eq!(of(&[CAP_SYS_PTRACE]), Status::Limited);
-        assert_eq!(of(&[CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH]), Status::Ok);
-        assert_eq!(of(&[CAP_SYS_PTRACE, CAP_DAC_OVERRIDE]), Status::Ok);
+        let status = |held: &[Capability]| capability_status(&of(1000, held));
+        assert_eq!(
+            status(&[]),
+            (Status::Limited, "user 1000 lacks CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH".to_owned())
+        );
+        assert_eq!(status(&[SYS_PTRACE]).1, "CAP_SYS_PTRACE is there; user 1000 lacks CAP_DAC_READ_SEARCH");
+        assert_eq!(status(&[SYS_PTRACE, DAC_READ_SEARCH]).0, Status::Ok);
+        assert_eq!(status(&[SYS_PTRACE, DAC_OVERRIDE]).0, Status::Ok);
     }
 
     #[test]
     fn rights_are_those_of_scope_and_capabilities() {
-        let both = [CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH];
-        let of = |scope, held: &[u32]| rights_status(scope, 7, true, |bit| held.contains(&bit));
-        assert_eq!(of(None, &[]), (Status::Limited, "the processes of user 7".to_owned()));
-        assert_eq!(of(Some("1"), &[]).1, "only what strandline itself starts (run, demo)");
-        assert_eq!(of(Some("1"), &[CAP_SYS_PTRACE]).1, "the processes of user 7");
-        assert_eq!(of(Some("2"), &[]).0, Status::Missing);
-        assert_eq!(of(Some("2"), &both).0, Status::Ok);
-        assert_eq!(of(Some("3"), &both).0, Status::Missing);
-        assert_eq!(rights_status(None, 0, false, |_| true).0, Status::Limited);
+        let both = [SYS_PTRACE, DAC_READ_SEARCH];
+        let status = |scope, held: &[Capability]| rights_status(scope, &of(7, held), true);
+        assert_eq!(status(None, &[]), (Status::Limited, "the processes of user 7".to_owned()));
+        assert_eq!(status(Some("1"), &[]).1, "only what strandline itself starts (run, demo)");
+        assert_eq!(status(Some("1"), &[SYS_PTRACE]).1, "the processes of user 7");
+        assert_eq!(status(Some("2"), &[]).0, Status::Missing);
+        assert_eq!(status(Some("2"), &both).0, Status::Ok);
+        assert_eq!(status(Some("3"), &both).0, Status::Missing);
+        assert_eq!(rights_status(None, &of(0, &both), false).0, Status::Limited);
+    }
+
+    #[test]
+    fn root_that_a_container_keeps_short_is_told_so() {
+        let root = Rights { bounds: !SYS_PTRACE.bit(), ..of(0, &[DAC_OVERRIDE]) };
+        let (status, found) = rights_status(None, &root, true);
+        assert_eq!(status, Status::Limited);
+        assert!(
+            found.ends_with("with more capabilities: this container's root lacks CAP_SYS_PTRACE"),
+            "{found}"
+        );
+        assert!(more_rights(&root).starts_with("start it with --cap-add SYS_PTRACE (Kubernetes"));
+        assert_eq!(
+            more_rights(&of(7, &[])),
+            "run as root, or `setcap cap_sys_ptrace,cap_dac_read_search,cap_net_admin,cap_sys_nice,\
+             cap_checkpoint_restore+ep` on strandline"
+        );
     }
 
     #[test]

@@ -66,6 +66,24 @@ pub type Result<T> = std::result::Result<T, Failure>;
 const USAGE: u8 = 2;
 const COULD_NOT: u8 = 3;
 
+/// Lays down the rights over files that strandline's own file gave it: what its user names is opened with the user's rights. A
+/// status where it must not go on.
+pub fn lay_down_rights() -> Option<ExitCode> {
+    use strandline_sys::capabilities;
+    if capabilities::is_privileged_start() && capabilities::is_set_user() {
+        output::complain(
+            "strandline must not be setuid, as whoever runs it would have every file opened as its owner's: take that away \
+             (chmod u-s), and give it capabilities (GUIDE.md, \"Which permission do I need?\")",
+        );
+        return Some(ExitCode::from(COULD_NOT));
+    }
+    let error = capabilities::withhold_file_rights().err()?;
+    output::complain(&format!(
+        "the capabilities of strandline's file cannot be laid down ({error}): run it without them"
+    ));
+    Some(ExitCode::from(COULD_NOT))
+}
+
 /// Parses the arguments, does what they say, and returns the exit status.
 pub fn run() -> ExitCode {
     let arguments = match Arguments::try_parse() {

@@ -46,6 +46,7 @@ mod record_support;
 mod record_tree;
 mod record_types;
 mod report_html;
+mod rights;
 mod runtime_cpython;
 mod runtime_go;
 mod runtime_jvm;

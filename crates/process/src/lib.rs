@@ -26,6 +26,7 @@ pub mod pages;
 pub mod photograph;
 pub mod procfs;
 pub mod resident;
+pub mod rights;
 pub mod smaps;
 pub mod stacks;
 pub mod target;

@@ -5,11 +5,17 @@
 //! deleted or not; needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE) and /proc/PID/root/PATH, where the
 //! inode must match. The path is the target's choice: only regular files are opened, for reading,
 //! without waiting. This module must not open any path of the target outside /proc/PID.
+//!
+//! A strandline with file capabilities has rights over files that its user has not. A target of that user's own making must not
+//! turn them to another file: the first door is the kernel's and needs no trust; at the second what was opened so must be
+//! the target's user's own, or the very file that is mapped, device and all.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+
+use strandline_sys::capabilities::with_file_rights;
 
 use crate::error::Result;
 use crate::map::Mapping;
@@ -28,13 +34,14 @@ const DELETED: &str = " (deleted)";
 /// [`crate::Error::Io`] where the path now leads to another file, or to none.
 pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
     let name = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
-    match open_regular(&process.path(&name)) {
+    match with_file_rights(|| open_regular(&process.path(&name))) {
         Ok(file) => Ok(file),
         Err(first) => {
             let path = mapping.name.strip_suffix(DELETED).unwrap_or(&mapping.name);
             let path = below_root(process, path);
             let inside = format!("root{path}");
-            match open_in_root(process, &path) {
+            match open_or_lend(process, &path, |file| same_device(file, mapping) && same_file(file, mapping))
+            {
                 Ok(file) if same_file(&file, mapping) => Ok(file),
                 Ok(_) => {
                     let source = io::Error::new(
@@ -67,16 +74,30 @@ fn without_root<'a>(root: &str, path: &'a str) -> &'a str {
 
 /// Opens a file by its path in the target's own mount namespace: `path` is absolute there.
 pub fn open_in_root(process: &Process, path: &str) -> io::Result<File> {
+    open_or_lend(process, path, |_| false)
+}
+
+/// The same; where strandline's own rights do not do, with those over files that its file gave it, if what was opened is of the
+/// target's user, or `is_known`.
+fn open_or_lend(process: &Process, path: &str, is_known: impl Fn(&File) -> bool) -> io::Result<File> {
     // A path that is not absolute, or climbs, is none that the kernel printed.
     if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an absolute path"));
     }
-    open_regular(&process.path("root").join(path.trim_start_matches('/')))
+    let path = process.path("root").join(path.trim_start_matches('/'));
+    let refused = match open_regular(&path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => error,
+        opened => return opened,
+    };
+    let Ok(file) = with_file_rights(|| open_regular(&path)) else { return Err(refused) };
+    let user = process.status().ok().and_then(|status| status.users).map(|users| users[1]);
+    let is_theirs = file.metadata().is_ok_and(|data| Some(data.uid()) == user);
+    if is_theirs || is_known(&file) { Ok(file) } else { Err(refused) }
 }
 
 /// Opens the target's executable, deleted or replaced though it may be.
 pub fn open_executable(process: &Process) -> Result<File> {
-    open_regular(&process.path("exe")).map_err(|source| process.error("exe", source))
+    with_file_rights(|| open_regular(&process.path("exe"))).map_err(|source| process.error("exe", source))
 }
 
 fn open_regular(path: &Path) -> io::Result<File> {
@@ -95,10 +116,28 @@ fn same_file(file: &File, mapping: &Mapping) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.ino() == mapping.inode)
 }
 
+/// Whether it lies on the device that maps shows. See `same_file` for where that is another.
+fn same_device(file: &File, mapping: &Mapping) -> bool {
+    file.metadata().is_ok_and(|metadata| numbers(metadata.dev()) == mapping.device)
+}
+
+/// A device's major and minor number, as glibc packs them (`gnu_dev_major`, `gnu_dev_minor`): low bits of both below, high ones above.
+fn numbers(device: u64) -> (u32, u32) {
+    let major = (device >> 8 & 0xfff) | (device >> 32 & !0xfff);
+    let minor = (device & 0xff) | (device >> 12 & !0xff);
+    (major as u32, minor as u32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::map::AddressSpace;
+
+    #[test]
+    fn devices_have_two_numbers() {
+        assert_eq!(numbers(0xfe0a), (0xfe, 0x0a));
+        assert_eq!(numbers(0x0000_1001_2345_6789), (0x1567, 0x0012_3489));
+    }
 
     fn own() -> Process {
         Process::open(i32::try_from(std::process::id()).unwrap()).unwrap()

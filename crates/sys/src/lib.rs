@@ -9,6 +9,7 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("strandline reads x86-64 Linux processes; other targets are not supported yet");
 
+pub mod capabilities;
 pub mod connector;
 pub mod host;
 pub mod memory;

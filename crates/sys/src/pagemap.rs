@@ -121,7 +121,8 @@ const HUGE_BYTES: usize = 2 << 20;
 /// Finds the frames of the kernel's zero pages: reads from fresh memory of this process, which maps
 /// them, and looks them up in its own pagemap.
 pub fn zero_frames() -> io::Result<ZeroFrames> {
-    let own = File::open("/proc/self/pagemap")?;
+    // Root's where the program has file capabilities.
+    let own = crate::capabilities::with_file_rights(|| File::open("/proc/self/pagemap"))?;
     let page = first_touch_frame(&own, libc::MADV_NOHUGEPAGE)?;
     let huge = first_touch_frame(&own, libc::MADV_HUGEPAGE)?;
     // Where the small page was mapped in both cases, huge zero pages are off or none was free.

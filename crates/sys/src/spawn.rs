@@ -269,12 +269,7 @@ pub fn gains_privileges(program: &Path) -> bool {
 /// Whether this process may trace programs that gain privileges without taking those from them
 /// (CAP_SYS_PTRACE).
 pub fn may_trace_privileged() -> bool {
-    const CAP_SYS_PTRACE: u64 = 1 << 19;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    effective
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .is_some_and(|mask| mask & CAP_SYS_PTRACE != 0)
+    crate::capabilities::SYS_PTRACE.is_held()
 }
 
 /// `descriptor` at the first of `numbers` that is free, or at the next free one above; kept from programs

@@ -15,6 +15,7 @@ pub mod status;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 pub use auxv::StartFacts;
@@ -22,8 +23,11 @@ pub use doing::Doing;
 pub use stat::Stat;
 pub use status::Status;
 
+use strandline_sys::capabilities::{CHECKPOINT_RESTORE, with_file_rights};
+
 use crate::error::{Error, Result};
 use crate::map::AddressSpace;
+use crate::rights::Rights;
 
 /// The most bytes read of a small text file of /proc (status, stat).
 const MOST_TEXT_BYTES: u64 = 256 << 10;
@@ -68,7 +72,8 @@ impl Process {
 
     /// Opens one of its files for reading: `smaps`, `pagemap`, `task/17/status`.
     pub fn open_file(&self, name: &str) -> Result<File> {
-        File::open(self.path(name)).map_err(|source| self.error(name, source))
+        // The kernel's own files: no name on the way is anybody else's choice.
+        with_file_rights(|| File::open(self.path(name))).map_err(|source| self.error(name, source))
     }
 
     /// Reads at most `most` bytes of one of its files.
@@ -88,19 +93,27 @@ impl Process {
             return Error::Ended { pid };
         }
         if source.kind() == io::ErrorKind::PermissionDenied {
-            // Who may trace all processes may not yet open the files of another user's, which only that user may read.
-            let needed = if name.starts_with("map_files/") {
-                "cap_checkpoint_restore,cap_sys_ptrace,cap_dac_read_search"
-            } else {
-                "cap_sys_ptrace,cap_dac_read_search"
-            };
-            return Error::Permission {
-                pid,
-                detail: format!("/proc/{pid}/{name}: {source}"),
-                advice: format!("run as root, or `setcap {needed}+ep` on strandline"),
-            };
+            let (lack, advice) = self.refused(name);
+            return Error::Permission { pid, detail: format!("/proc/{pid}/{name}: {source}{lack}"), advice };
         }
         Error::Io { pid, what: format!("reading /proc/{pid}/{name}"), source }
+    }
+
+    /// What is missing to open one of its files, if that is not seen from the user alone, and what to do.
+    fn refused(&self, name: &str) -> (String, String) {
+        let rights = Rights::own();
+        // Who may trace all processes may not yet open the files of another user's, which only that user may read; those of one
+        // that is not dumpable are root's. The folder has its user's number always.
+        let user = self.directory.metadata().map_or(0, |data| data.uid());
+        let mut missing = rights.missing((rights.user, user) != (0, 0));
+        if name.starts_with("map_files/") && !rights.has(CHECKPOINT_RESTORE) {
+            missing.push(CHECKPOINT_RESTORE);
+        }
+        let is_unusual = rights.is_unusual(&missing);
+        let lack = if is_unusual { format!(", as {}", rights.lack(&missing)) } else { String::new() };
+        let as_who =
+            if user == rights.user || user == 0 { String::new() } else { format!(" or as user {user}") };
+        (lack, rights.advice(&missing, &as_who))
     }
 
     /// /proc/PID/status.

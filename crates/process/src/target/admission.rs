@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::procfs::{Process, Status};
+use crate::rights::Rights;
 
 /// Opens process `pid` if it passes [`check`].
 pub fn admit(pid: i32) -> Result<Process> {
@@ -94,36 +95,91 @@ fn own_proc() -> Result<()> {
 
 /// Why the kernel refuses: whose process it is, what the machine allows, what would help.
 pub fn refused(process: &Process) -> Error {
-    let pid = process.pid();
-    let own = strandline_sys::host::effective_user();
     let user = process.status().ok().and_then(|status| status.users).map(|users| users[1]);
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
-    let scope = scope.as_deref().map(str::trim).unwrap_or("0");
-    let (detail, advice) = match user {
-        _ if scope == "3" => (
+    let (detail, advice) = why(&Rights::own(), user, scope.as_deref().map_or("0", str::trim));
+    Error::Permission { pid: process.pid(), detail, advice }
+}
+
+/// What refuses, and what to do: of a process of `user`, under Yama's `scope`.
+fn why(rights: &Rights, user: Option<u32>, scope: &str) -> (String, String) {
+    if scope == "3" {
+        return (
             "kernel.yama.ptrace_scope is 3: nobody may trace, root neither".to_owned(),
-            "it cannot be lowered while the machine runs: set it lower in /etc/sysctl.d and reboot",
-        ),
-        Some(user) if user != own && own != 0 => (
-            format!("it belongs to user {user}, you are user {own}"),
-            "run as root or as that user, or `setcap cap_sys_ptrace,cap_dac_read_search+ep` on strandline",
-        ),
-        _ if scope != "0" && own != 0 => (
-            format!("kernel.yama.ptrace_scope is {scope}"),
-            "run as root, or `setcap cap_sys_ptrace+ep` on strandline, or `sysctl kernel.yama.ptrace_scope=0`",
-        ),
-        _ => (
-            "the kernel refuses ptrace: it is not dumpable, or a security module or container forbids it"
+            "it cannot be lowered while the machine runs: set it lower in /etc/sysctl.d and reboot"
                 .to_owned(),
-            "run as root outside the container, or give it --cap-add SYS_PTRACE",
+        );
+    }
+    let own = rights.user;
+    let other = user.filter(|user| *user != own);
+    // The files of one that is not dumpable are root's.
+    let missing = rights.missing(true);
+    if other.is_none() && scope == "0" && own != 0 && !missing.is_empty() {
+        let detail = "it is not dumpable, or has capabilities that you have not".to_owned();
+        return (detail, rights.advice(&missing, ""));
+    }
+    let missing = rights.missing(other.is_some());
+    let lack =
+        if rights.is_unusual(&missing) { format!(", and {}", rights.lack(&missing)) } else { String::new() };
+    match other {
+        _ if missing.is_empty() => (
+            "the kernel refuses ptrace in spite of CAP_SYS_PTRACE: a security module or a seccomp filter forbids it, or it is in a \
+             user namespace outside yours"
+                .to_owned(),
+            rights.advice(&missing, ""),
         ),
-    };
-    Error::Permission { pid, detail, advice: advice.to_owned() }
+        Some(user) => (
+            format!("it belongs to user {user}, you are user {own}{lack}"),
+            rights.advice(&missing, " or as that user"),
+        ),
+        None if scope == "0" => (rights.lack(&missing), rights.advice(&missing, "")),
+        None => {
+            let lower = if rights.is_unusual(&missing) { "" } else { ", or `sysctl kernel.yama.ptrace_scope=0`" };
+            let advice = rights.advice(&missing, "") + lower;
+            (format!("kernel.yama.ptrace_scope is {scope}{lack}"), advice)
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refusals_say_one_thing_to_do() {
+        use strandline_sys::capabilities::{DAC_OVERRIDE, DAC_READ_SEARCH, SYS_PTRACE};
+        let user = |held| Rights { user: 7, held, bounds: u64::MAX };
+        let root = |held, bounds| Rights { user: 0, held, bounds };
+        let no_ptrace = !SYS_PTRACE.bit();
+        let line = |rights: Rights, of, scope| {
+            let (detail, advice) = why(&rights, Some(of), scope);
+            assert!(!(rights.user == 0 && advice.contains("setcap")), "{advice}");
+            format!("{detail}: {advice}")
+        };
+        assert_eq!(
+            line(user(0), 8, "0"),
+            "it belongs to user 8, you are user 7: run as root or as that user, or `setcap \
+             cap_sys_ptrace,cap_dac_read_search+ep` on strandline"
+        );
+        assert!(
+            line(user(0), 7, "1").ends_with("+ep` on strandline, or `sysctl kernel.yama.ptrace_scope=0`")
+        );
+        assert!(line(user(0), 7, "0").contains("not dumpable"));
+        let bare = line(root(DAC_OVERRIDE.bit(), no_ptrace), 7, "0");
+        assert_eq!(
+            bare,
+            "it belongs to user 7, you are user 0, and this container's root lacks CAP_SYS_PTRACE: start it with \
+             --cap-add SYS_PTRACE (Kubernetes: securityContext.capabilities.add)"
+        );
+        assert!(line(root(0, 0), 7, "0").contains("--cap-add SYS_PTRACE --cap-add DAC_READ_SEARCH"));
+        assert!(line(root(0, no_ptrace), 0, "0").starts_with("this container's root lacks CAP_SYS_PTRACE: "));
+        assert!(
+            line(root(0, no_ptrace), 0, "1").starts_with("kernel.yama.ptrace_scope is 1, and this container")
+        );
+        assert!(!line(root(0, no_ptrace), 0, "1").contains("sysctl"), "it is the host's");
+        let both = SYS_PTRACE.bit() | DAC_READ_SEARCH.bit();
+        assert!(line(root(both, u64::MAX), 7, "2").contains("in spite of CAP_SYS_PTRACE"));
+    }
 
     #[test]
     fn what_has_no_memory_to_look_at_is_refused() {

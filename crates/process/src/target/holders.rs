@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use strandline_sys::capabilities::with_file_rights;
+
 use crate::error::Result;
 use crate::map::{AddressSpace, Mapping};
 use crate::procfs::Process;
@@ -51,9 +53,11 @@ pub fn of_process(process: &Process, space: &AddressSpace) -> Result<Option<Stri
 pub fn of_process_but(process: &Process, space: &AddressSpace, but: &[&str]) -> Result<Option<String>> {
     let named = |name: &str| named(name).filter(|holder| !but.contains(holder));
     let failed = |source| process.error("fd", source);
-    for entry in std::fs::read_dir(process.path("fd")).map_err(failed)?.take(MOST_DESCRIPTORS) {
+    let folder = with_file_rights(|| std::fs::read_dir(process.path("fd")));
+    for entry in folder.map_err(failed)?.take(MOST_DESCRIPTORS) {
         // A descriptor that is closed meanwhile holds nothing through this process's table.
-        let Ok(link) = std::fs::read_link(entry.map_err(failed)?.path()) else { continue };
+        let path = entry.map_err(failed)?.path();
+        let Ok(link) = with_file_rights(|| std::fs::read_link(path)) else { continue };
         if let Some(holder) = named(&link.to_string_lossy()) {
             return Ok(Some(format!("a descriptor of {holder}")));
         }
@@ -70,8 +74,10 @@ const DIRECT: u64 = 0o40000;
 /// Whether a file is open for direct input and output, by which devices write to memory.
 pub fn has_direct_files(process: &Process) -> Result<bool> {
     let failed = |source| process.error("fdinfo", source);
-    for entry in std::fs::read_dir(process.path("fdinfo")).map_err(failed)?.take(MOST_DESCRIPTORS) {
-        let Ok(text) = std::fs::read_to_string(entry.map_err(failed)?.path()) else { continue };
+    let folder = with_file_rights(|| std::fs::read_dir(process.path("fdinfo")));
+    for entry in folder.map_err(failed)?.take(MOST_DESCRIPTORS) {
+        let path = entry.map_err(failed)?.path();
+        let Ok(text) = with_file_rights(|| std::fs::read_to_string(path)) else { continue };
         let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
         if flags
             .is_some_and(|flags| u64::from_str_radix(flags.trim(), 8).is_ok_and(|flags| flags & DIRECT != 0))
