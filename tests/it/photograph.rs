@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::record_support::has;
 use crate::support::strandline::{caveats, command, json, run};
+use crate::support::subject::compile;
 use crate::support::{
     Libc, Outcome, Result, Subject, for_each, full, invariants, perls, repetitions, subject,
 };
@@ -154,14 +155,24 @@ fn photographs(pid: i32) -> Result<Vec<(i32, char)>> {
 
 #[test]
 fn killed_at_any_instant_it_leaves_a_process_that_goes_on() -> Outcome {
-    let mut subject = Subject::start("parent", &[])?;
+    goes_on_when_killed(Subject::start("parent", &[])?, repetitions(40, 1000))
+}
+
+#[test]
+fn and_so_under_a_filter_as_containers_have_it() -> Outcome {
+    let mut contained = Command::new(compile("contained", &Libc::system())?);
+    contained.arg(compile("parent", &Libc::system())?);
+    goes_on_when_killed(Subject::start_command(contained)?, repetitions(20, 1000))
+}
+
+fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
     let pid = subject.pid_text();
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let took = Instant::now();
     photographed(&pid)?;
     let took = took.elapsed().as_micros() as u64;
     let mut left = 0;
-    for turn in 0..repetitions(40, 1000) {
+    for turn in 0..turns {
         let mut command = command(&["explain", "--json", "--photograph", &pid]);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn()?;
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -14,13 +14,13 @@
 #define IS(value, yes, no) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, yes, no)
 #define ANSWER(value) BPF_STMT(BPF_RET | BPF_K, value)
 
-static int put_filter(struct sock_filter *filter, size_t count) {
+static inline int put_filter(struct sock_filter *filter, size_t count) {
   struct sock_fprog program = {(unsigned short)count, filter};
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
 /* Lets through neither what gives memory back nor what makes a copy. */
-static int put_deadly_filter(void) {
+static inline int put_deadly_filter(void) {
   struct sock_filter filter[] = {
       LOAD(nr), IS(SYS_madvise, 1, 0), IS(SYS_clone, 0, 1), ANSWER(SECCOMP_RET_KILL_PROCESS), ANSWER(SECCOMP_RET_ALLOW)};
   return put_filter(filter, sizeof filter / sizeof *filter);
@@ -28,7 +28,7 @@ static int put_deadly_filter(void) {
 
 /* As that of a container: other architectures, x32's numbers, namespaces and ptrace are not let through, and clone3, whose flags
  * a filter cannot see, is said not to be there. */
-static int put_container_filter(void) {
+static inline int put_container_filter(void) {
   struct sock_filter filter[] = {
       LOAD(arch), IS(AUDIT_ARCH_X86_64, 0, 7),
       LOAD(nr), BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 5, 0),

@@ -36,11 +36,19 @@ fn random(state: &mut u64, below: u64) -> u64 {
 
 #[test]
 fn a_reclaim_killed_at_any_instant_leaves_a_target_that_goes_on() {
+    killed_at_any_instant(Subject::start("chaos_target", &[]), scaled(100, 800));
+}
+
+#[test]
+fn so_does_one_under_a_filter() {
+    killed_at_any_instant(Subject::start_contained("chaos_target"), scaled(40, 800));
+}
+
+fn killed_at_any_instant(subject: Subject, turns: usize) {
     let helper = example("reclaim_once");
-    let subject = Subject::start("chaos_target", &[]);
     let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
     let (mut state, mut killed_inside) = (seed, 0);
-    for turn in 0..scaled(100, 800) {
+    for turn in 0..turns {
         let (_, tid) = &subject.threads[turn % subject.threads.len()];
         let mut command = Command::new(&helper);
         command.arg("--thread").arg(tid.to_string()).arg(subject.pid().to_string()).arg("60");

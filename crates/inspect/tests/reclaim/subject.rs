@@ -27,7 +27,7 @@ fn compiled(name: &str) -> PathBuf {
         let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/subjects");
         let directory = std::env::temp_dir().join(format!("strandline-reclaim-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        ["chaos_target", "reclaim_target"]
+        ["chaos_target", "reclaim_target", "contained"]
             .map(|name| {
                 let program = directory.join(name);
                 let mut compiler = Command::new("cc");
@@ -45,13 +45,25 @@ impl Subject {
     /// Starts a subject and waits until it says that it is ready.
     pub fn start(program: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new(compiled(program));
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(arguments);
+        Self::start_command(command)
+    }
+
+    /// The same under a seccomp filter as a container has it.
+    pub fn start_contained(program: &str) -> Self {
+        let mut command = Command::new(compiled("contained"));
+        command.arg(compiled(program));
+        Self::start_command(command)
+    }
+
+    fn start_command(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let (mut locks, mut threads, mut range) = (Vec::new(), Vec::new(), None);
         loop {
             let mut line = String::new();
-            assert_ne!(output.read_line(&mut line).unwrap(), 0, "{program} {arguments:?} ended early");
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "{command:?} ended early");
             let words: Vec<&str> = line.split_whitespace().collect();
             let hex = |word: &str| u64::from_str_radix(word, 16).unwrap();
             match words[..] {
