@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::arguments_slurm::OnSlurm;
 use strandline_lab::squeeze::Kind;
 use strandline_lab::squeeze::search::Resolution;
 use strandline_lab::trial::rank::Goal;
@@ -48,6 +49,9 @@ pub struct Lab {
     /// Do not ask about labs of more than 10,000 runs
     #[arg(long)]
     pub yes: bool,
+    /// Where rounds run
+    #[command(flatten)]
+    pub slurm: OnSlurm,
 }
 
 /// How a report is shown.
@@ -397,6 +401,9 @@ pub struct Squeeze {
     /// Draws the order of the rounds
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Where it runs: the whole search, as one task
+    #[command(flatten)]
+    pub slurm: OnSlurm,
     /// How it is shown
     #[command(flatten)]
     pub shown: Shown,

@@ -4,6 +4,7 @@ use strandline_inspect::environment::Environment;
 use strandline_sys::spawn::Resource;
 
 use super::arguments_lab::{Lab, Squeeze};
+use super::arguments_slurm::OnSlurm;
 use super::lab::{Bench, Teller, show, stopped};
 use super::output::Output;
 use super::{Ending, Failure, Result};
@@ -54,6 +55,7 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
         fresh: arguments.fresh,
         jobs: 1,
         yes: true,
+        slurm: OnSlurm::default(),
     };
     let mut bench = Bench::open("squeeze", &described, std::slice::from_ref(&subject), &lab)?;
     let teller = Teller::new("squeeze", !output.json);

@@ -15,6 +15,7 @@ use super::server::{look_of, words};
 use crate::cell::{Measure, Outcome, Subject};
 use crate::engine::{Judge, Next, Progress, Results};
 use crate::figures::find_in_path;
+use crate::nodes;
 use crate::statistics::{Estimate, Ratio, Verdict, estimate, outliers, paired_ratio, together};
 
 /// What differs by less resident memory counts as the same: a variable more moves the stack, a library its pages.
@@ -464,6 +465,10 @@ pub struct Trial {
     pub not_applicable: Vec<(String, String)>,
     /// Runs that left processes behind.
     pub left_behind: u32,
+    /// What is to be known of where its runs were made, where that is elsewhere: code and sentence.
+    pub elsewhere: Vec<(&'static str, String)>,
+    /// The kinds of machines that they were made on.
+    pub nodes: Vec<nodes::Kind>,
 }
 
 impl Trial {
