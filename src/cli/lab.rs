@@ -20,6 +20,7 @@ use strandline_lab::interrupt::Interrupt;
 use strandline_lab::journal::{ELSEWHERE, Journal, Place};
 use strandline_lab::local::Local;
 use strandline_lab::nodes::{self, Kind, kinds};
+use strandline_lab::slurm::Slurm;
 use strandline_lab::tail::last_lines;
 use strandline_lab::trial::server::{Service, Serving};
 use strandline_report::pages::page::Page;
@@ -126,6 +127,21 @@ impl Bench {
         drop(self.executors);
         self.journal.finish();
     }
+}
+
+/// Sets up the lab `verb` that is one task elsewhere: its journal, and what runs it.
+pub fn open_whole(
+    verb: &str,
+    description: &impl Serialize,
+    subject: &Subject,
+    lab: &Lab,
+    interrupt: &Arc<Interrupt>,
+) -> Result<(Journal, Slurm)> {
+    let place = Place { folder: lab.dir.clone(), is_fresh: lab.fresh };
+    let journal = Journal::open(verb, &whole(description, std::slice::from_ref(subject), lab), &place);
+    let journal = journal.map_err(Failure)?;
+    let slurm = slurm::open(&journal, lab, None, interrupt)?;
+    Ok((journal, slurm))
 }
 
 /// All that makes a lab's runs what they are.
