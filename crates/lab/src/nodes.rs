@@ -7,7 +7,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use strandline_inspect::environment::Environment;
 
-use super::cell::Node;
+use super::cell::{Node, Outcome};
 use strandline_report::text::{clean, counted};
 use strandline_report::units::bytes;
 
@@ -55,6 +55,23 @@ pub fn kinds<'a>(nodes: impl Iterator<Item = &'a Node>, folder: &Path) -> Vec<Ki
         Kind { kind: name.to_owned(), environment, ..kind }
     };
     kinds.into_iter().map(described).collect()
+}
+
+/// The number of each round's kind of machine, in the order in which they first came; 0 of rounds that ran here.
+pub fn blocks(outcomes: &[Vec<Option<Outcome>>]) -> Vec<u32> {
+    let rounds = outcomes.iter().map(Vec::len).max().unwrap_or(0);
+    let mut known: Vec<&str> = Vec::new();
+    let number = |round: usize| {
+        let mut of_round =
+            outcomes.iter().filter_map(|of_subject| of_subject.get(round)?.as_ref()?.node.as_ref());
+        let Some(node) = of_round.next() else { return 0 };
+        let place = known.iter().position(|kind| *kind == node.kind).unwrap_or_else(|| {
+            known.push(&node.kind);
+            known.len() - 1
+        });
+        u32::try_from(place).unwrap_or(u32::MAX)
+    };
+    (0..rounds).map(number).collect()
 }
 
 /// The file that describes a kind.
