@@ -529,7 +529,7 @@ impl Slurm {
 
 /// Submits; a scheduler that answers too late may have taken the job all the same, which its name tells.
 fn submit_surely(submission: &Submission<'_>) -> Result<u64, Trouble> {
-    const PAUSES: [u64; 3] = [1, 2, 4];
+    const PAUSES: [u64; 2] = [1, 2];
     let mut pauses = PAUSES.into_iter();
     loop {
         let trouble = match scheduler::submit(submission) {
@@ -541,7 +541,7 @@ fn submit_surely(submission: &Submission<'_>) -> Result<u64, Trouble> {
         match scheduler::find(submission.name) {
             Ok(Some(job)) => return Ok(job),
             Ok(None) => {}
-            Err(_) if pause == 4 => return Err(trouble),
+            Err(_) if pause == 2 => return Err(trouble),
             Err(_) => {}
         }
     }
