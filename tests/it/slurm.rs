@@ -193,7 +193,7 @@ fn a_study_comes_to_the_same_as_here() -> Outcome {
         }
     }
     let round: Value = serde_json::from_str(&first_round(&cluster)?)?;
-    assert!(round["runs"][0]["allocators"].as_array().is_some_and(|names| !names.is_empty()), "{round}");
+    assert!(round["environment"]["kernel"].is_string() && round["node"]["kind"].is_string(), "{round}");
     Ok(())
 }
 
@@ -242,15 +242,20 @@ fn a_killed_submitter_loses_nothing() -> Outcome {
 }
 
 #[test]
-fn a_task_that_is_cancelled_is_told_as_lost_and_one_that_is_requeued_goes_on() -> Outcome {
-    let name = "a_task_that_is_cancelled_is_told_as_lost_and_one_that_is_requeued_goes_on";
-    let Some(cluster) = cluster(name)? else { return Ok(()) };
+fn tasks_that_others_cancel_or_requeue_are_run_again_or_told() -> Outcome {
+    let Some(cluster) = cluster("tasks_that_others_cancel_or_requeue_are_run_again_or_told")? else {
+        return Ok(());
+    };
     let words = noted(&cluster, "2");
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let started = cluster.begin(&words)?;
     until("two runs", || Ok((cluster.lab.text("ran").lines().count() > 1).then_some(())))?;
     cluster.ask(&["scontrol", "requeue", "1_0"])?;
     cluster.ask(&["scancel", "1_2"])?;
+    until("the second", || Ok(cluster.queue()?.contains(&"1_1 RUNNING".to_owned()).then_some(())))?;
+    // The watcher is to have seen it run.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    cluster.ask(&["scancel", "1_1"])?;
     // Who is requeued is not begun again for two minutes, unless somebody says so.
     until("its turn", || {
         cluster.ask(&["scontrol", "update", "JobId=1_0", "StartTime=now"])?;
@@ -258,14 +263,37 @@ fn a_task_that_is_cancelled_is_told_as_lost_and_one_that_is_requeued_goes_on() -
         Ok((queue.is_empty() || queue.iter().any(|line| line == "1_0 RUNNING")).then_some(()))
     })?;
     let document = document(&started.finish()?)?;
-    says(&caveat(&document, "rounds_lost"), &["round 3: task 1_2", "was cancelled"])?;
+    says(&caveat(&document, "rounds_lost"), &["round 2: task 1_1", "was cancelled"])?;
+    says(&caveat(&document, "rounds_again"), &["round 3: task 1_2", "was taken out of the queue"])?;
     let samples = document["metrics"]["wall_seconds"]["a"]["samples"].as_array().map(Vec::len);
     assert_eq!(samples, Some(2), "{document}");
-    assert_eq!(
-        cluster.lab.text("ran").lines().count(),
-        5,
-        "the run that was over counts, the one it was in is again"
-    );
+    let entries = std::fs::read_dir(cluster.lab.path("lab/slurm/rounds"))?.flatten();
+    let requeued = entries.filter(|entry| entry.file_name().to_string_lossy().ends_with("-0.json"));
+    let text =
+        requeued.map(|entry| std::fs::read_to_string(entry.path())).collect::<std::io::Result<String>>()?;
+    assert_eq!(serde_json::from_str::<Value>(&text)?["restarts"], 1);
+    Ok(())
+}
+
+#[test]
+fn a_trial_and_a_squeeze_run_on_a_real_node() -> Outcome {
+    let Some(cluster) = cluster("a_trial_and_a_squeeze_run_on_a_real_node")? else { return Ok(()) };
+    let python = ["--only=arena_max_2", "--repeat=2", "--pairs=0", "--", "python3", "-c", "print(1)"];
+    let tried =
+        document(&cluster.run(&[&["--json", "try", "--on=slurm", "--dir=lab"], &python[..]].concat())?)?;
+    assert_eq!(tried["runs"], 2);
+    let round: Value = serde_json::from_str(&first_round(&cluster)?)?;
+    assert_eq!(round["runs"][0]["allocators"][0], "glibc", "{round}");
+    let serving =
+        ["--ready=seconds=0.2", "--settle=0", "--only=arena_max_2", "--repeat=2", "--", "sleep", "30"];
+    let served =
+        document(&cluster.run(&[&["--json", "try", "--on=slurm", "--dir=serve"], &serving[..]].concat())?)?;
+    assert_eq!((&served["mode"], &served["runs"]), (&"server".into(), &2.into()));
+    let words = ["--kind=address_space", "--repeat=1", "--rounds=0", "--resolution=1MiB", "--", "true"];
+    let squeezed = document(
+        &cluster.run(&[&["--json", "squeeze", "--on=slurm", "--dir=squeeze"], &words[..]].concat())?,
+    )?;
+    assert!(squeezed["smallest_bytes"].as_u64().is_some_and(|bytes| bytes > 1 << 20), "{squeezed}");
     Ok(())
 }
 

@@ -10,12 +10,13 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use strandline_inspect::environment::Environment;
 
 use super::files::{About, Array, Failed, Found, Over, Plan, Run, SCHEMA, Store, Task, put, read};
-use crate::cell::{Measure, Node, Outcome, Subject};
+use crate::cell::{End, Measure, Node, Outcome, Subject};
 use crate::executor::{Executor, Stopped};
 use crate::interrupt::Interrupt;
 use crate::journal::cell_folder;
@@ -144,6 +145,9 @@ impl Work {
             let subject = self.subject(turn)?;
             let folder = cell_folder(&self.store.root, &subject.name, self.round);
             let outcome = executor.run(subject, &folder)?;
+            if let Some(signal) = told_to_end(interrupt, &outcome) {
+                return Err(Stopped::Interrupted(signal));
+            }
             let line = Done { subject: turn, outcome };
             note(&mut part, &line).map_err(|error| self.unwritten(&error))?;
             done.insert(line.subject, line.outcome);
@@ -219,6 +223,24 @@ impl Work {
             note(&mut part, &Done { subject, outcome: outcome.clone() }).map_err(named)?;
         }
         Ok((part, done))
+    }
+}
+
+/// The signal by which the scheduler ends this task, if it does. All processes of a task get it, in any order: a run may
+/// be ended by it before we hear of it, and is none then.
+fn told_to_end(interrupt: &Interrupt, outcome: &Outcome) -> Option<i32> {
+    let patience = match outcome.end {
+        End::Exited(0) => Duration::from_millis(5),
+        End::Exited(status) if status < 128 => Duration::from_millis(50),
+        _ => Duration::from_millis(500),
+    };
+    let begin = Instant::now();
+    loop {
+        let signal = interrupt.signal();
+        if signal.is_some() || begin.elapsed() >= patience {
+            return signal;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

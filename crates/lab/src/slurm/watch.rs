@@ -390,6 +390,8 @@ impl Slurm {
         let how = match (waiting.stand, waiting.words.as_str()) {
             (Stand::Cancelled, _) => "was cancelled".to_owned(),
             (Stand::OutOfTime, _) => "ran out of its time (--time)".to_owned(),
+            // Of a task that waits, and whose array goes on, nothing is kept.
+            (Stand::Waiting, words) if !words.is_empty() => "was taken out of the queue".to_owned(),
             (Stand::LostNode, words) => format!("lost its node: {words}"),
             (_, words) => {
                 self.watch.asked_why += 1;
