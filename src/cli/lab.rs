@@ -162,7 +162,7 @@ fn whole<'a, T: Serialize>(
     variables.retain(|(name, _)| {
         let name = name.to_string_lossy();
         // Tasks do not see the scheduler's.
-        !is_of_the_shell(&name) && !(is_elsewhere && name.starts_with("SLURM"))
+        !(is_of_the_shell(&name) || is_elsewhere && name.starts_with("SLURM"))
     });
     variables.sort();
     // Runs that shared the machine with others are not to be mixed with those that had it for themselves.

@@ -298,6 +298,31 @@ fn a_trial_and_a_squeeze_run_on_a_real_node() -> Outcome {
 }
 
 #[test]
+fn a_task_that_is_killed_leaves_nothing_and_is_run_again() -> Outcome {
+    let Some(cluster) = cluster("a_task_that_is_killed_leaves_nothing_and_is_run_again")? else {
+        return Ok(());
+    };
+    let sleep = format!("sh -c 'echo x >> {}; sleep $(wc -l < {0})'", cluster.lab.path("ran"));
+    let long = format!("sh -c '[ -e {0} ] || exec sleep {1}'", cluster.lab.path("killed"), cluster.lab.token);
+    let words = ["--json", "compare", "--on=slurm", "--dir=lab", "--warm-up=0", "--repeat=1", &long, &sleep];
+    let started = cluster.begin(&words)?;
+    let runs = || cluster.lab.left().iter().any(|line| line.starts_with("sleep"));
+    until("the run", || Ok(runs().then_some(())))?;
+    std::fs::write(cluster.lab.path("killed"), "")?;
+    let folder = cluster.lab.path("lab");
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if line.contains(&format!("lab-round --folder {folder}")) && !line.contains("sh -c") {
+            signal(entry.file_name().to_string_lossy().parse()?, 9);
+        }
+    }
+    until("its end", || Ok((!runs()).then_some(())))?;
+    let document = document(&started.finish()?)?;
+    says(&caveat(&document, "rounds_again"), &["round 1: task 1_0", "it was run again"])
+}
+
+#[test]
 fn a_signal_ends_what_runs_on_the_node() -> Outcome {
     let Some(cluster) = cluster("a_signal_ends_what_runs_on_the_node")? else { return Ok(()) };
     let sleep = format!("sleep {}", cluster.lab.token);
