@@ -148,6 +148,9 @@ pub enum Verb {
     /// The process that starts the lab's commands
     #[command(hide = true)]
     LabLauncher(LabLauncher),
+    /// What runs a round on its node
+    #[command(hide = true)]
+    LabRound(super::arguments_slurm::LabRound),
 }
 
 /// Arguments of `explain`.

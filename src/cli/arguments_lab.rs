@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::arguments_slurm::OnSlurm;
 use strandline_lab::squeeze::Kind;
 use strandline_lab::squeeze::search::Resolution;
 use strandline_lab::trial::rank::Goal;
@@ -48,6 +49,9 @@ pub struct Lab {
     /// Do not ask about labs of more than 10,000 runs
     #[arg(long)]
     pub yes: bool,
+    /// Where rounds run
+    #[command(flatten)]
+    pub slurm: OnSlurm,
 }
 
 /// How a report is shown.
@@ -104,6 +108,7 @@ Examples:
   strandline compare --case 'A=-e \"1\"' --case 'B=x.pl' /opt/perl-5.36/bin/perl /opt/perl-5.40/bin/perl
   strandline compare --instructions --format markdown ./p0 ./p1 > table.md
   strandline compare --until 2% --json ./p0 ./p1 | jq '.metrics.wall_seconds.ratio'
+  strandline compare --on slurm --dir /shared/lab --repeat 200 --partition long ./p0 ./p1
 
 A command is one word: its arguments, and variables before it, stand in the same quotes. One with
 pipes, redirections, $variables or patterns is run by `sh -c`, whose own start then counts.
@@ -151,6 +156,7 @@ Examples:
   strandline try --ready port=8080 --load 'wrk -d5 http://localhost:8080/' --settle 5 -- ./server
   strandline try --only arena_max_2,jemalloc_decay_0 --format markdown -- ./program > table.md
   strandline try --json -- ./program | jq -r .paste.shell
+  strandline try --on slurm --dir /shared/try --time 1:00:00 -- /shared/program
   strandline try --list
 
 The first run, without settings, shows which allocator and which runtime there are; what applies to them
@@ -253,6 +259,7 @@ Examples:
   strandline study --all --short --report        every study, and one page of what came of them
   strandline study freed-or-not --plots plots --format markdown -o freed.md
   strandline study --json freed-or-not | jq '.claims[] | {id, verdict}'
+  strandline study freed-or-not --on slurm --dir /shared/freed --account lab --sbatch=--qos=low
   strandline study new my-study && strandline study check my-study
 
 A study is a folder with study.toml (docs/studies.md), named by its path, or found by its name in
@@ -358,6 +365,7 @@ Examples:
   strandline squeeze --kind address_space --resolution 4KiB -- ./program
   strandline squeeze --success 'grep -q \"^done$\"' -- ./job.sh
   strandline squeeze --json -- ./program | jq .smallest_bytes
+  strandline squeeze --on slurm --dir /shared/squeeze -- /shared/program
 
 A run succeeds where it exits with status 0, and the kernel killed none of its processes at the limit.
 With --success it does where that shell command does: it is run after each run, its standard input is what the run wrote on its standard output, and the variable
@@ -397,6 +405,9 @@ pub struct Squeeze {
     /// Draws the order of the rounds
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Where it runs: the whole search, as one task
+    #[command(flatten)]
+    pub slurm: OnSlurm,
     /// How it is shown
     #[command(flatten)]
     pub shown: Shown,

@@ -103,6 +103,8 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
         left_behind,
         failures: failures.into_iter().filter_map(|(subject, count)| Some((name(subject)?, count))).collect(),
         until: arguments.rounds.until,
+        elsewhere: bench.caveats(),
+        nodes: bench.nodes(),
     };
     let document = document(&facts);
     show(SCHEMA, &document, &page(&facts), &arguments.shown, output)?;

@@ -10,15 +10,19 @@ use strandline_inspect::environment::Environment;
 use super::arguments_lab::{Lab, LabFormat, Shown};
 use super::output::{Output, complain};
 use super::progress::Progress as Line;
-use super::{Ending, Failure, Result};
+use super::{Ending, Failure, Result, slurm};
 use strandline_lab::cell::{End, Outcome, Subject};
+use strandline_lab::elsewhere::Tasks;
 use strandline_lab::engine::Progress;
 use strandline_lab::executor::{Executor, Stopped};
 use strandline_lab::identity;
 use strandline_lab::interrupt::Interrupt;
-use strandline_lab::journal::{Journal, Place};
+use strandline_lab::journal::{ELSEWHERE, Journal, Place};
 use strandline_lab::local::Local;
+use strandline_lab::nodes::{self, Kind, kinds};
+use strandline_lab::slurm::Slurm;
 use strandline_lab::tail::last_lines;
+use strandline_lab::trial::server::{Service, Serving};
 use strandline_report::pages::page::Page;
 use strandline_report::pages::{html, markdown, terminal};
 use strandline_report::text::counted;
@@ -40,12 +44,31 @@ pub struct Bench {
 impl Bench {
     /// Sets up the lab `verb` over what `description` and the subjects' files make it.
     pub fn open(verb: &str, description: &impl Serialize, subjects: &[Subject], lab: &Lab) -> Result<Self> {
+        Self::open_serving(verb, description, subjects, lab, None)
+    }
+
+    /// The same, of servers.
+    pub fn open_serving(
+        verb: &str,
+        description: &impl Serialize,
+        subjects: &[Subject],
+        lab: &Lab,
+        service: Option<&Service>,
+    ) -> Result<Self> {
         let interrupt = Arc::new(Interrupt::new().map_err(Failure)?);
         let place = Place { folder: lab.dir.clone(), is_fresh: lab.fresh };
         let journal = Journal::open(verb, &whole(description, subjects, lab), &place).map_err(Failure)?;
         let mut executors: Vec<Box<dyn Executor>> = Vec::new();
-        for number in 0..lab.jobs as usize {
-            executors.push(Box::new(Local::start(&journal.workshop(number), &interrupt).map_err(Failure)?));
+        if lab.slurm.on.is_some() {
+            executors.push(Box::new(slurm::open(&journal, lab, service, &interrupt)?));
+        } else {
+            for number in 0..lab.jobs as usize {
+                let local = Local::start(&journal.workshop(number), &interrupt).map_err(Failure)?;
+                executors.push(match service {
+                    Some(service) => Box::new(Serving::new(Box::new(local), service.clone())),
+                    None => Box::new(local),
+                });
+            }
         }
         if journal.found() > 0 {
             let found = counted(journal.found() as u64, "run");
@@ -65,7 +88,10 @@ impl Bench {
         if runs <= MANY || yes {
             return Ok(());
         }
+        let is_elsewhere = self.executors.first_mut().is_some_and(|executor| executor.elsewhere().is_some());
         let estimate = match (subjects.first(), self.executors.first_mut()) {
+            // The machine that submits is not one to run it on.
+            _ if is_elsewhere => String::new(),
             (Some(subject), Some(executor)) => {
                 let begin = Instant::now();
                 executor
@@ -77,6 +103,17 @@ impl Bench {
             _ => String::new(),
         };
         Err(Failure(format!("that is {runs} runs{estimate}; add --yes to begin")))
+    }
+
+    /// The kinds of machines that its runs were made on, where that is elsewhere.
+    pub fn nodes(&self) -> Vec<Kind> {
+        kinds(self.journal.nodes(), &self.journal.folder().join(ELSEWHERE))
+    }
+
+    /// What is to be known of where its runs were made.
+    pub fn caveats(&self) -> Vec<(&'static str, String)> {
+        let of_executors = self.executors.iter().flat_map(|executor| executor.caveats());
+        nodes::caveats(&self.nodes()).into_iter().chain(of_executors).collect()
     }
 
     /// Ends a lab that can come to nothing: the next one begins anew.
@@ -92,19 +129,44 @@ impl Bench {
     }
 }
 
+/// Sets up the lab `verb` that is one task elsewhere: its journal, and what runs it.
+pub fn open_whole(
+    verb: &str,
+    description: &impl Serialize,
+    subject: &Subject,
+    lab: &Lab,
+    interrupt: &Arc<Interrupt>,
+) -> Result<(Journal, Slurm)> {
+    let place = Place { folder: lab.dir.clone(), is_fresh: lab.fresh };
+    let journal = Journal::open(verb, &whole(description, std::slice::from_ref(subject), lab), &place);
+    let journal = journal.map_err(Failure)?;
+    let slurm = slurm::open(&journal, lab, None, interrupt)?;
+    Ok((journal, slurm))
+}
+
 /// All that makes a lab's runs what they are.
 fn whole<'a, T: Serialize>(
     description: &'a T,
     subjects: &'a [Subject],
     lab: &Lab,
 ) -> impl Serialize + use<'a, T> {
-    let files = (identity::files(subjects), identity::machine());
+    let is_elsewhere = lab.slurm.on.is_some();
+    let mut machine = identity::machine();
+    if is_elsewhere {
+        // Of the machine that submits, nothing: another one may go on.
+        machine.drain(..machine.len().saturating_sub(1));
+    }
+    let files = (identity::files(subjects), machine);
     let folder = std::env::current_dir().unwrap_or_default();
     let mut variables: Vec<_> = std::env::vars_os().collect();
-    variables.retain(|(name, _)| !is_of_the_shell(&name.to_string_lossy()));
+    variables.retain(|(name, _)| {
+        let name = name.to_string_lossy();
+        // Tasks do not see the scheduler's.
+        !(is_of_the_shell(&name) || is_elsewhere && name.starts_with("SLURM"))
+    });
     variables.sort();
     // Runs that shared the machine with others are not to be mixed with those that had it for themselves.
-    (description, subjects, files, folder, variables, lab.jobs > 1)
+    (description, subjects, files, folder, variables, lab.jobs > 1, is_elsewhere.then_some(lab.slurm.shared))
 }
 
 /// Whether a variable differs from one shell to the next, and tells a program nothing: a lab goes on all the same.
@@ -148,6 +210,10 @@ impl Teller {
     pub fn tell(&self, progress: &Progress) {
         let left = progress.left.map(|left| format!(", at most {} left", seconds(left.as_secs_f64())));
         let left = left.unwrap_or_default();
+        let tasks = progress
+            .tasks
+            .map(|Tasks { running, waiting }| format!("; rounds: {running} run, {waiting} wait"));
+        let left = left + &tasks.unwrap_or_default();
         self.line.say(&format!("{}: {} of {} runs{left}", self.verb, progress.done, progress.all));
     }
 

@@ -6,6 +6,7 @@
 pub mod arguments;
 pub mod arguments_export;
 pub mod arguments_lab;
+pub mod arguments_slurm;
 mod compare;
 pub mod condition;
 mod demo;
@@ -22,6 +23,7 @@ mod progress;
 mod reclaim;
 mod record;
 mod report;
+mod slurm;
 mod squeeze;
 mod study;
 mod tree;
@@ -113,6 +115,7 @@ pub fn run() -> ExitCode {
         Verb::DemoChild(child) => demo_child::run(child),
         Verb::Doctor(arguments) => doctor::run(arguments, &mut output),
         Verb::LabLauncher(launcher) => launch(launcher.socket),
+        Verb::LabRound(arguments) => slurm::round(arguments),
         Verb::Completions(completions) => generate::completions(completions, &mut output),
         Verb::Man(man) => generate::man(man),
     };
@@ -140,6 +143,12 @@ fn launch(socket: i32) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
+const NOT_BOTH: &str = "--jobs is for runs that share a machine; on slurm a round has its node: --at-once says how many rounds at a time";
+
+fn on_slurm_at_once(lab: &arguments_lab::Lab) -> bool {
+    lab.slurm.on.is_some() && lab.jobs > 1
+}
+
 /// Flags that were given to a verb or a remedy that they mean nothing to. Ignored, they would let somebody
 /// believe that they had been heard.
 fn contradiction(arguments: &Arguments) -> Option<&'static str> {
@@ -156,6 +165,9 @@ fn contradiction(arguments: &Arguments) -> Option<&'static str> {
         Verb::Report(report) if report.files.len() > report::MOST_FILES => {
             Some("more than 8 recordings cannot be told apart in one report: give fewer")
         }
+        Verb::Compare(compare) if on_slurm_at_once(&compare.lab) => Some(NOT_BOTH),
+        Verb::Try(arguments) if on_slurm_at_once(&arguments.lab) => Some(NOT_BOTH),
+        Verb::Study(study) if on_slurm_at_once(&study.lab) => Some(NOT_BOTH),
         Verb::Try(arguments) if arguments.ready.is_some() && arguments.lab.jobs > 1 => {
             Some("--jobs is not for servers, which would share a port: leave it out")
         }

@@ -1,13 +1,18 @@
 //! `squeeze -- COMMAND`: the smallest limit on memory under which it still succeeds.
 
+use std::sync::Arc;
+
 use strandline_inspect::environment::Environment;
 use strandline_sys::spawn::Resource;
 
 use super::arguments_lab::{Lab, Squeeze};
-use super::lab::{Bench, Teller, show, stopped};
-use super::output::Output;
+use super::lab::{Bench, Teller, deliver, how_it_ended, open_whole, show, stopped};
+use super::output::{Output, complain};
+use super::slurm::stage;
 use super::{Ending, Failure, Result};
 use strandline_lab::cell::Subject;
+use strandline_lab::interrupt::Interrupt;
+use strandline_lab::own;
 use strandline_lab::pages::squeeze::page;
 use strandline_lab::squeeze::findings::{NoAnswer, Question, squeeze};
 use strandline_lab::squeeze::runner::Runner;
@@ -24,6 +29,9 @@ const ANY_GROUP_BYTES: u64 = 1 << 30;
 
 /// Squeezes the command.
 pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
+    if arguments.slurm.on.is_some() {
+        return run_elsewhere(arguments, output);
+    }
     let kind = Kind::from(arguments.kind);
     let machine = Environment::read();
     let question = Question {
@@ -48,13 +56,7 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
     };
     // What of the question only says how far to go is left out: more runs may be asked for later.
     let described = (kind, &arguments.success);
-    let lab = Lab {
-        timeout: arguments.timeout,
-        dir: arguments.dir.clone(),
-        fresh: arguments.fresh,
-        jobs: 1,
-        yes: true,
-    };
+    let lab = lab(arguments);
     let mut bench = Bench::open("squeeze", &described, std::slice::from_ref(&subject), &lab)?;
     let teller = Teller::new("squeeze", !output.json);
     let found = match bench.executors.first_mut() {
@@ -82,6 +84,89 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
     show(SCHEMA, &findings, &page(&findings, surroundings(&machine)), &arguments.shown, output)?;
     bench.close();
     Ok(Ending::Done)
+}
+
+/// Where it works.
+fn lab(arguments: &Squeeze) -> Lab {
+    Lab {
+        timeout: arguments.timeout,
+        dir: arguments.dir.clone(),
+        fresh: arguments.fresh,
+        jobs: 1,
+        yes: true,
+        slurm: arguments.slurm.clone(),
+    }
+}
+
+/// Squeezes the command as one task: every limit that is tried follows from the last, on the same node. What the
+/// search keeps to go on from is in a folder of that node and its start, below the lab's.
+fn run_elsewhere(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
+    const ON_NODE: &str = "d=$1/search-$(uname -n)-$(cut -c1-8 /proc/sys/kernel/random/boot_id); shift
+mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
+    let lab = lab(arguments);
+    stage(&lab)?;
+    let program = own::staged_program().unwrap_or_default().to_string_lossy().into_owned();
+    let words = words(arguments, output.json);
+    let described = &words;
+    let here = Subject { command: arguments.command.clone(), ..Subject::default() };
+    let interrupt = Arc::new(Interrupt::new().map_err(Failure)?);
+    let (journal, mut slurm) = open_whole("squeeze-elsewhere", described, &here, &lab, &interrupt)?;
+    let folder = journal.folder().to_string_lossy().into_owned();
+    let shell = ["sh", "-c", ON_NODE].map(str::to_owned);
+    let command = shell.into_iter().chain([program, folder]).chain(words).collect();
+    let subject = Subject { name: "squeeze".to_owned(), command, ..Subject::default() };
+    let teller = Teller::new("squeeze", !output.json);
+    let outcome = slurm.run_whole(&subject, &|tasks| {
+        teller.say(if tasks.running > 0 { "its task runs" } else { "its task waits for a node" });
+    });
+    drop(teller);
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(why) => {
+            drop(slurm);
+            return stopped(&why);
+        }
+    };
+    let text = outcome.stdout.as_deref().map(std::fs::read_to_string).transpose()?;
+    if !outcome.end.is_success() {
+        // There is nothing to go on from: what failed may be mended.
+        slurm.forget_rounds();
+        return Err(Failure(how_it_ended(&outcome)));
+    }
+    if let Some(node) = &outcome.node {
+        complain(&format!("squeezed on {}", node.name));
+    }
+    deliver(&text.unwrap_or_default(), &arguments.shown, output)?;
+    drop(slurm);
+    journal.finish();
+    Ok(Ending::Done)
+}
+
+/// The flags of the search itself, and the command.
+fn words(arguments: &Squeeze, json: bool) -> Vec<String> {
+    let mut words = vec![
+        format!("--kind={}", Kind::from(arguments.kind).name()),
+        format!("--repeat={}", arguments.repeat),
+        format!("--rounds={}", arguments.rounds),
+        format!("--most-runs={}", arguments.most_runs),
+        format!("--seed={}", arguments.seed),
+    ];
+    words.extend(arguments.success.as_ref().map(|success| format!("--success={success}")));
+    words.extend(arguments.resolution.map(|resolution| match resolution.least_bytes {
+        0 => format!("--resolution={}%", resolution.share * 100.0),
+        bytes => format!("--resolution={bytes}"),
+    }));
+    words.extend(arguments.timeout.map(|timeout| format!("--timeout={}ms", timeout.as_millis())));
+    words.extend(arguments.fresh.then(|| "--fresh".to_owned()));
+    let format = if json {
+        Some("json".to_owned())
+    } else {
+        arguments.shown.format.map(|format| format!("{format:?}").to_lowercase())
+    };
+    words.extend(format.map(|format| format!("--format={format}")));
+    words.push("--".to_owned());
+    words.extend(arguments.command.iter().cloned());
+    words
 }
 
 /// A line on a run: `trial 7: 12.3 MiB succeeded`.

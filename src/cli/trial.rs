@@ -8,13 +8,13 @@ use super::output::Output;
 use super::{Ending, Failure, Result};
 use strandline_lab::cell::Subject;
 use strandline_lab::engine::{self, Plan, Progress};
-use strandline_lab::executor::{Executor, Stopped};
+use strandline_lab::executor::Stopped;
 use strandline_lab::pages::trial::{catalogue_document, catalogue_page, document, page};
 use strandline_lab::trial::applies::{Facts, compatible};
 use strandline_lab::trial::catalogue::{Candidate, Catalogue};
 use strandline_lab::trial::observation::{self, Observation};
 use strandline_lab::trial::rank::{self, Goal};
-use strandline_lab::trial::server::{Service, Serving};
+use strandline_lab::trial::server::Service;
 use strandline_lab::trial::tries::{self, BASELINE, Judged, Referee, Trial, Try};
 use strandline_report::units::seconds;
 
@@ -53,17 +53,15 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         ..Subject::default()
     };
     let described = (&service, arguments.seed, format!("{catalogue:?}"));
-    let mut bench = Bench::open("try", &described, std::slice::from_ref(&base), &arguments.lab)?;
-    if let Some(service) = &service {
-        let serve = |executor| Box::new(Serving::new(executor, service.clone())) as Box<dyn Executor>;
-        bench.executors = std::mem::take(&mut bench.executors).into_iter().map(serve).collect();
-    }
+    let subjects = std::slice::from_ref(&base);
+    let mut bench = Bench::open_serving("try", &described, subjects, &arguments.lab, service.as_ref())?;
     let teller = Teller::new("try", !output.json);
     let course = Running { arguments, catalogue: &catalogue, base, service, teller: &teller };
     let trial = course.run(&mut bench);
     drop(teller);
     match trial {
-        Ok(trial) => {
+        Ok(mut trial) => {
+            (trial.elsewhere, trial.nodes) = (bench.caveats(), bench.nodes());
             show(SCHEMA, &document(&trial), &page(&trial), &arguments.shown, output)?;
             bench.close();
             Ok(Ending::Done)
@@ -156,6 +154,8 @@ impl Running<'_> {
             tried: tries.into_iter().zip(judged).collect(),
             not_applicable,
             left_behind,
+            elsewhere: Vec::new(),
+            nodes: Vec::new(),
         };
         let pairs = self.pairs(&trial.tried, &facts);
         if !pairs.is_empty() {

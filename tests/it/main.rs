@@ -52,6 +52,8 @@ mod runtime_go;
 mod runtime_jvm;
 mod runtime_perl;
 mod runtime_sbcl;
+mod slurm;
+mod slurm_support;
 mod studies;
 mod study_all;
 mod study_files;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use strandline_recorder::Limits;
 
 /// One of the things that are compared: a command in its surroundings, run once in each round.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
     /// What it is called in reports and in the journal; unlike the name of any other of its lab.
     pub name: String,
@@ -33,7 +33,7 @@ pub struct Subject {
 }
 
 /// What is looked at while a subject runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Measure {
     /// What the kernel counts of every process, and what processors count where they are allowed to.
     #[default]
@@ -114,6 +114,18 @@ pub struct Outcome {
     pub not_ended: u32,
     /// Processes that the kernel killed because its limit on memory was reached; `None` without such a limit.
     pub out_of_memory_kills: Option<u64>,
+    /// The machine that it ran on; `None` where that is the lab's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<Node>,
+}
+
+/// A machine that runs of a lab were sent to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// What kind it is: nodes of one kernel, processor, memory and C library have the same.
+    pub kind: String,
 }
 
 impl Outcome {
@@ -128,6 +140,7 @@ impl Outcome {
             left_behind: 0,
             not_ended: 0,
             out_of_memory_kills: None,
+            node: None,
         }
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::cell::{End, Figures, Measure, Outcome, Subject};
 use super::engine::{Judge, Next, Progress, Results};
-use super::statistics::{Estimate, Ratio, Verdict, estimate, outliers, paired_ratio, together};
+use super::nodes::blocks;
+use super::statistics::{Estimate, Ratio, Verdict, estimate_in_blocks, outliers, paired_ratio, together};
 
 /// Joint confidence of all the intervals of ratios in one comparison.
 pub const CONFIDENCE: f64 = 0.99;
@@ -121,6 +122,8 @@ pub struct Comparison {
     pub ratio_confidence: f64,
     /// What stands apart, a sentence each.
     pub outliers: Vec<String>,
+    /// The block that each round is of: rounds of unlike machines are of several.
+    pub blocks: Vec<u32>,
 }
 
 impl Comparison {
@@ -135,6 +138,7 @@ impl Comparison {
     ) -> Self {
         let mut comparison = Self {
             rounds: results.outcomes.iter().map(Vec::len).max().unwrap_or(0),
+            blocks: blocks(&results.outcomes),
             metrics: vec![BTreeMap::new(); cases.len()],
             commands,
             cases,
@@ -178,9 +182,16 @@ impl Comparison {
     }
 
     fn compare(&self, metric: Metric, of_commands: &[Vec<(usize, f64)>], seed: u64) -> Compared {
-        let values = |command: &[(usize, f64)]| command.iter().map(|&(_, value)| value).collect::<Vec<_>>();
-        let estimates = of_commands.iter().map(|command| estimate(&values(command), 0.95, seed)).collect();
+        let values = |command: &[(usize, f64)]| -> Vec<(f64, u32)> {
+            command.iter().map(|&(round, value)| (value, self.block(round))).collect()
+        };
+        let estimates =
+            of_commands.iter().map(|command| estimate_in_blocks(&values(command), 0.95, seed)).collect();
         Compared { estimates, ratios: self.ratios(metric, of_commands) }
+    }
+
+    fn block(&self, round: usize) -> u32 {
+        self.blocks.get(round).copied().unwrap_or_default()
     }
 
     /// Each command's ratio to the first; `None` for the first.
@@ -201,8 +212,8 @@ impl Comparison {
             return;
         }
         for (number, command) in of_commands.iter().enumerate() {
-            let values: Vec<f64> = command.iter().map(|&(_, value)| value).collect();
-            let found = outliers(&values);
+            // What is usual on one machine stands apart on another.
+            let found = self.outliers_of(command);
             if found.is_empty() {
                 continue;
             }
@@ -210,7 +221,6 @@ impl Comparison {
             let case = case.map(|case| format!(" in case {case}")).unwrap_or_default();
             let rounds: Vec<String> = found
                 .iter()
-                .filter_map(|&index| command.get(index))
                 .take(5)
                 .map(|&(round, value)| {
                     format!("{} in round {}", strandline_report::units::seconds(value), round + 1)
@@ -220,10 +230,25 @@ impl Comparison {
                 "{}{case}: {} of {} times stand apart ({}); they are counted all the same",
                 letter(number),
                 found.len(),
-                values.len(),
+                command.len(),
                 rounds.join(", ")
             ));
         }
+    }
+
+    /// The rounds that stand apart from the others of their block, and their figures.
+    fn outliers_of(&self, command: &[(usize, f64)]) -> Vec<(usize, f64)> {
+        let mut blocks: BTreeMap<u32, Vec<(usize, f64)>> = BTreeMap::new();
+        for &(round, value) in command {
+            blocks.entry(self.block(round)).or_default().push((round, value));
+        }
+        let of_block = |block: Vec<(usize, f64)>| {
+            let values: Vec<f64> = block.iter().map(|&(_, value)| value).collect();
+            outliers(&values).into_iter().filter_map(move |index| block.get(index).copied())
+        };
+        let mut found: Vec<(usize, f64)> = blocks.into_values().flat_map(of_block).collect();
+        found.sort_by_key(|&(round, _)| round);
+        found
     }
 
     /// The largest width of a ratio's interval, as a part of the ratio, over those of `metric`; infinite where one

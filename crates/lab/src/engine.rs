@@ -5,6 +5,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::cell::{Outcome, Subject};
+use super::elsewhere::Tasks;
+use super::engine_elsewhere;
 use super::executor::{Executor, Stopped};
 use super::journal::Journal;
 
@@ -45,6 +47,8 @@ pub struct Progress {
     pub subject: usize,
     /// How long the rest will take as things are.
     pub left: Option<Duration>,
+    /// Rounds under way elsewhere, where they are run elsewhere.
+    pub tasks: Option<Tasks>,
 }
 
 /// What a lab's runs came to.
@@ -68,10 +72,10 @@ pub trait Judge {
 
 /// One run that is to be done.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
-    subject: usize,
+pub(super) struct Turn {
+    pub(super) subject: usize,
     /// From 0 on, warm-ups first.
-    round: u32,
+    pub(super) round: u32,
 }
 
 /// Runs `plan` on `executors`, as many at a time as there are.
@@ -100,38 +104,51 @@ pub fn run(
         begin: Instant::now(),
         run: 0,
     };
+    if let [executor] = &mut *executors
+        && let Some(elsewhere) = executor.elsewhere()
+    {
+        engine_elsewhere::run(&mut lab, elsewhere)?;
+        return Ok(lab.results);
+    }
     for round in 0..rounds {
-        if round >= plan.warm_up {
-            lab.results.outcomes.iter_mut().for_each(|outcomes| outcomes.push(None));
-        }
+        lab.open_round(round);
         let turns = lab.order(round);
         lab.round(&turns, executors)?;
-        if lab.results.stopped {
-            break;
-        }
-        let counted = (round + 1).saturating_sub(plan.warm_up);
-        if counted >= plan.at_least && lab.judge.is_enough(&lab.results) {
+        if lab.is_over_after(round) {
             break;
         }
     }
     Ok(lab.results)
 }
 
-struct Lab<'a> {
-    plan: &'a Plan,
-    journal: &'a mut Journal,
-    judge: &'a mut (dyn Judge + Send),
-    results: Results,
+pub(super) struct Lab<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) journal: &'a mut Journal,
+    pub(super) judge: &'a mut (dyn Judge + Send),
+    pub(super) results: Results,
     dropped: Vec<bool>,
-    progress: Progress,
+    pub(super) progress: Progress,
     begin: Instant,
     /// Runs done by this process.
-    run: u32,
+    pub(super) run: u32,
 }
 
 impl Lab<'_> {
+    /// Makes room for what comes of a round.
+    pub(super) fn open_round(&mut self, round: u32) {
+        if round >= self.plan.warm_up {
+            self.results.outcomes.iter_mut().for_each(|outcomes| outcomes.push(None));
+        }
+    }
+
+    /// Whether nothing is to be run after this round.
+    pub(super) fn is_over_after(&mut self, round: u32) -> bool {
+        let counted = (round + 1).saturating_sub(self.plan.warm_up);
+        self.results.stopped || counted >= self.plan.at_least && self.judge.is_enough(&self.results)
+    }
+
     /// The turns of a round, in the order that its seed draws.
-    fn order(&self, round: u32) -> Vec<Turn> {
+    pub(super) fn order(&self, round: u32) -> Vec<Turn> {
         let mut subjects: Vec<usize> = (0..self.plan.subjects.len()).collect();
         let seed = self.plan.seed ^ u64::from(round).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         fastrand::Rng::with_seed(seed).shuffle(&mut subjects);
@@ -190,7 +207,7 @@ impl Lab<'_> {
         ended.into_iter().collect()
     }
 
-    fn is_due(&self, turn: Turn) -> bool {
+    pub(super) fn is_due(&self, turn: Turn) -> bool {
         !self.results.stopped && self.dropped.get(turn.subject) == Some(&false)
     }
 
@@ -202,6 +219,7 @@ impl Lab<'_> {
         }
         let Some(outcome) = self.journal.outcome(&subject.name, turn.round).cloned() else { return false };
         self.judge_run(turn, outcome);
+        self.tell_progress(turn.subject, 1);
         true
     }
 
@@ -210,10 +228,11 @@ impl Lab<'_> {
         self.journal.keep(&subject.name, turn.round, &outcome).map_err(Stopped::Failed)?;
         self.run += 1;
         self.judge_run(turn, outcome);
+        self.tell_progress(turn.subject, 1);
         Ok(())
     }
 
-    fn judge_run(&mut self, turn: Turn, outcome: Outcome) {
+    pub(super) fn judge_run(&mut self, turn: Turn, outcome: Outcome) {
         let counted = turn.round.checked_sub(self.plan.warm_up);
         match self.judge.heard(turn.subject, counted, &outcome) {
             Next::Go => {}
@@ -230,8 +249,12 @@ impl Lab<'_> {
         {
             *place = Some(outcome);
         }
-        self.progress.done += 1;
-        self.progress.subject = turn.subject;
+    }
+
+    /// So many runs more are over, the last of them of this subject.
+    pub(super) fn tell_progress(&mut self, subject: usize, runs: usize) {
+        self.progress.done += runs;
+        self.progress.subject = subject;
         let left = self.progress.all.saturating_sub(self.progress.done);
         let left = u32::try_from(left).unwrap_or(u32::MAX);
         self.progress.left = self.begin.elapsed().checked_div(self.run).map(|each| each.saturating_mul(left));
@@ -239,6 +262,6 @@ impl Lab<'_> {
     }
 }
 
-fn no_such_subject() -> Stopped {
+pub(super) fn no_such_subject() -> Stopped {
     Stopped::Failed("a part of the lab came to a sudden end; please report this".to_owned())
 }

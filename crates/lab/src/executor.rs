@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::cell::{End, Outcome, Subject};
+use super::elsewhere::Elsewhere;
 
 /// How long a job may take to end after SIGTERM when it ran into its timeout.
 const GRACE: Duration = Duration::from_secs(2);
@@ -54,6 +55,16 @@ pub trait Executor: Send {
 
     /// Why this executor counts no instructions and cycles; `None` where it does.
     fn no_counters(&self) -> Option<String>;
+
+    /// Where whole rounds are run, if that is elsewhere than here; single jobs run here all the same.
+    fn elsewhere(&mut self) -> Option<&mut dyn Elsewhere> {
+        None
+    }
+
+    /// What is to be known about its runs: code and sentence.
+    fn caveats(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
 
     /// Runs a job to its end.
     ///

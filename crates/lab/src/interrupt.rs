@@ -65,6 +65,11 @@ impl Interrupt {
         *taken
     }
 
+    /// Whether another one came after the first.
+    pub fn again(&self) -> bool {
+        matches!(self.signals.read_signal(), Ok(Some(_)))
+    }
+
     /// The blocked signals that this process was started with.
     pub fn mask_before(&self) -> u64 {
         self.before

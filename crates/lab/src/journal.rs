@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::cell::Outcome;
+use super::cell::{Node, Outcome};
 
 /// A line of the journal that is longer is none.
 const MOST_LINE_BYTES: usize = 1 << 20;
@@ -23,6 +23,11 @@ const MOST_LINE_BYTES: usize = 1 << 20;
 const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
 
 const LOCK_PATIENCE: Duration = Duration::from_millis(300);
+
+/// The folder of what is run elsewhere, in that of its lab.
+pub const ELSEWHERE: &str = "slurm";
+/// The folder of what is put there before a lab is opened, for those who run it elsewhere.
+pub const STAGED: &str = "staged";
 
 /// A run of a lab: which subject, and in which round.
 pub type Key = (String, u32);
@@ -37,6 +42,7 @@ pub struct Journal {
     done: BTreeMap<Key, Outcome>,
     /// How many runs were there when it was opened.
     found: usize,
+    key: String,
 }
 
 /// How to open a journal.
@@ -96,7 +102,8 @@ impl Journal {
             .map_err(|error| named(&folder, &error))?;
         let path = folder.join("journal.jsonl");
         let is_lab = path.exists() && folder.join("lab.json").exists();
-        let has_files = std::fs::read_dir(&folder).map_err(|error| named(&folder, &error))?.next().is_some();
+        let files = std::fs::read_dir(&folder).map_err(|error| named(&folder, &error))?;
+        let has_files = files.flatten().any(|entry| entry.file_name() != STAGED);
         if !is_lab && has_files && !place.is_fresh {
             return Err(format!(
                 "{} is not empty and holds no lab; give another --dir, or --fresh to use this one all the same",
@@ -112,19 +119,25 @@ impl Journal {
             ),
             _ => named(&path, &error),
         })?;
-        own(&folder, (verb, key), (&file, &path), place.is_fresh)?;
+        own(&folder, (verb, key.clone()), (&file, &path), place.is_fresh)?;
         if place.is_fresh {
             file.set_len(0).map_err(|error| named(&path, &error))?;
             // What earlier runs wrote is not to be taken for what these did.
             drop(std::fs::remove_dir_all(folder.join("cells")));
+            drop(std::fs::remove_dir_all(folder.join(ELSEWHERE).join("rounds")));
         }
         let done = read(&mut file).map_err(|error| named(&path, &error))?;
-        Ok(Self { folder, is_kept, file, found: done.len(), done })
+        Ok(Self { folder, is_kept, file, found: done.len(), done, key })
     }
 
     /// How many runs an earlier lab had finished.
     pub fn found(&self) -> usize {
         self.found
+    }
+
+    /// What tells it from any other lab.
+    pub fn key(&self) -> &str {
+        &self.key
     }
 
     /// Its folder.
@@ -139,12 +152,12 @@ impl Journal {
 
     /// Where what a run wrote is kept.
     pub fn cell(&self, subject: &str, round: u32) -> PathBuf {
-        let safe = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
-        let name: String = subject.chars().map(safe).take(64).collect();
-        // Names that look the same cut and replaced are told apart.
-        let digest = hex(&Sha256::digest(subject.as_bytes()));
-        let digest = digest.get(..8).unwrap_or_default();
-        self.folder.join("cells").join(format!("{name}-{digest}-{round}"))
+        cell_folder(&self.folder, subject, round)
+    }
+
+    /// The machines of all runs that were made elsewhere.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.done.values().filter_map(|outcome| outcome.node.as_ref())
     }
 
     /// What came of a run, if it was done.
@@ -170,6 +183,7 @@ impl Journal {
     pub fn abandon(self) {
         // A journal that cannot be cut is told of when it is opened next.
         drop(self.file.set_len(0));
+        drop(std::fs::remove_dir_all(self.folder.join(ELSEWHERE).join("rounds")));
         self.finish();
     }
 
@@ -186,6 +200,16 @@ impl Journal {
             }
         }
     }
+}
+
+/// Where what a run wrote is kept, in the folder of its lab.
+pub fn cell_folder(folder: &Path, subject: &str, round: u32) -> PathBuf {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let name: String = subject.chars().map(safe).take(64).collect();
+    // Names that look the same cut and replaced are told apart.
+    let digest = hex(&Sha256::digest(subject.as_bytes()));
+    let digest = digest.get(..8).unwrap_or_default();
+    folder.join("cells").join(format!("{name}-{digest}-{round}"))
 }
 
 /// Sees to it that the folder is that of the lab `verb` with this key: `file` is its journal, at `path`.

@@ -84,13 +84,22 @@ impl Ratio {
 /// The interval is a percentile bootstrap drawn by `seed`, its percentiles expanded for few samples (Hesterberg,
 /// 2015). It cannot reach outside the samples: from five it holds with 94 % at most, whatever is asked for.
 pub fn estimate(samples: &[f64], confidence: f64, seed: u64) -> Option<Estimate> {
-    let samples: Vec<f64> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
-    let sorted = sorted(&samples);
+    estimate_in_blocks(&samples.iter().map(|&sample| (sample, 0)).collect::<Vec<_>>(), confidence, seed)
+}
+
+/// The same of samples of several blocks, each with the number of its own: runs of unlike machines, of which the next
+/// time as many would be made on each. So each block is drawn from by itself.
+pub fn estimate_in_blocks(samples: &[(f64, u32)], confidence: f64, seed: u64) -> Option<Estimate> {
+    let finite: Vec<(f64, u32)> = samples.iter().copied().filter(|(sample, _)| sample.is_finite()).collect();
+    let samples: Vec<f64> = finite.iter().map(|&(sample, _)| sample).collect();
+    let mut in_order = finite;
+    in_order.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let sorted: Vec<f64> = in_order.iter().map(|&(sample, _)| sample).collect();
     let median = median(&sorted)?;
     let interval = match sorted.len() {
         1 => None,
         count if count > MOST_BOOTSTRAPPED => order_interval(&sorted, confidence),
-        _ => bootstrap(&sorted, confidence, seed),
+        _ => bootstrap(&sorted, &members(&in_order), confidence, seed),
     };
     // Of few resamples, or of very large figures, an end may fall on the wrong side of what it surrounds.
     let surround = |(low, high): (f64, f64)| (Some(low.min(median)), Some(high.max(median)));
@@ -218,8 +227,17 @@ impl Scale {
     }
 }
 
-/// The percentiles of medians of samples drawn with replacement.
-fn bootstrap(sorted: &[f64], confidence: f64, seed: u64) -> Option<(f64, f64)> {
+/// Where the samples of each block are.
+fn members(in_order: &[(f64, u32)]) -> Vec<Vec<usize>> {
+    let mut members: std::collections::BTreeMap<u32, Vec<usize>> = std::collections::BTreeMap::new();
+    for (index, &(_, block)) in in_order.iter().enumerate() {
+        members.entry(block).or_default().push(index);
+    }
+    members.into_values().collect()
+}
+
+/// The percentiles of medians of samples drawn with replacement, from each block as many as it has.
+fn bootstrap(sorted: &[f64], blocks: &[Vec<usize>], confidence: f64, seed: u64) -> Option<(f64, f64)> {
     let count = sorted.len();
     let normal = Normal::standard();
     let students = StudentsT::new(0.0, 1.0, (count - 1) as f64).ok()?;
@@ -234,8 +252,10 @@ fn bootstrap(sorted: &[f64], confidence: f64, seed: u64) -> Option<(f64, f64)> {
     let mut medians = Vec::with_capacity(resamples);
     for _ in 0..resamples {
         drawn.fill(0);
-        for _ in 0..count {
-            *drawn.get_mut(random.usize(0..count))? += 1;
+        for block in blocks {
+            for _ in 0..block.len() {
+                *drawn.get_mut(*block.get(random.usize(0..block.len()))?)? += 1;
+            }
         }
         medians.push(median_of_drawn(sorted, &drawn)?);
     }

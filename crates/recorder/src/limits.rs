@@ -11,7 +11,7 @@ use strandline_recording::Limit;
 use strandline_sys::spawn::Resource;
 
 /// What was asked for, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Limits {
     /// `RLIMIT_AS`.
     pub address_space: Option<u64>,

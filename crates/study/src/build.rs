@@ -117,8 +117,12 @@ fn told_of_folders(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, 
     .into()
 }
 
-/// Strandline's own program, also where another file was put in its place since it began.
+/// Strandline's own program, also where another file was put in its place since it began; where it was put for other
+/// machines, the one there.
 pub fn own_program() -> Option<PathBuf> {
+    if let Some(program) = strandline_lab::own::staged_program() {
+        return Some(program);
+    }
     let program = std::env::current_exe().ok()?;
     let name = program.to_str()?;
     Some(name.strip_suffix(" (deleted)").filter(|_| !program.exists()).map_or(program.clone(), PathBuf::from))

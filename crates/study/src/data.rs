@@ -24,6 +24,11 @@ pub trait Measured: Send + Sync {
     /// Why there is none: words that fit behind "not run: ".
     fn text(&self, key: &Key, metric: &str) -> Result<String, String>;
 
+    /// The block that each round is of, where they are of several: rounds of unlike machines are.
+    fn blocks(&self) -> &[u32] {
+        &[]
+    }
+
     /// How many of a cell's runs gave a metric, and of how many, where not all did.
     fn runs(&self, _key: &Key, _metric: &str) -> Option<(usize, usize)> {
         None
@@ -52,6 +57,8 @@ pub struct CellData {
 pub struct Data {
     /// By their keys.
     pub cells: BTreeMap<Key, CellData>,
+    /// The block of each round.
+    pub blocks: Vec<u32>,
 }
 
 impl Measured for Data {
@@ -87,6 +94,10 @@ impl Measured for Data {
         }
     }
 
+    fn blocks(&self) -> &[u32] {
+        &self.blocks
+    }
+
     fn runs(&self, key: &Key, metric: &str) -> Option<(usize, usize)> {
         let cell = self.cells.get(key)?;
         let (given, all) = match cell.samples.get(metric) {
@@ -102,8 +113,13 @@ impl Measured for Data {
 /// # Errors
 /// Why there is none.
 pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Estimate, String> {
-    let samples: Vec<f64> = measured.samples(key, metric)?.into_iter().flatten().collect();
-    statistics::estimate(&samples, CONFIDENCE, 1).ok_or_else(|| format!("no run gave {metric}"))
+    let blocks = measured.blocks();
+    let in_block = |(round, sample): (usize, Option<f64>)| {
+        sample.map(|sample| (sample, blocks.get(round).copied().unwrap_or_default()))
+    };
+    let samples: Vec<(f64, u32)> =
+        measured.samples(key, metric)?.into_iter().enumerate().filter_map(in_block).collect();
+    statistics::estimate_in_blocks(&samples, CONFIDENCE, 1).ok_or_else(|| format!("no run gave {metric}"))
 }
 
 /// One of the numbers of an estimate; `None` for the end of an interval that is not known.

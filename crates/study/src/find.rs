@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::file::FILE_NAME;
-use strandline_lab::journal;
+use strandline_lab::{journal, own};
 
 /// The files of the studies and probes that came with strandline: path below `studies/` or `probes/`, and content.
 mod embedded {
@@ -117,7 +117,14 @@ fn embedded_names() -> Vec<String> {
 }
 
 fn unpacked() -> PathBuf {
-    journal::cache().with_file_name("studies").join(env!("CARGO_PKG_VERSION"))
+    place_of("studies")
+}
+
+/// Where files that came with strandline are put: into the user's cache, or to where other machines see them.
+fn place_of(name: &str) -> PathBuf {
+    let place =
+        own::staged().map_or_else(|| journal::cache().with_file_name(name), |folder| folder.join(name));
+    place.join(env!("CARGO_PKG_VERSION"))
 }
 
 /// Puts the files of a study that came with strandline into the user's cache: its programs read them there.
@@ -129,7 +136,7 @@ fn unpack(name: &str) -> Result<PathBuf, String> {
 
 /// Where the probes are that studies use; [`unpack_probes`] puts them there.
 pub fn probes() -> PathBuf {
-    journal::cache().with_file_name("probes").join(env!("CARGO_PKG_VERSION"))
+    place_of("probes")
 }
 
 /// Puts the probes where [`probes`] says.

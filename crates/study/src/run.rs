@@ -16,6 +16,7 @@ use super::needs::{Bill, When, probe};
 use strandline_lab::cell::{End, Outcome, Subject};
 use strandline_lab::engine::{Judge, Next, Progress, Results};
 use strandline_lab::executor::{Executor, Stopped};
+use strandline_lab::nodes::blocks;
 
 /// Building may take so long.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(1_800);
@@ -176,7 +177,7 @@ pub fn data(
     failures: &Failures,
     how_it_ended: &dyn Fn(&Outcome) -> String,
 ) -> Data {
-    let mut data = Data::default();
+    let mut data = Data { blocks: blocks(&results.outcomes), ..Data::default() };
     for (key, why) in &bill.missing {
         let cell = CellData { not_run: Some(why.clone()), ..CellData::default() };
         data.cells.insert(key.clone(), cell);

@@ -38,7 +38,9 @@ pub fn ask(
         return Ok(());
     }
     let (mut seconds_of_all, mut one) = (Some(0.0), None);
-    for chosen in &new {
+    // The machine that submits is not one to run anything on.
+    let here: &[&Chosen] = if arguments.lab.slurm.on.is_some() { &[] } else { &new };
+    for chosen in here {
         teller.say(&format!("one run of {}, to tell how long all take", chosen.matrix.study.name));
         let each = estimate(chosen, arguments)?;
         let whole = each.zip(chosen.matrix.runs());
@@ -55,10 +57,13 @@ pub fn ask(
     }
     let runs = runs.map_or_else(|| "more than 10^19".to_owned(), |runs| runs.to_string());
     let about = match (seconds_of_all, one, new.as_slice()) {
-        (Some(whole), Some(each), [_]) => {
+        (Some(whole), Some(each), [_]) if !here.is_empty() => {
             format!(", about {} (one was run, and took {})", seconds(whole), seconds(each.as_secs_f64()))
         }
-        (Some(whole), _, [_, _, ..]) => format!(", about {} (one of each study was run)", seconds(whole)),
+        (Some(whole), _, [_, _, ..]) if !here.is_empty() => {
+            format!(", about {} (one of each study was run)", seconds(whole))
+        }
+        _ if here.is_empty() => String::new(),
         _ => ", and one could not be run to tell how long they take".to_owned(),
     };
     let name = match new.as_slice() {

@@ -63,6 +63,7 @@ pub fn caveats(
     {
         caveats.push(("no_counters", format!("instructions and cycles{of} are not counted: {why}")));
     }
+    caveats.extend(bench.caveats());
     caveats
 }
 

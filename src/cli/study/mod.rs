@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::arguments_lab::{Study as Arguments, StudyAction};
 use super::lab::stopped;
 use super::output::{Output, complain};
+use super::slurm::stage;
 use super::{Ending, Failure, Result};
 use strandline_lab::executor::Stopped;
 use strandline_report::text::clean;
@@ -23,6 +24,8 @@ use strandline_study::{find, skeleton};
 
 /// Does what the arguments say.
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
+    // Studies that came with strandline are then read from where all nodes see them.
+    stage(&arguments.lab)?;
     match &arguments.action {
         Some(StudyAction::Check { name }) => check(name, output),
         Some(StudyAction::New { name }) => new(name, output),

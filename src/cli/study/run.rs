@@ -74,7 +74,13 @@ pub struct Ran {
 impl Ran {
     /// For the report.
     pub fn facts(&self) -> Facts<'_> {
-        Facts { matrix: &self.matrix, data: &self.data, claims: &self.judged, caveats: self.caveats.clone() }
+        Facts {
+            matrix: &self.matrix,
+            data: &self.data,
+            claims: &self.judged,
+            caveats: self.caveats.clone(),
+            nodes: self.bench.nodes(),
+        }
     }
 
     /// Whether a claim fails.

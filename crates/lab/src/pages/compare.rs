@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use strandline_inspect::environment::Environment;
 
 use crate::compare::{Compared, Comparison, Metric, letter};
+use crate::nodes::Kind;
 use crate::statistics::{Estimate, Ratio, Verdict};
 use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
 use strandline_report::pages::surroundings;
@@ -39,6 +40,10 @@ pub struct Facts<'a> {
     pub failures: Vec<(String, u32)>,
     /// How narrow the interval was to become.
     pub until: Option<f64>,
+    /// What is to be known of where runs were made, where that is elsewhere: code and sentence.
+    pub elsewhere: Vec<(&'static str, String)>,
+    /// The kinds of machines that they were made on.
+    pub nodes: Vec<Kind>,
 }
 
 /// The document of a comparison.
@@ -54,6 +59,8 @@ pub struct Document {
     metrics: Map<String, Value>,
     cases: Vec<Value>,
     caveats: Vec<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nodes: Vec<Kind>,
 }
 
 /// The document.
@@ -79,6 +86,7 @@ pub fn document(facts: &Facts<'_>) -> Document {
             .into_iter()
             .map(|(code, text)| json!({ "code": code, "where": "compare", "bytes": null, "text": text }))
             .collect(),
+        nodes: facts.nodes.clone(),
     }
 }
 
@@ -194,6 +202,7 @@ fn caveats(facts: &Facts<'_>) -> Vec<(&'static str, String)> {
         let text = format!("{} runs left processes behind, which were ended", facts.left_behind);
         caveats.push(("left_behind", text));
     }
+    caveats.extend(facts.elsewhere.iter().cloned());
     caveats.extend(facts.comparison.outliers.iter().map(|text| ("outliers", text.clone())));
     caveats
 }

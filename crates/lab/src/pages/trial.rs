@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use strandline_inspect::environment::Environment;
 
 use super::trial_caveats::{all, caveats};
+use crate::nodes::Kind;
 use crate::statistics::{Estimate, Ratio};
 use crate::trial::catalogue::Candidate;
 use crate::trial::observation::Instant;
@@ -34,6 +35,8 @@ pub struct Document {
     pairs: Vec<String>,
     not_applicable: Vec<Value>,
     caveats: Vec<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nodes: Vec<Kind>,
 }
 
 /// The document.
@@ -75,6 +78,7 @@ pub fn document(trial: &Trial) -> Document {
             .into_iter()
             .map(|(code, text)| json!({ "code": code, "where": "try", "bytes": null, "text": text }))
             .collect(),
+        nodes: trial.nodes.clone(),
     }
 }
 

@@ -53,6 +53,7 @@ pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
         let text = format!("{} runs left processes behind, which were ended", trial.left_behind);
         caveats.push(("left_behind", text));
     }
+    caveats.extend(trial.elsewhere.iter().cloned());
     caveats.extend(notes(trial).into_iter().map(|text| ("server", text)));
     caveats
 }

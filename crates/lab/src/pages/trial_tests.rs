@@ -53,6 +53,8 @@ fn trial(tries: &[(&str, Judged)]) -> Trial {
         tried: tries.iter().map(|(id, judged)| (tried(id), judged.clone())).collect(),
         not_applicable: Vec::new(),
         left_behind: 0,
+        elsewhere: Vec::new(),
+        nodes: Vec::new(),
     }
 }
 

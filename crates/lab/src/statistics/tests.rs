@@ -316,3 +316,18 @@ proptest! {
         prop_assert!((swapped.high.unwrap() * ratio.low.unwrap() - 1.0).abs() < 1e-6);
     }
 }
+
+#[test]
+fn blocks_are_drawn_from_by_themselves() {
+    // Two machines, of which one takes twice as long: how often either is drawn is no part of what varies.
+    let samples: Vec<(f64, u32)> = (0..20)
+        .map(|index| (f64::from(index % 10) * 0.001 + f64::from(1 + index / 10), index / 10))
+        .collect();
+    let in_blocks = estimate_in_blocks(&samples, 0.95, 1).unwrap();
+    let pooled = estimate(&samples.iter().map(|&(sample, _)| sample).collect::<Vec<_>>(), 0.95, 1).unwrap();
+    assert_eq!(in_blocks.median, pooled.median);
+    let width = |estimate: &Estimate| estimate.high.unwrap() - estimate.low.unwrap();
+    assert!(width(&in_blocks) < width(&pooled) / 2.0, "{in_blocks:?} {pooled:?}");
+    let one: Vec<(f64, u32)> = samples.iter().map(|&(sample, _)| (sample, 7)).collect();
+    assert_eq!(estimate_in_blocks(&one, 0.95, 1).unwrap(), pooled);
+}

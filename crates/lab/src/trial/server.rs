@@ -8,7 +8,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::Explanation;
 use strandline_process::procfs::Process;
@@ -23,7 +23,7 @@ use crate::tail::last_lines;
 const TAIL_LINES: usize = 3;
 
 /// How a server says that it is ready.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ready {
     /// Somebody accepts connections at this port of this machine.
     Port(u16),
@@ -34,7 +34,7 @@ pub enum Ready {
 }
 
 /// How a server is tried.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     /// How it says that it is ready.
     pub ready: Ready,

@@ -1,6 +1,7 @@
 //! What is tried, and what came of it: hears the runs, drops what fails, and judges the figures beside those of the
 //! run without settings.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -15,7 +16,8 @@ use super::server::{look_of, words};
 use crate::cell::{Measure, Outcome, Subject};
 use crate::engine::{Judge, Next, Progress, Results};
 use crate::figures::find_in_path;
-use crate::statistics::{Estimate, Ratio, Verdict, estimate, outliers, paired_ratio, together};
+use crate::nodes;
+use crate::statistics::{Estimate, Ratio, Verdict, estimate_in_blocks, outliers, paired_ratio, together};
 
 /// What differs by less resident memory counts as the same: a variable more moves the stack, a library its pages.
 pub const RESOLUTION_BYTES: f64 = 65_536.0;
@@ -239,6 +241,8 @@ pub struct Referee<'a> {
     /// For each subject why it failed first, if it did. Rounds in which the one without settings fails count for
     /// none.
     pub failures: Vec<Option<String>>,
+    /// The kind of machine that each round ran on, where that is elsewhere.
+    pub kinds: BTreeMap<usize, String>,
     /// Runs without settings that failed.
     pub baseline_failures: u32,
     /// Runs that left processes behind.
@@ -257,6 +261,7 @@ impl<'a> Referee<'a> {
             progress,
             settled_at: None,
             baseline_failures: 0,
+            kinds: BTreeMap::new(),
             observations: vec![Vec::new(); count],
             failures: vec![None; count],
             left_behind: 0,
@@ -273,7 +278,11 @@ impl<'a> Referee<'a> {
             .enumerate()
             .map(|(subject, (observations, failure))| {
                 let figure = |of: &dyn Fn(&Observation) -> Option<f64>, resolution: f64| {
-                    let values: Vec<f64> = observations.iter().flatten().filter_map(of).collect();
+                    let in_block = |(round, observation): (usize, &Option<Observation>)| {
+                        Some((of(observation.as_ref()?)?, self.block(round)))
+                    };
+                    let values: Vec<(f64, u32)> =
+                        observations.iter().enumerate().filter_map(in_block).collect();
                     let pairs: Vec<(f64, f64)> = baseline
                         .iter()
                         .zip(observations)
@@ -281,7 +290,7 @@ impl<'a> Referee<'a> {
                         .collect();
                     let ratio = paired_ratio(&pairs, resolution, confidence);
                     Figure {
-                        estimate: estimate(&values, CONFIDENCE, self.seed),
+                        estimate: estimate_in_blocks(&values, CONFIDENCE, self.seed),
                         ratio: ratio.filter(|_| subject > 0),
                     }
                 };
@@ -306,6 +315,13 @@ impl<'a> Referee<'a> {
                 }
             })
             .collect()
+    }
+
+    /// The block of a round: which of the kinds of machines it ran on.
+    fn block(&self, round: usize) -> u32 {
+        let kind = self.kinds.get(&round);
+        let before = kind.map_or(0, |kind| self.kinds.values().filter(|other| *other < kind).count());
+        u32::try_from(before).unwrap_or(u32::MAX)
     }
 
     /// Why a run counts as failed.
@@ -353,6 +369,9 @@ impl Judge for Referee<'_> {
         let failure = self.failure(subject, outcome, &observation);
         if let (Some(observations), Some(round)) = (self.observations.get_mut(subject), round) {
             let round = round as usize;
+            if let Some(node) = &outcome.node {
+                self.kinds.entry(round).or_insert_with(|| node.kind.clone());
+            }
             if observations.len() <= round {
                 observations.resize(round + 1, None);
             }
@@ -464,6 +483,10 @@ pub struct Trial {
     pub not_applicable: Vec<(String, String)>,
     /// Runs that left processes behind.
     pub left_behind: u32,
+    /// What is to be known of where its runs were made, where that is elsewhere: code and sentence.
+    pub elsewhere: Vec<(&'static str, String)>,
+    /// The kinds of machines that they were made on.
+    pub nodes: Vec<nodes::Kind>,
 }
 
 impl Trial {

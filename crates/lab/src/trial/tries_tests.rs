@@ -56,6 +56,8 @@ fn runs_are_judged_beside_those_without_settings() {
         tried: tries.iter().cloned().zip(judged.into_iter().skip(1)).collect(),
         not_applicable: Vec::new(),
         left_behind: 0,
+        elsewhere: Vec::new(),
+        nodes: Vec::new(),
     };
     let statuses: Vec<Status> = (0..3).map(|index| trial.status(index)).collect();
     assert_eq!(statuses, [Status::Better, Status::Same, Status::Failed]);

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use strandline_inspect::environment::Environment;
+use strandline_lab::nodes::Kind;
 
 use crate::claim::{Judged, OTHERWISE, Verdict};
 use crate::data::{CellData, Data, Measured as _, estimate};
@@ -31,6 +32,8 @@ pub struct Facts<'a> {
     pub claims: &'a [Judged],
     /// What is to be known about the figures: code and sentence.
     pub caveats: Vec<(&'static str, String)>,
+    /// The kinds of machines that runs were made on, where that is elsewhere.
+    pub nodes: Vec<Kind>,
 }
 
 /// The document of a study.
@@ -44,6 +47,8 @@ pub struct Document {
     cells: Vec<Value>,
     claims: Vec<Judged>,
     caveats: Vec<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nodes: Vec<Kind>,
 }
 
 /// The document, for scripts.
@@ -82,6 +87,7 @@ pub fn document(facts: &Facts<'_>) -> Document {
         cells: cells.chain(left_out).collect(),
         claims: facts.claims.to_vec(),
         caveats: facts.caveats.iter().map(|(code, text)| json!({ "code": code, "text": text })).collect(),
+        nodes: facts.nodes.clone(),
     }
 }
 

@@ -1,0 +1,138 @@
+//! Rounds that are run elsewhere: asked for many at a time, kept as they come, and judged in their own order.
+
+use std::collections::BTreeMap;
+
+use super::cell::Outcome;
+use super::elsewhere::{Elsewhere, News, Round, Tasks};
+use super::engine::{Lab, Progress, Turn};
+use super::executor::Stopped;
+
+/// When so many rounds were lost and none came back, the others are not waited for.
+const MOST_LOST: u32 = 5;
+
+/// What came of a round: its subjects, and what of each.
+type Came = Vec<(usize, Outcome)>;
+
+/// Runs the rounds of a lab by `elsewhere`.
+pub fn run(lab: &mut Lab<'_>, elsewhere: &mut dyn Elsewhere) -> Result<(), Stopped> {
+    let mut course =
+        Course { lab, elsewhere, asked: 0, came: BTreeMap::new(), lost: 0, has_any: false, why: None };
+    let driven = course.drive();
+    // Of a signal it was asked already what is to become of them.
+    if !matches!(driven, Err(Stopped::Interrupted(_))) {
+        course.elsewhere.cancel();
+    }
+    driven
+}
+
+struct Course<'a, 'l> {
+    lab: &'a mut Lab<'l>,
+    elsewhere: &'a mut dyn Elsewhere,
+    /// Rounds that were asked for, or were there.
+    asked: u32,
+    /// Rounds that are not judged yet.
+    came: BTreeMap<u32, Came>,
+    lost: u32,
+    /// Whether any round came back.
+    has_any: bool,
+    /// Why the first was lost.
+    why: Option<String>,
+}
+
+impl Course<'_, '_> {
+    fn drive(&mut self) -> Result<(), Stopped> {
+        let rounds = self.lab.plan.warm_up.saturating_add(self.lab.plan.at_most);
+        for round in 0..rounds {
+            if round >= self.asked {
+                self.ask(rounds)?;
+            }
+            let came = loop {
+                match self.came.remove(&round) {
+                    Some(came) => break came,
+                    None => self.hear()?,
+                }
+            };
+            self.lab.open_round(round);
+            for (subject, outcome) in came {
+                let turn = Turn { subject, round };
+                // As it would not have been run here, it does not count.
+                if self.lab.is_due(turn) {
+                    self.lab.judge_run(turn, outcome);
+                }
+            }
+            if self.lab.is_over_after(round) {
+                break;
+            }
+        }
+        if self.has_any || self.lost == 0 { Ok(()) } else { Err(self.nothing_came()) }
+    }
+
+    /// Asks for the first rounds, or for as many more where they were not enough. Those that are in the journal as a
+    /// whole are there: pairs of a round that was cut are not made up of runs here and runs there.
+    fn ask(&mut self, rounds: u32) -> Result<(), Stopped> {
+        let plan = self.lab.plan;
+        let warm_up = if self.asked == 0 { plan.warm_up } else { 0 };
+        let until = self.asked.saturating_add(warm_up).saturating_add(plan.at_least.max(1)).min(rounds);
+        let mut wanted = Vec::new();
+        for round in self.asked..until {
+            let turns: Vec<Turn> =
+                self.lab.order(round).into_iter().filter(|&turn| self.lab.is_due(turn)).collect();
+            let known = turns.iter().map(|turn| {
+                let subject = plan.subjects.get(turn.subject)?;
+                Some((turn.subject, self.lab.journal.outcome(&subject.name, round)?.clone()))
+            });
+            match known.collect::<Option<Came>>() {
+                Some(came) => {
+                    self.tell(&came);
+                    self.came.insert(round, came);
+                }
+                None => wanted
+                    .push(Round { number: round, turns: turns.iter().map(|turn| turn.subject).collect() }),
+            }
+        }
+        self.asked = until;
+        if wanted.is_empty() { Ok(()) } else { self.elsewhere.ask(&plan.subjects, wanted) }
+    }
+
+    fn hear(&mut self) -> Result<(), Stopped> {
+        match self.elsewhere.next()? {
+            News::Standing { tasks, runs } => self.stand(tasks, runs),
+            News::Over { round, outcomes } => {
+                for (subject, outcome) in &outcomes {
+                    let Some(subject) = self.lab.plan.subjects.get(*subject) else { continue };
+                    self.lab.journal.keep(&subject.name, round, outcome).map_err(Stopped::Failed)?;
+                    self.lab.run += 1;
+                }
+                self.tell(&outcomes);
+                self.came.insert(round, outcomes);
+            }
+            News::Lost { round, why } => {
+                self.lost += 1;
+                self.why.get_or_insert(why);
+                self.came.insert(round, Vec::new());
+                if self.lost >= MOST_LOST && !self.has_any {
+                    return Err(self.nothing_came());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, came: &Came) {
+        if let Some((subject, _)) = came.last() {
+            self.has_any = true;
+            self.lab.tell_progress(*subject, came.len());
+        }
+    }
+
+    fn stand(&mut self, tasks: Tasks, runs: usize) {
+        self.lab.progress.tasks = Some(tasks);
+        let done = self.lab.progress.done.saturating_add(runs).min(self.lab.progress.all);
+        self.lab.judge.progress(&Progress { done, ..self.lab.progress });
+    }
+
+    fn nothing_came(&self) -> Stopped {
+        let why = self.why.clone().unwrap_or_default();
+        Stopped::Failed(format!("no round came back: {why}"))
+    }
+}

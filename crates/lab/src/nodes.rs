@@ -1,0 +1,170 @@
+//! The machines that a lab's runs were made on: what kind each is, and what is to be known where they are unlike.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use strandline_inspect::environment::Environment;
+
+use super::cell::{Node, Outcome};
+use strandline_report::text::{clean, counted};
+use strandline_report::units::bytes;
+
+/// The most bytes of a file that describes a kind.
+const MOST_KIND_BYTES: u64 = 64 << 10;
+/// What is called the same memory: firmware takes a little more of it at one start than at the next.
+const MEMORY_STEP: u64 = 256 << 20;
+/// Kinds and names that sentences list.
+const MOST_NAMED: usize = 5;
+
+/// What kind of machine `environment` describes: the same for the same kernel, processor, memory and C library.
+pub fn kind_of(environment: &Environment) -> String {
+    let Environment { kernel, machine, processor, cpus, memory_bytes, page_bytes, thp, libc, .. } =
+        environment;
+    let memory = memory_bytes.map(|bytes| bytes.saturating_add(MEMORY_STEP / 2) / MEMORY_STEP);
+    let told = format!("{:?}", (kernel, machine, processor, cpus, memory, page_bytes, thp, libc));
+    Sha256::digest(told.as_bytes()).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// One kind of machine, and what was run on it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Kind {
+    /// Its short name.
+    pub kind: String,
+    /// The machines of it.
+    pub nodes: BTreeSet<String>,
+    /// Runs that were made on them.
+    pub runs: usize,
+    /// What it is; unknown where its description was lost.
+    pub environment: Option<Environment>,
+}
+
+/// The kinds of machines of these runs; their descriptions are files below `folder`.
+pub fn kinds<'a>(nodes: impl Iterator<Item = &'a Node>, folder: &Path) -> Vec<Kind> {
+    let mut kinds: BTreeMap<&str, Kind> = BTreeMap::new();
+    for node in nodes {
+        let kind = kinds.entry(&node.kind).or_default();
+        kind.runs += 1;
+        if !kind.nodes.contains(&node.name) {
+            kind.nodes.insert(node.name.clone());
+        }
+    }
+    let described = |(name, kind): (&str, Kind)| {
+        let environment = described(&folder.join(file_name(name)));
+        Kind { kind: name.to_owned(), environment, ..kind }
+    };
+    kinds.into_iter().map(described).collect()
+}
+
+/// The number of each round's kind of machine, in the order in which they first came; 0 of rounds that ran here.
+pub fn blocks(outcomes: &[Vec<Option<Outcome>>]) -> Vec<u32> {
+    let rounds = outcomes.iter().map(Vec::len).max().unwrap_or(0);
+    let mut known: Vec<&str> = Vec::new();
+    let number = |round: usize| {
+        let mut of_round =
+            outcomes.iter().filter_map(|of_subject| of_subject.get(round)?.as_ref()?.node.as_ref());
+        let Some(node) = of_round.next() else { return 0 };
+        let place = known.iter().position(|kind| *kind == node.kind).unwrap_or_else(|| {
+            known.push(&node.kind);
+            known.len() - 1
+        });
+        u32::try_from(place).unwrap_or(u32::MAX)
+    };
+    (0..rounds).map(number).collect()
+}
+
+/// The file that describes a kind.
+pub fn file_name(kind: &str) -> String {
+    let safe: String = kind.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
+    format!("kind-{safe}.json")
+}
+
+fn described(path: &Path) -> Option<Environment> {
+    use std::io::Read;
+    let mut text = Vec::new();
+    std::fs::File::open(path).ok()?.take(MOST_KIND_BYTES).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// What is to be known of figures that were measured on these kinds of machines.
+pub fn caveats(kinds: &[Kind]) -> Vec<(&'static str, String)> {
+    let nodes: BTreeSet<&String> = kinds.iter().flat_map(|kind| &kind.nodes).collect();
+    match kinds {
+        [] => Vec::new(),
+        [kind] => {
+            let text = format!("run on {}: {}", names(&nodes), what(kind));
+            vec![("nodes", text)]
+        }
+        several => {
+            let mut each: Vec<String> = several
+                .iter()
+                .take(MOST_NAMED)
+                .map(|kind| {
+                    let names = names(&kind.nodes.iter().collect());
+                    format!("{} on {names} ({})", counted(kind.runs as u64, "run"), what(kind))
+                })
+                .collect();
+            if several.len() > MOST_NAMED {
+                each.push(format!("and {} kinds more", several.len() - MOST_NAMED));
+            }
+            let text = format!(
+                "rounds ran on {} unlike kinds of nodes, which are blocks in the statistics: pairs are of one node, \
+                 and intervals of medians vary within a kind: {}",
+                several.len(),
+                each.join("; ")
+            );
+            vec![("nodes_unlike", text)]
+        }
+    }
+}
+
+fn names(nodes: &BTreeSet<&String>) -> String {
+    let named: Vec<String> = nodes.iter().take(MOST_NAMED).map(|name| clean(name)).collect();
+    match nodes.len().saturating_sub(MOST_NAMED) {
+        0 => format!("{} ({})", counted(nodes.len() as u64, "node"), named.join(", ")),
+        more => format!("{} ({} and {more} more)", counted(nodes.len() as u64, "node"), named.join(", ")),
+    }
+}
+
+fn what(kind: &Kind) -> String {
+    let Some(environment) = &kind.environment else { return "its description was lost".to_owned() };
+    let unknown = || "?".to_owned();
+    let text = format!(
+        "Linux {}, {}, {} processors, {}",
+        environment.kernel.clone().unwrap_or_else(unknown),
+        environment.processor.clone().unwrap_or_else(unknown),
+        environment.cpus.map_or_else(unknown, |cpus| cpus.to_string()),
+        environment.memory_bytes.map_or_else(unknown, bytes)
+    );
+    clean(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_what_figures_depend_on() {
+        let one = Environment { memory_bytes: Some(8 << 30), ..Environment::default() };
+        let later =
+            Environment { time_utc: "2026".to_owned(), memory_bytes: Some((8 << 30) - 4096), ..one.clone() };
+        let larger = Environment { memory_bytes: Some(16 << 30), ..one.clone() };
+        assert_eq!(kind_of(&one), kind_of(&later));
+        assert_ne!(kind_of(&one), kind_of(&larger));
+    }
+
+    #[test]
+    fn unlike_nodes_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let node = |name: &str, kind: &str| Node { name: name.to_owned(), kind: kind.to_owned() };
+        let runs = [node("n1", "a"), node("n2", "a"), node("n1", "a"), node("n3", "../b")];
+        assert!(caveats(&kinds([].into_iter(), folder.path())).is_empty());
+        let alike = caveats(&kinds(runs[..3].iter(), folder.path()));
+        assert_eq!(alike[0].0, "nodes");
+        assert!(alike[0].1.contains("2 nodes (n1, n2)"), "{alike:?}");
+        let unlike = caveats(&kinds(runs.iter(), folder.path()));
+        assert_eq!(unlike[0].0, "nodes_unlike");
+        assert!(unlike[0].1.contains("3 runs on 2 nodes") && unlike[0].1.contains("1 run on"), "{unlike:?}");
+    }
+}

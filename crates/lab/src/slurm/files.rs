@@ -1,0 +1,396 @@
+//! What lies in the shared folder, `slurm/` below the lab's: what tasks are to run, and what they wrote of it.
+//!
+//! The scheduler is asked for no figure, and tasks and the submitting strandline talk by these files only: each is
+//! written beside its place and put there whole. They may be damaged, or of another lab all the same: nothing is read
+//! without a bound, and a file that does not say what it should is set aside and told of.
+
+use std::io::{Read, Write};
+use std::path::{Component, Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use strandline_inspect::environment::Environment;
+
+use crate::cell::{Node, Outcome, Subject};
+use crate::journal::ELSEWHERE;
+use crate::trial::server::Service;
+use strandline_recorder::Limits;
+
+/// The schema of a round's file.
+pub const SCHEMA: &str = "strandline/round/1";
+/// A file that is larger is none of a lab's.
+pub const MOST_BYTES: u64 = 256 << 20;
+/// Of a task's part this much is read to count its lines.
+const MOST_PART_BYTES: u64 = 64 << 20;
+
+/// A lab's folder, for those who share it.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// The lab's folder.
+    pub root: PathBuf,
+    /// What tells this lab from one that used the folder before.
+    pub lab: String,
+}
+
+/// What a lab's tasks have in common.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct About {
+    /// See [`Store::lab`].
+    pub lab: String,
+    /// The key of its journal.
+    pub key: String,
+}
+
+/// Who gathers what tasks write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// Unlike that of any other.
+    pub token: String,
+    /// Its machine.
+    pub host: String,
+    /// Its process.
+    pub pid: u32,
+}
+
+/// What rounds are of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The lab.
+    pub lab: String,
+    /// What is run in each round.
+    pub subjects: Vec<Subject>,
+    /// How, where they are servers.
+    pub service: Option<Service>,
+}
+
+/// A job array that was asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Array {
+    /// The lab.
+    pub lab: String,
+    /// The name of its plan.
+    pub plan: String,
+    /// What the scheduler calls it.
+    pub name: String,
+    /// The round of each of its tasks, with the order of its subjects.
+    pub rounds: Vec<(u32, Vec<usize>)>,
+}
+
+/// A task: of which job, and which of its array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Task {
+    /// The array's job.
+    pub job: u64,
+    /// Its number in it.
+    pub index: u32,
+}
+
+impl std::fmt::Display for Task {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}_{}", self.job, self.index)
+    }
+}
+
+/// What a task wrote of a round that is over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Over {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// The lab.
+    pub lab: String,
+    /// The plan's name.
+    pub plan: String,
+    /// The round.
+    pub round: u32,
+    /// Who ran it.
+    pub task: Task,
+    /// How often the scheduler had begun it before.
+    pub restarts: u32,
+    /// Where.
+    pub node: Node,
+    /// What that machine is.
+    pub environment: Environment,
+    /// Its runs, in their order.
+    pub runs: Vec<Run>,
+}
+
+/// A run of a round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Which of the plan's subjects.
+    pub subject: usize,
+    /// Its name.
+    pub name: String,
+    /// The variables it was given.
+    pub settings: Vec<(String, Option<String>)>,
+    /// Its limits on memory.
+    pub limits: Limits,
+    /// The allocators that its ledgers found mapped; `None` where no ledger was taken.
+    pub allocators: Option<Vec<String>>,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// Why a task gave up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// The lab.
+    pub lab: String,
+    /// On which machine.
+    pub node: String,
+    /// One line.
+    pub why: String,
+}
+
+/// What a file turned out to be.
+#[derive(Debug, PartialEq)]
+pub enum Found<T> {
+    /// It is not there.
+    Missing,
+    /// It is not what it should be: why, in a line that names it.
+    Wrong(String),
+    /// It.
+    Here(T),
+}
+
+impl Store {
+    /// The folder of all this.
+    pub fn folder(&self) -> PathBuf {
+        self.root.join(ELSEWHERE)
+    }
+
+    /// A folder in it.
+    pub fn below(&self, name: &str) -> PathBuf {
+        self.folder().join(name)
+    }
+
+    /// The file of a plan.
+    pub fn plan(&self, plan: &str) -> PathBuf {
+        self.below("plans").join(format!("{plan}.json"))
+    }
+
+    /// The file of an array.
+    pub fn array(&self, number: u32) -> PathBuf {
+        self.below("arrays").join(format!("{number}.json"))
+    }
+
+    /// The file with an array's job.
+    pub fn job(&self, number: u32) -> PathBuf {
+        self.below("arrays").join(format!("{number}.job"))
+    }
+
+    /// The file of a round that is over.
+    pub fn over(&self, plan: &str, round: u32) -> PathBuf {
+        self.below("rounds").join(format!("{plan}-{round}.json"))
+    }
+
+    /// The file of a round that a task runs.
+    pub fn part(&self, plan: &str, round: u32, task: Task) -> PathBuf {
+        self.below("rounds").join(format!("{plan}-{round}.{task}.part"))
+    }
+
+    /// The file that says why a task gave up.
+    pub fn failed(&self, plan: &str, round: u32, task: Task) -> PathBuf {
+        self.below("rounds").join(format!("{plan}-{round}.{task}.failed"))
+    }
+
+    /// What a task said on its standard error.
+    pub fn log(&self, task: Task) -> PathBuf {
+        self.below("logs").join(format!("{task}.log"))
+    }
+
+    /// What was written of a round that is over; `wanted` are the subjects that it was asked for.
+    pub fn read_over(&self, plan: &str, round: u32, wanted: &[usize]) -> Found<Over> {
+        let path = self.over(plan, round);
+        let wrong = |what: &str| Found::Wrong(format!("{}: {what}", path.display()));
+        let mut over: Over = match read(&path) {
+            Found::Here(over) => over,
+            Found::Missing => return Found::Missing,
+            Found::Wrong(why) => return Found::Wrong(why),
+        };
+        if over.lab != self.lab || over.plan != plan || over.round != round {
+            return wrong("it is of another lab or round");
+        }
+        let sorted = |mut subjects: Vec<usize>| {
+            subjects.sort_unstable();
+            subjects
+        };
+        if sorted(over.runs.iter().map(|run| run.subject).collect()) != sorted(wanted.to_vec()) {
+            return wrong("it does not have the runs that were asked for");
+        }
+        for run in &mut over.runs {
+            run.outcome.node = Some(over.node.clone());
+            let Outcome { stdout, stderr, recording, .. } = &mut run.outcome;
+            for kept in [stdout, stderr, recording] {
+                if kept.as_deref().is_some_and(|kept| !self.is_own(kept)) {
+                    return wrong("it names a file that is not of this lab");
+                }
+            }
+        }
+        Found::Here(over)
+    }
+
+    /// Whether a file is one that this lab's runs left.
+    fn is_own(&self, path: &Path) -> bool {
+        let goes_up = path.components().any(|part| part == Component::ParentDir);
+        path.starts_with(self.root.join("cells")) && !goes_up
+    }
+}
+
+/// The name of a plan: that of what is in it.
+pub fn plan_name(plan: &Plan) -> Result<String, String> {
+    let text = serde_json::to_vec(&(&plan.subjects, &plan.service)).map_err(|error| error.to_string())?;
+    Ok(Sha256::digest(&text).iter().take(6).map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The round of a file's name in `rounds/`, where it is that of `plan`, and whether it is over.
+pub fn round_of(name: &str, plan: &str) -> Option<(u32, bool)> {
+    let rest = name.strip_prefix(plan)?.strip_prefix('-')?;
+    let (round, kind) = rest.split_once('.')?;
+    match kind {
+        "json" => Some((round.parse().ok()?, true)),
+        part if part.ends_with(".part") => Some((round.parse().ok()?, false)),
+        _ => None,
+    }
+}
+
+/// Reads a file of JSON.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Found<T> {
+    let wrong = |error: &dyn std::fmt::Display| Found::Wrong(format!("{}: {error}", path.display()));
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Found::Missing,
+        Err(error) => return wrong(&error),
+    };
+    if file.metadata().is_ok_and(|data| !data.is_file() || data.len() > MOST_BYTES) {
+        return wrong(&"it is no file of this lab");
+    }
+    let mut text = Vec::new();
+    if let Err(error) = file.take(MOST_BYTES).read_to_end(&mut text) {
+        return wrong(&error);
+    }
+    match serde_json::from_slice(&text) {
+        Ok(value) => Found::Here(value),
+        Err(error) => wrong(&error),
+    }
+}
+
+/// Puts a file of JSON in its place, whole.
+///
+/// # Errors
+/// One line that names it.
+pub fn put(path: &Path, value: &impl Serialize) -> Result<(), String> {
+    let text = serde_json::to_vec(value).map_err(|error| format!("{}: {error}", path.display()))?;
+    put_text(path, &text)
+}
+
+/// Puts a file in its place, whole.
+///
+/// # Errors
+/// One line that names it.
+pub fn put_text(path: &Path, text: &[u8]) -> Result<(), String> {
+    let named = |error: std::io::Error| format!("{}: {error}", path.display());
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).map_err(named)?;
+    let mut new = tempfile::Builder::new().prefix(".new-").tempfile_in(folder).map_err(named)?;
+    // Another machine may see the name before the content otherwise.
+    new.write_all(text).and_then(|()| new.as_file().sync_all()).map_err(named)?;
+    new.persist(path).map_err(|error| named(error.error))?;
+    Ok(())
+}
+
+/// The whole lines of a task's part, its head left out.
+pub fn runs_in(path: &Path) -> usize {
+    let mut text = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(MOST_PART_BYTES).read_to_end(&mut text));
+    if read.is_err() {
+        return 0;
+    }
+    memchr::memchr_iter(b'\n', &text).count().saturating_sub(1)
+}
+
+/// A name that no other has: of the kernel's random source.
+pub fn token() -> String {
+    format!("{:016x}", fastrand::Rng::new().u64(..) ^ u64::from(std::process::id()).rotate_left(40))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(root: &Path) -> Store {
+        Store { root: root.to_owned(), lab: "lab".to_owned() }
+    }
+
+    fn over(store: &Store) -> Over {
+        let outcome = Outcome::not_started("x".to_owned());
+        let run = |subject| Run {
+            subject,
+            name: "a".to_owned(),
+            settings: Vec::new(),
+            limits: Limits::default(),
+            allocators: None,
+            outcome: outcome.clone(),
+        };
+        Over {
+            schema: SCHEMA.to_owned(),
+            lab: store.lab.clone(),
+            plan: "p".to_owned(),
+            round: 3,
+            task: Task { job: 1, index: 2 },
+            restarts: 0,
+            node: Node { name: "n".to_owned(), kind: "k".to_owned() },
+            environment: Environment::default(),
+            runs: vec![run(1), run(0)],
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_what_it_should_be_is_refused_with_its_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(folder.path());
+        assert_eq!(store.read_over("p", 3, &[0, 1]), Found::Missing);
+        let good = over(&store);
+        put(&store.over("p", 3), &good).unwrap();
+        let Found::Here(read) = store.read_over("p", 3, &[0, 1]) else { panic!("it is good") };
+        assert_eq!(read.runs[0].outcome.node.as_ref().unwrap().name, "n");
+        let refused = |over: &Over, wanted: &[usize]| {
+            put(&store.over("p", 3), over).unwrap();
+            matches!(store.read_over("p", 3, wanted), Found::Wrong(why) if why.contains("p-3.json"))
+        };
+        assert!(refused(&good, &[0]), "other runs");
+        assert!(refused(&Over { lab: "other".to_owned(), ..good.clone() }, &[0, 1]));
+        assert!(refused(&Over { round: 4, ..good.clone() }, &[0, 1]));
+        for path in ["/etc/passwd", "cells/../../x", ".."] {
+            let mut bad = good.clone();
+            bad.runs[0].outcome.stderr = Some(store.root.join(path));
+            assert!(refused(&bad, &[0, 1]), "{path}");
+        }
+        let text = serde_json::to_vec(&good).unwrap();
+        for cut in 0..text.len() {
+            std::fs::write(store.over("p", 3), &text[..cut]).unwrap();
+            assert!(matches!(store.read_over("p", 3, &[0, 1]), Found::Wrong(_)), "cut at {cut}");
+        }
+        std::fs::remove_file(store.over("p", 3)).unwrap();
+        std::fs::create_dir(store.over("p", 3)).unwrap();
+        assert!(matches!(store.read_over("p", 3, &[0, 1]), Found::Wrong(_)), "a folder");
+    }
+
+    #[test]
+    fn rounds_are_known_by_their_names() {
+        assert_eq!(round_of("ab-17.json", "ab"), Some((17, true)));
+        assert_eq!(round_of("ab-17.4_2.part", "ab"), Some((17, false)));
+        for other in [
+            "ab-17.4_2.failed",
+            "cd-17.json",
+            "ab-x.json",
+            "ab17.json",
+            "ab-17",
+            ".new-1",
+            "ab-99999999999.json",
+        ] {
+            assert_eq!(round_of(other, "ab"), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! Rounds on a cluster, by Slurm: each is a task of a job array, on one node, in its drawn order.
+//!
+//! `files` is what lies in the shared folder, `scheduler` asks sbatch, squeue, scancel and scontrol, `task` is what
+//! runs on a node, `watch` gathers what tasks wrote and sees to rounds that were lost, `round.sh` is the job. What is
+//! no round (builds, probes) runs on the submitting machine, by its local executor. The submitting strandline may be
+//! killed, or its machine die: tasks go on, and the next one gathers what they wrote and waits for the rest.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::cell::{Outcome, Subject};
+use super::elsewhere::{Elsewhere, News, Round, Tasks};
+use super::executor::{Executor, Job, Stopped};
+use super::interrupt::Interrupt;
+use super::local::Local;
+use super::trial::server::Service;
+
+mod files;
+mod scheduler;
+mod task;
+mod watch;
+
+pub use files::Task;
+pub use task::{Order, serve};
+
+pub(crate) use files::put_text;
+use files::{About, Array, Found, Owner, Plan, Store, plan_name, put, read, token};
+use scheduler::Stand;
+
+/// The hidden verb that runs a task's round.
+pub const ROUND_VERB: &str = "lab-round";
+/// The job.
+const SCRIPT: &str = include_str!("round.sh");
+/// The most arrays of one lab.
+const MOST_ARRAYS: u32 = 10_000;
+/// Options that are not passed on: they would change what a round is.
+const OWN_OPTIONS: [&str; 20] = [
+    "--array",
+    "-a",
+    "--nodes",
+    "-N",
+    "--ntasks",
+    "-n",
+    "--output",
+    "-o",
+    "--error",
+    "-e",
+    "--wrap",
+    "--wait",
+    "-W",
+    "--parsable",
+    "--test-only",
+    "--job-name",
+    "-J",
+    "--chdir",
+    "-D",
+    "--export",
+];
+
+/// How jobs are submitted.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Options for sbatch, each a word.
+    pub sbatch: Vec<String>,
+    /// Whether nodes are shared with other jobs.
+    pub is_shared: bool,
+    /// At most so many rounds at a time.
+    pub at_once: Option<u32>,
+    /// How subjects are run that are servers.
+    pub service: Option<Service>,
+}
+
+/// What is to become of jobs when a signal came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// They are cancelled.
+    Cancel,
+    /// They go on, and the same command gathers what they write.
+    Leave,
+}
+
+/// Who submitted: is told, and asked.
+pub trait User: Send {
+    /// Tells a line.
+    fn say(&self, line: &str);
+    /// Asks what is to become of `jobs`, of which so many rounds are under way.
+    fn decide(&self, signal: i32, jobs: &str, tasks: Tasks, interrupt: &Interrupt) -> Decision;
+}
+
+/// Why an option for sbatch is not passed on.
+pub fn why_not_passed_on(option: &str) -> Option<String> {
+    let name = option.split('=').next().unwrap_or(option);
+    // A short option may have its value at once: -N2.
+    let short =
+        name.strip_prefix('-').filter(|rest| !rest.starts_with('-')).and_then(|rest| rest.chars().next());
+    let is_own = OWN_OPTIONS.contains(&name)
+        || short.is_some_and(|short| OWN_OPTIONS.contains(&format!("-{short}").as_str()));
+    if !option.starts_with('-') {
+        return Some(format!(
+            "{option}: an option of sbatch begins with -, and has its value behind =: --qos=low"
+        ));
+    }
+    is_own.then(|| format!("{name}: strandline sets that itself, so that a round is one task on one node"))
+}
+
+/// A round that was asked for and is not over.
+#[derive(Clone, Debug)]
+struct Waiting {
+    turns: Vec<usize>,
+    /// How often it was submitted.
+    tries: u32,
+    task: Option<Task>,
+    stand: Stand,
+    /// The scheduler's words for it.
+    words: String,
+    node: String,
+    /// Since when the scheduler says that it is over, or does not know it.
+    gone: Option<Instant>,
+}
+
+/// Runs rounds by Slurm, and what is no round here.
+pub struct Slurm {
+    local: Local,
+    store: Store,
+    program: PathBuf,
+    options: Options,
+    user: Box<dyn User>,
+    interrupt: Arc<Interrupt>,
+    token: String,
+    /// The plan whose rounds are asked for.
+    plan: String,
+    waiting: BTreeMap<u32, Waiting>,
+    /// The arrays of this lab, with their jobs where they are known.
+    arrays: BTreeMap<u32, (Array, Option<u64>)>,
+    news: VecDeque<News>,
+    watch: watch::Watch,
+    caveats: Vec<(&'static str, String)>,
+}
+
+impl Slurm {
+    /// Takes the lab in `root`, whose journal has this key; where it is another's than the last time, or begins anew,
+    /// what was submitted for that is cancelled. `program` is strandline, where all nodes see it.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn open(
+        (root, key, is_fresh): (&Path, &str, bool),
+        program: PathBuf,
+        options: Options,
+        user: Box<dyn User>,
+        (local, interrupt): (Local, &Arc<Interrupt>),
+    ) -> Result<Self, String> {
+        if root.to_str().is_none_or(|root| root.contains(['\n', '\\'])) {
+            return Err(format!("{}: a name that sbatch takes has neither \\ nor line ends", root.display()));
+        }
+        let mut store = Store { root: root.to_owned(), lab: String::new() };
+        let about = match read::<About>(&store.below("lab.json")) {
+            Found::Here(about) => Some(about),
+            Found::Missing | Found::Wrong(_) => None,
+        };
+        let is_same = about.as_ref().is_some_and(|about| about.key == key) && !is_fresh;
+        match about {
+            Some(about) if is_same => store.lab = about.lab,
+            about => {
+                if let Some(about) = about {
+                    forget(&Store { lab: about.lab, ..store.clone() });
+                }
+                store.lab = token();
+                put(&store.below("lab.json"), &About { lab: store.lab.clone(), key: key.to_owned() })?;
+            }
+        }
+        put_text(&store.below("round.sh"), SCRIPT.as_bytes())?;
+        for folder in ["rounds", "logs", "arrays", "plans", "work"] {
+            let folder = store.below(folder);
+            std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        }
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let token = token();
+        let owner = Owner { token: token.clone(), host: host.trim().to_owned(), pid: std::process::id() };
+        put(&store.below("owner.json"), &owner)?;
+        let arrays = known_arrays(&store);
+        let watch = watch::Watch::new(&store.folder());
+        Ok(Self {
+            local,
+            store,
+            program,
+            options,
+            user,
+            interrupt: Arc::clone(interrupt),
+            token,
+            plan: String::new(),
+            waiting: BTreeMap::new(),
+            arrays,
+            news: VecDeque::new(),
+            watch,
+            caveats: Vec::new(),
+        })
+    }
+
+    /// The options that sbatch gets.
+    fn sbatch_options(&self) -> Vec<String> {
+        let log = self.store.below("logs").to_string_lossy().replace('%', "%%");
+        let mut options: Vec<String> =
+            ["--nodes=1", "--ntasks=1", "--requeue", "--open-mode=append", "--export=ALL", "--chdir=/"]
+                .map(str::to_owned)
+                .to_vec();
+        options.push(format!("--output={log}/%A_%a.log"));
+        if !self.options.is_shared {
+            // All of the node's memory is then the job's, whatever a job gets by default.
+            options.extend(["--exclusive", "--mem=0"].map(str::to_owned));
+        }
+        options.extend(self.options.sbatch.iter().cloned());
+        options
+    }
+
+    /// The jobs of rounds that are under way.
+    fn jobs(&self) -> Vec<u64> {
+        let mut jobs: Vec<u64> =
+            self.waiting.values().filter_map(|waiting| waiting.task).map(|task| task.job).collect();
+        jobs.sort_unstable();
+        jobs.dedup();
+        jobs
+    }
+
+    fn standing(&self) -> Tasks {
+        let running = self.waiting.values().filter(|waiting| waiting.stand == Stand::Running).count();
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        Tasks { running: count(running), waiting: count(self.waiting.len() - running) }
+    }
+
+    /// Runs a command that is no round as one task: a lab of its own, whose every step depends on the last.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn run_whole(&mut self, subject: &Subject, tell: &dyn Fn(Tasks)) -> Result<Outcome, Stopped> {
+        self.ask(std::slice::from_ref(subject), vec![Round { number: 0, turns: vec![0] }])?;
+        loop {
+            match self.next() {
+                Ok(News::Standing { tasks, .. }) => tell(tasks),
+                Ok(News::Over { outcomes, .. }) => {
+                    let outcome = outcomes.into_iter().next().map(|(_, outcome)| outcome);
+                    return outcome.ok_or_else(|| Stopped::Failed("its task told nothing".to_owned()));
+                }
+                Ok(News::Lost { why, .. }) => return Err(Stopped::Failed(why)),
+                Err(Stopped::Failed(why)) => {
+                    self.cancel();
+                    return Err(Stopped::Failed(why));
+                }
+                Err(stopped) => return Err(stopped),
+            }
+        }
+    }
+
+    /// Forgets what tasks wrote: the same command begins anew.
+    pub fn forget_rounds(&self) {
+        drop(std::fs::remove_dir_all(self.store.below("rounds")));
+    }
+}
+
+/// Cancels what was submitted for a lab that is no more, and removes what it left.
+fn forget(store: &Store) {
+    let jobs: Vec<String> =
+        known_arrays(store).into_values().filter_map(|(_, job)| Some(job?.to_string())).collect();
+    if !jobs.is_empty() {
+        // Its tasks find another lab in its place, and do nothing.
+        drop(scheduler::cancel(&jobs));
+    }
+    for folder in ["rounds", "arrays", "plans", "logs", "work"] {
+        drop(std::fs::remove_dir_all(store.below(folder)));
+    }
+}
+
+/// The arrays that this lab has submitted, or was about to.
+fn known_arrays(store: &Store) -> BTreeMap<u32, (Array, Option<u64>)> {
+    let mut arrays = BTreeMap::new();
+    for entry in std::fs::read_dir(store.below("arrays")).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(".json")?.parse::<u32>().ok());
+        let Some(number) = number.filter(|&number| number < MOST_ARRAYS) else { continue };
+        let Found::Here(array) = read::<Array>(&entry.path()) else { continue };
+        if array.lab == store.lab {
+            let job = match read::<u64>(&store.job(number)) {
+                Found::Here(job) => Some(job),
+                Found::Missing | Found::Wrong(_) => None,
+            };
+            arrays.insert(number, (array, job));
+        }
+    }
+    arrays
+}
+
+impl Elsewhere for Slurm {
+    fn ask(&mut self, subjects: &[Subject], rounds: Vec<Round>) -> Result<(), Stopped> {
+        let here = std::env::current_dir().map_err(|error| Stopped::Failed(error.to_string()))?;
+        let placed = |subject: &Subject| Subject {
+            directory: Some(subject.directory.clone().unwrap_or_else(|| here.clone())),
+            ..subject.clone()
+        };
+        let plan = Plan {
+            lab: self.store.lab.clone(),
+            subjects: subjects.iter().map(placed).collect(),
+            service: self.options.service.clone(),
+        };
+        self.plan = plan_name(&plan).map_err(Stopped::Failed)?;
+        put(&self.store.plan(&self.plan), &plan).map_err(Stopped::Failed)?;
+        for Round { number, turns } in rounds {
+            let waiting = Waiting {
+                turns,
+                tries: 0,
+                task: None,
+                stand: Stand::Waiting,
+                words: String::new(),
+                node: String::new(),
+                gone: None,
+            };
+            self.waiting.insert(number, waiting);
+        }
+        // What an earlier lab's tasks wrote is not run again, nor what they are at.
+        self.gather();
+        self.adopt()?;
+        let unasked = self.waiting.iter().filter(|(_, waiting)| waiting.task.is_none());
+        let unasked: Vec<u32> = unasked.map(|(&round, _)| round).collect();
+        self.submit(&unasked)
+    }
+
+    fn next(&mut self) -> Result<News, Stopped> {
+        self.watch_for_news()
+    }
+
+    fn cancel(&mut self) {
+        let jobs: Vec<String> = self.jobs().iter().map(ToString::to_string).collect();
+        self.waiting.clear();
+        self.news.clear();
+        if jobs.is_empty() {
+            return;
+        }
+        if let Err(trouble) = scheduler::cancel(&jobs) {
+            let line = trouble.line();
+            self.user.say(&format!("slurm: not cancelled ({line}); later: scancel {}", jobs.join(" ")));
+        }
+    }
+}
+
+impl Executor for Slurm {
+    fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, Stopped> {
+        self.local.start(subject, folder)
+    }
+
+    fn wait(&mut self, job: Job, at_most: Option<Duration>) -> Result<Option<Outcome>, Stopped> {
+        self.local.wait(job, at_most)
+    }
+
+    fn stop(&mut self, job: Job, grace: Duration) -> Result<(), Stopped> {
+        self.local.stop(job, grace)
+    }
+
+    fn pid(&mut self, job: Job) -> Result<Option<i32>, Stopped> {
+        self.local.pid(job)
+    }
+
+    fn output(&self, job: Job) -> Option<(PathBuf, PathBuf)> {
+        self.local.output(job)
+    }
+
+    fn no_counters(&self) -> Option<String> {
+        self.local.no_counters()
+    }
+
+    fn elsewhere(&mut self) -> Option<&mut dyn Elsewhere> {
+        Some(self)
+    }
+
+    fn caveats(&self) -> Vec<(&'static str, String)> {
+        self.caveats.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_would_change_what_a_round_is_are_not_passed_on() {
+        for own in ["--array=1-3", "-a", "-N2", "--nodes=2", "--wrap=x", "-J", "-n4", "qos=low", ""] {
+            assert!(why_not_passed_on(own).is_some(), "{own}");
+        }
+        for good in
+            ["--qos=low", "--gres=gpu:1", "-p", "-pdebug", "--mem=4G", "--no-requeue", "--nodelist=n1"]
+        {
+            assert_eq!(why_not_passed_on(good), None, "{good}");
+        }
+    }
+}

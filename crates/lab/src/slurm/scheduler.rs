@@ -1,0 +1,307 @@
+//! The scheduler, by its own programs: sbatch, squeue, scancel, scontrol. No accounting database is asked: what
+//! squeue says while a job is known, and the files that tasks write, tell the rest.
+//!
+//! A program that does not answer is ended after a while: a scheduler that is down holds nobody up for ever.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::files::Task;
+use strandline_report::text::{clean, shorten};
+
+/// How long a program may take.
+pub const PATIENCE: Duration = Duration::from_secs(45);
+/// What is read of what it says: ten thousand tasks are some 600 KiB.
+const MOST_BYTES: u64 = 64 << 20;
+/// The time between two looks whether it is done.
+const PACE: Duration = Duration::from_millis(4);
+/// Tasks of an array where the scheduler does not say how many it takes: its own default is 1,001.
+const TASKS: usize = 1000;
+/// More are not put into one array.
+const MOST_TASKS: usize = 10_000;
+
+/// Why the scheduler did not do as it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It has no such job.
+    Unknown,
+    /// It did not answer, or could not be reached: it may later.
+    Away(String),
+    /// It refused.
+    Refused(String),
+}
+
+impl Trouble {
+    /// In one line.
+    pub fn line(&self) -> String {
+        match self {
+            Self::Unknown => "slurm knows no such job".to_owned(),
+            Self::Away(why) | Self::Refused(why) => why.clone(),
+        }
+    }
+}
+
+/// How a task stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stand {
+    /// It waits for a node.
+    Waiting,
+    /// It has one.
+    Running,
+    /// It waits and will for ever: its node could not begin it.
+    Stuck,
+    /// It is over, by itself or by its end.
+    Over,
+    /// Somebody cancelled it.
+    Cancelled,
+    /// It ran out of its time.
+    OutOfTime,
+    /// It was ended for want of its node, or for another job.
+    LostNode,
+}
+
+/// What squeue says of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Which.
+    pub task: Task,
+    /// How it stands.
+    pub stand: Stand,
+    /// The scheduler's word for that.
+    pub state: String,
+    /// Why it waits, or how it ended.
+    pub reason: String,
+    /// Where it is, or was.
+    pub node: String,
+}
+
+/// Submits an array: `script` with its arguments, `count` tasks of which `at_once` run at a time.
+pub struct Submission<'a> {
+    /// What the scheduler calls it.
+    pub name: &'a str,
+    /// How many tasks.
+    pub count: usize,
+    /// Of which at most so many run at a time.
+    pub at_once: Option<u32>,
+    /// Options.
+    pub options: &'a [String],
+    /// The script and its arguments.
+    pub script: &'a [String],
+}
+
+/// Submits; the job.
+///
+/// # Errors
+/// [`Trouble`].
+pub fn submit(submission: &Submission<'_>) -> Result<u64, Trouble> {
+    let last = submission.count.saturating_sub(1);
+    let at_once = submission.at_once.map(|most| format!("%{most}")).unwrap_or_default();
+    let mut words = vec![
+        "--parsable".to_owned(),
+        format!("--job-name={}", submission.name),
+        format!("--array=0-{last}{at_once}"),
+    ];
+    words.extend(submission.options.iter().cloned());
+    words.extend(submission.script.iter().cloned());
+    let said = ask("sbatch", &words, &|| false)?;
+    let first = said.lines().last().unwrap_or_default();
+    let number = first.split(';').next().and_then(|number| number.trim().parse().ok());
+    number.ok_or_else(|| Trouble::Refused(format!("sbatch did not tell a job: {}", short(&said))))
+}
+
+/// How the tasks of `jobs` stand: those that the scheduler knows. Ended early where `is_enough`.
+///
+/// # Errors
+/// [`Trouble`].
+pub fn tasks(jobs: &[u64], is_enough: &dyn Fn() -> bool) -> Result<Vec<Line>, Trouble> {
+    let list = jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let words = ["-h", "-r", "-t", "all", "-o", "%F|%K|%T|%N|%r", "-j", &list].map(str::to_owned);
+    match ask("squeue", &words, is_enough) {
+        Ok(said) => Ok(said.lines().filter_map(line).collect()),
+        // Of one job it says so, of several it leaves it out.
+        Err(Trouble::Unknown) => Ok(Vec::new()),
+        Err(trouble) => Err(trouble),
+    }
+}
+
+/// The job of this name, if the scheduler has one.
+///
+/// # Errors
+/// [`Trouble`].
+pub fn find(name: &str) -> Result<Option<u64>, Trouble> {
+    let words = ["-h", "-t", "all", "-o", "%F", "-n", name].map(str::to_owned);
+    let said = ask("squeue", &words, &|| false)?;
+    Ok(said.lines().find_map(|line| line.trim().parse().ok()))
+}
+
+/// Cancels jobs, or tasks of them.
+///
+/// # Errors
+/// [`Trouble`].
+pub fn cancel(what: &[String]) -> Result<(), Trouble> {
+    match ask("scancel", what, &|| false) {
+        Ok(_) | Err(Trouble::Unknown) => Ok(()),
+        Err(trouble) => Err(trouble),
+    }
+}
+
+/// How many tasks an array may have.
+pub fn most_tasks() -> usize {
+    let Ok(said) = ask("scontrol", &["show", "config"].map(str::to_owned), &|| false) else { return TASKS };
+    let line = said.lines().find(|line| line.trim_start().starts_with("MaxArraySize"));
+    let most = line.and_then(|line| line.split_once('=')?.1.trim().parse().ok());
+    // Numbers go from 0 to below it; 0 is for no arrays at all, of which sbatch tells.
+    most.map_or(TASKS, |most: usize| most.clamp(1, MOST_TASKS))
+}
+
+/// What the scheduler still knows of how a task ended: `ExitCode=71:0 Reason=NonZeroExitCode`.
+pub fn how_it_ended(task: Task) -> Option<String> {
+    let said = ask("scontrol", &["show".to_owned(), "job".to_owned(), task.to_string()], &|| false).ok()?;
+    let fields = said.split_whitespace().filter(|field| {
+        ["JobState=", "Reason=", "ExitCode=", "BatchHost="].iter().any(|name| field.starts_with(name))
+    });
+    let fields: Vec<&str> = fields.take(4).collect();
+    (!fields.is_empty()).then(|| short(&fields.join(" ")))
+}
+
+/// A line of squeue's.
+fn line(text: &str) -> Option<Line> {
+    let mut fields = text.splitn(5, '|');
+    let job = fields.next()?.trim().parse().ok()?;
+    let index = fields.next()?.trim().parse().ok()?;
+    let state = fields.next()?.trim().to_owned();
+    let node = clean(fields.next()?.trim());
+    let reason = clean(fields.next()?.trim());
+    let stand = stand(&state, &reason);
+    Some(Line { task: Task { job, index }, stand, state: clean(&state), reason, node })
+}
+
+fn stand(state: &str, reason: &str) -> Stand {
+    let is_stuck = reason.to_ascii_lowercase().replace('_', " ").contains("launch failed requeued held");
+    match state {
+        "PENDING" | "REQUEUE_HOLD" | "SPECIAL_EXIT" if is_stuck => Stand::Stuck,
+        "COMPLETED" | "FAILED" | "OUT_OF_MEMORY" | "REVOKED" => Stand::Over,
+        "CANCELLED" => Stand::Cancelled,
+        "TIMEOUT" | "DEADLINE" => Stand::OutOfTime,
+        "NODE_FAIL" | "PREEMPTED" | "BOOT_FAIL" => Stand::LostNode,
+        "RUNNING" | "COMPLETING" | "CONFIGURING" | "SUSPENDED" | "STOPPED" | "SIGNALING" | "STAGE_OUT" => {
+            Stand::Running
+        }
+        // What a later scheduler calls otherwise is waited for: a person can still cancel it.
+        _ => Stand::Waiting,
+    }
+}
+
+/// What a program of the scheduler's says.
+fn ask(program: &str, words: &[String], is_enough: &dyn Fn() -> bool) -> Result<String, Trouble> {
+    let begin = Instant::now();
+    let started = Command::new(program)
+        .args(words)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = started.map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Trouble::Refused(format!(
+            "{program} is not here: --on slurm wants a machine from which jobs are submitted (apt install slurm-client)"
+        )),
+        _ => Trouble::Refused(format!("{program} cannot be run: {error}")),
+    })?;
+    let (stdout, stderr) = (child.stdout.take().map(drain), child.stderr.take().map(drain));
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break Some(status),
+            Ok(None) if begin.elapsed() < PATIENCE && !is_enough() => std::thread::sleep(PACE),
+            _ => break None,
+        }
+    };
+    let Some(status) = status else {
+        // It may have ended in this moment.
+        drop(child.kill());
+        drop(child.wait());
+        return Err(Trouble::Away(format!(
+            "{program} did not answer within {} s",
+            begin.elapsed().as_secs()
+        )));
+    };
+    let text = |reader: Option<std::thread::JoinHandle<String>>| {
+        reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
+    };
+    let (said, complained) = (text(stdout), text(stderr));
+    if status.success() {
+        return Ok(said);
+    }
+    Err(trouble(program, if complained.trim().is_empty() { &said } else { &complained }, status.code()))
+}
+
+fn trouble(program: &str, said: &str, status: Option<i32>) -> Trouble {
+    const AWAY: [&str; 8] = [
+        "unable to contact slurm",
+        "socket timed out",
+        "connection refused",
+        "connection timed out",
+        "temporarily unable",
+        "temporarily unavailable",
+        "zero bytes were transmitted",
+        "standby mode",
+    ];
+    let lower = said.to_ascii_lowercase();
+    if lower.contains("invalid job id") {
+        return Trouble::Unknown;
+    }
+    let line = match short(said) {
+        line if line.is_empty() => format!("{program} ended with {}", status.unwrap_or(-1)),
+        // It begins with its name as a rule.
+        line if line.starts_with(program) => line,
+        line => format!("{program}: {line}"),
+    };
+    if AWAY.iter().any(|words| lower.contains(words)) { Trouble::Away(line) } else { Trouble::Refused(line) }
+}
+
+/// What it says, in one line.
+fn short(said: &str) -> String {
+    let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).take(3).collect();
+    shorten(&clean(&lines.join("; ")), 300)
+}
+
+fn drain(from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error is still worth showing.
+        drop(from.take(MOST_BYTES).read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_squeue_are_taken_apart() {
+        let of = |text: &str| line(text).map(|line| (line.task.to_string(), line.stand));
+        assert_eq!(of("17|3|RUNNING|n1|None"), Some(("17_3".to_owned(), Stand::Running)));
+        assert_eq!(of("17|0|PENDING||Resources"), Some(("17_0".to_owned(), Stand::Waiting)));
+        assert_eq!(of("17|0|PENDING||launch failed requeued held").unwrap().1, Stand::Stuck);
+        assert_eq!(of("17|0|NODE_FAIL|n|x|y").unwrap().1, Stand::LostNode);
+        assert_eq!(of("17|0|NEW_STATE|n|").unwrap().1, Stand::Waiting);
+        for none in ["", "x", "17|N/A|RUNNING|n|None", "17|1", "-1|1|RUNNING|n|", "1|99999999999|RUNNING|n|"]
+        {
+            assert_eq!(of(none), None, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn a_scheduler_that_is_away_is_told_from_one_that_refuses() {
+        let of = |said: &str| trouble("sbatch", said, Some(1));
+        let away = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)";
+        assert_eq!(of(away), Trouble::Away(away.to_owned()));
+        assert_eq!(of("slurm_load_jobs error: Invalid job id specified"), Trouble::Unknown);
+        let refused =
+            of("sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed");
+        assert!(matches!(&refused, Trouble::Refused(line) if line.contains("x; sbatch")), "{refused:?}");
+        assert_eq!(of(""), Trouble::Refused("sbatch ended with 1".to_owned()));
+    }
+}

@@ -1,0 +1,298 @@
+//! A task: runs one round on the node that it was given, by the local executor, and puts what came of it into the
+//! shared folder.
+//!
+//! It ends as the local lab ends: killed at whatever instant, its launcher ends what it ran. Begun again by the
+//! scheduler, on the same node since the same start of it, it goes on after the runs that are over; on another node
+//! it runs the whole round, whose pairs have to be of one.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use strandline_inspect::environment::Environment;
+
+use super::files::{About, Array, Failed, Found, Over, Plan, Run, SCHEMA, Store, Task, put, read};
+use crate::cell::{End, Measure, Node, Outcome, Subject};
+use crate::executor::{Executor, Stopped};
+use crate::interrupt::Interrupt;
+use crate::journal::cell_folder;
+use crate::local::Local;
+use crate::nodes;
+use crate::trial::observation::Observation;
+use crate::trial::server::{Serving, look_of};
+
+/// A line of a part that is longer is none.
+const MOST_LINE_BYTES: u64 = 1 << 20;
+
+/// What a task is told.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// The lab's folder.
+    pub folder: PathBuf,
+    /// The number of its array in the lab.
+    pub array: u32,
+    /// Which task it is.
+    pub task: Task,
+    /// The name of its node, as the scheduler has it.
+    pub node: String,
+    /// How often the scheduler had begun it before.
+    pub restarts: u32,
+}
+
+/// The first line of a part.
+#[derive(PartialEq, Serialize, Deserialize)]
+struct Head {
+    lab: String,
+    node: String,
+    /// The start of the node that it is of.
+    boot: String,
+}
+
+/// Any other line.
+#[derive(Serialize, Deserialize)]
+struct Done {
+    subject: usize,
+    outcome: Outcome,
+}
+
+/// A round that is to be run.
+struct Work {
+    store: Store,
+    order: Order,
+    plan_name: String,
+    plan: Plan,
+    round: u32,
+    turns: Vec<usize>,
+}
+
+/// Runs a task's round.
+///
+/// # Errors
+/// [`Stopped`]; the folder says why as well, where it can be written.
+pub fn serve(order: Order) -> Result<(), Stopped> {
+    let interrupt = Arc::new(Interrupt::new().map_err(Stopped::Failed)?);
+    let Some(work) = work(order).map_err(Stopped::Failed)? else { return Ok(()) };
+    let done = work.run(&interrupt);
+    // What is left there is of no more use to anybody.
+    drop(std::fs::remove_dir_all(work.workshop()));
+    if let Err(Stopped::Failed(why)) = &done {
+        let Work { store, order, plan_name, round, .. } = &work;
+        let failed = Failed { lab: store.lab.clone(), node: order.node.clone(), why: why.clone() };
+        // The scheduler's log has it too.
+        drop(put(&store.failed(plan_name, *round, order.task), &failed));
+    }
+    done
+}
+
+/// What is to be done; nothing where it is done already.
+fn work(order: Order) -> Result<Option<Work>, String> {
+    let mut store = Store { root: order.folder.clone(), lab: String::new() };
+    let about: About = there(&store.below("lab.json"))?;
+    store.lab = about.lab;
+    let path = store.array(order.array);
+    let array: Array = there(&path)?;
+    let plan: Plan = there(&store.plan(&array.plan))?;
+    if array.lab != store.lab || plan.lab != store.lab {
+        return Err(format!("{}: the lab that it is of began anew: nothing is to be done", path.display()));
+    }
+    let Some((round, turns)) = array.rounds.into_iter().nth(order.task.index as usize) else {
+        return Err(format!("{}: it has no task {}", path.display(), order.task.index));
+    };
+    if matches!(store.read_over(&array.plan, round, &turns), Found::Here(_)) {
+        return Ok(None);
+    }
+    Ok(Some(Work { store, order, plan_name: array.plan, plan, round, turns }))
+}
+
+fn there<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
+    match read(path) {
+        Found::Here(value) => Ok(value),
+        Found::Missing => Err(format!(
+            "{}: not here: the lab's folder has to have the same path on all nodes",
+            path.display()
+        )),
+        Found::Wrong(why) => Err(why),
+    }
+}
+
+impl Work {
+    /// Where runs write while they run.
+    fn workshop(&self) -> PathBuf {
+        self.store.below("work").join(self.order.task.to_string())
+    }
+
+    fn run(&self, interrupt: &Arc<Interrupt>) -> Result<(), Stopped> {
+        let environment = Environment::read();
+        let node = Node { name: self.order.node.clone(), kind: nodes::kind_of(&environment) };
+        let described = self.store.folder().join(nodes::file_name(&node.kind));
+        if !described.exists() {
+            put(&described, &environment).map_err(Stopped::Failed)?;
+        }
+        let (mut part, mut done) = self.part().map_err(Stopped::Failed)?;
+        let local = Local::start(&self.workshop(), interrupt).map_err(Stopped::Failed)?;
+        let mut executor: Box<dyn Executor> = match &self.plan.service {
+            Some(service) => Box::new(Serving::new(Box::new(local), service.clone())),
+            None => Box::new(local),
+        };
+        for &turn in &self.turns {
+            if done.contains_key(&turn) {
+                continue;
+            }
+            let subject = self.subject(turn)?;
+            let folder = cell_folder(&self.store.root, &subject.name, self.round);
+            let outcome = executor.run(subject, &folder)?;
+            if let Some(signal) = told_to_end(interrupt, &outcome) {
+                return Err(Stopped::Interrupted(signal));
+            }
+            let line = Done { subject: turn, outcome };
+            note(&mut part, &line).map_err(|error| self.unwritten(&error))?;
+            done.insert(line.subject, line.outcome);
+        }
+        drop(executor);
+        let mut runs = Vec::with_capacity(self.turns.len());
+        for &turn in &self.turns {
+            let (subject, outcome) = (self.subject(turn)?, done.remove(&turn));
+            let outcome = outcome.ok_or_else(|| Stopped::Failed("a run was lost".to_owned()))?;
+            runs.push(self.told(turn, subject, outcome));
+        }
+        let over = Over {
+            schema: SCHEMA.to_owned(),
+            lab: self.store.lab.clone(),
+            plan: self.plan_name.clone(),
+            round: self.round,
+            task: self.order.task,
+            restarts: self.order.restarts,
+            node,
+            environment,
+            runs,
+        };
+        put(&self.store.over(&self.plan_name, self.round), &over).map_err(Stopped::Failed)?;
+        drop(std::fs::remove_file(self.part_path()));
+        Ok(())
+    }
+
+    fn subject(&self, turn: usize) -> Result<&Subject, Stopped> {
+        let subject = self.plan.subjects.get(turn);
+        subject
+            .ok_or_else(|| Stopped::Failed(format!("round {}: the plan has no subject {turn}", self.round)))
+    }
+
+    fn told(&self, turn: usize, subject: &Subject, outcome: Outcome) -> Run {
+        let looks = match (&self.plan.service, &subject.measure) {
+            (Some(_), _) => Some(look_of(&outcome)),
+            (None, Measure::Recording { .. }) => Some(Observation::of_outcome(&outcome)),
+            (None, _) => None,
+        };
+        let allocators: Vec<String> = looks
+            .map(|look| look.allocators.into_iter().map(|mapped| mapped.name).collect())
+            .unwrap_or_default();
+        Run {
+            subject: turn,
+            name: subject.name.clone(),
+            settings: subject.environment.clone(),
+            limits: subject.limits,
+            allocators: (!allocators.is_empty()).then_some(allocators),
+            outcome,
+        }
+    }
+
+    fn part_path(&self) -> PathBuf {
+        self.store.part(&self.plan_name, self.round, self.order.task)
+    }
+
+    fn unwritten(&self, error: &std::io::Error) -> Stopped {
+        Stopped::Failed(format!("{}: {error}", self.part_path().display()))
+    }
+
+    /// The part that is written, and the runs that an earlier beginning of this task left in it.
+    fn part(&self) -> Result<(File, BTreeMap<usize, Outcome>), String> {
+        let path = self.part_path();
+        let named = |error: std::io::Error| format!("{}: {error}", path.display());
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let head =
+            Head { lab: self.store.lab.clone(), node: self.order.node.clone(), boot: boot.trim().to_owned() };
+        let done = earlier(&path, &head);
+        std::fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).map_err(named)?;
+        let mut part = File::create(&path).map_err(named)?;
+        note(&mut part, &head).map_err(named)?;
+        for (&subject, outcome) in &done {
+            note(&mut part, &Done { subject, outcome: outcome.clone() }).map_err(named)?;
+        }
+        Ok((part, done))
+    }
+}
+
+/// The signal by which the scheduler ends this task, if it does. All processes of a task get it, in any order: a run may
+/// be ended by it before we hear of it, and is none then.
+fn told_to_end(interrupt: &Interrupt, outcome: &Outcome) -> Option<i32> {
+    let patience = match outcome.end {
+        End::Exited(0) => Duration::from_millis(5),
+        End::Exited(status) if status < 128 => Duration::from_millis(50),
+        _ => Duration::from_millis(500),
+    };
+    let begin = Instant::now();
+    loop {
+        let signal = interrupt.signal();
+        if signal.is_some() || begin.elapsed() >= patience {
+            return signal;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The runs of a part, as far as its lines are whole; none where it was not written here.
+fn earlier(path: &Path, head: &Head) -> BTreeMap<usize, Outcome> {
+    let mut done = BTreeMap::new();
+    let Ok(file) = File::open(path) else { return done };
+    let mut reader = BufReader::new(file);
+    let mut line = Vec::new();
+    let mut next = || -> Option<Vec<u8>> {
+        line.clear();
+        Read::take(&mut reader, MOST_LINE_BYTES).read_until(b'\n', &mut line).ok()?;
+        line.ends_with(b"\n").then(|| line.clone())
+    };
+    let is_same = |text: Vec<u8>| serde_json::from_slice::<Head>(&text).is_ok_and(|found| found == *head);
+    if !next().is_some_and(is_same) {
+        return done;
+    }
+    while let Some(Done { subject, outcome }) = next().and_then(|text| serde_json::from_slice(&text).ok()) {
+        done.insert(subject, outcome);
+    }
+    done
+}
+
+fn note(part: &mut File, line: &impl Serialize) -> std::io::Result<()> {
+    let mut text = serde_json::to_vec(line).map_err(std::io::Error::other)?;
+    text.push(b'\n');
+    part.write_all(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_goes_on_where_it_began_and_nowhere_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("part");
+        let head = |node: &str| Head { lab: "l".to_owned(), node: node.to_owned(), boot: "b".to_owned() };
+        let mut part = File::create(&path).unwrap();
+        note(&mut part, &head("n1")).unwrap();
+        for subject in [2, 0] {
+            note(&mut part, &Done { subject, outcome: Outcome::not_started(String::new()) }).unwrap();
+        }
+        assert_eq!(earlier(&path, &head("n1")).into_keys().collect::<Vec<_>>(), [0, 2]);
+        assert!(earlier(&path, &head("n2")).is_empty(), "another node");
+        let whole = std::fs::read(&path).unwrap();
+        for cut in 0..whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            let lines = whole[..cut].iter().filter(|&&byte| byte == b'\n').count();
+            assert_eq!(earlier(&path, &head("n1")).len(), lines.saturating_sub(1), "cut at {cut}");
+        }
+        assert!(earlier(&folder.path().join("none"), &head("n1")).is_empty());
+    }
+}

@@ -1,0 +1,556 @@
+//! Gathers what tasks wrote, asks the scheduler how the others stand, and sees to those that were lost.
+//!
+//! What is in the folder counts, whatever the scheduler says. The folder is looked at often, as that costs little;
+//! the scheduler once in a few seconds, and less often the longer it takes to answer. All times are of one monotonic
+//! clock of this machine: those of nodes and of the file server may differ.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::files::{Array, Failed, Found, Owner, Task, put, read, round_of, runs_in};
+use super::scheduler::{self, Line, Stand, Submission, Trouble};
+use super::{Decision, MOST_ARRAYS, Slurm, Waiting};
+use crate::cell::Outcome;
+use crate::elsewhere::News;
+use crate::executor::Stopped;
+use crate::tail::last_lines;
+use strandline_report::text::{clean, counted};
+
+/// The scheduler is asked at most so often,
+const LOOK: Duration = Duration::from_secs(2);
+/// and, where it answers late, not so often that asking it is more than this part of the time,
+const LOOK_SHARE: u32 = 10;
+/// but at least so often.
+const MOST_LOOK: Duration = Duration::from_secs(60);
+/// The same of the folder.
+const GATHER: Duration = Duration::from_millis(100);
+const GATHER_SHARE: u32 = 20;
+const MOST_GATHER: Duration = Duration::from_secs(5);
+/// How often it is told how things stand.
+const TELL: Duration = Duration::from_millis(500);
+/// A scheduler that was not heard of for so long is not waited for.
+const SILENT: Duration = Duration::from_secs(3600);
+/// A file that a node wrote is seen here after so long at the latest, where file systems are this machine's,
+const SEEN_HERE: Duration = Duration::from_secs(1);
+/// and where they are not: NFS keeps what it knows of a folder for up to a minute.
+const SEEN_ELSEWHERE: Duration = Duration::from_secs(65);
+/// A round is submitted so often.
+const MOST_TRIES: u32 = 3;
+/// One that ran out of its time only so often: it will again.
+const MOST_TRIES_OF_TIME: u32 = 2;
+/// Rounds that are run again are submitted together, after so long.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Where the scheduler takes no more jobs of this user now.
+const AGAIN_LATER: Duration = Duration::from_secs(30);
+/// Of so many rounds that were lost at once the scheduler is asked why.
+const MOST_ASKED: u32 = 10;
+/// Of so many rounds under way the runs are counted.
+const MOST_PARTS: usize = 64;
+/// Who waits so long for a first node is told why.
+const LONG: Duration = Duration::from_secs(60);
+/// Sentences of one kind.
+const MOST_CAVEATS: usize = 20;
+
+/// When to look at what.
+pub struct Watch {
+    next_gather: Instant,
+    next_look: Instant,
+    next_tell: Instant,
+    /// Since when the scheduler does not answer, and how often it was asked since.
+    silent: Option<(Instant, u32)>,
+    /// How long a file may take to be seen.
+    seen_after: Duration,
+    /// Rounds that are to be submitted again, and when.
+    again: Vec<u32>,
+    again_at: Instant,
+    /// Parts: how long they were, and the runs in them.
+    parts: BTreeMap<u32, (u64, usize)>,
+    /// How many tasks an array may have, once that was asked.
+    most_tasks: Option<usize>,
+    /// Since when nothing runs and nothing came, and whether it was told why.
+    idle: (Instant, bool),
+    /// Lost rounds of this look of which the scheduler was asked why.
+    asked_why: u32,
+}
+
+impl Watch {
+    /// For a lab whose tasks write into `folder`.
+    pub fn new(folder: &Path) -> Self {
+        let now = Instant::now();
+        Self {
+            next_gather: now,
+            next_look: now,
+            next_tell: now,
+            silent: None,
+            seen_after: if is_of_this_machine(folder) { SEEN_HERE } else { SEEN_ELSEWHERE },
+            again: Vec::new(),
+            again_at: now,
+            parts: BTreeMap::new(),
+            most_tasks: None,
+            idle: (now, false),
+            asked_why: 0,
+        }
+    }
+}
+
+/// Whether a folder's file system is one of this machine alone; one that is not known is taken for one of several.
+fn is_of_this_machine(folder: &Path) -> bool {
+    use nix::sys::statfs;
+    let known = [
+        statfs::EXT4_SUPER_MAGIC,
+        statfs::XFS_SUPER_MAGIC,
+        statfs::BTRFS_SUPER_MAGIC,
+        statfs::TMPFS_MAGIC,
+        statfs::OVERLAYFS_SUPER_MAGIC,
+    ];
+    statfs::statfs(folder).is_ok_and(|data| known.contains(&data.filesystem_type()))
+}
+
+impl Slurm {
+    /// Waits a moment for news.
+    pub(super) fn watch_for_news(&mut self) -> Result<News, Stopped> {
+        loop {
+            if let Some(news) = self.news.pop_front() {
+                return Ok(news);
+            }
+            if let Some(signal) = self.interrupt.signal() {
+                return Err(self.interrupted(signal));
+            }
+            let now = Instant::now();
+            if now >= self.watch.next_gather {
+                self.gather();
+            }
+            if now >= self.watch.next_look && self.news.is_empty() {
+                self.look()?;
+            }
+            if !self.watch.again.is_empty() && now >= self.watch.again_at {
+                let again = std::mem::take(&mut self.watch.again);
+                self.submit(&again)?;
+            }
+            if self.news.is_empty() && now >= self.watch.next_tell {
+                self.watch.next_tell = now + TELL;
+                let runs = self.watch.parts.values().map(|(_, runs)| runs).sum();
+                return Ok(News::Standing { tasks: self.standing(), runs });
+            }
+            if self.news.is_empty() {
+                self.pause();
+            }
+        }
+    }
+
+    /// Sleeps until something is due, or a signal comes.
+    fn pause(&self) {
+        let Watch { next_gather, next_look, next_tell, .. } = self.watch;
+        let left = next_gather.min(next_look).min(next_tell).saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX);
+        let mut sources =
+            self.interrupt.descriptors().map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN));
+        // Whatever comes of it, what is due is looked at.
+        let _ = poll(&mut sources, timeout);
+    }
+
+    fn interrupted(&mut self, signal: i32) -> Stopped {
+        let jobs = self.jobs();
+        if !jobs.is_empty() {
+            let list = jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+            match self.user.decide(signal, &list, self.standing(), &self.interrupt) {
+                Decision::Cancel => {
+                    super::Elsewhere::cancel(self);
+                    self.user.say(&format!("slurm: cancelled: job {list}"));
+                }
+                Decision::Leave => {
+                    self.waiting.clear();
+                    self.user.say(&format!("slurm: job {list} goes on (scancel {list} ends it)"));
+                }
+            }
+        }
+        Stopped::Interrupted(signal)
+    }
+
+    /// Takes the rounds that are over.
+    pub(super) fn gather(&mut self) {
+        let begin = Instant::now();
+        let mut parts = 0;
+        for entry in std::fs::read_dir(self.store.below("rounds")).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let Some((round, is_over)) = name.to_str().and_then(|name| round_of(name, &self.plan)) else {
+                continue;
+            };
+            if !self.waiting.contains_key(&round) {
+                continue;
+            }
+            if is_over {
+                self.take(round);
+            } else if parts < MOST_PARTS {
+                parts += 1;
+                let bytes = entry.metadata().map_or(0, |data| data.len());
+                let known = self.watch.parts.get(&round).is_some_and(|(known, _)| *known == bytes);
+                if !known {
+                    self.watch.parts.insert(round, (bytes, runs_in(&entry.path())));
+                }
+            }
+        }
+        self.watch.next_gather = begin + (begin.elapsed() * GATHER_SHARE).clamp(GATHER, MOST_GATHER);
+    }
+
+    /// Takes a round that is over.
+    fn take(&mut self, round: u32) {
+        let Some(waiting) = self.waiting.get(&round) else { return };
+        match self.store.read_over(&self.plan, round, &waiting.turns) {
+            Found::Missing => {}
+            Found::Here(over) => {
+                self.waiting.remove(&round);
+                self.watch.parts.remove(&round);
+                self.watch.idle = (Instant::now(), false);
+                let outcomes: Vec<(usize, Outcome)> =
+                    over.runs.into_iter().map(|run| (run.subject, run.outcome)).collect();
+                self.news.push_back(News::Over { round, outcomes });
+            }
+            Found::Wrong(why) => {
+                let path = self.store.over(&self.plan, round);
+                // What stays is found again, and told again, until the round was run again.
+                drop(std::fs::rename(&path, path.with_extension("json.wrong")));
+                self.note("damaged", format!("round {}: {}; set aside", round + 1, clean(&why)));
+            }
+        }
+    }
+
+    fn note(&mut self, code: &'static str, text: String) {
+        if self.caveats.iter().filter(|(known, _)| *known == code).count() < MOST_CAVEATS {
+            self.caveats.push((code, text));
+        }
+    }
+
+    /// Asks the scheduler how rounds stand.
+    fn look(&mut self) -> Result<(), Stopped> {
+        self.watch.next_look = Instant::now() + LOOK;
+        self.check_owner()?;
+        let jobs = self.jobs();
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        let begin = Instant::now();
+        let interrupt = std::sync::Arc::clone(&self.interrupt);
+        let said = scheduler::tasks(&jobs, &|| interrupt.signal().is_some());
+        let took = begin.elapsed();
+        self.watch.next_look = Instant::now() + (took * LOOK_SHARE).clamp(LOOK, MOST_LOOK);
+        match said {
+            Ok(lines) => {
+                if self.watch.silent.take().is_some() {
+                    self.user.say("slurm answers again");
+                }
+                self.stand(&lines);
+                self.settle();
+            }
+            Err(_) if self.interrupt.signal().is_some() => {}
+            Err(trouble) => self.is_silent(&trouble)?,
+        }
+        Ok(())
+    }
+
+    fn is_silent(&mut self, trouble: &Trouble) -> Result<(), Stopped> {
+        let (since, times) = self.watch.silent.unwrap_or((Instant::now(), 0));
+        if times == 0 {
+            let line = trouble.line();
+            self.user.say(&format!("slurm does not answer ({line}); what tasks write is gathered meanwhile"));
+        }
+        if since.elapsed() > SILENT {
+            return Err(Stopped::Failed(format!(
+                "slurm has not answered for an hour ({}); the same command goes on from here",
+                trouble.line()
+            )));
+        }
+        self.watch.silent = Some((since, times.saturating_add(1)));
+        self.watch.next_look = Instant::now() + (LOOK * times.clamp(1, 30)).min(MOST_LOOK);
+        Ok(())
+    }
+
+    /// Somebody else may have gone on with this lab: its lock is no lock on every shared file system.
+    fn check_owner(&mut self) -> Result<(), Stopped> {
+        match read::<Owner>(&self.store.below("owner.json")) {
+            Found::Here(owner) if owner.token != self.token => {
+                // They are its tasks now.
+                self.waiting.clear();
+                Err(Stopped::Failed(format!(
+                    "{}: another strandline (process {} on {}) went on with this lab: this one ends, and cancels nothing",
+                    self.store.root.display(),
+                    owner.pid,
+                    clean(&owner.host)
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes what the scheduler says of tasks.
+    fn stand(&mut self, lines: &[Line]) {
+        let known: BTreeMap<Task, &Line> = lines.iter().map(|line| (line.task, line)).collect();
+        let mut stuck = Vec::new();
+        for waiting in self.waiting.values_mut() {
+            let Some(task) = waiting.task else { continue };
+            let Some(line) = known.get(&task) else {
+                waiting.gone.get_or_insert_with(Instant::now);
+                continue;
+            };
+            waiting.stand = line.stand;
+            waiting.words = format!("{} ({})", line.state, line.reason);
+            if !line.node.is_empty() {
+                waiting.node.clone_from(&line.node);
+            }
+            match line.stand {
+                Stand::Waiting | Stand::Running => waiting.gone = None,
+                Stand::Stuck => stuck.push(task.to_string()),
+                _ => {}
+            }
+            if !matches!(line.stand, Stand::Waiting | Stand::Running) {
+                waiting.gone.get_or_insert_with(Instant::now);
+            }
+        }
+        if !stuck.is_empty() {
+            // Where that fails they stay held, and are cancelled with their array.
+            drop(scheduler::cancel(&stuck));
+        }
+        let is_idle = self.standing().running == 0;
+        if !is_idle {
+            self.watch.idle = (Instant::now(), false);
+        } else if !self.watch.idle.1 && self.watch.idle.0.elapsed() > LONG {
+            self.watch.idle.1 = true;
+            if let Some(waiting) = self.waiting.values().find(|waiting| !waiting.words.is_empty()) {
+                let job = waiting.task.map_or_else(String::new, |task| task.job.to_string());
+                self.user.say(&format!("slurm: job {job} waits for a node: {}", waiting.words));
+            }
+        }
+    }
+
+    /// Sees to rounds whose tasks are over, and whose files did not come.
+    fn settle(&mut self) {
+        let seen_after = self.watch.seen_after;
+        let is_lost = |waiting: &Waiting| waiting.gone.is_some_and(|since| since.elapsed() >= seen_after);
+        if !self.waiting.values().any(is_lost) {
+            if self.waiting.values().any(|waiting| waiting.gone.is_some()) {
+                self.watch.next_look = self.watch.next_look.min(Instant::now() + LOOK / 2);
+            }
+            return;
+        }
+        // Who changes a folder reads it anew, on NFS too.
+        drop(tempfile::NamedTempFile::new_in(self.store.below("rounds")));
+        self.gather();
+        let lost = self.waiting.iter().filter(|(_, waiting)| is_lost(waiting));
+        let lost: Vec<u32> = lost.map(|(&round, _)| round).collect();
+        self.watch.asked_why = 0;
+        for round in lost {
+            self.lose(round);
+        }
+    }
+
+    /// A task ended without what it was to write: its round is run again, or told as lost.
+    fn lose(&mut self, round: u32) {
+        let why = self.why_lost(round);
+        let Some(waiting) = self.waiting.get_mut(&round) else { return };
+        let is_again = match waiting.stand {
+            // Somebody wanted it to end.
+            Stand::Cancelled => false,
+            Stand::OutOfTime => waiting.tries < MOST_TRIES_OF_TIME,
+            _ => waiting.tries < MOST_TRIES,
+        };
+        waiting.task = None;
+        waiting.gone = None;
+        waiting.stand = Stand::Waiting;
+        self.watch.parts.remove(&round);
+        let text = format!("round {}: {why}", round + 1);
+        if is_again {
+            if self.watch.again.is_empty() {
+                self.watch.again_at = Instant::now() + AGAIN;
+            }
+            self.watch.again.push(round);
+            self.note("rounds_again", format!("{text}; it was run again"));
+        } else {
+            self.waiting.remove(&round);
+            self.note(
+                "rounds_lost",
+                format!("{text}; it is lost (the same command with --dir runs it again)"),
+            );
+            self.news.push_back(News::Lost { round, why });
+        }
+    }
+
+    fn why_lost(&mut self, round: u32) -> String {
+        let Some(waiting) = self.waiting.get(&round) else { return String::new() };
+        let Some(task) = waiting.task else { return "it was not submitted".to_owned() };
+        let on = if waiting.node.is_empty() { String::new() } else { format!(" on {}", waiting.node) };
+        let begin = format!("task {task}{on}");
+        if let Found::Here(failed) = read::<Failed>(&self.store.failed(&self.plan, round, task))
+            && failed.lab == self.store.lab
+        {
+            return format!("task {task} on {}: {}", clean(&failed.node), clean(&failed.why));
+        }
+        let how = match (waiting.stand, waiting.words.as_str()) {
+            (Stand::Cancelled, _) => "was cancelled".to_owned(),
+            (Stand::OutOfTime, _) => "ran out of its time (--time)".to_owned(),
+            // Of a task that waits, and whose array goes on, nothing is kept.
+            (Stand::Waiting, words) if !words.is_empty() => "was taken out of the queue".to_owned(),
+            (Stand::LostNode, words) => format!("lost its node: {words}"),
+            (_, words) => {
+                self.watch.asked_why += 1;
+                let more =
+                    if self.watch.asked_why <= MOST_ASKED { scheduler::how_it_ended(task) } else { None };
+                let words = if words.is_empty() { "slurm knows it no more" } else { words };
+                format!("ended without a word: {}", more.unwrap_or_else(|| words.to_owned()))
+            }
+        };
+        let tail = last_lines(&self.store.log(task), 2).join(" / ");
+        if tail.is_empty() {
+            format!("{begin} {how}")
+        } else {
+            format!("{begin} {how}; its last words: {tail}")
+        }
+    }
+
+    /// Takes tasks of an earlier strandline for those of the rounds that are asked for, where they are not over.
+    pub(super) fn adopt(&mut self) -> Result<(), Stopped> {
+        let rounds = |array: &Array| array.plan == self.plan && self.asks_for_one_of(array);
+        let wanted: Vec<u32> =
+            self.arrays.iter().filter(|(_, (array, _))| rounds(array)).map(|(&number, _)| number).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let failed = |trouble: Trouble| {
+            Stopped::Failed(format!("slurm: {}; the same command goes on from here", trouble.line()))
+        };
+        for number in &wanted {
+            let Some((array, job)) = self.arrays.get_mut(number) else { continue };
+            if job.is_none() {
+                // The one before was killed before it could write it down.
+                *job = scheduler::find(&array.name).map_err(failed)?;
+            }
+        }
+        let jobs: Vec<u64> =
+            wanted.iter().filter_map(|number| self.arrays.get(number).and_then(|(_, job)| *job)).collect();
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        let lines = scheduler::tasks(&jobs, &|| false).map_err(failed)?;
+        let alive: BTreeMap<Task, &Line> = lines
+            .iter()
+            .filter(|line| matches!(line.stand, Stand::Waiting | Stand::Running))
+            .map(|line| (line.task, line))
+            .collect();
+        for (array, job) in wanted.iter().filter_map(|number| self.arrays.get(number)) {
+            let Some(job) = *job else { continue };
+            for (index, (round, turns)) in (0u32..).zip(&array.rounds) {
+                let task = Task { job, index };
+                if let (Some(waiting), Some(line)) = (self.waiting.get_mut(round), alive.get(&task))
+                    && waiting.turns == *turns
+                {
+                    (waiting.task, waiting.stand, waiting.tries) = (Some(task), line.stand, 1);
+                }
+            }
+        }
+        // What ended since it was looked for has written its file by now.
+        self.gather();
+        Ok(())
+    }
+
+    fn asks_for_one_of(&self, array: &Array) -> bool {
+        array.rounds.iter().any(|(round, _)| self.waiting.contains_key(round))
+    }
+
+    /// Submits rounds, in as few arrays as may be.
+    pub(super) fn submit(&mut self, rounds: &[u32]) -> Result<(), Stopped> {
+        if rounds.is_empty() {
+            return Ok(());
+        }
+        let most = *self.watch.most_tasks.get_or_insert_with(scheduler::most_tasks);
+        for chunk in rounds.chunks(most) {
+            self.submit_array(chunk)?;
+        }
+        // A short round is over before a scheduler is asked.
+        self.watch.next_look = Instant::now() + LOOK;
+        self.watch.idle = (Instant::now(), false);
+        Ok(())
+    }
+
+    fn submit_array(&mut self, rounds: &[u32]) -> Result<(), Stopped> {
+        let number = self.arrays.keys().next_back().map_or(0, |last| last + 1);
+        if number >= MOST_ARRAYS {
+            return Err(Stopped::Failed("rounds were submitted again too often".to_owned()));
+        }
+        let lab = self.store.lab.get(..8).unwrap_or(&self.store.lab);
+        let turns = |round: &u32| Some((*round, self.waiting.get(round)?.turns.clone()));
+        let array = Array {
+            lab: self.store.lab.clone(),
+            plan: self.plan.clone(),
+            name: format!("strandline-{lab}-{number}"),
+            rounds: rounds.iter().filter_map(turns).collect(),
+        };
+        // Written down before it is done: whoever goes on finds the job by its name.
+        put(&self.store.array(number), &array).map_err(Stopped::Failed)?;
+        let script = [self.store.below("round.sh"), self.program.clone(), self.store.root.clone()];
+        let mut script: Vec<String> = script.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+        script.push(number.to_string());
+        let options = self.sbatch_options();
+        let submission = Submission {
+            name: &array.name,
+            count: array.rounds.len(),
+            at_once: self.options.at_once,
+            options: &options,
+            script: &script,
+        };
+        let job = match submit_surely(&submission) {
+            Ok(job) => job,
+            Err(Trouble::Refused(line)) if is_a_limit(&line) && !self.jobs().is_empty() => {
+                // There are others to wait for.
+                self.watch.again.extend_from_slice(rounds);
+                self.watch.again_at = Instant::now() + AGAIN_LATER;
+                drop(std::fs::remove_file(self.store.array(number)));
+                return Ok(());
+            }
+            Err(trouble) => {
+                drop(std::fs::remove_file(self.store.array(number)));
+                let line = trouble.line();
+                return Err(Stopped::Failed(format!("slurm: {line}; the same command goes on from here")));
+            }
+        };
+        put(&self.store.job(number), &job).map_err(Stopped::Failed)?;
+        self.user.say(&format!("slurm: job {job}: {}", counted(array.rounds.len() as u64, "round")));
+        for (index, (round, _)) in (0u32..).zip(&array.rounds) {
+            if let Some(waiting) = self.waiting.get_mut(round) {
+                waiting.task = Some(Task { job, index });
+                waiting.tries += 1;
+                waiting.words.clear();
+                waiting.node.clear();
+            }
+        }
+        self.arrays.insert(number, (array, Some(job)));
+        Ok(())
+    }
+}
+
+/// Submits; a scheduler that answers too late may have taken the job all the same, which its name tells.
+fn submit_surely(submission: &Submission<'_>) -> Result<u64, Trouble> {
+    const PAUSES: [u64; 2] = [1, 2];
+    let mut pauses = PAUSES.into_iter();
+    loop {
+        let trouble = match scheduler::submit(submission) {
+            Err(Trouble::Away(line)) => Trouble::Away(line),
+            done => return done,
+        };
+        let Some(pause) = pauses.next() else { return Err(trouble) };
+        std::thread::sleep(Duration::from_secs(pause));
+        match scheduler::find(submission.name) {
+            Ok(Some(job)) => return Ok(job),
+            Ok(None) => {}
+            Err(_) if pause == 2 => return Err(trouble),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Whether the scheduler refuses more jobs for now.
+fn is_a_limit(line: &str) -> bool {
+    let line = line.to_ascii_lowercase();
+    ["limit", "qos policy", "maximum", "too many"].iter().any(|word| line.contains(word))
+}

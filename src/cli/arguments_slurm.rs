@@ -1,0 +1,109 @@
+//! The flags that send a lab's rounds to a cluster.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use strandline_lab::slurm::{Task, why_not_passed_on};
+
+/// Where rounds run.
+#[derive(Args, Clone, Debug, Default)]
+pub struct OnSlurm {
+    /// Where rounds run: each as a task of a job array, on one node. Wants --dir in a folder that all nodes see under
+    /// the same path, with the commands (docs/lab.md)
+    #[arg(long, value_name = "WHERE", requires = "dir", help_heading = "On a cluster")]
+    pub on: Option<Where>,
+    /// The partition, as sbatch takes it
+    #[arg(long, value_name = "NAME", requires = "on", help_heading = "On a cluster")]
+    pub partition: Option<String>,
+    /// The account
+    #[arg(long, value_name = "NAME", requires = "on", help_heading = "On a cluster")]
+    pub account: Option<String>,
+    /// What nodes have to have, such as 'epyc&512g'
+    #[arg(long, value_name = "LIST", requires = "on", help_heading = "On a cluster")]
+    pub constraint: Option<String>,
+    /// The most time that a round may take, such as 30 (minutes) or 2:00:00
+    #[arg(long, value_name = "TIME", requires = "on", help_heading = "On a cluster")]
+    pub time: Option<String>,
+    /// Another option for sbatch, such as --sbatch=--qos=low; may be given several times
+    #[arg(long, value_name = "OPTION", requires = "on", allow_hyphen_values = true, value_parser = passed_on,
+        help_heading = "On a cluster")]
+    pub sbatch: Vec<String>,
+    /// Share nodes with other jobs; without it a round has its node for itself
+    #[arg(long, requires = "on", help_heading = "On a cluster")]
+    pub shared: bool,
+    /// At most so many rounds at a time; by default as many as there are nodes for
+    #[arg(long, value_name = "N", requires = "on", value_parser = clap::value_parser!(u32).range(1..),
+        help_heading = "On a cluster")]
+    pub at_once: Option<u32>,
+}
+
+/// Where rounds can run besides here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Where {
+    /// By Slurm's sbatch
+    Slurm,
+}
+
+impl OnSlurm {
+    /// The options that sbatch gets.
+    pub fn options(&self) -> Vec<String> {
+        let named = [
+            ("partition", &self.partition),
+            ("account", &self.account),
+            ("constraint", &self.constraint),
+            ("time", &self.time),
+        ];
+        let named =
+            named.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?)));
+        named.chain(self.sbatch.iter().cloned()).collect()
+    }
+}
+
+fn passed_on(option: &str) -> Result<String, String> {
+    why_not_passed_on(option).map_or_else(|| Ok(option.to_owned()), Err)
+}
+
+/// Arguments of `lab-round`.
+#[derive(Args, Debug)]
+pub struct LabRound {
+    /// The lab's folder
+    #[arg(long)]
+    pub folder: PathBuf,
+    /// The number of its array
+    #[arg(long)]
+    pub array: u32,
+    /// Which task this is
+    #[arg(long, value_parser = task)]
+    pub task: Task,
+    /// What the scheduler calls the node
+    #[arg(long)]
+    pub node: String,
+    /// How often it was begun before
+    #[arg(long)]
+    pub restarts: u32,
+}
+
+fn task(text: &str) -> Result<Task, String> {
+    let (job, index) = text.split_once('_').ok_or("use JOB_TASK")?;
+    let number = |_| "use JOB_TASK".to_owned();
+    Ok(Task { job: job.parse().map_err(number)?, index: index.parse().map_err(number)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_passed_on_as_sbatch_takes_them() {
+        let slurm = OnSlurm {
+            partition: Some("long".to_owned()),
+            time: Some("2:00:00".to_owned()),
+            sbatch: vec!["--qos=low".to_owned()],
+            ..OnSlurm::default()
+        };
+        assert_eq!(slurm.options(), ["--partition=long", "--time=2:00:00", "--qos=low"]);
+        assert!(passed_on("--array=1").is_err() && passed_on("--qos=low").is_ok());
+        assert_eq!(task("17_3"), Ok(Task { job: 17, index: 3 }));
+        assert!(task("17").is_err() && task("x_1").is_err());
+    }
+}
