@@ -170,6 +170,7 @@ fn read_one(
         gives_all: false,
         threads: Vec::new(),
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
+        due_milliseconds: 0,
         doubt: heap.doubt(&walked, &reading),
     });
     Ok(Some(reading))

@@ -141,6 +141,7 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
         // In another, the call would make one first.
         threads: cached.threads.clone(),
         predicted_bytes: reading.trimmable_bytes(),
+        due_milliseconds: 0,
         doubt: doubts.of_call(),
     });
     let own = blocks.iter().map(|block| context.claim_whole((block.start, block.end), Class::Metadata));

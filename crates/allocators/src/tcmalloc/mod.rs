@@ -139,6 +139,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
         // The call needs nothing of its thread's.
         threads: context.fs_bases.to_vec(),
         predicted_bytes: reading.trimmable_bytes(),
+        due_milliseconds: 0,
         doubt: doubts.of_call(),
     });
     reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));

@@ -17,6 +17,7 @@ use strandline_claims::allocator::{CallPlan, Cause, Doubt};
 use strandline_claims::caveat::Caveat;
 use strandline_process::elf::Object;
 use strandline_process::error::Result;
+use strandline_process::host;
 use strandline_process::procfs::Process;
 use strandline_runtimes::jvm::facts::Jvm;
 
@@ -329,6 +330,7 @@ fn call(
     }
     let mut done = Totals::default();
     for plan in plans.into_iter().filter(|plan| plan.predicted_bytes > 0) {
+        wait_until_due(plan);
         let result = match remedy {
             "malloc_trim" => trim(pid, plan, options),
             _ => purge::apply(pid, plan, (options.wait, options.watch)),
@@ -349,6 +351,18 @@ fn call(
         done.tell_predicted(answer);
     }
     done.report(answer)
+}
+
+/// The longest that is waited for what is due soon, and behind that, so that it is.
+const MOST_DUE: Duration = Duration::from_secs(1);
+const BEHIND_DUE: Duration = Duration::from_millis(10);
+
+/// Lets the process go on until what was predicted is due.
+fn wait_until_due(plan: &CallPlan) {
+    let left = plan.due_milliseconds.saturating_sub(host::monotonic_milliseconds());
+    if left > 0 {
+        std::thread::sleep((Duration::from_millis(left) + BEHIND_DUE).min(MOST_DUE));
+    }
 }
 
 /// Calls malloc_trim(0) once.
