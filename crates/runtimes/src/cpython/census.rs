@@ -483,8 +483,14 @@ impl<'a> Census<'a> {
             let links = at.checked_sub(GC_HEAD_BYTES)?;
             let next = self.pages.word(links)? & !3;
             let leads_back = |pages: &mut Pages<'_>| Some(pages.word(next.checked_add(8)?)? & !3);
-            if next != 0 && leads_back(&mut self.pages) != Some(links) {
-                return None;
+            match next {
+                // Whoever allocates an instance of a class enters it there at once (`PyType_GenericAlloc`), and the collector
+                // takes out only tuples and dicts that are no more than that. So this is none: in the midst of a class's `__mro__`,
+                // say, to which a stale word leads, stand how many there are and then the class itself.
+                0 if of.flags & flags::HEAP_TYPE != 0 => return None,
+                0 => (),
+                _ if leads_back(&mut self.pages) != Some(links) => return None,
+                _ => (),
             }
         }
         *head = [0; HEAD_BYTES];
