@@ -355,9 +355,9 @@ class Kills:
         return self
 
 
-def killed_at_random(words, of, turns, longest, seed=1, alive=None, **how):
+def killed_at_random(words, of, turns, longest, seed=1, alive=None, stop=0.03, **how):
     """Runs strandline and kills it at random instants. Each second one is aimed: it waits until the process `of` is traced,
-    and then a little."""
+    and then a little: a part of `stop` seconds, which is about how long it is stopped."""
     import random
     chance, killed, traced = random.Random(seed), 0, 0
     for turn in range(turns):
@@ -365,8 +365,8 @@ def killed_at_random(words, of, turns, longest, seed=1, alive=None, **how):
                                    stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, **how)
         if turn % 2:
             while process.poll() is None and not tracer(of):
-                time.sleep(0.001)
-            time.sleep(chance.random() * 0.03)
+                time.sleep(min(0.001, stop / 30))
+            time.sleep(chance.random() * stop)
         else:
             time.sleep(chance.random() * longest)
         if process.poll() is None:

@@ -32,7 +32,7 @@ def check_nothing_is_called_in_it():
 
 def check_killed():
     one = target()
-    killed = killed_at_random(['explain', one.pid], one.pid, 10, 0.6, 11).at_least(5, 2)
+    killed = killed_at_random(['explain', one.pid], one.pid, 20, 0.6, 11, stop=0.002).at_least(10, 3)
     is_free(one.pid)
     equal(one.finish(), 0, f'its status after {killed}')
     return str(killed)
