@@ -10,6 +10,7 @@ use clap_complete::Shell;
 
 pub use super::arguments_export::Export;
 pub use super::arguments_lab::{Compare, Squeeze, Study, Try};
+pub use super::arguments_top::Top;
 use super::condition::Condition;
 use strandline_inspect::explain::ByPhotograph;
 use strandline_inspect::remedy::REMEDIES;
@@ -28,6 +29,7 @@ Start here:
   strandline compare A B       do two commands or builds differ, and by how much
   strandline try -- COMMAND    which settings make it keep less memory, at which cost
   strandline squeeze -- COMMAND  how little memory is enough
+  strandline top               all processes by the memory they hold, live
   strandline export --all      metrics of this machine's processes for Prometheus
   strandline study             experiments with claims that anyone can rerun";
 
@@ -122,6 +124,10 @@ pub enum Verb {
     /// A study names subjects, axes, what is measured and what is claimed; its cells run in rounds, and each
     /// claim holds, fails or was not run, beside the figures that were published.
     Study(Study),
+    /// Watch the processes of this machine by the memory they hold, and look into one by a key
+    ///
+    /// RSS, PSS and growth of processes or control groups, live; Enter takes a ledger. Stops nothing that was not asked for.
+    Top(Box<Top>),
     /// Tell a monitoring system, all the time: the memory of chosen processes as metrics
     ///
     /// Answers scrapes (Prometheus, OpenMetrics) on a loopback port, or writes a file for node_exporter: what the kernel counts at

@@ -9,6 +9,7 @@ use strandline_export::budget::StopBudget;
 use strandline_recorder::plan;
 
 use super::arguments::Photograph;
+use super::arguments_chosen::Chosen;
 
 /// Where scrapes are answered if nothing else is said.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:9756";
@@ -39,24 +40,12 @@ prometheus receiver.
 
 docs/metrics.md defines each metric; deploy/ has rules for alerts, a unit for systemd, a DaemonSet and a dashboard.")]
 pub struct Export {
-    /// Processes, by their ids
-    #[arg(long, value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
-    pub pid: Vec<i32>,
-    /// Processes whose name, or whose executable's, this expression matches; may be given several times
-    #[arg(long, value_name = "REGEX")]
-    pub name: Vec<String>,
-    /// Processes in this control group and those below it; may be given several times
-    #[arg(long, value_name = "PATH")]
-    pub cgroup: Vec<String>,
-    /// Processes of this unit of systemd; may be given several times
-    #[arg(long, value_name = "NAME")]
-    pub unit: Vec<String>,
+    /// Which processes
+    #[command(flatten)]
+    pub chosen: Chosen,
     /// All processes
     #[arg(long)]
     pub all: bool,
-    /// Leave out descendants of the chosen processes that are not chosen themselves
-    #[arg(long)]
-    pub no_children: bool,
     /// Where to answer scrapes; 127.0.0.1:9756, unless there is a --textfile
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen: Option<SocketAddr>,
@@ -95,10 +84,7 @@ pub struct Export {
 impl Export {
     /// Flags that do not go together.
     pub fn contradiction(&self) -> Option<&'static str> {
-        let is_chosen = self.all
-            || [self.pid.is_empty(), self.name.is_empty(), self.cgroup.is_empty(), self.unit.is_empty()]
-                .contains(&false);
-        if !is_chosen {
+        if !self.all && self.chosen.is_empty() {
             return Some("no process is chosen: give --pid, --name, --cgroup, --unit or --all");
         }
         if self.listen.is_some_and(|address| !address.ip().is_loopback()) && !self.allow_remote {
@@ -116,7 +102,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     found.ok_or_else(|| format!("use an address and a port, such as {DEFAULT_LISTEN} or [::1]:9756"))
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+pub(super) fn interval(text: &str) -> Result<Duration, String> {
     let interval = plan::duration(text)?;
     if interval < Duration::from_secs(1) {
         return Err(format!("{text} is too short: use 1s or more"));

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use strandline_export::select::Asked;
-use strandline_export::{LedgerOptions, Options, Selection};
+use strandline_export::{LedgerOptions, Options};
+use strandline_survey::Selection;
 
 use super::arguments::Export;
 use super::arguments_export::DEFAULT_LISTEN;
@@ -12,14 +12,6 @@ use super::{Ending, Failure, Result};
 
 /// Exports until a signal ends it.
 pub fn run(arguments: &Export) -> Result<Ending> {
-    let asked = Asked {
-        pids: arguments.pid.clone(),
-        names: arguments.name.clone(),
-        groups: arguments.cgroup.clone(),
-        units: arguments.unit.clone(),
-        all: arguments.all,
-        children: !arguments.no_children,
-    };
     let listen = match (arguments.listen, &arguments.textfile) {
         (None, None) => DEFAULT_LISTEN.parse().ok(),
         (listen, _) => listen,
@@ -34,7 +26,7 @@ pub fn run(arguments: &Export) -> Result<Ending> {
         listen,
         textfile: arguments.textfile.clone(),
         interval: arguments.interval,
-        selection: Selection::new(asked).map_err(Failure)?,
+        selection: Selection::new(arguments.chosen.asked(arguments.all)).map_err(Failure)?,
         top: usize::try_from(arguments.top).unwrap_or(usize::MAX),
         row_share: arguments.row_share,
         ledgers: (!arguments.no_ledgers).then_some(ledgers),

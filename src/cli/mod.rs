@@ -4,9 +4,11 @@
 //! `report`, and says how it ended; everything that is printed goes through `Output`.
 
 pub mod arguments;
+pub mod arguments_chosen;
 pub mod arguments_export;
 pub mod arguments_lab;
 pub mod arguments_slurm;
+pub mod arguments_top;
 mod compare;
 pub mod condition;
 mod demo;
@@ -26,6 +28,7 @@ mod report;
 mod slurm;
 mod squeeze;
 mod study;
+mod top;
 mod tree;
 mod trial;
 
@@ -111,6 +114,7 @@ pub fn run() -> ExitCode {
         Verb::Try(arguments) => trial::run(arguments, &mut output),
         Verb::Study(study) => study::run(study, &mut output),
         Verb::Export(export) => export::run(export),
+        Verb::Top(arguments) => top::run(arguments, &mut output),
         Verb::Demo(demo) => demo::run(demo, &mut output),
         Verb::DemoChild(child) => demo_child::run(child),
         Verb::Doctor(arguments) => doctor::run(arguments, &mut output),
@@ -155,6 +159,9 @@ fn contradiction(arguments: &Arguments) -> Option<&'static str> {
     match &arguments.verb {
         Verb::Export(_) if arguments.common.json => {
             Some("--json is not for export, which answers in the formats of Prometheus: leave it out")
+        }
+        Verb::Top(_) if arguments.common.json => {
+            Some("--json is not for top: `strandline explain PID --json` is the document of a process")
         }
         Verb::Run(_) if arguments.common.json => Some(
             "--json is not for run, whose output is the command's; use `strandline report FILE --format json`",

@@ -4,7 +4,7 @@
 
 use crate::support::{Folder, strandline};
 
-const VERBS: [&str; 15] = [
+const VERBS: [&str; 16] = [
     "explain",
     "reclaim",
     "run",
@@ -16,6 +16,7 @@ const VERBS: [&str; 15] = [
     "squeeze",
     "study",
     "export",
+    "top",
     "demo",
     "doctor",
     "completions",
@@ -66,6 +67,8 @@ fn mistakes_are_one_line_and_status_2() {
         (&["compare", "--record", "true", "true"], "--dir"),
         (&["try", "--ready", "80", "--", "true"], "port="),
         (&["squeeze", "--kind", "swap", "--", "true"], "address_space"),
+        (&["top", "--sort", "size"], "growth"),
+        (&["top", "--tree", "--groups"], "--groups"),
         (&["export"], "--all"),
         (&["export", "--all", "--listen", "0.0.0.0:0"], "--allow-remote"),
         (&["export", "--all", "--listen", "9100"], "127.0.0.1:9756"),

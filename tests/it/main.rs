@@ -59,3 +59,5 @@ mod study_all;
 mod study_files;
 mod support;
 mod synth_adopted;
+mod top;
+mod top_support;

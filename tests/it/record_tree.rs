@@ -115,7 +115,7 @@ fn where_the_kernel_does_not_tell_children_are_searched_for() -> Outcome {
         assert_eq!(ended.how(), 8, "{flags:?}: {}", ended.complaint());
         let report = place.report()?;
         assert_eq!(report["recording"]["followed_by"], "polling", "{flags:?}");
-        assert_eq!(caveats(&report), ["polling"]);
+        assert_eq!(caveats(&report), ["polling"], "{flags:?}: {}", report["caveats"]);
         assert_eq!(mark_names(&report), ["begun", "grown", "freed"]);
         assert!(process(&report, &["\"steps\""]).is_ok(), "{flags:?}");
         assert_eq!(report["exit"]["status"], 8);

@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::budget::Stops;
-use crate::picture::Picture;
-use crate::select::Key;
 use crate::summary::Summary;
+use strandline_survey::picture::Picture;
+use strandline_survey::select::Key;
 
 /// One process's.
 #[derive(Clone, Debug)]
@@ -75,14 +75,14 @@ impl Board {
 mod tests {
     use super::*;
     use crate::budget::StopBudget;
-    use crate::select::{Asked, Selection};
+    use strandline_survey::select::{Asked, Selection};
 
     #[test]
     fn who_comes_back_has_been_stopped_before() {
         let own = std::process::id().cast_signed();
         let asked = Asked { pids: vec![own], ..Asked::default() };
         let selection = Selection::new(asked).unwrap();
-        let mut painter = crate::picture::Painter::default();
+        let mut painter = strandline_survey::picture::Painter::default();
         let (with, without) = (painter.paint(&selection, 1), painter.paint(&selection, 0));
         assert_eq!((with.processes.len(), without.processes.len()), (1, 0));
         let budget = StopBudget { stopped: Duration::from_millis(20), period: Duration::from_secs(60) };

@@ -8,9 +8,9 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::exposition::Format;
 use crate::page::Pages;
-use crate::picture::{Painter, Picture};
-use crate::select::Selection;
 use crate::textfile::Writer;
+use strandline_survey::picture::{Painter, Picture};
+use strandline_survey::select::Selection;
 
 /// Processes are looked for this often where nobody asks: ledgers want to know of new ones.
 const LOOK_EVERY: Duration = Duration::from_secs(30);

@@ -13,11 +13,11 @@ use crate::LedgerOptions;
 use crate::board::{Board, Entry};
 use crate::budget::Processor;
 use crate::desk::{Desk, join_within};
-use crate::figures::Figures;
 use crate::page::own_processor_time;
-use crate::picture::Picture;
-use crate::select::Key;
 use crate::summary::Summary;
+use strandline_survey::figures::Figures;
+use strandline_survey::picture::Picture;
+use strandline_survey::select::Key;
 
 /// Between two looks whether a ledger may be taken.
 const TICK: Duration = Duration::from_millis(250);

@@ -2,8 +2,8 @@
 //! files. It decides which processes, how often and at what cost; it must not read a process's memory itself, push
 //! anything anywhere, nor stop a process for longer than its budget.
 //!
-//! Data flows one way: `select` (which processes) → `figures` (what the kernel counts) → `picture` (all of them, the small
-//! ones summed) → `page` (as text, with the ledgers beside) → `server` and `textfile`. Ledgers are taken beside all that
+//! Data flows one way: `strandline-survey` (a picture of the processes, the small ones summed) → `page` (as text, with the
+//! ledgers beside) → `server` and `textfile`. Ledgers are taken beside all that
 //! (`ledgers`), one at a time, within a `budget` of stopped time for each process and of processor time for all.
 //!
 //! Three threads: one answers clients and never looks at a process, one looks at what the kernel counts, one takes ledgers.
@@ -15,12 +15,9 @@ mod board;
 pub mod budget;
 mod desk;
 mod exposition;
-mod figures;
 mod http;
 mod ledgers;
 mod page;
-mod picture;
-pub mod select;
 mod server;
 mod summary;
 mod textfile;
@@ -35,7 +32,7 @@ use strandline_inspect::explain::ByPhotograph;
 use board::Board;
 use budget::StopBudget;
 use desk::Desk;
-pub use select::Selection;
+use strandline_survey::Selection;
 
 /// What to export, where to, and what it may cost.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::board::{Board, Entry};
 use crate::exposition::{Exposition, Format, Kind, Value};
-use crate::figures::Pss;
-use crate::picture::{Picture, Shown, Sum};
+use strandline_survey::figures::Pss;
+use strandline_survey::picture::{Picture, Shown, Sum};
 
 /// The name under which what has no series of its own is summed.
 const OTHER: &str = "other";

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use crate::figures::{Figures, Known, Pss};
 use crate::select::{Key, Seen, Selection};
 
-/// So long proportional set sizes are asked for at each picture: some 6 GiB of memory.
-const MOST_PSS_TIME: Duration = Duration::from_millis(40);
+/// So long proportional set sizes are asked for at each picture if nothing else is said: some 6 GiB of memory.
+const PSS_TIME: Duration = Duration::from_millis(40);
 /// Control groups with series of their own; the others are summed.
 const MOST_GROUPS: usize = 100;
 
@@ -20,6 +20,8 @@ const MOST_GROUPS: usize = 100;
 pub struct Shown {
     /// Who.
     pub key: Key,
+    /// Its parent.
+    pub parent: i32,
     /// Its name.
     pub name: String,
     /// Its control group.
@@ -103,9 +105,17 @@ impl Picture {
 }
 
 /// Makes pictures, and remembers what takes long to ask.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Painter {
     known: HashMap<Key, Known>,
+    /// So long proportional set sizes are asked for at each picture.
+    pub pss_time: Duration,
+}
+
+impl Default for Painter {
+    fn default() -> Self {
+        Self { known: HashMap::new(), pss_time: PSS_TIME }
+    }
 }
 
 impl Painter {
@@ -126,11 +136,11 @@ impl Painter {
             (Reverse(known.figures.rss_bytes), seen.key.start_ticks, seen.key.pid)
         });
         let shown = found.len().min(top);
-        ask_for_sizes(&mut found[..shown]);
+        ask_for_sizes(&mut found[..shown], self.pss_time);
         let mut shown = Vec::with_capacity(found.len());
         for (seen, known) in found {
             let Known { figures, pss, group, .. } = known.clone();
-            shown.push(Shown { key: seen.key, name: seen.name, group, figures, pss });
+            shown.push(Shown { key: seen.key, parent: seen.parent, name: seen.name, group, figures, pss });
             self.known.insert(seen.key, known);
         }
         let groups = by_group(&shown);
@@ -141,7 +151,7 @@ impl Painter {
 }
 
 /// Asks for the proportional set sizes that may be others by now, the oldest first, until the time for it is over.
-fn ask_for_sizes(found: &mut [(Seen, Known)]) {
+fn ask_for_sizes(found: &mut [(Seen, Known)], time: Duration) {
     let mut turns: Vec<_> = found
         .iter()
         .enumerate()
@@ -152,7 +162,7 @@ fn ask_for_sizes(found: &mut [(Seen, Known)]) {
     for (_, index) in turns {
         let (seen, known) = &mut found[index];
         known.pss = Pss::read(&seen.process);
-        if since.elapsed() >= MOST_PSS_TIME {
+        if since.elapsed() >= time {
             break;
         }
     }
@@ -193,7 +203,7 @@ mod tests {
         let figures =
             Figures { rss_bytes, anonymous_bytes: Some(1), swap_bytes: Some(0), ..Figures::default() };
         let key = Key { pid, start_ticks: 1 };
-        Shown { key, name: "x".to_owned(), group: Some(group.to_owned()), figures, pss }
+        Shown { key, parent: 1, name: "x".to_owned(), group: Some(group.to_owned()), figures, pss }
     }
 
     #[test]

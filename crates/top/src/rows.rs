@@ -1,0 +1,341 @@
+//! The rows of the table: of processes or of control groups, with what they grow by, in order, filtered, or as a tree.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use strandline_survey::Picture;
+use strandline_survey::picture::Shown;
+use strandline_survey::select::Key;
+
+/// The columns, from left to right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    /// A process's id, or how many processes a group has.
+    Pid,
+    /// RSS.
+    Rss,
+    /// PSS.
+    Pss,
+    /// What RSS grows by in a minute.
+    Growth,
+    /// What the last ledger called stranded.
+    Stranded,
+    /// What it called pinned.
+    Pinned,
+    /// The name.
+    Name,
+}
+
+impl Column {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Pid, Self::Rss, Self::Pss, Self::Growth, Self::Stranded, Self::Pinned, Self::Name];
+}
+
+/// What the rows are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Processes in order.
+    List,
+    /// Processes below their parents.
+    Tree,
+    /// Control groups.
+    Groups,
+}
+
+/// Whose row it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Id {
+    /// A process's.
+    Process(Key),
+    /// A control group's.
+    Group(String),
+}
+
+/// What the last ledger of a process said.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    /// When.
+    pub at: Instant,
+    /// Bytes that are stranded.
+    pub stranded_bytes: u64,
+    /// Bytes that are pinned.
+    pub pinned_bytes: u64,
+}
+
+/// A row.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Whose.
+    pub id: Id,
+    /// The process, where it is one.
+    pub pid: Option<i32>,
+    /// Its parent.
+    pub parent: i32,
+    /// How many ancestors of it stand above it.
+    pub depth: usize,
+    /// Its name, or the group's.
+    pub name: String,
+    /// Its group.
+    pub group: Option<String>,
+    /// How many processes it sums.
+    pub processes: u64,
+    /// RSS.
+    pub rss_bytes: u64,
+    /// PSS.
+    pub pss_bytes: Option<u64>,
+    /// What RSS grows by in a minute.
+    pub growth_bytes: Option<i64>,
+    /// What its last ledger said.
+    pub told: Option<Told>,
+}
+
+/// Growth is that of the last minute, or of as much of it as there is.
+const SPAN: Duration = Duration::from_secs(60);
+/// Before that nothing is said.
+const LEAST_SPAN: Duration = Duration::from_millis(900);
+
+/// RSS of the last minute.
+#[derive(Debug, Default)]
+pub struct History {
+    of: HashMap<Id, VecDeque<(Instant, u64)>>,
+}
+
+impl History {
+    /// Notes a picture; of who is not on it any more nothing is kept.
+    pub fn add(&mut self, picture: &Picture) {
+        let processes = picture.processes.iter().map(|one| (Id::Process(one.key), one.figures.rss_bytes));
+        let groups = picture.groups.iter().map(|(name, sum)| (Id::Group(name.clone()), sum.rss_bytes));
+        let mut old = std::mem::take(&mut self.of);
+        for (id, rss_bytes) in processes.chain(groups) {
+            let mut all = old.remove(&id).unwrap_or_default();
+            all.push_back((picture.at, rss_bytes));
+            while all.front().is_some_and(|(at, _)| picture.at.duration_since(*at) > SPAN) {
+                all.pop_front();
+            }
+            self.of.insert(id, all);
+        }
+    }
+
+    /// What it grows by in a minute.
+    fn growth(&self, id: &Id) -> Option<i64> {
+        let all = self.of.get(id)?;
+        let ((began, first), (ended, last)) = (all.front()?, all.back()?);
+        let span = ended.duration_since(*began);
+        let grown = i64::try_from(*last).ok()?.checked_sub(i64::try_from(*first).ok()?)?;
+        let minutes = SPAN.as_secs_f64() / span.as_secs_f64();
+        (span >= LEAST_SPAN).then_some((grown as f64 * minutes) as i64)
+    }
+}
+
+/// How rows are put in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Order<'a> {
+    /// What they are.
+    pub kind: Kind,
+    /// By which column: the largest first, and names and ids from the first one on.
+    pub sort: Column,
+    /// Or the other way round.
+    pub is_reversed: bool,
+    /// Only those with this in their name, group or id; all where it is empty.
+    pub filter: &'a str,
+}
+
+/// The rows of a picture.
+pub fn arrange(
+    picture: &Picture,
+    history: &History,
+    told: &HashMap<Key, Told>,
+    order: Order<'_>,
+) -> Vec<Row> {
+    let mut rows: Vec<Row> = match order.kind {
+        Kind::Groups => picture.groups.iter().map(|group| of_group(group, history)).collect(),
+        Kind::List | Kind::Tree => {
+            picture.processes.iter().map(|one| of_process(one, history, told.get(&one.key))).collect()
+        }
+    };
+    // Rows that are equal stay where they are: by RSS.
+    match order.sort {
+        Column::Pid => rows.sort_by_key(|row| (row.pid, Reverse(row.processes))),
+        Column::Rss => rows.sort_by_key(|row| Reverse(row.rss_bytes)),
+        Column::Pss => rows.sort_by_key(|row| Reverse(row.pss_bytes)),
+        Column::Growth => rows.sort_by_key(|row| Reverse(row.growth_bytes)),
+        Column::Stranded => rows.sort_by_key(|row| Reverse(row.told.map(|told| told.stranded_bytes))),
+        Column::Pinned => rows.sort_by_key(|row| Reverse(row.told.map(|told| told.pinned_bytes))),
+        Column::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
+    }
+    if order.is_reversed {
+        rows.reverse();
+    }
+    let wanted = order.filter.to_lowercase();
+    if order.kind == Kind::Tree {
+        return tree(rows, &wanted);
+    }
+    rows.retain(|row| matches(row, &wanted));
+    rows
+}
+
+fn of_process(one: &Shown, history: &History, told: Option<&Told>) -> Row {
+    let id = Id::Process(one.key);
+    Row {
+        growth_bytes: history.growth(&id),
+        id,
+        pid: Some(one.key.pid),
+        parent: one.parent,
+        depth: 0,
+        name: one.name.replace('\n', " "),
+        group: one.group.clone(),
+        processes: 1,
+        rss_bytes: one.figures.rss_bytes,
+        pss_bytes: one.pss.bytes(),
+        told: told.copied(),
+    }
+}
+
+fn of_group((name, sum): &(String, strandline_survey::picture::Sum), history: &History) -> Row {
+    let id = Id::Group(name.clone());
+    Row {
+        growth_bytes: history.growth(&id),
+        id,
+        pid: None,
+        parent: 0,
+        depth: 0,
+        name: name.clone(),
+        group: Some(name.clone()),
+        processes: sum.processes,
+        rss_bytes: sum.rss_bytes,
+        pss_bytes: sum.pss_bytes,
+        told: None,
+    }
+}
+
+/// Whether it has what is wanted; that is in lower case.
+fn matches(row: &Row, wanted: &str) -> bool {
+    wanted.is_empty()
+        || row.name.to_lowercase().contains(wanted)
+        || row.pid.is_some_and(|pid| pid.to_string() == wanted)
+        || row.group.as_ref().is_some_and(|group| group.to_lowercase().contains(wanted))
+}
+
+/// The deepest that is drawn.
+const DEEPEST: usize = 64;
+
+/// The same below their parents, siblings in the order they have; where something is wanted, what has it and its ancestors.
+fn tree(rows: Vec<Row>, wanted: &str) -> Vec<Row> {
+    let parents: HashMap<i32, i32> = rows.iter().filter_map(|row| Some((row.pid?, row.parent))).collect();
+    let mut kept: HashSet<i32> = HashSet::new();
+    for row in rows.iter().filter(|row| matches(row, wanted)) {
+        let mut at = row.pid;
+        while let Some(pid) = at.filter(|pid| kept.insert(*pid)) {
+            at = parents.get(&pid).copied().filter(|parent| parents.contains_key(parent));
+        }
+    }
+    let mut children: HashMap<i32, Vec<Row>> = HashMap::new();
+    let mut roots = Vec::new();
+    for row in rows.into_iter().filter(|row| row.pid.is_some_and(|pid| kept.contains(&pid))) {
+        match parents.contains_key(&row.parent) && Some(row.parent) != row.pid {
+            true => children.entry(row.parent).or_default().push(row),
+            false => roots.push(row),
+        }
+    }
+    let mut all = Vec::new();
+    // The last first: what is pushed last is taken first.
+    let mut left: Vec<Row> = roots.into_iter().rev().collect();
+    loop {
+        while let Some(row) = left.pop() {
+            let below = row.pid.and_then(|pid| children.remove(&pid)).unwrap_or_default();
+            let depth = (row.depth + 1).min(DEEPEST);
+            left.extend(below.into_iter().rev().map(|child| Row { depth, ..child }));
+            all.push(row);
+        }
+        // Ids that were used again while they were read may make a ring, which hangs on nobody.
+        let Some(pid) = children.keys().min().copied() else { return all };
+        left.extend(children.remove(&pid).unwrap_or_default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strandline_survey::figures::{Figures, Pss};
+
+    use super::*;
+
+    fn shown(pid: i32, parent: i32, name: &str, rss_bytes: u64) -> Shown {
+        let figures = Figures { rss_bytes, ..Figures::default() };
+        let group = Some(format!("/group-{}", pid % 2));
+        Shown {
+            key: Key { pid, start_ticks: 1 },
+            parent,
+            name: name.to_owned(),
+            group,
+            figures,
+            pss: Pss::Unknown,
+        }
+    }
+
+    fn picture(at: Instant, processes: Vec<Shown>) -> Picture {
+        Picture { at, took: Duration::ZERO, processes, others: None, groups: Vec::new() }
+    }
+
+    const BY_RSS: Order<'_> = Order { kind: Kind::List, sort: Column::Rss, is_reversed: false, filter: "" };
+
+    fn ids(picture: &Picture, history: &History, order: Order<'_>) -> Vec<(i32, usize)> {
+        let rows = arrange(picture, history, &HashMap::new(), order);
+        rows.iter().map(|row| (row.pid.unwrap_or(0), row.depth)).collect()
+    }
+
+    fn family() -> Vec<Shown> {
+        vec![
+            shown(1, 0, "init", 10),
+            shown(2, 1, "shell", 5),
+            shown(3, 2, "server\nx", 900),
+            shown(4, 1, "other", 40),
+            shown(8, 9, "ring", 1),
+            shown(9, 8, "ring", 2),
+        ]
+    }
+
+    #[test]
+    fn rows_are_in_order_and_filtered() {
+        let picture = picture(Instant::now(), family());
+        let history = History::default();
+        let of = |order| ids(&picture, &history, order).into_iter().map(|(pid, _)| pid).collect::<Vec<_>>();
+        assert_eq!(of(BY_RSS), [3, 4, 1, 2, 9, 8]);
+        assert_eq!(of(Order { is_reversed: true, ..BY_RSS }), [8, 9, 2, 1, 4, 3]);
+        assert_eq!(of(Order { sort: Column::Pid, ..BY_RSS }), [1, 2, 3, 4, 8, 9]);
+        assert_eq!(of(Order { sort: Column::Name, ..BY_RSS })[0], 1);
+        assert_eq!(of(Order { filter: "SER", ..BY_RSS }), [3]);
+        assert_eq!(of(Order { filter: "/group-1", ..BY_RSS }), [3, 1, 9]);
+        assert_eq!(of(Order { filter: "4", ..BY_RSS }), [4]);
+    }
+
+    #[test]
+    fn a_tree_keeps_ancestors_and_survives_rings() {
+        let picture = picture(Instant::now(), family());
+        let history = History::default();
+        let order = Order { kind: Kind::Tree, ..BY_RSS };
+        let all = ids(&picture, &history, order);
+        assert_eq!(all[..4], [(1, 0), (4, 1), (2, 1), (3, 2)]);
+        let mut ring: Vec<i32> = all[4..].iter().map(|(pid, _)| *pid).collect();
+        ring.sort_unstable();
+        assert_eq!(ring, [8, 9]);
+        assert_eq!(ids(&picture, &history, Order { filter: "server", ..order }), [(1, 0), (2, 1), (3, 2)]);
+    }
+
+    #[test]
+    fn growth_is_that_of_a_minute() {
+        let began = Instant::now();
+        let mut history = History::default();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let mut growth = |seconds, rss| {
+            let now = picture(at(seconds), vec![shown(1, 0, "x", rss)]);
+            history.add(&now);
+            arrange(&now, &history, &HashMap::new(), BY_RSS)[0].growth_bytes
+        };
+        assert_eq!(growth(0, 1000), None);
+        assert_eq!(growth(30, 1500), Some(1000));
+        assert_eq!(growth(60, 1000), Some(0));
+        assert_eq!(growth(90, 500), Some(-1000));
+    }
+}

@@ -1,0 +1,148 @@
+//! The terminal: taken over at the start, given back at the end, whatever ends it but SIGKILL. Keys, signals and the news of
+//! other threads are waited for together, without a clock.
+
+use std::io::{IsTerminal, Result};
+use std::mem::ManuallyDrop;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
+use ratatui::{DefaultTerminal, Frame};
+
+/// That the terminal is gone (SIGHUP) ends it without more: there is nothing to give back.
+const SIGNALS: [Signal; 5] =
+    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGWINCH];
+
+/// Tells the screen that there is news.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<EventFd>);
+
+impl Waker {
+    /// Tells it.
+    pub fn wake(&self) {
+        // It fails where it was told already.
+        let _ = self.0.write(1);
+    }
+}
+
+/// What was heard.
+#[derive(Debug)]
+pub enum Heard {
+    /// The terminal or a signal ends it.
+    End,
+    /// A signal asks to stop until it is continued.
+    Suspend,
+    /// Keys were pressed.
+    Keys(Vec<KeyEvent>),
+    /// Another thread has something, or the terminal has another size.
+    News,
+}
+
+/// Whether there is a terminal to take over.
+pub fn is_there() -> bool {
+    std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+}
+
+/// The terminal, taken over.
+#[derive(Debug)]
+pub struct Screen {
+    /// Never dropped: where the terminal is gone it would complain to standard error, which is gone too, and panic.
+    terminal: ManuallyDrop<DefaultTerminal>,
+    signals: SignalFd,
+    news: Arc<EventFd>,
+}
+
+impl Screen {
+    /// Takes it over. Before there is a second thread: signals come to this one's descriptor.
+    pub fn open() -> Result<Self> {
+        let set: SigSet = SIGNALS.into_iter().collect();
+        set.thread_block()?;
+        let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        let news = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
+        Ok(Self { terminal: ManuallyDrop::new(ratatui::try_init()?), signals, news })
+    }
+
+    /// What other threads wake it by.
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.news))
+    }
+
+    /// How wide it is.
+    pub fn columns(&self) -> u16 {
+        self.terminal.size().map_or(80, |size| size.width)
+    }
+
+    /// Draws what has changed.
+    pub fn draw(&mut self, view: impl FnOnce(&mut Frame<'_>)) -> Result<()> {
+        self.terminal.draw(view).map(|_| ())
+    }
+
+    /// Waits until there is something.
+    pub fn wait(&mut self) -> Result<Heard> {
+        let stdin = std::io::stdin();
+        let mut all = [
+            PollFd::new(stdin.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.news.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut all, PollTimeout::NONE) {
+            Err(Errno::EINTR) => return Ok(Heard::News),
+            result => result?,
+        };
+        let [keys, signals, news] = all.map(|one| one.revents().unwrap_or(PollFlags::empty()));
+        if keys.intersects(PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL) {
+            return Ok(Heard::End);
+        }
+        if !signals.is_empty()
+            && let Some(signal) = self.signals.read_signal()?
+        {
+            return Ok(match Signal::try_from(signal.ssi_signo.cast_signed()) {
+                Ok(Signal::SIGWINCH) => Heard::News,
+                Ok(Signal::SIGTSTP) => Heard::Suspend,
+                _ => Heard::End,
+            });
+        }
+        if !news.is_empty() {
+            // Many may have woken it: once is enough.
+            let _ = self.news.read();
+        }
+        if keys.is_empty() { Ok(Heard::News) } else { keys_pressed() }
+    }
+
+    /// Gives the terminal back and stops, until it is continued.
+    pub fn suspend(&mut self) -> Result<()> {
+        self.give_back()?;
+        raise(Signal::SIGSTOP)?;
+        self.terminal = ManuallyDrop::new(ratatui::try_init()?);
+        Ok(())
+    }
+
+    fn give_back(&mut self) -> Result<()> {
+        let shown = self.terminal.show_cursor();
+        ratatui::try_restore().and(shown)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // Nothing is left to be done where that fails: the terminal is gone.
+        let _ = self.give_back();
+    }
+}
+
+/// All keys that were pressed until now.
+fn keys_pressed() -> Result<Heard> {
+    let mut keys = Vec::new();
+    while event::poll(std::time::Duration::ZERO)? {
+        match event::read()? {
+            Event::Key(key) if key.kind != KeyEventKind::Release => keys.push(key),
+            _ => {}
+        }
+    }
+    Ok(Heard::Keys(keys))
+}

@@ -1,0 +1,43 @@
+//! The flags that choose processes, the same for every verb that looks at many.
+
+use clap::Args;
+use strandline_survey::select::Asked;
+
+/// Which processes.
+#[derive(Args, Debug)]
+pub struct Chosen {
+    /// Processes, by their ids
+    #[arg(long, value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Vec<i32>,
+    /// Processes whose name, or whose executable's, this expression matches; may be given several times
+    #[arg(long, value_name = "REGEX")]
+    pub name: Vec<String>,
+    /// Processes in this control group and those below it; may be given several times
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Vec<String>,
+    /// Processes of this unit of systemd; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub unit: Vec<String>,
+    /// Leave out descendants of the chosen processes that are not chosen themselves
+    #[arg(long)]
+    pub no_children: bool,
+}
+
+impl Chosen {
+    /// Whether none is named.
+    pub fn is_empty(&self) -> bool {
+        self.pid.is_empty() && self.name.is_empty() && self.cgroup.is_empty() && self.unit.is_empty()
+    }
+
+    /// What is asked for, or all processes.
+    pub fn asked(&self, all: bool) -> Asked {
+        Asked {
+            pids: self.pid.clone(),
+            names: self.name.clone(),
+            groups: self.cgroup.clone(),
+            units: self.unit.clone(),
+            all,
+            children: !self.no_children,
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The arguments of `top`, with the help that people see.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use strandline_top::Column;
+
+use super::arguments_chosen::Chosen;
+use super::arguments_export::interval;
+
+/// Arguments of `top`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  strandline top
+  strandline top --name '^my-service$' --sort growth
+  strandline top --unit my-service --tree
+  strandline top --groups
+  strandline top --once | head -20
+
+Keys: Enter takes a ledger of the chosen process, r says what the best remedy would give back; both stop it for a moment, and
+nothing else does. / filters, t shows the tree, c control groups, Left and Right change the order, ? names all keys, q ends.
+
+Columns:
+  RSS         resident bytes; what several processes share counts for each
+  PSS         the same, where it counts once; read little by little, ? until then or where this user may not
+  GROWTH/MIN  what RSS grew by in the last minute, or would at this rate, where there is less of it yet
+  STRANDED    what its last ledger called free and still resident, and how old that ledger is; - before there is one
+  PINNED      what it called free, but kept by what lives beside it")]
+pub struct Top {
+    /// Which processes; all, where none is named
+    #[command(flatten)]
+    pub chosen: Chosen,
+    /// How often processes are looked at; less often where that would take more than a fiftieth of a processor
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
+    pub interval: Duration,
+    /// The order
+    #[arg(long, value_name = "COLUMN", default_value = "rss")]
+    pub sort: Sort,
+    /// Show the tree of parents and children
+    #[arg(long, conflicts_with = "groups")]
+    pub tree: bool,
+    /// Show control groups
+    #[arg(long)]
+    pub groups: bool,
+    /// Print the table once, after two seconds, and end
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// By which column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// Its id; of groups, how many processes they have
+    Pid,
+    /// Resident bytes
+    Rss,
+    /// Proportional set size
+    Pss,
+    /// Growth in a minute
+    Growth,
+    /// Stranded bytes of the last ledger
+    Stranded,
+    /// Pinned bytes of the last ledger
+    Pinned,
+    /// Its name
+    Name,
+}
+
+impl Sort {
+    /// The column.
+    pub fn column(self) -> Column {
+        match self {
+            Self::Pid => Column::Pid,
+            Self::Rss => Column::Rss,
+            Self::Pss => Column::Pss,
+            Self::Growth => Column::Growth,
+            Self::Stranded => Column::Stranded,
+            Self::Pinned => Column::Pinned,
+            Self::Name => Column::Name,
+        }
+    }
+}

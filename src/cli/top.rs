@@ -1,0 +1,84 @@
+//! `top`: processes by the memory they hold, live.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use strandline_inspect::explain::{ByPhotograph, Options, explain};
+use strandline_inspect::facts::Outcome;
+use strandline_inspect::remedy::{ReclaimOptions, reclaim};
+use strandline_report::model::{Rows, View};
+use strandline_report::paint::Surface;
+use strandline_report::{reclamation, terminal};
+use strandline_survey::Selection;
+use strandline_top::{Kind, Look, Looked, Wanted};
+
+use super::arguments_top::Top;
+use super::output::Output;
+use super::{Ending, Failure, Result};
+
+/// How long a dry run waits for a safe moment; nobody wants to sit before it for longer.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// Shows the table until it is ended, or once.
+pub fn run(arguments: &Top, output: &mut Output) -> Result<Ending> {
+    let asked = arguments.chosen.asked(arguments.chosen.is_empty());
+    let options = strandline_top::Options {
+        selection: Selection::new(asked).map_err(Failure)?,
+        interval: arguments.interval,
+        sort: arguments.sort.column(),
+        kind: match (arguments.tree, arguments.groups) {
+            (true, _) => Kind::Tree,
+            (_, true) => Kind::Groups,
+            _ => Kind::List,
+        },
+    };
+    if arguments.once {
+        let columns = u16::try_from(output.surface.columns).unwrap_or(u16::MAX);
+        output.print(&strandline_top::once(options, columns))?;
+        return Ok(Ending::Done);
+    }
+    strandline_sys::host::map_large_arrays();
+    let look: Look = Arc::new(|pid, wanted, columns| {
+        let columns = usize::from(columns).clamp(Surface::NARROWEST, Surface::WIDEST);
+        let looked = look(pid, wanted, Surface { columns, colour: false });
+        strandline_sys::host::release_memory();
+        looked.map_err(|Failure(line)| strandline_report::text::clean(&line))
+    });
+    strandline_top::run(options, look).map_err(Failure)?;
+    Ok(Ending::Done)
+}
+
+/// Looks at a process, from a photograph where there can be one: it was asked for, but by a key.
+fn look(pid: i32, wanted: Wanted, surface: Surface) -> Result<Looked> {
+    let photograph = ByPhotograph::IfPossible;
+    match wanted {
+        Wanted::Ledger => {
+            let explanation = explain(pid, &Options { photograph, ..Options::default() })?;
+            let text = terminal::explanation(&View::new(&explanation, Rows::default()), surface);
+            Ok(Looked { text, sums: Some((explanation.totals.stranded, explanation.totals.pinned)) })
+        }
+        Wanted::DryRun => {
+            let options = ReclaimOptions {
+                remedy: None,
+                dry_run: true,
+                wait: WAIT,
+                allow_lost_write_risk: false,
+                watch: Duration::ZERO,
+                max_stop: None,
+                photograph,
+                progress: None,
+            };
+            let given = reclaim(pid, &options)?;
+            let sums = given.before.as_ref().map(|before| (before.totals.stranded, before.totals.pinned));
+            if given.outcome == Outcome::Refused {
+                return Err(Failure(format!("process {pid}: {}", reclamation::headline(&given))));
+            }
+            let mut text = reclamation::reclamation(&given, surface);
+            if given.outcome == Outcome::Done {
+                let remedy = strandline_report::text::clean(&given.remedy);
+                text += &format!("\napply it: strandline reclaim {pid} --remedy {remedy}\n");
+            }
+            Ok(Looked { text, sums })
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! `top` in a terminal of its own: what is pressed, and what stands on the screen.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::num::NonZero;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
+
+use crate::support::{Outcome, Result};
+
+/// What takes so long hangs. A guard, not a measurement.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A program in a terminal of 80 columns and 24 lines.
+pub struct Terminal {
+    /// It.
+    pub child: Child,
+    keys: Option<File>,
+    written: Arc<Mutex<Vec<u8>>>,
+    gone: Arc<AtomicBool>,
+}
+
+/// What makes a screen of what was written.
+fn parser() -> vt100::Parser {
+    const LINES: NonZero<u16> = NonZero::<u16>::MIN.saturating_add(23);
+    const COLUMNS: NonZero<u16> = NonZero::<u16>::MIN.saturating_add(79);
+    vt100::Parser::new(LINES, COLUMNS, 0)
+}
+
+impl Terminal {
+    /// Starts it with the terminal as standard input, output and error.
+    pub fn start(mut command: Command) -> Result<Self> {
+        // Closed where another test starts something: else that would keep the terminal there.
+        let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC)?;
+        grantpt(&master)?;
+        unlockpt(&master)?;
+        let path = ptsname_r(&master)?;
+        let sized = Command::new("stty").args(["-F", &path, "rows", "24", "cols", "80"]).status()?;
+        if !sized.success() {
+            return Err(format!("stty: {sized}").into());
+        }
+        let slave = || -> Result<File> {
+            let flags = OFlag::O_NOCTTY.bits();
+            Ok(File::options().read(true).write(true).custom_flags(flags).open(&path)?)
+        };
+        command.env("TERM", "xterm-256color").stdin(slave()?).stdout(slave()?).stderr(slave()?);
+        let child = command.spawn()?;
+        // The command holds the other end too.
+        drop(command);
+        let keys = File::from(OwnedFd::from(master));
+        let mut screen = keys.try_clone()?;
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let gone = Arc::new(AtomicBool::new(false));
+        let (all, is_gone) = (Arc::clone(&written), Arc::clone(&gone));
+        std::thread::spawn(move || {
+            let mut piece = [0; 4096];
+            loop {
+                let mut one = [PollFd::new(screen.as_fd(), PollFlags::POLLIN)];
+                let some = poll(&mut one, PollTimeout::from(20_u8));
+                if is_gone.load(Ordering::Acquire) || some.is_err() {
+                    return;
+                }
+                if some == Ok(0) {
+                    continue;
+                }
+                // The other end is gone when it ends.
+                let Ok(count @ 1..) = screen.read(&mut piece) else { return };
+                all.lock().unwrap_or_else(PoisonError::into_inner).extend(&piece[..count]);
+            }
+        });
+        Ok(Self { child, keys: Some(keys), written, gone })
+    }
+
+    /// Presses keys.
+    pub fn press(&mut self, keys: &str) -> Outcome {
+        Ok(self.keys.as_mut().ok_or("no terminal")?.write_all(keys.as_bytes())?)
+    }
+
+    /// Takes the terminal away.
+    pub fn hang_up(&mut self) {
+        self.keys = None;
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// All that was written to it.
+    pub fn written(&self) -> Vec<u8> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What stands on it.
+    pub fn screen(&self) -> String {
+        let mut parser = parser();
+        parser.process(&self.written());
+        parser.screen().contents()
+    }
+
+    /// Waits until all of `words` stand on it.
+    pub fn shows(&self, words: &[&str]) -> Result<String> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let screen = self.screen();
+            if words.iter().all(|word| screen.contains(word)) {
+                return Ok(screen);
+            }
+            if Instant::now() >= until {
+                return Err(format!("{words:?} are not on the screen:\n{screen}").into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits for its end.
+    pub fn end(&mut self) -> Result<ExitStatus> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() >= until {
+                return Err(format!("it does not end:\n{}", self.screen()).into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Whether the terminal was given back: the other screen left, the cursor shown.
+    pub fn is_given_back(&self) -> bool {
+        let until = Instant::now() + Duration::from_secs(5);
+        loop {
+            let mut parser = parser();
+            parser.process(&self.written());
+            let screen = parser.screen();
+            if !screen.alternate_screen() && !screen.hide_cursor() {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
