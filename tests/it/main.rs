@@ -1,63 +1,16 @@
-//! The one integration binary: strandline as people and scripts run it, against real processes of
-//! known answer.
+//! The integration tests, one binary: strandline as people and scripts run it, against real processes of known answer.
 //!
-//! A module a topic. Processes that a test starts are killed when its `Subject` is dropped, so a failing
-//! test leaves nothing behind. A test that cannot run here says so by name and reason.
+//! A new test goes into the module whose topic it is; code that several files share goes into `support`. Processes that
+//! a test starts end when its `Subject` is dropped, so a failing test leaves nothing behind. A test waits for a state and
+//! never for a time. A test that cannot run here says so with `skipped(here!(), REASON)` and passes.
 
-mod address_space;
-mod bad_input;
-mod cli_demo;
-mod cli_doctor;
-mod cli_explain;
-mod cli_reclaim;
-mod cli_tree;
-mod cli_usage;
-mod export;
-mod export_deploy;
-mod export_support;
-mod heap_allocators;
-mod heap_mallinfo;
-mod heap_other;
-mod heap_pieces;
-mod heap_trim;
-mod holders;
-mod holders_names;
-mod holders_rust;
-mod lab_compare;
-mod lab_engine;
-mod lab_squeeze;
-mod lab_study;
-mod lab_study_needs;
-mod lab_support;
-mod lab_try;
-mod max_stop;
-mod photograph;
-mod privacy;
-mod probes;
-mod quiet_stop;
-mod record_faults;
-mod record_growth;
-mod record_ledgers;
-mod record_limits;
-mod record_marks;
-mod record_own;
-mod record_report;
-mod record_support;
-mod record_tree;
-mod record_types;
-mod report_html;
-mod rights;
-mod runtime_cpython;
-mod runtime_go;
-mod runtime_jvm;
-mod runtime_perl;
-mod runtime_sbcl;
-mod slurm;
-mod slurm_support;
-mod studies;
-mod study_all;
-mod study_files;
-mod support;
-mod synth_adopted;
-mod top;
-mod top_support;
+mod allocators; // heaps: figures against mallinfo and the allocators' own statistics; trims and purges
+mod cli; // output and errors of each verb; bad input; privacy; `top` in a terminal
+mod export; // metrics, their budgets, and the files of deploy/
+mod holders; // leaks, retained sizes, names of roots and types
+mod lab; // compare, try, squeeze; Slurm
+mod recording; // run, record, report; marks, probes, ledgers in a recording
+mod runtimes; // CPython, Go, the JVM, Perl, SBCL
+mod snapshot; // address space and page states; stops, snapshots, rights
+mod studies; // the verb `study`, and each study of studies/
+mod support; // subjects, strandline's runs, invariants of documents, what is installed here

@@ -235,8 +235,8 @@ pub struct CallPlan {
     pub gives_all: bool,
     /// What it gives back.
     pub predicted_bytes: u64,
-    /// From when on it does, in milliseconds of the clock of [`host::monotonic_milliseconds`](strandline_process::host::monotonic_milliseconds);
-    /// 0 for at once. Until then what the program freed last stays.
+    /// From when on it does, in milliseconds of CLOCK_MONOTONIC ([`strandline_process::host::monotonic_milliseconds`]); 0 for at once.
+    /// An earlier call keeps what the program freed last.
     pub due_milliseconds: u64,
     /// What speaks against a call. Complete only where [`Context::before_call`] was set.
     pub doubt: Option<Doubt>,

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{Studied, folder, short};
-use crate::support::{Folder, Libc, Outcome, Result, full, skipped};
+use crate::support::studied::{Studied, folder, short};
+use crate::support::{Folder, Libc, Outcome, Result, full, here, skipped};
 
 /// Hold with any glibc since 2.26 on x86-64, and with no other allocator installed; tried with 2.36.
 const HOLD: &[&str] = &[
@@ -86,7 +86,7 @@ const HOLD_WITH_ALL: &[&str] =
 
 #[test]
 fn claims_have_the_verdicts_that_the_readme_explains() -> Outcome {
-    if !has_tools("freed-heap") {
+    if !has_tools(here!()) {
         return Ok(());
     }
     let studied = short("freed-heap", &[])?;
@@ -110,7 +110,7 @@ fn claims_have_the_verdicts_that_the_readme_explains() -> Outcome {
     {
         studied.assert("holds", HOLD_IN_FULL);
     } else {
-        skipped("freed-heap, 2 GB", "it wants 3 GiB of available memory");
+        skipped(here!(), "it wants 3 GiB of available memory");
     }
     let said = |asked: &str| text(&studied, "said", &[("asked", asked)], "version");
     match said("glibc").as_deref() {
@@ -118,27 +118,24 @@ fn claims_have_the_verdicts_that_the_readme_explains() -> Outcome {
             studied.assert("holds", HOLD_WITH_LAYOUT);
             studied.assert("fails", FAIL_WITH_LAYOUT);
         }
-        other => skipped("freed-heap, layout", &format!("glibc here is {other:?}")),
+        other => skipped(here!(), &format!("glibc here is {other:?}")),
     }
     match said("glibc").as_deref() {
         Some("2.36") => studied.assert("fails", FAIL_WITH_GLIBC_2_36),
-        other => skipped("freed-heap, glibc 2.36", &format!("glibc here is {other:?}")),
+        other => skipped(here!(), &format!("glibc here is {other:?}")),
     }
     match said("jemalloc") {
         Some(version) if version.starts_with("5.3.0-") => {
             studied.assert("holds", HOLD_WITH_JEMALLOC);
             studied.assert("fails", FAIL_WITH_JEMALLOC);
         }
-        other => skipped("freed-heap, jemalloc 5.3.0", &format!("jemalloc here is {other:?}")),
+        other => skipped(here!(), &format!("jemalloc here is {other:?}")),
     }
     let others = [("heap", "tcmalloc"), ("heap", "mimalloc")];
     if others.iter().all(|choice| figure(&studied, "sweep", &[*choice], "2MB.freed_share").is_some()) {
         studied.assert("holds", HOLD_WITH_ALL);
     } else {
-        skipped(
-            "freed-heap, all allocators",
-            "libtcmalloc_minimal.so.4 or libmimalloc.so.2 is not installed",
-        );
+        skipped(here!(), "libtcmalloc_minimal.so.4 or libmimalloc.so.2 is not installed");
     }
     figures_are_plausible(&studied);
     Ok(())
@@ -180,7 +177,7 @@ fn a_rule_with_other_thresholds_is_found_wrong() -> Outcome {
 /// Debian's other glibcs: 2.31, 2.41, and unstable's, which has other sizes of mapped chunks.
 #[test]
 fn the_rule_is_exact_with_other_glibcs() -> Outcome {
-    if !has_tools("freed-heap, other glibcs") {
+    if !has_tools(here!()) {
         return Ok(());
     }
     for libc in Libc::foreign().iter().filter(|libc| !libc.is_static) {

@@ -1,7 +1,7 @@
 //! The study `half-deleted` in its short form.
 
-use super::{Studied, short};
-use crate::support::{Outcome, full, gos, pythons, skipped};
+use crate::support::studied::{Studied, short};
+use crate::support::{Outcome, full, gos, here, pythons, skipped};
 
 /// What lies where, and what a call gives back: no load of the machine changes it.
 const HOLD: &[&str] = &[
@@ -55,7 +55,7 @@ fn judged<'a>(studied: &Studied, ids: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn its_claims() -> Outcome {
     if gos::version("go").is_none() || pythons::minor("python3").is_none() {
-        skipped("half_deleted::its_claims", "no go, or no python3 (apt-get install golang-go python3)");
+        skipped(here!(), "no go, or no python3 (apt-get install golang-go python3)");
         return Ok(());
     }
     let studied = short("half-deleted", &[])?;

@@ -7,9 +7,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{Studied, folder, short};
 use crate::support::perls::{fetched, series, version};
-use crate::support::{Folder, Outcome, Result, skipped};
+use crate::support::studied::{Studied, folder, short};
+use crate::support::{Folder, Outcome, Result, here, skipped};
 
 /// What holds in every perl from 5.20 on that was tried (5.28 to 5.42).
 const ALWAYS: [&str; 40] = [
@@ -114,7 +114,7 @@ fn median(studied: &Studied, subject: &str, metric: &str) -> f64 {
 #[test]
 fn every_claim_has_its_verdict() -> Outcome {
     let Some(series) = series("perl") else {
-        skipped("perl-lexicals", "no perl here (apt install perl)");
+        skipped(here!(), "no perl here (apt install perl)");
         return Ok(());
     };
     let studied = short("perl-lexicals", &[])?;
@@ -182,7 +182,7 @@ fn numbered(addresses: impl Iterator<Item = u64>) -> Vec<u64> {
 #[test]
 fn what_is_read_from_inside_is_what_devel_peek_dumps() -> Outcome {
     if series("perl").is_none() {
-        skipped("perl-lexicals: peek.pl", "no perl here (apt install perl)");
+        skipped(here!(), "no perl here (apt install perl)");
         return Ok(());
     }
     let study = folder("perl-lexicals");
@@ -225,7 +225,7 @@ fn in_order(line: &str) -> Result<Vec<[u64; 4]>> {
 #[test]
 fn the_generator_writes_what_compiles_and_refuses_what_it_does_not_know() -> Outcome {
     if series("perl").is_none() {
-        skipped("perl-lexicals: generate.pl", "no perl here (apt install perl)");
+        skipped(here!(), "no perl here (apt install perl)");
         return Ok(());
     }
     let study = folder("perl-lexicals");

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{Studied, folder, short};
-use crate::record_support::finish;
-use crate::support::{Outcome, Result, full, skipped};
+use crate::support::recording::finish;
+use crate::support::studied::{Studied, folder, short};
+use crate::support::{Outcome, Result, full, here, skipped};
 
 /// They say what collections do, or what is in the heap: no load of the machine changes it.
 const HOLD: &[&str] = &[
@@ -107,7 +107,7 @@ fn median(studied: &Studied, subject: &str, mode: &str, metric: &str) -> Result<
 
 #[test]
 fn its_claims() -> Outcome {
-    if !has_sbcl("sbcl_actor::its_claims") {
+    if !has_sbcl(here!()) {
         return Ok(());
     }
     let studied = short("sbcl-actor", &[])?;
@@ -164,7 +164,7 @@ fn actor(arguments: &[&str]) -> Result<Value> {
 /// A queue for one message, whose producers all wait in turn: none waits for ever, and no message is lost.
 #[test]
 fn its_smallest_bound() -> Outcome {
-    if !has_sbcl("sbcl_actor::its_smallest_bound") {
+    if !has_sbcl(here!()) {
         return Ok(());
     }
     for bound in [1, 2, 3] {
@@ -179,7 +179,7 @@ fn its_smallest_bound() -> Outcome {
 /// Every message is handled once, in every mode, and none is left.
 #[test]
 fn its_actor() -> Outcome {
-    if !has_sbcl("sbcl_actor::its_actor") {
+    if !has_sbcl(here!()) {
         return Ok(());
     }
     for mode in ["unthrottled", "paused", "paused-unscaled", "bounded"] {

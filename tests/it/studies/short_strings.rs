@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{Studied, folder, short};
-use crate::support::{Folder, Outcome, Result, repetitions, skipped};
+use crate::support::studied::{Studied, folder, short};
+use crate::support::{Folder, Outcome, Result, here, repetitions, skipped};
 
 /// Counted by the programs, or memory of a million strings: no load of the machine changes it.
 const HOLD: [&str; 23] = [
@@ -207,7 +207,7 @@ fn has_cc(test: &str) -> bool {
 /// Other seeds than the study's: many of them where there is time.
 #[test]
 fn its_scalars_are_sound() -> Outcome {
-    if !has_cc("short_strings::its_scalars_are_sound") {
+    if !has_cc(here!()) {
         return Ok(());
     }
     let (_kept, path) = sources("short-strings")?;
@@ -222,7 +222,7 @@ fn its_scalars_are_sound() -> Outcome {
 /// is not copied.
 #[test]
 fn its_property_tests_can_fail() -> Outcome {
-    if !has_cc("short_strings::its_property_tests_can_fail") {
+    if !has_cc(here!()) {
         return Ok(());
     }
     let changes = [

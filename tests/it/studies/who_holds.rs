@@ -1,7 +1,7 @@
 //! The study `who-holds` in its short form.
 
-use super::short;
-use crate::support::{Outcome, skipped};
+use crate::support::studied::short;
+use crate::support::{Outcome, here, skipped};
 
 /// Counted by the server itself: no load of the machine changes it.
 const HOLD: &[&str] = &[
@@ -18,9 +18,9 @@ const HOLD: &[&str] = &[
 
 #[test]
 fn its_claims() -> Outcome {
-    const TEST: &str = "studies: who-holds";
+    let test = here!();
     if std::process::Command::new("g++").arg("--version").output().is_err() {
-        skipped(TEST, "no g++ here (apt-get install g++)");
+        skipped(test, "no g++ here (apt-get install g++)");
         return Ok(());
     }
     let studied = short("who-holds", &[])?;
@@ -28,7 +28,7 @@ fn its_claims() -> Outcome {
     if std::process::Command::new("valgrind").arg("--version").output().is_ok() {
         studied.assert("holds", &["as-memcheck"]);
     } else {
-        skipped(TEST, "as-memcheck: no valgrind here (make deps)");
+        skipped(test, "as-memcheck: no valgrind here (make deps)");
     }
     Ok(())
 }

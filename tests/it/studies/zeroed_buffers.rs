@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use super::{Studied, folder, short};
-use crate::support::{Folder, Outcome, Result, skipped};
+use crate::support::studied::{Studied, folder, short};
+use crate::support::{Folder, Outcome, Result, here, skipped};
 
 /// True of any kernel, C library and D compiler that the study runs on.
 const HOLD_ANYWHERE: [&str; 21] = [
@@ -171,7 +171,7 @@ fn zeroed_buffers_are_checked_to_the_byte() -> Outcome {
     let mut build = Command::new("sh");
     build.arg(root.join("build.sh")).args(["gdc", "-O0"]).arg(probe).current_dir(&built.0);
     if Command::new("gdc").arg("--version").output().is_err() {
-        skipped("zeroed_buffers_are_checked_to_the_byte", "gdc is not installed (make deps)");
+        skipped(here!(), "gdc is not installed (make deps)");
         return Ok(());
     }
     assert!(build.status()?.success());

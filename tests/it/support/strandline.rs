@@ -2,14 +2,11 @@
 
 use std::io::Read;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::waiting::until;
 use super::{Outcome, Result, invariants};
-
-/// A run that takes so long hangs. A guard, not a measurement.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How a run ended and what it said.
 #[derive(Debug)]
@@ -72,18 +69,11 @@ pub fn run_command(mut command: Command) -> Result<Run> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (stdout, stderr) = (child.stdout.take().ok_or("no pipe")?, child.stderr.take().ok_or("no pipe")?);
     let readers = [drain(stdout), drain(stderr)];
-    let started = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if started.elapsed() > PATIENCE {
-            child.kill()?;
-            child.wait()?;
-            return Err(format!("{command:?} did not end within {PATIENCE:?}").into());
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    };
+    let status = until(&format!("the end of {command:?}"), || Ok(child.try_wait()?)).inspect_err(|_| {
+        // It hangs, or it could not be waited for.
+        let _ = child.kill();
+        let _ = child.wait();
+    })?;
     let [stdout, stderr] = readers.map(|reader| reader.join().unwrap_or_default());
     Ok(Run { status: status.code(), stdout: String::from_utf8(stdout)?, stderr: String::from_utf8(stderr)? })
 }

@@ -10,10 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use super::{Libc, Result, strandline};
-
-/// A subject that says nothing for so long hangs. A guard, not a measurement.
-const SILENCE: Duration = Duration::from_secs(120);
+use super::waiting::{PATIENCE, until, until_at_rest};
+use super::{Libc, Outcome, Result, strandline};
 
 /// A running subject.
 #[derive(Debug)]
@@ -123,13 +121,12 @@ impl Subject {
             // A subject that is gone already has closed its end.
             let _ = stdin.write_all(b"q");
         }
-        for _ in 0..2000 {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Err(format!("subject {} does not end", self.pid()).into())
+        until("the end of the subject", || Ok(self.child.try_wait()?))
+    }
+
+    /// Waits until it rests after what it printed ([`until_at_rest`]), so that two looks find the same.
+    pub fn at_rest(&self) -> Outcome {
+        until_at_rest(self.pid())
     }
 
     fn line(&mut self) -> Result<Value> {
@@ -137,7 +134,7 @@ impl Subject {
     }
 
     fn text(&mut self) -> Result<String> {
-        match self.lines.recv_timeout(SILENCE) {
+        match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => Ok(line),
             Err(_) => Err(format!("no line from it; it has {:?}", self.child.try_wait()?).into()),
         }

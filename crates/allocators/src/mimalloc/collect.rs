@@ -35,6 +35,8 @@ pub struct Left {
     collect: Collect,
     /// What that by the chosen thread does, in address order.
     pub given: Vec<(u64, u64)>,
+    /// From when on that collection gives it back ([`Heap::now`] is of the same clock); 0 for at once.
+    pub due_milliseconds: u64,
     /// The thread whose collection gives back most.
     pub thread: Option<u64>,
     /// Target memory read.
@@ -96,7 +98,7 @@ impl Left {
             let resident = ranges.iter().flat_map(|range| (context.resident)(range.0, range.1));
             resident.map(|run| run.1 - run.0).sum()
         };
-        given.add_due(heap, |range| bytes(&[range]) > 0);
+        given.add_waiting(heap, |range| bytes(&[range]) > 0);
         let of_ended = given.of_ended.each_ref().map(|ranges| bytes(ranges));
         let mut best = 0;
         for &thread in context.fs_bases {
@@ -107,6 +109,7 @@ impl Left {
             }
         }
         let thread = self.thread.unwrap_or(main);
+        self.due_milliseconds = given.due_milliseconds(thread, thread == main);
         let in_runs = |range: &(u64, u64)| heap.in_runs.iter().any(|arena| arena.has(range.0));
         self.given = given.by(thread, thread == main).filter(|range| !in_runs(range)).collect();
         let is_given = |part: &Part| self.given_by(part).is_some_and(|by| by.is(thread, thread == main));

@@ -151,7 +151,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
         gives_all: false,
         threads: left.thread.into_iter().collect(),
         predicted_bytes: reading.trimmable_bytes(),
-        due_milliseconds: heap.due,
+        due_milliseconds: left.due_milliseconds,
         doubt: doubts.of_call(),
     });
     reading.allocator = facts(heap, &counts, &own, doubts.is_empty());

@@ -96,8 +96,6 @@ pub struct Heap {
     pub has_thread_data: bool,
     /// When it was read, by the clock that its times are of.
     pub now: u64,
-    /// When the last of what a collection gives back for being due is so, by that clock; 0 where all of it is.
-    pub due: u64,
     /// What segments say of their free slices, by where they begin.
     pub scheduled: HashMap<u64, Scheduled>,
     /// Whether it is one of a build whose structures are others.

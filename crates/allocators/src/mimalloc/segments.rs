@@ -33,7 +33,7 @@ const ENOUGH_VOTES: usize = 16;
 /// And of so many a half has to fit.
 const FEW_VOTES: usize = 4;
 
-/// What is due in so many milliseconds, as what a program freed just now is, a call waits for.
+/// What is due within these milliseconds, as after a program's last frees, counts as due: `reclaim` waits for it.
 const SOON: u64 = 500;
 
 /// What stands as the size of its blocks in what is no page, or within another.
@@ -294,24 +294,23 @@ impl Structures {
         pages <= told && told <= pages.saturating_add(fewer)
     }
 
-    /// What it says of its free slices, and when they are due where that is soon; of one block's alone, nothing.
-    fn scheduled(&self, one: &Candidate, now: u64) -> Option<(Scheduled, u64)> {
+    /// What it says of its free slices; of one block's alone, nothing.
+    fn scheduled(&self, one: &Candidate, now: u64) -> Option<Scheduled> {
         let Parts::Slices { kind, .. } = one.layout.parts else { return None };
         let masks = one.layout.masks.as_ref().filter(|_| self.word(kind) as u32 == 0)?;
         let mask = |from: usize| Mask::new((0..masks.words).map(|word| self.word(from + 8 * word)));
-        let due = self.word(masks.expire);
-        let is_soon = due < now.saturating_add(SOON);
-        let scheduled = Scheduled {
+        let due_milliseconds = self.word(masks.expire);
+        Some(Scheduled {
             is_allowed: self.bytes.get(masks.allow).is_some_and(|byte| *byte != 0),
-            expire: match due {
+            expire: match due_milliseconds {
                 0 => Expire::Never,
-                _ if is_soon => Expire::Over,
-                _ => Expire::Later,
+                due if due >= now.saturating_add(SOON) => Expire::Later,
+                _ => Expire::Over,
             },
+            due_milliseconds,
             slices: mask(masks.slices),
             committed: mask(masks.slices + 8 * masks.words),
-        };
-        Some((scheduled, if is_soon { due } else { 0 }))
+        })
     }
 
     /// Its parts behind its own structures.
@@ -367,10 +366,7 @@ fn segment(context: &Context<'_>, (one, next): (&Candidate, u64), free: &mut Fre
         thread,
     };
     heap.parts.push(own);
-    if let Some((scheduled, due)) = structures.scheduled(one, heap.now) {
-        heap.due = heap.due.max(due);
-        heap.scheduled.insert(one.start, scheduled);
-    }
+    heap.scheduled.extend(structures.scheduled(one, heap.now).map(|scheduled| (one.start, scheduled)));
     let before = heap.parts.len();
     structures.divide(one, heap);
     // A page that is being freed is none already where the count still has it (`mi_segment_page_clear`).

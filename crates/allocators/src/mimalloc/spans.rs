@@ -14,6 +14,10 @@ use strandline_claims::range::merge;
 
 /// Words of the largest mask: 1,024 slices of 64 KiB.
 const MASK_WORDS: usize = 16;
+/// Milliseconds for which an arena keeps a freed segment (options.c, mimalloc 2.1: `purge_delay` 10, `arena_purge_mult` 10), and
+/// the longest that `reclaim` waits for several.
+const ARENA_DELAY: u64 = 100;
+const MAX_ARENA_WAIT: u64 = 500;
 /// Blocks of a page that has no others are of any size beyond this, and all such pages are in one queue
 /// (`MI_MEDIUM_OBJ_SIZE_MAX`, `MI_BIN_HUGE`).
 const MEDIUM_BYTES: u64 = 128 << 10;
@@ -66,9 +70,9 @@ pub enum Expire {
     /// Nothing is.
     #[default]
     Never,
-    /// Not yet: a collection takes less time than that.
+    /// Not soon: no call waits for it.
     Later,
-    /// Long ago.
+    /// It is, or will be soon: a call waits until then.
     Over,
 }
 
@@ -79,6 +83,8 @@ pub struct Scheduled {
     pub is_allowed: bool,
     /// When what is scheduled is due.
     pub expire: Expire,
+    /// The same in milliseconds of mimalloc's clock.
+    pub due_milliseconds: u64,
     /// What is scheduled.
     pub slices: Mask,
     /// What is committed.
@@ -94,6 +100,8 @@ struct Segment<'a> {
     scheduled: Scheduled,
     free: Mask,
     given: Mask,
+    /// From when on all that is given goes back, where the clock decides.
+    due_milliseconds: u64,
     /// In address order.
     parts: Vec<&'a Part>,
     pages: usize,
@@ -125,7 +133,10 @@ impl<'a> Segment<'a> {
             .filter(|&slice| committed.has(slice))
             .for_each(|slice| self.scheduled.slices.set(slice));
         match self.scheduled.expire {
-            Expire::Over if self.rules != Spans::Kept => self.purge(),
+            Expire::Over if self.rules != Spans::Kept => {
+                self.due_milliseconds = self.scheduled.due_milliseconds;
+                self.purge();
+            }
             _ => self.scheduled.expire = Expire::Later,
         }
     }
@@ -139,9 +150,10 @@ impl<'a> Segment<'a> {
         self.schedule(span);
     }
 
-    /// `mi_segment_try_purge`, `mi_segment_delayed_decommit`.
+    /// `mi_segment_try_purge`, `mi_segment_delayed_decommit`; an empty mask keeps its expiry.
     fn purge(&mut self) {
-        if self.scheduled.is_allowed && self.scheduled.expire != Expire::Never {
+        let is_scheduled = self.scheduled.expire != Expire::Never && self.scheduled.slices != Mask::default();
+        if self.scheduled.is_allowed && is_scheduled {
             self.given.add(&self.scheduled.slices);
             self.scheduled.slices = Mask::default();
             self.scheduled.expire = Expire::Never;
@@ -204,6 +216,7 @@ fn segments(heap: &Heap) -> BTreeMap<u64, Segment<'_>> {
             scheduled: heap.scheduled.get(&part.whole).copied().unwrap_or_default(),
             free: Mask::default(),
             given: Mask::default(),
+            due_milliseconds: 0,
             parts: Vec::new(),
             pages: 0,
         });
@@ -219,6 +232,10 @@ pub struct Given {
     pub own: HashMap<u64, Vec<(u64, u64)>>,
     /// Of what ended threads left, and what is nobody's: where the main thread collects, and where another does.
     pub of_ended: [Vec<(u64, u64)>; 2],
+    /// From when on a thread's own goes back, where the clock decides.
+    due_milliseconds: HashMap<u64, u64>,
+    /// The same of what ended threads left.
+    due_of_ended: [u64; 2],
     /// The first segment in which no page is left, of threads of which only the main one's go back at once.
     pub first: HashMap<u64, (u64, u64)>,
 }
@@ -231,9 +248,11 @@ impl Given {
         let by_all = heap.collect.arenas != Arenas::ByMain;
         let mut given = Self::default();
         for segment in segments.values().filter(|segment| segment.thread == 0) {
-            for (is_main, ranges) in [true, false].into_iter().zip(&mut given.of_ended) {
+            for (at, is_main) in [true, false].into_iter().enumerate() {
+                let (ranges, due) = (&mut given.of_ended[at], &mut given.due_of_ended[at]);
                 let mut segment = Segment { parts: segment.parts.clone(), ..*segment };
                 segment.abandoned(left, is_main);
+                *due = segment.due_milliseconds.max(*due);
                 ranges.extend(segment.ranges());
                 ranges.extend(segment.whole().filter(|_| is_main || by_all));
             }
@@ -252,6 +271,8 @@ impl Given {
             }
         }
         for segment in segments.values() {
+            let due = given.due_milliseconds.entry(segment.thread).or_default();
+            *due = segment.due_milliseconds.max(*due);
             let own = given.own.entry(segment.thread).or_default();
             own.extend(segment.ranges());
             own.extend(segment.whole().filter(|_| by_all || segment.thread == main));
@@ -273,20 +294,30 @@ impl Given {
         }
     }
 
-    /// Where something has waited in arenas for the main thread, the first segment that goes back has all of it given back, which is
-    /// due (`arena.c`, `mi_arenas_try_purge`).
-    pub fn add_due(&mut self, heap: &Heap, is_resident: impl Fn((u64, u64)) -> bool) {
+    /// Where something waits in arenas for the main thread, the first segment that goes back has all of it given back that is
+    /// due (`arena.c`, `mi_arenas_try_purge`). When that is does not show: with the default delay of 100 ms (`arena_purge_mult`
+    /// times `purge_delay`), and a tenth of it for each segment that was freed meanwhile, within the time that is waited for here.
+    pub fn add_waiting(&mut self, heap: &Heap, is_resident: impl Fn((u64, u64)) -> bool) {
         if self.first.is_empty() {
             return;
         }
         let waiting = heap.parts.iter().filter(|part| matches!(part.kind, Kind::Waiting) && part.whole == 0);
         let waiting: Vec<_> =
             waiting.map(|part| (part.start, part.end)).filter(|range| is_resident(*range)).collect();
+        let latest = ARENA_DELAY + ARENA_DELAY / 10 * (waiting.len() as u64 + 1);
         for (thread, first) in self.first.iter().filter(|_| !waiting.is_empty()) {
+            let due = self.due_milliseconds.entry(*thread).or_default();
+            *due = heap.now.saturating_add(latest.min(MAX_ARENA_WAIT)).max(*due);
             let own = self.own.entry(*thread).or_default();
             own.push(*first);
             own.extend(&waiting);
         }
+    }
+
+    /// From when on one by `thread` gives all that back; 0 for at once.
+    pub fn due_milliseconds(&self, thread: u64, is_main: bool) -> u64 {
+        let own = self.due_milliseconds.get(&thread).copied().unwrap_or(0);
+        own.max(self.due_of_ended[usize::from(!is_main)])
     }
 
     /// What one by `thread` gives back.

@@ -63,7 +63,7 @@ pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
     let pagemap = process.open_file("pagemap")?;
     let heaps = pages::whole_pages(request.heaps);
     let rss_before_bytes = rss_bytes(process);
-    let stack_bytes = request.stack_bytes + code::FRAME_BYTES + inject::xstate_bytes();
+    let stack_bytes = request.stack_bytes + code::FRAME_BYTES;
     let fences = Fences {
         locks: request.locks,
         code: request.code,

@@ -55,7 +55,7 @@ pub struct Fences<'a> {
     pub locks: &'a [u64],
     /// Code that must not be on its stack.
     pub code: &'a [Range<u64>],
-    /// Stack in bytes that the call needs below the signal frame.
+    /// Stack in bytes that the call needs besides the thread's extended state.
     pub stack_bytes: u64,
     /// The only thread that may be taken, if any.
     pub thread: Option<i32>,
@@ -358,7 +358,8 @@ impl Examiner<'_> {
         let memory = Live::new(self.process.pid());
         let room = stack::room_bytes(&memory, self.space, tracee.tid, registers);
         let room = room.ok_or(Doubt::Unfit(Reason::ForeignStack))?;
-        if room < self.fences.stack_bytes {
+        let state_bytes = inject::extended_state_bytes(tracee.tid);
+        if state_bytes.is_ok_and(|state| room < self.fences.stack_bytes + state) {
             return Err(Doubt::Unfit(Reason::SmallStack));
         }
         if stack::is_in_sequence(&memory, tracee.tid) {

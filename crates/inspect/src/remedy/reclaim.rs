@@ -236,6 +236,11 @@ fn look_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
         std::thread::sleep(Duration::from_millis(20));
         seen = inspect(pid, &look_options)?;
     }
+    // Meanwhile the process may have freed or reused memory, so the prediction is made again.
+    let remedy = options.remedy.unwrap_or_else(|| best_call(&seen));
+    if !options.dry_run && wait_until_due(plans(&seen, remedy)) {
+        seen = inspect(pid, &look_options)?;
+    }
     Ok(seen)
 }
 
@@ -328,9 +333,9 @@ fn call(
         refuse(answer, unsafe_heap(remedy, &doubt, MOST_LOOKS));
         return false;
     }
+    wait_until_due(plans.iter().copied());
     let mut done = Totals::default();
     for plan in plans.into_iter().filter(|plan| plan.predicted_bytes > 0) {
-        wait_until_due(plan);
         let result = match remedy {
             "malloc_trim" => trim(pid, plan, options),
             _ => purge::apply(pid, plan, (options.wait, options.watch)),
@@ -353,16 +358,19 @@ fn call(
     done.report(answer)
 }
 
-/// The longest that is waited for what is due soon, and behind that, so that it is.
-const MOST_DUE: Duration = Duration::from_secs(1);
-const BEHIND_DUE: Duration = Duration::from_millis(10);
+/// Beyond the time from which on a call releases what is predicted: mimalloc delays once more within a millisecond of it
+/// (segment.c, `mi_segment_schedule_purge`).
+const DUE_MARGIN: Duration = Duration::from_millis(10);
 
-/// Lets the process go on until what was predicted is due.
-fn wait_until_due(plan: &CallPlan) {
-    let left = plan.due_milliseconds.saturating_sub(host::monotonic_milliseconds());
-    if left > 0 {
-        std::thread::sleep((Duration::from_millis(left) + BEHIND_DUE).min(MOST_DUE));
-    }
+/// Lets the process run until calls release what `remedy` was predicted to; true where that took time. Readers predict only
+/// what is due soon, so this ends within a second.
+fn wait_until_due<'a>(plans: impl Iterator<Item = &'a CallPlan>) -> bool {
+    let due = plans.filter(|plan| plan.predicted_bytes > 0).map(|plan| plan.due_milliseconds).max();
+    let Some(due) = due.filter(|due| *due > 0) else { return false };
+    let due = Duration::from_millis(due) + DUE_MARGIN;
+    let left = due.saturating_sub(Duration::from_millis(host::monotonic_milliseconds()));
+    std::thread::sleep(left);
+    !left.is_zero()
 }
 
 /// Calls malloc_trim(0) once.

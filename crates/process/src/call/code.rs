@@ -103,9 +103,10 @@ pub fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Optio
 /// thread back. A system call takes no lock of the program, so what the thread was doing does not matter.
 pub fn can_call(tracee: &Tracee<'_>, space: &AddressSpace, stack_bytes: u64, calls: &[Needed]) -> bool {
     let memory = Live::new(tracee.process.pid());
-    let needed = stack_bytes + FRAME_BYTES + inject::xstate_bytes();
     let has_room = || {
-        stack::room_bytes(&memory, space, tracee.tid, &tracee.registers).is_some_and(|room| room >= needed)
+        let room = stack::room_bytes(&memory, space, tracee.tid, &tracee.registers);
+        let state_bytes = inject::extended_state_bytes(tracee.tid).ok();
+        room.zip(state_bytes).is_some_and(|(room, state)| room >= stack_bytes + FRAME_BYTES + state)
     };
     tracee.registers.cs == quiet::CS_64_BIT
         && has_room()

@@ -58,6 +58,11 @@ impl ExtendedState {
         Self::cut(image, strandline_sys::xstate::component(TILE_DATA))
     }
 
+    /// The bytes of it that a signal frame holds.
+    pub fn frame_bytes(&self) -> u64 {
+        self.frame_bytes as u64
+    }
+
     fn cut(image: Vec<u8>, tiles: Option<(usize, usize)>) -> Option<Self> {
         let mut features = word(&image, OFFSET_SOFTWARE)?;
         let in_use = word(&image, OFFSET_IN_USE)?;

@@ -149,8 +149,7 @@ fn prepare(tracee: &Tracee<'_>, call: &Call) -> std::io::Result<(u64, ExtendedSt
     let invalid = |what: &'static str| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
     let tid = tracee.tid;
     let mask = ptrace::signal_mask(tid)?;
-    let image = ptrace::register_set(tid, NT_X86_XSTATE, MOST_XSTATE_BYTES)?;
-    let state = ExtendedState::new(image).ok_or_else(|| invalid("no extended processor state"))?;
+    let state = extended_state(tid)?;
     let frame = frame::build(&tracee.registers, mask, &state, call.trampoline, call.reserved_bytes)
         .ok_or_else(|| invalid("no room below the stack pointer"))?;
     memory::write(tracee.process.pid(), frame.address, &frame.bytes)?;
@@ -340,10 +339,14 @@ impl Injected<'_> {
     }
 }
 
-/// The length in bytes of this machine's extended state image, an upper bound where it differs
-/// between threads.
-pub fn xstate_bytes() -> u64 {
-    // x87, SSE, the header, and the end of every further component.
-    let parts = (2..63).filter_map(strandline_sys::xstate::component);
-    parts.map(|(offset, bytes)| (offset + bytes) as u64).max().unwrap_or(576).max(576)
+fn extended_state(tid: i32) -> std::io::Result<ExtendedState> {
+    let image = ptrace::register_set(tid, NT_X86_XSTATE, MOST_XSTATE_BYTES)?;
+    let invalid = || std::io::Error::new(std::io::ErrorKind::InvalidData, "no extended processor state");
+    ExtendedState::new(image).ok_or_else(invalid)
+}
+
+/// The bytes of extended state in the signal frame of a stopped thread: without AMX's tiles (8 KiB), which most threads may
+/// not use.
+pub fn extended_state_bytes(tid: i32) -> std::io::Result<u64> {
+    Ok(extended_state(tid)?.frame_bytes())
 }

@@ -1,0 +1,125 @@
+//! Heaps that are not the plain case: other allocators (named, not read), 32-bit processes (kernel
+//! rows only), processes whose files cannot be seen from here.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::allocators::mallinfo::same;
+use crate::support::{Folder, Libc, Outcome, Result, Subject, here, skipped, strandline, subject};
+
+#[test]
+fn other_allocators_are_named_and_their_memory_is_unattributed() -> Outcome {
+    let folder = Folder::new("named")?;
+    // An allocator that is told by the name of its library.
+    let library = folder.0.join("libhoard.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/subjects/bump_malloc.c");
+    let mut build = Command::new("cc");
+    let status =
+        build.args(["-O1", "-fno-builtin", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).status()?;
+    assert!(status.success(), "{source}");
+    let preload = library.to_string_lossy();
+    let subject =
+        Subject::start_with(&Libc::system(), "secret_heap", &[], &[("LD_PRELOAD", preload.as_ref())])?;
+    let document = strandline::explain(subject.pid())?;
+    let names = document["allocators"].as_array().ok_or("no allocators")?;
+    assert!(names.iter().any(|found| found["name"] == "hoard"), "{names:?}");
+    assert!(!strandline::caveats(&document).is_empty(), "named, not read: a caveat says so");
+    // The subject holds about 7 MiB in that allocator.
+    assert!(document["totals"]["unattributed"].as_u64() > Some(4 << 20), "{}", document["totals"]);
+    Ok(())
+}
+
+#[test]
+fn thirty_two_bits_have_kernel_rows_and_a_caveat() -> Outcome {
+    let subject = match Subject::start("bits32", &[]) {
+        Ok(subject) => subject,
+        Err(error) => {
+            let first = error.to_string().lines().next().unwrap_or_default().to_owned();
+            skipped(here!(), &format!("no 32-bit compiler, or no such kernel: {first}"));
+            return Ok(());
+        }
+    };
+    let document = strandline::explain(subject.pid())?;
+    assert!(document["kernel"]["anonymous_bytes"].as_u64() >= Some(subject.number("written_bytes")?));
+    assert!(strandline::glibcs(&document).is_empty());
+    assert!(!strandline::caveats(&document).is_empty(), "32-bit heaps are not read: a caveat says so");
+    let before = strandline::run(&["reclaim", "--wait", "1", &subject.pid_text()])?;
+    assert!(!before.stderr.contains("panicked"), "{}", before.summary());
+    assert!(subject.finish()?.success());
+    Ok(())
+}
+
+/// A program, and so its libc when linked in, on a file system that only it sees.
+#[test]
+fn a_program_in_another_mount_namespace() -> Outcome {
+    if strandline_sys::host::effective_user() != 0 {
+        skipped(here!(), "not root: cannot make one");
+        return Ok(());
+    }
+    let folder = std::env::temp_dir().join(format!("strandline-mount-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    for libc in [Libc::system(), Libc::system_static()] {
+        let program = subject::compile("random_heap", &libc)?;
+        let outcome = in_own_mounts(&folder, &program);
+        if let Err(error) = outcome {
+            std::fs::remove_dir(&folder)?;
+            return Err(format!("{}: {error}", libc.label()).into());
+        }
+    }
+    std::fs::remove_dir(&folder)?;
+    Ok(())
+}
+
+fn in_own_mounts(folder: &Path, program: &Path) -> Outcome {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c"]);
+    command.arg("mount -t tmpfs none \"$0\" && cp \"$1\" \"$0/program\" && exec \"$0/program\" 77 threads=3");
+    command.arg(folder).arg(program);
+    let mut subject = Subject::start_command(command)?;
+    assert!(!folder.join("program").exists(), "it is not to be seen from here");
+    let document = strandline::explain(subject.pid())?;
+    let glibcs = strandline::glibcs(&document);
+    same(&glibcs.first().ok_or("no glibc found")?["mallinfo"], &subject.ready["mallinfo"])?;
+    let predicted = strandline::predicted(&document, "malloc_trim").unwrap_or(0);
+    assert_eq!(predicted, subject::number(&subject.ask(b't')?, "given_back_bytes")?);
+    Ok(())
+}
+
+/// What is free between blocks in use is pinned: another allocator may help, where one can be preloaded.
+#[test]
+fn what_a_program_would_not_heed_is_not_proposed() -> Outcome {
+    const HALF_FREE: [&str; 3] = ["60000", "200", "2"];
+    let proposes = |subject: &Subject, id: &str| -> Result<bool> {
+        let document = strandline::explain(subject.pid())?;
+        let remedies = document["remedies"].as_array().ok_or("no remedies")?;
+        Ok(remedies.iter().any(|remedy| remedy["id"] == id))
+    };
+    let dynamic = Subject::start("fragmented", &HALF_FREE)?;
+    assert!(proposes(&dynamic, "jemalloc")?, "a dynamic program takes what is preloaded");
+    let fixed = Subject::start_with(&Libc::system_static(), "fragmented", &HALF_FREE, &[])?;
+    assert!(!proposes(&fixed, "jemalloc")?, "LD_PRELOAD does nothing in a static program");
+
+    // A program with rights of its own heeds no settings.
+    let test = here!();
+    let folder = Folder::new("setuid")?;
+    let program = folder.0.join("fragmented");
+    std::fs::copy(subject::compile("fragmented", &Libc::system())?, &program)?;
+    const NOBODY: u32 = 65534;
+    if let Err(error) = std::os::unix::fs::chown(&program, Some(NOBODY), Some(NOBODY)) {
+        skipped(test, &format!("chown to another user: {error}"));
+        return Ok(());
+    }
+    std::fs::set_permissions(&program, Permissions::from_mode(0o4755))?;
+    let mut command = Command::new(&program);
+    command.args(HALF_FREE);
+    let secure = Subject::start_command(command)?;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", secure.pid()))?;
+    if !status.lines().any(|line| line.starts_with("Uid:") && line.contains("65534")) {
+        skipped(test, &format!("{} is mounted nosuid", folder.0.display()));
+        return Ok(());
+    }
+    assert!(!proposes(&secure, "jemalloc")?, "the loader ignores LD_PRELOAD there");
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! Processes that cannot be looked at, and heaps made to hurt their reader: a clear line or a
+//! caveat, never a panic, a hang or unbounded memory.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::support::here;
+use crate::support::{
+    Outcome, Subject, for_each, invariants, repetitions, skipped,
+    strandline::{self, Run},
+};
+
+/// strandline could not, and said why in one line that names `words`.
+fn refused(run: &Run, words: &[&str]) -> Outcome {
+    if !run.stdout.is_empty() {
+        return Err(format!("stdout {:?}: {}", run.stdout, run.summary()).into());
+    }
+    run.complains(3, words)
+}
+
+const MODES: [&str; 12] = [
+    "random",
+    "words",
+    "cycle",
+    "huge",
+    "zero",
+    "misaligned",
+    "wild",
+    "self",
+    "arena",
+    "ring",
+    "top",
+    "secondary",
+];
+
+#[test]
+fn heaps_that_are_traps() -> Outcome {
+    let seeds = repetitions(2, 12);
+    let cases = MODES.into_iter().flat_map(|mode| (1..=seeds).map(move |seed| (mode, seed.to_string())));
+    for_each(cases, |(mode, seed)| {
+        let subject = Subject::start("trap_heap", &[mode, seed])?;
+        let run = strandline::run(&["explain", "--json", &subject.pid_text()])?;
+        if run.stderr.contains("panicked") || !matches!(run.status, Some(0 | 3)) {
+            return Err(run.summary().into());
+        }
+        if run.status == Some(3) {
+            return refused(&run, &[]);
+        }
+        let document: serde_json::Value = serde_json::from_str(&run.stdout)?;
+        invariants::hold(&document)?;
+        let peak = document["cost"]["peak_rss_bytes"].as_u64().unwrap_or(0);
+        if peak > 256 << 20 {
+            return Err(format!("a heap of a few MiB made strandline {peak} bytes large").into());
+        }
+        if strandline::caveats(&document).is_empty() {
+            return Err("a damaged heap was read without a caveat".into());
+        }
+        // No call may run in a process whose heap is damaged: most of these modes would make
+        // malloc_trim end it, or never return.
+        strandline::run(&["reclaim", "--remedy", "malloc_trim", "--wait", "1", &subject.pid_text()])?;
+        if !subject.finish()?.success() {
+            return Err("reclaim called into a damaged heap and the process died".into());
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn no_such_process() -> Outcome {
+    refused(&strandline::run(&["explain", "4194303"])?, &["4194303"])?;
+    refused(&strandline::run(&["reclaim", "4194303"])?, &["4194303"])
+}
+
+#[test]
+fn ids_that_are_none() -> Outcome {
+    for_each(["0", "-1", "99999999999999999999", "12x", ""], |text| {
+        let run = strandline::run(&["explain", "--", text])?;
+        match run.status {
+            Some(2 | 3) if !run.stderr.contains("panicked") && !run.stderr.is_empty() => Ok(()),
+            _ => Err(run.summary().into()),
+        }
+    })
+}
+
+#[test]
+fn a_zombie() -> Outcome {
+    let subject = Subject::start("zombie", &[])?;
+    let child = subject.number("child")?.to_string();
+    refused(&strandline::run(&["explain", &child])?, &[&child, "zombie", &subject.pid_text()])
+}
+
+#[test]
+fn a_process_traced_already() -> Outcome {
+    let subject = Subject::start("tracer", &[])?;
+    let child = subject.number("child")?.to_string();
+    refused(&strandline::run(&["explain", &child])?, &[&child, &subject.pid_text(), "tracer"])
+}
+
+#[test]
+fn a_kernel_thread() -> Outcome {
+    let is_kernel_thread = std::fs::read("/proc/2/cmdline").is_ok_and(|line| line.is_empty())
+        && std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd");
+    if !is_kernel_thread {
+        skipped(here!(), "process 2 is none here (a pid namespace)");
+        return Ok(());
+    }
+    refused(&strandline::run(&["explain", "2"])?, &["kernel thread"])
+}
+
+/// `sh -c 'COMMAND'` with strandline as $0; `$$` is the shell's id, and after exec strandline's own.
+fn in_shell(script: &str) -> crate::support::Result<Run> {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_strandline")]);
+    strandline::run_command(shell)
+}
+
+#[test]
+fn itself() -> Outcome {
+    refused(&in_shell("exec \"$0\" explain $$")?, &["itself"])
+}
+
+#[test]
+fn its_parent_shell() -> Outcome {
+    let run = in_shell("\"$0\" explain --json $$; exit $?")?;
+    if run.status != Some(0) {
+        return Err(run.summary().into());
+    }
+    invariants::hold(&serde_json::from_str(&run.stdout)?)
+}
+
+#[test]
+fn another_users_process() -> Outcome {
+    if strandline_sys::host::effective_user() != 0 {
+        skipped(here!(), "not root: cannot become another user");
+        return Ok(());
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+    if mounts.lines().any(|line| line.starts_with("proc /proc ") && line.contains("hidepid=")) {
+        skipped(here!(), "/proc is mounted with hidepid: others' processes are not there");
+        return Ok(());
+    }
+    let subject = Subject::start("fragmented", &["1000"])?;
+    // The build folder may be closed to others; /tmp is not.
+    let copy = std::env::temp_dir().join(format!("strandline-it-{}", std::process::id()));
+    std::fs::copy(env!("CARGO_BIN_EXE_strandline"), &copy)?;
+    let mut command = Command::new(&copy);
+    command.args(["explain", &subject.pid_text()]).uid(65534).gid(65534);
+    let run = strandline::run_command(command);
+    std::fs::remove_file(&copy)?;
+    refused(&run?, &[&subject.pid_text(), "root"])
+}

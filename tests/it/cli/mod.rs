@@ -1,0 +1,11 @@
+//! The command line: each verb's output and errors, bad input, privacy, the terminal.
+
+mod bad_input;
+mod demo;
+mod doctor;
+mod explain;
+mod privacy;
+mod reclaim;
+mod top;
+mod tree;
+mod usage;

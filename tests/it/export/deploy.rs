@@ -1,0 +1,163 @@
+//! `deploy/`: rules and dashboard name metrics that there are, promtool has nothing against the rules, and a Prometheus that
+//! scrapes an exporter tells of a process with stranded memory.
+
+#![cfg(test)]
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::exporter::{Exporter, SOON};
+use crate::support::{Folder, Outcome, Result, Subject, here, skipped};
+
+fn deploy(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy").join(name)
+}
+
+fn has(program: &str) -> bool {
+    Command::new(program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
+}
+
+/// The words of a text that are names of metrics.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words.filter(|word| word.starts_with("strandline_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn documents_rules_and_dashboard_name_the_metrics_that_there_are() -> Outcome {
+    let subject = Subject::idle()?;
+    let page = Exporter::start(&["--pid", &subject.pid_text()])?.page()?;
+    let families = page.text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let families: BTreeSet<String> = families.map(str::to_owned).collect();
+    let read = std::fs::read_to_string;
+    let documented = metrics_in(&read(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md"))?);
+    assert_eq!(documented, families);
+    let dashboard = read(deploy("grafana/strandline.json"))?;
+    let parsed: Value = serde_json::from_str(&dashboard)?;
+    assert!(parsed["panels"].as_array().is_some_and(|panels| panels.len() >= 8));
+    for text in [
+        dashboard,
+        read(deploy("prometheus/strandline.rules.yml"))?,
+        read(deploy("prometheus/strandline.rules.test.yml"))?,
+    ] {
+        let named = metrics_in(&text);
+        assert!(
+            !named.is_empty() && named.is_subset(&families),
+            "{:?}",
+            named.difference(&families).collect::<Vec<_>>()
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn promtool_has_nothing_against_the_rules() -> Outcome {
+    if !has("promtool") {
+        skipped(here!(), "no promtool here (make deps)");
+        return Ok(());
+    }
+    for arguments in [
+        ["check", "rules", "strandline.rules.yml"],
+        ["test", "rules", "strandline.rules.test.yml"],
+        ["check", "config", "prometheus.yml"],
+    ] {
+        let output = Command::new("promtool").args(arguments).current_dir(deploy("prometheus")).output()?;
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {said}");
+    }
+    Ok(())
+}
+
+/// A Prometheus of a test's own.
+struct Prometheus {
+    child: Child,
+    port: u16,
+}
+
+impl Prometheus {
+    /// Scrapes `exporter` each second, with the project's rules, whose patience is taken from them.
+    fn start(exporter: &Exporter, folder: &Path) -> Result<Self> {
+        let rules = std::fs::read_to_string(deploy("prometheus/strandline.rules.yml"))?;
+        std::fs::write(folder.join("rules.yml"), rules.replace("for: 1h", "for: 2s"))?;
+        let config = format!(
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [rules.yml]\nscrape_configs:\n\
+             - {{job_name: strandline, static_configs: [{{targets: ['{}']}}]}}\n",
+            exporter.address
+        );
+        std::fs::write(folder.join("prometheus.yml"), config)?;
+        // Free a moment ago: as good as can be had of a program that wants a number.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let mut command = Command::new("prometheus");
+        command.arg(format!("--config.file={}", folder.join("prometheus.yml").display()));
+        command.arg(format!("--storage.tsdb.path={}", folder.join("data").display()));
+        command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
+        let child = command.current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        Ok(Self { child, port })
+    }
+
+    fn ask(&self, path: &str) -> Result<Value> {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        // Of HTTP/1.0, so that the answer is one piece and its end is the connection's.
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (_, body) = answer.split_once("\r\n\r\n").ok_or("no body")?;
+        Ok(serde_json::from_str(body)?)
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        // It may have ended, and been waited for, already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_prometheus_tells_of_stranded_memory() -> Outcome {
+    if !has("prometheus") {
+        skipped(here!(), "no prometheus here (make deps)");
+        return Ok(());
+    }
+    // 600,000 blocks of 200 bytes, of which one in 500 stays: more than 100 MiB are stranded.
+    let stranded = Subject::start("fragmented", &["600000", "200", "500"])?;
+    let small = Subject::start("fragmented", &["100000", "200", "500"])?;
+    let exporter =
+        Exporter::start(&[&["--pid", &stranded.pid_text(), &small.pid_text()][..], &SOON].concat())?;
+    let folder = Folder::new("prometheus")?;
+    let prometheus = Prometheus::start(&exporter, &folder.0)?;
+    let since = Instant::now();
+    let mut last = Value::Null;
+    while since.elapsed() < Duration::from_secs(120) {
+        std::thread::sleep(Duration::from_millis(300));
+        // Until it listens there is nobody to ask.
+        let Ok(answer) = prometheus.ask("/api/v1/alerts") else { continue };
+        let alerts = answer["data"]["alerts"].as_array().cloned().unwrap_or_default();
+        let firing: Vec<&Value> = alerts.iter().filter(|alert| alert["state"] == "firing").collect();
+        if let Some(alert) = firing.first() {
+            assert_eq!(firing.len(), 1, "the small one wakes nobody: {firing:?}");
+            assert_eq!(alert["labels"]["alertname"], "StrandlineStranded");
+            assert_eq!(alert["labels"]["process"], "fragmented");
+            assert_eq!(alert["labels"]["pid"].as_str(), Some(stranded.pid_text().as_str()));
+            // It asks for OpenMetrics, and takes what it gets.
+            let up = prometheus.ask("/api/v1/query?query=up")?;
+            assert_eq!(up["data"]["result"][0]["value"][1], "1", "{up}");
+            return Ok(());
+        }
+        last = answer;
+    }
+    Err(format!("no alert: {last}; {}", exporter.page()?.text).into())
+}

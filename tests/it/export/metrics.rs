@@ -1,0 +1,356 @@
+//! `export`: its page is of the format, says what /proc and explain say, and neither clients nor processes of any kind
+//! make it wrong or wait.
+
+#![cfg(test)]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::support::exporter::{Exporter, Page, SOON};
+use crate::support::{Folder, Outcome, Result, Subject, here, skipped, strandline};
+
+const STATES: [&str; 5] = ["live", "stranded", "pinned", "evictable", "unattributed"];
+
+fn with<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    [arguments, &SOON].concat()
+}
+
+/// What promtool has against a page.
+fn promtool(arguments: &[&str], input: &str) -> Result<Option<String>> {
+    let child = Command::new("promtool")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = match child {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    child.stdin.take().ok_or("no pipe")?.write_all(input.as_bytes())?;
+    let output = child.wait_with_output()?;
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    if output.status.success() {
+        Ok(Some(said))
+    } else {
+        Err(format!("promtool {arguments:?}: {said}").into())
+    }
+}
+
+fn valid(page: &Page, test: &str) -> Outcome {
+    match promtool(&["check", "metrics"], &page.text)? {
+        None => skipped(test, "no promtool here (make deps)"),
+        Some(said) if said.is_empty() => {}
+        Some(said) => return Err(said.into()),
+    }
+    Ok(())
+}
+
+fn has_ledger(pid: i32) -> impl Fn(&Page) -> bool {
+    move |page| page.value("strandline_ledger_rss_bytes", pid).is_some()
+}
+
+/// States and rows of a process's ledger each add up to it.
+fn adds_up(page: &Page, pid: i32) -> Outcome {
+    let whole = page.value("strandline_ledger_rss_bytes", pid).ok_or("no ledger")?;
+    for name in ["strandline_state_bytes", "strandline_row_bytes"] {
+        let sum: f64 = page.of(name, pid).iter().map(|sample| sample.value).sum();
+        if sum != whole {
+            return Err(format!("{name}: {sum} of {whole}").into());
+        }
+    }
+    match page.samples.iter().filter(|sample| sample.labels.get("pid") == Some(&pid.to_string())).count() {
+        ..=40 => Ok(()),
+        many => Err(format!("{many} series").into()),
+    }
+}
+
+#[test]
+fn a_page_says_what_proc_and_explain_say() -> Outcome {
+    let subject = Subject::start("fragmented", &[])?;
+    let pid = subject.pid();
+    let exporter = Exporter::start(&with(&["--pid", &subject.pid_text()]))?;
+    let page = exporter.page_when("a ledger", has_ledger(pid))?;
+    valid(&page, here!())?;
+    adds_up(&page, pid)?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let kib = |name: &str| -> Option<f64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.trim().strip_suffix(" kB")?.parse::<f64>().ok().map(|kib| kib * 1024.0)
+    };
+    for (metric, name) in [
+        ("strandline_rss_bytes", "VmRSS"),
+        ("strandline_anonymous_bytes", "RssAnon"),
+        ("strandline_swap_bytes", "VmSwap"),
+        ("strandline_high_water_bytes", "VmHWM"),
+    ] {
+        assert_eq!(page.value(metric, pid), kib(name), "{metric}");
+    }
+    let explained = strandline::explain(pid)?;
+    for state in STATES {
+        let exported = page.labelled("strandline_state_bytes", pid, ("state", state));
+        assert_eq!(exported, explained["totals"][state].as_u64().map(|bytes| bytes as f64), "{state}");
+    }
+    assert!(page.labelled("strandline_state_bytes", pid, ("state", "stranded")) > Some(20e6));
+    let predicted = strandline::predicted(&explained, "malloc_trim").map(|bytes| bytes as f64);
+    assert_eq!(page.labelled("strandline_reclaimable_bytes", pid, ("remedy", "malloc_trim")), predicted);
+    let pss = page.value("strandline_pss_bytes", pid).ok_or("no PSS")?;
+    assert!(Some(pss) <= kib("VmRSS") && pss > 0.0);
+    assert!(page.value("strandline_minor_faults_total", pid) > Some(1000.0));
+    assert!(page.value("strandline_ledger_age_seconds", pid).is_some_and(|age| (0.0..100.0).contains(&age)));
+    assert_eq!(page.of("strandline_process_info", pid)[0].labels["process"], "fragmented");
+    assert_eq!(exporter.end(Signal::SIGTERM)?, Some(0));
+    Ok(())
+}
+
+#[test]
+fn clients_are_answered_as_they_ask() -> Outcome {
+    let subject = Subject::idle()?;
+    let exporter = Exporter::start(&with(&["--pid", &subject.pid_text()]))?;
+    let open = exporter.ask(
+        "GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text;version=1.0.0,*/*;q=0.1\r\n\r\n",
+    )?;
+    assert!(
+        open.contains("Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n"),
+        "{open}"
+    );
+    assert!(
+        open.ends_with("\n# EOF\n") && open.contains("# TYPE strandline_minor_faults counter\n"),
+        "{open}"
+    );
+    assert!(open.contains("strandline_minor_faults_total{"));
+    let plain = exporter.ask("GET /metrics HTTP/1.1\r\n\r\n")?;
+    assert!(
+        plain.contains("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n")
+            && !plain.contains("# EOF")
+    );
+    assert!(exporter.ask("GET / HTTP/1.1\r\n\r\n")?.ends_with("see /metrics\n"));
+    assert!(exporter.ask("GET /../etc/passwd HTTP/1.1\r\n\r\n")?.starts_with("HTTP/1.1 404 "));
+    assert!(exporter.ask("POST /metrics HTTP/1.1\r\n\r\n")?.starts_with("HTTP/1.1 405 "));
+    assert!(exporter.ask("\u{16}\u{3}\u{1}\r\n\r\n")?.starts_with("HTTP/1.1 400 "));
+    assert!(exporter.ask("HEAD /metrics HTTP/1.1\r\n\r\n")?.ends_with("\r\n\r\n"));
+    Ok(())
+}
+
+#[test]
+fn a_name_of_any_bytes_is_a_label() -> Outcome {
+    let mut command = Command::new("python3");
+    let script = "import sys\nopen('/proc/self/comm', 'wb').write(b'a\"\\\\\\nb\\xff\\x1b[2J}')\nprint('{}', flush=True)\nsys.stdin.read()";
+    command.args(["-c", script]);
+    let subject = Subject::start_command(command)?;
+    let exporter = Exporter::start(&with(&["--name", "^a\"", "--no-children"]))?;
+    let page = exporter.page_when("a ledger", has_ledger(subject.pid()))?;
+    valid(&page, here!())?;
+    adds_up(&page, subject.pid())?;
+    let name = &page.of("strandline_rss_bytes", subject.pid())[0].labels["process"];
+    assert_eq!(name, "a\"\\\nb\u{fffd}\\u{1b}[2J}");
+    assert!(!page.text.contains('\u{1b}'), "a terminal would obey it");
+    Ok(())
+}
+
+#[test]
+fn clients_that_hang_and_storms_keep_nobody_waiting() -> Outcome {
+    let subject = Subject::idle()?;
+    let exporter = Exporter::start(&["--pid", &subject.pid_text()])?;
+    // More than it takes at once: some say nothing, some ask and do not listen, some say half.
+    let mut hanging = Vec::new();
+    for turn in 0..260 {
+        let mut stream = TcpStream::connect(exporter.address)?;
+        let said: &[u8] = [&b""[..], b"GET /metrics HTTP/1.1\r\n\r\n", b"GET /metr"][turn % 3];
+        stream.write_all(said)?;
+        hanging.push(stream);
+    }
+    let since = Instant::now();
+    assert!(exporter.page()?.value("strandline_rss_bytes", subject.pid()).is_some());
+    // A guard: the slowest have 5 s or more.
+    assert!(since.elapsed() < Duration::from_secs(60), "{:?}", since.elapsed());
+    let storm: Vec<_> = (0..200)
+        .map(|_| {
+            let address = exporter.address;
+            std::thread::spawn(move || -> std::io::Result<String> {
+                let mut stream = TcpStream::connect(address)?;
+                stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+                stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n")?;
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer)?;
+                Ok(answer)
+            })
+        })
+        .collect();
+    let mut answered = 0;
+    for client in storm {
+        let answer = client.join().map_err(|_| "a client panicked")??;
+        answered += usize::from(
+            answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("strandline_rss_bytes{"),
+        );
+    }
+    assert_eq!(answered, 200);
+    drop(hanging);
+    // A page is made again only after a while.
+    exporter.page_when("with all scrapes counted", |page| {
+        page.own("strandline_exporter_scrapes_total") >= Some(201.0)
+            && page.own("strandline_exporter_dropped_clients_total") >= Some(1.0)
+    })?;
+    Ok(())
+}
+
+#[test]
+fn processes_come_and_go() -> Outcome {
+    // A parent whose children live for some milliseconds.
+    let subject = Subject::shell("echo ready; while :; do sleep 0.01 & sleep 0.01; wait; done")?;
+    let exporter = Exporter::start(&with(&["--pid", &subject.pid_text()]))?;
+    let others = |page: &Page| {
+        page.samples.iter().any(|s| s.name == "strandline_rss_bytes" && s.labels["process"] == "sleep")
+    };
+    let page = exporter.page_when("a child", others)?;
+    valid(&page, here!())?;
+    exporter.page_when("a ledger", has_ledger(subject.pid()))?;
+    let pid = subject.pid();
+    // The shell does not read its input's end.
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL)?;
+    drop(subject);
+    let gone = exporter.page_when("without it", |page| page.of("strandline_rss_bytes", pid).is_empty())?;
+    assert!(!gone.samples.iter().any(|sample| sample.labels.get("pid") == Some(&pid.to_string())));
+    Ok(())
+}
+
+#[test]
+fn a_process_is_stopped_for_no_longer_than_its_budget() -> Outcome {
+    // Reading it takes a hundred milliseconds.
+    let subject = Subject::start("big_heap", &["0.25", "300", "random", "40"])?;
+    let budget =
+        ["--stop-budget", "10ms/s", "--cpu-budget", "100%", "--ledger-interval", "1s", "--photograph=never"];
+    let since = Instant::now();
+    let exporter = Exporter::start(&[&["--pid", &subject.pid_text()][..], &budget].concat())?;
+    let pid = subject.pid();
+    let page = exporter.page_when("cut short", |page| {
+        page.labelled("strandline_process_error", pid, ("reason", "stop_budget")).is_some()
+    })?;
+    adds_up(&page, pid)?;
+    for _ in 0..30 {
+        std::thread::sleep(Duration::from_millis(100));
+        let page = exporter.page()?;
+        let stopped = page.value("strandline_stopped_seconds_total", pid).ok_or("not told")?;
+        let allowed = since.elapsed().as_secs_f64() * 0.010;
+        // On a busy machine the kernel may let nobody go for a while: that is counted, and paid back.
+        let overruns = page.own("strandline_exporter_overrun_stops_total");
+        assert!(stopped <= allowed || overruns > Some(0.0), "{stopped} of {allowed}");
+    }
+    assert!(page.value("strandline_stopped_seconds_total", pid) > Some(0.0));
+    Ok(())
+}
+
+#[test]
+fn a_killed_exporter_leaves_nothing_that_runs() -> Outcome {
+    let subject = Subject::start("malloc_loop", &[])?;
+    for turn in 0..6 {
+        let arguments = ["--pid", &subject.pid_text(), "--ledger-interval", "1s"];
+        let exporter = Exporter::start(&with(&arguments))?;
+        std::thread::sleep(Duration::from_millis(40 * turn));
+        let own = exporter.child.id();
+        exporter.end(Signal::SIGKILL)?;
+        assert!(!std::path::Path::new(&format!("/proc/{own}")).exists());
+        let status = std::fs::read_to_string(format!("/proc/{}/status", subject.pid()))?;
+        assert!(status.contains("TracerPid:\t0\n"), "{status}");
+        assert!(!status.contains("State:\tt") && !status.contains("State:\tT"), "{status}");
+    }
+    strandline::explain(subject.pid())?;
+    Ok(())
+}
+
+#[test]
+fn processes_are_chosen_by_name_group_and_parent() -> Outcome {
+    let subject = Subject::shell("sleep 1000 & echo ready; read end; kill $!")?;
+    let pid = subject.pid();
+    let children = |page: &Page| page.samples.iter().filter(|s| s.name == "strandline_rss_bytes").count();
+    let text = subject.pid_text();
+    let one = Exporter::start(&["--no-ledgers", "--no-children", "--pid", &text])?;
+    assert_eq!(children(&one.page()?), 1);
+    let all = Exporter::start(&["--no-ledgers", "--pid", &text])?.page()?;
+    assert_eq!(children(&all), 2);
+    assert!(
+        all.value("strandline_ledger_rss_bytes", pid).is_none()
+            && all.value("strandline_pss_bytes", pid).is_some()
+    );
+    let group = all.of("strandline_process_info", pid)[0].labels["cgroup"].clone();
+    let by_group = Exporter::start(&["--no-ledgers", "--cgroup", &group])?.page()?;
+    assert!(by_group.value("strandline_rss_bytes", pid).is_some());
+    let no_group =
+        Exporter::start(&["--no-ledgers", "--cgroup", "/no/such/group", "--unit", "no-such-unit"])?.page()?;
+    assert_eq!(children(&no_group), 0);
+    let top = Exporter::start(&["--no-ledgers", "--top", "1", "--pid", &text])?.page()?;
+    assert_eq!(children(&top), 2, "the largest, and the others");
+    let other =
+        top.samples.iter().find(|s| s.name == "strandline_rss_bytes" && s.labels["process"] == "other");
+    assert!(other.is_some_and(|other| other.labels["pid"].is_empty() && other.value > 0.0));
+    assert_eq!(top.own("strandline_exporter_summed_processes"), Some(1.0));
+    let none = strandline::run(&["export", "--pid", "2147483647"])?;
+    none.complains(3, &["no process 2147483647"])
+}
+
+#[test]
+fn a_process_that_may_not_be_looked_at_is_told() -> Outcome {
+    if strandline_sys::host::effective_user() != 0 {
+        skipped(here!(), "needs root, to become another user");
+        return Ok(());
+    }
+    let subject = Subject::idle()?;
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid",
+        "65534",
+        "--regid",
+        "65534",
+        "--clear-groups",
+        env!("CARGO_BIN_EXE_strandline"),
+    ]);
+    command.args(["export", "--listen", "127.0.0.1:0", "--pid", &subject.pid_text()]).args(SOON);
+    let exporter = Exporter::start_command(&mut command)?;
+    let pid = subject.pid();
+    let page = exporter.page_when("refused", |page| {
+        page.labelled("strandline_process_error", pid, ("reason", "permission")).is_some()
+    })?;
+    valid(&page, here!())?;
+    assert!(
+        page.value("strandline_rss_bytes", pid) > Some(0.0)
+            && page.value("strandline_pss_bytes", pid).is_none()
+    );
+    assert_eq!(page.value("strandline_stopped_seconds_total", pid), Some(0.0));
+    Ok(())
+}
+
+#[test]
+fn a_file_for_node_exporter_is_replaced_and_removed() -> Outcome {
+    let subject = Subject::idle()?;
+    let folder = Folder::new("textfile")?;
+    let file = folder.0.join("strandline.prom");
+    let name = folder.0.display().to_string();
+    let mut command = strandline::command(&[
+        "export",
+        "--no-ledgers",
+        "--textfile",
+        &name,
+        "--interval",
+        "1s",
+        "--pid",
+        &subject.pid_text(),
+    ]);
+    let mut child = command.stderr(Stdio::null()).spawn()?;
+    let since = Instant::now();
+    while !file.exists() && since.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let page = Page::parse(&std::fs::read_to_string(&file)?)?;
+    assert!(page.value("strandline_rss_bytes", subject.pid()).is_some());
+    assert_eq!(page.own("strandline_exporter_scrapes_total"), Some(0.0), "it does not listen");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(child.id())?), Signal::SIGINT)?;
+    assert_eq!(child.wait()?.code(), Some(0));
+    assert_eq!(std::fs::read_dir(&folder.0)?.count(), 0);
+    strandline::run(&["export", "--all", "--textfile", "/no/such/folder"])?
+        .complains(3, &["/no/such/folder", "--textfile"])
+}

@@ -1,0 +1,4 @@
+//! `export`: its metrics, and the files of `deploy/`.
+
+mod deploy;
+mod metrics;

@@ -1,0 +1,286 @@
+//! The engine of the lab and commands that mean it harm: whatever they do, and whenever it is killed, nothing is
+//! left running and nothing that was done is done again.
+
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+
+use serde_json::Value;
+
+use crate::support::lab::{Lab, complains, subject};
+use crate::support::recording::{Ended, children, command, finish, has, is_root, list, signal, until};
+use crate::support::{Outcome, Result, here};
+
+/// Whether a caveat of this code is in a document.
+fn warns(document: &Value, code: &str) -> bool {
+    list(document, "caveats").iter().any(|caveat| caveat["code"] == code)
+}
+
+#[test]
+fn what_hangs_is_ended_whatever_it_ignores() -> Outcome {
+    let lab = Lab::new()?;
+    let token = &lab.token;
+    let hang = [
+        format!("sleep {token}"),
+        format!("sh -c 'trap \"\" TERM INT HUP; sleep {token}; sleep {token}'"),
+        format!("sh -c 'kill -STOP $$; sleep {token}'"),
+        format!("sh -c 'sleep {token} & sleep {token} | sleep {token}'"),
+    ];
+    for command in &hang {
+        let ended = lab.run(&["compare", "--repeat", "1", "--timeout", "200ms", command, "true"])?;
+        complains(&ended, 3, &["A", "timeout"])?;
+        assert_eq!(lab.left(), [""; 0], "{command}");
+    }
+    let ignored = ["compare", "--ignore-failure", "--warm-up", "0", "--repeat", "1", "--timeout", "200ms"];
+    let found = lab.document(&[&ignored[..], &[&hang[0], "true"]].concat())?;
+    assert!(found["caveats"].to_string().contains("fail"), "{}", found["caveats"]);
+    Ok(())
+}
+
+#[test]
+fn daemons_are_ended_with_the_run_that_left_them() -> Outcome {
+    let lab = Lab::new()?;
+    let token = &lab.token;
+    let leave = [
+        format!("sh -c 'setsid sleep {token} & exit 0'"),
+        format!("sh -c '(sleep {token} &) ; exit 0'"),
+        format!("{} daemon {token}", subject()?),
+        format!("sh -c 'for i in 1 2 3 4 5 6 7 8; do setsid nohup sleep {token} & done; exit 0'"),
+    ];
+    for command in &leave {
+        let found = lab.document(&["compare", "--repeat", "2", command, "true"])?;
+        assert!(warns(&found, "left_behind"), "{command}: {}", found["caveats"]);
+        assert_eq!(lab.left(), [""; 0], "{command}");
+    }
+    Ok(())
+}
+
+#[test]
+fn commands_read_nothing_and_may_remove_where_they_are() -> Outcome {
+    let lab = Lab::new()?;
+    let words = ["compare", "--repeat", "2", "sh -c 'test -z \"$(cat)\"'", "cat"];
+    let ended = finish(lab.command(&words), b"not for them\n")?;
+    assert_eq!(ended.how(), 0, "{}", ended.complaint());
+    let gone = lab.folder.0.join("gone");
+    std::fs::create_dir(&gone)?;
+    let remove = format!("rm -rf {}", gone.display());
+    let mut command = lab.command(&["compare", "--repeat", "3", &remove, "true"]);
+    command.current_dir(&gone);
+    let ended = finish(command, b"")?;
+    assert_eq!(ended.how(), 0, "{}", ended.complaint());
+    Ok(())
+}
+
+#[test]
+fn of_very_much_output_the_end_is_kept() -> Outcome {
+    let lab = Lab::new()?;
+    let writes = "sh -c 'head -c 100000000 /dev/zero; echo the end; echo so it is >&2'";
+    let kept = lab.path("kept");
+    let words = ["compare", "--repeat", "1", "--warm-up", "0", "--dir", &kept, writes, "true"];
+    assert_eq!(lab.run(&words)?.how(), 0);
+    let cells: Vec<_> = std::fs::read_dir(lab.folder.0.join("kept/cells"))?.flatten().collect();
+    let outputs: Vec<_> =
+        cells.iter().map(|cell| cell.path().join("stdout")).filter(|path| path.exists()).collect();
+    assert_eq!(outputs.len(), 1, "what wrote nothing has no file");
+    let output = std::fs::read(&outputs[0])?;
+    assert!(output.len() <= 16 << 20 && output.ends_with(b"the end\n"), "{} bytes", output.len());
+    let bytes: u64 = finish(command(&["du", "-s", "-B1", &kept]), b"")?
+        .text()
+        .split_whitespace()
+        .next()
+        .and_then(|word| word.parse().ok())
+        .ok_or("no figure")?;
+    assert!(bytes < 24 << 20, "{bytes} bytes are left in {kept}");
+    Ok(())
+}
+
+/// A lab of 40 runs that say that they ran and leave a daemon each.
+fn busy(lab: &Lab) -> Vec<String> {
+    let run = |name: &str| {
+        format!("sh -c 'echo {name} >> runs; setsid sleep {} & sleep 0.03; : {}'", lab.token, lab.token)
+    };
+    let words = ["--json", "compare", "--repeat", "20", "--warm-up", "0"].map(str::to_owned);
+    [words.to_vec(), vec![run("a"), run("b")]].concat()
+}
+
+/// Starts a busy lab, does `harm` to it in its middle, and gives it again to its end.
+fn interrupted(harm: impl Fn(i32)) -> Result<(Lab, Option<i32>, Ended)> {
+    let lab = Lab::new()?;
+    let words = busy(&lab);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut started = lab.start(&words)?;
+    until("some runs", || Ok((lab.text("runs").lines().count() >= 8).then_some(())))?;
+    harm(started.pid());
+    let status = until("its end", || Ok(started.child.try_wait()?))?;
+    until("the end of all that it ran", || Ok(lab.left().is_empty().then_some(())))?;
+    let ended = lab.run(&words)?;
+    if ended.how() != 0 {
+        return Err(format!("the second time it ended with {}: {}", ended.how(), ended.complaint()).into());
+    }
+    if !ended.complaint().contains("going on after") {
+        return Err(format!("it did not go on: {}", ended.complaint()).into());
+    }
+    let runs = lab.text("runs").lines().count();
+    // The run that was cut short, and perhaps one whose end was not heard of.
+    if !(40..=42).contains(&runs) {
+        return Err(format!("{runs} runs for 40").into());
+    }
+    if !lab.left().is_empty() {
+        return Err(format!("left behind: {:?}", lab.left()).into());
+    }
+    Ok((lab, status.signal(), ended))
+}
+
+#[test]
+fn a_lab_that_is_killed_leaves_nothing_and_goes_on() -> Outcome {
+    let (_, by, ended) = interrupted(|pid| signal(pid, 9))?;
+    assert_eq!(by, Some(9));
+    let found: Value = serde_json::from_slice(&ended.stdout)?;
+    assert_eq!(found["runs"], 20);
+    Ok(())
+}
+
+#[test]
+fn a_lab_that_is_interrupted_ends_as_it_was_asked_to() -> Outcome {
+    for number in [2, 15, 1] {
+        let (_, by, _) = interrupted(|pid| signal(pid, number))?;
+        assert_eq!(by, Some(number));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_launcher_that_is_killed_is_told_of() -> Outcome {
+    let lab = Lab::new()?;
+    let words = busy(&lab);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let started = lab.start(&words)?;
+    until("some runs", || Ok((lab.text("runs").lines().count() >= 4).then_some(())))?;
+    let launchers = children(started.pid());
+    assert_eq!(launchers.len(), 1, "{launchers:?}");
+    signal(launchers[0], 9);
+    complains(&started.finish()?, 3, &["launcher", "again"])?;
+    assert_eq!(lab.left(), [""; 0]);
+    Ok(())
+}
+
+#[test]
+fn labs_that_are_not_the_same_are_not_mixed() -> Outcome {
+    let lab = Lab::new()?;
+    let kept = lab.path("kept");
+    let compare = |second: &str, more: &[&str]| {
+        lab.run(&[&["compare", "--repeat", "2", "--dir", &kept][..], more, &["true", second]].concat())
+    };
+    assert_eq!(compare("true", &[])?.how(), 0);
+    complains(&compare("sh -c true", &[])?, 3, &["another lab", "--fresh"])?;
+    assert_eq!(compare("sh -c true", &["--fresh"])?.how(), 0);
+    let other = lab.folder.0.join("other");
+    std::fs::create_dir(&other)?;
+    std::fs::write(other.join("journal.jsonl"), "my own journal\n")?;
+    let other = other.display().to_string();
+    complains(&lab.run(&["compare", "--dir", &other, "true", "true"])?, 3, &["holds no lab"])?;
+    assert_eq!(lab.text("other/journal.jsonl"), "my own journal\n");
+    Ok(())
+}
+
+#[test]
+fn a_lab_is_worked_on_by_one() -> Outcome {
+    let lab = Lab::new()?;
+    let words = ["compare", "--repeat", "1", "true", &format!("sh -c 'echo x >> runs; sleep {}'", lab.token)];
+    let started = lab.start(&words)?;
+    until("its run", || Ok((!lab.text("runs").is_empty()).then_some(())))?;
+    complains(&lab.run(&words)?, 3, &["another strandline is at work"])?;
+    // Dropping it kills its whole process group: the launcher is not in it.
+    drop(started);
+    until("the end of what it ran", || Ok(lab.left().is_empty().then_some(())))
+}
+
+#[test]
+fn several_at_a_time_are_as_many_runs() -> Outcome {
+    let lab = Lab::new()?;
+    let leave = format!("sh -c 'echo x >> runs; setsid sleep {} & exit 0'", lab.token);
+    let words = ["compare", "-j", "4", "--repeat", "10", "--warm-up", "0", &leave, &format!("{leave} ")];
+    let found = lab.document(&words)?;
+    assert_eq!(lab.text("runs").lines().count(), 20);
+    assert!(warns(&found, "left_behind"));
+    assert_eq!(lab.left(), [""; 0]);
+    Ok(())
+}
+
+/// A small file system, unmounted when it is dropped.
+struct Small(String);
+
+impl Small {
+    fn mount(folder: &str, mebibytes: u32) -> Result<Option<Self>> {
+        std::fs::create_dir_all(folder)?;
+        let size = format!("size={mebibytes}M");
+        let mounted =
+            finish(command(&["mount", "-t", "tmpfs", "-o", &size, "strandline-test", folder]), b"")?;
+        Ok((mounted.how() == 0).then(|| Self(folder.to_owned())))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = finish(command(&["umount", "-l", &self.0]), b"");
+    }
+}
+
+#[test]
+fn a_full_disk_is_said_and_named() -> Outcome {
+    let test = here!();
+    if !is_root(test) {
+        return Ok(());
+    }
+    let lab = Lab::new()?;
+    let Some(small) = Small::mount(&lab.path("small"), 1)? else {
+        crate::support::skipped(test, "no tmpfs can be mounted");
+        return Ok(());
+    };
+    let dir = format!("{}/lab", small.0);
+    let words =
+        ["compare", "--repeat", "30", "--ignore-failure", "--dir", &dir, "head -c 300000 /dev/zero", "true"];
+    let ended = lab.run(&words)?;
+    complains(&ended, 3, &["No space left"])?;
+    assert!(ended.complaint().contains("small/lab"), "{}", ended.complaint());
+    // With room again the same lab goes on.
+    let grown = finish(command(&["mount", "-o", "remount,size=64M", &small.0]), b"")?;
+    assert_eq!(grown.how(), 0);
+    let ended = lab.run(&words)?;
+    assert_eq!(ended.how(), 0, "{}", ended.complaint());
+    assert!(ended.complaint().contains("going on after"), "{}", ended.complaint());
+    assert!(
+        std::fs::metadata(&dir)?.is_dir() && std::fs::metadata(&dir)?.dev() != std::fs::metadata("/")?.dev()
+    );
+    Ok(())
+}
+
+#[test]
+fn output_without_end_does_not_fill_the_disk() -> Outcome {
+    let test = here!();
+    if !is_root(test) || !has(test, "python3") {
+        return Ok(());
+    }
+    let lab = Lab::new()?;
+    let Some(small) = Small::mount(&lab.path("small"), 256)? else {
+        crate::support::skipped(test, "no tmpfs can be mounted");
+        return Ok(());
+    };
+    // 400 MiB, slowly: what is not kept is given back meanwhile.
+    let script =
+        "import sys, time\nfor _ in range(50): sys.stdout.buffer.write(bytes(8 << 20)); time.sleep(0.06)\n";
+    std::fs::write(lab.path("writes.py"), script.to_owned() + "print('the end')\n")?;
+    let dir = format!("{}/lab", small.0);
+    let words = ["compare", "--repeat", "1", "--warm-up", "0", "--dir", &dir, "python3 writes.py", "true"];
+    let ended = lab.run(&words)?;
+    assert_eq!(ended.how(), 0, "{}", ended.complaint());
+    Ok(())
+}
+
+#[test]
+fn very_many_runs_are_not_begun_unasked() -> Outcome {
+    let lab = Lab::new()?;
+    let ended = lab.run(&["compare", "--repeat", "1000000", "sh -c 'echo x >> runs'", "true"])?;
+    complains(&ended, 3, &["2000002 runs", "--yes"])?;
+    assert!(lab.text("runs").lines().count() <= 1);
+    Ok(())
+}

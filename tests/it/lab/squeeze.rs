@@ -1,0 +1,254 @@
+//! `squeeze` against programs whose smallest limit is known: from their own map, or by the shell's `ulimit`.
+
+use serde_json::Value;
+
+use crate::support::lab::{Lab, complains, subject};
+use crate::support::recording::{command, finish, has, is_root, list, number, signal, until};
+use crate::support::{Outcome, Result, harmless, here};
+
+const MIB: u64 = 1 << 20;
+const PAGE: u64 = 4096;
+
+/// What the subject said of its own map when it got what it needs.
+fn own_map(words: &[&str], field: &str) -> Result<u64> {
+    let said: Value = serde_json::from_slice(&finish(command(words), b"")?.stdout)?;
+    number(&said, field)
+}
+
+/// The smallest limit and the largest that fails.
+fn edge(found: &Value) -> Result<(u64, u64)> {
+    Ok((number(found, "smallest_bytes")?, number(found, "largest_failing_bytes")?))
+}
+
+#[test]
+fn an_edge_is_where_the_programs_own_map_puts_it() -> Outcome {
+    let lab = Lab::new()?;
+    let words = [subject()?, "need".into(), "50".into(), "exit".into()];
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    for (kind, field) in [("address_space", "VmPeak"), ("data", "VmData")] {
+        let known = own_map(&words, field)?;
+        let flags = ["squeeze", "--kind", kind, "--resolution", "4KiB", "--rounds", "2", "--"];
+        let found = lab.document(&[&flags[..], &words].concat())?;
+        let (smallest, failing) = edge(&found)?;
+        assert_eq!(smallest - failing, PAGE, "{kind}");
+        assert!(smallest.abs_diff(known) <= 4 * PAGE, "{kind}: {smallest}, its own map says {known}");
+        assert_eq!((found["kind"].as_str(), found["band"].is_null()), (Some(kind), true));
+        let failure = &found["failure"];
+        assert_eq!((&failure["status"], &failure["signal"]), (&Value::from(3), &Value::Null));
+        let tail = failure["stderr_tail"].as_str().ok_or("no tail")?;
+        assert!(tail.contains("lab: out of memory"), "{tail}");
+        harmless(tail)?;
+        let levels = list(&found, "slowdown_near_limit");
+        assert_eq!(levels.len(), 4);
+        assert_eq!(number(&levels[0], "limit_bytes")?, smallest);
+        assert!(levels.iter().all(|level| level["wall_seconds"]["median"].as_f64().is_some()));
+        let trials = list(&found, "trials");
+        // 2 rounds of 5 runs are not of the search.
+        assert!(trials.len() <= 40, "{} trials", trials.len());
+        let of = |limit: u64| trials.iter().filter(move |trial| trial["limit_bytes"] == limit);
+        assert!(of(smallest).count() >= 3 && of(smallest).all(|trial| trial["failure"].is_null()));
+        assert!(of(failing).count() >= 3 && of(failing).all(|trial| !trial["failure"].is_null()));
+    }
+    assert!(
+        !lab.cache().join("strandline/lab").read_dir()?.any(|_| true),
+        "a lab that is done leaves nothing"
+    );
+    Ok(())
+}
+
+#[test]
+fn what_is_found_for_interpreters_is_what_ulimit_says() -> Outcome {
+    let test = here!();
+    let programs = [("python3", ["-c", "x = [0] * 3_000_000"]), ("perl", ["-e", "@a = (1 .. 400_000)"])];
+    for (program, arguments) in programs {
+        if !has(test, program) {
+            continue;
+        }
+        let lab = Lab::new()?;
+        let words = [&[program][..], &arguments].concat();
+        for (kind, flag) in [("address_space", "-v"), ("data", "-d")] {
+            let flags = ["squeeze", "--kind", kind, "--rounds", "0", "--"];
+            let found = lab.document(&[&flags[..], &words].concat())?;
+            let (smallest, failing) = edge(&found)?;
+            let under = |limit: u64| -> Result<i32> {
+                let script = format!("ulimit {flag} {} && exec \"$@\"", limit / 1024);
+                Ok(finish(command(&[&["sh", "-c", &script, "sh"][..], &words].concat()), b"")?.how())
+            };
+            assert_eq!(under(smallest)?, 0, "{program} under {kind} of {smallest}");
+            assert_eq!(under(failing)?, 1, "{program} under {kind} of {failing}");
+            let words = found["failure"]["words"].as_str().ok_or("no words")?;
+            assert_eq!(words, "it said that it got no memory and exited with status 1");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_program_that_hangs_without_memory_is_ended() -> Outcome {
+    let lab = Lab::new()?;
+    let flags = ["squeeze", "--kind", "data", "--timeout", "2s", "--repeat", "1", "--rounds", "0", "--"];
+    let found = lab.document(&[&flags[..], &[&subject()?, "need", "50", "hang", &lab.token]].concat())?;
+    assert_eq!(found["failure"]["timed_out"], true);
+    let words = found["failure"]["words"].as_str().ok_or("no words")?;
+    assert!(words.starts_with("hung: did not end within 2"), "{words}");
+    assert!(edge(&found)?.0 > 50 * MIB);
+    assert_eq!(lab.left(), [""; 0]);
+    Ok(())
+}
+
+#[test]
+fn a_flaky_edge_is_a_band() -> Outcome {
+    let lab = Lab::new()?;
+    let flags = ["squeeze", "--kind", "data", "--rounds", "2", "--"];
+    let words = [&subject()?, "alternate", &lab.path("turn"), "40", "8"];
+    let found = lab.document(&[&flags[..], &words].concat())?;
+    let (smallest, failing) = edge(&found)?;
+    assert!(failing < smallest && (48 * MIB..50 * MIB).contains(&smallest), "{failing} {smallest}");
+    let (low, high) = (number(&found["band"], "low_bytes")?, number(&found["band"], "high_bytes")?);
+    assert_eq!(high, smallest);
+    assert!((39 * MIB..=42 * MIB).contains(&low), "{low}");
+    assert!(number(&found["band"], "failed")? > 0);
+    let shown = lab.run(&[&flags[..], &words].concat())?;
+    assert!(shown.text().contains("flaky"), "{}", shown.text());
+    Ok(())
+}
+
+#[test]
+fn a_success_command_judges_runs() -> Outcome {
+    let lab = Lab::new()?;
+    // It exits with 0 either way, and tells its map only where it got its memory.
+    let words = ["--", &subject()?, "need", "30", "succeed"];
+    let flags = ["squeeze", "--kind", "data", "--rounds", "1", "--success"];
+    let judge = "echo \"$STRANDLINE_STATUS\" >> seen; grep -q VmPeak";
+    let found = lab.document(&[&flags[..], &[judge], &words].concat())?;
+    let (smallest, failing) = edge(&found)?;
+    assert!(smallest > 30 * MIB && failing > 29 * MIB, "{smallest} {failing}");
+    assert_eq!((&found["failure"]["status"], &found["failure"]["refused_by_status"]), (&0.into(), &1.into()));
+    let seen = lab.text("seen");
+    assert_eq!(seen.lines().count(), list(&found, "trials").len());
+    assert!(seen.lines().all(|line| line == "0"), "{seen}");
+    // Without it any limit will do, down to where the program cannot be loaded.
+    let found = lab.document(&[&flags[..5], &words].concat())?;
+    assert!(number(&found, "smallest_bytes")? < MIB);
+    Ok(())
+}
+
+#[test]
+fn what_fails_unlimited_or_cannot_be_run_is_one_line() -> Outcome {
+    let lab = Lab::new()?;
+    for kind in ["address_space", "data", "cgroup"] {
+        if kind == "cgroup" && !is_root(here!()) {
+            continue;
+        }
+        let squeeze = |words: &[&str]| lab.run(&[&["squeeze", "--kind", kind, "--"][..], words].concat());
+        let ended = squeeze(&["sh", "-c", "echo no such option >&2; exit 5"])?;
+        complains(&ended, 3, &["without a limit", "status 5", "no such option"])?;
+        complains(&squeeze(&["no-such-program"])?, 3, &["no-such-program", "not found"])?;
+        complains(&squeeze(&["/etc/passwd"])?, 3, &["/etc/passwd", "cannot be run"])?;
+    }
+    complains(
+        &lab.run(&["squeeze", "--kind", "stack", "--", "true"])?,
+        2,
+        &["address_space", "data", "cgroup"],
+    )?;
+    complains(&lab.run(&["squeeze", "--resolution", "0%", "--", "true"])?, 2, &["--resolution"])?;
+    Ok(())
+}
+
+#[test]
+fn a_control_group_is_squeezed_and_removed() -> Outcome {
+    let test = here!();
+    if !is_root(test) {
+        return Ok(());
+    }
+    let lab = Lab::new()?;
+    let flags = ["--json", "squeeze", "--kind", "cgroup", "--rounds", "2", "--"];
+    let started = lab.start(&[&flags[..], &[&subject()?, "need", "40", "exit"]].concat())?;
+    let group = format!("strandline-{}", started.pid());
+    let ended = started.finish()?;
+    if ended.how() == 3 && ended.complaint().contains("cannot be set here") {
+        crate::support::skipped(test, ended.complaint().trim_end());
+        return Ok(());
+    }
+    let found: Value = serde_json::from_slice(&ended.stdout)?;
+    let (smallest, failing) = edge(&found)?;
+    assert!(failing < smallest && smallest > 40 * MIB && smallest < 48 * MIB, "{failing} {smallest}");
+    assert_eq!(
+        (&found["failure"]["signal"], &found["failure"]["out_of_memory_kills"]),
+        (&9.into(), &1.into())
+    );
+    assert_eq!(found["failure"]["words"], "killed by the kernel at the limit");
+    let left =
+        finish(command(&["find", "/sys/fs/cgroup", "-type", "d", "-name", &format!("{group}*")]), b"")?;
+    assert_eq!(left.text(), "");
+    Ok(())
+}
+
+#[test]
+fn a_child_that_the_kernel_kills_is_a_failure() -> Outcome {
+    let test = here!();
+    if !is_root(test) {
+        return Ok(());
+    }
+    let lab = Lab::new()?;
+    let careless = format!("{} need 40 exit; exit 0", subject()?);
+    let squeeze = |more: &[&str]| {
+        let flags = ["--json", "squeeze", "--kind", "cgroup", "--rounds", "0"];
+        lab.run(&[&flags[..], more, &["--", "sh", "-c", &careless]].concat())
+    };
+    let ended = squeeze(&[])?;
+    if ended.how() == 3 && ended.complaint().contains("cannot be set here") {
+        crate::support::skipped(test, ended.complaint().trim_end());
+        return Ok(());
+    }
+    let found: Value = serde_json::from_slice(&ended.stdout)?;
+    assert!(edge(&found)?.0 > 40 * MIB, "{}", found["smallest_bytes"]);
+    let failure = &found["failure"];
+    assert_eq!((&failure["status"], &failure["out_of_memory_kills"]), (&0.into(), &1.into()));
+    // Whoever can do without it says so.
+    let found: Value =
+        serde_json::from_slice(&squeeze(&["--success", "test $STRANDLINE_STATUS = 0"])?.stdout)?;
+    assert!(number(&found, "smallest_bytes")? < 8 * MIB, "{}", found["smallest_bytes"]);
+    Ok(())
+}
+
+#[test]
+fn who_may_make_no_groups_is_told_what_else_to_limit() -> Outcome {
+    let test = here!();
+    if !is_root(test) || !has(test, "setpriv") {
+        return Ok(());
+    }
+    let lab = Lab::new()?;
+    let mut as_nobody = command(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
+    as_nobody.arg(crate::support::recording::program()).args(["squeeze", "--", "true"]).current_dir("/");
+    as_nobody.env("XDG_CACHE_HOME", lab.cache());
+    complains(&finish(as_nobody, b"")?, 3, &["--kind address_space", "--kind data"])
+}
+
+#[test]
+fn a_squeeze_that_was_killed_goes_on() -> Outcome {
+    let lab = Lab::new()?;
+    // Each run says that it was.
+    let script = format!("echo x >> runs; : {}; exec {} need 30 exit", lab.token, subject()?);
+    let words = ["squeeze", "--kind", "data", "--rounds", "1", "--json", "--", "sh", "-c", &script];
+    for number in [9, 2] {
+        let _ = std::fs::remove_file(lab.folder.0.join("runs"));
+        let mut started = lab.start(&words)?;
+        until("some runs", || Ok((lab.text("runs").lines().count() >= 5).then_some(())))?;
+        signal(started.pid(), number);
+        let status = until("its end", || Ok(started.child.try_wait()?))?;
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(number));
+        until("the end of what it ran", || Ok(lab.left().is_empty().then_some(())))?;
+        let before = lab.text("runs").lines().count();
+        let ended = lab.run(&words)?;
+        assert!(ended.complaint().contains("going on after"), "{}", ended.complaint());
+        let found: Value = serde_json::from_slice(&ended.stdout)?;
+        // The search starts from what samples saw of its peak, which may be little of a run so short: then it needs more.
+        let all = list(&found, "trials").len();
+        assert!(all + 2 >= before && before >= 5, "{before} runs, then {all} trials");
+        // One run may have been cut short, and one have ended unheard.
+        let after = lab.text("runs").lines().count();
+        assert!(after >= all && after <= all + 2, "{before} runs, then {after} in all; {all} are needed");
+    }
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! The page that `report --format html` writes, in a real browser: what it shows is what `--format json` says,
+//! whatever the names in it are, and it asks for nothing.
+//!
+//! `tests/browser/drive.py` drives the browser; without one the tests are skipped by name.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Folder, Outcome, Result, here, skipped, strandline};
+
+/// Loads, frees, and tells a mark at each step, by the names it is given.
+const PROGRAM: &str = r#"
+import os, socket, time
+own = socket.socket(fileno=os.dup(int(os.environ["STRANDLINE_MARK_FD"])))
+def mark(name):
+    own.sendall(name.encode() + b"\n")
+    own.recv(1)
+    time.sleep(0.12)
+names = os.environ["MARKS"].split("\x1f")
+mark(names[0])
+items = [bytes(800 + n % 400) for n in range(40_000)]
+mark(names[1])
+index = [str(n) * 16 for n in range(150_000)]
+mark(names[2])
+buffer = bytearray(48 << 20)
+for at in range(0, len(buffer), 4096):
+    buffer[at] = 0
+mark(names[3])
+kept, items = items[::200], None
+mark(names[4])
+os.waitpid(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "0.1"), 0)
+"#;
+const MARKS: [&str; 5] = ["start", "loaded", "indexed", "buffered", "freed most items"];
+/// What an attacker would call a mark.
+const EVIL: &str = "</script><img src=x onerror=alert(1)><svg onload=alert(2)>\u{202e}漢字\"'&";
+
+/// A Chromium, if there is one.
+fn browser() -> Option<PathBuf> {
+    let names = ["chromium", "chromium-browser", "google-chrome", "chrome"];
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .flat_map(|folder| names.map(|name| folder.join(name)))
+        .find(|file| file.is_file())
+}
+
+/// Why the page cannot be opened here, if it cannot.
+fn lacking() -> Option<&'static str> {
+    let python = Command::new("python3").arg("--version").output();
+    if !python.is_ok_and(|output| output.status.success()) {
+        return Some("python3 is not installed");
+    }
+    browser().is_none().then_some("no Chromium: scripts/deps installs it")
+}
+
+/// Records the program in `folder` under `name`.
+fn record(folder: &Path, name: &str, marks: [&str; 5]) -> Result<PathBuf> {
+    std::fs::write(folder.join("tide.py"), PROGRAM)?;
+    let file = folder.join(name);
+    let mut command = strandline::command(&["run", "-o"]);
+    command.arg(&file).args(["--ledger", "marks,exit", "--", "python3", "tide.py"]);
+    command.current_dir(folder).env("MARKS", marks.join("\x1f"));
+    let run = strandline::run_command(command)?;
+    if run.status == Some(0) { Ok(file) } else { Err(run.summary().into()) }
+}
+
+/// Writes the report of `files` in `format` next to them.
+fn report(files: &[&Path], format: &str) -> Result<PathBuf> {
+    let out = files.first().ok_or("no recording")?.with_extension(format);
+    let mut command = strandline::command(&["report", "--format", format, "-o"]);
+    command.arg(&out).args(files);
+    let run = strandline::run_command(command)?;
+    if run.status == Some(0) { Ok(out) } else { Err(run.summary().into()) }
+}
+
+/// Drives the browser; `more` is the document to compare with, and the folder for screenshots.
+fn drive(page: &Path, more: &[&Path]) -> Outcome {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/drive.py");
+    let mut command = Command::new("python3");
+    command.arg("-B").arg(script).arg(browser().ok_or("no browser")?).arg(page).args(more);
+    let run = strandline::run_command(command)?;
+    if run.status == Some(0) { Ok(()) } else { Err(format!("{}\n{}", run.stdout, run.stderr).into()) }
+}
+
+#[test]
+fn what_the_page_shows_is_what_the_document_says() -> Outcome {
+    if let Some(reason) = lacking() {
+        skipped(here!(), reason);
+        return Ok(());
+    }
+    let folder = Folder::new("report-html")?;
+    let file = record(&folder.0, "tide.strandline", MARKS)?;
+    let (page, document) = (report(&[&file], "html")?, report(&[&file], "json")?);
+    let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/images");
+    // Pictures of the page for the README, where they are asked for.
+    if std::env::var_os("STRANDLINE_SCREENSHOTS").is_some_and(|value| value == "1") {
+        std::fs::create_dir_all(&pictures)?;
+        let image = report(&[&file], "png")?;
+        std::fs::copy(image, pictures.join("timeline.png"))?;
+        return drive(&page, &[&document, &pictures]);
+    }
+    drive(&page, &[&document])
+}
+
+#[test]
+fn names_in_a_page_stay_names() -> Outcome {
+    if let Some(reason) = lacking() {
+        skipped(here!(), reason);
+        return Ok(());
+    }
+    let folder = Folder::new("report-names")?;
+    let evil = record(&folder.0, "evil<script>alert(3)<!--.strandline", [EVIL; 5])?;
+    let other = record(&folder.0, "other.strandline", MARKS)?;
+    // Two recordings, laid over each other.
+    let page = report(&[&evil, &other], "html")?;
+    drive(&page, &[])
+}

@@ -1,0 +1,153 @@
+//! Ledgers at the moments that were asked for, and nobody traced for those that were not.
+
+use crate::support::recording::{
+    Place, Started, caveats, children, column, command, finish, has, ledgers_of, list, mark_names, number,
+    recorded, recording, signal, status_line, until,
+};
+use crate::support::{Outcome, Result, for_each, here, invariants};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_dying_process_shows_its_memory_whatever_ends_it() -> Outcome {
+    let subject = recorded()?;
+    for_each([("exit", 4), ("segv", 1011), ("kill", 1009), ("abort", 1006), ("group", 5)], |(way, how)| {
+        let place = Place::new()?;
+        let ended = place.run(&["--ledger", "exit"], &[&subject, "end", way])?;
+        assert_eq!(ended.how(), *how, "{}", ended.complaint());
+        let report = place.report()?;
+        let ledgers = ledgers_of(&report, "exit");
+        assert_eq!(ledgers.len(), 1, "{:?}", caveats(&report));
+        invariants::hold(&ledgers[0]["explain"])?;
+        assert!(number(&ledgers[0]["explain"]["kernel"], "rss_bytes")? >= 32 * MIB);
+        assert!(number(&report["exit"], "high_water_bytes")? >= 32 * MIB);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_kill_from_outside_is_caught() -> Outcome {
+    let place = Place::new()?;
+    let started = Started::new(place.command(&["--ledger", "exit"], &[&recorded()?, "end", "wait"]))?;
+    let pid = until("the command", || {
+        let pid = children(started.pid()).first().copied();
+        // It waits when it has filled its 32 MiB.
+        let has_filled = |pid: &i32| {
+            let anonymous = status_line(*pid, "RssAnon");
+            anonymous
+                .is_some_and(|kib| kib.trim_end_matches(" kB").parse().is_ok_and(|kib: u64| kib >= 32 << 10))
+        };
+        Ok(pid.filter(has_filled))
+    })?;
+    signal(pid, 9);
+    assert_eq!(started.finish()?.how(), 1009);
+    let report = place.report()?;
+    let ledgers = ledgers_of(&report, "exit");
+    assert_eq!(ledgers.len(), 1, "{:?}", caveats(&report));
+    assert!(number(&ledgers[0]["explain"]["kernel"], "rss_bytes")? >= 31 * MIB);
+    Ok(())
+}
+
+#[test]
+fn a_main_thread_that_ends_first_is_a_caveat() -> Outcome {
+    let place = Place::new()?;
+    let ended = place.run(&[], &[&recorded()?, "end", "main_first"])?;
+    assert_eq!(ended.how(), 6, "{}", ended.complaint());
+    let report = place.report()?;
+    assert_eq!(ledgers_of(&report, "exit").len(), 0);
+    assert!(caveats(&report).contains(&"ledger_failed".to_owned()), "{:?}", caveats(&report));
+    Ok(())
+}
+
+#[test]
+fn the_peak_is_caught_within_a_tenth() -> Outcome {
+    // It stands at its peak for three seconds: after a ledger none is taken for ten times as long as that took, which
+    // beside tests that keep all processors busy may be a second.
+    let (_, report) = recording(&["--ledger", "peak"], &[&recorded()?, "steps", "12", "6", "3000"])?;
+    let peaks = ledgers_of(&report, "peak");
+    let last = peaks.last().ok_or("no ledger at a peak")?;
+    let rss = number(&last["explain"]["kernel"], "rss_bytes")? as f64;
+    let high_water = number(&report["exit"], "high_water_bytes")? as f64;
+    let share = last["share_of_peak"].as_f64().ok_or("no share")?;
+    assert!((share - rss / high_water).abs() < 0.02, "{share}, {rss} of {high_water}");
+    assert!(share * 1.1 >= 1.0, "{share}");
+    invariants::hold(&last["explain"])
+}
+
+#[test]
+fn ledgers_are_taken_as_often_as_was_asked() -> Outcome {
+    let flags = ["--ledger", "every=100ms"];
+    let (_, report) = recording(&flags, &[&recorded()?, "steps", "20", "1"])?;
+    let every = ledgers_of(&report, "every");
+    let lasted = report["exit"]["seconds"].as_f64().ok_or("no end")?;
+    assert!((2..=(lasted / 0.1) as usize + 1).contains(&every.len()), "{} in {lasted} s", every.len());
+    for_each(every, |ledger| invariants::hold(&ledger["explain"]))
+}
+
+/// Runs a recorded shell that prints who traces it.
+fn tracer(flags: &[&str]) -> Result<u64> {
+    let (ended, _) = recording(flags, &["sed", "-n", "s/TracerPid:.//p", "/proc/self/status"])?;
+    Ok(ended.text().trim().parse()?)
+}
+
+#[test]
+fn nobody_is_traced_for_what_was_not_asked() -> Outcome {
+    assert_eq!(tracer(&["--ledger", "none"])?, 0);
+    assert_eq!(tracer(&["--ledger", "marks"])?, 0);
+    assert_ne!(tracer(&["--ledger", "exit"])?, 0);
+    let (_, report) = recording(&["--ledger", "none"], &[&recorded()?, "grow", "4"])?;
+    assert_eq!(list(&report, "ledgers").len(), 0);
+    assert_eq!(mark_names(&report).len(), 3);
+    Ok(())
+}
+
+#[test]
+fn a_debugger_can_attach_while_only_marks_have_ledgers() -> Outcome {
+    let test = here!();
+    if !has(test, "gdb") {
+        return Ok(());
+    }
+    let place = Place::new()?;
+    let started = Started::new(place.command(&["--ledger", "marks"], &[&recorded()?, "end", "wait"]))?;
+    let pid = until("the mark's answer", || {
+        let asleep = |pid: &i32| {
+            std::fs::read_to_string(format!("/proc/{pid}/syscall")).is_ok_and(|call| call.starts_with("34 "))
+        };
+        Ok(children(started.pid()).into_iter().find(asleep))
+    })?;
+    let gdb = finish(command(&["gdb", "-batch", "-nx", "-p", &pid.to_string(), "-ex", "print 40 + 2"]), b"")?;
+    assert!(gdb.text().contains("$1 = 42"), "{} {}", gdb.text(), gdb.complaint());
+    signal(started.pid(), 15);
+    assert_eq!(started.finish()?.how(), 1015);
+    assert_eq!(ledgers_of(&place.report()?, "mark").len(), 1);
+    Ok(())
+}
+
+#[test]
+fn a_command_that_is_a_tracer_traces() -> Outcome {
+    let test = here!();
+    if !has(test, "strace") {
+        return Ok(());
+    }
+    let subject = recorded()?;
+    let words = ["strace", "-f", "-qq", "-e", "trace=exit_group", &subject, "grow", "16"];
+    let (ended, report) = recording(&[], &words)?;
+    assert!(ended.complaint().contains("exit_group(0)"), "{}", ended.complaint());
+    assert_eq!(mark_names(&report), ["begun", "grown", "freed"]);
+    // strace traces the marked process: its ledgers are refused with the reason, and nothing waits for them.
+    assert_eq!(ledgers_of(&report, "mark").len(), 0);
+    assert!(caveats(&report).contains(&"ledger_failed".to_owned()));
+    assert_eq!(ledgers_of(&report, "exit").len(), 1);
+    Ok(())
+}
+
+#[test]
+fn the_last_sample_is_the_one_at_the_end() -> Outcome {
+    let (_, report) =
+        recording(&["--ledger", "exit", "--interval", "1s"], &["sh", "-c", "x=$(seq 100000); exit 0"])?;
+    let last = column(&report, "rss_bytes")?.last().copied().ok_or("no samples")?;
+    let exit = ledgers_of(&report, "exit");
+    let rss = number(&exit.first().ok_or("no ledger")?["explain"]["kernel"], "rss_bytes")? as f64;
+    assert!((last - rss).abs() <= 1e6, "{last} {rss}");
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! Limits that a command is recorded under: it meets them as it would without strandline, and the recording says
+//! how it ended.
+
+use serde_json::Value;
+
+use crate::support::Outcome;
+use crate::support::here;
+use crate::support::recording::{Place, command, finish, has, is_root, list, number, program, recorded};
+
+const MIB: u64 = 1 << 20;
+
+fn limit<'a>(report: &'a Value, kind: &str) -> Option<&'a Value> {
+    list(&report["recording"], "limits").iter().find(|limit| limit["kind"] == kind)
+}
+
+#[test]
+fn an_address_space_is_limited_as_by_ulimit() -> Outcome {
+    let test = here!();
+    if !has(test, "perl") {
+        return Ok(());
+    }
+    let script = "my $x = 'a' x (300 << 20); print length $x";
+    let alone =
+        finish(command(&["sh", "-c", "ulimit -v 131072; exec \"$@\"", "sh", "perl", "-e", script]), b"")?;
+    let place = Place::new()?;
+    let ended = place.run(&["--limit-address-space", "128MiB"], &["perl", "-e", script])?;
+    assert_ne!(ended.how(), 0);
+    assert_eq!(
+        (ended.how(), ended.complaint(), ended.text()),
+        (alone.how(), alone.complaint(), alone.text())
+    );
+    let report = place.report()?;
+    assert_eq!(report["exit"]["status"], ended.how());
+    let limit = limit(&report, "address_space").ok_or("the limit is not recorded")?;
+    assert_eq!((number(limit, "bytes")?, &limit["by"]), (128 * MIB, &Value::from("RLIMIT_AS")));
+    Ok(())
+}
+
+#[test]
+fn a_data_segment_is_limited() -> Outcome {
+    let place = Place::new()?;
+    let ended = place.run(&["--limit-data", "32MiB"], &[&recorded()?, "grow", "64"])?;
+    // What the subject ends with where it has no memory.
+    assert_eq!(ended.how(), 93, "{}", ended.complaint());
+    let report = place.report()?;
+    assert!(limit(&report, "data").is_some());
+    let (soft, inner) = ("ulimit -d; ulimit -v", &["--limit-data", "32MiB", "--limit-address-space", "1GiB"]);
+    assert_eq!(place.run(inner, &["sh", "-c", soft])?.text(), "32768\n1048576\n");
+    Ok(())
+}
+
+#[test]
+fn a_limit_above_the_hard_one_is_refused() -> Outcome {
+    let place = Place::new()?;
+    let file = place.file.display().to_string();
+    let shell = format!(
+        "ulimit -v 4000000; exec {} run --limit-address-space 8GiB -o {file} -- echo never",
+        program()
+    );
+    let ended = finish(command(&["sh", "-c", &shell]), b"")?;
+    assert_eq!((ended.how(), ended.text().as_str()), (125, ""));
+    assert!(ended.complaint().contains("hard limit"), "{}", ended.complaint());
+    Ok(())
+}
+
+/// Control groups of strandline that are there.
+fn groups() -> Vec<String> {
+    let found = finish(command(&["find", "/sys/fs/cgroup", "-type", "d", "-name", "strandline-*"]), b"");
+    found.map(|found| found.text().lines().map(str::to_owned).collect()).unwrap_or_default()
+}
+
+#[test]
+fn a_limit_on_memory_is_a_control_groups() -> Outcome {
+    let test = here!();
+    if !is_root(test) {
+        return Ok(());
+    }
+    let before = groups();
+    let place = Place::new()?;
+    let ended = place.run(&["--limit-memory", "48MiB"], &[&recorded()?, "grow", "256"])?;
+    if ended.how() == 125 && ended.complaint().contains("cannot be set here") {
+        crate::support::skipped(test, ended.complaint().trim());
+        return Ok(());
+    }
+    assert_eq!(ended.how(), 1009, "{}", ended.complaint());
+    let report = place.report()?;
+    assert_eq!(report["exit"]["signal"], 9);
+    assert!(number(&report["exit"], "out_of_memory_kills")? >= 1);
+    let limit = limit(&report, "memory").ok_or("the limit is not recorded")?;
+    assert_eq!(number(limit, "bytes")?, 48 * MIB);
+    // A command that keeps within it is not killed, nor is its group left behind.
+    assert_eq!(place.run(&["--limit-memory", "48MiB"], &[&recorded()?, "grow", "8"])?.how(), 0);
+    assert_eq!(place.report()?["exit"]["out_of_memory_kills"], 0);
+    let own = |group: &String| !before.contains(group);
+    assert_eq!(groups().into_iter().filter(own).count(), 0);
+    Ok(())
+}
+
+#[test]
+fn a_limit_that_cannot_be_set_is_refused_with_the_reason() -> Outcome {
+    let test = here!();
+    if !is_root(test) || !has(test, "setpriv") {
+        return Ok(());
+    }
+    let place = Place::new()?;
+    let own = place.folder.0.join("strandline");
+    std::fs::copy(program(), &own)?;
+    let (own, file) = (own.display().to_string(), place.file.display().to_string());
+    let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    let run = [own.as_str(), "run", "--limit-memory", "64MiB", "-o", &file, "--", "echo", "never"];
+    let ended = finish(command(&[&user[..], &run].concat()), b"")?;
+    assert_eq!((ended.how(), ended.text().as_str()), (125, ""));
+    let said = ended.complaint();
+    assert!(said.contains("--limit-address-space") && said.lines().count() == 1, "{said}");
+    assert!(!place.file.exists());
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! Marks told by real processes: in order, by whom, hostile names, many at once, and nobody who waits for ever.
+
+use serde_json::Value;
+
+use crate::support::recording::{
+    Place, caveats, column, has, is_root, ledgers_of, list, mark_names, number, program, recorded, recording,
+};
+use crate::support::{Outcome, for_each, harmless, here, strandline};
+
+#[test]
+fn a_shell_marks_itself() -> Outcome {
+    let script = format!("{0} mark 'the first one'; x=$(seq 1000); {0} mark second", program());
+    let (_, report) = recording(&["--ledger", "marks"], &["sh", "-c", &script])?;
+    assert_eq!(mark_names(&report), ["the first one", "second"]);
+    // The mark is the script's, not its helper's.
+    for mark in list(&report, "marks") {
+        assert_eq!(mark["process"], 0);
+        assert!(number(mark, "tree_pss_bytes")? > 0);
+    }
+    assert_eq!(ledgers_of(&report, "mark").len(), 2);
+    assert!(ledgers_of(&report, "mark").iter().all(|ledger| ledger["process"] == 0));
+    Ok(())
+}
+
+#[test]
+fn a_mark_without_a_recording_does_nothing() -> Outcome {
+    let run = strandline::run(&["mark", "name"])?;
+    assert_eq!((run.status, run.stdout.as_str(), run.stderr.as_str()), (Some(0), "", ""));
+    strandline::run_with(&["mark", "name"], &[("STRANDLINE_MARK_FD", "no")])?
+        .complains(3, &["STRANDLINE_MARK_FD"])
+}
+
+#[test]
+fn hostile_names_are_harmless() -> Outcome {
+    let place = Place::new()?;
+    let ended = place.run(&["--ledger", "none"], &[&recorded()?, "names"])?;
+    assert_eq!(ended.how(), 0, "wrong answers: {}", ended.complaint());
+    let report = place.report()?;
+    let names = mark_names(&report);
+    let long = "x".repeat(200);
+    let wanted = [
+        "",
+        "a?[2Jb?c?d",
+        "\u{fffd}\u{fffd}",
+        &long,
+        "first",
+        "second",
+        "in parts",
+        "\"quoted\", </script><b>&amp;",
+    ];
+    assert_eq!(names, wanted);
+    assert_eq!(caveats(&report), ["mark_name_cut"]);
+    let file = place.file.display().to_string();
+    harmless(&strandline::run(&["report", &file])?.stdout)?;
+    let html = strandline::run(&["report", "--format", "html", &file])?.stdout;
+    assert!(!html.contains("</script><b>"), "a name ends the page's script");
+    let svg = strandline::run(&["report", "--format", "svg", &file])?.stdout;
+    harmless(&svg)?;
+    assert!(!svg.contains("<b>"), "a name is markup");
+    let csv = strandline::run(&["report", "--format", "csv", &file])?.stdout;
+    assert!(
+        csv.lines().any(|line| line.ends_with("\"\"\"quoted\"\", </script><b>&amp;\"")),
+        "a quote ends a field"
+    );
+    Ok(())
+}
+
+/// Checks that each of `processes` has its `count` marks in order. A process that reads the answer meant for another
+/// may have ended before its last mark can be measured: that is said instead.
+fn all_told(report: &Value, processes: u64, count: u64) -> Outcome {
+    let caveats = list(report, "caveats").iter().filter(|caveat| caveat["code"] == "mark_without_sample");
+    let said = caveats.filter_map(|caveat| caveat["text"].as_str()).collect::<String>();
+    for process in 0..processes {
+        let prefix = format!("p{process}-");
+        let is_its = |mark: &&Value| mark["name"].as_str().is_some_and(|name| name.starts_with(&prefix));
+        let marks: Vec<_> = list(report, "marks").iter().filter(is_its).collect();
+        let names: Vec<_> = marks.iter().filter_map(|mark| mark["name"].as_str()).collect();
+        let wanted = (0..count).map(|one| format!("{prefix}{one}"));
+        let missing: Vec<_> = wanted.clone().filter(|name| !names.contains(&name.as_str())).collect();
+        assert!(missing.iter().all(|name| said.contains(&format!("{name:?}"))), "lost: {missing:?}");
+        assert!(names.iter().copied().eq(
+            wanted.filter(|name| !missing.contains(name)).collect::<Vec<_>>().iter().map(String::as_str)
+        ));
+        assert!(
+            marks.iter().all(|mark| mark["pid"] == marks[0]["pid"] && mark["process"] == marks[0]["process"])
+        );
+    }
+    assert!(list(report, "marks").is_sorted_by(|a, b| a["seconds"].as_f64() <= b["seconds"].as_f64()));
+    Ok(())
+}
+
+#[test]
+fn two_that_mark_at_once_lose_none() -> Outcome {
+    let (_, report) = recording(&["--ledger", "none"], &[&recorded()?, "storm", "2", "1000"])?;
+    all_told(&report, 2, 1000)
+}
+
+#[test]
+fn many_that_mark_at_once_with_ledgers_are_all_answered() -> Outcome {
+    let (_, report) = recording(&["--ledger", "marks"], &[&recorded()?, "storm", "8", "10"])?;
+    all_told(&report, 8, 10)?;
+    assert!(ledgers_of(&report, "mark").len() >= 60, "{:?}", caveats(&report));
+    Ok(())
+}
+
+#[test]
+fn a_flood_of_marks_stops_nobody() -> Outcome {
+    for_each(["none", "marks"], |ledger| {
+        let (_, report) = recording(&["--ledger", ledger], &[&recorded()?, "flood", "20000"])?;
+        let orderly = mark_names(&report).into_iter().filter(|name| *name == "orderly").count();
+        assert_eq!(orderly, 10);
+        Ok(())
+    })
+}
+
+#[test]
+fn marks_of_processes_that_do_not_wait_leave_nothing_behind() -> Outcome {
+    if !has(here!(), "bash") {
+        return Ok(());
+    }
+    // Each tells a mark and is gone before it can be looked at.
+    let script = "for ((i = 0; i < 300; i++)); do (echo gone >&$STRANDLINE_MARK_FD) & done; wait; for ((i = 0; i < 100000; i++)); do :; done";
+    let (_, report) = recording(&["--ledger", "none"], &["bash", "-c", script])?;
+    // The shell has its sample at every instant all the same, from its first to its last: it takes the kernel some time
+    // to tell of its end.
+    let samples = column(&report, "seconds")?.into_iter().zip(column(&report, "process")?);
+    let own: Vec<f64> = samples.filter(|sample| sample.1 == 0.0).map(|sample| sample.0).collect();
+    let interval = report["cost"]["interval_seconds"].as_f64().ok_or("no interval")?;
+    let (first, last) = own.first().zip(own.last()).ok_or("no sample of the shell")?;
+    let instants = ((last - first) / interval).floor() as u64 + 1;
+    let missed = number(&report["cost"], "missed")?;
+    assert!(
+        own.len() as u64 + missed >= instants,
+        "{} samples at {instants} instants, {missed} missed",
+        own.len()
+    );
+    assert!(own.len() as u64 * 10 > number(&report["cost"], "samples")? * 9, "{} samples", own.len());
+    Ok(())
+}
+
+#[test]
+fn a_program_that_closes_the_socket_is_recorded_all_the_same() -> Outcome {
+    let place = Place::new()?;
+    let ended = place.run(&[], &[&recorded()?, "close"])?;
+    assert_eq!(ended.how(), 7, "{}", ended.complaint());
+    let report = place.report()?;
+    assert!(number(&report["exit"], "high_water_bytes")? >= 8 << 20);
+    assert_eq!(ledgers_of(&report, "exit").len(), 1);
+    Ok(())
+}
+
+#[test]
+fn a_program_that_changes_its_user_is_followed() -> Outcome {
+    if !is_root(here!()) {
+        return Ok(());
+    }
+    let (_, report) = recording(&["--ledger", "marks,exit"], &[&recorded()?, "user"])?;
+    assert_eq!(mark_names(&report), ["before", "after"]);
+    let marks = list(&report, "marks");
+    assert!(number(&marks[1], "rss_bytes")? >= number(&marks[0], "rss_bytes")? + (7 << 20));
+    assert_eq!((ledgers_of(&report, "mark").len(), ledgers_of(&report, "exit").len()), (2, 1));
+    Ok(())
+}

@@ -1,0 +1,434 @@
+//! The probes of `probes/`: each is used by a small program of its language under the real interpreter or
+//! compiler, against a peer that stands where strandline would (`tests/subjects/probes/serve.py`), with
+//! everything that can be wrong with the socket; and under `strandline run`.
+//!
+//! A program that marks does the same, says the same and ends the same as without strandline, whatever
+//! happens to it. A language that is not installed is skipped by name.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use crate::support::strandline::{Run, run_command};
+use crate::support::{Folder, Outcome, Result, here, skipped, strandline};
+
+/// The number that the socket has in the subject.
+const DESCRIPTOR: &str = "7";
+const STATUS: Option<i32> = Some(7);
+const MARKS: [&str; 4] = ["start", "grown", "freed", "two lines "];
+/// What each subject's memory grows by, less what a runtime may have done besides.
+const GROWS_KIB: u64 = 60 * 1024;
+const SHRINKS_KIB: u64 = 48 * 1024;
+
+/// What cannot be a strandline's socket.
+const NONE: [&str; 8] =
+    ["absent", "value=", "value=x", "value=0", "value=99999999999999999999", "closed", "file", "gone"];
+
+/// A program that marks.
+#[derive(Debug)]
+struct Program {
+    command: Vec<String>,
+    /// Its memory grows between marks: a shell's does not.
+    grows: bool,
+    /// It can tell a stream from other sockets.
+    tells_kinds: bool,
+    /// It marks through a non-blocking socket as well.
+    waits: bool,
+    /// It has the task `reuse`.
+    reuses: bool,
+    /// Threads (or processes) that mark in the task `crowd`, if it has that.
+    crowd: Option<u64>,
+}
+
+impl Program {
+    fn new(command: &[&str]) -> Self {
+        let command = command.iter().map(|&word| word.to_owned()).collect();
+        Self { command, grows: true, tells_kinds: true, waits: true, reuses: true, crowd: None }
+    }
+
+    fn crowd(mut self, of: u64) -> Self {
+        self.crowd = Some(of);
+        self
+    }
+}
+
+/// A run against the peer.
+struct Served {
+    run: Run,
+    report: Value,
+    /// What the peer put at the descriptor in the scenario `file`.
+    file: PathBuf,
+}
+
+impl Served {
+    fn names(&self) -> Vec<&str> {
+        let marks = self.report["marks"].as_array().map(Vec::as_slice).unwrap_or_default();
+        marks.iter().filter_map(|mark| mark["name"].as_str()).collect()
+    }
+
+    fn number(&self, mark: usize, key: &str) -> Result<u64> {
+        let value = self.report["marks"][mark][key].as_u64();
+        value.ok_or_else(|| format!("no {key} in mark {mark} of {}", self.report).into())
+    }
+
+    fn count(&self) -> u64 {
+        self.report["count"].as_u64().unwrap_or(u64::MAX)
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn below(path: &str) -> String {
+    root().join(path).display().to_string()
+}
+
+/// Whether every one of `tools` is installed; says which is not.
+fn has(name: &str, tools: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_here = |tool: &str| std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
+    let missing = tools.iter().chain(&["python3"]).find(|tool| !is_here(tool));
+    if let Some(tool) = missing {
+        skipped(name, &format!("no {tool} here (make deps)"));
+    }
+    missing.is_none()
+}
+
+/// The interpreter itself: what is found first may be a script that chooses one, and takes its time.
+fn python() -> Result<String> {
+    static FOUND: OnceLock<String> = OnceLock::new();
+    if let Some(found) = FOUND.get() {
+        return Ok(found.clone());
+    }
+    let mut command = Command::new("python3");
+    command.args(["-c", "import sys; print(sys.executable)"]);
+    let run = run_command(command)?;
+    Ok(FOUND.get_or_init(|| run.stdout.trim_end().to_owned()).clone())
+}
+
+/// The environment in which every language finds its probe.
+fn with_probes(mut command: Command) -> Command {
+    command.env("PROBES", below("probes")).env("PYTHONPATH", below("probes/python"));
+    command.env("GOFLAGS", "-mod=mod").env("GOTOOLCHAIN", "local").env("GOPROXY", "off");
+    command.env_remove("STRANDLINE_MARK_FD").current_dir(root());
+    command
+}
+
+fn serve(folder: &Folder, scenario: &str, program: &Program, arguments: &[&str]) -> Result<Served> {
+    let report = folder.0.join(format!("{}.json", scenario.replace('=', "-")));
+    let file = folder.0.join(format!("{}.json.file", scenario.replace('=', "-")));
+    let mut command = Command::new(python()?);
+    command
+        .args(["-E", "-S"])
+        .arg(below("tests/subjects/probes/serve.py"))
+        .arg(&report)
+        .args([scenario, DESCRIPTOR]);
+    command.args(&program.command).args(arguments);
+    let run = run_command(with_probes(command))?;
+    let text = std::fs::read_to_string(&report).map_err(|error| format!("{error}: {}", run.summary()))?;
+    Ok(Served { run, report: serde_json::from_str(&text)?, file })
+}
+
+/// Builds with a compiler, which must be content.
+fn build(program: &str, arguments: &[&str], folder: &Path) -> Outcome {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let mut command = with_probes(command);
+    command.current_dir(folder);
+    let run = run_command(command)?;
+    if run.status == Some(0) {
+        Ok(())
+    } else {
+        Err(format!("{program} {arguments:?}: {}", run.summary()).into())
+    }
+}
+
+/// Every promise of a probe, kept by `program`.
+fn check(name: &str, folder: &Folder, program: &Program) -> Outcome {
+    let marked = serve(folder, "serve", program, &[])?;
+    complete(name, program, &marked)?;
+    for scenario in NONE.iter().chain(program.tells_kinds.then_some(&"datagram")) {
+        let other = serve(folder, scenario, program, &[])?;
+        same(name, scenario, &marked, &other)?;
+        let written = std::fs::metadata(&other.file).map_or(0, |file| file.len());
+        if other.count() != 0 || written != 0 {
+            return Err(
+                format!("{name}, {scenario}: marks {}, {written} bytes in its file", other.report).into()
+            );
+        }
+    }
+    for (scenario, marks) in [("leaves=1", 1), ("leaves=2", 2)] {
+        let other = serve(folder, scenario, program, &[])?;
+        same(name, scenario, &marked, &other)?;
+        if other.count() != marks {
+            return Err(format!("{name}, {scenario}: {}", other.report).into());
+        }
+    }
+    if program.waits {
+        complete(name, program, &serve(folder, "slow", program, &[])?)?;
+    }
+    if program.reuses {
+        reused(name, folder, program, &marked)?;
+    }
+    recorded(name, folder, program, &marked)?;
+    let Some(crowd) = program.crowd else { return Ok(()) };
+    let served = serve(folder, "serve", program, &["crowd", "300"])?;
+    // The number of marks is not known where some of them are ended early.
+    if served.run.status != STATUS || served.count() <= crowd * 300 {
+        return Err(format!("{name}, crowd: {}, {}", served.run.summary(), served.report).into());
+    }
+    Ok(())
+}
+
+/// All five marks were made, by the program itself and at their instants, and it ended as it should.
+fn complete(name: &str, program: &Program, served: &Served) -> Outcome {
+    let names = served.names();
+    if served.run.status != STATUS || names.len() != 5 || names[..4] != MARKS || names[4] != "n".repeat(200) {
+        return Err(format!("{name}: {}, marks {names:?}", served.run.summary()).into());
+    }
+    if !program.grows {
+        return Ok(());
+    }
+    let pids: Vec<_> = (0..5).map(|mark| served.number(mark, "pid")).collect::<Result<_>>()?;
+    if pids.iter().any(|&pid| Some(pid) != served.report["pid"].as_u64()) {
+        return Err(format!("{name}: marks of {pids:?}, it is {}", served.report["pid"]).into());
+    }
+    let resident = |mark| served.number(mark, "rss_kib");
+    let (start, grown, freed) = (resident(0)?, resident(1)?, resident(2)?);
+    if grown < start + GROWS_KIB || freed + SHRINKS_KIB > grown {
+        return Err(format!("{name}: {start} KiB, grown {grown}, freed {freed}").into());
+    }
+    Ok(())
+}
+
+/// The same through strandline itself: its recording has the marks, and what memory was at each.
+fn recorded(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
+    let file = folder.0.join("recording").display().to_string();
+    let mut arguments = vec!["run", "-o", &file, "--"];
+    arguments.extend(program.command.iter().map(String::as_str));
+    let run = run_command(with_probes(strandline::command(&arguments)))?;
+    // strandline's own words are on standard error too.
+    if (run.status, &run.stdout) != (STATUS, &marked.run.stdout) {
+        return Err(format!("{name}, run: {}, stdout {:?}", run.summary(), run.stdout).into());
+    }
+    let report = strandline::json(&["report", &file, "--format", "json"])?;
+    let marks = report["marks"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let names: Vec<_> = marks.iter().filter_map(|mark| mark["name"].as_str()).collect();
+    if names != marked.names() || report["exit"]["status"].as_i64() != STATUS.map(i64::from) {
+        return Err(format!("{name}, run: marks {names:?}, exit {}", report["exit"]).into());
+    }
+    let resident = |mark: usize| marks[mark]["rss_bytes"].as_u64().unwrap_or(0) / 1024;
+    if program.grows && (resident(1) < resident(0) + GROWS_KIB || resident(2) + SHRINKS_KIB > resident(1)) {
+        return Err(format!("{name}, run: {} KiB, {}, {}", resident(0), resident(1), resident(2)).into());
+    }
+    Ok(())
+}
+
+/// A file that has the descriptor's number by now is not written to.
+fn reused(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
+    let path = folder.0.join("reused");
+    let other = serve(folder, "serve", program, &["reuse", &path.display().to_string()])?;
+    same(name, "reuse", marked, &other)?;
+    let written = std::fs::metadata(&path)?.len();
+    if other.count() == 1 && written == 0 {
+        return Ok(());
+    }
+    Err(format!("{name}: {} marks, {written} bytes in a file of the program's own", other.count()).into())
+}
+
+fn same(name: &str, scenario: &str, marked: &Served, other: &Served) -> Outcome {
+    let (a, b) = (&marked.run, &other.run);
+    if (a.status, &a.stdout, &a.stderr) == (b.status, &b.stdout, &b.stderr) {
+        return Ok(());
+    }
+    Err(format!("{name}, {scenario}: it changed the program: {a:?}, {b:?}").into())
+}
+
+const C_WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Werror", "-O1", "-pthread"];
+
+fn c_subject(name: &str, compiler: &str, standard: &[&str]) -> Outcome {
+    if !has(name, &[compiler]) {
+        return Ok(());
+    }
+    let folder = Folder::new(&format!("probes-{name}"))?;
+    let (include, source) = (format!("-I{}", below("probes/c")), below("tests/subjects/probes/subject.c"));
+    let mut arguments = [&C_WARNINGS[..], standard, &[&include, "-o", "subject", &source]].concat();
+    build(compiler, &arguments, &folder.0)?;
+    let binary = folder.0.join("subject").display().to_string();
+    check(name, &folder, &Program::new(&[&binary]).crowd(9))?;
+    // The header alone, as strictly as a program may compile.
+    std::fs::write(
+        folder.0.join("strict.c"),
+        "#include <strandline.h>\nvoid f(void) { strandline_mark(\"a\"); }\n",
+    )?;
+    let strict = if compiler == "g++" { "-std=c++11" } else { "-std=c99" };
+    let language = if compiler == "g++" { "c++" } else { "c" };
+    arguments =
+        vec![strict, "-pedantic", "-Wshadow", "-Wconversion", "-Wall", "-Wextra", "-Werror", &include];
+    arguments.extend(["-x", language, "-c", "strict.c"]);
+    build(compiler, &arguments, &folder.0)
+}
+
+#[test]
+fn c() -> Outcome {
+    c_subject("c", "gcc", &["-std=gnu99"])
+}
+
+#[test]
+fn cpp() -> Outcome {
+    c_subject("cpp", "g++", &["-std=c++11", "-x", "c++"])
+}
+
+#[test]
+fn perl() -> Outcome {
+    if !has(here!(), &["perl"]) {
+        return Ok(());
+    }
+    let include = format!("-I{}", below("probes/perl"));
+    // With taint checks, which are the strictest about what comes from the environment.
+    let program = Program::new(&["perl", "-T", &include, &below("tests/subjects/probes/subject.pl")]);
+    check("perl", &Folder::new("probes-perl")?, &program.crowd(2))
+}
+
+/// A hundred thousand marks leave VmData as it was, to the page.
+#[test]
+fn perl_marks_do_not_grow_memory() -> Outcome {
+    if !has(here!(), &["perl"]) {
+        return Ok(());
+    }
+    let include = format!("-I{}", below("probes/perl"));
+    let program = Program::new(&["perl", &include, &below("tests/subjects/probes/subject.pl")]);
+    let served = serve(&Folder::new("probes-perl-grow")?, "serve", &program, &["loop", "100000"])?;
+    assert_eq!((served.names(), served.count()), (vec!["before", "after"], 100_102));
+    assert_eq!(served.number(0, "data_kib")?, served.number(1, "data_kib")?);
+    Ok(())
+}
+
+#[test]
+fn cpython() -> Outcome {
+    if !has(here!(), &[]) {
+        return Ok(());
+    }
+    let source = below("tests/subjects/probes/subject.py");
+    let program = Program::new(&[&python()?, "-X", "dev", "-W", "error", &source]).crowd(4);
+    check("python", &Folder::new("probes-python")?, &program)
+}
+
+#[test]
+fn lisp() -> Outcome {
+    if !has(here!(), &["sbcl"]) {
+        return Ok(());
+    }
+    let program = Program::new(&["sbcl", "--script", &below("tests/subjects/probes/subject.lisp")]).crowd(5);
+    check("lisp", &Folder::new("probes-lisp")?, &program)
+}
+
+fn d_subject(name: &str, compiler: &str, arguments: &[&str]) -> Outcome {
+    if !has(name, &[compiler]) {
+        return Ok(());
+    }
+    let folder = Folder::new(&format!("probes-{name}"))?;
+    let sources = [below("probes/d/strandline.d"), below("tests/subjects/probes/subject.d")];
+    build(compiler, &[arguments, &[&sources[0], &sources[1]]].concat(), &folder.0)?;
+    let binary = folder.0.join("subject").display().to_string();
+    check(name, &folder, &Program::new(&[&binary]).crowd(5))
+}
+
+#[test]
+fn d_ldc() -> Outcome {
+    d_subject("d_ldc", "ldc2", &["-w", "-of=subject"])
+}
+
+#[test]
+fn d_gdc() -> Outcome {
+    d_subject("d_gdc", "gdc", &["-Wall", "-Wextra", "-Werror", "-o", "subject"])
+}
+
+#[test]
+fn go() -> Outcome {
+    if !has(here!(), &["go"]) {
+        return Ok(());
+    }
+    let folder = Folder::new("probes-go")?;
+    std::fs::create_dir_all(folder.0.join("strandline"))?;
+    std::fs::copy(below("probes/go/strandline.go"), folder.0.join("strandline/strandline.go"))?;
+    std::fs::copy(below("tests/subjects/probes/subject.go"), folder.0.join("main.go"))?;
+    std::fs::write(folder.0.join("go.mod"), "module subject\n\ngo 1.19\n")?;
+    build("go", &["build", "-o", "program", "."], &folder.0)?;
+    let binary = folder.0.join("program").display().to_string();
+    check("go", &folder, &Program::new(&[&binary]).crowd(8))
+}
+
+#[test]
+fn node() -> Outcome {
+    if !has(here!(), &["node"]) {
+        return Ok(());
+    }
+    let program = Program::new(&["node", "--expose-gc", &below("tests/subjects/probes/subject.js")]);
+    check("node", &Folder::new("probes-node")?, &program)
+}
+
+#[test]
+fn java() -> Outcome {
+    if !has(here!(), &["javac", "java"]) {
+        return Ok(());
+    }
+    let folder = Folder::new("probes-java")?;
+    let sources =
+        [below("probes/java/strandline/Strandline.java"), below("tests/subjects/probes/Subject.java")];
+    build("javac", &["-Xlint:all", "-d", ".", &sources[0], &sources[1]], &folder.0)?;
+    let classes = folder.0.display().to_string();
+    // The options open the class that newer versions would warn about, and change nothing in older ones.
+    let program = Program::new(&[
+        "java",
+        "--add-opens",
+        "java.base/java.io=ALL-UNNAMED",
+        "-XX:+UseSerialGC",
+        "-XX:MaxDirectMemorySize=256m",
+        "-cp",
+        &classes,
+        "Subject",
+    ]);
+    // Java cannot put a file of its own at a number of its choice.
+    check("java", &folder, &Program { reuses: false, ..program.crowd(4) })
+}
+
+#[test]
+fn ruby() -> Outcome {
+    if !has(here!(), &["ruby"]) {
+        return Ok(());
+    }
+    let include = format!("-I{}", below("probes/ruby"));
+    let program =
+        Program::new(&["ruby", "-w", &include, &below("tests/subjects/probes/subject.rb")]).crowd(4);
+    check("ruby", &Folder::new("probes-ruby")?, &program)
+}
+
+/// Each shell that is here, all of them with a trap of the script's own as well.
+#[test]
+fn shell() -> Outcome {
+    let shells = [&["sh"][..], &["dash"], &["bash"], &["zsh"], &["ksh"], &["mksh"], &["busybox", "sh"]];
+    let source = below("tests/subjects/probes/subject.sh");
+    for shell in shells {
+        let name = format!("shell-{}", shell[0]);
+        if !has(&name, &shell[..1]) {
+            continue;
+        }
+        let program = Program::new(&[shell, &[source.as_str()]].concat());
+        let program = Program { grows: false, tells_kinds: false, waits: false, ..program };
+        let folder = Folder::new(&format!("probes-{name}"))?;
+        check(&name, &folder, &program)?;
+        // Neither run nor changed by a mark, with somebody at the other end and without.
+        let served =
+            ["serve", "gone", "absent"].map(|scenario| serve(&folder, scenario, &program, &["trap", ""]));
+        let [served, gone, absent] = served;
+        let (served, gone, absent) = (served?, gone?, absent?);
+        same(&name, "trap", &absent, &served)?;
+        same(&name, "trap, gone", &absent, &gone)?;
+        assert!(absent.run.stdout.contains("echo trapped"), "{:?}", absent.run);
+    }
+    Ok(())
+}

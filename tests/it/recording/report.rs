@@ -1,0 +1,142 @@
+//! Recordings that are damaged, or none: every format says so in one line, or shows what is left with a caveat.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::recording::{Place, caveats, command, finish, list, program, recorded, report};
+use crate::support::{Outcome, for_each, strandline};
+
+const FORMATS: [&str; 5] = ["json", "csv", "html", "svg", "png"];
+
+/// Whether `report` makes something of a file, or one line of complaint, in every format and none.
+fn is_reported(file: &Path) -> Outcome {
+    let file = file.display().to_string();
+    let formats = FORMATS.iter().map(|format| vec!["--format", format]).chain([vec![]]);
+    let mut statuses = Vec::new();
+    for format in formats {
+        let words = [&[program(), "report", &file], &format[..]].concat();
+        let ended = finish(command(&words), b"")?;
+        let said = ended.complaint();
+        match ended.how() {
+            0 => assert!(!ended.stdout.is_empty(), "{format:?} is empty"),
+            3 => assert!(said.lines().count() == 1 && ended.stdout.is_empty(), "{format:?}: {said}"),
+            other => return Err(format!("{format:?} ended with {other}: {said}").into()),
+        }
+        statuses.push(ended.how());
+    }
+    assert!(statuses.iter().all(|status| *status == statuses[0]), "{statuses:?}");
+    Ok(())
+}
+
+fn example(place: &Place) -> std::result::Result<Vec<u8>, Box<dyn std::error::Error>> {
+    let ended = place.run(&["--ledger", "marks,exit"], &[&recorded()?, "grow", "16"])?;
+    assert_eq!(ended.how(), 0);
+    Ok(std::fs::read(&place.file)?)
+}
+
+#[test]
+fn cut_recordings_are_reported_up_to_the_cut() -> Outcome {
+    let place = Place::new()?;
+    let whole = example(&place)?;
+    let cuts = [0, 1, 3, 4, 20, whole.len() / 3, whole.len() / 2, whole.len() * 9 / 10, whole.len() - 1];
+    for_each(cuts, |cut| {
+        std::fs::write(&place.file, &whole[..*cut])?;
+        is_reported(&place.file)?;
+        if let Ok(report) = report(&place.file) {
+            assert!(!caveats(&report).is_empty(), "cut at {cut} without a caveat");
+            assert_eq!(report["exit"]["status"], Value::Null);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn flipped_bits_are_survived_in_every_format() -> Outcome {
+    let place = Place::new()?;
+    let whole = example(&place)?;
+    for_each(0..16, |turn| {
+        let mut damaged = whole.clone();
+        let at = whole.len() * turn / 16;
+        damaged[at] ^= 1 << (turn % 8);
+        std::fs::write(&place.file, damaged)?;
+        is_reported(&place.file)
+    })
+}
+
+#[test]
+fn what_is_no_recording_is_refused_by_name() -> Outcome {
+    let place = Place::new()?;
+    let folder = place.folder.0.display().to_string();
+    let text = place.folder.0.join("text");
+    std::fs::write(&text, "a letter\n")?;
+    let empty = place.folder.0.join("empty");
+    std::fs::write(&empty, "")?;
+    for path in [
+        folder.as_str(),
+        "/no/such/file",
+        &text.display().to_string(),
+        &empty.display().to_string(),
+        "/dev/null",
+    ] {
+        strandline::run(&["report", path])?.complains(3, &[path])?;
+        strandline::run(&["report", "--format", "html", path])?.complains(3, &[path])?;
+    }
+    assert_eq!(strandline::run(&["report"])?.status, Some(2));
+    Ok(())
+}
+
+#[test]
+fn several_recordings_are_overlaid() -> Outcome {
+    let place = Place::new()?;
+    example(&place)?;
+    let other = Place::new()?;
+    other.run(&["--ledger", "none"], &["true"])?;
+    let files = [place.file.display().to_string(), other.file.display().to_string()];
+    let both = |format: &[&str]| {
+        finish(command(&[&[program(), "report", &files[0], &files[1]], format].concat()), b"")
+    };
+    for format in ["html", "svg", "png"] {
+        let ended = both(&["--format", format])?;
+        assert!(ended.how() == 0 && !ended.stdout.is_empty(), "{format}: {}", ended.complaint());
+    }
+    assert_eq!(both(&[])?.how(), 0);
+    for format in ["csv", "json"] {
+        assert_eq!(both(&["--format", format])?.how(), 3, "{format}");
+    }
+    Ok(())
+}
+
+#[test]
+fn csv_and_the_chart_come_from_a_pipe_too() -> Outcome {
+    let place = Place::new()?;
+    let whole = example(&place)?;
+    let ended = finish(command(&[program(), "report", "/dev/stdin"]), &whole)?;
+    assert!(ended.how() == 0 && ended.text().contains("grown"), "{}", ended.complaint());
+    for format in ["csv", "json"] {
+        // What is read twice cannot come from a pipe: then one line says so.
+        let ended = finish(command(&[program(), "report", "--format", format, "/dev/stdin"]), &whole)?;
+        let is_whole = ended.how() == 0 && ended.text().contains("grown");
+        assert!(
+            is_whole || ended.how() == 3 && ended.complaint().lines().count() == 1,
+            "{format}: {} {}",
+            ended.how(),
+            ended.complaint()
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_of_the_targets_memory_is_recorded() -> Outcome {
+    let place = Place::new()?;
+    let secret = "s3cr3t-in-the-heap-";
+    let script = format!("x={secret}; y=$x$x$x; {} mark one; : $y", program());
+    // The command line is recorded, so the secret comes by another way.
+    let ended = finish(place.command(&["--ledger", "marks,exit"], &["sh"]), script.as_bytes())?;
+    assert_eq!(ended.how(), 0, "{}", ended.complaint());
+    let report = place.report()?;
+    assert_eq!(list(&report, "marks").len(), 1);
+    assert!(!report.to_string().contains(secret));
+    Ok(())
+}

@@ -1,0 +1,330 @@
+//! CPython read from outside, against what it knows of itself (`tests/subjects/python`): the system's, and all that are found.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+use crate::support::{Folder, Outcome, Result, Subject, for_any, here, pythons, repetitions, strandline};
+
+static LIBRARY: LazyLock<std::result::Result<PathBuf, String>> = LazyLock::new(|| {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/python/figures.c");
+    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-figures.so");
+    let mut build = Command::new("cc");
+    build.args(["-O1", "-shared", "-fPIC", "-o"]).arg(&library).arg(source);
+    match build.status() {
+        Ok(status) if status.success() => Ok(library),
+        other => Err(format!("{build:?}: {other:?}")),
+    }
+});
+
+/// A CPython with objects, and what it says of itself.
+struct Oracle {
+    subject: Subject,
+    figures: HashMap<&'static str, u64>,
+}
+
+impl Oracle {
+    fn start(python: &str, (case, count, seed): (&str, u64, u64), malloc: Option<&str>) -> Result<Self> {
+        let folder = Folder::new(&format!("python-{case}-{count}-{seed}-{}", python.replace('/', "_")))?;
+        let figures = folder.0.join("figures");
+        let mut command = Command::new(python);
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/python/oracle.py"));
+        command.args([case, &count.to_string(), &seed.to_string()]).arg(LIBRARY.clone()?).arg(&figures);
+        for name in ["PYTHONMALLOC", "PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "GLIBC_TUNABLES"] {
+            command.env_remove(name);
+        }
+        command.env("PYTHONDONTWRITEBYTECODE", "1").envs(malloc.map(|malloc| ("PYTHONMALLOC", malloc)));
+        let subject = Subject::start_command(command)?;
+        let text = std::fs::read_to_string(&figures)?;
+        Ok(Self { subject, figures: parse(&text) })
+    }
+
+    /// The ledger of it, which keeps every invariant, and what that says of CPython.
+    fn look(&self) -> Result<(Value, Value)> {
+        let document = strandline::explain(self.subject.pid())?;
+        let all = document["runtimes"].as_array().ok_or("no runtimes")?;
+        let runtime = all.iter().find(|runtime| runtime["name"] == "cpython").ok_or("no cpython")?.clone();
+        if runtime["read"] != true {
+            return Err(format!("not read: {:?}", strandline::caveats(&document)).into());
+        }
+        Ok((document, runtime))
+    }
+
+    /// Whether types have the instances and bytes that are known of them.
+    fn types_agree(&self, runtime: &Value) -> Outcome {
+        let known = self.subject.ready["types"].as_object().ok_or("no types")?;
+        for (name, told) in known {
+            let types = runtime["types"].as_array().ok_or("no types")?;
+            let found = types.iter().find(|one| one["name"] == **name);
+            let found = found.map(|one| (one["instances"].as_u64(), one["bytes"].as_u64()));
+            if found != Some((told[0].as_u64(), told[1].as_u64())) {
+                return Err(format!("{name}: {told} known, {found:?} found").into());
+            }
+        }
+        if known.is_empty() { Err("nothing is known of types".into()) } else { Ok(()) }
+    }
+}
+
+/// What `sys._debugmallocstats` writes.
+fn parse(text: &str) -> HashMap<&'static str, u64> {
+    const NAMES: [(&str, &str); 6] = [
+        ("# arenas allocated current", "arenas_allocated_current"),
+        ("# bytes in allocated blocks", "bytes_in_allocated_blocks"),
+        ("# bytes in available blocks", "bytes_in_available_blocks"),
+        ("# bytes lost to pool headers", "bytes_lost_to_pool_headers"),
+        ("# bytes lost to quantization", "bytes_lost_to_quantization"),
+        ("# bytes lost to arena alignment", "bytes_lost_to_arena_alignment"),
+    ];
+    let number = |text: &str| text.replace(',', "").trim().parse().ok();
+    let mut figures = HashMap::new();
+    for line in text.lines() {
+        let named = NAMES.iter().find(|(begin, _)| line.starts_with(begin));
+        if let (Some((_, name)), Some(value)) = (named, line.rsplit('=').next().and_then(number)) {
+            figures.insert(*name, value);
+        }
+        if let Some((count, _)) = line.split_once(" unused pools * ")
+            && let Some(value) = number(count)
+        {
+            figures.insert("unused_pools", value);
+        }
+    }
+    figures
+}
+
+/// Whether the figures are those that CPython has of itself.
+fn figures_agree(oracle: &Oracle, runtime: &Value) -> Outcome {
+    if oracle.figures.len() != 7 {
+        return Err(format!("it tells {:?}", oracle.figures).into());
+    }
+    for (name, told) in &oracle.figures {
+        if runtime["own"][*name].as_u64() != Some(*told) {
+            return Err(format!("{name}: {told} told, {} found", runtime["own"][*name]).into());
+        }
+    }
+    Ok(())
+}
+
+/// Whether the collector is as `gc` tells: what changes between that and the look are only the counts of objects.
+fn collector_agrees(oracle: &Oracle, runtime: &Value) -> Outcome {
+    let told = &oracle.subject.ready["collector"];
+    let collectors = runtime["cpython"]["collectors"].as_array().ok_or("no collectors")?;
+    let [collector] = collectors.as_slice() else { return Err(format!("{collectors:?}").into()) };
+    let all = |name: &str| -> Value {
+        collector["generations"].as_array().into_iter().flatten().map(|of| of[name].clone()).collect()
+    };
+    let pairs = [
+        ("enabled", collector["enabled"].clone()),
+        ("thresholds", all("threshold")),
+        ("collections", all("collections")),
+        ("collected", all("collected_objects")),
+    ];
+    for (name, found) in pairs {
+        if told[name] != found {
+            return Err(format!("{name}: {} told, {found} found", told[name]).into());
+        }
+    }
+    if collector["collecting"] == false { Ok(()) } else { Err("it is not collecting".into()) }
+}
+
+#[test]
+fn figures_and_types_are_its_own() -> Outcome {
+    let mut cases = Vec::new();
+    for python in pythons::all(here!()) {
+        for seed in 0..repetitions(2, 20) {
+            cases.push((python.clone(), ("mixed", 1000 << (seed % 5), seed)));
+        }
+        cases.push((python, ("sparse", 200_000, 1)));
+    }
+    for_any(cases, |(python, case)| {
+        let oracle = Oracle::start(python, *case, None)?;
+        let (document, runtime) = oracle.look()?;
+        figures_agree(&oracle, &runtime)?;
+        oracle.types_agree(&runtime)?;
+        collector_agrees(&oracle, &runtime)?;
+        let caveats = strandline::caveats(&document);
+        if !caveats.is_empty() {
+            return Err(format!("caveats: {caveats:?}").into());
+        }
+        let rss = document["kernel"]["rss_bytes"].as_u64().ok_or("no RSS")?;
+        let dark = strandline::row(&document, "anonymous") + strandline::row(&document, "cpython.unread");
+        if dark * 50 > rss { Err(format!("{dark} of {rss} bytes are not explained").into()) } else { Ok(()) }
+    })
+}
+
+#[test]
+fn arenas_are_told_by_what_keeps_them() -> Outcome {
+    for_any(pythons::all(here!()), |python| {
+        let oracle = Oracle::start(python, ("sparse", 200_000, 1), None)?;
+        let (document, runtime) = oracle.look()?;
+        let sparse = &runtime["cpython"]["sparse_arenas"];
+        if sparse["arenas"].as_u64() < Some(5) || sparse["kept_by"][0]["name"] != "__main__.Slotted" {
+            return Err(format!("{sparse}").into());
+        }
+        let headline = document["verdict"]["headline"].as_str().unwrap_or_default();
+        let is_said = headline.contains("most of them __main__.Slotted");
+        if document["verdict"]["class"] != "free_arenas" || !is_said {
+            return Err(format!("{}", document["verdict"]).into());
+        }
+        Ok(())
+    })
+}
+
+/// Without arenas all objects are found by what leads to them; and debug hooks, which put words around each block, hide nothing.
+#[test]
+fn objects_in_blocks_of_malloc_are_found_too() -> Outcome {
+    let hooks = ["malloc", "malloc_debug", "debug"];
+    let pythons = pythons::all(here!()).into_iter();
+    for_any(pythons.flat_map(|python| hooks.map(|hook| (python.clone(), hook))), |(python, hook)| {
+        let oracle = Oracle::start(python, ("mixed", 4000, 1), Some(hook))?;
+        let (document, runtime) = oracle.look()?;
+        if (runtime["own"]["arenas_allocated_current"] == 0) != (*hook != "debug") {
+            return Err(format!("arenas: {}", runtime["own"]).into());
+        }
+        oracle.types_agree(&runtime)?;
+        // Each object leads to others anywhere in the heap: not each of them is a page read again.
+        let (read, rss) = (document["cost"]["bytes_read"].as_u64(), document["kernel"]["rss_bytes"].as_u64());
+        if read > rss.map(|rss| rss * 4) {
+            return Err(format!("{read:?} bytes read of {rss:?}").into());
+        }
+        let (own, others) =
+            (strandline::row(&document, "cpython.object"), strandline::row(&document, "glibc.live"));
+        if others * 3 > own {
+            Err(format!("{own} bytes in objects, {others} in others").into())
+        } else {
+            Ok(())
+        }
+    })
+}
+
+/// What PYTHONMALLOC=malloc gives back, after a trim, of the same program: about what was predicted.
+#[test]
+fn a_setting_gives_back_about_what_was_predicted() -> Outcome {
+    for_any(pythons::one(here!()), |python| {
+        let case = ("sparse", 800_000, 1);
+        let rss = |document: &Value| document["kernel"]["rss_bytes"].as_i64().ok_or("no RSS");
+        let (document, _) = Oracle::start(python, case, None)?.look()?;
+        let remedies = document["remedies"].as_array().into_iter().flatten();
+        let mut remedies = remedies.filter(|remedy| remedy["id"] == "cpython_malloc");
+        let predicted =
+            remedies.next().and_then(|remedy| remedy["predicted_bytes"].as_i64()).ok_or("no prediction")?;
+        let with = Oracle::start(python, case, Some("malloc"))?;
+        let reclaimed = strandline::run(&["reclaim", &with.subject.pid_text()])?;
+        if reclaimed.status != Some(0) {
+            return Err(reclaimed.summary().into());
+        }
+        let (after, _) = with.look()?;
+        let actual = rss(&document)? - rss(&after)?;
+        if predicted < 10 << 20 || (actual - predicted).abs() > predicted / 10 {
+            return Err(format!("{predicted} bytes predicted, {actual} given back").into());
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn other_interpreters_have_arenas_too() -> Outcome {
+    let have_own = |python: &String| pythons::minor(python).is_some_and(|minor| minor >= 12);
+    let pythons = pythons::all(here!()).into_iter().filter(have_own);
+    for_any(pythons, |python| {
+        let oracle = Oracle::start(python, ("interpreters", 20_000, 1), None)?;
+        let (document, runtime) = oracle.look()?;
+        oracle.types_agree(&runtime)?;
+        // Two lists of 20,000 lists in each of two others.
+        let lists = runtime["types"].as_array().into_iter().flatten().find(|one| one["name"] == "list");
+        let lists = lists.and_then(|one| one["instances"].as_u64());
+        if lists < Some(40_000) {
+            return Err(format!("{lists:?} lists").into());
+        }
+        let dark = strandline::row(&document, "anonymous");
+        if dark > 1 << 20 { Err(format!("{dark} bytes are not explained").into()) } else { Ok(()) }
+    })
+}
+
+/// A build without a global lock has its objects in heaps of mimalloc's, those of threads that ended too.
+#[test]
+fn objects_without_a_global_lock_are_its_own() -> Outcome {
+    let Some(python) = pythons::free_threaded(here!()) else {
+        return Ok(());
+    };
+    let cases = [("mixed", 4000, 1), ("sparse", 200_000, 1), ("interpreters", 5000, 2), ("threads", 3000, 3)];
+    let hooks = [None, Some("debug")];
+    for_any(cases.into_iter().flat_map(|case| hooks.map(|hook| (case, hook))), |(case, hook)| {
+        let oracle = Oracle::start(&python, *case, *hook)?;
+        let (document, runtime) = oracle.look()?;
+        oracle.types_agree(&runtime)?;
+        if case.0 != "interpreters" {
+            collector_agrees(&oracle, &runtime)?;
+        }
+        let caveats = strandline::caveats(&document);
+        if !caveats.is_empty() {
+            return Err(format!("caveats: {caveats:?}").into());
+        }
+        let [objects, others] = ["cpython.object", "mimalloc.live"].map(|id| strandline::row(&document, id));
+        if objects < 1 << 20 || others > objects {
+            return Err(format!("{objects} bytes in objects, {others} in others").into());
+        }
+        Ok(())
+    })
+}
+
+/// What stands in allocators' blocks by itself is told by the type of the object whose it is.
+#[test]
+fn large_blocks_are_named_by_their_owner() -> Outcome {
+    const SCRIPT: &str = "import array, json, sys
+class Kept(list): pass
+class Index(dict): pass
+kept, index = Kept(range(500000)), Index((number, None) for number in range(170000))
+sizes, text = array.array('d', [0.5]) * 400000, b'x' * 3000000
+told = {'table': {'__main__.Kept': sys.getsizeof(kept), '__main__.Index': sys.getsizeof(index)},
+        'buffer': {'array.array': 8 * len(sizes)}, 'object': {'bytes': len(text)}}
+print(json.dumps(told), flush=True)
+sys.stdin.read()";
+    let mut cases: Vec<_> = pythons::all(here!()).into_iter().map(|one| (one, None)).collect();
+    cases.extend(pythons::one(here!()).map(|one| (one, Some("malloc"))));
+    cases.extend(pythons::free_threaded(here!()).map(|one| (one, None)));
+    for_any(cases, |(python, malloc)| {
+        let mut command = Command::new(python);
+        command.args(["-c", SCRIPT]).env_remove("PYTHONMALLOC");
+        command.envs(malloc.map(|malloc| ("PYTHONMALLOC", malloc)));
+        let subject = Subject::start_command(command)?;
+        let document = strandline::explain(subject.pid())?;
+        let rows = document["rows"].as_array().ok_or("no rows")?;
+        for (row, owners) in subject.ready.as_object().ok_or("nothing is told")? {
+            for (owner, told) in owners.as_object().ok_or("no owners")? {
+                let is_its = |of: &&Value| of["id"] == format!("cpython.{row}") && of["holder"] == **owner;
+                let found = rows.iter().find(is_its).and_then(|of| of["bytes"].as_u64()).unwrap_or(0);
+                let told = told.as_u64().ok_or("no bytes")?;
+                // With what the object has besides, and room that is not written to.
+                if found * 10 < told * 9 || found > told + told / 4 {
+                    return Err(format!("{row} of {owner}: {told} told, {found} found").into());
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn without_runtimes_nothing_of_it_is_read() -> Outcome {
+    for_any(pythons::one(here!()), |python| {
+        let oracle = Oracle::start(python, ("mixed", 2000, 1), None)?;
+        let pid = oracle.subject.pid_text();
+        let document = strandline::json(&["explain", &pid, "--json", "--no-runtimes"])?;
+        assert_eq!(strandline::row(&document, "cpython.object"), 0);
+        assert!(strandline::row(&document, "anonymous") > 1 << 20);
+        Ok(())
+    })
+}
+
+/// No name of a type is made of what strings hold, and nothing else of them leaves it.
+#[test]
+fn nothing_that_strings_hold_is_told() -> Outcome {
+    for_any(pythons::one(here!()), |python| {
+        let (document, _) = Oracle::start(python, ("mixed", 2000, 1), None)?.look()?;
+        assert!(!document.to_string().contains("secret"));
+        Ok(())
+    })
+}

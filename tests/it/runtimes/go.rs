@@ -1,0 +1,225 @@
+//! Go read from outside, against what it knows of itself (`tests/subjects/go`): by every toolchain there is, with and without
+//! symbols, and as a position-independent program.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{
+    Folder, Outcome, Result, Subject, for_any, gos, here, repetitions, skipped, strandline, subject,
+};
+
+const FIGURES: [&str; 6] = ["HeapAlloc", "HeapSys", "HeapIdle", "HeapInuse", "HeapReleased", "StackInuse"];
+
+/// How a program is built.
+const BUILDS: [(&str, &[&str]); 3] =
+    [("whole", &[]), ("stripped", &["-ldflags=-s -w"]), ("pie", &["-buildmode=pie", "-ldflags=-s -w"])];
+
+/// Builds the subject with a toolchain.
+fn build(
+    folder: &Folder,
+    (version, go): &(String, String),
+    (name, flags): (&str, &[&str]),
+) -> Result<String> {
+    let program = folder.0.join(format!("{name}-{version}")).display().to_string();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/go/oracle.go");
+    let mut command = Command::new(go);
+    command.arg("build").args(flags).args(["-o", &program]).arg(source);
+    command
+        .env("GOTOOLCHAIN", "local")
+        .env("GOFLAGS", "-mod=mod")
+        .env("CGO_ENABLED", "0")
+        .env_remove("GOROOT");
+    let output = command.output()?;
+    if output.status.success() {
+        return Ok(program);
+    }
+    Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)).into())
+}
+
+fn start(program: &str, arguments: [&str; 3]) -> Result<Subject> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    for name in ["GOGC", "GOMEMLIMIT", "GODEBUG", "LD_PRELOAD"] {
+        command.env_remove(name);
+    }
+    Subject::start_command(command)
+}
+
+fn look(subject: &Subject) -> Result<(Value, Value)> {
+    let document = strandline::explain(subject.pid())?;
+    let all = document["runtimes"].as_array().ok_or("no runtimes")?;
+    let go = all.iter().find(|runtime| runtime["name"] == "go").ok_or("no go")?.clone();
+    if go["read"] != true {
+        return Err(format!("not read: {:?}", strandline::caveats(&document)).into());
+    }
+    Ok((document, go))
+}
+
+/// Looks until nothing changed meanwhile: the runtime gives memory back in the background.
+fn figures_agree(subject: &mut Subject) -> Result<Value> {
+    let mut wrong = String::new();
+    for _ in 0..20 {
+        let before = subject.ask(b's')?;
+        let (document, go) = look(subject)?;
+        let after = subject.ask(b's')?;
+        if before != after {
+            continue;
+        }
+        let differs = |name: &&&str| go["own"][**name] != before[**name];
+        let bad: Vec<_> = FIGURES.iter().filter(differs).collect();
+        if bad.is_empty() && go["go"]["next_gc_bytes"] == before["NextGC"] && go["go"]["gogc_percent"] == 100
+        {
+            return Ok(document);
+        }
+        wrong = format!("{bad:?}: {before} told, {} and {} found", go["own"], go["go"]);
+    }
+    Err(if wrong.is_empty() { "it was never at rest".into() } else { wrong.into() })
+}
+
+#[test]
+fn figures_are_those_of_mem_stats() -> Outcome {
+    let folder = Folder::new("go-figures")?;
+    let mut cases = Vec::new();
+    for go in gos::all(here!()) {
+        for how in BUILDS {
+            cases.push((build(&folder, &go, how)?, 0));
+        }
+    }
+    let more = repetitions(1, 8);
+    let cases: Vec<_> =
+        cases.into_iter().flat_map(|(program, _)| (0..more).map(move |n| (program.clone(), n))).collect();
+    for_any(cases, |(program, seed)| {
+        let count = (20_000 << (seed % 4)).to_string();
+        let mut subject = start(program, [&count, "10", &seed.to_string()])?;
+        let document = figures_agree(&mut subject)?;
+        let caveats = strandline::caveats(&document);
+        if !caveats.is_empty() {
+            return Err(format!("caveats: {caveats:?}").into());
+        }
+        let rss = document["kernel"]["rss_bytes"].as_u64().ok_or("no RSS")?;
+        let dark = strandline::row(&document, "anonymous") + strandline::row(&document, "go.unread");
+        if dark * 50 > rss { Err(format!("{dark} of {rss} bytes are not explained").into()) } else { Ok(()) }
+    })
+}
+
+/// What debug.FreeOSMemory gives back is what was idle; what its own collection worked with is idle after it.
+#[test]
+fn idle_spans_go_back_as_predicted() -> Outcome {
+    const WORK_BYTES: u64 = 6 << 20;
+    let folder = Folder::new("go-idle")?;
+    let mut programs = Vec::new();
+    for go in gos::all(here!()) {
+        programs.push(build(&folder, &go, BUILDS[1])?);
+    }
+    for_any(programs, |program| {
+        let mut subject = start(program, ["20000", "10", "1"])?;
+        // The runtime begins to give back in the background at once.
+        let mut document = Value::Null;
+        for _ in 0..20 {
+            subject.ask(b'g')?;
+            document = look(&subject)?.0;
+            if strandline::predicted(&document, "go_free_os_memory").is_some_and(|bytes| bytes >= 20 << 20) {
+                break;
+            }
+        }
+        let predicted = strandline::predicted(&document, "go_free_os_memory").ok_or("no remedy")?;
+        let is_said = document["verdict"]["class"] == "idle_spans";
+        subject.ask(b'f')?;
+        let (after, _) = look(&subject)?;
+        let rss = |document: &Value| subject::number(&document["kernel"], "rss_bytes");
+        let actual = rss(&document)?.saturating_sub(rss(&after)?);
+        if predicted < 20 << 20 || actual.abs_diff(predicted) > WORK_BYTES || !is_said {
+            return Err(format!("predicted {predicted}, actual {actual}, {}", document["verdict"]).into());
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn limits_in_force_are_told() -> Outcome {
+    let folder = Folder::new("go-limits")?;
+    let Some(go) = gos::all(here!()).pop() else { return Ok(()) };
+    let mut command = Command::new(build(&folder, &go, BUILDS[1])?);
+    command.args(["1000", "10", "1"]).env("GOMEMLIMIT", "300MiB").env("GOGC", "off");
+    let subject = Subject::start_command(command)?;
+    let (_, go) = look(&subject)?;
+    assert_eq!(go["go"]["memory_limit_bytes"], 300 << 20);
+    assert_eq!(go["go"]["gogc_percent"], -1);
+    Ok(())
+}
+
+/// Two libraries with a runtime each, one of them stripped, in a Python beside glibc's malloc.
+#[test]
+fn several_in_one_process_are_told_apart() -> Outcome {
+    const SCRIPT: &str = "import ctypes, sys
+libraries = [ctypes.CDLL(path) for path in sys.argv[1:]]
+for library, blocks in zip(libraries, (20000, 10000)): library.Fill(blocks)
+print('{}', flush=True)
+sys.stdin.read()";
+    let folder = Folder::new("go-libraries")?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/go/library.go");
+    let mut command = Command::new("python3");
+    command.args(["-c", SCRIPT]);
+    for (name, flags) in [("one.so", &[][..]), ("two.so", &["-ldflags=-s -w"][..])] {
+        let path = folder.0.join(name);
+        let mut build = Command::new("go");
+        build.args(["build", "-buildmode=c-shared"]).args(flags).arg("-o").arg(&path).arg(&source);
+        let built = build.env("CGO_ENABLED", "1").env("GOFLAGS", "-mod=mod").env_remove("GOROOT").output();
+        if !built.as_ref().is_ok_and(|output| output.status.success()) {
+            skipped(here!(), "no go that builds C libraries here");
+            return Ok(());
+        }
+        command.arg(path);
+    }
+    let subject = Subject::start_command(command)?;
+    let document = strandline::explain(subject.pid())?;
+    let all = document["runtimes"].as_array().ok_or("no runtimes")?;
+    let figure = |runtime: &Value| runtime["own"]["HeapAlloc"].as_u64().unwrap_or(0);
+    let mut held: Vec<u64> = all.iter().filter(|one| one["name"] == "go").map(figure).collect();
+    held.sort_unstable();
+    // 1,024 bytes each, and the pointers to them.
+    let is_right = held.len() == 2
+        && (10_240_000..12_000_000).contains(&held[0])
+        && (20_480_000..24_000_000).contains(&held[1]);
+    assert!(is_right, "{held:?}; {:?}", strandline::caveats(&document));
+    assert!(all.iter().any(|one| one["name"] == "cpython" && one["read"] == true));
+    let dark = strandline::row(&document, "anonymous");
+    let rss = subject::number(&document["kernel"], "rss_bytes")?;
+    assert!(dark * 50 < rss, "{dark} of {rss} bytes are not explained");
+    Ok(())
+}
+
+/// A plugin has the code of a runtime, and uses that of the program.
+#[test]
+fn a_plugin_is_read_with_its_program() -> Outcome {
+    let test = here!();
+    let folder = Folder::new("go-plugin")?;
+    let subjects = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/go");
+    let path = |name: &str| folder.0.join(name);
+    let builds = [
+        (path("plugin.so"), "plugin.go", &["-buildmode=plugin", "-ldflags=-s -w"][..]),
+        (path("host"), "host.go", &[]),
+    ];
+    for (to, source, flags) in &builds {
+        let mut build = Command::new("go");
+        build.arg("build").args(*flags).arg("-o").arg(to).arg(subjects.join(source));
+        let built = build.env("CGO_ENABLED", "1").env("GOFLAGS", "-mod=mod").env_remove("GOROOT").output();
+        if !built.as_ref().is_ok_and(|output| output.status.success()) {
+            skipped(test, "no go that builds plugins here");
+            return Ok(());
+        }
+    }
+    let mut command = Command::new(&builds[1].0);
+    command.arg(&builds[0].0);
+    let subject = Subject::start_command(command)?;
+    let document = strandline::explain(subject.pid())?;
+    let all = document["runtimes"].as_array().ok_or("no runtimes")?;
+    let held = all.iter().filter(|one| one["name"] == "go" && one["read"] == true);
+    let held: Vec<u64> = held.filter_map(|one| one["own"]["HeapAlloc"].as_u64()).collect();
+    // 20,000 blocks of 1,024 bytes, made by the plugin, and the pointers to them.
+    assert!(matches!(held[..], [20_480_000..24_000_000]), "{held:?}; {:?}", strandline::caveats(&document));
+    assert!(strandline::caveats(&document).is_empty(), "{:?}", strandline::caveats(&document));
+    Ok(())
+}

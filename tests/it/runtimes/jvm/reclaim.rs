@@ -1,0 +1,124 @@
+//! `reclaim` asks a JVM to collect and to trim, where it listens; where it does not, nothing is sent to it.
+
+use serde_json::Value;
+
+use crate::support::jdks::{self, Jdk};
+use crate::support::jvm::{classes, start};
+use crate::support::{Outcome, Result, Subject, for_any, full, here, strandline, subject};
+
+/// A page or two of its own are touched while it is asked, and threads of its own start.
+const SLACK_BYTES: u64 = 2 << 20;
+
+/// All JDKs that can be read, or the oldest alone.
+pub fn some(test: &str) -> Vec<Jdk> {
+    let jdks = jdks::all(test).into_iter().filter(|jdk| jdk.major >= crate::support::jvm::OLDEST);
+    jdks.take(if full() { usize::MAX } else { 1 }).collect()
+}
+
+/// Asks it, and returns the status and the document.
+pub fn reclaim(subject: &Subject, remedy: &str) -> Result<(Option<i32>, Value)> {
+    let run = strandline::run(&["reclaim", "--json", "--remedy", remedy, &subject.pid_text()])?;
+    Ok((run.status, run.document()?))
+}
+
+fn figures(document: &Value) -> Result<[u64; 4]> {
+    let of = |key: &str| subject::number(document, key);
+    Ok([of("predicted_bytes")?, of("actual_bytes")?, of("rss_before_bytes")?, of("rss_after_bytes")?])
+}
+
+/// A subject that holds 20 arrays of 5 MiB, of which it lets go of 18.
+fn dropped(jdk: &Jdk, classes: &std::path::Path, options: &[&str]) -> Result<Subject> {
+    let mut subject = start(jdk, classes, options)?;
+    for order in ["large 20", "drop"] {
+        subject.order(order)?;
+    }
+    Ok(subject)
+}
+
+#[test]
+fn a_collection_gives_back_what_was_dropped() -> Outcome {
+    let test = here!();
+    let Some(classes) = classes(test)? else { return Ok(()) };
+    // Options, whether they are tried always, and what goes back at least.
+    let collectors: [(&[&str], bool, u64); 3] = [
+        (&["-XX:+UseG1GC", "-Xms8m"], true, 40 << 20),
+        (&["-XX:+UseShenandoahGC", "-Xms8m"], full(), 60 << 20),
+        // What it begins with is all it may have: nothing is uncommitted then, and nothing must be promised.
+        (&["-XX:+UseShenandoahGC", "-XX:InitialHeapSize=300m", "-XX:MinHeapSize=8m"], full(), 0),
+    ];
+    let mut cases = Vec::new();
+    for jdk in some(test) {
+        // Of JDK 11 Shenandoah is not read.
+        let is_read = |options: &[&str]| jdk.major >= 17 || !options.contains(&"-XX:+UseShenandoahGC");
+        let due = collectors.iter().filter(|case| case.1 && is_read(case.0) && jdk.takes(&case.0[..1]));
+        cases.extend(due.map(|case| (jdk.clone(), *case)));
+    }
+    for_any(cases, |(jdk, (options, _, wanted))| {
+        let subject = dropped(jdk, &classes, options)?;
+        let (status, document) = reclaim(&subject, "jvm_gc")?;
+        if status != Some(0) || document["outcome"] != "done" {
+            return Err(document.to_string().into());
+        }
+        let [predicted, actual, before, after] = figures(&document)?;
+        // From JDK 27 on G1 shrinks by how busy it is, and not at once.
+        let is_later = options.contains(&"-XX:+UseG1GC") && jdk.major >= 27;
+        let is_less = *wanted == 0 || is_later || after < before && actual >= *wanted;
+        if predicted > actual + SLACK_BYTES || !is_less {
+            return Err(format!("predicted {predicted}, actual {actual}, {before} to {after}").into());
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_trim_is_the_jvm_s_own() -> Outcome {
+    let test = here!();
+    let Some(classes) = classes(test)? else { return Ok(()) };
+    for_any(some(test), |jdk| {
+        let mut subject = start(jdk, &classes, &["-XX:+UseSerialGC"])?;
+        subject.order("load 20")?;
+        let (status, document) = reclaim(&subject, "jvm_trim")?;
+        if status != Some(0) || document["outcome"] != "done" {
+            return Err(document.to_string().into());
+        }
+        // It answers still, and again.
+        subject.order("pools")?;
+        let [predicted, actual, ..] = figures(&document)?;
+        if predicted > actual + SLACK_BYTES {
+            return Err(format!("predicted {predicted}, actual {actual}").into());
+        }
+        Ok(())
+    })
+}
+
+/// To a JVM that does not listen SIGQUIT would be the end (-Xrs), or a thread dump on its output.
+#[test]
+fn one_that_does_not_listen_is_not_asked() -> Outcome {
+    let test = here!();
+    let Some(classes) = classes(test)? else { return Ok(()) };
+    let options = ["-XX:+DisableAttachMechanism", "-Xrs"];
+    let cases = some(test).into_iter().flat_map(|jdk| options.map(|option| (jdk.clone(), option)));
+    for_any(cases, |(jdk, option)| {
+        let mut subject = start(jdk, &classes, &["-XX:+UseSerialGC", option])?;
+        for remedy in ["jvm_gc", "jvm_trim"] {
+            let (status, document) = reclaim(&subject, remedy)?;
+            let reason = document["reason"].as_str().unwrap_or_default();
+            if status != Some(3) || document["outcome"] != "refused" || !reason.contains("-Xrs") {
+                return Err(document.to_string().into());
+            }
+        }
+        let said = subject.order("pools")?;
+        if said.iter().all(|line| line.contains('\t')) { Ok(()) } else { Err(format!("{said:?}").into()) }
+    })
+}
+
+#[test]
+fn without_a_jvm_there_is_nobody_to_ask() -> Outcome {
+    let subject = Subject::idle()?;
+    for remedy in ["jvm_gc", "jvm_trim"] {
+        let (status, document) = reclaim(&subject, remedy)?;
+        assert_eq!((status, document["outcome"].as_str()), (Some(3), Some("refused")), "{document}");
+        assert!(document["reason"].as_str().is_some_and(|reason| reason.contains("no JVM")), "{document}");
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! A Perl is read from a copy of its memory where there is room for one, and in the stop where there is none: what is
+//! found is the same.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::perl::{folder, list};
+use crate::support::{Outcome, Result, Subject, here, perls, strandline};
+
+/// Explains `pid` with at most so much address space, where that is given.
+fn explained(pid: &str, most_kib: Option<u64>) -> Result<Value> {
+    let limit = most_kib.map_or(String::new(), |kib| format!("ulimit -v {kib} && "));
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{limit}exec \"$0\" explain --json --photograph=never \"$1\"")]);
+    command.args([env!("CARGO_BIN_EXE_strandline"), pid]);
+    let run = strandline::run_command(command)?;
+    match run.status {
+        Some(0) => run.document(),
+        _ => Err(run.summary().into()),
+    }
+}
+
+#[test]
+fn what_is_found_in_a_copy_is_what_is_found_in_the_stop() -> Outcome {
+    let Some(perl) = perls::all(here!()).into_iter().next() else { return Ok(()) };
+    let mut command = Command::new(perl);
+    command.arg(folder().join("hash.pl")).arg("300000");
+    let subject = Subject::start_command(command)?;
+    let copied = explained(&subject.pid_text(), None)?;
+    let anonymous = copied["kernel"]["anonymous_bytes"].as_u64().ok_or("no anonymous_bytes")?;
+    let peak = |document: &Value| document["cost"]["peak_rss_bytes"].as_u64().unwrap_or(0);
+    assert!(peak(&copied) > anonymous, "{} bytes of {anonymous}: it was not copied", peak(&copied));
+
+    // As much as the process has, and what its values are noted in (a sixteenth of it), is not enough for a copy and for
+    // what strandline needs for itself.
+    let in_stop = explained(&subject.pid_text(), Some((anonymous + anonymous / 8) / 1024))?;
+    assert!(peak(&in_stop) < anonymous, "{} bytes of {anonymous}: it was copied", peak(&in_stop));
+    assert!(list(&copied["runtimes"]).iter().any(|runtime| runtime["perl"].is_object()), "its Perl is read");
+    for part in ["rows", "allocators", "runtimes", "totals", "caveats"] {
+        assert_eq!(copied[part], in_stop[part], "{part}");
+    }
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! The reader's figures beside those that the perl has of itself: heads, buffers, what pads keep and its names.
+
+use serde_json::Value;
+
+use crate::support::perl::{Kept, NAMED_BYTES, Seen, asked, list, named, number, start};
+use crate::support::{Outcome, Result, for_any, for_each, here, perls};
+
+/// Cases of retained.pl that stand still and whose figures are all the same from inside and outside.
+const CASES: [&str; 25] = [
+    "functions",
+    "undef",
+    "closures",
+    "closure_pads",
+    "recursion",
+    "recursion_within",
+    "constants",
+    "local",
+    "small_strings",
+    "hashes",
+    "cow",
+    "ook",
+    "arrays",
+    "state",
+    "formats",
+    "string_evals",
+    "nested",
+    "sortsubs",
+    "ours",
+    "magic",
+    "utf8",
+    "numbers",
+    "weak",
+    "destroy",
+    "regex",
+];
+
+fn check(perl: &str, case: &str) -> Outcome {
+    let mut subject = start(perl, case)?;
+    let theirs = asked(&mut subject)?;
+    let seen = Seen::of(subject.pid())?;
+    let main = seen.main()?;
+    heads(main, &theirs)?;
+    strings(main, &theirs)?;
+    kept(main, &theirs)?;
+    names(main, &theirs)?;
+    expected(main, &subject.ready)?;
+    rows(&seen, main)
+}
+
+fn same(what: &str, ours: u64, theirs: u64) -> Outcome {
+    if ours == theirs { Ok(()) } else { Err(format!("{what}: {ours}, the perl says {theirs}").into()) }
+}
+
+fn heads(main: &Value, theirs: &Value) -> Outcome {
+    same("sv_count", number(main, "sv_count")?, number(theirs, "sv_count")?)?;
+    same("live heads", number(main, "heads.live")?, number(theirs, "live_heads")?)?;
+    same("free heads", number(main, "heads.free")?, number(theirs, "free_heads")?)?;
+    same("arenas", number(main, "heads.arenas")?, number(theirs, "arenas")?)?;
+    let by_type: u64 =
+        main["heads"]["by_type"].as_object().ok_or("no types")?.values().filter_map(Value::as_u64).sum();
+    same("heads by type", by_type, number(theirs, "live_heads")?)?;
+    let types = theirs["types"].as_object().ok_or("no types")?;
+    let mut ours: Vec<u64> =
+        main["heads"]["by_type"].as_object().into_iter().flatten().filter_map(|one| one.1.as_u64()).collect();
+    let mut theirs: Vec<u64> = types.values().filter_map(Value::as_u64).collect();
+    ours.retain(|&count| count > 0);
+    ours.sort_unstable();
+    theirs.sort_unstable();
+    if ours == theirs {
+        Ok(())
+    } else {
+        Err(format!("heads by type: {ours:?}, the perl says {theirs:?}").into())
+    }
+}
+
+/// Strings in use, which are those with a value less what is kept for nobody.
+fn strings(main: &Value, theirs: &Value) -> Outcome {
+    same("buffers of strings", number(main, "strings.buffers")?, number(theirs, "strings_in_use")?)?;
+    same("shared buffers", number(main, "strings.cow.buffers")?, number(theirs, "shared_strings")?)?;
+    same("shared bytes", number(main, "strings.cow.shared_bytes")?, number(theirs, "shared_string_bytes")?)?;
+    let kept =
+        list(&theirs["retained"]).iter().filter(|buffer| buffer["string"] == 1 && buffer["owners"] == 1);
+    let bytes: u64 = kept.filter_map(|buffer| buffer["cur"].as_u64()).sum();
+    // Keys that values share are payload too, without a buffer.
+    let payload = number(main, "strings.payload_bytes")?;
+    let least = number(theirs, "payload_bytes")? - bytes;
+    if payload < least {
+        return Err(format!("{payload} bytes of payload, the perl says {least}").into());
+    }
+    Ok(())
+}
+
+/// What pads keep in strings, within 0.01 %, or a few of the shortest buffers.
+fn kept(main: &Value, theirs: &Value) -> Outcome {
+    // Storage of arrays and hashes is among what lexicals keep.
+    let lexicals = number(main, "retained.lexicals.bytes")? - number(main, "retained.containers.bytes")?;
+    let temporaries = number(main, "retained.temporaries.bytes")?;
+    for (ours, key) in [(lexicals, "retained_lexicals_bytes"), (temporaries, "retained_temporaries_bytes")] {
+        let inside = number(theirs, key)?;
+        if ours.abs_diff(inside) > (inside / 10_000).max(64) {
+            return Err(format!("{key}: {ours} bytes, the perl says {inside}").into());
+        }
+    }
+    Ok(())
+}
+
+/// Every buffer above the limit has the name, the depth, the size and the address that it has inside.
+fn names(main: &Value, theirs: &Value) -> Outcome {
+    let alone = |buffer: &&Value| buffer["owners"] == 1 && buffer["len"].as_u64() > Some(NAMED_BYTES);
+    let mut inside: Vec<(String, Kept)> = list(&theirs["retained"])
+        .iter()
+        .filter(alone)
+        .map(|buffer| {
+            let text = |key: &str| buffer[key].as_str().unwrap_or_default().to_owned();
+            let whole = |key: &str| buffer[key].as_u64().unwrap_or(0);
+            (format!("{:#x}", whole("buffer")), (text("sub"), text("name"), whole("depth"), whole("len")))
+        })
+        .collect();
+    let mut outside = named(main);
+    inside.sort_unstable();
+    outside.sort_unstable();
+    if inside == outside {
+        return Ok(());
+    }
+    let missing: Vec<_> = inside.iter().filter(|one| !outside.contains(one)).take(3).collect();
+    let surplus: Vec<_> = outside.iter().filter(|one| !inside.contains(one)).take(3).collect();
+    Err(format!(
+        "{} named, {} inside; missing {missing:?}; too many {surplus:?}",
+        outside.len(),
+        inside.len()
+    )
+    .into())
+}
+
+fn in_list(ready: &Value, key: &str) -> Vec<(String, String, u64, u64)> {
+    let text = |entry: &Value, at: usize| entry[at].as_str().unwrap_or_default().to_owned();
+    let whole = |entry: &Value, at: usize| entry[at].as_u64().unwrap_or(0);
+    list(&ready[key])
+        .iter()
+        .map(|entry| (text(entry, 0), text(entry, 1), whole(entry, 2), whole(entry, 3)))
+        .collect()
+}
+
+/// What is known of the case by how it was written.
+fn expected(main: &Value, ready: &Value) -> Outcome {
+    let mut found = named(main);
+    for (sub, lexical, depth, least) in in_list(ready, "expected") {
+        let is_it =
+            |(_, one): &(String, Kept)| one.0 == sub && one.1 == lexical && one.2 == depth && one.3 >= least;
+        let at = found
+            .iter()
+            .position(is_it)
+            .ok_or_else(|| format!("no {sub} {lexical} of depth {depth} in {found:?}"))?;
+        found.remove(at);
+    }
+    for (sub, lexical, depth, _) in in_list(ready, "live") {
+        if found.iter().any(|(_, one)| (&one.0, &one.1, one.2) == (&sub, &lexical, depth)) {
+            return Err(format!("{sub} {lexical} runs at depth {depth}: its string is in use").into());
+        }
+    }
+    for absent in list(&ready["absent"]) {
+        if found.iter().any(|(_, one)| one.1 == absent.as_str().unwrap_or_default()) {
+            return Err(format!("{absent} is in use, or not there").into());
+        }
+    }
+    for (key, path) in [
+        ("least_strings", "strings.buffers"),
+        ("least_payload_bytes", "strings.payload_bytes"),
+        ("live_strings_bytes", "strings.payload_bytes"),
+        ("least_short", "strings.short.strings"),
+        ("constant_bytes", "strings.constants.capacity_bytes"),
+        ("shared_bytes", "strings.cow.shared_bytes"),
+        ("owners", "strings.cow.owners"),
+        ("offset_strings", "strings.offset"),
+        ("other_bytes", "retained.other.bytes"),
+        ("least_keys", "containers.shared_keys"),
+    ] {
+        if let Some(least) = ready[key].as_u64()
+            && number(main, path)? < least
+        {
+            return Err(format!("{path} is {}, at least {least} are known", number(main, path)?).into());
+        }
+    }
+    containers(main, ready)
+}
+
+fn containers(main: &Value, ready: &Value) -> Outcome {
+    for (sub, lexical, depth, _) in in_list(ready, "containers") {
+        let is_it = |buffer: &Value| {
+            buffer["kind"] != "string"
+                && buffer["sub"] == *sub
+                && buffer["lexical"] == *lexical
+                && buffer["depth"] == depth
+        };
+        if !list(&main["retained"]["top"]).iter().any(is_it) {
+            return Err(format!("no storage of {sub} {lexical}: {}", main["retained"]).into());
+        }
+    }
+    Ok(())
+}
+
+/// What pads keep stands on its rows: all of it that malloc agrees to, none twice, and each large one with its holder.
+fn rows(seen: &Seen, main: &Value) -> Outcome {
+    let rows = seen.rows("perl.pad.retained");
+    let sum: u64 = rows.iter().map(|row| row.1).sum();
+    let (lexicals, temporaries) = (&main["retained"]["lexicals"], &main["retained"]["temporaries"]);
+    let of =
+        |key: &str| Ok::<_, Box<dyn std::error::Error>>(number(lexicals, key)? + number(temporaries, key)?);
+    let (kept, buffers) = (of("bytes")?, of("buffers")?);
+    // What malloc rounds up is told but for multiples of 16. Pages of a buffer that were never written are not resident,
+    // and storage without elements may be pages of zeros, which have a row of their own.
+    let strings = kept - number(main, "retained.containers.bytes")?;
+    if sum > kept + 16 * buffers || sum + kept / 5 + 65_536 < strings {
+        return Err(format!("perl.pad.retained has {sum} bytes, the perl keeps {kept}").into());
+    }
+    for buffer in list(&main["retained"]["top"]).iter().filter(|buffer| buffer["keeper"] == "lexical") {
+        let holder = buffer["holder"].as_str().ok_or("no holder")?;
+        if !rows.iter().any(|row| row.0 == holder) {
+            return Err(format!("no row of {holder:?}").into());
+        }
+    }
+    Ok(())
+}
+
+fn all(perl: &str) -> Outcome {
+    for_each(CASES, |case| check(perl, case))
+}
+
+#[test]
+fn the_figures_are_those_that_perls_have_of_themselves() -> Outcome {
+    for_any(perls::all(here!()), |perl| all(perl))
+}
+
+/// Perls of other builds, such as those without ithreads: named by a list of paths.
+#[test]
+fn so_are_those_of_perls_that_the_caller_names() -> Outcome {
+    let named = std::env::var("STRANDLINE_PERL").unwrap_or_default();
+    let perls: Vec<&str> = named.split(':').filter(|perl| !perl.is_empty()).collect();
+    if perls.is_empty() {
+        crate::support::skipped(here!(), "STRANDLINE_PERL names no perl (PATH:PATH)");
+    }
+    for_any(perls, |perl| all(perl))
+}
+
+#[test]
+fn a_child_of_fork_is_read_as_its_parent() -> Outcome {
+    let Some(perl) = perls::all(here!()).into_iter().next() else { return Ok(()) };
+    let subject = start(&perl, "fork")?;
+    let child = i32::try_from(subject.number("child")?)?;
+    let seen: Result<Vec<Value>> = [subject.pid(), child]
+        .into_iter()
+        .map(|pid| Ok(Seen::of(pid)?.main()?["retained"].clone()))
+        .collect();
+    for retained in seen? {
+        let named = list(&retained["top"]).iter().filter(|buffer| buffer["lexical"] == "$s").count();
+        same("functions with a buffer", named as u64, 20)?;
+    }
+    Ok(())
+}

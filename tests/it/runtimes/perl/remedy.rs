@@ -1,0 +1,46 @@
+//! The remedy: which `undef` gives back how much, and what it gave back.
+
+use crate::support::perl::{Seen, list, start};
+use crate::support::{Outcome, here, perls, strandline};
+
+/// What the prediction may be off by: pages at the ends of buffers, and what the calls themselves take.
+const TOLERANCE_BYTES: u64 = 512 << 10;
+
+#[test]
+fn undef_gives_back_what_was_predicted() -> Outcome {
+    for perl in perls::all(here!()) {
+        let mut subject = start(&perl, "functions")?;
+        let pid = subject.pid();
+        let before = Seen::of(pid)?;
+        let remedy = list(&before.document["remedies"]).iter().find(|remedy| remedy["id"] == "perl_undef");
+        let remedy = remedy.ok_or_else(|| format!("no perl_undef in {}", before.document["remedies"]))?;
+        let predicted = remedy["predicted_bytes"].as_u64().ok_or("no prediction")?;
+        let text = format!("{}{}", remedy["how"], remedy["cost"]);
+        assert!(text.contains("$s") && text.contains("main::f"), "it names no lexical: {text}");
+        subject.ask(b'u')?;
+        strandline::json(&["reclaim", "--json", "--remedy", "malloc_trim", &pid.to_string()])?;
+        let after = Seen::of(pid)?;
+        let rss = |seen: &Seen| seen.document["kernel"]["rss_bytes"].as_u64().unwrap_or(0);
+        // What malloc could give back anyway is not the remedy's.
+        let trim = strandline::predicted(&before.document, "malloc_trim").unwrap_or(0);
+        let actual = rss(&before).saturating_sub(rss(&after));
+        let says = format!("{perl}: predicted {predicted}, and {trim} of malloc_trim; actual {actual}");
+        println!("{says}");
+        assert!(actual + TOLERANCE_BYTES >= predicted, "{says}");
+        assert!(actual <= predicted + trim + TOLERANCE_BYTES, "{says}");
+        let left: u64 = after.rows("perl.pad.retained").iter().map(|row| row.1).sum();
+        assert!(left < 100_000, "{perl}: {left} bytes are still kept");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_view_names_the_largest_buffers() -> Outcome {
+    let Some(perl) = perls::all(here!()).into_iter().next() else { return Ok(()) };
+    let subject = start(&perl, "functions")?;
+    let run = strandline::run(&["explain", &subject.pid_text()])?;
+    assert_eq!(run.status, Some(0), "{}", run.summary());
+    assert!(run.stdout.contains("main::f1 $s") || run.stdout.contains("main::f20 $s"), "{}", run.stdout);
+    crate::support::harmless(&run.stdout)?;
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! Perls that do not stand still in a known state: running hot, stopped, in several threads, several in one process.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::perl::{Seen, command, folder, list, number, start};
+use crate::support::{Outcome, Result, Subject, full, here, perls, repetitions, skipped, strandline};
+
+#[test]
+fn a_perl_that_runs_hot_is_never_counted_wrong() -> Outcome {
+    for perl in perls::all(here!()) {
+        let subject = Subject::start_command(command(&perl, "hot"))?;
+        let (mut read, looks) = (0, repetitions(20, 300));
+        for _ in 0..looks {
+            // The invariants hold, whatever it was doing.
+            let document = strandline::explain(subject.pid())?;
+            let runtimes = list(&document["runtimes"]);
+            let perl = runtimes.iter().find(|one| one["name"] == "perl").ok_or("no perl")?;
+            let main = list(&perl["perl"]["interpreters"]).iter().find(|one| one["main"] == true);
+            read += u64::from(main.is_some_and(|main| main["read"] == true));
+            if let Some(main) = main.filter(|main| main["read"] == true) {
+                let (live, count) = (number(main, "heads.live")?, number(main, "sv_count")?);
+                assert!(live.abs_diff(count) <= 64, "{live} heads, the perl says {count}");
+            }
+        }
+        // It may be in the middle of anything; but most of the time its structures hold together.
+        assert!(read * 2 > looks, "{perl}: read in {read} of {looks} looks");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_stopped_perl_is_read_and_stays_stopped() -> Outcome {
+    let Some(perl) = perls::all(here!()).into_iter().next() else { return Ok(()) };
+    let subject = start(&perl, "functions")?;
+    let pid = subject.pid();
+    let signal = |name: &str| Command::new("kill").args([name, &pid.to_string()]).status();
+    assert!(signal("-STOP")?.success());
+    let state = || -> Result<char> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("State:")).ok_or("no state")?;
+        line.trim().chars().next().ok_or_else(|| "no state".into())
+    };
+    while state()? != 'T' {
+        std::thread::yield_now();
+    }
+    let seen = Seen::of(pid)?;
+    assert!(number(seen.main()?, "retained.lexicals.bytes")? >= 16_000_000);
+    assert_eq!(state()?, 'T');
+    assert!(signal("-CONT")?.success());
+    Ok(())
+}
+
+#[test]
+fn each_thread_has_an_interpreter_of_its_own() -> Outcome {
+    for perl in perls::all(here!()) {
+        if !has_threads(&perl) {
+            skipped(here!(), &format!("{perl} was built without ithreads"));
+            continue;
+        }
+        let mut subject = start(&perl, "threads")?;
+        let theirs = crate::support::perl::asked(&mut subject)?;
+        let seen = Seen::of(subject.pid())?;
+        let main = seen.main()?;
+        assert_eq!(number(main, "heads.live")?, number(&theirs, "live_heads")?, "{perl}");
+        let interpreters = list(&seen.perl["interpreters"]);
+        let others: Vec<&Value> = interpreters.iter().filter(|one| one["main"] != true).collect();
+        // threads::shared has one besides, which no thread runs in.
+        assert!(others.len() >= 3, "{perl}: {} interpreters", interpreters.len());
+        let keeps = |one: &&&Value| {
+            let top = list(&one["retained"]["top"]);
+            top.iter().any(|buffer| buffer["sub"] == "main::thread_text" && buffer["lexical"] == "$threaded")
+        };
+        assert_eq!(others.iter().filter(keeps).count(), 3, "{perl}");
+        assert!(others.iter().filter(keeps).all(|one| one["thread"].is_i64()), "{perl}: {others:?}");
+        let sum: u64 = seen.rows("perl.pad.retained").iter().map(|row| row.1).sum();
+        assert!(sum >= 3 * 500_000, "{perl}: {sum}");
+    }
+    Ok(())
+}
+
+fn has_threads(perl: &str) -> bool {
+    let output = Command::new(perl).args(["-V:useithreads"]).output();
+    output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("'define'"))
+}
+
+/// A C program linked with libperl; `None`, by name, where it cannot be built here.
+fn embedded() -> Result<Option<PathBuf>> {
+    let said = |arguments: &[&str]| -> Option<String> {
+        let output = Command::new("perl").args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let name = "runtime_perl: embedded";
+    let Some(flags) = said(&["-MExtUtils::Embed", "-e", "ccopts"]) else {
+        skipped(name, "no perl with ExtUtils::Embed (apt install perl)");
+        return Ok(None);
+    };
+    let library = said(&["-MConfig", "-e", "print $Config{libperl}"]).unwrap_or_default();
+    let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("embedded-{}", std::process::id()));
+    let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    cc.args(flags.split_whitespace()).arg("-O1").arg(folder().join("embedded.c")).arg("-o").arg(&place);
+    cc.arg(format!("-l:{library}"));
+    let output = cc.output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let first = said
+            .lines()
+            .find(|line| line.contains("error") || line.contains("cannot"))
+            .unwrap_or("cc failed");
+        skipped(name, &format!("{first} (apt install libperl-dev)"));
+        return Ok(None);
+    }
+    Ok(Some(place))
+}
+
+#[test]
+fn perls_inside_a_program_are_read_each() -> Outcome {
+    let Some(program) = embedded()? else { return Ok(()) };
+    for count in [1_u64, 3] {
+        let mut command = Command::new(&program);
+        command.arg(count.to_string());
+        let subject = Subject::start_command(command)?;
+        let seen = Seen::of(subject.pid())?;
+        let interpreters = list(&seen.perl["interpreters"]);
+        let mut kept: Vec<u64> = interpreters
+            .iter()
+            .flat_map(|one| list(&one["retained"]["top"]))
+            .filter(|buffer| buffer["sub"] == "main::inner" && buffer["lexical"] == "$kept")
+            .filter_map(|buffer| buffer["bytes"].as_u64())
+            .collect();
+        kept.sort_unstable();
+        // The one that PL_curinterp names, and those that threads run in. Perl has no list of others.
+        assert!(kept.len() as u64 >= count.min(2), "{kept:?} of {count}");
+        for bytes in kept {
+            assert!((100_001..=310_000).contains(&bytes), "{bytes}");
+        }
+    }
+    std::fs::remove_file(program)?;
+    Ok(())
+}
+
+/// A 1 GiB heap of 5 million values, in full mode; a tenth of it otherwise.
+#[test]
+fn a_large_heap_is_counted_to_the_value() -> Outcome {
+    let Some(perl) = perls::all(here!()).into_iter().next() else { return Ok(()) };
+    let count = if full() { 5_000_000_u64 } else { 300_000 };
+    let mut command = command(&perl, "big");
+    command.arg(count.to_string());
+    let subject = Subject::start_command(command)?;
+    let seen = Seen::of(subject.pid())?;
+    let main = seen.main()?;
+    assert_eq!(number(main, "heads.live")?, number(main, "sv_count")?);
+    assert!(number(main, "strings.buffers")? >= count);
+    Ok(())
+}

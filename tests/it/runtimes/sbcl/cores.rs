@@ -1,0 +1,69 @@
+//! Cores that a program saved: alone, with the runtime in one file, and compressed.
+
+use crate::support::sbcl::{Sbcl, explain, figures, of_type, same};
+use crate::support::subject::number;
+use crate::support::{Folder, Outcome, Subject, for_any, for_each, here, skipped, strandline};
+
+const FORMS: [(&str, &[&str]); 4] = [
+    ("core", &[]),
+    ("executable", &["executable=1"]),
+    ("compressed", &["compression=1"]),
+    ("compressed-executable", &["executable=1", "compression=1"]),
+];
+
+#[test]
+fn saved_cores_are_read_as_others_are() -> Outcome {
+    for_any(Sbcl::all(here!()), |sbcl| {
+        for_each(FORMS, |(form, arguments)| {
+            let is_executable = form.ends_with("executable");
+            if is_executable && sbcl.is_of_a_loader() {
+                skipped(
+                    &format!("runtime_sbcl::cores {form}"),
+                    &format!("{} runs by a loader", sbcl.path.display()),
+                );
+                return Ok(());
+            }
+            let folder = Folder::new(&format!("sbcl-{form}"))?;
+            let core = folder.0.join("saved");
+            let save = format!("save={}", core.display());
+            let mut arguments = arguments.to_vec();
+            arguments.extend([save.as_str(), "count=30000"]);
+            let saved = strandline::run_command(sbcl.subject("promoted", &arguments))?;
+            if saved.status != Some(0) {
+                return Err(format!("saving: {}", saved.summary()).into());
+            }
+            let command = if is_executable {
+                let mut command = std::process::Command::new(&core);
+                command.arg("kind=promoted");
+                command
+            } else {
+                sbcl.with_core(&core, "promoted")
+            };
+            started(Subject::start_command(command)?)
+        })
+    })
+}
+
+/// What was saved is pseudo-static and live; as much was made and dropped by the new process.
+fn started(mut subject: Subject) -> Outcome {
+    let document = explain(&subject)?;
+    let ours = figures(&document)?;
+    same("", ours, &subject.ready, "dynamic_usage_bytes")?;
+    let generations = ours["generations"].as_array().ok_or("no generations")?;
+    let theirs = subject.ready["generations"].as_array().ok_or("no generations")?;
+    for (ours, theirs) in generations.iter().zip(theirs) {
+        same("", ours, theirs, "bytes_allocated")?;
+    }
+    let (live, dead) =
+        (of_type(ours, "live_by_type", "MESSAGE").0, of_type(ours, "dead_by_type", "MESSAGE").0);
+    // What was saved came with the core: it is not told by type.
+    if (live, dead) != (0, 30_000) && (live, dead) != (1, 29_999) {
+        return Err(format!("{live} messages live and {dead} dead, 30000 were dropped").into());
+    }
+    let predicted = number(ours, "usage_after_full_gc_bytes")?;
+    let after = number(&subject.ask(b'g')?, "dynamic_usage_bytes")?;
+    if predicted.abs_diff(after) > after / 50 {
+        return Err(format!("{predicted} bytes of use predicted, {after} after a full collection").into());
+    }
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! Figures that SBCL keeps itself: each equal to the byte.
+
+use serde_json::Value;
+
+use crate::support::sbcl::{Sbcl, explain, figures, same, size};
+use crate::support::subject::number;
+use crate::support::{Folder, Outcome, Result, for_any, for_each, here, strandline};
+
+const KINDS: [&str; 7] = ["idle", "promoted", "generations", "large", "specialized", "conses", "garbage"];
+
+/// Everything SBCL says about itself, beside what is said from outside.
+fn agree(document: &Value, theirs: &Value) -> Outcome {
+    let ours = figures(document)?;
+    let of_heap =
+        ["dynamic_usage_bytes", "dynamic_space_bytes", "bytes_consed_between_gcs", "auto_gc_trigger_bytes"];
+    for key in of_heap {
+        same("", ours, theirs, key)?;
+    }
+    let (ours, theirs) = (list(ours, "generations")?, list(theirs, "generations")?);
+    for (number, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
+        let what = format!("generation {number}: ");
+        let keys = [
+            "number",
+            "bytes_allocated",
+            "collections",
+            "collections_before_promotion",
+            "bytes_consed_between_gcs",
+        ];
+        for key in keys {
+            same(&what, ours, theirs, key)?;
+        }
+        // What SBCL keeps and what its pages say is one figure, but while it collects.
+        if ours["bytes_allocated_kept"] != ours["bytes_allocated"] {
+            return Err(format!("{what}kept and by pages differ: {ours}").into());
+        }
+        let age = ours["average_age"].as_f64().ok_or("no average_age")?;
+        let millionths = number_of(theirs, "average_age_millionths")?;
+        if (age * 1e6 - millionths).abs() > 1.0 {
+            return Err(format!("{what}average_age: {age}, SBCL says {millionths} millionths").into());
+        }
+    }
+    if theirs.len() == 7 && ours.len() >= 7 {
+        Ok(())
+    } else {
+        Err(format!("{} generations, SBCL told {}", ours.len(), theirs.len()).into())
+    }
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> Result<&'a [Value]> {
+    value[key].as_array().map(Vec::as_slice).ok_or_else(|| format!("no list {key}").into())
+}
+
+fn number_of(value: &Value, key: &str) -> Result<f64> {
+    value[key].as_f64().ok_or_else(|| format!("no number {key} in {value}").into())
+}
+
+#[test]
+fn generations_are_as_sbcl_counts_them() -> Outcome {
+    for_any(Sbcl::all(here!()), |sbcl| {
+        for_each(KINDS, |kind| {
+            let mut subject = sbcl.start(kind, &[&size(20_000, 200_000)])?;
+            agree(&explain(&subject)?, &subject.ready)?;
+            // Nothing was changed by looking, and nothing had changed in between.
+            let after = subject.ask(b'f')?;
+            if after != subject.ready {
+                return Err(format!("it was {}, then {after}", subject.ready).into());
+            }
+            for command in *b"ncg" {
+                let told = subject.ask(command)?;
+                agree(&explain(&subject)?, &told)?;
+            }
+            Ok(())
+        })
+    })
+}
+
+/// A generation's line of the table that SBCL's runtime prints, by the names of its columns.
+struct Line<'a> {
+    names: Vec<&'a str>,
+    cells: Vec<&'a str>,
+}
+
+impl Line<'_> {
+    /// The numbers of all columns of these names, added up.
+    fn sum(&self, names: &[&str]) -> u64 {
+        let columns = self.names.iter().zip(&self.cells).filter(|(name, _)| names.contains(name));
+        columns.filter_map(|(_, cell)| cell.parse::<u64>().ok()).sum()
+    }
+}
+
+/// The lines of the last table in `text`.
+fn table(text: &str) -> Vec<Line<'_>> {
+    let header = text.rfind(" Gen ").or_else(|| text.rfind("Gen ")).unwrap_or(0);
+    let mut lines = text[header..].lines();
+    let names: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
+    let cells = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
+    cells
+        .filter(|cells| cells.len() == names.len() && cells[0].parse::<u64>().is_ok())
+        .map(|cells| Line { names: names.clone(), cells })
+        .collect()
+}
+
+fn agree_with_table(ours: &[Value], table: &[Line<'_>], page_bytes: u64) -> Outcome {
+    const LARGE: [&str; 4] = ["LgBox", "LgRaw", "LgCode", "LgMix"];
+    const SMALL: [&str; 6] = ["Boxed", "Cons", "Raw", "Code", "SmMix", "Mixed"];
+    if table.len() != 7 {
+        return Err(format!("{} lines in SBCL's table", table.len()).into());
+    }
+    for line in table {
+        let generation = line.sum(&["Gen"]);
+        let ours =
+            usize::try_from(generation).ok().and_then(|at| ours.get(at)).ok_or("no such generation")?;
+        let check = |key: &str, theirs: u64| -> Outcome {
+            let found = number(ours, key)?;
+            if found == theirs {
+                return Ok(());
+            }
+            Err(format!("generation {generation}: {key} is {found}, SBCL's table says {theirs}").into())
+        };
+        let pages = line.sum(&LARGE) + line.sum(&SMALL);
+        // SBCL counts a page that a region was opened on before anything on it is in use; a thread has few of these.
+        let ours_pages = number(ours, "pages")?;
+        let open = pages.saturating_sub(ours_pages);
+        if generation > 0 || open > 6 {
+            check("pages", pages)?;
+        }
+        let pages = if generation > 0 { pages } else { ours_pages };
+        check("large_pages", line.sum(&LARGE))?;
+        check("bytes_allocated", line.sum(&["Alloc"]))?;
+        check("collections", line.sum(&["GCs"]))?;
+        check("trigger_bytes", line.sum(&["Trig"]))?;
+        check("waste_bytes", pages * page_bytes - line.sum(&["Alloc"]))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn pages_are_as_sbcl_counts_them() -> Outcome {
+    for_any(Sbcl::all(here!()), |sbcl| {
+        for_each(["generations", "large", "specialized"], |kind| {
+            let folder = Folder::new(&format!("sbcl-table-{kind}"))?;
+            let heard = folder.0.join("heard");
+            let mut subject = sbcl.start_heard(kind, &["count=40000"], std::fs::File::create(&heard)?)?;
+            let document = explain(&subject)?;
+            subject.ask(b's')?;
+            let text = std::fs::read_to_string(&heard)?;
+            let figures = figures(&document)?;
+            agree_with_table(list(figures, "generations")?, &table(&text), number(figures, "gc_page_bytes")?)
+                .map_err(|error| format!("{error}\n{text}").into())
+        })
+    })
+}
+
+/// Rows of the runtime and its figures are of the same memory.
+#[test]
+fn rows_are_the_resident_part_of_the_figures() -> Outcome {
+    for_any(Sbcl::all(here!()), |sbcl| {
+        let subject = sbcl.start("half", &[&size(100_000, 1_000_000)])?;
+        let document = explain(&subject)?;
+        let figures = figures(&document)?;
+        let rows = |id: &str| strandline::row(&document, id);
+        let objects = rows("sbcl.live") + rows("sbcl.dead") + rows("sbcl.allocated");
+        let usage = number(figures, "dynamic_usage_bytes")?;
+        // The core's pages may not have been touched yet, and those that are of a file stand on its row.
+        assert!(objects <= usage, "{objects} bytes of {usage} used");
+        let old: u64 = list(figures, "generations")?
+            .iter()
+            .take(6)
+            .map(|g| number(g, "bytes_allocated").unwrap_or(0) - number(g, "filler_bytes").unwrap_or(0))
+            .sum();
+        assert!(
+            objects + rows("kernel.zero") >= old,
+            "{objects} bytes on rows, {old} in objects of generations 0 to 5"
+        );
+        assert_eq!(rows("sbcl.allocated"), 0, "it was traced");
+        assert!(rows("anonymous") < 4 << 20, "{} bytes are nobody's", rows("anonymous"));
+        assert_eq!(rows("sbcl.free"), number(figures, "free_resident_bytes")?);
+        assert_eq!(rows("sbcl.waste"), number(figures, "waste_resident_bytes")?);
+        Ok(())
+    })
+}
+
+#[test]
+fn tables_are_read_by_their_columns() {
+    let text = "Gen  Boxed   Code    Raw  LgBox LgCode  LgRaw  Pin       Alloc     Waste        Trig      WP GCs Mem-age\n \
+                0      23      1      1      2      0      0    0      678480    140720    10759690      25   1  0.0000\n";
+    let lines = table(text);
+    assert_eq!(lines.len(), 1);
+    assert_eq!((lines[0].sum(&["LgBox"]), lines[0].sum(&["Boxed", "Code", "Raw"])), (2, 25));
+}

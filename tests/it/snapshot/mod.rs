@@ -1,0 +1,7 @@
+//! Address spaces and page states, stops, snapshots and rights: what reading a process shows, costs and needs.
+
+mod address_space;
+mod max_stop;
+mod photograph;
+mod quiet_stop;
+mod rights;

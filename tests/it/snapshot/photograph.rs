@@ -1,0 +1,386 @@
+//! `explain --photograph`: what it shows is what a stop shows, and the process does not notice, whatever happens to
+//! strandline, to the process, or to the whole process group.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::recording::has;
+use crate::support::strandline::{caveats, command, json, run};
+use crate::support::subject::compile;
+use crate::support::{
+    Libc, Outcome, Result, Subject, for_each, full, here, invariants, perls, repetitions, subject,
+};
+
+/// Processes whose parent is `pid`, with their states.
+fn children(pid: i32) -> Result<Vec<(i32, char)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let Some(child) = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let (state, parent) = (fields.next(), fields.next());
+        if parent == Some(&pid.to_string()) {
+            found.push((child, state.and_then(|state| state.chars().next()).unwrap_or('?')));
+        }
+    }
+    Ok(found)
+}
+
+fn photographed(pid: &str) -> Result<Value> {
+    let document = json(&["explain", "--json", "--photograph", pid])?;
+    invariants::hold(&document)?;
+    assert_eq!(document["target"]["kind"], "photograph", "{}", document["caveats"]);
+    assert!(document["cost"]["copied_pages"].is_u64(), "{}", document["cost"]);
+    Ok(document)
+}
+
+/// The bytes on each row, those of a row with holders added up.
+fn rows(document: &Value) -> BTreeMap<String, u64> {
+    let mut rows = BTreeMap::new();
+    for row in document["rows"].as_array().into_iter().flatten() {
+        *rows.entry(row["id"].as_str().unwrap_or_default().to_owned()).or_default() +=
+            row["bytes"].as_u64().unwrap_or(0);
+    }
+    rows
+}
+
+/// Where two documents differ first, how long something took apart.
+fn difference(path: &str, left: &Value, right: &Value) -> Option<String> {
+    match (left, right) {
+        (Value::Object(one), Value::Object(other)) if one.len() == other.len() => {
+            one.iter().filter(|(key, _)| *key != "trace_seconds").find_map(|(key, value)| {
+                difference(&format!("{path}.{key}"), value, other.get(key).unwrap_or(&Value::Null))
+            })
+        }
+        (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
+            let pairs = one.iter().zip(other).enumerate();
+            pairs.into_iter().find_map(|(n, (one, other))| difference(&format!("{path}[{n}]"), one, other))
+        }
+        _ if left == right => None,
+        _ => Some(format!("{path}: {:.200} {:.200}", left.to_string(), right.to_string())),
+    }
+}
+
+/// That a photograph and a stop of the same standing process show the same: all rows, but for pages of the stack below the
+/// stack pointer, where the call stood.
+fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
+    let pid = subject.pid_text();
+    // The first call may touch a page of the stack for the first time.
+    photographed(&pid)?;
+    let stopped = json(&["explain", "--json", "--photograph=never", &pid])?;
+    let shown = photographed(&pid)?;
+    let again = json(&["explain", "--json", "--photograph=never", &pid])?;
+    assert_eq!(rows(&stopped), rows(&again), "it stands still");
+    assert_eq!(rows(&shown), rows(&stopped));
+    for key in ["allocators", "runtimes", "remedies", "verdict", "totals"] {
+        assert_eq!(difference(key, &shown[key], &stopped[key]), None);
+    }
+    assert_eq!(shown["kernel"]["rss_bytes"], stopped["kernel"]["rss_bytes"]);
+    assert_eq!(children(subject.pid())?, [], "nothing is left");
+    Ok(())
+}
+
+#[test]
+fn rows_are_those_of_a_stop() -> Outcome {
+    let heap = |libc: &Libc| Subject::start_with(libc, "big_heap", &["0.06", "300", "random", "40"], &[]);
+    shows_what_a_stop_shows(&heap(&Libc::system())?)?;
+    shows_what_a_stop_shows(&heap(&Libc::system_static())?)?;
+    for_each(["11", "12", "13"], |seed| {
+        shows_what_a_stop_shows(&Subject::start("random_heap", &[seed, "threads=4"])?)
+    })
+}
+
+#[test]
+fn a_perl_is_read_while_it_runs() -> Outcome {
+    if !has(here!(), "perl") {
+        return Ok(());
+    }
+    let script = "my %h; $h{$_} = [$_, \"x$_\"] for 1 .. 50_000; delete @h{1 .. 20_000}; $| = 1; print \"{}\\n\"; <STDIN>";
+    let mut command = Command::new("perl");
+    command.args(["-e", script]).env("PERL_HASH_SEED", "0");
+    shows_what_a_stop_shows(&Subject::start_command(command)?)
+}
+
+#[test]
+fn an_sbcl_is_read_while_it_runs() -> Outcome {
+    if !has(here!(), "sbcl") {
+        return Ok(());
+    }
+    let script = "(progn (defvar *all* (loop for i below 100000 collect (make-string 20))) (format t \"{}~%\") (finish-output) (read-line))";
+    let mut command = Command::new("sbcl");
+    command.args(["--noinform", "--no-sysinit", "--no-userinit", "--eval", script]);
+    shows_what_a_stop_shows(&Subject::start_command(command)?)
+}
+
+/// What a subject says of itself: how many of its children ended, and that nothing was wrong.
+fn goes_on(subject: &mut Subject) -> Outcome {
+    let before = subject.ask(b'c')?;
+    std::thread::sleep(Duration::from_millis(200));
+    let after = subject.ask(b'c')?;
+    assert_eq!(after["wrong"], 0, "{after}");
+    assert!(subject::number(&after, "ended")? > subject::number(&before, "ended")?, "it goes on");
+    Ok(())
+}
+
+#[test]
+fn a_parent_that_waits_for_any_child_does_not_see_it() -> Outcome {
+    for_each([&[][..], &["dont"], &["wipe"]], |arguments| {
+        let mut subject = Subject::start("parent", arguments)?;
+        for _ in 0..repetitions(10, 100) {
+            let document = photographed(&subject.pid_text())?;
+            let found = caveats(&document);
+            assert!(!found.iter().any(|code| code.starts_with("heap_damaged")), "{found:?}");
+        }
+        goes_on(&mut subject)?;
+        assert!(subject.finish()?.success());
+        Ok(())
+    })
+}
+
+/// The photographs of a process: its children that ignore every signal that can be, asleep or dead.
+fn photographs(pid: i32) -> Result<Vec<(i32, char)>> {
+    let mut all = children(pid)?;
+    all.retain(|(child, state)| {
+        let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
+        *state == 'Z' || status.lines().any(|line| line == "SigBlk:\tfffffffffffbfeff")
+    });
+    Ok(all)
+}
+
+#[test]
+fn killed_at_any_instant_it_leaves_a_process_that_goes_on() -> Outcome {
+    goes_on_when_killed(Subject::start("parent", &[])?, repetitions(40, 1000))
+}
+
+#[test]
+fn and_so_under_a_filter_as_containers_have_it() -> Outcome {
+    let mut contained = Command::new(compile("contained", &Libc::system())?);
+    contained.arg(compile("parent", &Libc::system())?);
+    goes_on_when_killed(Subject::start_command(contained)?, repetitions(20, 1000))
+}
+
+fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
+    let pid = subject.pid_text();
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let took = Instant::now();
+    photographed(&pid)?;
+    let took = took.elapsed().as_micros() as u64;
+    let mut left = 0;
+    for turn in 0..turns {
+        let mut command = command(&["explain", "--json", "--photograph", &pid]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn()?;
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        std::thread::sleep(Duration::from_micros((seed >> 33) % took));
+        if turn % 4 == 0 {
+            // What a Ctrl-C at a terminal does to all of a group: the process's handler runs in it alone.
+            for (photograph, _) in photographs(subject.pid())? {
+                let _ = strandline_sys::signal::send(photograph, 2);
+            }
+            strandline_sys::signal::send(subject.pid(), 2)?;
+        }
+        child.kill()?;
+        child.wait()?;
+        left = left.max(photographs(subject.pid())?.len());
+    }
+    goes_on(&mut subject)?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    assert!(status.lines().any(|line| line == "TracerPid:\t0"), "{status}");
+    // What was left sleeps, and ends by itself: none runs, none holds a descriptor.
+    for (photograph, state) in photographs(subject.pid())? {
+        assert!(matches!(state, 'S' | 'Z'), "{photograph} is in state {state}");
+        let held = std::fs::read_dir(format!("/proc/{photograph}/fd")).map_or(0, Iterator::count);
+        assert_eq!(held, 0, "{photograph} holds descriptors");
+    }
+    assert!(left > 0, "no kill left a photograph: none came in its life");
+    if full() {
+        // The time of a small process, and some more.
+        std::thread::sleep(Duration::from_secs(18));
+        let living: Vec<_> =
+            photographs(subject.pid())?.into_iter().filter(|(_, state)| *state != 'Z').collect();
+        assert_eq!(living, [], "they outlive their time");
+    }
+    assert!(subject.finish()?.success());
+    Ok(())
+}
+
+/// Looks at a moving process again and again: a photograph where there is one, else a stop.
+fn look_often(subject: &Subject, times: u64) -> Outcome {
+    for _ in 0..times {
+        let run = run(&["explain", "--json", "--photograph=try", &subject.pid_text()])?;
+        match run.status {
+            Some(0) => invariants::hold(&serde_json::from_str(&run.stdout)?)?,
+            Some(3) if run.stderr.lines().count() == 1 && !run.stderr.contains("panicked") => {}
+            _ => return Err(run.summary().into()),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn processes_that_fork_and_start_threads_and_programs_go_on() -> Outcome {
+    for_each(["forker", "thread_spawner", "malloc_loop", "execer"], |name| {
+        let arguments: &[&str] = if *name == "malloc_loop" { &["8"] } else { &[] };
+        let mut subject = Subject::start(name, arguments)?;
+        look_often(&subject, repetitions(8, 60))?;
+        if *name != "execer" {
+            assert_eq!(subject.ask(b'c')?["wrong"], 0);
+        }
+        assert!(subject.finish()?.success());
+        Ok(())
+    })
+}
+
+/// That a process is not photographed for a reason that names `why`, and read stopped where that is allowed.
+fn is_refused(pid: i32, why: &str) -> Outcome {
+    let pid_text = pid.to_string();
+    run(&["explain", "--photograph", &pid_text])?.complains(3, &[why, "--photograph=try"])?;
+    let tried = json(&["explain", "--json", "--photograph=try", &pid_text])?;
+    invariants::hold(&tried)?;
+    assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
+    assert_eq!(children(pid)?, []);
+    Ok(())
+}
+
+#[test]
+fn what_could_do_harm_is_told_and_what_a_copy_has_not_is_there() -> Outcome {
+    let refused = [
+        ("seccomp", "a seccomp filter that may not let clone through", "seccomp filters"),
+        ("watched", "userfaultfd", "a userfaultfd for this user"),
+        ("huge", "hugetlb", "reserved huge pages (vm.nr_hugepages)"),
+        ("few", "RLIMIT_NPROC", "a second user"),
+    ];
+    for_each(refused, |(what, why, needed)| {
+        let Ok(subject) = Subject::start("guarded", &[what]) else {
+            crate::support::skipped(here!(), &format!("not here: {needed}"));
+            return Ok(());
+        };
+        is_refused(subject.pid(), why)
+    })?;
+    match Subject::start("guarded", &["ring"]) {
+        Ok(subject) => shows_what_a_stop_shows(&subject)?,
+        Err(_) => crate::support::skipped(here!(), "not here: io_uring"),
+    }
+    // Locked and given-up memory only smaps tells of; a filter as containers have it lets it through.
+    for_each(["locked", "freed", "filtered"], |what| {
+        shows_what_a_stop_shows(&Subject::start("guarded", &[what])?)
+    })
+}
+
+#[test]
+fn who_shares_memory_with_its_parent_and_who_waits_for_such_a_child_is_left_alone() -> Outcome {
+    let subject = Subject::start("guarded", &["vfork"])?;
+    let child = i32::try_from(subject.number("pid")?)?;
+    assert_ne!(child, subject.pid());
+    is_refused(child, "shares its memory with its parent")?;
+    run(&["explain", "--photograph", &subject.pid_text()])?.complains(3, &["uninterruptible sleep"])?;
+    assert!(subject.finish()?.success(), "both end as they would");
+    Ok(())
+}
+
+#[test]
+fn it_is_not_taken_where_memory_or_processes_are_short() -> Outcome {
+    let name = here!();
+    let groups = [
+        ("pids", "pids.max", "10", "processes are allowed"),
+        ("memory", "memory.limit_in_bytes", "100M", "must be free"),
+    ];
+    for_each(groups, |(controller, limit, most, why)| {
+        let Some(group) = Group::new(controller, limit, most) else {
+            crate::support::skipped(
+                name,
+                &format!("no control group ({controller}, version 1) can be made here"),
+            );
+            return Ok(());
+        };
+        let subject = Subject::start("big_heap", &["0.09", "100"])?;
+        std::fs::write(group.0.join("cgroup.procs"), subject.pid_text())?;
+        std::fs::write(group.0.join(limit), most)?;
+        is_refused(subject.pid(), why)
+    })
+}
+
+/// A control group that is away with its end.
+struct Group(std::path::PathBuf);
+
+impl Group {
+    /// One with a limit, below our own.
+    fn new(controller: &str, limit: &str, most: &str) -> Option<Self> {
+        let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+        let own =
+            own.lines().find_map(|line| line.split_once(&format!(":{controller}:")).map(|(_, path)| path))?;
+        let whole = std::path::Path::new("/sys/fs/cgroup").join(controller);
+        let folder = format!("strandline-test-{}", std::process::id());
+        let places = [whole.join(own.trim_start_matches('/')), whole];
+        let path = places
+            .into_iter()
+            .map(|place| place.join(&folder))
+            .find(|path| std::fs::create_dir(path).is_ok())?;
+        let group = Self(path);
+        std::fs::write(group.0.join(limit), most).ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn a_runtime_is_read_from_one_without_being_asked() -> Outcome {
+    let Some(perl) = perls::all(here!()).into_iter().next() else { return Ok(()) };
+    let mut script = Command::new(perl);
+    script.args(["-e", r#"@a = map { { n => $_ } } 1 .. 100_000; $| = 1; print "{\"pid\":$$}\n"; <STDIN>"#]);
+    let subject = Subject::start_command(script)?;
+    let pid = subject.pid_text();
+    let kind = |arguments: &[&str]| -> Result<Value> {
+        let document = json(&[&["explain", "--json"], arguments, &[pid.as_str()]].concat())?;
+        invariants::hold(&document)?;
+        Ok(document["target"]["kind"].clone())
+    };
+    assert_eq!(kind(&[])?, "photograph");
+    assert_eq!(kind(&["--photograph=never"])?, "live");
+    assert_eq!(kind(&["--no-runtimes"])?, "live");
+    // Nobody asked, so nobody is told why not.
+    let guarded = Subject::start("guarded", &["seccomp"])?;
+    let document = json(&["explain", "--json", &guarded.pid_text()])?;
+    assert_eq!(document["target"]["kind"], "live");
+    assert!(!caveats(&document).contains(&"no_photograph".to_owned()));
+    Ok(())
+}
+
+#[test]
+fn where_it_could_do_harm_it_is_refused_and_tried_the_process_is_stopped() -> Outcome {
+    let subject = Subject::start("fragmented", &["20000"])?;
+    let pid = subject.pid_text();
+    strandline_sys::signal::send(subject.pid(), 19)?;
+    let stopped =
+        || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "));
+    while !stopped() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    run(&["explain", "--photograph", &pid])?.complains(3, &["stopped by a signal", "--photograph=try"])?;
+    let tried = json(&["explain", "--json", "--photograph=try", &pid])?;
+    invariants::hold(&tried)?;
+    assert_eq!(tried["target"]["kind"], "live");
+    assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
+    assert!(stopped(), "it stays stopped");
+    assert_eq!(children(subject.pid())?, []);
+    strandline_sys::signal::send(subject.pid(), 18)?;
+    // Too little time for it.
+    let bounded = run(&["explain", "--photograph", "--max-stop", "1us", &pid])?;
+    assert_eq!(bounded.status, Some(3), "{}", bounded.summary());
+    Ok(())
+}

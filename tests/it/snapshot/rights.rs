@@ -1,0 +1,247 @@
+//! Rights: what strandline's file capabilities do for its user and what they must not, and what it says where some are missing.
+
+#![cfg(test)]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::support::recording::{has, is_root};
+use crate::support::strandline::{Run, run_command};
+use crate::support::{Folder, Outcome, Result, Subject, for_each, here, invariants, skipped};
+
+/// An ordinary user (`nobody`), and another.
+const ORDINARY: u32 = 65534;
+const OTHER: u32 = 65533;
+/// What no output may have of a file that the user may not read.
+const SECRET: &str = "top_secret_value";
+
+/// A copy of strandline with capabilities of its own. `None`, and said so, where they cannot be given or are not heeded.
+struct Marked {
+    folder: Folder,
+    program: PathBuf,
+}
+
+impl Marked {
+    fn new(test: &str, capabilities: &str) -> Result<Option<Self>> {
+        if !is_root(test) || !has(test, "setcap") {
+            return Ok(None);
+        }
+        let folder = Folder::new("rights")?;
+        fs::set_permissions(&folder.0, Permissions::from_mode(0o755))?;
+        let program = folder.0.join("strandline");
+        fs::copy(env!("CARGO_BIN_EXE_strandline"), &program)?;
+        let mut command = Command::new("setcap");
+        command.arg(format!("{capabilities}+ep")).arg(&program);
+        let done = run_command(command)?;
+        if done.status != Some(0) {
+            skipped(test, &format!("setcap: {}", done.stderr.trim()));
+            return Ok(None);
+        }
+        let marked = Self { folder, program };
+        // A file system may be mounted nosuid, and this process may be bounded.
+        let found = marked.run(&["doctor", "--json"]).and_then(|run| Ok(line(&run, "capabilities")?.0));
+        if found.as_deref().is_ok_and(|status| status == "ok") {
+            return Ok(Some(marked));
+        }
+        skipped(test, &format!("capabilities of files are not heeded here: {found:?}"));
+        Ok(None)
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<Run> {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).current_dir(&self.folder.0).uid(ORDINARY).gid(ORDINARY);
+        command.env("STRANDLINE_STUDIES", self.folder.0.join("studies"));
+        run_command(command)
+    }
+
+    /// A file of root's own.
+    fn secret(&self, name: &str) -> Result<PathBuf> {
+        let path = self.folder.0.join(name);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(&path, format!("{SECRET} = {SECRET}\n"))?;
+        fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        Ok(path)
+    }
+}
+
+/// Status, finding and fix of a line of doctor.
+fn line(run: &Run, id: &str) -> Result<(String, String, String)> {
+    let document = run.document()?;
+    let checks = document["checks"].as_array().ok_or("no checks")?;
+    let check = checks.iter().find(|check| check["id"] == id).ok_or("no such check")?;
+    let text = |name: &str| check[name].as_str().unwrap_or_default().to_owned();
+    Ok((text("status"), text("found"), text("fix")))
+}
+
+#[test]
+fn file_capabilities_are_not_lent_to_what_the_user_names() -> Outcome {
+    let test = here!();
+    // More than is advised: with these the user's files would be written too.
+    let all = "cap_sys_ptrace,cap_dac_read_search,cap_dac_override,cap_fowner";
+    let Some(marked) = Marked::new(test, all)? else { return Ok(()) };
+    for name in ["secret", "study/study.toml", "studies/one/study.toml"] {
+        marked.secret(name)?;
+    }
+    let subject = Subject::idle()?;
+    let pid = subject.pid_text();
+    let reading: [&[&str]; 5] = [
+        &["try", "--catalogue", "secret", "--", "true"],
+        &["report", "secret"],
+        &["report", "/proc/1/environ"],
+        &["holders", "--since", "secret", &pid],
+        &["study", "study/study.toml"],
+    ];
+    for_each(reading, |words| {
+        let run = marked.run(words)?;
+        if run.status == Some(0) || (run.stdout.clone() + &run.stderr).contains(SECRET) {
+            return Err(format!("{:?} {}", run.stdout, run.summary()).into());
+        }
+        if words[0] == "study" { Ok(()) } else { run.complains(3, &["Permission denied"]) }
+    })?;
+    // A study that is found by a variable of the environment; one more by name.
+    for words in [&["study"][..], &["study", "one"]] {
+        let run = marked.run(words)?;
+        assert!(!(run.stdout.clone() + &run.stderr).contains(SECRET), "{:?} {}", run.stdout, run.summary());
+    }
+    let writing: [&[&str]; 5] = [
+        &["run", "-o", "secret", "--", "true"],
+        &["run", "-o", "new", "--", "true"],
+        &["record", "-o", "new", &pid],
+        &["man", "new"],
+        &["export", "--textfile", ".", "--pid", &pid],
+    ];
+    for_each(writing, |words| {
+        let run = marked.run(words)?;
+        if run.status == Some(0) || !run.stderr.contains("Permission denied") {
+            return Err(run.summary().into());
+        }
+        Ok(())
+    })?;
+    assert_eq!(fs::read_to_string(marked.folder.0.join("secret"))?, format!("{SECRET} = {SECRET}\n"));
+    assert!(!marked.folder.0.join("new").exists());
+    Ok(())
+}
+
+#[test]
+fn file_capabilities_show_other_users_processes() -> Outcome {
+    let test = here!();
+    let Some(marked) = Marked::new(test, "cap_sys_ptrace,cap_dac_read_search")? else { return Ok(()) };
+    // Of root, of another user, and of one whose program lies where only its user can go.
+    let private = marked.folder.0.join("private");
+    fs::create_dir(&private)?;
+    fs::copy("/bin/sleep", private.join("nap"))?;
+    std::os::unix::fs::chown(&private, Some(OTHER), Some(OTHER))?;
+    fs::set_permissions(&private, Permissions::from_mode(0o700))?;
+    let mut nap = Command::new(private.join("nap"));
+    nap.arg("1000").uid(OTHER).gid(OTHER);
+    let mut nap = nap.spawn()?;
+    let subject = Subject::idle()?;
+    let looks = || -> Outcome {
+        for pid in [nap.id().to_string(), subject.pid_text()] {
+            let run = marked.run(&["explain", "--json", "--photograph=never", &pid])?;
+            let document = run.document()?;
+            invariants::hold(&document)?;
+            let known = document["allocators"].as_array().is_some_and(|all| !all.is_empty());
+            if run.status != Some(0) || !known {
+                return Err(format!("{pid}: {}", run.summary()).into());
+            }
+        }
+        let run = marked.run(&["reclaim", "--remedy", "malloc_trim", "--json", &subject.pid_text()])?;
+        run.document().map(drop)
+    };
+    let looked = looks();
+    nap.kill()?;
+    nap.wait()?;
+    looked
+}
+
+#[test]
+fn one_line_of_setcap_has_all_that_helps() -> Outcome {
+    let test = here!();
+    let Some(marked) = Marked::new(test, "cap_sys_ptrace,cap_dac_read_search")? else { return Ok(()) };
+    let mut plain = Command::new(env!("CARGO_BIN_EXE_strandline"));
+    plain.args(["doctor", "--json"]).uid(ORDINARY).gid(ORDINARY);
+    let runs = [run_command(plain)?, marked.run(&["doctor", "--json"])?];
+    let mut lines = Vec::new();
+    for run in &runs {
+        for check in run.document()?["checks"].as_array().ok_or("no checks")? {
+            let fix = check["fix"].as_str().unwrap_or_default().to_owned();
+            lines.extend(fix.split('`').find(|part| part.starts_with("setcap")).map(str::to_owned));
+        }
+    }
+    lines.sort();
+    lines.dedup();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    // And it can be given, and a file so marked can be started.
+    let all = lines[0].trim_start_matches("setcap ").trim_end_matches("+ep");
+    assert!(all.starts_with("cap_sys_ptrace,cap_dac_read_search,"), "{all}");
+    assert!(Marked::new(test, all)?.is_some());
+    Ok(())
+}
+
+#[test]
+fn a_setuid_strandline_does_nothing() -> Outcome {
+    let Some(marked) = Marked::new(here!(), "cap_sys_ptrace,cap_dac_read_search")? else {
+        return Ok(());
+    };
+    fs::set_permissions(&marked.program, Permissions::from_mode(0o4755))?;
+    marked.run(&["doctor"])?.complains(3, &["setuid", "chmod u-s"])
+}
+
+/// Runs strandline as root whom `setpriv` has bounded, as a container does.
+fn bounded(without: &str, arguments: &[&str]) -> Result<Run> {
+    let mut command = Command::new("setpriv");
+    command.arg(format!("--bounding-set={without}")).arg(format!("--inh-caps={without}"));
+    command.arg(env!("CARGO_BIN_EXE_strandline")).args(arguments);
+    run_command(command)
+}
+
+#[test]
+fn root_of_a_container_is_told_what_the_container_lacks() -> Outcome {
+    let test = here!();
+    if !is_root(test) || !has(test, "setpriv") {
+        return Ok(());
+    }
+    let own = Subject::idle()?;
+    let mut command = Command::new("sleep");
+    command.arg("1000").uid(ORDINARY).gid(ORDINARY);
+    let mut other = command.spawn()?;
+    let checked = told(&own.pid_text(), &other.id().to_string());
+    other.kill()?;
+    other.wait()?;
+    checked
+}
+
+fn told(own: &str, other: &str) -> Outcome {
+    const ONE: &str = "start it with --cap-add SYS_PTRACE (Kubernetes: securityContext.capabilities.add)";
+    const TWO: &str = "--cap-add SYS_PTRACE --cap-add DAC_READ_SEARCH (Kubernetes";
+    let lacks = "this container's root lacks CAP_SYS_PTRACE";
+    for (without, pid, words) in [
+        ("-sys_ptrace", own, [lacks, ONE]),
+        ("-sys_ptrace", other, [lacks, ONE]),
+        ("-sys_ptrace,-dac_override,-dac_read_search", own, [lacks, ONE]),
+        ("-sys_ptrace,-dac_override,-dac_read_search", other, [lacks, TWO]),
+        (
+            "-dac_override,-dac_read_search",
+            other,
+            ["root lacks CAP_DAC_READ_SEARCH", "--cap-add DAC_READ_SEARCH"],
+        ),
+    ] {
+        let run = bounded(without, &["explain", pid])?;
+        run.complains(3, &words)?;
+        assert!(!run.stderr.contains("run as root") && !run.stderr.contains("setcap"), "{}", run.stderr);
+    }
+    let run = bounded("-sys_ptrace", &["doctor", "--json"])?;
+    for id in ["capabilities", "rights"] {
+        let (status, found, fix) = line(&run, id)?;
+        assert_eq!(status, "limited", "{id}");
+        assert!(found.contains(lacks) && fix == ONE, "{id}: {found}: {fix}");
+    }
+    let run = bounded("-dac_override,-dac_read_search", &["explain", "--json", own])?;
+    invariants::hold(&run.document()?)
+}

@@ -1,0 +1,413 @@
+//! `study --all`, and what a study's run writes besides its output: the one page, plots as files, its README.
+
+#![cfg(test)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::lab::Lab;
+use crate::support::recording::{Ended, Started, finish, list, signal, until};
+use crate::support::{Outcome, Result, here, skipped, strandline};
+
+/// A place with these studies in a folder that `STRANDLINE_STUDIES` names. Those that come with strandline, which take
+/// minutes, are hidden by studies of their names that do nothing.
+struct Place {
+    lab: Lab,
+    /// How many hide others.
+    hidden: u64,
+}
+
+impl Place {
+    fn new(studies: &[(&str, &str)]) -> Result<Self> {
+        let lab = Lab::new()?;
+        let listed = lab.document(&["study"])?;
+        let nothing =
+            "title = \"Nothing\"\n[settings]\nrepeats = 1\n[[subject]]\nname = \"a\"\ncommand = \"true\"\n";
+        let mut hidden = 0;
+        for known in list(&listed, "studies") {
+            let name = known["name"].as_str().ok_or("a study without a name")?;
+            put(&lab.folder.0.join("own").join(name), nothing)?;
+            hidden += 1;
+        }
+        for (name, text) in studies {
+            put(&lab.folder.0.join("own").join(name), text)?;
+        }
+        Ok(Self { lab, hidden })
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.lab.command(&[&["study"], arguments].concat());
+        command.env("STRANDLINE_STUDIES", self.lab.folder.0.join("own"));
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<Ended> {
+        finish(self.command(arguments), b"")
+    }
+
+    /// The document, whatever the exit status.
+    fn document(&self, arguments: &[&str]) -> Result<(i32, Value)> {
+        let ended = self.run(&[&["--json"], arguments].concat())?;
+        let document = serde_json::from_slice(&ended.stdout);
+        Ok((ended.how(), document.map_err(|error| format!("{error}: {}", ended.complaint()))?))
+    }
+}
+
+fn put(folder: &Path, text: &str) -> Outcome {
+    fs::create_dir_all(folder)?;
+    Ok(fs::write(folder.join("study.toml"), text)?)
+}
+
+/// One that holds, with an axis, a table and two plots of the same title.
+const GOOD: &str = r#"
+title = "What is kept"
+about = "It keeps what it is given."
+[provenance]
+author = "Somebody <b>"
+[settings]
+repeats = 2
+[axes]
+size = [100, 200]
+[[subject]]
+name = "keeps"
+command = ["echo", '{"kept": {size}}']
+[measure]
+json = ["kept"]
+[[claim]]
+id = "keeps"
+text = "it keeps what it is given"
+holds = 'values("size").all(s, near(median("kept", {"size": s}), s, 0))'
+published = 100
+[[table]]
+title = "Kept, by size"
+rows = "size"
+columns = ["kept"]
+[[plot]]
+title = "Kept [of both]"
+x = "size"
+y = "kept"
+[[plot]]
+title = "Kept [of both]"
+x = "size"
+y = "kept"
+kind = "bars"
+"#;
+/// One whose claim fails, and whose other one cannot be judged.
+const WRONG: &str = r#"
+title = "What is lost"
+[settings]
+repeats = 2
+[[subject]]
+name = "keeps"
+command = ["echo", '{"kept": 7}']
+[[subject]]
+name = "gone"
+command = "no-such-tool-here"
+needs = [{ tool = "no-such-tool-here", install = "apt install no-such-package" }]
+[measure]
+json = ["kept"]
+[[claim]]
+id = "nothing"
+text = "it keeps nothing"
+holds = 'median("kept", {"subject": "keeps"}) < 1'
+note = "it keeps seven"
+[[claim]]
+id = "gone"
+text = "the other keeps nothing"
+holds = 'median("kept", {"subject": "gone"}) < 1'
+"#;
+const BROKEN: &str = "title = 3\n";
+
+fn study<'d>(document: &'d Value, name: &str) -> &'d Value {
+    list(document, "studies").iter().find(|study| study["name"] == name).unwrap_or(&Value::Null)
+}
+
+#[test]
+fn all_are_run_and_what_is_broken_keeps_none_away() -> Outcome {
+    let place = Place::new(&[("good", GOOD), ("wrong", WRONG), ("broken", BROKEN)])?;
+    let (status, document) = place.document(&["--all"])?;
+    assert_eq!((status, &document["schema"]), (3, &Value::from("strandline/studies-run/1")));
+    let totals = &document["totals"];
+    let counts = ["studies", "could_not_be_run", "claims", "holds", "fails", "not_run"]
+        .map(|name| totals[name].as_u64().unwrap_or(99));
+    assert_eq!(counts, [place.hidden + 3, 1, 3, 1, 1, 1], "{totals}");
+    assert!(
+        study(&document, "broken")["could_not_be_run"]
+            .as_str()
+            .is_some_and(|why| why.contains("study.toml:1"))
+    );
+    assert_eq!(study(&document, "good")["claims"][0]["verdict"], "holds");
+    assert_eq!(study(&document, "good")["title"], "What is kept");
+    let gone = &study(&document, "wrong")["claims"][1];
+    assert!(gone["reason"].as_str().is_some_and(|why| why.contains("apt install no-such-package")), "{gone}");
+
+    let shown = place.run(&["--all"])?;
+    assert_eq!(shown.how(), 3);
+    let text = shown.text().split_whitespace().collect::<Vec<_>>().join(" ");
+    let totals = format!(
+        "{} studies, 3 claims: 1 holds, 1 fails, 1 not run; 1 study could not be run",
+        place.hidden + 3
+    );
+    assert!(text.ends_with(&totals), "{text}");
+    for words in ["study good: What is kept", "nothing fails", "It could not be run."] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(shown.complaint().contains("study broken: "), "{}", shown.complaint());
+    Ok(())
+}
+
+#[test]
+fn the_exit_status_says_whether_a_claim_fails() -> Outcome {
+    let place = Place::new(&[("good", GOOD), ("wrong", WRONG)])?;
+    assert_eq!(place.run(&["--all"])?.how(), 0);
+    assert_eq!(place.run(&["--all", "--fail-if-claims-fail"])?.how(), 1);
+    put(&place.lab.folder.0.join("own/wrong"), GOOD)?;
+    assert_eq!(place.run(&["--all", "--fail-if-claims-fail"])?.how(), 0);
+    // Nothing is asked for twice, or of nothing.
+    for words in [&["--all", "good"][..], &["--report"], &["--plots", "p"], &["--readme"]] {
+        let ended = place.run(words)?;
+        assert_eq!(ended.how(), 2, "{words:?}: {}", ended.complaint());
+    }
+    Ok(())
+}
+
+#[test]
+fn an_axis_is_for_those_that_have_it() -> Outcome {
+    let place = Place::new(&[("good", GOOD), ("wrong", WRONG)])?;
+    let words = ["--all", "--axis", "size=300", "--axis", "subject=keeps", "--repeat", "1", "--dir", "kept"];
+    let (status, document) = place.document(&words)?;
+    assert_eq!(status, 0);
+    let axes = |name: &str| -> Vec<String> {
+        list(study(&document, name), "cells").iter().map(|cell| cell["axes"].to_string()).collect()
+    };
+    assert_eq!(axes("good"), [r#"{"size":"300"}"#]);
+    assert_eq!(axes("wrong").len(), 1, "{:?}", axes("wrong"));
+    for name in ["good", "wrong"] {
+        assert!(place.lab.folder.0.join("kept").join(name).join("journal.jsonl").is_file(), "{name}");
+    }
+    for wrong in ["colour=red", "subject=nobody"] {
+        let ended = place.run(&["--all", "--axis", wrong])?;
+        assert_eq!(ended.how(), 3);
+        assert!(ended.complaint().contains("no study has that"), "{}", ended.complaint());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_folder_named_from_here_takes_recordings() -> Outcome {
+    let text = "title = \"Recorded\"\n[settings]\nrepeats = 1\n[[subject]]\nname = \"a\"\n\
+                command = \"sleep 0.05\"\n[measure]\nrows = [\"rss\"]\nat = [\"exit\"]\n";
+    let place = Place::new(&[("recorded", text)])?;
+    let (status, document) = place.document(&["recorded", "--dir", "kept"])?;
+    assert_eq!((status, &document["cells"][0]["not_run"]), (0, &Value::Null), "{}", document["cells"]);
+    assert!(place.lab.folder.0.join("kept/journal.jsonl").is_file());
+    Ok(())
+}
+
+/// A study of 20 runs that say that they ran.
+fn counting(name: &str) -> String {
+    format!(
+        "title = \"Counts\"\n[settings]\nrepeats = 20\n[[subject]]\nname = \"counts\"\n\
+         command = \"sh -c 'echo {name} >> \\\"$RUNS\\\"; sleep 0.03'\"\n"
+    )
+}
+
+#[test]
+fn an_interrupted_one_goes_on_where_it_was() -> Outcome {
+    let (first, second) = (counting("first"), counting("second"));
+    for number in [2, 15] {
+        let place = Place::new(&[("a-first", &first), ("b-second", &second)])?;
+        let command = || {
+            let mut command = place.command(&["--all", "--json"]);
+            command.env("RUNS", place.lab.folder.0.join("runs"));
+            command
+        };
+        let count = |name: &str| place.lab.text("runs").lines().filter(|line| *line == name).count();
+        let mut started = Started::new(command())?;
+        until("runs of the second", || Ok((count("second") >= 4).then_some(())))?;
+        signal(started.pid(), number);
+        let status = until("its end", || Ok(started.child.try_wait()?))?;
+        assert_eq!(status.signal(), Some(number));
+        assert!(count("second") < 20, "it was over before");
+        let ended = finish(command(), b"")?;
+        assert_eq!(ended.how(), 0, "{}", ended.complaint());
+        assert_eq!(count("first"), 20, "what was done is not done again");
+        assert!((20..=21).contains(&count("second")), "{}", count("second"));
+        let document: Value = serde_json::from_slice(&ended.stdout)?;
+        assert_eq!(
+            study(&document, "a-first")["cells"][0]["metrics"]["wall_seconds"]["samples"]
+                .as_array()
+                .map(Vec::len),
+            Some(20)
+        );
+        // It is over now: another one begins anew.
+        assert_eq!(finish(command(), b"")?.how(), 0);
+        assert_eq!(count("first"), 40);
+    }
+    Ok(())
+}
+
+/// Everything between `begin` and the next quotation mark.
+fn all_after<'t>(text: &'t str, begin: &str) -> BTreeSet<&'t str> {
+    text.split(begin).skip(1).filter_map(|rest| rest.split('"').next()).collect()
+}
+
+#[test]
+fn the_report_is_one_page_that_needs_nothing_else() -> Outcome {
+    let place = Place::new(&[("good", GOOD), ("wrong", WRONG), ("broken", BROKEN)])?;
+    let ended = place.run(&["--all", "--report"])?;
+    assert_eq!(ended.how(), 3, "{}", ended.complaint());
+    let page = place.lab.text("strandline-studies.html");
+    for words in [
+        "Somebody &lt;b&gt;",
+        "It keeps what it is given.",
+        "it keeps seven",
+        "Kept, by size",
+        "could not be run",
+        "<svg ",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    for outside in [" src=", "href=\"http", "url(", "@import", " style=", "<script", "<link rel=\"style"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert_eq!(page.matches("Measured on</h2>").count(), 1);
+    let ids = all_after(&page, " id=\"");
+    for link in all_after(&page, "href=\"#") {
+        assert!(ids.contains(link), "#{link} leads nowhere");
+    }
+    for id in [
+        "good",
+        "good-claims",
+        "good-claim-keeps",
+        "good-table-kept-by-size",
+        "good-plot-kept-of-both-2",
+        "wrong",
+    ] {
+        assert!(ids.contains(id), "{id}: {ids:?}");
+    }
+    // Of one study: where it is told to.
+    assert_eq!(place.run(&["good", "--report=one.html"])?.how(), 0);
+    assert!(place.lab.text("one.html").contains("id=\"good-claims\""));
+    let (program, file) = (browser(), place.lab.path("strandline-studies.html"));
+    let (Some(program), true) = (program, python()) else {
+        skipped(here!(), "no Chromium or python3: scripts/deps installs them");
+        return Ok(());
+    };
+    let mut command = Command::new("python3");
+    command
+        .arg("-B")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/book.py"))
+        .arg(program)
+        .arg(file);
+    if let Some(folder) = std::env::var_os("STRANDLINE_PICTURES") {
+        command.arg(folder);
+    }
+    let run = strandline::run_command(command)?;
+    assert_eq!(run.status, Some(0), "{}{}", run.stdout, run.stderr);
+    Ok(())
+}
+
+fn browser() -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let names = ["chromium", "chromium-browser", "google-chrome", "chrome"];
+    std::env::split_paths(&path)
+        .flat_map(|folder| names.map(|name| folder.join(name)))
+        .find(|file| file.is_file())
+}
+
+fn python() -> bool {
+    Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn a_report_takes_the_place_of_nothing_but_a_report() -> Outcome {
+    let place = Place::new(&[("good", GOOD)])?;
+    fs::write(place.lab.path("mine.html"), "<!doctype html><p>mine")?;
+    fs::create_dir(place.lab.path("folder"))?;
+    for file in ["mine.html", "folder", "no/such/folder.html"] {
+        let ended = place.run(&["good", "--dir", "lab", "--report", file])?;
+        assert_eq!(ended.how(), 3, "{file}");
+        assert!(ended.complaint().contains(file), "{}", ended.complaint());
+        assert!(!place.lab.folder.0.join("lab").exists(), "it is refused before anything is run");
+    }
+    assert_eq!(place.lab.text("mine.html"), "<!doctype html><p>mine");
+    for _ in 0..2 {
+        assert_eq!(place.run(&["good", "--report", "again.html"])?.how(), 0);
+    }
+    // A page of another verb is none, nor is the ordinary one of a study.
+    assert_eq!(place.run(&["good", "--format", "html", "-o", "plain.html"])?.how(), 0);
+    assert_eq!(place.run(&["good", "--report", "plain.html"])?.how(), 3);
+    Ok(())
+}
+
+#[test]
+fn plots_are_files_that_markdown_refers_to() -> Outcome {
+    let place = Place::new(&[("good", GOOD), ("wrong", WRONG)])?;
+    fs::create_dir(place.lab.path("text"))?;
+    let words = ["good", "--plots", "my plots", "--format", "markdown", "-o", "text/good.md"];
+    assert_eq!(place.run(&words)?.how(), 0);
+    let text = place.lab.text("text/good.md");
+    for name in ["good-kept-of-both.svg", "good-kept-of-both-2.svg"] {
+        assert!(text.contains(&format!("![Kept (of both)](../my%20plots/{name})")), "{text}");
+        let picture = fs::read_to_string(place.lab.folder.0.join("my plots").join(name))?;
+        assert!(picture.starts_with("<svg xmlns=") && picture.trim_end().ends_with("</svg>"), "{picture}");
+    }
+    let shown = place.run(&["--all", "--plots", "p", "--format", "markdown"])?.text();
+    assert!(shown.contains("](p/good-kept-of-both.svg)"), "{shown}");
+    for words in ["# studies", "## study good: What is kept", "### Claims", "Measured on:"] {
+        assert!(shown.contains(&format!("\n{words}")) || shown.starts_with(words), "{words}: {shown}");
+    }
+    Ok(())
+}
+
+#[test]
+fn results_stand_in_a_readme_where_it_has_a_place_for_them() -> Outcome {
+    let place = Place::new(&[("good", GOOD), ("wrong", WRONG)])?;
+    let readme = place.lab.folder.0.join("own/good/README.md");
+    fs::write(&readme, "# Kept\n\n<!-- results -->\noutdated\n<!-- end of results -->\n\nThe end.\n")?;
+    let words = ["--all", "--readme", "--dir", "kept"];
+    let ended = place.run(&words)?;
+    assert_eq!(ended.how(), 0, "{}", ended.complaint());
+    assert!(ended.complaint().contains("own/wrong/README.md"), "{}", ended.complaint());
+    let text = fs::read_to_string(&readme)?;
+    for words in [
+        "**1 of 1 claim holds",
+        "Kept, by size",
+        "](plots/good-kept-of-both.svg)",
+        "\n\nThe end.\n",
+        "# Kept\n",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(!text.contains("outdated") && text.matches("![").count() == 1, "{text}");
+    let pictures = fs::read_dir(place.lab.folder.0.join("own/good/plots"))?.count();
+    assert_eq!(pictures, 1);
+    // Written again, what was not measured anew is the same; and a study with results is the same study.
+    assert_eq!(place.run(&words)?.how(), 0);
+    assert_eq!(fs::read_to_string(&readme)?, text);
+    Ok(())
+}
+
+#[test]
+fn the_list_says_how_large_they_are() -> Outcome {
+    let place = Place::new(&[("good", GOOD), ("wrong", WRONG), ("broken", BROKEN)])?;
+    let (_, document) = place.document(&[])?;
+    let good = study(&document, "good");
+    assert_eq!(
+        (good["cells"].as_u64(), good["claims"].as_u64(), &good["ready"]),
+        (Some(2), Some(1), &Value::from(true))
+    );
+    assert_eq!(study(&document, "broken")["claims"], Value::Null);
+    let text = place.run(&[])?.text();
+    let line = text.lines().find(|line| line.starts_with("good ")).unwrap_or_default();
+    assert!(line.contains("What is kept") && line.trim_end().ends_with("met"), "{text}");
+    assert!(text.contains("wrong: no-such-tool-here is not here (apt install no-such-package)"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! What a study's cells need and hear of, from outside: probes, memory, variables; what is left out; where an expression
+//! is wrong.
+
+#![cfg(test)]
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::support::lab::Lab;
+use crate::support::recording::list;
+use crate::support::{Outcome, Result};
+
+/// A study of `text` in the lab's folder.
+fn study(lab: &Lab, name: &str, text: &str) -> Result<()> {
+    let folder = lab.folder.0.join("studies").join(name);
+    fs::create_dir_all(&folder)?;
+    Ok(fs::write(folder.join("study.toml"), text)?)
+}
+
+/// Why the cell with this choice on the axis was not run.
+fn not_run(document: &Value, axis: &str, choice: &str) -> Value {
+    let cells = list(document, "cells");
+    cells
+        .iter()
+        .find(|cell| cell["axes"][axis] == choice)
+        .map_or(json!("no cell"), |cell| cell["not_run"].clone())
+}
+
+const NEEDS: &str = r#"
+title = "What is needed"
+[settings]
+repeats = 1
+[axes]
+way = [1, 2]
+[[subject]]
+name = "plain"
+command = "true {way}"
+needs = [{ probe = "sh -c 'echo {way} >> $0; echo unseen' {dir}/probed", name = "way {way}" }, { memory = "1MiB" }]
+[[subject]]
+name = "without"
+command = "true"
+axes = []
+needs = { probe = "sh -c 'echo unseen >&2; exit 3'", name = "numpy", install = "apt install python3-numpy" }
+[[subject]]
+name = "unnamed"
+command = "true"
+axes = []
+needs = { probe = ["no-such-probe-here", "x"], name = "a module" }
+[[subject]]
+name = "large"
+command = "true"
+axes = []
+needs = [{ memory = "900000GiB" }]
+[[subject]]
+name = "built"
+command = "true"
+axes = []
+build = "touch {build}/there"
+needs = { probe = "test -e {build}/there", name = "what was built" }
+[[claim]]
+id = "without"
+text = "w"
+holds = 'median("wall_seconds", {"subject": "without"}) < 9'
+"#;
+
+#[test]
+fn probes_are_run_once_each_way_and_memory_is_looked_at() -> Outcome {
+    let lab = Lab::new()?;
+    study(&lab, "needs", NEEDS)?;
+    let probed = || fs::read_to_string(lab.folder.0.join("studies/needs/probed")).unwrap_or_default();
+    let listed = lab.run(&["--json", "study"])?;
+    let document: Value = serde_json::from_slice(&listed.stdout)?;
+    let found =
+        list(&document, "studies").iter().find(|study| study["name"] == "needs").unwrap_or(&Value::Null);
+    let text = found["needs"].as_str().unwrap_or_default();
+    assert!(text.ends_with("not looked at: way 1, way 2, numpy, a module, what was built"), "{text}");
+    assert_eq!(probed(), "", "a list runs nothing");
+    let document = lab.document(&["study", "needs", "--repeat", "2"])?;
+    assert_eq!(probed(), "1\n2\n");
+    for (subject, why) in [
+        ("plain", Value::Null),
+        ("without", json!("numpy is missing: apt install python3-numpy")),
+        ("built", Value::Null),
+    ] {
+        assert_eq!(not_run(&document, "subject", subject), why, "{subject}");
+    }
+    let unnamed = not_run(&document, "subject", "unnamed");
+    let unnamed = unnamed.as_str().unwrap_or_default();
+    assert!(unnamed.starts_with("a module is missing: no-such-probe-here x: "), "{unnamed}");
+    let large = not_run(&document, "subject", "large");
+    let large = large.as_str().unwrap_or_default();
+    assert!(large.starts_with("needs 879 TiB of available memory; ") && large.ends_with("iB are"), "{large}");
+    let claim = &list(&document, "claims")[0];
+    assert_eq!(claim["verdict"], "not_run");
+    assert!(!document.to_string().contains("unseen"), "what probes write is kept out");
+    Ok(())
+}
+
+#[test]
+fn a_need_says_one_thing() -> Outcome {
+    let lab = Lab::new()?;
+    for (needs, words) in [
+        ("{ probe = 'true' }", "`probe` is a command, and `name` says what it looks for"),
+        ("{ probe = 'true {seize}', name = 'x' }", "{seize} is no axis"),
+        ("{ memory = 'much' }", "`memory` is a size"),
+        ("{ memory = 1, tool = 'cc' }", "one of `tool`, `library`, `file`, `probe` and `memory` is wanted"),
+        ("{ install = 'x' }", "one of `tool`, `library`, `file`, `probe` and `memory` is wanted"),
+        ("{ tool = 'cc', name = 'x' }", "`name` is for a `probe`"),
+    ] {
+        let text = format!("title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\nneeds = {needs}\n");
+        study(&lab, "one", &text)?;
+        let run = lab.run(&["study", "check", "one"])?;
+        assert!(run.how() == 3 && run.complaint().contains(words), "{needs}: {}", run.complaint());
+    }
+    Ok(())
+}
+
+const TOLD: &str = r#"
+title = "What programs hear of"
+[settings]
+repeats = 1
+environment = { STRANDLINE_AXIS_FREE = "own" }
+[axes]
+opt_level = [{ name = "zero", value = "O0" }, { name = "two", value = "O2" }]
+size = [1, 2]
+free = ["a"]
+[[subject]]
+name = "script"
+build = "sh -c 'echo $STRANDLINE_AXIS_OPT_LEVEL $(env | grep -c AXIS_SIZE) > $STRANDLINE_STUDY_BUILD/told'"
+command = "sh {dir}/say.sh"
+[measure]
+json = ["size", "build", "dir"]
+texts = ["built", "level", "free"]
+[[exclude]]
+where = { size = 2, opt_level = "two" }
+why = "too long"
+[[claim]]
+id = "told"
+text = "the script hears the cell's choices"
+holds = 'values("size").all(s, median("size", {"size": s, "opt_level": "zero"}) == s)'
+"#;
+
+#[test]
+fn programs_and_builds_hear_of_folders_and_choices() -> Outcome {
+    let lab = Lab::new()?;
+    study(&lab, "told", TOLD)?;
+    fs::write(
+        lab.folder.0.join("studies/told/say.sh"),
+        "test -f \"$STRANDLINE_STUDY_DIR/study.toml\" && dir=1\n\
+         test \"$STRANDLINE_STUDY_BUILD\" = \"$PWD\" && build=1\n\
+         echo \"{\\\"size\\\": $STRANDLINE_AXIS_SIZE, \\\"dir\\\": $dir, \\\"build\\\": $build, \\\"built\\\": \\\"$(cat told)\\\", \
+         \\\"level\\\": \\\"$STRANDLINE_AXIS_OPT_LEVEL\\\", \\\"free\\\": \\\"$STRANDLINE_AXIS_FREE\\\"}\"\n",
+    )?;
+    let document = lab.document(&["study", "told"])?;
+    assert_eq!(list(&document, "claims")[0]["verdict"], "holds", "{document:#}");
+    let cells = list(&document, "cells");
+    assert_eq!(cells.len(), 4, "those that are left out are there as well");
+    for cell in cells {
+        let level = if cell["axes"]["opt_level"] == "zero" { "O0" } else { "O2" };
+        if level == "O2" && cell["axes"]["size"] == "2" {
+            assert_eq!(cell["not_run"], "left out: too long");
+            assert_eq!(cell["metrics"]["size"], Value::Null);
+            continue;
+        }
+        // A build is not told of an axis that it does not name: it is shared by all choices of that.
+        let texts = json!({ "built": format!("{level} 0"), "level": level, "free": "own" });
+        assert_eq!(cell["texts"], texts, "{cell:#}");
+        assert_eq!(
+            (&cell["metrics"]["dir"]["median"], &cell["metrics"]["build"]["median"]),
+            (&json!(1.0), &json!(1.0))
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn the_place_of_a_mistake_in_an_expression_is_that_in_the_file() -> Outcome {
+    let lab = Lab::new()?;
+    let text = "title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\n\
+        [metrics]\nhalf = 'metric(\"wall_seconds\") 2'\n\
+        [[claim]]\nid = 'a'\ntext = 'a'\nholds = \"median(\\\"cycles\\\") > 1 and true\"\n\
+        [[claim]]\nid = 'b'\ntext = 'b'\nholds = '''\n  median(\"cycles\") > 1 &&\n    median(\"cycles\" < 9'''\n";
+    study(&lab, "wrong", text)?;
+    let first = lab.run(&["study", "check", "wrong"])?.complaint();
+    let lines: Vec<&str> = first.lines().collect();
+    assert_eq!(lines.len(), 1, "{first}");
+    assert!(first.contains("study.toml:6:32: [metrics] half: `2` cannot stand here"), "{first}");
+    study(&lab, "wrong", &text.replace(") 2'", ") / 2'"))?;
+    let complaint = lab.run(&["study", "check", "wrong"])?.complaint();
+    let lines: Vec<&str> = complaint.lines().collect();
+    let wanted = [
+        "strandline: studies/wrong/study.toml:10:33: [[claim]] a: `and` cannot stand here; write &&",
+        "strandline: studies/wrong/study.toml:16:24: [[claim]] b: `)` is missing at its end",
+    ];
+    assert_eq!(lines, wanted);
+    Ok(())
+}

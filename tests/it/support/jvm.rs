@@ -1,0 +1,234 @@
+//! HotSpot read from outside, against what its beans and `jcmd` know of it (`tests/subjects/jvm`): those in /usr/lib/jvm
+//! with some collectors always, those of `scripts/fetch-jdks` and all collectors in full mode.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use crate::support::jdks::Jdk;
+use crate::support::jvm_histogram;
+use crate::support::{Outcome, Result, Subject, skipped, strandline};
+
+/// The oldest version that is read.
+pub const OLDEST: u32 = 11;
+/// The classes of the subject, for the oldest of all.
+const RELEASE: &str = "11";
+/// Direct buffers of a MiB each.
+pub const DIRECT_MIB: u64 = 20;
+/// Class loaders of its own.
+pub const LOADERS: u64 = 50;
+
+/// The folder of the compiled subject; `None`, said by `test`, where there is no compiler.
+pub fn classes(test: &str) -> Result<Option<PathBuf>> {
+    static FOLDER: OnceLock<std::result::Result<PathBuf, String>> = OnceLock::new();
+    let built = FOLDER.get_or_init(|| build().map_err(|error| error.to_string()));
+    match built {
+        Ok(folder) => Ok(Some(folder.clone())),
+        Err(error) if error == NO_COMPILER => {
+            skipped(test, NO_COMPILER);
+            Ok(None)
+        }
+        Err(error) => Err(error.clone().into()),
+    }
+}
+
+const NO_COMPILER: &str = "no javac here (make deps)";
+
+fn build() -> Result<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("subjects/jvm");
+    std::fs::create_dir_all(&folder)?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/jvm/Subject.java");
+    let mut javac = Command::new("javac");
+    javac.args(["--release", RELEASE, "-Xlint:all,-options", "-Werror", "-d"]).arg(&folder).arg(source);
+    let output = match javac.output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(NO_COMPILER.into()),
+        output => output?,
+    };
+    if output.status.success() {
+        return Ok(folder);
+    }
+    Err(format!("{javac:?}: {}", String::from_utf8_lossy(&output.stderr)).into())
+}
+
+/// Starts the subject.
+pub fn start(jdk: &Jdk, classes: &Path, options: &[&str]) -> Result<Subject> {
+    started(command(jdk, classes, options))
+}
+
+/// The command of the subject.
+pub fn command(jdk: &Jdk, classes: &Path, options: &[&str]) -> Command {
+    let mut command = Command::new(&jdk.java);
+    // Warnings would go to standard output, among the answers.
+    command.args(["-Xmx300m", "-Xlog:disable", "-XX:+UnlockExperimentalVMOptions"]);
+    command.args(options).arg("-cp").arg(classes).arg("Subject");
+    command
+}
+
+/// Starts the subject by a command that ends in running it.
+pub fn started(mut command: Command) -> Result<Subject> {
+    for name in ["JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "LD_PRELOAD", "GLIBC_TUNABLES"] {
+        command.env_remove(name);
+    }
+    Subject::start_command(command)
+}
+
+/// Has the subject hold and drop something of each kind.
+pub fn fill(subject: &mut Subject) -> Outcome {
+    for order in
+        ["hold 60000", "large 4", "drop", &format!("direct {DIRECT_MIB}"), &format!("load {LOADERS}")]
+    {
+        subject.order(order)?;
+    }
+    // What the beans are asked for the first time loads classes.
+    for _ in 0..3 {
+        subject.order("pools")?;
+    }
+    Ok(())
+}
+
+/// By name, what is used and committed.
+pub type Pools = BTreeMap<String, [u64; 2]>;
+
+/// What the subject's beans say.
+pub fn beans(subject: &mut Subject) -> Result<Pools> {
+    let pool = |line: String| -> Result<(String, [u64; 2])> {
+        let mut words = line.split('\t');
+        let mut word = || words.next().ok_or_else(|| format!("no pool: {line}"));
+        Ok((word()?.to_owned(), [word()?.parse()?, word()?.parse()?]))
+    };
+    subject.order("pools")?.into_iter().map(pool).collect()
+}
+
+/// The ledger of a process, which keeps every invariant, and what it says of its JVM.
+#[derive(Debug)]
+pub struct Seen {
+    /// The document.
+    pub document: Value,
+    /// Its `runtimes[]` entry.
+    pub jvm: Value,
+}
+
+/// Looks at a process with a JVM that can be read.
+pub fn look(subject: &Subject) -> Result<Seen> {
+    let document = strandline::explain(subject.pid())?;
+    let all = document["runtimes"].as_array().ok_or("no runtimes")?;
+    let jvm = all.iter().find(|runtime| runtime["name"] == "jvm").ok_or("no jvm")?.clone();
+    if jvm["read"] != true {
+        return Err(format!("not read: {}", document["caveats"]).into());
+    }
+    Ok(Seen { document, jvm })
+}
+
+impl Seen {
+    /// Its pools.
+    pub fn pools(&self) -> Result<Pools> {
+        let pool = |pool: &Value| {
+            let of = |key: &str| pool[key].as_u64().ok_or("no figure");
+            Ok((
+                pool["name"].as_str().ok_or("no name")?.to_owned(),
+                [of("used_bytes")?, of("committed_bytes")?],
+            ))
+        };
+        self.jvm["own"]["pools"].as_array().ok_or("no pools")?.iter().map(pool).collect()
+    }
+
+    /// Its objects by class: instances and bytes.
+    pub fn types(&self) -> jvm_histogram::Classes {
+        let types = self.jvm["types"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let one = |one: &Value| {
+            Some((one["name"].as_str()?.to_owned(), [one["instances"].as_u64()?, one["bytes"].as_u64()?]))
+        };
+        types.iter().filter_map(one).collect()
+    }
+}
+
+/// Looks until every pool was what the beans said of it, before and after, and, where `is_counted`, objects are those that the
+/// JVM itself finds: while it is asked and looked at, it compiles and loads classes, and a collection may come in between.
+pub fn agrees(subject: &mut Subject, is_counted: bool) -> Result<Seen> {
+    const TRIES: usize = 8;
+    let mut wrong = Vec::new();
+    for _ in 0..TRIES {
+        let before = beans(subject)?;
+        let seen = look(subject)?;
+        wrong =
+            if is_counted { jvm_histogram::differences(&seen.types(), subject.pid())? } else { Vec::new() };
+        let after = beans(subject)?;
+        wrong.extend(beside(&before, &seen.pools()?, &after));
+        wrong.extend(caveats(&seen.document));
+        if wrong.is_empty() {
+            return Ok(seen);
+        }
+    }
+    Err(format!("{TRIES} times, the last time: {}", wrong.join("; ")).into())
+}
+
+/// What is said besides, but for what does not concern the JVM.
+pub fn caveats(document: &Value) -> Vec<String> {
+    let all = document["caveats"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let concerns = |caveat: &&Value| caveat["code"].as_str().is_some_and(|code| code.starts_with("jvm"));
+    all.iter().filter(concerns).map(ToString::to_string).collect()
+}
+
+/// Figures that are not between what was said before and after, and pools that only one side knows.
+fn beside(before: &Pools, found: &Pools, after: &Pools) -> Vec<String> {
+    let names = before.keys().chain(found.keys());
+    let is_right = |name: &&String| {
+        let (Some(before), Some(found), Some(after)) =
+            (before.get(*name), found.get(*name), after.get(*name))
+        else {
+            return false;
+        };
+        (0..2).all(|n| (before[n].min(after[n])..=before[n].max(after[n])).contains(&found[n]))
+    };
+    let of =
+        |pools: &Pools, name: &str| pools.get(name).map_or("none".to_owned(), |pool| format!("{pool:?}"));
+    let mut wrong: Vec<String> = names
+        .filter(|name| !is_right(name))
+        .map(|name| {
+            format!("{name}: {} found, {} to {} told", of(found, name), of(before, name), of(after, name))
+        })
+        .collect();
+    wrong.dedup();
+    wrong
+}
+
+/// Everything else that must hold of the subject in one JVM.
+pub fn holds(seen: &Seen, collector: &str, jdk: &Jdk) -> Outcome {
+    let own = seen.jvm["own"]["collector"].as_str().ok_or("no collector")?;
+    let version = seen.jvm["version"].as_str().ok_or("no version")?;
+    if own != collector || !version.starts_with(&jdk.major.to_string()) {
+        return Err(format!("{own} of {version}").into());
+    }
+    let loaders = seen.jvm["jvm"]["class_loader_count"].as_u64().ok_or("no loaders")?;
+    // The machine's own: three, and those of hidden classes.
+    if !(LOADERS + 2..LOADERS + 50).contains(&loaders) {
+        return Err(format!("{loaders} class loaders").into());
+    }
+    let live = seen.jvm["jvm"]["live_bytes"].as_u64();
+    let kinds = seen.jvm["jvm"]["kinds"].as_array().ok_or("no kinds")?;
+    let of_kinds = kinds.iter().map(|kind| kind["live_bytes"].as_u64()).sum::<Option<u64>>();
+    if live != of_kinds.filter(|_| live.is_some()) {
+        return Err(format!("{live:?} B live, of which regions have {of_kinds:?}").into());
+    }
+    is_explained(seen)
+}
+
+/// Whether rows explain all of it but a few hundredths.
+fn is_explained(seen: &Seen) -> Outcome {
+    // Objects of ZGC are not walked.
+    let direct = strandline::row(&seen.document, "jvm.direct");
+    let wanted = if seen.jvm["own"]["collector"] == "Z" { 0 } else { DIRECT_MIB << 20 };
+    if !(wanted..=wanted + (64 << 10)).contains(&direct) {
+        return Err(format!("{direct} B of direct buffers, not {wanted}").into());
+    }
+    let rss = seen.document["kernel"]["rss_bytes"].as_u64().ok_or("no RSS")?;
+    let dark = seen.document["totals"]["unattributed"].as_u64().ok_or("no total")?;
+    if dark * 100 <= rss * 3 {
+        Ok(())
+    } else {
+        Err(format!("{dark} of {rss} bytes are not explained").into())
+    }
+}

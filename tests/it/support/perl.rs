@@ -1,0 +1,110 @@
+//! Perl read from outside, against what perls know of themselves (`tests/subjects/perl`): the system's perl always,
+//! those of `scripts/fetch-perls` in full mode.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{Result, Subject, strandline};
+
+/// Buffers above this are named one by one.
+pub const NAMED_BYTES: u64 = 4096;
+
+/// The folder of the subjects.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/perl")
+}
+
+/// A command that runs a case of retained.pl.
+pub fn command(perl: &str, case: &str) -> Command {
+    let mut command = Command::new(perl);
+    command.arg(format!("-I{}", folder().display())).arg(folder().join("retained.pl")).arg(case);
+    // What the caller has set for perl and malloc would change what is measured.
+    for name in ["PERL5OPT", "PERL5LIB", "PERLLIB", "LD_PRELOAD", "GLIBC_TUNABLES"] {
+        command.env_remove(name);
+    }
+    command.env("PERL_HASH_SEED", "0").env("PERL_PERTURB_KEYS", "0");
+    command
+}
+
+/// Starts a case of retained.pl.
+pub fn start(perl: &str, case: &str) -> Result<Subject> {
+    Subject::start_command(command(perl, case))
+}
+
+/// The figures that the subject has of itself. The first asking leaves traces in its memory; the second one's are
+/// there already.
+pub fn asked(subject: &mut Subject) -> Result<Value> {
+    subject.ask(b'o')?;
+    let figures = subject.ask(b'o')?;
+    match figures["error"].as_str() {
+        Some(error) => Err(error.to_owned().into()),
+        None => Ok(figures),
+    }
+}
+
+/// The ledger of a process, which keeps every invariant, and what it says of its Perl.
+#[derive(Debug)]
+pub struct Seen {
+    /// The document.
+    pub document: Value,
+    /// `runtimes[].perl`.
+    pub perl: Value,
+}
+
+impl Seen {
+    /// Looks at a process that has a Perl.
+    pub fn of(pid: i32) -> Result<Self> {
+        let document = strandline::explain(pid)?;
+        let runtime = list(&document["runtimes"]).iter().find(|runtime| runtime["name"] == "perl");
+        let perl = runtime.ok_or_else(|| format!("no perl in {}", document["runtimes"]))?["perl"].clone();
+        if list(&perl["interpreters"]).is_empty() {
+            let codes = strandline::caveats(&document);
+            return Err(format!("a perl without interpreters; caveats: {codes:?}").into());
+        }
+        Ok(Self { document, perl })
+    }
+
+    /// Its main interpreter, which has to be read.
+    pub fn main(&self) -> Result<&Value> {
+        let interpreters = list(&self.perl["interpreters"]);
+        let main = interpreters.iter().find(|one| one["main"] == true).ok_or("no main interpreter")?;
+        if main["read"] != true {
+            return Err(format!("it is not read: {}", self.document["caveats"]).into());
+        }
+        Ok(main)
+    }
+
+    /// The rows of an id, as holder and bytes.
+    pub fn rows(&self, id: &str) -> Vec<(&str, u64)> {
+        let rows = list(&self.document["rows"]).iter().filter(|row| row["id"] == id);
+        rows.filter_map(|row| Some((row["holder"].as_str()?, row["bytes"].as_u64()?))).collect()
+    }
+}
+
+/// A list of a document; empty where there is none.
+pub fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// A number at a path of keys.
+pub fn number(value: &Value, path: &str) -> Result<u64> {
+    let found = path.split('.').fold(value, |value, key| &value[key]);
+    found.as_u64().ok_or_else(|| format!("no number {path}: {found}").into())
+}
+
+/// A buffer that is kept: sub, lexical, depth and bytes.
+pub type Kept = (String, String, u64, u64);
+
+/// The named buffers of an interpreter that are strings in pads.
+pub fn named(interpreter: &Value) -> Vec<(String, Kept)> {
+    let in_pads = |buffer: &&Value| buffer["kind"] == "string" && buffer["keeper"] != "other";
+    let top = list(&interpreter["retained"]["top"]).iter().filter(in_pads);
+    top.map(|buffer| {
+        let text = |key: &str| buffer[key].as_str().unwrap_or_default().to_owned();
+        let whole = |key: &str| buffer[key].as_u64().unwrap_or(0);
+        (text("address"), (text("sub"), text("lexical"), whole("depth"), whole("bytes")))
+    })
+    .collect()
+}

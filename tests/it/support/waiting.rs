@@ -1,0 +1,82 @@
+//! Waiting for states. A test never waits for a time: how fast a machine is decides nothing.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::Result;
+
+/// How long a state is waited for: a guard against a hang, which a slow and busy machine does not meet.
+pub const PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long between two looks for a state.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Asks again and again until there is an answer.
+pub fn until<T>(what: &str, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        if let Some(answer) = ask()? {
+            return Ok(answer);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Err(format!("waited {PATIENCE:?} for {what}").into())
+}
+
+/// Waits until `is` holds.
+pub fn until_true(what: &str, mut is: impl FnMut() -> bool) -> super::Outcome {
+    until(what, || Ok(is().then_some(())))
+}
+
+/// The state of thread `tid` of process `pid` (`R`, `S`, `T`, `t`, `Z`, …); `None` where it is gone.
+pub fn state(pid: i32, tid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything.
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// The threads of process `pid`.
+pub fn threads(pid: i32) -> Vec<i32> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Whether something traces a thread of process `pid`.
+pub fn is_traced(pid: i32) -> bool {
+    threads(pid).into_iter().any(|tid| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+        status.lines().any(|line| line.strip_prefix("TracerPid:").is_some_and(|tracer| tracer.trim() != "0"))
+    })
+}
+
+/// Waits until process `pid` is traced or gone; true where it is traced. Spins, so as to come early.
+pub fn until_traced(pid: i32) -> bool {
+    let start = Instant::now();
+    while Path::new(&format!("/proc/{pid}")).exists() && start.elapsed() < PATIENCE {
+        if is_traced(pid) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Waits until nothing traces process `pid`, and no thread of it is stopped.
+pub fn until_free(pid: i32) -> super::Outcome {
+    let is_stopped = |tid| matches!(state(pid, tid), Some('t' | 'T'));
+    until_true("the process to be let go", || !is_traced(pid) && !threads(pid).into_iter().any(is_stopped))
+}
+
+/// Waits until process `pid` rests: its main thread in a read of its standard input, each other thread asleep in some system
+/// call. What a subject prints comes before that, and on the way it still touches pages and may allocate.
+pub fn until_at_rest(pid: i32) -> super::Outcome {
+    until_true("the process to rest", || {
+        let call = |tid: i32| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
+        let rests =
+            |tid: i32| call(tid).is_ok_and(|call| !call.starts_with("running") && !call.starts_with('-'));
+        // poll, ppoll, select, pselect6, epoll_wait, epoll_pwait: how event loops wait for input.
+        const WAITS: [&str; 6] = ["7 ", "271 ", "23 ", "270 ", "232 ", "281 "];
+        let main = call(pid).unwrap_or_default();
+        let is_reading = main.starts_with("0 0x0 ") || WAITS.iter().any(|number| main.starts_with(number));
+        is_reading && threads(pid).into_iter().all(rests)
+    })
+}
