@@ -15,10 +15,10 @@ demo: need-cargo ## build strandline and watch it work on a process of its own
 	@cargo build --release
 	@cargo run --release --quiet -- demo
 
-test: need-cargo deps ## install what the tests need and run them
+test: need-cargo ## install what the tests need and run them (ten minutes from nothing; SKIP_INSTALL=1 installs nothing)
 	@scripts/test
 
-test-full: need-cargo deps ## the same with the long tests, and other glibcs, perls, SBCLs, Gos, JDKs, allocators in private folders
+test-full: need-cargo ## the same with the long tests, and other glibcs, perls, SBCLs, Gos, JDKs, allocators in private folders
 	@scripts/fetch-glibcs .cache/glibcs || true
 	@scripts/fetch-perls .cache/perls || true
 	@scripts/fetch-sbcls .cache/sbcls || true
@@ -27,11 +27,11 @@ test-full: need-cargo deps ## the same with the long tests, and other glibcs, pe
 	@scripts/fetch-jdks .cache/jdks || true
 	@scripts/fetch-google-tcmallocs .cache/google-tcmallocs || true
 	@scripts/fetch-valgrind-tests .cache/valgrind-tests || true
-	@STRANDLINE_FULL=1 STRANDLINE_GLIBCS=$(CURDIR)/.cache/glibcs STRANDLINE_PERLS=$(CURDIR)/.cache/perls \
+	@STRANDLINE_GLIBCS=$(CURDIR)/.cache/glibcs STRANDLINE_PERLS=$(CURDIR)/.cache/perls \
 		STRANDLINE_SBCLS=$(CURDIR)/.cache/sbcls STRANDLINE_GOS=$(CURDIR)/.cache/gos \
 		STRANDLINE_MUSLS=$(CURDIR)/.cache/musls STRANDLINE_JDKS=$(CURDIR)/.cache/jdks \
 		STRANDLINE_VALGRIND_TESTS=$(CURDIR)/.cache/valgrind-tests \
-		STRANDLINE_GOOGLE_TCMALLOCS=$(CURDIR)/.cache/google-tcmallocs scripts/test
+		STRANDLINE_GOOGLE_TCMALLOCS=$(CURDIR)/.cache/google-tcmallocs scripts/test --full
 
 test-kernels: need-cargo ## the same on other kernels and settings, in virtual machines (docs/kernels.md): most of an hour
 	@kernels/run
@@ -45,8 +45,8 @@ studies: need-cargo deps ## run the studies in full (an hour); writes studies/RE
 lint: need-cargo ## formatting, clippy, the unsafe fence, licences
 	@scripts/lint
 
-deps: ## install what the tests need (apt, as root)
-	@scripts/deps
+deps: ## install what the tests and studies need (apt-get, as root); prints the list and its size first
+	@scripts/deps --full
 
 dist: need-cargo ## a binary for glibc 2.28 and later, a static one, a .deb, into target/dist (ten minutes; zig from PyPI)
 	@scripts/dist

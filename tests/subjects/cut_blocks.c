@@ -57,7 +57,6 @@ int main(int count, char **values) {
   if (place == 3) {
     if (pthread_create(&id, 0, fill, 0)) return 3;
     while (!atomic_load(&done)) usleep(1000);
-    usleep(20000);
   } else {
     fill(0);
   }

@@ -34,7 +34,7 @@ static const char *const names[] = {
 };
 
 static _Atomic uint64_t interrupted[call_count], returned[call_count];
-static atomic_uint running;
+static _Atomic pid_t watchers[call_count];
 static int never_readable[2], sockets[2], epoll, semaphores, messages;
 static sigset_t waited_for;
 
@@ -101,7 +101,7 @@ static void *watch(void *argument_) {
     timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
     timerfd_settime(timer, 0, &every, 0);
   }
-  atomic_fetch_add(&running, 1);
+  atomic_store(&watchers[call], (pid_t)syscall(SYS_gettid));
   for (;;) {
     if (call == call_condition_timed) {
       wait_condition();
@@ -113,6 +113,21 @@ static void *watch(void *argument_) {
     atomic_fetch_add(&returned[call], 1);
   }
   return 0;
+}
+
+/* Whether a thread of this process sleeps in a system call. From its loop on it makes no other than its own. */
+static int is_in_call(pid_t thread) {
+  char path[64] = "/proc/self/task/", digits[12], first = 0;
+  size_t at = sizeof digits;
+  digits[--at] = 0;
+  for (; thread; thread /= 10) digits[--at] = (char)('0' + thread % 10);
+  strcat(strcat(path, digits + at), "/syscall");
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  ssize_t got = read(file, &first, 1);
+  close(file);
+  /* The call's number; "running" else, or -1 outside of a call. */
+  return got == 1 && first >= '0' && first <= '9';
 }
 
 static void report(void) {
@@ -149,9 +164,8 @@ int main(void) {
     if (i == call_msgrcv && messages < 0) continue;
     if (pthread_create(&id, 0, watch, (void *)(uintptr_t)i)) return 3;
     started++;
+    while (!atomic_load(&watchers[i]) || !is_in_call(atomic_load(&watchers[i]))) usleep(1000);
   }
-  while (atomic_load(&running) < started) usleep(1000);
-  usleep(50000);
   line_open();
   line_number("threads", started + 1);
   line_print();

@@ -12,6 +12,7 @@
 
 #include "subject.h"
 #include "filters.h"
+#include "give_up.h"
 
 #include <linux/io_uring.h>
 #include <sys/resource.h>
@@ -50,7 +51,7 @@ int main(int count, char **values) {
     char *block = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (block == MAP_FAILED) return 3;
     memset(block, 1, 1 << 20);
-    if (strcmp(values[1], "freed") ? mlock(block, 1 << 20) : madvise(block, 1 << 20, MADV_FREE)) return 3;
+    if (strcmp(values[1], "freed") ? mlock(block, 1 << 20) : give_up(block, 1 << 20)) return 3;
   }
   line_open();
   line_number("pid", (uint64_t)getpid());

@@ -1,23 +1,46 @@
 /* A program that tells no mark, whose memory takes a known course and falls as it ends, as an interpreter's does that
  * tears itself down.
  *
- *   holder COURSE MEBIBYTES HOLD_MS
+ *   holder COURSE MEBIBYTES [RECORDING]
  *
  * hold   fills memory, drops nearly all of it around small blocks that stay, holds what is left, drops those too
  *        and gives everything back to the kernel, and ends: what glibc kept, another allocator need not have kept
- * keep   fills memory, holds it, ends
- * grow   fills memory, gives it back, ends
+ * keep   fills memory, ends
  * steps  holds the whole, then half of it, then gives that back in four steps, ends
- * slow   holds the whole, gives it back over twice the time, ends
- * rise   holds a tenth, fills the whole, ends
- * saw    fills and gives back a third, again and again, ends as it stands
+ *
+ * It holds a level until whoever records it has written down samples of it: until the file RECORDING has grown three times.
+ * What the second and the third time bring was sampled on the level.
  */
 #include "subject.h"
 
-enum { LARGE = 100000, SMALL = 500, PAGE = 4096, MIB = 1 << 20 };
+#include <sched.h>
+#include <sys/stat.h>
+
+enum { LARGE = 100000, SMALL = 500, GROWTHS = 3, PAUSE_US = 2000, PATIENCE_S = 600 };
 
 static size_t bytes;
-static useconds_t hold_us;
+static const char *recording;
+
+static off_t recorded(void) {
+  struct stat data;
+  return stat(recording, &data) ? 0 : data.st_size;
+}
+
+static void hold_level(void) {
+  off_t known = recorded();
+  for (int growths = 0; growths < GROWTHS; growths++) {
+    off_t now;
+    while ((now = recorded()) <= known) usleep(PAUSE_US);
+    known = now;
+  }
+}
+
+/* Lets nothing else run before it, where the kernel allows that: to wait for a processor on the way to its end would be to hold
+ * a level. */
+static void hurry(void) {
+  struct sched_param first = {.sched_priority = 1};
+  (void)sched_setscheduler(0, SCHED_FIFO, &first);
+}
 
 /* Blocks of LARGE bytes with small ones between; returns the small ones. */
 static char **hold_pinned(size_t *count) {
@@ -35,20 +58,20 @@ static char **hold_pinned(size_t *count) {
   return small;
 }
 
-static void touch(char *from, size_t length) { memset(from, 1, length); }
-
 static void give_back(char *from, size_t length) { madvise(from, length, MADV_DONTNEED); }
 
 int main(int count, char **values) {
-  if (count != 4) return 2;
+  if (count < 3) return 2;
   const char *course = values[1];
   bytes = strtoull(values[2], 0, 0) << 20;
-  hold_us = (useconds_t)strtoul(values[3], 0, 0) * 1000;
+  recording = count > 3 ? values[3] : "";
+  alarm(PATIENCE_S);
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   if (!strcmp(course, "hold")) {
     size_t kept;
     char **small = hold_pinned(&kept);
-    usleep(hold_us);
+    hold_level();
+    hurry();
     for (size_t i = 0; i < kept; i++) free(small[i]);
     free(small);
     malloc_trim(0);
@@ -56,34 +79,13 @@ int main(int count, char **values) {
   }
   char *all = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (all == MAP_FAILED) return 3;
-  if (!strcmp(course, "rise")) {
-    touch(all, bytes / 10);
-    usleep(hold_us);
-    for (size_t at = bytes / 10 / MIB * MIB; at < bytes; at += MIB) touch(all + at, MIB), usleep(1000);
-    return 0;
-  }
-  touch(all, bytes);
-  if (!strcmp(course, "keep")) {
-    usleep(hold_us);
-  } else if (!strcmp(course, "grow")) {
-    give_back(all, bytes);
-  } else if (!strcmp(course, "steps")) {
-    usleep(hold_us);
-    give_back(all, bytes / 2);
-    usleep(hold_us);
-    for (int n = 4; n < 8; n++) give_back(all + bytes / 8 * n, bytes / 8), usleep(5000);
-  } else if (!strcmp(course, "slow")) {
-    usleep(hold_us);
-    size_t steps = bytes / MIB;
-    for (size_t n = 0; n < steps; n++) give_back(all + n * MIB, MIB), usleep(2 * hold_us / (useconds_t)steps);
-  } else if (!strcmp(course, "saw")) {
-    for (int n = 0; n < 30; n++) {
-      give_back(all, bytes / 3);
-      for (size_t at = 0; at < bytes / 3; at += MIB) touch(all + at, MIB), usleep(300);
-    }
-    give_back(all, bytes / 6);
-  } else {
-    return 2;
-  }
+  memset(all, 1, bytes);
+  if (!strcmp(course, "keep")) return 0;
+  if (strcmp(course, "steps")) return 2;
+  hold_level();
+  give_back(all, bytes / 2);
+  hold_level();
+  hurry();
+  for (int n = 4; n < 8; n++) give_back(all + bytes / 8 * n, bytes / 8), usleep(5000);
   return 0;
 }

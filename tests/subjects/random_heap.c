@@ -11,7 +11,7 @@
  * padding and the trim threshold are set by mallopt. MALLOC_* and GLIBC_TUNABLES act
  * as in any program.
  *
- * At the end every thread is parked outside malloc; mallinfo is taken first, the
+ * At the end every thread is parked outside malloc, or on its way there; mallinfo is taken first, the
  * report is printed with write(2) only. Then: 'i' mallinfo, 't' malloc_trim and
  * what the kernel says came back, 'q' end.
  */
@@ -163,7 +163,7 @@ int main(int count, char **values) {
   for (unsigned i = 1; i < threads; i++)
     if (leave && i % 2) pthread_join(ids[i], 0);
   while (atomic_load(&parked) < stay) usleep(1000);
-  usleep(20000); /* the last ones are between the counter and pause() */
+  /* The last ones are between the counter and pause(), where nothing is allocated. */
 
   read_mallinfo(&now);
   line_open();

@@ -133,10 +133,36 @@ static int odd_names(void) {
 
 static int close_all(void) {
   for (int number = 0; number < 1024; number++) close(number);
-  char *block = filled(8 * MIB);
-  usleep(20000);
-  free(block);
+  free(filled(8 * MIB));
   return 7;
+}
+
+/* Waits until a file is there: so a test says that it has seen what it waited for. */
+static void await_file(const char *path) {
+  while (access(path, F_OK)) usleep(1000);
+}
+
+/* Makes the empty file PATH.SUFFIX: so a test learns how far this process is. */
+static void make_file(const char *path, const char *suffix) {
+  char name[512];
+  snprintf(name, sizeof name, "%s.%s", path, suffix);
+  int file = open(name, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (file < 0) _exit(95);
+  close(file);
+}
+
+/* Whether the main thread has ended: then it is a zombie, since its process lives. */
+static int main_thread_has_ended(void) {
+  char path[64], text[512];
+  snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)getpid());
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  ssize_t got = file < 0 ? -1 : read(file, text, sizeof text - 1);
+  if (file >= 0) close(file);
+  if (got <= 0) return 0;
+  text[got] = 0;
+  /* The name, in parentheses, comes before the state. */
+  char *end = strrchr(text, ')');
+  return end && end[1] == ' ' && end[2] == 'Z';
 }
 
 static void *end_all(void *unused) {
@@ -144,31 +170,45 @@ static void *end_all(void *unused) {
   _exit(5);
 }
 
+/* Runs on after the main thread's end. strandline counts ends that are 100 ms apart as two, so this is at least twice that. */
 static void *outlive(void *unused) {
   (void)unused;
-  usleep(100000);
+  while (!main_thread_has_ended()) usleep(1000);
+  usleep(200000);
   filled(8 * MIB);
   _exit(6);
 }
 
-static void *linger(void *unused) {
-  usleep(200000);
-  return unused;
-}
-
-static int thread_out(uint64_t count) {
-  pthread_t threads[64];
-  for (uint64_t one = 0; one < count; one++) pthread_create(&threads[one], 0, linger, 0);
-  for (uint64_t one = 0; one < count; one++) pthread_join(threads[one], 0);
+static void *meet_twice(void *barrier) {
+  pthread_barrier_wait(barrier);
+  pthread_barrier_wait(barrier);
   return 0;
 }
 
-static int end_by(const char *way) {
+/* `count` threads run beside the main thread while it tells its mark. */
+static int thread_out(uint64_t count) {
+  pthread_t threads[64];
+  pthread_barrier_t barrier;
+  pthread_barrier_init(&barrier, 0, (unsigned)count + 1);
+  for (uint64_t one = 0; one < count; one++)
+    if (pthread_create(&threads[one], 0, meet_twice, &barrier)) return 96;
+  pthread_barrier_wait(&barrier);
+  int wrong = !mark("running");
+  pthread_barrier_wait(&barrier);
+  for (uint64_t one = 0; one < count; one++) pthread_join(threads[one], 0);
+  return wrong;
+}
+
+static int end_by(const char *way, const char *path) {
   struct rlimit no_core = {0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
   filled(32 * MIB);
   pthread_t thread;
   if (!strcmp(way, "exit")) return 4;
+  if (!strcmp(way, "when") && path) {
+    await_file(path);
+    return 4;
+  }
   if (!strcmp(way, "segv")) raise(SIGSEGV);
   if (!strcmp(way, "kill")) raise(SIGKILL);
   if (!strcmp(way, "abort")) abort();
@@ -187,51 +227,58 @@ static int end_by(const char *way) {
   return 99;
 }
 
-/* Grows in steps, each longer than the recorder needs for a ledger, holds that, and frees everything. */
-static int steps(uint64_t count, uint64_t mebibytes, uint64_t hold_ms) {
+/* Grows in steps and tells a mark at its peak. It stays there until that is answered. Where a path is given it makes the file
+ * PATH.full and waits for the file PATH. Then it frees everything. */
+static int steps(uint64_t count, uint64_t mebibytes, const char *path) {
   char *blocks[256];
-  for (uint64_t one = 0; one < count; one++) {
-    blocks[one] = filled(mebibytes * MIB);
-    usleep(30000);
+  for (uint64_t one = 0; one < count; one++) blocks[one] = filled(mebibytes * MIB);
+  mark("full");
+  if (path) {
+    make_file(path, "full");
+    await_file(path);
   }
-  usleep((useconds_t)(hold_ms * 1000));
   for (uint64_t one = 0; one < count; one++) free(blocks[one]);
-  usleep(20000);
   return 0;
 }
 
-/* Forks as often as it is let, and every child lives for a while. */
-static int fork_bomb(uint64_t most) {
+/* Forks as often as it is let and tells a mark with the number of its children, who live until a file is there. */
+static int fork_bomb(uint64_t most, const char *path) {
   uint64_t forked = 0;
+  int ends[2];
+  if (pipe(ends)) return 96;
   while (forked < most) {
     pid_t child = fork();
     if (child < 0) break;
     if (!child) {
-      usleep(200000);
+      char byte;
+      close(ends[1]);
+      /* The pipe has its end when the parent closes it. */
+      while (read(ends[0], &byte, 1) < 0 && errno == EINTR) continue;
       _exit(0);
     }
     forked++;
   }
+  char name[32];
+  snprintf(name, sizeof name, "%llu", (unsigned long long)forked);
+  mark(name);
+  await_file(path);
+  close(ends[1]);
   while (wait(0) > 0) continue;
-  line_open();
-  line_number("forked", forked);
-  line_print();
   return 0;
 }
 
-/* Counts a signal that `how_often` tells, until a TERM. */
+/* Counts interrupts. Makes the file PATH.heard at the first one, and prints the count once there is a file PATH. */
 static volatile sig_atomic_t heard;
 static void hear(int signal) {
   (void)signal;
   heard++;
 }
-static int count_interrupts(void) {
+static int count_interrupts(const char *path) {
   struct sigaction action = {.sa_handler = hear};
   sigaction(SIGINT, &action, 0);
-  write(1, "ready\n", 6);
   while (!heard) usleep(1000);
-  /* A second one would have come with the first. */
-  usleep(200000);
+  make_file(path, "heard");
+  await_file(path);
   line_open();
   line_number("interrupts", (uint64_t)heard);
   line_print();
@@ -270,10 +317,10 @@ int main(int count, char **values) {
   if (!strcmp(what, "flood")) return flood(first);
   if (!strcmp(what, "names")) return odd_names();
   if (!strcmp(what, "close")) return close_all();
-  if (!strcmp(what, "end") && count > 2) return end_by(values[2]);
-  if (!strcmp(what, "steps")) return steps(first, second, argument(count, values, 4, 300));
-  if (!strcmp(what, "bomb")) return fork_bomb(first);
-  if (!strcmp(what, "interrupts")) return count_interrupts();
+  if (!strcmp(what, "end") && count > 2) return end_by(values[2], count > 3 ? values[3] : 0);
+  if (!strcmp(what, "steps")) return steps(first, second, count > 4 ? values[4] : 0);
+  if (!strcmp(what, "bomb") && count > 3) return fork_bomb(first, values[3]);
+  if (!strcmp(what, "interrupts") && count > 2) return count_interrupts(values[2]);
   if (!strcmp(what, "mark-until") && count > 2) return mark_until(values[2]);
   if (!strcmp(what, "threads")) return thread_out(first);
   if (!strcmp(what, "user")) return change_user();

@@ -42,7 +42,6 @@ int main(int count, char **values) {
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   if (pthread_create(&id, 0, traffic, 0)) return 3;
   while (!atomic_load(&parked)) usleep(1000);
-  usleep(20000);
   read_mallinfo(&now);
   line_open();
   line_mallinfo("mallinfo", &now);

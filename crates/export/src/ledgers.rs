@@ -270,3 +270,53 @@ fn reason(error: &Error) -> Option<&'static str> {
         | Error::File { .. } => Some("cannot_be_read"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::sync::atomic::Ordering;
+
+    use strandline_survey::picture::Painter;
+    use strandline_survey::select::{Asked, Selection};
+
+    use super::*;
+    use crate::budget::StopBudget;
+
+    /// A process that waits for input that does not come, and ends with the test.
+    fn idle() -> std::process::Child {
+        let mut command = Command::new("cat");
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    #[test]
+    fn a_stop_is_an_overrun_exactly_where_it_is_longer_than_it_was_allowed() {
+        let mut child = idle();
+        let asked = Asked { pids: vec![child.id().cast_signed()], ..Asked::default() };
+        let picture = Painter::default().paint(&Selection::new(asked).unwrap(), 1);
+        let key = picture.processes[0].key;
+        let board = Arc::new(Board::default());
+        board.follow(&picture);
+        let plenty = Duration::from_secs(600);
+        let how = LedgerOptions {
+            stop: StopBudget { stopped: plenty, period: plenty * 10 },
+            processor_share: 1.0,
+            interval: Duration::from_secs(1),
+            photograph: ByPhotograph::Never,
+        };
+        let desk = Arc::new(Desk::new().unwrap());
+        let taker = Taker { board: Arc::clone(&board), desk, how, row_share: 0.01 };
+        let total = || board.entries().get(&key).map(|entry| entry.stops.total()).unwrap();
+        let mut overruns = 0;
+        for left in [plenty, Duration::from_nanos(1), plenty] {
+            let before = total();
+            taker.look(&Turn { key, left, photograph: ByPhotograph::Never });
+            let stopped = total() - before;
+            assert!(stopped > Duration::ZERO);
+            overruns += u64::from(stopped > left);
+            assert_eq!(board.overruns.load(Ordering::Relaxed), overruns, "{stopped:?} of {left:?}");
+        }
+        assert!(overruns > 0, "no stop is as short as a nanosecond");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -177,26 +177,30 @@ mod tests {
     fn elsewhere() -> Option<(std::process::Child, Process)> {
         use std::process::{Command, Stdio};
 
-        let script = "mount -t tmpfs none /mnt && cp /bin/sleep /mnt/nap && exec /mnt/nap 60";
+        let script = "mount -t tmpfs none /mnt && cp /bin/sleep /mnt/nap && exec /mnt/nap 1000";
         let mut child = Command::new("unshare")
             .args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script])
             .stderr(Stdio::null())
             .spawn()
             .ok()?;
         let unshare = child.id();
-        for _ in 0..200 {
-            std::thread::sleep(std::time::Duration::from_millis(10));
+        // By nanosleep or clock_nanosleep: all of it is mapped then.
+        let sleeps = |pid: i32| {
+            let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+            ["35 ", "230 "].iter().any(|number| call.starts_with(number))
+        };
+        // Where it may not, unshare or the shell ends.
+        while child.try_wait().ok()?.is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
             let path = format!("/proc/{unshare}/task/{unshare}/children");
             let children = std::fs::read_to_string(path).unwrap_or_default();
             let process =
                 children.split_whitespace().next().and_then(|pid| Process::open(pid.parse().ok()?).ok());
             let process = process.filter(|process| process.executable().is_some_and(|e| e.ends_with("/nap")));
-            if let Some(process) = process {
+            if let Some(process) = process.filter(|process| sleeps(process.pid())) {
                 return Some((child, process));
             }
         }
-        child.kill().ok()?;
-        child.wait().ok()?;
         None
     }
 

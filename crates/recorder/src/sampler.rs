@@ -279,17 +279,22 @@ mod tests {
 
     #[test]
     fn a_block_that_is_touched_is_seen() {
-        let (_process, mut sampler) = own();
-        // Other tests of this process free memory at the same time.
-        let is_seen = (0..20).any(|_| {
-            let before = sampler.sample(Units::read()).unwrap();
-            let block = vec![1u8; 64 << 20];
-            let after = sampler.sample(Units::read()).unwrap();
-            drop(block);
-            after.anonymous_kib >= before.anonymous_kib + (60 << 10)
-                && after.data_kib >= before.data_kib + (64 << 10)
-        });
-        assert!(is_seen);
+        use std::io::Write;
+        // In this process other tests free memory at the same time. dd waits for the last byte of its block.
+        let mut dd = std::process::Command::new("dd");
+        dd.args(["bs=64M", "count=1", "iflag=fullblock", "of=/dev/null"]);
+        dd.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
+        let mut child = dd.spawn().unwrap();
+        let process = Process::open(child.id() as i32).unwrap();
+        let mut sampler = Sampler::open(&process).unwrap();
+        let before = sampler.sample(Units::read()).unwrap();
+        // What is written has been read, but for what the pipe holds.
+        child.stdin.as_mut().unwrap().write_all(&vec![1; (64 << 20) - 1]).unwrap();
+        let after = sampler.sample(Units::read()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(after.anonymous_kib >= before.anonymous_kib + (60 << 10), "{before:?} {after:?}");
+        assert!(after.data_kib >= 64 << 10, "{after:?}");
     }
 
     #[test]

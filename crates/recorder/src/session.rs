@@ -26,7 +26,7 @@ use super::plan::Plan;
 use super::poller::{Poller, Source};
 use super::sampler::{Sampler, Units};
 use super::sink::Sink;
-use super::tree::{Followed, Left, Member, SEARCH_EVERY, Tree};
+use super::tree::{Followed, Left, Member, Program, SEARCH_EVERY, Tree};
 use super::{Options, Progress, Recorded};
 
 /// What is sampled reaches the file this often.
@@ -216,8 +216,9 @@ impl<'a> Session<'a> {
         let now = self.clock.now_us();
         self.hear(now);
         if let Some(root) = self.tree.get_mut(self.root) {
-            // The exec that started it is no event.
-            root.is_new_program = false;
+            // The exec that started it is no event; another one after its command line was read is.
+            let program = Process::open(self.root).ok().and_then(|process| Program::of(&process));
+            root.is_new_program = program.is_some() && program != root.program;
         }
         self.grid.begin(now);
         loop {
@@ -275,6 +276,7 @@ impl<'a> Session<'a> {
         };
         if searches {
             self.tree.search(now);
+            self.tree.find_new_programs(now);
             self.state.next_search_us = now + SEARCH_EVERY.as_micros() as u64;
         }
         // Where processes come and go the next look is at the next instant.
@@ -389,6 +391,8 @@ impl<'a> Session<'a> {
         let Ok(sampler) = Sampler::open(&process) else { return false };
         let Some(member) = self.tree.get_mut(pid) else { return false };
         member.sampler = Some(sampler);
+        // Read before the command line: an exec in between is found later.
+        member.program = Program::of(&process);
         member.is_new_program = false;
         let number = self.state.next_number;
         member.number = Some(number);
@@ -410,6 +414,7 @@ impl<'a> Session<'a> {
         let Some(member) = self.tree.get_mut(pid) else { return };
         member.is_new_program = false;
         let (Some(process), Ok(opened)) = (member.number, Process::open(pid)) else { return };
+        member.program = Program::of(&opened);
         let command = opened.command_line().unwrap_or_default();
         let exec = Exec { process, at_us: now, command, executable: opened.executable() };
         self.push(&Record::Exec(exec));

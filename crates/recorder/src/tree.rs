@@ -16,6 +16,8 @@ use super::sampler::Sampler;
 
 /// How often /proc is searched for new children where nobody tells of them.
 pub const SEARCH_EVERY: Duration = Duration::from_millis(10);
+/// How long a process counts as young.
+const YOUNG: Duration = Duration::from_secs(1);
 /// Threads of a process that are asked for their children.
 const MOST_TASKS: usize = 64;
 
@@ -51,6 +53,26 @@ impl Followed {
     }
 }
 
+/// What an exec changes and nothing else does: tells programs of one process apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    executable: Option<String>,
+    start_stack: u64,
+    start_brk: Option<u64>,
+}
+
+impl Program {
+    /// The program that a process runs now.
+    pub fn of(process: &Process) -> Option<Self> {
+        let stat = process.stat().ok()?;
+        Some(Self {
+            executable: process.executable(),
+            start_stack: stat.start_stack,
+            start_brk: stat.start_brk,
+        })
+    }
+}
+
 /// One process that is followed.
 #[derive(Debug)]
 pub struct Member {
@@ -64,6 +86,8 @@ pub struct Member {
     pub sampler: Option<Sampler>,
     /// Whether its command line is to be read.
     pub is_new_program: bool,
+    /// The program whose command line was read.
+    pub program: Option<Program>,
     /// The run under way, and those before it that were not written yet.
     pub run: Option<Run>,
     /// See `run`.
@@ -104,6 +128,7 @@ impl Member {
             since_us,
             sampler: None,
             is_new_program: true,
+            program: None,
             run: None,
             runs: Vec::new(),
             is_teller: false,
@@ -181,6 +206,8 @@ pub struct Tree {
     members: HashMap<i32, Member>,
     /// Their ids in the order in which they came.
     order: Vec<i32>,
+    /// When old processes are next asked for their program.
+    next_programs_us: u64,
 }
 
 impl Tree {
@@ -273,6 +300,24 @@ impl Tree {
             next += 1;
             for child in children(pid) {
                 self.add(child, Some(pid), now_us);
+            }
+        }
+    }
+}
+
+impl Tree {
+    /// Finds which processes run another program than before, where the kernel does not report it: the young ones at each
+    /// call, as an exec mostly follows a fork, the others once a second.
+    pub fn find_new_programs(&mut self, now_us: u64) {
+        let asks_all = now_us >= self.next_programs_us;
+        if asks_all {
+            self.next_programs_us = now_us + YOUNG.as_micros() as u64;
+        }
+        for (pid, member) in &mut self.members {
+            let is_young = now_us.saturating_sub(member.since_us) < YOUNG.as_micros() as u64;
+            if member.number.is_some() && !member.is_new_program && (asks_all || is_young) {
+                let program = Process::open(*pid).ok().and_then(|process| Program::of(&process));
+                member.is_new_program = program.is_some() && program != member.program;
             }
         }
     }

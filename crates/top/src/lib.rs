@@ -86,7 +86,7 @@ pub fn run(options: Options, look: Look) -> Result<(), String> {
                         Act::Suspend => screen.suspend().map_err(failed)?,
                         Act::Look(pid, wanted) => {
                             let columns = screen.columns();
-                            state.waits(looker.ask(pid, wanted, columns));
+                            state.ask(pid, wanted, || looker.ask(pid, wanted, columns));
                         }
                     }
                 }

@@ -49,9 +49,9 @@ pub struct Looker {
 }
 
 impl Looker {
-    /// Asks; the process and what is wanted where that is under way now, nothing where another look still is.
-    pub fn ask(&self, pid: i32, wanted: Wanted, columns: u16) -> Option<(i32, Wanted)> {
-        self.questions.try_send((pid, wanted, columns)).ok().map(|()| (pid, wanted))
+    /// Asks for a look; false where it cannot be taken.
+    pub fn ask(&self, pid: i32, wanted: Wanted, columns: u16) -> bool {
+        self.questions.try_send((pid, wanted, columns)).is_ok()
     }
 
     /// What was answered since.
@@ -62,8 +62,8 @@ impl Looker {
 
 /// Starts it.
 pub fn start(look: Look, waker: Waker) -> std::io::Result<Looker> {
-    // Whoever asks is heard only where it waits for a question: none is kept for later.
-    let (questions, asked) = sync_channel::<(i32, Wanted, u16)>(0);
+    // One question may wait for the thread to start.
+    let (questions, asked) = sync_channel::<(i32, Wanted, u16)>(1);
     let (answer, answers) = sync_channel(1);
     let body = move || {
         for (pid, wanted, columns) in asked {

@@ -138,18 +138,16 @@ impl State {
         self.chosen = (None, 0);
     }
 
-    /// Waits for what was asked for, or says why it does not.
-    pub fn waits(&mut self, asked: Option<(i32, Wanted)>) {
-        match (asked, self.waits_for) {
-            (Some((pid, wanted)), _) => {
-                self.waits_for = asked;
-                self.message = Some(format!("{} of process {pid} …", name(wanted)));
+    /// Asks for a look at a process with `ask`, which says whether the question was taken; one look at a time.
+    pub fn ask(&mut self, pid: i32, wanted: Wanted, ask: impl FnOnce() -> bool) {
+        self.message = Some(match self.waits_for {
+            Some((pid, _)) => format!("process {pid} is still looked at: one at a time"),
+            None if ask() => {
+                self.waits_for = Some((pid, wanted));
+                format!("{} of process {pid} …", name(wanted))
             }
-            (None, Some((pid, _))) => {
-                self.message = Some(format!("process {pid} is still looked at: one at a time"));
-            }
-            (None, None) => self.message = Some("not ready yet: press it again".to_owned()),
-        }
+            None => "nothing can be looked at any more: the thread that does has ended".to_owned(),
+        });
     }
 
     /// Hears what a look said.

@@ -26,8 +26,15 @@ impl Case {
     }
 
     pub fn start(&self) -> crate::support::Result<Subject> {
+        self.start_program("random_heap")
+    }
+
+    /// Starts another program so, and waits until it rests.
+    fn start_program(&self, name: &str) -> crate::support::Result<Subject> {
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
-        Subject::start_with(&self.libc, "random_heap", &arguments, &self.variables)
+        let subject = Subject::start_with(&self.libc, name, &arguments, &self.variables)?;
+        subject.at_rest()?;
+        Ok(subject)
     }
 }
 
@@ -109,6 +116,7 @@ fn other_glibcs() -> Outcome {
 #[test]
 fn two_libcs_in_one_process() -> Outcome {
     let subject = Subject::start("dlmopen2", &[])?;
+    subject.at_rest()?;
     let document = strandline::explain(subject.pid())?;
     let found = strandline::glibcs(&document);
     assert_eq!(found.len(), 2, "{:?}", strandline::caveats(&document));
@@ -152,12 +160,12 @@ fn blocks_in_use_are_those_that_malloc_usable_size_knows() -> Outcome {
         .flat_map(|libc| (0..repetitions(2, 20)).map(|seed| Case::new(libc, seed, &["20000"])))
         .collect();
     for_each(cases, |case| {
-        let arguments: Vec<&str> = case.arguments.iter().map(String::as_str).collect();
-        let mut subject = Subject::start_with(&case.libc, "usable", &arguments, &case.variables)?;
+        let mut subject = case.start_program("usable")?;
         // What the libc has allocated for itself.
         let mut of_libc = None;
         for command in [None, Some(b'a'), Some(b'f')] {
             let said = command.map(|command| subject.ask(command)).transpose()?;
+            subject.at_rest()?;
             let document = strandline::explain(subject.pid())?;
             let [allocator] = strandline::glibcs(&document)[..] else { return Err("no one glibc".into()) };
             let of_program =

@@ -2,13 +2,14 @@
 //! own statistics say, and a purge gives back what was predicted, to the byte.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::support::libraries::{google_tcmallocs, library, musls};
 use crate::support::strandline::{caveats, command, explain, json, predicted, run};
+use crate::support::waiting::{is_traced, until, until_free, until_true};
 use crate::support::{
     Folder, Libc, Outcome, Result, Subject, for_any, for_each, here, invariants, pythons, repetitions,
     skipped, subject,
@@ -55,6 +56,13 @@ fn start(library: &PathBuf, name: &str, arguments: &[&str]) -> Result<Subject> {
         command.args(arguments).env("LD_PRELOAD", library);
         command
     })
+}
+
+/// What the subject says to a command, once it rests again.
+fn asked(subject: &mut Subject, command: u8) -> Result<Value> {
+    let said = subject.ask(command)?;
+    subject.at_rest()?;
+    Ok(said)
 }
 
 /// What is said of an allocator that was read.
@@ -195,9 +203,10 @@ fn programs_with_googles_tcmalloc_hold_what_is_said_of_them() -> Outcome {
 
 /// Twice: what is said after each round of traffic is what the program says, and what tcmalloc says where it can be asked.
 fn of_googles(mut subject: Subject) -> Outcome {
+    subject.at_rest()?;
     let before = read(&explain(subject.pid())?, "google_tcmalloc")?.clone();
     for round in 0..2 {
-        let own = subject.ask(b'w')?;
+        let own = asked(&mut subject, b'w')?;
         let document = explain(subject.pid())?;
         invariants::hold(&document)?;
         assert_eq!(caveats(&document), Vec::<String>::new(), "{}", document["caveats"]);
@@ -251,10 +260,11 @@ fn a_stripped_program_with_googles_tcmalloc_inside_is_read() -> Outcome {
 /// Twice: what is said after each round of traffic is what the program, and its allocator, say themselves, with these `expected`
 /// caveats and no other.
 fn of_one_program((name, expected): (&str, &[&str]), remedy: Option<&str>, mut subject: Subject) -> Outcome {
+    subject.at_rest()?;
     let before = explain(subject.pid())?;
     let before = read(&before, name)?.clone();
     for round in 0..2 {
-        let own = subject.ask(b'w')?;
+        let own = asked(&mut subject, b'w')?;
         let document = explain(subject.pid())?;
         invariants::hold(&document)?;
         assert_eq!(caveats(&document), expected, "{}", document["caveats"]);
@@ -286,7 +296,7 @@ fn a_purge_gives_back_what_was_predicted() -> Outcome {
         // With mimalloc a thread that ended has left most of it.
         let arguments = if *name == "mimalloc" { ["1", "keep=10"] } else { ["4", "keep=40"] };
         let mut subject = start(library, "any_heap", &arguments)?;
-        subject.ask(b'w')?;
+        asked(&mut subject, b'w')?;
         let pid = subject.pid_text();
         let dry = json(&["reclaim", "--json", "--dry-run", "--remedy", remedy, &pid])?;
         assert!(dry["predicted_bytes"].as_u64() > Some(1 << 20), "{name}: {dry}");
@@ -351,14 +361,16 @@ fn redis_after_a_load_is_explained_and_gives_back_what_was_predicted() -> Outcom
         skipped(test, "no redis-server (apt-get install redis)");
         return Ok(());
     }
-    let port = (20_000 + std::process::id() % 20_000).to_string();
+    // A name of its own, where a port might be another one's.
+    let folder = Folder::new("redis")?;
+    let socket = folder.0.join("s").display().to_string();
     let mut server = Command::new("redis-server");
-    server
-        .args(["--port", &port, "--save", "", "--logfile", "/dev/null"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
+    server.args(["--port", "0", "--unixsocket", &socket, "--save", "", "--logfile", "/dev/null"]);
+    // A thread of jemalloc's own would purge between prediction and call.
+    server.args(["--jemalloc-bg-thread", "no"]).current_dir(&folder.0);
+    server.stdin(Stdio::null()).stdout(Stdio::null());
     let server = Ended(server.stderr(Stdio::null()).spawn()?);
-    with_redis(&port, &server.0.id().to_string())
+    with_redis(&socket, &server.0.id().to_string())
 }
 
 /// A process that does not outlive its test.
@@ -372,20 +384,28 @@ impl Drop for Ended {
     }
 }
 
-fn with_redis(port: &str, pid: &str) -> Outcome {
-    let client = |arguments: &[&str]| {
-        let mut command = Command::new(arguments[0]);
-        command.args(["-p", port]).args(&arguments[1..]).stdout(Stdio::null()).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    };
-    let until = Instant::now() + Duration::from_secs(30);
-    while !client(&["redis-cli", "ping"]) {
-        assert!(Instant::now() < until, "redis does not answer");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+/// What a client of redis says, where it ends well.
+fn client(socket: &str, arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new(arguments[0]);
+    let output = command.args(["-s", socket]).args(&arguments[1..]).stdin(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Waits until the thread of redis that frees what was flushed has freed all of it.
+fn until_freed(socket: &str) -> Outcome {
+    until_true("redis to free what was flushed", || {
+        client(socket, &["redis-cli", "info", "memory"])
+            .is_some_and(|said| said.lines().any(|line| line.trim_end() == "lazyfree_pending_objects:0"))
+    })
+}
+
+fn with_redis(socket: &str, pid: &str) -> Outcome {
+    let client = |arguments: &[&str]| client(socket, arguments).is_some();
+    until_true("redis to answer", || client(&["redis-cli", "ping"]))?;
     assert!(client(&["redis-benchmark", "-q", "-n", "60000", "-r", "50000", "-d", "400", "-t", "set,lpush"]));
     // Not at once: a flush in the foreground has redis purge its heap itself.
     assert!(client(&["redis-cli", "flushall", "async"]));
+    until_freed(socket)?;
     assert!(client(&["redis-benchmark", "-q", "-n", "10000", "-r", "5000", "-d", "100", "-t", "set"]));
     let document = json(&["explain", "--json", pid])?;
     invariants::hold(&document)?;
@@ -403,24 +423,42 @@ fn with_redis(port: &str, pid: &str) -> Outcome {
     Ok(())
 }
 
+/// How long after its start a run is killed at most, where the kill waits for nothing: most of what a run does lies before.
+const MAX_MICROSECONDS: u64 = 500_000;
+
+/// How long after the process is first seen traced it is: the call and its end lie within that.
+const MAX_MICROSECONDS_INSIDE: u64 = 3000;
+
+/// Waits until process `pid` is traced, or `run` has ended.
+fn until_inside(pid: i32, run: &mut Child) -> Outcome {
+    while !is_traced(pid) && run.try_wait()?.is_none() {
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
 #[test]
 fn killed_at_any_instant_of_a_purge_the_process_goes_on() -> Outcome {
     let test = here!();
     for_any(all(test), |(_, library, remedy)| {
         let mut subject = start(library, "malloc_loop", &["4"])?;
-        let pid = subject.pid_text();
-        let arguments = ["reclaim", "--json", "--wait", "5", "--remedy", remedy, &pid];
-        let took = Instant::now();
-        run(&arguments)?;
-        let took = took.elapsed().as_micros() as u64;
-        let mut seed = 0x2545_f491_4f6c_dd1d_u64;
-        for _ in 0..repetitions(20, 300) {
-            let mut child = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let (pid, text) = (subject.pid(), subject.pid_text());
+        let arguments = ["reclaim", "--json", "--wait", "5", "--remedy", remedy, &text];
+        let (mut seed, mut inside) = (0x2545_f491_4f6c_dd1d_u64, 0);
+        for turn in 0..repetitions(12, 300) {
+            let mut run = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            std::thread::sleep(Duration::from_micros((seed >> 33) % took.max(1)));
-            child.kill()?;
-            child.wait()?;
+            let most = if turn % 2 == 0 { MAX_MICROSECONDS_INSIDE } else { MAX_MICROSECONDS };
+            if turn % 2 == 0 {
+                until_inside(pid, &mut run)?;
+            }
+            std::thread::sleep(Duration::from_micros((seed >> 33) % most));
+            inside += u64::from(is_traced(pid));
+            run.kill()?;
+            run.wait()?;
+            until_free(pid)?;
         }
+        assert!(inside > 0, "no kill came while the process was traced");
         assert_eq!(subject.ask(b'c')?["wrong"], 0);
         assert!(subject.finish()?.success());
         Ok(())
@@ -431,25 +469,36 @@ fn killed_at_any_instant_of_a_purge_the_process_goes_on() -> Outcome {
 #[test]
 fn a_process_that_forks_without_end_is_not_hung_by_purges() -> Outcome {
     for_any(all(here!()), |(_, library, remedy)| {
-        let mut subject = start(library, "forker", &[])?;
-        for _ in 0..repetitions(10, 300) {
-            let run = run(&["reclaim", "--json", "--wait", "1", "--remedy", remedy, &subject.pid_text()])?;
+        let mut subject = start(library, "fork_heap", &[])?;
+        let pid = subject.pid_text();
+        let (mut calls, wanted) = (0, repetitions(2, 100));
+        until("calls into a process that forks", || {
+            let run = run(&["reclaim", "--json", "--wait", "120", "--remedy", remedy, &pid])?;
             assert!(matches!(run.status, Some(0 | 3)), "{}", run.summary());
-        }
+            calls += u64::from(run.status == Some(0) && run.document()?["outcome"] == "done");
+            Ok((calls == wanted).then_some(()))
+        })?;
         assert_eq!(subject.ask(b'c')?["wrong"], 0);
         assert!(subject.finish()?.success());
         Ok(())
     })
 }
 
+/// Whether a process is in `pause`.
+fn is_paused(pid: i32) -> bool {
+    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    call.starts_with("34 ")
+}
+
 #[test]
 fn a_forked_child_has_the_same_heap() -> Outcome {
     for_any(all(here!()), |(name, library, _)| {
         let mut subject = start(library, "any_heap", &["7"])?;
-        subject.ask(b'w')?;
+        asked(&mut subject, b'w')?;
         let parent = explain(subject.pid())?;
-        let child = i32::try_from(subject::number(&subject.ask(b'f')?, "child")?)?;
-        let copy = explain(child);
+        let child = i32::try_from(subject::number(&asked(&mut subject, b'f')?, "child")?)?;
+        // Allocators have something to do in a new child. This one then waits for signals.
+        let copy = until_true("the child to rest", || is_paused(child)).and_then(|()| explain(child));
         strandline_sys::signal::send(child, 9)?;
         let copy = copy?;
         invariants::hold(&copy)?;

@@ -22,6 +22,7 @@ fn blocked(libc: &Libc, seed: u64, (low, high, blocks): (&str, &str, &str), apar
 
 /// The ledger of a sound heap: mallinfo is the program's, nothing is missing, and what is predicted is given back.
 fn is_whole(mut subject: Subject) -> Outcome {
+    subject.at_rest()?;
     let document = strandline::explain(subject.pid())?;
     let glibc = strandline::glibcs(&document);
     same(&glibc.first().ok_or("no glibc found")?["mallinfo"], &subject.ready["mallinfo"])?;
@@ -87,6 +88,7 @@ fn a_sum_that_differs_is_no_damage() -> Outcome {
 fn what_is_left_of_a_top_is_nobodys_block() -> Outcome {
     let header_bytes = |left: u64| -> Result<u64> {
         let subject = Subject::start("second_heap", &[&left.to_string()])?;
+        subject.at_rest()?;
         let document = strandline::explain(subject.pid())?;
         let glibc = strandline::glibcs(&document);
         same(&glibc.first().ok_or("no glibc found")?["mallinfo"], &subject.ready["mallinfo"])?;
@@ -108,6 +110,7 @@ fn blocks_in_several_mappings_are_whole() -> Outcome {
     let cases = libcs.iter().flat_map(|libc| [0, 1, 2, 3].map(|place| (libc, place)));
     for_each(cases, |&(libc, place)| {
         let subject = Subject::start_with(libc, "cut_blocks", &[&place.to_string()], &[])?;
+        subject.at_rest()?;
         let document = strandline::explain(subject.pid())?;
         let glibc = strandline::glibcs(&document);
         same(&glibc.first().ok_or("no glibc found")?["mallinfo"], &subject.ready["mallinfo"])?;

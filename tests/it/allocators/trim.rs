@@ -10,6 +10,7 @@ fn predicted_is_given_back(case: &Case) -> Outcome {
     let document = strandline::explain(subject.pid())?;
     let predicted = strandline::predicted(&document, "malloc_trim").unwrap_or(0);
     let report = subject.ask(b't')?;
+    subject.at_rest()?;
     let actual = subject::number(&report, "given_back_bytes")?;
     if predicted != actual {
         let caveats = strandline::caveats(&document);
@@ -78,6 +79,7 @@ fn reclaim_gives_back_what_it_predicts() -> Outcome {
 #[test]
 fn reclaim_twice_says_there_is_nothing() -> Outcome {
     let mut subject = Subject::start("fragmented", &[])?;
+    subject.at_rest()?;
     let pid = subject.pid_text();
     let dry = strandline::json(&["reclaim", "--json", "--dry-run", &pid])?;
     let first = strandline::json(&["reclaim", "--json", "--remedy", "malloc_trim", &pid])?;

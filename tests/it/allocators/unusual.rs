@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::allocators::mallinfo::same;
-use crate::support::{Folder, Libc, Outcome, Result, Subject, here, skipped, strandline, subject};
+use crate::support::{
+    Folder, Libc, Outcome, Result, Subject, copy_program, here, skipped, strandline, subject,
+};
 
 #[test]
 fn other_allocators_are_named_and_their_memory_is_unattributed() -> Outcome {
@@ -78,6 +80,7 @@ fn in_own_mounts(folder: &Path, program: &Path) -> Outcome {
     command.arg("mount -t tmpfs none \"$0\" && cp \"$1\" \"$0/program\" && exec \"$0/program\" 77 threads=3");
     command.arg(folder).arg(program);
     let mut subject = Subject::start_command(command)?;
+    subject.at_rest()?;
     assert!(!folder.join("program").exists(), "it is not to be seen from here");
     let document = strandline::explain(subject.pid())?;
     let glibcs = strandline::glibcs(&document);
@@ -105,7 +108,7 @@ fn what_a_program_would_not_heed_is_not_proposed() -> Outcome {
     let test = here!();
     let folder = Folder::new("setuid")?;
     let program = folder.0.join("fragmented");
-    std::fs::copy(subject::compile("fragmented", &Libc::system())?, &program)?;
+    copy_program(subject::compile("fragmented", &Libc::system())?, &program)?;
     const NOBODY: u32 = 65534;
     if let Err(error) = std::os::unix::fs::chown(&program, Some(NOBODY), Some(NOBODY)) {
         skipped(test, &format!("chown to another user: {error}"));

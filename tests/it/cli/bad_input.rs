@@ -1,13 +1,14 @@
 //! Processes that cannot be looked at, and heaps made to hurt their reader: a clear line or a
 //! caveat, never a panic, a hang or unbounded memory.
 
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::support::here;
+use crate::support::strandline::{self, Run};
 use crate::support::{
-    Outcome, Subject, for_each, invariants, repetitions, skipped,
-    strandline::{self, Run},
+    Folder, Outcome, Subject, copy_program, for_each, here, invariants, repetitions, skipped,
 };
 
 /// strandline could not, and said why in one line that names `words`.
@@ -140,12 +141,14 @@ fn another_users_process() -> Outcome {
         return Ok(());
     }
     let subject = Subject::start("fragmented", &["1000"])?;
-    // The build folder may be closed to others; /tmp is not.
-    let copy = std::env::temp_dir().join(format!("strandline-it-{}", std::process::id()));
-    std::fs::copy(env!("CARGO_BIN_EXE_strandline"), &copy)?;
+    // The build folder may be closed to others; this one is not.
+    let folder = Folder::new("another-user")?;
+    let copy = folder.0.join("strandline");
+    copy_program(env!("CARGO_BIN_EXE_strandline"), &copy)?;
+    for path in [&folder.0, &copy] {
+        set_permissions(path, Permissions::from_mode(0o755))?;
+    }
     let mut command = Command::new(&copy);
     command.args(["explain", &subject.pid_text()]).uid(65534).gid(65534);
-    let run = strandline::run_command(command);
-    std::fs::remove_file(&copy)?;
-    refused(&run?, &[&subject.pid_text(), "root"])
+    refused(&strandline::run_command(command)?, &[&subject.pid_text(), "root"])
 }

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use crate::support::{Folder, Subject, harmless, invariants, strandline};
+use crate::support::{Folder, Subject, copy_program, harmless, invariants, strandline};
 
 #[test]
 fn rows_and_totals_add_up_to_rss() {
@@ -75,7 +75,9 @@ fn conditions_decide_the_exit_status() {
 
 #[test]
 fn rows_are_as_many_as_asked_for() {
-    let subject = Subject::demo(8).unwrap();
+    // Its heap is larger than its code, of which the kernel may drop pages between the looks.
+    let subject = Subject::demo(48).unwrap();
+    subject.at_rest().unwrap();
     let document = strandline::run(&["explain", "--json", &subject.pid_text()]).unwrap().document().unwrap();
     let largest = document["rows"][0]["id"].as_str().unwrap().to_owned();
     let one = strandline::run(&["explain", "--rows", "1", &subject.pid_text()]).unwrap().stdout;
@@ -111,7 +113,7 @@ fn a_hostile_name_reaches_no_terminal() {
     let folder = Folder::new("hostile").unwrap();
     let name = std::ffi::OsStr::from_bytes(b"sh\x1b[2J\x1b]0;owned\x07\xc2\x9b31m\n\xff");
     let path = folder.0.join(name);
-    std::fs::copy("/bin/sh", &path).unwrap();
+    copy_program("/bin/sh", &path).unwrap();
     let mut command = Command::new(&path);
     command.args(["-c", "echo ready; read end"]);
     let subject = Subject::start_command(command).unwrap();

@@ -8,6 +8,7 @@ use crate::support::{Subject, here, strandline};
 #[test]
 fn a_fragmented_heap_gives_back_what_was_predicted() {
     let subject = Subject::demo(48).unwrap();
+    subject.at_rest().unwrap();
     let run =
         strandline::run(&["reclaim", "--remedy", "malloc_trim", "--json", &subject.pid_text()]).unwrap();
     let document = run.document().unwrap();
@@ -25,6 +26,7 @@ fn a_fragmented_heap_gives_back_what_was_predicted() {
 #[test]
 fn a_dry_run_gives_nothing_back() {
     let subject = Subject::demo(8).unwrap();
+    subject.at_rest().unwrap();
     let anonymous = || {
         let document =
             strandline::run(&["explain", "--json", &subject.pid_text()]).unwrap().document().unwrap();
@@ -33,7 +35,6 @@ fn a_dry_run_gives_nothing_back() {
     let before = anonymous();
     let run = strandline::run(&["reclaim", "--dry-run", "--json", &subject.pid_text()]).unwrap();
     assert_eq!(run.document().unwrap()["dry_run"], true);
-    // It may have grown by itself: it is still on its way into read() when it says that it is ready.
     assert!(anonymous() >= before);
 }
 
@@ -47,6 +48,7 @@ fn a_process_that_is_not_there_is_status_3() {
 fn a_seccomp_filter_is_read_before_it_is_called_through() {
     let reclaim = ["reclaim", "--remedy", "malloc_trim", "--json"];
     let subject = Subject::start("guarded", &["filtered"]).unwrap();
+    subject.at_rest().unwrap();
     let document =
         strandline::run(&[&reclaim[..], &[&subject.pid_text()]].concat()).unwrap().document().unwrap();
     let bytes = |field: &str| document[field].as_u64().unwrap();

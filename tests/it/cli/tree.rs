@@ -2,14 +2,34 @@
 
 #![cfg(test)]
 
+use crate::support::recording::children;
+use crate::support::waiting::until_true;
 use crate::support::{Subject, strandline};
 
 /// A shell with two children, one of which has a child of its own. They end with it.
 fn family() -> Subject {
-    Subject::shell(
-        "sleep 60 & one=$!; sh -c 'sleep 60 & inner=$!; echo ready; trap \"kill $inner\" EXIT; read end' ; kill $one",
+    let subject = Subject::shell(
+        "sleep 1000 & one=$!; sh -c 'sleep 1000 & inner=$!; echo ready; trap \"kill $inner\" EXIT; read end' ; kill $one",
     )
-    .unwrap()
+    .unwrap();
+    // A child is a copy of its shell until it starts its own program.
+    until_true("the family", || is_complete(subject.pid())).unwrap();
+    subject
+}
+
+/// Whether the sleeps sleep below the shells that wait: for a child, and for input.
+fn is_complete(shell: i32) -> bool {
+    let is_in = |pid: i32, name: &str, calls: &[&str]| {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+        comm.trim_end() == name && calls.iter().any(|number| call.starts_with(number))
+    };
+    // nanosleep and clock_nanosleep; wait4; read of standard input.
+    let sleeps = |pid: i32| is_in(pid, "sleep", &["35 ", "230 "]);
+    let [one, inner_shell] = children(shell)[..] else { return false };
+    let [inner] = children(inner_shell)[..] else { return false };
+    let shells_wait = is_in(shell, "sh", &["61 "]) && is_in(inner_shell, "sh", &["0 0x0 "]);
+    shells_wait && sleeps(one) && sleeps(inner)
 }
 
 #[test]
@@ -44,6 +64,7 @@ fn descendants_are_found_and_added_up() {
     let conditions = format!("evictable > {}", evictable * 2);
     let run = strandline::run(&["explain", "--tree", "--fail-if", &conditions, &subject.pid_text()]).unwrap();
     assert_eq!(run.status, Some(0), "{run:?}");
+    subject.finish().unwrap();
 }
 
 #[test]
@@ -54,5 +75,6 @@ fn a_line_a_process_and_the_sum() {
     assert_eq!(run.status, Some(1), "{run:?}");
     assert!(run.stdout.starts_with("4 processes hold "), "{}", run.stdout);
     assert!(run.stdout.lines().all(|line| line.chars().count() <= 80), "{}", run.stdout);
+    subject.finish().unwrap();
     strandline::run(&["explain", "--tree", "2147483647"]).unwrap().complains(3, &["2147483647"]).unwrap();
 }

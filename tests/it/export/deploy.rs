@@ -4,14 +4,13 @@
 #![cfg(test)]
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::support::exporter::{Exporter, SOON};
+use crate::support::waiting::{PATIENCE, until};
 use crate::support::{Folder, Outcome, Result, Subject, here, skipped};
 
 fn deploy(name: &str) -> PathBuf {
@@ -78,6 +77,25 @@ fn promtool_has_nothing_against_the_rules() -> Outcome {
     Ok(())
 }
 
+/// The port at which process `pid` listens, once it does: that of the listening socket among its files.
+fn listening_port(pid: u32) -> Option<u16> {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let sockets: BTreeSet<String> = files
+        .filter_map(|file| {
+            let name = std::fs::read_link(file.path()).ok()?.into_os_string().into_string().ok()?;
+            Some(name.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
+        })
+        .collect();
+    let list = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).ok()?;
+    list.lines().find_map(|line| {
+        // SLOT OWN OTHER STATE QUEUES TIMER RETRANSMITS USER TIMEOUT INODE; 0A is TCP_LISTEN.
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let listens = words.get(3) == Some(&"0A") && sockets.contains(*words.get(9)?);
+        let (_, port) = words.get(1)?.rsplit_once(':')?;
+        if listens { u16::from_str_radix(port, 16).ok() } else { None }
+    })
+}
+
 /// A Prometheus of a test's own.
 struct Prometheus {
     child: Child,
@@ -95,20 +113,24 @@ impl Prometheus {
             exporter.address
         );
         std::fs::write(folder.join("prometheus.yml"), config)?;
-        // Free a moment ago: as good as can be had of a program that wants a number.
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let mut command = Command::new("prometheus");
         command.arg(format!("--config.file={}", folder.join("prometheus.yml").display()));
         command.arg(format!("--storage.tsdb.path={}", folder.join("data").display()));
-        command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
+        command.arg("--web.listen-address=127.0.0.1:0");
         let child = command.current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        Ok(Self { child, port })
+        let mut prometheus = Self { child, port: 0 };
+        let id = prometheus.child.id();
+        prometheus.port = until("Prometheus to listen", || match prometheus.child.try_wait()? {
+            Some(status) => Err(format!("Prometheus ended with {status}").into()),
+            None => Ok(listening_port(id)),
+        })?;
+        Ok(prometheus)
     }
 
     fn ask(&self, path: &str) -> Result<Value> {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         // Of HTTP/1.0, so that the answer is one piece and its end is the connection's.
         write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
         let mut answer = String::new();
@@ -139,25 +161,26 @@ fn a_prometheus_tells_of_stranded_memory() -> Outcome {
         Exporter::start(&[&["--pid", &stranded.pid_text(), &small.pid_text()][..], &SOON].concat())?;
     let folder = Folder::new("prometheus")?;
     let prometheus = Prometheus::start(&exporter, &folder.0)?;
-    let since = Instant::now();
     let mut last = Value::Null;
-    while since.elapsed() < Duration::from_secs(120) {
-        std::thread::sleep(Duration::from_millis(300));
-        // Until it listens there is nobody to ask.
-        let Ok(answer) = prometheus.ask("/api/v1/alerts") else { continue };
+    let firing = until("an alert", || {
+        // It answers before it has read its rules, but not what is asked.
+        let Ok(answer) = prometheus.ask("/api/v1/alerts") else { return Ok(None) };
         let alerts = answer["data"]["alerts"].as_array().cloned().unwrap_or_default();
-        let firing: Vec<&Value> = alerts.iter().filter(|alert| alert["state"] == "firing").collect();
-        if let Some(alert) = firing.first() {
-            assert_eq!(firing.len(), 1, "the small one wakes nobody: {firing:?}");
-            assert_eq!(alert["labels"]["alertname"], "StrandlineStranded");
-            assert_eq!(alert["labels"]["process"], "fragmented");
-            assert_eq!(alert["labels"]["pid"].as_str(), Some(stranded.pid_text().as_str()));
-            // It asks for OpenMetrics, and takes what it gets.
-            let up = prometheus.ask("/api/v1/query?query=up")?;
-            assert_eq!(up["data"]["result"][0]["value"][1], "1", "{up}");
-            return Ok(());
-        }
+        let firing: Vec<Value> = alerts.into_iter().filter(|alert| alert["state"] == "firing").collect();
         last = answer;
-    }
-    Err(format!("no alert: {last}; {}", exporter.page()?.text).into())
+        Ok((!firing.is_empty()).then_some(firing))
+    });
+    let firing = match firing {
+        Ok(firing) => firing,
+        Err(error) => return Err(format!("{error}: {last}; {}", exporter.page()?.text).into()),
+    };
+    let [alert] = &firing[..] else { return Err(format!("the small one wakes nobody: {firing:?}").into()) };
+    assert_eq!(alert["labels"]["alertname"], "StrandlineStranded");
+    assert_eq!(alert["labels"]["process"], "fragmented");
+    assert_eq!(alert["labels"]["pid"].as_str(), Some(stranded.pid_text().as_str()));
+    // It asks for OpenMetrics, and takes what it gets; a single scrape may take too long for it.
+    until("a scrape that succeeded", || {
+        let up = prometheus.ask("/api/v1/query?query=up")?;
+        Ok((up["data"]["result"][0]["value"][1] == "1").then_some(()))
+    })
 }

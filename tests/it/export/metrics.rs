@@ -11,9 +11,12 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::exporter::{Exporter, Page, SOON};
-use crate::support::{Folder, Outcome, Result, Subject, here, skipped, strandline};
+use crate::support::recording::{Started, signal};
+use crate::support::waiting::{PATIENCE, until_free, until_traced, until_true};
+use crate::support::{Folder, Outcome, Result, Subject, here, repetitions, skipped, strandline};
 
-const STATES: [&str; 5] = ["live", "stranded", "pinned", "evictable", "unattributed"];
+/// The states of anonymous memory. The pages of files are evictable: how many are mapped may change between two looks.
+const ANONYMOUS_STATES: [&str; 4] = ["live", "stranded", "pinned", "unattributed"];
 
 fn with<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
     [arguments, &SOON].concat()
@@ -73,6 +76,8 @@ fn adds_up(page: &Page, pid: i32) -> Outcome {
 #[test]
 fn a_page_says_what_proc_and_explain_say() -> Outcome {
     let subject = Subject::start("fragmented", &[])?;
+    // The exporter, the kernel and explain look one after another: nothing may change meanwhile.
+    subject.at_rest()?;
     let pid = subject.pid();
     let exporter = Exporter::start(&with(&["--pid", &subject.pid_text()]))?;
     let page = exporter.page_when("a ledger", has_ledger(pid))?;
@@ -84,15 +89,17 @@ fn a_page_says_what_proc_and_explain_say() -> Outcome {
         line.trim().strip_suffix(" kB")?.parse::<f64>().ok().map(|kib| kib * 1024.0)
     };
     for (metric, name) in [
-        ("strandline_rss_bytes", "VmRSS"),
         ("strandline_anonymous_bytes", "RssAnon"),
         ("strandline_swap_bytes", "VmSwap"),
         ("strandline_high_water_bytes", "VmHWM"),
     ] {
         assert_eq!(page.value(metric, pid), kib(name), "{metric}");
     }
+    // Resident are the anonymous pages, and those of files between none of them and what the high-water mark leaves.
+    let rss = page.value("strandline_rss_bytes", pid).ok_or("no RSS")?;
+    assert!(Some(rss) >= kib("RssAnon") && Some(rss) <= kib("VmHWM"), "{rss}");
     let explained = strandline::explain(pid)?;
-    for state in STATES {
+    for state in ANONYMOUS_STATES {
         let exported = page.labelled("strandline_state_bytes", pid, ("state", state));
         assert_eq!(exported, explained["totals"][state].as_u64().map(|bytes| bytes as f64), "{state}");
     }
@@ -100,9 +107,9 @@ fn a_page_says_what_proc_and_explain_say() -> Outcome {
     let predicted = strandline::predicted(&explained, "malloc_trim").map(|bytes| bytes as f64);
     assert_eq!(page.labelled("strandline_reclaimable_bytes", pid, ("remedy", "malloc_trim")), predicted);
     let pss = page.value("strandline_pss_bytes", pid).ok_or("no PSS")?;
-    assert!(Some(pss) <= kib("VmRSS") && pss > 0.0);
+    assert!(Some(pss) <= kib("VmHWM") && pss > 0.0);
     assert!(page.value("strandline_minor_faults_total", pid) > Some(1000.0));
-    assert!(page.value("strandline_ledger_age_seconds", pid).is_some_and(|age| (0.0..100.0).contains(&age)));
+    assert!(page.value("strandline_ledger_age_seconds", pid).is_some_and(|age| age >= 0.0));
     assert_eq!(page.of("strandline_process_info", pid)[0].labels["process"], "fragmented");
     assert_eq!(exporter.end(Signal::SIGTERM)?, Some(0));
     Ok(())
@@ -165,16 +172,14 @@ fn clients_that_hang_and_storms_keep_nobody_waiting() -> Outcome {
         stream.write_all(said)?;
         hanging.push(stream);
     }
-    let since = Instant::now();
+    // They stay connected: an answer comes once the exporter lets the slowest of them go.
     assert!(exporter.page()?.value("strandline_rss_bytes", subject.pid()).is_some());
-    // A guard: the slowest have 5 s or more.
-    assert!(since.elapsed() < Duration::from_secs(60), "{:?}", since.elapsed());
     let storm: Vec<_> = (0..200)
         .map(|_| {
             let address = exporter.address;
             std::thread::spawn(move || -> std::io::Result<String> {
                 let mut stream = TcpStream::connect(address)?;
-                stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+                stream.set_read_timeout(Some(PATIENCE))?;
                 stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n")?;
                 let mut answer = String::new();
                 stream.read_to_string(&mut answer)?;
@@ -219,45 +224,61 @@ fn processes_come_and_go() -> Outcome {
     Ok(())
 }
 
+/// Fails unless the stops of process `pid` kept to a budget of `rate` seconds a second. Beside each page is the time since before
+/// the exporter started. A stop begins only where all stops before it are within the budget, which pays overruns back; where no
+/// overrun was counted, the stop itself is within it too.
+fn within_budget(pages: &[(Duration, Page)], pid: i32, rate: f64) -> Outcome {
+    let mut before = 0.0;
+    for (elapsed, page) in pages {
+        let Some(total) = page.value("strandline_stopped_seconds_total", pid) else { continue };
+        let overruns = page.own("strandline_exporter_overrun_stops_total").ok_or("no count of overruns")?;
+        let within = if overruns == 0.0 { total } else { before };
+        // Pages tell microseconds.
+        let brought = elapsed.as_secs_f64() * rate + 1e-6;
+        if total > before && within > brought {
+            return Err(format!("stopped for {within} s of {brought} s, with {overruns} overruns").into());
+        }
+        before = total;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_process_is_stopped_for_no_longer_than_its_budget() -> Outcome {
-    // Reading it takes a hundred milliseconds.
-    let subject = Subject::start("big_heap", &["0.25", "300", "random", "40"])?;
+    // Reading the large one takes a hundred milliseconds, the small one a thousandth of that.
+    let large = Subject::start("big_heap", &["0.25", "300", "random", "40"])?;
+    let small = Subject::idle()?;
     let budget =
         ["--stop-budget", "10ms/s", "--cpu-budget", "100%", "--ledger-interval", "1s", "--photograph=never"];
     let since = Instant::now();
-    let exporter = Exporter::start(&[&["--pid", &subject.pid_text()][..], &budget].concat())?;
-    let pid = subject.pid();
-    let page = exporter.page_when("cut short", |page| {
-        page.labelled("strandline_process_error", pid, ("reason", "stop_budget")).is_some()
+    let chosen = ["--no-children", "--pid", &large.pid_text(), &small.pid_text()];
+    let exporter = Exporter::start(&[&chosen[..], &budget].concat())?;
+    let (mut pages, mut totals) = (Vec::new(), Vec::new());
+    let page = exporter.page_when("two stops of the small one, and the large one cut short", |page| {
+        pages.push((since.elapsed(), page.clone()));
+        totals.extend(page.value("strandline_stopped_seconds_total", small.pid()));
+        totals.dedup();
+        let reason = ("reason", "stop_budget");
+        // At first it was not stopped at all.
+        totals.len() > 2 && page.labelled("strandline_process_error", large.pid(), reason).is_some()
     })?;
-    adds_up(&page, pid)?;
-    for _ in 0..30 {
-        std::thread::sleep(Duration::from_millis(100));
-        let page = exporter.page()?;
-        let stopped = page.value("strandline_stopped_seconds_total", pid).ok_or("not told")?;
-        let allowed = since.elapsed().as_secs_f64() * 0.010;
-        // On a busy machine the kernel may let nobody go for a while: that is counted, and paid back.
-        let overruns = page.own("strandline_exporter_overrun_stops_total");
-        assert!(stopped <= allowed || overruns > Some(0.0), "{stopped} of {allowed}");
-    }
-    assert!(page.value("strandline_stopped_seconds_total", pid) > Some(0.0));
-    Ok(())
+    adds_up(&page, large.pid())?;
+    assert!(page.value("strandline_stopped_seconds_total", large.pid()) > Some(0.0));
+    within_budget(&pages, large.pid(), 0.010)?;
+    within_budget(&pages, small.pid(), 0.010)
 }
 
 #[test]
 fn a_killed_exporter_leaves_nothing_that_runs() -> Outcome {
     let subject = Subject::start("malloc_loop", &[])?;
-    for turn in 0..6 {
-        let arguments = ["--pid", &subject.pid_text(), "--ledger-interval", "1s"];
+    let arguments = ["--pid", &subject.pid_text(), "--ledger-interval", "1s"];
+    for _ in 0..repetitions(4, 20) {
         let exporter = Exporter::start(&with(&arguments))?;
-        std::thread::sleep(Duration::from_millis(40 * turn));
-        let own = exporter.child.id();
+        // It takes a ledger each second.
+        assert!(until_traced(subject.pid()), "the process is gone, or was never traced");
+        // Waits for its end.
         exporter.end(Signal::SIGKILL)?;
-        assert!(!std::path::Path::new(&format!("/proc/{own}")).exists());
-        let status = std::fs::read_to_string(format!("/proc/{}/status", subject.pid()))?;
-        assert!(status.contains("TracerPid:\t0\n"), "{status}");
-        assert!(!status.contains("State:\tt") && !status.contains("State:\tT"), "{status}");
+        until_free(subject.pid())?;
     }
     strandline::explain(subject.pid())?;
     Ok(())
@@ -330,7 +351,7 @@ fn a_file_for_node_exporter_is_replaced_and_removed() -> Outcome {
     let folder = Folder::new("textfile")?;
     let file = folder.0.join("strandline.prom");
     let name = folder.0.display().to_string();
-    let mut command = strandline::command(&[
+    let command = strandline::command(&[
         "export",
         "--no-ledgers",
         "--textfile",
@@ -340,16 +361,13 @@ fn a_file_for_node_exporter_is_replaced_and_removed() -> Outcome {
         "--pid",
         &subject.pid_text(),
     ]);
-    let mut child = command.stderr(Stdio::null()).spawn()?;
-    let since = Instant::now();
-    while !file.exists() && since.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let exporter = Started::new(command)?;
+    until_true("the file", || file.exists())?;
     let page = Page::parse(&std::fs::read_to_string(&file)?)?;
     assert!(page.value("strandline_rss_bytes", subject.pid()).is_some());
     assert_eq!(page.own("strandline_exporter_scrapes_total"), Some(0.0), "it does not listen");
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(child.id())?), Signal::SIGINT)?;
-    assert_eq!(child.wait()?.code(), Some(0));
+    signal(exporter.pid(), 2);
+    assert_eq!(exporter.finish()?.how(), 0);
     assert_eq!(std::fs::read_dir(&folder.0)?.count(), 0);
     strandline::run(&["export", "--all", "--textfile", "/no/such/folder"])?
         .complains(3, &["/no/such/folder", "--textfile"])

@@ -1,10 +1,13 @@
 //! Labs by Slurm: of one node, of Debian's packages, and of a thousand that are made up.
 
+use std::path::PathBuf;
+
 use serde_json::Value;
 
-use crate::support::lab::complains;
+use crate::support::lab::{Lab, complains};
 use crate::support::recording::{Ended, Started, signal, until};
 use crate::support::slurm::{Cluster, Fake};
+use crate::support::waiting::until_true;
 use crate::support::{Outcome, Result, full, here, skipped};
 
 const TWO: [&str; 6] = ["compare", "--on=slurm", "--dir=lab", "--warm-up=0", "sleep 0.02", "sleep 0.01"];
@@ -29,6 +32,12 @@ fn says(text: &str, words: &[&str]) -> Outcome {
         None => Ok(()),
         Some(word) => Err(format!("{text:?} does not say {word:?}").into()),
     }
+}
+
+/// Waits until a lab has written down the job of its array `number`.
+fn until_submitted(lab: &Lab, number: u32) -> Outcome {
+    let job = PathBuf::from(lab.path(&format!("lab/slurm/arrays/{number}.job")));
+    until_true("the job", || job.exists())
 }
 
 #[test]
@@ -100,7 +109,7 @@ fn a_submitter_that_was_killed_is_gone_on_from() -> Outcome {
     fake.set("hold", "")?;
     let words = [&["--json"], &TWO[..], &["--repeat=3"]].concat();
     let mut started = Started::new(fake.command(&words))?;
-    until("its job", || Ok((!fake.calls("squeue").is_empty()).then_some(())))?;
+    until_submitted(&fake.lab, 0)?;
     // While one is at work, another is not.
     complains(&fake.run(&words)?, 3, &["another strandline is at work on this lab"])?;
     signal(started.pid(), 9);
@@ -108,7 +117,8 @@ fn a_submitter_that_was_killed_is_gone_on_from() -> Outcome {
     // Nor does it matter where its job was not written down.
     std::fs::remove_file(fake.lab.path("lab/slurm/arrays/0.job"))?;
     let next = Started::new(fake.command(&words))?;
-    until("its look", || Ok((fake.calls("squeue").len() > 2).then_some(())))?;
+    // It looks for its job by name, and for the tasks of it.
+    until_true("its look", || fake.calls("squeue").len() >= 2)?;
     fake.release()?;
     assert_eq!(document(&next.finish()?)?["runs"], 3);
     assert_eq!(fake.calls("sbatch").len(), 1);
@@ -120,9 +130,8 @@ fn a_signal_cancels_what_was_submitted() -> Outcome {
     let Some(fake) = Fake::new(here!())? else { return Ok(()) };
     fake.set("hold", "")?;
     let words = [&TWO[..], &["--repeat=3"]].concat();
-    let wait = |count: usize| until("a look", || Ok((fake.calls("squeue").len() >= count).then_some(())));
     let started = Started::new(fake.command(&words))?;
-    wait(1)?;
+    until_submitted(&fake.lab, 0)?;
     signal(started.pid(), 2);
     let ended = started.finish()?;
     assert_eq!(ended.how(), 1002, "{}", ended.complaint());
@@ -130,7 +139,7 @@ fn a_signal_cancels_what_was_submitted() -> Outcome {
     assert_eq!(fake.calls("scancel"), ["scancel 1"]);
     // A terminal that went is like a machine that died.
     let started = Started::new(fake.command(&words))?;
-    wait(3)?;
+    until_submitted(&fake.lab, 1)?;
     signal(started.pid(), 1);
     let ended = started.finish()?;
     says(&ended.complaint(), &["slurm: job 2 goes on"])?;
@@ -215,10 +224,13 @@ fn first_round(cluster: &Cluster) -> Result<String> {
     Ok(std::fs::read_to_string(path.ok_or("no round")?)?)
 }
 
-/// A comparison whose commands note that they ran, in `ran`, and take a while.
-fn noted(cluster: &Cluster, seconds: &str) -> Vec<String> {
+/// A comparison whose commands note that they ran, in `ran`, and wait for the file `go`: for it by a name that is no file in
+/// their words, which are what a lab is known by.
+fn noted(cluster: &Cluster) -> Vec<String> {
     let ran = cluster.lab.path("ran");
-    let line = |name: &str| format!("sh -c 'echo {name} >> {ran}; sleep {seconds}'");
+    let line = |name: &str| {
+        format!("sh -c 'echo {name} >> {ran}; until test -e $(dirname {ran})/go; do sleep 0.05; done'")
+    };
     [&["--json", "compare", "--on=slurm", "--dir=lab", "--warm-up=0", "--repeat=3"][..]]
         .concat()
         .into_iter()
@@ -230,12 +242,13 @@ fn noted(cluster: &Cluster, seconds: &str) -> Vec<String> {
 #[test]
 fn a_killed_submitter_loses_nothing() -> Outcome {
     let Some(cluster) = cluster(here!())? else { return Ok(()) };
-    let words = noted(&cluster, "1");
+    let words = noted(&cluster);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut started = cluster.begin(&words)?;
-    until("a run", || Ok((cluster.lab.text("ran").lines().count() > 1).then_some(())))?;
+    until_true("a run", || !cluster.lab.text("ran").is_empty())?;
     signal(started.pid(), 9);
     started.child.wait()?;
+    std::fs::write(cluster.lab.path("go"), "")?;
     assert_eq!(document(&cluster.run(&words)?)?["runs"], 3);
     assert_eq!(cluster.lab.text("ran").lines().count(), 6, "nothing was run twice");
     Ok(())
@@ -246,16 +259,23 @@ fn tasks_that_others_cancel_or_requeue_are_run_again_or_told() -> Outcome {
     let Some(cluster) = cluster(here!())? else {
         return Ok(());
     };
-    let words = noted(&cluster, "2");
+    let words = noted(&cluster);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let started = cluster.begin(&words)?;
-    until("two runs", || Ok((cluster.lab.text("ran").lines().count() > 1).then_some(())))?;
+    until_true("a run", || !cluster.lab.text("ran").is_empty())?;
+    // The lab is to have seen the others wait.
+    cluster.until_looked()?;
     cluster.ask(&["scontrol", "requeue", "1_0"])?;
     cluster.ask(&["scancel", "1_2"])?;
     until("the second", || Ok(cluster.queue()?.contains(&"1_1 RUNNING".to_owned()).then_some(())))?;
-    // The watcher is to have seen it run.
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    // The lab is to have seen it run.
+    cluster.until_looked()?;
     cluster.ask(&["scancel", "1_1"])?;
+    until("its end", || {
+        let is_gone = !cluster.queue()?.iter().any(|line| line.starts_with("1_1 "));
+        Ok(is_gone.then_some(()))
+    })?;
+    std::fs::write(cluster.lab.path("go"), "")?;
     // Who is requeued is not begun again for two minutes, unless somebody says so.
     until("its turn", || {
         cluster.ask(&["scontrol", "update", "JobId=1_0", "StartTime=now"])?;

@@ -1,18 +1,28 @@
 //! What goes wrong around a recording: strandline is killed, the disk is full. The command never notices.
 
+use std::cell::Cell;
+use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::recording::{
-    Place, Started, caveats, children, command, finish, has, is_root, list, mark_names, program, recorded,
-    report, signal, status_line, until,
+    Place, Started, caveats, children, column, command, finish, has, is_root, list, mark_names, program,
+    recorded, report, signal, status_line, until,
 };
+use crate::support::waiting::{PATIENCE, is_traced, state, threads, until_traced, until_true};
 use crate::support::{Outcome, Result, for_each, here, repetitions};
 
-/// Starts `command` in a shell that waits for nobody but keeps what is orphaned in its group; the recorder's id is
-/// the answer.
-fn started_to_be_killed(place: &Place, flags: &[&str], words: &[&str]) -> Result<Started> {
-    Started::new(place.command(flags, words))
+/// When the recorder is killed.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// A time after its start: on a fast machine while the command starts, or after that.
+    After(Duration),
+    /// A time after the command has begun.
+    Running(Duration),
+    /// While it traces the command, for its exit.
+    Watching,
+    /// While it takes a ledger of the command's child, at a mark.
+    Looking,
 }
 
 /// A number that differs from turn to turn and spreads over a range, the same in every run.
@@ -20,43 +30,67 @@ fn scattered(turn: u64, range: u64) -> u64 {
     (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % range.max(1)
 }
 
-/// Kills the recorder after a while; the command must come to its own end, which it notes in a file.
-fn killed_after(flags: &[&str], pause: Duration) -> Outcome {
+/// Waits for the instant at which the recorder is killed; the command writes its id to `pid_file`.
+fn wait_for(when: When, pid_file: &Path) -> Outcome {
+    let begun = || {
+        until("the command", || {
+            let text = std::fs::read_to_string(pid_file).unwrap_or_default();
+            Ok(text.strip_suffix('\n').map(str::parse::<i32>).transpose()?)
+        })
+    };
+    match when {
+        When::After(pause) => std::thread::sleep(pause),
+        When::Running(pause) => {
+            begun()?;
+            std::thread::sleep(pause);
+        }
+        When::Watching => assert!(until_traced(begun()?), "nothing traced the command"),
+        When::Looking => {
+            let shell = begun()?;
+            let child = until("the command's child", || Ok(children(shell).first().copied()))?;
+            assert!(until_traced(child), "nothing traced the command's child");
+        }
+    }
+    Ok(())
+}
+
+/// The exit status that a command wrote to a file at its own end.
+fn own_status(done: &Path, recorder: i32) -> Result<String> {
+    let status = until("the command's own end", || {
+        let text = std::fs::read_to_string(done).unwrap_or_default();
+        Ok(text.ends_with('\n').then_some(text))
+    });
+    let states =
+        || group(recorder).into_iter().map(|pid| (status_line(pid, "State"), status_line(pid, "TracerPid")));
+    status.map_err(|error| format!("{error}; {:?}", states().collect::<Vec<_>>()).into())
+}
+
+/// Kills the recorder; the command must come to its own end, which it notes in a file.
+fn killed(flags: &[&str], when: When) -> Outcome {
     let place = Place::new()?;
     let (go, done) = (place.folder.0.join("go"), place.folder.0.join("done"));
+    let pid_file = done.with_extension("pid");
     let script = format!(
         "echo $$ > {0}.pid; {1} mark-until {2} > {0}.out; echo $? > {0}",
         done.display(),
         recorded()?,
         go.display()
     );
-    let mut started = started_to_be_killed(&place, flags, &["sh", "-c", &script])?;
+    let mut started = Started::new(place.command(flags, &["sh", "-c", &script]))?;
     let recorder = started.pid();
-    // Any instant will do: what is tested is that none matters.
-    std::thread::sleep(pause);
+    wait_for(when, &pid_file)?;
     signal(recorder, 9);
     started.child.wait()?;
-    if !std::fs::exists(done.with_extension("pid"))? {
-        // It was killed before there was a command; or the command is on its way.
-        let begun = until("the command", || {
-            let is_there = std::fs::exists(done.with_extension("pid"))?;
-            Ok((is_there || group_is_empty(recorder)).then_some(is_there))
-        })?;
-        if !begun {
-            return Ok(());
-        }
+    // It was killed before there was a command; or the command is on its way.
+    let begun = until("the command", || {
+        let is_there = std::fs::exists(&pid_file)?;
+        Ok((is_there || group_is_empty(recorder)).then_some(is_there))
+    })?;
+    if !begun {
+        return Ok(());
     }
     std::fs::write(&go, "")?;
-    let status = until("the command's own end", || {
-        let text = std::fs::read_to_string(&done).unwrap_or_default();
-        Ok(text.ends_with('\n').then_some(text))
-    });
-    let states: Vec<_> = group(recorder)
-        .iter()
-        .map(|&pid| (status_line(pid, "State"), status_line(pid, "TracerPid")))
-        .collect();
-    let status = status.map_err(|error| format!("{error}; {states:?}"))?;
-    assert_eq!(status, "3\n");
+    assert_eq!(own_status(&done, recorder)?, "3\n");
     if std::fs::metadata(&place.file).is_ok_and(|data| data.len() > 0) {
         let report = report(&place.file)?;
         assert_eq!(report["exit"]["status"], serde_json::Value::Null);
@@ -84,56 +118,99 @@ fn group_is_empty(leader: i32) -> bool {
 
 #[test]
 fn a_killed_recorder_leaves_the_command_alone() -> Outcome {
-    let turns = repetitions(48, 400);
-    for_each(0..turns, |turn| {
-        let flags = [&["--ledger", "marks,exit"][..], &["--ledger", "none"], &["--ledger", "exit"]];
-        let flags = flags[usize::try_from(turn % 3)?];
-        // The first milliseconds are those of the start.
-        let range = if turn % 2 == 0 { 8_000 } else { 120_000 };
-        killed_after(flags, Duration::from_micros(scattered(turn + 1, range)))
+    for_each(0..repetitions(48, 400), |turn| {
+        let pause = |range| Duration::from_micros(scattered(turn + 1, range));
+        let (flags, running) = match turn % 3 {
+            0 => (&["--ledger", "marks,exit"][..], When::Looking),
+            1 => (&["--ledger", "none"][..], When::Running(pause(20_000))),
+            _ => (&["--ledger", "exit"][..], When::Watching),
+        };
+        // On a slow machine the command has not begun after a fixed time: half of the kills come while it runs.
+        let when = match turn % 4 {
+            0 => When::After(pause(8_000)),
+            2 => When::After(pause(120_000)),
+            _ => running,
+        };
+        killed(flags, when).map_err(|error| format!("{when:?}: {error}").into())
     })
+}
+
+/// Waits until process `pid` stands at its end, held by its tracer, or is gone; true where it stands. Spins, so as to come early.
+fn until_it_stands(pid: i32) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        match state(pid, pid) {
+            Some('t') => return true,
+            None | Some('Z' | 'X') => return false,
+            Some(_) => {}
+        }
+    }
+    false
+}
+
+/// Kills the recorder while a process stands at its end; whether it stood there. A recorder that is stopped before cannot let it
+/// go; one that runs is `pause` into the ledger.
+fn killed_at_the_exit(subject: &str, is_stopped: bool, pause: Duration) -> Result<bool> {
+    let place = Place::new()?;
+    let (go, done) = (place.folder.0.join("go"), place.folder.0.join("done"));
+    let script = format!("{subject} end when {}; echo $? > {}", go.display(), done.display());
+    let mut started = Started::new(place.command(&["--ledger", "exit"], &["sh", "-c", &script]))?;
+    let recorder = started.pid();
+    let pid = until("the watch for the subject's end", || {
+        let shell = children(recorder).first().copied();
+        let pid = shell.and_then(|shell| children(shell).first().copied());
+        Ok(pid.filter(|&pid| is_traced(pid)))
+    })?;
+    if is_stopped {
+        signal(recorder, 19);
+        until_true("the recorder to be stopped", || {
+            threads(recorder).into_iter().all(|tid| state(recorder, tid) == Some('T'))
+        })?;
+    }
+    std::fs::write(&go, "")?;
+    if until_it_stands(pid) {
+        std::thread::sleep(pause);
+    }
+    let stands = state(pid, pid) == Some('t');
+    signal(recorder, 9);
+    started.child.wait()?;
+    assert_eq!(own_status(&done, recorder)?, "4\n");
+    Ok(stands)
 }
 
 #[test]
 fn a_recorder_killed_at_the_exit_does_not_hold_it() -> Outcome {
     let subject = recorded()?;
-    for_each(0..repetitions(12, 100), |turn| {
-        let place = Place::new()?;
-        let done = place.folder.0.join("done");
-        let script = format!("{subject} end exit; echo $? > {}", done.display());
-        let mut started =
-            started_to_be_killed(&place, &["--ledger", "exit,every=100ms"], &["sh", "-c", &script])?;
-        std::thread::sleep(Duration::from_millis(100 + scattered(*turn, 60)));
-        signal(started.pid(), 9);
-        started.child.wait()?;
-        let status = until("the command's own end", || {
-            let text = std::fs::read_to_string(&done).unwrap_or_default();
-            Ok(text.ends_with('\n').then_some(text))
-        })?;
-        assert_eq!(status, "4\n");
+    let caught = Cell::new(0);
+    for_each(0..repetitions(8, 100), |turn| {
+        let is_stopped = turn % 2 == 0;
+        let pause = Duration::from_micros(if is_stopped { 0 } else { scattered(*turn, 2_000) });
+        let stood = killed_at_the_exit(&subject, is_stopped, pause)?;
+        assert!(stood || !is_stopped, "it did not stand at its end though its tracer was stopped");
+        caught.set(caught.get() + u32::from(stood && !is_stopped));
         Ok(())
-    })
+    })?;
+    assert!(caught.get() > 0, "no ledger was under way when the recorder was killed");
+    Ok(())
+}
+
+/// When the last sample was taken.
+fn last_second(report: &serde_json::Value) -> Result<f64> {
+    Ok(column(report, "seconds")?.last().copied().unwrap_or(0.0))
 }
 
 #[test]
 fn what_a_killed_recorder_wrote_is_there_but_for_the_last_second() -> Outcome {
     let place = Place::new()?;
-    let mut started = Started::new(place.command(&["--ledger", "none"], &["sleep", "30"]))?;
-    let size = || std::fs::metadata(&place.file).map_or(0, |data| data.len());
-    let mut growths = 0;
-    let mut last = 0;
-    until("some seconds of recording", || {
-        growths += u32::from(size() > last);
-        last = size();
-        Ok((growths >= 5).then_some(()))
+    let mut started = Started::new(place.command(&["--ledger", "none"], &["sleep", "300"]))?;
+    let shown = place.until_reported("a second of samples", |report| {
+        Ok(Some(last_second(report)?).filter(|&last| last >= 1.0))
     })?;
     signal(started.pid(), 9);
     started.child.wait()?;
     let report = place.report()?;
-    let seconds = crate::support::recording::column(&report, "seconds")?;
-    let last = seconds.last().copied().unwrap_or(0.0);
-    // Five writes, half a second apart at least where nothing else is due.
-    assert!(last >= 1.0, "samples up to {last} s");
+    let last = last_second(&report)?;
+    assert!(last >= shown, "samples up to {last} s, and up to {shown} s before the kill");
     assert_eq!(report["exit"]["why"], serde_json::Value::Null);
     Ok(())
 }
@@ -142,14 +219,14 @@ fn what_a_killed_recorder_wrote_is_there_but_for_the_last_second() -> Outcome {
 struct Disk(std::path::PathBuf);
 
 impl Disk {
-    fn new(place: &Place, size: &str) -> Result<Option<Self>> {
+    fn new(test: &str, place: &Place, size: &str) -> Result<Option<Self>> {
         let path = place.folder.0.join("disk");
         std::fs::create_dir(&path)?;
         let mount =
             ["mount", "-t", "tmpfs", "-o", &format!("size={size}"), "none", &path.display().to_string()];
         let mounted = finish(command(&mount), b"")?;
         if mounted.how() != 0 {
-            crate::support::skipped("a full disk", mounted.complaint().trim());
+            crate::support::skipped(test, mounted.complaint().trim());
             return Ok(None);
         }
         Ok(Some(Self(path)))
@@ -168,7 +245,7 @@ fn a_full_disk_costs_the_recording_and_not_the_command() -> Outcome {
         return Ok(());
     }
     let mut place = Place::new()?;
-    let Some(disk) = Disk::new(&place, "64k")? else { return Ok(()) };
+    let Some(disk) = Disk::new(here!(), &place, "64k")? else { return Ok(()) };
     place.file = disk.0.join("a.strandline");
     // One page is left, and each ledger with its page map takes a part of it.
     std::fs::write(disk.0.join("ballast"), vec![1; 60 << 10])?;
@@ -188,22 +265,44 @@ fn a_disk_with_room_again_goes_on_and_says_what_it_lost() -> Outcome {
         return Ok(());
     }
     let mut place = Place::new()?;
-    let Some(disk) = Disk::new(&place, "256k")? else { return Ok(()) };
+    let Some(disk) = Disk::new(here!(), &place, "256k")? else { return Ok(()) };
     place.file = disk.0.join("a.strandline");
-    let (ballast, full, room) =
-        (disk.0.join("ballast"), place.folder.0.join("full"), place.folder.0.join("room"));
+    let [ballast, fill, room, said] = [
+        disk.0.join("ballast"),
+        place.folder.0.join("fill"),
+        place.folder.0.join("room"),
+        place.folder.0.join("said"),
+    ];
     let script = format!(
-        "{0} mark first; sleep 0.7; dd if=/dev/zero of={1} bs=4k 2> /dev/null; : > {2}; until test -e {3}; do sleep 0.01; done; sleep 0.7; {0} mark last; exit 4",
+        "{0} mark first; until test -e {1}; do sleep 0.01; done; dd if=/dev/zero of={2} bs=4k 2> /dev/null; until test -e {3}; do sleep 0.01; done; {0} mark last; exit 4",
         program(),
+        fill.display(),
         ballast.display(),
-        full.display(),
         room.display()
     );
-    let started =
-        Started::new(place.command(&["--ledger", "none", "--interval", "1ms"], &["sh", "-c", &script]))?;
-    until("the full disk", || Ok(full.exists().then_some(())))?;
-    // Some flushes fail: the file does not grow, whoever looks at it.
-    std::thread::sleep(Duration::from_millis(1500));
+    let (file, said_path) = (place.file.display().to_string(), said.display().to_string());
+    let shell = ["sh", "-c", "exec \"$@\" 2> \"$0\"", said_path.as_str()];
+    let run = [
+        program(),
+        "run",
+        "--ledger",
+        "none",
+        "--interval",
+        "1ms",
+        "-o",
+        file.as_str(),
+        "--",
+        "sh",
+        "-c",
+        script.as_str(),
+    ];
+    let started = Started::new(command(&[&shell[..], &run].concat()))?;
+    let has_first = |report: &serde_json::Value| Ok(mark_names(report).contains(&"first").then_some(()));
+    place.until_reported("the first mark", has_first)?;
+    std::fs::write(&fill, "")?;
+    until_true("a frame that cannot be written", || {
+        std::fs::read_to_string(&said).is_ok_and(|text| text.contains("the command goes on"))
+    })?;
     std::fs::remove_file(&ballast)?;
     std::fs::write(&room, "")?;
     let ended = started.finish()?;

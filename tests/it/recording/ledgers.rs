@@ -1,5 +1,7 @@
 //! Ledgers at the moments that were asked for, and nobody traced for those that were not.
 
+use serde_json::Value;
+
 use crate::support::recording::{
     Place, Started, caveats, children, column, command, finish, has, ledgers_of, list, mark_names, number,
     recorded, recording, signal, status_line, until,
@@ -59,14 +61,36 @@ fn a_main_thread_that_ends_first_is_a_caveat() -> Outcome {
     Ok(())
 }
 
+/// Records a subject that grows by `count` blocks of `mebibytes` and stays at its peak until the growing report has what
+/// `has_come` looks for; the report of the whole.
+fn recorded_until(
+    ledger: &str,
+    (count, mebibytes): (&str, &str),
+    has_come: impl Fn(&Value) -> Result<bool>,
+) -> Result<Value> {
+    let place = Place::new()?;
+    let end = place.folder.0.join("end");
+    let (subject, path) = (recorded()?, end.display().to_string());
+    let words = [subject.as_str(), "steps", count, mebibytes, path.as_str()];
+    let started = Started::new(place.command(&["--ledger", ledger], &words))?;
+    place.until_reported("its ledgers", |report| Ok(has_come(report)?.then_some(())))?;
+    std::fs::write(&end, "")?;
+    let ended = started.finish()?;
+    assert_eq!(ended.how(), 0, "{}", ended.complaint());
+    place.report()
+}
+
 #[test]
 fn the_peak_is_caught_within_a_tenth() -> Outcome {
-    // It stands at its peak for three seconds: after a ledger none is taken for ten times as long as that took, which
-    // beside tests that keep all processors busy may be a second.
-    let (_, report) = recording(&["--ledger", "peak"], &[&recorded()?, "steps", "12", "6", "3000"])?;
+    // After a ledger none is taken for ten times as long as that took: the subject waits for the one at its peak.
+    let rss = |ledger: &Value| number(&ledger["explain"]["kernel"], "rss_bytes");
+    let report = recorded_until("peak", ("12", "6"), |report| {
+        let last = ledgers_of(report, "peak").last().map(|ledger| rss(ledger)).transpose()?;
+        Ok(last.is_some_and(|bytes| bytes * 11 >= 72 * MIB * 10))
+    })?;
     let peaks = ledgers_of(&report, "peak");
     let last = peaks.last().ok_or("no ledger at a peak")?;
-    let rss = number(&last["explain"]["kernel"], "rss_bytes")? as f64;
+    let rss = rss(last)? as f64;
     let high_water = number(&report["exit"], "high_water_bytes")? as f64;
     let share = last["share_of_peak"].as_f64().ok_or("no share")?;
     assert!((share - rss / high_water).abs() < 0.02, "{share}, {rss} of {high_water}");
@@ -76,8 +100,8 @@ fn the_peak_is_caught_within_a_tenth() -> Outcome {
 
 #[test]
 fn ledgers_are_taken_as_often_as_was_asked() -> Outcome {
-    let flags = ["--ledger", "every=100ms"];
-    let (_, report) = recording(&flags, &[&recorded()?, "steps", "20", "1"])?;
+    let has_two = |report: &Value| Ok(ledgers_of(report, "every").len() >= 2);
+    let report = recorded_until("every=100ms", ("20", "1"), has_two)?;
     let every = ledgers_of(&report, "every");
     let lasted = report["exit"]["seconds"].as_f64().ok_or("no end")?;
     assert!((2..=(lasted / 0.1) as usize + 1).contains(&every.len()), "{} in {lasted} s", every.len());

@@ -3,9 +3,10 @@
 
 use serde_json::Value;
 
-use crate::support::Outcome;
-use crate::support::here;
-use crate::support::recording::{Place, command, finish, has, is_root, list, number, program, recorded};
+use crate::support::recording::{
+    Ended, Place, Started, command, finish, has, is_root, list, number, program, recorded,
+};
+use crate::support::{Outcome, Result, copy_program, here};
 
 const MIB: u64 = 1 << 20;
 
@@ -63,10 +64,14 @@ fn a_limit_above_the_hard_one_is_refused() -> Outcome {
     Ok(())
 }
 
-/// Control groups of strandline that are there.
-fn groups() -> Vec<String> {
-    let found = finish(command(&["find", "/sys/fs/cgroup", "-type", "d", "-name", "strandline-*"]), b"");
-    found.map(|found| found.text().lines().map(str::to_owned).collect()).unwrap_or_default()
+/// Runs a command under a limit on memory. Returns how it ended, and the control groups that this recorder left behind: other
+/// tests make and remove such groups at the same time.
+fn in_a_group(place: &Place, words: &[&str]) -> Result<(Ended, String)> {
+    let started = Started::new(place.command(&["--limit-memory", "48MiB"], words))?;
+    let name = format!("strandline-{}-*", started.pid());
+    let ended = started.finish()?;
+    let left = finish(command(&["find", "/sys/fs/cgroup", "-type", "d", "-name", &name]), b"")?;
+    Ok((ended, left.text()))
 }
 
 #[test]
@@ -75,9 +80,8 @@ fn a_limit_on_memory_is_a_control_groups() -> Outcome {
     if !is_root(test) {
         return Ok(());
     }
-    let before = groups();
     let place = Place::new()?;
-    let ended = place.run(&["--limit-memory", "48MiB"], &[&recorded()?, "grow", "256"])?;
+    let (ended, left) = in_a_group(&place, &[&recorded()?, "grow", "256"])?;
     if ended.how() == 125 && ended.complaint().contains("cannot be set here") {
         crate::support::skipped(test, ended.complaint().trim());
         return Ok(());
@@ -88,11 +92,11 @@ fn a_limit_on_memory_is_a_control_groups() -> Outcome {
     assert!(number(&report["exit"], "out_of_memory_kills")? >= 1);
     let limit = limit(&report, "memory").ok_or("the limit is not recorded")?;
     assert_eq!(number(limit, "bytes")?, 48 * MIB);
+    assert_eq!(left, "");
     // A command that keeps within it is not killed, nor is its group left behind.
-    assert_eq!(place.run(&["--limit-memory", "48MiB"], &[&recorded()?, "grow", "8"])?.how(), 0);
+    let (ended, left) = in_a_group(&place, &[&recorded()?, "grow", "8"])?;
+    assert_eq!((ended.how(), left.as_str()), (0, ""), "{}", ended.complaint());
     assert_eq!(place.report()?["exit"]["out_of_memory_kills"], 0);
-    let own = |group: &String| !before.contains(group);
-    assert_eq!(groups().into_iter().filter(own).count(), 0);
     Ok(())
 }
 
@@ -104,7 +108,7 @@ fn a_limit_that_cannot_be_set_is_refused_with_the_reason() -> Outcome {
     }
     let place = Place::new()?;
     let own = place.folder.0.join("strandline");
-    std::fs::copy(program(), &own)?;
+    copy_program(program(), &own)?;
     let (own, file) = (own.display().to_string(), place.file.display().to_string());
     let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
     let run = [own.as_str(), "run", "--limit-memory", "64MiB", "-o", &file, "--", "echo", "never"];

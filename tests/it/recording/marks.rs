@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::recording::{
     Place, caveats, column, has, is_root, ledgers_of, list, mark_names, number, program, recorded, recording,
 };
-use crate::support::{Outcome, for_each, harmless, here, strandline};
+use crate::support::{Outcome, for_each, harmless, here, repetitions, strandline};
 
 #[test]
 fn a_shell_marks_itself() -> Outcome {
@@ -99,14 +99,19 @@ fn two_that_mark_at_once_lose_none() -> Outcome {
 fn many_that_mark_at_once_with_ledgers_are_all_answered() -> Outcome {
     let (_, report) = recording(&["--ledger", "marks"], &[&recorded()?, "storm", "8", "10"])?;
     all_told(&report, 8, 10)?;
-    assert!(ledgers_of(&report, "mark").len() >= 60, "{:?}", caveats(&report));
+    // Each mark has its ledger, or the recording says why not.
+    let reasons = ["mark_without_sample", "ledger_failed"];
+    let excused = caveats(&report).iter().filter(|code| reasons.contains(&code.as_str())).count();
+    assert_eq!(ledgers_of(&report, "mark").len() + excused, 80, "{:?}", caveats(&report));
     Ok(())
 }
 
 #[test]
 fn a_flood_of_marks_stops_nobody() -> Outcome {
+    // More than the recorder remembers to answer.
+    let count = repetitions(6_000, 20_000).to_string();
     for_each(["none", "marks"], |ledger| {
-        let (_, report) = recording(&["--ledger", ledger], &[&recorded()?, "flood", "20000"])?;
+        let (_, report) = recording(&["--ledger", ledger], &[&recorded()?, "flood", &count])?;
         let orderly = mark_names(&report).into_iter().filter(|name| *name == "orderly").count();
         assert_eq!(orderly, 10);
         Ok(())
@@ -121,20 +126,30 @@ fn marks_of_processes_that_do_not_wait_leave_nothing_behind() -> Outcome {
     // Each tells a mark and is gone before it can be looked at.
     let script = "for ((i = 0; i < 300; i++)); do (echo gone >&$STRANDLINE_MARK_FD) & done; wait; for ((i = 0; i < 100000; i++)); do :; done";
     let (_, report) = recording(&["--ledger", "none"], &["bash", "-c", script])?;
-    // The shell has its sample at every instant all the same, from its first to its last: it takes the kernel some time
-    // to tell of its end.
+    let processes = list(&report, "processes");
+    let endless: Vec<_> = processes.iter().filter(|one| one["end_seconds"].is_null()).collect();
+    assert!(endless.is_empty(), "{} processes without an end: {:?}", endless.len(), endless.first());
+    let cost = &report["cost"];
+    if report["recording"]["followed_by"] == "connector" {
+        // The table has each of them, or counts it.
+        let counted = number(cost, "brief_processes")? + number(cost, "unsampled_processes")?;
+        assert_eq!(processes.len() as u64 + counted, 301);
+    }
+    // The shell has a sample at each instant up to its last one. After that the kernel takes a while to report its end, and the
+    // instants in between have no sample of it. The report spreads the times of equal samples evenly, so they are counted.
     let samples = column(&report, "seconds")?.into_iter().zip(column(&report, "process")?);
     let own: Vec<f64> = samples.filter(|sample| sample.1 == 0.0).map(|sample| sample.0).collect();
-    let interval = report["cost"]["interval_seconds"].as_f64().ok_or("no interval")?;
-    let (first, last) = own.first().zip(own.last()).ok_or("no sample of the shell")?;
-    let instants = ((last - first) / interval).floor() as u64 + 1;
-    let missed = number(&report["cost"], "missed")?;
+    let last = own.last().ok_or("no sample of the shell")?;
+    let end = report["exit"]["seconds"].as_f64().ok_or("no end")?;
+    let interval = cost["interval_seconds"].as_f64().ok_or("no interval")?;
+    let instant = |seconds: f64| ((seconds * 1e6).round() / (interval * 1e6).round()).floor();
+    let behind = instant(end) - instant(*last);
+    let instants = number(cost, "samples")?;
     assert!(
-        own.len() as u64 + missed >= instants,
-        "{} samples at {instants} instants, {missed} missed",
+        own.len() as f64 + behind >= instants as f64,
+        "{} at {instants} instants, {behind} behind",
         own.len()
     );
-    assert!(own.len() as u64 * 10 > number(&report["cost"], "samples")? * 9, "{} samples", own.len());
     Ok(())
 }
 

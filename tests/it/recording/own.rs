@@ -10,6 +10,7 @@ use crate::support::recording::{
     Ended, Place, Started, children, command, finish, has, list, number, program, recorded, signal,
     status_line, until,
 };
+use crate::support::waiting::until_true;
 use crate::support::{Outcome, Result, for_each, here};
 
 /// Runs `words` as they are, and recorded; both in a shell that leads their process group.
@@ -217,6 +218,18 @@ fn a_terminal_is_the_commands() -> Outcome {
     Ok(())
 }
 
+/// Whether the recorder has taken in all of its signals: none is pending, and it waits in ppoll for what comes next.
+fn has_taken_its_signals(recorder: i32) -> bool {
+    let is_empty =
+        |name| status_line(recorder, name).is_some_and(|mask| mask.bytes().all(|digit| digit == b'0'));
+    let waits = || {
+        let call = std::fs::read_to_string(format!("/proc/{recorder}/syscall"));
+        call.is_ok_and(|call| call.starts_with("271 "))
+    };
+    // In this order: the recorder passes on what it takes before it waits again.
+    is_empty("SigPnd") && is_empty("ShdPnd") && waits()
+}
+
 #[test]
 fn an_interrupt_from_the_keyboard_comes_once() -> Outcome {
     if !has(here!(), "script") {
@@ -224,16 +237,23 @@ fn an_interrupt_from_the_keyboard_comes_once() -> Outcome {
     }
     let place = Place::new()?;
     let subject = recorded()?;
-    let line = format!("exec {} run -o {} -- {subject} interrupts", program(), place.file.display());
+    let (report, heard) = (place.folder.0.join("report"), place.folder.0.join("report.heard"));
+    let run = format!("{} run", program());
+    let line = format!("exec {run} -o {} -- {subject} interrupts {}", place.file.display(), report.display());
     let mut terminal = on_a_terminal(&line)?;
     let caught = |pid| status_line(pid, "SigCgt").and_then(|mask| u64::from_str_radix(&mask, 16).ok());
     until("its handler", || {
         let pid = descendant(terminal.pid(), &format!("{subject} interrupts"));
         Ok(pid.and_then(caught).filter(|mask| mask & 2 != 0))
     })?;
+    let recorder = descendant(terminal.pid(), &run).ok_or("no recorder")?;
     let mut typed = terminal.child.stdin.take().ok_or("no pipe")?;
     typed.write_all(b"\x03")?;
     typed.flush()?;
+    until_true("the interrupt", || heard.exists())?;
+    // A second one would come from the recorder, which gets the terminal's interrupt as well.
+    until_true("the recorder to take its interrupt", || has_taken_its_signals(recorder))?;
+    std::fs::write(&report, "")?;
     until("the command's end", || Ok(terminal.child.try_wait()?.is_some().then_some(())))?;
     drop(typed);
     let ended = terminal.finish()?;

@@ -1,35 +1,60 @@
 //! `explain --photograph`: what it shows is what a stop shows, and the process does not notice, whatever happens to
 //! strandline, to the process, or to the whole process group.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::{kept_bytes, kept_rows};
 use crate::support::recording::has;
 use crate::support::strandline::{caveats, command, json, run};
 use crate::support::subject::compile;
+use crate::support::waiting::{is_traced, state, threads, until, until_true};
 use crate::support::{
     Libc, Outcome, Result, Subject, for_each, full, here, invariants, perls, repetitions, subject,
 };
 
-/// Processes whose parent is `pid`, with their states.
-fn children(pid: i32) -> Result<Vec<(i32, char)>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc")? {
-        let Some(child) = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
-            continue;
-        };
-        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-        let (state, parent) = (fields.next(), fields.next());
-        if parent == Some(&pid.to_string()) {
-            found.push((child, state.and_then(|state| state.chars().next()).unwrap_or('?')));
-        }
-    }
-    Ok(found)
+const SIGINT: i32 = 2;
+const SIGCONT: i32 = 18;
+const SIGSTOP: i32 = 19;
+
+/// A child of a process.
+#[derive(Debug, PartialEq, Eq)]
+struct Child {
+    pid: i32,
+    state: char,
+    /// The signal that its end sends to its parent; a photograph's sends none.
+    exit_signal: i32,
+}
+
+/// The children of process `pid`.
+fn children(pid: i32) -> Vec<Child> {
+    let list = |tid| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+    let lists: Vec<String> = threads(pid).into_iter().map(list).collect();
+    // One that is gone by now is no child.
+    lists
+        .iter()
+        .flat_map(|list| list.split_whitespace())
+        .filter_map(|child| of_child(child.parse().ok()?))
+        .collect()
+}
+
+fn of_child(pid: i32) -> Option<Child> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // From the state on, which is the third field; the exit signal is the 38th.
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_whitespace().collect();
+    let state = fields.first()?.chars().next()?;
+    Some(Child { pid, state, exit_signal: fields.get(35)?.parse().ok()? })
+}
+
+/// The photographs of a process, asleep or dead.
+fn photographs(pid: i32) -> Vec<Child> {
+    let mut all = children(pid);
+    all.retain(|child| child.exit_signal == 0);
+    all
 }
 
 fn photographed(pid: &str) -> Result<Value> {
@@ -40,10 +65,10 @@ fn photographed(pid: &str) -> Result<Value> {
     Ok(document)
 }
 
-/// The bytes on each row, those of a row with holders added up.
+/// The bytes on each row that a resting process keeps, those of a row with holders added up.
 fn rows(document: &Value) -> BTreeMap<String, u64> {
     let mut rows = BTreeMap::new();
-    for row in document["rows"].as_array().into_iter().flatten() {
+    for row in kept_rows(document) {
         *rows.entry(row["id"].as_str().unwrap_or_default().to_owned()).or_default() +=
             row["bytes"].as_u64().unwrap_or(0);
     }
@@ -68,8 +93,9 @@ fn difference(path: &str, left: &Value, right: &Value) -> Option<String> {
 }
 
 /// That a photograph and a stop of the same standing process show the same: all rows, but for pages of the stack below the
-/// stack pointer, where the call stood.
+/// stack pointer, where the call stood, and for pages that the kernel may drop between the looks.
 fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
+    subject.at_rest()?;
     let pid = subject.pid_text();
     // The first call may touch a page of the stack for the first time.
     photographed(&pid)?;
@@ -78,11 +104,19 @@ fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
     let again = json(&["explain", "--json", "--photograph=never", &pid])?;
     assert_eq!(rows(&stopped), rows(&again), "it stands still");
     assert_eq!(rows(&shown), rows(&stopped));
-    for key in ["allocators", "runtimes", "remedies", "verdict", "totals"] {
+    for key in ["allocators", "runtimes", "remedies"] {
         assert_eq!(difference(key, &shown[key], &stopped[key]), None);
     }
-    assert_eq!(shown["kernel"]["rss_bytes"], stopped["kernel"]["rss_bytes"]);
-    assert_eq!(children(subject.pid())?, [], "nothing is left");
+    for state in ["live", "stranded", "pinned", "unattributed"] {
+        assert_eq!(shown["totals"][state], stopped["totals"][state], "{state}");
+    }
+    // Its headline says how much is evictable.
+    if ["file_bytes", "lazyfree_bytes"].iter().all(|key| shown["kernel"][*key] == stopped["kernel"][*key]) {
+        assert_eq!(difference("verdict", &shown["verdict"], &stopped["verdict"]), None);
+        assert_eq!(shown["totals"], stopped["totals"]);
+    }
+    assert_eq!(kept_bytes(&shown), kept_bytes(&stopped));
+    assert_eq!(children(subject.pid()), [], "nothing is left");
     Ok(())
 }
 
@@ -118,13 +152,14 @@ fn an_sbcl_is_read_while_it_runs() -> Outcome {
     shows_what_a_stop_shows(&Subject::start_command(command)?)
 }
 
-/// What a subject says of itself: how many of its children ended, and that nothing was wrong.
+/// Waits until more children of a subject have ended, and sees that nothing was wrong.
 fn goes_on(subject: &mut Subject) -> Outcome {
-    let before = subject.ask(b'c')?;
-    std::thread::sleep(Duration::from_millis(200));
-    let after = subject.ask(b'c')?;
+    let before = subject::number(&subject.ask(b'c')?, "ended")?;
+    let after = until("it to go on", || {
+        let now = subject.ask(b'c')?;
+        Ok((subject::number(&now, "ended")? > before).then_some(now))
+    })?;
     assert_eq!(after["wrong"], 0, "{after}");
-    assert!(subject::number(&after, "ended")? > subject::number(&before, "ended")?, "it goes on");
     Ok(())
 }
 
@@ -143,16 +178,6 @@ fn a_parent_that_waits_for_any_child_does_not_see_it() -> Outcome {
     })
 }
 
-/// The photographs of a process: its children that ignore every signal that can be, asleep or dead.
-fn photographs(pid: i32) -> Result<Vec<(i32, char)>> {
-    let mut all = children(pid)?;
-    all.retain(|(child, state)| {
-        let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
-        *state == 'Z' || status.lines().any(|line| line == "SigBlk:\tfffffffffffbfeff")
-    });
-    Ok(all)
-}
-
 #[test]
 fn killed_at_any_instant_it_leaves_a_process_that_goes_on() -> Outcome {
     goes_on_when_killed(Subject::start("parent", &[])?, repetitions(40, 1000))
@@ -166,68 +191,78 @@ fn and_so_under_a_filter_as_containers_have_it() -> Outcome {
 }
 
 fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
-    let pid = subject.pid_text();
+    let (pid, pid_text) = (subject.pid(), subject.pid_text());
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let took = Instant::now();
-    photographed(&pid)?;
+    photographed(&pid_text)?;
     let took = took.elapsed().as_micros() as u64;
-    let mut left = 0;
+    let (mut known, mut left) = (BTreeSet::new(), 0);
     for turn in 0..turns {
-        let mut command = command(&["explain", "--json", "--photograph", &pid]);
+        known.extend(photographs(pid).iter().map(|one| one.pid));
+        let is_new = |one: &Child| !known.contains(&one.pid);
+        let mut command = command(&["explain", "--json", "--photograph", &pid_text]);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn()?;
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        std::thread::sleep(Duration::from_micros((seed >> 33) % took));
+        // Half of the kills come while there is a photograph, the others at any instant.
+        let is_aimed = turn % 2 == 1;
+        if is_aimed {
+            // A thread that naps is woken at once, even beside busy ones.
+            while !photographs(pid).iter().any(is_new) && child.try_wait()?.is_none() {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        } else {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            std::thread::sleep(Duration::from_micros((seed >> 33) % took));
+        }
         if turn % 4 == 0 {
             // What a Ctrl-C at a terminal does to all of a group: the process's handler runs in it alone.
-            for (photograph, _) in photographs(subject.pid())? {
-                let _ = strandline_sys::signal::send(photograph, 2);
+            for photograph in photographs(pid) {
+                let _ = strandline_sys::signal::send(photograph.pid, SIGINT);
             }
-            strandline_sys::signal::send(subject.pid(), 2)?;
+            strandline_sys::signal::send(pid, SIGINT)?;
         }
         child.kill()?;
         child.wait()?;
-        left = left.max(photographs(subject.pid())?.len());
+        left += u64::from(is_aimed && photographs(pid).iter().any(is_new));
     }
     goes_on(&mut subject)?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     assert!(status.lines().any(|line| line == "TracerPid:\t0"), "{status}");
-    // What was left sleeps, and ends by itself: none runs, none holds a descriptor.
-    for (photograph, state) in photographs(subject.pid())? {
-        assert!(matches!(state, 'S' | 'Z'), "{photograph} is in state {state}");
-        let held = std::fs::read_dir(format!("/proc/{photograph}/fd")).map_or(0, Iterator::count);
-        assert_eq!(held, 0, "{photograph} holds descriptors");
-    }
     assert!(left > 0, "no kill left a photograph: none came in its life");
-    if full() {
-        // The time of a small process, and some more.
-        std::thread::sleep(Duration::from_secs(18));
-        let living: Vec<_> =
-            photographs(subject.pid())?.into_iter().filter(|(_, state)| *state != 'Z').collect();
-        assert_eq!(living, [], "they outlive their time");
-    }
+    until_left_to_end(pid)?;
     assert!(subject.finish()?.success());
+    Ok(())
+}
+
+/// Waits until the photographs that nothing collects sleep without descriptors, and end by themselves.
+fn until_left_to_end(pid: i32) -> Outcome {
+    let descriptors =
+        |one: &Child| std::fs::read_dir(format!("/proc/{}/fd", one.pid)).map_or(0, Iterator::count);
+    let rests = |one: &Child| matches!(one.state, 'S' | 'Z') && descriptors(one) == 0;
+    until_true("photographs to sleep", || photographs(pid).iter().all(rests))?;
+    if full() {
+        // The time of a small process is some seconds.
+        until_true("photographs to end", || photographs(pid).iter().all(|one| one.state == 'Z'))?;
+    }
     Ok(())
 }
 
 /// Looks at a moving process again and again: a photograph where there is one, else a stop.
 fn look_often(subject: &Subject, times: u64) -> Outcome {
     for _ in 0..times {
-        let run = run(&["explain", "--json", "--photograph=try", &subject.pid_text()])?;
-        match run.status {
-            Some(0) => invariants::hold(&serde_json::from_str(&run.stdout)?)?,
-            Some(3) if run.stderr.lines().count() == 1 && !run.stderr.contains("panicked") => {}
-            _ => return Err(run.summary().into()),
-        }
+        let document = json(&["explain", "--json", "--photograph=try", &subject.pid_text()])?;
+        invariants::hold(&document)?;
     }
     Ok(())
 }
 
 #[test]
 fn processes_that_fork_and_start_threads_and_programs_go_on() -> Outcome {
-    for_each(["forker", "thread_spawner", "malloc_loop", "execer"], |name| {
-        let arguments: &[&str] = if *name == "malloc_loop" { &["8"] } else { &[] };
+    // Eight busy threads take turns, so that each stop of them takes its time.
+    let programs: [(&str, &[&str], u64); 4] =
+        [("forker", &[], 8), ("thread_spawner", &[], 8), ("malloc_loop", &["8"], 3), ("execer", &[], 8)];
+    for_each(programs, |(name, arguments, times)| {
         let mut subject = Subject::start(name, arguments)?;
-        look_often(&subject, repetitions(8, 60))?;
+        look_often(&subject, repetitions(*times, 60))?;
         if *name != "execer" {
             assert_eq!(subject.ask(b'c')?["wrong"], 0);
         }
@@ -243,7 +278,7 @@ fn is_refused(pid: i32, why: &str) -> Outcome {
     let tried = json(&["explain", "--json", "--photograph=try", &pid_text])?;
     invariants::hold(&tried)?;
     assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
-    assert_eq!(children(pid)?, []);
+    assert_eq!(children(pid), []);
     Ok(())
 }
 
@@ -277,6 +312,8 @@ fn who_shares_memory_with_its_parent_and_who_waits_for_such_a_child_is_left_alon
     let subject = Subject::start("guarded", &["vfork"])?;
     let child = i32::try_from(subject.number("pid")?)?;
     assert_ne!(child, subject.pid());
+    // The child says that it is there before its parent has gone to sleep.
+    until_true("the parent to sleep", || state(subject.pid(), subject.pid()) == Some('D'))?;
     is_refused(child, "shares its memory with its parent")?;
     run(&["explain", "--photograph", &subject.pid_text()])?.complains(3, &["uninterruptible sleep"])?;
     assert!(subject.finish()?.success(), "both end as they would");
@@ -365,20 +402,18 @@ fn a_runtime_is_read_from_one_without_being_asked() -> Outcome {
 fn where_it_could_do_harm_it_is_refused_and_tried_the_process_is_stopped() -> Outcome {
     let subject = Subject::start("fragmented", &["20000"])?;
     let pid = subject.pid_text();
-    strandline_sys::signal::send(subject.pid(), 19)?;
-    let stopped =
-        || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "));
-    while !stopped() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    strandline_sys::signal::send(subject.pid(), SIGSTOP)?;
+    let is_stopped = || state(subject.pid(), subject.pid()) == Some('T') && !is_traced(subject.pid());
+    until_true("the stop", is_stopped)?;
     run(&["explain", "--photograph", &pid])?.complains(3, &["stopped by a signal", "--photograph=try"])?;
     let tried = json(&["explain", "--json", "--photograph=try", &pid])?;
     invariants::hold(&tried)?;
     assert_eq!(tried["target"]["kind"], "live");
     assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
-    assert!(stopped(), "it stays stopped");
-    assert_eq!(children(subject.pid())?, []);
-    strandline_sys::signal::send(subject.pid(), 18)?;
+    // Let go, it runs for a moment, within the kernel, until it is back in the group stop.
+    until_true("the stop again", is_stopped)?;
+    assert_eq!(children(subject.pid()), []);
+    strandline_sys::signal::send(subject.pid(), SIGCONT)?;
     // Too little time for it.
     let bounded = run(&["explain", "--photograph", "--max-stop", "1us", &pid])?;
     assert_eq!(bounded.status, Some(3), "{}", bounded.summary());

@@ -1,9 +1,15 @@
 //! The stop is not seen by the process that is stopped: no EINTR, no changed result, no process
 //! left stopped or traced, whatever it does meanwhile.
 
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::support::{Outcome, Result, Subject, repetitions, strandline, subject};
+use crate::support::waiting::{self, until, until_true};
+use crate::support::{Outcome, Result, Subject, invariants, repetitions, strandline, subject};
+
+const SIGKILL: i32 = 9;
+const SIGCONT: i32 = 18;
+const SIGSTOP: i32 = 19;
 
 /// State letter and tracer of a process.
 fn state(pid: i32) -> Result<(char, i32)> {
@@ -20,9 +26,12 @@ fn blocking_calls_see_no_interruption() -> Outcome {
     for _ in 0..repetitions(15, 100) {
         strandline::explain(subject.pid())?;
     }
-    let report = subject.ask(b'c')?;
+    let looked = subject::number(&subject.ask(b'c')?, "returns")?;
+    let report = until("the timed calls to go on", || {
+        let report = subject.ask(b'c')?;
+        Ok((subject::number(&report, "returns")? > looked).then_some(report))
+    })?;
     assert_eq!(report["total"], 0, "{report}");
-    assert!(subject::number(&report, "returns")? > 0, "the timed calls went on");
     assert_eq!(state(subject.pid())?.1, 0, "not traced any more");
     assert!(subject.finish()?.success());
     Ok(())
@@ -30,21 +39,29 @@ fn blocking_calls_see_no_interruption() -> Outcome {
 
 #[test]
 fn a_stopped_process_stays_stopped() -> Outcome {
-    const SIGSTOP: i32 = 19;
-    const SIGCONT: i32 = 18;
     let mut subject = Subject::start("fragmented", &["20000"])?;
-    strandline_sys::signal::send(subject.pid(), SIGSTOP)?;
-    let mut turns = 0;
-    while state(subject.pid())?.0 != 'T' && turns < 1000 {
-        std::thread::sleep(Duration::from_millis(2));
-        turns += 1;
-    }
+    let pid = subject.pid();
+    strandline_sys::signal::send(pid, SIGSTOP)?;
+    // A thread that was let go runs for a moment, within the kernel, until it is back in the group stop.
+    let is_stopped = || state(pid).is_ok_and(|state| state == ('T', 0));
+    until_true("the stop", is_stopped)?;
     for _ in 0..5 {
-        strandline::explain(subject.pid())?;
-        assert_eq!(state(subject.pid())?, ('T', 0));
+        strandline::explain(pid)?;
+        until_true("the stop again", is_stopped)?;
     }
-    strandline_sys::signal::send(subject.pid(), SIGCONT)?;
+    strandline_sys::signal::send(pid, SIGCONT)?;
     assert!(subject.ask(b'i')?["mallinfo"].is_object());
+    Ok(())
+}
+
+/// Waits until the count `name` of a subject grows, and sees that nothing was wrong.
+fn goes_on(subject: &mut Subject, name: &str) -> Outcome {
+    let before = subject::number(&subject.ask(b'c')?, name)?;
+    let after = until("it to go on", || {
+        let now = subject.ask(b'c')?;
+        Ok((subject::number(&now, name)? > before).then_some(now))
+    })?;
+    assert_eq!(after["wrong"], 0, "{after}");
     Ok(())
 }
 
@@ -55,7 +72,7 @@ fn look_often(subject: &Subject, times: u64) -> Result<u64> {
         let run = strandline::run(&["explain", "--json", &subject.pid_text()])?;
         match run.status {
             Some(0) => {
-                crate::support::invariants::hold(&serde_json::from_str(&run.stdout)?)?;
+                invariants::hold(&serde_json::from_str(&run.stdout)?)?;
                 documents += 1;
             }
             Some(3) if run.stderr.lines().count() == 1 && !run.stderr.contains("panicked") => {}
@@ -91,11 +108,7 @@ fn a_process_that_spawns_threads() -> Outcome {
     let mut subject = Subject::start("thread_spawner", &[])?;
     let times = repetitions(8, 60);
     assert_eq!(look_often(&subject, times)?, times);
-    let before = subject.ask(b'c')?;
-    std::thread::sleep(Duration::from_millis(200));
-    let after = subject.ask(b'c')?;
-    assert_eq!(after["wrong"], 0, "{after}");
-    assert!(subject::number(&after, "ended")? > subject::number(&before, "ended")?, "it goes on");
+    goes_on(&mut subject, "ended")?;
     assert!(subject.finish()?.success());
     Ok(())
 }
@@ -105,35 +118,49 @@ fn a_tight_malloc_loop_is_explained_and_reclaimed() -> Outcome {
     let mut subject = Subject::start("malloc_loop", &["8"])?;
     let times = repetitions(4, 30);
     assert_eq!(look_often(&subject, times)?, times);
-    let document = strandline::json(&["reclaim", "--json", "--wait", "20", &subject.pid_text()])?;
+    let document = strandline::json(&["reclaim", "--json", "--wait", "600", &subject.pid_text()])?;
     assert_ne!(document["outcome"], "refused", "{}", document["reason"]);
-    let before = subject.ask(b'c')?;
-    std::thread::sleep(Duration::from_millis(200));
-    let after = subject.ask(b'c')?;
-    assert_eq!(after["wrong"], 0, "{after}");
-    assert!(subject::number(&after, "rounds")? > subject::number(&before, "rounds")?, "it goes on");
+    goes_on(&mut subject, "rounds")?;
     assert_eq!(state(subject.pid())?.1, 0);
     assert!(subject.finish()?.success());
     Ok(())
 }
 
+/// Waits until process `pid` is stopped for a look, or the look is over. A thread that naps is woken at once, even beside
+/// busy ones; a thread that spins may lose its turn in this moment.
+fn until_stopped<T>(pid: i32, looker: &JoinHandle<T>) {
+    while !looker.is_finished() && waiting::state(pid, pid) != Some('t') {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
 #[test]
 fn a_process_that_ends_meanwhile() -> Outcome {
-    for round in 0..repetitions(10, 60) {
+    let (rounds, mut lost) = (repetitions(10, 60), 0);
+    for round in 0..rounds {
         let subject = Subject::start("fragmented", &["60000"])?;
-        let pid = subject.pid_text();
+        let (pid, pid_text) = (subject.pid(), subject.pid_text());
         let looker = std::thread::spawn(move || {
-            strandline::run(&["explain", "--json", &pid]).map_err(|error| error.to_string())
+            strandline::run(&["explain", "--json", &pid_text]).map_err(|error| error.to_string())
         });
-        std::thread::sleep(Duration::from_micros(400 * round));
+        until_stopped(pid, &looker);
+        // Killed, it is gone while it is read. Else it reads that it is to end when it is let go.
+        let is_killed = round % 2 == 1;
+        if is_killed {
+            strandline_sys::signal::send(pid, SIGKILL)?;
+        }
         subject.finish()?;
         let run = looker.join().map_err(|_| "the thread failed")??;
         match run.status {
-            Some(0) => crate::support::invariants::hold(&serde_json::from_str(&run.stdout)?)?,
-            Some(3) if run.stderr.lines().count() == 1 && !run.stderr.contains("panicked") => {}
+            Some(0) => invariants::hold(&serde_json::from_str(&run.stdout)?)?,
+            Some(3) if is_killed => {
+                run.complains(3, &[&pid.to_string()])?;
+                lost += 1;
+            }
             _ => return Err(run.summary().into()),
         }
     }
+    assert!(lost > 0, "no kill came into the middle of {} looks", rounds / 2);
     Ok(())
 }
 

@@ -10,7 +10,8 @@ use std::process::Command;
 
 use crate::support::recording::{has, is_root};
 use crate::support::strandline::{Run, run_command};
-use crate::support::{Folder, Outcome, Result, Subject, for_each, here, invariants, skipped};
+use crate::support::waiting::until_true;
+use crate::support::{Folder, Outcome, Result, Subject, copy_program, for_each, here, invariants, skipped};
 
 /// An ordinary user (`nobody`), and another.
 const ORDINARY: u32 = 65534;
@@ -32,7 +33,8 @@ impl Marked {
         let folder = Folder::new("rights")?;
         fs::set_permissions(&folder.0, Permissions::from_mode(0o755))?;
         let program = folder.0.join("strandline");
-        fs::copy(env!("CARGO_BIN_EXE_strandline"), &program)?;
+        copy_program(env!("CARGO_BIN_EXE_strandline"), &program)?;
+        fs::set_permissions(&program, Permissions::from_mode(0o755))?;
         let mut command = Command::new("setcap");
         command.arg(format!("{capabilities}+ep")).arg(&program);
         let done = run_command(command)?;
@@ -134,7 +136,8 @@ fn file_capabilities_show_other_users_processes() -> Outcome {
     // Of root, of another user, and of one whose program lies where only its user can go.
     let private = marked.folder.0.join("private");
     fs::create_dir(&private)?;
-    fs::copy("/bin/sleep", private.join("nap"))?;
+    copy_program("/bin/sleep", private.join("nap"))?;
+    fs::set_permissions(private.join("nap"), Permissions::from_mode(0o755))?;
     std::os::unix::fs::chown(&private, Some(OTHER), Some(OTHER))?;
     fs::set_permissions(&private, Permissions::from_mode(0o700))?;
     let mut nap = Command::new(private.join("nap"));
@@ -142,6 +145,10 @@ fn file_capabilities_show_other_users_processes() -> Outcome {
     let mut nap = nap.spawn()?;
     let subject = Subject::idle()?;
     let looks = || -> Outcome {
+        // Its libc is mapped when it sleeps, by nanosleep or clock_nanosleep.
+        let call = format!("/proc/{}/syscall", nap.id());
+        let call = || fs::read_to_string(&call).unwrap_or_default();
+        until_true("the nap", || ["35 ", "230 "].iter().any(|number| call().starts_with(number)))?;
         for pid in [nap.id().to_string(), subject.pid_text()] {
             let run = marked.run(&["explain", "--json", "--photograph=never", &pid])?;
             let document = run.document()?;

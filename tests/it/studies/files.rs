@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::support::lab::Lab;
 use crate::support::recording::{finish, list};
-use crate::support::{Outcome, Result};
+use crate::support::{Outcome, Result, write_script};
 
 /// One that takes a moment, with a plot, and a claim that fails for no more reason than that.
 const SMALL: &str = r#"
@@ -239,8 +239,7 @@ fn a_trial_by_the_script_leaves_the_results_alone() -> Outcome {
         ("bin/cargo", "#!/bin/sh\n"),
         ("target/release/strandline", program),
     ] {
-        fs::write(lab.path(file), text)?;
-        fs::set_permissions(lab.path(file), fs::Permissions::from_mode(0o755))?;
+        write_script(lab.path(file), text)?;
     }
     fs::write(lab.path("studies/RESULTS.md"), "before\n")?;
     let run = |flags: &[&str]| -> Outcome {

@@ -1,12 +1,12 @@
 //! The study `freed-heap` (short, or whole where all is tested), and its subject programs by themselves.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
 
 use crate::support::studied::{Studied, folder, short};
-use crate::support::{Folder, Libc, Outcome, Result, full, here, skipped};
+use crate::support::{Folder, Libc, Outcome, Result, full, here, skipped, write_script};
 
 /// Hold with any glibc since 2.26 on x86-64, and with no other allocator installed; tried with 2.36.
 const HOLD: &[&str] = &[
@@ -160,9 +160,9 @@ fn figures_are_plausible(studied: &Studied) {
 fn a_rule_with_other_thresholds_is_found_wrong() -> Outcome {
     let Some(built) = build("freed-heap-rule")? else { return Ok(()) };
     let script = built.0.join("plain");
-    write_script(&script, &format!("exec env -u GLIBC_TUNABLES '{}'", built.0.join("steps").display()))?;
-    let tunables = "glibc.malloc.mmap_threshold=16384";
     let steps = built.0.join("steps");
+    write_script(&script, &format!("#!/bin/sh\nexec env -u GLIBC_TUNABLES '{}'\n", steps.display()))?;
+    let tunables = "glibc.malloc.mmap_threshold=16384";
     for (program, exact) in [(&steps, true), (&script, false)] {
         let mut command = rule(&["check", &program.display().to_string(), "5"]);
         let found = json(command.env("GLIBC_TUNABLES", tunables))?;
@@ -277,12 +277,6 @@ fn json(command: &mut Command) -> Result<Value> {
         return Err(format!("{command:?}: {}", String::from_utf8_lossy(&ended.stderr)).into());
     }
     Ok(serde_json::from_slice(&ended.stdout)?)
-}
-
-fn write_script(path: &Path, line: &str) -> Outcome {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::write(path, format!("#!/bin/sh\n{line}\n"))?;
-    Ok(std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?)
 }
 
 /// The first cell of a subject that has these choices.

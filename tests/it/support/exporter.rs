@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::support::waiting::{PATIENCE, until};
 use crate::support::{Result, strandline};
 
-/// What takes so long hangs. A guard, not a measurement.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The time between two scrapes: each takes processor time that the exporter's ledgers want a share of.
+const PACE: Duration = Duration::from_millis(25);
 
 /// A budget that no test waits for.
 pub const SOON: [&str; 4] = ["--stop-budget", "900ms/s", "--cpu-budget", "100%"];
@@ -93,18 +94,18 @@ impl Exporter {
     }
 
     /// The first page of which `is` is true.
-    pub fn page_when(&self, what: &str, is: impl Fn(&Page) -> bool) -> Result<Page> {
-        let since = Instant::now();
-        loop {
+    pub fn page_when(&self, what: &str, mut is: impl FnMut(&Page) -> bool) -> Result<Page> {
+        let mut last = String::new();
+        let found = until(what, || {
             let page = self.page()?;
             if is(&page) {
-                return Ok(page);
+                return Ok(Some(page));
             }
-            if since.elapsed() > PATIENCE {
-                return Err(format!("never {what}:\n{}", page.text).into());
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
+            last = page.text;
+            std::thread::sleep(PACE);
+            Ok(None)
+        });
+        found.map_err(|error| format!("{error}; the last page:\n{last}").into())
     }
 
     /// Ends it by this signal and returns its exit status.

@@ -61,7 +61,41 @@ pub fn broken(document: &Value) -> Vec<String> {
     broken.extend(rows(document));
     broken.extend(allocators(document));
     broken.extend(remedies(document));
+    broken.extend(headline(document));
     broken
+}
+
+/// Sizes in the headline that are larger than all that is resident.
+fn headline(document: &Value) -> Vec<String> {
+    let rss = document["kernel"]["rss_bytes"].as_f64().unwrap_or(0.0);
+    let headline = document["verdict"]["headline"].as_str().unwrap_or_default();
+    // Sizes are written with three digits.
+    let is_more = |size: &f64| *size > rss * 1.005;
+    sizes(headline)
+        .into_iter()
+        .filter(is_more)
+        .map(|size| format!("{size} of {rss} bytes: {headline}"))
+        .collect()
+}
+
+/// The sizes in a text, in bytes: `12.4 MiB`, `512 bytes`.
+fn sizes(text: &str) -> Vec<f64> {
+    const UNITS: [(&str, f64); 5] = [
+        ("bytes", 1.0),
+        ("KiB", 1024.0),
+        ("MiB", 1048576.0),
+        ("GiB", 1073741824.0),
+        ("TiB", 1099511627776.0),
+    ];
+    let words: Vec<&str> = text.split([' ', ';', ':', '(', ')']).filter(|word| !word.is_empty()).collect();
+    let pairs = words.windows(2);
+    pairs
+        .filter_map(|pair| {
+            let number: f64 = pair[0].replace(',', "").parse().ok()?;
+            let unit = UNITS.iter().find(|unit| unit.0 == pair[1].trim_end_matches([',', '.']))?;
+            Some(number * unit.1)
+        })
+        .collect()
 }
 
 fn missing(value: &Value, prefix: &str, keys: &[&str]) -> Vec<String> {
@@ -142,6 +176,11 @@ fn broken_documents_are_told() {
     }
     assert_eq!(broken(&document), ["rows sum to 4096, RSS is 8192"]);
     document["kernel"]["rss_bytes"] = 4096.into();
+    assert!(broken(&document).is_empty());
+    document["verdict"] = serde_json::json!({ "headline": "12.0 KiB of 4.00 KiB RSS is free heap" });
+    assert_eq!(broken(&document).len(), 1);
+    document["verdict"] =
+        serde_json::json!({ "headline": "4.00 KiB of 4.00 KiB RSS is free: 2 blocks of 1,024 bytes" });
     assert!(broken(&document).is_empty());
     document["totals"]["pinned"] = 1.into();
     document["remedies"] = serde_json::json!([

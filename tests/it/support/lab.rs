@@ -1,9 +1,12 @@
-//! What the tests of the lab share: a lab with a cache of its own, and whether anything of it is left running.
+//! What the tests of the lab share: a lab with a cache of its own, and whether anything of it is left running; ports that only
+//! one test uses.
 
+use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
 
 use crate::support::recording::{Ended, Started, finish, program};
@@ -78,6 +81,60 @@ impl Lab {
     pub fn text(&self, name: &str) -> String {
         std::fs::read_to_string(self.folder.0.join(name)).unwrap_or_default()
     }
+}
+
+/// A port for a program that takes its port as an argument. No other test uses it while this is alive, and the kernel gives it
+/// to no socket that asks for any port.
+#[derive(Debug)]
+pub struct Port {
+    /// Its number.
+    pub number: u16,
+    /// Of a file that stands for the number, for tests of all processes.
+    _lock: Flock<File>,
+}
+
+/// The least port that is taken: programs of this machine have most of theirs below.
+const MIN_PORT: u16 = 10_000;
+
+impl Port {
+    /// Reserves one.
+    pub fn reserve() -> Result<Self> {
+        // Each begins to look elsewhere: a port that was just used has connections that wait for their end.
+        static TURN: AtomicU32 = AtomicU32::new(0);
+        let turn = std::process::id().wrapping_mul(61).wrapping_add(TURN.fetch_add(1, Ordering::Relaxed));
+        let user = strandline_sys::host::effective_user();
+        let folder = std::env::temp_dir().join(format!("strandline-ports-{user}"));
+        std::fs::create_dir_all(&folder)?;
+        let mut numbers = not_given_out()?;
+        let middle = usize::try_from(turn)? % numbers.len().max(1);
+        numbers.rotate_left(middle);
+        let used = used_ports();
+        for number in numbers.into_iter().filter(|number| !used.contains(number)) {
+            let path = folder.join(number.to_string());
+            let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+            if let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                return Ok(Self { number, _lock: lock });
+            }
+        }
+        Err("no port is free".into())
+    }
+}
+
+/// The ports that the kernel gives to no socket that asks for any.
+fn not_given_out() -> Result<Vec<u16>> {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")?;
+    let mut ends = range.split_whitespace().map(str::parse::<u16>);
+    let (low, high) = (ends.next().ok_or("no range")??, ends.next().ok_or("no range")??);
+    Ok((MIN_PORT..=u16::MAX).filter(|number| !(low..=high).contains(number)).collect())
+}
+
+/// The ports of this machine's TCP sockets.
+fn used_ports() -> Vec<u16> {
+    let lists = ["/proc/self/net/tcp", "/proc/self/net/tcp6"].map(std::fs::read_to_string);
+    let lines = lists.iter().flatten().flat_map(|list| list.lines().skip(1));
+    // SLOT OWN-ADDRESS:PORT …
+    let port = |line: &str| u16::from_str_radix(line.split_whitespace().nth(1)?.rsplit_once(':')?.1, 16).ok();
+    lines.filter_map(port).collect()
 }
 
 /// The command lines of all processes that run.

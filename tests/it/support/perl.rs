@@ -28,16 +28,24 @@ pub fn command(perl: &str, case: &str) -> Command {
     command
 }
 
-/// Starts a case of retained.pl.
+/// Starts a case of retained.pl that answers, and waits until it rests: what it printed was a value until a moment ago.
 pub fn start(perl: &str, case: &str) -> Result<Subject> {
-    Subject::start_command(command(perl, case))
+    started(command(perl, case))
 }
 
-/// The figures that the subject has of itself. The first asking leaves traces in its memory; the second one's are
-/// there already.
+/// Starts a perl by `command`, and waits until it rests.
+pub fn started(command: Command) -> Result<Subject> {
+    let subject = Subject::start_command(command)?;
+    subject.at_rest()?;
+    Ok(subject)
+}
+
+/// The figures that the subject has of itself, which rests again. The first asking leaves traces in its memory; the second
+/// one's are there already.
 pub fn asked(subject: &mut Subject) -> Result<Value> {
     subject.ask(b'o')?;
     let figures = subject.ask(b'o')?;
+    subject.at_rest()?;
     match figures["error"].as_str() {
         Some(error) => Err(error.to_owned().into()),
         None => Ok(figures),

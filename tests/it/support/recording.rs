@@ -173,6 +173,27 @@ impl Place {
     pub fn report(&self) -> Result<Value> {
         report(&self.file)
     }
+
+    /// Reports the growing recording until `ask` finds in it what it looks for.
+    pub fn until_reported<T>(&self, what: &str, ask: impl Fn(&Value) -> Result<Option<T>>) -> Result<T> {
+        let (mut seen, mut last) = (0, String::new());
+        let found = until(what, || {
+            // A frame makes the file longer: a look at its size costs less than a report.
+            let size = std::fs::metadata(&self.file).map_or(0, |data| data.len());
+            if size == std::mem::replace(&mut seen, size) {
+                return Ok(None);
+            }
+            match self.report() {
+                Ok(report) => ask(&report),
+                // The recorder may be writing its first frame.
+                Err(error) => {
+                    last = error.to_string();
+                    Ok(None)
+                }
+            }
+        });
+        found.map_err(|error| format!("{error}; {last}").into())
+    }
 }
 
 /// What `report --format json` says of a recording.

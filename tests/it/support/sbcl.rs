@@ -87,17 +87,36 @@ impl Sbcl {
         command
     }
 
-    /// Starts a subject and waits until its heap is made.
+    /// Starts a subject and waits until its heap is made and it rests.
     pub fn start(&self, kind: &str, arguments: &[&str]) -> Result<Subject> {
-        Subject::start_command(self.subject(kind, arguments))
+        started(self.subject(kind, arguments))
     }
 
     /// The same, with its standard error going to a file.
     pub fn start_heard(&self, kind: &str, arguments: &[&str], heard: File) -> Result<Subject> {
         let mut command = self.subject(kind, arguments);
         command.stderr(heard);
-        Subject::start_command(command)
+        started(command)
     }
+}
+
+/// Starts a subject by `command`, and waits until it rests.
+pub fn started(command: Command) -> Result<Subject> {
+    let subject = Subject::start_command(command)?;
+    subject.at_rest()?;
+    Ok(subject)
+}
+
+/// What the subject says once it has done what `command` asks for. Its figures are exact when all its threads were asleep
+/// before it was asked: those that end or run finalizers close their allocation regions late.
+pub fn asked(subject: &mut Subject, command: u8) -> Result<Value> {
+    if command != b'f' {
+        subject.ask(command)?;
+        subject.at_rest()?;
+    }
+    let told = subject.ask(b'f')?;
+    subject.at_rest()?;
+    Ok(told)
 }
 
 /// The script of a fetched SBCL, with another core than its own.

@@ -1,14 +1,13 @@
 //! What the tests of labs by Slurm share: a Slurm of one node in a private folder, and one that runs nothing and makes
 //! up what its tasks would write.
 
-use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::lab::Lab;
+use crate::support::lab::{Lab, Port};
 use crate::support::recording::{Ended, Started, finish, signal};
-use crate::support::{Folder, Result, skipped};
+use crate::support::{Folder, Outcome, Result, skipped, waiting, write_script};
 
 /// A file of these tests.
 fn own(name: &str) -> PathBuf {
@@ -20,7 +19,18 @@ pub struct Cluster {
     folder: Folder,
     /// Where labs are.
     pub lab: Lab,
+    /// Of slurmctld and of slurmd.
+    ports: [Port; 2],
 }
+
+/// Stands for squeue where labs look for it, and notes each answer in $LOOKS.
+const NOTED_SQUEUE: &str = "#!/bin/sh
+PATH=${PATH#*:}
+squeue \"$@\"
+status=$?
+echo answered >> \"$LOOKS\"
+exit $status
+";
 
 impl Cluster {
     /// One of its own; `None` where it cannot be had, which is said.
@@ -39,16 +49,13 @@ impl Cluster {
             skipped(test, "a Slurm in a private folder wants root");
             return Ok(None);
         }
-        let cluster = Self { folder: Folder::new("slurm")?, lab: Lab::new()? };
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().min(65_000);
+        let ports = [Port::reserve()?, Port::reserve()?];
+        let cluster = Self { folder: Folder::new("slurm")?, lab: Lab::new()?, ports };
+        std::fs::create_dir(cluster.folder.0.join("bin"))?;
+        write_script(cluster.folder.0.join("bin/squeue"), NOTED_SQUEUE)?;
         let mut up = Command::new(own("up"));
-        let ended = finish(
-            {
-                up.arg(&cluster.folder.0).arg(port.to_string());
-                up
-            },
-            b"",
-        )?;
+        up.arg(&cluster.folder.0).args(cluster.ports.iter().map(|port| port.number.to_string()));
+        let ended = finish(up, b"")?;
         if ended.how() != 0 {
             return Err(format!("no Slurm: {}", ended.complaint()).into());
         }
@@ -58,8 +65,23 @@ impl Cluster {
     /// `strandline ARGUMENTS` in the lab's folder, which submits there.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.lab.command(arguments);
-        command.env("SLURM_CONF", self.folder.0.join("slurm.conf"));
+        let own = self.folder.0.join("bin");
+        let path = format!("{}:{}", own.display(), std::env::var("PATH").unwrap_or_default());
+        command.env("SLURM_CONF", self.folder.0.join("slurm.conf")).env("PATH", path);
+        command.env("LOOKS", self.looks());
         command
+    }
+
+    fn looks(&self) -> PathBuf {
+        self.folder.0.join("looks")
+    }
+
+    /// Waits until a lab has taken what squeue answers now. The next answer may be on its way already, the one after it is asked
+    /// for later than now, and is taken before a third one is asked for.
+    pub fn until_looked(&self) -> Outcome {
+        let answers = || std::fs::read_to_string(self.looks()).map_or(0, |text| text.lines().count());
+        let before = answers();
+        waiting::until_true("the lab's looks", || answers() >= before + 3)
     }
 
     /// Runs that to its end.

@@ -8,16 +8,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::thread::JoinHandle;
 
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 
+use crate::support::waiting::until;
 use crate::support::{Outcome, Result};
-
-/// What takes so long hangs. A guard, not a measurement.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A program in a terminal of 80 columns and 24 lines.
 pub struct Terminal {
@@ -26,6 +24,8 @@ pub struct Terminal {
     keys: Option<File>,
     written: Arc<Mutex<Vec<u8>>>,
     gone: Arc<AtomicBool>,
+    /// Reads what is written, until the program has closed the terminal.
+    reader: JoinHandle<()>,
 }
 
 /// What makes a screen of what was written.
@@ -60,7 +60,7 @@ impl Terminal {
         let written = Arc::new(Mutex::new(Vec::new()));
         let gone = Arc::new(AtomicBool::new(false));
         let (all, is_gone) = (Arc::clone(&written), Arc::clone(&gone));
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut piece = [0; 4096];
             loop {
                 let mut one = [PollFd::new(screen.as_fd(), PollFlags::POLLIN)];
@@ -76,7 +76,7 @@ impl Terminal {
                 all.lock().unwrap_or_else(PoisonError::into_inner).extend(&piece[..count]);
             }
         });
-        Ok(Self { child, keys: Some(keys), written, gone })
+        Ok(Self { child, keys: Some(keys), written, gone, reader })
     }
 
     /// Presses keys.
@@ -104,48 +104,61 @@ impl Terminal {
 
     /// Waits until all of `words` stand on it.
     pub fn shows(&self, words: &[&str]) -> Result<String> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let screen = self.screen();
-            if words.iter().all(|word| screen.contains(word)) {
-                return Ok(screen);
+        self.shows_where(&format!("{words:?}"), |screen| words.iter().all(|word| screen.contains(word)))
+    }
+
+    /// Waits until `is` holds of what stands on it. A frame is written piece by piece: `is` must hold of a whole one only.
+    pub fn shows_where(&self, what: &str, is: impl Fn(&str) -> bool) -> Result<String> {
+        let mut seen_bytes = usize::MAX;
+        let shown = until(&format!("{what} on the screen"), || {
+            // Asked before the look: what was written up to the end counts.
+            let has_ended = self.reader.is_finished();
+            let bytes = self.written_bytes();
+            if bytes != seen_bytes {
+                seen_bytes = bytes;
+                let screen = self.screen();
+                if is(&screen) {
+                    return Ok(Some(screen));
+                }
             }
-            if Instant::now() >= until {
-                return Err(format!("{words:?} are not on the screen:\n{screen}").into());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            if has_ended { Err("it has closed the terminal".into()) } else { Ok(None) }
+        });
+        shown.map_err(|error| format!("{what}: {error}; on the screen:\n{}", self.screen()).into())
+    }
+
+    /// Waits until as many frames were drawn. Each hides the cursor once, and nothing else does.
+    pub fn draws(&self, frames: usize) -> Outcome {
+        until(&format!("frame {frames}"), || Ok((self.frames() >= frames).then_some(())))
+    }
+
+    /// How many frames were drawn.
+    pub fn frames(&self) -> usize {
+        const HIDES_CURSOR: &[u8] = b"\x1b[?25l";
+        self.written().windows(HIDES_CURSOR.len()).filter(|bytes| *bytes == HIDES_CURSOR).count()
+    }
+
+    fn written_bytes(&self) -> usize {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// Waits for its end.
     pub fn end(&mut self) -> Result<ExitStatus> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            if Instant::now() >= until {
-                return Err(format!("it does not end:\n{}", self.screen()).into());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let child = &mut self.child;
+        let ended = until("its end", || Ok(child.try_wait()?));
+        ended.map_err(|error| format!("{error}; on the screen:\n{}", self.screen()).into())
     }
 
     /// Whether the terminal was given back: the other screen left, the cursor shown.
     pub fn is_given_back(&self) -> bool {
-        let until = Instant::now() + Duration::from_secs(5);
-        loop {
+        let given_back = until("the terminal to be given back", || {
+            let has_ended = self.reader.is_finished();
             let mut parser = parser();
             parser.process(&self.written());
             let screen = parser.screen();
-            if !screen.alternate_screen() && !screen.hide_cursor() {
-                return true;
-            }
-            if Instant::now() >= until {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+            let is_it = !screen.alternate_screen() && !screen.hide_cursor();
+            Ok((is_it || has_ended).then_some(is_it))
+        });
+        given_back.unwrap_or(false)
     }
 }
 

@@ -4,7 +4,8 @@
 ;;;; A subject loads this, makes what it makes, and calls (answer). It then prints one JSON line, and another for each
 ;;;; byte that it reads:
 ;;;;
-;;;;     f    the figures once more
+;;;;     f    the figures once more: exact, where every other thread was asleep when they were asked for (one that was joined, and
+;;;;          the one that runs finalizers, close their regions a little later, and what was used of those is counted only then)
 ;;;;     s    the same, and SBCL's own table of generations on standard error
 ;;;;     n    (gc), then the figures
 ;;;;     g    (gc :full t), then the figures; the census is the older one
@@ -129,24 +130,11 @@
     (declare (type (unsigned-byte 62) sum))
     (dotimes (i 7 sum) (incf sum (the (unsigned-byte 62) (svref vector i))))))
 
-(defun settle ()
-  "Waits until the usage stays as it is. A thread that was joined, and the one that runs finalizers after a collection, close
-their allocation regions a little later, and what was used of those is counted only then."
-  (let ((before 0) (same 0))
-    (declare (type (unsigned-byte 62) before same))
-    (dotimes (i 500)
-      (let ((now (sb-kernel:dynamic-usage)))
-        (declare (type (unsigned-byte 62) now))
-        (setf same (if (= now before) (1+ same) 0) before now)
-        (when (= same 5) (return))
-        (sb-alien:alien-funcall (sb-alien:extern-alien "usleep" (function sb-alien:int sb-alien:unsigned)) 10000)))))
-
 (defun tell (kind version trigger expected)
   "One line. Averages are told by floating-point numbers, which allocates, so they come first."
   (declare (type simple-base-string kind version))
   (dotimes (i 7)
     (setf (svref *average-ages* i) (floor (* 1000000 (rational (sb-ext:generation-average-age i))))))
-  (settle)
   (put "{\"kind\": \"")
   (put-text kind)
   (put "\", \"version\": \"")

@@ -83,7 +83,7 @@ pub fn scanned(process: &Process, pagemap: &File) -> Result<Option<(AddressSpace
     match Scanned::of(pagemap, space.mappings().iter()) {
         Ok(scanned) => Ok(Some((space, scanned))),
         Err(error) if pages::is_scan_missing(&error) => Ok(None),
-        Err(source) => Err(Error::Io { pid: process.pid(), what: "reading pagemap".to_owned(), source }),
+        Err(source) => Err(process.error("pagemap", source)),
     }
 }
 
@@ -133,7 +133,6 @@ fn by_sums(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Opt
 /// stopped process in between.
 pub fn by_smaps(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Pages> {
     let pid = process.pid();
-    let io = |what: &'static str| move |source| Error::Io { pid, what: what.to_owned(), source };
     let mut detail = String::new();
     for look in 0..MOST_LOOKS {
         if look > 1 {
@@ -143,10 +142,10 @@ pub fn by_smaps(process: &Process, pagemap: &File, before: &Before<'_>) -> Resul
         let scan = || Scanned::of(pagemap, before.space.mappings().iter());
         let (smaps, scanned) = match beside(before.is_large(), scan, || Smaps::read(file)) {
             (scanned, Ok(smaps)) => (smaps, scanned),
-            (_, Err(error)) => return Err(io("reading smaps")(error)),
+            (_, Err(error)) => return Err(process.error("smaps", error)),
         };
-        let residency =
-            Residency::of_scanned(pagemap, &smaps.entries, scanned).map_err(io("reading pagemap"))?;
+        let residency = Residency::of_scanned(pagemap, &smaps.entries, scanned)
+            .map_err(|error| process.error("pagemap", error))?;
         if smaps.entries.is_empty() {
             return Err(Error::Ended { pid });
         }

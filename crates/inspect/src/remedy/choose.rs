@@ -70,6 +70,7 @@ enum Reason {
     ShadowStack,
     FilteredSleep,
     Uninterruptible,
+    Late,
     InMalloc,
     LockHeld,
     StackUnclear,
@@ -88,6 +89,7 @@ impl Reason {
             Self::ShadowStack => "with a shadow stack",
             Self::FilteredSleep => "under a seccomp filter in a sleep that the call would cut short",
             Self::Uninterruptible => "in an uninterruptible sleep",
+            Self::Late => "that did not stop in time (an uninterruptible sleep, or no free processor)",
             Self::InMalloc => "inside malloc",
             Self::LockHeld => "maybe holding an arena's lock",
             Self::StackUnclear => "whose stack cannot be followed to its start",
@@ -122,7 +124,7 @@ impl<T> From<NotStopped> for Attempt<T> {
         match not_stopped {
             NotStopped::Gone => Self::Unfit(Reason::Ended),
             NotStopped::GroupStop => Self::GroupStop,
-            NotStopped::Late => Self::Unfit(Reason::Uninterruptible),
+            NotStopped::Late => Self::Unfit(Reason::Late),
             NotStopped::Refused(error) => Self::Refused(error),
             NotStopped::Io(error) => Self::Io(error),
         }

@@ -5,6 +5,8 @@
 mod java;
 pub mod remedies;
 
+use std::collections::BTreeSet;
+
 use crate::facts::{Remedy, RemedyKind, Row, Runtime, State, Verdict};
 use crate::ledger::rows;
 use crate::readers::ALLOCATORS;
@@ -41,10 +43,11 @@ impl Findings<'_> {
         self.rows.iter().filter(|row| row.id == id).map(|row| row.bytes).sum()
     }
 
-    /// What all allocators have on a row of theirs.
-    fn blocks(&self, of: fn(&BlockRows) -> Id) -> u64 {
+    /// What all allocators have on rows of theirs, each row once: an allocator may have one row for several of them.
+    fn blocks(&self, of: &[fn(&BlockRows) -> Id]) -> u64 {
         let rows = ALLOCATORS.iter().filter_map(|entry| entry.about.blocks);
-        rows.map(|rows| self.row(of(rows).id)).sum()
+        let ids: BTreeSet<&str> = rows.flat_map(|rows| of.iter().map(|of| of(rows).id)).collect();
+        ids.into_iter().map(|id| self.row(id)).sum()
     }
 
     /// What is free in glibc's heaps.
@@ -84,12 +87,10 @@ impl Findings<'_> {
 
 /// The sentence and the class: of what holds memory for nobody, the largest that is worth a sentence.
 pub fn verdict(findings: &Findings<'_>) -> Verdict {
-    let pinned = findings.blocks(|rows| rows.pinned);
-    let free = findings.blocks(|rows| rows.purge)
-        + findings.blocks(|rows| rows.kept)
-        + pinned
-        + findings.blocks(|rows| rows.cached)
-        + findings.free_zero_bytes();
+    let pinned = findings.blocks(&[|rows| rows.pinned]);
+    let free =
+        findings.blocks(&[|rows| rows.purge, |rows| rows.kept, |rows| rows.pinned, |rows| rows.cached])
+            + findings.free_zero_bytes();
     let zero = findings.row("kernel.zero") - findings.free_zero_bytes();
     let unattributed = findings.state(State::Unattributed);
     let retained = findings.row("perl.pad.retained") + findings.row("perl.buffer.retained");
@@ -253,7 +254,7 @@ fn fragmentation(findings: &Findings<'_>) -> String {
         "; {} of it are free places between {} blocks of {} bytes, {used:.0} % used, which {name} gives back only where a \
          whole group of them is free",
         // Of address space: no more of it can be resident than is free at all.
-        bytes(free(class).min(findings.blocks(|rows| rows.kept) + findings.blocks(|rows| rows.pinned))),
+        bytes(free(class).min(findings.blocks(&[|rows| rows.kept, |rows| rows.pinned]))),
         units::thousands(live),
         units::thousands(class.bytes)
     )
@@ -287,10 +288,21 @@ fn mostly_used(findings: &Findings<'_>) -> (&'static str, String) {
     let (live, evictable) = (findings.state(State::Live), findings.state(State::Evictable));
     let stranded = findings.state(State::Stranded);
     if evictable > live {
+        let freed = findings.row("kernel.lazyfree");
+        let what = match (freed, evictable - freed) {
+            (0, _) => "file pages".to_owned(),
+            (_, 0) => "pages that the program released with MADV_FREE".to_owned(),
+            (freed, files) => {
+                format!(
+                    "file pages ({}) and pages that the program released with MADV_FREE ({})",
+                    bytes(files),
+                    bytes(freed)
+                )
+            }
+        };
+        let (all, stranded) = (bytes(evictable), bytes(stranded));
         let text = format!(
-            "{} of {rss} RSS is file pages that the kernel drops under pressure; {} is stranded",
-            bytes(evictable),
-            bytes(stranded)
+            "{all} of {rss} RSS is {what}, which the kernel drops under pressure; {stranded} is stranded"
         );
         return ("evictable", text);
     }
@@ -332,6 +344,47 @@ mod tests {
             verdict.headline,
             "1.17 GiB of 1.56 GiB RSS is free heap; malloc_trim gives back 1.07 GiB; \
              96.0 MiB is pinned by 12,411 live chunks"
+        );
+    }
+
+    #[test]
+    fn a_row_for_several_classes_counts_once() {
+        let rows =
+            [row("musl.free.kept", State::Stranded, 50 << 20), row("musl.live", State::Live, 10 << 20)];
+        let findings = Findings {
+            rows: &rows,
+            rss_bytes: 60 << 20,
+            trim_bytes: None,
+            pinning_chunks: 0,
+            unread: &[],
+            of_readers: &[],
+            size_classes: &[],
+            runtimes: &[],
+        };
+        assert_eq!(verdict(&findings).headline, "50.0 MiB of 60.0 MiB RSS is free heap");
+    }
+
+    #[test]
+    fn lazily_freed_pages_are_no_file_pages() {
+        let rows = [
+            row("kernel.lazyfree", State::Evictable, 500 << 20),
+            row("kernel.file", State::Evictable, 2 << 20),
+            row("glibc.live", State::Live, 40 << 20),
+        ];
+        let findings = Findings {
+            rows: &rows,
+            rss_bytes: 542 << 20,
+            trim_bytes: None,
+            pinning_chunks: 0,
+            unread: &[],
+            of_readers: &[],
+            size_classes: &[],
+            runtimes: &[],
+        };
+        assert_eq!(
+            verdict(&findings).headline,
+            "502 MiB of 542 MiB RSS is file pages (2.00 MiB) and pages that the program released with MADV_FREE (500 MiB), \
+             which the kernel drops under pressure; 0 bytes is stranded"
         );
     }
 

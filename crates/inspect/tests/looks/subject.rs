@@ -6,6 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+/// How long a state is waited for: a guard against a hang, which a slow and busy machine does not meet.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 /// A running subject. Dropped, it is killed.
 pub struct Subject {
     pub child: Child,
@@ -73,7 +76,7 @@ pub fn state(path: &str) -> Option<char> {
 
 /// Waits until `holds`; a hang is a failure.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(30);
+    let limit = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < limit, "{what}");
         std::thread::sleep(Duration::from_millis(1));

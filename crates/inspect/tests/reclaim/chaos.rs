@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::subject::{Subject, scaled};
+use crate::subject::{PATIENCE, Subject, scaled};
 
 /// What the target says at its end, without what may vary: the kinds of EINTR it saw.
 fn interrupted(output: &str) -> Vec<&str> {
@@ -13,11 +13,14 @@ fn interrupted(output: &str) -> Vec<&str> {
 }
 
 #[test]
-fn two_hundred_undisturbed_calls_go_unnoticed() {
+fn undisturbed_calls_go_unnoticed() {
     let subject = Subject::start("chaos_target", &[]);
-    for turn in 0..scaled(200, 1000) {
+    // Four or more through each of its threads, which do twelve kinds of work.
+    for turn in 0..scaled(4, 80) * subject.threads.len() {
         let (name, tid) = &subject.threads[turn % subject.threads.len()];
-        let applied = subject.trim(60, Some(*tid)).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        let applied = subject
+            .trim(PATIENCE.as_secs(), Some(*tid))
+            .unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
         assert_eq!(applied.stops, 1);
     }
     subject.assert_untouched();
@@ -36,12 +39,12 @@ fn random(state: &mut u64, below: u64) -> u64 {
 
 #[test]
 fn a_reclaim_killed_at_any_instant_leaves_a_target_that_goes_on() {
-    killed_at_any_instant(Subject::start("chaos_target", &[]), scaled(100, 800));
+    killed_at_any_instant(Subject::start("chaos_target", &[]), scaled(48, 800));
 }
 
 #[test]
 fn so_does_one_under_a_filter() {
-    killed_at_any_instant(Subject::start_contained("chaos_target"), scaled(40, 800));
+    killed_at_any_instant(Subject::start_contained("chaos_target"), scaled(24, 800));
 }
 
 fn killed_at_any_instant(subject: Subject, turns: usize) {
@@ -54,17 +57,22 @@ fn killed_at_any_instant(subject: Subject, turns: usize) {
         command.arg("--thread").arg(tid.to_string()).arg(subject.pid().to_string()).arg("60");
         command.args(subject.locks.iter().map(|lock| format!("{lock:x}")));
         let mut child = command.stdout(Stdio::null()).spawn().unwrap();
-        // Half of the kills are counted from the start, half from the moment the thread is seized.
-        let from_seizure = turn % 2 == 0;
-        let mut delay_microseconds = random(&mut state, 30_000);
-        if from_seizure {
-            delay_microseconds = random(&mut state, 3_000);
-            while subject.status_field(*tid, "TracerPid:") == "0" && child.try_wait().unwrap().is_none() {}
+        // A quarter of the kills come once the thread is seized, a quarter soon after, and half at any instant from the start. The
+        // kinds shift with each round, so that each thread meets all of them.
+        let kind = (turn + turn / subject.threads.len()) % 4;
+        let delay_microseconds = match kind {
+            0 => 0,
+            1 => random(&mut state, 3_000),
+            _ => random(&mut state, 30_000),
+        };
+        // A thread that naps is woken at once, even beside busy ones.
+        while kind < 2
+            && subject.status_field(*tid, "TracerPid:") == "0"
+            && child.try_wait().unwrap().is_none()
+        {
+            std::thread::sleep(Duration::from_micros(50));
         }
-        let until = Instant::now() + Duration::from_micros(delay_microseconds);
-        while Instant::now() < until {
-            std::hint::spin_loop();
-        }
+        std::thread::sleep(Duration::from_micros(delay_microseconds));
         let was_inside = subject.status_field(*tid, "TracerPid:") != "0";
         child.kill().unwrap();
         killed_inside += usize::from(was_inside);

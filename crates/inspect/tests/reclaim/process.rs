@@ -11,7 +11,7 @@ use strandline_process::call::inject::{self, Call, CallError};
 use strandline_process::target::tracee::{self, Tracee};
 use strandline_sys::signal;
 
-use crate::subject::Subject;
+use crate::subject::{PATIENCE, Subject, until};
 
 const SIGUSR1: i32 = 10;
 const SIGKILL: i32 = 9;
@@ -23,7 +23,7 @@ const SIGCONT: i32 = 18;
 fn a_single_thread_in_a_tight_malloc_loop_is_reclaimed() {
     let subject = Subject::start("reclaim_target", &["loop", "1"]);
     for _ in 0..20 {
-        let applied = subject.trim(30, None).unwrap();
+        let applied = subject.trim(PATIENCE.as_secs(), None).unwrap();
         assert!(applied.resident_before_bytes > 0);
     }
     signal::send(subject.pid(), SIGTERM).unwrap();
@@ -36,7 +36,7 @@ fn eight_threads_in_a_tight_malloc_loop_are_reclaimed_within_the_wait() {
     let subject = Subject::start("reclaim_target", &["loop", "8"]);
     assert!(subject.locks.len() > 1);
     for _ in 0..3 {
-        subject.trim(120, None).unwrap();
+        subject.trim(PATIENCE.as_secs(), None).unwrap();
         subject.assert_untouched();
     }
     signal::send(subject.pid(), SIGTERM).unwrap();
@@ -64,27 +64,40 @@ fn a_stop_that_arrives_between_looking_and_seizing_is_kept() {
     signal::send(pid, SIGSTOP).unwrap();
     subject.assert_state(pid, 'T');
     let process = subject.process();
-    let stopped = tracee::on_own_thread(|| Tracee::stop(&process, pid, Duration::from_secs(5)).is_err());
+    let stopped = tracee::on_own_thread(|| Tracee::stop(&process, pid, PATIENCE).is_err());
     assert_eq!(stopped, Some(true), "a group stop is no stop of ours");
     // Let go, it goes back into the group stop by itself, which takes the kernel a moment.
-    subject.assert_state(pid, 'T');
-    std::thread::sleep(Duration::from_millis(20));
     subject.assert_state(pid, 'T');
     signal::send(pid, SIGCONT).unwrap();
     subject.settle(pid);
 }
 
+/// A subject whose first thread waits, uninterruptibly, for its child of vfork; and that child.
+fn in_vfork() -> (Subject, i32) {
+    let subject = Subject::start("reclaim_target", &["tiny"]);
+    let parent = subject.pid();
+    let mut child: Option<i32> = None;
+    // It says that it is ready before it calls vfork.
+    until("a child of vfork", || {
+        let text = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+        child = text.split_whitespace().next().map(|child| child.parse().unwrap());
+        child.is_some()
+    });
+    subject.assert_state(parent, 'D');
+    (subject, child.unwrap())
+}
+
 #[test]
 fn processes_in_which_the_call_is_not_known_to_be_safe_are_refused() {
-    let refusal = |what: &str| {
-        let subject = Subject::start("reclaim_target", &[what]);
+    let refused = |subject: &Subject| {
         let refusal = subject.trim(1, None).unwrap_err();
         assert!(!refusal.touched(), "{refusal}");
         subject.assert_untouched();
         refusal.to_string()
     };
+    let refusal = |what: &str| refused(&Subject::start("reclaim_target", &[what]));
     assert!(refusal("seccomp").contains("a seccomp filter that may not let madvise through"));
-    let tiny = refusal("tiny");
+    let tiny = refused(&in_vfork().0);
     assert!(tiny.contains("1 in an uninterruptible sleep"), "{tiny}");
     assert!(tiny.contains("1 with too little stack left"), "{tiny}");
     assert!(refusal("coroutine").contains("not on their own stack"));
@@ -93,17 +106,7 @@ fn processes_in_which_the_call_is_not_known_to_be_safe_are_refused() {
 
 #[test]
 fn a_child_of_vfork_is_refused_because_its_memory_is_its_parents() {
-    let subject = Subject::start("reclaim_target", &["tiny"]);
-    let parent = subject.pid();
-    let children = format!("/proc/{parent}/task/{parent}/children");
-    let limit = Instant::now() + Duration::from_secs(10);
-    let child: i32 = loop {
-        let text = std::fs::read_to_string(&children).unwrap();
-        if let Some(child) = text.split_whitespace().next() {
-            break child.parse().unwrap();
-        }
-        assert!(Instant::now() < limit);
-    };
+    let (_parent, child) = in_vfork();
     let request = ZeroRequest {
         ranges: Vec::new(),
         allow_risk: true,
@@ -118,7 +121,7 @@ fn a_child_of_vfork_is_refused_because_its_memory_is_its_parents() {
 fn a_damaged_heap_ends_the_process_as_it_would_have_and_that_is_said() {
     let subject = Subject::start("reclaim_target", &["abort"]);
     subject.settle(subject.pid());
-    let refusal = subject.trim(5, None).unwrap_err();
+    let refusal = subject.trim(PATIENCE.as_secs(), None).unwrap_err();
     assert!(matches!(refusal, Refusal::Died { .. }), "{refusal}");
     assert!(refusal.touched());
 }
@@ -169,11 +172,11 @@ fn getpid_call(subject: &Subject) -> Call {
 fn call_getpid(subject: &Subject, meanwhile: impl FnOnce() + Send) {
     let (pid, process, call) = (subject.pid(), subject.process(), getpid_call(subject));
     tracee::on_own_thread(|| {
-        let stopped = Tracee::stop(&process, pid, Duration::from_secs(5)).unwrap();
+        let stopped = Tracee::stop(&process, pid, PATIENCE).unwrap();
         let mut injected = inject::begin(stopped, &call).unwrap();
         meanwhile();
-        injected.run(Instant::now() + Duration::from_secs(5)).unwrap();
-        injected.finish(Duration::from_secs(5)).unwrap();
+        injected.run(Instant::now() + PATIENCE).unwrap();
+        injected.finish(PATIENCE).unwrap();
     })
     .unwrap();
 }
@@ -185,12 +188,10 @@ fn a_signal_during_the_call_ends_the_interrupted_system_call_as_ever() {
         let pid = subject.pid();
         call_getpid(&subject, || signal::send(pid, SIGUSR1).unwrap());
         // Its input still open, only the handler can end the call.
-        let limit = Instant::now() + Duration::from_secs(10);
         let mut subject = subject;
-        while subject.child.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < limit, "{call} was restarted over a handler");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until(&format!("{call} ends, not restarted over a handler"), || {
+            subject.child.try_wait().unwrap().is_some()
+        });
         let (output, status) = subject.finish();
         assert_eq!((output.trim(), status.code()), ("EINTR", Some(0)), "{call}");
     }
@@ -206,8 +207,8 @@ fn a_stop_signal_during_the_call_stops_the_process_after_it() {
         assert_eq!(subject.status_field(pid, "TracerPid:"), "0");
         signal::send(pid, SIGCONT).unwrap();
         let mut subject = subject;
-        subject.assert_untouched();
-        std::thread::sleep(Duration::from_millis(20));
+        // Back in its call; where that saw an end, it has ended too.
+        subject.settle(pid);
         assert!(subject.child.try_wait().unwrap().is_none(), "{call} saw an end");
     }
 }
@@ -219,10 +220,10 @@ fn a_call_in_a_process_that_is_killed_meanwhile_ends_with_a_reason() {
     let call = getpid_call(&subject);
     let process = subject.process();
     let error = tracee::on_own_thread(|| {
-        let stopped = Tracee::stop(&process, pid, Duration::from_secs(5)).unwrap();
+        let stopped = Tracee::stop(&process, pid, PATIENCE).unwrap();
         let mut injected = inject::begin(stopped, &call).unwrap();
         signal::send(pid, SIGKILL).unwrap();
-        injected.run(Instant::now() + Duration::from_secs(5)).unwrap_err()
+        injected.run(Instant::now() + PATIENCE).unwrap_err()
     });
     assert!(matches!(error, Some(CallError::Died(_) | CallError::Lost(_))), "{error:?}");
 }
@@ -252,9 +253,10 @@ fn the_kernel_says_where_a_thread_keeps_its_restartable_sequence() {
     // of a sequence would be taken for one outside.
     let subject = Subject::start("reclaim_target", &["wait", "pause"]);
     let pid = subject.pid();
+    subject.settle(pid);
     let process = subject.process();
     let area = tracee::on_own_thread(|| {
-        let _stopped = Tracee::stop(&process, pid, Duration::from_secs(5)).unwrap();
+        let _stopped = Tracee::stop(&process, pid, PATIENCE).unwrap();
         strandline_sys::rseq::area(pid)
     });
     let area = area.unwrap().unwrap().expect("registered");

@@ -12,6 +12,18 @@ use strandline_process::elf::Object;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
+/// How long a state is waited for: a guard against a hang, which a slow and busy machine does not meet.
+pub const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Waits until `holds`; a hang is a failure.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let limit = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < limit, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A running subject. Dropped, it is killed.
 pub struct Subject {
     pub child: Child,
@@ -89,13 +101,16 @@ impl Subject {
         self.assert_state(tid, 'S');
     }
 
-    /// Waits until thread `tid` is in `state`, and fails if it does not come to that.
+    /// Waits until thread `tid` is in `state` and nothing traces it, and fails where it ends instead.
     pub fn assert_state(&self, tid: i32, state: char) {
-        let limit = Instant::now() + Duration::from_secs(10);
-        while !self.status_field(tid, "State:").starts_with(state) {
-            assert!(Instant::now() < limit, "{tid} does not come to be in state {state}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until(&format!("thread {tid} comes to be in state {state}"), || {
+            let now = self.status_field(tid, "State:");
+            assert!(
+                !now.is_empty() && !now.starts_with(['Z', 'X']),
+                "thread {tid} ended, not in state {state}"
+            );
+            now.starts_with(state) && self.status_field(tid, "TracerPid:") == "0"
+        });
     }
 
     pub fn status_field(&self, tid: i32, field: &str) -> String {
@@ -113,32 +128,25 @@ impl Subject {
 
     /// Waits until no thread is traced or stopped, as the kernel leaves them when a tracer dies.
     pub fn assert_untouched(&self) {
-        let limit = Instant::now() + Duration::from_secs(10);
         let touched = |tid: &i32| {
             let state = self.status_field(*tid, "State:");
             state.starts_with(['t', 'T'])
                 || !["", "0"].contains(&self.status_field(*tid, "TracerPid:").as_str())
         };
-        while let Some(tid) = self.tids().iter().find(|tid| touched(tid)) {
-            assert!(Instant::now() < limit, "thread {tid} was left stopped or traced");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("no thread is left stopped or traced", || !self.tids().iter().any(touched));
     }
 
     /// Ends its standard input and returns the rest of its output and its status.
     pub fn finish(mut self) -> (String, ExitStatus) {
         drop(self.child.stdin.take());
-        let limit = Instant::now() + Duration::from_secs(60);
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < limit, "the subject hangs");
-            std::thread::sleep(Duration::from_millis(5));
-        };
+        let mut status = None;
+        until("the subject ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).unwrap();
-        (rest, status)
+        (rest, status.unwrap())
     }
 
     pub fn space(&self) -> AddressSpace {

@@ -174,8 +174,7 @@ fn packages_words_and_huge_pages_are_written_too() {
     if output.status.success() {
         assert_eq!(text.split_whitespace().collect::<Vec<_>>(), ["THP_enabled:", "0"]);
     } else {
-        eprintln!(
-            "skipped: packages_words_and_huge_pages_are_written_too: no perl, or a kernel without THP_enabled"
-        );
+        let name = std::any::type_name_of_val(&packages_words_and_huge_pages_are_written_too);
+        eprintln!("skipped: {name}: no perl, or a kernel without THP_enabled");
     }
 }

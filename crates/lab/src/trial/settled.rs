@@ -238,15 +238,23 @@ mod tests {
     const MS: u64 = 1000;
     const MIB: u64 = 1024;
 
-    /// A course sampled every millisecond: parts of so many milliseconds, each a line from one figure to another.
+    /// A course sampled every millisecond.
     fn series(parts: &[(u64, f64, f64)]) -> Series {
+        series_of(parts, 0, 1)
+    }
+
+    /// A course sampled each `every` milliseconds from `phase` on: its parts have a length in milliseconds, and go in a line
+    /// from one figure to another.
+    fn series_of(parts: &[(u64, f64, f64)], phase: u64, every: u64) -> Series {
         let mut series = Series::default();
-        let mut at = 0;
+        let mut at: u64 = 0;
         for &(ms, from, to) in parts {
             for n in 0..ms {
                 let mib = from + (to - from) * n as f64 / ms as f64;
-                series.push(at, at, (mib * MIB as f64) as u64);
-                at += MS;
+                if at >= phase && (at - phase).is_multiple_of(every) {
+                    series.push(at * MS, at * MS, (mib * MIB as f64) as u64);
+                }
+                at += 1;
             }
         }
         series
@@ -395,6 +403,36 @@ mod tests {
         }
         assert_eq!(Series::default().settled(7), Settled::AtEnd, "no sample at all");
         assert_eq!(Series::default().last_kib(), None);
+    }
+
+    /// The sampler of `try` looks every 10 ms, from any instant on: where a fast course turns between two of its looks must
+    /// not matter.
+    #[test]
+    fn fast_courses_are_judged_alike_whenever_they_are_sampled() {
+        type Case<'a> = (&'a str, Vec<(u64, f64, f64)>, f64, &'a str, (f64, f64));
+        let saw = [vec![(30, 0.0, 96.0)], vec![(11, 64.0, 96.0); 30]].concat();
+        let hold = [(30, 0.0, 96.0), (600, 96.0, 96.0)];
+        let halved = [(600, 48.0, 48.0), (5, 36.0, 36.0), (5, 24.0, 24.0), (5, 12.0, 12.0)];
+        let cases: [Case<'_>; 5] = [
+            ("grows, frees all to end", vec![(30, 0.0, 96.0)], 1.0, "top", (63.0, 96.0)),
+            ("frees slowly to end", [&hold[..], &[(1200, 96.0, 1.0)]].concat(), 1.0, "level", (95.0, 96.0)),
+            ("rises to its end", vec![(600, 9.6, 9.6), (96, 9.6, 96.0)], 96.0, "end", (96.0, 96.0)),
+            ("saws to its end", saw, 80.0, "end", (80.0, 80.0)),
+            ("frees in steps to end", [&hold[..], &halved].concat(), 1.0, "level", (47.5, 48.5)),
+        ];
+        for (what, parts, end, from, (least, most)) in cases {
+            for phase in 0..10 {
+                let found = series_of(&parts, phase, 10).settled((end * MIB as f64) as u64);
+                let (kib, found_from) = match found {
+                    Settled::AtEnd => ((end * MIB as f64) as u64, "end"),
+                    Settled::Level { kib, .. } => (kib, "level"),
+                    Settled::Top { kib, .. } => (kib, "top"),
+                };
+                let mib = kib as f64 / MIB as f64;
+                assert_eq!(found_from, from, "{what}, sampled from {phase} ms on");
+                assert!((least..=most).contains(&mib), "{what}, sampled from {phase} ms on: {mib} MiB");
+            }
+        }
     }
 
     #[test]

@@ -4,11 +4,14 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::procfs::Process;
 use crate::smaps::{Counts, Smaps, read_rollup};
+
+/// How long a state is waited for: a guard against a hang, which a slow and busy machine does not meet.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A child that is killed when the test is over, whatever becomes of it.
 struct Subject(Child);
@@ -32,12 +35,14 @@ impl Subject {
     fn stop(&self) {
         let process = self.process();
         strandline_sys::signal::send(process.pid(), 19).unwrap();
-        for _ in 0..2000 {
-            let states = process.tasks().unwrap();
-            if states.iter().all(|tid| process.task_status(*tid).unwrap().state == Some('T')) {
+        let limit = Instant::now() + PATIENCE;
+        // A thread that ends meanwhile has no status.
+        let is_stopped = |tid: &i32| process.task_status(*tid).is_ok_and(|status| status.state == Some('T'));
+        while Instant::now() < limit {
+            if process.tasks().unwrap().iter().all(is_stopped) {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(1));
         }
         panic!("process {} did not stop", process.pid());
     }
@@ -50,30 +55,41 @@ impl Drop for Subject {
     }
 }
 
-fn look(process: &Process, way: Way) -> (Smaps, Counts, Residency) {
-    let smaps = Smaps::read(process.open_file("smaps").unwrap()).unwrap();
-    let rollup = read_rollup(process.open_file("smaps_rollup").unwrap()).unwrap();
-    let pagemap = process.open_file("pagemap").unwrap();
-    let residency = Residency::read_by(&pagemap, &smaps.entries, way).unwrap();
-    (smaps, rollup, residency)
+fn smaps(process: &Process) -> Smaps {
+    Smaps::read(process.open_file("smaps").unwrap()).unwrap()
 }
 
-/// Looks until nothing moved in between (the kernel may drop file pages of a stopped process).
-fn look_until_equal(process: &Process, way: Way) -> (Smaps, Residency) {
-    let mut last = String::new();
-    for _ in 0..5 {
-        let (smaps, rollup, residency) = look(process, way);
-        let result = reconcile(&residency, &smaps.entries);
-        let anonymous = (residency.anonymous_bytes(), smaps.total().anonymous_bytes);
-        if result.is_ok() && residency.resident_bytes() == rollup.rss_bytes && anonymous.0 == anonymous.1 {
-            assert_eq!(smaps.bad_lines, 0);
-            assert_eq!(residency.guessed_bytes(), 0);
-            return (smaps, residency);
+/// What a stopped process has in each mapping.
+fn resident(smaps: &Smaps) -> Vec<(u64, u64, u64)> {
+    let counts =
+        |entry: &SmapsEntry| (entry.mapping.start, entry.counts.rss_bytes, entry.counts.anonymous_bytes);
+    smaps.entries.iter().map(counts).collect()
+}
+
+/// What every way of asking shows of a stopped process: of each the same as smaps. The kernel may drop pages of files between
+/// the looks; then smaps is another before and after, and all are taken anew.
+fn looks(process: &Process) -> Vec<(Way, Residency)> {
+    let limit = Instant::now() + PATIENCE;
+    loop {
+        let before = smaps(process);
+        let rollup: Counts = read_rollup(process.open_file("smaps_rollup").unwrap()).unwrap();
+        let pagemap = process.open_file("pagemap").unwrap();
+        let read = |way| (way, Residency::read_by(&pagemap, &before.entries, way).unwrap());
+        let looks: Vec<(Way, Residency)> = ways().into_iter().map(read).collect();
+        if resident(&before) != resident(&smaps(process)) {
+            assert!(Instant::now() < limit, "the pages of a stopped process come and go");
+            continue;
         }
-        last =
-            format!("{result:?}, rss {} of {}, {anonymous:?}", residency.resident_bytes(), rollup.rss_bytes);
+        assert_eq!(before.bad_lines, 0);
+        for (way, residency) in &looks {
+            let differences = reconcile(residency, &before.entries);
+            assert!(differences.is_ok(), "{way:?}: {differences:?}");
+            assert_eq!(residency.resident_bytes(), rollup.rss_bytes, "{way:?}");
+            assert_eq!(residency.anonymous_bytes(), before.total().anonymous_bytes, "{way:?}");
+            assert_eq!(residency.guessed_bytes(), 0, "{way:?}");
+        }
+        return looks;
     }
-    panic!("{way:?}: {last}");
 }
 
 /// Whether this kernel has the ioctl; a machine without it tests the entries only.
@@ -97,11 +113,13 @@ fn plain(residency: &Residency) -> Vec<(u64, u64, bool)> {
     runs
 }
 
-fn check(process: &Process) {
-    let looks: Vec<Residency> = ways().into_iter().map(|way| look_until_equal(process, way).1).collect();
+/// The looks of all ways, which show the same.
+fn check(process: &Process) -> Vec<(Way, Residency)> {
+    let looks = looks(process);
     for pair in looks.windows(2) {
-        assert_eq!(plain(&pair[0]), plain(&pair[1]), "both ways say the same");
+        assert_eq!(plain(&pair[0].1), plain(&pair[1].1), "both ways say the same");
     }
+    looks
 }
 
 fn compile(directory: &Path) -> PathBuf {
@@ -166,9 +184,7 @@ fn every_kind_of_mapping_counts_as_smaps_counts_it() {
     }
     subject.stop();
     let process = subject.process();
-    check(&process);
-    for way in ways() {
-        let (_, residency) = look_until_equal(&process, way);
+    for (way, residency) in check(&process) {
         let mut checked = 0;
         for line in lines.iter().filter(|line| !line.starts_with('#')) {
             let words: Vec<&str> = line.split(' ').collect();

@@ -5,6 +5,8 @@
 
 use super::printable;
 
+/// `PF_EXITING` of the kernel's `include/linux/sched.h`: the task is on its way out, before its state is Z.
+const PF_EXITING: u64 = 0x4;
 /// `PF_KTHREAD` of the kernel's `include/linux/sched.h`: the task is a kernel thread.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
@@ -66,6 +68,11 @@ impl Stat {
             exit_signal: field(38).and_then(|word| word.parse().ok()),
             start_brk: unsigned(47).filter(|&address| address != 0),
         })
+    }
+
+    /// Whether it has begun to exit.
+    pub fn is_exiting(&self) -> bool {
+        self.flags & PF_EXITING != 0
     }
 
     /// Whether it is a kernel thread (`PF_KTHREAD`).

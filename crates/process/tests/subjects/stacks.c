@@ -5,13 +5,17 @@
 #include <stdio.h>
 #include <unistd.h>
 
+static pthread_barrier_t running;
+
 static void *wait_for_ever(void *argument) {
+    pthread_barrier_wait(&running);
     for (;;) pause();
     return argument;
 }
 
 int main(void) {
     size_t sizes[] = {64 << 10, 256 << 10, 1 << 20, 8 << 20}, guards[] = {4096, 65536, 4096, 0};
+    pthread_barrier_init(&running, NULL, 5);
     for (int index = 0; index < 4; index++) {
         pthread_t thread;
         pthread_attr_t attributes;
@@ -26,7 +30,7 @@ int main(void) {
         pthread_attr_getguardsize(&attributes, &guard);
         printf("%lx %lx\n", (long)low, (long)low + (long)size);
     }
-    usleep(100000); /* every thread is in its pause() */
+    pthread_barrier_wait(&running); /* every thread is on its own stack */
     puts("ready");
     fflush(stdout);
     for (;;) pause();

@@ -169,7 +169,12 @@ impl Session<'_> {
         if !is_known {
             self.tree.add(pid, None, at_us);
         }
-        let is_open = self.tree.get_mut(pid).is_some_and(|member| member.sampler.is_some()) || self.open(pid);
+        let member = self.tree.get_mut(pid);
+        let (is_sampled, is_numbered) =
+            member.map_or((false, false), |member| (member.sampler.is_some(), member.number.is_some()));
+        // One whose files were closed has ended, and so has one whose end was reported: neither is opened again, as that
+        // entry would have no end.
+        let is_open = is_sampled || !is_numbered && (is_known || lives(pid)) && self.open(pid);
         if let Some(member) = self.tree.get_mut(pid) {
             member.is_teller = pid == teller;
         }
@@ -476,7 +481,7 @@ impl Session<'_> {
 fn lives(pid: i32) -> bool {
     Process::open(pid)
         .and_then(|process| process.stat())
-        .is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')))
+        .is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')) && !stat.is_exiting())
 }
 
 /// A moment, as `--ledger` names it.

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::support::perl::{Kept, NAMED_BYTES, Seen, asked, list, named, number, start};
+use crate::support::waiting::until_true;
 use crate::support::{Outcome, Result, for_any, for_each, here, perls};
 
 /// Cases of retained.pl that stand still and whose figures are all the same from inside and outside.
@@ -247,6 +248,11 @@ fn a_child_of_fork_is_read_as_its_parent() -> Outcome {
     let Some(perl) = perls::all(here!()).into_iter().next() else { return Ok(()) };
     let subject = start(&perl, "fork")?;
     let child = i32::try_from(subject.number("child")?)?;
+    // It reads from a pipe, which is the end of its preparations.
+    until_true("the child to rest", || {
+        let call = std::fs::read_to_string(format!("/proc/{child}/syscall")).unwrap_or_default();
+        call.starts_with("0 ")
+    })?;
     let seen: Result<Vec<Value>> = [subject.pid(), child]
         .into_iter()
         .map(|pid| Ok(Seen::of(pid)?.main()?["retained"].clone()))

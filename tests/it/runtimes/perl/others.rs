@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::support::perl::{Seen, command, number};
-use crate::support::{Outcome, Subject, here, perls, skipped, strandline};
+use crate::support::perl::{Seen, command, number, started};
+use crate::support::{Outcome, here, perls, skipped, strandline};
 
 const JEMALLOC: &str = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
 
@@ -17,7 +17,7 @@ fn under_jemalloc_the_figures_hold_and_its_blocks_are_refined() -> Outcome {
     }
     let mut command = command(&perl, "functions");
     command.env("LD_PRELOAD", JEMALLOC);
-    let mut subject = Subject::start_command(command)?;
+    let mut subject = started(command)?;
     let theirs = crate::support::perl::asked(&mut subject)?;
     let seen = Seen::of(subject.pid())?;
     let main = seen.main()?;

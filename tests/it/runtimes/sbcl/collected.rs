@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::sbcl::{Sbcl, explain, figures, of_type, size};
+use crate::support::sbcl::{Sbcl, asked, explain, figures, of_type, size};
 use crate::support::subject::number;
 use crate::support::{Outcome, Result, Subject, for_any, for_each, here, strandline};
 
@@ -50,17 +50,18 @@ const KINDS: [(&str, u64); 34] = [
 struct Collected {
     /// Of dynamic space, in bytes: before, predicted, after.
     usage: [u64; 3],
-    /// Of RSS: before, predicted to be given back, after.
-    rss: [u64; 3],
+    /// Of anonymous memory: before, predicted to be given back, after.
+    anonymous: [u64; 3],
     /// Messages called live and dead, and what SBCL counted before and after.
     messages: [u64; 4],
     /// Their bytes.
     bytes: [u64; 4],
 }
 
-fn rss(pid: i32) -> Result<u64> {
+/// Bytes of anonymous memory: pages of files, which RSS has besides, come and go with what the machine does.
+fn anonymous(pid: i32) -> Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).ok_or("no Rss")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).ok_or("no Anonymous")?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kib << 10)
 }
@@ -72,9 +73,9 @@ fn collect(subject: &mut Subject) -> Result<Collected> {
         return Err(format!("not traced: {:?}", strandline::caveats(&document)).into());
     }
     let before = subject.ready.clone();
-    let rss_before = rss(subject.pid())?;
-    let after = subject.ask(b'g')?;
-    let rss_after = rss(subject.pid())?;
+    let anonymous_before = anonymous(subject.pid())?;
+    let after = asked(subject, b'g')?;
+    let anonymous_after = anonymous(subject.pid())?;
     let counted = subject.ask(b'c')?;
     let (live, dead) = (of_type(ours, "live_by_type", "MESSAGE"), of_type(ours, "dead_by_type", "MESSAGE"));
     let (theirs, left) = (&before, &counted);
@@ -84,7 +85,7 @@ fn collect(subject: &mut Subject) -> Result<Collected> {
             number(ours, "usage_after_full_gc_bytes")?,
             number(&after, "dynamic_usage_bytes")?,
         ],
-        rss: [rss_before, number(ours, "full_gc_gives_back_bytes")?, rss_after],
+        anonymous: [anonymous_before, number(ours, "full_gc_gives_back_bytes")?, anonymous_after],
         messages: [live.0, dead.0, number(theirs, "message_instances")?, number(left, "message_instances")?],
         bytes: [live.1, dead.1, number(theirs, "message_bytes")?, number(left, "message_bytes")?],
     })
@@ -114,11 +115,14 @@ fn judge(collected: &Collected, slack: u64) -> Outcome {
     if live > 0 && live.abs_diff(left) > slack || dead > 0 && dead.abs_diff(there - left) > slack {
         return Err(format!("{live} messages live, SBCL left {left}: {collected:?}").into());
     }
-    let [before, given_back, after] = collected.rss;
+    let [before, given_back, after] = collected.anonymous;
     let actual = before.saturating_sub(after);
     // The runtime's own heap, stacks and tables come and go with a collection.
     if given_back.abs_diff(actual) > actual / 10 + (2 << 20) {
-        return Err(format!("{given_back} bytes of RSS predicted, {actual} given back: {collected:?}").into());
+        return Err(format!(
+            "{given_back} bytes of anonymous memory predicted, {actual} given back: {collected:?}"
+        )
+        .into());
     }
     Ok(())
 }
@@ -173,10 +177,10 @@ fn dead_messages_of_an_actor_are_named() -> Outcome {
         }
         // Closures, lists and queue cells come with them: the dead are most of the heap.
         assert!(strandline::row(&document, "sbcl.dead") >= 2 * bytes, "{}", document["rows"]);
-        let before = rss(subject.pid())?;
+        let before = anonymous(subject.pid())?;
         let predicted = strandline::predicted(&document, "sbcl_full_gc").ok_or("no remedy sbcl_full_gc")?;
-        subject.ask(b'g')?;
-        let given_back = before.saturating_sub(rss(subject.pid())?);
+        asked(&mut subject, b'g')?;
+        let given_back = before.saturating_sub(anonymous(subject.pid())?);
         eprintln!("{}: {predicted} bytes predicted, {given_back} given back", subject.ready["version"]);
         assert!(off(predicted, given_back) < 0.05, "{predicted} predicted, {given_back} given back");
         Ok(())

@@ -1,6 +1,6 @@
 //! Cores that a program saved: alone, with the runtime in one file, and compressed.
 
-use crate::support::sbcl::{Sbcl, explain, figures, of_type, same};
+use crate::support::sbcl::{Sbcl, asked, explain, figures, of_type, same, started};
 use crate::support::subject::number;
 use crate::support::{Folder, Outcome, Subject, for_any, for_each, here, skipped, strandline};
 
@@ -17,10 +17,8 @@ fn saved_cores_are_read_as_others_are() -> Outcome {
         for_each(FORMS, |(form, arguments)| {
             let is_executable = form.ends_with("executable");
             if is_executable && sbcl.is_of_a_loader() {
-                skipped(
-                    &format!("runtime_sbcl::cores {form}"),
-                    &format!("{} runs by a loader", sbcl.path.display()),
-                );
+                let test = format!("{}, {form}", here!());
+                skipped(&test, &format!("{} runs by a loader", sbcl.path.display()));
                 return Ok(());
             }
             let folder = Folder::new(&format!("sbcl-{form}"))?;
@@ -39,18 +37,19 @@ fn saved_cores_are_read_as_others_are() -> Outcome {
             } else {
                 sbcl.with_core(&core, "promoted")
             };
-            started(Subject::start_command(command)?)
+            is_read(started(command)?)
         })
     })
 }
 
 /// What was saved is pseudo-static and live; as much was made and dropped by the new process.
-fn started(mut subject: Subject) -> Outcome {
+fn is_read(mut subject: Subject) -> Outcome {
+    let told = asked(&mut subject, b'f')?;
     let document = explain(&subject)?;
     let ours = figures(&document)?;
-    same("", ours, &subject.ready, "dynamic_usage_bytes")?;
+    same("", ours, &told, "dynamic_usage_bytes")?;
     let generations = ours["generations"].as_array().ok_or("no generations")?;
-    let theirs = subject.ready["generations"].as_array().ok_or("no generations")?;
+    let theirs = told["generations"].as_array().ok_or("no generations")?;
     for (ours, theirs) in generations.iter().zip(theirs) {
         same("", ours, theirs, "bytes_allocated")?;
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::sbcl::{Sbcl, explain, figures, same, size};
+use crate::support::sbcl::{Sbcl, asked, explain, figures, same, size};
 use crate::support::subject::number;
 use crate::support::{Folder, Outcome, Result, for_any, for_each, here, strandline};
 
@@ -59,14 +59,15 @@ fn generations_are_as_sbcl_counts_them() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         for_each(KINDS, |kind| {
             let mut subject = sbcl.start(kind, &[&size(20_000, 200_000)])?;
-            agree(&explain(&subject)?, &subject.ready)?;
+            let before = asked(&mut subject, b'f')?;
+            agree(&explain(&subject)?, &before)?;
             // Nothing was changed by looking, and nothing had changed in between.
-            let after = subject.ask(b'f')?;
-            if after != subject.ready {
-                return Err(format!("it was {}, then {after}", subject.ready).into());
+            let after = asked(&mut subject, b'f')?;
+            if after != before {
+                return Err(format!("it was {before}, then {after}").into());
             }
             for command in *b"ncg" {
-                let told = subject.ask(command)?;
+                let told = asked(&mut subject, command)?;
                 agree(&explain(&subject)?, &told)?;
             }
             Ok(())

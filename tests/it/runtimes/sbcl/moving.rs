@@ -1,34 +1,41 @@
 //! An SBCL that allocates and collects without end, and one that was stopped in the middle of a collection.
 
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
 
+use crate::support::recording::signal;
 use crate::support::sbcl::{Sbcl, figures};
 use crate::support::subject::number;
+use crate::support::waiting::{state, threads, until, until_free, until_true};
 use crate::support::{Outcome, Result, Subject, for_any, here, repetitions, strandline};
 
 /// How often the process has been scheduled, all threads together: it goes on.
-fn switches(pid: i32) -> Result<u64> {
-    let mut sum = 0;
-    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let text = std::fs::read_to_string(task?.path().join("sched")).unwrap_or_default();
-        let line = text.lines().find(|line| line.starts_with("nr_switches"));
-        sum += line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).unwrap_or(0);
-    }
-    Ok(sum)
+fn switches(pid: i32) -> u64 {
+    let of_thread = |tid: i32| -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| line.split_once("voluntary_ctxt_switches:"));
+        lines.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum()
+    };
+    threads(pid).into_iter().map(of_thread).sum()
+}
+
+/// Starts threads that allocate without end, so that the process never rests.
+fn hot(sbcl: &Sbcl, arguments: &[&str]) -> Result<Subject> {
+    Subject::start_command(sbcl.subject("hot", arguments))
 }
 
 #[test]
 fn a_hot_process_is_looked_at_again_and_again() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
-        let subject = sbcl.start("hot", &["threads=4", "count=20000"])?;
-        let mut read = 0;
+        let subject = hot(sbcl, &["threads=4", "count=20000"])?;
         let is_system = sbcl.path.as_os_str() == "sbcl";
-        let looks = if is_system { repetitions(10, 200) } else { repetitions(5, 50) };
-        for look in 0..looks {
+        let wanted = if is_system { repetitions(5, 100) } else { repetitions(3, 25) };
+        let (mut read, mut looks) = (0, 0);
+        // Where the machine is loaded it collects most of the time, and at how many looks it does decides the scheduler.
+        until("enough looks at which it was read", || {
+            looks += 1;
             // Sums are checked at each.
             let document =
-                strandline::explain(subject.pid()).map_err(|error| format!("look {look}: {error}"))?;
+                strandline::explain(subject.pid()).map_err(|error| format!("look {looks}: {error}"))?;
             if let Ok(figures) = figures(&document) {
                 read += 1;
                 let usage = number(figures, "dynamic_usage_bytes")?;
@@ -37,26 +44,19 @@ fn a_hot_process_is_looked_at_again_and_again() -> Outcome {
             } else {
                 assert!(!strandline::caveats(&document).is_empty(), "not read, and it does not say why");
             }
-        }
+            Ok((read == wanted).then_some(()))
+        })?;
         eprintln!("{}: read in {read} of {looks} looks", subject.ready["version"]);
-        // Where the machine is loaded, it collects most of the time.
-        assert!(read * 10 > looks, "read in {read} of {looks} looks");
         goes_on(&subject)
     })
 }
 
+/// No thread is left traced or stopped, and the process is scheduled again.
 fn goes_on(subject: &Subject) -> Outcome {
-    let before = switches(subject.pid())?;
-    let started = Instant::now();
-    while started.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(20));
-        let state = std::fs::read_to_string(format!("/proc/{}/status", subject.pid()))?;
-        assert!(!state.contains("TracerPid:\t0\n") || !state.contains("State:\tT"), "it was left stopped");
-        if switches(subject.pid())? > before + 20 {
-            return Ok(());
-        }
-    }
-    Err("it does not go on".into())
+    let pid = subject.pid();
+    until_free(pid)?;
+    let before = switches(pid);
+    until_true("the process to go on", || switches(pid) > before + 20)
 }
 
 /// Whether the runtime's word at `address` says that a collection is going on.
@@ -67,45 +67,42 @@ fn is_collecting(pid: i32, address: u64) -> Result<bool> {
     Ok(word[0] != 0)
 }
 
-fn signal(pid: i32, name: &str) -> Outcome {
-    let status = std::process::Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status()?;
-    if status.success() { Ok(()) } else { Err(format!("kill -{name}: {status}").into()) }
+/// Stops the process, and waits until each thread stands: one that collects may still come to its end until then.
+fn stop(pid: i32) -> Outcome {
+    signal(pid, 19);
+    let stands = |tid| matches!(state(pid, tid), None | Some('T'));
+    until_true("all threads to stand", || threads(pid).into_iter().all(stands))
 }
 
 #[test]
 fn a_process_stopped_in_its_own_collection_is_told_to_be() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
-        let subject = sbcl.start("hot", &["threads=3", "count=100000"])?;
+        let subject = hot(sbcl, &["threads=3", "count=100000"])?;
         let (pid, address) = (subject.pid(), subject.number("gc_active_address")?);
-        let mut caught = 0;
-        for _ in 0..3000 {
-            std::thread::sleep(Duration::from_millis(1));
-            signal(pid, "STOP")?;
-            // Until each of its threads stands: one that collects may still come to its end.
-            if is_collecting(pid, address)? {
-                std::thread::sleep(Duration::from_millis(20));
-            }
+        let (mut caught, mut stops, wanted) = (0, 0, repetitions(2, 10));
+        until("stops in a collection", || {
+            stops += 1;
+            stop(pid)?;
             if is_collecting(pid, address)? {
                 caught += 1;
-                let document = strandline::explain(pid)?;
-                let caveats = strandline::caveats(&document);
-                assert!(caveats.iter().any(|code| code == "runtime_busy"), "{caveats:?}");
-                // Nothing is said of what moves.
-                for id in ["sbcl.live", "sbcl.dead"] {
-                    assert_eq!(
-                        strandline::row(&document, id),
-                        0,
-                        "{id} in the middle of a collection: {caveats:?}"
-                    );
-                }
+                is_said_to_collect(pid)?;
             }
-            signal(pid, "CONT")?;
-            if caught == repetitions(2, 10) {
-                break;
-            }
-        }
-        eprintln!("{}: caught {caught} times", subject.ready["version"]);
-        assert!(caught > 0, "never caught in a collection");
+            signal(pid, 18);
+            Ok((caught == wanted).then_some(()))
+        })?;
+        eprintln!("{}: {caught} of {stops} stops in a collection", subject.ready["version"]);
         goes_on(&subject)
     })
+}
+
+/// That it is busy is said, and nothing of what moves.
+fn is_said_to_collect(pid: i32) -> Outcome {
+    let document = strandline::explain(pid)?;
+    let caveats = strandline::caveats(&document);
+    assert!(caveats.iter().any(|code| code == "runtime_busy"), "{caveats:?}");
+    for id in ["sbcl.live", "sbcl.dead"] {
+        let bytes = strandline::row(&document, id);
+        assert_eq!(bytes, 0, "{id} in the middle of a collection: {caveats:?}");
+    }
+    Ok(())
 }
