@@ -1,6 +1,6 @@
 //! The study `half-deleted` in its short form.
 
-use crate::support::studied::{Studied, short};
+use crate::support::studied::short;
 use crate::support::{Outcome, full, gos, here, pythons, skipped};
 
 /// What lies where, and what a call gives back: no load of the machine changes it.
@@ -40,17 +40,8 @@ const JVM_EITHER: &[&str] = &[
     "jvm-serial-lean-goes-by-steps",
 ];
 
-/// Those of `ids` that were judged: a JDK may be missing, or one of its collectors.
-fn judged<'a>(studied: &Studied, ids: &[&'a str]) -> Vec<&'a str> {
-    let lacks = |id: &&str| match studied.verdicts.get(*id) {
-        Some((verdict, reason)) if verdict == "not_run" && reason.contains("install") => {
-            skipped(&format!("half_deleted: {id}"), reason);
-            true
-        }
-        _ => false,
-    };
-    ids.iter().copied().filter(|id| !lacks(id)).collect()
-}
+/// Without them nothing of the JVM can be judged.
+const JVM_TOOLS: &[&str] = &["java", "javac"];
 
 #[test]
 fn its_claims() -> Outcome {
@@ -60,9 +51,10 @@ fn its_claims() -> Outcome {
     }
     let studied = short("half-deleted", &[])?;
     studied.assert("holds", HOLD);
-    studied.assert("holds", &judged(&studied, JVM_HOLD));
+    // A JDK may be missing, or one of its collectors.
+    studied.assert("holds", &studied.judged(here!(), JVM_HOLD, JVM_TOOLS)?);
     if !full() {
-        studied.assert("holds", &judged(&studied, JVM_HOLD_OF_LITTLE));
+        studied.assert("holds", &studied.judged(here!(), JVM_HOLD_OF_LITTLE, JVM_TOOLS)?);
     }
     studied.assert_no_others(&[HOLD, JVM_HOLD, JVM_HOLD_OF_LITTLE, JVM_EITHER]);
     Ok(())

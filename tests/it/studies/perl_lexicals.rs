@@ -138,7 +138,7 @@ fn every_claim_has_its_verdict() -> Outcome {
 
 #[test]
 fn other_perls_differ_where_their_versions_do() -> Outcome {
-    for perl in fetched("perl-lexicals") {
+    for perl in fetched(here!()) {
         let path = perl.display().to_string();
         let series = series(&path).ok_or_else(|| format!("{path} does not run"))?;
         judge(&short("perl-lexicals", &["--axis", &format!("perl={path}")])?, series);

@@ -78,7 +78,7 @@ fn judge(studied: &Studied) {
 }
 
 /// Every SBCL of `scripts/fetch-sbcls`, by its path; names what is not there.
-fn fetched() -> Vec<PathBuf> {
+fn fetched(test: &str) -> Vec<PathBuf> {
     let reason = match std::env::var_os("STRANDLINE_SBCLS") {
         _ if !full() => "STRANDLINE_FULL=1 is not set (make test-full)".to_owned(),
         None => "STRANDLINE_SBCLS does not name a folder of scripts/fetch-sbcls".to_owned(),
@@ -92,7 +92,7 @@ fn fetched() -> Vec<PathBuf> {
             format!("no SBCL in {}", folder.display())
         }
     };
-    skipped("sbcl-actor with other SBCLs", &reason);
+    skipped(&format!("{test} with other SBCLs"), &reason);
     Vec::new()
 }
 
@@ -140,7 +140,7 @@ fn its_claims() -> Outcome {
 
 #[test]
 fn its_claims_of_other_versions() -> Outcome {
-    for sbcl in fetched() {
+    for sbcl in fetched(here!()) {
         eprintln!("{}", sbcl.display());
         judge(&short("sbcl-actor", &["--axis", &format!("sbcl={}", sbcl.display())])?);
     }

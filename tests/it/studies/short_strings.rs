@@ -73,17 +73,9 @@ const NOT_RUN: [&str; 14] = [
     "perls-memory-e",
 ];
 
-/// Those of `ids` that were judged. The others are named where something is missing here that can be installed.
-fn judged<'a>(studied: &Studied, ids: &[&'a str]) -> Vec<&'a str> {
-    let lacks = |id: &&str| match studied.verdicts.get(*id) {
-        Some((verdict, reason)) if verdict == "not_run" && reason.contains("install") => {
-            skipped(&format!("short_strings: {id}"), reason);
-            true
-        }
-        _ => false,
-    };
-    ids.iter().copied().filter(|id| !lacks(id)).collect()
-}
+/// Without it nothing can be judged, and without the other what is counted cannot.
+const TOOLS: &[&str] = &["cc"];
+const COUNTED_TOOLS: &[&str] = &["cc", "valgrind"];
 
 /// The median of `metric` in the cell of that subject and these axes.
 fn median(studied: &Studied, axes: &[(&str, &str)], metric: &str) -> Result<f64> {
@@ -103,8 +95,10 @@ fn compiler() -> String {
 #[test]
 fn its_claims() -> Outcome {
     let studied = short("short-strings", &[])?;
-    studied.assert("holds", &judged(&studied, &HOLD));
-    studied.assert("fails", &judged(&studied, &FAIL));
+    let test = here!();
+    let hold = studied.judged(test, &HOLD, TOOLS)?;
+    studied.assert("holds", &hold);
+    studied.assert("fails", &studied.judged(test, &FAIL, TOOLS)?);
     studied.assert("not_run", &NOT_RUN);
     studied.assert_no_others(&[
         &HOLD,
@@ -117,17 +111,17 @@ fn its_claims() -> Outcome {
     ]);
     let compiler = compiler();
     eprintln!("short_strings: instructions of what {compiler} makes");
-    studied.assert("holds", &judged(&studied, &COUNTED_HOLD));
-    studied.assert("fails", &judged(&studied, &COUNTED_FAIL));
+    studied.assert("holds", &studied.judged(test, &COUNTED_HOLD, COUNTED_TOOLS)?);
+    studied.assert("fails", &studied.judged(test, &COUNTED_FAIL, COUNTED_TOOLS)?);
     let is_gcc_12 = compiler.starts_with("cc (Debian 12.");
     if is_gcc_12 {
-        studied.assert("holds", &judged(&studied, &HOLD_WITH_GCC_12));
+        studied.assert("holds", &studied.judged(test, &HOLD_WITH_GCC_12, COUNTED_TOOLS)?);
     }
-    for id in judged(&studied, &[&EITHER[..], &HOLD_WITH_GCC_12[..]].concat()) {
+    for id in studied.judged(test, &[&EITHER[..], &HOLD_WITH_GCC_12[..]].concat(), COUNTED_TOOLS)? {
         let verdict = studied.verdicts.get(id).map(|(verdict, _)| verdict.as_str());
         assert!(matches!(verdict, Some("holds" | "fails")), "{id}: {verdict:?}");
     }
-    if judged(&studied, &HOLD).len() < HOLD.len() {
+    if hold.len() < HOLD.len() {
         return Ok(());
     }
 

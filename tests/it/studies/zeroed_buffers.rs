@@ -67,17 +67,8 @@ const EITHER: [&str; 5] = [
     "rust",
 ];
 
-/// Those of `ids` that were judged. The others are named where something is missing here that can be installed.
-fn judged<'a>(studied: &Studied, ids: &[&'a str]) -> Vec<&'a str> {
-    let lacks = |id: &&str| match studied.verdicts.get(*id) {
-        Some((verdict, reason)) if verdict == "not_run" && reason.contains("install") => {
-            skipped(&format!("zeroed_buffers: {id}"), reason);
-            true
-        }
-        _ => false,
-    };
-    ids.iter().copied().filter(|id| !lacks(id)).collect()
-}
+/// Without them none of the claims can be judged that hold anywhere.
+const TOOLS: &[&str] = &["cc", "gdc"];
 
 /// The median of `metric` in the cell of these axes.
 fn median(studied: &Studied, metric: &str, axes: &[(&str, &str)]) -> Option<f64> {
@@ -90,10 +81,11 @@ fn median(studied: &Studied, metric: &str, axes: &[(&str, &str)]) -> Option<f64>
 fn zeroed_buffers_claims() -> Outcome {
     let studied = short("zeroed-buffers", &[])?;
     studied.assert_no_others(&[&HOLD_ANYWHERE, &HOLD_HERE, &FAIL, &EITHER]);
-    studied.assert("holds", &judged(&studied, &HOLD_ANYWHERE));
-    studied.assert("holds", &judged(&studied, &HOLD_HERE));
-    studied.assert("fails", &judged(&studied, &FAIL));
-    for id in judged(&studied, &EITHER) {
+    let test = here!();
+    studied.assert("holds", &studied.judged(test, &HOLD_ANYWHERE, TOOLS)?);
+    studied.assert("holds", &studied.judged(test, &HOLD_HERE, TOOLS)?);
+    studied.assert("fails", &studied.judged(test, &FAIL, TOOLS)?);
+    for id in studied.judged(test, &EITHER, TOOLS)? {
         assert_ne!(studied.verdicts[id].0, "not_run", "{id}: {}", studied.verdicts[id].1);
     }
 

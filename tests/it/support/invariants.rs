@@ -78,7 +78,7 @@ fn headline(document: &Value) -> Vec<String> {
         .collect()
 }
 
-/// The sizes in a text, in bytes: `12.4 MiB`, `512 bytes`.
+/// The sizes in a text, in bytes: `12.4 MiB`, `512 bytes`; not those of an option, `-Xmx 300 MiB`.
 fn sizes(text: &str) -> Vec<f64> {
     const UNITS: [(&str, f64); 5] = [
         ("bytes", 1.0),
@@ -88,14 +88,14 @@ fn sizes(text: &str) -> Vec<f64> {
         ("TiB", 1099511627776.0),
     ];
     let words: Vec<&str> = text.split([' ', ';', ':', '(', ')']).filter(|word| !word.is_empty()).collect();
-    let pairs = words.windows(2);
-    pairs
-        .filter_map(|pair| {
-            let number: f64 = pair[0].replace(',', "").parse().ok()?;
-            let unit = UNITS.iter().find(|unit| unit.0 == pair[1].trim_end_matches([',', '.']))?;
-            Some(number * unit.1)
-        })
-        .collect()
+    let size = |three: &[&str]| {
+        let [before, number, unit] = three else { return None };
+        let number: f64 = number.replace(',', "").parse().ok()?;
+        let unit = UNITS.iter().find(|one| one.0 == unit.trim_end_matches([',', '.']))?;
+        (!before.starts_with('-')).then_some(number * unit.1)
+    };
+    let words: Vec<&str> = std::iter::once("").chain(words).collect();
+    words.windows(3).filter_map(size).collect()
 }
 
 fn missing(value: &Value, prefix: &str, keys: &[&str]) -> Vec<String> {

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::support::jdks::Jdk;
 use crate::support::jvm_histogram;
+use crate::support::waiting::until;
 use crate::support::{Outcome, Result, Subject, skipped, strandline};
 
 /// The oldest version that is read.
@@ -92,14 +93,19 @@ pub fn fill(subject: &mut Subject) -> Outcome {
 /// By name, what is used and committed.
 pub type Pools = BTreeMap<String, [u64; 2]>;
 
-/// What the subject's beans say.
-pub fn beans(subject: &mut Subject) -> Result<Pools> {
+/// What the subject's beans say besides: how many collections there were, how many classes were loaded and unloaded.
+const COUNTS: [&str; 2] = ["collections", "classes"];
+
+/// What the subject's beans say: its pools, and the counts.
+fn beans(subject: &mut Subject) -> Result<(Pools, [Option<[u64; 2]>; 2])> {
     let pool = |line: String| -> Result<(String, [u64; 2])> {
         let mut words = line.split('\t');
         let mut word = || words.next().ok_or_else(|| format!("no pool: {line}"));
         Ok((word()?.to_owned(), [word()?.parse()?, word()?.parse()?]))
     };
-    subject.order("pools")?.into_iter().map(pool).collect()
+    let mut pools: Pools = subject.order("pools")?.into_iter().map(pool).collect::<Result<_>>()?;
+    let counts = COUNTS.map(|name| pools.remove(name));
+    if counts.contains(&None) { Err(format!("no counts: {counts:?}").into()) } else { Ok((pools, counts)) }
 }
 
 /// The ledger of a process, which keeps every invariant, and what it says of its JVM.
@@ -145,24 +151,28 @@ impl Seen {
     }
 }
 
-/// Looks until every pool was what the beans said of it, before and after, and, where `is_counted`, objects are those that the
-/// JVM itself finds: while it is asked and looked at, it compiles and loads classes, and a collection may come in between.
+/// Every pool is what the beans said of it, before and after, and, where `is_counted`, objects are those that the JVM itself
+/// finds. While it is asked and looked at it compiles, loads classes and may collect: what changed meanwhile has to lie
+/// between, and only where it does not it is looked at again. What did not change has to be equal at once.
 pub fn agrees(subject: &mut Subject, is_counted: bool) -> Result<Seen> {
-    const TRIES: usize = 8;
-    let mut wrong = Vec::new();
-    for _ in 0..TRIES {
-        let before = beans(subject)?;
+    until("figures of the JVM that stand still", || {
+        let (before, counts) = beans(subject)?;
         let seen = look(subject)?;
-        wrong =
-            if is_counted { jvm_histogram::differences(&seen.types(), subject.pid())? } else { Vec::new() };
-        let after = beans(subject)?;
-        wrong.extend(beside(&before, &seen.pools()?, &after));
+        let told = if is_counted { Some(jvm_histogram::told(subject.pid())?) } else { None };
+        let (after, counts_after) = beans(subject)?;
+        let (mut wrong, moved) = beside(&before, &seen.pools()?, &after);
         wrong.extend(caveats(&seen.document));
-        if wrong.is_empty() {
-            return Ok(seen);
+        // A collection takes objects that are dead, and a new class makes some.
+        let objects = told.map(|told| jvm_histogram::differences(&seen.types(), &told)).unwrap_or_default();
+        let is_same_heap = counts == counts_after;
+        if is_same_heap {
+            wrong.extend(objects.iter().cloned());
         }
-    }
-    Err(format!("{TRIES} times, the last time: {}", wrong.join("; ")).into())
+        if !wrong.is_empty() {
+            return Err(wrong.join("; ").into());
+        }
+        Ok((moved.is_empty() && (is_same_heap || objects.is_empty())).then_some(seen))
+    })
 }
 
 /// What is said besides, but for what does not concern the JVM.
@@ -172,27 +182,26 @@ pub fn caveats(document: &Value) -> Vec<String> {
     all.iter().filter(concerns).map(ToString::to_string).collect()
 }
 
-/// Figures that are not between what was said before and after, and pools that only one side knows.
-fn beside(before: &Pools, found: &Pools, after: &Pools) -> Vec<String> {
-    let names = before.keys().chain(found.keys());
-    let is_right = |name: &&String| {
-        let (Some(before), Some(found), Some(after)) =
-            (before.get(*name), found.get(*name), after.get(*name))
-        else {
-            return false;
+/// What is wrong: figures that were said to be the same before and after and were found to be others, and pools that only one
+/// side knows. And what was said to have changed, and was not found to lie between.
+fn beside(before: &Pools, found: &Pools, after: &Pools) -> (Vec<String>, Vec<String>) {
+    let (mut wrong, mut moved) = (Vec::new(), Vec::new());
+    for name in before.keys().chain(found.keys().filter(|name| !before.contains_key(*name))) {
+        let of = |pools: &Pools| pools.get(name).copied();
+        let (Some(old), Some(now), Some(new)) = (of(before), of(found), of(after)) else {
+            wrong.push(format!("{name}: {:?} found, {:?} to {:?} told", of(found), of(before), of(after)));
+            continue;
         };
-        (0..2).all(|n| (before[n].min(after[n])..=before[n].max(after[n])).contains(&found[n]))
-    };
-    let of =
-        |pools: &Pools, name: &str| pools.get(name).map_or("none".to_owned(), |pool| format!("{pool:?}"));
-    let mut wrong: Vec<String> = names
-        .filter(|name| !is_right(name))
-        .map(|name| {
-            format!("{name}: {} found, {} to {} told", of(found, name), of(before, name), of(after, name))
-        })
-        .collect();
-    wrong.dedup();
-    wrong
+        let is_between = (0..2).all(|n| (old[n].min(new[n])..=old[n].max(new[n])).contains(&now[n]));
+        let is_still = (0..2).all(|n| old[n] != new[n] || now[n] == old[n]);
+        let text = format!("{name}: {now:?} found, {old:?} to {new:?} told");
+        match (is_still, is_between) {
+            (_, true) => {}
+            (false, false) => wrong.push(text),
+            (true, false) => moved.push(text),
+        }
+    }
+    (wrong, moved)
 }
 
 /// Everything else that must hold of the subject in one JVM.

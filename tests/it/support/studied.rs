@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::Value;
 
 use crate::support::lab::Lab;
-use crate::support::{Result, full};
+use crate::support::{Result, full, skipped};
 
 /// What came of a study's run.
 #[derive(Debug)]
@@ -41,7 +42,29 @@ pub fn short(name: &str, arguments: &[&str]) -> Result<Studied> {
     Ok(Studied { document, verdicts })
 }
 
+/// What has to be installed for any of some claims to be judged.
+pub type Tools<'a> = &'a [&'a str];
+
 impl Studied {
+    /// Those of `ids` that were judged, of which `test` names the others, where something is missing here that can be installed.
+    /// That none was judged is an error, but where one of `tools` is missing, without which none can be.
+    pub fn judged<'a>(&self, test: &str, ids: &[&'a str], tools: Tools<'_>) -> Result<Vec<&'a str>> {
+        let mut judged = Vec::new();
+        for id in ids {
+            match self.verdicts.get(*id) {
+                Some((verdict, reason)) if verdict == "not_run" && reason.contains("install") => {
+                    skipped(&format!("{test}, {id}"), reason);
+                }
+                _ => judged.push(*id),
+            }
+        }
+        let is_missing = |tool: &&str| Command::new(tool).arg("--version").output().is_err();
+        if judged.is_empty() && !tools.iter().any(is_missing) {
+            return Err(format!("none of {ids:?} was judged, and all of {tools:?} are here").into());
+        }
+        Ok(judged)
+    }
+
     /// Asserts that each of these claims has this verdict; names all that have not.
     pub fn assert(&self, verdict: &str, ids: &[&str]) {
         let is_other = |id: &&&str| self.verdicts.get(**id).is_none_or(|(found, _)| found != verdict);

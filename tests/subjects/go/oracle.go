@@ -1,6 +1,7 @@
 // Oracle is a Go program that knows what it has: it fills maps and slices, lets go of a part of them, and tells what
-// runtime.MemStats says. On its standard input it takes lines: "stats" prints MemStats again, "free" calls
-// debug.FreeOSMemory first. What is printed is made beforehand, so that little changes by telling it.
+// runtime.MemStats says. On its standard input it takes bytes: 's' prints MemStats again, 'f' calls debug.FreeOSMemory first,
+// 'g' answers, makes garbage, collects it and stops the process by SIGSTOP: the runtime gives nothing back meanwhile. What is
+// printed is made beforehand, so that little changes by telling it.
 //
 //	oracle COUNT EVERY SEED
 package main
@@ -10,6 +11,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -90,6 +92,7 @@ func main() {
 		case 's':
 			tell()
 		case 'g':
+			os.Stdout.WriteString("{}\n")
 			// Garbage of a hundred megabytes, collected: idle spans that are not given back at once.
 			large = large[:0]
 			for i := 0; i < 100; i++ {
@@ -101,7 +104,7 @@ func main() {
 			}
 			large = nil
 			runtime.GC()
-			tell()
+			syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
 		case 'q':
 			return
 		}

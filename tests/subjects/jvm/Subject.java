@@ -6,11 +6,14 @@
 //   large N  keeps N arrays of 5 MiB
 //   load N   has N class loaders of its own load a class each
 //   gc       collects
-//   pools    prints its memory pools, a line each: NAME TAB used TAB committed
+//   pools    prints its memory pools, a line each: NAME TAB used TAB committed; and two lines of the same form, of how many
+//            collections there were and how many classes were loaded and unloaded
 //   end      ends
 import java.io.BufferedReader;
 import java.io.InputStream;
 import java.io.InputStreamReader;
+import java.lang.management.ClassLoadingMXBean;
+import java.lang.management.GarbageCollectorMXBean;
 import java.lang.management.ManagementFactory;
 import java.lang.management.MemoryPoolMXBean;
 import java.nio.ByteBuffer;
@@ -59,6 +62,13 @@ public class Subject {
             var usage = pool.getUsage();
             System.out.println(pool.getName() + "\t" + usage.getUsed() + "\t" + usage.getCommitted());
         }
+        long collections = 0;
+        for (GarbageCollectorMXBean collector : ManagementFactory.getGarbageCollectorMXBeans()) {
+            collections += collector.getCollectionCount();
+        }
+        System.out.println("collections\t" + collections + "\t0");
+        ClassLoadingMXBean classes = ManagementFactory.getClassLoadingMXBean();
+        System.out.println("classes\t" + classes.getTotalLoadedClassCount() + "\t" + classes.getUnloadedClassCount());
     }
 
     /// A direct buffer with no page of zeros only.

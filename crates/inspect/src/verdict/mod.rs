@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(
             verdict(&findings).headline,
             "502 MiB of 542 MiB RSS is file pages (2.00 MiB) and pages that the program released with MADV_FREE (500 MiB), \
-             which the kernel drops under pressure; 0 bytes is stranded"
+             which the kernel drops under pressure; 0 B is stranded"
         );
     }
 

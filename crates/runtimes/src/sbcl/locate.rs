@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn the_runtime_of_this_system_is_found_with_its_version() {
         let Ok(mut child) = std::process::Command::new("sbcl")
-            .args(["--non-interactive", "--no-sysinit", "--no-userinit", "--eval", "(sleep 60)"])
+            .args(["--non-interactive", "--no-sysinit", "--no-userinit", "--eval", "(sleep 600)"])
             .stdout(std::process::Stdio::null())
             .spawn()
         else {
@@ -223,13 +223,11 @@ mod tests {
         };
         let process = Process::open(child.id() as i32).unwrap();
         let mut found = Vec::new();
-        for _ in 0..200 {
-            std::thread::sleep(std::time::Duration::from_millis(10));
+        // It maps what it is found by a while after its start.
+        while found.is_empty() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(2));
             let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
             found = find(&process, &space);
-            if !found.is_empty() {
-                break;
-            }
         }
         child.kill().unwrap();
         child.wait().unwrap();

@@ -75,10 +75,13 @@ impl Lisp {
     }
 
     fn look(&self, path_to: Option<&str>) -> Reading {
-        for _ in 0..50 {
+        // A guard against a hang: for how long it is busy decides the machine.
+        const PATIENCE: Duration = Duration::from_secs(600);
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
             match look(self.child.id() as i32, path_to) {
                 Ok(reading) => return reading,
-                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+                Err(_) => std::thread::sleep(Duration::from_millis(2)),
             }
         }
         panic!("always busy");
@@ -273,11 +276,13 @@ fn weak_tables_keep_what_their_weakness_says() {
 #[test]
 fn fillers_beside_what_stacks_pin_are_not_dead() {
     const FORM: &str = r#"(progn (defvar *l* (loop for i below 200000 collect (list i i)))
+     (defvar *ready* (sb-thread:make-semaphore))
      (dotimes (i 10) (let ((k (nthcdr (* i 9000) *l*)))
       (sb-thread:make-thread (lambda (x) (let ((v (make-array 400))) (declare (dynamic-extent v))
        (loop for j below 400 for c = x then (nthcdr 20 c) do (setf (aref v j) (car c)) (setf (cdr (aref v j)) nil))
-       (sleep 600) (print v))) :arguments (list k))))
-     (sleep 1) (setf *l* nil) (gc :full t) (gc :full t))"#;
+       (sb-thread:signal-semaphore *ready*) (sleep 600) (print v))) :arguments (list k))))
+     (dotimes (i 10) (sb-thread:wait-on-semaphore *ready*))
+     (setf *l* nil) (gc :full t) (gc :full t))"#;
     for sbcl in sbcls() {
         let mut lisp = Lisp::start(&sbcl).unwrap();
         lisp.eval(FORM);

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::reclaim::{reclaim, some};
@@ -16,15 +16,51 @@ const REMEDIES: [&str; 2] = ["jvm_gc", "jvm_trim"];
 /// tens of milliseconds.
 const MICROSECONDS: [u64; 3] = [1, 300, 40_000];
 
-/// Kills that are tried besides, until one comes while the JVM is asked to listen.
-const MOST_TRIES: u32 = 20;
-
 /// What a kill waits for first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum First {
     Start,
     File,
     Connection,
+    /// A call that it is held at (`tests/subjects/jvm/hold.c`), so that the kill comes there for certain.
+    Held(&'static str),
+}
+
+impl First {
+    /// What the kill of that turn waits for. Every other turn asks a JVM that never listened, which makes the file: its kills
+    /// come before it is removed, anywhere, before it is the JVM's (what is left then, the next test has), and soon after it
+    /// was made.
+    fn of_turn(turn: u64) -> Self {
+        match turn % 8 {
+            0 => Self::Held("unlink"),
+            4 => Self::Held("fchown"),
+            6 => Self::File,
+            1 | 5 => Self::Connection,
+            _ => Self::Start,
+        }
+    }
+
+    /// How many microseconds after it the kill comes at most, where a whole run takes `took`.
+    fn max_microseconds(self, turn: u64, took: u64) -> u64 {
+        match self {
+            Self::Start => took,
+            Self::Held(_) => 1,
+            Self::File | Self::Connection => MICROSECONDS[(turn / 2 % 3) as usize],
+        }
+    }
+}
+
+/// Builds what holds a run at a call.
+fn build(folder: &Path) -> Result<PathBuf> {
+    let library = folder.join("hold.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/jvm/hold.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]).arg(&library).arg(source);
+    let output = cc.output()?;
+    if output.status.success() {
+        return Ok(library);
+    }
+    Err(format!("{cc:?}: {}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
 /// A JVM, what it has said of itself, and what asking it leaves in its folder for temporary files.
@@ -33,6 +69,9 @@ struct Machine {
     errors: PathBuf,
     file: PathBuf,
     socket: PathBuf,
+    /// What holds a run, and what it makes then.
+    hold: PathBuf,
+    held: PathBuf,
 }
 
 impl Machine {
@@ -47,20 +86,32 @@ impl Machine {
         for left in [&file, &socket] {
             let _ = std::fs::remove_file(left);
         }
-        Ok(Self { subject, errors, file, socket })
+        let [hold, held] = ["hold.so", "held"].map(|name| folder.join(name));
+        Ok(Self { subject, errors, file, socket, hold, held })
     }
 
     /// Runs `remedy`, and kills it so long after `first`.
     fn kill(&self, remedy: &str, first: First, after: Duration) -> Outcome {
         let arguments = ["reclaim", "--json", "--remedy", remedy, &self.subject.pid_text()];
-        let mut run = strandline::command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let mut command = strandline::command(&arguments);
+        if let First::Held(call) = first {
+            // The one before may have left it.
+            let _ = std::fs::remove_file(&self.held);
+            command.env("LD_PRELOAD", &self.hold).env("HOLD_CALL", call).env("HOLD_FILE", &self.held);
+        }
+        let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         while !self.has_come(first, run.id()) && run.try_wait()?.is_none() {
             std::hint::spin_loop();
         }
         std::thread::sleep(after);
         run.kill()?;
         run.wait()?;
-        Ok(())
+        match first {
+            First::Held(call) if !self.held.exists() => Err(format!("it was not held at {call}").into()),
+            // It was killed while the JVM is to find it.
+            First::Held(call) if !self.file.exists() => Err(format!("no file is left at {call}").into()),
+            _ => Ok(()),
+        }
     }
 
     fn has_come(&self, first: First, run: u32) -> bool {
@@ -68,6 +119,7 @@ impl Machine {
         match first {
             First::Start => true,
             First::File => self.file.exists(),
+            First::Held(_) => self.held.exists(),
             First::Connection => {
                 let opened = std::fs::read_dir(format!("/proc/{run}/fd")).into_iter().flatten().flatten();
                 opened.filter_map(|file| std::fs::read_link(file.path()).ok()).any(is_socket)
@@ -112,54 +164,35 @@ fn killed_at_any_instant_of_asking_the_jvm_goes_on() -> Outcome {
     let Some(classes) = classes(test)? else { return Ok(()) };
     for_any(some(test), |jdk| {
         let folder = Folder::new("jvm-kills")?;
+        build(&folder.0)?;
         let start = || Machine::start(jdk, &classes, &folder.0);
         let mut machine = start()?;
-        let took = Instant::now();
-        machine.is_whole(REMEDIES[0])?;
-        let took = took.elapsed().as_micros() as u64;
+        // Of a whole run, once there was one.
+        let mut took = MICROSECONDS[2];
         let mut seed = 0x5851_f42d_4c95_7f2d_u64;
-        let mut left = 0;
-        for turn in 0..repetitions(8, 80) {
+        let turns = repetitions(2, 80);
+        for turn in 0..turns {
             // Every other one asks a JVM that never listened, which then has a whole run ask it.
             let (is_new, remedy) = (turn % 2 == 0, REMEDIES[(turn / 2 % 2) as usize]);
-            if is_new {
+            if is_new && turn > 0 {
                 // What the last one says late it says by now.
                 machine.goes_on()?;
                 machine = start()?;
             }
-            let first = match turn % 8 {
-                0 | 2 | 4 => First::File,
-                1 | 5 => First::Connection,
-                _ => First::Start,
-            };
-            let most = if first == First::Start { took } else { MICROSECONDS[(turn / 2 % 3) as usize] };
+            let first = First::of_turn(turn);
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let after = Duration::from_micros((seed >> 33) % most);
+            let after = Duration::from_micros((seed >> 33) % first.max_microseconds(turn, took));
             let context = |error| format!("turn {turn}, {after:?} after {first:?}: {error}");
-            machine.kill(remedy, first, after)?;
-            left += u64::from(machine.file.exists());
+            machine.kill(remedy, first, after).map_err(context)?;
             machine.goes_on().map_err(context)?;
-            if is_new {
+            // The last JVM is asked below.
+            if is_new && turn + 2 < turns {
+                let since = Instant::now();
                 machine.is_whole(remedy).map_err(context)?;
+                took = since.elapsed().as_micros() as u64;
             }
         }
-        machine.is_whole(REMEDIES[1])?;
-        // Where the processors are busy with others none may have come while it was asked to listen.
-        for _ in 0..MOST_TRIES {
-            if left > 0 {
-                return Ok(());
-            }
-            machine = start()?;
-            machine.kill(REMEDIES[0], First::File, Duration::ZERO)?;
-            left += u64::from(machine.file.exists());
-            machine.goes_on()?;
-            machine.is_whole(REMEDIES[0])?;
-        }
-        if left > 0 {
-            Ok(())
-        } else {
-            Err("no kill left the file: none came while it was asked to listen".into())
-        }
+        machine.is_whole(REMEDIES[1])
     })
 }
 

@@ -10,10 +10,13 @@ use std::process::Command;
 use super::figures::cases;
 use crate::support::jvm::{DIRECT_MIB, Seen, classes, fill, look, start};
 use crate::support::jvm_histogram::has_jcmd;
+use crate::support::waiting::until;
 use crate::support::{Outcome, Result, Subject, for_any, here, strandline, subject};
 
-/// Stacks are of one size, whoever runs on them.
-const OPTIONS: [&str; 5] = [
+/// Stacks are of one size, whoever runs on them, and no thread comes or goes by itself.
+const OPTIONS: [&str; 7] = [
+    "-XX:-UseDynamicNumberOfCompilerThreads",
+    "-XX:-UseDynamicNumberOfGCThreads",
     "-XX:NativeMemoryTracking=summary",
     "-Xms32m",
     "-Xss1m",
@@ -98,30 +101,30 @@ fn found(seen: &Seen) -> Result<Figures> {
     ]))
 }
 
-/// Looks until all that was found was counted before or after: code is compiled and threads come and go meanwhile.
+/// All that was found was counted before or after: what changed meanwhile has to lie between, and only where it does not it is
+/// looked at again (code is compiled, and metaspace is given back by a collection). What did not change has to be equal at once.
 fn agrees(subject: &Subject) -> Outcome {
-    const TRIES: usize = 8;
-    let mut wrong = String::new();
     // Whoever asks first has it start a thread.
     let mut before = counted(subject.pid())?;
-    for _ in 0..TRIES {
+    until("figures of the JVM that stand still", || {
         let seen = look(subject)?;
         let (mut found, after) = (found(&seen)?, counted(subject.pid())?);
         if seen.jvm["own"]["collector"] == "Z" {
             // Without its objects buffers are not known.
             found.insert("direct", DIRECT_MIB << 20);
         }
-        let is_right = |(key, figure): (&&str, &u64)| {
+        let is_between = |(key, figure): (&&str, &u64)| {
             let (before, after) = (before[key], after[key]);
             (before.min(after)..=before.max(after)).contains(figure)
         };
-        if found.iter().all(is_right) {
-            return Ok(());
+        let others = found.iter().filter(|entry| !is_between(*entry)).map(|(key, _)| *key);
+        let (moved, wrong): (Vec<&str>, Vec<&str>) = others.partition(|key| before[key] != after[key]);
+        if !wrong.is_empty() {
+            return Err(format!("{wrong:?}: {found:?} found, {before:?} to {after:?} counted").into());
         }
-        wrong = format!("{found:?} found, {before:?} to {after:?} counted");
         before = after;
-    }
-    Err(format!("{TRIES} times, the last time: {wrong}").into())
+        Ok(moved.is_empty().then_some(()))
+    })
 }
 
 #[test]
