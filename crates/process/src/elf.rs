@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, Sym};
-use object::read::{ReadCache, ReadRef};
+use object::read::{ReadCache, ReadRef, StringTable};
 
 use crate::error::Error;
 use crate::map::{AddressSpace, Mapping};
@@ -192,14 +192,14 @@ impl Object {
         let _: Result<(), &'static str> = self.with_parsed(|data, (_, sections)| {
             for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
                 let Ok(table) = sections.symbols(LE, data, kind) else { continue };
-                for symbol in table.iter() {
-                    let Ok(name) = symbol.name(LE, table.strings()) else { continue };
-                    if symbol.is_undefined(LE) || name.is_empty() {
-                        continue;
+                let names = sections.section(table.string_section());
+                // Read at once: name by name the file is read for each symbol.
+                match names.and_then(|names| names.data(LE, data)) {
+                    Ok(bytes) => {
+                        let names = StringTable::new(bytes, 0, bytes.len() as u64);
+                        each_of(table.symbols(), names, bias, visit);
                     }
-                    let address = symbol.st_value(LE).wrapping_add(bias);
-                    let is_global = symbol.st_bind() != elf::STB_LOCAL;
-                    visit(name, Symbol { address, bytes: symbol.st_size(LE), is_global });
+                    Err(_) => each_of(table.symbols(), table.strings(), bias, visit),
                 }
             }
         });
@@ -249,6 +249,24 @@ impl Object {
         }
         let sections = header.sections(LE, data).unwrap_or_default();
         Ok(look(data, (header, sections)))
+    }
+}
+
+/// Shows every defined symbol that has a name to `visit`.
+fn each_of<'a, R: ReadRef<'a>>(
+    symbols: &[elf::Sym64<object::LittleEndian>],
+    names: StringTable<'a, R>,
+    bias: u64,
+    visit: &mut dyn FnMut(&[u8], Symbol),
+) {
+    for symbol in symbols {
+        let Ok(name) = symbol.name(LE, names) else { continue };
+        if symbol.is_undefined(LE) || name.is_empty() {
+            continue;
+        }
+        let address = symbol.st_value(LE).wrapping_add(bias);
+        let is_global = symbol.st_bind() != elf::STB_LOCAL;
+        visit(name, Symbol { address, bytes: symbol.st_size(LE), is_global });
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use super::figures::cases;
-use crate::support::jvm::{DIRECT_MIB, Seen, classes, fill, look, start};
+use crate::support::jvm::{DIRECT_MIB, Seen, classes, fill, look, start, until_asleep};
 use crate::support::jvm_histogram::has_jcmd;
 use crate::support::waiting::until;
 use crate::support::{Outcome, Result, Subject, for_any, here, strandline, subject};
@@ -107,6 +107,7 @@ fn agrees(subject: &Subject) -> Outcome {
     // Whoever asks first has it start a thread.
     let mut before = counted(subject.pid())?;
     until("figures of the JVM that stand still", || {
+        until_asleep(subject.pid())?;
         let seen = look(subject)?;
         let (mut found, after) = (found(&seen)?, counted(subject.pid())?);
         if seen.jvm["own"]["collector"] == "Z" {
