@@ -1,5 +1,5 @@
-//! A line on standard error that says how far a long look has come. Only on a terminal, only after a
-//! while, and gone when the look is over.
+//! How far long work has come, on standard error. On a terminal it is one line that is redrawn, and gone at the end; a log gets a
+//! plain line twice a minute. Short work shows nothing.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
@@ -12,19 +12,23 @@ use strandline_report::units::{bytes, percent};
 const PATIENCE: Duration = Duration::from_millis(400);
 /// Redrawn at most this often: a terminal is slower than the look.
 const PACE: Duration = Duration::from_millis(100);
+/// A log gets a line after this time, and again each time it has passed.
+const LOG_PACE: Duration = Duration::from_secs(30);
 
 /// A line of progress; `Drop` wipes it.
 #[derive(Debug)]
 pub struct Progress {
-    /// When the line may be drawn next, and whether it ever was; `None` where there is no terminal.
+    /// When the line may be drawn next, and whether it ever was; `None` where it is not wanted.
     state: Option<Mutex<(Instant, bool)>>,
+    is_terminal: bool,
 }
 
 impl Progress {
-    /// A line that is shown if standard error is a terminal and no document was asked for.
+    /// Lines that are shown if they are `wanted`: where no document was asked for.
     pub fn new(wanted: bool) -> Self {
-        let shown = wanted && std::io::stderr().is_terminal();
-        Self { state: shown.then(|| Mutex::new((Instant::now() + PATIENCE, false))) }
+        let is_terminal = std::io::stderr().is_terminal();
+        let first = Instant::now() + if is_terminal { PATIENCE } else { LOG_PACE };
+        Self { state: wanted.then(|| Mutex::new((first, false))), is_terminal }
     }
 
     /// `what` has come to `done` of `total` bytes.
@@ -46,15 +50,18 @@ impl Progress {
         if now < state.0 {
             return;
         }
-        *state = (now + PACE, true);
-        drop(write!(std::io::stderr(), "\r\x1b[K{}", shorten(&line(), 78)));
+        let (pace, line) = (if self.is_terminal { PACE } else { LOG_PACE }, shorten(&line(), 78));
+        *state = (now + pace, true);
+        let mut stderr = std::io::stderr();
+        // Progress that cannot be shown is not missed.
+        let _ = if self.is_terminal { write!(stderr, "\r\x1b[K{line}") } else { writeln!(stderr, "{line}") };
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
         let drawn = self.state.as_ref().is_some_and(|state| state.lock().is_ok_and(|state| state.1));
-        if drawn {
+        if drawn && self.is_terminal {
             drop(write!(std::io::stderr(), "\r\x1b[K"));
         }
     }

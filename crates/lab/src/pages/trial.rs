@@ -165,10 +165,20 @@ fn headline(trial: &Trial) -> String {
     let before = of_goal(&trial.baseline, trial.goal);
     let Some((tried, judged)) = best else {
         let count = trial.tried.len();
-        return format!(
-            "Nothing that was tried is better: without settings it {what} {} ({count} tried).",
-            size(before)
-        );
+        return match undecided(trial) {
+            Some((tried, judged)) => format!(
+                "{} {what} {} instead of {} in the median, but {} cannot separate that from chance: use more (--repeat). \
+                 {count} tried.",
+                tried.id,
+                size(of_goal(judged, trial.goal)),
+                size(before),
+                counted(trial.rounds as u64, "round"),
+            ),
+            None => format!(
+                "Nothing that was tried is better: without settings it {what} {} ({count} tried).",
+                size(before)
+            ),
+        };
     };
     let after = of_goal(judged, trial.goal);
     let less =
@@ -180,6 +190,23 @@ fn headline(trial: &Trial) -> String {
         Some(more) => format!("{sentence} {more}"),
         None => sentence,
     }
+}
+
+/// Below this part of the median without settings a candidate is worth more rounds where its interval decides nothing.
+const WORTH_MORE_ROUNDS: f64 = 0.95;
+
+/// The candidate with the smallest median that the rounds could not tell apart, if it is worth more rounds.
+fn undecided(trial: &Trial) -> Option<(&Try, &Judged)> {
+    let median = |judged: &Judged| Some(of_goal(judged, trial.goal).estimate.as_ref()?.median);
+    let before = median(&trial.baseline)?;
+    let mut least = None;
+    for (index, (tried, judged)) in trial.tried.iter().enumerate() {
+        let Some(after) = median(judged).filter(|_| trial.status(index) == Status::Same) else { continue };
+        if after < before * WORTH_MORE_ROUNDS && least.is_none_or(|(_, _, other)| after < other) {
+            least = Some((tried, judged, after));
+        }
+    }
+    least.map(|(tried, judged, _)| (tried, judged))
 }
 
 /// What has less of what is to be small than the best, if anything has: the best takes less time.

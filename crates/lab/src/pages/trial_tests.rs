@@ -72,6 +72,20 @@ fn the_headline_does_not_claim_what_cannot_be_told() {
     assert!(headline(&trial(&[("few", few)])).contains("1.30 times as long, of 5 rounds"));
 }
 
+/// Two rounds decide nothing: what they measured is said all the same.
+#[test]
+fn what_few_rounds_cannot_decide_is_measured_all_the_same() {
+    let half = judged(&[20.0, 105.0], &[1.0, 1.0]);
+    let few = Trial { rounds: 2, ..trial(&[("half", half)]) };
+    assert_eq!(
+        headline(&few),
+        "half leaves 62.5 MiB instead of 100 MiB in the median, but 2 rounds cannot separate that from chance: use more \
+         (--repeat). 1 tried."
+    );
+    let alike = Trial { rounds: 2, ..trial(&[("alike", judged(&[99.0, 101.0], &[1.0, 1.0]))]) };
+    assert!(headline(&alike).starts_with("Nothing that was tried is better"));
+}
+
 #[test]
 fn what_is_a_little_less_at_more_time_is_named_beside_the_best() {
     let least = judged(&[14.0, 14.1, 14.0, 14.0, 14.0], &[1.7; 5]);
