@@ -19,6 +19,7 @@ test: need-cargo ## install what the tests need and run them (ten minutes from n
 	@scripts/test
 
 test-full: need-cargo ## the same with the long tests, and other glibcs, perls, SBCLs, Gos, JDKs, allocators in private folders
+	@scripts/deps --full
 	@scripts/fetch-glibcs .cache/glibcs || true
 	@scripts/fetch-perls .cache/perls || true
 	@scripts/fetch-sbcls .cache/sbcls || true

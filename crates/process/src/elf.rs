@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, Sym};
-use object::read::{ReadCache, ReadRef, StringTable};
+use object::read::{ReadCache, ReadRef};
 
 use crate::error::Error;
 use crate::map::{AddressSpace, Mapping};
@@ -23,6 +23,8 @@ use crate::procfs::Process;
 pub const MOST_FILE_BYTES: u64 = 512 << 20;
 /// The largest table (symbols, strings, call frame information) that is read, in bytes.
 pub const MOST_TABLE_BYTES: u64 = 64 << 20;
+/// The longest name of a symbol, in bytes: without a bound, a table without ends costs the product of symbols and bytes.
+const MAX_NAME_BYTES: usize = 4096;
 /// The largest vDSO that is read, in bytes.
 const MOST_VDSO_BYTES: u64 = 1 << 20;
 
@@ -193,13 +195,20 @@ impl Object {
             for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
                 let Ok(table) = sections.symbols(LE, data, kind) else { continue };
                 let names = sections.section(table.string_section());
-                // Read at once: name by name the file is read for each symbol.
-                match names.and_then(|names| names.data(LE, data)) {
-                    Ok(bytes) => {
-                        let names = StringTable::new(bytes, 0, bytes.len() as u64);
-                        each_of(table.symbols(), names, bias, visit);
+                // Read at once: name by name the file would be read for each symbol.
+                let names = names.and_then(|names| names.data(LE, data)).ok();
+                for symbol in table.symbols() {
+                    let name = match names {
+                        Some(names) => name_at(names, symbol.st_name(LE)),
+                        None => symbol.name(LE, table.strings()).ok(),
+                    };
+                    let Some(name) = name.filter(|name| !name.is_empty()) else { continue };
+                    if symbol.is_undefined(LE) {
+                        continue;
                     }
-                    Err(_) => each_of(table.symbols(), table.strings(), bias, visit),
+                    let address = symbol.st_value(LE).wrapping_add(bias);
+                    let is_global = symbol.st_bind() != elf::STB_LOCAL;
+                    visit(name, Symbol { address, bytes: symbol.st_size(LE), is_global });
                 }
             }
         });
@@ -252,22 +261,11 @@ impl Object {
     }
 }
 
-/// Shows every defined symbol that has a name to `visit`.
-fn each_of<'a, R: ReadRef<'a>>(
-    symbols: &[elf::Sym64<object::LittleEndian>],
-    names: StringTable<'a, R>,
-    bias: u64,
-    visit: &mut dyn FnMut(&[u8], Symbol),
-) {
-    for symbol in symbols {
-        let Ok(name) = symbol.name(LE, names) else { continue };
-        if symbol.is_undefined(LE) || name.is_empty() {
-            continue;
-        }
-        let address = symbol.st_value(LE).wrapping_add(bias);
-        let is_global = symbol.st_bind() != elf::STB_LOCAL;
-        visit(name, Symbol { address, bytes: symbol.st_size(LE), is_global });
-    }
+/// The name that begins at `offset` of a string table; `None` where it has no end within [`MAX_NAME_BYTES`].
+fn name_at(names: &[u8], offset: u32) -> Option<&[u8]> {
+    let rest = names.get(usize::try_from(offset).ok()?..)?;
+    let rest = rest.get(..MAX_NAME_BYTES).unwrap_or(rest);
+    rest.get(..memchr::memchr(0, rest)?)
 }
 
 /// The load bias by way of the segment that `mapping` maps, and whether there is an interpreter.
@@ -382,6 +380,16 @@ mod tests {
             .iter()
             .find(|m| m.name.ends_with("/libc.so.6") && m.permissions.execute)
             .expect("tests run on a dynamic glibc")
+    }
+
+    #[test]
+    fn names_of_symbols_are_bounded() {
+        assert_eq!(name_at(b"\0one\0two", 1), Some(&b"one"[..]));
+        assert_eq!(name_at(b"\0one\0two", 5), None, "it has no end");
+        assert_eq!(name_at(b"\0one\0", 99), None);
+        let long = [vec![b'a'; 2 * MAX_NAME_BYTES], vec![0]].concat();
+        assert_eq!(name_at(&long, 0), None);
+        assert_eq!(name_at(&long, MAX_NAME_BYTES as u32 + 1).map(<[u8]>::len), Some(MAX_NAME_BYTES - 1));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! in /proc where it is not: then children that come and go between two looks are not seen.
 
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -53,20 +54,22 @@ impl Followed {
     }
 }
 
-/// What an exec changes and nothing else does: tells programs of one process apart.
+/// What an exec changes: tells programs of one process apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    executable: Option<String>,
+    /// The executable's device and inode: its path changes when the file is replaced.
+    file: (u64, u64),
     start_stack: u64,
     start_brk: Option<u64>,
 }
 
 impl Program {
-    /// The program that a process runs now.
+    /// The program that a process runs now; `None` where this user may not see that, as after a change of user.
     pub fn of(process: &Process) -> Option<Self> {
-        let stat = process.stat().ok()?;
+        let stat = process.stat().ok().filter(|stat| stat.start_stack > 1)?;
+        let file = std::fs::metadata(format!("/proc/{}/exe", process.pid())).ok()?;
         Some(Self {
-            executable: process.executable(),
+            file: (file.dev(), file.ino()),
             start_stack: stat.start_stack,
             start_brk: stat.start_brk,
         })
@@ -338,6 +341,21 @@ fn children(pid: i32) -> Vec<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_whose_file_is_removed_is_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sleep");
+        let copied = std::process::Command::new("cp").arg("/bin/sleep").arg(&path).status().unwrap();
+        assert!(copied.success());
+        let mut child = std::process::Command::new(&path).arg("1000").spawn().unwrap();
+        let process = Process::open(child.id() as i32).unwrap();
+        let before = Program::of(&process);
+        std::fs::remove_file(&path).unwrap();
+        assert!(before.is_some() && Program::of(&process) == before);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn equal_samples_are_one_run() {

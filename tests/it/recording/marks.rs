@@ -102,7 +102,9 @@ fn many_that_mark_at_once_with_ledgers_are_all_answered() -> Outcome {
     // Each mark has its ledger, or the recording says why not.
     let reasons = ["mark_without_sample", "ledger_failed"];
     let excused = caveats(&report).iter().filter(|code| reasons.contains(&code.as_str())).count();
-    assert_eq!(ledgers_of(&report, "mark").len() + excused, 80, "{:?}", caveats(&report));
+    let taken = ledgers_of(&report, "mark").len();
+    assert_eq!(taken + excused, 80, "{:?}", caveats(&report));
+    assert!(taken >= 60, "{taken} of 80 marks have a ledger: {:?}", caveats(&report));
     Ok(())
 }
 

@@ -69,14 +69,19 @@ pub fn until_free(pid: i32) -> super::Outcome {
 /// Waits until process `pid` rests: its main thread in a read of its standard input, each other thread asleep in some system
 /// call. What a subject prints comes before that, and on the way it still touches pages and may allocate.
 pub fn until_at_rest(pid: i32) -> super::Outcome {
-    until_true("the process to rest", || {
-        let call = |tid: i32| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
+    let call = |tid: i32| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
+    until(&format!("process {pid} to rest"), || {
+        if let Err(error) = call(pid) {
+            return Err(
+                format!("process {pid} has ended, or its system call may not be read: {error}").into()
+            );
+        }
         let rests =
             |tid: i32| call(tid).is_ok_and(|call| !call.starts_with("running") && !call.starts_with('-'));
         // poll, ppoll, select, pselect6, epoll_wait, epoll_pwait: how event loops wait for input.
         const WAITS: [&str; 6] = ["7 ", "271 ", "23 ", "270 ", "232 ", "281 "];
         let main = call(pid).unwrap_or_default();
         let is_reading = main.starts_with("0 0x0 ") || WAITS.iter().any(|number| main.starts_with(number));
-        is_reading && threads(pid).into_iter().all(rests)
+        Ok((is_reading && threads(pid).into_iter().all(rests)).then_some(()))
     })
 }

@@ -65,6 +65,11 @@ fn subject() -> (Subject, [u64; 5]) {
     let mut line = String::new();
     BufReader::new(subject.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     std::fs::remove_dir_all(folder).unwrap();
+    // On its way from the line to its read it still touches pages.
+    let call = format!("/proc/{}/syscall", subject.0.id());
+    while !std::fs::read_to_string(&call).unwrap().starts_with("0 0x0 ") {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     let at: Vec<u64> = line
         .split_whitespace()
         .map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).unwrap())

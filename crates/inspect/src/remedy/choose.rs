@@ -361,7 +361,7 @@ impl Examiner<'_> {
         let room = stack::room_bytes(&memory, self.space, tracee.tid, registers);
         let room = room.ok_or(Doubt::Unfit(Reason::ForeignStack))?;
         let state_bytes = inject::extended_state_bytes(tracee.tid);
-        if state_bytes.is_ok_and(|state| room < self.fences.stack_bytes + state) {
+        if state_bytes.map_or(true, |state| room < self.fences.stack_bytes + state) {
             return Err(Doubt::Unfit(Reason::SmallStack));
         }
         if stack::is_in_sequence(&memory, tracee.tid) {

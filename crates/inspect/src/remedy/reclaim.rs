@@ -227,18 +227,22 @@ fn look_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
         ..Options::default()
     };
     let mut seen = inspect(pid, &look_options)?;
+    let mut may_wait = is_call && !options.dry_run;
     for _ in 1..MOST_LOOKS {
-        // What there was no time for has no more at the next look.
         let remedy = options.remedy.unwrap_or_else(|| best_call(&seen));
-        if !is_call || doubt(&seen, remedy).is_none_or(|doubt| doubt.cause == Cause::TooSlow) {
+        let looks_again = match doubt(&seen, remedy).filter(|_| is_call) {
+            // What there was no time for has no more at the next look.
+            Some(doubt) if doubt.cause == Cause::TooSlow => false,
+            Some(_) => {
+                std::thread::sleep(Duration::from_millis(20));
+                true
+            }
+            // While it waits, the process may free or reuse memory, so the prediction is made again.
+            None => std::mem::take(&mut may_wait) && wait_until_due(plans(&seen, remedy)),
+        };
+        if !looks_again {
             break;
         }
-        std::thread::sleep(Duration::from_millis(20));
-        seen = inspect(pid, &look_options)?;
-    }
-    // Meanwhile the process may have freed or reused memory, so the prediction is made again.
-    let remedy = options.remedy.unwrap_or_else(|| best_call(&seen));
-    if !options.dry_run && wait_until_due(plans(&seen, remedy)) {
         seen = inspect(pid, &look_options)?;
     }
     Ok(seen)

@@ -14,8 +14,7 @@ use crate::support::{Outcome, Result, Subject, full, here, perls, repetitions, s
 fn a_perl_that_runs_hot_is_never_counted_wrong() -> Outcome {
     for perl in perls::all(here!()) {
         let subject = Subject::start_command(command(&perl, "hot"))?;
-        let (mut read, mut looks, wanted) = (0, 0, repetitions(12, 300));
-        // It may be in the middle of anything, and for how many looks it is decides the scheduler.
+        let (mut read, mut looks, wanted) = (0, 0, repetitions(20, 300));
         until("enough looks at which it was read", || {
             looks += 1;
             // The invariants hold, whatever it was doing.
@@ -32,7 +31,8 @@ fn a_perl_that_runs_hot_is_never_counted_wrong() -> Outcome {
             }
             Ok((read == wanted).then_some(()))
         })?;
-        eprintln!("{perl}: read in {read} of {looks} looks");
+        // It may be in the middle of anything; but most of the time its structures hold together.
+        assert!(read * 2 > looks, "{perl}: read in {read} of {looks} looks");
     }
     Ok(())
 }

@@ -30,7 +30,6 @@ fn a_hot_process_is_looked_at_again_and_again() -> Outcome {
         let is_system = sbcl.path.as_os_str() == "sbcl";
         let wanted = if is_system { repetitions(5, 100) } else { repetitions(3, 25) };
         let (mut read, mut looks) = (0, 0);
-        // Where the machine is loaded it collects most of the time, and at how many looks it does decides the scheduler.
         until("enough looks at which it was read", || {
             looks += 1;
             // Sums are checked at each.
@@ -46,7 +45,8 @@ fn a_hot_process_is_looked_at_again_and_again() -> Outcome {
             }
             Ok((read == wanted).then_some(()))
         })?;
-        eprintln!("{}: read in {read} of {looks} looks", subject.ready["version"]);
+        // Beside busy programs it collects most of the time.
+        assert!(read * 10 > looks, "{}: read in {read} of {looks} looks", subject.ready["version"]);
         goes_on(&subject)
     })
 }
