@@ -1,3 +1,5 @@
+import java.io.IOException;
+import java.io.RandomAccessFile;
 import java.util.HashMap;
 import java.util.Map;
 import strandline.Strandline;
@@ -7,20 +9,60 @@ import strandline.Strandline;
  *
  * <pre>java Half COUNT BYTES WHICH MILLISECONDS        WHICH: alternate or oldest</pre>
  *
- * Collectors that give back later, by a thread of their own, are waited for so long after each collection.
+ * Collectors that give back later, by a thread of their own, are waited for after each collection, until RSS has not shrunk for this
+ * time. Where the time is negative RSS has to shrink first, after the first collection: at most a minute.
  */
 final class Half {
     /** The serial collector shrinks its heap by steps, and is done at the fourth collection that was asked for. */
     private static final int COLLECTIONS = 4;
 
+    /** Between two looks at RSS, in milliseconds. */
+    private static final int PAUSE = 20;
+    /** The longest that is waited until RSS shrinks, in milliseconds. */
+    private static final long MAX_WAIT = 60_000;
+    /** Fewer pages than this are no shrinking. */
+    private static final long FEW_PAGES = 64;
+
     private Half() {}
 
-    public static void main(String[] arguments) throws InterruptedException {
+    /** Resident pages: the second number of statm. */
+    private static long resident(RandomAccessFile statm, byte[] buffer) throws IOException {
+        statm.seek(0);
+        int length = statm.read(buffer);
+        int at = 0;
+        while (at < length && buffer[at] != ' ') at++;
+        long pages = 0;
+        for (at++; at < length && buffer[at] != ' '; at++) pages = pages * 10 + (buffer[at] - '0');
+        return pages;
+    }
+
+    /** Waits until RSS has not shrunk in looks over this time: on a busy machine they take longer. */
+    private static void rest(RandomAccessFile statm, byte[] buffer, long milliseconds, boolean shrinks)
+            throws IOException, InterruptedException {
+        long last = resident(statm, buffer);
+        boolean hasShrunk = !shrinks;
+        for (long still = 0; still * PAUSE < (hasShrunk ? milliseconds : MAX_WAIT); still++) {
+            Thread.sleep(PAUSE);
+            long now = resident(statm, buffer);
+            if (now + FEW_PAGES < last) {
+                hasShrunk = true;
+                still = -1;
+                last = now;
+            }
+        }
+    }
+
+    public static void main(String[] arguments) throws IOException, InterruptedException {
         int count = Integer.parseInt(arguments[0]);
         int size = Integer.parseInt(arguments[1]);
         boolean alternate = arguments[2].equals("alternate");
-        long wait = Long.parseLong(arguments[3]);
+        long wait = Math.abs(Long.parseLong(arguments[3]));
+        boolean shrinks = arguments[3].startsWith("-");
         Map<Integer, byte[]> kept = new HashMap<>();
+        RandomAccessFile statm = new RandomAccessFile("/proc/self/statm", "r");
+        byte[] buffer = new byte[128];
+        // What this needs is loaded now.
+        rest(statm, buffer, 1, false);
         Strandline.mark("start");
         for (int i = 0; i < count; i++) {
             // The JVM writes zeros to it.
@@ -31,12 +73,12 @@ final class Half {
         kept.keySet().removeIf(i -> alternate ? i % 2 == 0 : i < count / 2);
         Strandline.mark("halved");
         System.gc();
-        Thread.sleep(wait);
+        rest(statm, buffer, wait, shrinks);
         Strandline.mark("remedied");
         for (int i = 1; i < COLLECTIONS; i++) {
             System.gc();
         }
-        Thread.sleep(wait);
+        rest(statm, buffer, wait, false);
         Strandline.mark("insisted");
         long deleted = (long) (count - kept.size()) * size;
         System.out.println("{\"left\": " + kept.size() + ", \"deleted_bytes\": " + deleted + "}");
