@@ -1,0 +1,112 @@
+//! Settings that are offered for the next start: each has its effect on the very library that was found.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::libraries::libraries;
+use crate::support::strandline::{explain, predicted};
+use crate::support::waiting::until_true;
+use crate::support::{Libc, Outcome, Result, Subject, for_any, here, skipped, subject};
+
+/// Nearly all of 200 MB freed, in blocks of 1,000 bytes; one in 20,000 stays.
+const FREED: [&str; 3] = ["200000", "1000", "20000"];
+
+fn fragmented(preload: &Path, setting: Option<(&str, &str)>) -> Result<Subject> {
+    let mut command = Command::new(subject::compile("fragmented", &Libc::system())?);
+    command.args(FREED).env("LD_PRELOAD", preload).envs(setting);
+    Subject::start_command(command)
+}
+
+/// A setting that is offered.
+#[derive(Debug)]
+struct Setting {
+    name: String,
+    value: String,
+    predicted_bytes: Option<u64>,
+}
+
+impl Setting {
+    fn pair(&self) -> (&str, &str) {
+        (&self.name, &self.value)
+    }
+}
+
+fn settings(document: &Value) -> Result<Vec<Setting>> {
+    let remedies = document["remedies"].as_array().ok_or("no remedies")?;
+    let setting = |remedy: &Value| {
+        let how = remedy["how"].as_str().and_then(|how| how.split_once('='));
+        let (name, value) = how.ok_or_else(|| format!("no setting: {remedy}"))?;
+        let predicted_bytes = remedy["predicted_bytes"].as_u64();
+        if predicted_bytes.is_none() && !remedy["unknown_because"].is_string() {
+            return Err(format!("neither a prediction nor why there is none: {remedy}").into());
+        }
+        Ok(Setting { name: name.to_owned(), value: value.to_owned(), predicted_bytes })
+    };
+    remedies.iter().filter(|remedy| remedy["kind"] == "setting").map(setting).collect()
+}
+
+fn anonymous(document: &Value) -> Result<u64> {
+    document["kernel"]["anonymous_bytes"].as_u64().ok_or_else(|| "no anonymous_bytes".into())
+}
+
+/// Waits until `subject`, started under `setting`, holds so much less than `before` as was predicted, but for a tenth of it: what
+/// the program allocates besides is laid out otherwise then.
+fn has_effect(subject: &Subject, setting: &Setting, before: u64) -> Outcome {
+    let less = setting.predicted_bytes.ok_or_else(|| format!("{setting:?}"))? / 10 * 9;
+    let is_less =
+        || explain(subject.pid()).and_then(|now| anonymous(&now)).is_ok_and(|now| now + less <= before);
+    until_true(&format!("{setting:?} to hold {less} of {before} bytes less"), is_less)
+}
+
+#[test]
+fn each_setting_that_is_offered_has_its_effect_on_the_library_that_was_found() -> Outcome {
+    for_any(libraries(here!()), |library| {
+        let before = fragmented(&library.path, None)?;
+        before.at_rest()?;
+        let document = explain(before.pid())?;
+        drop(before);
+        let settings = settings(&document)?;
+        if library.is_systems && settings.is_empty() {
+            return Err(format!("no setting is offered: {}", document["remedies"]).into());
+        }
+        for setting in &settings {
+            let after = fragmented(&library.path, Some(setting.pair()))?;
+            has_effect(&after, setting, anonymous(&document)?)?;
+        }
+        Ok(())
+    })
+}
+
+/// Polars has a jemalloc of its own, whose names have a prefix: it reads `_RJEM_MALLOC_CONF`, and `MALLOC_CONF` changes nothing.
+#[test]
+fn a_jemalloc_with_a_prefix_is_offered_the_variable_that_it_reads() -> Outcome {
+    let Some(python) = std::env::var_os("STRANDLINE_POLARS") else {
+        skipped(here!(), "STRANDLINE_POLARS names no python3 that has polars below 1.30 (pip install)");
+        return Ok(());
+    };
+    let script = "
+import polars, gc, sys
+frame = polars.DataFrame({'a': range(1000000)})
+frame = frame.with_columns([(polars.col('a') * i).cast(polars.Utf8).alias(f'c{i}') for i in range(1, 5)])
+del frame; gc.collect()
+print('ready', flush=True)
+sys.stdin.read()";
+    let start = |setting: Option<(&str, &str)>| {
+        let mut command = Command::new(&python);
+        command.args(["-c", script]).envs(setting);
+        Subject::start_command(command)
+    };
+    let before = start(None)?;
+    before.at_rest()?;
+    let document = explain(before.pid())?;
+    let settings = settings(&document)?;
+    let setting = settings.iter().find(|setting| setting.name.ends_with("MALLOC_CONF"));
+    let setting = setting.ok_or_else(|| format!("{}", document["remedies"]))?;
+    drop(before);
+    if setting.name != "_RJEM_MALLOC_CONF" {
+        return Err(format!("{setting:?} is offered").into());
+    }
+    has_effect(&start(Some(setting.pair()))?, setting, anonymous(&document)?)
+}
