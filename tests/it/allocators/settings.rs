@@ -79,6 +79,47 @@ fn each_setting_that_is_offered_has_its_effect_on_the_library_that_was_found() -
     })
 }
 
+/// A large block that was freed has raised both thresholds: what was freed since then stays, and would not have under the
+/// setting that is offered.
+#[test]
+fn grown_thresholds_are_offered_to_be_set() -> Outcome {
+    let start =
+        |setting: &[(&str, &str)]| Subject::start_with(&Libc::system(), "grown_threshold", &[], setting);
+    let look = |subject: &Subject| {
+        subject.at_rest()?;
+        explain(subject.pid())
+    };
+    let subject = start(&[])?;
+    let document = look(&subject)?;
+    let settings = settings(&document)?;
+    let setting = settings.first().ok_or_else(|| format!("{}", document["remedies"]))?;
+    if setting.name != "GLIBC_TUNABLES" {
+        return Err(format!("the best setting is {setting:?}").into());
+    }
+    let predicted_bytes = setting.predicted_bytes.ok_or("nothing is predicted")?;
+    let freed_bytes = subject.number("freed_bytes")?;
+    drop(subject);
+    let under = look(&start(&[setting.pair()])?)?;
+    let less = anonymous(&document)?.checked_sub(anonymous(&under)?).ok_or("it holds more")?;
+    if less.abs_diff(predicted_bytes) > predicted_bytes / 100 || predicted_bytes < freed_bytes / 100 * 95 {
+        return Err(format!("of {freed_bytes} freed, {predicted_bytes} predicted, {less} in fact").into());
+    }
+    if predicted(&under, "trim_threshold").is_some() {
+        return Err(format!("it is set already: {}", under["remedies"]).into());
+    }
+    // What is set already is kept, so that it can be pasted.
+    let beside = look(&start(&[("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")])?)?;
+    let how = "GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.trim_threshold=131072";
+    if beside["remedies"].as_array().is_none_or(|remedies| remedies.iter().all(|one| one["how"] != how)) {
+        return Err(format!("{}", beside["remedies"]).into());
+    }
+    let steady = Subject::start("fragmented", &["200000", "1000", "20000"])?;
+    match predicted(&look(&steady)?, "trim_threshold") {
+        None => Ok(()),
+        Some(bytes) => Err(format!("its thresholds have not grown: {bytes}").into()),
+    }
+}
+
 /// Polars has a jemalloc of its own, whose names have a prefix: it reads `_RJEM_MALLOC_CONF`, and `MALLOC_CONF` changes nothing.
 #[test]
 fn a_jemalloc_with_a_prefix_is_offered_the_variable_that_it_reads() -> Outcome {
