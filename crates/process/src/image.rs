@@ -313,7 +313,7 @@ mod tests {
         let banner = image.strings(&["GNU C Library (", "no such string in there"]);
         assert!(banner[0].as_ref().unwrap().starts_with("GNU C Library ("));
         assert_eq!(banner[1], None);
-        assert!(image.strings_ending("TUNABLES").contains("GLIBC_TUNABLES"));
+        assert!(image.strings_ending("nsswitch.conf").contains("/etc/nsswitch.conf"));
     }
 
     #[test]

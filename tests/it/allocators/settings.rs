@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::libraries::libraries;
 use crate::support::strandline::{explain, predicted};
 use crate::support::waiting::until_true;
-use crate::support::{Libc, Outcome, Result, Subject, for_any, here, skipped, subject};
+use crate::support::{Libc, Outcome, Result, Subject, for_any, here, polars, subject};
 
 /// Nearly all of 200 MB freed, in blocks of 1,000 bytes; one in 20,000 stays.
 const FREED: [&str; 3] = ["200000", "1000", "20000"];
@@ -123,23 +123,7 @@ fn grown_thresholds_are_offered_to_be_set() -> Outcome {
 /// Polars has a jemalloc of its own, whose names have a prefix: it reads `_RJEM_MALLOC_CONF`, and `MALLOC_CONF` changes nothing.
 #[test]
 fn a_jemalloc_with_a_prefix_is_offered_the_variable_that_it_reads() -> Outcome {
-    let Some(python) = std::env::var_os("STRANDLINE_POLARS") else {
-        skipped(here!(), "STRANDLINE_POLARS names no python3 that has polars below 1.30 (pip install)");
-        return Ok(());
-    };
-    let script = "
-import polars, gc, sys
-frame = polars.DataFrame({'a': range(1000000)})
-frame = frame.with_columns([(polars.col('a') * i).cast(polars.Utf8).alias(f'c{i}') for i in range(1, 5)])
-del frame; gc.collect()
-print('ready', flush=True)
-sys.stdin.read()";
-    let start = |setting: Option<(&str, &str)>| {
-        let mut command = Command::new(&python);
-        command.args(["-c", script]).envs(setting);
-        Subject::start_command(command)
-    };
-    let before = start(None)?;
+    let Some(before) = polars::start(here!(), None)? else { return Ok(()) };
     before.at_rest()?;
     let document = explain(before.pid())?;
     let settings = settings(&document)?;
@@ -149,5 +133,6 @@ sys.stdin.read()";
     if setting.name != "_RJEM_MALLOC_CONF" {
         return Err(format!("{setting:?} is offered").into());
     }
-    has_effect(&start(Some(setting.pair()))?, setting, anonymous(&document)?)
+    let after = polars::start(here!(), Some(setting.pair()))?.ok_or("no polars")?;
+    has_effect(&after, setting, anonymous(&document)?)
 }
