@@ -1,7 +1,7 @@
 //! `--fail-if`: a name, a comparison and a size. Parsed strictly, because a condition that silently never
 //! holds is worse than none; a figure that is not known makes the question unanswerable, not false.
 
-use strandline_inspect::facts::{Explanation, Row, State};
+use strandline_inspect::facts::{Explanation, RemedyKind, Row, State};
 use strandline_inspect::ledger::rows;
 
 /// One condition on what `explain` found.
@@ -129,7 +129,9 @@ impl Subject {
             Self::Rss => Some(explanation.kernel.rss_bytes),
             Self::Pss => explanation.kernel.pss_bytes,
             Self::Predicted => {
-                let known = explanation.remedies.iter().filter_map(|remedy| remedy.predicted_bytes).max();
+                // A setting gives nothing back of the process as it runs.
+                let now = explanation.remedies.iter().filter(|remedy| remedy.kind != RemedyKind::Setting);
+                let known = now.filter_map(|remedy| remedy.predicted_bytes).max();
                 if explanation.remedies.is_empty() { Some(0) } else { known }
             }
             Self::Row(id) => row(explanation, id),

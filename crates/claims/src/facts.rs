@@ -263,6 +263,9 @@ pub struct Remedy {
     pub kind: RemedyKind,
     /// What it is predicted to give back; `None` where that cannot be told from outside.
     pub predicted_bytes: Option<u64>,
+    /// Why that is not known, where it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_because: Option<String>,
     /// How to apply it: a command or a setting, ready to paste.
     pub how: String,
     /// What it costs.
@@ -278,17 +281,29 @@ impl Remedy {
             predicted_bytes: Some(predicted_bytes),
             how,
             cost: cost.to_owned(),
+            ..Self::default()
         }
     }
 
-    /// A setting for the next start: what it would change cannot be told from outside.
+    /// A setting for the next start, of which it is not known what it would change.
     pub fn setting(id: &str, how: &str, cost: &str) -> Self {
         Self {
             id: id.to_owned(),
             kind: RemedyKind::Setting,
-            predicted_bytes: None,
+            unknown_because: Some("it acts on what the program allocates from its next start on".to_owned()),
             how: how.to_owned(),
             cost: cost.to_owned(),
+            ..Self::default()
         }
+    }
+
+    /// With what it would change: what the process as it is would not hold under it.
+    pub fn predicting(self, bytes: u64) -> Self {
+        Self { predicted_bytes: Some(bytes), unknown_because: None, ..self }
+    }
+
+    /// Without a prediction, for a reason of its own.
+    pub fn unknown_because(self, reason: &str) -> Self {
+        Self { predicted_bytes: None, unknown_because: Some(reason.to_owned()), ..self }
     }
 }

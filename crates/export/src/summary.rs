@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use strandline_inspect::facts::Explanation;
+use strandline_inspect::facts::{Explanation, RemedyKind};
 
 /// Rows with series of their own, and remedies.
 const MOST_ROWS: usize = 12;
@@ -59,7 +59,8 @@ impl Summary {
             rows.push(("other".to_owned(), rest));
         }
         let mut remedies: BTreeMap<&str, u64> = BTreeMap::new();
-        for remedy in &explanation.remedies {
+        // A setting gives nothing back of the process as it runs.
+        for remedy in explanation.remedies.iter().filter(|remedy| remedy.kind != RemedyKind::Setting) {
             if let Some(bytes) = remedy.predicted_bytes {
                 // Best first.
                 remedies.entry(&remedy.id).or_insert(bytes);

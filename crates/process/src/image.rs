@@ -5,10 +5,11 @@
 //! bound before it is read, every offset is checked, and whatever does not hold together is absent.
 //! Layouts are those of the ELF-64 object file format; only little-endian 64-bit files are read.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use crate::map::Mapping;
+use crate::map::{AddressSpace, Mapping};
 use crate::memory::{half_word_at, word_at};
 use crate::namespaces::open_mapped_file;
 use crate::procfs::Process;
@@ -23,6 +24,8 @@ const MOST_SEARCH_BYTES: u64 = 16 << 20;
 const BLOCK_BYTES: usize = 1 << 20;
 /// How much of a found string is handed out.
 const STRING_BYTES: usize = 96;
+/// The most strings with one ending; a table of options has fewer.
+const MAX_ENDINGS: usize = 64;
 
 const HEADER_BYTES: usize = 64;
 const SECTION_BYTES: usize = 64;
@@ -181,6 +184,44 @@ impl Image {
         }
         found
     }
+
+    /// The C strings of the read-only data that end with `ending`, each whole, in alphabetical order. Linkers let a string
+    /// stand for the end of a longer one, so callers that want a name look at the longer ones too. Strings of more than 96
+    /// bytes before `ending` are left out.
+    pub fn strings_ending(&self, ending: &str) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let Some(section) = self.section(".rodata").filter(|section| section.kind != SHT_NOBITS) else {
+            return found;
+        };
+        let end = section.offset.saturating_add(section.bytes.min(MOST_SEARCH_BYTES));
+        let (mut at, mut window) = (section.offset, Vec::new());
+        let carried = 2 * STRING_BYTES.max(ending.len()) + 1;
+        while at < end && found.len() < MAX_ENDINGS {
+            let Some(block) = read(&self.file, at, (end - at).min(BLOCK_BYTES as u64)) else { break };
+            // What was found before the last block's end was taken then.
+            window.drain(..window.len().saturating_sub(carried));
+            let known = window.len();
+            window.extend_from_slice(&block);
+            found.extend(ending_in(&window, ending, known).take(MAX_ENDINGS));
+            at += BLOCK_BYTES as u64;
+        }
+        found
+    }
+}
+
+/// The C strings of `bytes` that end with `ending` and whose zero is not among the first `known`.
+fn ending_in<'a>(bytes: &'a [u8], ending: &'a str, known: usize) -> impl Iterator<Item = String> + 'a {
+    memchr::memmem::find_iter(bytes, ending.as_bytes()).filter_map(move |place| {
+        let zero = place + ending.len();
+        let before =
+            bytes[..place].iter().rev().take(STRING_BYTES + 1).take_while(|byte| is_text(**byte)).count();
+        let is_wanted = zero >= known && bytes.get(zero) == Some(&0) && before <= STRING_BYTES;
+        is_wanted.then(|| bytes[place - before..zero].iter().map(|&byte| char::from(byte)).collect())
+    })
+}
+
+fn is_text(byte: u8) -> bool {
+    byte.is_ascii_graphic() || byte == b' '
 }
 
 fn section(entry: &[u8]) -> Option<Section> {
@@ -211,8 +252,13 @@ fn until_zero(bytes: &[u8]) -> &[u8] {
 }
 
 fn printable(bytes: &[u8]) -> String {
-    let text = bytes.iter().take(STRING_BYTES).take_while(|byte| byte.is_ascii_graphic() || **byte == b' ');
+    let text = bytes.iter().take(STRING_BYTES).take_while(|byte| is_text(**byte));
     text.map(|&byte| char::from(byte)).collect()
+}
+
+/// The file that is mapped at `address`.
+pub fn image_at(process: &Process, space: &AddressSpace, address: u64) -> Option<Image> {
+    Image::open(open_mapped_file(process, space.find(address)?).ok()?)
 }
 
 /// Whether the file that `mapping` is of defines one of `names` among its dynamic symbols. Reads each table once: for
@@ -251,6 +297,7 @@ mod tests {
             image.unstripped(&["malloc"]);
             image.section_bytes(".go.buildinfo", 64);
             image.strings(&["<jemalloc>"]);
+            image.strings_ending("MALLOC_CONF");
             image.bytes_at(0x1000, 8);
         }
     }
@@ -266,6 +313,19 @@ mod tests {
         let banner = image.strings(&["GNU C Library (", "no such string in there"]);
         assert!(banner[0].as_ref().unwrap().starts_with("GNU C Library ("));
         assert_eq!(banner[1], None);
+        assert!(image.strings_ending("nsswitch.conf").contains("/etc/nsswitch.conf"));
+    }
+
+    #[test]
+    fn strings_are_found_by_their_end() {
+        let bytes =
+            b"\0_RJEM_MALLOC_CONF\0value of MALLOC_CONF\0MALLOC_CONF is set\0\x01MALLOC_CONF\0MALLOC_CONF";
+        let of = |known| ending_in(bytes, "MALLOC_CONF", known).collect::<Vec<_>>();
+        assert_eq!(of(0), ["_RJEM_MALLOC_CONF", "value of MALLOC_CONF", "MALLOC_CONF"]);
+        assert_eq!(of(40), ["MALLOC_CONF"]);
+        let long = [vec![b'x'; STRING_BYTES + 1], b"end\0".to_vec()].concat();
+        assert_eq!(ending_in(&long, "end", 0).count(), 0);
+        assert_eq!(ending_in(&long[1..], "end", 0).count(), 1);
     }
 
     #[test]

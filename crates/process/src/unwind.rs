@@ -83,6 +83,8 @@ pub enum End {
         instruction: u64,
         /// Why not further.
         reason: &'static str,
+        /// Whether the code there, of a file, has no unwind tables, as Go's has not: it never will.
+        is_without_tables: bool,
     },
 }
 
@@ -147,10 +149,19 @@ impl Unwinder<'_> {
                 }
                 Ok(None) => return End::Start,
                 Err(Stuck::Missing(address)) => return End::Missing(address),
-                Err(Stuck::Lost(reason)) => return End::Lost { instruction: frame.instruction, reason },
+                Err(Stuck::Lost(reason)) => {
+                    let is_without_tables =
+                        [NO_TABLES, NO_ENTRY].contains(&reason) && self.is_of_file(frame.instruction);
+                    return End::Lost { instruction: frame.instruction, reason, is_without_tables };
+                }
             }
         }
-        End::Lost { instruction: frame.instruction, reason: "too many frames" }
+        End::Lost { instruction: frame.instruction, reason: "too many frames", is_without_tables: false }
+    }
+
+    /// Whether the code at `address` is of a file; other code is compiled while the program runs.
+    fn is_of_file(&self, address: u64) -> bool {
+        self.space.find(address).is_some_and(|mapping| mapping.permissions.execute && mapping.has_file())
     }
 
     /// The frame outside of `frame`, and whether a signal interrupted that one; `None` at the start.
@@ -167,7 +178,7 @@ impl Unwinder<'_> {
             .filter(|mapping| mapping.permissions.execute)
             .ok_or(Stuck::Lost("no executable memory there"))?;
         let object = self.objects.loaded.get(&key(mapping)).ok_or(Stuck::Missing(mapping.start))?;
-        let object = object.as_ref().ok_or(Stuck::Lost("its object has no call frame information"))?;
+        let object = object.as_ref().ok_or(Stuck::Lost(NO_TABLES))?;
         let mut section = EhFrame::new(&object.frames.bytes, LittleEndian);
         section.set_address_size(8);
         let bases = BaseAddresses::default()
@@ -206,6 +217,10 @@ impl Unwinder<'_> {
     }
 }
 
+/// Why a walk ends in code without unwind tables: of a whole object, of a function.
+const NO_TABLES: &str = "its object has no call frame information";
+const NO_ENTRY: &str = "no call frame information for it";
+
 enum Stuck {
     Missing(u64),
     Lost(&'static str),
@@ -217,7 +232,7 @@ fn entry_for<'a>(
     bases: &BaseAddresses,
     address: u64,
 ) -> Result<Entry<'a>, Stuck> {
-    let lost = |_| Stuck::Lost("no call frame information for it");
+    let lost = |_| Stuck::Lost(NO_ENTRY);
     let parsed: Option<ParsedEhFrameHdr<Slice<'a>>> =
         EhFrameHdr::new(&object.header.bytes, LittleEndian).parse(bases, 8).ok();
     match parsed.as_ref().and_then(|header| header.table()) {

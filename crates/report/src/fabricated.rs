@@ -104,6 +104,7 @@ pub fn service() -> Explanation {
                 how: "strandline reclaim 4711 --remedy malloc_trim".to_owned(),
                 cost: "one thread runs malloc_trim for about 120 ms; freed pages fault in again when reused"
                     .to_owned(),
+                ..Remedy::default()
             },
             Remedy {
                 id: "zero_pages".to_owned(),
@@ -111,6 +112,7 @@ pub fn service() -> Explanation {
                 predicted_bytes: Some(64 * MIB),
                 how: "strandline reclaim 4711 --remedy zero_pages".to_owned(),
                 cost: "needs swap to be safe at every instant".to_owned(),
+                ..Remedy::default()
             },
             Remedy {
                 id: "arena_max".to_owned(),
@@ -118,6 +120,7 @@ pub fn service() -> Explanation {
                 predicted_bytes: None,
                 how: "MALLOC_ARENA_MAX=2".to_owned(),
                 cost: "threads wait for each other in malloc".to_owned(),
+                ..Remedy::default()
             },
         ],
         verdict: Verdict {

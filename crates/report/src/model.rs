@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::SizeClass;
 use strandline_inspect::facts::{
-    Allocator, Arena, ArenaKind, Explanation, Kernel, Remedy, Row, Runtime, State, Stratum, Target,
+    Allocator, Arena, ArenaKind, Explanation, Kernel, Remedy, RemedyKind, Row, Runtime, State, Stratum,
+    Target,
 };
 
 use super::bars::Segment;
@@ -392,12 +393,21 @@ fn remedies(explanation: &Explanation) -> (Vec<RemedyView>, Option<String>) {
 fn remedy(remedy: &Remedy) -> RemedyView {
     RemedyView {
         id: clean(&remedy.id),
-        gives: match remedy.predicted_bytes {
-            Some(predicted) => format!("gives back {} (predicted)", bytes(predicted)),
-            None => "cannot be predicted from outside".to_owned(),
-        },
+        gives: gives(remedy),
         how: clean_sentence(&remedy.how),
         cost: clean_sentence(&remedy.cost),
+    }
+}
+
+/// What a remedy gives back, or why that is not known.
+fn gives(remedy: &Remedy) -> String {
+    match (remedy.predicted_bytes.map(bytes), &remedy.unknown_because) {
+        (Some(predicted), _) if remedy.kind == RemedyKind::Setting => {
+            format!("would hold {predicted} less from its next start on (predicted)")
+        }
+        (Some(predicted), _) => format!("gives back {predicted} (predicted)"),
+        (None, Some(reason)) => format!("cannot be predicted: {}", clean_sentence(reason)),
+        (None, None) => "cannot be predicted from outside".to_owned(),
     }
 }
 

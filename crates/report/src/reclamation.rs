@@ -33,7 +33,9 @@ pub fn headline(reclamation: &Reclamation) -> String {
     match reclamation.outcome {
         Outcome::Refused => {
             let reason = reason.unwrap_or_else(|| "no reason is known".to_owned());
-            format!("{remedy} was refused, and nothing was touched: {reason}")
+            let refused =
+                if reclamation.dry_run { "would be refused" } else { "was refused, and nothing was touched" };
+            format!("{remedy} {refused}: {reason}")
         }
         Outcome::NothingToGiveBack => reason.map_or_else(
             || format!("{remedy} has nothing to give back"),

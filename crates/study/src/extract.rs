@@ -301,6 +301,7 @@ mod tests {
             predicted_bytes,
             how: String::new(),
             cost: String::new(),
+            ..strandline_inspect::facts::Remedy::default()
         };
         explain.remedies = vec![gc(None)];
         assert_eq!(of_ledger(&explain, "remedy.jvm_gc"), None);

@@ -4,5 +4,6 @@ mod adopted;
 mod mallinfo;
 mod others;
 mod pieces;
+mod settings;
 mod trim;
 mod unusual;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::libraries::{google_tcmallocs, library, musls};
+use crate::support::libraries::{google_tcmallocs, libraries, library, musls};
 use crate::support::strandline::{caveats, command, explain, json, predicted, run};
 use crate::support::waiting::{is_traced, until, until_free, until_true};
 use crate::support::{
@@ -16,39 +16,9 @@ use crate::support::{
     skipped, subject,
 };
 
-/// An allocator that is read: its name, a library of it, and the remedy that is its own.
-const ALLOCATORS: [(&str, &str, &str); 3] = [
-    ("jemalloc", "libjemalloc.so.2", "jemalloc_purge"),
-    ("tcmalloc", "libtcmalloc_minimal.so.4", "tcmalloc_release"),
-    ("mimalloc", "libmimalloc.so.2", "mimalloc_collect"),
-];
-
-/// Those whose library is here, and other releases of it that somebody built (STRANDLINE_ALLOCATORS: a folder of
-/// NAME-RELEASE.so).
+/// The libraries of allocators: the allocator's name, the library, and the remedy that is its own.
 fn all(test: &str) -> Vec<(&'static str, PathBuf, &'static str)> {
-    let mut found = Vec::new();
-    for (name, file, remedy) in ALLOCATORS {
-        match library(file) {
-            Some(path) => found.push((name, path, remedy)),
-            None => skipped(test, &format!("no {file} (apt-get install it)")),
-        }
-        match std::env::var_os("STRANDLINE_ALLOCATORS") {
-            Some(folder) => {
-                let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-                let paths = files.map(|file| file.path());
-                let is_one = |path: &PathBuf| {
-                    path.file_name()
-                        .is_some_and(|file| file.to_string_lossy().starts_with(&format!("{name}-")))
-                };
-                found.extend(paths.filter(is_one).map(|path| (name, path, remedy)));
-            }
-            None => skipped(
-                test,
-                "other releases: STRANDLINE_ALLOCATORS does not name a folder of NAME-RELEASE.so",
-            ),
-        }
-    }
-    found
+    libraries(test).into_iter().map(|one| (one.name, one.path, one.remedy)).collect()
 }
 
 fn start(library: &PathBuf, name: &str, arguments: &[&str]) -> Result<Subject> {

@@ -2,8 +2,12 @@
 
 #![cfg(test)]
 
+use std::process::Command;
+
+use serde_json::Value;
+
 use crate::support::recording::{has, is_root, program};
-use crate::support::{Subject, here, strandline};
+use crate::support::{Folder, Outcome, Subject, for_any, gos, here, polars, strandline};
 
 #[test]
 fn a_fragmented_heap_gives_back_what_was_predicted() {
@@ -38,6 +42,87 @@ fn a_dry_run_gives_nothing_back() {
     assert!(anonymous() >= before);
 }
 
+/// Threads of a Go program are in Go's code wherever they wait, which has no unwind tables: a dry run says so too, and nobody is
+/// told to wait longer.
+#[test]
+fn a_program_of_go_and_c_is_refused_by_a_dry_run_too() -> Outcome {
+    let folder = Folder::new("cgo")?;
+    let source = folder.0.join("cgo.go");
+    std::fs::write(&source, CGO)?;
+    for_any(gos::all(here!()), |(version, go)| {
+        let program = folder.0.join(format!("cgo-{version}"));
+        let mut build = Command::new(go);
+        build.arg("build").arg("-o").arg(&program).arg(&source).current_dir(&folder.0);
+        build.envs([("GOTOOLCHAIN", "local"), ("CGO_ENABLED", "1"), ("GOFLAGS", "-mod=mod")]);
+        if !build.status()?.success() {
+            return Err("cgo.go cannot be built".into());
+        }
+        let subject = Subject::start_command(Command::new(&program))?;
+        let pid = subject.pid_text();
+        for words in [
+            &["reclaim", "--remedy", "malloc_trim"][..],
+            &["reclaim", "--dry-run", "--remedy", "malloc_trim"],
+        ] {
+            let run = strandline::run(&[words, &["--wait", "600", &pid]].concat())?;
+            run.complains(3, &["unwind tables", "C.malloc_trim(0)"])?;
+            if run.stderr.contains("--wait") {
+                return Err(format!("waiting does not help: {}", run.stderr).into());
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Threads that each wait in C, on a stack whose start is Go's code, and 50 MB that C freed.
+const CGO: &str = r#"package main
+
+/*
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static void hold(void) { for (;;) pause(); }
+static void fill(void) {
+  static char *all[50000];
+  for (int i = 0; i < 50000; i++) all[i] = memset(malloc(1000), 7, 1000);
+  for (int i = 0; i < 50000; i++) if (i % 1000) free(all[i]);
+}
+*/
+import "C"
+
+import (
+	"fmt"
+	"os"
+)
+
+func main() {
+	for i := 0; i < 20; i++ {
+		go C.hold()
+	}
+	C.fill()
+	fmt.Println("ready")
+	os.Stdin.Read(make([]byte, 1))
+}
+"#;
+
+/// Of polars' jemalloc, whose thread variables the linker places, no thread is known: the main thread makes the call.
+#[test]
+fn an_allocator_that_knows_no_thread_is_purged_by_the_main_thread() -> Outcome {
+    let Some(subject) = polars::start(here!(), None)? else { return Ok(()) };
+    subject.at_rest()?;
+    let pid = subject.pid_text();
+    let words = ["reclaim", "--remedy", "jemalloc_purge", "--json"];
+    let dry = strandline::json(&[&words[..], &["--dry-run", &pid]].concat())?;
+    let done = strandline::json(&[&words[..], &[&pid]].concat())?;
+    let bytes = |document: &Value, field: &str| {
+        document[field].as_u64().ok_or_else(|| format!("{field}: {document}"))
+    };
+    let (predicted, actual) = (bytes(&done, "predicted_bytes")?, bytes(&done, "actual_bytes")?);
+    if bytes(&dry, "predicted_bytes")? < 50 << 20 || predicted.abs_diff(actual) > predicted / 100 {
+        return Err(format!("{} and {predicted} predicted, {actual} in fact", dry["predicted_bytes"]).into());
+    }
+    if subject.finish()?.success() { Ok(()) } else { Err("it did not end well".into()) }
+}
+
 #[test]
 fn a_process_that_is_not_there_is_status_3() {
     strandline::run(&["reclaim", "2147483647"]).unwrap().complains(3, &["2147483647"]).unwrap();
@@ -56,8 +141,12 @@ fn a_seccomp_filter_is_read_before_it_is_called_through() {
     assert!(bytes("actual_bytes") > 0 && bytes("predicted_bytes") == bytes("actual_bytes"), "{document:#}");
 
     let deadly = Subject::start("guarded", &["seccomp"]).unwrap();
-    let refused = strandline::run(&["reclaim", "--remedy", "malloc_trim", &deadly.pid_text()]).unwrap();
-    refused.complains(3, &["a seccomp filter that may not let madvise through"]).unwrap();
+    for words in [&["reclaim"][..], &["reclaim", "--dry-run"]] {
+        let pid = deadly.pid_text();
+        let words = [words, &["--remedy", "malloc_trim", &pid]].concat();
+        let refused = strandline::run(&words).unwrap();
+        refused.complains(3, &["a seccomp filter that may not let madvise through"]).unwrap();
+    }
     assert!(deadly.finish().unwrap().success(), "it would have been killed");
 }
 

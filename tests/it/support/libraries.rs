@@ -15,6 +15,49 @@ pub fn library(name: &str) -> Option<PathBuf> {
     paths.find(|path| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name)))
 }
 
+/// A library of an allocator that is read.
+#[derive(Clone, Debug)]
+pub struct Library {
+    /// The allocator's name.
+    pub name: &'static str,
+    /// The library.
+    pub path: PathBuf,
+    /// The remedy that is the allocator's own.
+    pub remedy: &'static str,
+    /// Whether it is the system's.
+    pub is_systems: bool,
+}
+
+/// An allocator that is read: its name, a library of it, and the remedy that is its own.
+const ALLOCATORS: [(&str, &str, &str); 3] = [
+    ("jemalloc", "libjemalloc.so.2", "jemalloc_purge"),
+    ("tcmalloc", "libtcmalloc_minimal.so.4", "tcmalloc_release"),
+    ("mimalloc", "libmimalloc.so.2", "mimalloc_collect"),
+];
+
+/// Those that are here, and other releases that somebody built (STRANDLINE_ALLOCATORS: a folder of NAME-RELEASE.so).
+pub fn libraries(test: &str) -> Vec<Library> {
+    let folder = std::env::var_os("STRANDLINE_ALLOCATORS");
+    if folder.is_none() {
+        skipped(test, "other releases: STRANDLINE_ALLOCATORS does not name a folder of NAME-RELEASE.so");
+    }
+    let entries = folder.iter().flat_map(std::fs::read_dir).flatten().flatten();
+    let built: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    let mut found = Vec::new();
+    for (name, file, remedy) in ALLOCATORS {
+        match library(file) {
+            Some(path) => found.push(Library { name, path, remedy, is_systems: true }),
+            None => skipped(test, &format!("no {file} (apt-get install it)")),
+        }
+        let start = format!("{name}-");
+        let is_one =
+            |path: &&PathBuf| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&start));
+        let others = built.iter().filter(is_one).cloned();
+        found.extend(others.map(|path| Library { name, path, remedy, is_systems: false }));
+    }
+    found
+}
+
 /// The system's musl, and what is built with the malloc that was in it before (STRANDLINE_MUSLS: a folder of NAME/bin/musl-gcc); and
 /// by what each is told.
 pub fn musls(test: &str) -> Vec<(PathBuf, &'static str)> {

@@ -12,6 +12,7 @@ pub mod libc;
 pub mod libraries;
 pub mod perl;
 pub mod perls;
+pub mod polars;
 pub mod pythons;
 pub mod recording;
 pub mod sbcl;

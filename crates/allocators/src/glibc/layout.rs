@@ -100,6 +100,10 @@ pub struct Parameters {
     pub mmapped_bytes_drift: bool,
 }
 
+/// What `trim_threshold`, `top_pad` and `mmap_threshold` are as long as nothing sets or raises them (malloc.c,
+/// DEFAULT_TRIM_THRESHOLD, DEFAULT_TOP_PAD, DEFAULT_MMAP_THRESHOLD_MIN, 2.26 to 2.43).
+pub const DEFAULT_THRESHOLD_BYTES: u64 = 128 << 10;
+
 /// Offsets that all shapes of `malloc_par` share.
 pub mod parameters {
     /// `trim_threshold`.

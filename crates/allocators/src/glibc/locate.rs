@@ -43,6 +43,8 @@ pub struct Parameters {
     pub top_pad: u64,
     /// Requests from this size on get a mapping of their own.
     pub mmap_threshold: u64,
+    /// Whether both thresholds grow with the largest mapped chunk that is freed (`no_dyn_threshold` is 0): nothing has set one.
+    pub has_dynamic_thresholds: bool,
     /// Up to this many arenas are made without asking for the number of processors.
     pub arena_test: u64,
     /// The most arenas; 0 for the default.
@@ -354,6 +356,7 @@ fn parameters_at(
         trim_threshold: word(layout::parameters::TRIM_THRESHOLD)?,
         top_pad: word(layout::parameters::TOP_PAD)?,
         mmap_threshold: word(layout::parameters::MMAP_THRESHOLD)?,
+        has_dynamic_thresholds: no_dyn == 0,
         arena_test,
         arena_max,
         thp_pagesize,

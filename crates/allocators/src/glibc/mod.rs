@@ -16,6 +16,7 @@ pub mod regions;
 pub mod release;
 pub mod rows;
 pub mod segments;
+mod settings;
 mod summary;
 pub mod tcache;
 pub mod walk;
@@ -54,7 +55,7 @@ pub static ABOUT: About = About {
     versions: "2.31 to 2.43, 64 bits",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
-    remedies: &["malloc_trim"],
+    remedies: &["malloc_trim", "trim_threshold"],
     not_read: "caches of threads that could not be stopped: what is in them counts as in use",
     heap: HeapKind::Own,
     // Told by its structures, by its reader itself.
@@ -98,6 +99,7 @@ impl Found for Glibc {
     fn finish(&self, process: &Process, space: &AddressSpace, reading: &mut Reading) {
         let object = reading.call.as_ref().map(|trim| trim.object);
         reading.allocator.version = object.and_then(|object| release::release(process, space, object));
+        settings::finish(process, reading);
     }
 }
 
@@ -161,6 +163,7 @@ fn read_one(
     check_sums(&arenas, &by_arena, &mut reading);
     say_reserved(context, &mut reading);
     reading.allocator = facts(object, &arenas, &by_arena, parameters.as_ref());
+    reading.remedies.extend(settings::trim_threshold(parameters.as_ref(), &walked));
     reading.call = Some(CallPlan {
         remedy: "malloc_trim",
         function: MALLOC_TRIM,

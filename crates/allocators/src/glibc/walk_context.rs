@@ -88,6 +88,9 @@ pub struct Counts {
     pub first_damage: Option<u64>,
     /// Pages that trimming itself brings in (see `Walker::close_run`).
     pub touched_pages: u64,
+    /// Resident bytes that are in free chunks or in the top only because the thresholds have grown (see
+    /// `Walker::count_over_thresholds`).
+    pub over_thresholds_bytes: u64,
     /// Mmapped chunks met between pieces: number.
     pub mmapped_chunks: u64,
     /// Mmapped chunks met between pieces: bytes.
@@ -120,6 +123,7 @@ impl Counts {
         self.damages += other.damages;
         self.first_damage = self.first_damage.or(other.first_damage);
         self.touched_pages += other.touched_pages;
+        self.over_thresholds_bytes += other.over_thresholds_bytes;
         self.mmapped_chunks += other.mmapped_chunks;
         self.mmapped_bytes += other.mmapped_bytes;
         self.refined.add(other.refined);

@@ -84,8 +84,7 @@ impl Found for GoogleTcmalloc {
             how: "tcmalloc::MallocExtension::ReleaseMemoryToSystem(SIZE_MAX) in the program after it has freed; for good a thread in \
                   ProcessBackgroundActions(), with SetBackgroundReleaseRate()"
                 .to_owned(),
-            cost: "pages of huge pages go back one by one, which breaks these; later growth faults pages in again".to_owned(),
-        });
+            cost: "pages of huge pages go back one by one, which breaks these; later growth faults pages in again".to_owned(), ..Remedy::default() });
     }
 }
 

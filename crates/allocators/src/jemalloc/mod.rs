@@ -12,6 +12,7 @@ pub mod hpa;
 pub mod layout;
 pub mod locate;
 pub mod rows;
+mod settings;
 mod summary;
 
 use self::extents::Extent;
@@ -24,7 +25,7 @@ use strandline_claims::allocator::{
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
 use strandline_claims::reader::{About, Clue, Evidence, FileName, HeapKind, leading_version};
-use strandline_process::image::Image;
+use strandline_process::image::{Image, image_at};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
@@ -92,7 +93,7 @@ impl Found for Jemalloc {
         Ok((readings, caveats))
     }
 
-    fn finish(&self, process: &Process, _: &AddressSpace, reading: &mut Reading) {
+    fn finish(&self, process: &Process, space: &AddressSpace, reading: &mut Reading) {
         let Some(call) = &reading.call else { return };
         let predicted_bytes = call.predicted_bytes;
         reading.remedies.push(Remedy::call(
@@ -102,12 +103,12 @@ impl Found for Jemalloc {
             "one call in one thread, which holds each arena's locks in turn; later growth faults pages in again",
         ));
         if predicted_bytes >= WORTH_A_SETTING_BYTES {
-            reading.remedies.push(Remedy::setting(
-                "jemalloc_decay",
-                "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0",
-                "free pages go back a second after they were freed, idle or not: a thread for it, and faults where they \
-                 are wanted again",
-            ));
+            let setting = image_at(process, space, call.object).and_then(|image| settings::decay(&image));
+            let setting = setting.filter(|_| process.start_facts().is_none_or(|facts| !facts.is_secure));
+            reading.remedies.extend(setting.map(|setting| {
+                let how = process.with_setting(&setting.variable, setting.value, ',');
+                Remedy::setting("jemalloc_decay", &how, setting.cost).predicting(predicted_bytes)
+            }));
         }
     }
 }

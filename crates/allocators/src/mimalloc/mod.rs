@@ -11,6 +11,7 @@ pub mod layout;
 pub mod parts;
 pub mod rows;
 pub mod segments;
+mod settings;
 pub mod spans;
 
 use self::claims::Counts;
@@ -24,6 +25,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Allocator, Remedy, figures};
 use strandline_claims::range::{merge, page_of, page_up};
 use strandline_claims::reader::{About, Clue, Evidence, FileName, HeapKind, version_in_file_name};
+use strandline_process::image::image_at;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
 
@@ -103,7 +105,7 @@ impl Found for Mimalloc {
         Ok((readings, Vec::new()))
     }
 
-    fn finish(&self, process: &Process, _: &AddressSpace, reading: &mut Reading) {
+    fn finish(&self, process: &Process, space: &AddressSpace, reading: &mut Reading) {
         let Some(call) = &reading.call else { return };
         reading.remedies.push(Remedy::call(
             call.remedy,
@@ -113,13 +115,14 @@ impl Found for Mimalloc {
              pages in again",
         ));
         let free = |claim: &RangeClaim| claim.sums.resident.kept + claim.sums.resident.trim;
-        if reading.claims.iter().map(free).sum::<u64>() >= WORTH_A_SETTING_BYTES {
-            reading.remedies.push(Remedy::setting(
-                "mimalloc_purge_delay",
-                "MIMALLOC_PURGE_DELAY=0",
-                "free pages go back at once (MIMALLOC_DECOMMIT_DELAY before 2.1): calls of the kernel, and faults where they \
-                 are wanted again",
-            ));
+        let free_bytes = reading.claims.iter().map(free).sum();
+        if free_bytes >= WORTH_A_SETTING_BYTES {
+            let setting = image_at(process, space, call.object).and_then(|image| settings::purge(&image));
+            let cost =
+                "free pages go back at once: calls of the kernel, and faults where they are wanted again";
+            reading.remedies.extend(
+                setting.map(|how| Remedy::setting("mimalloc_purge_delay", how, cost).predicting(free_bytes)),
+            );
         }
     }
 }

@@ -108,11 +108,9 @@ impl Found for Tcmalloc {
             "one call in one thread, which holds the page heap's lock meanwhile; later growth faults pages in again",
         ));
         if predicted_bytes >= WORTH_A_SETTING_BYTES {
-            reading.remedies.push(Remedy::setting(
-                "tcmalloc_decommit",
-                "TCMALLOC_AGGRESSIVE_DECOMMIT=t",
-                "free spans go back at once: a call of the kernel for each, and faults where they are wanted again",
-            ));
+            let cost = "free spans go back at once: a call of the kernel for each, and faults where they are wanted again";
+            let setting = Remedy::setting("tcmalloc_decommit", "TCMALLOC_AGGRESSIVE_DECOMMIT=t", cost);
+            reading.remedies.push(setting.predicting(predicted_bytes));
         }
     }
 }

@@ -51,6 +51,8 @@ pub struct CallRequest<'a> {
     pub watch: Duration,
     /// Through this thread only, if any; `None` chooses the one that notices least.
     pub thread: Option<i32>,
+    /// Whether the thread must be asleep in a call that waits for something outside of the process.
+    pub must_wait: bool,
 }
 
 /// Has process `pid` make the call once.
@@ -63,14 +65,6 @@ pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
     let pagemap = process.open_file("pagemap")?;
     let heaps = pages::whole_pages(request.heaps);
     let rss_before_bytes = rss_bytes(process);
-    let stack_bytes = request.stack_bytes + code::FRAME_BYTES;
-    let fences = Fences {
-        locks: request.locks,
-        code: request.code,
-        stack_bytes,
-        thread: request.thread,
-        fs_bases: request.fs_bases,
-    };
     let mut act = |tracee: Tracee<'_>| {
         // The thread's id may have passed to another process since it was looked at.
         process.task_stat(tracee.tid)?;
@@ -78,10 +72,33 @@ pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
             .map_err(|e| Refusal::from_io(process, format!("calling in thread {}", tracee.tid), e))?;
         run(tracee, &call, &pagemap, &heaps)
     };
-    let applied = choose::with_safe_thread(process, &fences, request.wait, &mut act)??;
+    let applied = with_safe_thread(process, request, &mut act)??;
     let mut applied = Applied { rss_before_bytes, rss_after_bytes: rss_bytes(process), ..applied };
     applied.watch_faults(process, request.watch);
     Ok(applied)
+}
+
+/// Whether process `pid` would be made to make the call now: chooses a thread as [`apply`] does, and lets it go.
+pub fn check(pid: i32, request: &CallRequest<'_>) -> Result<(), Refusal> {
+    let process = &admission::admit(pid)?;
+    precheck::check(process)?;
+    with_safe_thread(process, request, &mut |tracee| drop(tracee))
+}
+
+fn with_safe_thread<T: Send>(
+    process: &Process,
+    request: &CallRequest<'_>,
+    act: &mut (dyn FnMut(Tracee<'_>) -> T + Send),
+) -> Result<T, Refusal> {
+    let fences = Fences {
+        locks: request.locks,
+        code: request.code,
+        stack_bytes: request.stack_bytes + code::FRAME_BYTES,
+        thread: request.thread,
+        fs_bases: request.fs_bases,
+        must_wait: request.must_wait,
+    };
+    choose::with_safe_thread(process, &fences, request.wait, act)
 }
 
 /// Puts the argument where the call finds it: below the thread's red zone, where nothing stands.

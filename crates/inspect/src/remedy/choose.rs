@@ -47,6 +47,12 @@ const AVOIDED: [i64; 2] = [3, 42];
 /// Calls that see one EINTR if we die during the call: poll, nanosleep, restart_syscall,
 /// clock_nanosleep.
 const SENSITIVE: [i64; 4] = [7, 35, 219, 230];
+/// Calls in which a thread only waits for something outside of the process, and that the C library makes with no lock of its own
+/// held: read, poll, select, nanosleep, accept, recvfrom, recvmsg, wait4, rt_sigtimedwait, restart_syscall, clock_nanosleep,
+/// epoll_wait, pselect6, ppoll, epoll_pwait, accept4, epoll_pwait2.
+const PLAIN_WAITS: [i64; 17] = [0, 7, 23, 35, 43, 45, 47, 61, 128, 219, 230, 232, 270, 271, 281, 288, 441];
+/// So many rounds in a row, of all threads, in which each was unfit for a reason that waiting does not change.
+const LASTING_ROUNDS: usize = 3;
 
 /// What a thread must not be in the middle of.
 #[derive(Clone, Debug, Default)]
@@ -61,6 +67,8 @@ pub struct Fences<'a> {
     pub thread: Option<i32>,
     /// The FS bases of the threads that may be taken; empty for all.
     pub fs_bases: &'a [u64],
+    /// Whether the thread must be in one of [`PLAIN_WAITS`].
+    pub must_wait: bool,
 }
 
 /// Why a thread would not do.
@@ -74,6 +82,8 @@ enum Reason {
     InMalloc,
     LockHeld,
     StackUnclear,
+    NoTables,
+    NotWaiting,
     ForeignStack,
     SmallStack,
     OtherMode,
@@ -93,6 +103,8 @@ impl Reason {
             Self::InMalloc => "inside malloc",
             Self::LockHeld => "maybe holding an arena's lock",
             Self::StackUnclear => "whose stack cannot be followed to its start",
+            Self::NoTables => "whose stack goes through code without unwind tables",
+            Self::NotWaiting => "not asleep in a call that waits for something outside of the process",
             Self::ForeignStack => "not on their own stack",
             Self::SmallStack => "with too little stack left",
             Self::OtherMode => "running 32-bit code",
@@ -102,9 +114,9 @@ impl Reason {
         }
     }
 
-    /// Whether waiting cannot change it.
+    /// Whether waiting does not change it. Threads of Go are in Go's code wherever they wait.
     fn is_lasting(self) -> bool {
-        matches!(self, Self::Seccomp | Self::ShadowStack)
+        matches!(self, Self::Seccomp | Self::ShadowStack | Self::NoTables)
     }
 }
 
@@ -144,8 +156,9 @@ pub fn with_safe_thread<T: Send>(
     let deadline = Instant::now() + wait;
     let (objects, seen) = (Objects::default(), BTreeMap::new());
     let (lock_watch, filter) = (SHORTEST_LOCK_WATCH, None);
-    let mut chooser = Chooser { process, fences, objects, seen, filter, lock_watch };
+    let mut chooser = Chooser { process, fences, objects, seen, filter, lock_watch, turns: 1 };
     let mut pause = SHORTEST_PAUSE;
+    let mut lasting_rounds = 0;
     for round in 0_usize.. {
         precheck::check(process)?;
         let space = process.address_space()?;
@@ -155,6 +168,11 @@ pub fn with_safe_thread<T: Send>(
                 None if Instant::now() >= deadline => break,
                 None => {}
             }
+        }
+        lasting_rounds = if chooser.lasting().is_some() { lasting_rounds + 1 } else { 0 };
+        if let Some(refusal) = chooser.lasting().filter(|_| lasting_rounds >= chooser.turns * LASTING_ROUNDS)
+        {
+            return Err(refusal);
         }
         if Instant::now() >= deadline {
             break;
@@ -175,6 +193,8 @@ struct Chooser<'a> {
     filter: Option<String>,
     /// How long the locks are watched next time.
     lock_watch: Duration,
+    /// Rounds until all threads had a turn.
+    turns: usize,
 }
 
 impl Chooser<'_> {
@@ -183,6 +203,7 @@ impl Chooser<'_> {
         let mut threads = self.process.tasks()?;
         threads.retain(|&tid| self.fences.thread.is_none_or(|only| only == tid));
         let count = threads.len().max(1);
+        self.turns = count.div_ceil(MOST_CANDIDATES);
         // Each round begins elsewhere, so that all get their turn however many there are.
         threads.rotate_left(round.wrapping_mul(MOST_CANDIDATES) % count);
         threads.truncate(MOST_CANDIDATES);
@@ -197,25 +218,35 @@ impl Chooser<'_> {
             }
         }
         if ranked.is_empty() && count <= MOST_CANDIDATES {
-            self.refuse_lasting()?;
+            self.lasting().map_or(Ok(()), Err)?;
         }
         ranked.sort_by_key(|&(rank, _)| rank);
         Ok(ranked.into_iter().map(|(_, tid)| tid).collect())
     }
 
-    /// Ends the search where no thread will ever do.
-    fn refuse_lasting(&self) -> Result<(), Refusal> {
-        if self.seen.is_empty() || !self.seen.values().all(|reason| reason.is_lasting()) {
-            return Ok(());
+    /// The refusal where each thread that was judged is unfit for a reason that waiting does not change.
+    fn lasting(&self) -> Option<Refusal> {
+        let mut reasons = self.seen.values().filter(|reason| **reason != Reason::Ended).peekable();
+        reasons.peek()?;
+        // A thread of Go's is on a stack of Go's own, or in Go's code, wherever it waits.
+        let has_no_tables = self.seen.values().any(|reason| *reason == Reason::NoTables);
+        if !reasons.all(|reason| reason.is_lasting() || has_no_tables && *reason == Reason::ForeignStack) {
+            return None;
         }
-        Err(Refusal::Unsafe {
-            pid: self.process.pid(),
-            what: match &self.filter {
-                Some(filter) => format!("runs under {filter}"),
-                None => "runs with shadow stacks, which an injected call's return would not pass".into(),
-            },
-            advice: "restart it to give its memory back",
-        })
+        let pid = self.process.pid();
+        if has_no_tables {
+            let what = format!(
+                "has no thread of which it is known where it is ({}), and waiting does not change that",
+                self.detail()
+            );
+            let advice = "call the function in the program itself (from Go: C.malloc_trim(0), debug.FreeOSMemory()), or restart it";
+            return Some(Refusal::Unsafe { pid, what, advice });
+        }
+        let what = match &self.filter {
+            Some(filter) => format!("runs under {filter}"),
+            None => "runs with shadow stacks, which an injected call's return would not pass".into(),
+        };
+        Some(Refusal::Unsafe { pid, what, advice: "restart it to give its memory back" })
     }
 
     /// How good a candidate a thread is before it is stopped; 0 is best.
@@ -353,6 +384,9 @@ impl Examiner<'_> {
         if !self.fences.fs_bases.is_empty() && !self.fences.fs_bases.contains(&registers.fs_base) {
             return Err(Doubt::Unfit(Reason::Stranger));
         }
+        if self.fences.must_wait && !PLAIN_WAITS.contains(&registers.orig_rax.cast_signed()) {
+            return Err(Doubt::Unfit(Reason::NotWaiting));
+        }
         let is_fenced = |address| self.fences.code.iter().any(|range| range.contains(&address));
         if is_fenced(registers.rip) {
             return Err(Doubt::Unfit(Reason::InMalloc));
@@ -372,6 +406,7 @@ impl Examiner<'_> {
             End::Start => {}
             End::Enough => return Err(Doubt::Unfit(Reason::InMalloc)),
             End::Missing(address) => return Err(Doubt::Missing(address)),
+            End::Lost { is_without_tables: true, .. } => return Err(Doubt::Unfit(Reason::NoTables)),
             End::Lost { .. } => return Err(Doubt::Unfit(Reason::StackUnclear)),
         }
         if self.sees_all_locks_free() { Ok(()) } else { Err(Doubt::Unfit(Reason::LockHeld)) }

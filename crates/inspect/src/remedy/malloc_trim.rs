@@ -39,6 +39,19 @@ pub struct TrimRequest<'a> {
 /// Blocks for at most `wait`, the call, and `watch`. A [`Refusal`] that does not say otherwise
 /// ([`Refusal::touched`]) means that nothing in the target was changed.
 pub fn apply(pid: i32, request: &TrimRequest<'_>) -> Result<Applied, Refusal> {
+    with_call(pid, request, &|call| call::apply(pid, call))
+}
+
+/// Whether process `pid` would be made to call it now; nothing is called.
+pub fn check(pid: i32, request: &TrimRequest<'_>) -> Result<(), Refusal> {
+    with_call(pid, request, &|call| call::check(pid, call))
+}
+
+fn with_call<T>(
+    pid: i32,
+    request: &TrimRequest<'_>,
+    act: &dyn Fn(&CallRequest<'_>) -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
     let process = &admission::admit(pid)?;
     precheck::check(process)?;
     if !request.libc.text_contains(request.function) {
@@ -65,6 +78,7 @@ pub fn apply(pid: i32, request: &TrimRequest<'_>) -> Result<Applied, Refusal> {
         wait: request.wait,
         watch: request.watch,
         thread: request.thread,
+        must_wait: false,
     };
-    call::apply(pid, &call)
+    act(&call)
 }

@@ -5,17 +5,22 @@
 //! its stack: so all of that code is fenced. Of a library it is all of the library's; of an allocator that is linked
 //! into the program it is told by the names of its functions, and where those are stripped the call is refused. A thread that is
 //! about to fork, or just did, holds all of the locks without being in the allocator's code: fork is fenced too.
+//!
+//! A call makes first what its thread has of the allocator (jemalloc's `tsd`), where that thread never used it: for that the C
+//! library may be asked for memory (`__tls_get_addr` of a library that was loaded later, `pthread_setspecific`) and the dynamic
+//! linker for its lock. So a thread that the allocator knows is taken. Where none is known, as of a library whose thread
+//! variables the linker places, the main thread is safe behind more fences (see [`fence_first_use`]).
 
 use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Duration;
 
 use super::call::{self, CallRequest, no_trampoline};
-use super::{Applied, Refusal};
+use super::{Applied, Refusal, malloc_code};
 use strandline_claims::allocator::{CallPlan, Function};
 use strandline_process::call::code::Code;
 use strandline_process::elf::{Object, Symbol};
-use strandline_process::map::AddressSpace;
+use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
 
 /// Functions of an allocator that is linked into a program lie within so much of each other: its object files are taken out of
@@ -27,19 +32,39 @@ const MARGIN_BYTES: u64 = 16 << 10;
 /// How long to wait for a safe moment, and how long to count minor faults afterwards.
 pub type Times = (Duration, Duration);
 
-/// Has process `pid` make the call of `plan` once.
-pub fn apply(pid: i32, plan: &CallPlan, (wait, watch): Times) -> Result<Applied, String> {
+/// What is to be called, and what more is known of the process.
+pub struct PurgeRequest<'a> {
+    /// What is to be called.
+    pub plan: &'a CallPlan,
+    /// What would be called of the C library's malloc, where there is one and it is the process's only other allocator: a call from
+    /// a thread that never used this one asks it for memory.
+    pub libc: Option<&'a CallPlan>,
+    /// How long to wait, and to count.
+    pub times: Times,
+}
+
+/// Has process `pid` make the call once.
+pub fn apply(pid: i32, request: &PurgeRequest<'_>) -> Result<Applied, String> {
+    with_call(pid, request, &|call| call::apply(pid, call))
+}
+
+/// Whether process `pid` would be made to make the call now; nothing is called.
+pub fn check(pid: i32, request: &PurgeRequest<'_>) -> Result<(), String> {
+    with_call(pid, request, &|call| call::check(pid, call))
+}
+
+fn with_call<T>(
+    pid: i32,
+    request: &PurgeRequest<'_>,
+    act: &dyn Fn(&CallRequest<'_>) -> Result<T, Refusal>,
+) -> Result<T, String> {
+    let (plan, (wait, watch)) = (request.plan, request.times);
     let told = |error: &dyn std::fmt::Display| error.to_string();
     let process = Process::open(pid).map_err(|error| told(&error))?;
     let space = process.address_space().map_err(|error| told(&error))?;
     let mapping = space.find(plan.object).ok_or("its allocator was unmapped meanwhile")?;
     let object = Object::open(&process, &space, mapping).map_err(|error| told(&error))?;
     let is_program = process.executable().is_some_and(|program| program == mapping.name);
-    if plan.threads.is_empty() {
-        return Err("none of its threads is known to have used that allocator: in another the call would first make what each \
-                    thread has of it, by the C library's malloc where that is another"
-            .to_owned());
-    }
     let function = find(&object, &plan.function).ok_or_else(|| {
         format!(
             "{} has no symbol {} to call; restart it to give its memory back",
@@ -61,21 +86,63 @@ pub fn apply(pid: i32, plan: &CallPlan, (wait, watch): Times) -> Result<Applied,
          it to give its memory back"
             .to_owned()
     })?);
+    let mut locks = plan.locks.clone();
+    let is_first_use = plan.threads.is_empty();
+    if is_first_use {
+        let libc =
+            request.libc.filter(|_| plan.gives_all).and_then(|libc| fence_first_use(&process, &space, libc));
+        let libc = libc.ok_or_else(|| {
+            // Elsewhere what goes back depends on the thread.
+            "none of its threads is known to have used that allocator, and of the C library's malloc, which the call would ask for \
+             memory, is not known where its functions and locks are; call it in the program itself, or restart it"
+                .to_owned()
+        })?;
+        code.extend(libc.code);
+        locks.extend(libc.locks);
+    }
     let heaps: Vec<Range<u64>> = plan.heaps.iter().map(|&(start, end)| start..end).collect();
     let request = CallRequest {
         function: function.address,
         argument: plan.function.argument,
         trampoline: trampoline(&process, &space).map_err(|error| told(&error))?,
         code: &code,
-        locks: &plan.locks,
+        locks: &locks,
         stack_bytes: plan.function.stack_bytes,
         fs_bases: &plan.threads,
         heaps: &heaps,
         wait,
         watch,
-        thread: None,
+        // It lives as long as the process, so that what the call makes for it is no loss.
+        thread: is_first_use.then_some(pid),
+        must_wait: is_first_use,
     };
-    call::apply(pid, &request).map_err(|refusal| told(&refusal))
+    act(&request).map_err(|refusal| told(&refusal))
+}
+
+/// Where a thread must not be that calls an allocator for the first time.
+struct Fenced {
+    code: Vec<Range<u64>>,
+    locks: Vec<u64>,
+}
+
+/// The functions of the C library's malloc and its locks, and all of the dynamic linker: what such a call may ask. The thread is
+/// asleep in a call that waits for something outside besides, where the C library holds no lock of its own (that of the
+/// stacks of threads, which starting one takes where an allocator does that). `None` where one of them is not known.
+fn fence_first_use(process: &Process, space: &AddressSpace, libc: &CallPlan) -> Option<Fenced> {
+    if libc.doubt.is_some() {
+        return None;
+    }
+    let malloc = Object::open(process, space, space.find(libc.object)?).ok()?;
+    let mut code = malloc_code::ranges(&malloc)?;
+    let is_linker = |mapping: &&Mapping| {
+        let file = mapping.name.rsplit('/').next().unwrap_or_default();
+        mapping.has_file()
+            && mapping.permissions.execute
+            && (file.starts_with("ld-linux") || file.starts_with("ld-2."))
+    };
+    let linker = space.mappings().iter().find(is_linker)?;
+    code.extend(Object::open(process, space, linker).ok()?.text().iter().cloned());
+    Some(Fenced { code, locks: libc.locks.clone() })
 }
 
 /// The functions that fork: between what an allocator has called before and after a fork (pthread_atfork) the thread holds all of
@@ -126,7 +193,10 @@ fn find(object: &Object, function: &Function) -> Option<Symbol> {
     let mut found: Vec<(Vec<u8>, Symbol)> = Vec::new();
     let mut siblings: HashSet<Vec<u8>> = HashSet::new();
     object.each_symbol(&mut |name, symbol| {
-        if !symbol.is_global || !object.text_contains(symbol.address) {
+        // A library may hide them when it is linked (a version script makes them local): then a prefix tells them from the
+        // library's own functions.
+        let is_bare = name == function.name.as_bytes() || name == function.sibling.as_bytes();
+        if !symbol.is_global && is_bare || !object.text_contains(symbol.address) {
             return;
         }
         if has_name(name, function.name) && found.len() < MOST_LIKE_IT {

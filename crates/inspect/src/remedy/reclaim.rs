@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use super::Applied;
 use super::jvm;
 use super::malloc_trim::{self, TrimRequest};
 use super::purge;
 use super::zero_pages::{self, ZeroRequest};
+use super::{Applied, Refusal};
 use crate::explain::{ByPhotograph, Inspection, Options, Progress, inspect};
 use crate::facts::{Outcome, Reclamation};
 use crate::readers;
@@ -326,23 +326,23 @@ fn call(
         nothing(answer, "no page of its heap is one that the call gives back");
         return false;
     }
-    if options.dry_run {
-        if let Some(doubt) = doubt(before, remedy) {
-            let text = format!("as it stands the call would be refused: {}", unsafe_heap(remedy, &doubt, 1));
-            answer.caveats.push(Caveat::new("would_be_refused", format!("{:#x}", doubt.at), None, text));
-        }
-        return false;
-    }
     if let Some(doubt) = doubt(before, remedy) {
         refuse(answer, unsafe_heap(remedy, &doubt, MOST_LOOKS));
         return false;
     }
+    let plans = plans.into_iter().filter(|plan| plan.predicted_bytes > 0);
+    if options.dry_run {
+        let reason = plans.map(|plan| check(pid, plan, before, options)).find_map(std::result::Result::err);
+        reason.into_iter().for_each(|reason| refuse(answer, reason));
+        return false;
+    }
+    let plans: Vec<&CallPlan> = plans.collect();
     wait_until_due(plans.iter().copied());
     let mut done = Totals::default();
-    for plan in plans.into_iter().filter(|plan| plan.predicted_bytes > 0) {
+    for plan in plans {
         let result = match remedy {
-            "malloc_trim" => trim(pid, plan, options),
-            _ => purge::apply(pid, plan, (options.wait, options.watch)),
+            "malloc_trim" => trim(pid, plan, options, malloc_trim::apply),
+            _ => purge::apply(pid, &purge_request(plan, before, options)),
         };
         match result {
             Ok(applied) => {
@@ -377,8 +377,45 @@ fn wait_until_due<'a>(plans: impl Iterator<Item = &'a CallPlan>) -> bool {
     !left.is_zero()
 }
 
-/// Calls malloc_trim(0) once.
-fn trim(pid: i32, plan: &CallPlan, options: &ReclaimOptions<'_>) -> std::result::Result<Applied, String> {
+/// Whether the call of `plan` would be made now: all that is asked before it, a thread that is safe among it.
+fn check(
+    pid: i32,
+    plan: &CallPlan,
+    before: &Inspection,
+    options: &ReclaimOptions<'_>,
+) -> std::result::Result<(), String> {
+    match plan.remedy {
+        "malloc_trim" => trim(pid, plan, options, malloc_trim::check),
+        _ => purge::check(pid, &purge_request(plan, before, options)),
+    }
+}
+
+/// What is asked of an allocator other than glibc's. Where a third one is in the process, who is asked for memory is not known.
+fn purge_request<'a>(
+    plan: &'a CallPlan,
+    before: &'a Inspection,
+    options: &ReclaimOptions<'_>,
+) -> purge::PurgeRequest<'a> {
+    let others: Vec<&CallPlan> = before
+        .readings
+        .iter()
+        .filter_map(|reading| reading.call.as_ref())
+        .filter(|other| other.object != plan.object)
+        .collect();
+    let libc = match others.as_slice() {
+        [only] if only.remedy == "malloc_trim" => Some(*only),
+        _ => None,
+    };
+    purge::PurgeRequest { plan, libc, times: (options.wait, options.watch) }
+}
+
+/// Calls malloc_trim(0) once, or checks whether it would be called, as `act` does.
+fn trim<T>(
+    pid: i32,
+    plan: &CallPlan,
+    options: &ReclaimOptions<'_>,
+    act: fn(i32, &TrimRequest<'_>) -> std::result::Result<T, Refusal>,
+) -> std::result::Result<T, String> {
     let libc = open_object(pid, plan.object)?;
     let function = libc.symbol_address("malloc_trim");
     let Some(function) = function else {
@@ -396,7 +433,7 @@ fn trim(pid: i32, plan: &CallPlan, options: &ReclaimOptions<'_>) -> std::result:
         watch: options.watch,
         thread: None,
     };
-    malloc_trim::apply(pid, &request).map_err(|refusal| refusal.to_string())
+    act(pid, &request).map_err(|refusal| refusal.to_string())
 }
 
 /// Gives back the all-zero pages that were seen; true where it was done.
@@ -405,15 +442,17 @@ fn zero(pid: i32, before: &Inspection, options: &ReclaimOptions<'_>, answer: &mu
         nothing(answer, "no page of its private anonymous memory holds only zeros");
         return false;
     }
-    if options.dry_run {
-        return false;
-    }
     let request = ZeroRequest {
         ranges: before.zero_runs.iter().map(|&(start, end)| start..end).collect(),
         allow_risk: options.allow_lost_write_risk,
         wait: options.wait,
         watch: options.watch,
     };
+    if options.dry_run {
+        let refused = zero_pages::check(pid, &request).err();
+        refused.into_iter().for_each(|refusal| refuse(answer, refusal.to_string()));
+        return false;
+    }
     report_one(zero_pages::apply(pid, &request).map_err(|refusal| refusal.to_string()), answer)
 }
 

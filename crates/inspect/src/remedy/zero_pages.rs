@@ -64,7 +64,33 @@ pub struct ZeroRequest {
 /// changed, except as [`Refusal::touched`] says: then earlier stretches may have given pages back.
 pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     let process = &admission::admit(pid)?;
-    let status = precheck::check(process)?;
+    let way = open_way(process, request)?;
+    let pagemap = process.open_file("pagemap")?;
+    let rss_before_bytes = call::rss_bytes(process);
+    let done = match way {
+        Way::PageOut => page_out(process, request, &pagemap)?,
+        Way::Direct(code) => directly(process, request, code, &pagemap)?,
+    };
+    let rss_after_bytes = call::rss_bytes(process);
+    let mut applied = Applied { rss_before_bytes, rss_after_bytes, ..done };
+    applied.watch_faults(process, request.watch);
+    Ok(applied)
+}
+
+/// Whether [`apply`] would give pages back now; nothing is given back.
+pub fn check(pid: i32, request: &ZeroRequest) -> Result<(), Refusal> {
+    open_way(&admission::admit(pid)?, request).map(drop)
+}
+
+/// How pages go back.
+enum Way {
+    PageOut,
+    Direct(Code),
+}
+
+/// The way that is open for the process.
+fn open_way(process: &Process, request: &ZeroRequest) -> Result<Way, Refusal> {
+    let (pid, status) = (process.pid(), precheck::check(process)?);
     let keep = |what: String| keep(pid, what);
     let space = process.address_space()?;
     if let Some(bytes) = status.pinned_bytes.filter(|&bytes| bytes > 0) {
@@ -75,17 +101,16 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     if let Some(kept) = kept {
         return Err(keep(format!("has pages that must stay: {kept}")));
     }
-    let pagemap = process.open_file("pagemap")?;
-    let rss_before_bytes = call::rss_bytes(process);
-    let done = match why_not_paged_out(process) {
-        None => page_out(process, request, &pagemap)?,
-        Some(_) if request.allow_risk => directly(process, request, &space, &pagemap)?,
+    match why_not_paged_out(process) {
+        None => return Ok(Way::PageOut),
+        Some(_) if request.allow_risk => {}
         Some(why) => return Err(Refusal::NeedsRisk { pid, reason: why_direct(why) }),
-    };
-    let rss_after_bytes = call::rss_bytes(process);
-    let mut applied = Applied { rss_before_bytes, rss_after_bytes, ..done };
-    applied.watch_faults(process, request.watch);
-    Ok(applied)
+    }
+    if status.is_under_seccomp() {
+        filters::look(process, &CALLS).map_err(|why| keep(format!("runs under {why}")))?;
+    }
+    let code = Code::find(process, &space);
+    code.map(Way::Direct).ok_or_else(|| call::no_trampoline(pid))
 }
 
 fn keep(pid: i32, what: String) -> Refusal {
@@ -189,14 +214,9 @@ fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<
 fn directly(
     process: &Process,
     request: &ZeroRequest,
-    space: &AddressSpace,
+    code: Code,
     pagemap: &File,
 ) -> Result<Applied, Refusal> {
-    if process.status()?.is_under_seccomp() {
-        filters::look(process, &CALLS).map_err(|why| keep(process.pid(), format!("runs under {why}")))?;
-    }
-    let code = Code::find(process, space);
-    let code = code.ok_or_else(|| call::no_trampoline(process.pid()))?;
     let todo = pieces(&request.ranges).peekable();
     let applied = Applied { stopped_seconds: Some(0.0), ..Applied::default() };
     let mut work = Work { process, code, pagemap, applied, plain: Vec::new(), todo };

@@ -57,15 +57,18 @@ pub fn remedies(findings: &Findings<'_>, means: &Means<'_>) -> Vec<Remedy> {
     let kept = secondary_free.min(resident_free.iter().sum());
     if means.arenas.len() > 2 && findings.matters(kept) && means.reads_settings {
         let cost = "threads share arenas and wait for each other's locks";
-        remedies.push(Remedy::setting("arena_max", "MALLOC_ARENA_MAX=2", cost));
+        let reason = "how threads would share the free memory of two arenas depends on when each allocates";
+        let setting = Remedy::setting("arena_max", "MALLOC_ARENA_MAX=2", cost);
+        remedies.push(setting.unknown_because(reason));
     }
     if findings.matters(findings.row("glibc.free.pinned")) && means.takes_preloads {
         remedies.push(Remedy {
             id: "jemalloc".to_owned(),
             kind: RemedyKind::Allocator,
-            predicted_bytes: None,
+            unknown_because: Some("another allocator lays blocks out otherwise".to_owned()),
             how: "LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:0,muzzy_decay_ms:0".to_owned(),
             cost: "another allocator: measure time and faults, not only memory".to_owned(),
+            ..Remedy::default()
         });
     }
     remedies.sort_by_key(|remedy| {

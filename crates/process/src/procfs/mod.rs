@@ -196,6 +196,13 @@ impl Process {
     pub fn settings(&self) -> Result<std::collections::BTreeMap<String, String>> {
         Ok(settings::parse(&self.read_file("environ", MOST_ENVIRONMENT_BYTES)?))
     }
+
+    /// The variable `name` with `value`, ready to paste: behind what it has already in the environment, where that is a list.
+    /// See [`settings::joined`].
+    pub fn with_setting(&self, name: &str, value: &str, separator: char) -> String {
+        let settings = self.settings().unwrap_or_default();
+        settings::joined(name, settings.get(name).map(String::as_str), (value, separator))
+    }
 }
 
 /// Whether an error of a file of /proc says that the process is gone.

@@ -107,6 +107,20 @@ fn printable(value: &[u8]) -> String {
         .collect()
 }
 
+/// `name=value` to paste into a shell, behind the `old` value and a separator. An old value that was cut, or that a shell would
+/// obey, is left out.
+pub fn joined(name: &str, old: Option<&str>, (value, separator): (&str, char)) -> String {
+    let is_plain = |old: &&str| {
+        !old.is_empty()
+            && old.len() < MOST_VALUE_CHARACTERS
+            && old.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.:,=-".contains(&byte))
+    };
+    match old.filter(is_plain) {
+        Some(old) => format!("{name}={old}{separator}{value}"),
+        None => format!("{name}={value}"),
+    }
+}
+
 /// Whether a word of a runtime's command line sets memory and has a plain value.
 fn sets_memory(word: &str) -> bool {
     if !word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_+:=.%".contains(&byte)) {
@@ -127,6 +141,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_setting_keeps_what_is_set() {
+        let of = |old| joined("MALLOC_CONF", old, ("muzzy_decay_ms:0", ','));
+        assert_eq!(of(Some("narenas:2")), "MALLOC_CONF=narenas:2,muzzy_decay_ms:0");
+        for old in
+            [None, Some(""), Some("$(id)"), Some("a b"), Some("x".repeat(MOST_VALUE_CHARACTERS).as_str())]
+        {
+            assert_eq!(of(old), "MALLOC_CONF=muzzy_decay_ms:0", "{old:?}");
+        }
+    }
 
     #[test]
     fn only_memory_settings_are_kept() {

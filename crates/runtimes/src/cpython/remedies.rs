@@ -52,8 +52,7 @@ pub fn collection(release: &Release, pid: i32, object_bytes: u64) -> Option<Reme
         how,
         cost: "the thread that collects looks at every container, with a global lock all others wait for it; how much is garbage is \
                not known before"
-            .to_owned(),
-    })
+            .to_owned(), ..Remedy::default() })
 }
 
 #[cfg(test)]

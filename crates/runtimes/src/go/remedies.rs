@@ -16,8 +16,7 @@ pub fn remedies(idle_resident: u64, held: u64) -> Vec<Remedy> {
         predicted_bytes: Some(idle_resident),
         how: "debug.FreeOSMemory() in the program after its peak (package runtime/debug)".to_owned(),
         cost: "a collection, at which the program waits; what that frees goes back besides; later growth faults pages in again"
-            .to_owned(),
-    };
+            .to_owned(), ..Remedy::default() };
     // A quarter more than what is in use, structures and stacks among it, in whole MiB: less has the collector run without end.
     let room = ((held / 4 * 5) >> 20) + 1;
     let mut limit = Remedy::setting(

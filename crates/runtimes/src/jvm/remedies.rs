@@ -139,6 +139,7 @@ fn collection(
         predicted_bytes: Some(predicted),
         how: ask,
         cost: format!("a full collection, at which the program waits; {lives}; {rule}"),
+        ..Remedy::default()
     })
 }
 

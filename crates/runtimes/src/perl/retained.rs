@@ -144,5 +144,6 @@ pub fn remedy(retained: &[&Retained]) -> Option<Remedy> {
         predicted_bytes: Some(predicted),
         how: format!("{}; then malloc_trim", parts.join(", ")),
         cost,
+        ..Remedy::default()
     })
 }

@@ -38,6 +38,7 @@ pub fn remedies(figures: &Sbcl) -> Vec<Remedy> {
             "all Lisp threads stand still while {} of live objects are copied or scanned",
             mib(live)
         ),
+        ..Remedy::default()
     };
     let settings = Remedy::setting(
         "sbcl_generations",

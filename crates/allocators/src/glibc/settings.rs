@@ -1,0 +1,64 @@
+//! Settings of malloc's for the next start, with what they would change here.
+
+use super::layout::DEFAULT_THRESHOLD_BYTES;
+use super::locate::Parameters;
+use super::segments::Walked;
+use strandline_claims::allocator::Reading;
+use strandline_claims::facts::Remedy;
+use strandline_process::procfs::Process;
+
+/// The id of the setting by which free memory at the heap's end goes back at once.
+const TRIM_THRESHOLD: &str = "trim_threshold";
+/// The tunables' variable, from glibc 2.26 on (`elf/dl-tunables.c`), and what a release before it reads (`malloc/arena.c`,
+/// `ptmalloc_init`).
+const TUNABLES: &str = "GLIBC_TUNABLES";
+const OLD_VARIABLE: &str = "MALLOC_TRIM_THRESHOLD_=131072";
+/// So much is worth a setting for the next start.
+const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
+
+/// The setting that keeps both thresholds at 128 KiB, where they have grown: setting one of them ends their growth
+/// (malloc.c, do_set_trim_threshold), so that larger blocks have their own mappings again, too.
+pub fn trim_threshold(parameters: Option<&Parameters>, walked: &[Walked]) -> Option<Remedy> {
+    let is_grown = |parameters: &&Parameters| {
+        parameters.has_dynamic_thresholds && parameters.trim_threshold > DEFAULT_THRESHOLD_BYTES
+    };
+    parameters.filter(is_grown)?;
+    let bytes = walked.iter().map(|walked| walked.counts.over_thresholds_bytes).sum();
+    let cost = "blocks of 128 KiB or more cost two calls of the kernel and their page faults each time, and so does a heap that \
+                grows again";
+    (bytes >= WORTH_A_SETTING_BYTES)
+        .then(|| Remedy::setting(TRIM_THRESHOLD, OLD_VARIABLE, cost).predicting(bytes))
+}
+
+/// Says the setting as this release of glibc reads it, beside what is set already; where it reads none (a program with
+/// privileges), none is offered.
+pub fn finish(process: &Process, reading: &mut Reading) {
+    if process.start_facts().is_some_and(|facts| facts.is_secure) {
+        reading.remedies.retain(|remedy| remedy.id != TRIM_THRESHOLD);
+    }
+    if reading.allocator.version.as_deref().is_some_and(is_before_tunables) {
+        return;
+    }
+    for remedy in reading.remedies.iter_mut().filter(|remedy| remedy.id == TRIM_THRESHOLD) {
+        remedy.how = process.with_setting(TUNABLES, "glibc.malloc.trim_threshold=131072", ':');
+    }
+}
+
+fn is_before_tunables(version: &str) -> bool {
+    let numbers: Vec<u32> = version.split('.').map_while(|part| part.parse().ok()).collect();
+    numbers.as_slice() < &[2, 26][..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_releases_have_no_tunables() {
+        for (version, is_before) in
+            [("2.17", true), ("2.25", true), ("2.26", false), ("2.41", false), ("3.0", false)]
+        {
+            assert_eq!(is_before_tunables(version), is_before, "{version}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Settings that are offered for the next start: each has its effect on the very library that was found.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::libraries::libraries;
+use crate::support::strandline::{explain, predicted};
+use crate::support::waiting::until_true;
+use crate::support::{Libc, Outcome, Result, Subject, for_any, here, polars, subject};
+
+/// Nearly all of 200 MB freed, in blocks of 1,000 bytes; one in 20,000 stays.
+const FREED: [&str; 3] = ["200000", "1000", "20000"];
+
+fn fragmented(preload: &Path, setting: Option<(&str, &str)>) -> Result<Subject> {
+    let mut command = Command::new(subject::compile("fragmented", &Libc::system())?);
+    command.args(FREED).env("LD_PRELOAD", preload).envs(setting);
+    Subject::start_command(command)
+}
+
+/// A setting that is offered.
+#[derive(Debug)]
+struct Setting {
+    name: String,
+    value: String,
+    predicted_bytes: Option<u64>,
+}
+
+impl Setting {
+    fn pair(&self) -> (&str, &str) {
+        (&self.name, &self.value)
+    }
+}
+
+fn settings(document: &Value) -> Result<Vec<Setting>> {
+    let remedies = document["remedies"].as_array().ok_or("no remedies")?;
+    let setting = |remedy: &Value| {
+        let how = remedy["how"].as_str().and_then(|how| how.split_once('='));
+        let (name, value) = how.ok_or_else(|| format!("no setting: {remedy}"))?;
+        let predicted_bytes = remedy["predicted_bytes"].as_u64();
+        if predicted_bytes.is_none() && !remedy["unknown_because"].is_string() {
+            return Err(format!("neither a prediction nor why there is none: {remedy}").into());
+        }
+        Ok(Setting { name: name.to_owned(), value: value.to_owned(), predicted_bytes })
+    };
+    remedies.iter().filter(|remedy| remedy["kind"] == "setting").map(setting).collect()
+}
+
+fn anonymous(document: &Value) -> Result<u64> {
+    document["kernel"]["anonymous_bytes"].as_u64().ok_or_else(|| "no anonymous_bytes".into())
+}
+
+/// Waits until `subject`, started under `setting`, holds so much less than `before` as was predicted, but for a tenth of it: what
+/// the program allocates besides is laid out otherwise then.
+fn has_effect(subject: &Subject, setting: &Setting, before: u64) -> Outcome {
+    let less = setting.predicted_bytes.ok_or_else(|| format!("{setting:?}"))? / 10 * 9;
+    let is_less =
+        || explain(subject.pid()).and_then(|now| anonymous(&now)).is_ok_and(|now| now + less <= before);
+    until_true(&format!("{setting:?} to hold {less} of {before} bytes less"), is_less)
+}
+
+#[test]
+fn each_setting_that_is_offered_has_its_effect_on_the_library_that_was_found() -> Outcome {
+    for_any(libraries(here!()), |library| {
+        let before = fragmented(&library.path, None)?;
+        before.at_rest()?;
+        let document = explain(before.pid())?;
+        drop(before);
+        let settings = settings(&document)?;
+        if library.is_systems && settings.is_empty() {
+            return Err(format!("no setting is offered: {}", document["remedies"]).into());
+        }
+        for setting in &settings {
+            let after = fragmented(&library.path, Some(setting.pair()))?;
+            has_effect(&after, setting, anonymous(&document)?)?;
+        }
+        Ok(())
+    })
+}
+
+/// A large block that was freed has raised both thresholds: what was freed since then stays, and would not have under the
+/// setting that is offered.
+#[test]
+fn grown_thresholds_are_offered_to_be_set() -> Outcome {
+    let start =
+        |setting: &[(&str, &str)]| Subject::start_with(&Libc::system(), "grown_threshold", &[], setting);
+    let look = |subject: &Subject| {
+        subject.at_rest()?;
+        explain(subject.pid())
+    };
+    let subject = start(&[])?;
+    let document = look(&subject)?;
+    let settings = settings(&document)?;
+    let setting = settings.first().ok_or_else(|| format!("{}", document["remedies"]))?;
+    if setting.name != "GLIBC_TUNABLES" {
+        return Err(format!("the best setting is {setting:?}").into());
+    }
+    let predicted_bytes = setting.predicted_bytes.ok_or("nothing is predicted")?;
+    let freed_bytes = subject.number("freed_bytes")?;
+    drop(subject);
+    let under = look(&start(&[setting.pair()])?)?;
+    let less = anonymous(&document)?.checked_sub(anonymous(&under)?).ok_or("it holds more")?;
+    if less.abs_diff(predicted_bytes) > predicted_bytes / 100 || predicted_bytes < freed_bytes / 100 * 95 {
+        return Err(format!("of {freed_bytes} freed, {predicted_bytes} predicted, {less} in fact").into());
+    }
+    if predicted(&under, "trim_threshold").is_some() {
+        return Err(format!("it is set already: {}", under["remedies"]).into());
+    }
+    // What is set already is kept, so that it can be pasted.
+    let beside = look(&start(&[("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")])?)?;
+    let how = "GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.trim_threshold=131072";
+    if beside["remedies"].as_array().is_none_or(|remedies| remedies.iter().all(|one| one["how"] != how)) {
+        return Err(format!("{}", beside["remedies"]).into());
+    }
+    let steady = Subject::start("fragmented", &["200000", "1000", "20000"])?;
+    match predicted(&look(&steady)?, "trim_threshold") {
+        None => Ok(()),
+        Some(bytes) => Err(format!("its thresholds have not grown: {bytes}").into()),
+    }
+}
+
+/// Polars has a jemalloc of its own, whose names have a prefix: it reads `_RJEM_MALLOC_CONF`, and `MALLOC_CONF` changes nothing.
+#[test]
+fn a_jemalloc_with_a_prefix_is_offered_the_variable_that_it_reads() -> Outcome {
+    let Some(before) = polars::start(here!(), None)? else { return Ok(()) };
+    before.at_rest()?;
+    let document = explain(before.pid())?;
+    let settings = settings(&document)?;
+    let setting = settings.iter().find(|setting| setting.name.ends_with("MALLOC_CONF"));
+    let setting = setting.ok_or_else(|| format!("{}", document["remedies"]))?;
+    drop(before);
+    if setting.name != "_RJEM_MALLOC_CONF" {
+        return Err(format!("{setting:?} is offered").into());
+    }
+    let after = polars::start(here!(), Some(setting.pair()))?.ok_or("no polars")?;
+    has_effect(&after, setting, anonymous(&document)?)
+}

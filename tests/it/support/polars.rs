@@ -1,0 +1,24 @@
+//! A program with polars, which has a jemalloc of its own: its names have a prefix, and its thread variables are the linker's.
+
+use std::process::Command;
+
+use super::{Result, Subject, skipped};
+
+const SCRIPT: &str = "
+import polars, gc, sys
+frame = polars.DataFrame({'a': range(1000000)})
+frame = frame.with_columns([(polars.col('a') * i).cast(polars.Utf8).alias(f'c{i}') for i in range(1, 5)])
+del frame; gc.collect()
+print('ready', flush=True)
+sys.stdin.read()";
+
+/// Starts one, some 100 MB of which were freed; `None` where there is no polars, which `test` says.
+pub fn start(test: &str, setting: Option<(&str, &str)>) -> Result<Option<Subject>> {
+    let Some(python) = std::env::var_os("STRANDLINE_POLARS") else {
+        skipped(test, "STRANDLINE_POLARS names no python3 that has polars below 1.30 (pip install)");
+        return Ok(None);
+    };
+    let mut command = Command::new(python);
+    command.args(["-c", SCRIPT]).envs(setting);
+    Subject::start_command(command).map(Some)
+}
