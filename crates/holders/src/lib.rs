@@ -55,6 +55,7 @@ mod reach;
 mod references;
 mod roots;
 mod scan;
+mod sharing;
 
 pub use arrays::Refused;
 pub use blocks::{Blocks, GRANULE_BYTES};
@@ -67,3 +68,4 @@ pub use reach::Graph;
 pub use references::References;
 pub use roots::Roots;
 pub use scan::{Heads, Hear, Limits, Outcome, Progress, Word};
+pub use sharing::{MAX_ROOTS, SharedSet};
