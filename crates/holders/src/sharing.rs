@@ -12,7 +12,9 @@
 
 use std::collections::HashMap;
 
-use crate::arrays::{NONE, Refused, array};
+use strandline_sys::host::prefetch;
+
+use crate::arrays::{AHEAD, NONE, Refused, array};
 use crate::blocks::Blocks;
 use crate::held::Sum;
 use crate::marks::{Marks, Ranked};
@@ -77,25 +79,33 @@ pub(crate) fn find(
     walk.tell(blocks, lost)
 }
 
-/// The entries, and all that they reach.
+/// The entries, and all that they reach: nearest first, so that it is known ahead what is needed.
 fn members(search: &mut Search, vertices: &[u32], entries: &Marks) -> Result<Marks, Refused> {
     let Search { edges, clock, .. } = search;
-    let mut members = Marks::new(vertices.len() as u32)?;
-    let mut stack: Vec<u32> = Vec::new();
-    for entry in entries.iter() {
-        if members.set(entry) {
-            stack.push(entry);
+    let mut members = entries.clone();
+    let mut queue: Vec<u32> = Vec::new();
+    let mut push = |queue: &mut Vec<u32>, number: u32| {
+        if queue.len() == queue.capacity() {
+            let more = queue.len().max(1 << 12);
+            queue.try_reserve_exact(more).map_err(|_| Refused::NoMemory(more as u64 * 4))?;
         }
-        while let Some(number) = stack.pop() {
-            clock.step()?;
-            for &mut target in edges.of(vertices[number as usize]) {
-                if target != NONE && members.set(target) {
-                    if stack.len() == stack.capacity() {
-                        let more = stack.len().max(1 << 12);
-                        stack.try_reserve_exact(more).map_err(|_| Refused::NoMemory(more as u64 * 4))?;
-                    }
-                    stack.push(target);
-                }
+        queue.push(number);
+        Ok(())
+    };
+    entries.iter().try_for_each(|entry| push(&mut queue, entry))?;
+    let mut next = 0;
+    while let Some(&number) = queue.get(next) {
+        clock.step()?;
+        if let Some(&soon) = queue.get(next + 2 * AHEAD) {
+            prefetch(vertices, soon as usize);
+        }
+        if let Some(&soon) = queue.get(next + AHEAD) {
+            edges.references.prefetch(vertices[soon as usize]);
+        }
+        next += 1;
+        for &mut target in edges.of(vertices[number as usize]) {
+            if target != NONE && members.set(target) {
+                push(&mut queue, target)?;
             }
         }
     }
@@ -140,8 +150,13 @@ impl Walk<'_> {
     fn rings(&mut self) -> Result<(), Refused> {
         (0..).zip(&mut self.firsts).for_each(|(rank, first)| *first = rank);
         let mut next = self.members.first();
+        let mut soon = (0..AHEAD).try_fold(next, |at, _| Some(self.members.after(at?))).flatten();
         while let Some(number) = next {
             next = self.members.after(number);
+            soon = soon.and_then(|soon| {
+                self.ask_for(soon);
+                self.members.after(soon)
+            });
             let stop = next.map_or(NONE, |next| self.above(next));
             let mut at = number;
             while at != stop && at != NONE {
@@ -151,6 +166,12 @@ impl Walk<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Asks for what a member refers to, ahead of time.
+    #[inline]
+    fn ask_for(&self, number: u32) {
+        self.search.edges.references.prefetch(self.vertices[number as usize]);
     }
 
     fn leave(&mut self, number: u32) {
@@ -210,8 +231,13 @@ impl Walk<'_> {
     fn pass_on(&mut self) -> Result<(), Refused> {
         let mut next = None;
         let mut last = self.members.last();
+        let mut soon = (0..AHEAD).try_fold(last, |at, _| Some(self.members.before(at?))).flatten();
         while let Some(number) = last {
             last = self.members.before(number);
+            soon = soon.and_then(|soon| {
+                self.ask_for(soon);
+                self.members.before(soon)
+            });
             let stop = next.map_or(NONE, |next| self.above(next));
             next = Some(number);
             // The way up is turned round, and then gone down again.

@@ -2,7 +2,7 @@
 import json
 import sys
 
-pages = [bytes(1000000) for _ in range(100)]
+pages = [bytes([number]) * 1000000 for number in range(100)]
 again = pages
 print(json.dumps({'bytes': sum(map(sys.getsizeof, pages)) + sys.getsizeof(pages)}), flush=True)
 sys.stdin.buffer.read(1)
