@@ -84,7 +84,7 @@ fn members(search: &mut Search, vertices: &[u32], entries: &Marks) -> Result<Mar
     let Search { edges, clock, .. } = search;
     let mut members = entries.clone();
     let mut queue: Vec<u32> = Vec::new();
-    let mut push = |queue: &mut Vec<u32>, number: u32| {
+    let push = |queue: &mut Vec<u32>, number: u32| {
         if queue.len() == queue.capacity() {
             let more = queue.len().max(1 << 12);
             queue.try_reserve_exact(more).map_err(|_| Refused::NoMemory(more as u64 * 4))?;
