@@ -5,6 +5,7 @@ use strandline_sys::host::prefetch;
 use crate::arrays::{AHEAD, Refused, array};
 use crate::blocks::Blocks;
 use crate::marks::Marks;
+use crate::sharing::{SharedSet, Sharing};
 
 /// Bytes and how many blocks have them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +67,7 @@ pub struct Held {
     pub(crate) holders: Vec<u32>,
     pub(crate) nearest: Option<Vec<u32>>,
     heads: Option<Marks>,
+    sharing: Sharing,
     /// What each root alone retains, what several do, and what is lost.
     of_roots: Vec<Sum>,
     several: Sum,
@@ -80,7 +82,7 @@ impl Held {
         blocks: Blocks,
         (numbers, vertices): (Option<Vec<u32>>, Vec<u32>),
         (holders, nearest): (Vec<u32>, Option<Vec<u32>>),
-        heads: Option<Marks>,
+        (heads, sharing): (Option<Marks>, Sharing),
         (roots, lost): (u32, u32),
     ) -> Result<Self, Refused> {
         let mut definite = Sum::default();
@@ -97,6 +99,7 @@ impl Held {
             holders,
             nearest,
             heads,
+            sharing,
             of_roots,
             several,
             of_lost,
@@ -151,6 +154,17 @@ impl Held {
     /// What several roots reach, each by a way of its own.
     pub fn shared(&self) -> Sum {
         self.several
+    }
+
+    /// The same, by the set of roots that reach them, largest first.
+    pub fn shared_sets(&self) -> &[SharedSet] {
+        &self.sharing.sets
+    }
+
+    /// The blocks that several roots reach, each with the place of its set in [`Held::shared_sets`].
+    pub fn each_shared(&self) -> impl Iterator<Item = (u32, usize)> + '_ {
+        let set = |number| Some((*self.vertices.get(number as usize)?, self.sharing.set(number)?.into()));
+        self.sharing.members.iter().filter_map(set)
     }
 
     /// What no root reaches.

@@ -34,6 +34,8 @@
 //! 8 more for each vertex with more than one way down that is not gone yet, or 12 while it looks which references lead to descendants;
 //! 8 more for shortest ways. Of `m` are then left those `t` that do not: 18 + 4.5 `t` when the first of them are turned round, 24 when
 //! the last were. So 17 and 4 for each reference, or 24, whatever is more. Roots count as blocks. What is kept is 12.
+//! For each block that no single root retains 8 more while sets of roots are found, beside the 17 and what it leads to, and 2 that are kept; some
+//! megabytes for the sets themselves.
 //!
 //! Nothing is allocated by what the target says without a bound: blocks are counted, references have a limit, and all else is a multiple
 //! of the two. Every step takes time in proportion to them, at worst times a logarithm.
@@ -55,6 +57,7 @@ mod reach;
 mod references;
 mod roots;
 mod scan;
+mod sharing;
 
 pub use arrays::Refused;
 pub use blocks::{Blocks, GRANULE_BYTES};
@@ -67,3 +70,4 @@ pub use reach::Graph;
 pub use references::References;
 pub use roots::Roots;
 pub use scan::{Heads, Hear, Limits, Outcome, Progress, Word};
+pub use sharing::{MAX_ROOTS, SharedSet};

@@ -3,7 +3,7 @@
 use crate::arrays::{Refused, array};
 
 /// A set of blocks, a bit each.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Marks(Vec<u64>);
 
 impl Marks {
@@ -51,9 +51,104 @@ impl Marks {
     }
 }
 
+/// A set that is complete, of which each has a rank: how many of lower numbers are in it.
+#[derive(Clone, Debug, Default)]
+pub struct Ranked {
+    words: Vec<u64>,
+    /// How many are in the words before each.
+    before: Vec<u32>,
+    count: u32,
+}
+
+impl Ranked {
+    /// Of what is in a set: half a bit more for each that may be in it.
+    pub fn new(Marks(words): Marks) -> Result<Self, Refused> {
+        let (mut before, mut count) = (array(words.len(), 0)?, 0);
+        for (word, before) in words.iter().zip(&mut before) {
+            *before = count;
+            count += word.count_ones();
+        }
+        Ok(Self { words, before, count })
+    }
+
+    /// How many are in it.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether one is.
+    #[inline]
+    pub fn has(&self, number: u32) -> bool {
+        self.words.get((number / 64) as usize).is_some_and(|word| word >> (number % 64) & 1 != 0)
+    }
+
+    /// The rank of one, where it is in it.
+    #[inline]
+    pub fn rank(&self, number: u32) -> Option<u32> {
+        let index = (number / 64) as usize;
+        let (word, before) = (*self.words.get(index)?, *self.before.get(index)?);
+        let bit = 1_u64 << (number % 64);
+        (word & bit != 0).then(|| before + (word & (bit - 1)).count_ones())
+    }
+
+    /// The first one.
+    pub fn first(&self) -> Option<u32> {
+        self.from(0, u64::MAX)
+    }
+
+    /// The next one.
+    pub fn after(&self, number: u32) -> Option<u32> {
+        // Shifted by two steps: by 64 at once there is no shift.
+        self.from((number / 64) as usize, u64::MAX << (number % 64) << 1)
+    }
+
+    fn from(&self, index: usize, mask: u64) -> Option<u32> {
+        let words = self.words.iter().enumerate().skip(index);
+        let mut masked = words.map(|(at, word)| (at, if at == index { word & mask } else { *word }));
+        masked.find(|(_, word)| *word != 0).map(|(at, word)| at as u32 * 64 + word.trailing_zeros())
+    }
+
+    /// The last one.
+    pub fn last(&self) -> Option<u32> {
+        self.up_to(self.words.len().saturating_sub(1), u64::MAX)
+    }
+
+    /// The one before.
+    pub fn before(&self, number: u32) -> Option<u32> {
+        self.up_to((number / 64) as usize, (1 << (number % 64)) - 1)
+    }
+
+    fn up_to(&self, index: usize, mask: u64) -> Option<u32> {
+        let words = self.words.get(..=index)?.iter().enumerate().rev();
+        let mut masked = words.map(|(at, word)| (at, if at == index { word & mask } else { *word }));
+        masked.find(|(_, word)| *word != 0).map(|(at, word)| at as u32 * 64 + 63 - word.leading_zeros())
+    }
+
+    /// All that are in, in order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        std::iter::successors(self.first(), |&number| self.after(number))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_of_a_complete_set_has_a_rank() {
+        let mut marks = Marks::new(300).unwrap();
+        let all = [0, 1, 63, 64, 127, 255, 299];
+        all.iter().for_each(|&number| assert!(marks.set(number)));
+        let ranked = Ranked::new(marks).unwrap();
+        assert_eq!(ranked.iter().collect::<Vec<_>>(), all);
+        let back: Vec<u32> = std::iter::successors(ranked.last(), |&number| ranked.before(number)).collect();
+        assert!(back.iter().rev().eq(&all));
+        assert_eq!(ranked.count(), 7);
+        (0..).zip(all).for_each(|(rank, number)| assert_eq!(ranked.rank(number), Some(rank)));
+        assert_eq!((ranked.rank(2), ranked.rank(u32::MAX), ranked.has(128)), (None, None, false));
+        let empty = Ranked::default();
+        assert_eq!((empty.first(), empty.last(), empty.before(9)), (None, None, None));
+    }
 
     #[test]
     fn bits_are_a_set() {

@@ -9,6 +9,7 @@
 //! for rings: the first begins at each block that it has not come by, in order of addresses; in each ring that is led to from nowhere
 //! it must so have begun once. The second begins at the same, last first: what it comes by from another is no head.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use strandline_sys::host::prefetch;
@@ -21,6 +22,7 @@ use crate::marks::Marks;
 use crate::paths::{self, Ways};
 use crate::references::References;
 use crate::roots::Roots;
+use crate::sharing;
 
 /// What refers to what. Vertices are blocks, then roots, by their numbers; then what is lost, then what is above all.
 pub(crate) struct Edges {
@@ -61,11 +63,11 @@ pub(crate) struct Search {
     pub parents: Vec<u32>,
     /// Vertices that have more to look at, and where.
     stack: Vec<[u32; 2]>,
-    /// Whether ways of the tree stay among edges, or become [`NONE`].
-    pub has_tree: bool,
     pub edges: Edges,
     next: u32,
     pub clock: Clock,
+    /// Numbers in the tree of one root that a later one's leads to.
+    entries: Marks,
 }
 
 /// What is reached, and from where. [`Graph::held`] tells the rest.
@@ -102,8 +104,7 @@ impl Graph {
         let root_count = roots.len() as u32;
         let (named, classes) = (roots.named(), roots.classes());
         let edges = Edges { references, roots };
-        let has_tree = ways == Ways::Shortest;
-        let mut search = Search::new(edges, vertices as usize, has_tree, Clock::new(deadline))?;
+        let mut search = Search::new(edges, vertices as usize, Clock::new(deadline))?;
         let (lost, top) = (count + root_count, count + root_count + 1);
         search.add(top, 0);
         let mut floor = search.stop(named > 0);
@@ -114,7 +115,8 @@ impl Graph {
             if classes.binary_search(&index).is_ok() {
                 floor = search.next;
             }
-            search.descend(root, 0, floor)?;
+            let entries = floor..search.next;
+            search.descend(root, 0, entries)?;
         }
         if named >= root_count as usize {
             search.stop_no_more();
@@ -122,7 +124,7 @@ impl Graph {
         let heads = search.heads(count)?;
         let lost = search.add(lost, 0);
         for head in heads.iter().flat_map(Marks::iter) {
-            search.descend(head, lost, lost)?;
+            search.descend(head, lost, lost..lost)?;
         }
         search.stack = Vec::new();
         let nearest = match ways {
@@ -134,14 +136,18 @@ impl Graph {
 
     /// Finds what holds what.
     pub fn held(self, deadline: Instant) -> Result<Held, Refused> {
-        let Self { blocks, search, nearest, lost, heads } = self;
+        let Self { blocks, mut search, nearest, lost, heads } = self;
         let roots = search.edges.roots.len() as u32;
+        search.clock = Clock::new(deadline);
+        let entries = std::mem::take(&mut search.entries);
+        let sharing = sharing::find(&mut search, &blocks, &entries, lost)?;
+        drop(entries);
         let Search { numbers, parents, edges, .. } = search;
         let mut clock = Clock::new(deadline);
         let holders = dominators::dominators(&numbers, parents, edges, &mut clock)?;
         let vertices = vertices_of(&numbers)?;
         let numbers = nearest.is_some().then_some(numbers);
-        Held::new(blocks, (numbers, vertices), (holders, nearest), heads, (roots, lost))
+        Held::new(blocks, (numbers, vertices), (holders, nearest), (heads, sharing), (roots, lost))
     }
 }
 
@@ -188,15 +194,15 @@ impl Search {
         }
     }
 
-    fn new(edges: Edges, vertices: usize, has_tree: bool, clock: Clock) -> Result<Self, Refused> {
+    fn new(edges: Edges, vertices: usize, clock: Clock) -> Result<Self, Refused> {
         Ok(Self {
             numbers: array(vertices, NONE)?,
             parents: array(vertices, 0)?,
             stack: Vec::new(),
-            has_tree,
             edges,
             next: 0,
             clock,
+            entries: Marks::new(vertices as u32)?,
         })
     }
 
@@ -210,10 +216,10 @@ impl Search {
         number
     }
 
-    /// Numbers what a vertex reaches, and turns what was looked at into numbers. What has a lower number than `floor` counts as not
-    /// referred to. In a vertex is looked on to the second that is not numbered: one that has no second need not be come back to, and
+    /// Numbers what a vertex reaches, and turns what was looked at into numbers. What has a lower number than
+    /// `earlier` counts as not referred to; what has one of these is in the tree of an earlier root. In a vertex is looked on to the second that is not numbered: one that has no second need not be come back to, and
     /// most have none.
-    fn descend(&mut self, vertex: u32, parent: u32, floor: u32) -> Result<(), Refused> {
+    fn descend(&mut self, vertex: u32, parent: u32, earlier: Range<u32>) -> Result<(), Refused> {
         let mut at = self.add(vertex, parent);
         let (mut vertex, mut cursor) = (vertex, 0);
         loop {
@@ -227,11 +233,14 @@ impl Search {
                     if known == STOP {
                         self.numbers[*edge as usize] = STOPPED;
                     }
-                    *edge = if known < floor { NONE } else { known };
+                    if earlier.contains(&known) {
+                        self.entries.set(known);
+                    }
+                    *edge = if known < earlier.start { NONE } else { known };
                 } else if child.is_none() {
                     // Numbered at once, so that it is known should it come again.
                     self.numbers[*edge as usize] = self.next;
-                    child = Some(std::mem::replace(edge, if self.has_tree { self.next } else { NONE }));
+                    child = Some(std::mem::replace(edge, self.next));
                 } else {
                     left = Some(index);
                     break;

@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proptest::prelude::*;
-use strandline_holders::{By, Held, Outline, Roots, Sum};
+use strandline_holders::{By, Held, MAX_ROOTS, Outline, Roots, SEVERAL, SharedSet, Sum};
 
 /// A graph of blocks and roots, as lists.
 #[derive(Clone, Debug)]
@@ -60,6 +60,15 @@ fn graphs() -> impl Strategy<Value = Drawn> {
     (1..60_u32, 0..5_usize, 0..4_usize).prop_flat_map(|(count, roots, degree)| {
         let edges = prop::collection::vec(prop::collection::vec(0..count, 0..=degree), count as usize);
         let roots = prop::collection::vec(prop::collection::vec(0..count, 0..4), roots);
+        (edges, roots).prop_map(|(edges, roots)| Drawn { edges, roots })
+    })
+}
+
+/// Graphs with more roots than a set tells apart, and long ways between what they lead to.
+fn graphs_of_many_roots() -> impl Strategy<Value = Drawn> {
+    (20..80_u32, 20..60_usize).prop_flat_map(|(count, roots)| {
+        let edges = prop::collection::vec(prop::collection::vec(0..count, 0..=2), count as usize);
+        let roots = prop::collection::vec(prop::collection::vec(0..count, 0..3), roots);
         (edges, roots).prop_map(|(edges, roots)| Drawn { edges, roots })
     })
 }
@@ -138,7 +147,70 @@ fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
             from => prop_assert!(from == By::Nothing && heads.contains(&path.blocks[0])),
         }
     }
+    assert_shared(&held, graph)?;
     assert_outlined(&held, count)
+}
+
+/// What tells sets of roots apart: the lowest of them, and whether there are more.
+type Key = (Vec<u32>, bool);
+
+fn key(set: &SharedSet) -> Key {
+    let mut roots = set.roots.clone();
+    roots.sort_unstable();
+    (roots, set.has_more)
+}
+
+/// The set of each block that no single root retains. Which root comes first is told by words, of which the two have others.
+fn keys(held: &Held) -> BTreeMap<u32, Key> {
+    held.each_shared().map(|(block, set)| (block, key(&held.shared_sets()[set]))).collect()
+}
+
+/// Each block that no single root retains is in the set of the roots that reach it, and sets are in order of their bytes, each with
+/// the root first that most references lead from: from itself, or from what it alone retains.
+fn assert_shared(held: &Held, graph: &Drawn) -> Result<(), TestCaseError> {
+    let count = graph.edges.len();
+    let reached: Vec<Vec<bool>> = (0..graph.roots.len())
+        .map(|root| graph.reached(&graph.roots[root], None).iter().map(Option::is_some).collect())
+        .collect();
+    let of = |block: usize| -> Vec<u32> {
+        (0..graph.roots.len() as u32).filter(|&root| reached[root as usize][block]).collect()
+    };
+    let Ok(tops) = held.tops() else { return Err(TestCaseError::fail("refused")) };
+    let mut expected: BTreeMap<Key, BTreeSet<u32>> = BTreeMap::new();
+    for block in (0..count).filter(|&block| tops[block] == SEVERAL) {
+        let mut roots = of(block);
+        prop_assert!(roots.len() > 1);
+        let has_more = roots.len() > MAX_ROOTS;
+        roots.truncate(MAX_ROOTS);
+        expected.entry((roots, has_more)).or_default().insert(block as u32);
+    }
+    let sets = held.shared_sets();
+    let mut found: BTreeMap<Key, BTreeSet<u32>> = BTreeMap::new();
+    held.each_shared().for_each(|(block, set)| _ = found.entry(key(&sets[set])).or_default().insert(block));
+    prop_assert_eq!(&found, &expected);
+    prop_assert_eq!(sets.len(), expected.len());
+    prop_assert!(sets.is_sorted_by(|one, next| one.sum.bytes >= next.sum.bytes));
+    for set in sets {
+        let blocks = &expected[&key(set)];
+        prop_assert_eq!(set.sum, graph.sum(|block| blocks.contains(&(block as u32))));
+        // Of words one behind another that say the same the first counts, and none that leads into its own block.
+        let into = |from: &[u32], own: Option<u32>| {
+            let mut from = from.to_vec();
+            from.dedup();
+            from.iter().filter(|&target| blocks.contains(target) && Some(*target) != own).count()
+        };
+        let direct = |root: u32| {
+            let alone = (0..count).filter(|&block| tops[block] == root);
+            let of_root = graph.roots[root as usize].iter().filter(|target| blocks.contains(target)).count();
+            alone.map(|block| into(&graph.edges[block], Some(block as u32))).sum::<usize>() + of_root
+        };
+        let direct: Vec<usize> = set.roots.iter().map(|&root| direct(root)).collect();
+        prop_assert!(direct.is_sorted_by(|one, next| one >= next), "{:?} of {:?}", direct, set);
+    }
+    let mut sum = Sum::default();
+    sets.iter().for_each(|set| sum += set.sum);
+    prop_assert_eq!(sum, held.shared());
+    Ok(())
 }
 
 /// Each block is in the node that the kinds of its dominators lead to, those of one kind in a row being one.
@@ -260,6 +332,7 @@ fn assert_classes(graph: &Drawn, classes: [usize; 2], stops: &[u32]) -> Result<(
         prop_assert_eq!(held.dominator(block), expected.dominator(block));
     }
     prop_assert_eq!(held.lost(), expected.lost());
+    prop_assert_eq!(keys(&held), keys(&expected));
     for root in 0..held.root_count() {
         prop_assert_eq!(held.root(root), expected.root(root));
     }
@@ -272,6 +345,11 @@ proptest! {
     #[test]
     fn classes_of_roots_are_as_defined((graph, classes, stops) in graphs_of_classes()) {
         assert_classes(&graph, classes, &stops)?;
+    }
+
+    #[test]
+    fn random_graphs_of_many_roots_are_as_defined(graph in graphs_of_many_roots()) {
+        assert_as_defined(&graph)?;
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod common;
 
 use common::held;
-use strandline_holders::{By, Roots, Sum};
+use strandline_holders::{By, MAX_ROOTS, Roots, Sum};
 
 const MANY: u32 = 250_000;
 
@@ -69,6 +69,33 @@ fn many_roots_share_one_block() {
     let held = held((MANY + 1, 0), |_| vec![], roots).unwrap();
     assert_eq!((held.dominator(MANY), held.dominator(7)), (By::Roots, By::Root(7)));
     assert_eq!(held.shared(), Sum { bytes: 8, blocks: 1 });
+    let [set] = held.shared_sets() else { panic!("{:?}", held.shared_sets()) };
+    assert_eq!((set.roots.len(), set.has_more, set.sum), (MAX_ROOTS, true, held.shared()));
+}
+
+/// A list, each link of which a further root leads to: each link has a set of its own.
+#[test]
+fn more_sets_than_are_told_apart_are_one() {
+    let next = |block| if block + 1 < MANY { vec![block + 1] } else { vec![] };
+    let mut roots = Roots::default();
+    (0..MANY).for_each(|root| _ = roots.add([MANY - 1 - root]));
+    let held = held((MANY, 0), next, roots).unwrap();
+    let sum = held.shared_sets().iter().map(|set| set.sum.blocks).sum::<u32>();
+    assert_eq!((sum, held.shared().blocks), (MANY - 1, MANY - 1));
+    assert_eq!(held.each_shared().count() as u32, MANY - 1);
+}
+
+/// A ring that two roots lead into at different places, and what hangs from it.
+#[test]
+fn a_long_ring_is_of_one_set() {
+    let half = MANY / 2;
+    let targets = |block| if block < half { vec![(block + 1) % half, block + half] } else { vec![] };
+    let mut roots = Roots::default();
+    [[7], [half / 2], [MANY - 1]].into_iter().for_each(|to| _ = roots.add(to));
+    let held = held((MANY, 0), targets, roots).unwrap();
+    let sums: Vec<(&[u32], u32)> =
+        held.shared_sets().iter().map(|set| (set.roots.as_slice(), set.sum.blocks)).collect();
+    assert_eq!(sums, [(&[0, 1][..], MANY - 1), (&[2, 0, 1][..], 1)]);
 }
 
 /// Rings of a thousand, whose firsts make a ring.

@@ -27,7 +27,7 @@ fn agrees(subject: &Subject, document: &Value, runtime: &str, sharing: &[&str]) 
     let names: Vec<&str> = told.keys().map(String::as_str).filter(|name| *name != "shared").collect();
     retain(subject, document, runtime, &names)?;
     let wanted = subject.number("shared")?;
-    let shared = document["shared"]["bytes"].as_u64().unwrap_or(0);
+    let shared = document["shared_total"]["bytes"].as_u64().unwrap_or(0);
     if shared < wanted || sharing.iter().any(|name| retained(document, name) > wanted / 20) {
         return Err(format!("{wanted} B are shared, {shared} found").into());
     }
@@ -48,6 +48,30 @@ fn retain(subject: &Subject, document: &Value, runtime: &str, names: &[&str]) ->
     Ok(())
 }
 
+/// What is held together by these roots and no others, in bytes and blocks.
+fn together(document: &Value, wanted: &[&str]) -> Option<(u64, u64)> {
+    let is_of = |set: &&Value| {
+        let mut names: Vec<&str> =
+            set["roots"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        names.sort_unstable();
+        names == wanted && set["has_more"] == false
+    };
+    let set = document["shared"].as_array()?.iter().find(is_of)?;
+    Some((set["retained_bytes"].as_u64()?, set["retained_blocks"].as_u64()?))
+}
+
+/// Whether the sets of roots are in order, and add up to what several roots hold.
+fn add_up(document: &Value) -> Outcome {
+    let sets = document["shared"].as_array().ok_or("no sets of roots")?;
+    let bytes: Vec<u64> = sets.iter().filter_map(|set| set["retained_bytes"].as_u64()).collect();
+    let other = document["other_shared"]["bytes"].as_u64().ok_or("no other sets")?;
+    let all = document["shared_total"]["bytes"].as_u64();
+    if !bytes.is_sorted_by(|one, next| one >= next) || Some(bytes.iter().sum::<u64>() + other) != all {
+        return Err(format!("{bytes:?} and {other} are not {all:?}").into());
+    }
+    Ok(())
+}
+
 fn loses(document: &Value) -> Outcome {
     let lost = document["unreachable"]["blocks"].as_u64().ok_or("it is not told what is lost")?;
     if !(LOST - MOST_LEFT..=LOST + MOST_LEFT).contains(&lost) {
@@ -63,9 +87,16 @@ fn look(command: Command) -> Result<(Subject, Value)> {
 }
 
 fn python(python: &str) -> Result<Command> {
+    let mut command = subject(python, "variables")?;
+    command.arg(LOST.to_string());
+    Ok(command)
+}
+
+/// One of the programs in `tests/subjects/python`.
+fn subject(python: &str, name: &str) -> Result<Command> {
     let mut command = Command::new(python);
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/python/variables/main.py");
-    command.arg(program).arg(LOST.to_string()).env("PYTHONDONTWRITEBYTECODE", "1");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/python").join(name);
+    command.arg(folder.join("main.py")).env("PYTHONDONTWRITEBYTECODE", "1");
     for name in ["PYTHONMALLOC", "PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "GLIBC_TUNABLES"] {
         command.env_remove(name);
     }
@@ -82,6 +113,33 @@ fn variables_of_python_hold_what_they_have() -> Outcome {
     })
 }
 
+/// A value that two variables have is held by neither alone: the answer names both.
+#[test]
+fn variables_of_python_that_have_the_same_are_named_together() -> Outcome {
+    let test = here!();
+    let all = pythons::all(test).into_iter().chain(pythons::free_threaded(test));
+    for_any(all, |path| {
+        let (subject, document) = look(subject(path, "shared")?)?;
+        add_up(&document)?;
+        let wanted = subject.number("bytes")?;
+        let found = together(&document, &["__main__.again", "__main__.pages"]);
+        let is_right = |(bytes, blocks): (u64, u64)| bytes.abs_diff(wanted) <= wanted / 50 && blocks >= 100;
+        if !found.is_some_and(is_right) {
+            return Err(format!("{wanted} B of two variables: {found:?} of {}", document["shared"]).into());
+        }
+        let first = &document["shared"][0];
+        if first["types"][0]["bytes"].as_u64().is_none_or(|bytes| bytes < wanted / 20 * 19) {
+            return Err(format!("it is not told what they hold: {first}").into());
+        }
+        let text = strandline::run(&["holders", &subject.pid_text()])?.stdout;
+        let is_named = |line: &str| line.contains("__main__.") && line.contains(" and __main__.");
+        if !text.lines().take(12).any(is_named) {
+            return Err(format!("the first lines name no two variables: {text}").into());
+        }
+        Ok(())
+    })
+}
+
 /// Without arenas: in malloc's blocks words are left behind past the end of objects, by which another variable may lead to the same
 /// (docs/accounting.md). What one has is then not its own, but nothing is lost by it.
 #[test]
@@ -92,7 +150,7 @@ fn variables_of_python_hold_it_in_other_blocks_too() -> Outcome {
         command.env("PYTHONMALLOC", "malloc");
         let (subject, document) = look(command)?;
         let wanted = subject.number("app.cache")?;
-        let shared = document["shared"]["bytes"].as_u64().unwrap_or(0);
+        let shared = document["shared_total"]["bytes"].as_u64().unwrap_or(0);
         if shared < wanted / 20 * 19 {
             retain(&subject, &document, "cpython", &["app.cache"])?;
         }

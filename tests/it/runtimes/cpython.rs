@@ -293,19 +293,67 @@ sys.stdin.read()";
         command.envs(malloc.map(|malloc| ("PYTHONMALLOC", malloc)));
         let subject = Subject::start_command(command)?;
         let document = strandline::explain(subject.pid())?;
-        let rows = document["rows"].as_array().ok_or("no rows")?;
-        for (row, owners) in subject.ready.as_object().ok_or("nothing is told")? {
-            for (owner, told) in owners.as_object().ok_or("no owners")? {
-                let is_its = |of: &&Value| of["id"] == format!("cpython.{row}") && of["holder"] == **owner;
-                let found = rows.iter().find(is_its).and_then(|of| of["bytes"].as_u64()).unwrap_or(0);
-                let told = told.as_u64().ok_or("no bytes")?;
-                // With what the object has besides, and room that is not written to.
-                if found * 10 < told * 9 || found > told + told / 4 {
-                    return Err(format!("{row} of {owner}: {told} told, {found} found").into());
-                }
+        owners_agree(&subject, document["rows"].as_array().ok_or("no rows")?)
+    })
+}
+
+/// Whether rows have the owners that a subject tells, with their bytes.
+fn owners_agree(subject: &Subject, rows: &[Value]) -> Outcome {
+    for (row, owners) in subject.ready.as_object().ok_or("nothing is told")? {
+        for (owner, told) in owners.as_object().ok_or("no owners")? {
+            let is_its = |of: &&Value| of["id"] == format!("cpython.{row}") && of["holder"] == **owner;
+            let found = rows.iter().find(is_its).and_then(|of| of["bytes"].as_u64()).unwrap_or(0);
+            let told = told.as_u64().ok_or("no bytes")?;
+            // With what the object has besides, and room that is not written to.
+            if found * 10 < told * 9 || found > told + told / 4 {
+                return Err(format!("{row} of {owner}: {told} told, {found} found").into());
             }
         }
-        Ok(())
+    }
+    Ok(())
+}
+
+/// A block of code in C is no object's because a word of one leads there: a number that a program keeps, or what was left behind.
+#[test]
+fn blocks_of_c_are_no_objects() -> Outcome {
+    const SCRIPT: &str = "import array, ctypes, json, sys
+c = ctypes.CDLL(None)
+c.malloc.restype, c.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+class Slots: __slots__ = ('one', 'two')
+def stale(address):
+    # Objects whose places hold an address: a pointer's value, a text's end, an array's items, and an object's that died.
+    kept = [ctypes.c_void_p(address), bytes(33) + address.to_bytes(8, 'little') * 40, array.array('Q', [address] * 9)]
+    ctypes.memmove(id(kept[1]) + 32, kept[1][1:], 340)
+    gone = [ctypes.c_void_p(address) for _ in range(1000)]
+    del gone[::2]
+    return kept, gone, [Slots() for _ in range(1000)]
+blocks = [c.malloc(64 << 20), c.malloc(100000)]
+for block, size in zip(blocks, (64 << 20, 100000)): ctypes.memset(block, 1, size)
+kept = [stale(block) for block in blocks]
+own = (ctypes.c_double * 200000)(*[0.5] * 200000)
+grown = bytearray(b'x' * 2000000)
+numbers = set(range(0, 1000000, 10))
+print(json.dumps({'buffer': {'__main__.c_double_Array_200000': 1600000}, 'table': {'bytearray': 2000000,
+    'set': sys.getsizeof(numbers)}}), flush=True)
+sys.stdin.read()";
+    let mut cases: Vec<_> = pythons::all(here!()).into_iter().map(|one| (one, None)).collect();
+    cases.extend(pythons::one(here!()).map(|one| (one, Some("malloc"))));
+    for_any(cases, |(python, malloc)| {
+        let mut command = Command::new(python);
+        command.args(["-c", SCRIPT]).env_remove("PYTHONMALLOC");
+        command.envs(malloc.map(|malloc| ("PYTHONMALLOC", malloc)));
+        let subject = Subject::start_command(command)?;
+        let document = strandline::explain(subject.pid())?;
+        let rows = document["rows"].as_array().ok_or("no rows")?;
+        let sum = |prefix: &str| -> u64 {
+            let of = rows.iter().filter(|of| of["id"].as_str().is_some_and(|id| id.starts_with(prefix)));
+            of.filter_map(|of| of["bytes"].as_u64()).sum()
+        };
+        if sum("cpython.") > 32 << 20 || sum("glibc.") < 64 << 20 {
+            let own = rows.iter().filter(|of| of["id"].as_str().is_some_and(|id| id.starts_with("cpython.")));
+            return Err(format!("malloc's 64 MiB are an object's: {:?}", own.collect::<Vec<_>>()).into());
+        }
+        owners_agree(&subject, rows)
     })
 }
 

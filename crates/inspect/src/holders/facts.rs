@@ -1,6 +1,6 @@
 //! Who holds what is live, as data: the shape of `holders --json`. Sizes are bytes of address space.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use strandline_claims::Caveat;
 
 use super::growth::Growth;
@@ -26,9 +26,16 @@ pub struct Holders {
     pub live: Sum,
     /// Those that nothing leads to; unknown where not all could be read that may lead to them.
     pub unreachable: Option<Unreachable>,
-    /// Those that several roots lead to, each by a way of its own; unknown where nothing was followed.
-    pub shared: Option<Sum>,
-    /// What they are.
+    /// Those that several roots lead to, each by a way of its own, by the set of these roots, largest first.
+    #[serde(default, deserialize_with = "list_or_nothing")]
+    pub shared: Vec<Shared>,
+    /// All of them; unknown where nothing was followed.
+    #[serde(default)]
+    pub shared_total: Option<Sum>,
+    /// Those of sets that are not told.
+    #[serde(default)]
+    pub other_shared: Sum,
+    /// What all of them are.
     #[serde(default)]
     pub shared_holds: Vec<Holding>,
     /// What holds blocks from outside, the one that retains most first.
@@ -73,6 +80,62 @@ pub struct Sum {
     pub bytes: u64,
     /// How many.
     pub blocks: u64,
+}
+
+/// Blocks that the same roots lead to, and none of these alone holds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shared {
+    /// The names of the roots, the nearest first: those from which, or from what they alone hold, most references lead there. Empty
+    /// where the blocks are of many sets that are not told apart.
+    pub roots: Vec<String>,
+    /// Whether further roots lead there, whose number is not known.
+    pub has_more: bool,
+    /// Their bytes.
+    pub retained_bytes: u64,
+    /// How many.
+    pub retained_blocks: u64,
+    /// The first few of the roots, as [`Root`] tells them.
+    pub nearest: Vec<Nearest>,
+    /// What the blocks are, the type with most bytes first, a few of them.
+    pub types: Vec<SharedType>,
+}
+
+/// A root that holds something together with others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nearest {
+    /// As in [`Root::kind`].
+    pub kind: RootKind,
+    /// As in [`Root::name`].
+    pub name: String,
+    /// As in [`Root::module`].
+    pub module: Option<String>,
+    /// As in [`Root::thread`].
+    pub thread: Option<String>,
+}
+
+/// Blocks of one type that the same roots lead to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedType {
+    /// As in [`Type::name`].
+    pub name: String,
+    /// How many.
+    pub instances: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Documents of before had an object in place of the list: its sums are not compared.
+fn list_or_nothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Shared>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        List(Vec<Shared>),
+        Nothing(serde::de::IgnoredAny),
+    }
+    Ok(match Either::deserialize(deserializer)? {
+        Either::List(list) => list,
+        Either::Nothing(_) => Vec::new(),
+    })
 }
 
 /// Blocks that nothing leads to.

@@ -14,6 +14,7 @@ mod names;
 mod pins;
 mod roots;
 mod runtimes;
+mod shared;
 mod symbols;
 mod tree;
 mod types;
@@ -232,7 +233,7 @@ fn tell(
         pins_bytes: pins.of_lost,
         holds: tree.below(Outline::LOST),
     });
-    holders.shared = Some(sum(held.shared()));
+    shared::tell(holders, held, found, types);
     holders.shared_holds = tree.below(Outline::SEVERAL);
     holders.root_count = found.len() as u64;
     let mut numbers: Vec<u32> = (0..held.root_count()).filter(|&root| held.root(root).blocks > 0).collect();

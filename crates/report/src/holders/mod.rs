@@ -5,7 +5,7 @@ pub mod page;
 use std::collections::HashMap;
 
 use strandline_inspect::environment::utc;
-use strandline_inspect::holders::facts::{Holders, Holding, Root, RootKind, Type};
+use strandline_inspect::holders::facts::{Holders, Holding, Root, RootKind, Shared, SharedType, Type};
 use strandline_inspect::holders::growth::{Change, Grown, Growth};
 
 use crate::model;
@@ -29,6 +29,9 @@ const MOST_BESIDE: usize = 3;
 /// What is kept of less is not worth a word; and columns of a name within a sentence.
 const LEAST_KEPT_BYTES: u64 = 1 << 20;
 const MOST_NAME_COLUMNS: usize = 60;
+/// Sets of roots that are told each by itself, and columns of the name of one of several.
+const MAX_SETS: usize = 6;
+const MAX_JOINED_COLUMNS: usize = 32;
 
 /// The whole view, ending with a newline: so many roots and types at most.
 pub fn holders(found: &Holders, top: usize, surface: Surface) -> String {
@@ -87,9 +90,14 @@ fn headline(found: &Holders) -> String {
             }
         ),
     };
-    let text = match found.roots.first() {
-        Some(root) if root.retained_bytes > found.live.bytes / 10 => {
-            format!("{all}; {lost}; {} alone holds {}", short(&name(root)), bytes(root.retained_bytes))
+    let alone = found.roots.first().map_or(0, |root| root.retained_bytes);
+    let shared = told_sets(found).0.first().filter(|set| set.retained_bytes > alone);
+    let text = match (shared, found.roots.first()) {
+        (Some(set), _) if set.retained_bytes > found.live.bytes / 10 => {
+            format!("{all}; {lost}; {} together hold {}", together(set), bytes(set.retained_bytes))
+        }
+        (_, Some(root)) if alone > found.live.bytes / 10 => {
+            format!("{all}; {lost}; {} alone holds {}", short(&name(root)), bytes(alone))
         }
         _ => format!("{all}; {lost}"),
     };
@@ -134,9 +142,19 @@ fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
             least,
         );
     }
-    if let Some(shared) = found.shared.filter(|shared| shared.blocks > 0) {
-        let sums = (shared.bytes, shared.blocks);
-        add(shared.bytes, row("several roots together".to_owned(), sums, 0), &found.shared_holds, least);
+    let (sets, others) = told_sets(found);
+    for set in sets {
+        let sums = (set.retained_bytes, set.retained_blocks);
+        let holds: Vec<Holding> = set.types.iter().map(holding).collect();
+        add(set.retained_bytes, row(together(set), sums, 0), &holds, least);
+    }
+    if others.1 > 0 {
+        // Where sets are told these are the rest, of kinds that are not told by themselves.
+        let (text, holds) = match sets {
+            [] => ("several roots together", found.shared_holds.as_slice()),
+            _ => ("other roots, several together", [].as_slice()),
+        };
+        add(others.0, row(text.to_owned(), others, 0), holds, least);
     }
     let folded = folded(&found.roots);
     for (name, root) in folded.iter().take(top) {
@@ -156,6 +174,46 @@ fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
         rows.push(row("other roots, each by itself".to_owned(), (of, blocks), 0));
     }
     rows
+}
+
+/// The sets of roots that are told each by itself, and bytes and blocks of all others.
+fn told_sets(found: &Holders) -> (&[Shared], (u64, u64)) {
+    let least = found.live.bytes / LEAST_PART;
+    let is_told = |set: &Shared| set.retained_bytes > least && !set.nearest.is_empty();
+    let count = found.shared.iter().take(MAX_SETS).take_while(|set| is_told(set)).count();
+    let (sets, _) = found.shared.split_at(count);
+    let all = found.shared_total.unwrap_or_default();
+    let rest = sets.iter().fold((all.bytes, all.blocks), |rest, set| {
+        (rest.0.saturating_sub(set.retained_bytes), rest.1.saturating_sub(set.retained_blocks))
+    });
+    (sets, rest)
+}
+
+/// The nearest of several roots in a few words, and how many more there are.
+fn together(set: &Shared) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for of in &set.nearest {
+        let (name, module, thread) = (of.name.clone(), of.module.clone(), of.thread.clone());
+        let name = self::name(&Root { kind: of.kind, name, module, thread, ..Root::default() });
+        names.push(shorten(&name, MAX_JOINED_COLUMNS));
+    }
+    let more = set.roots.len().saturating_sub(names.len());
+    match (more, set.has_more) {
+        (0, false) => {}
+        (more, true) => names.push(format!("{more} or more others")),
+        (more, false) => names.push(format!("{more} more")),
+    }
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, first)) => format!("{} and {last}", first.join(", ")),
+        None => "several roots".to_owned(),
+    }
+}
+
+fn holding(of: &SharedType) -> Holding {
+    let (retained_bytes, retained_blocks) = (of.bytes, of.instances);
+    let (name, instances, bytes) = (of.name.clone(), of.instances, of.bytes);
+    Holding { name, instances, bytes, retained_bytes, retained_blocks, ..Holding::default() }
 }
 
 /// Roots, those of one name in several threads as one; the largest first.

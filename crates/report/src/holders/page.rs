@@ -7,7 +7,8 @@ use serde::Serialize;
 use strandline_inspect::holders::facts::{Holders, Holding};
 
 use super::{
-    GREW, TYPES, TYPES_GREW, duration, growth_rows, headline, instances, name, root_rows, type_row, whose,
+    GREW, TYPES, TYPES_GREW, duration, growth_rows, headline, holding, instances, name, root_rows, together,
+    told_sets, type_row, whose,
 };
 use crate::json::VERSION;
 use crate::model;
@@ -62,10 +63,14 @@ impl Picture {
             let sums = (root.retained_bytes, root.retained_blocks);
             x += picture.add((x, 0), &name(root), sums, "root", &root.holds);
         }
-        if let Some(shared) = found.shared {
-            let sums = (shared.bytes, shared.blocks);
-            picture.add((x, 0), "several together", sums, "shared", &found.shared_holds);
+        let (sets, others) = told_sets(found);
+        for set in sets {
+            let sums = (set.retained_bytes, set.retained_blocks);
+            let holds: Vec<Holding> = set.types.iter().map(holding).collect();
+            x += picture.add((x, 0), &together(set), sums, "shared", &holds);
         }
+        let holds = if sets.is_empty() { found.shared_holds.as_slice() } else { &[] };
+        picture.add((x, 0), "several together", others, "shared", holds);
         picture
     }
 

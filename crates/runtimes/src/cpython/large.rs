@@ -1,4 +1,5 @@
-//! Follows what objects lead to beside the arenas: larger objects, tables, and blocks of malloc's that are neither.
+//! Follows what objects lead to beside the arenas: larger objects, tables, data, and blocks of malloc's that are neither, which it does
+//! not claim.
 //!
 //! Each is claimed where it begins; the allocator's reader says whether a block in use begins there. So a word that
 //! leads nowhere, or into the middle of a block, claims nothing.
@@ -33,7 +34,7 @@ pub struct Slots {
     pub object: Slot,
     /// Tables of objects.
     pub table: Slot,
-    /// What else objects lead to.
+    /// Data of objects.
     pub buffer: Slot,
     /// Dead objects, in heaps of objects.
     pub dead: Slot,
@@ -48,8 +49,8 @@ pub fn follow(
 ) -> bool {
     let mut piece = ReadBuffer::new(PIECE_BYTES);
     let mut is_done = objects(memory, census, claimed_in, (&mut piece, deadline));
-    // Blocks of code in C lead on: threads' states to the chunks that frames lie in (from 3.11 on).
-    let mut others = Vec::new();
+    // Blocks of code in C lead on: threads' states to the chunks that frames lie in (from 3.11 on). They are nobody's by that: any
+    // word may lead there, a number too, or one that was left behind.
     let mut seen = HashSet::new();
     for _ in 0..ROUNDS {
         let mut some = std::mem::take(&mut census.others);
@@ -59,21 +60,10 @@ pub fn follow(
         for &place in &some[..followed] {
             let bytes = if place.at.is_multiple_of(PAGE_BYTES) { CHUNK_BYTES } else { BLOCK_BYTES };
             let block = Table::new(place.at, bytes, bytes);
-            census.owner = place.owner;
+            census.owner = NO_OWNER;
             read(memory, census, block, (&mut piece, deadline));
         }
-        others.extend(some);
         is_done &= objects(memory, census, claimed_in, (&mut piece, deadline));
-    }
-    others.extend(census.others.drain(..).filter(|place| seen.insert(place.at)));
-    // What is left leads into the middle of blocks too, where a claim would stand in the way of the next block's.
-    let (refinements, slots) = claimed_in;
-    for place in others {
-        let (begin, _) = census.guarded(place.at, 0);
-        if refinements.claim_whole(begin, slots.buffer) {
-            census.owner = place.owner;
-            census.hold(begin, slots.buffer);
-        }
     }
     census.owner = NO_OWNER;
     is_done
@@ -96,14 +86,15 @@ fn objects(
         // Tables first: who leads to an object's table else leads to a block of unknown use.
         if let Some(table) = census.tables.pop() {
             let (begin, bytes) = census.guarded(table.address, table.bytes);
+            let slot = if table.is_data { slots.buffer } else { slots.table };
             let is_new = match table.is_whole {
-                true => refinements.claim_whole(begin, slots.table),
-                false => refinements.claim(begin, bytes, slots.table),
+                true => refinements.claim_whole(begin, slot),
+                false => refinements.claim(begin, bytes, slot),
             };
             census.owner = table.owner;
             if is_new {
                 if table.is_whole || bytes > LARGE_BYTES {
-                    census.hold(begin, slots.table);
+                    census.hold(begin, slot);
                 }
                 read(memory, census, table, (&mut *piece, deadline));
                 census.link(table);

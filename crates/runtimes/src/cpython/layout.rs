@@ -117,6 +117,44 @@ pub const SET_ENTRY_BYTES: u64 = 16;
 pub const BYTEARRAY_ALLOCATED: usize = 24;
 /// See [`BYTEARRAY_ALLOCATED`].
 pub const BYTEARRAY_BYTES: usize = 32;
+/// `ob_item`, `allocated` and `ob_descr` of an array.array (`arrayobject` in Modules/arraymodule.c, the same from 3.8 to 3.14); in that
+/// description, from its second 32 bits on, bytes of an item.
+pub const ARRAY_ITEMS: usize = 24;
+/// See [`ARRAY_ITEMS`].
+pub const ARRAY_ALLOCATED: usize = 32;
+/// See [`ARRAY_ITEMS`].
+pub const ARRAY_DESCRIPTION: usize = 40;
+/// `data`, `nd` (32 bits), `dimensions`, `strides`, `descr` and `flags` (32 bits) of a numpy.ndarray (`tagPyArrayObject_fields` in
+/// numpy/core/include/numpy/ndarraytypes.h of 1.24, numpy/_core of 2.0).
+pub const NDARRAY_DATA: usize = 16;
+/// See [`NDARRAY_DATA`].
+pub const NDARRAY_NUMBER: usize = 24;
+/// See [`NDARRAY_DATA`].
+pub const NDARRAY_DIMENSIONS: usize = 32;
+/// See [`NDARRAY_DATA`].
+pub const NDARRAY_STRIDES: usize = 40;
+/// See [`NDARRAY_DATA`].
+pub const NDARRAY_DESCRIPTION: usize = 56;
+/// See [`NDARRAY_DATA`].
+pub const NDARRAY_FLAGS: usize = 64;
+/// `NPY_ARRAY_OWNDATA`: nothing else has the data (same file).
+pub const NDARRAY_OWNS: u32 = 4;
+/// `NPY_MAXDIMS` of 2.0; 32 before.
+pub const NDARRAY_MOST: u32 = 64;
+/// `kind` in its `descr` (`PyArray_Descr`, same file): a letter, of which these are of no references.
+pub const NDARRAY_KIND: u64 = 24;
+/// See [`NDARRAY_KIND`].
+pub const NDARRAY_PLAIN_KINDS: [u8; 9] = *b"biufcSUmM";
+/// `buffer` of a BufferedReader, BufferedWriter or BufferedRandom (`buffered` in Modules/_io/bufferedio.c), up to this minor version.
+pub const BUFFERED_BYTES: usize = 56;
+/// See [`BUFFERED_BYTES`].
+pub const BUFFERED_LAST_MINOR: u8 = 13;
+/// `b_ptr`, `b_needsfree` (32 bits) and `b_size` of an instance of a ctypes type (`CDataObject` in Modules/_ctypes/ctypes.h).
+pub const CTYPES_BYTES: usize = 16;
+/// See [`CTYPES_BYTES`].
+pub const CTYPES_NEEDS_FREE: usize = 24;
+/// See [`CTYPES_BYTES`].
+pub const CTYPES_SIZE: usize = 40;
 /// `_Py_CODEUNIT`: from 3.11 on the items of a code object (`co_code_adaptive`), and no other built-in type's.
 pub const INSTRUCTION_BYTES: u64 = 2;
 /// `ob_sval` of a bytes.

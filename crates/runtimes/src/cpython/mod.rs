@@ -11,6 +11,7 @@ pub mod arenas;
 pub mod census;
 pub mod collector;
 pub mod confirm;
+pub mod data;
 pub mod facts;
 pub mod heap_blocks;
 pub mod heaps;

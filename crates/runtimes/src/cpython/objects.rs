@@ -1,5 +1,6 @@
 //! What an object is: whether a block holds one, how large it is, what it has besides.
 
+use super::data;
 use super::layout::{
     AHEAD_BYTES, BYTEARRAY_ALLOCATED, BYTEARRAY_BYTES, BYTES_AT, DEQUE_BLOCK_BYTES, DEQUE_BLOCK_ITEMS,
     DEQUE_INDEX, DEQUE_LEFT, DEQUE_LINK, DICT_KEYS, DICT_VALUES, INSTRUCTION_BYTES, INT_DIGITS, INTERNED,
@@ -71,6 +72,8 @@ pub struct Table {
     pub used: u64,
     /// Whether all of its block is the table, which may be larger.
     pub is_whole: bool,
+    /// Whether it is data rather than a table of objects.
+    pub is_data: bool,
     /// Where in it stands where another one of the same kind is.
     pub link: Option<u64>,
     /// The number of the type of the object that it is of, or [`NO_OWNER`].
@@ -83,7 +86,7 @@ pub const NO_OWNER: u32 = u32::MAX;
 impl Table {
     /// One without a link.
     pub fn new(address: u64, bytes: u64, used: u64) -> Self {
-        Self { address, bytes, used, is_whole: false, link: None, owner: NO_OWNER }
+        Self { address, bytes, used, is_whole: false, is_data: false, link: None, owner: NO_OWNER }
     }
 }
 
@@ -134,6 +137,9 @@ pub fn size(pages: &mut Pages<'_>, release: &Release, of: &Type, head: &[u8]) ->
     };
     match of.kind {
         Kind::Plain | Kind::Module | Kind::Weak => {}
+        Kind::Array | Kind::NumpyArray | Kind::Buffered | Kind::CData => {
+            size.tables[0] = data::of(pages, release, of.kind, head).map(|of| Table { is_data: true, ..of });
+        }
         Kind::Deque => {
             let places = word(DEQUE_INDEX).saturating_add(items.max(word(SIZE)));
             let blocks = places.div_ceil(DEQUE_BLOCK_ITEMS).saturating_mul(DEQUE_BLOCK_BYTES);

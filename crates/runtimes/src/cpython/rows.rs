@@ -13,12 +13,12 @@ pub static OBJECT: RowKind = row("cpython.object", Stratum::Values, State::Live,
 /// Tables of lists, dicts, sets and deques.
 pub static TABLE: RowKind =
     row("cpython.table", Stratum::Values, State::Live, "CPython, tables of lists, dicts, sets and deques");
-/// Blocks of malloc's that objects lead to.
+/// Data that objects have in blocks of malloc's.
 pub static BUFFER: RowKind = row(
     "cpython.buffer",
     Stratum::Values,
     State::Live,
-    "CPython, blocks of malloc's that objects lead to: data of arrays and buffers",
+    "CPython, data of arrays, of buffers of files and of ctypes",
 );
 /// Blocks in arenas that are not told apart.
 pub static BLOCK: RowKind = row(

@@ -50,6 +50,14 @@ pub enum Kind {
     Module,
     /// A weak reference, which holds nothing.
     Weak,
+    /// An array.array.
+    Array,
+    /// A numpy.ndarray.
+    NumpyArray,
+    /// A file of the io module with a buffer.
+    Buffered,
+    /// An instance of a ctypes type.
+    CData,
 }
 
 /// A type.
@@ -186,6 +194,12 @@ impl<'a> Types<'a> {
                         return Kind::Weak;
                     }
                     b"collections.deque" => return Kind::Deque,
+                    b"array.array" => return Kind::Array,
+                    b"numpy.ndarray" => return Kind::NumpyArray,
+                    b"_io.BufferedReader" | b"_io.BufferedWriter" | b"_io.BufferedRandom" => {
+                        return Kind::Buffered;
+                    }
+                    b"_ctypes._CData" => return Kind::CData,
                     _ => {}
                 }
             }

@@ -1,0 +1,61 @@
+//! Data that an object has in a block of an allocator's, to which a field of its type's structure leads.
+//!
+//! No other word of an object makes it the owner of a block: what code in C has besides may be led to by whatever is left behind in an
+//! object, or by a number that a program keeps.
+
+use super::layout::{
+    ARRAY_ALLOCATED, ARRAY_DESCRIPTION, ARRAY_ITEMS, BUFFERED_BYTES, BUFFERED_LAST_MINOR, CTYPES_BYTES,
+    CTYPES_NEEDS_FREE, CTYPES_SIZE, NDARRAY_DATA, NDARRAY_DESCRIPTION, NDARRAY_DIMENSIONS, NDARRAY_FLAGS,
+    NDARRAY_KIND, NDARRAY_MOST, NDARRAY_NUMBER, NDARRAY_OWNS, NDARRAY_PLAIN_KINDS, NDARRAY_STRIDES, Release,
+};
+use super::objects::Table;
+use super::types::Kind;
+use crate::batch::Pages;
+use strandline_process::memory::{half_word_at, word_at};
+
+/// The data of an object that begins with `head`; nothing where it has none of its own, or how much that is makes no sense.
+pub fn of(pages: &mut Pages<'_>, release: &Release, kind: Kind, head: &[u8]) -> Option<Table> {
+    let found = match kind {
+        Kind::Array => array(pages, head),
+        Kind::NumpyArray => numpy_array(pages, release, head),
+        Kind::Buffered if release.minor <= BUFFERED_LAST_MINOR => {
+            let address = word_at(head, BUFFERED_BYTES)?;
+            // Any size that the program chose: the block says it.
+            Some(Table { is_whole: true, ..Table::new(address, 1, 0) })
+        }
+        Kind::CData => {
+            // An array of pointers leads on.
+            let (owns, bytes) = (half_word_at(head, CTYPES_NEEDS_FREE)?, word_at(head, CTYPES_SIZE)?);
+            (owns != 0).then_some(Table::new(word_at(head, CTYPES_BYTES)?, bytes, bytes))
+        }
+        _ => None,
+    };
+    found.filter(|table| table.address != 0 && table.bytes > 0)
+}
+
+fn array(pages: &mut Pages<'_>, head: &[u8]) -> Option<Table> {
+    let [_, _, _, _, item @ ..]: [u8; 8] = pages.array(word_at(head, ARRAY_DESCRIPTION)?)?;
+    let item = u64::from(u32::from_le_bytes(item));
+    let bytes = word_at(head, ARRAY_ALLOCATED)?.checked_mul(item)?;
+    Some(Table::new(word_at(head, ARRAY_ITEMS)?, bytes, 0))
+}
+
+/// Only data that it owns: what others lent it is a part of theirs, and may begin where that begins.
+fn numpy_array(pages: &mut Pages<'_>, release: &Release, head: &[u8]) -> Option<Table> {
+    let dimensions = half_word_at(head, NDARRAY_NUMBER)?;
+    if half_word_at(head, NDARRAY_FLAGS)? & NDARRAY_OWNS == 0 || dimensions > NDARRAY_MOST {
+        return None;
+    }
+    let (sizes, steps) = (word_at(head, NDARRAY_DIMENSIONS)?, word_at(head, NDARRAY_STRIDES)?);
+    let mut bytes = 0;
+    for index in 0..u64::from(dimensions) {
+        let size = pages.word(sizes.checked_add(index * 8)?)?;
+        let step = pages.word(steps.checked_add(index * 8)?)?.cast_signed().unsigned_abs();
+        // Its own data has no gaps: the outermost dimension has all of it.
+        bytes = bytes.max(size.checked_mul(step)?);
+    }
+    let at = word_at(head, NDARRAY_DESCRIPTION)?.checked_add(release.ahead)?.checked_add(NDARRAY_KIND)?;
+    let [kind] = pages.array::<1>(at)?;
+    let used = if NDARRAY_PLAIN_KINDS.contains(&kind) { 0 } else { bytes };
+    Some(Table::new(word_at(head, NDARRAY_DATA)?, bytes, used))
+}
